@@ -1,0 +1,138 @@
+"""The numbers that every peer starts from, made from one seed, and the hyper-parameters.
+
+Each function is named after its row and returns NumPy arrays only, so that the peers compute the
+same thing and their results can be compared.
+"""
+
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+SEED = 20
+LEARNING_RATE = 0.01
+ADAM_RATE = 0.001
+BETA_1 = 0.9
+BETA_2 = 0.999
+EPSILON = 1e-7
+
+DICT_LAYERS = 15  # of four arrays each
+MLP_BATCH, MLP_WIDTHS = 128, (784, 512, 512, 10)
+TINY_BATCH, TINY_WIDTHS = 16, (8, 16, 4)
+CONVOLUTION_BATCH, IMAGE_SIDE, CHANNELS, CLASSES = 64, 28, (1, 32, 64), 10
+
+Inputs = dict[str, Any]
+
+
+def scalar_call() -> Inputs:
+    return {"x": np.asarray(1.5, np.float32)}
+
+
+def array_call(dtype: type) -> Inputs:
+    return {"x": normal(generator(), (16,)).astype(dtype)}
+
+
+def dict_call() -> Inputs:
+    """A nested dict of 60 small arrays, as a model's state is."""
+    random = generator()
+    names = ("kernel", "bias", "scale", "offset")
+    return {
+        "arrays": {
+            f"layer_{index}": {name: normal(random, (8, 8)) for name in names}
+            for index in range(DICT_LAYERS)
+        }
+    }
+
+
+def train_step(count: int) -> Inputs:
+    """`count` tiny variables: what a step costs beyond its arithmetic."""
+    random = generator()
+    return {
+        "variables": [normal(random, (4,)) for _ in range(count)],
+        "x": normal(random, (4,)),
+        "y": normal(random, (4,)),
+    }
+
+
+def perceptron(batch: int, widths: tuple[int, ...]) -> Inputs:
+    """A multi-layer perceptron: kernels and biases in turn, one batch, its labels."""
+    random = generator()
+    variables = []
+    for rows, columns in pairwise(widths):
+        variables += [scaled(random, (rows, columns), rows), np.zeros(columns, np.float32)]
+    return {
+        "variables": variables,
+        "x": normal(random, (batch, widths[0])),
+        "y": random.integers(0, widths[-1], batch).astype(np.int32),
+    }
+
+
+def convolution_step() -> Inputs:
+    """Two 3x3 convolutions, one 2x2 max pooling, one dense layer; NHWC and HWIO."""
+    random = generator()
+    image, first, second = CHANNELS
+    features = (IMAGE_SIDE // 2) ** 2 * second
+    variables = [
+        scaled(random, (3, 3, image, first), 9 * image),
+        np.zeros(first, np.float32),
+        scaled(random, (3, 3, first, second), 9 * first),
+        np.zeros(second, np.float32),
+        scaled(random, (features, CLASSES), features),
+        np.zeros(CLASSES, np.float32),
+    ]
+    return {
+        "variables": variables,
+        "x": normal(random, (CONVOLUTION_BATCH, IMAGE_SIDE, IMAGE_SIDE, image)),
+        "y": random.integers(0, CLASSES, CONVOLUTION_BATCH).astype(np.int32),
+    }
+
+
+def chain(length: int) -> Inputs:
+    return {"x": normal(generator(), (16,)), "length": length}
+
+
+def chain_of(x, length: int, offset: float, exp, log):
+    """`length` elementwise operations in a row, written with a peer's `exp` and `log`.
+
+    The derivative neither vanishes nor overflows, at any length.
+    """
+    rules = (exp, lambda value: value + offset, log)
+    for index in range(length):
+        x = rules[index % len(rules)](x)
+    return x
+
+
+def chain_offset(turn: int) -> float:
+    """A constant that differs in each turn, so that no cache has seen the chain before."""
+    return 1.0 - 1e-4 * (turn + 1)
+
+
+def generator() -> np.random.Generator:
+    return np.random.default_rng(SEED)
+
+
+def normal(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return random.standard_normal(shape, np.float32)
+
+
+def scaled(random: np.random.Generator, shape: tuple[int, ...], fan_in: int) -> np.ndarray:
+    return normal(random, shape) * np.float32((2 / fan_in) ** 0.5)
+
+
+INPUTS = {
+    "scalar_call": scalar_call,
+    "array_call": partial(array_call, np.float32),
+    "array_call_64": partial(array_call, np.float64),
+    "dict_call": dict_call,
+    "train_step_12": partial(train_step, 12),
+    "train_step_300": partial(train_step, 300),
+    "mlp_step": partial(perceptron, MLP_BATCH, MLP_WIDTHS),
+    "convolution_step": convolution_step,
+    "undecorated_loop": partial(perceptron, TINY_BATCH, TINY_WIDTHS),
+    "undecorated_loop_read": partial(perceptron, TINY_BATCH, TINY_WIDTHS),
+    "chain_100": partial(chain, 100),
+    "chain_1000": partial(chain, 1_000),
+    "chain_5000": partial(chain, 5_000),
+    "chain_50000": partial(chain, 50_000),
+}

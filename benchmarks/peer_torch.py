@@ -1,0 +1,190 @@
+"""The workloads in PyTorch, eager; `torch.compile` on request, since it compiles for minutes."""
+
+from functools import partial
+
+import torch
+from torch.nn import functional
+
+from benchmarks.inputs import (
+    ADAM_RATE,
+    BETA_1,
+    BETA_2,
+    CHANNELS,
+    CLASSES,
+    EPSILON,
+    IMAGE_SIDE,
+    LEARNING_RATE,
+    Inputs,
+    chain_of,
+    chain_offset,
+)
+from benchmarks.workload import Phases, Stopwatch, Workload, flat
+
+VERSION = torch.__version__
+
+
+def eager(function):
+    return function
+
+
+def scalar_call(inputs: Inputs, mode) -> Workload:
+    x = torch.from_numpy(inputs["x"])
+    increment = mode(lambda x: x + 1)
+    return workload(lambda: increment(x))
+
+
+def dict_call(inputs: Inputs, mode) -> Workload:
+    def increment(arrays):
+        return {
+            layer: {name: array + 1 for name, array in members.items()}
+            for layer, members in arrays.items()
+        }
+
+    arrays = {
+        layer: {name: torch.from_numpy(array) for name, array in members.items()}
+        for layer, members in inputs["arrays"].items()
+    }
+    increment = mode(increment)
+    return workload(lambda: increment(arrays))
+
+
+def train_step(inputs: Inputs, mode) -> Workload:
+    variables = variables_of(inputs["variables"])
+    x, y = torch.from_numpy(inputs["x"]), torch.from_numpy(inputs["y"])
+    loss_of = mode(lambda: sum(torch.mean(torch.square(v * x - y)) for v in variables))
+
+    def step():
+        loss = loss_of()
+        descend(variables, torch.autograd.grad(loss, variables))
+        return loss.detach()
+
+    return workload(step)
+
+
+def adam_step(model, inputs: Inputs, mode) -> Workload:
+    """`fused` is the fastest Adam that PyTorch has.
+
+    Its epsilon is added after the bias correction, not before: a difference of 1e-7 in places.
+    """
+    variables, x = model.prepare(inputs)
+    y = torch.from_numpy(inputs["y"]).long()
+    optimizer = torch.optim.Adam(variables, ADAM_RATE, (BETA_1, BETA_2), EPSILON, fused=True)
+    loss_of = mode(lambda: functional.cross_entropy(model.logits(variables, x), y))
+
+    def step():
+        optimizer.zero_grad()
+        loss = loss_of()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return workload(step)
+
+
+def undecorated_loop(inputs: Inputs, read: bool = False) -> Workload:
+    variables, x = Perceptron.prepare(inputs)
+    y = torch.from_numpy(inputs["y"]).long()
+
+    def step():
+        loss = functional.cross_entropy(Perceptron.logits(variables, x), y)
+        descend(variables, torch.autograd.grad(loss, variables))
+        return float(loss) if read else loss.detach()
+
+    return workload(step)
+
+
+def chain(inputs: Inputs):
+    """`torch.compile` traces, lowers and compiles in one go."""
+
+    def phases(turn: int) -> Phases:
+        torch.compiler.reset()  # it stops compiling what it has seen too often
+        x = torch.from_numpy(inputs["x"]).requires_grad_()
+        length, offset = inputs["length"], chain_offset(turn)
+        total = torch.compile(lambda x: chain_of(x, length, offset, torch.exp, torch.log).sum())
+        watch = Stopwatch()
+        with watch("compile"):
+            y = total(x)
+            y.backward()
+        return Phases(watch.seconds, flat((y.detach(), x.grad)))
+
+    return phases
+
+
+class Perceptron:
+    @staticmethod
+    def prepare(inputs: Inputs):
+        return variables_of(inputs["variables"]), torch.from_numpy(inputs["x"])
+
+    @staticmethod
+    def logits(variables, x):
+        *hidden, kernel, bias = variables
+        for weights, offset in zip(hidden[::2], hidden[1::2]):
+            x = functional.relu(x @ weights + offset)
+        return x @ kernel + bias
+
+
+class Convolutions:
+    """NCHW, which is PyTorch's layout; everything is transposed once, before the first step."""
+
+    @staticmethod
+    def prepare(inputs: Inputs):
+        first, first_bias, second, second_bias, kernel, bias = inputs["variables"]
+        first, second = first.transpose(3, 2, 0, 1), second.transpose(3, 2, 0, 1)
+        side = IMAGE_SIDE // 2
+        kernel = kernel.reshape(side, side, CHANNELS[-1], CLASSES).transpose(2, 0, 1, 3)
+        kernel = kernel.reshape(-1, CLASSES)
+        variables = variables_of([first, first_bias, second, second_bias, kernel, bias])
+        return variables, torch.from_numpy(inputs["x"].transpose(0, 3, 1, 2).copy())
+
+    @staticmethod
+    def logits(variables, x):
+        first, first_bias, second, second_bias, kernel, bias = variables
+        x = functional.relu(functional.conv2d(x, first, first_bias, padding="same"))
+        x = functional.relu(functional.conv2d(x, second, second_bias, padding="same"))
+        x = functional.max_pool2d(x, 2)
+        return x.flatten(1) @ kernel + bias
+
+
+def descend(variables, gradients) -> None:
+    with torch.no_grad():
+        for variable, gradient in zip(variables, gradients):
+            variable.sub_(gradient, alpha=LEARNING_RATE)
+
+
+def workload(step) -> Workload:
+    """PyTorch waits by itself on the CPU."""
+    return Workload(step, block=lambda output: None, observe=leaves)
+
+
+def leaves(output) -> list:
+    if not isinstance(output, dict):
+        return [output]
+    return [leaf for name in sorted(output) for leaf in leaves(output[name])]
+
+
+def variables_of(values) -> list:
+    """Copies, since `from_numpy` shares memory and the steps update in place."""
+    return [torch.from_numpy(value.copy()).requires_grad_() for value in values]
+
+
+def modes(factory) -> dict:
+    return {
+        "torch": partial(factory, mode=eager),
+        "torch_compile": partial(factory, mode=torch.compile),
+    }
+
+
+WORKLOADS = {
+    "scalar_call": modes(scalar_call),
+    "array_call": modes(scalar_call),
+    "array_call_64": modes(scalar_call),
+    "dict_call": modes(dict_call),
+    "train_step_12": modes(train_step),
+    "train_step_300": modes(train_step),
+    "mlp_step": modes(partial(adam_step, Perceptron)),
+    "convolution_step": modes(partial(adam_step, Convolutions)),
+    "undecorated_loop": {"torch": undecorated_loop},
+    "undecorated_loop_read": {"torch": partial(undecorated_loop, read=True)},
+    "chain_100": {"torch_compile": chain},
+    "chain_1000": {"torch_compile": chain},
+}

@@ -1,0 +1,169 @@
+"""The workloads in tracegraph, written as its users write them."""
+
+from functools import partial
+
+import tracegraph as tg
+from benchmarks.inputs import (
+    ADAM_RATE,
+    BETA_1,
+    BETA_2,
+    EPSILON,
+    LEARNING_RATE,
+    Inputs,
+    chain_of,
+    chain_offset,
+)
+from benchmarks.workload import Phases, Stopwatch, Workload, flat
+
+VERSION = getattr(tg, "__version__", "")
+
+
+def scalar_call(inputs: Inputs) -> Workload:
+    x = tg.constant(inputs["x"])
+    increment = tg.function(lambda x: x + 1)
+    return workload(lambda: increment(x))
+
+
+def dict_call(inputs: Inputs) -> Workload:
+    arrays = tg.nest.map_structure(tg.constant, inputs["arrays"])
+    increment = tg.function(lambda arrays: tg.nest.map_structure(lambda x: x + 1, arrays))
+    return workload(lambda: increment(arrays))
+
+
+def train_step(inputs: Inputs) -> Workload:
+    variables = variables_of(inputs)
+    x, y = batch_of(inputs)
+
+    @tg.function
+    def step(x, y):
+        with tg.GradientTape() as tape:
+            loss = sum(tg.reduce_mean(tg.square(v * x - y)) for v in variables)
+        descend(variables, tape.gradient(loss, variables))
+        return loss
+
+    return workload(lambda: step(x, y))
+
+
+def adam_step(model, inputs: Inputs) -> Workload:
+    variables = variables_of(inputs)
+    optimizer = tg.optimizers.Adam(
+        learning_rate=ADAM_RATE, beta_1=BETA_1, beta_2=BETA_2, epsilon=EPSILON
+    )
+    x, y = batch_of(inputs)
+
+    @tg.function
+    def step(x, y):
+        with tg.GradientTape() as tape:
+            loss = mean_cross_entropy(model(variables, x), y)
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        return loss
+
+    return workload(lambda: step(x, y))
+
+
+def undecorated_loop(inputs: Inputs, read: bool = False) -> Workload:
+    """No `tg.function`; without `read`, no value is asked for before the end of the loop."""
+    variables = variables_of(inputs)
+    x, y = batch_of(inputs)
+
+    def step():
+        with tg.GradientTape() as tape:
+            loss = mean_cross_entropy(perceptron(variables, x), y)
+        descend(variables, tape.gradient(loss, variables))
+        return float(loss) if read else loss
+
+    def block(output):
+        return [variable.numpy() for variable in variables]
+
+    return Workload(step, block, observe=tg.nest.flatten)
+
+
+def chain(inputs: Inputs, compiled: bool = True):
+    x = tg.constant(inputs["x"])
+
+    def phases(turn: int) -> Phases:
+        @tg.function
+        def value_and_gradient(x):
+            with tg.GradientTape() as tape:
+                tape.watch(x)
+                length, offset = inputs["length"], chain_offset(turn)
+                y = tg.reduce_sum(chain_of(x, length, offset, tg.exp, tg.math.log))
+            return y, tape.gradient(y, x)
+
+        return tracegraph_chain_phases(value_and_gradient, x, compiled)
+
+    return phases
+
+
+def tracegraph_chain_phases(function, x, compiled: bool) -> Phases:
+    """Splits the first call of `function` into trace (with all passes), lower and compile."""
+    watch = Stopwatch()
+    with watch("trace"):
+        function.get_concrete_function(x)
+    with watch("lower"):
+        function.experimental_get_compiler_ir(x)(stage="stablehlo")
+    if not compiled:
+        return Phases(watch.seconds)
+    with watch("compile"):
+        result = flat(function(x))
+    return Phases(watch.seconds, result)
+
+
+def perceptron(variables, x):
+    *hidden, kernel, bias = variables
+    for weights, offset in zip(hidden[::2], hidden[1::2]):
+        x = tg.nn.relu(x @ weights + offset)
+    return x @ kernel + bias
+
+
+def convolutions(variables, x):
+    first, first_bias, second, second_bias, kernel, bias = variables
+    x = tg.nn.relu(tg.nn.conv2d(x, first, 1, "SAME") + first_bias)
+    x = tg.nn.relu(tg.nn.conv2d(x, second, 1, "SAME") + second_bias)
+    x = tg.nn.max_pool2d(x, 2, 2, "VALID")
+    return tg.reshape(x, [x.shape[0], -1]) @ kernel + bias
+
+
+def mean_cross_entropy(logits, y):
+    losses = tg.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
+    return tg.reduce_mean(losses)
+
+
+def descend(variables, gradients) -> None:
+    for variable, gradient in zip(variables, gradients):
+        variable.assign_sub(LEARNING_RATE * gradient)
+
+
+def workload(step) -> Workload:
+    return Workload(step, block=wait_for, observe=tg.nest.flatten)
+
+
+def wait_for(output):
+    """All results of one program are there when one of them is."""
+    return tg.nest.flatten(output)[-1].numpy()
+
+
+def variables_of(inputs: Inputs) -> list:
+    return [tg.Variable(value) for value in inputs["variables"]]
+
+
+def batch_of(inputs: Inputs) -> tuple:
+    return tg.constant(inputs["x"]), tg.constant(inputs["y"])
+
+
+WORKLOADS = {
+    "scalar_call": {"tracegraph": scalar_call},
+    "array_call": {"tracegraph": scalar_call},
+    "array_call_64": {"tracegraph": scalar_call},
+    "dict_call": {"tracegraph": dict_call},
+    "train_step_12": {"tracegraph": train_step},
+    "train_step_300": {"tracegraph": train_step},
+    "mlp_step": {"tracegraph": partial(adam_step, perceptron)},
+    "convolution_step": {"tracegraph": partial(adam_step, convolutions)},
+    "undecorated_loop": {"tracegraph": undecorated_loop},
+    "undecorated_loop_read": {"tracegraph": partial(undecorated_loop, read=True)},
+    "chain_100": {"tracegraph": chain},
+    "chain_1000": {"tracegraph": chain},
+    "chain_5000": {"tracegraph": chain},
+    "chain_50000": {"tracegraph": partial(chain, compiled=False)},
+}

@@ -1,0 +1,107 @@
+"""What is measured, and what tracegraph is to reach."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+PEERS = ("tracegraph", "jax", "tensorflow", "torch")
+
+Measure = Literal["steps", "phases", "import", "process", "peak", "growth"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One workload and how it is measured.
+
+    A sample of a row is a dict of figures: seconds, but for those in `UNITS`.
+    `workload` names the workload of the peers, where it is not the row's own name. `rounds` bounds
+    what is slow; `tolerance` is the relative difference allowed between the peers' results.
+    """
+
+    name: str
+    title: str
+    measure: Measure = "steps"
+    of: str = ""
+    rounds: int = 1_000
+    tolerance: float = 1e-4
+
+    @property
+    def workload(self) -> str:
+        return self.of or self.name
+
+
+ROWS = (
+    Row("scalar_call", "one call, x + 1 on a scalar"),
+    Row("array_call", "one call, one positional array"),
+    Row("array_call_64", "one call, one positional array of a 64-bit type"),
+    Row("dict_call", "one call, 60 arrays in a nested dict in and out"),
+    Row("train_step_12", "train step with 12 tiny variables"),
+    Row("train_step_300", "train step with 300 tiny variables"),
+    Row("mlp_step", "MLP 784-512-512-10, batch 128, Adam", tolerance=1e-3),
+    Row("convolution_step", "two convolutions, 28x28, batch 64, Adam", tolerance=1e-2),
+    Row("undecorated_loop", "undecorated step, MLP 8-16-4, SGD"),
+    Row("undecorated_loop_read", "undecorated step, its loss read each time"),
+    Row("chain_100", "chain of 100 operations and its gradient", "phases", rounds=5),
+    Row("chain_1000", "chain of 1,000 and its gradient", "phases", rounds=3),
+    Row("chain_5000", "chain of 5,000 and its gradient", "phases", rounds=3, tolerance=1e-3),
+    Row("chain_50000", "chain of 50,000 and its gradient, not compiled", "phases", rounds=2),
+    Row("import", "import in a fresh process", "import", rounds=9),
+    Row("one_gradient", "a whole process that computes one gradient", "process", rounds=9),
+    Row("peak_mlp", "memory of a process that trains the MLP", "peak", "mlp_step", 1),
+    Row(
+        "peak_convolution",
+        "memory of a process that trains the convolutions",
+        "peak",
+        "convolution_step",
+        1,
+    ),
+    Row("growth_train_step", "memory over many train steps", "growth", "train_step_12", 1),
+    Row(
+        "growth_undecorated", "memory over many undecorated steps", "growth", "undecorated_loop", 1
+    ),
+)
+
+UNITS = {
+    "peak memory": "MB",
+    "after 100": "MB",
+    "at the end": "MB",
+    "growth": "MB",
+    "jax modules": "",
+}
+DIFFERENCES = {"growth", "jax modules"}  # figures near zero, which have no ratios
+
+
+@dataclass(frozen=True)
+class Target:
+    """A bound on what tracegraph does in `row`.
+
+    The figure is divided by that of `against`: a variant of the same row, or, where it starts with
+    ``row:``, tracegraph's own figure in another row. Without `against` it is taken as it is.
+    Several figures joined by `+` are added up.
+    """
+
+    row: str
+    figure: str
+    against: str
+    limit: float
+
+
+TARGETS = (
+    Target("scalar_call", "call", "jax", 1.4),
+    Target("array_call", "call", "jax", 1.3),
+    Target("array_call_64", "call", "jax", 1.4),
+    Target("dict_call", "call", "jax", 1.3),
+    Target("train_step_12", "call", "jax", 1.25),
+    Target("train_step_300", "call", "jax", 1.25),
+    Target("mlp_step", "call", "jax", 1.03),
+    Target("convolution_step", "call", "jax", 0.85),
+    Target("undecorated_loop", "call", "tf_eager", 0.2),
+    Target("undecorated_loop_read", "call", "tf_eager", 0.2),
+    Target("chain_5000", "total", "jax", 1.25),
+    Target("chain_5000", "trace", "jax", 1.5),
+    Target("chain_50000", "trace+lower", "row:chain_5000", 12.0),
+    Target("import", "import", "", 0.2),
+    Target("import", "jax modules", "", 0),
+    Target("one_gradient", "process", "jax", 1.2),
+    Target("growth_train_step", "growth", "", 2.0),
+    Target("growth_undecorated", "growth", "", 2.0),
+)

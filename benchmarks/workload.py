@@ -1,0 +1,79 @@
+"""What a peer gives the worker to measure."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A step that can be repeated.
+
+    ``step()`` may return before its result is there; ``block(output)`` waits for it.
+    ``observe(output)`` gives the values to compare with the other peers. ``scope()`` is entered
+    around everything that is measured; it holds what a peer sets for a thread only.
+    """
+
+    step: Callable[[], Any]
+    block: Callable[[Any], Any]
+    observe: Callable[[Any], Iterable[Any]]
+    scope: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
+
+    def first_results(self, count: int) -> list[float]:
+        """Returns what the next `count` steps give, as one flat list."""
+        with self.scope():
+            return [number for _ in range(count) for number in flat(self.observe(self.step()))]
+
+    def seconds(self, count: int) -> float:
+        """Returns the seconds that `count` steps take, the wait for the last one included."""
+        with self.scope():
+            self.block(self.step())  # caches are cold after another peer's turn
+            start = time.perf_counter()
+            for _ in range(count):
+                output = self.step()
+            self.block(output)
+            return time.perf_counter() - start
+
+    def calls_lasting(self, seconds: float) -> int:
+        """Returns how many steps take about `seconds`."""
+        count = 1
+        while (elapsed := self.seconds(count)) < seconds / 4:
+            count *= 2
+        return max(1, round(count * seconds / elapsed))
+
+
+@dataclass(frozen=True)
+class Phases:
+    """The seconds of each phase of one cold run, and its result."""
+
+    seconds: dict[str, float]
+    result: list[float] = field(default_factory=list)
+
+
+class Stopwatch:
+    """Notes the seconds of one phase after the other.
+
+    >>> watch = Stopwatch()
+    >>> with watch("trace"):
+    ...     pass
+    >>> list(watch.seconds)
+    ['trace']
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def __call__(self, phase: str):
+        start = time.perf_counter()
+        yield
+        self.seconds[phase] = time.perf_counter() - start
+
+
+def flat(values: Iterable[Any]) -> list[float]:
+    """Returns the numbers of all arrays in `values`, in order."""
+    return [number for value in values for number in np.ravel(np.asarray(value)).tolist()]

@@ -1,0 +1,21 @@
+"""Lowering of `tracegraph.ops.broadcast`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from lowering.rules import lowers
+from tracegraph.ops import broadcast as ops
+
+
+@lowers(ops.BroadcastTo)
+def _broadcast_to(op: ops.BroadcastTo, x: Any) -> Any:
+    return lax.broadcast_in_dim(x, op.shape, op.axes)
+
+
+@lowers(ops.Sum)
+def _sum(op: ops.Sum, x: Any) -> Any:
+    return jnp.sum(x, axis=op.axes, dtype=x.dtype)

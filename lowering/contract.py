@@ -1,0 +1,33 @@
+"""Lowering of `tracegraph.ops.contract`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax import lax
+
+from lowering.rules import lowers
+from tracegraph.ops import contract as ops
+
+
+@lowers(ops.Matmul)
+def _matmul(op: ops.Matmul, x: Any, y: Any) -> Any:
+    batch = tuple(range(x.ndim - 2))
+    return lax.dot_general(x, y, (((x.ndim - 1,), (y.ndim - 2,)), (batch, batch)))
+
+
+@lowers(ops.Conv)
+def _conv(op: ops.Conv, x: Any, y: Any) -> Any:
+    rank = len(op.strides)
+    layout = (0, rank + 1, *range(1, rank + 1))  # where batch, channels and space stand
+    kernel = (rank + 1, rank, *range(rank))  # outputs, channels, window
+    return lax.conv_general_dilated(
+        x,
+        y,
+        op.strides,
+        op.padding,
+        op.lhs_dilation,
+        op.rhs_dilation,
+        lax.ConvDimensionNumbers(layout, kernel, layout),
+        feature_group_count=op.groups,
+    )

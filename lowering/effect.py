@@ -1,0 +1,41 @@
+"""Lowering of `tracegraph.ops.effect`: host calls are ordered by the token that they thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import io_callback
+
+from lowering.rules import lowers
+from tracegraph.ops import effect as ops
+
+
+@lowers(ops.Read)
+def _read(op: ops.Read, value: Any, handle: Any) -> Any:
+    return value
+
+
+@lowers(ops.Check)
+def _check(op: ops.Check, condition: Any, *operands: Any) -> Any:
+    return condition
+
+
+@lowers(ops.StartToken)
+def _start_token(op: ops.StartToken) -> Any:
+    return jnp.zeros((), jnp.bool_)
+
+
+@lowers(ops.HostCall)
+def _host_call(op: ops.HostCall, token: Any, *xs: Any) -> Any:
+    done = np.zeros((), np.bool_)
+
+    def call(token: Any, *xs: Any) -> Any:
+        return (done, *op.function(*(np.asarray(x) for x in xs)))
+
+    shapes = [jax.ShapeDtypeStruct(type.shape, type.dtype.numpy_dtype) for type in op.types]
+    results = (jax.ShapeDtypeStruct((), jnp.bool_), *shapes)
+    # Not `ordered`: the token is data, and orders the calls.
+    return tuple(io_callback(call, results, token, *xs, ordered=False))

@@ -1,0 +1,115 @@
+"""Lowering of `tracegraph.ops.elementwise`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.scipy import special
+
+from lowering.rules import lowers
+from tracegraph.ops import elementwise as ops
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda op, *xs: function(*xs)
+
+
+_FUNCTIONS: dict[type, Callable[..., Any]] = {
+    ops.Add: lax.add,
+    ops.Sub: lax.sub,
+    ops.Mul: lax.mul,
+    ops.Div: lax.div,
+    ops.Neg: lax.neg,
+    ops.FloorDiv: jnp.floor_divide,
+    ops.FloorMod: jnp.mod,
+    ops.TruncateMod: lax.rem,
+    ops.Maximum: lax.max,
+    ops.Minimum: lax.min,
+    ops.Atan2: lax.atan2,
+    ops.Select: lax.select,
+    ops.Sign: lax.sign,
+    ops.Abs: lax.abs,
+    ops.Exp: lax.exp,
+    ops.Expm1: lax.expm1,
+    ops.Log: lax.log,
+    ops.Log1p: lax.log1p,
+    ops.Sqrt: lax.sqrt,
+    ops.Rsqrt: lax.rsqrt,
+    ops.Sin: lax.sin,
+    ops.Cos: lax.cos,
+    ops.Tan: lax.tan,
+    ops.Asin: lax.asin,
+    ops.Acos: lax.acos,
+    ops.Atan: lax.atan,
+    ops.Sinh: lax.sinh,
+    ops.Cosh: lax.cosh,
+    ops.Tanh: lax.tanh,
+    ops.Asinh: lax.asinh,
+    ops.Acosh: lax.acosh,
+    ops.Atanh: lax.atanh,
+    ops.Sigmoid: lax.logistic,
+    ops.Erf: lax.erf,
+    ops.Erfc: lax.erfc,
+    ops.ErfInv: lax.erf_inv,
+    ops.Lgamma: lax.lgamma,
+    ops.Digamma: lax.digamma,
+    ops.Floor: lax.floor,
+    ops.Ceil: lax.ceil,
+    ops.Equal: lax.eq,
+    ops.NotEqual: lax.ne,
+    ops.Less: lax.lt,
+    ops.LessEqual: lax.le,
+    ops.Greater: lax.gt,
+    ops.GreaterEqual: lax.ge,
+    ops.IsFinite: jnp.isfinite,
+    ops.LogicalNot: lax.bitwise_not,
+    ops.LogicalAnd: lax.bitwise_and,
+    ops.LogicalOr: lax.bitwise_or,
+    ops.LogicalXor: lax.bitwise_xor,
+    ops.ShiftLeft: lax.shift_left,
+    ops.Real: lax.real,
+    ops.Imag: lax.imag,
+    ops.Conj: lax.conj,
+    ops.Complex: lax.complex,
+    ops.Identity: lambda x: x,
+    ops.StopGradient: lambda x: x,
+    ops.PreventGradient: lambda x: x,
+}
+
+for _op, _function in _FUNCTIONS.items():
+    lowers(_op)(_plain(_function))
+
+
+@lowers(ops.Pow)
+def _pow(op: ops.Pow, x: Any, y: Any) -> Any:
+    return jnp.power(x, y)
+
+
+@lowers(ops.IntegerPow)
+def _integer_pow(op: ops.IntegerPow, x: Any) -> Any:
+    return lax.integer_pow(x, op.exponent)
+
+
+@lowers(ops.Polygamma)
+def _polygamma(op: ops.Polygamma, x: Any) -> Any:
+    return special.polygamma(op.order, x).astype(x.dtype)
+
+
+@lowers(ops.Round)
+def _round(op: ops.Round, x: Any) -> Any:
+    return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
+
+
+@lowers(ops.ShiftRight)
+def _shift_right(op: ops.ShiftRight, x: Any, y: Any) -> Any:
+    return jnp.right_shift(x, y)
+
+
+@lowers(ops.Cast)
+def _cast(op: ops.Cast, x: Any) -> Any:
+    if jnp.iscomplexobj(x) and not op.dtype.is_complex:
+        x = lax.real(x)
+    return lax.convert_element_type(x, op.dtype.numpy_dtype)

@@ -1,0 +1,81 @@
+"""Lowering of `tracegraph.ops.index`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from lowering.rules import lowers
+from tracegraph.ops import index as ops
+
+
+@lowers(ops.Gather, ops.GatherNd)
+def _gather(op: ops.GatherNd, x: Any, indices: Any) -> Any:
+    if isinstance(op, ops.Gather):
+        indices = indices[..., None]
+    b, count = op.batch_dims, indices.shape[-1]
+    index_shape = indices.shape[b:-1]
+    shape = (*x.shape[: op.axis], *index_shape, *x.shape[op.axis + count :])
+    if 0 in shape:  # XLA refuses to read one element of an axis that has none
+        return jnp.zeros(shape, x.dtype)
+    indexed = range(op.axis, op.axis + count)
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=_window_axes(op, len(shape), len(index_shape)),
+        collapsed_slice_dims=tuple(indexed),
+        start_index_map=tuple(indexed),
+        operand_batching_dims=tuple(range(b)),
+        start_indices_batching_dims=tuple(range(b)),
+    )
+    single = {*range(b), *indexed}
+    sizes = tuple(1 if axis in single else size for axis, size in enumerate(x.shape))
+    return lax.gather(x, indices, numbers, sizes, mode="clip")
+
+
+_SCATTERS: dict[type, Callable[..., Any]] = {
+    ops.ScatterAdd: lax.scatter_add,
+    ops.ScatterUpdate: lax.scatter,
+    ops.ScatterMax: lax.scatter_max,
+    ops.ScatterMin: lax.scatter_min,
+    ops.ScatterMul: lax.scatter_mul,
+}
+
+
+@lowers(*_SCATTERS)
+def _scatter(op: ops.Scatter, x: Any, indices: Any, updates: Any) -> Any:
+    if 0 in updates.shape:
+        return x
+    b, count = op.batch_dims, indices.shape[-1]
+    indexed = range(op.axis, op.axis + count)
+    numbers = lax.ScatterDimensionNumbers(
+        update_window_dims=_window_axes(op, updates.ndim, indices.ndim - 1 - b),
+        inserted_window_dims=tuple(indexed),
+        scatter_dims_to_operand_dims=tuple(indexed),
+        operand_batching_dims=tuple(range(b)),
+        scatter_indices_batching_dims=tuple(range(b)),
+    )
+    return _SCATTERS[type(op)](x, indices, updates, numbers, mode="clip")
+
+
+def _window_axes(op: Any, rank: int, index_rank: int) -> tuple[int, ...]:
+    """The axes of what is read or written that are neither batch axes nor index axes."""
+    return *range(op.batch_dims, op.axis), *range(op.axis + index_rank, rank)
+
+
+@lowers(ops.DynamicSlice)
+def _dynamic_slice(op: ops.DynamicSlice, x: Any, *starts: Any) -> Any:
+    if not starts:
+        return x
+    return lax.dynamic_slice(x, starts, op.sizes, allow_negative_indices=False)
+
+
+@lowers(ops.DynamicUpdateSlice)
+def _dynamic_update_slice(
+    op: ops.DynamicUpdateSlice, x: Any, update: Any, *starts: Any
+) -> Any:
+    if not starts or math.prod(update.shape) == 0:
+        return update if not starts else x
+    return lax.dynamic_update_slice(x, update, starts, allow_negative_indices=False)

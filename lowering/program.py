@@ -1,0 +1,113 @@
+"""Programs: a graph compiled as one XLA computation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from lowering.rules import RULES
+from tracegraph.errors import LoweringError, message
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.effect import HostCall
+from tracegraph.passes.specialise import specialise
+from tracegraph.types import TensorType, token
+
+
+def graph_function(graph: Graph) -> Callable[..., tuple[Any, ...]]:
+    """A JAX-traceable function of the graph's inputs that returns the tuple of its outputs."""
+
+    def run(*arrays: Any) -> tuple[Any, ...]:
+        concrete = graph
+        if not graph.is_static:
+            types = [
+                TensorType(x.type.dtype, tuple(a.shape))
+                for x, a in zip(graph.inputs, arrays, strict=True)
+            ]
+            concrete = specialise(graph, types)
+        env: dict[Tensor, Any] = dict(zip(concrete.inputs, arrays, strict=True))
+        for node in concrete.nodes:
+            _lower_node(node, env)
+        return tuple([env[y] for y in concrete.outputs])
+
+    run.__name__ = run.__qualname__ = graph.name
+    return run
+
+
+def _lower_node(node: Node, env: dict[Tensor, Any]) -> None:
+    rule = RULES.get(type(node.op))
+    if rule is None:
+        raise LoweringError(
+            message(f"{node.op.name}: there is no lowering rule for this op", source=node.source)
+        )
+    try:
+        with jax.named_scope(str(node.source)):  # XLA's own dumps then name the user's line
+            results = rule(node.op, *[env[x] for x in node.inputs])
+    except LoweringError:
+        raise
+    except Exception as error:
+        first = str(error).split("\n")[0]
+        raise LoweringError(
+            message(
+                f"{node.op.name}: XLA refuses this op: {first}",
+                source=node.source,
+                operands=[str(x.type) for x in node.inputs],
+            )
+        ) from error
+    if len(node.outputs) == 1 and not isinstance(results, tuple):
+        env[node.outputs[0]] = results
+    else:
+        env.update(zip(node.outputs, results, strict=True))
+
+
+class Program:
+    """A compiled graph: called with a flat tuple of buffers, returns the tuple of outputs.
+
+    `donated` are positions of inputs whose buffers the program may overwrite. Data types of 64
+    bits exist inside JAX's x64 context only, so a program that has some runs in it; JAX's global
+    settings are never changed.
+    """
+
+    def __init__(self, graph: Graph, donated: Sequence[int] = ()) -> None:
+        assert graph.is_static, f"@{graph.name} has sizes that are not known"
+        self.graph = graph
+        self.needs_x64 = _has_64_bits(graph)
+        self.has_host_calls = any(
+            isinstance(node.op, HostCall) for inner in graph.graphs() for node in inner.nodes
+        )
+        # A host call can raise after buffers were given away: such a program donates nothing.
+        self.donated = () if self.has_host_calls else tuple(donated)
+        #: The C++ entry itself: no Python frame lies between it and the execution.
+        self.jitted = jax.jit(graph_function(graph), donate_argnums=self.donated)
+
+    def __call__(self, *buffers: Any) -> tuple[Any, ...]:
+        if self.needs_x64:
+            with jax.enable_x64(True):
+                return self.jitted(*buffers)
+        return self.jitted(*buffers)
+
+    def lowered(self) -> Any:
+        """JAX's `Lowered` of this program, for its texts and analyses."""
+        with jax.enable_x64(True):
+            return self.jitted.lower(*(shape_struct(x.type) for x in self.graph.inputs))
+
+
+def shape_struct(type: TensorType) -> Any:
+    dtype = jnp.bool_ if type.dtype is token else type.dtype.numpy_dtype
+    return jax.ShapeDtypeStruct(type.shape, dtype)
+
+
+def _has_64_bits(graph: Graph) -> bool:
+    wide = {"int64", "uint64", "float64", "complex128"}
+    return any(
+        x.type.dtype.name in wide
+        for inner in graph.graphs()
+        for x in (*inner.inputs, *(y for node in inner.nodes for y in node.outputs))
+    )
+
+
+def compile_graph(graph: Graph) -> Program:
+    """The program of `graph`, whose sizes must all be known."""
+    return Program(graph)

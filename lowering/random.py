@@ -1,0 +1,57 @@
+"""Lowering of `tracegraph.ops.random`: every value follows from a Threefry key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from lowering.rules import lowers
+from tracegraph.ops import random as ops
+
+
+def _per_key(make: Callable[..., Any], key: Any, *others: Any) -> Any:
+    """make(key, *others), once for each key along the leading axes."""
+    for _ in range(key.ndim - 1):
+        make = jax.vmap(make)
+    return make(key, *others)
+
+
+def _wrap(key: Any) -> Any:
+    return jax.random.wrap_key_data(key, impl="threefry2x32")
+
+
+@lowers(ops.RandomSplit)
+def _split(op: ops.RandomSplit, key: Any) -> Any:
+    return _per_key(lambda k: jax.random.key_data(jax.random.split(_wrap(k), op.count)), key)
+
+
+@lowers(ops.RandomFold)
+def _fold(op: ops.RandomFold, key: Any, data: Any) -> Any:
+    return _per_key(lambda k, d: jax.random.key_data(jax.random.fold_in(_wrap(k), d)), key, data)
+
+
+@lowers(ops.RandomBits)
+def _bits(op: ops.RandomBits, key: Any) -> Any:
+    dtype = op.dtype.numpy_dtype
+    return _per_key(lambda k: jax.random.bits(_wrap(k), op.shape, dtype), key)
+
+
+@lowers(ops.RandomUniform)
+def _uniform(op: ops.RandomUniform, key: Any) -> Any:
+    dtype = op.dtype.numpy_dtype
+    return _per_key(lambda k: jax.random.uniform(_wrap(k), op.shape, dtype), key)
+
+
+@lowers(ops.RandomNormal)
+def _normal(op: ops.RandomNormal, key: Any) -> Any:
+    dtype = op.dtype.numpy_dtype
+    return _per_key(lambda k: jax.random.normal(_wrap(k), op.shape, dtype), key)
+
+
+@lowers(ops.RandomPermutation)
+def _permutation(op: ops.RandomPermutation, key: Any) -> Any:
+    start = jnp.arange(op.size, dtype=jnp.int32)
+    return _per_key(lambda k: jax.random.permutation(_wrap(k), start), key)

@@ -1,0 +1,23 @@
+"""The table of lowering rules: for each op, a function of the op and JAX arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tracegraph.ir.op import Op
+
+Rule = Callable[..., Any]
+RULES: dict[type[Op], Rule] = {}
+
+
+def lowers(*ops: type[Op]) -> Callable[[Rule], Rule]:
+    """Registers `rule(op, *arrays)` for op classes; it returns an array, or a tuple of several."""
+
+    def register(rule: Rule) -> Rule:
+        for op in ops:
+            assert op not in RULES, f"two lowering rules for {op.name}"
+            RULES[op] = rule
+        return rule
+
+    return register

@@ -1,0 +1,40 @@
+"""Lowering of `tracegraph.ops.shape`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax import lax
+
+from lowering.rules import lowers
+from tracegraph.ops import shape as ops
+
+
+@lowers(ops.Reshape)
+def _reshape(op: ops.Reshape, x: Any) -> Any:
+    return lax.reshape(x, op.shape)
+
+
+@lowers(ops.Transpose)
+def _transpose(op: ops.Transpose, x: Any) -> Any:
+    return lax.transpose(x, op.perm)
+
+
+@lowers(ops.Slice)
+def _slice(op: ops.Slice, x: Any) -> Any:
+    return lax.slice(x, op.start, op.stop, op.stride)
+
+
+@lowers(ops.Pad)
+def _pad(op: ops.Pad, x: Any, value: Any) -> Any:
+    return lax.pad(x, value, tuple(zip(op.before, op.after, op.interior, strict=True)))
+
+
+@lowers(ops.Concatenate)
+def _concatenate(op: ops.Concatenate, *xs: Any) -> Any:
+    return lax.concatenate(xs, op.axis)
+
+
+@lowers(ops.Reverse)
+def _reverse(op: ops.Reverse, x: Any) -> Any:
+    return lax.rev(x, op.axes)

@@ -1,0 +1,33 @@
+"""Lowering of `tracegraph.ops.sort`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from lowering.rules import lowers
+from tracegraph.ops import sort as ops
+
+
+@lowers(ops.Sort)
+def _sort(op: ops.Sort, x: Any) -> Any:
+    y = lax.sort(x, op.axis, is_stable=False)
+    return lax.rev(y, (op.axis,)) if op.descending else y
+
+
+@lowers(ops.ArgSort)
+def _arg_sort(op: ops.ArgSort, x: Any) -> Any:
+    positions = lax.broadcasted_iota(jnp.int32, x.shape, op.axis)
+    if not op.descending:
+        return lax.sort((x, positions), op.axis, num_keys=1)[1]
+    # Turned round before and after, so that equal elements keep their order.
+    operands = tuple(lax.rev(v, (op.axis,)) for v in (x, positions))
+    return lax.rev(lax.sort(operands, op.axis, num_keys=1)[1], (op.axis,))
+
+
+@lowers(ops.TopK)
+def _top_k(op: ops.TopK, x: Any) -> Any:
+    values, indices = lax.top_k(x, op.k)
+    return values, indices.astype(jnp.int32)

@@ -1,0 +1,55 @@
+"""The texts of XLA's stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lowering.program import Program
+from tracegraph.errors import SignatureError, message
+
+
+def _stablehlo(program: Program) -> str:
+    return program.lowered().as_text(dialect="stablehlo", debug_info=True)
+
+
+def _stablehlo_plain(program: Program) -> str:
+    return program.lowered().as_text(dialect="stablehlo")
+
+
+def _hlo(program: Program) -> str:
+    return program.lowered().as_text(dialect="hlo", debug_info=True)
+
+
+def _hlo_no_metadata(program: Program) -> str:
+    return program.lowered().as_text(dialect="hlo")
+
+
+def _optimized(program: Program) -> str:
+    return program.lowered().compile().as_text()
+
+
+def _bytes(text: Callable[[Program], str]) -> Callable[[Program], bytes]:
+    return lambda program: text(program).encode()
+
+
+_STAGES: dict[str, Callable[[Program], Any]] = {
+    "stablehlo": _stablehlo,
+    "stablehlo_serialized": _bytes(_stablehlo_plain),
+    "hlo": _hlo,
+    "hlo_no_metadata": _hlo_no_metadata,
+    "hlo_serialized": _bytes(_hlo),
+    "optimized_hlo": _optimized,
+    "optimized_hlo_serialized": _bytes(_optimized),
+}
+
+
+def stage_text(program: Program, stage: str, platform_name: str | None = None) -> Any:
+    """The text, or bytes for a serialized stage. Raises ValueError for an unknown stage."""
+    if stage not in _STAGES:
+        raise SignatureError(
+            message(
+                f"{stage!r} is no stage of the compiler", fix=f"use one of {', '.join(_STAGES)}"
+            )
+        )
+    return _STAGES[stage](program)

@@ -1,0 +1,452 @@
+"""One row or more per op: the operands it is tried on, and what is known about it.
+
+`tests/test_ops.py` runs every row through the whole contract of an op.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from tracegraph.ir.op import Op
+from tracegraph.ops import (
+    broadcast,
+    constant,
+    contract,
+    effect,
+    elementwise,
+    image,
+    index,
+    random,
+    reduce,
+    shape,
+    sort,
+)
+from tracegraph.types import (
+    DType,
+    TensorType,
+    bool_,
+    bfloat16,
+    complex128,
+    float16,
+    float32,
+    float64,
+    int32,
+    int64,
+    uint16,
+    uint32,
+    uint64,
+    uint8,
+)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """The shape of an operand, how its values are drawn, and its type if that is fixed."""
+
+    shape: tuple[int, ...]
+    sample: str = "normal"
+    dtype: DType | None = None
+    high: int = 0
+
+    def type(self, dtype: DType) -> TensorType:
+        return TensorType(self.dtype or dtype, self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """An op, its operands, and how far it is tried."""
+
+    op: Op
+    operands: tuple[Operand, ...] = ()
+    #: Kinds of data types that the operands without a type may have: f, c, i, b.
+    kinds: str = "fc"
+    #: The highest order of derivatives that is checked.
+    order: int = 3
+    #: What derivatives are checked against: JAX's derivative of the lowering, and differences.
+    against: tuple[str, ...] = ("jax", "differences")
+    #: What they are checked against for complex numbers.
+    against_complex: tuple[str, ...] = ("jax", "differences")
+    #: Whether the pattern must equal that of the numeric Jacobian, not only cover it.
+    is_exact: bool = False
+    #: The value by somebody else, where the op has no rule for NumPy.
+    reference: Callable[..., Any] | None = None
+    #: Relative to the largest element; for double precision.
+    tolerance: float = 1e-9
+    #: For the narrow types, in units of their precision.
+    slack: float = 16.0
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.op!r}({', '.join(str(list(x.shape)) for x in self.operands)}){self.label}"
+
+    @property
+    def family(self) -> str:
+        return type(self.op).__module__.rpartition(".")[2]
+
+    @property
+    def own_dtype(self) -> DType:
+        """The double precision type in which derivatives are checked."""
+        return float64 if "f" in self.kinds or not self.kinds else self.first_dtype
+
+    @property
+    def first_dtype(self) -> DType:
+        return {"c": complex128, "i": int32, "b": bool_}[self.kinds[0]]
+
+    def types(self, dtype: DType) -> tuple[TensorType, ...]:
+        return tuple(x.type(dtype) for x in self.operands)
+
+    def values(self, dtype: DType) -> list[np.ndarray]:
+        """The same values each time."""
+        rng = np.random.default_rng(zlib.crc32(self.name.encode()))
+        return [draw(rng, x, x.dtype or dtype) for x in self.operands]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def draw(rng: np.random.Generator, operand: Operand, dtype: DType) -> np.ndarray:
+    if dtype.is_bool:
+        return rng.random(operand.shape) < 0.5
+    if dtype.is_integer:
+        return _draw_integer(rng, operand, dtype)
+    values = SAMPLES[operand.sample](rng, operand.shape)
+    if dtype.is_complex:
+        values = values + 1j * (0.3 * rng.standard_normal(operand.shape) + 0.1)
+    return np.asarray(values).astype(dtype.numpy_dtype)
+
+
+def _draw_integer(rng: np.random.Generator, operand: Operand, dtype: DType) -> np.ndarray:
+    is_signed = not dtype.name.startswith("uint")
+    low, high = (-4 if is_signed else 0), 5
+    if operand.high:
+        low, high = 0, operand.high
+    if operand.sample == "key":
+        low, high = 0, 1 << 32
+    if operand.sample in ("positive", "nonzero"):
+        low = 1
+    if operand.sample == "apart":
+        values = rng.permutation(int(np.prod(operand.shape))).reshape(operand.shape)
+        return (values - (3 if is_signed else 0)).astype(dtype.numpy_dtype)
+    return rng.integers(low, high, operand.shape).astype(dtype.numpy_dtype)
+
+
+def _apart(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Values of which no two are near each other."""
+    count = int(np.prod(shape))
+    return (rng.permutation(count) - count / 2 + 0.3).reshape(shape) * (4 / max(count, 1))
+
+
+def _with_zeros(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    values = 0.5 + rng.random(shape)
+    values.reshape(-1)[:: max(values.size // 4, 1)] = 0
+    return values
+
+
+SAMPLES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
+    "normal": lambda rng, shape: rng.standard_normal(shape),
+    "positive": lambda rng, shape: 0.5 + 1.5 * rng.random(shape),
+    "unit": lambda rng, shape: 1.6 * rng.random(shape) - 0.8,
+    "above_one": lambda rng, shape: 1.2 + 2 * rng.random(shape),
+    "nonzero": lambda rng, shape: (0.4 + rng.random(shape)) * np.where(rng.random(shape) < 0.5, -1, 1),
+    "off_integers": lambda rng, shape: rng.integers(-3, 4, shape) + 0.2 + 0.6 * rng.random(shape),
+    "off_halves": lambda rng, shape: rng.integers(-3, 4, shape) + 0.4 * rng.random(shape),
+    "apart": _apart,
+    "with_zeros": _with_zeros,
+}
+
+
+def x(*sizes: int, sample: str = "normal") -> Operand:
+    """An operand of the type that is tried."""
+    return Operand(sizes, sample)
+
+
+def of(dtype: DType, *sizes: int, sample: str = "normal") -> Operand:
+    """An operand of one type only."""
+    return Operand(sizes, sample, dtype)
+
+
+def at(high: int, *sizes: int, dtype: DType = int32) -> Operand:
+    """Indices below `high`."""
+    return Operand(sizes, "normal", dtype, high)
+
+
+def apart(*sizes: int) -> Operand:
+    return x(*sizes, sample="apart")
+
+
+KEY = Operand((2,), "key", uint32)
+KEYS = Operand((3, 2), "key", uint32)
+DIFFERENCES = ("differences",)
+
+E = elementwise
+
+
+def unary(op: Op, sample: str = "normal", kinds: str = "fc", **more: Any) -> Case:
+    return Case(op, (x(5, sample=sample),), kinds, is_exact=True, **more)
+
+
+def binary(
+    op: Op, first: str = "normal", second: str = "normal", kinds: str = "fci", **more: Any
+) -> Case:
+    return Case(op, (x(4, sample=first), x(4, sample=second)), kinds, is_exact=True, **more)
+
+
+CONSTANTS = [
+    Case(constant.Constant(np.arange(6.0).reshape(2, 3)), kinds=""),
+    Case(constant.DimSize(7), kinds=""),
+    Case(constant.Iota(5, float32), kinds=""),
+    Case(constant.Iota(5, int64), kinds=""),
+]
+
+BROADCASTS = [
+    Case(broadcast.BroadcastTo((3, 4), (1,)), (x(4),), "fcib", is_exact=True),
+    Case(broadcast.BroadcastTo((3, 4, 3), (0, 2)), (x(3, 3),), "fcib", is_exact=True),
+    Case(broadcast.BroadcastTo((3,), ()), (x(),), "fcib", is_exact=True),
+    Case(broadcast.Sum((0,)), (x(3, 4),), "fci", is_exact=True),
+    Case(broadcast.Sum((0, 2)), (x(3, 4, 5),), "fci", is_exact=True),
+    Case(broadcast.Sum(None), (x(3, 4),), "fci", is_exact=True),
+    Case(broadcast.Sum(()), (x(3),), "fci", is_exact=True),
+]
+
+ARITHMETIC = [
+    binary(E.Add()),
+    binary(E.Sub()),
+    binary(E.Mul()),
+    binary(E.Div(), second="nonzero", kinds="fc"),
+    unary(E.Neg(), kinds="fci"),
+    binary(E.Pow(), "positive", kinds="fc"),
+    Case(E.Pow(), (x(4, sample="nonzero"), x(4, sample="positive")), "i", label=" integers"),
+    unary(E.IntegerPow(3), kinds="fci"),
+    unary(E.IntegerPow(2), kinds="fci"),
+    unary(E.IntegerPow(1), kinds="fci"),
+    unary(E.IntegerPow(-2), "nonzero"),
+    Case(E.IntegerPow(0), (x(3),), "fci"),
+    Case(E.FloorDiv(), (x(4, sample="off_integers"), x(4, sample="nonzero")), "fi"),
+    Case(E.FloorMod(), (x(4, sample="off_integers"), x(4, sample="nonzero")), "fi"),
+    Case(E.TruncateMod(), (x(4, sample="off_integers"), x(4, sample="nonzero")), "fi"),
+    Case(E.Maximum(), (x(4), x(4)), "fib"),
+    Case(E.Minimum(), (x(4), x(4)), "fib"),
+    binary(E.Atan2(), "nonzero", "nonzero", kinds="f"),
+    Case(E.Select(), (of(bool_, 5), x(5), x(5)), "fcib"),
+    unary(E.Identity(), kinds="fcib"),
+    Case(E.StopGradient(), (x(3),), "fcib", against=(), against_complex=()),
+    Case(E.PreventGradient("no"), (x(3),), "fcib", order=0, against=(), against_complex=()),
+]
+
+FUNCTIONS = [
+    # JAX takes the derivative of a complex sign to be 0.
+    Case(E.Sign(), (x(5, sample="nonzero"),), "fci", against_complex=DIFFERENCES),
+    unary(E.Abs(), "nonzero", "fci"),
+    unary(E.Exp()),
+    unary(E.Expm1()),
+    unary(E.Log(), "positive"),
+    unary(E.Log1p(), "positive"),
+    unary(E.Sqrt(), "positive"),
+    unary(E.Rsqrt(), "positive"),
+    unary(E.Sin()),
+    unary(E.Cos()),
+    unary(E.Tan(), "unit"),
+    unary(E.Asin(), "unit"),
+    unary(E.Acos(), "unit"),
+    unary(E.Atan()),
+    unary(E.Sinh()),
+    unary(E.Cosh()),
+    unary(E.Tanh()),
+    unary(E.Asinh()),
+    unary(E.Acosh(), "above_one"),
+    unary(E.Atanh(), "unit"),
+    unary(E.Sigmoid()),
+    unary(E.Erf(), kinds="f", reference=special.erf),
+    unary(E.Erfc(), kinds="f", reference=special.erfc),
+    unary(E.ErfInv(), "unit", "f", reference=special.erfinv),
+    unary(E.Lgamma(), "positive", "f", reference=special.gammaln),
+    unary(E.Digamma(), "positive", "f", reference=special.digamma),
+    unary(
+        E.Polygamma(1), "positive", "f", reference=lambda v: special.polygamma(1, v), tolerance=1e-7
+    ),
+    Case(E.Floor(), (x(5, sample="off_integers"),), "f"),
+    Case(E.Ceil(), (x(5, sample="off_integers"),), "f"),
+    Case(E.Round(), (x(5, sample="off_halves"),), "f"),
+]
+
+COMPARISONS = [
+    *(Case(op, (x(4), x(4)), "fcib") for op in (E.Equal(), E.NotEqual())),
+    *(
+        Case(op, (x(4), x(4)), "fib")
+        for op in (E.Less(), E.LessEqual(), E.Greater(), E.GreaterEqual())
+    ),
+    Case(E.IsFinite(), (x(4),), "fc"),
+    Case(E.LogicalNot(), (x(4),), "ib"),
+    *(Case(op, (x(4), x(4)), "ib") for op in (E.LogicalAnd(), E.LogicalOr(), E.LogicalXor())),
+    Case(E.ShiftLeft(), (x(4), x(4, sample="positive")), "i"),
+    Case(E.ShiftRight(), (x(4), x(4, sample="positive")), "i"),
+]
+
+CASTS = [
+    Case(E.Cast(float32), (x(3),), "fcib", against=("jax",), against_complex=("jax",), tolerance=1e-6),
+    Case(E.Cast(complex128), (x(3),), "fcib"),
+    Case(E.Cast(int32), (x(3, sample="off_integers"),), "fib"),
+    Case(E.Cast(bool_), (x(3, sample="nonzero"),), "fib"),
+    Case(E.Real(), (x(3),), "c"),
+    Case(E.Imag(), (x(3),), "c"),
+    Case(E.Conj(), (x(3),), "c"),
+    Case(E.Complex(), (x(3), x(3)), "f"),
+]
+
+SHAPES = [
+    Case(shape.Reshape((6,)), (x(2, 3),), "fcib", is_exact=True),
+    Case(shape.Reshape((3, 1, 2)), (x(2, 3),), "fcib", is_exact=True),
+    Case(shape.Transpose((1, 0)), (x(3, 4),), "fcib", is_exact=True),
+    Case(shape.Transpose((2, 0, 1)), (x(3, 4, 2),), "fcib", is_exact=True),
+    Case(shape.Slice((1, 0), (4, 3), (1, 2)), (x(5, 3),), "fcib", is_exact=True),
+    Case(shape.Slice((2,), (2,), (1,)), (x(5),), "fcib", is_exact=True, label=" empty"),
+    Case(shape.Slice((0,), (6,), (4,)), (x(7),), "fcib", is_exact=True),
+    Case(shape.Pad((1, 0), (2, 1), (0, 0)), (x(2, 3), x()), "fcib", is_exact=True),
+    Case(shape.Pad((2,), (1,), (2,)), (x(3), x()), "fcib", is_exact=True),
+    Case(shape.Pad((-1, 2), (1, -2), (1, 0)), (x(4, 3), x()), "fcib", is_exact=True),
+    Case(shape.Concatenate(0), (x(2, 3), x(1, 3), x(3, 3)), "fcib", is_exact=True),
+    Case(shape.Concatenate(1), (x(2, 3), x(2, 1)), "fcib", is_exact=True),
+    Case(shape.Concatenate(0), (x(3),), "fcib", is_exact=True),
+    Case(shape.Reverse((0,)), (x(4),), "fcib", is_exact=True),
+    Case(shape.Reverse((0, 2)), (x(2, 3, 4),), "fcib", is_exact=True),
+]
+
+REDUCTIONS = [
+    Case(reduce.Max((1,)), (apart(3, 4),), "fi"),
+    Case(reduce.Max(None), (apart(5),), "fi"),
+    Case(reduce.Min((0, 2)), (apart(3, 4, 2),), "fi"),
+    Case(reduce.Prod((0,)), (x(4, 3, sample="nonzero"),), "fci", is_exact=True),
+    Case(reduce.Prod((0, 2)), (x(2, 3, 2, sample="nonzero"),), "fci", is_exact=True),
+    Case(reduce.Prod(None), (x(4, sample="with_zeros"),), "f", against=DIFFERENCES, label=" zeros"),
+    Case(reduce.Prod((1,)), (x(3, 4, sample="with_zeros"),), "f", against=DIFFERENCES, label=" zeros"),
+    Case(reduce.All((1,)), (x(3, 2),), "b"),
+    Case(reduce.All(None), (x(3, 2),), "b"),
+    Case(reduce.Any((0,)), (x(3, 2),), "b"),
+    Case(reduce.ArgMax(1, int64), (apart(3, 4),), "fib"),
+    Case(reduce.ArgMin(0, int32), (apart(3, 4),), "fib"),
+    Case(reduce.CumSum(0, False), (x(4, 2),), "fci", is_exact=True),
+    Case(reduce.CumSum(1, True), (x(2, 4),), "fci", is_exact=True),
+    Case(reduce.CumProd(0, False), (x(4, 2, sample="nonzero"),), "fci", is_exact=True),
+    Case(reduce.CumProd(1, True), (x(2, 4, sample="nonzero"),), "fci", is_exact=True),
+    Case(reduce.CumProd(0, False), (x(5, sample="with_zeros"),), "f", against=DIFFERENCES, label=" zeros"),
+    Case(reduce.CumLogsumexp(0, False), (x(4, 2),), "f", is_exact=True),
+    Case(reduce.CumLogsumexp(1, True), (x(2, 4),), "f", is_exact=True),
+    Case(reduce.Recurrence(0, False), (x(4, 2), x(4, 2)), "fc"),
+    Case(reduce.Recurrence(1, True), (x(2, 4), x(2, 4)), "fc"),
+]
+
+CONV = contract.Conv
+CONTRACTIONS = [
+    Case(contract.MATMUL, (x(2, 3), x(3, 4)), "fci", is_exact=True),
+    Case(contract.MATMUL, (x(3, 2, 3), x(3, 3, 2)), "fci", is_exact=True),
+    Case(contract.MATMUL, (x(2, 2, 2, 3), x(2, 2, 3, 2)), "fc", is_exact=True),
+    Case(CONV((1,), ((0, 0),), (1,), (1,), 1), (x(2, 5, 2), x(3, 2, 3)), "fci", is_exact=True),
+    Case(CONV((2,), ((1, 2),), (1,), (2,), 1), (x(2, 6, 1), x(2, 1, 2)), "fc", is_exact=True),
+    Case(CONV((3,), ((2, 1),), (2,), (1,), 1), (x(1, 4, 2), x(3, 2, 1)), "fc", is_exact=True),
+    Case(CONV((2,), ((-1, 1),), (1,), (1,), 2), (x(2, 5, 4), x(2, 2, 6)), "fc", is_exact=True),
+    Case(
+        CONV((2, 1), ((1, 0), (0, 1)), (1, 1), (1, 2), 1),
+        (x(2, 4, 5, 2), x(2, 2, 2, 3)),
+        "fc",
+        is_exact=True,
+    ),
+    Case(
+        CONV((1, 2), ((1, 1), (2, 1)), (2, 1), (1, 1), 2),
+        (x(1, 3, 4, 2), x(3, 2, 1, 4)),
+        "f",
+        is_exact=True,
+    ),
+    Case(
+        CONV((1, 1, 1), ((0, 0), (1, 0), (0, 0)), (1, 1, 1), (1, 1, 1), 1),
+        (x(1, 2, 2, 3, 1), x(2, 2, 2, 1, 2)),
+        "f",
+        order=2,
+        is_exact=True,
+    ),
+]
+
+INDEXING = [
+    Case(index.Gather(0, 0), (x(4, 3), at(4, 2)), "fcib"),
+    Case(index.Gather(0, 0), (x(4), at(4)), "fcib"),
+    Case(index.Gather(1, 0), (x(2, 4, 3), at(4, 3, 2)), "fcib"),
+    Case(index.Gather(1, 1), (x(2, 4), at(4, 2, 3)), "fcib"),
+    Case(index.Gather(2, 1), (x(2, 3, 4), at(4, 2, 3, dtype=int64)), "fcib"),
+    Case(index.Gather(0, 0), (x(4), at(9, 6, dtype=uint8)), "fcib", label=" clamped"),
+    Case(index.GatherNd(0, 0), (x(3, 4, 2), at(3, 5, 2)), "fcib"),
+    Case(index.GatherNd(1, 0), (x(2, 3, 4), at(3, 2, 2)), "fcib"),
+    Case(index.GatherNd(2, 1), (x(2, 3, 4, 2), at(2, 2, 3, 2)), "fcib"),
+    Case(index.GatherNd(0, 0), (x(3, 2), at(3, 4, 0)), "fcib", label=" whole"),
+    Case(index.ScatterAdd(0, 0), (x(4, 2), at(4, 5, 1), x(5, 2)), "fci"),
+    Case(index.ScatterAdd(1, 0), (x(2, 3, 4), at(3, 3, 2), x(2, 3)), "fci"),
+    Case(index.ScatterAdd(2, 1), (x(2, 3, 4), at(6, 2, 3, 1), x(2, 3, 3)), "fci", label=" clamped"),
+    Case(index.ScatterUpdate(0, 0), (x(5, 2), at(5, 3, 1), x(3, 2)), "fcib", against=DIFFERENCES, against_complex=DIFFERENCES),
+    Case(index.ScatterUpdate(1, 1), (x(2, 3), at(3, 2, 4, 1), x(2, 4)), "fcib", against=DIFFERENCES, against_complex=DIFFERENCES),
+    Case(index.ScatterUpdate(1, 0), (x(2, 3, 3), at(3, 2, 2), x(2, 2)), "fcib"),
+    Case(index.ScatterMax(0, 0), (x(4, 2), at(4, 5, 1), x(5, 2)), "fi", against=DIFFERENCES),
+    Case(index.ScatterMin(1, 1), (x(2, 4), at(4, 2, 3, 1), x(2, 3)), "fi", against=DIFFERENCES),
+    Case(index.ScatterMul(0, 0), (x(4, 2), at(4, 5, 1), x(5, 2)), "fci", order=0),
+    Case(index.DynamicSlice((2, 3)), (x(4, 3), at(4), at(3)), "fcib"),
+    Case(index.DynamicSlice((2, 2, 1)), (x(3, 2, 4), at(3), at(2), at(4)), "fcib"),
+    Case(index.DynamicSlice(()), (x(),), "fcib", label=" scalar"),
+    Case(index.DynamicUpdateSlice(), (x(4, 3), x(2, 3), at(4), at(3)), "fcib"),
+    Case(
+        index.DynamicUpdateSlice(), (x(3, 2, 4), x(2, 2, 1), at(3), at(2), at(4)), "fcib"
+    ),
+    Case(index.DynamicUpdateSlice(), (x(3), x(3), at(3)), "fcib", label=" whole"),
+]
+
+SORTING = [
+    Case(sort.Sort(0, False), (apart(5),), "fib"),
+    Case(sort.Sort(1, True), (apart(3, 4),), "fib"),
+    Case(sort.Sort(0, True), (apart(3, 4),), "fib"),
+    Case(sort.ArgSort(0, False), (x(5, 2),), "fib"),
+    Case(sort.ArgSort(1, True), (x(2, 5),), "fib"),
+    Case(sort.TopK(2), (apart(3, 5),), "fib"),
+    Case(sort.TopK(3), (apart(4),), "fib"),
+]
+
+RANDOM = [
+    Case(random.RandomSplit(3), (KEY,), ""),
+    Case(random.RandomSplit(2), (KEYS,), ""),
+    Case(random.RandomFold(), (KEY, Operand((), "key", uint32)), ""),
+    Case(random.RandomFold(), (KEYS, Operand((3,), "key", uint32)), ""),
+    *(
+        Case(random.RandomBits((4,), dtype), (KEY,), "")
+        for dtype in (uint8, uint16, uint32, uint64)
+    ),
+    *(
+        Case(make((4, 3), dtype), (KEY,), "")
+        for make in (random.RandomUniform, random.RandomNormal)
+        for dtype in (bfloat16, float16, float32, float64)
+    ),
+    Case(random.RandomUniform((2,), float32), (KEYS,), ""),
+    Case(random.RandomPermutation(5), (KEY,), ""),
+]
+
+IMAGES = [
+    Case(image.AdjustContrast(), (x(2, 3, 4, 2), x()), "f", order=0),
+    Case(image.AdjustContrast(), (x(2, 3, 3, 1), x(2)), "f", order=0),
+]
+
+EFFECTS = [Case(effect.Read(), (x(3), x(3)), "fcib", against=(), against_complex=())]
+
+CASES = [
+    *(*CONSTANTS, *BROADCASTS, *ARITHMETIC, *FUNCTIONS, *COMPARISONS, *CASTS, *SHAPES),
+    *(*REDUCTIONS, *CONTRACTIONS, *INDEXING, *SORTING, *RANDOM, *IMAGES, *EFFECTS),
+]
+
+#: Ops whose contract other tests hold: they take tokens, Python functions or graphs.
+ELSEWHERE = frozenset(["call", "check", "host_call", "start_token"])
+
+#: Rules that an op does not have, on purpose.
+WITHOUT = {
+    "adjust_contrast": {"vjp", "jvp"},  # it shows how a missing rule is registered
+    "scatter_mul": {"vjp", "jvp"},  # as in TensorFlow
+}

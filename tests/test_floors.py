@@ -1,0 +1,295 @@
+"""The laws of the house: imports go down the floors, and the habits that keep files readable.
+
+Every law is a function from one parsed file to its faults, `(line, what is wrong)`. The laws run
+over all files of the two packages, and over planted faults, which show that they can fail.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("tracegraph", "lowering")
+
+# From the ground up. What is not named here is the public surface, the top floor.
+FLOORS = (
+    (
+        "tracegraph.types",
+        "tracegraph.shapes",
+        "tracegraph.source",
+        "tracegraph.errors",
+        "tracegraph.nest",
+    ),
+    ("tracegraph.ir",),
+    ("tracegraph.ops",),
+    ("tracegraph.passes",),
+    ("tracegraph.control",),
+    ("tracegraph.text", "tracegraph.archive", "tracegraph.views"),
+    ("lowering",),
+    ("tracegraph.runtime",),
+)
+TOP = len(FLOORS)
+LOWERING = 6
+
+# The lazy doors: the only places that import inside a function, and what each may import there.
+# A name that ends in a slash stands for all files below it.
+LAZY_DOORS = {
+    "tracegraph/__init__.py": {"tracegraph"},
+    "tracegraph/nest.py": {"jax"},
+    "tracegraph/runtime/backend.py": {"lowering"},
+    "tracegraph/views/": {"networkx"},
+}
+BACKEND = "tracegraph/runtime/backend.py"
+LONGEST_FUNCTION = 60
+LOADED_ON_DEMAND = ("jax", "jaxlib", "networkx", "scipy")
+
+Faults = Iterator[tuple[int, str]]
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module: its absolute dotted name, and where the import stands."""
+
+    name: str
+    line: int
+    in_function: bool
+
+    @property
+    def package(self) -> str:
+        return self.name.partition(".")[0]
+
+
+@dataclass(frozen=True)
+class File:
+    """One Python file, parsed; `path` is relative to the root of the project."""
+
+    path: str
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, self.path)
+
+    @cached_property
+    def module(self) -> str:
+        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+    @cached_property
+    def imports(self) -> list[Import]:
+        return [
+            Import(name, node.lineno, in_function)
+            for node, in_function in walk(self.tree)
+            for name in self.names_imported(node)
+        ]
+
+    def names_imported(self, node: ast.AST) -> list[str]:
+        match node:
+            case ast.Import(names):
+                return [alias.name for alias in names]
+            case ast.ImportFrom(module, names, level):
+                base = ".".join([*self.parents(level), *filter(None, [module])])
+                return [member(base, alias.name) for alias in names]
+            case ast.Call(
+                ast.Name("__import__" | "import_module") | ast.Attribute(_, "import_module"),
+                arguments,
+            ):
+                return [self.name_asked_for(arguments)]
+        return []
+
+    def name_asked_for(self, arguments: list[ast.expr]) -> str:
+        """What `import_module` is asked for; a name made at run time counts as our own package."""
+        match arguments:
+            case [ast.Constant(str(name)), *_] if not name.startswith("."):
+                return name
+        return self.module
+
+    def parents(self, level: int) -> list[str]:
+        """The package that `level` leading dots stand for."""
+        parts = self.path.split("/")
+        return parts[: len(parts) - level] if level else []
+
+
+def walk(tree: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
+    """Every node of the tree, and whether it stands inside a function."""
+    open_nodes = [(tree, False)]
+    while open_nodes:
+        node, in_function = open_nodes.pop()
+        yield node, in_function
+        inside = in_function or isinstance(node, FUNCTIONS)
+        open_nodes += ((child, inside) for child in ast.iter_child_nodes(node))
+
+
+def member(base: str, name: str) -> str:
+    """`base.name` where that is a module of ours or stands on a floor, else `base`."""
+    path = ROOT / base.replace(".", "/") / name
+    is_module = path.is_dir() or path.with_suffix(".py").is_file()
+    return f"{base}.{name}" if is_module or floor(f"{base}.{name}") != floor(base) else base
+
+
+def floor(module: str) -> int:
+    """The floor of a module of ours."""
+    for number, names in enumerate(FLOORS):
+        if any(module == name or module.startswith(f"{name}.") for name in names):
+            return number
+    return TOP
+
+
+def files() -> list[File]:
+    """All Python files of the two packages."""
+    paths = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    return [File(path.relative_to(ROOT).as_posix(), path.read_text("utf-8")) for path in paths]
+
+
+def imports_go_down(file: File) -> Faults:
+    here = floor(file.module)
+    for found in file.imports:
+        if found.package in PACKAGES and floor(found.name) > here:
+            yield found.line, f"floor {here} imports {found.name} of floor {floor(found.name)}"
+
+
+def imports_stand_at_the_top(file: File) -> Faults:
+    for found in file.imports:
+        if found.in_function and found.package not in behind_the_door(file.path):
+            yield found.line, f"imports {found.name} inside a function"
+
+
+def behind_the_door(path: str) -> set[str]:
+    """The packages that the functions of this file may import."""
+    doors = (names for door, names in LAZY_DOORS.items() if is_at(path, door))
+    return set().union(*doors)
+
+
+def is_at(path: str, door: str) -> bool:
+    return path.startswith(door) if door.endswith("/") else path == door
+
+
+def only_the_lowering_knows_jax(file: File) -> Faults:
+    for found in file.imports:
+        is_door = found.in_function and "jax" in behind_the_door(file.path)
+        if found.package == "jax" and floor(file.module) < LOWERING and not is_door:
+            yield found.line, f"floor {floor(file.module)} imports {found.name}"
+
+
+def jax_is_public(file: File) -> Faults:
+    for number, line in enumerate(file.text.splitlines(), 1):
+        if name := re.search(r"\bjax\._src\b|\bjaxlib\b", line):
+            yield number, f"names {name[0]}; use JAX's public API"
+
+
+def one_door_to_the_lowering(file: File) -> Faults:
+    for found in file.imports:
+        if found.package == "lowering" != file.module.partition(".")[0] and file.path != BACKEND:
+            yield found.line, f"imports {found.name}; only {BACKEND} does"
+
+
+def functions_are_short(file: File) -> Faults:
+    for node, _ in walk(file.tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > LONGEST_FUNCTION:
+                yield node.lineno, f"{node.name} has {length} lines, over {LONGEST_FUNCTION}"
+
+
+def no_exception_is_swallowed(file: File) -> Faults:
+    for node, _ in walk(file.tree):
+        if isinstance(node, ast.ExceptHandler) and all(map(does_nothing, node.body)):
+            yield node.lineno, "swallows an exception; handle it or let it pass on"
+
+
+def does_nothing(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Pass() | ast.Expr(ast.Constant()):
+            return True
+    return False
+
+
+Law = Callable[[File], Faults]
+
+LAWS: tuple[Law, ...] = (
+    imports_go_down,
+    imports_stand_at_the_top,
+    only_the_lowering_knows_jax,
+    jax_is_public,
+    one_door_to_the_lowering,
+    functions_are_short,
+    no_exception_is_swallowed,
+)
+
+PLANTED = (
+    (imports_go_down, "tracegraph/types.py", "from tracegraph.ir import op"),
+    (imports_go_down, "tracegraph/ir/op.py", "from ..ops import shape"),
+    (imports_go_down, "tracegraph/ops/shape.py", "from .. import control"),
+    (imports_go_down, "tracegraph/ops/shape.py", "from tracegraph import zeros"),
+    (imports_go_down, "tracegraph/control/call.py", "import lowering.call"),
+    (imports_go_down, "lowering/shape.py", "import tracegraph"),
+    (imports_go_down, "lowering/shape.py", "from tracegraph.runtime.tape import GradientTape"),
+    (imports_go_down, "tracegraph/runtime/tape.py", "def late():\n    import tracegraph.math"),
+    (imports_stand_at_the_top, "tracegraph/ops/fft.py", "def late():\n    import math"),
+    (imports_stand_at_the_top, "tracegraph/nest.py", "def door():\n    import networkx"),
+    (imports_stand_at_the_top, "lowering/fft.py", "late = lambda: __import__('math')"),
+    (
+        imports_stand_at_the_top,
+        "tracegraph/ir/op.py",
+        "def late():\n    importlib.import_module('math')",
+    ),
+    (only_the_lowering_knows_jax, "tracegraph/ir/op.py", "import jax.numpy as jnp"),
+    (only_the_lowering_knows_jax, "tracegraph/nest.py", "import jax"),
+    (jax_is_public, "lowering/shape.py", "from jax._src import core"),
+    (jax_is_public, "lowering/shape.py", "import jaxlib.xla_client"),
+    (one_door_to_the_lowering, "tracegraph/runtime/tape.py", "from lowering import compile"),
+    (one_door_to_the_lowering, "tracegraph/math/__init__.py", "import lowering.shape"),
+    (functions_are_short, "tracegraph/math/__init__.py", "def long():\n" + "    x = 1\n" * 60),
+    (no_exception_is_swallowed, "lowering/shape.py", "try:\n    f()\nexcept ValueError:\n    pass"),
+    (no_exception_is_swallowed, "lowering/shape.py", "try:\n    f()\nexcept Exception:\n    ..."),
+)
+
+ALLOWED = (
+    ("tracegraph/__init__.py", "def __getattr__(name):\n    return importlib.import_module(name)"),
+    ("tracegraph/ops/__init__.py", "import_module(f'{__name__}.{family}')"),
+    ("tracegraph/ir/op.py", "from .builder import Builder\nfrom tracegraph.errors import fail"),
+    ("tracegraph/nest.py", "def door():\n    import jax.tree_util"),
+    ("tracegraph/runtime/backend.py", "def door():\n    import lowering.compile"),
+    ("tracegraph/views/networkx.py", "def door():\n    import networkx"),
+    ("lowering/shape.py", "import jax\nfrom tracegraph.ops import shape\nfrom lowering import x"),
+    ("lowering/shape.py", "def short():\n" + "    x = 1\n" * 59),
+    ("tracegraph/math/__init__.py", "from tracegraph.runtime.tape import GradientTape"),
+)
+
+
+def law_name(law: object) -> str | None:
+    return law.__name__ if callable(law) else None
+
+
+@pytest.mark.parametrize("law", LAWS, ids=law_name)
+def test_the_law_holds_in_every_file(law: Law):
+    found = [f"{file.path}:{line}: {fault}" for file in files() for line, fault in law(file)]
+    assert not found, "\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(("law", "path", "text"), PLANTED, ids=law_name)
+def test_the_law_finds_a_planted_fault(law: Law, path: str, text: str):
+    assert list(law(File(path, text)))
+
+
+@pytest.mark.parametrize(("path", "text"), ALLOWED)
+def test_the_laws_allow_what_the_design_allows(path: str, text: str):
+    assert [fault for law in LAWS for fault in law(File(path, text))] == []
+
+
+def test_every_floor_is_read():
+    assert {floor(file.module) for file in files()} == set(range(TOP + 1))
+
+
+def test_importing_loads_nothing_heavy():
+    code = f"import sys, tracegraph; print(*sorted(sys.modules.keys() & {set(LOADED_ON_DEMAND)}))"
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, [], "")

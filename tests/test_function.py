@@ -1,0 +1,1612 @@
+"""`tg.function`: tracing, signatures, concrete functions, return values and side effects.
+
+The expected values are TensorFlow's or NumPy's; where tracegraph differs on purpose (keys by type
+and value, checks of concrete functions, no compiler switch) the test says so.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import gc
+import os
+import re
+import sys
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tracegraph as tg
+
+
+def line() -> int:
+    """The line of the caller."""
+    return sys._getframe(1).f_lineno
+
+
+def here(number: int) -> str:
+    """How an error names a line of this file."""
+    return f"{os.path.basename(__file__)}:{number}"
+
+
+def float_spec(*shape):
+    """A float32 TensorSpec."""
+    return tg.TensorSpec(list(shape), tg.float32)
+
+
+def counted(**arguments):
+    """A compiled function of any arguments, and the list that grows with each trace."""
+    traces = []
+
+    @tg.function(**arguments)
+    def f(*args, **kwargs):
+        traces.append(1)
+        return 0
+
+    return f, traces
+
+
+def traces_of(*calls, **arguments):
+    """How many traces there are after each call; a call is a tuple of arguments."""
+    f, traces = counted(**arguments)
+    totals = []
+    for call in calls:
+        f(*call)
+        totals.append(len(traces))
+    return totals
+
+
+# ---------------------------------------------------------------- the decorator
+
+
+def test_bare_decorator():
+    @tg.function
+    def double(x):
+        return x * 2.0
+
+    assert double(tg.constant(3.0)).numpy() == 6.0
+
+
+def test_decorator_with_arguments():
+    @tg.function(reduce_retracing=True)
+    def double(x):
+        return x * 2.0
+
+    assert double(tg.constant(3.0)).numpy() == 6.0
+
+
+def test_decorator_with_empty_parentheses():
+    @tg.function()
+    def double(x):
+        return x * 2.0
+
+    assert double(tg.constant(3.0)).numpy() == 6.0
+
+
+def test_lambda():
+    assert tg.function(lambda x: x * 2.0)(tg.constant(3.0)).numpy() == 6.0
+
+
+def test_partial():
+    multiply = lambda a, b: a * b  # noqa: E731
+    x = tg.constant(2.0)
+    assert tg.function(functools.partial(multiply, 3.0))(x).numpy() == 6.0
+    assert tg.function(functools.partial(multiply, b=3.0))(x).numpy() == 6.0
+
+
+def test_bound_method():
+    class Plain:
+        factor = 5.0
+
+        def scale(self, x):
+            return x * self.factor
+
+    assert tg.function(Plain().scale)(tg.constant(2.0)).numpy() == 10.0
+
+
+def test_callable_object():
+    class Plain:
+        def __call__(self, x):
+            return x * 5.0
+
+    assert tg.function(Plain())(tg.constant(2.0)).numpy() == 10.0
+
+
+def test_function_of_a_function():
+    inner = tg.function(lambda x: x * 2.0)
+    assert tg.function(inner)(tg.constant(3.0)).numpy() == 6.0
+
+
+@pytest.mark.parametrize("decorate", [tg.function, tg.function()], ids=["bare", "with arguments"])
+def test_what_is_not_callable_is_a_type_error(decorate):
+    with pytest.raises(TypeError, match="callable"):
+        decorate(3)
+
+
+def test_python_function_name_and_docstring():
+    def body(x):
+        """Says what it does."""
+        return x
+
+    f = tg.function(body)
+    assert f.python_function is body
+    assert f.__name__ == "body" and f.__doc__ == "Says what it does." and f.__wrapped__ is body
+
+
+def test_var_arguments_and_keywords():
+    f = tg.function(lambda *args, **kwargs: sum(args) + kwargs["z"])
+    assert f(tg.constant(1.0), tg.constant(2.0), z=tg.constant(3.0)).numpy() == 6.0
+
+
+def test_tensor_as_a_default():
+    default = tg.constant(1.0)
+
+    @tg.function
+    def double(x=default):
+        return x * 2.0
+
+    assert double().numpy() == 2.0
+    assert double(tg.constant(2.0)).numpy() == 4.0
+    assert double.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.parametrize("jit_compile", [None, True, False])
+def test_jit_compile_changes_nothing(jit_compile):
+    v = tg.Variable(1.0)
+
+    @tg.function(jit_compile=jit_compile)
+    def f(x):
+        v.assign_add(x)
+        return tg.reduce_sum(x * v)
+
+    assert f(tg.constant(2.0)).numpy() == 6.0
+    assert v.numpy() == 3.0
+
+
+def test_autograph_false_is_accepted():
+    assert tg.function(lambda x: x * 2.0, autograph=False)(tg.constant(3.0)).numpy() == 6.0
+
+
+def test_wrong_arguments_are_a_type_error():
+    f = tg.function(lambda x: x)
+    for call in (lambda: f(), lambda: f(1.0, 2.0), lambda: f(y=1.0), lambda: f(1.0, x=1.0)):
+        with pytest.raises(TypeError):
+            call()
+    assert f(1.0).numpy() == 1.0
+
+
+# ---------------------------------------------------------------- input_signature
+
+
+@pytest.fixture
+def doubled():
+    """A function of one float32 vector of any length."""
+    return tg.function(lambda x: x * 2.0, input_signature=[float_spec(None)])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[1, 2], (1, 2), [1.0, 2.0], np.array([1.0, 2.0]), np.array([1, 2])],
+    ids=["ints", "tuple", "floats", "float64 array", "int array"],
+)
+def test_signature_converts_python_values_and_arrays(doubled, value):
+    result = doubled(value)
+    assert result.dtype == tg.float32 and result.numpy().tolist() == [2.0, 4.0]
+
+
+def test_signature_takes_tensors_and_variables(doubled):
+    assert doubled(tg.constant([1.0, 2.0])).numpy().tolist() == [2.0, 4.0]
+    assert doubled(tg.Variable([1.0, 2.0])).numpy().tolist() == [2.0, 4.0]
+    assert doubled(x=[1.0]).numpy().tolist() == [2.0]
+
+
+def test_signature_is_traced_once_for_every_size(doubled):
+    for size in (1, 2, 5):
+        assert doubled(tg.ones([size])).shape == (size,)
+    assert doubled.experimental_get_tracing_count() == 1
+
+
+def test_signature_attribute(doubled):
+    assert tuple(doubled.input_signature) == (float_spec(None),)
+    assert tg.function(lambda x: x).input_signature is None
+
+
+@pytest.mark.parametrize(
+    ("call", "fact"),
+    [
+        (lambda f: f(tg.constant([1, 2])), "int32"),
+        (lambda f: f(tg.constant(np.array([1.0, 2.0]))), "float64"),
+        (lambda f: f(tg.constant(1.0)), None),
+        (lambda f: f([[1.0]]), None),
+        (lambda f: f(), "x"),
+        (lambda f: f([1.0], [2.0]), None),
+        (lambda f: f("text"), None),
+        (lambda f: f(None), "None"),
+        (lambda f: f(z=[1.0]), None),
+    ],
+    ids=["int32", "float64", "rank 0", "rank 2", "missing", "too many", "str", "None", "keyword"],
+)
+def test_arguments_that_do_not_fit_the_signature(doubled, call, fact):
+    with pytest.raises(TypeError, match=fact):
+        call(doubled)
+    assert doubled([1.0]).numpy().tolist() == [2.0]  # still usable
+
+
+def test_signature_error_names_the_line(doubled):
+    with pytest.raises(TypeError) as error:
+        doubled(tg.constant([1, 2]))
+    assert here(line() - 1) in str(error.value)
+
+
+def test_fixed_size_in_a_signature_is_checked():
+    f = tg.function(lambda x: x, input_signature=[float_spec(3)])
+    assert f([1.0, 2.0, 3.0]).shape == (3,)
+    with pytest.raises(TypeError):
+        f([1.0, 2.0])
+
+
+def test_shorter_signature_leaves_defaults():
+    f = tg.function(lambda x, y=3.0: x * y, input_signature=[float_spec()])
+    assert f(2.0).numpy() == 6.0
+
+
+def test_nested_signature():
+    signature = [{"a": float_spec(), "b": [float_spec(None)]}, float_spec()]
+    f = tg.function(lambda d, e: d["a"] + d["b"][0] + e, input_signature=signature)
+    assert f({"a": 1.0, "b": [[2.0, 3.0]]}, 3).numpy().tolist() == [6.0, 7.0]
+
+
+def test_empty_signature():
+    assert tg.function(lambda: tg.constant(3.0), input_signature=[])().numpy() == 3.0
+
+
+def test_signature_of_a_method():
+    class Model:
+        @tg.function(input_signature=[float_spec()])
+        def add(self, x):
+            return x + 1.0
+
+    assert Model().add(3).numpy() == 4.0
+
+
+def keyword_only(x, *, y):
+    """A function with a keyword-only argument without default."""
+    return x
+
+
+@pytest.mark.parametrize(
+    ("body", "signature"),
+    [
+        (lambda x: x, [float_spec(), float_spec()]),
+        (lambda x: x, [3]),
+        (lambda x: x, {"x": float_spec()}),
+        (lambda x: x, float_spec()),
+        (lambda x, y: x, [float_spec()]),
+        (keyword_only, [float_spec()]),
+    ],
+    ids=["too many", "not a spec", "dict", "bare spec", "too few", "keyword-only"],
+)
+def test_wrong_signatures_are_type_errors(body, signature):
+    with pytest.raises(TypeError):
+        tg.function(body, input_signature=signature)(1.0)
+
+
+# ---------------------------------------------------------------- what makes a new trace
+
+global_factor = 1.0
+
+
+@pytest.mark.parametrize(
+    ("calls", "totals"),
+    [
+        ([(2,), (2.0,), (True,), (2,), (2.0,), (True,)], [1, 2, 3, 3, 3, 3]),
+        ([(0.0,), (-0.0,), (0.0,)], [1, 2, 2]),
+        ([(float("nan"),), (float("nan"),)], [1, 1]),
+        ([("a",), ("a",), ("b",)], [1, 1, 2]),
+        ([(None,), (None,), (1,)], [1, 1, 2]),
+        ([(range(3),), (range(3),), (range(4),)], [1, 1, 2]),
+        ([(len,), (len,), (max,)], [1, 1, 2]),
+        ([([1, 2],), ([1, 2],), ([1, 3],), ((1, 2),)], [1, 1, 2, 3]),
+        ([({"a": 1},), ({"a": 1},), ({"a": 1.0},), ({"b": 1},)], [1, 1, 2, 3]),
+    ],
+    ids=["types", "signed zeros", "nan", "str", "None", "range", "builtins", "list", "dict"],
+)
+def test_python_values_are_keys_by_type_and_value(calls, totals):
+    assert traces_of(*calls) == totals
+
+
+def test_new_shape_and_new_dtype_trace_again():
+    calls = [np.zeros(2), np.zeros(3), np.zeros(2), np.zeros(2, np.float32), np.zeros((2, 1))]
+    assert traces_of(*[(tg.constant(array),) for array in calls]) == [1, 2, 2, 3, 4]
+
+
+def test_new_array_values_do_not_trace_again():
+    assert traces_of((np.zeros(3),), (np.ones(3),), (np.arange(3.0),)) == [1, 1, 1]
+
+
+def test_arrays_and_tensors_share_a_trace():
+    calls = [np.zeros(3, np.float32), tg.zeros(3), np.ones(3, np.float32)]
+    assert traces_of(*[(value,) for value in calls]) == [1, 1, 1]
+
+
+def test_numpy_scalars_are_tensors():
+    calls = [tg.constant(1.0), np.float32(2.0), np.array(3.0, np.float32), np.float32(4.0)]
+    assert traces_of(*[(value,) for value in calls]) == [1, 1, 1, 1]
+
+
+def test_new_structure_traces_again():
+    x = tg.constant(1.0)
+    assert traces_of(([x],), ((x,),), ([x, x],), ([x],), ({"a": x},)) == [1, 2, 3, 3, 4]
+
+
+def test_order_of_dictionary_keys_does_not_matter():
+    x = tg.constant(1.0)
+    assert traces_of(({"a": x, "b": x},), ({"b": x, "a": x},)) == [1, 1]
+
+
+def test_values_follow_the_dictionary_keys():
+    f = tg.function(lambda d: d["a"] - d["b"])
+    assert f({"a": tg.constant(3.0), "b": tg.constant(1.0)}).numpy() == 2.0
+    assert f({"b": tg.constant(1.0), "a": tg.constant(3.0)}).numpy() == 2.0
+
+
+def test_keywords_and_positions_share_a_trace():
+    traces = []
+
+    @tg.function
+    def f(x, y=2.0):
+        traces.append(1)
+        return x * y
+
+    x = tg.constant(3.0)
+    results = [f(x), f(x=x), f(x, 2.0), f(x, y=2.0), f(y=2.0, x=x)]
+    assert [result.numpy() for result in results] == [6.0] * 5
+    assert len(traces) == 1
+
+
+def test_variables_are_keys_by_type_and_alias():
+    a, b = tg.Variable(1.0), tg.Variable(2.0)
+    assert traces_of((a,), (b,), (a, a), (a, b), (b, a), (b, b)) == [1, 1, 2, 3, 3, 3]
+
+
+def test_variable_of_another_shape_traces_again():
+    assert traces_of((tg.Variable(1.0),), (tg.Variable([1.0]),)) == [1, 2]
+
+
+def test_variable_and_tensor_are_different_keys():
+    f = tg.function(lambda x: type(x).__name__ == "Variable")
+    assert f(tg.Variable(1.0)).numpy()
+    assert not f(tg.constant(1.0)).numpy()
+
+
+def test_objects_are_keys_by_identity():
+    class Config:
+        pass
+
+    one, other = Config(), Config()
+    assert traces_of((one,), (one,), (other,)) == [1, 1, 2]
+
+
+def test_tracing_count():
+    f, _ = counted()
+    assert f.experimental_get_tracing_count() == 0
+    for value in (1, 1, 2):
+        f(value)
+    assert f.experimental_get_tracing_count() == 2
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [lambda: {1, 2}, lambda: (x for x in ()), lambda: bytearray(b"x"), lambda: [{1}]],
+    ids=["set", "generator", "bytearray", "set in a list"],
+)
+def test_argument_that_cannot_be_a_key_is_a_type_error(bad):
+    f = tg.function(lambda x: tg.constant(1.0))
+    with pytest.raises(TypeError):
+        f(bad())
+    assert f(1).numpy() == 1.0  # still usable
+
+
+def test_globals_are_captured_by_value_when_traced(monkeypatch):
+    f = tg.function(lambda x: x * global_factor)
+    x = tg.constant(3.0)
+    assert f(x).numpy() == 3.0
+    monkeypatch.setitem(globals(), "global_factor", 5.0)
+    assert f(x).numpy() == 3.0
+
+
+def test_captured_tensor_keeps_its_value():
+    box = [tg.constant([1.0, 2.0])]
+    f = tg.function(lambda x: x * box[0])
+    f(2.0)
+    box[0] = tg.constant([9.0, 9.0])
+    gc.collect()
+    assert f(2.0).numpy().tolist() == [2.0, 4.0]
+
+
+@pytest.mark.parametrize("size", [3, 1000])
+def test_captured_array_is_copied(size):
+    array = np.ones(size, np.float32)
+    f = tg.function(lambda x: tg.reduce_sum(x * array))
+    assert f(2.0).numpy() == 2.0 * size
+    array[:] = 9.0
+    assert f(2.0).numpy() == 2.0 * size
+
+
+def test_python_recursion_unrolls():
+    @tg.function
+    def factorial(n):
+        return tg.constant(1.0) if n == 0 else n * factorial(n - 1)
+
+    assert factorial(3).numpy() == 6.0
+
+
+def test_python_side_effects_happen_while_tracing_only():
+    seen = []
+    f = tg.function(lambda x: seen.append("traced") or x)
+    for value in (1.0, 2.0, 3.0):
+        f(tg.constant(value))
+    assert seen == ["traced"]
+
+
+def test_executing_eagerly():
+    assert tg.executing_eagerly()
+    inside = []
+    tg.function(lambda: inside.append(tg.executing_eagerly()))()
+    assert inside == [False]
+
+
+# ---------------------------------------------------------------- retracing
+
+
+def test_reduce_retracing_generalises_sizes():
+    sizes = [(tg.zeros([size]),) for size in (1, 2, 3, 9)]
+    assert traces_of(*sizes, reduce_retracing=True) == [1, 2, 2, 2]
+
+
+def test_reduce_retracing_generalises_only_the_size_that_changed():
+    f = tg.function(lambda x: x * 2.0, reduce_retracing=True)
+    for rows in (2, 3, 4):
+        assert f(tg.ones([rows, 5])).shape == (rows, 5)
+    assert f.experimental_get_tracing_count() == 2
+
+
+def test_reduce_retracing_traces_again_for_python_numbers():
+    assert traces_of((1,), (2,), (3,), reduce_retracing=True) == [1, 2, 3]
+
+
+def test_reduce_retracing_keeps_results_right():
+    f = tg.function(lambda x: tg.reduce_mean(x), reduce_retracing=True)
+    for size in (1, 2, 3, 7):
+        assert f(tg.range(size, dtype=tg.float32)).numpy() == (size - 1) / 2
+
+
+def test_retracing_warning_names_the_argument_and_both_values():
+    f = tg.function(lambda x, learning_rate: x * learning_rate)
+    x = tg.constant(1.0)
+    with pytest.warns(UserWarning, match="retrac") as caught:
+        for number in range(5):
+            f(x, 10.5 + number)
+    text = str(caught[0].message)
+    assert "learning_rate" in text and "13.5" in text and "14.5" in text
+
+
+def test_retracing_warning_names_both_shapes():
+    f = tg.function(lambda batch: batch)
+    with pytest.warns(UserWarning, match="batch") as caught:
+        for size in range(11, 16):
+            f(tg.zeros([size]))
+    text = str(caught[0].message)
+    assert "14" in text and "15" in text
+
+
+def test_four_traces_do_not_warn():
+    assert traces_of((1,), (2,), (3,), (4,)) == [1, 2, 3, 4]  # warnings are errors here
+
+
+def test_retracing_warns_at_most_twice():
+    f, _ = counted()
+    with pytest.warns(UserWarning) as caught:
+        for number in range(12):
+            f(number)
+    assert len([w for w in caught if "retrac" in str(w.message)]) <= 2
+
+
+def test_explain_retraces():
+    f = tg.function(lambda x, rate: x)
+    f(1.0, 0.125)
+    f(1.0, 0.25)
+    text = str(f.explain_retraces())
+    assert "rate" in text and "0.125" in text and "0.25" in text
+
+
+def test_clear_cache():
+    f, traces = counted()
+    f(1)
+    f.clear_cache()
+    f(1)
+    assert len(traces) == 2
+
+
+def test_clear_cache_keeps_variables():
+    v = tg.Variable(1.0)
+    f = tg.function(lambda: v.assign_add(1.0))
+    f()
+    f.clear_cache()
+    f()
+    assert v.numpy() == 3.0
+
+
+def test_function_is_freed():
+    class Big:
+        pass
+
+    kept = Big()
+    gone = weakref.ref(kept)
+    f = tg.function(lambda x, kept=kept: x * 2.0)
+    f(tg.constant(1.0))
+    del f, kept
+    gc.collect()
+    assert gone() is None
+
+
+# ---------------------------------------------------------------- methods
+
+
+class Counter:
+    """A class with a compiled method that counts its traces."""
+
+    def __init__(self, factor):
+        self.factor = factor
+        self.traces = 0
+
+    @tg.function
+    def scale(self, x):
+        self.traces += 1
+        return x * self.factor
+
+
+def test_method_has_a_cache_per_instance():
+    a, b = Counter(2.0), Counter(3.0)
+    x = tg.constant(1.0)
+    assert [a.scale(x).numpy(), a.scale(x).numpy(), b.scale(x).numpy()] == [2.0, 2.0, 3.0]
+    assert (a.traces, b.traces) == (1, 1)
+    assert a.scale.experimental_get_tracing_count() == 1
+
+
+def test_method_is_the_same_object_at_every_access():
+    a = Counter(2.0)
+    assert a.scale is a.scale
+
+
+def test_method_through_the_class():
+    a = Counter(2.0)
+    assert Counter.scale(a, tg.constant(4.0)).numpy() == 8.0
+
+
+def test_attributes_are_frozen_when_traced():
+    a = Counter(2.0)
+    x = tg.constant(1.0)
+    a.scale(x)
+    a.factor = 100.0
+    assert a.scale(x).numpy() == 2.0
+
+
+def test_method_does_not_keep_its_instance_alive():
+    a = Counter(2.0)
+    a.scale(tg.constant(1.0))
+    gone = weakref.ref(a)
+    del a
+    gc.collect()
+    assert gone() is None
+
+
+def test_methods_that_call_each_other():
+    class Model(tg.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = tg.Variable(2.0)
+
+        @tg.function
+        def inner(self, x):
+            return x * self.w
+
+        @tg.function
+        def outer(self, x):
+            return self.inner(x) + 1.0
+
+    assert Model().outer(tg.constant(3.0)).numpy() == 7.0
+
+
+def test_static_and_class_methods():
+    class Model:
+        factor = 3.0
+
+        @staticmethod
+        @tg.function
+        def double(x):
+            return x * 2.0
+
+        @classmethod
+        def triple(cls, x):
+            return tg.function(lambda x: x * cls.factor)(x)
+
+    assert Model.double(tg.constant(2.0)).numpy() == 4.0
+    assert Model().triple(tg.constant(2.0)).numpy() == 6.0
+
+
+# ---------------------------------------------------------------- structures
+
+
+Point = collections.namedtuple("Point", "x y")
+
+
+@dataclasses.dataclass
+class Box:
+    """A dataclass with two fields."""
+
+    low: Any
+    high: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    """A frozen dataclass with a nested field."""
+
+    box: Any
+    name: str = "frozen"
+
+
+def test_namedtuple_in_and_out():
+    f = tg.function(lambda p: Point(p.y, p.x))
+    result = f(Point(tg.constant(1.0), tg.constant(2.0)))
+    assert isinstance(result, Point)
+    assert (result.x.numpy(), result.y.numpy()) == (2.0, 1.0)
+
+
+def test_dataclass_in_and_out():
+    f = tg.function(lambda b: Box(b.high, b.low))
+    result = f(Box(tg.constant(1.0), tg.constant(2.0)))
+    assert isinstance(result, Box)
+    assert (result.low.numpy(), result.high.numpy()) == (2.0, 1.0)
+
+
+def test_dataclasses_share_a_trace_by_type():
+    boxes = [Box(tg.constant(1.0), tg.constant(2.0)), Box(tg.constant(3.0), tg.constant(4.0))]
+    assert traces_of(*[(box,) for box in boxes]) == [1, 1]
+
+
+def test_nested_dataclass():
+    f = tg.function(lambda s: {"sum": s.box.low + s.box.high[0]})
+    state = Frozen(Box(tg.constant(1.0), [tg.constant(2.0)]))
+    assert f(state)["sum"].numpy() == 3.0
+
+
+def test_mixed_structure_in_and_out():
+    x = tg.constant(1.0)
+    tree = {"list": [x, (x, None)], "point": Point(x, {"deep": x}), "empty": [], "none": None}
+    result = tg.function(lambda tree: tree)(tree)
+    assert set(result) == set(tree)
+    assert isinstance(result["list"], list) and isinstance(result["list"][1], tuple)
+    assert result["list"][1][1] is None and result["none"] is None and result["empty"] == []
+    assert isinstance(result["point"], Point) and result["point"].y["deep"].numpy() == 1.0
+
+
+def test_python_values_are_returned_as_tensors():
+    integer, number, flag = tg.function(lambda: (1, 2.0, True))()
+    assert (integer.dtype, number.dtype, flag.dtype) == (tg.int32, tg.float32, tg.bool)
+    assert (integer.numpy(), number.numpy(), flag.numpy()) == (1, 2.0, True)
+
+
+def test_list_of_python_numbers_is_returned_as_tensors():
+    integer, number = tg.function(lambda items: items)([1, 2.5])
+    assert isinstance(integer, tg.Tensor) and isinstance(number, tg.Tensor)
+    assert (integer.numpy(), number.numpy()) == (1, 2.5)
+
+
+def test_arrays_are_returned_as_tensors():
+    result = tg.function(lambda: np.ones(2))()
+    assert isinstance(result, tg.Tensor) and result.dtype == tg.float64
+
+
+def test_none_is_returned_as_none():
+    assert tg.function(lambda: None)() is None
+
+
+def test_one_tensor_returned_twice():
+    def body(x):
+        y = x * 2.0
+        return y, [y]
+
+    first, (second,) = tg.function(body)(tg.constant(3.0))
+    assert first.numpy() == second.numpy() == 6.0
+
+
+def test_argument_returned_as_it_is():
+    x = tg.constant([1.0, 2.0])
+    assert tg.function(lambda x: (x, x))(x)[1].numpy().tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "value", [object(), len, tg.float32, {1}], ids=["object", "function", "dtype", "set"]
+)
+def test_other_objects_cannot_be_returned(value):
+    with pytest.raises(TypeError, match=re.escape(type(value).__name__)):
+        tg.function(lambda: value)()
+
+
+# ---------------------------------------------------------------- changed arguments, leaks
+
+
+def append(items):
+    """Changes its list."""
+    items.append(1)
+    return tg.constant(0.0)
+
+
+def insert(table):
+    """Changes its dictionary."""
+    table["new"] = 1
+    return tg.constant(0.0)
+
+
+def replace_nested(table):
+    """Changes a list inside its dictionary."""
+    table["a"][0] = 1
+    return tg.constant(0.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "argument"),
+    [
+        (append, lambda: [tg.constant(1.0)]),
+        (insert, lambda: {"a": tg.constant(1.0)}),
+        (replace_nested, lambda: {"a": [tg.constant(1.0)]}),
+    ],
+    ids=["list", "dict", "nested"],
+)
+def test_changing_an_argument_is_a_value_error(body, argument):
+    with pytest.raises(ValueError, match=r"items|table"):
+        tg.function(body)(argument())
+
+
+def test_changing_a_copy_of_an_argument_is_fine():
+    @tg.function
+    def f(items):
+        items = [*items, tg.constant(2.0)]
+        return items
+
+    assert [x.numpy() for x in f([tg.constant(1.0)])] == [1.0, 2.0]
+
+
+@pytest.fixture
+def leaked():
+    """A tensor that left its trace, and the line that made it."""
+    box = []
+
+    @tg.function
+    def f(x):
+        box.append(x * 2.0)
+        return x
+
+    made_at = line() - 3
+    f(tg.constant(1.0))
+    return box[0], made_at
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda t: t + 1.0,
+        lambda t: tg.reduce_sum(t),
+        lambda t: tg.function(lambda: t + 1.0)(),
+        lambda t: tg.function(lambda x: x + 1.0)(t),
+        lambda t: tg.Variable(0.0).assign(t),
+        lambda t: t.numpy(),
+        lambda t: float(t),
+        lambda t: np.asarray(t),
+    ],
+    ids=["operator", "op", "captured", "argument", "assign", "numpy", "float", "asarray"],
+)
+def test_leaked_tensor_is_a_type_error(leaked, use):
+    tensor, made_at = leaked
+    with pytest.raises(TypeError, match="scope") as error:
+        use(tensor)
+    assert here(made_at) in str(error.value)
+
+
+def test_leaked_tensor_can_be_printed(leaked):
+    assert "float32" in repr(leaked[0])
+
+
+# ---------------------------------------------------------------- Python values of symbolic tensors
+
+
+def python_if(x):
+    if x > 0.0:
+        return x
+    return -x
+
+
+def python_while(x):
+    while x > 0.0:
+        x = x - 1.0
+    return x
+
+
+def python_and(x):
+    return (x > 0.0) and x
+
+
+def call_float(x):
+    return float(x)
+
+
+def call_int(x):
+    return int(x)
+
+
+def call_bool(x):
+    return bool(x)
+
+
+def call_numpy(x):
+    return x.numpy()
+
+
+def call_item(x):
+    return x.item()
+
+
+def numpy_sine(x):
+    return np.sin(x)
+
+
+def numpy_array(x):
+    return np.asarray(x)
+
+
+def call_range(x):
+    return list(range(x))
+
+
+def list_index(x):
+    return [1.0, 2.0][x]
+
+
+BODIES = [
+    python_if, python_while, python_and, call_float, call_int, call_bool, call_numpy, call_item,
+    numpy_sine, numpy_array, call_range, list_index,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: body.__name__)
+def test_python_value_of_a_symbolic_tensor_is_a_trace_error(body):
+    with pytest.raises(tg.errors.TraceError) as error:
+        tg.function(body, autograph=False)(tg.constant(1.0))
+    assert isinstance(error.value, TypeError)
+    assert here(body.__code__.co_firstlineno + 1) in str(error.value)
+
+
+def test_symbolic_tensor_keeps_the_function_usable():
+    @tg.function(autograph=False)
+    def f(x, bad):
+        return float(x) if bad else x * 2.0
+
+    with pytest.raises(tg.errors.TraceError):
+        f(tg.constant(1.0), True)
+    assert f(tg.constant(1.0), False).numpy() == 2.0
+    assert (tg.constant(1.0) + 1.0).numpy() == 2.0
+
+
+def test_loop_over_an_unknown_length_is_a_trace_error():
+    at = line() + 4
+
+    @tg.function(autograph=False, input_signature=[float_spec(None)])
+    def f(x):
+        return [row * 2.0 for row in x]
+
+    with pytest.raises(tg.errors.TraceError) as error:
+        f([1.0, 2.0])
+    assert here(at) in str(error.value)
+
+
+def test_length_of_an_unknown_axis_is_a_trace_error():
+    f = tg.function(lambda x: len(x), autograph=False, input_signature=[float_spec(None)])
+    with pytest.raises(tg.errors.TraceError):
+        f([1.0, 2.0])
+
+
+def test_loop_over_a_known_length_unrolls():
+    f = tg.function(lambda x: sum(row * 2.0 for row in x))
+    assert f(tg.constant([[1.0, 2.0], [3.0, 4.0]])).numpy().tolist() == [8.0, 12.0]
+
+
+def test_unpacking_and_length_of_a_known_axis():
+    def body(x):
+        first, second = x
+        return first - second + len(x)
+
+    assert tg.function(body)(tg.constant([5.0, 3.0])).numpy() == 4.0
+
+
+def test_static_shape_is_known_while_tracing():
+    f = tg.function(lambda x: x if x.shape[0] == 2 else -x)
+    assert f(tg.ones([2])).numpy().tolist() == [1.0, 1.0]
+    assert f(tg.ones([1])).numpy().tolist() == [-1.0]
+
+
+def test_symbolic_tensor_can_be_printed(capsys):
+    tg.function(lambda x: print(x, repr(x), f"{x}"))(tg.constant(1.0))
+    assert "float32" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------- errors while tracing
+
+
+def test_error_of_the_user_keeps_its_class():
+    @tg.function
+    def f(x):
+        raise KeyError("from the user's code")
+
+    with pytest.raises(KeyError, match="from the user's code"):
+        f(1.0)
+
+
+def test_wrong_shapes_name_the_line_and_leave_the_function_usable():
+    @tg.function
+    def square(x):
+        return tg.matmul(x, x)
+
+    at = line() - 2
+    with pytest.raises(ValueError) as error:
+        square(tg.ones([2, 3]))
+    assert here(at) in str(error.value)
+    assert square(tg.ones([2, 2])).numpy().tolist() == [[2.0, 2.0], [2.0, 2.0]]
+
+
+def test_mixing_kinds_of_dtype_is_a_dtype_error():
+    at = line() + 1
+    f = tg.function(lambda x: x + tg.constant(1))
+    with pytest.raises(tg.errors.DTypeError, match="cast") as error:
+        f(tg.constant(1.0))
+    assert here(at) in str(error.value)
+
+
+# ---------------------------------------------------------------- concrete functions
+
+
+@pytest.fixture
+def concrete():
+    """A function of a matrix with two columns and a flag, and its concrete function."""
+
+    @tg.function
+    def f(x, flag=True):
+        return {"out": x * 2.0 if flag else x, "none": None}
+
+    return f, f.get_concrete_function(float_spec(None, 2))
+
+
+def test_same_specification_gives_the_same_concrete_function(concrete):
+    f, cf = concrete
+    assert f.get_concrete_function(float_spec(None, 2)) is cf
+    assert f.get_concrete_function(x=float_spec(None, 2)) is cf
+    assert f.get_concrete_function(float_spec(None, 2), True) is cf
+    assert f.get_concrete_function(float_spec(None, 2), False) is not cf
+
+
+def test_concrete_function_of_values():
+    f = tg.function(lambda x: x)
+    cf = f.get_concrete_function(tg.constant(1.0))
+    assert f.get_concrete_function(tg.constant(2.0)) is cf
+    assert f.get_concrete_function(float_spec()) is cf
+
+
+def test_concrete_function_of_a_signature():
+    f = tg.function(lambda x: x, input_signature=[float_spec(None)])
+    assert f.get_concrete_function() is f.get_concrete_function()
+
+
+def test_call_uses_the_concrete_function(concrete):
+    f, _ = concrete
+    assert f(tg.ones([5, 2]))["out"].shape == (5, 2)
+    assert f.experimental_get_tracing_count() == 1
+
+
+def test_concrete_function_is_called_like_the_function(concrete):
+    _, cf = concrete
+    x = tg.ones([3, 2])
+    for result in (cf(x), cf(x=x), cf(x, True), cf(x, flag=True)):
+        assert result["out"].numpy().sum() == 12.0 and result["none"] is None
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda cf: cf(tg.ones([3])),
+        lambda cf: cf(tg.ones([3, 3])),
+        lambda cf: cf(tg.ones([3, 2], tg.float64)),
+        lambda cf: cf(),
+        lambda cf: cf(tg.ones([3, 2]), True, 1.0),
+        lambda cf: cf(tg.ones([3, 2]), False),
+    ],
+    ids=["rank", "size", "dtype", "missing", "too many", "other Python value"],
+)
+def test_concrete_function_checks_its_arguments(concrete, call):
+    _, cf = concrete
+    with pytest.raises((TypeError, ValueError)):
+        call(cf)
+
+
+def test_attributes_of_a_concrete_function():
+    v, frozen = tg.Variable(1.0, name="v"), tg.Variable(2.0, trainable=False, name="frozen")
+    c = tg.constant([3.0])
+    cf = tg.function(lambda x: x * v * frozen * c).get_concrete_function(tg.constant(1.0))
+    assert [x.name for x in cf.variables] == ["v:0", "frozen:0"]
+    assert [x.name for x in cf.trainable_variables] == ["v:0"]
+    assert any(captured is c for captured in cf.captured_inputs)
+    assert [t.shape for t in cf.outputs] == [(1,)]
+    assert cf.inputs[0].dtype == tg.float32
+
+
+def test_structured_signature_and_outputs(concrete):
+    _, cf = concrete
+    args, kwargs = cf.structured_input_signature
+    assert args[0].shape.as_list() == [None, 2] and args[0].dtype == tg.float32
+    assert args[1] is True and kwargs == {}
+    assert set(cf.structured_outputs) == {"out", "none"} and cf.structured_outputs["none"] is None
+
+
+def test_name_of_a_concrete_function(concrete):
+    name = concrete[1].name
+    assert "f" in (name.decode() if isinstance(name, bytes) else name)
+
+
+def test_pretty_printed_signatures(concrete):
+    f, cf = concrete
+    text = cf.pretty_printed_signature()
+    for word in ("x", "float32", "None, 2", "flag", "True", "out"):
+        assert word in text
+    f(tg.ones([3]))
+    assert text in f.pretty_printed_concrete_signatures()
+    assert len(f.pretty_printed_concrete_signatures()) > len(text)
+
+
+def operations(f, *args):
+    """The operations of the graph of f."""
+    return f.get_concrete_function(*args).graph.get_operations()
+
+
+def test_graph_of_a_concrete_function():
+    f = tg.function(lambda x: tg.sin(x) * 2.0)
+    found = operations(f, tg.constant(1.0))
+    assert any("sin" in operation.type.lower() for operation in found)
+    for operation in found:
+        assert isinstance(operation.name, str)
+        assert operation.outputs is not None and operation.inputs is not None
+
+
+def test_nested_functions_stay_calls_and_are_traced_once():
+    traces = []
+
+    @tg.function
+    def inner(x):
+        traces.append(1)
+        return x * 2.0
+
+    outer = tg.function(lambda x: inner(x) + inner(x + 1.0))
+    calls = [op for op in operations(outer, tg.constant(1.0)) if "call" in op.type.lower()]
+    assert len(calls) == 2
+    assert outer(tg.constant(1.0)).numpy() == 6.0
+    assert len(traces) == 1
+
+
+def test_nested_function_appears_once_in_the_dump():
+    @tg.function
+    def inner(x):
+        return tg.sin(x)
+
+    outer = tg.function(lambda x: inner(inner(x)))
+    text = outer.get_concrete_function(float_spec(3)).graph.as_text()
+    assert text.count("graph @") == 2 and text.count(" sin(") == 1 and text.count("call<") == 2
+
+
+# ---------------------------------------------------------------- compiler text
+
+
+@pytest.mark.parametrize(
+    ("stage", "mark"),
+    [("stablehlo", "stablehlo."), ("hlo", "HloModule"), ("optimized_hlo", "HloModule")],
+)
+def test_compiler_text(stage, mark):
+    f = tg.function(lambda x: tg.sin(x) * 2.0, jit_compile=True)
+    assert mark in f.experimental_get_compiler_ir(tg.constant([1.0, 2.0]))(stage=stage)
+
+
+def test_compiler_text_of_a_specification():
+    f = tg.function(lambda x: tg.sin(x), jit_compile=True)
+    assert "f32[2]" in f.experimental_get_compiler_ir(float_spec(2))()  # 'hlo' is the default
+
+
+def test_compiler_text_with_variables():
+    v = tg.Variable([1.0, 2.0])
+    f = tg.function(lambda x: v.assign_add(x), jit_compile=True)
+    assert "f32[2]" in f.experimental_get_compiler_ir(tg.constant([1.0, 2.0]))(stage="hlo")
+    assert v.numpy().tolist() == [1.0, 2.0]
+
+
+def test_unknown_compiler_stage_is_a_value_error():
+    f = tg.function(lambda x: x, jit_compile=True)
+    with pytest.raises(ValueError, match="bogus"):
+        f.experimental_get_compiler_ir(tg.constant(1.0))(stage="bogus")
+
+
+def test_compiler_text_wants_known_sizes():
+    f = tg.function(lambda x: x * 2.0, jit_compile=True)
+    with pytest.raises(ValueError):
+        f.experimental_get_compiler_ir(float_spec(None))(stage="hlo")
+
+
+# ---------------------------------------------------------------- run_functions_eagerly
+
+
+@pytest.fixture
+def eagerly():
+    """Runs the bodies of functions at every call, for one test."""
+    tg.config.run_functions_eagerly(True)
+    yield
+    tg.config.run_functions_eagerly(False)
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_run_functions_eagerly_runs_the_body_at_every_call():
+    f, traces = counted()
+    f(1.0)
+    f(1.0)
+    assert len(traces) == 2
+    assert tg.config.functions_run_eagerly()
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_run_functions_eagerly_gives_values():
+    f = tg.function(lambda x: x * 2.0 if x.numpy() > 0 else x)
+    assert f(tg.constant(3.0)).numpy() == 6.0
+
+
+def test_functions_do_not_run_eagerly_by_default():
+    assert not tg.config.functions_run_eagerly()
+
+
+# ---------------------------------------------------------------- variables made inside
+
+
+class Lazy:
+    """Makes its variable on the first call."""
+
+    def __init__(self):
+        self.v = None
+
+    @tg.function
+    def __call__(self, x):
+        if self.v is None:
+            self.v = tg.Variable(2.0)
+        return self.v * x
+
+
+def test_variable_made_on_the_first_call():
+    layer = Lazy()
+    x = tg.constant(3.0)
+    assert [layer(x).numpy(), layer(x).numpy()] == [6.0, 6.0]
+    layer.v.assign(5.0)
+    assert layer(x).numpy() == 15.0
+
+
+def test_variable_made_on_the_first_call_keeps_its_updates():
+    kept = []
+
+    @tg.function
+    def count():
+        if not kept:
+            kept.append(tg.Variable(0.0))
+        return kept[0].assign_add(1.0)
+
+    assert [count().numpy() for _ in range(3)] == [1.0, 2.0, 3.0]
+    assert len(kept) == 1
+
+
+def test_layer_built_on_the_first_call_of_a_function():
+    layer = tg.layers.Dense(2)
+    f = tg.function(lambda x: layer(x))
+    x = tg.ones([1, 3])
+    np.testing.assert_allclose(f(x).numpy(), layer(x).numpy(), rtol=1e-6)
+    assert len(layer.variables) == 2
+
+
+def test_variable_made_at_every_call_is_a_value_error():
+    @tg.function
+    def f(x):
+        return tg.Variable(1.0) * x
+
+    with pytest.raises(ValueError, match="Variable"):
+        for _ in range(2):
+            f(tg.constant(1.0))
+
+
+def test_variable_made_on_a_later_call_is_a_value_error():
+    kept = []
+
+    @tg.function
+    def f(x, make):
+        if make:
+            kept.append(tg.Variable(1.0))
+        return x
+
+    f(tg.constant(1.0), False)
+    with pytest.raises(ValueError, match="first call"):
+        f(tg.constant(1.0), True)
+    assert f(tg.constant(1.0), False).numpy() == 1.0
+
+
+def test_variable_on_a_later_call_is_a_trace_error_too():
+    f = tg.function(lambda x, make: tg.Variable(1.0) if make else x)
+    f(tg.constant(1.0), False)
+    with pytest.raises(tg.errors.TraceError):
+        f(tg.constant(1.0), True)
+
+
+# ---------------------------------------------------------------- effects
+
+
+def test_prints_at_every_call(capfd):
+    @tg.function
+    def f(x):
+        tg.print("value", x)
+        return x
+
+    for value in (1.5, 2.5):
+        f(tg.constant(value))
+    out, err = capfd.readouterr()
+    assert re.findall(r"value ([\d.]+)", out + err) == ["1.5", "2.5"]
+
+
+def test_prints_in_program_order(capfd):
+    v = tg.Variable(1.0)
+
+    @tg.function
+    def f():
+        tg.print("first", v)
+        v.assign(2.0)
+        tg.print("second", v)
+
+    f()
+    out, err = capfd.readouterr()
+    numbers = [float(number) for number in re.findall(r"(?:first|second) ([\d.]+)", out + err)]
+    assert numbers == [1.0, 2.0]
+
+
+def test_prints_at_top_level(capfd):
+    tg.print("value", tg.constant([1, 2]))
+    out, err = capfd.readouterr()
+    assert "value [1 2]" in out + err
+
+
+def test_py_function_runs_at_every_call():
+    seen = []
+
+    def host(a):
+        seen.append(float(a))
+        return a * 2.0
+
+    f = tg.function(lambda x: tg.py_function(host, [x], tg.float32) + 1.0)
+    assert [f(tg.constant(value)).numpy() for value in (1.0, 2.0, 3.0)] == [3.0, 5.0, 7.0]
+    assert seen == [1.0, 2.0, 3.0]
+
+
+def test_py_function_without_a_used_result_still_runs():
+    seen = []
+
+    def host(a):
+        seen.append(float(a))
+        return a
+
+    @tg.function
+    def f(x):
+        tg.py_function(host, [x], tg.float32)
+        return x
+
+    f(tg.constant(1.0))
+    f(tg.constant(2.0))
+    assert seen == [1.0, 2.0]
+
+
+def test_py_function_with_several_results():
+    f = tg.function(lambda x: tg.py_function(lambda a: (a * 2.0, a * 3.0), [x], [tg.float32] * 2))
+    assert [y.numpy() for y in f(tg.constant(2.0))] == [4.0, 6.0]
+
+
+def test_py_function_at_top_level():
+    assert tg.py_function(lambda a: a * 2.0, [tg.constant(3.0)], tg.float32).numpy() == 6.0
+
+
+def test_numpy_function_gets_arrays_at_every_call():
+    seen = []
+
+    def host(a):
+        seen.append(type(a).__module__)
+        return np.sort(a)
+
+    f = tg.function(lambda x: tg.numpy_function(host, [x], tg.float32))
+    assert f(tg.constant([2.0, 1.0])).numpy().tolist() == [1.0, 2.0]
+    assert f(tg.constant([4.0, 3.0])).numpy().tolist() == [3.0, 4.0]
+    assert seen == ["numpy", "numpy"]
+
+
+@pytest.mark.parametrize(("name", "expected"), [("py_function", 2.0), ("numpy_function", None)])
+def test_gradient_of_host_functions(name, expected):
+    door = getattr(tg, name)
+    x = tg.constant(3.0)
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = door(lambda a: a * 2, [x], tg.float32)
+    grad = tape.gradient(y, x)
+    assert (grad if grad is None else grad.numpy()) == expected
+
+
+def test_host_functions_and_assignments_keep_their_order():
+    v = tg.Variable(1.0)
+    seen = []
+
+    def host(a):
+        seen.append(float(a))
+        return a
+
+    @tg.function
+    def f():
+        tg.numpy_function(host, [v], tg.float32)
+        v.assign_add(1.0)
+        tg.numpy_function(host, [v], tg.float32)
+
+    f()
+    f()
+    assert seen == [1.0, 2.0, 2.0, 3.0]
+
+
+@pytest.fixture
+def checked():
+    """A function with a check between two assignments, and its variable."""
+    v = tg.Variable(0.0)
+
+    @tg.function
+    def f(x):
+        v.assign(1.0)
+        tg.debugging.assert_less(x, tg.constant(10.0), message="too big")
+        v.assign(2.0)
+        return x
+
+    return f, v
+
+
+def test_assertion_that_holds(checked):
+    f, v = checked
+    assert f(tg.constant(1.0)).numpy() == 1.0
+    assert v.numpy() == 2.0
+
+
+def test_assertion_that_fails_names_message_and_line(checked):
+    f, _ = checked
+    with pytest.raises(tg.errors.InvalidArgumentError, match="too big") as error:
+        f(tg.constant(11.0))
+    assert here(f.python_function.__code__.co_firstlineno + 3) in str(error.value)
+
+
+def test_assignments_before_a_failed_assertion_hold_and_later_ones_do_not(checked):
+    f, v = checked
+    with contextlib.suppress(tg.errors.InvalidArgumentError):
+        f(tg.constant(11.0))
+    assert v.numpy() == 1.0
+
+
+def test_function_is_usable_after_a_failed_assertion(checked):
+    f, v = checked
+    with contextlib.suppress(tg.errors.InvalidArgumentError):
+        f(tg.constant(11.0))
+    assert f(tg.constant(1.0)).numpy() == 1.0
+    assert v.numpy() == 2.0
+
+
+def test_assertion_in_a_nested_function(checked):
+    f, _ = checked
+    outer = tg.function(lambda x: f(x) * 2.0)
+    assert outer(tg.constant(1.0)).numpy() == 2.0
+    with pytest.raises(tg.errors.InvalidArgumentError, match="too big"):
+        outer(tg.constant(11.0))
+
+
+def test_assertion_at_top_level():
+    tg.debugging.assert_equal(tg.constant(1.0), tg.constant(1.0))
+    with pytest.raises(tg.errors.InvalidArgumentError):
+        tg.debugging.assert_equal(tg.constant(1.0), tg.constant(2.0))
+
+
+# ---------------------------------------------------------------- symbolic batch
+
+
+def dense_layer():
+    """A layer of 64 inputs that runs at every batch size, with its weights."""
+    w = tg.Variable(np.linspace(-1.0, 1.0, 64 * 3).reshape(64, 3).astype(np.float32))
+
+    @tg.function(input_signature=[float_spec(None, 64)])
+    def layer(x):
+        return tg.reduce_mean(tg.tanh(x @ w), axis=0), tg.shape(x)[0]
+
+    return layer, w
+
+
+def test_symbolic_batch_runs_at_every_size_with_one_trace():
+    layer, w = dense_layer()
+    for size in (1, 2, 7, 32):
+        x = np.linspace(-1.0, 1.0, size * 64).reshape(size, 64).astype(np.float32)
+        mean, count = layer(x)
+        np.testing.assert_allclose(mean.numpy(), np.tanh(x @ w.numpy()).mean(0), atol=1e-5)
+        assert count.numpy() == size
+    assert layer.experimental_get_tracing_count() == 1
+
+
+def test_gradient_at_every_batch_size_with_one_trace():
+    v = tg.Variable(np.ones(4, np.float32))
+
+    @tg.function(input_signature=[float_spec(None, 4)])
+    def step(x):
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_mean((x * v) ** 2)
+        return tape.gradient(loss, v)
+
+    for size in (1, 3, 8):
+        x = np.arange(size * 4, dtype=np.float32).reshape(size, 4)
+        np.testing.assert_allclose(step(x).numpy(), 2 * (x**2).sum(0) / (size * 4), rtol=1e-5)
+    assert step.experimental_get_tracing_count() == 1
+
+
+def test_symbolic_batch_passes_through_nested_functions():
+    inner = tg.function(lambda x: tg.reshape(x, [-1, 2]))
+    outer = tg.function(lambda x: inner(x) * 2.0, input_signature=[float_spec(None, 4)])
+    for size in (1, 3):
+        assert outer(tg.ones([size, 4])).shape == (2 * size, 2)
+    assert inner.experimental_get_tracing_count() == 1
+
+
+def test_two_symbolic_sizes_are_checked_at_each_call():
+    @tg.function(input_signature=[float_spec(None), float_spec(None)])
+    def add(x, y):
+        return x + y
+
+    at = line() - 2
+    assert add([1.0, 2.0], [3.0, 4.0]).numpy().tolist() == [4.0, 6.0]
+    with pytest.raises(ValueError) as error:
+        add([1.0, 2.0], [3.0, 4.0, 5.0])
+    assert here(at) in str(error.value)
+    assert add([1.0], [3.0]).numpy().tolist() == [4.0]
+
+
+def test_size_of_one_broadcasts_as_at_top_level():
+    f = tg.function(lambda x, y: x + y, input_signature=[float_spec(None), float_spec(None)])
+    assert f([1.0, 2.0], [3.0, 4.0]).numpy().tolist() == [4.0, 6.0]
+    assert f([1.0], [3.0, 4.0, 5.0]).numpy().tolist() == [4.0, 5.0, 6.0]
+
+
+def test_symbolic_shape_shows_as_none():
+    shapes = []
+    f = tg.function(
+        lambda x: shapes.append(x.shape.as_list()), input_signature=[float_spec(None, 4)]
+    )
+    f(tg.ones([3, 4]))
+    assert shapes == [[None, 4]]
+
+
+# ---------------------------------------------------------------- threads
+
+
+def in_threads(work, count=8):
+    """Runs work(number) in `count` threads at once and returns the results in order."""
+    start, results, errors = threading.Barrier(count), [None] * count, []
+
+    def body(number):
+        try:
+            start.wait()
+            results[number] = work(number)
+        except BaseException as error:  # reported in the main thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=body, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors
+    return results
+
+
+def test_one_signature_called_from_eight_threads_is_traced_once():
+    traces = []
+
+    @tg.function
+    def f(x):
+        traces.append(1)
+        return x * 2.0
+
+    results = in_threads(lambda number: f(tg.constant(float(number))).numpy())
+    assert results == [2.0 * number for number in range(8)]
+    assert len(traces) == 1
+
+
+def test_eight_threads_trace_signatures_of_their_own():
+    f = tg.function(lambda x, n: tg.reduce_sum(x) * n)
+
+    def work(number):
+        return f(tg.ones([number % 4 + 1]), 2.0).numpy()
+
+    assert in_threads(work) == [2.0 * (number % 4 + 1) for number in range(8)]
+
+
+def test_eight_threads_add_to_one_variable():
+    v = tg.Variable(tg.zeros([16]))
+    step = tg.function(lambda x: v.assign_add(x, read_value=False))
+    step(tg.zeros([16]))
+
+    def work(number):
+        for _ in range(100):
+            step(np.ones(16, np.float32))
+
+    in_threads(work)
+    assert v.numpy().tolist() == [800.0] * 16
+
+
+def test_eight_threads_read_while_one_function_writes():
+    v = tg.Variable(tg.zeros([64]))
+    step = tg.function(lambda: v.assign_add(tg.ones([64]), read_value=False))
+    step()
+
+    def work(number):
+        for _ in range(50):
+            if number == 0:
+                step()
+            else:
+                value = v.numpy()
+                assert (value == value[0]).all()
+
+    in_threads(work)
+    assert v.numpy()[0] == 51.0
+
+
+def test_eight_threads_compute_at_top_level():
+    def work(number):
+        x = tg.constant(float(number))
+        for _ in range(20):
+            x = x + 1.0
+        return x.numpy()
+
+    assert in_threads(work) == [number + 20.0 for number in range(8)]
+
+
+def test_tensors_travel_between_threads():
+    pending = tg.constant(3.0) * 2.0
+    assert in_threads(lambda number: (pending + float(number)).numpy()) == [
+        6.0 + number for number in range(8)
+    ]
+
+
+def test_gradients_in_eight_threads():
+    v = tg.Variable(3.0)
+
+    @tg.function
+    def derivative(x):
+        with tg.GradientTape() as tape:
+            y = v * v * x
+        return tape.gradient(y, v)
+
+    assert in_threads(lambda number: derivative(tg.constant(float(number))).numpy()) == [
+        6.0 * number for number in range(8)
+    ]

@@ -1,0 +1,565 @@
+"""The contract of an op, tried on every row of the table.
+
+A check turns one row into a function of arrays that returns pairs, what was found and what was
+expected. The functions of many rows are compiled together, since compiling is what takes time.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lowering
+import tracegraph.text  # graphs get their text from it
+from lowering.program import graph_function
+from lowering.rules import RULES
+from tests.op_table import CASES, ELSEWHERE, WITHOUT, Case, draw, Operand
+from tracegraph.errors import GradientError
+from tracegraph.ir.builder import Builder
+from tracegraph.ir.op import OPS, Op
+from tracegraph.ir.tensor import Graph
+from tracegraph.passes.forward import jvp_graph
+from tracegraph.passes.gradient import vjp_graph
+from tracegraph.passes.sparsity import pattern
+from tracegraph.passes.vectorise import vectorise
+from tracegraph.types import (
+    DType,
+    bfloat16,
+    bool_,
+    complex64,
+    complex128,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint32,
+)
+
+assert lowering and tracegraph.text
+
+Pair = tuple[str, Any, Any]
+#: How many rows are compiled together.
+CHUNK = 12
+SWEEP = (
+    *(bool_, int8, int16, int32, int64, uint8, uint32),
+    *(bfloat16, float16, float32, float64, complex64, complex128),
+)
+#: The distance of 1 and the next number.
+PRECISION = {
+    "bfloat16": 2.0**-7,
+    "float16": 2.0**-10,
+    "float32": 2.0**-23,
+    "complex64": 2.0**-23,
+    "float64": 2.0**-52,
+    "complex128": 2.0**-52,
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a check does with one row: `compare(*arrays)` gives pairs that must be near."""
+
+    name: str
+    compare: Callable[..., list[Pair]]
+    arrays: Sequence[np.ndarray]
+    tolerance: float = 0.0
+
+
+Check = Callable[[Case], Iterator[Trial]]
+
+
+def traced(case: Case, dtype: DType | None = None) -> Graph:
+    """The graph of the op alone."""
+    with Builder("f") as builder:
+        types = case.types(dtype or case.own_dtype)
+        inputs = [builder.input(type, f"x{i}") for i, type in enumerate(types)]
+        outputs = case.op(*inputs)
+        return builder.finish(outputs if isinstance(outputs, tuple) else (outputs,))
+
+
+def higher(graph: Graph, order: int) -> Graph:
+    for _ in range(order):
+        graph = vjp_graph(graph)
+    return graph
+
+
+def arguments(graph: Graph, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """`values`, and normal numbers for the inputs that a pass has added to the graph."""
+    rng = np.random.default_rng(len(graph.nodes) + len(graph.inputs))
+    added = graph.inputs[len(values) :]
+    return [*values, *(draw(rng, Operand(x.type.shape), x.type.dtype) for x in added)]
+
+
+def is_inexact(array: Any) -> bool:
+    return jnp.issubdtype(array.dtype, jnp.inexact)
+
+
+def inexact(arrays: Sequence[Any]) -> list[Any]:
+    return [a for a in arrays if is_inexact(a)]
+
+
+def replaced(arrays: Sequence[Any], new: Sequence[Any]) -> list[Any]:
+    """`arrays` with those that have a derivative replaced by `new`."""
+    values = iter(new)
+    return [next(values) if is_inexact(a) else a for a in arrays]
+
+
+def conjugates(arrays: Sequence[Any]) -> list[Any]:
+    return [jnp.conj(a) for a in arrays]
+
+
+def inner(xs: Sequence[Any], ys: Sequence[Any]) -> Any:
+    """The real inner product, in which a vjp is the adjoint of its jvp."""
+    return sum(jnp.sum(jnp.real(jnp.conj(a) * b)) for a, b in zip(xs, ys, strict=True))
+
+
+# Derivatives.
+
+
+def jax_vjp(run: Callable[..., Any], xs: Sequence[Any], gs: Sequence[Any]) -> list[Any]:
+    """JAX's cotangents in TensorFlow's convention: conjugate before and after."""
+
+    def differentiable(*values: Any) -> Any:
+        return inexact(run(*replaced(xs, values)))
+
+    _, pull = jax.vjp(differentiable, *inexact(xs))
+    return conjugates(pull(conjugates(gs)))
+
+
+def jax_jvp(run: Callable[..., Any], xs: Sequence[Any], ts: Sequence[Any]) -> list[Any]:
+    def differentiable(*values: Any) -> Any:
+        return inexact(run(*replaced(xs, values)))
+
+    return jax.jvp(differentiable, inexact(xs), list(ts))[1]
+
+
+def difference(run: Callable[..., Any], xs: Sequence[Any], ts: Sequence[Any]) -> list[Any]:
+    """The derivative along `ts` by central differences, one of them with half the step."""
+
+    def moved(step: float) -> list[Any]:
+        values = [x + step * t for x, t in zip(inexact(xs), ts, strict=True)]
+        return inexact(run(*replaced(xs, values)))
+
+    def slope(step: float) -> list[Any]:
+        return [(a - b) / (2 * step) for a, b in zip(moved(step), moved(-step), strict=True)]
+
+    coarse, fine = slope(2e-4), slope(1e-4)
+    return [(4 * b - a) / 3 for a, b in zip(coarse, fine, strict=True)]
+
+
+def derivatives(case: Case, order: int, dtype: DType, against: Sequence[str]) -> Trial:
+    """The derivative of order `order`, in both modes, as the derivative of the graph before."""
+    graph = higher(traced(case, dtype), order - 1)
+    reverse, forward = vjp_graph(graph), jvp_graph(graph)
+    count = len(graph.inputs)
+    run, pull, push = (graph_function(g) for g in (graph, reverse, forward))
+    gs = [y.type for y in graph.outputs if y.type.dtype.is_differentiable]
+    tangents = [x.type for x in graph.inputs if x.type.dtype.is_differentiable]
+    arrays = arguments(reverse, arguments(graph, case.values(dtype)))
+    rng = np.random.default_rng(order)
+    arrays += [draw(rng, Operand(type.shape), type.dtype) for type in tangents]
+
+    def compare(*values: Any) -> list[Pair]:
+        xs, seeds = values[:count], values[count : count + len(gs)]
+        ts = values[count + len(gs) :]
+        found = list(pull(*xs, *seeds))
+        pushed = list(push(*xs, *ts))[len(graph.outputs) :]
+        pairs: list[Pair] = [("<Jv, w> = <v, J'w>", inner(pushed, seeds), inner(ts, found))]
+        if "jax" in against:
+            expected = jax_vjp(run, xs, seeds)
+            pairs += [("vjp", *pair) for pair in zip(found, expected, strict=True)]
+            expected = jax_jvp(run, xs, ts)
+            pairs += [("jvp", *pair) for pair in zip(pushed, expected, strict=True)]
+        if "differences" in against:
+            slopes = difference(run, xs, ts)
+            pairs += [("difference", *pair) for pair in zip(pushed, slopes, strict=True)]
+        if not against:
+            pairs += [("zero", v, jnp.zeros_like(v)) for v in found]
+        return pairs
+
+    return Trial(f"order {order} of {case} in {dtype.name}", compare, arrays, case.tolerance)
+
+
+def has_derivative(case: Case, dtype: DType) -> bool:
+    graph = traced(case, dtype)
+    sides = (graph.inputs, graph.outputs)
+    return all(any(x.type.dtype.is_differentiable for x in side) for side in sides)
+
+
+def check_derivatives(case: Case, orders: Sequence[int]) -> Iterator[Trial]:
+    for order in orders:
+        if order > case.order:
+            continue
+        if ("f" in case.kinds or case.own_dtype.is_complex) and has_derivative(case, case.own_dtype):
+            against = case.against if "f" in case.kinds else case.against_complex
+            yield derivatives(case, order, case.own_dtype, against)
+        if {"f", "c"} <= set(case.kinds) and order < 3 and has_derivative(case, complex128):
+            yield derivatives(case, order, complex128, case.against_complex)
+
+
+def check_first(case: Case) -> Iterator[Trial]:
+    return check_derivatives(case, (1,))
+
+
+def check_second(case: Case) -> Iterator[Trial]:
+    return check_derivatives(case, (2,))
+
+
+def check_third(case: Case) -> Iterator[Trial]:
+    return check_derivatives(case, (3,))
+
+
+# Batching.
+
+
+def check_batch(case: Case) -> Iterator[Trial]:
+    """Every choice of stacked operands against a Python loop."""
+    if not case.operands:
+        return
+    graph = traced(case)
+    n = 2
+    choices = [c for c in itertools.product((False, True), repeat=len(case.operands)) if any(c)]
+    if len(choices) > 7:  # of the many scalars of a slice, the first and the last
+        choices = [c for c in choices if c[2:-1] in (c[2:3] * (len(c) - 3),)]
+    for batched in choices:
+        yield batching(case, graph, batched, n)
+    if case.order >= 1 and has_derivative(case, case.own_dtype):
+        derivative = vjp_graph(graph)
+        rest = len(derivative.inputs) - len(case.operands)
+        yield batching(case, derivative, (False,) * len(case.operands) + (True,) * rest, n)
+        yield batching(case, derivative, (True,) * len(derivative.inputs), n)
+
+
+def batching(case: Case, graph: Graph, batched: tuple[bool, ...], n: int) -> Trial:
+    wide, is_batched = vectorise(graph, batched, n)
+    run, run_wide = graph_function(graph), graph_function(wide)
+    rows = [arguments(graph, case.values(case.own_dtype)) for _ in range(n)]
+    for k, row in enumerate(rows[1:], 1):
+        for i, array in enumerate(row):
+            row[i] = np.roll(array, k) if array.dtype.kind in "iub" else array * (1 - 0.1 * k)
+            if array.ndim == 0 and array.dtype.kind in "iu":
+                row[i] = np.asarray(array + k, array.dtype)
+    arrays = [
+        np.stack([row[i] for row in rows]) if flag else rows[0][i]
+        for i, flag in enumerate(batched)
+    ]
+
+    def compare(*values: Any) -> list[Pair]:
+        found = run_wide(*values)
+        runs = [run(*(v[k] if b else v for v, b in zip(values, batched))) for k in range(n)]
+        pairs = []
+        for i, flag in enumerate(is_batched):
+            one = found[i] if flag else jnp.stack([found[i]] * n)
+            pairs.append((f"output {i}", one, jnp.stack([run[i] for run in runs])))
+        return pairs
+
+    which = "".join("nb"[flag] for flag in batched)
+    return Trial(f"batch {which} of {case} ({graph.name})", compare, arrays, case.tolerance)
+
+
+# Values.
+
+
+def check_values(case: Case) -> Iterator[Trial]:
+    """Every allowed data type against NumPy in double precision."""
+    for dtype in dtypes_of(case):
+        yield from values_in(case, dtype)
+
+
+def check_narrow_values(case: Case) -> Iterator[Trial]:
+    """As programs without 64 bits are compiled."""
+    graph = traced(case, float32) if "f" in case.kinds or not case.kinds else None
+    if graph is None or any(has_64_bits(x.type.dtype) for x in (*graph.inputs, *graph.outputs)):
+        return
+    yield from values_in(case, float32)
+
+
+def has_64_bits(dtype: DType) -> bool:
+    return dtype.name in ("int64", "uint64", "float64", "complex128")
+
+
+def dtypes_of(case: Case) -> list[DType]:
+    if not any(x.dtype is None for x in case.operands):
+        return [case.own_dtype]
+    return [dtype for dtype in SWEEP if kind_of(dtype) in case.kinds]
+
+
+def kind_of(dtype: DType) -> str:
+    return dtype.kind[0]
+
+
+def values_in(case: Case, dtype: DType) -> Iterator[Trial]:
+    arrays = case.values(dtype)
+    expected = reference(case, arrays)
+    if expected is NotImplemented:
+        return
+    run = graph_function(traced(case, dtype))
+
+    def compare(*values: Any) -> list[Pair]:
+        return [("value", y, e) for y, e in zip(run(*values), expected, strict=True)]
+
+    tolerance = max(case.tolerance * 1e-3, case.slack * PRECISION.get(dtype.name, 0))
+    yield Trial(f"value of {case} in {dtype.name}", compare, arrays, tolerance)
+
+
+def reference(case: Case, arrays: Sequence[np.ndarray]) -> Any:
+    wide = [widened(a) if case.operands[i].dtype is None else a for i, a in enumerate(arrays)]
+    with np.errstate(all="ignore"):
+        found = (case.reference or case.op.numpy)(*wide)
+    if found is NotImplemented:
+        return found
+    return found if isinstance(found, tuple) else (found,)
+
+
+def widened(array: np.ndarray) -> np.ndarray:
+    kind = "f" if array.dtype.name == "bfloat16" else array.dtype.kind
+    return array.astype({"f": np.float64, "c": np.complex128}.get(kind, array.dtype))
+
+
+def check_narrow_derivatives(case: Case) -> Iterator[Trial]:
+    """The first derivative in every floating type against the one in double precision."""
+    if case.order == 0 or "f" not in case.kinds or not has_derivative(case, float64):
+        return
+    wide_graph = vjp_graph(traced(case, float64))
+    wide, inputs = graph_function(wide_graph), wide_graph.inputs
+    for dtype in (bfloat16, float16, float32):
+        graph = vjp_graph(traced(case, dtype))
+        arrays = arguments(graph, case.values(dtype))
+        run = graph_function(graph)
+
+        def compare(*values: Any, run: Any = run) -> list[Pair]:
+            upcast = [jnp.asarray(v, x.type.dtype.numpy_dtype) for v, x in zip(values, inputs)]
+            return [("vjp", y, e) for y, e in zip(run(*values), wide(*upcast), strict=True)]
+
+        tolerance = 8 * case.slack * PRECISION[dtype.name]
+        yield Trial(f"vjp of {case} in {dtype.name}", compare, arrays, tolerance)
+
+
+# Running many trials in one program.
+
+
+def failures(check: Check, cases: Sequence[Case], x64: bool = True) -> list[str]:
+    """What `check` finds wrong in `cases`."""
+    found: list[str] = []
+    trials: list[Trial] = []
+    for case in cases:
+        try:
+            trials += check(case)
+        except Exception as error:
+            found.append(f"{case}: {type(error).__name__}: {error}")
+    with jax.enable_x64(x64):
+        return found + _failures_of(trials)
+
+
+def _failures_of(trials: list[Trial]) -> list[str]:
+    labels: dict[str, list[str]] = {}
+    broken: dict[str, str] = {}
+
+    def run_all(arrays: list[Any]) -> Any:
+        results = {}
+        for trial, values in zip(trials, arrays, strict=True):
+            try:
+                pairs = trial.compare(*values)
+            except Exception as error:
+                broken[trial.name] = f"{trial.name}: {type(error).__name__}: {error}"
+                continue
+            labels[trial.name] = [label for label, _, _ in pairs]
+            results[trial.name] = [(a, b) for _, a, b in pairs]
+        return results
+
+    results = jax.jit(run_all)([trial.arrays for trial in trials])
+    results = jax.tree.map(np.asarray, results)
+    found = list(broken.values())
+    for trial in trials:
+        for label, (a, b) in zip(labels.get(trial.name, ()), results.get(trial.name, ()), strict=True):
+            problem = difference_of(a, b, trial.tolerance, label)
+            if problem:
+                found.append(f"{trial.name}: {label}: {problem}")
+    return found
+
+
+def difference_of(found: np.ndarray, expected: np.ndarray, tolerance: float, label: str) -> str:
+    if found.shape != expected.shape:
+        return f"the shape is {found.shape}, not {expected.shape}"
+    if label == "difference":
+        tolerance = max(tolerance, 1e-6)
+    if found.dtype.kind in "iub":
+        return "" if (found == expected).all() else f"{found} is not {expected}"
+    found, expected = widened(found), widened(expected)
+    if not (np.isfinite(found) == np.isfinite(expected)).all():
+        return f"{found} is not {expected}"
+    scale = max(1.0, float(np.max(np.abs(expected[np.isfinite(expected)]), initial=0.0)))
+    error = float(np.max(np.abs(np.where(np.isfinite(found), found - expected, 0)), initial=0.0))
+    return "" if error <= tolerance * scale else f"off by {error:.3g}: {found} is not {expected}"
+
+
+def chunks() -> list[Any]:
+    """The rows by family, not too many at once."""
+    result = []
+    for family, rows in itertools.groupby(CASES, lambda case: case.family):
+        cases = list(rows)
+        for k in range(0, len(cases), CHUNK):
+            result.append(pytest.param(cases[k : k + CHUNK], id=f"{family}-{len(result)}"))
+    return result
+
+
+CHUNKS = chunks()
+CHECKS: dict[str, Check] = {
+    "values": check_values,
+    "first": check_first,
+    "second": check_second,
+    "third": check_third,
+    "batch": check_batch,
+    "narrow": check_narrow_derivatives,
+}
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS.keys())
+@pytest.mark.parametrize("cases", CHUNKS)
+def test_contract(cases: list[Case], check: Check):
+    found = failures(check, cases)
+    assert not found, "\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize("cases", CHUNKS)
+def test_values_without_64_bits(cases: list[Case]):
+    found = failures(check_narrow_values, cases, x64=False)
+    assert not found, "\n" + "\n".join(found)
+
+
+# Types, text, patterns.
+
+
+@pytest.mark.parametrize("cases", CHUNKS)
+def test_the_lowering_has_the_inferred_types(cases: list[Case]):
+    found = [problem for case in cases for problem in wrong_types(case)]
+    assert not found, "\n" + "\n".join(found)
+
+
+def wrong_types(case: Case) -> Iterator[str]:
+    takes_any = any(x.dtype is None for x in case.operands)
+    for dtype in SWEEP if takes_any else (case.own_dtype,):
+        is_allowed = not takes_any or kind_of(dtype) in case.kinds
+        try:
+            graph = traced(case, dtype)
+        except TypeError as error:
+            if is_allowed:
+                yield f"{case} refuses {dtype.name}: {error}"
+            continue
+        if not is_allowed:
+            yield f"{case} accepts {dtype.name}"
+            continue
+        with jax.enable_x64(True):
+            arrays = [jax.ShapeDtypeStruct(x.type.shape, x.type.dtype.numpy_dtype) for x in graph.inputs]
+            lowered = jax.eval_shape(graph_function(graph), *arrays)
+        for y, made in zip(graph.outputs, lowered, strict=True):
+            if y.type.shape != made.shape or y.type.dtype.numpy_dtype != made.dtype:
+                yield f"{case} in {dtype.name}: inferred {y.type}, lowered {made}"
+
+
+@pytest.mark.parametrize("cases", CHUNKS)
+def test_text_round_trip(cases: list[Case]):
+    for case in cases:
+        for graph in derived_graphs(case):
+            text = graph.as_text()  # type: ignore[attr-defined]
+            parsed = Graph.from_text(text)  # type: ignore[attr-defined]
+            assert parsed.as_text() == text
+            parsed.verify()
+
+
+def derived_graphs(case: Case) -> Iterator[Graph]:
+    graph = traced(case)
+    yield graph
+    if case.order >= 1:
+        yield vjp_graph(graph)
+        yield jvp_graph(graph)
+
+
+@pytest.mark.parametrize("cases", CHUNKS)
+def test_pattern(cases: list[Case]):
+    with jax.enable_x64(True):
+        found = [problem for case in cases for problem in wrong_pattern(case)]
+    assert not found, "\n" + "\n".join(found)
+
+
+def wrong_pattern(case: Case) -> Iterator[str]:
+    if not case.own_dtype.is_differentiable or not case.operands:
+        return
+    graph = traced(case)
+    run = graph_function(graph)
+    xs = case.values(case.own_dtype)
+    flat = np.concatenate([a.reshape(-1) for a in xs if is_inexact(a)] or [np.zeros(0)])
+    cuts = np.cumsum([a.size for a in xs if is_inexact(a)])[:-1]
+
+    def moved(v: Any) -> Any:
+        parts = [jnp.reshape(p, a.shape) for p, a in zip(jnp.split(v, cuts), inexact(xs))]
+        ys = [jnp.reshape(y, -1) for y in run(*replaced(xs, parts))]
+        return [y if is_inexact(y) else jnp.zeros(y.shape) for y in ys]
+
+    # The first row moves nothing, so that all are computed in the same way.
+    steps = np.concatenate([np.zeros((1, flat.size)), 1e-3 * np.eye(flat.size)])
+    runs = jax.jit(jax.vmap(moved))(flat + steps)
+    for found, rows in zip(pattern(graph), runs, strict=True):
+        numeric = np.asarray(rows[1:] != rows[:1]).T
+        if not found.shape == numeric.shape:
+            yield f"{case}: the pattern has the shape {found.shape}, not {numeric.shape}"
+        elif (numeric & ~found).any():
+            yield f"{case}: the pattern misses {np.argwhere(numeric & ~found).tolist()}"
+        elif case.is_exact and (found & ~numeric).any():
+            yield f"{case}: the pattern has {np.argwhere(found & ~numeric).tolist()} too many"
+
+
+# Completeness.
+
+
+def test_every_op_has_a_row_and_a_lowering():
+    in_table = {case.op.name for case in CASES} | ELSEWHERE
+    assert in_table == set(OPS)
+    missing = {name for name, op in OPS.items() if op not in RULES}
+    assert missing <= ELSEWHERE, missing
+
+
+def test_no_rule_is_missing():
+    missing = {
+        (case.op.name, rule)
+        for case in CASES
+        for rule in ("infer", "vjp", "batch", "depends")
+        if getattr(type(case.op), rule) is getattr(Op, rule)
+        and rule not in WITHOUT.get(case.op.name, ())
+    }
+    assert not missing
+
+
+@pytest.mark.parametrize("name", [name for name, rules in WITHOUT.items() if "vjp" in rules])
+def test_a_missing_rule_is_an_error(name: str):
+    case = next(case for case in CASES if case.op.name == name)
+    for derive in (vjp_graph, jvp_graph):
+        with pytest.raises(LookupError, match=f'RegisterGradient\\("{name}"\\)'):
+            derive(traced(case))
+
+
+def test_prevent_gradient():
+    case = next(case for case in CASES if case.op.name == "prevent_gradient")
+    with pytest.raises(GradientError, match="explicitly disabled"):
+        vjp_graph(traced(case))
+
+
+def test_rules_take_operands_by_name():
+    """A rule has one parameter per operand, or says that it takes any number."""
+    for case in CASES:
+        method = inspect.signature(type(case.op).infer)
+        kinds = [p.kind for p in method.parameters.values()]
+        if inspect.Parameter.VAR_POSITIONAL not in kinds:
+            assert len(kinds) - 1 == len(case.operands), case

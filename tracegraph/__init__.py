@@ -1,0 +1,46 @@
+"""tracegraph: a graph-tracing autodiff compiler with TensorFlow's names and XLA's speed.
+
+>>> import tracegraph as tg
+>>> x = tg.Variable(3.0)
+>>> with tg.GradientTape() as tape:
+...     y = x**2
+>>> print(tape.gradient(y, x))
+tg.Tensor(6.0, shape=(), dtype=float32)
+"""
+
+import tracegraph.runtime.values
+import tracegraph.text  # installs the text of graphs on Graph
+from tracegraph import array, errors, math, nest, operators
+from tracegraph.array import *
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.math import *
+from tracegraph.passes.registry import RegisterGradient, no_gradient
+from tracegraph.runtime.effects import numpy_function, py_function
+from tracegraph.runtime.effects import print_tensors as print
+from tracegraph.runtime.function import ConcreteFunction, Function, function
+from tracegraph.runtime.module import Module
+from tracegraph.runtime.tape import GradientTape, UnconnectedGradients
+from tracegraph.runtime.trace import init_scope
+from tracegraph.runtime.variable import Variable
+from tracegraph.tensorshape import IndexedSlices, TensorShape, TensorSpec
+from tracegraph.types import (
+    DType,
+    TensorType,
+    as_dtype,
+    bfloat16,
+    bool_ as bool,
+    complex64,
+    complex128,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+__version__ = "0.1.0"

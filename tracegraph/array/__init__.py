@@ -1,0 +1,18 @@
+"""Making, shaping, joining and indexing tensors: the names that TensorFlow has at its top level."""
+
+from tracegraph.array import creation, indexing, joining, selection, shaping
+from tracegraph.array.creation import *
+from tracegraph.array.indexing import *
+from tracegraph.array.indexing import slice_of as slice
+from tracegraph.array.joining import *
+from tracegraph.array.selection import *
+from tracegraph.array.shaping import *
+
+__all__ = [
+    "slice",
+    *creation.__all__,
+    *indexing.__all__,
+    *joining.__all__,
+    *selection.__all__,
+    *shaping.__all__,
+]

@@ -1,0 +1,493 @@
+"""Tensors from values: constants, fills, ranges; and data types of tensors."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+import numpy as np
+
+from tracegraph.array.arguments import as_axis, as_shape, known_int, rank_of, refuse, sizes_of
+from tracegraph.errors import DTypeError, fail
+from tracegraph.ir.builder import current, operand_text
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.broadcast import BroadcastTo, full
+from tracegraph.ops.constant import Constant, DimSize, Iota
+from tracegraph.ops.elementwise import EQUAL, IDENTITY, SELECT, Cast, Complex, Less, StopGradient
+from tracegraph.ops.shape import Concatenate, Reshape
+from tracegraph.runtime.convert import (
+    LARGEST_CONSTANT,
+    as_array,
+    as_operands,
+    as_tensor,
+    broadcast,
+    broadcast_shape,
+    cast_to,
+    from_array,
+    promoted,
+    static_ints,
+    static_value,
+)
+from tracegraph.shapes import Dim, ceiling_divide, element_count
+from tracegraph.source import here
+from tracegraph.tensorshape import TensorShape, shape_of
+from tracegraph.types import DType, TensorType, as_dtype, bool_, float32, float64, int32
+
+
+def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Tensor:
+    """The value as a tensor.
+
+    - `value`: a number, an array, or a list, nested at will, that may hold tensors too. Python
+      floats become float32 and ints int32; arrays keep their dtype.
+    - `dtype`: what to convert it to instead; a float is not converted to an int.
+    - `shape`: a scalar is repeated to this shape, anything else is reshaped to it.
+    - `name`: what errors and dumps call it.
+
+    Raises DTypeError for what cannot be a tensor, ShapeError for rows of different lengths.
+
+    >>> tg.constant([[1, 2], [3, 4]], tg.float32).numpy()
+    array([[1., 2.],
+           [3., 4.]], dtype=float32)
+    """
+    tensor = as_tensor(value, None if dtype is None else as_dtype(dtype))
+    if shape is not None:
+        sizes = as_shape("constant", shape)
+        if tensor.type.shape == ():
+            tensor = broadcast(tensor, sizes)
+        elif tensor.type.shape != sizes:
+            tensor = Reshape(sizes)(tensor)
+    if name is not None:
+        tensor.name = name
+    return tensor
+
+
+def convert_to_tensor(
+    value: Any, dtype: Any = None, dtype_hint: Any = None, name: str | None = None
+) -> Tensor:
+    """The value as a tensor; a tensor is returned as it is.
+
+    - `dtype`: what numbers and arrays become; a tensor of another dtype is a DTypeError.
+    - `dtype_hint`: the same, but a wish only.
+
+    >>> tg.convert_to_tensor([1, 2]).dtype
+    tg.int32
+    """
+    if dtype is None and dtype_hint is not None:
+        try:
+            return as_tensor(value, as_dtype(dtype_hint))
+        except DTypeError:
+            return as_tensor(value)
+    return as_tensor(value, None if dtype is None else as_dtype(dtype))
+
+
+def is_tensor(x: Any) -> bool:
+    """Whether x is a tensor or a Variable.
+
+    >>> tg.is_tensor(tg.constant(1)), tg.is_tensor(1)
+    (True, False)
+    """
+    return isinstance(x, Tensor) or hasattr(x, "__tracegraph_tensor__")
+
+
+def get_static_value(tensor: Any, partial: bool = False) -> np.ndarray | None:
+    """The value of a tensor as an array if it is known now, else None.
+
+    It is at top level, and while tracing if it follows from constants and sizes alone.
+
+    >>> tg.get_static_value(tg.constant([1, 2]))
+    array([1, 2], dtype=int32)
+    """
+    value = static_value(as_tensor(tensor))
+    return None if value is None or value.dtype == object else value
+
+
+def fill(dims: Any, value: Any, name: str | None = None) -> Tensor:
+    """A tensor of shape `dims` with every element `value`, in the dtype of the value.
+
+    >>> tg.fill([2, 3], 7).numpy()
+    array([[7, 7, 7],
+           [7, 7, 7]], dtype=int32)
+    """
+    scalar = as_tensor(value)
+    if scalar.type.shape != ():
+        refuse("fill", f"the value is {scalar.type}", scalar, fix="use tg.broadcast_to")
+    return broadcast(scalar, as_shape("fill", dims))
+
+
+def zeros(shape: Any, dtype: Any = float32, name: str | None = None) -> Tensor:
+    """A tensor of zeros.
+
+    >>> tg.zeros([2, 3]).numpy()
+    array([[0., 0., 0.],
+           [0., 0., 0.]], dtype=float32)
+    """
+    return full(0, TensorType(as_dtype(dtype), as_shape("zeros", shape)))
+
+
+def ones(shape: Any, dtype: Any = float32, name: str | None = None) -> Tensor:
+    """A tensor of ones.
+
+    >>> tg.ones([2], tg.int32).numpy()
+    array([1, 1], dtype=int32)
+    """
+    return full(1, TensorType(as_dtype(dtype), as_shape("ones", shape)))
+
+
+def zeros_like(input: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+    """Zeros of the shape of `input`, and of its dtype unless one is given.
+
+    >>> tg.zeros_like([1.0, 2.0]).numpy()
+    array([0., 0.], dtype=float32)
+    """
+    return _full_like(input, 0, dtype)
+
+
+def ones_like(input: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+    """Ones of the shape of `input`, and of its dtype unless one is given.
+
+    >>> tg.ones_like([1.0, 2.0], tg.int64).numpy()
+    array([1, 1])
+    """
+    return _full_like(input, 1, dtype)
+
+
+def _full_like(x: Any, value: int, dtype: Any) -> Tensor:
+    type = as_tensor(x).type
+    return full(value, type if dtype is None else type.with_dtype(as_dtype(dtype)))
+
+
+def eye(
+    num_rows: Any,
+    num_columns: Any = None,
+    batch_shape: Any = None,
+    dtype: Any = float32,
+    name: str | None = None,
+) -> Tensor:
+    """The identity matrix, or a rectangular one, repeated along leading axes of `batch_shape`.
+
+    >>> tg.eye(2).numpy()
+    array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
+    num_columns = num_rows if num_columns is None else num_columns
+    rows, columns = as_shape("eye", [num_rows, num_columns])
+    shape = (rows, columns)
+    diagonal = EQUAL(_along(rows, shape, 0), _along(columns, shape, 1))
+    matrix = Cast(as_dtype(dtype))(diagonal)
+    if batch_shape is None:
+        return matrix
+    return broadcast(matrix, (*as_shape("eye", batch_shape), rows, columns))
+
+
+def _along(size: Any, shape: tuple[Any, ...], axis: int) -> Tensor:
+    """The positions along one axis of `shape`."""
+    return BroadcastTo(shape, (axis,))(Iota(size, int32)())
+
+
+def range(
+    start: Any,
+    limit: Any = None,
+    delta: Any = 1,
+    dtype: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """start, start + delta, ... up to but without limit; `range(n)` counts from 0.
+
+    The bounds are known while tracing, or sizes such as `x.shape[0]`. The dtype is float32 if one
+    of them is a float, else int32, unless it is given.
+
+    >>> tg.range(2, 8, 2).numpy()
+    array([2, 4, 6], dtype=int32)
+    """
+    if limit is None:
+        start, limit = 0, start
+    bounds = [_bound(value) for value in (start, limit, delta)]
+    kind = as_dtype(dtype) if dtype is not None else _range_dtype((start, limit, delta), bounds)
+    if not isinstance(bounds[2], Dim) and bounds[2] == 0:
+        refuse("range", "the step is 0", fix="use a step such as 1 or -1")
+    if any(isinstance(bound, Dim) for bound in bounds):
+        return _symbolic_range(bounds, kind)
+    values = np.arange(*bounds, dtype=np.float64 if kind.is_floating else np.int64)
+    is_large = values.size > LARGEST_CONSTANT and not current().is_top_level
+    if is_large and kind.is_integer:
+        return _symbolic_range(bounds, kind)
+    return from_array(values.astype(kind.numpy_dtype))
+
+
+def _bound(value: Any) -> Any:
+    """A bound of a range as a Python number or a symbolic size."""
+    if is_tensor(value):
+        value = static_ints(value, "range: a bound")[0]
+    return value if isinstance(value, Dim) else np.asarray(value)[()]
+
+
+def _range_dtype(given: tuple[Any, ...], bounds: list[Any]) -> DType:
+    typed = [value.dtype for value in given if is_tensor(value)]
+    typed += [as_dtype(v.dtype) for v in given if isinstance(v, (np.generic, np.ndarray))]
+    found = int32
+    for dtype in typed:
+        found = promoted(found, dtype) or dtype
+    is_float = any(not isinstance(b, Dim) and np.issubdtype(b.dtype, np.floating) for b in bounds)
+    return float32 if is_float and not found.is_floating else found
+
+
+def _symbolic_range(bounds: list[Any], dtype: DType) -> Tensor:
+    start, limit, step = (b if isinstance(b, Dim) else b.item() for b in bounds)
+    if not all(isinstance(bound, (int, Dim)) for bound in (start, limit)) or type(step) is not int:
+        refuse("range", f"{start}, {limit} and {step} are not all integers", fix="use integers")
+    count = ceiling_divide(limit - start if step > 0 else start - limit, builtins.abs(step))
+    kind = dtype if dtype.is_integer else int32
+    values = Iota(count, kind)()
+    if step != 1:
+        values = values * step
+    return cast_to(values if start == 0 else values + start, dtype)
+
+
+def linspace(start: Any, stop: Any, num: Any, axis: int = 0, name: str | None = None) -> Tensor:
+    """`num` values from start to stop, both included, at equal distances.
+
+    start and stop are floating and may be tensors of one shape; the values then lie along a new
+    axis. Integers are taken as float64.
+
+    >>> tg.linspace(0.0, 1.0, 5).numpy()
+    array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
+    """
+    (count,) = static_ints(num, "linspace: the number of values")
+    if isinstance(count, int) and count < 1:
+        refuse("linspace", f"{count} values were asked for", fix="use num=1 or more")
+    if isinstance(count, int) and not (is_tensor(start) or is_tensor(stop)):
+        return _linspace_of_arrays(start, stop, count, axis)
+    start, stop = (_floating(x) for x in as_operands("linspace", start, stop))
+    shape = broadcast_shape("linspace", start, stop)
+    rank = len(shape)
+    place = as_axis("linspace", axis, rank + 1)
+    long = (*shape[:place], count, *shape[place:])
+    others = tuple(k for k in builtins.range(rank + 1) if k != place)
+    first, last = (BroadcastTo(long, others)(broadcast(x, shape)) for x in (start, stop))
+    fraction = BroadcastTo(long, (place,))(_fractions(count, start.dtype))
+    # The end is met exactly: interpolation from both sides.
+    is_early = Less()(fraction, full(0.5, fraction.type))
+    step = last - first
+    return SELECT(is_early, first + step * fraction, last - step * (1 - fraction))
+
+
+def _linspace_of_arrays(start: Any, stop: Any, count: int, axis: int) -> Tensor:
+    ends = [as_array(end) for end in (start, stop)]
+    kind = np.result_type(*ends)
+    values = np.linspace(*ends, count, axis=axis, dtype=np.float64)
+    return from_array(values.astype(kind if kind.kind == "f" else np.float64))
+
+
+def _floating(x: Tensor) -> Tensor:
+    return Cast(float64)(x) if x.dtype.is_integer else x
+
+
+def _fractions(count: Any, dtype: DType) -> Tensor:
+    """count values from 0 to 1."""
+    if isinstance(count, int):
+        return from_array(np.linspace(0, 1, count).astype(dtype.numpy_dtype))
+    return Cast(dtype)(Iota(count, int32)()) / Cast(dtype)(as_tensor(count - 1))
+
+
+def one_hot(
+    indices: Any,
+    depth: Any,
+    on_value: Any = None,
+    off_value: Any = None,
+    axis: int | None = None,
+    dtype: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """y[..., k] = on_value where k = indices[...], else off_value; `axis` is where k goes.
+
+    An index out of range gives a row of off_value. The values are 1 and 0 of `dtype` unless
+    given; the dtype is float32, or that of the values.
+
+    >>> tg.one_hot([0, 2], 3).numpy()
+    array([[1., 0., 0.],
+           [0., 0., 1.]], dtype=float32)
+    """
+    indices = as_tensor(indices)
+    if not indices.dtype.is_integer:
+        fail(
+            DTypeError,
+            f"one_hot: the indices are {indices.type}",
+            source=here(),
+            operands=[operand_text(indices)],
+            fix="convert them: tg.cast(indices, tg.int32)",
+        )
+    (depth,) = static_ints(depth, "one_hot: the depth")
+    shape = indices.type.shape
+    place = as_axis("one_hot", -1 if axis is None else axis, rank_of("one_hot", indices) + 1)
+    long = (*shape[:place], depth, *shape[place:])
+    others = tuple(k for k in builtins.range(len(long)) if k != place)
+    positions = BroadcastTo(long, (place,))(Iota(depth, indices.dtype)())
+    is_on = EQUAL(positions, BroadcastTo(long, others)(indices))
+    return _chosen(is_on, on_value, off_value, dtype)
+
+
+def _chosen(is_on: Tensor, on_value: Any, off_value: Any, dtype: Any) -> Tensor:
+    kind = None if dtype is None else as_dtype(dtype)
+    if on_value is None and off_value is None:
+        return Cast(kind or float32)(is_on)
+    on = as_tensor(1 if on_value is None else on_value, kind)
+    off = as_tensor(0 if off_value is None else off_value, kind)
+    if on_value is None or off_value is None:
+        given = off if on_value is None else on
+        on, off = (cast_to(x, given.dtype) for x in (on, off))
+    on, off = as_operands("one_hot", on, off)
+    return SELECT(is_on, *(broadcast(x, is_on.type.shape) for x in (on, off)))
+
+
+def sequence_mask(
+    lengths: Any, maxlen: Any = None, dtype: Any = bool_, name: str | None = None
+) -> Tensor:
+    """mask[..., j] = j < lengths[...], for j below maxlen.
+
+    Without `maxlen` the largest length must be known while tracing.
+
+    >>> tg.sequence_mask([1, 3], 4).numpy()
+    array([[ True, False, False, False],
+           [ True,  True,  True, False]])
+    """
+    lengths = as_tensor(lengths)
+    if maxlen is None:
+        maxlen = max(static_ints(lengths, "sequence_mask: the largest length"), default=0)
+    (size,) = static_ints(maxlen, "sequence_mask: maxlen")
+    long = (*lengths.type.shape, size)
+    rank = len(long) - 1
+    positions = BroadcastTo(long, (rank,))(Iota(size, lengths.dtype)())
+    mask = Less()(positions, BroadcastTo(long, tuple(builtins.range(rank)))(lengths))
+    return cast_to(mask, as_dtype(dtype))
+
+
+def cast(x: Any, dtype: Any, name: str | None = None) -> Tensor:
+    """x in another data type; a tensor that has it already is returned as it is.
+
+    Floats lose their fraction when they become integers, complex numbers their imaginary part
+    when they become real. The gradient passes between floating types only.
+
+    >>> tg.cast([1.7, -1.7], tg.int32).numpy()
+    array([ 1, -1], dtype=int32)
+    """
+    return cast_to(as_tensor(x), as_dtype(dtype))
+
+
+def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Tensor:
+    """A cast where values beyond the range of `dtype` become its smallest or largest value.
+
+    >>> tg.saturate_cast([300.0, -1.0], tg.uint8).numpy()
+    array([255,   0], dtype=uint8)
+    """
+    x, kind = as_tensor(value), as_dtype(dtype)
+    low, high = (np.asarray(bound).astype(x.dtype.numpy_dtype) for bound in _limits(x.dtype, kind))
+    below, above = (full(bound, x.type) for bound in (low, high))
+    clipped = SELECT(Less()(x, below), below, SELECT(Less()(above, x), above, x))
+    return cast_to(clipped, kind)
+
+
+def _limits(own: DType, kind: DType) -> tuple[Any, Any]:
+    """The range of `kind` as far as `own` reaches."""
+    low, high = kind.min, kind.max
+    if own.is_integer and kind.is_integer:
+        return max(low, own.min), min(high, own.max)
+    return low, high
+
+
+def complex(real: Any, imag: Any, name: str | None = None) -> Tensor:
+    """real + i imag: complex64 from float32, complex128 from float64.
+
+    >>> tg.complex(1.0, 2.0).numpy()
+    np.complex64(1+2j)
+    """
+    real, imag = as_operands("complex", real, imag)
+    shape = broadcast_shape("complex", real, imag)
+    return Complex()(broadcast(real, shape), broadcast(imag, shape))
+
+
+def identity(input: Any, name: str | None = None) -> Tensor:
+    """A new tensor with the value of `input`; of a Variable, its value now.
+
+    >>> tg.identity([1, 2]).numpy()
+    array([1, 2], dtype=int32)
+    """
+    return IDENTITY(as_tensor(input))
+
+
+def stop_gradient(input: Any, name: str | None = None) -> Tensor:
+    """The value of `input`, which derivatives take for a constant.
+
+    >>> tg.stop_gradient([1.0, 2.0]).numpy()
+    array([1., 2.], dtype=float32)
+    """
+    return StopGradient()(as_tensor(input))
+
+
+def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
+    """x, whose shape must fit `shape`; None stands for any size.
+
+    Raises ShapeError if it does not fit. Sizes that are open take the ones that are given.
+
+    >>> tg.ensure_shape(tg.zeros([2, 3]), [None, 3]).shape
+    TensorShape([2, 3])
+    """
+    x, wanted = as_tensor(x), TensorShape(shape)
+    own = shape_of(x.type.shape)
+    if not own.is_compatible_with(wanted):
+        refuse(
+            "ensure_shape", f"{x.type} does not have the shape {wanted}", x, fix="check the shape"
+        )
+    if own.variable is not None or wanted.variable is not None:
+        return x
+    sizes = tuple(a if b is None else b for a, b in zip(own, wanted))
+    return x if sizes == tuple(own) else Reshape(sizes)(x)
+
+
+def shape(input: Any, out_type: Any = int32, name: str | None = None) -> Tensor:
+    """The sizes of `input` as a vector of integers; known sizes are constants.
+
+    >>> tg.shape(tg.zeros([2, 3])).numpy()
+    array([2, 3], dtype=int32)
+    """
+    sizes, kind = sizes_of("shape", as_tensor(input)), as_dtype(out_type)
+    if all(map(known_int, sizes)):
+        return _folded(np.array(sizes, kind.numpy_dtype))
+    rows = [Reshape((1,))(_size_value(one, kind)) for one in sizes]
+    return Concatenate(0)(*rows) if len(rows) > 1 else rows[0]
+
+
+def size(input: Any, out_type: Any = int32, name: str | None = None) -> Tensor:
+    """The number of elements of `input`, as an integer scalar; a constant if it is known.
+
+    >>> tg.size(tg.zeros([2, 3])).numpy()
+    np.int32(6)
+    """
+    return _size_value(element_count(as_tensor(input).type.shape), as_dtype(out_type))
+
+
+def rank(input: Any, name: str | None = None) -> Tensor:
+    """The number of axes of `input`, as an int32 scalar.
+
+    >>> tg.rank(tg.zeros([2, 3])).numpy()
+    np.int32(2)
+    """
+    return _folded(np.asarray(rank_of("rank", as_tensor(input)), np.int32))
+
+
+def _size_value(size: Any, kind: DType) -> Tensor:
+    if isinstance(size, int):
+        return _folded(np.asarray(size, kind.numpy_dtype))
+    return cast_to(DimSize(size)(), kind)
+
+
+def _folded(value: np.ndarray) -> Tensor:
+    """A value that is part of the graph, at top level too: it follows from types alone."""
+    return Constant(value)()
+
+
+__all__ = [
+    *("cast", "complex", "constant", "convert_to_tensor", "ensure_shape", "eye", "fill"),
+    *("get_static_value", "identity", "is_tensor", "linspace", "one_hot", "ones", "ones_like"),
+    *("range", "rank", "saturate_cast", "sequence_mask", "shape", "size", "stop_gradient"),
+    *("zeros", "zeros_like"),
+]

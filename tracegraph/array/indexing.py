@@ -1,0 +1,436 @@
+"""NumPy's indexing: x[2, 1:, ..., None, ::-1], with tensors as indices too."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tracegraph.array.arguments import known_int, rank_of, refuse
+from tracegraph.array.selection import boolean_mask
+from tracegraph.errors import InvalidArgumentError, TraceError, fail
+from tracegraph.ir.builder import current, operand_text
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.elementwise import LESS, SELECT, Add, Sub
+from tracegraph.ops.index import DynamicSlice
+from tracegraph.ops.shape import Reshape, Reverse, Slice
+from tracegraph.runtime.convert import as_tensor, cast_to, static_value
+from tracegraph.shapes import Dim, Size, ceiling_divide, maximum, minimum
+from tracegraph.source import here
+from tracegraph.types import int32
+
+newaxis = None
+
+
+class Part(NamedTuple):
+    """What is taken of one axis: `count` elements from `start` on, `step` apart.
+
+    `start` is a tensor where it is known only when the program runs. `is_reversed` turns the
+    elements round, `is_dropped` leaves the axis out.
+    """
+
+    start: Any
+    count: Size
+    step: int = 1
+    is_reversed: bool = False
+    is_dropped: bool = False
+
+
+def getitem(x: Any, index: Any) -> Tensor:
+    """x[index], as NumPy has it, but for lists of ints: they do not gather.
+
+    - ints, from the end if negative; a scalar integer tensor;
+    - slices with any step; their bounds may be tensors if their distance is known;
+    - `...` for the axes between, None for a new axis of size 1;
+    - a bool tensor, alone, which keeps the elements where it is true.
+
+    Raises InvalidArgumentError for an index that is out of range and known, ShapeError for too
+    many indices. An index that is known only at run time is clamped.
+    """
+    x = as_tensor(x)
+    if _is_mask(index):
+        return boolean_mask(x, index)
+    items = _without_ellipsis(x, index if isinstance(index, tuple) else (index,))
+    sizes = iter(enumerate(x.type.shape))
+    parts: list[Part] = []
+    shape: list[Any] = []
+    for item in items:
+        if item is None:
+            shape.append(1)
+            continue
+        axis, size = next(sizes)
+        part = _part(x, axis, size, item)
+        parts.append(part)
+        if not part.is_dropped:
+            shape.append(part.count)
+    y = _taken(x, parts)
+    return y if y.type.shape == tuple(shape) else Reshape(tuple(shape))(y)
+
+
+def _is_mask(index: Any) -> bool:
+    if isinstance(index, (bool, np.bool_)):
+        return True
+    dtype = getattr(index, "dtype", None)
+    return dtype is not None and dtype == bool
+
+
+def _without_ellipsis(x: Tensor, items: tuple[Any, ...]) -> list[Any]:
+    """The items with slices in place of the ellipsis and of what is missing at the end."""
+    rank = rank_of("getitem", x)
+    dots = [k for k, item in enumerate(items) if item is Ellipsis]
+    used = sum(1 for item in items if item is not None and item is not Ellipsis)
+    if len(dots) > 1:
+        refuse("getitem", "an index has more than one ...", x, fix="write one of them as :")
+    if used > rank:
+        refuse(
+            "getitem",
+            f"{used} indices were given for the {rank} axes of {x.type}",
+            x,
+            fix="give at most one index for each axis",
+        )
+    place = dots[0] if dots else len(items)
+    return [*items[:place], *[slice(None)] * (rank - used), *items[place + 1 :]]
+
+
+def _part(x: Tensor, axis: int, size: Size, item: Any) -> Part:
+    if isinstance(item, slice):
+        return _sliced(x, axis, size, item)
+    return _single(x, axis, size, item)
+
+
+# One element of an axis.
+
+
+def _single(x: Tensor, axis: int, size: Size, item: Any) -> Part:
+    if isinstance(item, Tensor) or hasattr(item, "__tracegraph_tensor__"):
+        return _tensor_index(x, axis, size, as_tensor(item))
+    if isinstance(item, (list, np.ndarray)) and np.ndim(item):
+        _refuse_list(x, item)
+    if not isinstance(item, Dim):
+        item = _as_int(x, item)
+    start = _checked_index(x, axis, size, item)
+    if current().is_top_level and current().reuse is None:
+        # As an input of the program, so that another index does not compile it again.
+        start = as_tensor(start)
+    return Part(start, 1, is_dropped=True)
+
+
+def _refuse_list(x: Tensor, item: Any) -> Any:
+    refuse(
+        "getitem",
+        f"a tensor is not indexed by a {type(item).__name__} of several numbers: {item!r}",
+        x,
+        fix="use tg.gather(x, indices) or tg.boolean_mask(x, mask)",
+    )
+
+
+def _as_int(x: Tensor, item: Any) -> int:
+    try:
+        if isinstance(item, (bool, np.bool_)):
+            raise TypeError
+        return operator.index(item)
+    except TypeError:
+        fail(
+            TypeError,
+            f"getitem: {item!r} is not an index",
+            source=here(),
+            operands=[operand_text(x)],
+            fix="use ints, slices, ..., None, or an integer tensor",
+        )
+
+
+def _checked_index(x: Tensor, axis: int, size: Size, index: Any) -> Any:
+    """The index, counted from 0."""
+    if known_int(index) and known_int(size) and not -size <= index < size:
+        fail(
+            InvalidArgumentError,
+            f"getitem: index {index} is out of range for axis {axis} of {x.type}",
+            source=here(),
+            operands=[operand_text(x)],
+            fix=f"use an index from {-size} to {size - 1}" if size else "the axis is empty",
+        )
+    return index + size if known_int(index) and index < 0 else index
+
+
+def _tensor_index(x: Tensor, axis: int, size: Size, index: Tensor) -> Part:
+    if not index.dtype.is_integer or index.type.shape != ():
+        refuse(
+            "getitem",
+            f"an index is {index.type}, and it must be an integer scalar",
+            x,
+            index,
+            fix="use tg.gather(x, indices) for several, or tg.cast(index, tg.int32)",
+        )
+    known = _known_number(index)
+    if known is not None:
+        return Part(_checked_index(x, axis, size, known), 1, is_dropped=True)
+    return Part(_counted_from_zero(index, size), 1, is_dropped=True)
+
+
+def _known_number(x: Tensor) -> Any:
+    """The value of an integer scalar in a graph if it is known, else None.
+
+    At top level values stay inputs of the program, so that they may change.
+    """
+    if current().is_top_level and current().reuse is None:
+        return None
+    value = static_value(x)
+    if value is None:
+        return None
+    number = np.asarray(value)[()]
+    return number if isinstance(number, Dim) else int(number)
+
+
+def _counted_from_zero(index: Tensor, size: Size) -> Tensor:
+    index = cast_to(index, int32)
+    zero, length = as_tensor(0), cast_to(as_tensor(size), int32)
+    return SELECT(LESS(index, zero), Add()(index, length), index)
+
+
+# A range of an axis.
+
+
+def _sliced(x: Tensor, axis: int, size: Size, item: slice) -> Part:
+    step = 1 if item.step is None else _bound(x, item.step)
+    if not known_int(step) or step == 0:
+        refuse("getitem", f"the step of a slice is {item.step!r}", x, fix="use an int but 0")
+    moving = _moving_slice(x, size, item, step)
+    if moving is not None:
+        return moving
+    start, stop = (None if b is None else _bound(x, b) for b in (item.start, item.stop))
+    if step > 0:
+        first = 0 if start is None else _clamped(start, size)
+        last = size if stop is None else _clamped(stop, size)
+        if last != size and not (known_int(first) and least(last) >= first):
+            last = maximum(first, last)
+        return Part(first, ceiling_divide(last - first, step), step)
+    return _backwards(size, start, stop, -step)
+
+
+def _backwards(size: Size, start: Any, stop: Any, step: int) -> Part:
+    """The elements from `start` down to but without `stop`, as a range that is turned round."""
+    if start is None:
+        first = size - 1
+    else:
+        first = _clamped(start + 1 if start != -1 else size, size) - 1
+    if stop is None:
+        last = -1
+    else:
+        last = _clamped(stop + 1 if stop != -1 else size, size) - 1
+    count = maximum(ceiling_divide(first - last, step), 0)
+    if known_int(count) and count == 0:
+        return Part(0, 0)
+    return Part(first - (count - 1) * step, count, step, is_reversed=True)
+
+
+def _bound(x: Tensor, bound: Any) -> Any:
+    """A bound of a slice as an int or a symbolic size."""
+    if isinstance(bound, Tensor) or hasattr(bound, "__tracegraph_tensor__"):
+        tensor = as_tensor(bound)
+        known = static_value(tensor)
+        if known is None:
+            fail(
+                TraceError,
+                f"getitem: the bound of a slice must be known while tracing, and it is a tensor "
+                f"{tensor.type}",
+                source=here(),
+                operands=[operand_text(x), operand_text(tensor)],
+                fix="give sizes that are known: tg.slice(x, begin, size), or x[i : i + 3]",
+            )
+        bound = np.asarray(known)[()]
+    return bound if isinstance(bound, Dim) else _as_int(x, bound)
+
+
+def _clamped(bound: Any, size: Size) -> Any:
+    """The bound counted from 0 and moved into the range from 0 to `size`."""
+    if known_int(bound) and bound < 0:
+        return _not_negative(size + bound)
+    if known_int(bound) and bound <= least(size):
+        return bound
+    return minimum(bound, size)
+
+
+def _not_negative(size: Any) -> Any:
+    return size if least(size) >= 0 else maximum(size, 0)
+
+
+def least(size: Any) -> int:
+    """A lower bound of a size, from names that are at least 1; -1 if there is none at sight."""
+    if known_int(size):
+        return size
+    total = 0
+    for monomial, coefficient in size.terms:
+        is_plain = all(isinstance(atom, str) for atom, _ in monomial)
+        if monomial and not (is_plain and coefficient > 0):
+            return -1
+        total += coefficient
+    return max(total, -1)
+
+
+def _moving_slice(x: Tensor, size: Size, item: slice, step: int) -> Part | None:
+    """A slice x[i : i + n] with a tensor i; None if it is none."""
+    start, stop = item.start, item.stop
+    if not isinstance(start, Tensor) or not isinstance(stop, Tensor) or step != 1:
+        return None
+    count = _distance(start, stop)
+    if count is None or static_value_in_graph(start) is not None:
+        return None
+    return Part(_counted_from_zero(start, size), count)
+
+
+def static_value_in_graph(x: Tensor) -> Any:
+    """The value of x if it is known while tracing; None at top level, where values may change."""
+    if current().is_top_level and current().reuse is None:
+        return None
+    return static_value(x)
+
+
+def _distance(start: Tensor, stop: Tensor) -> int | None:
+    """n where `stop` was made as start + n or `start` as stop - n, else None."""
+    for end, other, op in ((stop, start, Add), (start, stop, Sub)):
+        node = end.node
+        if node is not None and isinstance(node.op, op) and node.inputs[0] is other:
+            known = static_value(node.inputs[1])
+            if known is not None and int(known) >= 0:
+                return int(known)
+    return None
+
+
+# Putting it together.
+
+
+def _taken(x: Tensor, parts: list[Part]) -> Tensor:
+    sizes = x.type.shape
+    if any(isinstance(part.start, Tensor) for part in parts):
+        x = _dynamic(x, parts)
+        parts = [
+            part._replace(start=0) if isinstance(part.start, Tensor) else part for part in parts
+        ]
+        sizes = x.type.shape
+    is_whole = all(
+        known_int(part.start) and part.start == 0 and part.step == 1 and part.count == size
+        for part, size in zip(parts, sizes)
+    )
+    if not is_whole:
+        starts = tuple(part.start for part in parts)
+        stops = tuple(
+            part.start + (part.count - 1) * part.step + 1
+            if not (known_int(part.count) and part.count == 0)
+            else part.start
+            for part in parts
+        )
+        x = Slice(starts, stops, tuple(part.step for part in parts))(x)
+    axes = tuple(k for k, part in enumerate(parts) if part.is_reversed)
+    return Reverse(axes)(x) if axes else x
+
+
+def _dynamic(x: Tensor, parts: list[Part]) -> Tensor:
+    """x cut along the axes whose start is a tensor; the others stay whole."""
+    counts, starts = [], []
+    for part, size in zip(parts, x.type.shape):
+        is_moving = isinstance(part.start, Tensor)
+        counts.append(part.count if is_moving else size)
+        starts.append(part.start if is_moving else as_tensor(0))
+    return DynamicSlice(tuple(counts))(x, *starts)
+
+
+def slice_of(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor:
+    """size[k] elements from begin[k] on along axis k; -1 for all that are left.
+
+    `begin` may be a tensor, the sizes are known while tracing.
+    Raises ShapeError if they do not fit.
+
+    >>> tg.slice([1, 2, 3, 4], [1], [2]).numpy()
+    array([2, 3], dtype=int32)
+    """
+    x = as_tensor(input_)
+    rank = rank_of("slice", x)
+    begins, sizes = _numbers(begin, rank), _numbers(size, rank)
+    if len(begins) != rank or len(sizes) != rank:
+        refuse(
+            "slice", f"{len(begins)} begins and {len(sizes)} sizes for {x.type}", x, fix=_ONE_EACH
+        )
+    parts = [_part_from(x, axis, b, _bound(x, n)) for axis, (b, n) in enumerate(zip(begins, sizes))]
+    return _taken(x, parts)
+
+
+_ONE_EACH = "give one begin and one size for each axis"
+
+
+def _numbers(value: Any, rank: int) -> list[Any]:
+    """The elements of a vector: numbers, or scalar tensors where they are not known."""
+    if isinstance(value, Tensor) or hasattr(value, "__tracegraph_tensor__"):
+        tensor = as_tensor(value)
+        known = static_value_in_graph(tensor)
+        if known is None:
+            return [getitem(tensor, k) for k in range(rank)] if tensor.ndim else [tensor]
+        value = known
+    return (
+        list(value) if isinstance(value, (list, tuple)) else np.asarray(value).reshape(-1).tolist()
+    )
+
+
+def _part_from(x: Tensor, axis: int, begin: Any, count: Any) -> Part:
+    size = x.type.shape[axis]
+    if isinstance(begin, Tensor) or hasattr(begin, "__tracegraph_tensor__"):
+        known = _known_number(as_tensor(begin))
+        if known is None and not (known_int(count) and count == -1):
+            return Part(cast_to(as_tensor(begin), int32), count)
+        begin = _bound(x, begin) if known is None else known
+    begin = begin if isinstance(begin, Dim) else _as_int(x, begin)
+    count = size - begin if known_int(count) and count == -1 else count
+    end = begin + count
+    if (known_int(begin) and begin < 0) or (known_int(end) and known_int(size) and end > size):
+        refuse(
+            "slice",
+            f"{count} elements from {begin} on are not in axis {axis} of {x.type}",
+            x,
+            fix="check begin and size against the shape",
+        )
+    return Part(begin, count)
+
+
+def strided_slice(
+    input_: Any,
+    begin: Any,
+    end: Any,
+    strides: Any = None,
+    begin_mask: int = 0,
+    end_mask: int = 0,
+    ellipsis_mask: int = 0,
+    new_axis_mask: int = 0,
+    shrink_axis_mask: int = 0,
+    var: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """x[begin[0]:end[0]:strides[0], ...]; bit k of a mask changes what stands at place k.
+
+    The masks: `begin_mask` and `end_mask` leave the bound out, `ellipsis_mask` makes it `...`,
+    `new_axis_mask` None, `shrink_axis_mask` the index begin[k].
+
+    >>> tg.strided_slice([1, 2, 3, 4, 5], [0], [5], [2]).numpy()
+    array([1, 3, 5], dtype=int32)
+    """
+    x = as_tensor(input_)
+    rank = rank_of("strided_slice", x)
+    begins, ends = _numbers(begin, rank), _numbers(end, rank)
+    steps = [1] * len(begins) if strides is None else _numbers(strides, rank)
+    items: list[Any] = []
+    for k, (first, last, step) in enumerate(zip(begins, ends, steps)):
+        bit = 1 << k
+        if ellipsis_mask & bit:
+            items.append(Ellipsis)
+        elif new_axis_mask & bit:
+            items.append(None)
+        elif shrink_axis_mask & bit:
+            items.append(first)
+        else:
+            start = None if begin_mask & bit else first
+            items.append(slice(start, None if end_mask & bit else last, step))
+    return getitem(x, tuple(items))
+
+
+slice_of.__name__ = slice_of.__qualname__ = "slice"
+
+__all__ = ["newaxis", "strided_slice"]

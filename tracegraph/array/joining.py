@@ -1,0 +1,234 @@
+"""Several tensors as one, and one as several: concat, stack, split, repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegraph.array.arguments import as_axis, as_shape, known_int, rank_of, refuse, sizes_of
+from tracegraph.array.shaping import cut, reshape
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.broadcast import BroadcastTo
+from tracegraph.ops.elementwise import ADD
+from tracegraph.ops.shape import Concatenate, Reshape
+from tracegraph.runtime.convert import (
+    as_tensor,
+    cast_to,
+    promoted,
+    refuse_mix,
+    static_ints,
+)
+from tracegraph.shapes import same_shape, same_size
+
+
+def together(op: str, values: Any) -> list[Tensor]:
+    """The values as tensors of one dtype: tensors promote, numbers and lists adapt to them."""
+    values = list(values) if isinstance(values, (list, tuple)) else [values]
+    if not values:
+        refuse(op, "there are no tensors", fix="give at least one")
+    made = [as_tensor(x) if has_dtype(x) else None for x in values]
+    typed = [x for x in made if x is not None] or [as_tensor(values[0])]
+    dtype = typed[0].dtype
+    for x in typed[1:]:
+        dtype = promoted(dtype, x.dtype) or refuse_mix(op, typed[0], x)
+    return [
+        as_tensor(value, dtype) if x is None else cast_to(x, dtype)
+        for value, x in zip(values, made)
+    ]
+
+
+def has_dtype(value: Any) -> bool:
+    """Whether a value has a dtype of its own, as tensors and Variables do."""
+    return isinstance(value, Tensor) or hasattr(value, "__tracegraph_tensor__")
+
+
+def concat(values: Any, axis: Any, name: str | None = None) -> Tensor:
+    """The tensors one after another along `axis`.
+
+    Raises ShapeError if they differ in another axis.
+
+    >>> tg.concat([[1, 2], [3]], axis=0).numpy()
+    array([1, 2, 3], dtype=int32)
+    """
+    tensors = together("concat", values)
+    place = as_axis("concat", axis, rank_of("concat", tensors[0]), *tensors)
+    for x in tensors[1:]:
+        if rank_of("concat", x) != tensors[0].ndim:
+            refuse(
+                "concat",
+                f"the ranks differ: {tensors[0].type} and {x.type}",
+                *tensors,
+                fix="use tg.stack for a new axis, or tg.expand_dims first",
+            )
+    return Concatenate(place)(*tensors) if len(tensors) > 1 else tensors[0]
+
+
+def stack(values: Any, axis: Any = 0, name: str | None = None) -> Tensor:
+    """The tensors, all of one shape, side by side along a new axis, which stands at `axis`.
+
+    >>> tg.stack([[1, 2], [3, 4]], axis=1).numpy()
+    array([[1, 3],
+           [2, 4]], dtype=int32)
+    """
+    if has_dtype(values) or isinstance(values, np.ndarray):
+        values = unstack(values)
+    tensors = together("stack", values)
+    sizes = sizes_of("stack", tensors[0])
+    for x in tensors[1:]:
+        if same_shape(sizes, sizes_of("stack", x)) is None:
+            refuse(
+                "stack",
+                f"the shapes differ: {tensors[0].type} and {x.type}",
+                *tensors,
+                fix="give all tensors one shape",
+            )
+    place = as_axis("stack", axis, len(sizes) + 1, *tensors)
+    rows = [Reshape((*sizes[:place], 1, *sizes[place:]))(x) for x in tensors]
+    return Concatenate(place)(*rows) if len(rows) > 1 else rows[0]
+
+
+def unstack(
+    value: Any, num: int | None = None, axis: Any = 0, name: str | None = None
+) -> list[Tensor]:
+    """The parts of `value` along `axis`, which is dropped; its size must be known.
+
+    >>> [x.numpy().tolist() for x in tg.unstack([[1, 2], [3, 4]])]
+    [[1, 2], [3, 4]]
+    """
+    x = as_tensor(value)
+    sizes = sizes_of("unstack", x)
+    place = as_axis("unstack", axis, len(sizes), x)
+    size = sizes[place]
+    if not known_int(size):
+        if num is None:
+            refuse("unstack", f"the size {size} of axis {place} is open", x, fix="give num=")
+        size = num
+    if num is not None and size != num:
+        refuse("unstack", f"axis {place} has size {size}, and num is {num}", x, fix="leave num out")
+    rest = (*sizes[:place], *sizes[place + 1 :])
+    return [Reshape(rest)(cut(x, place, k, k + 1)) for k in range(size)]
+
+
+def split(
+    value: Any,
+    num_or_size_splits: Any,
+    axis: Any = 0,
+    num: int | None = None,
+    name: str | None = None,
+) -> list[Tensor]:
+    """`value` cut along `axis` into that many equal parts, or into parts of the given sizes.
+
+    One of the sizes may be -1, which stands for what is left.
+
+    >>> [x.numpy().tolist() for x in tg.split([1, 2, 3, 4, 5], [2, -1])]
+    [[1, 2], [3, 4, 5]]
+    """
+    x = as_tensor(value)
+    place = as_axis("split", axis, rank_of("split", x), x)
+    size = x.type.shape[place]
+    parts = static_ints(num_or_size_splits, "split: the sizes")
+    if isinstance(num_or_size_splits, (int, np.integer)):
+        parts = _equal_parts(x, place, parts[0])
+    else:
+        parts = _completed_parts(x, place, parts)
+    pieces, start = [], 0
+    for part in parts:
+        pieces.append(cut(x, place, start, start + part))
+        start = start + part
+    if same_size(size, start) is None:
+        refuse(
+            "split",
+            f"the sizes {list(parts)} sum to {start}, and axis {place} of {x.type} has {size}",
+            x,
+            fix="give sizes that sum to the size of the axis, or -1 for one of them",
+        )
+    return pieces
+
+
+def _equal_parts(x: Tensor, axis: int, count: int) -> tuple[Any, ...]:
+    size = x.type.shape[axis]
+    if count < 1 or (known_int(size) and size % count):
+        refuse(
+            "split",
+            f"axis {axis} of {x.type} does not divide into {count} equal parts",
+            x,
+            fix="give the sizes of the parts instead",
+        )
+    return (size // count,) * count
+
+
+def _completed_parts(x: Tensor, axis: int, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    free = [k for k, part in enumerate(parts) if known_int(part) and part == -1]
+    if not free:
+        return parts
+    left = x.type.shape[axis] - (sum(parts) + 1)
+    if len(free) > 1 or (known_int(left) and left < 0):
+        refuse(
+            "split",
+            f"the sizes {list(parts)} do not fit axis {axis} of {x.type}",
+            x,
+            fix="give sizes that sum to at most the size of the axis, and one -1",
+        )
+    return (*parts[: free[0]], left, *parts[free[0] + 1 :])
+
+
+def repeat(input: Any, repeats: Any, axis: Any = None, name: str | None = None) -> Tensor:
+    """Each element repeated `repeats` times along `axis`; the tensor is flattened without one.
+
+    - `repeats`: one number for all elements, or one for each, known while tracing.
+
+    >>> tg.repeat([1, 2], 2).numpy(), tg.repeat([1, 2], [1, 3]).numpy()
+    (array([1, 1, 2, 2], dtype=int32), array([1, 2, 2, 2], dtype=int32))
+    """
+    x = as_tensor(input)
+    if axis is None:
+        x, axis = reshape(x, [-1]), 0
+    sizes = sizes_of("repeat", x)
+    place = as_axis("repeat", axis, len(sizes), x)
+    counts = as_shape("repeat", static_ints(repeats, "repeat: the counts"))
+    if len(counts) == 1:
+        return _repeated(x, place, counts[0])
+    if same_size(len(counts), sizes[place]) is None:
+        refuse(
+            "repeat",
+            f"{len(counts)} counts for axis {place} of {x.type}",
+            x,
+            fix="give one count for each element, or one for all",
+        )
+    rows = [_repeated(cut(x, place, k, k + 1), place, count) for k, count in enumerate(counts)]
+    return Concatenate(place)(*rows) if len(rows) > 1 else rows[0]
+
+
+def _repeated(x: Tensor, axis: int, count: Any) -> Tensor:
+    """Each element `count` times: an axis of that size after `axis`, joined with it."""
+    sizes = x.type.shape
+    after = axis + 1
+    own = tuple(k for k in range(len(sizes) + 1) if k != after)
+    wide = BroadcastTo((*sizes[:after], count, *sizes[after:]), own)(x)
+    return Reshape((*sizes[:axis], sizes[axis] * count, *sizes[after:]))(wide)
+
+
+def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
+    """The sum of the tensors, all of one shape.
+
+    >>> tg.add_n([[1, 2], [3, 4], [5, 6]]).numpy()
+    array([ 9, 12], dtype=int32)
+    """
+    first, *others = together("add_n", inputs)
+    total = first
+    for x in others:
+        if same_shape(first.type.shape, x.type.shape) is None:
+            refuse(
+                "add_n",
+                f"the shapes differ: {first.type} and {x.type}",
+                first,
+                x,
+                fix="give all tensors one shape; + broadcasts",
+            )
+        total = ADD(total, x)
+    return total
+
+
+__all__ = ["add_n", "concat", "repeat", "split", "stack", "unstack"]

@@ -1,0 +1,306 @@
+"""Choosing elements by value: where, boolean_mask, gather, and writing at indices: scatter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tracegraph.array.arguments import (
+    as_axis,
+    as_shape,
+    known_int,
+    rank_of,
+    refuse,
+    sizes_of,
+)
+from tracegraph.array.joining import together
+from tracegraph.errors import DTypeError, InvalidArgumentError, ShapeError, fail
+from tracegraph.ir.builder import current, operand_text
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.broadcast import full
+from tracegraph.ops.elementwise import NEG, SELECT
+from tracegraph.ops.index import (
+    Gather,
+    GatherNd,
+    ScatterAdd,
+    ScatterMax,
+    ScatterMin,
+    ScatterUpdate,
+)
+from tracegraph.ops.shape import Reshape
+from tracegraph.runtime.convert import (
+    LARGEST_CONSTANT,
+    as_operands,
+    as_tensor,
+    broadcast,
+    broadcast_shape,
+    cast_to,
+    from_array,
+    static_value,
+)
+from tracegraph.shapes import element_count, same_shape
+from tracegraph.source import here
+from tracegraph.types import TensorType, bool_
+
+
+def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
+    """x where the condition is true, else y; all three broadcast.
+
+    With the condition alone: the int64 positions where it is true, one row for each. Their number
+    depends on values, so the condition must then be known: at top level, or as a constant.
+
+    >>> tg.where([True, False], [1, 2], [3, 4]).numpy()
+    array([1, 4], dtype=int32)
+    >>> tg.where([True, False, True]).numpy()
+    array([[0],
+           [2]])
+    """
+    condition = as_tensor(condition)
+    if x is None and y is None:
+        found = _known_mask(
+            "where", condition, "use tg.where(condition, x, y) with values for both"
+        )
+        return from_array(np.argwhere(found).astype(np.int64))
+    if x is None or y is None:
+        refuse("where", "only one of x and y was given", condition, fix="give both or none")
+    if condition.dtype is not bool_:
+        condition = condition != 0  # type: ignore[assignment]
+    x, y = as_operands("where", x, y)
+    shape = broadcast_shape("where", condition, x, y)
+    return SELECT(broadcast(condition, shape), broadcast(x, shape), broadcast(y, shape))
+
+
+def boolean_mask(tensor: Any, mask: Any, axis: Any = None, name: str | None = None) -> Tensor:
+    """The elements of `tensor` where `mask` is true, along one axis in place of the mask's axes.
+
+    The mask has the shape of the axes of `tensor` from `axis` on. Its value decides the shape of
+    the result, so it must be known: at top level, or as a constant.
+    Raises ShapeError while tracing if it is not.
+
+    >>> tg.boolean_mask([1, 2, 3], [True, False, True]).numpy()
+    array([1, 3], dtype=int32)
+    """
+    x, mask = as_tensor(tensor), as_tensor(mask)
+    sizes = sizes_of("boolean_mask", x)
+    if mask.dtype is not bool_ or mask.type.shape == ():
+        refuse("boolean_mask", f"the mask is {mask.type}", mask, fix="give a bool mask with axes")
+    first = 0 if axis is None else as_axis("boolean_mask", axis, len(sizes), x)
+    last = first + mask.ndim
+    if same_shape(sizes[first:last], mask.type.shape) is None:
+        refuse(
+            "boolean_mask",
+            f"the mask {mask.type} does not fit {x.type}",
+            x,
+            mask,
+            fix="the mask needs the sizes of the axes that it stands for",
+        )
+    found = _known_mask("boolean_mask", mask, "use tg.where(mask, x, 0)")
+    joined = (*sizes[:first], element_count(sizes[first:last]), *sizes[last:])
+    flat = Reshape(joined)(x)
+    return Gather(first, 0)(flat, from_array(np.flatnonzero(found).astype(np.int32)))
+
+
+def _known_mask(op: str, mask: Tensor, fix: str) -> np.ndarray:
+    value = static_value(mask)
+    if value is None:
+        fail(
+            ShapeError,
+            f"{op}: the shape of the result depends on the value of {mask.type}, which is not "
+            "known while tracing",
+            source=here(),
+            operands=[operand_text(mask)],
+            fix=fix,
+        )
+    return np.asarray(value)
+
+
+# Reading at indices.
+
+
+def gather(
+    params: Any,
+    indices: Any,
+    validate_indices: Any = None,
+    axis: Any = None,
+    batch_dims: int = 0,
+    name: str | None = None,
+) -> Tensor:
+    """The slices of `params` at `indices` along `axis`, side by side.
+
+    The result has the axes of `indices` in place of `axis`; the first `batch_dims` axes of both
+    go together, and `axis` is `batch_dims` by default. Gradients are dense.
+    Raises InvalidArgumentError for an index that is out of range and known; one that is known
+    only at run time is clamped.
+
+    >>> tg.gather([10, 20, 30], [2, 0]).numpy()
+    array([30, 10], dtype=int32)
+    """
+    x, at = as_tensor(params), _indices("gather", indices)
+    sizes = sizes_of("gather", x)
+    batch = as_axis("gather", batch_dims, len(at.type.shape) + 1, at)
+    place = as_axis("gather", batch if axis is None else axis, len(sizes), x)
+    if place < batch:
+        refuse("gather", f"axis {place} is a batch axis", x, fix=f"use axis={batch} or more")
+    _check_range("gather", x, at, (sizes[place],))
+    return Gather(place, batch)(x, at)
+
+
+def gather_nd(params: Any, indices: Any, batch_dims: int = 0, name: str | None = None) -> Tensor:
+    """The slices of `params` at index vectors, which lie along the last axis of `indices`.
+
+    y[b, i, ...] = params[b, indices[b, i, 0], indices[b, i, 1], ..., ...]. Indices that are out
+    of range are treated as in `gather`.
+
+    >>> tg.gather_nd([[1, 2], [3, 4]], [[0, 1], [1, 0]]).numpy()
+    array([2, 3], dtype=int32)
+    """
+    x, at = as_tensor(params), _indices("gather_nd", indices)
+    sizes, depth = sizes_of("gather_nd", x), _depth("gather_nd", at)
+    if batch_dims + depth > len(sizes):
+        refuse("gather_nd", f"indices of {depth} numbers into {x.type}", x, at, fix="use fewer")
+    _check_range("gather_nd", x, at, sizes[batch_dims : batch_dims + depth])
+    return GatherNd(batch_dims, batch_dims)(x, at)
+
+
+def _indices(op: str, indices: Any) -> Tensor:
+    at = as_tensor(indices)
+    if not at.dtype.is_integer:
+        if at.dtype.is_floating and 0 in tuple(at.type.shape):  # an empty list has no dtype
+            return cast_to(at, as_tensor(0).dtype)
+        fail(
+            DTypeError,
+            f"{op}: the indices are {at.type}, and they must be integers",
+            source=here(),
+            operands=[operand_text(at)],
+            fix="convert them: tg.cast(indices, tg.int32)",
+        )
+    return at
+
+
+def _depth(op: str, at: Tensor) -> int:
+    sizes = sizes_of(op, at)
+    if not sizes or not known_int(sizes[-1]):
+        refuse(op, f"the indices are {at.type}", at, fix="give index vectors along the last axis")
+    return sizes[-1]  # type: ignore[return-value]
+
+
+def _check_range(op: str, x: Tensor, at: Tensor, limits: tuple[Any, ...]) -> None:
+    """Refuses indices that are known to be out of range: `limits` are sizes of the last axis."""
+    value = _known_indices(at)
+    if value is None or not value.size or not all(map(known_int, limits)):
+        return
+    limit = np.array(limits)
+    is_wrong = (value < 0) | (value >= limit)
+    if is_wrong.any():
+        place = tuple(int(k) for k in np.argwhere(is_wrong)[0])
+        bound = limits[place[-1]] if len(limits) > 1 else limits[0]
+        fail(
+            InvalidArgumentError,
+            f"{op}: index {value[place]} is out of range for the size {bound} of {x.type}",
+            source=here(),
+            operands=[operand_text(x), operand_text(at)],
+            fix=f"use indices from 0 to {bound - 1}",
+        )
+
+
+def _known_indices(at: Tensor) -> np.ndarray | None:
+    """The value of a few indices if it is at hand; nothing is evaluated for it."""
+    if not at.type.is_static or element_count(at.type.shape) > LARGEST_CONSTANT:
+        return None
+    if not at.is_made and current().is_top_level:
+        return None
+    return static_value(at)
+
+
+# Writing at indices.
+
+
+def tensor_scatter_nd_update(
+    tensor: Any, indices: Any, updates: Any, name: str | None = None
+) -> Tensor:
+    """`tensor` with `updates` in place of what stands at the index vectors `indices`.
+
+    The index vectors lie along the last axis of `indices`; of several updates for one place any
+    one stays.
+
+    >>> tg.tensor_scatter_nd_update([1, 2, 3], [[1]], [9]).numpy()
+    array([1, 9, 3], dtype=int32)
+    """
+    return _scattered(ScatterUpdate, "tensor_scatter_nd_update", tensor, indices, updates)
+
+
+def tensor_scatter_nd_add(
+    tensor: Any, indices: Any, updates: Any, name: str | None = None
+) -> Tensor:
+    """`tensor` with `updates` added at the index vectors; those for one place add up.
+
+    >>> tg.tensor_scatter_nd_add([1, 2, 3], [[1], [1]], [10, 20]).numpy()
+    array([ 1, 32,  3], dtype=int32)
+    """
+    return _scattered(ScatterAdd, "tensor_scatter_nd_add", tensor, indices, updates)
+
+
+def tensor_scatter_nd_sub(
+    tensor: Any, indices: Any, updates: Any, name: str | None = None
+) -> Tensor:
+    """`tensor` with `updates` subtracted at the index vectors.
+
+    >>> tg.tensor_scatter_nd_sub([1, 2, 3], [[1]], [10]).numpy()
+    array([ 1, -8,  3], dtype=int32)
+    """
+    x, updates = together("tensor_scatter_nd_sub", [as_tensor(tensor), updates])
+    return _scattered(ScatterAdd, "tensor_scatter_nd_sub", x, indices, NEG(updates))
+
+
+def tensor_scatter_nd_max(
+    tensor: Any, indices: Any, updates: Any, name: str | None = None
+) -> Tensor:
+    """`tensor` with the maximum of what stands at the index vectors and the updates.
+
+    >>> tg.tensor_scatter_nd_max([1, 2, 3], [[1]], [9]).numpy()
+    array([1, 9, 3], dtype=int32)
+    """
+    return _scattered(ScatterMax, "tensor_scatter_nd_max", tensor, indices, updates)
+
+
+def tensor_scatter_nd_min(
+    tensor: Any, indices: Any, updates: Any, name: str | None = None
+) -> Tensor:
+    """`tensor` with the minimum of what stands at the index vectors and the updates.
+
+    >>> tg.tensor_scatter_nd_min([1, 2, 3], [[1]], [0]).numpy()
+    array([1, 0, 3], dtype=int32)
+    """
+    return _scattered(ScatterMin, "tensor_scatter_nd_min", tensor, indices, updates)
+
+
+def scatter_nd(indices: Any, updates: Any, shape: Any, name: str | None = None) -> Tensor:
+    """Zeros of `shape` with `updates` added at the index vectors.
+
+    >>> tg.scatter_nd([[1], [3]], [9, 8], [4]).numpy()
+    array([0, 9, 0, 8], dtype=int32)
+    """
+    updates = as_tensor(updates)
+    zeros = full(0, TensorType(updates.dtype, as_shape("scatter_nd", shape)))
+    return _scattered(ScatterAdd, "scatter_nd", zeros, indices, updates)
+
+
+def _scattered(op: Any, name: str, tensor: Any, indices: Any, updates: Any) -> Tensor:
+    x, at = as_tensor(tensor), _indices(name, indices)
+    updates = as_tensor(updates, None if isinstance(updates, Tensor) else x.dtype)
+    sizes, depth = sizes_of(name, x), _depth(name, at)
+    if depth > len(sizes):
+        refuse(name, f"indices of {depth} numbers into {x.type}", x, at, fix="use fewer")
+    _check_range(name, x, at, sizes[:depth])
+    shape = (*at.type.shape[:-1], *sizes[depth:])
+    if rank_of(name, updates) < len(shape):
+        updates = broadcast(updates, shape)
+    return op(0, 0)(x, at, updates)
+
+
+__all__ = [
+    *("boolean_mask", "gather", "gather_nd", "scatter_nd", "tensor_scatter_nd_add"),
+    *("tensor_scatter_nd_max", "tensor_scatter_nd_min", "tensor_scatter_nd_sub"),
+    *("tensor_scatter_nd_update", "where"),
+]

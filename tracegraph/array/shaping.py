@@ -1,0 +1,337 @@
+"""Tensors under another shape: reshape, transpose, new axes, broadcasting, padding, reversing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tracegraph.array.arguments import (
+    as_axes,
+    as_axis,
+    as_shape,
+    known_int,
+    rank_of,
+    refuse,
+    refuse_mismatch,
+    sizes_of,
+)
+from tracegraph.errors import Mismatch
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.broadcast import BroadcastTo
+from tracegraph.ops.elementwise import CONJ
+from tracegraph.ops.shape import Concatenate, Pad, Reshape, Reverse, Slice, Transpose
+from tracegraph.runtime.convert import as_tensor, broadcast, static_ints
+from tracegraph.shapes import Size, checked_shape, element_count, floor_divide, same_size
+
+
+def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
+    """The same elements, in row-major order, under another shape.
+
+    One size may be -1, which stands for what is left.
+    Raises ShapeError if the numbers of elements differ.
+
+    >>> tg.reshape([1, 2, 3, 4], [2, -1]).numpy()
+    array([[1, 2],
+           [3, 4]], dtype=int32)
+    """
+    x = as_tensor(tensor)
+    sizes = static_ints(shape, "reshape: a shape")
+    if any(size == -1 for size in sizes if known_int(size)):
+        sizes = _completed(x, sizes)
+    else:
+        sizes = as_shape("reshape", sizes)
+    return x if sizes == x.type.shape else Reshape(sizes)(x)
+
+
+def _completed(x: Tensor, sizes: tuple[Any, ...]) -> Any:
+    """The sizes with the one that is -1 worked out."""
+    free = [k for k, size in enumerate(sizes) if known_int(size) and size == -1]
+    if len(free) > 1:
+        refuse("reshape", f"{list(sizes)} has more than one -1", x, fix="give all sizes but one")
+    others = as_shape("reshape", [size for k, size in enumerate(sizes) if k != free[0]])
+    known = element_count(others)
+    total = element_count(sizes_of("reshape", x))
+    if known_int(known) and known_int(total):
+        if total % known if known else total:
+            refuse(
+                "reshape",
+                f"the {total} elements of {x.type} cannot fill the shape {list(sizes)}",
+                x,
+                fix="give sizes whose product divides the number of elements",
+            )
+        left = total // known if known else 0
+    else:
+        left = floor_divide(total, known)
+    return (*sizes[: free[0]], left, *sizes[free[0] + 1 :])
+
+
+def transpose(a: Any, perm: Any = None, conjugate: bool = False, name: str | None = None) -> Tensor:
+    """a with its axes in another order: axis k of the result is axis perm[k] of a.
+
+    Without `perm` the order is turned round. `conjugate` takes the complex conjugate too.
+
+    >>> tg.transpose([[1, 2], [3, 4]]).numpy()
+    array([[1, 3],
+           [2, 4]], dtype=int32)
+    """
+    x = as_tensor(a)
+    rank = rank_of("transpose", x)
+    if perm is None:
+        order = tuple(reversed(range(rank)))
+    else:
+        order = tuple(as_axis("transpose", k, rank, x) for k in static_ints(perm, "perm"))
+    if order != tuple(range(rank)):
+        x = Transpose(order)(x)
+    return CONJ(x) if conjugate and x.dtype.is_complex else x
+
+
+def expand_dims(input: Any, axis: Any, name: str | None = None) -> Tensor:
+    """`input` with a new axis of size 1, which stands at `axis` in the result.
+
+    >>> tg.expand_dims([1, 2], 0).shape, tg.expand_dims([1, 2], -1).shape
+    (TensorShape([1, 2]), TensorShape([2, 1]))
+    """
+    x = as_tensor(input)
+    sizes = sizes_of("expand_dims", x)
+    place = as_axis("expand_dims", axis, len(sizes) + 1, x)
+    return Reshape((*sizes[:place], 1, *sizes[place:]))(x)
+
+
+def squeeze(input: Any, axis: Any = None, name: str | None = None) -> Tensor:
+    """`input` without axes of size 1: those of `axis`, or all.
+
+    >>> tg.squeeze([[[1], [2]]]).shape
+    TensorShape([2])
+    """
+    x = as_tensor(input)
+    sizes = sizes_of("squeeze", x)
+    if axis is None or axis == []:
+        axes = tuple(k for k, size in enumerate(sizes) if known_int(size) and size == 1)
+    else:
+        axes = as_axes("squeeze", axis, len(sizes), x)
+    for k in axes:
+        if same_size(sizes[k], 1) is None:
+            refuse(
+                "squeeze",
+                f"axis {k} of {x.type} has size {sizes[k]}",
+                x,
+                fix="squeeze axes of size 1 only; use tg.reshape to join axes",
+            )
+    if not axes:
+        return x
+    return Reshape(tuple(size for k, size in enumerate(sizes) if k not in axes))(x)
+
+
+def broadcast_to(input: Any, shape: Any, name: str | None = None) -> Tensor:
+    """`input` repeated to `shape` by NumPy's rule: axes match from the last, size 1 is repeated.
+
+    >>> tg.broadcast_to([1, 2], [2, 2]).numpy()
+    array([[1, 2],
+           [1, 2]], dtype=int32)
+    """
+    x = as_tensor(input)
+    sizes = as_shape("broadcast_to", shape)
+    own = x.type.shape
+    if isinstance(sizes, tuple) and isinstance(own, tuple):
+        offset = len(sizes) - len(own)
+        pairs = zip(own, sizes[max(offset, 0) :])
+        if offset < 0 or any(a != 1 and same_size(a, b) is None for a, b in pairs):
+            refuse(
+                "broadcast_to",
+                f"{x.type} cannot be broadcast to {list(sizes)}",
+                x,
+                fix="only axes of size 1 are repeated, and new axes come first",
+            )
+    return broadcast(x, sizes)
+
+
+def tile(input: Any, multiples: Any, name: str | None = None) -> Tensor:
+    """`input` repeated whole, multiples[k] times along axis k.
+
+    >>> tg.tile([1, 2], [2]).numpy()
+    array([1, 2, 1, 2], dtype=int32)
+    """
+    x = as_tensor(input)
+    sizes = sizes_of("tile", x)
+    counts = as_shape("tile", multiples)
+    if len(counts) != len(sizes):
+        refuse(
+            "tile",
+            f"{len(counts)} multiples {list(counts)} were given for {x.type}",
+            x,
+            fix="give one multiple for each axis",
+        )
+    wide: list[Size] = []
+    own: list[int] = []
+    for size, count in zip(sizes, counts):
+        if not (known_int(count) and count == 1):
+            wide.append(count)
+        own.append(len(wide))
+        wide.append(size)
+    repeated = BroadcastTo(tuple(wide), tuple(own))(x)
+    return Reshape(tuple(size * count for size, count in zip(sizes, counts)))(repeated)
+
+
+def pad(
+    tensor: Any,
+    paddings: Any,
+    mode: str = "CONSTANT",
+    constant_values: Any = 0,
+    name: str | None = None,
+) -> Tensor:
+    """`tensor` with paddings[k] = [before, after] more elements along axis k.
+
+    - `mode` "CONSTANT": they are `constant_values`; "REFLECT": they mirror the tensor without
+      its edge; "SYMMETRIC": with its edge.
+
+    >>> tg.pad([1, 2, 3], [[2, 1]]).numpy()
+    array([0, 0, 1, 2, 3, 0], dtype=int32)
+    >>> tg.pad([1, 2, 3], [[2, 1]], "REFLECT").numpy()
+    array([3, 2, 1, 2, 3, 2], dtype=int32)
+    """
+    x = as_tensor(tensor)
+    widths = _widths(x, paddings)
+    kind = mode.upper()
+    if kind == "CONSTANT":
+        before, after = zip(*widths) if widths else ((), ())
+        value = as_tensor(constant_values, x.dtype)
+        return Pad(tuple(before), tuple(after), (0,) * len(widths))(x, value)
+    if kind not in ("REFLECT", "SYMMETRIC"):
+        refuse("pad", f"the mode is {mode!r}", x, fix="use CONSTANT, REFLECT or SYMMETRIC")
+    for axis, (before, after) in enumerate(widths):
+        x = _mirrored(x, axis, before, after, int(kind == "REFLECT"))
+    return x
+
+
+def _widths(x: Tensor, paddings: Any) -> list[tuple[Any, Any]]:
+    rank = rank_of("pad", x)
+    flat = static_ints(_flattened(paddings), "pad: paddings")
+    if len(flat) != 2 * rank:
+        refuse(
+            "pad", f"{len(flat) // 2} paddings for {x.type}", x, fix="give one pair for each axis"
+        )
+    try:
+        checked_shape(flat)
+    except Mismatch as mismatch:
+        refuse_mismatch("pad", mismatch, x)
+    return list(zip(flat[::2], flat[1::2]))
+
+
+def _flattened(paddings: Any) -> Any:
+    """Paddings as one list; arrays and tensors are flattened by `static_ints`."""
+    if isinstance(paddings, (list, tuple)):
+        return [one for pair in paddings for one in static_ints(pair, "pad: paddings")]
+    return paddings
+
+
+def _mirrored(x: Tensor, axis: int, before: int, after: int, edge: int) -> Tensor:
+    """x with mirror images at both ends of one axis; `edge` is 1 if the edge is not repeated."""
+    size = x.type.shape[axis]
+    if known_int(size) and max(before, after) > size - edge:
+        refuse(
+            "pad",
+            f"axis {axis} of {x.type} is too short to be mirrored by {max(before, after)}",
+            x,
+            fix="pad less, or use the mode CONSTANT",
+        )
+    parts = [x]
+    if before:
+        parts.insert(0, Reverse((axis,))(cut(x, axis, edge, edge + before)))
+    if after:
+        parts.append(Reverse((axis,))(cut(x, axis, size - edge - after, size - edge)))
+    return Concatenate(axis)(*parts) if len(parts) > 1 else x
+
+
+def reverse(tensor: Any, axis: Any, name: str | None = None) -> Tensor:
+    """`tensor` with the order of the elements along each of the axes turned round.
+
+    >>> tg.reverse([1, 2, 3], [0]).numpy()
+    array([3, 2, 1], dtype=int32)
+    """
+    x = as_tensor(tensor)
+    axes = as_axes("reverse", axis, rank_of("reverse", x), x)
+    return Reverse(axes)(x) if axes else x
+
+
+def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
+    """`input` moved by `shift` places along `axis`; what leaves at the end comes in at the front.
+
+    >>> tg.roll([1, 2, 3, 4], shift=1, axis=0).numpy()
+    array([4, 1, 2, 3], dtype=int32)
+    """
+    x = as_tensor(input)
+    rank = rank_of("roll", x)
+    shifts = static_ints(shift, "roll: a shift")
+    axes = [as_axis("roll", one, rank, x) for one in static_ints(axis, "roll: an axis")]
+    if len(shifts) == 1:
+        shifts = shifts * len(axes)
+    if len(shifts) != len(axes):
+        refuse(
+            "roll", f"{len(shifts)} shifts for {len(axes)} axes", x, fix="give one for each axis"
+        )
+    for places, one in zip(shifts, axes):
+        x = _rolled(x, places, one)
+    return x
+
+
+def _rolled(x: Tensor, places: Any, axis: int) -> Tensor:
+    size = x.type.shape[axis]
+    if known_int(size) and size == 0:
+        return x
+    first = places % size
+    if known_int(first) and first == 0:
+        return x
+    return Concatenate(axis)(cut(x, axis, size - first, size), cut(x, axis, 0, size - first))
+
+
+def meshgrid(*args: Any, indexing: str = "xy", name: str | None = None) -> list[Tensor]:
+    """The coordinates of a grid: one tensor of the grid's shape for each vector.
+
+    With `indexing` "xy" the first vector runs along axis 1 and the second along axis 0, with "ij"
+    each runs along its own axis.
+
+    >>> [x.numpy().tolist() for x in tg.meshgrid([1, 2], [3, 4])]
+    [[[1, 2], [1, 2]], [[3, 3], [4, 4]]]
+    """
+    if indexing not in ("xy", "ij"):
+        refuse("meshgrid", f"indexing is {indexing!r}", fix='use "xy" or "ij"')
+    vectors = [reshape(x, [-1]) for x in args]
+    places = list(range(len(vectors)))
+    if indexing == "xy" and len(vectors) > 1:
+        places[:2] = 1, 0
+    sizes: list[Any] = [None] * len(vectors)
+    for x, place in zip(vectors, places):
+        sizes[place] = x.type.shape[0]
+    return [BroadcastTo(tuple(sizes), (place,))(x) for x, place in zip(vectors, places)]
+
+
+def cut(x: Tensor, axis: int, start: Any, stop: Any, stride: int = 1) -> Tensor:
+    """x[start:stop:stride] along one axis; x itself if that is all of it."""
+    shape = x.type.shape
+    if known_int(start) and start == 0 and stride == 1 and stop == shape[axis]:
+        return x
+    starts, stops, strides = [0] * len(shape), list(shape), [1] * len(shape)
+    starts[axis], stops[axis], strides[axis] = start, stop, stride
+    return Slice(tuple(starts), tuple(stops), tuple(strides))(x)
+
+
+def moved_axes(x: Tensor, first: tuple[int, ...]) -> Tensor:
+    """x with the axes `first` in front, in that order, and the others after them in theirs."""
+    order = (*first, *(axis for axis in range(x.ndim) if axis not in first))
+    return x if order == tuple(range(x.ndim)) else Transpose(order)(x)
+
+
+def flattened(x: Tensor, counts: tuple[int, ...]) -> Tensor:
+    """x with its axes joined in groups of `counts`."""
+    sizes, groups = x.type.shape, []
+    start = 0
+    for count in counts:
+        groups.append(math.prod(sizes[start : start + count]))
+        start += count
+    return x if tuple(groups) == sizes else Reshape(tuple(groups))(x)
+
+
+__all__ = [
+    *("broadcast_to", "expand_dims", "meshgrid", "pad", "reshape", "reverse", "roll"),
+    *("squeeze", "tile", "transpose"),
+]

@@ -1,0 +1,290 @@
+"""Call: a graph applied as one node. Functions stay functions, and are differentiated once.
+
+A body that is to be differentiated is called in its *forward* form, whose extra outputs are the
+residuals: the primal values that the rules of its nodes read. The backward graph takes residuals
+and cotangents and computes no primal value anew. Rules read primal values only, so the forward
+form is its own forward form, and any order needs no more residuals.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from tracegraph.errors import Mismatch
+from tracegraph.ir.builder import Builder, copy_inputs, current, replay
+from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.broadcast import zeros_of
+from tracegraph.ops.constant import Constant
+from tracegraph.passes.forward import jvp
+from tracegraph.passes.gradient import gradient
+from tracegraph.passes.simplify import dead_code, simplify
+from tracegraph.passes.sparsity import pattern
+from tracegraph.passes.specialise import bind_sizes
+from tracegraph.passes.vectorise import vectorise
+from tracegraph.shapes import substitute_shape
+
+
+class Call(Op):
+    """The outputs of the graph `body` applied to the inputs."""
+
+    body: Graph
+
+    takes_zero_cotangents = True
+    can_prune = True
+
+    def infer(self, *types):
+        formal = self.body.input_types
+        if len(formal) != len(types):
+            raise Mismatch(f"@{self.body.name} takes {len(formal)} inputs, not {len(types)}")
+        if formal == types:
+            return self.body.output_types
+        sizes = bind_sizes(formal, types)
+        return tuple(
+            t if t.is_static else t.with_shape(substitute_shape(t.shape, sizes))
+            for t in self.body.output_types
+        )
+
+    def vjp(self, *values):
+        count = len(self.body.outputs)
+        gs, ys, xs = values[:count], values[count : 2 * count], values[2 * count :]
+        plan = residual_plan(self.body)
+        if plan.forward is not self.body:
+            # Recorded without a tape, so without residuals: compute them now.
+            ys = _as_tuple(Call(plan.forward)(*xs))
+            gs = (*gs, *(None,) * (len(ys) - count))
+            plan = residual_plan(plan.forward)
+        present = tuple(g is not None for g in gs)
+        if not any(present):
+            return (None,) * len(xs)
+        backward, places = backward_graph(plan.forward, present)
+        residuals = [ys[i] if kind == "output" else xs[i] for kind, i in plan.places]
+        found = call(backward, [*residuals, *(g for g in gs if g is not None)])
+        cotangents: list[Tensor | None] = [None] * len(xs)
+        for place, g in zip(places, found, strict=True):
+            cotangents[place] = g
+        return tuple(cotangents)
+
+    def jvp(self, tangents, *values):
+        inputs = values[len(self.body.outputs) :]
+        given = tuple(t is not None for t in tangents)
+        graph, places = _tangent_graph(self.body, given)
+        found = call(graph, [*inputs, *(t for t in tangents if t is not None)])
+        results: list[Tensor | None] = [None] * len(self.body.outputs)
+        for place, t in zip(places, found, strict=True):
+            results[place] = t
+        return tuple(results)
+
+    def batch(self, n, batched, *xs):
+        key = ("vectorise", batched, n)
+        found = self.body.derived.get(key)
+        if found is None:
+            found = self.body.derived[key] = vectorise(self.body, batched, n)
+        graph, flags = found
+        return tuple(call(graph, xs)), flags
+
+    def depends(self, *patterns):
+        total = patterns[0].shape[-1]
+        flat = [p.reshape(-1, total) for p in patterns]
+        inputs = [
+            p for p, x in zip(flat, self.body.inputs, strict=True) if x.dtype.is_differentiable
+        ]
+        found = []
+        for inner, y in zip(pattern(self.body), self.body.outputs, strict=True):
+            start, result = 0, 0
+            for p in inputs:
+                part = inner[:, start : start + len(p)]
+                result = result | (part.astype(int) @ p.astype(int) > 0)
+                start += len(p)
+            found.append(result.reshape(*y.type.shape, total))
+        return tuple(found)
+
+    def pruned(self, used):
+        key = ("pruned", used)
+        found = self.body.derived.get(key)
+        if found is None:
+            found = self.body.derived[key] = _pruned_body(self.body, used)
+        body, keep = found
+        return Call(body), keep
+
+
+def call(body: Graph, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Appends a call of `body`; in its forward form if an open tape watches one of the inputs."""
+    inputs = tuple(inputs)
+    recorders = current().recorders
+    count = len(body.outputs)
+    if any(recorder.depends_on(inputs) for recorder in recorders):
+        body = residual_plan(body).forward
+    return _as_tuple(Call(body)(*inputs))[:count]
+
+
+def _as_tuple(outputs: Any) -> tuple[Tensor, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+@dataclasses.dataclass(frozen=True)
+class ResidualPlan:
+    """The forward form of a body, and where its backward graph finds its residuals."""
+
+    forward: Graph
+    #: ("input" or "output", position) in the forward form, one per residual.
+    places: tuple[tuple[str, int], ...]
+    #: The tensors of the forward form that are residuals, in that order.
+    residuals: tuple[Tensor, ...]
+
+
+def residual_plan(body: Graph) -> ResidualPlan:
+    """The plan of `body`, made once and kept on it."""
+    plan = body.derived.get("residuals")
+    if plan is None:
+        plan = body.derived["residuals"] = _planned(body)
+    return plan
+
+
+def _planned(body: Graph) -> ResidualPlan:
+    prepared = _with_forward_calls(body)
+    residuals = _residuals(prepared)
+    inputs = {x: ("input", i) for i, x in enumerate(prepared.inputs)}
+    outputs = {y: ("output", i) for i, y in reversed(list(enumerate(prepared.outputs)))}
+    extra: list[Tensor] = []
+    places = []
+    for x in residuals:
+        place = inputs.get(x) or outputs.get(x)
+        if place is None:
+            place = ("output", len(prepared.outputs) + len(extra))
+            extra.append(x)
+        places.append(place)
+    if prepared is body and not extra:
+        forward = body
+    else:
+        name = body.name if body.name.endswith("_forward") else f"{body.name}_forward"
+        forward = Graph(name, prepared.inputs, prepared.nodes, (*prepared.outputs, *extra))
+    plan = ResidualPlan(forward, tuple(places), tuple(residuals))
+    forward.derived["residuals"] = plan
+    return plan
+
+
+def _with_forward_calls(body: Graph) -> Graph:
+    """`body` with every call that has cotangents in its forward form."""
+    if not any(_needs_forward(node) for node in body.nodes):
+        return body
+    with Builder(body.name) as builder:
+        env = copy_inputs(body, builder)
+        for node in body.nodes:
+            op = node.op
+            if _needs_forward(node):
+                op = Call(residual_plan(op.body).forward)
+            made = builder.add(op, tuple(env[x] for x in node.inputs), node.source)
+            env.update(zip(node.outputs, made, strict=False))
+        return builder.finish([env[y] for y in body.outputs])
+
+
+def _needs_forward(node: Node) -> bool:
+    return isinstance(node.op, Call) and residual_plan(node.op.body).forward is not node.op.body
+
+
+class _BackwardBuilder(Builder):
+    """Builds a backward graph: whatever primal value a rule reads becomes an input."""
+
+    def __init__(self, name: str, body: Graph) -> None:
+        super().__init__(name)
+        self.residuals: dict[Tensor, Tensor] = {}
+        self._body = body
+
+    def admit(self, tensor: Tensor) -> Tensor:
+        found = self.residuals.get(tensor)
+        if found is not None:
+            return found
+        node = tensor.node
+        if node is not None and isinstance(node.op, Constant):
+            found = node.op()
+        else:
+            found = self.input(tensor.type, tensor.name)
+        self.residuals[tensor] = found
+        return found
+
+
+def _residuals(body: Graph) -> list[Tensor]:
+    """The primal tensors that the rules of `body` read, all cotangents being present."""
+    present = tuple(y.type.dtype.is_differentiable for y in body.outputs)
+    builder, _, _ = _pulled_back(body, present)
+    return [x for x, given in builder.residuals.items() if given in set(builder.inputs)]
+
+
+def _pulled_back(
+    body: Graph, present: tuple[bool, ...]
+) -> tuple[_BackwardBuilder, list[Tensor], list[tuple[int, Tensor]]]:
+    """A builder holding the backward nodes, the cotangent inputs, and the results by place."""
+    with _BackwardBuilder(f"{body.name.removesuffix('_forward')}_vjp", body) as builder:
+        outputs = [y for y, is_given in zip(body.outputs, present, strict=True) if is_given]
+        gs = [builder.input(y.type, f"g{i}") for i, y in enumerate(outputs)]
+        places = [i for i, x in enumerate(body.inputs) if x.type.dtype.is_differentiable]
+        found = gradient(body.nodes, outputs, [body.inputs[i] for i in places], gs)
+        kept = [(i, g) for i, g in zip(places, found, strict=True) if g is not None]
+        results = [(i, builder.admit_all((g,))[0]) for i, g in kept]
+    return builder, gs, results
+
+
+def backward_graph(
+    forward: Graph, present: tuple[bool, ...]
+) -> tuple[Graph, tuple[int, ...]]:
+    """`(*residuals, *cotangents) -> cotangents of the inputs at the places returned`.
+
+    `present` says which outputs have cotangents. Kept on the forward form.
+    """
+    key = ("backward", present)
+    found = forward.derived.get(key)
+    if found is None:
+        found = forward.derived[key] = _backward_graph(forward, present)
+    return found
+
+
+def _backward_graph(
+    forward: Graph, present: tuple[bool, ...]
+) -> tuple[Graph, tuple[int, ...]]:
+    plan = residual_plan(forward)
+    builder, gs, results = _pulled_back(forward, present)
+    with builder:
+        residuals = [builder.admit(x) for x in plan.residuals]
+    known = {id(x) for x in (*residuals, *gs)}
+    unknown = [x for x in builder.inputs if id(x) not in known]
+    assert not unknown, f"@{forward.name}: residuals are missing: {unknown}"
+    outputs = tuple(g for _, g in results)
+    graph = Graph(builder.name, (*residuals, *gs), tuple(builder.nodes), outputs)
+    return simplify(graph), tuple(i for i, _ in results)
+
+
+def _tangent_graph(body: Graph, given: tuple[bool, ...]) -> tuple[Graph, tuple[int, ...]]:
+    key = ("tangents", given)
+    found = body.derived.get(key)
+    if found is None:
+        found = body.derived[key] = _make_tangent_graph(body, given)
+    return found
+
+
+def _make_tangent_graph(body: Graph, given: tuple[bool, ...]) -> tuple[Graph, tuple[int, ...]]:
+    with Builder(f"{body.name}_jvp") as builder:
+        env = copy_inputs(body, builder)
+        xs = [env[x] for x, is_given in zip(body.inputs, given, strict=True) if is_given]
+        ts = [builder.input(x.type, f"t{i}") for i, x in enumerate(xs)]
+        replay(body.nodes, env)
+        found = jvp(builder.nodes, [env[y] for y in body.outputs], xs, ts)
+        kept = [(i, t) for i, t in enumerate(found) if t is not None]
+        graph = dead_code(builder.finish([t for _, t in kept]))
+        return graph, tuple(i for i, _ in kept)
+
+
+def _pruned_body(body: Graph, used: tuple[bool, ...]) -> tuple[Graph, tuple[bool, ...]]:
+    outputs = tuple(y for y, is_used in zip(body.outputs, used, strict=True) if is_used)
+    small = dead_code(body.with_outputs(outputs))
+    read = {x for node in small.nodes for x in node.inputs}.union(outputs)
+    keep = tuple(x in read for x in small.inputs)
+    inputs = tuple(x for x, is_kept in zip(small.inputs, keep, strict=True) if is_kept)
+    if len(inputs) == len(body.inputs) and len(outputs) == len(body.outputs) and small is body:
+        return body, keep
+    return Graph(small.name, inputs, small.nodes, small.outputs), keep
+
+
+__all__ = ["Call", "ResidualPlan", "backward_graph", "call", "residual_plan", "zeros_of"]

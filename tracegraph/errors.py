@@ -1,0 +1,100 @@
+"""The error classes and their one formatter.
+
+Six classes, each also an instance of the class that users of TensorFlow catch. Rules raise
+`Mismatch`, which knows only the fact and the repair; the builder adds place and operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+
+class ShapeError(ValueError):
+    """Shapes or sizes do not fit."""
+
+
+class DTypeError(TypeError):
+    """Data types do not fit."""
+
+
+class TraceError(TypeError):
+    """A Python value was needed from a tensor that has none while tracing, or a signature is wrong."""
+
+
+class GradientError(ValueError):
+    """A derivative was asked for that does not exist, or a tape was misused."""
+
+
+class LoweringError(RuntimeError):
+    """A graph could not be compiled, or failed while it ran."""
+
+
+class LoadError(ValueError):
+    """Text or files that should hold a graph do not."""
+
+
+class SignatureError(TraceError, ValueError):
+    """A TraceError where TensorFlow raises ValueError: what a trace assumed no longer holds."""
+
+
+class TapeError(GradientError, RuntimeError):
+    """A GradientError about the life of a tape: used twice, or never entered."""
+
+
+class MissingRuleError(GradientError, LookupError):
+    """A GradientError about an op that has no derivative."""
+
+
+class InvalidArgumentError(LoweringError, ValueError, AssertionError):
+    """A check of values failed: `tg.debugging.assert_*`, or an index out of range."""
+
+
+class VariableError(SignatureError, RuntimeError):
+    """A misuse of a Variable that TensorFlow answers with RuntimeError."""
+
+
+class Mismatch(Exception):
+    """What a rule finds wrong: the fact with both values, and the repair."""
+
+    kind: type[Exception] = ShapeError
+
+    def __init__(self, fact: str, fix: str = "") -> None:
+        super().__init__(fact)
+        self.fact = fact
+        self.fix = fix
+
+
+class DTypeMismatch(Mismatch):
+    """A Mismatch about data types."""
+
+    kind = DTypeError
+
+
+class UnknownRank(Mismatch):
+    """A Mismatch because the rank is unknown: a live function traces again with the rank."""
+
+
+def message(fact: str, *, source: Any = None, operands: Iterable[str] = (), fix: str = "") -> str:
+    """The one form of every message: the fact, the user's line, the operands, the repair."""
+    lines = [fact]
+    if source is not None and source.line:
+        text = source.text
+        lines.append(f"  at {source.file}:{source.line}:" + (f"  {text}" if text else ""))
+    lines += [f"  operand {i}: {operand}" for i, operand in enumerate(operands)]
+    if fix:
+        lines.append(f"  fix: {fix}")
+    return "\n".join(lines)
+
+
+def fail(
+    kind: type[Exception],
+    fact: str,
+    *,
+    source: Any = None,
+    operands: Iterable[str] = (),
+    fix: str = "",
+    cause: BaseException | None = None,
+) -> NoReturn:
+    """Raises `kind` with the message built from its parts."""
+    raise kind(message(fact, source=source, operands=operands, fix=fix)) from cause

@@ -1,0 +1,230 @@
+"""Builders append nodes. One is current on each thread: a trace, or the pending list.
+
+Everything that computes goes through `current().add(op, inputs)`; there is no other way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tracegraph.errors import DTypeMismatch, Mismatch, TraceError, fail, message
+from tracegraph.ir.tensor import Graph, Node, Tensor, pending_tensor
+from tracegraph.shapes import Dim, ShapeVariable, substitute_shape, substitute_size
+from tracegraph.source import Source, here
+from tracegraph.types import TensorType
+
+if TYPE_CHECKING:
+    from tracegraph.ir.op import Op
+
+
+class Builder:
+    """A list of nodes that grows. `recorders` (open tapes) see every node that is added."""
+
+    #: Whether values exist as soon as somebody asks, as they do at top level.
+    is_top_level = False
+    #: Finds nodes that need not be made, while a pass runs: a `passes.share.Sharing`.
+    reuse: Any = None
+
+    def __init__(self, name: str = "graph") -> None:
+        self.name = name
+        self.nodes: list[Node] = []
+        self.inputs: list[Tensor] = []
+        self.recorders: list[Any] = []
+        self._outers: list[Builder] = []
+
+    def add(
+        self, op: Op, inputs: tuple[Tensor, ...], source: Source | None = None
+    ) -> tuple[Tensor, ...]:
+        """Appends `op(*inputs)` and returns its outputs. Raises the op's error with its place."""
+        for x in inputs:
+            node = x.node
+            if node is None or node.builder is not self:
+                inputs = self.admit_all(inputs)
+                break
+        if self.reuse is not None:
+            found = self.reuse.find(op, inputs)
+            if found is not None:
+                return found
+        try:
+            types = op.output_types(inputs)
+        except Mismatch as mismatch:
+            raise_mismatch(op, inputs, mismatch, source or here())
+        node = Node(op, inputs, source or here(), self)
+        outputs = node.outputs = tuple([pending_tensor(type, node) for type in types])
+        self.nodes.append(node)
+        if self.reuse is not None:
+            self.reuse.enter(node)
+        elif self.recorders:
+            for recorder in self.recorders:
+                recorder.record(node)
+        return outputs
+
+    def admit_all(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The inputs as tensors of this builder."""
+        return tuple(
+            [
+                x if x.node is not None and x.node.builder is self else self.admit(x)
+                for x in inputs
+            ]
+        )
+
+    def admit(self, tensor: Tensor) -> Tensor:
+        """A tensor from elsewhere as one of this builder. Here there is no elsewhere."""
+        fail(
+            TraceError,
+            f"a tensor {tensor.type} of another graph was used in the graph {self.name!r}",
+            source=here(),
+            operands=[operand_text(tensor)],
+            fix="return it from the function that made it, or pass it as an argument",
+        )
+
+    def input(self, type: TensorType, name: str | None = None) -> Tensor:
+        """A new input of the graph."""
+        tensor = pending_tensor(type, INPUT_NODES(self))
+        assert tensor.node is not None
+        tensor.node.outputs = (tensor,)
+        tensor.name = name
+        self.inputs.append(tensor)
+        return tensor
+
+    def finish(self, outputs: Sequence[Tensor]) -> Graph:
+        """The finished graph. The builder must not be used afterwards."""
+        return Graph(self.name, tuple(self.inputs), tuple(self.nodes), tuple(outputs))
+
+    def __enter__(self) -> Any:
+        self._outers.append(_context.builder)
+        _context.builder = self
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _context.builder = self._outers.pop()
+
+
+class _InputOp:
+    """Stands in a graph's inputs for the op that a node has."""
+
+    name = "input"
+
+    def graphs(self) -> tuple[()]:
+        return ()
+
+
+INPUT = _InputOp()
+
+
+def INPUT_NODES(builder: Builder) -> Node:
+    return Node(INPUT, (), here(), builder)  # type: ignore[arg-type]
+
+
+class Hooks:
+    """What floors above set at import: how a thread's pending list is made."""
+
+    top_level: Callable[[], Builder]
+
+
+class _Context(threading.local):
+    def __init__(self) -> None:
+        self.builder = Hooks.top_level()
+        self.top_level = self.builder
+
+
+_context: Any = None
+
+
+def set_top_level(make: Callable[[], Builder]) -> None:
+    """Called once by the runtime: `make` gives each thread its pending list."""
+    global _context
+    Hooks.top_level = staticmethod(make)  # type: ignore[assignment]
+    _context = _Context()
+
+
+def current() -> Builder:
+    """The builder that nodes are added to on this thread."""
+    return _context.builder
+
+
+def top_level() -> Builder:
+    """The pending list of this thread."""
+    return _context.top_level
+
+
+class at_top_level:
+    """A context in which this thread computes at top level, whatever is being traced."""
+
+    def __enter__(self) -> None:
+        _context.top_level.__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        _context.top_level.__exit__(*exception)
+
+
+def replay(
+    nodes: Sequence[Node],
+    env: dict[Tensor, Tensor],
+    change: Callable[[Op], Op] | None = None,
+) -> None:
+    """Appends copies of `nodes` to the current builder; `env` maps old tensors to new ones."""
+    add = current().add
+    for node in nodes:
+        op = node.op if change is None else change(node.op)
+        outputs = add(op, tuple([env[x] for x in node.inputs]), node.source)
+        env.update(zip(node.outputs, outputs, strict=True))
+
+
+def inline(graph: Graph, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Appends the nodes of `graph`, applied to `inputs`, to the current builder."""
+    env = dict(zip(graph.inputs, inputs, strict=True))
+    replay(graph.nodes, env)
+    return tuple([env[y] for y in graph.outputs])
+
+
+def copy_inputs(graph: Graph, builder: Builder) -> dict[Tensor, Tensor]:
+    """Inputs like those of `graph` in `builder`, as the beginning of an environment."""
+    return {x: builder.input(x.type, x.name) for x in graph.inputs}
+
+
+def substituted(value: Any, sizes: Mapping[str, Any]) -> Any:
+    """An attribute value with named sizes replaced; the same object if nothing changes."""
+    if isinstance(value, Dim):
+        new = substitute_size(value, sizes)
+        return value if new == value and type(new) is type(value) else new
+    if isinstance(value, ShapeVariable):
+        return substitute_shape(value, sizes)
+    if isinstance(value, tuple):
+        new_items = tuple([substituted(item, sizes) for item in value])
+        changed = any(a is not b for a, b in zip(value, new_items, strict=True))
+        return new_items if changed else value
+    if isinstance(value, TensorType) and not value.is_static:
+        return value.with_shape(substitute_shape(value.shape, sizes))
+    return value
+
+
+def operand_text(tensor: Tensor) -> str:
+    """An operand as errors show it: its type and where it came from."""
+    if tensor.node is not None and tensor.node.op is INPUT and tensor.name:
+        return f"{tensor.type}  (argument %{tensor.name})"
+    source = tensor.source
+    return f"{tensor.type}  from {source.file}:{source.line}" if source.line else str(tensor.type)
+
+
+def raise_mismatch(op: Op, inputs: tuple[Tensor, ...], mismatch: Mismatch, source: Source) -> None:
+    """Raises the error that users see for a rule's `Mismatch`."""
+    error = mismatch.kind(
+        message(
+            f"{op.name}: {mismatch.fact}",
+            source=source,
+            operands=map(operand_text, inputs),
+            fix=mismatch.fix,
+        )
+    )
+    error.mismatch = mismatch  # type: ignore[attr-defined]
+    raise error from None
+
+
+def dtype_mismatch(op: str, x: TensorType, y: TensorType) -> DTypeMismatch:
+    return DTypeMismatch(
+        f"the operands have different data types: {x} and {y}",
+        fix=f"convert one of them: tg.cast(x, tg.{x.dtype.name})",
+    )

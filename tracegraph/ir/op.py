@@ -1,0 +1,197 @@
+"""Op: what a node does. One class states the type rule and every derivative rule of an op."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import struct
+import threading
+import types
+import weakref
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tracegraph.errors import Mismatch, MissingRuleError, fail
+from tracegraph.ir import builder as building
+from tracegraph.ir.tensor import Graph, Tensor, get_type
+from tracegraph.types import DType, TensorType
+
+#: Every op class by name; subclassing `Op` enters it here.
+OPS: dict[str, type[Op]] = {}
+
+_interned: weakref.WeakValueDictionary[tuple, Op] = weakref.WeakValueDictionary()
+_interning = threading.Lock()
+#: A memo of inferred types is emptied when it grows beyond this many signatures.
+_MEMO_LIMIT = 4096
+
+
+def attribute_key(value: Any) -> Any:
+    """A key that is equal for attribute values of the same type and bits only.
+
+    So 0.0 and -0.0 differ, 1 and True differ, and nan equals itself.
+    """
+    if isinstance(value, tuple):
+        return (tuple, *map(attribute_key, value))
+    if isinstance(value, float):
+        return (float, struct.pack("<d", value))
+    if isinstance(value, (int, str, bytes, types.NoneType)):
+        return (type(value), value)
+    if isinstance(value, np.ndarray):
+        return (np.ndarray, value.dtype.str, value.dtype.name, value.shape, value.tobytes())
+    return value
+
+
+class _Interning(type):
+    """Ops of equal class and attributes are one object: comparing and hashing them is free."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        new = super().__call__(*args, **kwargs)
+        key = (cls, *(attribute_key(getattr(new, name)) for name in new.field_names))
+        found = _interned.get(key)
+        if found is not None:
+            return found
+        with _interning:
+            return _interned.setdefault(key, new)
+
+
+class Op(metaclass=_Interning):
+    """What a node does; its attributes are the fields of the dataclass, its rules are methods.
+
+    Subclassing registers the op under `name`, made of the class name. Printing, parsing, saving
+    and sharing follow from the fields. Rules may return one value in place of a tuple of one.
+    """
+
+    name: ClassVar[str]
+    field_names: ClassVar[tuple[str, ...]] = ()
+    #: Whether the outputs depend linearly on all inputs taken together.
+    is_linear: ClassVar[bool] = False
+    #: Whether the vjp takes None for the cotangent of an output that has none.
+    takes_zero_cotangents: ClassVar[bool] = False
+    #: Whether the op can be narrowed to some of its outputs, by `pruned`.
+    can_prune: ClassVar[bool] = False
+
+    def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # init=True gives the constructor; identity serves as equality, since ops are interned.
+        dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+        cls.field_names = tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
+        if abstract:
+            return
+        if "name" not in cls.__dict__:
+            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+        assert cls.name not in OPS, f"two ops are called {cls.name}"
+        OPS[cls.name] = cls
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_inferred", {})
+
+    # What the builder calls.
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        """Appends a node of this op; returns its output, or the tuple of several."""
+        outputs = building.current().add(self, inputs)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def output_types(self, inputs: tuple[Tensor, ...]) -> tuple[TensorType, ...]:
+        """The inferred types, remembered per signature. Raises the `Mismatch` of `infer`."""
+        key = tuple(map(get_type, inputs))
+        memo: dict[Any, tuple[TensorType, ...]] = self._inferred  # type: ignore[attr-defined]
+        found = memo.get(key)
+        if found is None:
+            found = self.infer(*key)
+            if isinstance(found, TensorType):
+                found = (found,)
+            if len(memo) >= _MEMO_LIMIT:
+                memo.clear()
+            memo[key] = found
+        return found
+
+    def graphs(self) -> Iterator[Graph]:
+        """The graphs among the attributes."""
+        for name in self.field_names:
+            value = getattr(self, name)
+            if isinstance(value, Graph):
+                yield value
+
+    # The rules.
+
+    def infer(self, *types: TensorType) -> TensorType | tuple[TensorType, ...]:
+        """The types of the outputs. Raises `Mismatch(fact, fix)` for types that do not fit."""
+        raise NotImplementedError
+
+    def vjp(self, *values: Any) -> Any:
+        """Cotangents of the inputs, from `(*cotangents, *outputs, *inputs)`; None for zero."""
+        raise MissingRule(self)
+
+    def jvp(self, tangents: tuple[Any, ...], *values: Tensor) -> Any:
+        """Tangents of the outputs, from those of the inputs (None for zero) and
+        `(*outputs, *inputs)`. NotImplemented asks the forward pass to transpose the vjp."""
+        return NotImplemented
+
+    def batch(self, n: Any, batched: tuple[bool, ...], *inputs: Tensor) -> Any:
+        """`(outputs, batched)` with a leading loop axis of `n` on the inputs that are batched."""
+        raise MissingRule(self, "vectorisation")
+
+    def depends(self, *patterns: np.ndarray) -> Any:
+        """Which elements of each output depend on which sources: boolean arrays of the shapes
+        of the inputs with one more axis, the sources, at the end."""
+        raise MissingRule(self, "sparsity")
+
+    def numpy(self, *values: np.ndarray) -> Any:
+        """The value by NumPy, for folding and as the oracle of tests; NotImplemented if none."""
+        return NotImplemented
+
+    def pruned(self, used: tuple[bool, ...]) -> tuple[Op, tuple[bool, ...]]:
+        """The op narrowed to the outputs that are `used`, and which inputs it still takes."""
+        raise NotImplementedError
+
+    def substitute(self, sizes: Any) -> Op:
+        """The op with the named sizes in its attributes replaced."""
+        changed = {}
+        for name in self.field_names:
+            old = getattr(self, name)
+            new = building.substituted(old, sizes)
+            if new is not old:
+                changed[name] = new
+        return dataclasses.replace(self, **changed) if changed else self  # type: ignore[type-var]
+
+    def __repr__(self) -> str:
+        attributes = ", ".join(f"{n}={getattr(self, n)}" for n in self.field_names)
+        return f"{self.name}<{attributes}>" if attributes else self.name
+
+    def __reduce__(self) -> Any:
+        return type(self), tuple(getattr(self, name) for name in self.field_names)
+
+
+class MissingRule(Exception):
+    """A rule that an op does not have; passes turn it into an error with the user's line."""
+
+    def __init__(self, op: Op, rule: str = "gradient") -> None:
+        super().__init__(f"{op.name} has no {rule} rule")
+        self.op = op
+        self.rule = rule
+
+
+def missing_rule(error: MissingRule, source: Any) -> None:
+    """Raises the error that users see for a missing rule."""
+    fail(
+        MissingRuleError,
+        f"{error.op.name}: no {error.rule} rule is registered for this op",
+        source=source,
+        fix=f'register one with @tg.RegisterGradient("{error.op.name}"), '
+        "or write the computation with other ops",
+    )
+
+
+def check_same_dtype(op: str, *operands: TensorType) -> DType:
+    """The one data type of the operands. Raises a DTypeMismatch if they differ."""
+    first = operands[0].dtype
+    for other in operands[1:]:
+        if other.dtype is not first:
+            raise building.dtype_mismatch(op, operands[0], other)
+    return first
+
+
+__all__ = ["OPS", "Mismatch", "MissingRule", "Op", "attribute_key", "missing_rule"]

@@ -1,0 +1,177 @@
+"""Tensor, Node and Graph: the value, where it was made, and what is made of them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from tracegraph.source import UNKNOWN, Source
+from tracegraph.types import DType, TensorType
+
+if TYPE_CHECKING:
+    from tracegraph.ir.builder import Builder
+    from tracegraph.ir.op import Op
+
+
+class Tensor:
+    """A value: in a graph, pending at top level, or made.
+
+    One class serves all three, told apart by what is set:
+    - `node` is the node that makes it, in a graph or in the list of pending nodes; None once
+      the value exists;
+    - `buffer` is the value, a JAX or NumPy array; the slot is empty until it exists.
+
+    `==` is elementwise and `hash` is identity, as in TensorFlow. Operators and methods of the
+    public mathematics are installed by `tracegraph.math`.
+    """
+
+    __slots__ = ("__weakref__", "_name", "_source", "buffer", "node", "type")
+
+    #: NumPy hands binary operations with an ndarray on the left to us.
+    __array_priority__ = 100.0
+
+    type: TensorType
+    node: Node | None
+    buffer: Any
+
+    def __init__(self, type: TensorType, buffer: Any) -> None:
+        self.type = type
+        self.buffer = buffer
+        self.node = None
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.type.shape)
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the value exists already."""
+        return self.node is None
+
+    @property
+    def name(self) -> str | None:
+        """The name that the user gave, or the name of the argument; None for most."""
+        try:
+            return self._name
+        except AttributeError:
+            return None
+
+    @name.setter
+    def name(self, name: str | None) -> None:
+        self._name = name
+
+    @property
+    def source(self) -> Source:
+        """The user's line that made it."""
+        if self.node is not None:
+            return self.node.source
+        try:
+            return self._source
+        except AttributeError:
+            return UNKNOWN
+
+    __hash__ = object.__hash__
+
+
+def pending_tensor(type: TensorType, node: Node) -> Tensor:
+    """A tensor that `node` will make."""
+    tensor = Tensor.__new__(Tensor)
+    tensor.type = type
+    tensor.node = node
+    return tensor
+
+
+def settle(tensor: Tensor, buffer: Any) -> None:
+    """Gives a pending tensor its value and lets go of its node, but not of its place."""
+    node = tensor.node
+    tensor.buffer = buffer
+    if node is not None:
+        tensor._source = node.source
+        tensor.node = None
+
+
+class Node:
+    """An op applied to tensors: `outputs = op(*inputs)`, made at `source` in `builder`."""
+
+    __slots__ = ("__weakref__", "builder", "inputs", "op", "outputs", "source")
+
+    def __init__(
+        self, op: Op, inputs: tuple[Tensor, ...], source: Source, builder: Builder | None
+    ) -> None:
+        self.op = op
+        self.inputs = inputs
+        self.source = source
+        self.builder = builder
+        self.outputs: tuple[Tensor, ...] = ()
+
+    def __repr__(self) -> str:
+        operands = ", ".join(str(x.type) for x in self.inputs)
+        return f"<{self.op.name}({operands}) at {self.source}>"
+
+
+class Graph:
+    """A function as data: `outputs` computed from `inputs` by `nodes`, in topological order.
+
+    A finished graph is never edited. What passes derive from it (gradients, specialisations) is
+    kept in `derived`, so it lives exactly as long as the graph.
+    """
+
+    __slots__ = ("__weakref__", "derived", "inputs", "name", "nodes", "outputs")
+
+    def __init__(
+        self,
+        name: str,
+        inputs: tuple[Tensor, ...],
+        nodes: tuple[Node, ...],
+        outputs: tuple[Tensor, ...],
+    ) -> None:
+        self.name = name
+        self.inputs = inputs
+        self.nodes = nodes
+        self.outputs = outputs
+        self.derived: dict[Any, Any] = {}
+
+    @property
+    def input_types(self) -> tuple[TensorType, ...]:
+        return tuple(map(get_type, self.inputs))
+
+    @property
+    def output_types(self) -> tuple[TensorType, ...]:
+        return tuple(map(get_type, self.outputs))
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every size is known, so that the graph can be lowered as it is."""
+        return all(type.is_static for type in self.input_types)
+
+    def with_outputs(self, outputs: tuple[Tensor, ...]) -> Graph:
+        return Graph(self.name, self.inputs, self.nodes, outputs)
+
+    def graphs(self) -> Iterator[Graph]:
+        """This graph and all graphs that its ops hold, callees first, each once."""
+        seen: set[Graph] = set()
+        stack: list[tuple[Graph, bool]] = [(self, False)]
+        while stack:
+            graph, is_expanded = stack.pop()
+            if graph in seen:
+                continue
+            if is_expanded:
+                seen.add(graph)
+                yield graph
+                continue
+            stack.append((graph, True))
+            callees = [inner for node in graph.nodes for inner in node.op.graphs()]
+            stack.extend((inner, False) for inner in reversed(callees) if inner not in seen)
+
+    def __repr__(self) -> str:
+        return f"<tg.Graph {self.name}: {len(self.inputs)} inputs, {len(self.nodes)} nodes>"
+
+
+get_type = operator.attrgetter("type")
+get_buffer = operator.attrgetter("buffer")

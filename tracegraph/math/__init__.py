@@ -1,0 +1,29 @@
+"""The mathematics: functions of tensors, made of primitives.
+
+Every function converts its arguments to tensors, promotes them to one dtype and broadcasts them.
+`name` is accepted wherever TensorFlow accepts it and changes nothing: nodes are named by the line
+that made them.
+"""
+
+from tracegraph.array.creation import complex
+from tracegraph.array.joining import add_n
+from tracegraph.math import arithmetic, functions, logic, ordering, product, reduction
+from tracegraph.math.arithmetic import *
+from tracegraph.math.clipping import clip_by_global_norm, clip_by_norm, global_norm
+from tracegraph.math.functions import *
+from tracegraph.math.logic import *
+from tracegraph.math.ordering import *
+from tracegraph.math.product import *
+from tracegraph.math.reduction import *
+
+accumulate_n = add_n
+
+__all__ = [
+    *("accumulate_n", "add_n", "clip_by_global_norm", "clip_by_norm", "complex", "global_norm"),
+    *arithmetic.__all__,
+    *functions.__all__,
+    *logic.__all__,
+    *ordering.__all__,
+    *product.__all__,
+    *reduction.__all__,
+]

@@ -1,0 +1,281 @@
+"""Arithmetic with two operands: elementwise, of one dtype after promotion, broadcast to one shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.broadcast import full_like, zeros_of
+from tracegraph.ops.elementwise import (
+    ADD,
+    CONJ,
+    DIV,
+    EQUAL,
+    LOG,
+    MAXIMUM,
+    MINIMUM,
+    MUL,
+    POW,
+    SELECT,
+    SQRT,
+    SUB,
+    Atan2,
+    FloorDiv,
+    FloorMod,
+    IntegerPow,
+    Log1p,
+    TruncateMod,
+)
+from tracegraph.runtime.convert import as_tensor, binary, cast_to, elementwise_operands
+from tracegraph.types import float32, float64
+
+#: The integral exponents up to which a power is computed by multiplications.
+_LARGEST_EXPONENT = 64
+
+_add, _subtract, _multiply = binary(ADD, "add"), binary(SUB, "subtract"), binary(MUL, "multiply")
+_floordiv, _mod = binary(FloorDiv(), "floordiv"), binary(FloorMod(), "mod")
+_truncatemod, _atan2 = binary(TruncateMod(), "truncatemod"), binary(Atan2(), "atan2")
+_maximum, _minimum = binary(MAXIMUM, "maximum"), binary(MINIMUM, "minimum")
+
+
+def add(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """x + y
+
+    >>> tg.add([1, 2], 3).numpy()
+    array([4, 5], dtype=int32)
+    """
+    return _add(x, y)
+
+
+def subtract(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """x - y
+
+    >>> tg.subtract([1, 2], 3).numpy()
+    array([-2, -1], dtype=int32)
+    """
+    return _subtract(x, y)
+
+
+def multiply(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """x * y
+
+    >>> tg.multiply([1, 2], 3).numpy()
+    array([3, 6], dtype=int32)
+    """
+    return _multiply(x, y)
+
+
+def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Tensor:
+    """scalar * x
+
+    >>> tg.scalar_mul(3, [1, 2]).numpy()
+    array([3, 6], dtype=int32)
+    """
+    return _multiply(scalar, x)
+
+
+def divide(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """x / y; integers give float64, those of 8 and 16 bits float32.
+
+    >>> tg.divide(3.0, 2.0).numpy(), tg.divide(3, 2).numpy()
+    (np.float32(1.5), np.float64(1.5))
+    """
+    if type(x) is Tensor and type(y) is Tensor and x.type is y.type and not x.dtype.is_integer:
+        return DIV(x, y)
+    x, y = _divisible(*elementwise_operands("divide", x, y))
+    return DIV(x, y)
+
+
+def _divisible(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Integer operands of a true division as floating ones."""
+    if not x.dtype.is_integer:
+        return x, y
+    dtype = float32 if x.dtype.size < 4 else float64
+    return cast_to(x, dtype), cast_to(y, dtype)
+
+
+truediv = divide
+
+
+def floordiv(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """floor(x / y)
+
+    >>> tg.math.floordiv([7, -7], 2).numpy()
+    array([ 3, -4], dtype=int32)
+    """
+    return _floordiv(x, y)
+
+
+def floormod(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """x - floor(x / y) * y, which has the sign of y.
+
+    >>> tg.math.floormod([7, -7], 4).numpy()
+    array([3, 1], dtype=int32)
+    """
+    return _mod(x, y)
+
+
+mod = floormod
+
+
+def truncatediv(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """x / y of integers, rounded towards zero.
+
+    >>> tg.truncatediv([7, -7], 2).numpy()
+    array([ 3, -3], dtype=int32)
+    """
+    x, y = elementwise_operands("truncatediv", x, y)
+    return FloorDiv()(SUB(x, TruncateMod()(x, y)), y)
+
+
+def truncatemod(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """x - trunc(x / y) * y, which has the sign of x.
+
+    >>> tg.truncatemod([7, -7], 4).numpy()
+    array([ 3, -3], dtype=int32)
+    """
+    return _truncatemod(x, y)
+
+
+def divide_no_nan(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """x / y, and 0 where y is 0, with derivatives 0 there too.
+
+    >>> tg.math.divide_no_nan([1.0, 3.0], [0.0, 2.0]).numpy()
+    array([0. , 1.5], dtype=float32)
+    """
+    x, y = _divisible(*elementwise_operands("divide_no_nan", x, y))
+    is_zero = EQUAL(y, zeros_of(y))
+    quotient = DIV(x, SELECT(is_zero, full_like(y, 1), y))
+    return SELECT(is_zero, zeros_of(x), quotient)
+
+
+def multiply_no_nan(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """x * y, and 0 where y is 0, even if x is infinite or nan.
+
+    >>> tg.math.multiply_no_nan([float("nan"), 3.0], [0.0, 2.0]).numpy()
+    array([0., 6.], dtype=float32)
+    """
+    x, y = elementwise_operands("multiply_no_nan", x, y)
+    is_zero = EQUAL(y, zeros_of(y))
+    return SELECT(is_zero, zeros_of(x), MUL(SELECT(is_zero, zeros_of(x), x), y))
+
+
+def pow(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """x ** y
+
+    An exponent that is a whole Python number is part of the graph: the power is computed by
+    multiplications, is right for negative x, and its derivative at y = 0 is 0.
+    Raises ShapeError for an integer tensor with a negative exponent.
+
+    >>> tg.pow([2.0, 3.0], 2).numpy()
+    array([4., 9.], dtype=float32)
+    """
+    if isinstance(y, (int, float)) and not isinstance(y, bool):
+        x = as_tensor(x)
+        if y == 0.5 and x.dtype.is_differentiable:
+            return SQRT(x)
+        if _is_static_exponent(x, y):
+            return IntegerPow(int(y))(x)
+    return POW(*elementwise_operands("pow", x, y))
+
+
+def _is_static_exponent(x: Tensor, y: Any) -> bool:
+    if x.dtype.is_integer:
+        return isinstance(y, int)
+    # x ** 0 is left to the general op: it stays connected to x, with derivative 0.
+    return float(y).is_integer() and y != 0 and -_LARGEST_EXPONENT <= y <= _LARGEST_EXPONENT
+
+
+def maximum(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """The larger of x and y; where they are equal the derivative goes to x.
+
+    >>> tg.maximum([1, 5], 3).numpy()
+    array([3, 5], dtype=int32)
+    """
+    return _maximum(x, y)
+
+
+def minimum(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """The smaller of x and y; where they are equal the derivative goes to x.
+
+    >>> tg.minimum([1, 5], 3).numpy()
+    array([1, 3], dtype=int32)
+    """
+    return _minimum(x, y)
+
+
+def squared_difference(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """(x - y) * conj(x - y)
+
+    >>> tg.math.squared_difference([1.0, 5.0], 3.0).numpy()
+    array([4., 4.], dtype=float32)
+    """
+    difference = _subtract(x, y)
+    if difference.dtype.is_complex:
+        return MUL(difference, CONJ(difference))
+    return MUL(difference, difference)
+
+
+def atan2(y: Any, x: Any, name: str | None = None) -> Tensor:
+    """The angle of the point (x, y) from the positive x axis, in radians.
+
+    >>> tg.atan2(1.0, 0.0).numpy()
+    np.float32(1.5707964)
+    """
+    return _atan2(y, x)
+
+
+def xlogy(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """x * log(y), and 0 where x is 0, whatever y is.
+
+    >>> tg.math.xlogy([0.0, 2.0], [0.0, 1.0]).numpy()
+    array([0., 0.], dtype=float32)
+    """
+    x, y = elementwise_operands("xlogy", x, y)
+    is_zero = EQUAL(x, zeros_of(x))
+    return _product_unless(is_zero, x, LOG(SELECT(is_zero, full_like(y, 1), y)))
+
+
+def xlog1py(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """x * log(1 + y), and 0 where x is 0, whatever y is.
+
+    >>> tg.math.xlog1py([0.0, 2.0], [-1.0, 0.0]).numpy()
+    array([0., 0.], dtype=float32)
+    """
+    x, y = elementwise_operands("xlog1py", x, y)
+    is_zero = EQUAL(x, zeros_of(x))
+    return _product_unless(is_zero, x, Log1p()(SELECT(is_zero, zeros_of(y), y)))
+
+
+def xdivy(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """x / y, and 0 where x is 0, whatever y is.
+
+    >>> tg.math.xdivy([0.0, 3.0], [0.0, 2.0]).numpy()
+    array([0. , 1.5], dtype=float32)
+    """
+    x, y = elementwise_operands("xdivy", x, y)
+    is_zero = EQUAL(x, zeros_of(x))
+    return _product_unless(is_zero, x, DIV(full_like(y, 1), SELECT(is_zero, full_like(y, 1), y)))
+
+
+def _product_unless(is_zero: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    return SELECT(is_zero, zeros_of(x), MUL(x, y))
+
+
+def clip_by_value(
+    t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None
+) -> Tensor:
+    """t where it is between the bounds, else the nearer bound; the derivative at a bound is 1.
+
+    >>> tg.clip_by_value([-2.0, 0.5, 2.0], -1.0, 1.0).numpy()
+    array([-1. ,  0.5,  1. ], dtype=float32)
+    """
+    return _minimum(_maximum(t, clip_value_min), clip_value_max)
+
+
+__all__ = [
+    *("add", "atan2", "clip_by_value", "divide", "divide_no_nan", "floordiv", "floormod"),
+    *("maximum", "minimum", "mod", "multiply", "multiply_no_nan", "pow", "scalar_mul"),
+    *("squared_difference", "subtract", "truediv", "truncatediv", "truncatemod", "xdivy"),
+    *("xlog1py", "xlogy"),
+]

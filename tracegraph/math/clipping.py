@@ -1,0 +1,79 @@
+"""Clipping by norm, of one tensor and of several together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegraph.array.joining import add_n
+from tracegraph.errors import fail
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math.arithmetic import divide, maximum, minimum, multiply
+from tracegraph.math.functions import sqrt
+from tracegraph.math.reduction import reduce_sum
+from tracegraph.ops.broadcast import full_like, zeros_of
+from tracegraph.ops.elementwise import CONJ, GREATER, MUL, REAL, SELECT, Cast, IsFinite
+from tracegraph.runtime.convert import as_tensor
+from tracegraph.source import here
+
+
+def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = None) -> Tensor:
+    """t * clip_norm / max(norm(t), clip_norm), with the norm along `axes`, or of all elements.
+
+    >>> tg.clip_by_norm([3.0, 4.0], 1.0).numpy()
+    array([0.6, 0.8], dtype=float32)
+    """
+    x = as_tensor(t)
+    total = reduce_sum(MUL(x, x), axes, keepdims=True)
+    # The root is not taken at 0, where its derivative is infinite.
+    is_positive = GREATER(total, zeros_of(total))
+    root = sqrt(SELECT(is_positive, total, full_like(total, 1)))
+    norm = SELECT(is_positive, root, total)
+    return divide(multiply(x, clip_norm), maximum(norm, clip_norm))
+
+
+def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
+    """sqrt(sum of |x| ** 2 over all elements of all tensors); None among them does not count.
+
+    >>> tg.linalg.global_norm([[3.0], None, [[4.0]]]).numpy()
+    np.float32(5.0)
+    """
+    totals = [_squared_norm(as_tensor(x)) for x in t_list if x is not None]
+    if not totals:
+        fail(
+            ValueError, "global_norm: there are no tensors", source=here(), fix="give at least one"
+        )
+    return sqrt(add_n(totals))
+
+
+def _squared_norm(x: Tensor) -> Tensor:
+    return reduce_sum(REAL(MUL(x, CONJ(x))) if x.dtype.is_complex else MUL(x, x))
+
+
+def clip_by_global_norm(
+    t_list: Sequence[Any], clip_norm: Any, use_norm: Any = None, name: str | None = None
+) -> tuple[list[Tensor | None], Tensor]:
+    """The tensors times clip_norm / max(norm, clip_norm), and the norm, which is their global one.
+
+    - `use_norm`: a norm that is known already.
+
+    None stays None. If the norm is not finite all results are nan.
+
+    >>> clipped, norm = tg.clip_by_global_norm([[3.0], [4.0]], 1.0)
+    >>> [x.numpy().tolist() for x in clipped], norm.numpy()
+    ([[0.6000000238418579], [0.800000011920929]], np.float32(5.0))
+    """
+    norm = global_norm(t_list) if use_norm is None else as_tensor(use_norm)
+    one = full_like(norm, 1)
+    scale = multiply(minimum(divide(one, norm), divide(one, clip_norm)), clip_norm)
+    scale = SELECT(IsFinite()(norm), scale, full_like(norm, np.nan))
+    return [None if x is None else _scaled(as_tensor(x), scale) for x in t_list], norm
+
+
+def _scaled(x: Tensor, scale: Tensor) -> Tensor:
+    return multiply(x, scale if x.dtype is scale.dtype else Cast(x.dtype)(scale))
+
+
+__all__ = ["clip_by_global_norm", "clip_by_norm", "global_norm"]

@@ -1,0 +1,300 @@
+"""Order and counting: sort, the largest elements, segments, histograms."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tracegraph.array.arguments import as_axis, rank_of, refuse, sizes_of
+from tracegraph.array.creation import fill, one_hot, ones, zeros
+from tracegraph.array.shaping import cut, reshape
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math.arithmetic import divide
+from tracegraph.ops.broadcast import BroadcastTo, Sum, full
+from tracegraph.ops.elementwise import EQUAL, GREATER, LESS, LESS_EQUAL, SELECT, Cast, LogicalAnd
+from tracegraph.ops.index import Gather, ScatterAdd, ScatterMax, ScatterMin
+from tracegraph.ops.shape import Reshape
+from tracegraph.ops.sort import ArgSort, Sort, TopK
+from tracegraph.runtime.convert import as_operands, as_tensor, broadcast, cast_to, static_ints
+from tracegraph.types import as_dtype, int32
+
+
+class ValuesAndIndices(NamedTuple):
+    """What `top_k` returns."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def _is_descending(op: str, direction: str) -> bool:
+    if direction not in ("ASCENDING", "DESCENDING"):
+        refuse(op, f"the direction is {direction!r}", fix='use "ASCENDING" or "DESCENDING"')
+    return direction == "DESCENDING"
+
+
+def sort(
+    values: Any, axis: Any = -1, direction: str = "ASCENDING", name: str | None = None
+) -> Tensor:
+    """The elements in order along `axis`; `direction` is "ASCENDING" or "DESCENDING".
+
+    >>> tg.sort([3, 1, 2]).numpy(), tg.sort([3, 1, 2], direction="DESCENDING").numpy()
+    (array([1, 2, 3], dtype=int32), array([3, 2, 1], dtype=int32))
+    """
+    x = as_tensor(values)
+    place = as_axis("sort", axis, rank_of("sort", x), x)
+    return Sort(place, _is_descending("sort", direction))(x)
+
+
+def argsort(
+    values: Any,
+    axis: Any = -1,
+    direction: str = "ASCENDING",
+    stable: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """The int32 positions that put the elements in order along `axis`; always stable.
+
+    >>> tg.argsort([3, 1, 2]).numpy()
+    array([1, 2, 0], dtype=int32)
+    """
+    x = as_tensor(values)
+    place = as_axis("argsort", axis, rank_of("argsort", x), x)
+    return ArgSort(place, _is_descending("argsort", direction))(x)
+
+
+def top_k(
+    input: Any, k: Any = 1, sorted: bool = True, index_type: Any = int32, name: str | None = None
+) -> ValuesAndIndices:
+    """The k largest elements along the last axis, the largest first, and their positions.
+
+    >>> values, indices = tg.math.top_k([1, 5, 3], k=2)
+    >>> values.numpy(), indices.numpy()
+    (array([5, 3], dtype=int32), array([1, 2], dtype=int32))
+    """
+    x = as_tensor(input)
+    (count,) = static_ints(k, "top_k: k")
+    if rank_of("top_k", x) == 0:
+        refuse("top_k", f"{x.type} has no axis", x, fix="give a tensor with an axis")
+    values, indices = TopK(count)(x)
+    return ValuesAndIndices(values, cast_to(indices, as_dtype(index_type)))
+
+
+def in_top_k(targets: Any, predictions: Any, k: Any, name: str | None = None) -> Tensor:
+    """Whether predictions[i, targets[i]] is among the k largest of its row; ties count.
+
+    >>> tg.math.in_top_k([1, 0], [[0.1, 0.9], [0.2, 0.8]], k=1).numpy()
+    array([ True, False])
+    """
+    targets, predictions = as_tensor(targets), as_tensor(predictions)
+    (count,) = static_ints(k, "in_top_k: k")
+    own = Gather(1, 1)(predictions, targets)
+    larger = GREATER(predictions, BroadcastTo(predictions.type.shape, (0,))(own))
+    rank = Sum((1,))(Cast(int32)(larger))
+    return LESS(rank, full(count, rank.type))
+
+
+def searchsorted(
+    sorted_sequence: Any,
+    values: Any,
+    side: str = "left",
+    out_type: Any = int32,
+    name: str | None = None,
+) -> Tensor:
+    """Where `values` would be put into the sorted sequences along the last axis to keep them so.
+
+    Before elements that are equal if `side` is "left", after them if it is "right".
+
+    >>> tg.searchsorted([1, 3, 5], [3, 4]).numpy()
+    array([1, 2], dtype=int32)
+    """
+    if side not in ("left", "right"):
+        refuse("searchsorted", f"the side is {side!r}", fix='use "left" or "right"')
+    sequence, x = as_operands("searchsorted", sorted_sequence, values)
+    *lead, length = sizes_of("searchsorted", sequence)
+    count = sizes_of("searchsorted", x)[-1]
+    shape = (*lead, count, length)
+    rank = len(shape)
+    left = BroadcastTo(shape, (*range(rank - 2), rank - 1))(sequence)
+    right = BroadcastTo(shape, tuple(range(rank - 1)))(x)
+    is_before = (LESS if side == "left" else LESS_EQUAL)(left, right)
+    return Sum((rank - 1,))(Cast(as_dtype(out_type))(is_before))
+
+
+def bincount(
+    arr: Any,
+    weights: Any = None,
+    minlength: Any = None,
+    maxlength: Any = None,
+    dtype: Any = int32,
+    name: str | None = None,
+) -> Tensor:
+    """How often each of 0, 1, ... is among the elements; with `weights`, the sum of theirs.
+
+    The length is `maxlength`, and larger numbers do not count; without it, one more than the
+    largest element, which must then be known, and at least `minlength`.
+
+    >>> tg.math.bincount([0, 2, 2]).numpy()
+    array([1, 0, 2], dtype=int32)
+    """
+    x = reshape(arr, [-1])
+    if maxlength is None:
+        known = static_ints(x, "bincount: the largest element")
+        length = max([*(int(n) + 1 for n in known), *static_ints(minlength or 0, "minlength")])
+    else:
+        (length,) = static_ints(maxlength, "bincount: maxlength")
+    counted = LogicalAnd()(LESS(x, _like(x, length)), LESS_EQUAL(_like(x, 0), x))
+    values = ones(x.type.shape, dtype) if weights is None else reshape(weights, [-1])
+    values = SELECT(counted, values, full(0, values.type))
+    at = Reshape((*x.type.shape, 1))(x)
+    return ScatterAdd(0, 0)(zeros([length], values.dtype), at, values)
+
+
+def _like(x: Tensor, value: Any) -> Tensor:
+    return broadcast(as_tensor(value, x.dtype), x.type.shape)
+
+
+def confusion_matrix(
+    labels: Any,
+    predictions: Any,
+    num_classes: Any = None,
+    weights: Any = None,
+    dtype: Any = int32,
+    name: str | None = None,
+) -> Tensor:
+    """m[i, j]: how often class i was predicted as class j; with `weights`, the sum of theirs.
+
+    >>> tg.math.confusion_matrix([0, 1, 1], [0, 1, 0]).numpy()
+    array([[1, 0],
+           [1, 1]], dtype=int32)
+    """
+    rows, columns = reshape(labels, [-1]), reshape(predictions, [-1])
+    if num_classes is None:
+        both = [*static_ints(rows, "the labels"), *static_ints(columns, "the predictions")]
+        num_classes = max(both, default=-1) + 1
+    kind = as_dtype(dtype)
+    row_is, column_is = (one_hot(x, num_classes, dtype=kind) for x in (rows, columns))
+    if weights is not None:
+        weight = cast_to(reshape(weights, [-1]), kind)
+        row_is = row_is * reshape(weight, [-1, 1])  # type: ignore[operator]
+    table = BroadcastTo((*row_is.type.shape, column_is.type.shape[1]), (0, 1))(row_is)
+    other = BroadcastTo(table.type.shape, (0, 2))(column_is)
+    return Sum((0,))(table * other)  # type: ignore[operator]
+
+
+# Segments: elements along the first axis that have the same number.
+
+
+def unsorted_segment_sum(
+    data: Any, segment_ids: Any, num_segments: Any, name: str | None = None
+) -> Tensor:
+    """y[k] = the sum of data[i] over the i with segment_ids[i] = k; negative numbers do not count.
+
+    >>> tg.math.unsorted_segment_sum([1, 2, 3], [0, 1, 0], 2).numpy()
+    array([4, 2], dtype=int32)
+    """
+    return _segmented(ScatterAdd, "unsorted_segment_sum", data, segment_ids, num_segments, 0)
+
+
+def unsorted_segment_max(
+    data: Any, segment_ids: Any, num_segments: Any, name: str | None = None
+) -> Tensor:
+    """y[k] = the maximum of data[i] over the i with segment_ids[i] = k; the least value if none.
+
+    >>> tg.math.unsorted_segment_max([1, 2, 3], [0, 1, 0], 2).numpy()
+    array([3, 2], dtype=int32)
+    """
+    x = as_tensor(data)
+    start = x.dtype.min
+    return _segmented(ScatterMax, "unsorted_segment_max", x, segment_ids, num_segments, start)
+
+
+def unsorted_segment_min(
+    data: Any, segment_ids: Any, num_segments: Any, name: str | None = None
+) -> Tensor:
+    """y[k] = the minimum of data[i] over the i with segment_ids[i] = k; the largest value if none.
+
+    >>> tg.math.unsorted_segment_min([1, 2, 3], [0, 1, 0], 2).numpy()
+    array([1, 2], dtype=int32)
+    """
+    x = as_tensor(data)
+    start = x.dtype.max
+    return _segmented(ScatterMin, "unsorted_segment_min", x, segment_ids, num_segments, start)
+
+
+def unsorted_segment_mean(
+    data: Any, segment_ids: Any, num_segments: Any, name: str | None = None
+) -> Tensor:
+    """y[k] = the mean of data[i] over the i with segment_ids[i] = k; 0 if there is none.
+
+    >>> tg.math.unsorted_segment_mean([1.0, 2.0, 3.0], [0, 1, 0], 2).numpy()
+    array([2., 2.], dtype=float32)
+    """
+    x = as_tensor(data)
+    total = unsorted_segment_sum(x, segment_ids, num_segments)
+    count = unsorted_segment_sum(full(1, x.type), segment_ids, num_segments)
+    return divide(total, SELECT(EQUAL(count, _like(count, 0)), _like(count, 1), count))
+
+
+def segment_sum(data: Any, segment_ids: Any, name: str | None = None) -> Tensor:
+    """y[k] = the sum of data[i] over the i with segment_ids[i] = k, which must be known.
+
+    >>> tg.math.segment_sum([1, 2, 3], [0, 0, 1]).numpy()
+    array([3, 3], dtype=int32)
+    """
+    return unsorted_segment_sum(data, segment_ids, _segment_count("segment_sum", segment_ids))
+
+
+def segment_mean(data: Any, segment_ids: Any, name: str | None = None) -> Tensor:
+    """y[k] = the mean of data[i] over the i with segment_ids[i] = k, which must be known.
+
+    >>> tg.math.segment_mean([1.0, 2.0, 3.0], [0, 0, 1]).numpy()
+    array([1.5, 3. ], dtype=float32)
+    """
+    return unsorted_segment_mean(data, segment_ids, _segment_count("segment_mean", segment_ids))
+
+
+def segment_max(data: Any, segment_ids: Any, name: str | None = None) -> Tensor:
+    """y[k] = the maximum of data[i] over the i with segment_ids[i] = k, which must be known.
+
+    >>> tg.math.segment_max([1, 2, 3], [0, 0, 1]).numpy()
+    array([2, 3], dtype=int32)
+    """
+    return unsorted_segment_max(data, segment_ids, _segment_count("segment_max", segment_ids))
+
+
+def segment_min(data: Any, segment_ids: Any, name: str | None = None) -> Tensor:
+    """y[k] = the minimum of data[i] over the i with segment_ids[i] = k, which must be known.
+
+    >>> tg.math.segment_min([1, 2, 3], [0, 0, 1]).numpy()
+    array([1, 3], dtype=int32)
+    """
+    return unsorted_segment_min(data, segment_ids, _segment_count("segment_min", segment_ids))
+
+
+def _segment_count(op: str, segment_ids: Any) -> int:
+    known = static_ints(as_tensor(segment_ids), f"{op}: the segment numbers")
+    return int(max(known, default=-1)) + 1
+
+
+def _segmented(op: Any, name: str, data: Any, segment_ids: Any, count: Any, start: Any) -> Tensor:
+    x, ids = as_tensor(data), as_tensor(segment_ids)
+    (length,) = static_ints(count, f"{name}: the number of segments")
+    rank = len(sizes_of(name, ids))
+    if x.type.shape[:rank] != ids.type.shape:
+        refuse(name, f"{ids.type} numbers for {x.type}", x, ids, fix="give one for each element")
+    rest = x.type.shape[rank:]
+    # What does not count goes to one more segment, which is cut off.
+    limit = _like(ids, length)
+    is_counted = LogicalAnd()(LESS(ids, limit), LESS_EQUAL(_like(ids, 0), ids))
+    at = SELECT(is_counted, ids, limit)
+    total = fill([length + 1, *rest], as_tensor(np.asarray(start, x.dtype.numpy_dtype)))
+    result = op(0, 0)(total, Reshape((*ids.type.shape, 1))(at), x)
+    return cut(result, 0, 0, length)
+
+
+__all__ = [
+    *("argsort", "bincount", "confusion_matrix", "in_top_k", "searchsorted", "segment_max"),
+    *("segment_mean", "segment_min", "segment_sum", "sort", "top_k", "unsorted_segment_max"),
+    *("unsorted_segment_mean", "unsorted_segment_min", "unsorted_segment_sum"),
+]

@@ -1,0 +1,334 @@
+"""Products that sum over axes: matmul, tensordot, and einsum's notation for all of them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from typing import Any
+
+from tracegraph.array.arguments import as_axis, known_int, rank_of, refuse, sizes_of
+from tracegraph.array.creation import eye
+from tracegraph.array.joining import together
+from tracegraph.array.shaping import cut, flattened, moved_axes
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.broadcast import BroadcastTo, Sum, zeros_of
+from tracegraph.ops.contract import MATMUL, adjoint, swap_last
+from tracegraph.ops.elementwise import MUL, SELECT
+from tracegraph.ops.shape import Reshape, Transpose
+from tracegraph.runtime.convert import as_operands, broadcast, broadcast_shape, static_ints
+from tracegraph.shapes import same_size
+from tracegraph.types import bool_
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    adjoint_a: bool = False,
+    adjoint_b: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """y[..., i, k] = sum_j a[..., i, j] * b[..., j, k]
+
+    The leading axes broadcast. `transpose_a` exchanges the last two axes of `a` first,
+    `adjoint_a` takes the complex conjugate too; likewise for `b`.
+    Raises ShapeError if an operand has less than two axes or the inner sizes differ.
+
+    >>> tg.matmul([[1, 2], [3, 4]], [[1], [1]]).numpy()
+    array([[3],
+           [7]], dtype=int32)
+    """
+    if type(a) is not Tensor or type(b) is not Tensor or a.dtype is not b.dtype:
+        a, b = as_operands("matmul", a, b)
+    if transpose_a or adjoint_a:
+        a = _turned(a, adjoint_a)
+    if transpose_b or adjoint_b:
+        b = _turned(b, adjoint_b)
+    ranks = len(sizes_of("matmul", a)), len(sizes_of("matmul", b))
+    if ranks == (2, 2) or min(ranks) < 2:
+        return MATMUL(a, b)
+    if ranks[1] == 2:
+        return _rows_times_matrix(a, b)
+    return MATMUL(*_with_common_batch(a, b))
+
+
+def _turned(x: Tensor, conjugate: bool) -> Tensor:
+    if rank_of("matmul", x) < 2:
+        refuse("matmul", f"{x.type} is not a matrix", x, fix="use tg.linalg.matvec for vectors")
+    return adjoint(x) if conjugate else swap_last(x)
+
+
+def _rows_times_matrix(a: Tensor, b: Tensor) -> Tensor:
+    """All rows of a times one matrix: one product, rather than one for each leading index."""
+    sizes = a.type.shape
+    product = MATMUL(flattened(a, (len(sizes) - 1, 1)), b)
+    return Reshape((*sizes[:-1], b.type.shape[-1]))(product)
+
+
+def _with_common_batch(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    lead_a, lead_b = a.type.shape[:-2], b.type.shape[:-2]
+    if lead_a == lead_b:
+        return a, b
+    # The last two axes are shown as 1, so that only the leading ones are compared.
+    lead = broadcast_shape("matmul", *(_leading(x) for x in (a, b)))[:-2]
+    return tuple(broadcast(x, (*lead, *x.type.shape[-2:])) for x in (a, b))  # type: ignore[return-value]
+
+
+def _leading(x: Tensor) -> Tensor:
+    return Tensor(x.type.with_shape((*x.type.shape[:-2], 1, 1)), None)
+
+
+def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Tensor:
+    """The sum of products over pairs of axes; the other axes of a, then those of b, are left.
+
+    - `axes`: how many, the last of a with the first of b; or a pair of lists of axes.
+
+    >>> tg.tensordot([[1, 2], [3, 4]], [1, 1], axes=1).numpy()
+    array([3, 7], dtype=int32)
+    """
+    x, y = as_operands("tensordot", a, b)
+    x_axes, y_axes = _paired_axes(x, y, axes)
+    for i, j in zip(x_axes, y_axes):
+        if same_size(x.type.shape[i], y.type.shape[j]) is None:
+            refuse(
+                "tensordot",
+                f"axis {i} of {x.type} and axis {j} of {y.type} differ in size",
+                x,
+                y,
+                fix="check the pairs of axes",
+            )
+    return _contracted(x, y, x_axes, y_axes)
+
+
+def _paired_axes(x: Tensor, y: Tensor, axes: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    ranks = rank_of("tensordot", x), rank_of("tensordot", y)
+    if isinstance(axes, int):
+        if not 0 <= axes <= min(ranks):
+            refuse("tensordot", f"{axes} axes of {x.type} and {y.type}", x, y, fix="use fewer axes")
+        return tuple(range(ranks[0] - axes, ranks[0])), tuple(range(axes))
+    first, second = (static_ints(one, "tensordot: axes") for one in axes)
+    if len(first) != len(second):
+        refuse("tensordot", f"the axes {list(axes)} do not pair up", x, y, fix="give equally many")
+    return (
+        tuple(as_axis("tensordot", axis, ranks[0], x) for axis in first),
+        tuple(as_axis("tensordot", axis, ranks[1], y) for axis in second),
+    )
+
+
+def _contracted(x: Tensor, y: Tensor, x_axes: tuple[int, ...], y_axes: tuple[int, ...]) -> Tensor:
+    """The sum over pairs of axes, as one product of two matrices."""
+    x_kept = tuple(k for k in range(x.ndim) if k not in x_axes)
+    y_kept = tuple(k for k in range(y.ndim) if k not in y_axes)
+    rows = flattened(moved_axes(x, (*x_kept, *x_axes)), (len(x_kept), len(x_axes)))
+    columns = flattened(moved_axes(y, (*y_axes, *y_kept)), (len(y_axes), len(y_kept)))
+    sizes = (*(x.type.shape[k] for k in x_kept), *(y.type.shape[k] for k in y_kept))
+    product = MATMUL(rows, columns)
+    return product if product.type.shape == sizes else Reshape(sizes)(product)
+
+
+# einsum. A term is a tensor with one label for each of its axes.
+
+
+class Term:
+    """A tensor and the labels of its axes, all different."""
+
+    __slots__ = ("labels", "tensor")
+
+    def __init__(self, tensor: Tensor, labels: tuple[str, ...]) -> None:
+        self.tensor = tensor
+        self.labels = labels
+
+    def size(self, label: str) -> Any:
+        return self.tensor.type.shape[self.labels.index(label)]
+
+    def ordered(self, labels: tuple[str, ...]) -> Tensor:
+        """The tensor with its axes in the order of `labels`, which are its own."""
+        order = tuple(self.labels.index(label) for label in labels)
+        return self.tensor if order == tuple(range(len(order))) else Transpose(order)(self.tensor)
+
+    def summed(self, labels: set[str]) -> Term:
+        """The term summed over some labels."""
+        axes = tuple(k for k, label in enumerate(self.labels) if label in labels)
+        if not axes:
+            return self
+        kept = tuple(label for label in self.labels if label not in labels)
+        return Term(Sum(axes)(self.tensor), kept)
+
+
+def einsum(equation: str, *inputs: Any, name: str | None = None) -> Tensor:
+    """A sum of products in Einstein's notation, one letter for each axis.
+
+    Letters that are not in the output are summed over. Without "->" the output has the letters
+    that occur once, in alphabetical order. "..." stands for axes that broadcast. A letter that
+    stands twice in one operand takes its diagonal.
+    Raises ShapeError if the letters do not fit the operands.
+
+    >>> tg.einsum("ij,j->i", [[1, 2], [3, 4]], [1, 1]).numpy()
+    array([3, 7], dtype=int32)
+    >>> tg.einsum("ii", [[1, 2], [3, 4]]).numpy()
+    np.int32(5)
+    """
+    tensors = together("einsum", list(inputs))
+    subscripts, output = _parsed(equation, tensors)
+    terms = [_diagonal(Term(x, labels)) for x, labels in zip(tensors, subscripts)]
+    terms = _without_broadcast(equation, terms)
+    while len(terms) > 1:
+        i, j = _cheapest_pair(terms, output)
+        x, y = terms.pop(j), terms.pop(i)
+        terms.append(_product(y, x, {*output, *_labels(terms)}))
+    (last,) = terms
+    last = last.summed(set(last.labels) - set(output))
+    return last.ordered(output)
+
+
+def _parsed(equation: str, tensors: list[Tensor]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+    """The labels of each operand and of the output, with names in place of the ellipsis."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    parts = left.split(",")
+    if len(parts) != len(tensors):
+        refuse(
+            "einsum",
+            f"{equation!r} has {len(parts)} operands, and {len(tensors)} were given",
+            *tensors,
+            fix="separate the letters of the operands by commas",
+        )
+    ranks = [rank_of("einsum", x) for x in tensors]
+    hidden = [rank - len(part.replace("...", "")) for rank, part in zip(ranks, parts)]
+    for part, count, x in zip(parts, hidden, tensors):
+        if count < 0 or (count and "..." not in part):
+            refuse(
+                "einsum",
+                f"{part!r} does not fit {x.type}, in {equation!r}",
+                *tensors,
+                fix="give one letter for each axis, or ... for the rest",
+            )
+    width = max((n for n, part in zip(hidden, parts) if "..." in part), default=0)
+    subscripts = [_expanded(equation, part, n) for part, n in zip(parts, hidden)]
+    if arrow:
+        return subscripts, _checked_output(equation, _expanded(equation, right, width), subscripts)
+    counts = Counter(itertools.chain.from_iterable(subscripts))
+    letters = sorted(label for label, n in counts.items() if n == 1 and len(label) == 1)
+    return subscripts, (*(f".{k}" for k in reversed(range(width))), *letters)
+
+
+def _expanded(equation: str, part: str, hidden: int) -> tuple[str, ...]:
+    """The labels of one operand; axes of the ellipsis are counted from the last: ".1", ".0"."""
+    before, dots, after = part.partition("...")
+    for letter in before + after:
+        if not letter.isalpha():
+            refuse("einsum", f"{letter!r} in {equation!r} is not a letter", fix="use letters")
+    middle = [f".{k}" for k in reversed(range(hidden))] if dots else []
+    return (*before, *middle, *after)
+
+
+def _checked_output(
+    equation: str, output: tuple[str, ...], subscripts: list[tuple[str, ...]]
+) -> tuple[str, ...]:
+    known = set(itertools.chain.from_iterable(subscripts))
+    for label, count in Counter(output).items():
+        if count > 1 or (len(label) == 1 and label not in known):
+            fact = "stands twice in the output" if count > 1 else "is in no operand"
+            refuse("einsum", f"{label!r} of {equation!r} {fact}", fix="correct the equation")
+    return output
+
+
+def _diagonal(term: Term) -> Term:
+    """The term with each label once: of axes that share one, the diagonal is taken."""
+    for label, count in Counter(term.labels).items():
+        for _ in range(count - 1):
+            first = term.labels.index(label)
+            second = term.labels.index(label, first + 1)
+            x = moved_axes(term.tensor, (first, second))
+            others = tuple(b for k, b in enumerate(term.labels) if k not in (first, second))
+            term = Term(_first_diagonal(x), (label, *others))
+    return term
+
+
+def _first_diagonal(x: Tensor) -> Tensor:
+    """x[k, k, ...]"""
+    n, m, *rest = x.type.shape
+    if same_size(n, m) is None:
+        refuse("einsum", f"a diagonal of sizes {n} and {m}", x, fix="check the repeated letter")
+    if known_int(n):
+        flat = Reshape((n * n, *rest))(x)
+        return cut(flat, 0, 0, n * n, n + 1) if n else Reshape((0, *rest))(flat)
+    is_diagonal = BroadcastTo(x.type.shape, (0, 1))(eye(n, dtype=bool_))
+    return Sum((1,))(SELECT(is_diagonal, x, zeros_of(x)))
+
+
+def _without_broadcast(equation: str, terms: list[Term]) -> list[Term]:
+    """Axes of size 1 that stand for a larger one are dropped. Raises ShapeError on a misfit."""
+    result = []
+    sizes: dict[str, Any] = {}
+    for term in terms:
+        for label, size in zip(term.labels, term.tensor.type.shape):
+            old = sizes.get(label, 1)
+            both = size if old == 1 else old if size == 1 else same_size(old, size)
+            if both is None:
+                refuse(
+                    "einsum",
+                    f"{label!r} of {equation!r} has the sizes {old} and {size}",
+                    *(t.tensor for t in terms),
+                    fix="check the shapes of the operands",
+                )
+            sizes[label] = both
+    for term in terms:
+        own = term.tensor.type.shape
+        kept = [k for k, b in enumerate(term.labels) if not (own[k] == 1 and sizes[b] != 1)]
+        if len(kept) < len(own):
+            small = Reshape(tuple(own[k] for k in kept))(term.tensor)
+            term = Term(small, tuple(term.labels[k] for k in kept))
+        result.append(term)
+    return result
+
+
+def _labels(terms: list[Term]) -> set[str]:
+    return set(itertools.chain.from_iterable(term.labels for term in terms))
+
+
+def _cheapest_pair(terms: list[Term], output: tuple[str, ...]) -> tuple[int, int]:
+    """The two terms whose product is smallest; open sizes count as 32."""
+
+    def size(pair: tuple[int, int]) -> int:
+        others = [term for k, term in enumerate(terms) if k not in pair]
+        needed = {*output, *_labels(others)}
+        labels = {b: terms[k].size(b) for k in pair for b in terms[k].labels if b in needed}
+        return math.prod(n if known_int(n) else 32 for n in labels.values())
+
+    return min(itertools.combinations(range(len(terms)), 2), key=size)
+
+
+def _product(x: Term, y: Term, needed: set[str]) -> Term:
+    """x times y, summed over what nobody needs."""
+    x = x.summed({b for b in x.labels if b not in needed and b not in y.labels})
+    y = y.summed({b for b in y.labels if b not in needed and b not in x.labels})
+    shared = [b for b in x.labels if b in y.labels]
+    summed = tuple(b for b in shared if b not in needed)
+    batch = tuple(b for b in shared if b in needed)
+    rows = tuple(b for b in x.labels if b not in shared)
+    columns = tuple(b for b in y.labels if b not in shared)
+    labels = (*batch, *rows, *columns)
+    if not summed:
+        return Term(MUL(*(_spread(term, labels, x, y) for term in (x, y))), labels)
+    counts = (*(1 for _ in batch), len(rows), len(summed))
+    left = flattened(x.ordered((*batch, *rows, *summed)), counts)
+    counts = (*(1 for _ in batch), len(summed), len(columns))
+    right = flattened(y.ordered((*batch, *summed, *columns)), counts)
+    sizes = tuple(x.size(b) if b in x.labels else y.size(b) for b in labels)
+    product = MATMUL(left, right)
+    return Term(product if product.type.shape == sizes else Reshape(sizes)(product), labels)
+
+
+def _spread(term: Term, labels: tuple[str, ...], x: Term, y: Term) -> Tensor:
+    """The term with the axes that `labels` name."""
+    shape = tuple(x.size(b) if b in x.labels else y.size(b) for b in labels)
+    own = tuple(b for b in labels if b in term.labels)
+    tensor = term.ordered(own)
+    if len(own) == len(labels):
+        return tensor
+    return BroadcastTo(shape, tuple(labels.index(b) for b in own))(tensor)
+
+
+__all__ = ["einsum", "matmul", "tensordot"]

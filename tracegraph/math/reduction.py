@@ -1,0 +1,394 @@
+"""Reductions along axes, and running totals.
+
+`axis` is one axis, several, or None for all; `keepdims` leaves the axes with size 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tracegraph.array.arguments import as_axes, as_axis, known_int, rank_of, sizes_of, with_ones
+from tracegraph.array.shaping import cut
+from tracegraph.errors import DTypeError, fail
+from tracegraph.ir.builder import operand_text
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math.arithmetic import divide, truncatediv
+from tracegraph.ops.broadcast import Sum, full, full_like, zeros_of
+from tracegraph.ops.elementwise import (
+    ABS,
+    ADD,
+    CONJ,
+    EXP,
+    LOG,
+    MUL,
+    REAL,
+    SELECT,
+    SQRT,
+    SUB,
+    Cast,
+    IsFinite,
+    NotEqual,
+    StopGradient,
+)
+from tracegraph.ops.reduce import (
+    All,
+    ArgMax,
+    ArgMin,
+    CumLogsumexp,
+    CumProd,
+    CumSum,
+    Max,
+    Min,
+    Prod,
+)
+from tracegraph.ops.reduce import Any as AnyOp
+from tracegraph.ops.shape import Concatenate, Reshape
+from tracegraph.runtime.convert import as_tensor, broadcast, cast_to, static_ints
+from tracegraph.shapes import ShapeVariable, element_count
+from tracegraph.source import here
+from tracegraph.types import TensorType, as_dtype, float32, int32, int64
+
+Axis = Any
+
+
+def _reduced(op: Callable[[Any], Any], name: str, x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
+    """op(axes)(x), with axes of size 1 in place of those that are dropped if `keepdims`."""
+    if isinstance(x.type.shape, ShapeVariable) and axis is None and not keepdims:
+        return op(None)(x)
+    sizes = sizes_of(name, x)
+    axes = as_axes(name, axis, len(sizes), x)
+    y = op(axes)(x) if axes else x
+    return Reshape(with_ones(sizes, axes))(y) if keepdims and axes else y
+
+
+def _count(name: str, x: Tensor, axis: Axis) -> Tensor:
+    """How many elements are reduced to one, in the dtype of x."""
+    sizes = sizes_of(name, x)
+    count = element_count(sizes[k] for k in as_axes(name, axis, len(sizes), x))
+    if known_int(count):
+        return full(count, TensorType(x.dtype))
+    return cast_to(as_tensor(count), x.dtype)
+
+
+def reduce_sum(
+    input_tensor: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """The sum along the axes.
+
+    >>> tg.reduce_sum([[1, 2], [3, 4]], axis=1).numpy()
+    array([3, 7], dtype=int32)
+    """
+    return _reduced(Sum, "reduce_sum", as_tensor(input_tensor), axis, keepdims)
+
+
+def reduce_mean(
+    input_tensor: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """The mean along the axes, in the dtype of the tensor; that of integers is rounded to zero.
+
+    >>> tg.reduce_mean([[1.0, 2.0], [3.0, 4.0]], axis=0).numpy()
+    array([2., 3.], dtype=float32)
+    """
+    x = as_tensor(input_tensor)
+    if x.dtype.size < 4 and not x.dtype.is_bool:  # the sum would leave the range
+        wide = float32 if x.dtype.is_floating else int32
+        return Cast(x.dtype)(reduce_mean(Cast(wide)(x), axis, keepdims))
+    total = _reduced(Sum, "reduce_mean", x, axis, keepdims)
+    quotient = truncatediv if x.dtype.is_integer else divide
+    return quotient(total, _count("reduce_mean", x, axis))
+
+
+def reduce_max(
+    input_tensor: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """The largest element along the axes; equal ones share the derivative evenly.
+
+    >>> tg.reduce_max([[1, 2], [3, 4]], axis=1).numpy()
+    array([2, 4], dtype=int32)
+    """
+    return _reduced(Max, "reduce_max", as_tensor(input_tensor), axis, keepdims)
+
+
+def reduce_min(
+    input_tensor: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """The smallest element along the axes; equal ones share the derivative evenly.
+
+    >>> tg.reduce_min([[1, 2], [3, 4]], axis=1).numpy()
+    array([1, 3], dtype=int32)
+    """
+    return _reduced(Min, "reduce_min", as_tensor(input_tensor), axis, keepdims)
+
+
+def reduce_prod(
+    input_tensor: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """The product along the axes.
+
+    >>> tg.reduce_prod([[1, 2], [3, 4]], axis=1).numpy()
+    array([ 2, 12], dtype=int32)
+    """
+    return _reduced(Prod, "reduce_prod", as_tensor(input_tensor), axis, keepdims)
+
+
+def reduce_all(
+    input_tensor: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """Whether all truth values along the axes are true.
+
+    >>> tg.reduce_all([[True, False], [True, True]], axis=1).numpy()
+    array([False,  True])
+    """
+    return _reduced(All, "reduce_all", as_tensor(input_tensor), axis, keepdims)
+
+
+def reduce_any(
+    input_tensor: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """Whether some truth value along the axes is true.
+
+    >>> tg.reduce_any([[True, False], [False, False]], axis=1).numpy()
+    array([ True, False])
+    """
+    return _reduced(AnyOp, "reduce_any", as_tensor(input_tensor), axis, keepdims)
+
+
+def reduce_logsumexp(
+    input_tensor: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """log(sum(e ** x)) along the axes, without overflow.
+
+    >>> tg.reduce_logsumexp([1000.0, 1000.0]).numpy()
+    np.float32(1000.6932)
+    """
+    x = as_tensor(input_tensor)
+    # The value does not depend on `top`, so no derivative, of any order, passes through it.
+    top = StopGradient()(reduce_max(x, axis, keepdims=True))
+    top = SELECT(IsFinite()(top), top, zeros_of(top))
+    total = reduce_sum(EXP(SUB(x, broadcast(top, x.type.shape))), axis, keepdims)
+    return ADD(LOG(total), top if keepdims else Reshape(total.type.shape)(top))
+
+
+def reduce_variance(
+    input_tensor: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """The mean of |x - mean(x)| ** 2 along the axes.
+
+    >>> tg.math.reduce_variance([1.0, 2.0, 3.0, 4.0]).numpy()
+    np.float32(1.25)
+    """
+    x = _inexact("reduce_variance", input_tensor)
+    mean = reduce_mean(x, axis, keepdims=True)
+    return reduce_mean(_squared_modulus(SUB(x, broadcast(mean, x.type.shape))), axis, keepdims)
+
+
+def reduce_std(
+    input_tensor: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """The square root of the variance; its gradient is nan where the variance is 0.
+
+    >>> tg.math.reduce_std([1.0, 1.0, 3.0, 3.0]).numpy()
+    np.float32(1.0)
+    """
+    return SQRT(reduce_variance(_inexact("reduce_std", input_tensor), axis, keepdims))
+
+
+def reduce_euclidean_norm(
+    input_tensor: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """sqrt(sum(|x| ** 2)) along the axes.
+
+    >>> tg.math.reduce_euclidean_norm([3.0, 4.0]).numpy()
+    np.float32(5.0)
+    """
+    x = _inexact("reduce_euclidean_norm", input_tensor)
+    return SQRT(reduce_sum(_squared_modulus(x), axis, keepdims))
+
+
+def _inexact(op: str, x: Any) -> Tensor:
+    x = as_tensor(x)
+    if not x.dtype.is_differentiable:
+        fail(
+            DTypeError,
+            f"{op}: the operand is {x.type}, and it must be floating or complex",
+            source=here(),
+            operands=[operand_text(x)],
+            fix="convert it: tg.cast(x, tg.float32)",
+        )
+    return x
+
+
+def _squared_modulus(x: Tensor) -> Tensor:
+    return REAL(MUL(x, CONJ(x))) if x.dtype.is_complex else MUL(x, x)
+
+
+def norm(
+    tensor: Any,
+    ord: Any = "euclidean",
+    axis: Axis = None,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """The norm of all elements, or of vectors along one axis, or of matrices along two.
+
+    - `ord`: "euclidean" (also "fro"), 1, 2, infinity, or any positive number p, for vectors;
+      "euclidean", 1 and infinity for matrices.
+
+    The gradient at 0 is nan, as in TensorFlow.
+
+    >>> tg.norm([3.0, 4.0]).numpy(), tg.norm([3.0, -4.0], ord=1).numpy()
+    (np.float32(5.0), np.float32(7.0))
+    """
+    x = _inexact("norm", tensor)
+    axes = None if axis is None else tuple(static_ints(axis, "norm: an axis"))
+    if ord in ("euclidean", "fro") or (ord == 2 and (axes is None or len(axes) == 1)):
+        return reduce_euclidean_norm(x, axes, keepdims)
+    size = ABS(x)
+    if axes is not None and len(axes) == 2:
+        return _matrix_norm(size, ord, axes, keepdims)
+    if ord == math.inf:
+        return reduce_max(size, axes, keepdims)
+    if ord == 1:
+        return reduce_sum(size, axes, keepdims)
+    if isinstance(ord, (int, float)) and ord > 0:
+        total = reduce_sum(size**ord, axes, keepdims)  # type: ignore[operator]
+        return total ** (1 / ord)  # type: ignore[operator]
+    _refuse_order(ord)
+
+
+def _matrix_norm(size: Tensor, ord: Any, axes: tuple[Any, ...], keepdims: bool) -> Tensor:
+    rows, columns = (as_axis("norm", axis, size.ndim, size) for axis in axes)
+    if ord not in (1, math.inf):
+        _refuse_order(ord)
+    summed, compared = (rows, columns) if ord == 1 else (columns, rows)
+    largest = reduce_max(reduce_sum(size, summed, keepdims=True), compared, keepdims=True)
+    return largest if keepdims else Reshape(_dropped(size, axes))(largest)
+
+
+def _dropped(x: Tensor, axes: tuple[Any, ...]) -> tuple[Any, ...]:
+    dropped = as_axes("norm", axes, x.ndim, x)
+    return tuple(size for k, size in enumerate(x.type.shape) if k not in dropped)
+
+
+def _refuse_order(ord: Any) -> Any:
+    fail(
+        ValueError,
+        f"norm: there is no norm of order {ord!r} here",
+        source=here(),
+        fix='use "euclidean", 1, infinity, or a positive number for vectors',
+    )
+
+
+def argmax(
+    input: Any, axis: Any = None, output_type: Any = int64, name: str | None = None
+) -> Tensor:
+    """The position of the largest element along `axis` (0 by default), the first of several.
+
+    >>> tg.argmax([[1, 5], [7, 2]], axis=1).numpy()
+    array([1, 0])
+    """
+    x = as_tensor(input)
+    place = as_axis("argmax", 0 if axis is None else axis, rank_of("argmax", x), x)
+    return ArgMax(place, as_dtype(output_type))(x)
+
+
+def argmin(
+    input: Any, axis: Any = None, output_type: Any = int64, name: str | None = None
+) -> Tensor:
+    """The position of the smallest element along `axis` (0 by default), the first of several.
+
+    >>> tg.argmin([[1, 5], [7, 2]], axis=1).numpy()
+    array([0, 1])
+    """
+    x = as_tensor(input)
+    place = as_axis("argmin", 0 if axis is None else axis, rank_of("argmin", x), x)
+    return ArgMin(place, as_dtype(output_type))(x)
+
+
+def count_nonzero(
+    input: Any,
+    axis: Axis = None,
+    keepdims: bool = False,
+    dtype: Any = int64,
+    name: str | None = None,
+) -> Tensor:
+    """How many elements along the axes are not 0.
+
+    >>> tg.math.count_nonzero([[0, 1], [2, 3]]).numpy()
+    np.int64(3)
+    """
+    x = as_tensor(input)
+    is_counted = x if x.dtype.is_bool else NotEqual()(x, zeros_of(x))
+    return reduce_sum(Cast(as_dtype(dtype))(is_counted), axis, keepdims)
+
+
+def zero_fraction(value: Any, name: str | None = None) -> Tensor:
+    """The fraction of the elements that are 0, as float32.
+
+    >>> tg.math.zero_fraction([0, 1, 2, 0]).numpy()
+    np.float32(0.5)
+    """
+    x = as_tensor(value)
+    is_counted = x if x.dtype.is_bool else NotEqual()(x, zeros_of(x))
+    return 1 - reduce_mean(Cast(float32)(is_counted))  # type: ignore[operator]
+
+
+def cumsum(
+    x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+) -> Tensor:
+    """Running totals along `axis`: y[k] = x[0] + ... + x[k].
+
+    - `exclusive`: x[k] is left out of y[k];
+    - `reverse`: the totals run from the other end.
+
+    >>> tg.cumsum([1, 2, 3]).numpy(), tg.cumsum([1, 2, 3], exclusive=True).numpy()
+    (array([1, 3, 6], dtype=int32), array([0, 1, 3], dtype=int32))
+    """
+    return _scanned(CumSum, "cumsum", x, axis, exclusive, reverse, 0)
+
+
+def cumprod(
+    x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+) -> Tensor:
+    """Running products along `axis`: y[k] = x[0] * ... * x[k]; see `cumsum`.
+
+    >>> tg.math.cumprod([1, 2, 3]).numpy()
+    array([1, 2, 6], dtype=int32)
+    """
+    return _scanned(CumProd, "cumprod", x, axis, exclusive, reverse, 1)
+
+
+def cumulative_logsumexp(
+    x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+) -> Tensor:
+    """log(e ** x[0] + ... + e ** x[k]) along `axis`, without overflow; see `cumsum`.
+
+    >>> tg.math.cumulative_logsumexp([0.0, 0.0]).numpy().round(4)
+    array([0.    , 0.6931], dtype=float32)
+    """
+    return _scanned(CumLogsumexp, "cumulative_logsumexp", x, axis, exclusive, reverse, -math.inf)
+
+
+def _scanned(
+    op: Any, name: str, x: Any, axis: Any, exclusive: bool, reverse: bool, start: float
+) -> Tensor:
+    x = as_tensor(x)
+    place = as_axis(name, axis, rank_of(name, x), x)
+    y = op(place, reverse)(x)
+    size = x.type.shape[place]
+    if not exclusive or (known_int(size) and size == 0):
+        return y
+    if reverse:
+        rest = cut(y, place, 1, size)
+        return Concatenate(place)(rest, full_like(cut(y, place, 0, 1), start))
+    return Concatenate(place)(full_like(cut(y, place, 0, 1), start), cut(y, place, 0, size - 1))
+
+
+__all__ = [
+    *("argmax", "argmin", "count_nonzero", "cumprod", "cumsum", "cumulative_logsumexp", "norm"),
+    *("reduce_all", "reduce_any", "reduce_euclidean_norm", "reduce_logsumexp", "reduce_max"),
+    *("reduce_mean", "reduce_min", "reduce_prod", "reduce_std", "reduce_sum"),
+    *("reduce_variance", "zero_fraction"),
+]

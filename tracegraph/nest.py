@@ -1,0 +1,163 @@
+"""Structures: nested dicts, lists, tuples, namedtuples, dataclasses and None.
+
+Built on `jax.tree_util`, which is imported at first use. Dataclass instances, which JAX takes for
+leaves, are opened here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tracegraph.errors import Mismatch
+
+
+@functools.cache
+def tree_util() -> Any:
+    """`jax.tree_util`, imported at first use."""
+    import jax.tree_util
+
+    return jax.tree_util
+
+
+def _is_none(value: Any) -> bool:
+    return value is None
+
+
+class Structure:
+    """The structure of a nest: how leaves are packed. Hashable and equal by structure."""
+
+    __slots__ = ("_hash", "opened", "treedef")
+
+    def __init__(self, treedef: Any, opened: tuple[Any, ...]) -> None:
+        #: One entry per leaf of `treedef`: None, or (dataclass, structure of its fields).
+        self.treedef = treedef
+        self.opened = opened
+        self._hash = hash((treedef, opened))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Structure)
+            and self.treedef == other.treedef
+            and self.opened == other.opened
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def pack(self, leaves: Sequence[Any]) -> Any:
+        """The nest with these leaves."""
+        if not self.opened:
+            return tree_util().tree_unflatten(self.treedef, leaves)
+        rest = list(leaves)
+        packed = []
+        for entry in self.opened:
+            if entry is None:
+                packed.append(rest.pop(0))
+                continue
+            cls, inner = entry
+            taken, rest = rest[: inner.count], rest[inner.count :]
+            packed.append(_rebuilt(cls, inner.pack(taken)))
+        return tree_util().tree_unflatten(self.treedef, packed)
+
+    @property
+    def count(self) -> int:
+        """The number of leaves."""
+        if not self.opened:
+            return self.treedef.num_leaves
+        return sum(1 if entry is None else entry[1].count for entry in self.opened)
+
+    def __repr__(self) -> str:
+        return str(self.pack(["*"] * self.count))
+
+
+def _rebuilt(cls: type, fields: dict[str, Any]) -> Any:
+    """A dataclass instance with these fields, whatever its constructor does."""
+    instance = object.__new__(cls)
+    for name, value in fields.items():
+        object.__setattr__(instance, name, value)
+    return instance
+
+
+def _is_open(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def flatten_structure(nest: Any, none_is_leaf: bool = False) -> tuple[list[Any], Structure]:
+    """The leaves of `nest`, and the structure that packs them. Dicts are in order of their keys.
+
+    Raises Mismatch for dict keys that have no order.
+    """
+    try:
+        leaves, treedef = tree_util().tree_flatten(nest, is_leaf=_is_none if none_is_leaf else None)
+    except (TypeError, ValueError) as error:
+        raise Mismatch(
+            f"a dict in a structure has keys that cannot be sorted: {error}",
+            fix="use keys of one type",
+        ) from None
+    if not any(map(_is_open, leaves)):
+        return leaves, Structure(treedef, ())
+    found: list[Any] = []
+    opened: list[Any] = []
+    for leaf in leaves:
+        if not _is_open(leaf):
+            found.append(leaf)
+            opened.append(None)
+            continue
+        fields = {f.name: getattr(leaf, f.name) for f in dataclasses.fields(leaf)}
+        inner_leaves, inner = flatten_structure(fields, none_is_leaf)
+        found.extend(inner_leaves)
+        opened.append((type(leaf), inner))
+    return found, Structure(treedef, tuple(opened))
+
+
+def flatten(structure: Any) -> list[Any]:
+    """The leaves of a nested structure, None among them, dicts in the order of their keys.
+
+    >>> tg.nest.flatten({"b": [1, 2], "a": None})
+    [None, 1, 2]
+    """
+    return flatten_structure(structure, none_is_leaf=True)[0]
+
+
+def is_nested(structure: Any) -> bool:
+    """Whether `structure` is a container rather than a leaf."""
+    leaves = flatten(structure)
+    return not (len(leaves) == 1 and leaves[0] is structure)
+
+
+def pack_sequence_as(structure: Any, flat_sequence: Sequence[Any]) -> Any:
+    """The leaves `flat_sequence` packed like `structure`. Raises ValueError for another number.
+
+    >>> tg.nest.pack_sequence_as({"a": 0, "b": [0, 0]}, [1, 2, 3])
+    {'a': 1, 'b': [2, 3]}
+    """
+    _, packing = flatten_structure(structure, none_is_leaf=True)
+    leaves = list(flat_sequence)
+    if len(leaves) != packing.count:
+        raise ValueError(f"the structure has {packing.count} leaves and {len(leaves)} were given")
+    return packing.pack(leaves)
+
+
+def map_structure(func: Callable[..., Any], *structures: Any) -> Any:
+    """`func` applied to corresponding leaves, packed like the first structure.
+
+    Raises ValueError if the structures differ.
+
+    >>> tg.nest.map_structure(lambda x, y: x + y, [1, (2,)], [10, (20,)])
+    [11, (22,)]
+    """
+    assert_same_structure(*structures)
+    flats = [flatten(structure) for structure in structures]
+    return pack_sequence_as(structures[0], [func(*row) for row in zip(*flats, strict=True)])
+
+
+def assert_same_structure(*structures: Any) -> None:
+    """Raises ValueError if the structures differ, showing both."""
+    first = flatten_structure(structures[0], none_is_leaf=True)[1]
+    for other in structures[1:]:
+        packing = flatten_structure(other, none_is_leaf=True)[1]
+        if packing != first:
+            raise ValueError(f"the structures differ: {first!r} and {packing!r}")

@@ -1,0 +1,172 @@
+"""The operators and methods of tensors, installed in one loop; Variables get the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tracegraph.array.indexing import getitem
+from tracegraph.array.shaping import transpose
+from tracegraph.errors import TraceError, fail
+from tracegraph.ir.builder import operand_text
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math.arithmetic import divide, pow
+from tracegraph.math.functions import abs, negative
+from tracegraph.math.product import matmul
+from tracegraph.ops.elementwise import (
+    ADD,
+    EQUAL,
+    GREATER,
+    GREATER_EQUAL,
+    LESS,
+    LESS_EQUAL,
+    MUL,
+    SUB,
+    FloorDiv,
+    FloorMod,
+    LogicalAnd,
+    LogicalNot,
+    LogicalOr,
+    LogicalXor,
+    NotEqual,
+)
+from tracegraph.runtime.convert import as_tensor, binary
+from tracegraph.runtime.variable import Variable
+from tracegraph.shapes import ShapeVariable, element_count
+from tracegraph.source import here
+from tracegraph.tensorshape import TensorShape, shape_of
+
+Binary = Callable[[Any, Any], Any]
+
+#: Python's name of each operator that has a reflected form, and its function.
+ARITHMETIC: dict[str, Binary] = {
+    "add": binary(ADD, "add"),
+    "sub": binary(SUB, "subtract"),
+    "mul": binary(MUL, "multiply"),
+    "truediv": divide,
+    "floordiv": binary(FloorDiv(), "floordiv"),
+    "mod": binary(FloorMod(), "mod"),
+    "pow": pow,
+    "matmul": matmul,
+    "and": binary(LogicalAnd(), "and"),
+    "or": binary(LogicalOr(), "or"),
+    "xor": binary(LogicalXor(), "xor"),
+}
+
+COMPARISONS: dict[str, Binary] = {
+    "lt": binary(LESS, "less"),
+    "le": binary(LESS_EQUAL, "less_equal"),
+    "gt": binary(GREATER, "greater"),
+    "ge": binary(GREATER_EQUAL, "greater_equal"),
+}
+
+_equal, _not_equal = binary(EQUAL, "equal"), binary(NotEqual(), "not_equal")
+
+
+def _eq(x: Any, y: Any) -> Any:
+    """x == y by elements; nothing equals None or what cannot be a tensor."""
+    return NotImplemented if _is_foreign(y) else _equal(x, y)
+
+
+def _ne(x: Any, y: Any) -> Any:
+    return NotImplemented if _is_foreign(y) else _not_equal(x, y)
+
+
+def _is_foreign(value: Any) -> bool:
+    return value is None or isinstance(value, (str, bytes, type))
+
+
+def _reflected(function: Binary) -> Binary:
+    return lambda x, y: function(y, x)
+
+
+def _positive(x: Any) -> Tensor:
+    return as_tensor(x)
+
+
+def _inverted(x: Any) -> Tensor:
+    return LogicalNot()(as_tensor(x))
+
+
+def _length(x: Any) -> int:
+    """The size of the first axis. Raises TraceError if it is open or there is none."""
+    tensor = _type_only(x)
+    shape = tensor.type.shape
+    if isinstance(shape, tuple) and shape and type(shape[0]) is int:
+        return shape[0]
+    fact = "a scalar has no length" if shape == () else f"the length of {tensor.type} is open"
+    fail(
+        TraceError,
+        fact,
+        source=here(),
+        operands=[operand_text(tensor)],
+        fix="use tg.shape(x)[0] for the size at run time, or give it in the TensorSpec",
+    )
+
+
+def _iterated(x: Any) -> Iterator[Tensor]:
+    """The parts along the first axis; a loop over them unrolls while tracing."""
+    length = _length(x)
+    tensor = as_tensor(x)
+    return (getitem(tensor, k) for k in range(length))
+
+
+def _type_only(x: Any) -> Any:
+    return x if isinstance(x, Tensor) else Tensor(x.type, None)
+
+
+def _shape(x: Any) -> TensorShape:
+    """The sizes: ints, or symbolic ones that are known when the graph runs."""
+    return shape_of(x.type.shape)
+
+
+def _rank(x: Any) -> int | None:
+    """The number of axes; None if it is unknown."""
+    return x.type.rank
+
+
+def _size(x: Any) -> Any:
+    """The number of elements: an int, or a symbolic size; None if the rank is unknown."""
+    shape = x.type.shape
+    return None if isinstance(shape, ShapeVariable) else element_count(shape)
+
+
+def _transposed(x: Any) -> Tensor:
+    """The tensor with the order of its axes turned round."""
+    return transpose(x)
+
+
+def _methods() -> Iterator[tuple[str, Any]]:
+    for name, function in ARITHMETIC.items():
+        yield f"__{name}__", function
+        yield f"__r{name}__", _reflected(function)
+    for name, function in COMPARISONS.items():
+        yield f"__{name}__", function
+    yield from {
+        "__eq__": _eq,
+        "__ne__": _ne,
+        "__neg__": negative,
+        "__pos__": _positive,
+        "__abs__": abs,
+        "__invert__": _inverted,
+        "__len__": _length,
+        "__iter__": _iterated,
+        "__getitem__": getitem,
+        "get_shape": _shape,
+        "shape": property(_shape),
+        "rank": property(_rank),
+        "size": property(_size),
+        "T": property(_transposed),
+    }.items()
+
+
+def install_operators() -> None:
+    """Gives Tensor and Variable the operators and methods that they do not define themselves."""
+    for name, method in _methods():
+        for cls in (Tensor, Variable):
+            own = cls.__dict__.get(name)
+            if own is None or own is getattr(object, name, None):
+                setattr(cls, name, method)
+
+
+install_operators()

@@ -1,0 +1,164 @@
+"""Broadcast and sum, each the transpose of the other, and tensors filled with one value."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+
+from tracegraph.errors import DTypeMismatch, Mismatch
+from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.constant import constant
+from tracegraph.shapes import Shape, ShapeVariable, same_size
+from tracegraph.types import TensorType
+
+
+class BroadcastTo(Op):
+    """x repeated along new axes: axis k of x becomes axis axes[k] of the result.
+
+    y[i_0, ..., i_n] = x[i_axes[0], i_axes[1], ...]. `axes` increase. An axis keeps its size:
+    an axis of size 1 that should grow is dropped first.
+    """
+
+    shape: Shape
+    axes: tuple[int, ...]
+    is_linear = True
+
+    def infer(self, x):
+        if isinstance(self.shape, ShapeVariable):
+            if x.shape != ():
+                raise Mismatch(f"only a scalar can be broadcast to {self.shape}, not {x}")
+            return x.with_shape(self.shape)
+        if len(self.axes) != len(x.shape) or not is_increasing(self.axes, len(self.shape)):
+            raise Mismatch(
+                f"the axes {list(self.axes)} do not place the {len(x.shape)} axes of {x} in "
+                f"{list(self.shape)}",
+                fix="give one axis of the result for each axis of x, in increasing order",
+            )
+        kept = [self.shape[axis] for axis in self.axes]
+        if None in [same_size(a, b) for a, b in zip(kept, x.shape, strict=True)]:
+            raise Mismatch(
+                f"{x} cannot be broadcast to {list(self.shape)} along axes {list(self.axes)}",
+                fix="only axes of size 1 are repeated: check the two shapes",
+            )
+        return x.with_shape(self.shape)
+
+    def vjp(self, g, y, x):
+        if isinstance(self.shape, ShapeVariable):
+            return (Sum(None)(g),)
+        dropped = tuple(axis for axis in range(g.ndim) if axis not in self.axes)
+        return (Sum(dropped)(g) if dropped else g,)
+
+    def jvp(self, tangents, y, x):
+        return self(tangents[0])
+
+    def batch(self, n, batched, x):
+        shifted = tuple(axis + 1 for axis in self.axes)
+        return BroadcastTo((n, *self.shape), (0, *shifted))(x), True
+
+    def depends(self, p):
+        return self._broadcast(p, (*self.shape, p.shape[-1]), (*self.axes, len(self.shape)))
+
+    def numpy(self, x):
+        return np.ascontiguousarray(self._broadcast(x, self.shape, self.axes))
+
+    @staticmethod
+    def _broadcast(x: np.ndarray, shape: Any, axes: tuple[int, ...]) -> np.ndarray:
+        sizes = [1] * len(shape)
+        for axis, size in zip(axes, x.shape, strict=True):
+            sizes[axis] = size
+        return np.broadcast_to(x.reshape(sizes), shape)
+
+
+class Sum(Op):
+    """The sum over `axes`, which are dropped; over all axes if None, for tensors of any rank."""
+
+    axes: tuple[int, ...] | None
+    is_linear = True
+
+    def infer(self, x):
+        if x.dtype.is_bool:
+            raise DTypeMismatch(
+                f"the operand is {x}, and truth values have no sum",
+                fix="convert it: tg.cast(x, tg.int32)",
+            )
+        return x.with_shape(without_axes(x, self.axes))
+
+    def vjp(self, g, y, x):
+        return (spread(g, x.type, self.axes),)
+
+    def jvp(self, tangents, y, x):
+        return self(tangents[0])
+
+    def batch(self, n, batched, x):
+        return Sum(shifted(self.axes, x))(x), True
+
+    def depends(self, p):
+        axes = tuple(range(p.ndim - 1)) if self.axes is None else self.axes
+        return p.any(axis=axes)
+
+    def numpy(self, x):
+        return np.sum(x, axis=self.axes, dtype=x.dtype)
+
+
+def full(value: Any, type: TensorType) -> Tensor:
+    """A tensor of `type` with every element `value`."""
+    scalar = constant(value, type.dtype)
+    return scalar if type.shape == () else BroadcastTo(type.shape, ())(scalar)
+
+
+def full_like(x: Tensor, value: Any) -> Tensor:
+    return full(value, x.type)
+
+
+def zeros_of(x: Tensor) -> Tensor:
+    return full(0, x.type)
+
+
+def stack(x: Tensor, n: Any) -> Tensor:
+    """x repeated along a new leading axis of size n."""
+    shape = x.type.shape
+    return BroadcastTo((n, *shape), tuple(range(1, len(shape) + 1)))(x)
+
+
+def spread(g: Tensor, type: TensorType, axes: tuple[int, ...] | None) -> Tensor:
+    """g repeated along `axes` of `type`: the transpose of a sum over them."""
+    if axes is None:
+        return BroadcastTo(type.shape, ())(g)
+    kept = tuple(axis for axis in range(len(type.shape)) if axis not in axes)
+    return BroadcastTo(type.shape, kept)(g)
+
+
+def without_axes(x: TensorType, axes: tuple[int, ...] | None) -> Shape:
+    """The shape of x with `axes` dropped, all of them if None."""
+    if axes is None:
+        return ()
+    if not is_increasing(axes, len(x.shape)):
+        raise Mismatch(
+            f"the axes {list(axes)} are not axes of {x} in increasing order",
+            fix=f"give each axis once, as a number from 0 to {len(x.shape) - 1}",
+        )
+    return tuple(size for axis, size in enumerate(x.shape) if axis not in axes)
+
+
+def is_increasing(axes: tuple[int, ...], rank: int) -> bool:
+    """Whether the axes are axes of a tensor of `rank`, each greater than the one before."""
+    limits = (-1, *axes, rank)
+    return all(a < b for a, b in itertools.pairwise(limits))
+
+
+def shifted(axes: tuple[int, ...] | None, batched: Tensor) -> tuple[int, ...]:
+    """The axes as they count after a loop axis was put first; `batched` already has it."""
+    if axes is None:
+        return tuple(range(1, batched.ndim))
+    return tuple(axis + 1 for axis in axes)
+
+
+def reduced_count(type: TensorType, axes: tuple[int, ...] | None) -> Any:
+    """How many elements a reduction over `axes` combines into one: an int or a Dim."""
+    if axes is None:
+        return math.prod(type.shape)
+    return math.prod(type.shape[axis] for axis in axes)

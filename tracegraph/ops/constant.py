@@ -1,0 +1,104 @@
+"""Constants, counting, and sizes as values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tracegraph.errors import DTypeMismatch
+from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Tensor
+from tracegraph.shapes import Dim
+from tracegraph.types import DType, TensorType, int32, type_of_array
+
+
+class Constant(Op):
+    """A value that is part of the graph: a NumPy array, small."""
+
+    value: np.ndarray
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        frozen = np.array(self.value)  # a copy: the caller's array may change
+        frozen.flags.writeable = False
+        object.__setattr__(self, "value", frozen)
+
+    def infer(self):
+        return type_of_array(self.value)
+
+    def vjp(self, g, y):
+        return ()
+
+    def jvp(self, tangents, y):
+        return None
+
+    def batch(self, n, batched):
+        return self(), False
+
+    def depends(self):
+        raise NotImplementedError("a constant has no operand to depend on")
+
+    def numpy(self):
+        return self.value
+
+
+class DimSize(Op):
+    """The value of a size that is known only when the graph runs, as an int32 scalar."""
+
+    size: Dim | int
+
+    def infer(self):
+        return TensorType(int32, ())
+
+    def vjp(self, g, y):
+        return ()
+
+    def jvp(self, tangents, y):
+        return None
+
+    def batch(self, n, batched):
+        return self(), False
+
+    def depends(self):
+        raise NotImplementedError("a size has no operand to depend on")
+
+    def numpy(self):
+        return np.int32(self.size) if isinstance(self.size, int) else NotImplemented
+
+
+class Iota(Op):
+    """0, 1, ..., size - 1"""
+
+    size: Dim | int
+    dtype: DType
+
+    def infer(self):
+        if self.dtype.kind not in ("integer", "floating"):
+            raise DTypeMismatch(
+                f"counting makes integers or floating numbers, not {self.dtype.name}",
+                fix="use tg.int32",
+            )
+        return TensorType(self.dtype, (self.size,))
+
+    def vjp(self, g, y):
+        return ()
+
+    def jvp(self, tangents, y):
+        return None
+
+    def batch(self, n, batched):
+        return self(), False
+
+    def depends(self):
+        raise NotImplementedError("counting has no operand to depend on")
+
+    def numpy(self):
+        if not isinstance(self.size, int):
+            return NotImplemented
+        return np.arange(self.size).astype(self.dtype.numpy_dtype)
+
+
+def constant(value: Any, dtype: DType | None = None) -> Tensor:
+    """A node of a constant value, with the dtype of the array unless one is given."""
+    return Constant(np.asarray(value, dtype.numpy_dtype if dtype else None))()

@@ -1,0 +1,284 @@
+"""Contractions: products that sum over an axis."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tracegraph.errors import DTypeMismatch, Mismatch
+from tracegraph.ir.op import Op, check_same_dtype
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.elementwise import CONJ, NUMERIC, add_all, check_kind
+from tracegraph.ops.index import move_axis
+from tracegraph.ops.shape import Reshape, Reverse, Transpose
+from tracegraph.shapes import Size, floor_divide, same_shape, same_size
+from tracegraph.types import TensorType
+
+
+class Bilinear(Op, abstract=True):
+    """An op that is linear in each of its two operands."""
+
+    def jvp(self, tangents, z, x, y):
+        tx, ty = tangents
+        by_x = None if tx is None else self(tx, y)
+        by_y = None if ty is None else self(x, ty)
+        return add_all([by_x, by_y])
+
+
+class Matmul(Bilinear):
+    """z[..., i, k] = sum_j x[..., i, j] * y[..., j, k]; leading axes are batch axes, equal."""
+
+    def infer(self, x, y):
+        dtype = check_same_dtype(self.name, x, y)
+        if dtype.is_bool:
+            raise DTypeMismatch(
+                f"{x} times {y}: truth values have no product", fix="use tg.cast(x, tg.int32)"
+            )
+        if len(x.shape) < 2 or len(x.shape) != len(y.shape):
+            raise Mismatch(
+                f"the operands must both be matrices, or equally many of them: {x} times {y}",
+                fix="use tg.tensordot or tg.linalg.matvec for vectors",
+            )
+        if same_size(x.shape[-1], y.shape[-2]) is None:
+            raise Mismatch(
+                f"inner dimensions differ: {x} times {y}",
+                fix="transpose an operand or check the layer width",
+            )
+        leading = same_shape(x.shape[:-2], y.shape[:-2])
+        if leading is None:
+            raise Mismatch(
+                f"batch dimensions differ: {x} times {y}",
+                fix="broadcast one of them with tg.broadcast_to",
+            )
+        return x.with_shape((*leading, x.shape[-2], y.shape[-1]))
+
+    def vjp(self, g, z, x, y):
+        return MATMUL(g, adjoint(y)), MATMUL(adjoint(x), g)
+
+    def batch(self, n, batched, x, y):
+        if all(batched):  # leading axes of both operands are batch axes already
+            return MATMUL(x, y), True
+        # The other operand is shared: the loop axis joins the rows of x, or the columns of y.
+        if batched[0]:
+            rows = x.type.shape[-2]
+            z = MATMUL(merge_axis(x, x.ndim - 3), y)
+            return split_axis(z, z.ndim - 2, n, rows), True
+        columns = y.type.shape[-1]
+        z = MATMUL(x, merge_axis(y, y.ndim - 2))
+        return split_axis(z, z.ndim - 1, n, columns), True
+
+    def depends(self, p, q):
+        left = p.any(axis=-2)[..., :, None, :]  # [..., i, 1, sources]
+        right = q.any(axis=-3)[..., None, :, :]  # [..., 1, k, sources]
+        return left | right
+
+    def numpy(self, x, y):
+        return np.matmul(x, y)
+
+
+MATMUL = Matmul()
+
+
+class Conv(Bilinear):
+    """z[n, o, k] = sum over w, c of x[n, o * stride + w * rhs_dilation - low, c] * y[w, c, k].
+
+    x has the shape [n, *spatial, channels], the kernel y [*window, channels / groups, outputs].
+    `padding` gives (low, high) for each spatial axis, which may be negative; `lhs_dilation - 1`
+    zeros stand between the elements of x, and `rhs_dilation - 1` between those of y. With `groups`,
+    the k-th part of the outputs sees the k-th part of the channels only.
+    """
+
+    strides: tuple[int, ...]
+    padding: tuple[tuple[Size, Size], ...]
+    lhs_dilation: tuple[int, ...]
+    rhs_dilation: tuple[int, ...]
+    groups: Size
+
+    def infer(self, x, y):
+        dtype = check_same_dtype(self.name, x, y)
+        check_kind(self.name, x, NUMERIC)
+        rank = len(self.strides)
+        if not len(x.shape) == len(y.shape) == rank + 2:
+            raise Mismatch(
+                f"a convolution over {rank} axes needs {rank + 2} axes of both operands: "
+                f"{x} and {y}",
+                fix="give [batch, *spatial, channels] and [*window, channels, outputs]",
+            )
+        if same_size(x.shape[-1], y.shape[-2] * self.groups) is None:
+            raise Mismatch(
+                f"{x} has {x.shape[-1]} channels, and the kernel {y} in {self.groups} groups "
+                f"needs {y.shape[-2] * self.groups}",
+                fix="check the layout of the kernel: [*window, channels / groups, outputs]",
+            )
+        rest = y.shape[-1] - floor_divide(y.shape[-1], self.groups) * self.groups
+        if isinstance(rest, int) and rest:
+            raise Mismatch(
+                f"the {y.shape[-1]} outputs of {y} do not fall into {self.groups} equal groups",
+                fix="make the number of outputs a multiple of the groups",
+            )
+        sizes = tuple(self.spatial(x.shape[1:-1], y.shape[:-2]))
+        for size in sizes:
+            if isinstance(size, int) and size < 0:
+                raise Mismatch(
+                    f"the window {list(y.shape[:-2])} is larger than the padded {x}",
+                    fix="use a smaller window or more padding",
+                )
+        return TensorType(dtype, (x.shape[0], *sizes, y.shape[-1]))
+
+    def spatial(self, sizes: Any, window: Any) -> Iterator[Size]:
+        """The spatial sizes of the result."""
+        for k, (size, width) in enumerate(zip(sizes, window, strict=True)):
+            low, high = self.padding[k]
+            padded = dilated(size, self.lhs_dilation[k]) + low + high
+            yield floor_divide(padded - dilated(width, self.rhs_dilation[k]), self.strides[k]) + 1
+
+    def vjp(self, g, z, x, y):
+        return self._to_x(g, x, y), self._to_y(g, x, y)
+
+    def _to_x(self, g: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The kernel turned round, its channels and outputs exchanged, slides over g."""
+        padding = []
+        for k, (size, width, count) in enumerate(self._sizes(g, x, y)):
+            low = width - self.padding[k][0] - 1
+            padding.append((low, size + width - 1 - count - low))
+        transposed = Conv(
+            self.lhs_dilation, tuple(padding), self.strides, self.rhs_dilation, self.groups
+        )
+        *window, channels, outputs = y.type.shape
+        rank = len(window)
+        kernel = Reverse(tuple(range(rank)))(conjugate(y))
+        kernel = Reshape((*window, channels, self.groups, floor_divide(outputs, self.groups)))(
+            kernel
+        )
+        kernel = Transpose((*range(rank), rank + 2, rank + 1, rank))(kernel)
+        shape = (*window, floor_divide(outputs, self.groups), self.groups * channels)
+        return transposed(g, Reshape(shape)(kernel))
+
+    def _to_y(self, g: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """x slides over g, where examples and channels have changed their roles."""
+        padding = []
+        for k, (size, width, count) in enumerate(self._sizes(g, x, y)):
+            low = self.padding[k][0]
+            padding.append((low, count - size + width - low - 1))
+        transposed = Conv(
+            self.rhs_dilation, tuple(padding), self.lhs_dilation, self.strides, self.groups
+        )
+        n, *spatial, _ = x.type.shape
+        channels = y.type.shape[-2]
+        rank = len(spatial)
+        middle = range(1, rank + 1)
+        # [n, spatial, groups, channels] to [channels, spatial, groups * n]
+        image = Reshape((n, *spatial, self.groups, channels))(conjugate(x))
+        image = Transpose((rank + 2, *middle, rank + 1, 0))(image)
+        image = Reshape((channels, *spatial, self.groups * n))(image)
+        kernel = Transpose((*middle, 0, rank + 1))(g)
+        return Transpose((*middle, 0, rank + 1))(transposed(image, kernel))
+
+    def _sizes(self, g: Tensor, x: Tensor, y: Tensor) -> Iterator[tuple[Size, Size, Size]]:
+        """For each spatial axis the sizes of x, y and g with their dilations."""
+        for k in range(len(self.strides)):
+            yield (
+                dilated(x.type.shape[k + 1], self.lhs_dilation[k]),
+                dilated(y.type.shape[k], self.rhs_dilation[k]),
+                dilated(g.type.shape[k + 1], self.strides[k]),
+            )
+
+    def batch(self, n, batched, x, y):
+        if not batched[1]:  # the loop axis joins the examples
+            z = self(merge_axis(x, 0), y)
+            return Reshape((n, x.type.shape[1], *z.type.shape[1:]))(z), True
+        outputs = y.type.shape[-1]
+        per_group = floor_divide(outputs, self.groups)
+        if not batched[0]:  # it joins the outputs of each group
+            grouped = Reshape((*y.type.shape[:-1], self.groups, per_group))(y)
+            kernel = move_axis(grouped, 0, grouped.ndim - 2)
+            z = self(x, Reshape((*y.type.shape[1:-1], n * outputs))(kernel))
+            z = Reshape((*z.type.shape[:-1], self.groups, n, per_group))(z)
+            z = move_axis(z, z.ndim - 2, 0)
+            return Reshape((*z.type.shape[:-2], outputs))(z), True
+        # It joins the groups.
+        wide = Conv(
+            self.strides, self.padding, self.lhs_dilation, self.rhs_dilation, n * self.groups
+        )
+        z = wide(merge_axis(x, x.ndim - 2), merge_axis(y, y.ndim - 2))
+        return split_axis(z, z.ndim - 1, n, outputs), True
+
+    def depends(self, p, q):
+        sources = p.shape[-1]
+        n, *spatial, _ = p.shape[:-1]
+        window, outputs = q.shape[:-3], q.shape[-2]
+        sizes = tuple(self.spatial(spatial, window))
+        # Which channels a group sees, and the kernel, summed over its channels.
+        p = p.reshape(n, *spatial, self.groups, -1, sources).any(axis=-2)
+        p = np.repeat(p, outputs // self.groups, axis=-2)
+        q = q.any(axis=-3)
+        z = np.zeros((n, *sizes, outputs, sources), bool)
+        for place, into, out_of in self.taps(spatial, window, sizes):
+            z[:, *into] |= p[:, *out_of] | q[place]
+        return z
+
+    def numpy(self, x, y):
+        n, *spatial, _ = x.shape
+        *window, _, outputs = y.shape
+        sizes = tuple(self.spatial(spatial, window))
+        x = x.reshape(n, *spatial, self.groups, -1)
+        y = y.reshape(*window, -1, self.groups, outputs // self.groups)
+        z = np.zeros((n, *sizes, self.groups, outputs // self.groups), x.dtype)
+        for place, into, out_of in self.taps(spatial, window, sizes):
+            z[:, *into] += np.einsum("n...gc,cgk->n...gk", x[:, *out_of], y[place])
+        return z.reshape(n, *sizes, outputs)
+
+    def taps(self, spatial: Any, window: Any, sizes: Any) -> Iterator[tuple[Any, Any, Any]]:
+        """For each element of the window: its place, the results it takes part in, and the
+        elements of x it meets there, as arrays of positions that index one axis each."""
+        for place in itertools.product(*map(range, window)):
+            into, out_of = [], []
+            for k, offset in enumerate(place):
+                met = np.arange(sizes[k]) * self.strides[k] - self.padding[k][0]
+                met = met + offset * self.rhs_dilation[k]
+                is_there = (met >= 0) & (met < dilated(spatial[k], self.lhs_dilation[k]))
+                is_there &= met % self.lhs_dilation[k] == 0
+                into.append(np.flatnonzero(is_there))
+                out_of.append(met[is_there] // self.lhs_dilation[k])
+            yield place, _crossed(into), _crossed(out_of)
+
+
+def _crossed(positions: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    return np.ix_(*positions) if positions else ()
+
+
+def dilated(size: Size, dilation: int) -> Size:
+    """The size of an axis with `dilation - 1` zeros between its elements."""
+    return size if isinstance(size, int) and size == 0 else (size - 1) * dilation + 1
+
+
+def merge_axis(x: Tensor, axis: int) -> Tensor:
+    """x with its first axis joined with another, which is `axis` when the first is not counted."""
+    moved = move_axis(x, 0, axis)
+    shape = moved.type.shape
+    return Reshape((*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :]))(moved)
+
+
+def split_axis(x: Tensor, axis: int, n: Any, size: Size) -> Tensor:
+    """Undoes `merge_axis`: the first axis again has size n, and `axis` has `size`."""
+    shape = x.type.shape
+    return move_axis(Reshape((*shape[:axis], n, size, *shape[axis + 1 :]))(x), axis, 0)
+
+
+def conjugate(x: Tensor) -> Tensor:
+    return CONJ(x) if x.dtype.is_complex else x
+
+
+def swap_last(x: Tensor) -> Tensor:
+    """x with its last two axes exchanged."""
+    order = list(range(x.ndim))
+    order[-2:] = order[-1], order[-2]
+    return Transpose(tuple(order))(x)
+
+
+def adjoint(x: Tensor) -> Tensor:
+    """The conjugate transpose of each matrix."""
+    return conjugate(swap_last(x))

@@ -1,0 +1,917 @@
+"""Elementwise ops: element i of the output is a function of element i of each operand.
+
+All operands have the output's shape: users' broadcasting is explicit before an op is built. Each
+op states its derivative once, as one factor per operand, and inherits every rule.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tracegraph.errors import DTypeMismatch, Mismatch
+from tracegraph.ir.op import Op, check_same_dtype
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.broadcast import full_like, stack, zeros_of
+from tracegraph.shapes import same_shape
+from tracegraph.types import DType, TensorType, bool_, complex64, complex128
+
+FLOATING = frozenset(["floating"])
+INEXACT = frozenset(["floating", "complex"])
+INTEGER = frozenset(["integer"])
+ORDERED = frozenset(["floating", "integer", "bool"])
+NUMERIC = frozenset(["floating", "complex", "integer"])
+DISCRETE = frozenset(["integer", "bool"])
+ANY = NUMERIC | {"bool"}
+
+_KIND_WORDS = {"floating": "floating", "complex": "complex", "integer": "integer", "bool": "bool"}
+
+
+def common_shape(*types: TensorType) -> Any:
+    """The shape that all operands have. Raises Mismatch if two differ."""
+    shape = types[0].shape
+    for other in types[1:]:
+        same = same_shape(shape, other.shape)
+        if same is None:
+            raise Mismatch(
+                f"the operands have different shapes: {types[0]} and {other}",
+                fix="reshape one of them, or insert axes of size 1 with tg.expand_dims",
+            )
+        shape = same
+    return shape
+
+
+def check_kind(op: str, type: TensorType, kinds: frozenset[str]) -> None:
+    if type.dtype.kind not in kinds:
+        words = " or ".join(word for kind, word in _KIND_WORDS.items() if kind in kinds)
+        target = "float32" if "floating" in kinds else "int32"
+        raise DTypeMismatch(
+            f"the operand is {type}, and only {words} types are allowed",
+            fix=f"convert it: tg.cast(x, tg.{target})",
+        )
+
+
+def scale(tangent: Tensor | None, factor: Any) -> Tensor | None:
+    """tangent * factor, where a factor is a tensor, 1, -1, or None for zero."""
+    if tangent is None or factor is None:
+        return None
+    if isinstance(factor, int):
+        return tangent if factor == 1 else NEG(tangent)
+    return MUL(tangent, factor)
+
+
+def conjugated(factor: Any) -> Any:
+    """The factor of a cotangent: the complex conjugate of the tangent's."""
+    return CONJ(factor) if isinstance(factor, Tensor) and factor.dtype.is_complex else factor
+
+
+def add_all(values: Sequence[Tensor | None]) -> Tensor | None:
+    """The sum of the values that are not zero; None if all are."""
+    total = None
+    for value in values:
+        if value is not None:
+            total = value if total is None else ADD(total, value)
+    return total
+
+
+def batched_operands(
+    n: Any, batched: Sequence[bool], inputs: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """The inputs with a leading loop axis on all of them."""
+    return tuple(x if b else stack(x, n) for x, b in zip(inputs, batched, strict=True))
+
+
+class Elementwise(Op, abstract=True):
+    """y[i] depends on element i of each operand; all operands have y's shape."""
+
+    #: Kinds of data types that the operands may have.
+    kinds: ClassVar[frozenset[str]] = INEXACT
+    #: NumPy's function of the same value.
+    reference: ClassVar[Any] = None
+
+    def partials(self, y: Tensor, *xs: Tensor) -> tuple[Any, ...]:
+        """dy/dx as one factor per operand, from primal values only: a Tensor, 1, -1 or None."""
+        raise NotImplementedError
+
+    def infer(self, *types: TensorType) -> TensorType:
+        shape = common_shape(*types)
+        dtype = check_same_dtype(self.name, *types)
+        check_kind(self.name, types[0], self.kinds)
+        return TensorType(self.result_dtype(dtype), shape)
+
+    def result_dtype(self, dtype: DType) -> DType:
+        return dtype
+
+    def vjp(self, g: Tensor, y: Tensor, *xs: Tensor) -> tuple[Tensor | None, ...]:
+        # A diagonal Jacobian is its own transpose.
+        return tuple(scale(g, conjugated(factor)) for factor in self.partials(y, *xs))
+
+    def jvp(self, tangents: tuple[Tensor | None, ...], y: Tensor, *xs: Tensor) -> Tensor | None:
+        factors = self.partials(y, *xs)
+        return add_all([scale(t, f) for t, f in zip(tangents, factors, strict=True)])
+
+    def batch(self, n: Any, batched: tuple[bool, ...], *inputs: Tensor) -> Any:
+        return self(*batched_operands(n, batched, inputs)), True
+
+    def depends(self, *patterns: np.ndarray) -> np.ndarray:
+        return functools.reduce(np.logical_or, patterns)
+
+    def numpy(self, *values: np.ndarray) -> Any:
+        function = type(self).reference
+        return NotImplemented if function is None else function(*values)
+
+
+class Discrete(Elementwise, abstract=True):
+    """An elementwise op whose derivative is zero wherever it exists."""
+
+    kinds: ClassVar[frozenset[str]] = ANY
+
+    def partials(self, y: Tensor, *xs: Tensor) -> tuple[Any, ...]:
+        return (None,) * len(xs)
+
+    def depends(self, *patterns: np.ndarray) -> np.ndarray:
+        return np.zeros_like(functools.reduce(np.logical_or, patterns))
+
+
+class Comparison(Discrete, abstract=True):
+    """A truth value for each pair of elements."""
+
+    kinds: ClassVar[frozenset[str]] = ORDERED
+
+    def result_dtype(self, dtype: DType) -> DType:
+        return bool_
+
+
+# Arithmetic.
+
+
+class Add(Elementwise):
+    """x + y"""
+
+    is_linear = True
+    kinds = NUMERIC
+    reference = np.add
+
+    def partials(self, z, x, y):
+        return 1, 1
+
+
+class Sub(Elementwise):
+    """x - y"""
+
+    is_linear = True
+    kinds = NUMERIC
+    reference = np.subtract
+
+    def partials(self, z, x, y):
+        return 1, -1
+
+
+class Mul(Elementwise):
+    """x * y"""
+
+    kinds = NUMERIC
+    reference = np.multiply
+
+    def partials(self, z, x, y):
+        return y, x
+
+
+class Div(Elementwise):
+    """x / y of floating or complex numbers"""
+
+    reference = np.divide
+
+    def partials(self, z, x, y):
+        return 1 / y, -z / y
+
+
+class Neg(Elementwise):
+    """-x"""
+
+    is_linear = True
+    kinds = NUMERIC
+    reference = np.negative
+
+    def partials(self, y, x):
+        return (-1,)
+
+
+class Pow(Elementwise):
+    """x ** y; where both are 0 the derivatives are 0, and so is that in y for x <= 0"""
+
+    kinds = NUMERIC
+    reference = np.power
+
+    def partials(self, z, x, y):
+        zero, one = zeros_of(y), full_like(y, 1)
+        both_zero = AND(EQUAL(x, zero), EQUAL(y, zero))
+        by_base = SELECT(both_zero, zero, y * POW(x, SELECT(both_zero, one, y - 1)))
+        if x.dtype.is_complex:
+            return by_base, z * LOG(x)
+        is_positive = GREATER(x, zeros_of(x))
+        return by_base, SELECT(is_positive, z * LOG(SELECT(is_positive, x, one)), zero)
+
+
+class IntegerPow(Elementwise):
+    """x ** exponent, with an int that is known while tracing"""
+
+    exponent: int
+    kinds = NUMERIC
+
+    def infer(self, x):
+        if x.dtype.is_integer and self.exponent < 0:
+            raise Mismatch(
+                f"an integer tensor {x} has no power {self.exponent}",
+                fix="convert it: tg.cast(x, tg.float32)",
+            )
+        return super().infer(x)
+
+    def partials(self, y, x):
+        if self.exponent == 0:
+            return (zeros_of(x),)  # and not 0 * x ** -1, which is nan at 0
+        if self.exponent == 1:
+            return (1,)
+        lower = x if self.exponent == 2 else IntegerPow(self.exponent - 1)(x)
+        return (lower * self.exponent,)
+
+    def numpy(self, x):
+        return np.power(x, np.asarray(self.exponent, x.dtype))
+
+
+class FloorDiv(Discrete):
+    """floor(x / y)"""
+
+    kinds = frozenset(["floating", "integer"])
+    reference = np.floor_divide
+
+
+class FloorMod(Elementwise):
+    """x - floor(x / y) * y, with the sign of y"""
+
+    kinds = frozenset(["floating", "integer"])
+    reference = np.mod
+
+    def partials(self, z, x, y):
+        return 1, -FLOOR(x / y)
+
+
+class TruncateMod(Elementwise):
+    """x - trunc(x / y) * y, with the sign of x"""
+
+    kinds = frozenset(["floating", "integer"])
+    reference = np.fmod
+
+    def partials(self, z, x, y):
+        return 1, -((x - z) / y)
+
+
+class Maximum(Elementwise):
+    """max(x, y); where they are equal the derivative goes to x"""
+
+    kinds = ORDERED
+    reference = np.maximum
+
+    def partials(self, z, x, y):
+        first = Cast(x.dtype)(GREATER_EQUAL(x, y))
+        return first, 1 - first
+
+
+class Minimum(Elementwise):
+    """min(x, y); where they are equal the derivative goes to x"""
+
+    kinds = ORDERED
+    reference = np.minimum
+
+    def partials(self, z, x, y):
+        first = Cast(x.dtype)(LESS_EQUAL(x, y))
+        return first, 1 - first
+
+
+class Atan2(Elementwise):
+    """The angle of the point (y, x) from the positive x axis, in radians"""
+
+    kinds = FLOATING
+    reference = np.arctan2
+
+    def partials(self, angle, y, x):
+        square = x * x + y * y
+        return x / square, -y / square
+
+
+class Select(Elementwise):
+    """x where condition, else y"""
+
+    kinds = ANY
+    reference = np.where
+
+    def infer(self, condition, x, y):
+        if not condition.dtype.is_bool:
+            raise DTypeMismatch(
+                f"the condition is {condition}, and it must be bool",
+                fix="compare it: tg.where(condition != 0, x, y)",
+            )
+        return TensorType(check_same_dtype(self.name, x, y), common_shape(condition, x, y))
+
+    def vjp(self, g, z, condition, x, y):
+        # Not a product with 0 and 1: an infinite cotangent of the branch not taken must vanish.
+        zero = zeros_of(g)
+        return None, SELECT(condition, g, zero), SELECT(condition, zero, g)
+
+    def jvp(self, tangents, z, condition, x, y):
+        _, tx, ty = tangents
+        if tx is None and ty is None:
+            return None
+        zero = zeros_of(z)
+        return SELECT(condition, zero if tx is None else tx, zero if ty is None else ty)
+
+    def partials(self, z, condition, x, y):
+        first = Cast(z.dtype)(condition)
+        return None, first, 1 - first
+
+    def depends(self, condition, x, y):
+        return np.logical_or(x, y)
+
+
+# Functions of one variable.
+
+
+class Sign(Elementwise):
+    """-1, 0 or 1; x / |x| for complex numbers, and 0 at 0"""
+
+    kinds = NUMERIC
+    reference = np.sign
+
+    def vjp(self, g, y, x):
+        if not x.dtype.is_complex:
+            return (zeros_of(g),)  # connected, with derivative 0, as in TensorFlow
+        return (self._turned(g, y, x),)
+
+    def jvp(self, tangents, y, x):
+        return self._turned(tangents[0], y, x) if x.dtype.is_complex else None
+
+    def _turned(self, t: Tensor, y: Tensor, x: Tensor) -> Tensor:
+        """What is left of t without its part along y, over |x|: a map that is its own adjoint."""
+        along = to_complex(REAL(CONJ(y) * t), x.dtype)
+        size = ABS(x)
+        is_zero = EQUAL(size, zeros_of(size))
+        size = to_complex(SELECT(is_zero, full_like(size, 1), size), x.dtype)
+        return SELECT(is_zero, zeros_of(t), (t - y * along) / size)
+
+
+class Abs(Elementwise):
+    """|x|; the derivative at 0 is 0"""
+
+    kinds = NUMERIC
+    reference = np.abs
+
+    def result_dtype(self, dtype):
+        return dtype.real
+
+    def partials(self, y, x):
+        return (SIGN(x),)
+
+    def vjp(self, g, y, x):
+        if x.dtype.is_complex:
+            return (to_complex(g, x.dtype) * SIGN(x),)
+        return super().vjp(g, y, x)
+
+    def jvp(self, tangents, y, x):
+        if x.dtype.is_complex:
+            return REAL(CONJ(SIGN(x)) * tangents[0])
+        return super().jvp(tangents, y, x)
+
+
+class Exp(Elementwise):
+    """e ** x"""
+
+    reference = np.exp
+
+    def partials(self, y, x):
+        return (y,)
+
+
+class Expm1(Elementwise):
+    """e ** x - 1, exact near 0"""
+
+    reference = np.expm1
+
+    def partials(self, y, x):
+        return (EXP(x),)  # y + 1 would lose the digits of a small e ** x
+
+
+class Log(Elementwise):
+    """The natural logarithm"""
+
+    reference = np.log
+
+    def partials(self, y, x):
+        return (1 / x,)
+
+
+class Log1p(Elementwise):
+    """log(1 + x), exact near 0"""
+
+    reference = np.log1p
+
+    def partials(self, y, x):
+        return (1 / (1 + x),)
+
+
+class Sqrt(Elementwise):
+    """The square root; its derivative at 0 is infinite"""
+
+    reference = np.sqrt
+
+    def partials(self, y, x):
+        return (0.5 / y,)
+
+
+class Rsqrt(Elementwise):
+    """1 / sqrt(x)"""
+
+    def partials(self, y, x):
+        return (-0.5 * y / x,)
+
+    def numpy(self, x):
+        return 1 / np.sqrt(x)
+
+
+class Sin(Elementwise):
+    """sin(x), x in radians"""
+
+    reference = np.sin
+
+    def partials(self, y, x):
+        return (COS(x),)
+
+
+class Cos(Elementwise):
+    """cos(x), x in radians"""
+
+    reference = np.cos
+
+    def partials(self, y, x):
+        return (-SIN(x),)
+
+
+class Tan(Elementwise):
+    """tan(x), x in radians"""
+
+    reference = np.tan
+
+    def partials(self, y, x):
+        return (1 + y * y,)
+
+
+class Asin(Elementwise):
+    """The angle in [-pi/2, pi/2] whose sine is x"""
+
+    reference = np.arcsin
+
+    def partials(self, y, x):
+        return (RSQRT(1 - x * x),)
+
+
+class Acos(Elementwise):
+    """The angle in [0, pi] whose cosine is x"""
+
+    reference = np.arccos
+
+    def partials(self, y, x):
+        return (-RSQRT(1 - x * x),)
+
+
+class Atan(Elementwise):
+    """The angle in (-pi/2, pi/2) whose tangent is x"""
+
+    reference = np.arctan
+
+    def partials(self, y, x):
+        return (1 / (1 + x * x),)
+
+
+class Sinh(Elementwise):
+    """The hyperbolic sine"""
+
+    reference = np.sinh
+
+    def partials(self, y, x):
+        return (COSH(x),)
+
+
+class Cosh(Elementwise):
+    """The hyperbolic cosine"""
+
+    reference = np.cosh
+
+    def partials(self, y, x):
+        return (SINH(x),)
+
+
+class Tanh(Elementwise):
+    """The hyperbolic tangent"""
+
+    reference = np.tanh
+
+    def partials(self, y, x):
+        return (1 - y * y,)
+
+
+class Asinh(Elementwise):
+    """The inverse of sinh"""
+
+    reference = np.arcsinh
+
+    def partials(self, y, x):
+        return (RSQRT(x * x + 1),)
+
+
+class Acosh(Elementwise):
+    """The inverse of cosh, for x >= 1"""
+
+    reference = np.arccosh
+
+    def partials(self, y, x):
+        return (RSQRT(x - 1) * RSQRT(x + 1),)
+
+
+class Atanh(Elementwise):
+    """The inverse of tanh, for |x| < 1"""
+
+    reference = np.arctanh
+
+    def partials(self, y, x):
+        return (1 / (1 - x * x),)
+
+
+class Sigmoid(Elementwise):
+    """1 / (1 + e ** -x)"""
+
+    def partials(self, y, x):
+        return (y * (1 - y),)
+
+    def numpy(self, x):
+        return 1 / (1 + np.exp(-x))
+
+
+class Erf(Elementwise):
+    """The error function"""
+
+    kinds = FLOATING
+
+    def partials(self, y, x):
+        return ((2 / math.sqrt(math.pi)) * EXP(-(x * x)),)
+
+
+class Erfc(Elementwise):
+    """1 - erf(x), exact for large x"""
+
+    kinds = FLOATING
+
+    def partials(self, y, x):
+        return ((-2 / math.sqrt(math.pi)) * EXP(-(x * x)),)
+
+
+class ErfInv(Elementwise):
+    """The inverse of erf, for |x| < 1"""
+
+    kinds = FLOATING
+
+    def partials(self, y, x):
+        return ((math.sqrt(math.pi) / 2) * EXP(y * y),)
+
+
+class Lgamma(Elementwise):
+    """The logarithm of |gamma(x)|"""
+
+    kinds = FLOATING
+
+    def partials(self, y, x):
+        return (DIGAMMA(x),)
+
+
+class Polygamma(Elementwise):
+    """The derivative of `order` of digamma, for x > 0"""
+
+    order: int
+    kinds = FLOATING
+
+    def partials(self, y, x):
+        return (Polygamma(self.order + 1)(x),)
+
+
+class Digamma(Elementwise):
+    """The derivative of lgamma"""
+
+    kinds = FLOATING
+
+    def partials(self, y, x):
+        return (Polygamma(1)(x),)
+
+
+class Floor(Discrete):
+    """The largest integer that is not above x"""
+
+    kinds = FLOATING
+    reference = np.floor
+
+
+class Ceil(Discrete):
+    """The smallest integer that is not below x"""
+
+    kinds = FLOATING
+    reference = np.ceil
+
+
+class Round(Discrete):
+    """The nearest integer, halves to even"""
+
+    kinds = FLOATING
+    reference = np.rint
+
+
+# Comparisons and logic.
+
+
+class Equal(Comparison):
+    """x == y"""
+
+    kinds = ANY
+    reference = np.equal
+
+
+class NotEqual(Comparison):
+    """x != y"""
+
+    kinds = ANY
+    reference = np.not_equal
+
+
+class Less(Comparison):
+    """x < y"""
+
+    reference = np.less
+
+
+class LessEqual(Comparison):
+    """x <= y"""
+
+    reference = np.less_equal
+
+
+class Greater(Comparison):
+    """x > y"""
+
+    reference = np.greater
+
+
+class GreaterEqual(Comparison):
+    """x >= y"""
+
+    reference = np.greater_equal
+
+
+class IsFinite(Comparison):
+    """Whether x is neither infinite nor nan"""
+
+    kinds = INEXACT
+    reference = np.isfinite
+
+
+class LogicalNot(Discrete):
+    """not x; of integers, every bit flipped"""
+
+    kinds = DISCRETE
+
+    reference = np.invert
+
+
+class LogicalAnd(Discrete):
+    """x and y; of integers, bit by bit"""
+
+    kinds = DISCRETE
+    reference = np.bitwise_and
+
+
+class LogicalOr(Discrete):
+    """x or y; of integers, bit by bit"""
+
+    kinds = DISCRETE
+    reference = np.bitwise_or
+
+
+class LogicalXor(Discrete):
+    """Either x or y; of integers, bit by bit"""
+
+    kinds = DISCRETE
+    reference = np.bitwise_xor
+
+
+class ShiftLeft(Discrete):
+    """The bits of x moved up by y places"""
+
+    kinds = INTEGER
+    reference = np.left_shift
+
+
+class ShiftRight(Discrete):
+    """The bits of x moved down by y places; the sign is kept for signed types"""
+
+    kinds = INTEGER
+    reference = np.right_shift
+
+
+# Between data types.
+
+
+class Cast(Elementwise):
+    """x in another data type; complex numbers lose their imaginary part in a real one"""
+
+    dtype: DType
+    kinds = ANY
+
+    def result_dtype(self, dtype):
+        return self.dtype
+
+    def vjp(self, g, y, x):
+        if not (x.dtype.is_differentiable and self.dtype.is_differentiable):
+            return (None,)
+        return (Cast(x.dtype)(g),)
+
+    def jvp(self, tangents, y, x):
+        if not (x.dtype.is_differentiable and self.dtype.is_differentiable):
+            return None
+        return self(tangents[0])
+
+    def partials(self, y, x):
+        return (1,)
+
+    def depends(self, x):
+        return x if self.dtype.is_differentiable else np.zeros_like(x)
+
+    def numpy(self, x):
+        if np.iscomplexobj(x) and not self.dtype.is_complex:
+            x = x.real
+        return x.astype(self.dtype.numpy_dtype)
+
+
+class Real(Elementwise):
+    """The real part"""
+
+    kinds = frozenset(["complex"])
+    reference = np.real
+
+    def result_dtype(self, dtype):
+        return dtype.real
+
+    def vjp(self, g, y, x):
+        return (to_complex(g, x.dtype),)
+
+    def jvp(self, tangents, y, x):
+        return self(tangents[0])
+
+    def partials(self, y, x):
+        return (1,)
+
+
+class Imag(Elementwise):
+    """The imaginary part"""
+
+    kinds = frozenset(["complex"])
+    reference = np.imag
+
+    def result_dtype(self, dtype):
+        return dtype.real
+
+    def vjp(self, g, y, x):
+        return (COMPLEX(zeros_of(g), g),)
+
+    def jvp(self, tangents, y, x):
+        return self(tangents[0])
+
+    def partials(self, y, x):
+        return (1,)
+
+
+class Conj(Elementwise):
+    """The complex conjugate"""
+
+    kinds = frozenset(["complex"])
+    reference = np.conj
+
+    def vjp(self, g, y, x):
+        return (self(g),)
+
+    def jvp(self, tangents, y, x):
+        return self(tangents[0])
+
+    def partials(self, y, x):
+        return (1,)
+
+
+class Complex(Elementwise):
+    """x + iy"""
+
+    kinds = FLOATING
+
+    def result_dtype(self, dtype):
+        return complex_of(dtype)
+
+    def vjp(self, g, z, x, y):
+        return REAL(g), IMAG(g)
+
+    def jvp(self, tangents, z, x, y):
+        tx, ty = tangents
+        if tx is None and ty is None:
+            return None
+        return self(zeros_of(x) if tx is None else tx, zeros_of(y) if ty is None else ty)
+
+    def partials(self, z, x, y):
+        return 1, 1
+
+    def numpy(self, x, y):
+        return (x + 1j * y).astype(complex_of_numpy(x.dtype))
+
+
+class Identity(Elementwise):
+    """x itself, as a new tensor"""
+
+    is_linear = True
+    kinds = ANY
+
+    def partials(self, y, x):
+        return (1,)
+
+    def numpy(self, x):
+        return x
+
+
+class StopGradient(Elementwise):
+    """x itself, without a derivative"""
+
+    kinds = ANY
+
+    def partials(self, y, x):
+        return (None,)
+
+    def depends(self, x):
+        return np.zeros_like(x)
+
+    def numpy(self, x):
+        return x
+
+
+class PreventGradient(Elementwise):
+    """x itself; asking for its derivative is an error"""
+
+    message: str
+    kinds = ANY
+
+    def partials(self, y, x):
+        raise Mismatch(
+            f"the gradient is explicitly disabled here: {self.message}",
+            fix="remove this op from the path, or wrap its input in tg.stop_gradient",
+        )
+
+    def numpy(self, x):
+        return x
+
+
+def complex_of(dtype: DType) -> DType:
+    """The complex type whose parts have `dtype`. Raises a DTypeMismatch if there is none."""
+    found = _COMPLEX_NAMES.get(dtype.name)
+    if found is None:
+        raise DTypeMismatch(
+            f"there is no complex type with parts of {dtype.name}",
+            fix="convert the parts: tg.cast(x, tg.float32)",
+        )
+    return found
+
+
+def complex_of_numpy(dtype: np.dtype) -> Any:
+    return np.complex64 if dtype == np.float32 else np.complex128
+
+
+def to_complex(x: Tensor, dtype: DType) -> Tensor:
+    return Cast(dtype)(x)
+
+
+_COMPLEX_NAMES = {"float32": complex64, "float64": complex128}
+
+ADD, SUB, MUL, DIV, NEG, POW = Add(), Sub(), Mul(), Div(), Neg(), Pow()
+MAXIMUM, MINIMUM, SELECT, SIGN, ABS = Maximum(), Minimum(), Select(), Sign(), Abs()
+EXP, LOG, SQRT, RSQRT, SIN, COS, SINH, COSH = (
+    *(Exp(), Log(), Sqrt(), Rsqrt()),
+    *(Sin(), Cos(), Sinh(), Cosh()),
+)
+DIGAMMA, FLOOR, AND = Digamma(), Floor(), LogicalAnd()
+EQUAL, LESS, LESS_EQUAL, GREATER, GREATER_EQUAL = (
+    *(Equal(), Less(), LessEqual()),
+    *(Greater(), GreaterEqual()),
+)
+REAL, IMAG, CONJ, COMPLEX, IDENTITY = Real(), Imag(), Conj(), Complex(), Identity()

@@ -1,0 +1,546 @@
+"""Reading and writing at positions that are values: gather, scatter, and slices that move.
+
+An index that is out of range is clamped to the nearest one that is not, in every op here, so that
+what a derivative writes back lands where the value was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegraph.errors import DTypeMismatch, Mismatch
+from tracegraph.ir.op import Op, check_same_dtype
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.broadcast import BroadcastTo, full, stack, zeros_of
+from tracegraph.ops.constant import DimSize, Iota, constant
+from tracegraph.ops.elementwise import (
+    ADD,
+    DIV,
+    EQUAL,
+    MAXIMUM,
+    MINIMUM,
+    MUL,
+    NUMERIC,
+    SELECT,
+    Cast,
+    add_all,
+    check_kind,
+    scale,
+)
+from tracegraph.ops.shape import Concatenate, Reshape, Transpose, inverse
+from tracegraph.shapes import Shape, Size, element_count, same_shape
+from tracegraph.types import DType, TensorType, int32, int64
+
+REAL_NUMBERS = frozenset(["floating", "integer"])
+
+
+class GatherNd(Op):
+    """y[b, s, i, t] = x[b, s, v, t] with v = indices[b, i], a vector of k numbers.
+
+    b stands for the first `batch_dims` axes of both operands, s for the axes of x from there to
+    `axis`, v for the k axes of x from `axis` on, t for the rest; i for the axes of `indices`
+    between b and the last one, which has size k.
+    """
+
+    axis: int
+    batch_dims: int
+    is_linear = True
+
+    def infer(self, x, indices):
+        check_indices(self, x, indices)
+        return x.with_shape(window_shape(self, x, indices))
+
+    def vjp(self, g, y, x, indices):
+        add = ScatterAdd(self.axis, self.batch_dims)
+        return add(zeros_of(x), self.as_vectors(indices), g), None
+
+    def jvp(self, tangents, y, x, indices):
+        return self(tangents[0], indices)
+
+    def batch(self, n, batched, x, indices):
+        moves = type(self)
+        if batched[0] and not batched[1] and self.batch_dims == 0:
+            return moves(self.axis + 1, 0)(x, indices), True  # one more axis that is not indexed
+        if batched[0]:
+            indices = indices if batched[1] else stack(indices, n)
+            return moves(self.axis + 1, self.batch_dims + 1)(x, indices), True
+        # x is shared: the loop axis becomes one more axis of the indices.
+        y = self(x, move_axis(indices, 0, self.batch_dims))
+        return move_axis(y, self.axis, 0), True
+
+    def depends(self, x, indices):
+        return self.depends_given((None, None), x, indices)
+
+    def depends_given(self, values, x, indices):
+        """`depends`, where `values` holds the indices themselves if they are known."""
+        if values[1] is not None:
+            return self.numpy(x, values[1])
+        count = self.index_count(indices.shape[:-1])
+        index_shape = self.index_shape(indices.shape[:-1])
+        found = x.any(axis=tuple(range(self.axis, self.axis + count)))
+        return insert_axes(found, self.axis, index_shape)
+
+    def numpy(self, x, indices):
+        vectors = self.as_vectors(indices)
+        order = leading_order(x.ndim, self.axis, vectors.shape[-1], self.batch_dims)
+        y = x.transpose(order)
+        y = y[clamped_index(vectors, y.shape, self.batch_dims)]
+        index_rank = vectors.ndim - 1 - self.batch_dims
+        return y.transpose(inverse(leading_order(y.ndim, self.axis, index_rank, self.batch_dims)))
+
+    def as_vectors(self, indices: Any) -> Any:
+        """The indices, Tensor or array, as vectors along the last axis."""
+        return indices
+
+    def index_shape(self, shape: Any) -> Any:
+        """The sizes i of indices of `shape`."""
+        return shape[self.batch_dims : -1]
+
+    def index_count(self, shape: Any) -> int:
+        """How many axes of x indices of `shape` index: k."""
+        return shape[-1]
+
+
+class Gather(GatherNd):
+    """y[b, s, i, t] = x[b, s, indices[b, i], t]: one axis of x, `axis`, is indexed.
+
+    b stands for the first `batch_dims` axes of both operands, s for the axes of x from there to
+    `axis`, t for the axes after it, i for the other axes of `indices`.
+    """
+
+    def as_vectors(self, indices):
+        if isinstance(indices, np.ndarray):
+            return indices[..., None]
+        return Reshape((*indices.type.shape, 1))(indices)
+
+    def index_shape(self, shape):
+        return shape[self.batch_dims :]
+
+    def index_count(self, shape):
+        return 1
+
+
+class Scatter(Op, abstract=True):
+    """x where updates[b, s, i, t] was combined into x[b, s, v, t] with v = indices[b, i].
+
+    The letters are those of `GatherNd`, of whose result the updates have the shape.
+    """
+
+    axis: int
+    batch_dims: int
+    #: How NumPy combines.
+    reference = np.add
+    kinds = NUMERIC
+
+    def infer(self, x, indices, updates):
+        check_same_dtype(self.name, x, updates)
+        check_kind(self.name, x, self.kinds)
+        read = GatherNd(self.axis, self.batch_dims)
+        check_indices(read, x, indices)
+        shape = window_shape(read, x, indices)
+        if same_shape(shape, updates.shape) is None:
+            raise Mismatch(
+                f"the updates are {updates}, and {indices} as indices into {x} need the shape "
+                f"{list(shape)}",
+                fix="give one update for each index vector",
+            )
+        return x
+
+    def read(self, x: Tensor, indices: Tensor) -> Tensor:
+        """What stands at the indices: the transpose of adding there."""
+        return GatherNd(self.axis, self.batch_dims)(x, indices)
+
+    def batch(self, n, batched, x, indices, updates):
+        x, updates = (v if b else stack(v, n) for v, b in ((x, batched[0]), (updates, batched[2])))
+        if not batched[1] and self.batch_dims == 0:
+            return type(self)(self.axis + 1, 0)(x, indices, updates), True
+        indices = indices if batched[1] else stack(indices, n)
+        return type(self)(self.axis + 1, self.batch_dims + 1)(x, indices, updates), True
+
+    def depends(self, x, indices, updates):
+        return self.depends_given((None, None, None), x, indices, updates)
+
+    def depends_given(self, values, x, indices, updates):
+        """`depends`, where `values` holds the indices themselves if they are known."""
+        if values[1] is not None:
+            return self.combined(np.logical_or, x, values[1], updates)
+        index_rank = indices.ndim - 2 - self.batch_dims
+        found = updates.any(axis=tuple(range(self.axis, self.axis + index_rank)))
+        count = indices.shape[-2]
+        return x | insert_axes(found, self.axis, x.shape[self.axis : self.axis + count])
+
+    def numpy(self, x, indices, updates):
+        return self.combined(type(self).reference, x, indices, updates)
+
+    def combined(self, function: Any, x: Any, indices: Any, updates: Any) -> np.ndarray:
+        """x with the updates combined in one by one, by a ufunc, or put in its place if None."""
+        order = leading_order(x.ndim, self.axis, indices.shape[-1], self.batch_dims)
+        index_rank = indices.ndim - 1 - self.batch_dims
+        from_updates = leading_order(updates.ndim, self.axis, index_rank, self.batch_dims)
+        y = x.transpose(order).copy()
+        at = clamped_index(indices, y.shape, self.batch_dims)
+        if function is None:
+            y[at] = updates.transpose(from_updates)
+        else:
+            function.at(y, at, updates.transpose(from_updates))
+        return y.transpose(inverse(order))
+
+
+class ScatterAdd(Scatter):
+    """x with every update added where its index says; those for one place add up"""
+
+    is_linear = True
+
+    def vjp(self, g, y, x, indices, updates):
+        return g, None, self.read(g, indices)
+
+    def jvp(self, tangents, y, x, indices, updates):
+        return scatter_tangents(self, tangents, x, indices, updates)
+
+
+class ScatterUpdate(Scatter):
+    """x with the updates in place of what was there; of several for one place any one stays"""
+
+    kinds = NUMERIC | {"bool"}
+    reference = None
+    is_linear = True
+
+    def vjp(self, g, y, x, indices, updates):
+        read = self.read(g, indices)
+        stayed = self._stayed(x, indices, updates)
+        return self(g, indices, zeros_of(updates)), None, SELECT(stayed, read, zeros_of(read))
+
+    def _stayed(self, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+        """Which updates were not overwritten by another: each place is asked for its number."""
+        b, count = self.batch_dims, indices.type.shape[-1]
+        shape = indices.type.shape[:-1]
+        numbers = Reshape(shape)(Iota(element_count(shape), int32)())
+        places = (*x.type.shape[:b], *x.type.shape[self.axis : self.axis + count])
+        written = ScatterUpdate(b, b)(full(0, TensorType(int32, places)), indices, numbers)
+        stayed = EQUAL(GatherNd(b, b)(written, indices), numbers)
+        index_axes = range(self.axis, self.axis + len(shape) - b)
+        return BroadcastTo(updates.type.shape, (*range(b), *index_axes))(stayed)
+
+    def jvp(self, tangents, y, x, indices, updates):
+        return scatter_tangents(self, tangents, x, indices, updates)
+
+    def depends_given(self, values, x, indices, updates):
+        if values[1] is not None:
+            # What was there is gone.
+            rest = self.combined(None, x, values[1], np.zeros_like(updates))
+            return self.combined(np.logical_or, rest, values[1], updates)
+        return super().depends_given(values, x, indices, updates)
+
+
+class ScatterExtreme(Scatter, abstract=True):
+    """The derivative is shared evenly by all that are the extreme of a place."""
+
+    kinds = REAL_NUMBERS
+
+    def vjp(self, g, y, x, indices, updates):
+        by_x, by_updates = self._shares(y, x, indices, updates)
+        return MUL(g, by_x), None, MUL(self.read(g, indices), by_updates)
+
+    def jvp(self, tangents, y, x, indices, updates):
+        tx, _, tu = tangents
+        by_x, by_updates = self._shares(y, x, indices, updates)
+        from_x, from_updates = scale(tx, by_x), scale(tu, by_updates)
+        if from_updates is None:
+            return from_x
+        start = zeros_of(x) if from_x is None else from_x
+        return ScatterAdd(self.axis, self.batch_dims)(start, indices, from_updates)
+
+    def _shares(
+        self, y: Tensor, x: Tensor, indices: Tensor, updates: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        as_number = Cast(x.dtype)
+        x_is = as_number(EQUAL(x, y))
+        update_is = as_number(EQUAL(updates, self.read(y, indices)))
+        count = ScatterAdd(self.axis, self.batch_dims)(x_is, indices, update_is)
+        return DIV(x_is, count), DIV(update_is, self.read(count, indices))
+
+
+class ScatterMax(ScatterExtreme):
+    """x with the maximum of what is there and every update for the place"""
+
+    reference = np.maximum
+
+
+class ScatterMin(ScatterExtreme):
+    """x with the minimum of what is there and every update for the place"""
+
+    reference = np.minimum
+
+
+class ScatterMul(Scatter):
+    """x with every update multiplied in where its index says; it has no derivative"""
+
+    reference = np.multiply
+
+
+class DynamicSlice(Op):
+    """x[start_0 : start_0 + sizes[0], ...] with one scalar start per axis, clamped to fit."""
+
+    sizes: Shape
+    is_linear = True
+
+    def infer(self, x, *starts):
+        check_starts(self, x, self.sizes, starts)
+        return x.with_shape(self.sizes)
+
+    def vjp(self, g, y, x, *starts):
+        return UPDATE_SLICE(zeros_of(x), g, *starts), *(None for _ in starts)
+
+    def jvp(self, tangents, y, x, *starts):
+        return self(tangents[0], *starts)
+
+    def batch(self, n, batched, x, *starts):
+        if not any(batched[1:]):
+            zero = full(0, starts[0].type) if starts else constant(0, int32)
+            return DynamicSlice((n, *self.sizes))(x, zero, *starts), True
+        rows = x.type.shape[1:] if batched[0] else x.type.shape
+        low, high = moving_axes(rows, self.sizes)
+        if low == high:
+            return (x, True) if batched[0] else (x, False)
+        grid = index_grid(n, rows, self.sizes, range(low, high), starts, batched[1:])
+        if batched[0]:
+            return GatherNd(low + 1, 1)(x, grid), True
+        return move_axis(GatherNd(low, 0)(x, grid), low, 0), True
+
+    def depends(self, x, *starts):
+        found = x
+        for axis, size in enumerate(self.sizes):
+            if size != x.shape[axis]:
+                found = np.repeat(found.any(axis=axis, keepdims=True), size, axis)
+        return found
+
+    def numpy(self, x, *starts):
+        return x[clamped_slices(x.shape, self.sizes, starts)]
+
+
+class DynamicUpdateSlice(Op):
+    """x with `update` in place of x[start_0 : start_0 + size_0, ...], starts clamped to fit."""
+
+    is_linear = True
+
+    def infer(self, x, update, *starts):
+        check_same_dtype(self.name, x, update)
+        check_starts(self, x, update.shape, starts)
+        return x
+
+    def vjp(self, g, y, x, update, *starts):
+        rest = self(g, zeros_of(update), *starts)
+        return rest, DynamicSlice(update.type.shape)(g, *starts), *(None for _ in starts)
+
+    def jvp(self, tangents, y, x, update, *starts):
+        tx, tu, *_ = tangents
+        if tx is None and tu is None:
+            return None
+        tx = zeros_of(x) if tx is None else tx
+        return self(tx, zeros_of(update) if tu is None else tu, *starts)
+
+    def batch(self, n, batched, x, update, *starts):
+        x, update = (v if b else stack(v, n) for v, b in zip((x, update), batched, strict=False))
+        if not any(batched[2:]):
+            zero = full(0, starts[0].type) if starts else constant(0, int32)
+            return self(x, update, zero, *starts), True
+        rows, sizes = x.type.shape[1:], update.type.shape[1:]
+        low, high = moving_axes(rows, sizes)
+        if low == high:
+            return update, True
+        grid = index_grid(n, rows, sizes, range(low, high), starts, batched[2:])
+        return ScatterUpdate(low + 1, 1)(x, grid, update), True
+
+    def depends(self, x, update, *starts):
+        written = update
+        for axis, size in enumerate(x.shape[:-1]):
+            if size != update.shape[axis]:
+                written = np.repeat(written.any(axis=axis, keepdims=True), size, axis)
+        return written if x.shape == update.shape else x | written
+
+    def numpy(self, x, update, *starts):
+        y = x.copy()
+        y[clamped_slices(x.shape, update.shape, starts)] = update
+        return y
+
+
+UPDATE_SLICE = DynamicUpdateSlice()
+
+
+# Ways to use them.
+
+
+def take_along(x: Tensor, indices: Tensor, axis: int) -> Tensor:
+    """y[..., i, ...] = x[..., indices[..., i, ...], ...] along one axis of both."""
+    last = x.ndim - 1
+    found = Gather(last, last)(move_axis(x, axis, last), move_axis(indices, axis, last))
+    return move_axis(found, last, axis)
+
+
+def add_along(x: Tensor, indices: Tensor, updates: Tensor, axis: int) -> Tensor:
+    """x with updates[..., i, ...] added to x[..., indices[..., i, ...], ...] along one axis."""
+    last = x.ndim - 1
+    x, indices, updates = (move_axis(v, axis, last) for v in (x, indices, updates))
+    vectors = Reshape((*indices.type.shape, 1))(indices)
+    return move_axis(ScatterAdd(last, last)(x, vectors, updates), last, axis)
+
+
+def move_axis(x: Tensor, source: int, target: int) -> Tensor:
+    """x with one axis moved to another place, the others in order."""
+    if source == target:
+        return x
+    order = [axis for axis in range(x.ndim) if axis != source]
+    order.insert(target, source)
+    return Transpose(tuple(order))(x)
+
+
+def scatter_tangents(
+    op: Scatter, tangents: Sequence[Tensor | None], x: Tensor, indices: Tensor, updates: Tensor
+) -> Tensor | None:
+    """The tangent of a scatter that is linear in x and the updates."""
+    tx, _, tu = tangents
+    if tx is None and tu is None:
+        return None
+    return op(
+        zeros_of(x) if tx is None else tx, indices, zeros_of(updates) if tu is None else tu
+    )
+
+
+# Shapes and checks.
+
+
+def window_shape(op: GatherNd, x: TensorType, indices: TensorType) -> Shape:
+    """The shape of what `op` reads."""
+    b, count = op.batch_dims, op.index_count(indices.shape)
+    batch = same_shape(x.shape[:b], indices.shape[:b])
+    if batch is None:
+        raise Mismatch(
+            f"the first {b} axes are batch axes, and they differ: {x} and indices {indices}",
+            fix="check batch_dims",
+        )
+    shape = (
+        *(*batch, *x.shape[b : op.axis]),
+        *(*op.index_shape(indices.shape), *x.shape[op.axis + count :]),
+    )
+    if 0 in x.shape[op.axis : op.axis + count] and 0 not in shape:
+        raise Mismatch(
+            f"{x} has no elements to index", fix="check that the tensor is not empty first"
+        )
+    return shape
+
+
+def check_indices(op: GatherNd, x: TensorType, indices: TensorType) -> None:
+    if not indices.dtype.is_integer:
+        raise DTypeMismatch(
+            f"the indices are {indices}, and they must be integers",
+            fix="convert them: tg.cast(indices, tg.int32)",
+        )
+    extra = 0 if isinstance(op, Gather) else 1
+    if not 0 <= op.batch_dims <= len(indices.shape) - extra:
+        raise Mismatch(f"batch_dims is {op.batch_dims}, out of range for indices {indices}")
+    count = op.index_count(indices.shape)
+    if not isinstance(count, int):
+        raise Mismatch(
+            f"the length {count} of an index vector must be known while tracing",
+            fix="give the last size of the indices in the TensorSpec",
+        )
+    if not op.batch_dims <= op.axis <= len(x.shape) - count:
+        raise Mismatch(
+            f"{count} axes of {x} from axis {op.axis} on cannot be indexed after "
+            f"{op.batch_dims} batch axes",
+            fix="check axis, batch_dims and the last size of the indices",
+        )
+
+
+def check_starts(
+    op: Op, x: TensorType, sizes: Shape, starts: Sequence[TensorType]
+) -> None:
+    if not len(sizes) == len(starts) == len(x.shape):
+        raise Mismatch(f"a slice of {x} needs one start and one size for each of its axes")
+    for start in starts:
+        if not start.dtype.is_integer or start.shape != ():
+            raise DTypeMismatch(
+                f"a start is {start}, and it must be an integer scalar",
+                fix="convert it: tg.cast(start, tg.int32)",
+            )
+    if starts:
+        check_same_dtype(op.name, *starts)
+    for size, whole in zip(sizes, x.shape, strict=True):
+        if isinstance(size, int) and isinstance(whole, int) and size > whole:
+            raise Mismatch(
+                f"a slice of the sizes {list(sizes)} does not fit in {x}",
+                fix="check the sizes against the shape",
+            )
+
+
+# Slices that start elsewhere in every instance of a loop.
+
+
+def moving_axes(shape: Shape, sizes: Shape) -> tuple[int, int]:
+    """The range of axes on which a slice of `sizes` can move."""
+    moving = [axis for axis, pair in enumerate(zip(shape, sizes, strict=True)) if pair[0] != pair[1]]
+    return (moving[0], moving[-1] + 1) if moving else (0, 0)
+
+
+def index_grid(
+    n: Any,
+    shape: Shape,
+    sizes: Shape,
+    axes: range,
+    starts: Sequence[Tensor],
+    batched: Sequence[bool],
+) -> Tensor:
+    """The index vectors along `axes` of the elements of each instance's slice."""
+    block = (n, *(sizes[axis] for axis in axes))
+    dtype = int64 if starts[0].dtype is int64 else int32
+    parts = []
+    for place, axis in enumerate(axes):
+        start = Cast(dtype)(starts[axis] if batched[axis] else stack(starts[axis], n))
+        last = BroadcastTo((n,), ())(size_value(shape[axis] - sizes[axis], dtype))
+        start = MINIMUM(MAXIMUM(start, zeros_of(start)), last)
+        steps = BroadcastTo(block, (place + 1,))(Iota(sizes[axis], dtype)())
+        index = ADD(BroadcastTo(block, (0,))(start), steps)
+        parts.append(Reshape((*block, 1))(index))
+    return Concatenate(len(block))(*parts)
+
+
+def size_value(size: Size, dtype: DType) -> Tensor:
+    return constant(size, dtype) if isinstance(size, int) else Cast(dtype)(DimSize(size)())
+
+
+# NumPy's side.
+
+
+def leading_order(rank: int, axis: int, count: int, batch_dims: int) -> tuple[int, ...]:
+    """The order that puts `count` axes from `axis` on right after the batch axes."""
+    between = range(batch_dims, axis)
+    return *range(batch_dims), *range(axis, axis + count), *between, *range(axis + count, rank)
+
+
+def clamped_index(vectors: np.ndarray, shape: Any, batch_dims: int) -> tuple[np.ndarray, ...]:
+    """Index arrays for the batch axes and the axes after them."""
+    rank = vectors.ndim - 1
+    grids = []
+    for axis in range(batch_dims):
+        sizes = [1] * rank
+        sizes[axis] = vectors.shape[axis]
+        grids.append(np.arange(vectors.shape[axis]).reshape(sizes))
+    for k in range(vectors.shape[-1]):
+        grids.append(np.clip(vectors[..., k].astype(np.int64), 0, shape[batch_dims + k] - 1))
+    return tuple(grids)
+
+
+def clamped_slices(shape: Any, sizes: Any, starts: Sequence[Any]) -> tuple[slice, ...]:
+    parts = zip(shape, sizes, starts, strict=True)
+    clamped = [(min(max(int(start), 0), whole - size), size) for whole, size, start in parts]
+    return tuple(slice(start, start + size) for start, size in clamped)
+
+
+def insert_axes(p: np.ndarray, axis: int, sizes: Any) -> np.ndarray:
+    """A pattern repeated along new axes of `sizes` that are put before `axis`."""
+    sizes = tuple(sizes)
+    ones = p.reshape(*p.shape[:axis], *(1 for _ in sizes), *p.shape[axis:])
+    return np.broadcast_to(ones, (*p.shape[:axis], *sizes, *p.shape[axis:])).copy()

@@ -1,0 +1,134 @@
+"""Random numbers as functions of a key, a vector of two uint32; a key gives the same each time.
+
+Leading axes of a key are batch axes: every key makes its own numbers. Nothing here has a
+derivative.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracegraph.errors import DTypeMismatch, Mismatch
+from tracegraph.ir.op import Op
+from tracegraph.ops.broadcast import stack
+from tracegraph.shapes import Dim, Shape, same_shape, same_size
+from tracegraph.types import DType, TensorType, int32, uint32
+
+
+class FromKey(Op, abstract=True):
+    """Numbers made from a key."""
+
+    def made(self) -> TensorType:
+        """What one key makes."""
+        raise NotImplementedError
+
+    def infer(self, key):
+        made = self.made()
+        return made.with_shape((*key_batch(key), *made.shape))
+
+    def vjp(self, g, y, key):
+        return (None,)
+
+    def jvp(self, tangents, y, key):
+        return None
+
+    def batch(self, n, batched, key):
+        return self(key), True
+
+    def depends(self, key):
+        raise NotImplementedError("a key depends on nothing that is differentiated")
+
+
+class RandomSplit(FromKey):
+    """`count` new keys, none of which repeats the numbers of another"""
+
+    count: Dim | int
+
+    def made(self):
+        return TensorType(uint32, (self.count, 2))
+
+
+class RandomBits(FromKey):
+    """Uniform integers over the whole range of an unsigned type"""
+
+    shape: Shape
+    dtype: DType
+
+    def made(self):
+        if not self.dtype.name.startswith("uint"):
+            raise DTypeMismatch(
+                f"random bits are unsigned integers, not {self.dtype.name}", fix="use tg.uint32"
+            )
+        return TensorType(self.dtype, self.shape)
+
+
+class RandomUniform(FromKey):
+    """Uniform numbers in [0, 1)"""
+
+    shape: Shape
+    dtype: DType
+
+    def made(self):
+        return floating(self.name, self.dtype, self.shape)
+
+
+class RandomNormal(FromKey):
+    """Normal numbers with mean 0 and standard deviation 1"""
+
+    shape: Shape
+    dtype: DType
+
+    def made(self):
+        return floating(self.name, self.dtype, self.shape)
+
+
+class RandomPermutation(FromKey):
+    """0, 1, ..., size - 1 in random order, as int32"""
+
+    size: Dim | int
+
+    def made(self):
+        return TensorType(int32, (self.size,))
+
+
+class RandomFold(Op):
+    """A new key made of a key and a number, a uint32 with the batch axes of the key"""
+
+    def infer(self, key, data):
+        if data.dtype is not uint32:
+            raise DTypeMismatch(
+                f"the number is {data}, and it must be uint32", fix="use tg.cast(data, tg.uint32)"
+            )
+        if same_shape(key_batch(key), data.shape) is None:
+            raise Mismatch(f"one number is needed for each key, not {data} for {key}")
+        return key
+
+    def vjp(self, g, y, key, data):
+        return None, None
+
+    def jvp(self, tangents, y, key, data):
+        return None
+
+    def batch(self, n, batched, key, data):
+        key, data = (x if b else stack(x, n) for x, b in zip((key, data), batched, strict=True))
+        return self(key, data), True
+
+    def depends(self, key, data):
+        raise NotImplementedError("a key depends on nothing that is differentiated")
+
+
+def key_batch(key: TensorType) -> Any:
+    """The batch axes of a key. Raises Mismatch for what is no key."""
+    if key.dtype is not uint32:
+        raise DTypeMismatch(f"a key is a vector of two uint32, not {key}")
+    if not key.shape or same_size(key.shape[-1], 2) is None:
+        raise Mismatch(f"a key is a vector of two uint32, not {key}")
+    return key.shape[:-1]
+
+
+def floating(op: str, dtype: DType, shape: Shape) -> TensorType:
+    if not dtype.is_floating:
+        raise DTypeMismatch(
+            f"random numbers of {dtype.name} are not made here", fix="use a floating type"
+        )
+    return TensorType(dtype, shape)

@@ -1,0 +1,309 @@
+"""Ops that move elements without computing: reshape, transpose, slice, pad, concatenate, reverse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tracegraph.errors import Mismatch
+from tracegraph.ir.op import Op, check_same_dtype
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.broadcast import BroadcastTo, Sum, full, stack, zeros_of
+from tracegraph.ops.elementwise import SELECT, SUB
+from tracegraph.shapes import (
+    Shape,
+    ShapeVariable,
+    ceiling_divide,
+    element_count,
+    same_shape,
+    same_size,
+)
+from tracegraph.types import TensorType, bool_
+
+
+class Reshape(Op):
+    """The same elements in row-major order under another shape."""
+
+    shape: Shape
+    is_linear = True
+
+    def infer(self, x):
+        if isinstance(self.shape, ShapeVariable) or x.rank is None:
+            return x.with_shape(self.shape)
+        if same_size(element_count(x.shape), element_count(self.shape)) is None:
+            raise Mismatch(
+                f"{x} has {element_count(x.shape)} elements and the shape {list(self.shape)} "
+                f"needs {element_count(self.shape)}",
+                fix="give sizes whose product is the number of elements, or -1 for one of them",
+            )
+        return x.with_shape(self.shape)
+
+    def vjp(self, g, y, x):
+        return (Reshape(x.type.shape)(g),)
+
+    def jvp(self, tangents, y, x):
+        return self(tangents[0])
+
+    def batch(self, n, batched, x):
+        return Reshape((n, *self.shape))(x), True
+
+    def depends(self, p):
+        return p.reshape(*self.shape, p.shape[-1])
+
+    def numpy(self, x):
+        return x.reshape(self.shape)
+
+
+class Transpose(Op):
+    """y[i_perm[0], i_perm[1], ...] = x[i_0, i_1, ...]"""
+
+    perm: tuple[int, ...]
+    is_linear = True
+
+    def infer(self, x):
+        if sorted(self.perm) != list(range(len(x.shape))):
+            raise Mismatch(
+                f"perm is {list(self.perm)}, which is no order of the {len(x.shape)} axes of {x}",
+                fix="give each axis once",
+            )
+        return x.with_shape(tuple(x.shape[axis] for axis in self.perm))
+
+    def vjp(self, g, y, x):
+        return (Transpose(inverse(self.perm))(g),)
+
+    def jvp(self, tangents, y, x):
+        return self(tangents[0])
+
+    def batch(self, n, batched, x):
+        return Transpose((0, *(axis + 1 for axis in self.perm)))(x), True
+
+    def depends(self, p):
+        return p.transpose(*self.perm, len(self.perm))
+
+    def numpy(self, x):
+        return x.transpose(self.perm)
+
+
+class Slice(Op):
+    """x[start:stop:stride] on every axis, 0 <= start <= stop <= size and stride >= 1."""
+
+    start: Shape
+    stop: Shape
+    stride: tuple[int, ...]
+    is_linear = True
+
+    def infer(self, x):
+        if not len(self.start) == len(self.stop) == len(self.stride) == len(x.shape):
+            raise Mismatch(f"a slice needs one start, stop and stride for each axis of {x}")
+        for size, start, stop in zip(x.shape, self.start, self.stop, strict=True):
+            if isinstance(size, int) and isinstance(stop, int) and stop > size:
+                raise Mismatch(
+                    f"a slice [{start}:{stop}] is out of range for {x}",
+                    fix="check the bounds against the shape",
+                )
+        parts = zip(self.start, self.stop, self.stride, strict=True)
+        return x.with_shape(tuple(ceiling_divide(b - a, step) for a, b, step in parts))
+
+    def vjp(self, g, y, x):
+        after = tuple(
+            size - (start + (count - 1) * step + 1) if count != 0 else size - start
+            for size, start, count, step in zip(
+                x.type.shape, self.start, y.type.shape, self.stride, strict=True
+            )
+        )
+        interior = tuple(step - 1 for step in self.stride)
+        return (Pad(self.start, after, interior)(g, full(0, TensorType(g.dtype))),)
+
+    def jvp(self, tangents, y, x):
+        return self(tangents[0])
+
+    def batch(self, n, batched, x):
+        return Slice((0, *self.start), (n, *self.stop), (1, *self.stride))(x), True
+
+    def depends(self, p):
+        return p[self._index()]
+
+    def numpy(self, x):
+        return x[self._index()]
+
+    def _index(self) -> tuple[slice, ...]:
+        return tuple(map(slice, self.start, self.stop, self.stride))
+
+
+class Pad(Op):
+    """x with `before`, `after` and, between elements, `interior` copies of a scalar per axis.
+
+    `before` and `after` may be negative, which cuts elements off.
+    """
+
+    before: Shape
+    after: Shape
+    interior: tuple[int, ...]
+
+    is_linear = True
+
+    def infer(self, x, value):
+        check_same_dtype(self.name, x, value)
+        if value.shape != ():
+            raise Mismatch(f"the padding value is {value}, and it must be a scalar")
+        if not len(self.before) == len(self.after) == len(self.interior) == len(x.shape):
+            raise Mismatch(f"padding needs one pair of widths for each of the axes of {x}")
+        parts = zip(x.shape, self.before, self.after, self.interior, strict=True)
+        return x.with_shape(tuple(padded_size(*part) for part in parts))
+
+    def vjp(self, g, y, x, value):
+        to_x = self._cut(g, x.type)
+        inside = total(to_x)
+        return to_x, SUB(total(g), inside)
+
+    def _cut(self, g: Tensor, type: TensorType) -> Tensor:
+        undone = Pad(
+            tuple(-size for size in self.before),
+            tuple(-size for size in self.after),
+            (0,) * len(self.before),
+        )(g, full(0, TensorType(g.dtype)))
+        if not any(self.interior):
+            return undone
+        strides = tuple(step + 1 for step in self.interior)
+        return Slice((0,) * len(strides), undone.type.shape, strides)(undone)
+
+    def jvp(self, tangents, y, x, value):
+        tx, tv = tangents
+        if tx is None and tv is None:
+            return None
+        return self(zeros_of(x) if tx is None else tx, zeros_of(value) if tv is None else tv)
+
+    def batch(self, n, batched, x, value):
+        wide = Pad((0, *self.before), (0, *self.after), (0, *self.interior))
+        if not batched[1]:
+            return wide(x, value), True
+        # Each instance has its own padding value: it is put in where there is no x.
+        x = x if batched[0] else stack(x, n)
+        is_padding = wide(full(False, x.type.with_dtype(bool_)), full(True, TensorType(bool_)))
+        values = BroadcastTo(is_padding.type.shape, (0,))(value)
+        return SELECT(is_padding, values, wide(x, full(0, TensorType(x.dtype)))), True
+
+    def depends(self, p, value):
+        return self._padded(p, np.broadcast_to(value, (p.shape[-1],)))
+
+    def numpy(self, x, value):
+        return self._padded(x[..., None], value[None])[..., 0]
+
+    def _padded(self, x: np.ndarray, value: np.ndarray) -> np.ndarray:
+        """Pads the axes before the last, each new element being the vector `value`."""
+        spread = [(size - 1) * (gap + 1) + 1 if size else 0 for size, gap in zip(x.shape, self.interior, strict=False)]
+        wide = np.empty((*spread, x.shape[-1]), x.dtype)
+        wide[...] = value
+        wide[tuple(slice(None, None, gap + 1) for gap in self.interior)] = x
+        sizes = [size + a + b for size, a, b in zip(spread, self.before, self.after, strict=True)]
+        result = np.empty((*sizes, x.shape[-1]), x.dtype)
+        result[...] = value
+        into, out_of = [], []
+        for size, before, after in zip(spread, self.before, self.after, strict=True):
+            into.append(slice(max(before, 0), max(before, 0) + size + min(before, 0) + min(after, 0)))
+            out_of.append(slice(max(-before, 0), size - max(-after, 0)))
+        result[tuple(into)] = wide[tuple(out_of)]
+        return result
+
+
+class Concatenate(Op):
+    """The operands one after another along `axis`."""
+
+    axis: int
+    is_linear = True
+
+    def infer(self, *xs):
+        check_same_dtype(self.name, *xs)
+        first = xs[0]
+        total = first.shape[self.axis]
+        for x in xs[1:]:
+            rest, first_rest = (without_axis(t.shape, self.axis) for t in (x, first))
+            if same_shape(first_rest, rest) is None:
+                raise Mismatch(
+                    f"{first} and {x} differ in another axis than {self.axis}, "
+                    "along which they are joined",
+                    fix="reshape or slice them to equal sizes on the other axes",
+                )
+            total = total + x.shape[self.axis]
+        shape = (*first.shape[: self.axis], total, *first.shape[self.axis + 1 :])
+        return first.with_shape(shape)
+
+    def vjp(self, g, y, *xs):
+        pieces, start = [], 0
+        for x in xs:
+            stop = start + x.type.shape[self.axis]
+            pieces.append(slice_axis(g, self.axis, start, stop))
+            start = stop
+        return tuple(pieces)
+
+    def jvp(self, tangents, y, *xs):
+        if all(t is None for t in tangents):
+            return None
+        return self(*(zeros_of(x) if t is None else t for t, x in zip(tangents, xs, strict=True)))
+
+    def batch(self, n, batched, *xs):
+        stacked = (x if b else stack(x, n) for x, b in zip(xs, batched, strict=True))
+        return Concatenate(self.axis + 1)(*stacked), True
+
+    def depends(self, *patterns):
+        return np.concatenate(patterns, axis=self.axis)
+
+    def numpy(self, *xs):
+        return np.concatenate(xs, axis=self.axis)
+
+
+class Reverse(Op):
+    """x with the order of the elements along `axes` turned round."""
+
+    axes: tuple[int, ...]
+    is_linear = True
+
+    def infer(self, x):
+        return x
+
+    def vjp(self, g, y, x):
+        return (self(g),)
+
+    def jvp(self, tangents, y, x):
+        return self(tangents[0])
+
+    def batch(self, n, batched, x):
+        return Reverse(tuple(axis + 1 for axis in self.axes))(x), True
+
+    def depends(self, p):
+        return np.flip(p, self.axes)
+
+    def numpy(self, x):
+        return np.flip(x, self.axes)
+
+
+def inverse(perm: tuple[int, ...]) -> tuple[int, ...]:
+    """The order that undoes `perm`."""
+    return tuple(int(axis) for axis in np.argsort(perm))
+
+
+def total(x: Tensor) -> Tensor:
+    return Sum(tuple(range(x.ndim)))(x)
+
+
+def padded_size(size: Any, before: Any, after: Any, interior: int) -> Any:
+    spread = size if interior == 0 else (size - 1) * (interior + 1) + 1
+    if size == 0:
+        spread = 0
+    return spread + before + after
+
+
+def without_axis(shape: Shape, axis: int) -> Shape:
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+def slice_axis(x: Tensor, axis: int, start: Any, stop: Any, stride: int = 1) -> Tensor:
+    """x[start:stop:stride] along one axis."""
+    shape = x.type.shape
+    rank = len(shape)
+    return Slice(
+        tuple(start if k == axis else 0 for k in range(rank)),
+        tuple(stop if k == axis else shape[k] for k in range(rank)),
+        tuple(stride if k == axis else 1 for k in range(rank)),
+    )(x)

@@ -1,0 +1,115 @@
+"""Order: sorting, the positions that sort, and the largest elements."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracegraph.errors import Mismatch
+from tracegraph.ir.op import Op
+from tracegraph.ops.broadcast import zeros_of
+from tracegraph.ops.elementwise import ORDERED, check_kind
+from tracegraph.ops.index import add_along, take_along
+from tracegraph.ops.reduce import check_axis
+from tracegraph.types import TensorType, int32
+
+
+class Sort(Op):
+    """x in ascending order along `axis`, or in descending order; nan counts as the largest"""
+
+    axis: int
+    descending: bool
+
+    def infer(self, x):
+        check_kind(self.name, x, ORDERED)
+        check_axis(x, self.axis)
+        return x
+
+    def vjp(self, g, y, x):
+        return (add_along(zeros_of(x), self._order(x), g, self.axis),)
+
+    def jvp(self, tangents, y, x):
+        return take_along(tangents[0], self._order(x), self.axis)
+
+    def _order(self, x):
+        return ArgSort(self.axis, self.descending)(x)
+
+    def batch(self, n, batched, x):
+        return Sort(self.axis + 1, self.descending)(x), True
+
+    def depends(self, p):
+        return np.repeat(p.any(axis=self.axis, keepdims=True), p.shape[self.axis], self.axis)
+
+    def numpy(self, x):
+        y = np.sort(x, axis=self.axis)
+        return np.flip(y, self.axis) if self.descending else y
+
+
+class ArgSort(Op):
+    """The int32 positions along `axis` that put x in order; equal elements keep their order"""
+
+    axis: int
+    descending: bool
+
+    def infer(self, x):
+        check_kind(self.name, x, ORDERED)
+        check_axis(x, self.axis)
+        return x.with_dtype(int32)
+
+    def vjp(self, g, y, x):
+        return (None,)
+
+    def jvp(self, tangents, y, x):
+        return None
+
+    def batch(self, n, batched, x):
+        return ArgSort(self.axis + 1, self.descending)(x), True
+
+    def depends(self, p):
+        return np.zeros_like(p)
+
+    def numpy(self, x):
+        if not self.descending:
+            return np.argsort(x, axis=self.axis, kind="stable").astype(np.int32)
+        # Equal elements must not change places when the order is turned round.
+        backwards = np.argsort(np.flip(x, self.axis), axis=self.axis, kind="stable")
+        return np.flip(x.shape[self.axis] - 1 - backwards, self.axis).astype(np.int32)
+
+
+class TopK(Op):
+    """The k largest elements along the last axis, in descending order, and their positions.
+
+    Of equal elements the first comes first; nan counts as the largest.
+    """
+
+    name = "top_k"
+    k: int
+
+    def infer(self, x):
+        check_kind(self.name, x, ORDERED)
+        check_axis(x, len(x.shape) - 1)
+        size = x.shape[-1]
+        if isinstance(size, int) and isinstance(self.k, int) and not 0 <= self.k <= size:
+            raise Mismatch(
+                f"the {self.k} largest of {size} elements were asked for",
+                fix="give a k between 0 and the size of the last axis",
+            )
+        shape = (*x.shape[:-1], self.k)
+        return x.with_shape(shape), TensorType(int32, shape)
+
+    def vjp(self, g, _, values, indices, x):
+        return (add_along(zeros_of(x), indices, g, x.ndim - 1),)
+
+    def jvp(self, tangents, values, indices, x):
+        return take_along(tangents[0], indices, x.ndim - 1), None
+
+    def batch(self, n, batched, x):
+        return self(x), True
+
+    def depends(self, p):
+        found = np.repeat(p.any(axis=-2, keepdims=True), self.k, -2)
+        return found, np.zeros_like(found)
+
+    def numpy(self, x):
+        axis = x.ndim - 1
+        indices = ArgSort(axis, True).numpy(x)[..., : self.k]
+        return np.take_along_axis(x, indices, axis), indices

@@ -1,0 +1,193 @@
+"""Algebra on single nodes: what `op(*inputs)` equals that exists already or is simpler.
+
+Every rule keeps values to the bit, but for the sign of a zero that is added. Derivations and
+`simplify` both go through `simpler`, so each rule is stated once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.broadcast import BroadcastTo, Sum, full
+from tracegraph.ops.constant import Constant
+from tracegraph.ops.elementwise import (
+    NEG,
+    SUB,
+    Add,
+    Cast,
+    Comparison,
+    Div,
+    Elementwise,
+    IntegerPow,
+    Mul,
+    Neg,
+    Select,
+    Sub,
+)
+from tracegraph.ops.shape import Reshape, Transpose
+
+Rule = Callable[..., "Tensor | None"]
+_RULES: dict[type[Op], Rule] = {}
+#: Ops that NumPy computes exactly as XLA does, so that constants may be folded through them.
+_EXACT = (Add, Sub, Mul, Div, Neg, Cast, Select, Comparison)
+COMMUTATIVE = frozenset([Add, Mul])
+
+
+def simpler(op: Op, inputs: tuple[Tensor, ...]) -> Tensor | None:
+    """A tensor equal to `op(*inputs)` that needs less, or None."""
+    rule = _RULES.get(type(op))
+    found = rule(op, *inputs) if rule is not None else None
+    if found is None and isinstance(op, _EXACT):
+        return folded(op, inputs)
+    return found
+
+
+def uniform(x: Tensor) -> np.ndarray | None:
+    """The scalar that every element of x is known to be, or None."""
+    node = x.node
+    if node is None:
+        return None
+    if type(node.op) is BroadcastTo and node.inputs[0].type.shape == ():
+        node = node.inputs[0].node
+    if node is not None and type(node.op) is Constant and node.op.value.ndim == 0:
+        return node.op.value
+    return None
+
+
+def is_uniform(x: Tensor, value: int) -> bool:
+    found = uniform(x)
+    return found is not None and bool(found == value)
+
+
+def folded(op: Op, inputs: tuple[Tensor, ...]) -> Tensor | None:
+    """The constant that an exact elementwise op makes of constants."""
+    assert isinstance(op, Elementwise)
+    values = [uniform(x) for x in inputs]
+    if any(value is None for value in values):
+        return None
+    with np.errstate(all="ignore"):
+        result = np.asarray(op.numpy(*values))
+    (type,) = op.output_types(inputs)
+    return full(result.astype(type.dtype.numpy_dtype), type)
+
+
+def _rule(op: type[Op]) -> Callable[[Rule], Rule]:
+    def register(function: Rule) -> Rule:
+        _RULES[op] = function
+        return function
+
+    return register
+
+
+@_rule(Mul)
+def _mul(op: Mul, x: Tensor, y: Tensor) -> Tensor | None:
+    for one, other in ((x, y), (y, x)):
+        if other.type.is_static or other.type is one.type:
+            if is_uniform(one, 1):
+                return other
+            if is_uniform(one, -1):
+                return NEG(other)
+    if _is(x, Neg) and _is(y, Neg):
+        return op(_operand(x), _operand(y))
+    if _is(x, Neg):
+        return NEG(op(_operand(x), y))
+    if _is(y, Neg):
+        return NEG(op(x, _operand(y)))
+    return None
+
+
+@_rule(Add)
+def _add(op: Add, x: Tensor, y: Tensor) -> Tensor | None:
+    if is_uniform(x, 0):
+        return y
+    if is_uniform(y, 0):
+        return x
+    if _is(y, Neg):
+        return SUB(x, _operand(y))
+    if _is(x, Neg):
+        return SUB(y, _operand(x))
+    return None
+
+
+@_rule(Sub)
+def _sub(op: Sub, x: Tensor, y: Tensor) -> Tensor | None:
+    if is_uniform(y, 0):
+        return x
+    if is_uniform(x, 0):
+        return NEG(y)
+    if _is(y, Neg):
+        return x + _operand(y)
+    return None
+
+
+@_rule(Div)
+def _div(op: Div, x: Tensor, y: Tensor) -> Tensor | None:
+    return x if is_uniform(y, 1) else None
+
+
+@_rule(Neg)
+def _neg(op: Neg, x: Tensor) -> Tensor | None:
+    return _operand(x) if _is(x, Neg) else None
+
+
+@_rule(IntegerPow)
+def _integer_pow(op: IntegerPow, x: Tensor) -> Tensor | None:
+    return x if op.exponent == 1 else None
+
+
+@_rule(Select)
+def _select(op: Select, condition: Tensor, x: Tensor, y: Tensor) -> Tensor | None:
+    return x if x is y else None
+
+
+@_rule(Cast)
+def _cast(op: Cast, x: Tensor) -> Tensor | None:
+    return x if x.dtype is op.dtype else None
+
+
+@_rule(BroadcastTo)
+def _broadcast_to(op: BroadcastTo, x: Tensor) -> Tensor | None:
+    if op.shape == x.type.shape:
+        return x
+    if _is(x, BroadcastTo) and isinstance(x.type.shape, tuple):
+        assert x.node is not None
+        inner = x.node.op
+        return BroadcastTo(op.shape, tuple(op.axes[axis] for axis in inner.axes))(_operand(x))
+    return None
+
+
+@_rule(Reshape)
+def _reshape(op: Reshape, x: Tensor) -> Tensor | None:
+    if op.shape == x.type.shape:
+        return x
+    return op(_operand(x)) if _is(x, Reshape) else None
+
+
+@_rule(Transpose)
+def _transpose(op: Transpose, x: Tensor) -> Tensor | None:
+    if op.perm == tuple(range(len(op.perm))):
+        return x
+    if _is(x, Transpose):
+        assert x.node is not None
+        inner = x.node.op.perm
+        return Transpose(tuple(inner[axis] for axis in op.perm))(_operand(x))
+    return None
+
+
+@_rule(Sum)
+def _sum(op: Sum, x: Tensor) -> Tensor | None:
+    return x if op.axes == () else None
+
+
+def _is(x: Tensor, op: type[Op]) -> bool:
+    return x.node is not None and type(x.node.op) is op
+
+
+def _operand(x: Tensor) -> Any:
+    assert x.node is not None
+    return x.node.inputs[0]

@@ -1,0 +1,90 @@
+"""The gradient pass: makes ordinary nodes, so that any order follows.
+
+Where the path from the source to the targets is elementwise on one shape, the Jacobian is
+diagonal, reverse and forward agree, and the forward form is built: it grows far less with the
+order, since the factors of lower orders are shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracegraph.ir.builder import Builder, copy_inputs, replay
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.broadcast import full, full_like
+from tracegraph.ops.elementwise import ADD, MUL, Elementwise
+from tracegraph.passes.registry import is_registered
+from tracegraph.passes.share import derive
+from tracegraph.passes.walk import path_between, pull_back, push_forward
+
+
+def gradient(
+    nodes: Sequence[Node],
+    ys: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    gs: Sequence[Tensor | None] | None = None,
+) -> list[Tensor | None]:
+    """Builds sum_i gs[i]^T dys[i]/dx through `nodes`; one tensor per x, None where unconnected.
+
+    A missing cotangent means ones. Raises MissingRuleError, a LookupError, for an op on the path
+    that has no rule, with the user's line.
+    """
+    nodes = tuple(nodes)
+    seeds = [None] * len(ys) if gs is None else list(gs)
+    return derive(nodes, lambda: _gradient(nodes, ys, xs, seeds))
+
+
+def _gradient(
+    nodes: Sequence[Node],
+    ys: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    gs: Sequence[Tensor | None],
+) -> list[Tensor | None]:
+    path = path_between(nodes, xs, ys)
+    if len(set(xs)) == 1 and _is_diagonal(path, xs[0], ys):
+        return [_forward_form(path, ys, xs[0], gs)] * len(xs)
+    return pull_back(path, ys, xs, gs)
+
+
+def _is_diagonal(path: Sequence[Node], x: Tensor, ys: Sequence[Tensor]) -> bool:
+    if x.type.dtype.is_complex or any(y.type is not x.type for y in ys):
+        return False
+    return all(
+        isinstance(node.op, Elementwise)
+        and node.outputs[0].type is x.type
+        and not is_registered(node.op)
+        for node in path
+    )
+
+
+def _forward_form(
+    path: Sequence[Node], ys: Sequence[Tensor], x: Tensor, gs: Sequence[Tensor | None]
+) -> Tensor | None:
+    tangents = {x: full_like(x, 1)}
+    push_forward(path, tangents, "vjp")
+    total = None
+    for y, g in zip(ys, gs, strict=True):
+        if y in tangents:
+            term = tangents[y] if g is None else MUL(tangents[y], g)
+            total = term if total is None else ADD(total, term)
+    return total
+
+
+def vjp_graph(graph: Graph) -> Graph:
+    """The graph of the cotangents: `(*xs, *gs) -> cotangents of the differentiable xs`.
+
+    `gs` are cotangents of the differentiable outputs, in order; what is unconnected gives zeros.
+    """
+    with Builder(f"{graph.name}_vjp") as builder:
+        env = copy_inputs(graph, builder)
+        gs = {
+            i: builder.input(y.type, f"g{i}")
+            for i, y in enumerate(graph.outputs)
+            if y.type.dtype.is_differentiable
+        }
+        replay(graph.nodes, env)
+        xs = [env[x] for x in graph.inputs if x.type.dtype.is_differentiable]
+        ys = [env[graph.outputs[i]] for i in gs]
+        found = gradient(builder.nodes, ys, xs, list(gs.values()))
+        zeros = [full(0, x.type) if g is None else g for g, x in zip(found, xs, strict=True)]
+        return builder.finish(zeros)

@@ -1,0 +1,89 @@
+"""Gradients that users register for ops by name, as `tg.RegisterGradient` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tracegraph.errors import DTypeError
+from tracegraph.ir.op import OPS, Op
+from tracegraph.ir.tensor import Node, Tensor
+
+_registered: dict[str, Callable[..., Any] | None] = {}
+_places: dict[str, str] = {}
+
+
+class RegisterGradient:
+    """A decorator that registers the gradient of the op called `op_type`.
+
+    The function takes `(op, *grads)`, one cotangent per output, where `op.inputs` and
+    `op.outputs` are tensors, and returns one cotangent per input or None. Any name is accepted,
+    also that of an op that does not exist yet.
+
+    Raises KeyError if the op has a gradient already, TypeError if the name is not a string.
+    """
+
+    def __init__(self, op_type: str) -> None:
+        if not isinstance(op_type, str):
+            raise TypeError(f"op_type must be a string, and it is {op_type!r}")
+        self._op_type = op_type
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        register(self._op_type, function)
+        return function
+
+
+def register(name: str, function: Callable[..., Any] | None) -> None:
+    if name in _registered:
+        raise KeyError(f"the op {name!r} has a gradient already, registered in {_places[name]}")
+    op = OPS.get(name)
+    if op is not None and op.vjp is not Op.vjp and function is not None:
+        raise KeyError(f"the op {name!r} has a gradient already, in {op.__module__}")
+    code = getattr(function, "__code__", None)
+    _registered[name] = function
+    _places[name] = f"{code.co_filename}:{code.co_firstlineno}" if code else "no_gradient"
+
+
+def no_gradient(op_type: str) -> None:
+    """Declares that the op called `op_type` has no derivative: gradients through it are None.
+
+    Raises KeyError if a gradient was registered for it, TypeError if the name is not a string.
+    """
+    if not isinstance(op_type, str):
+        raise TypeError(f"op_type must be a string, and it is {op_type!r}")
+    register(op_type, None)
+
+
+class _OpView:
+    """What a registered gradient sees of a node."""
+
+    def __init__(self, node: Node) -> None:
+        self.type = self.name = node.op.name
+        self.inputs = node.inputs
+        self.outputs = node.outputs
+        self._op = node.op
+
+    def get_attr(self, name: str) -> Any:
+        return getattr(self._op, name)
+
+
+def cotangents_of(node: Node, seeds: list[Tensor | None]) -> tuple[Tensor | None, ...]:
+    """The cotangents of the inputs of `node`, by the registered rule or the op's own."""
+    if node.op.name in _registered:
+        function = _registered[node.op.name]
+        if function is None:
+            return (None,) * len(node.inputs)
+        found = function(_OpView(node), *seeds)
+    else:
+        found = node.op.vjp(*seeds, *node.outputs, *node.inputs)
+    found = tuple(found) if isinstance(found, (tuple, list)) else (found,)
+    if len(found) != len(node.inputs):
+        raise DTypeError(
+            f"the gradient of {node.op.name} returned {len(found)} cotangents for "
+            f"{len(node.inputs)} inputs"
+        )
+    return found
+
+
+def is_registered(op: Op) -> bool:
+    return op.name in _registered

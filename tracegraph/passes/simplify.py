@@ -1,0 +1,64 @@
+"""Simplification: sharing, folding and dead code, each a function Graph -> Graph."""
+
+from __future__ import annotations
+
+from tracegraph.ir.builder import Builder, copy_inputs, current
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.elementwise import Identity
+from tracegraph.passes.share import Sharing, live_nodes
+
+
+def simplify(graph: Graph) -> Graph:
+    """`graph` with every distinct value computed once, constants folded, unused nodes dropped."""
+    return dead_code(share(graph))
+
+
+def share(graph: Graph) -> Graph:
+    """`graph` with one node per distinct (op, inputs), after the algebra of single nodes."""
+    with Builder(graph.name) as builder:
+        env = copy_inputs(graph, builder)
+        builder.reuse = Sharing()
+        for node in graph.nodes:
+            env.update(zip(node.outputs, _shared(node, env), strict=True))
+        return builder.finish([env[y] for y in graph.outputs])
+
+
+def _shared(node: Node, env: dict[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    inputs = tuple([env[x] for x in node.inputs])
+    if type(node.op) is Identity:  # in a finished graph nobody can tell it from its operand
+        return inputs
+    return current().add(node.op, inputs, node.source)
+
+
+def dead_code(graph: Graph) -> Graph:
+    """`graph` without the nodes, and the outputs of calls, that nothing depends on."""
+    nodes = live_nodes(graph.nodes, graph.outputs)
+    if any(node.op.can_prune for node in nodes):
+        return _pruned(graph, nodes)
+    if len(nodes) == len(graph.nodes):
+        return graph
+    return Graph(graph.name, graph.inputs, tuple(nodes), graph.outputs)
+
+
+def _pruned(graph: Graph, nodes: list[Node]) -> Graph:
+    """Walks backwards, narrowing each op to the outputs that are used, then rebuilds."""
+    live = set(graph.outputs)
+    kept: list[tuple[Node, object, tuple[Tensor, ...], list[Tensor]]] = []
+    for node in reversed(nodes):
+        if live.isdisjoint(node.outputs):
+            continue
+        used = tuple(y in live for y in node.outputs)
+        op, keep = node.op.pruned(used) if node.op.can_prune else (node.op, None)
+        inputs = node.inputs
+        outputs = list(node.outputs)
+        if keep is not None:
+            inputs = tuple(x for x, is_kept in zip(inputs, keep, strict=True) if is_kept)
+            outputs = [y for y, is_used in zip(outputs, used, strict=True) if is_used]
+        live.update(inputs)
+        kept.append((node, op, inputs, outputs))
+    with Builder(graph.name) as builder:
+        env = copy_inputs(graph, builder)
+        for node, op, inputs, outputs in reversed(kept):
+            made = builder.add(op, tuple(env[x] for x in inputs), node.source)  # type: ignore[arg-type]
+            env.update(zip(outputs, made, strict=True))
+        return builder.finish([env[y] for y in graph.outputs])

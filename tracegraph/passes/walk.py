@@ -1,0 +1,155 @@
+"""The two walks of differentiation: tangents pushed forward, cotangents pulled back.
+
+They live together because an op without a jvp of its own has its vjp transposed: the vjp is
+linear in its cotangent, so pulling the tangent back through it, with respect to that cotangent,
+gives the jvp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from tracegraph.errors import Mismatch, MissingRuleError, fail
+from tracegraph.ir.builder import Builder, inline
+from tracegraph.ir.op import MissingRule, Op, missing_rule
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.broadcast import full, full_like
+from tracegraph.ops.elementwise import ADD
+from tracegraph.passes.registry import cotangents_of
+from tracegraph.passes.share import live_nodes
+from tracegraph.source import here, sourced
+from tracegraph.types import TensorType
+
+
+def path_between(nodes: Sequence[Node], xs: Sequence[Tensor], ys: Sequence[Tensor]) -> list[Node]:
+    """The nodes that depend on some x, through differentiable values, and that some y depends on."""
+    reached = set(xs)
+    ahead = []
+    for node in nodes:
+        if not reached.isdisjoint(node.inputs):
+            outputs = [y for y in node.outputs if y.type.dtype.is_differentiable]
+            if outputs:
+                ahead.append(node)
+                reached.update(outputs)
+    return live_nodes(ahead, ys)
+
+
+def pull_back(
+    path: Sequence[Node],
+    ys: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    gs: Sequence[Tensor | None],
+) -> list[Tensor | None]:
+    """Walks `path` backwards with cotangents `gs` of `ys`, None meaning ones; those of `xs`."""
+    cotangents: dict[Tensor, Tensor] = {}
+    sources = set(xs)
+    needed = sources.union(*(node.outputs for node in path))
+
+    def accumulate(x: Tensor, g: Tensor) -> None:
+        cotangents[x] = ADD(cotangents[x], g) if x in cotangents else g
+
+    for y, g in zip(ys, gs, strict=True):
+        if y in needed:
+            accumulate(y, full_like(y, 1) if g is None else g)  # one tensor may be a target twice
+    for node in reversed(path):
+        if cotangents.keys().isdisjoint(node.outputs):
+            continue
+        with sourced(node.source.derived_by("vjp")):
+            found = _node_cotangents(node, cotangents)
+            for x, g in zip(node.inputs, found, strict=True):
+                if g is not None and x in needed and x.type.dtype.is_differentiable:
+                    accumulate(x, g)
+    return [cotangents.get(x) for x in xs]
+
+
+def _node_cotangents(node: Node, cotangents: dict[Tensor, Tensor]) -> tuple[Tensor | None, ...]:
+    seeds: list[Tensor | None] = [cotangents.get(y) for y in node.outputs]
+    if not node.op.takes_zero_cotangents:
+        seeds = [
+            full(0, y.type) if g is None and y.type.dtype.is_differentiable else g
+            for g, y in zip(seeds, node.outputs, strict=True)
+        ]
+    try:
+        return cotangents_of(node, seeds)
+    except (MissingRule, Mismatch) as problem:
+        _refuse(node, problem)
+
+
+def _refuse(node: Node, problem: MissingRule | Mismatch) -> NoReturn:
+    if isinstance(problem, MissingRule):
+        missing_rule(problem, node.source)
+    fact = f"{node.op.name}: {problem.fact}"
+    fail(MissingRuleError, fact, source=node.source, fix=problem.fix)
+
+
+def push_forward(nodes: Sequence[Node], tangents: dict[Tensor, Tensor], role: str) -> None:
+    """Extends `tangents` along `nodes`, in order; a tensor without an entry has tangent zero."""
+    for node in nodes:
+        incoming = tuple([tangents.get(x) for x in node.inputs])
+        if all(t is None for t in incoming):
+            continue
+        with sourced(node.source.derived_by(role)):
+            for y, t in zip(node.outputs, _node_tangents(node, incoming), strict=True):
+                if t is not None and y.type.dtype.is_differentiable:
+                    tangents[y] = t
+
+
+def _node_tangents(node: Node, incoming: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    try:
+        found = node.op.jvp(incoming, *node.outputs, *node.inputs)
+        if found is NotImplemented:
+            found = transposed_jvp(node.op, incoming, node.inputs, node.outputs)
+    except (MissingRule, Mismatch) as problem:
+        _refuse(node, problem)
+    return found if isinstance(found, tuple) else (found,)
+
+
+def transposed_jvp(
+    op: Op,
+    tangents: tuple[Tensor | None, ...],
+    inputs: tuple[Tensor, ...],
+    outputs: tuple[Tensor, ...],
+) -> tuple[Tensor | None, ...]:
+    """The jvp of `op` as the transpose of its vjp."""
+    given = tuple(i for i, t in enumerate(tangents) if t is not None)
+    types = tuple(x.type for x in inputs)
+    graph, places = _transposed_graph(op, types, given)
+    values = [t for t in tangents if t is not None]
+    found = inline(graph, [*values, *outputs, *inputs])
+    results: list[Tensor | None] = [None] * len(outputs)
+    for place, tangent in zip(places, found, strict=True):
+        results[place] = tangent
+    return tuple(results)
+
+
+def _transposed_graph(
+    op: Op, types: tuple[TensorType, ...], given: tuple[int, ...]
+) -> tuple[Graph, tuple[int, ...]]:
+    """`(*tangents, *outputs, *inputs) -> tangents of the outputs at the places returned`."""
+    with Builder(f"{op.name}_jvp") as builder:
+        ts = [builder.input(types[i], f"t{i}") for i in given]
+        prototypes = [builder.input(type, f"x{i}") for i, type in enumerate(types)]
+        output_types = op.output_types(tuple(prototypes))
+        ys = [builder.input(type, f"y{i}") for i, type in enumerate(output_types)]
+        seeds: list[Any] = [
+            builder.input(type, f"g{i}") if type.dtype.is_differentiable else None
+            for i, type in enumerate(output_types)
+        ]
+        node = Node(op, tuple(prototypes), here(), builder)
+        node.outputs = tuple(ys)
+        found = cotangents_of(node, seeds)
+        pulled = [(found[i], t) for i, t in zip(given, ts, strict=True) if found[i] is not None]
+        targets, cotangents = [c for c, _ in pulled], [t for _, t in pulled]
+        sources = [g for g in seeds if g is not None]
+        path = path_between(tuple(builder.nodes), sources, targets)  # type: ignore[arg-type]
+        results = pull_back(path, targets, sources, cotangents)  # type: ignore[arg-type]
+        places = [i for i, g in enumerate(seeds) if g is not None]
+        kept = [(place, t) for place, t in zip(places, results, strict=True) if t is not None]
+        nodes = live_nodes(builder.nodes, [t for _, t in kept])
+        graph = Graph(
+            builder.name, (*ts, *ys, *prototypes), tuple(nodes), tuple(t for _, t in kept)
+        )
+        return graph, tuple(place for place, _ in kept)
+
+__all__ = ["path_between", "pull_back", "push_forward", "transposed_jvp"]

@@ -1,0 +1,436 @@
+"""From what users pass to tensors: conversion, promotion, broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tracegraph.errors import DTypeError, ShapeError, TraceError, fail
+from tracegraph.ir.builder import current, operand_text
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.broadcast import BroadcastTo
+from tracegraph.ops.constant import Constant, DimSize
+from tracegraph.ops.elementwise import Cast
+from tracegraph.ops.shape import Concatenate, Reshape
+from tracegraph.shapes import Dim, Shape, ShapeVariable, same_size
+from tracegraph.source import here
+from tracegraph.types import (
+    PYTHON_DTYPES,
+    DType,
+    TensorType,
+    as_dtype,
+    float32,
+    float64,
+    int32,
+    type_of_array,
+)
+
+#: Arrays with more elements than this become inputs of a trace, not constants in its graph.
+LARGEST_CONSTANT = 128
+
+_NUMBERS = (bool, int, float, complex)
+_RANK = {"bool": 0, "integer": 1, "floating": 2, "complex": 3}
+
+
+def as_tensor(value: Any, dtype: DType | None = None) -> Tensor:
+    """`value` as a tensor; `dtype` is what Python numbers, lists and arrays become.
+
+    A Tensor or Variable keeps its type: a `dtype` that differs is a DTypeError. Raises DTypeError
+    for what cannot be a tensor, and for a number that `dtype` cannot hold.
+    """
+    if type(value) is Tensor:
+        return value if dtype is None or value.dtype is dtype else _refuse_dtype(value, dtype)
+    read = getattr(value, "__tracegraph_tensor__", None)
+    if read is not None:
+        return as_tensor(read(), dtype)
+    if isinstance(value, Dim):
+        size = DimSize(value)()
+        return size if dtype in (None, int32) else Cast(dtype)(size)
+    return from_array(as_array(value, dtype)) if not _holds_tensors(value) else _stack(value, dtype)
+
+
+def from_array(array: np.ndarray) -> Tensor:
+    """A NumPy array as a tensor: a copy, as an input at top level, a constant while tracing."""
+    builder = current()
+    if builder.is_top_level and builder.reuse is None:
+        return Tensor(type_of_array(array), array)
+    if array.size > LARGEST_CONSTANT:
+        return Tensor(type_of_array(array), array)
+    return Constant(array)()
+
+
+def as_array(value: Any, dtype: DType | None = None) -> np.ndarray:
+    """`value` as a NumPy array of its own: Python floats are float32, ints int32 by default."""
+    kind = type(value)
+    if kind in PYTHON_DTYPES:
+        return _number(value, dtype or PYTHON_DTYPES[kind])
+    if isinstance(value, np.ndarray | np.generic):
+        return _adapted(np.array(value), dtype, value)
+    if hasattr(value, "__array__"):
+        return _adapted(np.array(value), dtype, value)
+    if isinstance(value, (list, tuple)):
+        return _from_list(value, dtype)
+    if isinstance(value, range):
+        return np.array(list(value), (dtype or int32).numpy_dtype)
+    fail(
+        DTypeError,
+        f"a {kind.__name__} cannot be a tensor: {_short(value)}",
+        source=here(),
+        fix="pass a tensor, a NumPy array, a number, or a list of numbers",
+    )
+
+
+def _number(value: Any, dtype: DType) -> np.ndarray:
+    if _RANK[PYTHON_DTYPES[type(value)].kind] > _RANK[dtype.kind]:
+        fail(
+            DTypeError,
+            f"the {type(value).__name__} {value!r} does not fit in {dtype.name}",
+            source=here(),
+            fix=f"convert the other operand: tg.cast(x, tg.{PYTHON_DTYPES[type(value)].name})",
+        )
+    try:
+        return np.asarray(value, dtype.numpy_dtype)
+    except OverflowError:
+        fail(
+            DTypeError,
+            f"the int {value!r} is outside the range of {dtype.name}",
+            source=here(),
+            fix="use a wider type: tg.constant(value, tg.int64)",
+        )
+
+
+def _adapted(array: np.ndarray, dtype: DType | None, value: Any) -> np.ndarray:
+    if array.dtype == object or array.dtype.kind in "USVMm" and array.dtype.name not in _EXTENDED:
+        fail(
+            DTypeError,
+            f"an array of {array.dtype} cannot be a tensor: {_short(value)}",
+            source=here(),
+            fix="tensors hold numbers and truth values; convert the array with .astype(...)",
+        )
+    own = as_dtype(array.dtype)
+    if dtype is None or own is dtype:
+        return array
+    if _RANK[own.kind] > _RANK[dtype.kind]:
+        fail(
+            DTypeError,
+            f"an array of {own.name} does not fit in {dtype.name}",
+            source=here(),
+            fix=f"convert it: tg.cast(x, tg.{dtype.name})",
+        )
+    return array.astype(dtype.numpy_dtype)
+
+
+_EXTENDED = frozenset(["bfloat16"])
+
+
+def _from_list(value: Any, dtype: DType | None) -> np.ndarray:
+    try:
+        array = np.array(value)
+    except ValueError:
+        fail(
+            ShapeError,
+            f"the rows of a list have different lengths: {_short(value)}",
+            source=here(),
+            fix="make all rows equally long, or pad them",
+        )
+    if array.size == 0 and array.dtype == np.float64:
+        return array.astype((dtype or float32).numpy_dtype)
+    if dtype is None and not _holds_numpy(value):
+        default = {"f": np.float32, "i": np.int32}.get(array.dtype.kind)
+        if default is np.int32 and array.size and np.abs(array).max() > np.iinfo(np.int32).max:
+            default = np.int64
+        return array.astype(default) if default else _adapted(array, dtype, value)
+    return _adapted(array, dtype, value)
+
+
+def _holds_numpy(value: Any) -> bool:
+    while isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return isinstance(value, np.ndarray | np.generic)
+
+
+def _holds_tensors(value: Any) -> bool:
+    if not isinstance(value, (list, tuple)):
+        return False
+    return any(
+        isinstance(v, (Tensor, Dim)) or hasattr(v, "__tracegraph_tensor__") or _holds_tensors(v)
+        for v in value
+    )
+
+
+def _stack(value: Sequence[Any], dtype: DType | None) -> Tensor:
+    """A list with tensors in it: stacked along a new first axis."""
+    tensors = [as_tensor(v) if _is_typed(v) or _holds_tensors(v) else None for v in value]
+    common = dtype
+    for tensor in tensors:
+        if tensor is not None:
+            common = tensor.dtype if common is None else promoted(common, tensor.dtype)
+    if common is None:
+        common = float32
+    made = [
+        as_tensor(v, common) if tensor is None else cast_to(tensor, common)
+        for v, tensor in zip(value, tensors, strict=True)
+    ]
+    shape = made[0].type.shape
+    if any(len(x.type.shape) != len(shape) for x in made):
+        fail(
+            ShapeError,
+            f"the elements of a list have different shapes: {', '.join(str(x.type) for x in made)}",
+            source=here(),
+            fix="give all elements one shape",
+        )
+    rows = [Reshape((1, *x.type.shape))(x) for x in made]
+    return Concatenate(0)(*rows)
+
+
+def _is_typed(value: Any) -> bool:
+    return (
+        isinstance(value, Tensor | np.ndarray | np.generic)
+        or isinstance(value, Dim)
+        or hasattr(value, "__tracegraph_tensor__")
+    )
+
+
+def _refuse_dtype(tensor: Tensor, dtype: DType) -> Any:
+    fail(
+        DTypeError,
+        f"a tensor of {tensor.dtype.name} was given where {dtype.name} is needed",
+        source=here(),
+        operands=[operand_text(tensor)],
+        fix=f"convert it: tg.cast(x, tg.{dtype.name})",
+    )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+# Promotion.
+
+
+def promoted(x: DType, y: DType) -> DType | None:
+    """The type that both promote to; None if they do not mix."""
+    if x is y:
+        return x
+    kinds = {x.kind, y.kind}
+    if kinds == {"floating", "complex"}:
+        wide = x.real.size == 8 or y.real.size == 8
+        return as_dtype("complex128" if wide else "complex64")
+    if len(kinds) > 1 or "bool" in kinds or "token" in kinds:
+        return None
+    if kinds == {"floating"}:
+        return x if x.size > y.size else y if y.size > x.size else float32
+    both = np.promote_types(x.numpy_dtype, y.numpy_dtype)  # type: ignore[arg-type]
+    return as_dtype(both) if both.kind in "iu" else None
+
+
+def cast_to(x: Tensor, dtype: DType) -> Tensor:
+    """x itself if it has the type already."""
+    return x if x.dtype is dtype else Cast(dtype)(x)
+
+
+def refuse_mix(op: str, x: Tensor, y: Tensor) -> Any:
+    fail(
+        DTypeError,
+        f"{op}: {x.dtype.name} and {y.dtype.name} do not mix",
+        source=here(),
+        operands=[operand_text(x), operand_text(y)],
+        fix=f"convert one of them: tg.cast(x, tg.{max(x.dtype, y.dtype, key=_width).name})",
+    )
+
+
+def _width(dtype: DType) -> tuple[int, int]:
+    return _RANK.get(dtype.kind, -1), dtype.size
+
+
+def as_operands(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """Two operands of one dtype: tensors promote, numbers and arrays adapt to the tensor."""
+    x_is_typed, y_is_typed = _is_strong(x), _is_strong(y)
+    if x_is_typed or not y_is_typed:
+        x = as_tensor(x)
+        y = as_tensor(y) if y_is_typed else as_tensor(y, _adapting(y, x))
+    else:
+        y = as_tensor(y)
+        x = as_tensor(x, _adapting(x, y))
+    if x.dtype is not y.dtype:
+        dtype = promoted(x.dtype, y.dtype)
+        if dtype is None:
+            refuse_mix(op, x, y)
+        x, y = cast_to(x, dtype), cast_to(y, dtype)
+    return x, y
+
+
+def _adapting(value: Any, other: Tensor) -> DType | None:
+    """The dtype that a number or array takes beside a tensor: the tensor's, or complex."""
+    if isinstance(value, complex) and other.dtype.is_floating:
+        return as_dtype("complex128" if other.dtype is float64 else "complex64")
+    if isinstance(value, Dim):
+        return other.dtype if other.dtype.is_integer or other.dtype.is_floating else None
+    return other.dtype
+
+
+def _is_strong(value: Any) -> bool:
+    """Whether the value has a dtype of its own, to which others adapt."""
+    return (
+        type(value) is Tensor or hasattr(value, "__tracegraph_tensor__") or _holds_tensors(value)
+    )
+
+
+# Broadcasting.
+
+
+def broadcast_shape(op: str, *tensors: Tensor) -> Shape:
+    """The shape that NumPy's rule gives. Raises ShapeError with both shapes."""
+    shape: Shape = tensors[0].type.shape
+    for other in tensors[1:]:
+        found = _broadcast_two(shape, other.type.shape)
+        if found is None:
+            fail(
+                ShapeError,
+                f"{op}: the shapes do not broadcast: "
+                + " and ".join(str(t.type) for t in tensors),
+                source=here(),
+                operands=map(operand_text, tensors),
+                fix="reshape one of them: axes are matched from the last, and 1 is repeated",
+            )
+        shape = found
+    return shape
+
+
+def _broadcast_two(x: Shape, y: Shape) -> Shape | None:
+    if x == y:
+        return x
+    if isinstance(x, ShapeVariable) or isinstance(y, ShapeVariable):
+        return x if y == () else y if x == () else None
+    rank = max(len(x), len(y))
+    sizes = []
+    for a, b in zip((1,) * (rank - len(x)) + x, (1,) * (rank - len(y)) + y, strict=True):
+        size = b if a == 1 else a if b == 1 else same_size(a, b)
+        if size is None:
+            return None
+        sizes.append(size)
+    return tuple(sizes)
+
+
+def broadcast(x: Tensor, shape: Shape) -> Tensor:
+    """x broadcast to `shape` by NumPy's rule; x itself if it has the shape already."""
+    own = x.type.shape
+    if own == shape or isinstance(own, ShapeVariable):
+        return x
+    if isinstance(shape, ShapeVariable):
+        return BroadcastTo(shape, ())(x)
+    offset = len(shape) - len(own)
+    kept = [k for k, size in enumerate(own) if not (size == 1 and shape[k + offset] != 1)]
+    if len(kept) == len(shape):
+        return x
+    if len(kept) < len(own):
+        x = Reshape(tuple(own[k] for k in kept))(x)
+    return BroadcastTo(shape, tuple(k + offset for k in kept))(x)
+
+
+def elementwise_operands(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """Two operands of one dtype and one shape, ready for an elementwise op."""
+    x, y = as_operands(op, x, y)
+    if x.type.shape == y.type.shape:
+        return x, y
+    shape = broadcast_shape(op, x, y)
+    return broadcast(x, shape), broadcast(y, shape)
+
+
+def binary(op: Callable[[Tensor, Tensor], Tensor], name: str) -> Callable[[Any, Any], Tensor]:
+    """The public function of a binary elementwise op: converts, promotes, broadcasts."""
+
+    def apply(x: Any, y: Any) -> Tensor:
+        if type(x) is Tensor and type(y) is Tensor and x.type is y.type:
+            return op(x, y)
+        return op(*elementwise_operands(name, x, y))
+
+    return apply
+
+
+def static_ints(value: Any, what: str) -> tuple[Any, ...]:
+    """A shape, axes or the like as a tuple of ints and Dims, from ints, lists, arrays or tensors.
+
+    Raises TraceError for a tensor whose value is not known while tracing.
+    """
+    if isinstance(value, (int, Dim, np.integer)):
+        return (value if isinstance(value, Dim) else int(value),)
+    if isinstance(value, Tensor) or hasattr(value, "__tracegraph_tensor__"):
+        known = static_value(as_tensor(value))
+        if known is None:
+            fail(
+                TraceError,
+                f"{what} must be known while tracing, and it is a tensor {as_tensor(value).type}",
+                source=here(),
+                operands=[operand_text(as_tensor(value))],
+                fix="pass Python ints, such as x.shape[0]",
+            )
+        value = known
+    if isinstance(value, np.ndarray):
+        value = value.reshape(-1).tolist()
+    return tuple(
+        v if isinstance(v, Dim) else static_ints(v, what)[0] if isinstance(v, Tensor) else _int(v)
+        for v in value
+    )
+
+
+def _int(value: Any) -> Any:
+    return int(value) if hasattr(value, "__index__") and not isinstance(value, bool) else value
+
+
+def static_value(x: Tensor) -> Any:
+    """The value of a tensor if it is known now: an array, or ints and Dims; else None."""
+    if x.is_made:
+        return np.asarray(x.buffer)
+    assert x.node is not None
+    if x.node.builder is not None and x.node.builder.is_top_level:
+        return x.numpy()  # type: ignore[attr-defined]
+    return known_value(x)
+
+
+def known_value(x: Tensor) -> Any:
+    """The value of a tensor of a graph that follows from constants and sizes alone, or None."""
+    node = x.node
+    if node is None:
+        return np.asarray(x.buffer)
+    op = node.op
+    if isinstance(op, Constant):
+        return op.value
+    if isinstance(op, DimSize):
+        return np.asarray(op.size, object)
+    if not node.inputs or not all(i.type.is_static for i in node.inputs):
+        return None
+    values = [known_value(i) for i in node.inputs]
+    if any(v is None for v in values):
+        return None
+    if any(getattr(v, "dtype", None) == object for v in values) and not isinstance(
+        op, (Reshape, Concatenate)
+    ):
+        return _on_sizes(op.name, values)
+    result = op.numpy(*values)
+    return None if result is NotImplemented else result
+
+
+def _on_sizes(name: str, values: list[Any]) -> Any:
+    functions: dict[str, Any] = {
+        "add": np.add,
+        "sub": np.subtract,
+        "mul": np.multiply,
+        "floor_div": np.floor_divide,
+        "floor_mod": np.mod,
+        "identity": lambda x: x,
+        "cast": lambda x: x,
+    }
+    return functions[name](*values) if name in functions else None
+
+
+def type_from(dtype: Any, shape: Any) -> TensorType:
+    """A TensorType from what users write for dtype and shape."""
+    return TensorType(as_dtype(dtype), tuple(static_ints(shape, "a shape")))
+
+
+assert ml_dtypes  # NumPy learns the extended types from it

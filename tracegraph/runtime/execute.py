@@ -1,0 +1,247 @@
+"""Running a traced body: as one program at top level, as a call node while tracing."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegraph.control.call import Call, call, residual_plan
+from tracegraph.errors import InvalidArgumentError, LoweringError, fail
+from tracegraph.ir.builder import current
+from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer
+from tracegraph.passes.simplify import dead_code
+from tracegraph.passes.specialise import specialise
+from tracegraph.runtime import backend
+from tracegraph.runtime.pending import device_buffer
+from tracegraph.runtime.trace import CheckReport, Trace, Traced
+from tracegraph.runtime.variable import (
+    complete_landings,
+    land,
+    landings,
+    state_lock,
+    unsettled,
+)
+from tracegraph.source import here
+from tracegraph.types import TOKEN, TensorType
+
+_START = np.zeros((), np.bool_)
+
+
+class Execution:
+    """A traced body at concrete types, compiled: what the hot path of a call holds."""
+
+    def __init__(self, traced: Traced, types: Sequence[TensorType]) -> None:
+        self.traced = traced
+        self.variables = traced.variables
+        self.assigned = [traced.variables[i] for i in traced.assigned]
+        self.graph = specialise(traced.graph, _input_types(traced, types))
+        start = traced.argument_count
+        self._donated = [start + i for i in traced.assigned]
+        self.program = backend.program(dead_code(self.graph), self._donated)
+        self.donates = bool(self.program.donated)
+        self.result_types = self.graph.output_types[: traced.result_count]
+        self._assigned_places = list(traced.assigned)
+        self._first_assigned = traced.result_count
+        self._first_check = traced.result_count + len(self.assigned) + traced.has_token
+        self._is_warm = False
+        self.is_simple = not (traced.variables or traced.checks or traced.has_token)
+
+    def run(self, buffers: Sequence[Any]) -> list[Tensor]:
+        """The result tensors, from the buffers of the arguments."""
+        if self.variables:
+            outputs = self._run_with_state(buffers)
+        else:
+            outputs = self.program(*buffers, *self._captured(), *self._token())
+        if self.traced.checks:
+            self._report(outputs)
+        return list(map(Tensor, self.result_types, outputs))
+
+    def _captured(self) -> list[Any]:
+        return [device_buffer(x) for x in self.traced.captures]
+
+    def _token(self) -> tuple[Any, ...]:
+        return (_START,) if self.traced.has_token else ()
+
+    def _run_with_state(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
+        captured = self._captured()
+        if self.program.has_host_calls:
+            return self._run_unlocked(buffers, captured)
+        with state_lock:
+            state = self._gather()
+            if self.donates and (not self._is_warm or self._is_shared(state)):
+                self._copy_shared(state)
+            box: list[Any] = []
+            landings.append((self.assigned, box, self._first_assigned))
+            try:
+                self._launch(box, (*buffers, *state, *captured, *self._token()))
+            except BaseException:
+                complete_landings()
+                raise
+            complete_landings()
+            self._is_warm = True
+            return box[0]
+
+    def _launch(self, box: list[Any], arguments: tuple[Any, ...]) -> None:
+        """Fills `box` with the outputs, by C code alone: no signal falls between."""
+        program = self.program
+        if program.needs_x64:
+            with backend.x64():
+                box.extend(itertools.starmap(program.jitted, (arguments,)))
+        else:
+            box.extend(itertools.starmap(program.jitted, (arguments,)))
+
+    def _gather(self) -> list[Any]:
+        if landings:
+            complete_landings()
+        if unsettled:
+            for variable in self.variables:
+                variable.settle()
+        return list(map(get_buffer, self.variables))
+
+    def _is_shared(self, state: list[Any]) -> bool:
+        """Whether somebody beyond its Variable holds a buffer that would be overwritten."""
+        if len(self.assigned) == len(state):
+            return max(map(sys.getrefcount, state)) > _BASELINE
+        return max(map(sys.getrefcount, map(state.__getitem__, self._assigned_places))) > _BASELINE
+
+    def _copy_shared(self, state: list[Any]) -> None:
+        """Copies what is shared. The first call, which compiles in Python, gives copies of all:
+        an interrupt inside it then loses nothing."""
+        for place in self._assigned_places:
+            if not self._is_warm or sys.getrefcount(state[place]) > _BASELINE - 1:
+                state[place] = backend.copy(state[place])
+
+    def _run_unlocked(self, buffers: Sequence[Any], captured: list[Any]) -> tuple[Any, ...]:
+        """A host call may touch variables itself, so the lock is not held while it runs."""
+        with state_lock:
+            state = self._gather()
+        try:
+            outputs = self.program(*buffers, *state, *captured, *self._token())
+        except Exception as error:
+            raise host_error(error) from None
+        with state_lock:
+            complete_landings()
+            land(self.assigned, outputs[self._first_assigned :])
+        return outputs
+
+    def _report(self, outputs: Sequence[Any]) -> None:
+        place = self._first_check
+        for report in self.traced.checks:
+            operands = outputs[place + 1 : place + 1 + report.operand_count]
+            if not bool(outputs[place]):
+                raise_check(report, operands)
+            place += 1 + report.operand_count
+
+
+def raise_check(report: CheckReport, operands: Sequence[Any]) -> None:
+    """Raises the error of a check that failed, with the offending values."""
+    fail(
+        InvalidArgumentError,
+        report.message,
+        source=report.source,
+        operands=[np.array2string(np.asarray(x), threshold=20) for x in operands],
+    )
+
+
+def host_error(error: Exception) -> Exception:
+    """The error of a Python function that a program called, as itself if that is known."""
+    pending = backend.take_host_error()
+    return pending if pending is not None else LoweringError(str(error))
+
+
+def _shared_baseline() -> int:
+    """References that `_is_shared` sees of a buffer that one slot and one list hold."""
+
+    class Holder:
+        __slots__ = ("buffer",)
+
+    holder = Holder()
+    holder.buffer = object()
+    state = list(map(get_buffer, [holder]))
+    return max(map(sys.getrefcount, state))
+
+
+_BASELINE = _shared_baseline()
+
+
+def _input_types(traced: Traced, types: Sequence[TensorType]) -> list[TensorType]:
+    rest = [x.type for x in traced.graph.inputs[traced.argument_count :]]
+    for i, variable in enumerate(traced.variables):
+        if not variable.tensor_type.is_static:
+            rest[i] = TensorType(variable.dtype, tuple(variable.made_tensor().type.shape))
+    return [*types, *rest]
+
+
+def run_recorded(traced: Traced, arguments: Sequence[Tensor]) -> list[Tensor]:
+    """Runs at top level while tapes record: the forward form, recorded as one call node."""
+    builder = current()
+    types = [x.type for x in arguments]
+    graph = specialise(traced.graph, _input_types(traced, types))
+    plan = residual_plan(graph)
+    reads = [variable.read_value() for variable in traced.variables]
+    token = [Tensor(TOKEN, _START)] if traced.has_token else []
+    inputs = (*arguments, *reads, *traced.captures, *token)
+    program = _forward_program(plan.forward)
+    try:
+        buffers = program(*(device_buffer(x) for x in inputs))
+    except Exception as error:
+        if program.has_host_calls:
+            raise host_error(error) from None
+        raise
+    outputs = tuple(map(Tensor, plan.forward.output_types, buffers))
+    node = Node(Call(plan.forward), inputs, here(), builder)
+    node.outputs = outputs
+    with state_lock:
+        complete_landings()
+        assigned = [traced.variables[i] for i in traced.assigned]
+        land(assigned, buffers[traced.result_count :])
+        for variable in assigned:
+            unsettled.pop(id(variable), None)
+    for recorder in builder.recorders:
+        recorder.record(node)
+    _report_recorded(traced, buffers)
+    return list(outputs[: traced.result_count])
+
+
+def _forward_program(forward: Graph) -> Any:
+    program = forward.derived.get("program")
+    if program is None:
+        program = forward.derived["program"] = backend.program(forward)
+    return program
+
+
+def _report_recorded(traced: Traced, outputs: Sequence[Any]) -> None:
+    place = traced.result_count + len(traced.assigned) + traced.has_token
+    for report in traced.checks:
+        if not bool(outputs[place]):
+            raise_check(report, outputs[place + 1 : place + 1 + report.operand_count])
+        place += 1 + report.operand_count
+
+
+def run_nested(traced: Traced, arguments: Sequence[Tensor]) -> list[Tensor]:
+    """Appends the body as a call node to the graph that is being traced."""
+    builder = current()
+    if not isinstance(builder, Trace):
+        assert not (traced.variables or traced.has_token or traced.checks), (
+            "a function with state was called inside a rule"
+        )
+        return list(call(traced.graph, [*arguments, *traced.captures]))
+    reads = [variable.read_value() for variable in traced.variables]
+    token = [builder.take_token()] if traced.has_token else []
+    inputs = builder.admit_all((*arguments, *reads, *traced.captures, *token))
+    outputs = call(traced.graph, inputs)
+    place = traced.result_count
+    for i in traced.assigned:
+        builder.assign(traced.variables[i], outputs[place])
+        place += 1
+    if traced.has_token:
+        builder.give_token(outputs[place])
+        place += 1
+    for report in traced.checks:
+        builder.add_check(report, outputs[place : place + 1 + report.operand_count])
+        place += 1 + report.operand_count
+    return list(outputs[: traced.result_count])

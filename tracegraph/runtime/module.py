@@ -1,0 +1,129 @@
+"""Module: an object that finds its variables through attributes, lists and dicts."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tracegraph.errors import SignatureError, fail
+from tracegraph.runtime.variable import Variable
+from tracegraph.source import here
+
+_IDENTIFIER = re.compile(r"^[A-Za-z_][A-Za-z0-9_.\\/>-]*$")
+
+
+class Module:
+    """A base class for models and layers.
+
+    `variables`, `trainable_variables` and `submodules` are found by walking the attributes:
+    Variables and Modules, and lists, tuples, sets and dicts of them, ordered by attribute name,
+    those of the module itself before those of nested modules. Each is listed once.
+
+    - `name`: an identifier; the class name in snake case by default.
+
+    Raises ValueError for a name that is not an identifier.
+    """
+
+    #: Attributes that the walk skips.
+    _hidden: frozenset[str] = frozenset()
+
+    def __init__(self, name: str | None = None) -> None:
+        if name is not None and not name.isidentifier():
+            fail(
+                SignatureError,
+                f"{name!r} is not a valid module name",
+                source=here(),
+                fix="use letters, digits and underscores, not beginning with a digit",
+            )
+        self._name = name or _snake_case(type(self).__name__)
+
+    @property
+    def name(self) -> str:
+        """The name of the module."""
+        return getattr(self, "_name", None) or _snake_case(type(self).__name__)
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """All variables of the module and its submodules."""
+        return tuple(_variables(self))
+
+    @property
+    def trainable_variables(self) -> tuple[Variable, ...]:
+        """The variables that tapes watch by themselves."""
+        return tuple(v for v in self.variables if v.trainable)
+
+    @property
+    def non_trainable_variables(self) -> tuple[Variable, ...]:
+        """The variables that tapes do not watch by themselves."""
+        return tuple(v for v in self.variables if not v.trainable)
+
+    @property
+    def submodules(self) -> tuple[Module, ...]:
+        """All modules below this one, breadth first."""
+        found: dict[int, Module] = {}
+        queue: list[Module] = [self]
+        while queue:
+            module = queue.pop(0)
+            for leaf in _leaves(module):
+                if isinstance(leaf, Module) and leaf is not self and id(leaf) not in found:
+                    found[id(leaf)] = leaf
+                    queue.append(leaf)
+        return tuple(found.values())
+
+    @property
+    def name_scope(self) -> Any:
+        """A context that names what is made inside it after the module."""
+        return contextlib.nullcontext(self.name)
+
+    @classmethod
+    def with_name_scope(cls, method: Callable[..., Any]) -> Callable[..., Any]:
+        """A method that runs inside the module's name scope."""
+
+        def inside(self: Module, *args: Any, **kwargs: Any) -> Any:
+            with self.name_scope:
+                return method(self, *args, **kwargs)
+
+        return inside
+
+    def _ordered_attributes(self) -> list[tuple[str, Any]]:
+        """The attributes in the order in which variables are listed."""
+        return sorted(vars(self).items())
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def _variables(root: Module) -> Iterator[Variable]:
+    seen: set[int] = set()
+    queue: list[Module] = [root]
+    while queue:
+        module = queue.pop(0)
+        for leaf in _leaves(module):
+            if id(leaf) in seen:
+                continue
+            seen.add(id(leaf))
+            if isinstance(leaf, Variable):
+                yield leaf
+            elif leaf is not root:
+                queue.append(leaf)
+
+
+def _leaves(module: Module) -> Iterator[Any]:
+    """Variables and Modules among the attributes and in the containers that they hold."""
+    for name, value in module._ordered_attributes():
+        if name not in module._hidden:
+            yield from _in_container(value, set())
+
+
+def _in_container(value: Any, seen: set[int]) -> Iterator[Any]:
+    if isinstance(value, (Variable, Module)):
+        yield value
+        return
+    if not isinstance(value, (dict, list, tuple, set, frozenset)) or id(value) in seen:
+        return
+    seen.add(id(value))
+    for item in value.values() if isinstance(value, dict) else value:
+        yield from _in_container(item, seen)

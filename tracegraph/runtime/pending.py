@@ -1,0 +1,371 @@
+"""The top level: nodes are pending until somebody asks, then they run as one program.
+
+Programs are kept by structure: which ops on which types, wired how, and which values are held.
+A value is *held* if somebody beyond the pending nodes has its tensor, as its reference count
+tells; what is not held is never made.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegraph.errors import LoweringError, Mismatch, TraceError, fail
+from tracegraph.ir.builder import Builder, operand_text, raise_mismatch, set_top_level
+from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Graph, Node, Tensor, pending_tensor, settle
+from tracegraph.runtime import backend
+from tracegraph.source import Source, here
+
+#: From this many pending nodes on, the list is cut at a repetition.
+_FIRST_CUT = 64
+#: The list is never longer than this many nodes.
+_LAST_CUT = 4096
+#: Programs kept for the whole process.
+_PROGRAM_LIMIT = 512
+#: Host arrays with more bytes than this move to the device at first use and stay there.
+_HOST_BYTES = 1024
+#: Where reference counts cannot be trusted, everything is held.
+_COUNTS_ARE_TRUSTED = getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+class Failure:
+    """Stands for the buffer of a value whose computation failed."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class Pending(Builder):
+    """The pending nodes of one thread."""
+
+    is_top_level = True
+
+    def __init__(self) -> None:
+        super().__init__("top_level")
+        self.lock = threading.RLock()
+        self.thread = threading.get_ident()
+        self._next_cut = _FIRST_CUT
+
+    def add(
+        self, op: Op, inputs: tuple[Tensor, ...], source: Source | None = None
+    ) -> tuple[Tensor, ...]:
+        for x in inputs:
+            node = x.node
+            if node is not None and node.builder is not self:
+                inputs = self.admit_all(inputs)
+                break
+        if self.reuse is not None:
+            found = self.reuse.find(op, inputs)
+            if found is not None:
+                return found
+        try:
+            types = op.output_types(inputs)
+        except Mismatch as mismatch:
+            raise_mismatch(op, inputs, mismatch, source or here())
+        node = Node(op, inputs, source or here(), self)
+        outputs = node.outputs = tuple([pending_tensor(type, node) for type in types])
+        self.nodes.append(node)
+        if self.reuse is not None:
+            self.reuse.enter(node)
+            return outputs
+        for recorder in self.recorders:
+            recorder.record(node)
+        if len(self.nodes) >= self._next_cut:
+            self._cut()
+        return outputs
+
+    def admit_all(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple([self.admit(x) for x in inputs])
+
+    def admit(self, tensor: Tensor) -> Tensor:
+        """A tensor from elsewhere: of another thread it is made; of a trace it has leaked."""
+        node = tensor.node
+        if node is None or node.builder is self:
+            return tensor
+        if node.builder is not None and node.builder.is_top_level:
+            make(tensor)
+            return tensor
+        refuse_leaked(tensor)
+
+    def _cut(self) -> None:
+        """Runs whole iterations of a loop that never asks for a value."""
+        first = self.nodes[0]
+        for position in range(len(self.nodes) - 1, 0, -1):
+            node = self.nodes[position]
+            if node.op is first.op and _same_place(node.source, first.source):
+                self._next_cut = _FIRST_CUT
+                self.evaluate(position)
+                return
+        self._next_cut = 2 * len(self.nodes)
+        if len(self.nodes) >= _LAST_CUT:
+            self._next_cut = _FIRST_CUT
+            self.evaluate()
+
+    def evaluate(self, count: int | None = None) -> None:
+        """Makes every held value of the first `count` pending nodes, all by default.
+
+        The list is emptied only after the values are stored: an interrupt loses nothing.
+        """
+        with self.lock:
+            nodes = self.nodes[:count]
+            if not nodes:
+                return
+            is_owner = self.thread == threading.get_ident()
+            batch = _Batch(nodes, self.nodes, trust_counts=is_owner and _COUNTS_ARE_TRUSTED)
+            batch.run()
+            del self.nodes[: len(nodes)]
+            if not self.nodes:
+                self._next_cut = _FIRST_CUT
+
+
+def _same_place(x: Source, y: Source) -> bool:
+    return x.code is y.code and x.offset == y.offset and x.roles == y.roles
+
+
+class _Batch:
+    """Pending nodes as one program: its key, its inputs, and which outputs are held."""
+
+    def __init__(
+        self, nodes: Sequence[Node], pending: Sequence[Node], trust_counts: bool
+    ) -> None:
+        self.nodes = nodes
+        self.buffers: list[Any] = []
+        self.inputs: list[Tensor] = []
+        self.values: list[Tensor] = []
+        self.held: list[int] = []
+        key = self._wire(nodes)
+        self.held = self._find_held(pending) if trust_counts else list(range(len(self.values)))
+        self.key = (tuple(key), tuple(self.held))
+
+    def _wire(self, nodes: Sequence[Node]) -> list[Any]:
+        slots: dict[int, int] = {}
+        key: list[Any] = []
+        uses: list[int] = []
+        for node in nodes:
+            key.append(node.op)
+            for x in node.inputs:
+                slot = slots.get(id(x))
+                if slot is None:
+                    self.inputs.append(x)
+                    self.buffers.append(device_buffer(x))
+                    slot = slots[id(x)] = -len(self.inputs)
+                    key.append(x.type)
+                elif slot >= 0:
+                    uses[slot] += 1
+                key.append(slot)
+            for y in node.outputs:
+                slots[id(y)] = len(self.values)
+                self.values.append(y)
+                uses.append(0)
+        self._slots, self._uses = slots, uses
+        return key
+
+    def _find_held(self, pending: Sequence[Node]) -> list[int]:
+        uses = self._uses
+        for node in pending[len(self.nodes) :]:  # what waits behind a cut counts as a holder
+            for x in node.inputs:
+                slot = self._slots.get(id(x))
+                if slot is not None and slot >= 0:
+                    uses[slot] -= 1_000_000
+        return held_positions(self.values, uses, _BASELINE)
+
+    def run(self) -> None:
+        try:
+            program = self._program()
+            outputs = program(*self.buffers)
+        except Exception as error:
+            self._run_apart(error)
+            return
+        for slot, buffer in zip(self.held, outputs, strict=True):
+            settle(self.values[slot], buffer)
+
+    def _program(self) -> Any:
+        program = _programs.get(self.key)
+        if program is None:
+            with backend.compiling:
+                program = _programs.get(self.key)
+                if program is None:
+                    program = backend.program(self._graph(self.held))
+                    _programs.put(self.key, program)
+        return program
+
+    def _graph(self, held: Sequence[int]) -> Graph:
+        with Builder("top_level") as builder:
+            env = {x: builder.input(x.type, x.name) for x in self.inputs}
+            for node in self.nodes:
+                made = builder.add(node.op, tuple([env[x] for x in node.inputs]), node.source)
+                env.update(zip(node.outputs, made, strict=True))
+            return builder.finish([env[self.values[slot]] for slot in held])
+
+    def _run_apart(self, error: Exception) -> None:
+        """After a failure: each held value by itself; those that fail keep their error."""
+        for slot in self.held:
+            try:
+                (buffer,) = backend.program(self._graph([slot]))(*self.buffers)
+            except Exception as own:
+                settle(self.values[slot], Failure(own))
+            else:
+                settle(self.values[slot], buffer)
+        if not self.held:
+            raise error
+
+
+def held_positions(values: list[Tensor], uses: list[int], baseline: int) -> list[int]:
+    """Positions of the tensors that have more references than pending nodes account for."""
+    count = sys.getrefcount
+    return [i for i, y in enumerate(values) if count(y) > uses[i] + baseline]
+
+
+def _calibrated() -> int:
+    """References of a tensor that only its node and a batch have, as `held_positions` sees it."""
+    node = Node(None, (), here(), None)  # type: ignore[arg-type]
+    node.outputs = (pending_tensor(None, node),)  # type: ignore[arg-type]
+    values = list(node.outputs)
+    return next(b for b in range(1, 100) if not held_positions(values, [0], b))
+
+
+_BASELINE = _calibrated()
+
+
+class _Programs:
+    """Programs by structure; the least recently used go first."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept: OrderedDict[Any, Any] = OrderedDict()
+        self._lock = threading.Lock()
+        self.compiled = 0
+
+    def get(self, key: Any) -> Any:
+        program = self._kept.get(key)
+        if program is not None:
+            with self._lock:
+                if key in self._kept:
+                    self._kept.move_to_end(key)
+        return program
+
+    def put(self, key: Any, program: Any) -> None:
+        with self._lock:
+            self._kept[key] = program
+            self.compiled += 1
+            if len(self._kept) > self._limit:
+                self._kept.popitem(last=False)
+
+
+_programs = _Programs(_PROGRAM_LIMIT)
+
+
+def compiled_count() -> int:
+    """How many programs the top level has compiled in this process."""
+    return _programs.compiled
+
+
+def device_buffer(tensor: Tensor) -> Any:
+    """The buffer of a made tensor, on the device if it is not tiny. Raises what failed."""
+    try:
+        buffer = tensor.buffer
+    except AttributeError:
+        make(tensor)
+        return device_buffer(tensor)
+    if type(buffer) is np.ndarray and buffer.nbytes > _HOST_BYTES:
+        buffer = tensor.buffer = backend.put(buffer)
+    elif type(buffer) is Failure:
+        raise buffer.error
+    return buffer
+
+
+def make(tensor: Tensor) -> None:
+    """Makes the value of `tensor` exist. Raises the error of a computation that failed."""
+    node = tensor.node
+    if node is not None:
+        builder = node.builder
+        if builder is None or not builder.is_top_level:
+            refuse_value(tensor)
+        assert isinstance(builder, Pending)
+        builder.evaluate()
+        if tensor.node is not None:
+            _make_again(tensor)
+    if type(tensor.buffer) is Failure:
+        raise tensor.buffer.error
+
+
+def _make_again(tensor: Tensor) -> None:
+    """Makes a value that had been judged dead, from its node: nothing is ever lost."""
+    needed: list[Node] = []
+    stack, seen = [tensor.node], set()
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        needed.append(node)
+        stack.extend(x.node for x in node.inputs)
+    builder = tensor.node.builder  # type: ignore[union-attr]
+    order = _topological(needed)
+    assert isinstance(builder, Pending)
+    with builder.lock:
+        _Batch(order, order, trust_counts=False).run()
+
+
+def _topological(nodes: list[Node]) -> list[Node]:
+    chosen = set(nodes)
+    order: list[Node] = []
+    placed: set[Node] = set()
+    stack = list(nodes)
+    while stack:
+        node = stack[-1]
+        if node in placed:
+            stack.pop()
+            continue
+        waiting = [x.node for x in node.inputs if x.node in chosen and x.node not in placed]
+        if waiting:
+            stack.extend(waiting)  # type: ignore[arg-type]
+        else:
+            order.append(stack.pop())
+            placed.add(node)
+    return order
+
+
+def refuse_value(tensor: Tensor, what: str = "its value") -> Any:
+    """Raises the TraceError for a value that a graph tensor does not have."""
+    fail(
+        TraceError,
+        f"{what} was asked of a tensor {tensor.type} that has no value while tracing",
+        source=here(),
+        operands=[operand_text(tensor)],
+        fix="return it from the @tg.function, or print it there with tg.print",
+    )
+
+
+def refuse_leaked(tensor: Tensor) -> Any:
+    """Raises the TraceError for a tensor used outside of the trace that made it."""
+    fail(
+        TraceError,
+        f"a tensor {tensor.type} is out of scope: it belongs to a @tg.function that was traced, "
+        "and was used outside of it",
+        source=here(),
+        operands=[operand_text(tensor)],
+        fix="return it from the function, and use the returned value",
+    )
+
+
+set_top_level(Pending)
+
+__all__ = [
+    "Failure",
+    "LoweringError",
+    "Pending",
+    "compiled_count",
+    "device_buffer",
+    "make",
+    "refuse_leaked",
+    "refuse_value",
+]

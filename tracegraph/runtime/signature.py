@@ -1,0 +1,425 @@
+"""Signatures: how the arguments of a call become the key of a trace and its graph inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegraph import nest
+from tracegraph.errors import DTypeError, Mismatch, ShapeError, TraceError, fail
+from tracegraph.ir.op import attribute_key
+from tracegraph.ir.tensor import Tensor
+from tracegraph.runtime.convert import as_tensor
+from tracegraph.runtime.variable import Variable
+from tracegraph.shapes import Dim, ShapeVariable
+from tracegraph.source import caller_of, here
+from tracegraph.tensorshape import TensorSpec
+from tracegraph.types import PYTHON_DTYPES, TensorType, type_of_array
+
+_LITERALS = (bool, int, float, complex, str, bytes, type(None))
+
+
+class ObjectKey:
+    """The key of an object that counts by identity. It does not keep the object alive."""
+
+    __slots__ = ("_hash", "_reference", "text")
+
+    def __init__(self, value: Any) -> None:
+        self._reference = weakref.ref(value)
+        self._hash = id(value)
+        self.text = type(value).__name__
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ObjectKey):
+            return False
+        value = self._reference()
+        return self is other or (value is not None and value is other._reference())
+
+
+def leaf_key(leaf: Any) -> Any:
+    """What a leaf contributes to the key of a trace: a TensorType for tensors and arrays."""
+    kind = type(leaf)
+    if kind is Tensor:
+        return leaf.type
+    if kind in _LITERALS:
+        return attribute_key(leaf)
+    if isinstance(leaf, np.ndarray | np.generic):
+        return _array_type(leaf)
+    if isinstance(leaf, Variable):
+        return ObjectKey(leaf)
+    if isinstance(leaf, TensorSpec):
+        return leaf
+    if hasattr(leaf, "__array__") and hasattr(leaf, "dtype"):
+        return _array_type(leaf)
+    return _object_key(leaf)
+
+
+def _array_type(array: Any) -> TensorType:
+    try:
+        return type_of_array(array)
+    except TypeError:
+        fail(
+            DTypeError,
+            f"an array of {array.dtype} cannot be an argument of a @tg.function",
+            source=here(),
+            fix="convert it with .astype(...) to numbers or truth values",
+        )
+
+
+def _object_key(leaf: Any) -> Any:
+    if inspect.isgenerator(leaf) or isinstance(leaf, (set, frozenset, bytearray, weakref.ref)):
+        _refuse_argument(leaf)
+    counts_by_identity = type(leaf).__eq__ is object.__eq__ or isinstance(leaf, type)
+    if counts_by_identity or type(leaf).__hash__ is None:
+        return _identity_key(leaf)
+    try:
+        hash(leaf)
+    except TypeError:
+        _refuse_argument(leaf)
+    return (type(leaf), leaf)
+
+
+def _identity_key(leaf: Any) -> Any:
+    try:
+        return ObjectKey(leaf)
+    except TypeError:  # it takes no weak reference
+        if type(leaf).__hash__ is None:
+            _refuse_argument(leaf)
+        return (type(leaf), leaf)
+
+
+def _refuse_argument(leaf: Any) -> Any:
+    fail(
+        TraceError,
+        f"an argument of a @tg.function is a {type(leaf).__name__}, which cannot be the key of "
+        f"a trace: {_short(leaf)}",
+        source=here(),
+        fix="pass a list, a tuple or a tensor, or an object that can be hashed",
+    )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def is_tensor_key(key: Any) -> bool:
+    return isinstance(key, (TensorType, TensorSpec))
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """The arguments of one call, canonical: positional where they can be, defaults filled in."""
+
+    leaves: tuple[Any, ...]
+    structure: nest.Structure
+    keys: tuple[Any, ...]
+
+    @functools.cached_property
+    def key(self) -> Any:
+        return (self.structure, self.keys)
+
+    @property
+    def tensor_positions(self) -> list[int]:
+        return [i for i, key in enumerate(self.keys) if is_tensor_key(key)]
+
+    @property
+    def types(self) -> tuple[TensorType, ...]:
+        """The types of the tensor leaves."""
+        return tuple(key for key in self.keys if isinstance(key, TensorType))
+
+    def tensors(self) -> list[Tensor]:
+        """The tensor leaves as tensors; arrays are used without a copy."""
+        return [_as_argument(self.leaves[i]) for i in self.tensor_positions]
+
+    def without_values(self) -> Request:
+        """The request as a trace keeps it: without tensors, and without objects kept alive."""
+        leaves = tuple(
+            None if is_tensor_key(key) or isinstance(key, ObjectKey) else leaf
+            for leaf, key in zip(self.leaves, self.keys, strict=True)
+        )
+        return Request(leaves, self.structure, self.keys)
+
+    def with_types(self, types: Sequence[TensorType]) -> Request:
+        """The request with other types for its tensor leaves."""
+        new = iter(types)
+        keys = tuple(next(new) if is_tensor_key(key) else key for key in self.keys)
+        return Request(self.leaves, self.structure, keys)
+
+
+def _as_argument(leaf: Any) -> Tensor:
+    if type(leaf) is Tensor:
+        return leaf
+    if isinstance(leaf, np.ndarray | np.generic):
+        return Tensor(type_of_array(leaf), np.asarray(leaf))
+    if isinstance(leaf, TensorSpec):
+        fail(TraceError, "a TensorSpec was passed where a value is needed", source=here())
+    return as_tensor(leaf)
+
+
+class Signature:
+    """How the parameters of a Python function are bound to arguments."""
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self.name = name
+        self.place = caller_of(inspect.unwrap(function))
+        try:
+            self.parameters = inspect.signature(function)
+        except (TypeError, ValueError):
+            self.parameters = _ANYTHING
+        self.names = list(self.parameters.parameters)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
+        """Canonical `(args, kwargs)`. Raises TraceError, a TypeError, if they do not fit."""
+        try:
+            bound = self.parameters.bind(*args, **kwargs)
+        except TypeError as error:
+            fail(
+                TraceError,
+                f"{self.name}: the arguments do not fit the signature "
+                f"{self.name}{self.parameters}: {error}",
+                source=here(),
+                fix="check names and number of the arguments",
+            )
+        bound.apply_defaults()
+        return bound.args, bound.kwargs
+
+    def request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
+        """The canonical request of a call."""
+        args, kwargs = self.bind(args, kwargs)
+        try:
+            leaves, structure = nest.flatten_structure((args, kwargs))
+        except Mismatch as mismatch:
+            fail(TraceError, f"{self.name}: {mismatch.fact}", source=here(), fix=mismatch.fix)
+        return Request(tuple(leaves), structure, canonical_keys([leaf_key(x) for x in leaves]))
+
+    def leaf_names(self, request: Request) -> list[str]:
+        """A name per leaf: the parameter, with the path of a leaf inside a container."""
+        args, kwargs = request.structure.pack(list(range(len(request.leaves))))
+        names = [""] * len(request.leaves)
+        for parameter, value in (*zip(self._positional(len(args)), args), *kwargs.items()):
+            for path, position in _paths(value):
+                names[position] = "_".join((parameter, *path))
+        return names
+
+    def _positional(self, count: int) -> list[str]:
+        names: list[str] = []
+        for parameter in self.parameters.parameters.values():
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                extra = count - len(names)
+                names += [f"{parameter.name}_{i}" for i in range(extra)]
+            elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+                names.append(parameter.name)
+        return names
+
+
+def _anything(*args: Any, **kwargs: Any) -> Any: ...
+
+
+_ANYTHING = inspect.signature(_anything)
+
+
+def _paths(value: Any) -> list[tuple[tuple[str, ...], int]]:
+    """The leaves (ints) of a nest with their paths."""
+    found: list[tuple[tuple[str, ...], int]] = []
+    stack: list[tuple[tuple[str, ...], Any]] = [((), value)]
+    while stack:
+        path, item = stack.pop()
+        if isinstance(item, dict):
+            stack.extend(((*path, str(key)), inner) for key, inner in item.items())
+        elif isinstance(item, tuple) and hasattr(item, "_fields"):
+            stack.extend(((*path, n), v) for n, v in zip(item._fields, item, strict=True))
+        elif isinstance(item, (list, tuple)):
+            stack.extend(((*path, str(i)), inner) for i, inner in enumerate(item))
+        elif dataclasses.is_dataclass(item):
+            fields = dataclasses.fields(item)
+            stack.extend(((*path, f.name), getattr(item, f.name)) for f in fields)
+        elif type(item) is int:
+            found.append((path, item))
+    return found
+
+
+def canonical_keys(keys: Sequence[Any]) -> tuple[Any, ...]:
+    """Keys whose symbolic sizes have fresh names: one per distinct size expression."""
+    if all(not isinstance(key, TensorType) or key.is_static for key in keys):
+        return tuple(keys)
+    names: dict[Any, Any] = {}
+    counter = itertools.count()
+
+    def fresh(size: Any) -> Any:
+        if isinstance(size, int):
+            return size
+        if size not in names:
+            names[size] = Dim.named(f"d{next(counter)}")
+        return names[size]
+
+    def renamed(key: Any) -> Any:
+        if not isinstance(key, TensorType):
+            return key
+        if isinstance(key.shape, ShapeVariable):
+            return key.with_shape(names.setdefault(key.shape, ShapeVariable(f"s{next(counter)}")))
+        return key.with_shape(tuple(fresh(size) for size in key.shape))
+
+    return tuple(renamed(key) for key in keys)
+
+
+class SpecTypes:
+    """Turns TensorSpecs into types: None is a fresh size, a string a named one."""
+
+    def __init__(self) -> None:
+        self._counter = itertools.count()
+
+    def type_of(self, spec: TensorSpec) -> TensorType:
+        if spec.shape.rank is None:
+            return TensorType(spec.dtype, ShapeVariable(f"s{next(self._counter)}"))
+        return TensorType(spec.dtype, tuple(self._size(size) for size in spec.shape))
+
+    def _size(self, size: Any) -> Any:
+        if size is None:
+            return Dim.named(f"d{next(self._counter)}")
+        return Dim.named(size) if isinstance(size, str) else size
+
+
+class InputSignature:
+    """The `input_signature` of a function: nested TensorSpecs for its first parameters."""
+
+    def __init__(self, specs: Any, signature: Signature) -> None:
+        place = signature.place
+        if not isinstance(specs, (tuple, list)):
+            fail(
+                TraceError,
+                f"input_signature must be a tuple or a list, and it is a {type(specs).__name__}",
+                source=place,
+                fix="write input_signature=[tg.TensorSpec([None, 2])]",
+            )
+        self.specs = tuple(specs)
+        self._signature = signature
+        leaves, self.structure = nest.flatten_structure(self.specs)
+        for leaf in leaves:
+            if not isinstance(leaf, TensorSpec):
+                fail(
+                    TraceError,
+                    "input_signature must be a possibly nested sequence of TensorSpec objects, "
+                    f"and it holds {leaf!r}",
+                    source=place,
+                    fix="write tg.TensorSpec(shape, dtype) for each argument",
+                )
+        self.leaves: list[TensorSpec] = leaves
+        self._check_parameters(place)
+        types = SpecTypes()
+        self.types = tuple(types.type_of(spec) for spec in self.leaves)
+
+    def _check_parameters(self, place: Any) -> None:
+        parameters = list(self._signature.parameters.parameters.values())
+        positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        extra = len(self.specs) - len(positional)
+        if extra > 0 and not takes_any:
+            fail(
+                TraceError,
+                f"input_signature has {len(self.specs)} specs and {self._signature.name} takes "
+                f"{len(positional)} arguments: {extra} too many",
+                source=place,
+                fix="give one spec for each argument",
+            )
+        for parameter in parameters:
+            if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
+                fail(
+                    TraceError,
+                    f"with an input_signature the keyword-only parameter {parameter.name!r} "
+                    "must have a default value",
+                    source=place,
+                    fix=f"write {parameter.name}=..., or make it positional",
+                )
+
+    def request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
+        """The canonical request of a call, its leaves converted to the specs."""
+        args, kwargs = self._signature.bind(args, kwargs)
+        given, rest = args[: len(self.specs)], args[len(self.specs) :]
+        leaves = self._leaves(given)
+        converted = [self._convert(leaf, spec) for leaf, spec in zip(leaves, self.leaves, strict=True)]
+        if rest or kwargs:
+            return self._with_rest(converted, rest, kwargs)
+        packed = (self.structure.pack(converted), {})
+        found, structure = nest.flatten_structure(packed)
+        return Request(tuple(found), structure, tuple(leaf_key(x) for x in found))
+
+    def _with_rest(self, converted: list[Any], rest: tuple, kwargs: dict[str, Any]) -> Request:
+        packed = ((*self.structure.pack(converted), *rest), kwargs)
+        found, structure = nest.flatten_structure(packed)
+        return Request(tuple(found), structure, tuple(leaf_key(x) for x in found))
+
+    def _leaves(self, given: tuple[Any, ...]) -> list[Any]:
+        """The arguments opened as far as the specs are: a list may stand where one tensor is."""
+        found: list[Any] = []
+        pairs: list[tuple[Any, Any]] = list(zip(self.specs, given))
+        if len(given) < len(self.specs):
+            self._refuse(f"{len(given)} arguments were given for {len(self.specs)} specs")
+        while pairs:
+            spec, value = pairs.pop(0)
+            if isinstance(spec, TensorSpec):
+                found.append(value)
+                continue
+            if isinstance(value, TensorSpec) or type(value) is Tensor:
+                self._refuse(f"the structure {spec!r} was expected and {value!r} was given")
+            pairs = [*self._opened(spec, value), *pairs]
+        return found
+
+    def _opened(self, spec: Any, value: Any) -> list[tuple[Any, Any]]:
+        if isinstance(spec, dict):
+            if not isinstance(value, dict) or set(spec) != set(value):
+                self._refuse(f"the structure {spec!r} was expected and {_short(value)} was given")
+            return [(spec[key], value[key]) for key in sorted(spec)]
+        if isinstance(spec, (list, tuple)):
+            if not isinstance(value, (list, tuple)) or len(spec) != len(value):
+                self._refuse(f"the structure {spec!r} was expected and {_short(value)} was given")
+            return list(zip(spec, value, strict=True))
+        return self._opened(vars(spec), vars(value))
+
+    def _convert(self, leaf: Any, spec: TensorSpec) -> Any:
+        if isinstance(leaf, TensorSpec):
+            value: Any = leaf
+        elif isinstance(leaf, (Tensor, Variable)):
+            value = as_tensor(leaf)
+        elif isinstance(leaf, np.ndarray | np.generic | list | tuple) or type(leaf) in PYTHON_DTYPES:
+            value = self._as_spec(leaf, spec)
+        else:
+            self._refuse(f"{spec!r} was expected and {_short(leaf)} was given")
+        if value.dtype is not spec.dtype or not spec.shape.is_compatible_with(_shape(value)):
+            self._refuse(f"{spec!r} was expected and {_text(value)} was given")
+        return value
+
+    def _as_spec(self, leaf: Any, spec: TensorSpec) -> Tensor:
+        try:
+            return as_tensor(leaf, spec.dtype)
+        except (DTypeError, ShapeError) as error:
+            first = str(error).split("\n")[0]
+            self._refuse(f"{spec!r} was expected and {_short(leaf)} was given: {first}")
+            raise
+
+    def _refuse(self, fact: str) -> Any:
+        fail(
+            TraceError,
+            f"{self._signature.name}: the arguments do not fit the input_signature: {fact}",
+            source=here(),
+            fix="pass arguments of the declared dtype and shape, converted with tg.cast if need be",
+        )
+
+
+def _shape(value: Any) -> Any:
+    shape = value.type.shape if type(value) is Tensor else value.shape
+    return None if isinstance(shape, ShapeVariable) else shape
+
+
+def _text(value: Any) -> str:
+    return str(value.type) if type(value) is Tensor else repr(value)

@@ -1,0 +1,399 @@
+"""GradientTape: TensorFlow's conventions around the gradient pass. They live here alone."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tracegraph import nest
+from tracegraph.errors import GradientError, Mismatch, TapeError, fail
+from tracegraph.ir.builder import Builder, current, operand_text
+from tracegraph.ir.tensor import Node, Tensor
+from tracegraph.ops.broadcast import full
+from tracegraph.passes.gradient import gradient
+from tracegraph.runtime.convert import as_tensor
+from tracegraph.runtime.pending import refuse_leaked
+from tracegraph.runtime.trace import Trace
+from tracegraph.runtime.variable import Variable
+from tracegraph.shapes import same_shape
+from tracegraph.source import here
+
+
+class UnconnectedGradients(enum.Enum):
+    """What a gradient is where target and source are not connected: None, or zeros."""
+
+    NONE = "none"
+    ZERO = "zero"
+
+
+class GradientTape:
+    """Records what is computed inside its `with` block, to differentiate it afterwards.
+
+    - `persistent`: whether `gradient` may be called several times.
+    - `watch_accessed_variables`: whether trainable Variables are watched when they are read.
+
+    A tape records the nodes of one thread and one trace. Gradients are ordinary tensors: another
+    tape that is open records how they are made, so any order follows.
+
+    >>> x = tg.Variable(3.0)
+    >>> with tg.GradientTape() as tape:
+    ...     y = x**2
+    >>> tape.gradient(y, x).numpy()
+    np.float32(6.0)
+    """
+
+    def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
+        self._persistent = bool(persistent)
+        self._watches_variables = bool(watch_accessed_variables)
+        self._builder: Builder | None = None
+        self._is_recording = False
+        self._is_used = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._nodes: list[Node] = []
+        #: What depends on a watched tensor, and the watched tensors themselves.
+        self._tracked: set[Tensor] = set()
+        self._variables: dict[int, Variable] = {}
+        #: Operands of recorded nodes: as long as the tape has them, their values are held.
+        self._operands: list[Tensor] = []
+
+    # The block.
+
+    def __enter__(self) -> GradientTape:
+        if self._is_recording:
+            fail(
+                GradientError,
+                "the tape is still recording: it was entered again while it was active",
+                source=here(),
+                fix="leave the first `with` block before entering it again, or use a second tape",
+            )
+        builder = current()
+        if self._builder is not builder:
+            self._forget()
+        if self._is_used and not self._persistent:
+            self._forget()
+            self._is_used = False
+        self._builder = builder
+        self._start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._is_recording:
+            self._stop()
+
+    def _start(self) -> None:
+        assert self._builder is not None
+        self._is_recording = True
+        self._builder.recorders.append(self)
+
+    def _stop(self) -> None:
+        assert self._builder is not None
+        self._is_recording = False
+        self._builder.recorders.remove(self)
+
+    # What builders call.
+
+    def record(self, node: Node) -> None:
+        """Keeps `node` if it depends on something watched."""
+        if self._tracked.isdisjoint(node.inputs):
+            return
+        outputs = [y for y in node.outputs if y.type.dtype.is_differentiable]
+        if outputs:
+            self._nodes.append(node)
+            self._tracked.update(outputs)
+            self._operands.extend(node.inputs)
+            self._operands.extend(node.outputs)
+
+    def depends_on(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether one of the tensors depends on something watched."""
+        return not self._tracked.isdisjoint(tensors)
+
+    def access(self, variable: Variable) -> None:
+        """Watches a trainable variable that is read."""
+        if self._watches_variables and variable.trainable:
+            self._watch_variable(variable)
+
+    def _watch_variable(self, variable: Variable) -> None:
+        assert self._builder is not None
+        if id(variable) not in self._variables:
+            self._variables[id(variable)] = variable
+            if variable.dtype.is_differentiable:
+                self._tracked.add(variable.handle_in(self._builder))
+
+    # What users call.
+
+    def watch(self, tensor: Any) -> None:
+        """Watches a tensor, a Variable, or a nested structure of them, from now on.
+
+        Raises GradientError (a ValueError) for anything else, RuntimeError for a tape that was
+        never entered. A tensor of integers cannot be watched: a UserWarning names its dtype.
+        """
+        if self._builder is None:
+            self._refuse_never_entered()
+        for number, leaf in enumerate(nest.flatten(tensor), start=1):
+            if not isinstance(leaf, (Tensor, Variable)):
+                fail(
+                    GradientError,
+                    f"object {number} passed to watch is of type {type(leaf).__name__!r}, "
+                    "not a tg.Tensor or tg.Variable",
+                    source=here(),
+                    fix="watch the tensor itself: x = tg.constant(...); tape.watch(x)",
+                )
+            if not leaf.dtype.is_differentiable:
+                _warn_dtype("watched tensor", leaf.dtype.name)
+            elif isinstance(leaf, Variable):
+                self._watch_variable(leaf)
+            else:
+                self._tracked.add(self._own(leaf))
+
+    def _own(self, tensor: Tensor) -> Tensor:
+        """The tensor as one of the tape's builder: a capture stands for what it captures."""
+        assert self._builder is not None
+        if isinstance(self._builder, Trace) and self._builder.is_open:
+            return self._builder.admit_all((tensor,))[0]
+        return tensor
+
+    @contextlib.contextmanager
+    def stop_recording(self) -> Iterator[None]:
+        """A context in which nothing is recorded.
+
+        Raises RuntimeError for a tape that was never entered, ValueError for one that was left.
+        """
+        if self._builder is None:
+            fail(
+                TapeError,
+                "recording cannot be stopped on a tape that is not recording: it was never entered",
+                source=here(),
+                fix="use `with tg.GradientTape() as tape:` first",
+            )
+        self._check_recording()
+        self._stop()
+        try:
+            yield
+        finally:
+            self._start()
+
+    def reset(self) -> None:
+        """Forgets all that was recorded and watched. Raises ValueError outside of the block."""
+        if self._builder is None:
+            self._refuse_never_entered()
+        self._check_recording()
+        self._forget()
+
+    def _check_recording(self) -> None:
+        if not self._is_recording:
+            fail(
+                GradientError,
+                "the tape is not recording: its `with` block was left",
+                source=here(),
+                fix="call this inside the `with` block",
+            )
+
+    def watched_variables(self) -> tuple[Variable, ...]:
+        """The Variables that are watched, in the order of their first access."""
+        return tuple(self._variables.values())
+
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
+    ) -> Any:
+        """The gradient of `target` with respect to `sources`, packed like `sources`.
+
+        - `target`: a tensor, a Variable, or a nested structure of them, which are summed, as are
+          the elements of each.
+        - `sources`: tensors and Variables in any nested structure. The gradient with respect to
+          each has its shape and dtype.
+        - `output_gradients`: cotangents in the structure of `target`; None means ones.
+        - `unconnected_gradients`: "none" gives None where target and source are not connected,
+          "zero" gives zeros.
+
+        Complex: the result is the cotangent times the conjugate of the derivative.
+
+        Raises RuntimeError for the second use of a tape that is not persistent and for one that
+        was never entered, LookupError for an op without a gradient on the path, TypeError for
+        sources that are not tensors, and GradientError (a ValueError) for cotangents that do
+        not fit.
+        """
+        self._check_usable()
+        unconnected = _unconnected(unconnected_gradients)
+        if target is None or (not nest.is_nested(target) and not _is_tensor(target)):
+            _refuse_target(target)
+        ys = [self._target(leaf) for leaf in nest.flatten(target)]
+        leaves = nest.flatten(sources)
+        xs = [self._source(leaf) for leaf in leaves]
+        gs = self._cotangents(output_gradients, target, ys)
+        if self._is_recording and not self._persistent:
+            self._stop()
+        found = self._differentiate(ys, xs, gs) if ys else [None] * len(xs)
+        if not self._persistent:
+            variables = self._variables
+            self._forget()
+            self._variables, self._is_used = variables, True
+        if unconnected is UnconnectedGradients.ZERO:
+            found = [_zeros(x) if g is None else g for g, x in zip(found, leaves, strict=True)]
+        if not ys and unconnected is UnconnectedGradients.NONE:
+            return None if leaves else sources
+        return nest.pack_sequence_as(sources, found)
+
+    def _differentiate(
+        self, ys: list[Tensor], xs: list[Tensor], gs: list[Tensor | None]
+    ) -> list[Tensor | None]:
+        differentiable = [i for i, y in enumerate(ys) if y.dtype.is_differentiable]
+        wanted = [x for x in xs if x.dtype.is_differentiable]
+        reached = [x if x in self._tracked else None for x in wanted]
+        sources = [x for x in reached if x is not None]
+        targets = [ys[i] for i in differentiable]
+        seeds = [gs[i] for i in differentiable]
+        found = gradient(self._nodes, targets, sources, seeds) if sources and targets else []
+        by_source = dict(zip(map(id, sources), found, strict=True))
+        return [by_source.get(id(x)) for x in xs]
+
+    def _check_usable(self) -> None:
+        if self._builder is None:
+            self._refuse_never_entered()
+        if self._is_used and not self._persistent:
+            fail(
+                TapeError,
+                "a GradientTape that is not persistent computes one set of gradients, and this "
+                "one was used already",
+                source=here(),
+                fix="create it with tg.GradientTape(persistent=True), and `del` it after use",
+            )
+        builder = current()
+        if isinstance(self._builder, Trace) and not self._is_within(builder):
+            fail(
+                GradientError,
+                "the tape is out of scope: it was opened inside a @tg.function that was traced",
+                source=here(),
+                fix="compute the gradient inside the function and return it",
+            )
+
+    def _is_within(self, builder: Any) -> bool:
+        while builder is not self._builder and isinstance(builder, Trace):
+            builder = builder.outer
+        return builder is self._builder
+
+    def _refuse_never_entered(self) -> None:
+        fail(
+            TapeError,
+            "the tape has recorded nothing: it was never entered",
+            source=here(),
+            fix="compute the target inside `with tg.GradientTape() as tape:`",
+        )
+
+    def _target(self, leaf: Any) -> Tensor:
+        if not _is_tensor(leaf):
+            _refuse_target(leaf)
+        if not leaf.dtype.is_differentiable:
+            _warn_dtype("target", leaf.dtype.name)
+        return self._leaf_tensor(leaf)
+
+    def _source(self, leaf: Any) -> Tensor:
+        if not _is_tensor(leaf):
+            fail(
+                SourceError,
+                f"a source of a gradient is a {type(leaf).__name__}: {leaf!r}",
+                source=here(),
+                fix="pass tg.Tensors or tg.Variables as sources",
+            )
+        if not leaf.dtype.is_differentiable:
+            _warn_dtype("source", leaf.dtype.name)
+        return self._leaf_tensor(leaf)
+
+    def _leaf_tensor(self, leaf: Any) -> Tensor:
+        assert self._builder is not None
+        if isinstance(leaf, Variable):
+            return leaf.handle_in(self._builder)
+        node = leaf.node
+        if node is not None and isinstance(node.builder, Trace) and not node.builder.is_open:
+            refuse_leaked(leaf)
+        return self._own(leaf)
+
+    def _cotangents(self, given: Any, target: Any, ys: list[Tensor]) -> list[Tensor | None]:
+        if given is None:
+            return [None] * len(ys)
+        leaves = nest.flatten(given) if nest.is_nested(target) else [given]
+        if nest.is_nested(target) and not _same_length(given, target):
+            leaves = leaves if len(leaves) == len(ys) else []
+        if len(leaves) != len(ys):
+            fail(
+                GradientError,
+                f"output_gradients has {len(nest.flatten(given))} elements and the target has "
+                f"{len(ys)}",
+                source=here(),
+                fix="give one cotangent for each target, None meaning ones",
+            )
+        return [_cotangent(g, y) for g, y in zip(leaves, ys, strict=True)]
+
+
+class SourceError(GradientError, TypeError):
+    """A GradientError where TensorFlow raises TypeError: what is no tensor was to be differentiated."""
+
+
+def _same_length(given: Any, target: Any) -> bool:
+    try:
+        return len(nest.flatten(given)) == len(nest.flatten(target))
+    except Mismatch:
+        return False
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, (Tensor, Variable))
+
+
+def _refuse_target(target: Any) -> None:
+    fail(
+        SourceError,
+        f"the target of a gradient is a {type(target).__name__}: {target!r}",
+        source=here(),
+        fix="pass a tg.Tensor, a tg.Variable, or a nested structure of them",
+    )
+
+
+def _cotangent(given: Any, y: Tensor) -> Tensor | None:
+    if given is None:
+        return None
+    g = as_tensor(given, None if _is_tensor(given) else y.dtype)
+    if g.dtype is not y.dtype or same_shape(g.type.shape, y.type.shape) is None:
+        fail(
+            GradientError,
+            f"an output gradient is {g.type} and its target is {y.type}",
+            source=here(),
+            operands=[operand_text(g), operand_text(y)],
+            fix="an output gradient has the shape and the dtype of its target",
+        )
+    return g
+
+
+def _unconnected(value: Any) -> UnconnectedGradients:
+    try:
+        return UnconnectedGradients(value)
+    except ValueError:
+        fail(
+            GradientError,
+            f"unconnected_gradients is {value!r}, and it must be 'none' or 'zero'",
+            source=here(),
+            fix="use tg.UnconnectedGradients.NONE or tg.UnconnectedGradients.ZERO",
+        )
+
+
+def _zeros(source: Any) -> Tensor:
+    return full(0, source.handle.type if isinstance(source, Variable) else source.type)
+
+
+def _warn_dtype(what: str, name: str) -> None:
+    place = here()
+    warnings.warn_explicit(
+        f"the dtype of the {what} must be floating, such as float32, and it is {name}: "
+        "its gradient is None",
+        UserWarning,
+        place.file,
+        place.line,
+    )

@@ -1,0 +1,234 @@
+"""Trace: the builder of a function being traced. It turns captures, state and effects into data."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tracegraph.errors import SignatureError, fail
+from tracegraph.ir.builder import Builder, at_top_level, current
+from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.ops.effect import READ, Check
+from tracegraph.ops.elementwise import SELECT, LogicalAnd
+from tracegraph.runtime.convert import broadcast
+from tracegraph.runtime.pending import refuse_leaked
+from tracegraph.source import Source, here
+from tracegraph.types import TOKEN
+
+if TYPE_CHECKING:
+    from tracegraph.runtime.variable import Variable
+
+
+@dataclasses.dataclass
+class State:
+    """A variable within a trace: what stands for it, and its value so far."""
+
+    handle: Tensor
+    value: Tensor
+    is_assigned: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckReport:
+    """What a failed check reports: the message, the place, and how many operands follow its flag."""
+
+    message: str
+    source: Source
+    operand_count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A traced function body.
+
+    Inputs of `graph`: arguments, handles of `variables`, `captures`, a token if `has_token`.
+    Outputs: results, new values of `assigned` (positions in `variables`), the token, and for
+    each check a flag and its operands.
+    """
+
+    graph: Graph
+    argument_count: int
+    result_count: int
+    variables: tuple[Variable, ...]
+    assigned: tuple[int, ...]
+    captures: tuple[Tensor, ...]
+    has_token: bool
+    checks: tuple[CheckReport, ...]
+
+
+class Trace(Builder):
+    """Appends the nodes of a function body. `outer` is where the function is being called."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.outer = current()
+        self.arguments: list[Tensor] = []
+        self.captures: dict[Tensor, Tensor] = {}
+        self.states: dict[int, State] = {}
+        self.variables: list[Variable] = []
+        self.token_input: Tensor | None = None
+        self.token: Tensor | None = None
+        self.checks: list[tuple[CheckReport, tuple[Tensor, ...]]] = []
+        self.all_hold: Tensor | None = None
+        self.created: list[Any] = []
+        self.may_create = False
+        self.is_open = True
+
+    def __enter__(self) -> Trace:
+        _open.traces.append(self)
+        return super().__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
+        _open.traces.pop()
+
+    def argument(self, type: Any, name: str | None) -> Tensor:
+        tensor = self.input(type, name)
+        self.arguments.append(tensor)
+        return tensor
+
+    # Captures.
+
+    def admit(self, tensor: Tensor) -> Tensor:
+        """A tensor from outside becomes an input; the same tensor becomes the same input."""
+        found = self.captures.get(tensor)
+        if found is None:
+            if not self._is_outside(tensor):
+                refuse_leaked(tensor)
+            found = self.captures[tensor] = self.input(tensor.type, tensor.name)
+        return found
+
+    def _is_outside(self, tensor: Tensor) -> bool:
+        node = tensor.node
+        if node is None or (node.builder is not None and node.builder.is_top_level):
+            return True
+        builder = self.outer
+        while isinstance(builder, Trace):
+            if node.builder is builder:
+                return True
+            builder = builder.outer
+        return False
+
+    # State.
+
+    def state(self, variable: Variable) -> State:
+        found = self.states.get(id(variable))
+        if found is None:
+            handle = self.input(variable.tensor_type, variable.base_name)
+            found = self.states[id(variable)] = State(handle, handle)
+            self.variables.append(variable)
+        return found
+
+    def read(self, variable: Variable) -> Tensor:
+        state = self.state(variable)
+        return READ(state.value, state.handle)
+
+    def assign(self, variable: Variable, value: Tensor) -> None:
+        """A later read gives `value`; after a check that may fail, only if it holds."""
+        state = self.state(variable)
+        if self.all_hold is not None:
+            holds = broadcast(self.all_hold, value.type.shape)
+            value = SELECT(holds, value, state.value)
+        state.value = value
+        state.is_assigned = True
+
+    # Effects.
+
+    def take_token(self) -> Tensor:
+        if self.token is None:
+            self.token = self.token_input = self.input(TOKEN, "token")
+        return self.token
+
+    def give_token(self, token: Tensor) -> None:
+        self.token = token
+
+    def check(self, condition: Tensor, message: str, operands: Sequence[Tensor]) -> None:
+        """Adds a check to the outputs of the program."""
+        operands = self.admit_all(tuple(operands))
+        flag = Check(message)(condition, *operands)
+        self.add_check(CheckReport(message, here(), len(operands)), (flag, *operands))
+
+    def add_check(self, report: CheckReport, values: tuple[Tensor, ...]) -> None:
+        self.checks.append((report, values))
+        flag = values[0]
+        self.all_hold = flag if self.all_hold is None else LogicalAnd()(self.all_hold, flag)
+
+    # The end.
+
+    def traced(self, results: Sequence[Tensor]) -> Traced:
+        """The finished body. The trace must not be used afterwards."""
+        results = self.admit_all(tuple(results))
+        states = [self.states[id(v)] for v in self.variables]
+        assigned = tuple(i for i, state in enumerate(states) if state.is_assigned)
+        tokens = [self.token] if self.token is not None else []
+        checked = [value for _, values in self.checks for value in values]
+        inputs = [
+            *self.arguments,
+            *(state.handle for state in states),
+            *self.captures.values(),
+            *([self.token_input] if self.token_input is not None else []),
+        ]
+        outputs = [*results, *(states[i].value for i in assigned), *tokens, *checked]
+        self.is_open = False
+        graph = Graph(self.name, tuple(inputs), tuple(self.nodes), tuple(outputs))
+        return Traced(
+            graph=graph,
+            argument_count=len(self.arguments),
+            result_count=len(results),
+            variables=tuple(self.variables),
+            assigned=assigned,
+            captures=tuple(self.captures),
+            has_token=bool(tokens),
+            checks=tuple(report for report, _ in self.checks),
+        )
+
+
+def current_trace() -> Trace | None:
+    """The trace that nodes are added to on this thread; None at top level."""
+    builder = current()
+    return builder if isinstance(builder, Trace) else None
+
+
+class _Open(threading.local):
+    def __init__(self) -> None:
+        self.traces: list[Trace | None] = []
+
+
+_open = _Open()
+
+
+def innermost_trace() -> Trace | None:
+    """The trace in progress on this thread, also while it computes at top level; else None."""
+    return _open.traces[-1] if _open.traces else None
+
+
+class init_scope(at_top_level):
+    """A context that lifts out of all tracing: values are made, Variables may be created.
+
+    >>> with tg.init_scope():
+    ...     one = tg.constant(1.0).numpy()
+    """
+
+    def __enter__(self) -> None:
+        _open.traces.append(None)
+        super().__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
+        _open.traces.pop()
+
+
+def refuse_creation(source: Source | None = None) -> Any:
+    """Raises the error for a Variable made on a call that is not the first."""
+    fail(
+        SignatureError,
+        "a Variable was created inside a @tg.function on a call that is not the first",
+        source=source or here(),
+        fix="create it once, outside of the function or guarded by `if self.v is None`",
+    )
+
+
+#: Tracing is rare: one at a time, so that a signature is traced once however many threads call.
+tracing = threading.RLock()

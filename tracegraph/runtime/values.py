@@ -1,0 +1,184 @@
+"""Asking a tensor for its value: numpy, bool, float, printing. Installed on `Tensor` here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tracegraph.errors import TraceError, fail
+from tracegraph.ir.builder import operand_text
+from tracegraph.ir.tensor import Tensor
+from tracegraph.runtime.pending import Failure, device_buffer, make, refuse_value
+from tracegraph.source import here
+
+
+def is_symbolic(tensor: Tensor) -> bool:
+    """Whether the tensor belongs to a graph, so that it has no value now."""
+    node = tensor.node
+    return node is not None and (node.builder is None or not node.builder.is_top_level)
+
+
+def host_array(tensor: Tensor) -> np.ndarray:
+    """The value as a NumPy array that must not be written to."""
+    if tensor.node is not None or type(tensor.buffer) is Failure:
+        make(tensor)
+    return np.asarray(tensor.buffer)
+
+
+def numpy(self: Tensor) -> Any:
+    """The value as a NumPy array of its own; a NumPy scalar for a tensor without axes.
+
+    Raises TraceError while tracing.
+    """
+    if is_symbolic(self):
+        refuse_value(self, ".numpy()")
+    array = host_array(self)
+    return array[()] if array.ndim == 0 else np.array(array)
+
+
+def item(self: Tensor) -> Any:
+    """The one element as a Python number. Raises ValueError for another number of elements."""
+    return np.asarray(_asked(self, ".item()")).item()
+
+
+def _asked(tensor: Tensor, how: str) -> np.ndarray:
+    if is_symbolic(tensor):
+        refuse_value(tensor, how)
+    return host_array(tensor)
+
+
+_CONTROL_FIX = (
+    "use tg.where(condition, x, y), or take the decision outside of the @tg.function; "
+    "a Python `if` or `while` on a tensor is decided while tracing"
+)
+
+
+def _bool(self: Tensor) -> bool:
+    if is_symbolic(self):
+        fail(
+            TraceError,
+            f"a Python bool was asked of a tensor {self.type} that has no value while tracing",
+            source=here(),
+            operands=[operand_text(self)],
+            fix=_CONTROL_FIX,
+        )
+    return bool(host_array(self))
+
+
+def _float(self: Tensor) -> float:
+    return float(_asked(self, "float()"))
+
+
+def _int(self: Tensor) -> int:
+    return int(_asked(self, "int()"))
+
+
+def _complex(self: Tensor) -> complex:
+    return complex(_asked(self, "complex()"))
+
+
+def _index(self: Tensor) -> int:
+    if not self.dtype.is_integer:
+        raise TypeError(f"a tensor of {self.dtype.name} cannot be an index")
+    return int(_asked(self, "an index"))
+
+
+def _array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    if is_symbolic(self):
+        fail(
+            TraceError,
+            f"a NumPy array was asked of a tensor {self.type} that has no value while tracing",
+            source=here(),
+            operands=[operand_text(self)],
+            fix="use the function of tg in place of NumPy's, or tg.numpy_function",
+        )
+    array = host_array(self)
+    return np.array(array, dtype=dtype) if copy is not False else np.asarray(array, dtype=dtype)
+
+
+def shape_text(tensor: Tensor) -> str:
+    shape = tensor.type.shape
+    if not isinstance(shape, tuple):
+        return "<unknown>"
+    inner = ", ".join(map(str, shape))
+    return f"({inner},)" if len(shape) == 1 else f"({inner})"
+
+
+def value_text(array: np.ndarray) -> str:
+    """A value as TensorFlow prints it."""
+    return str(array.item() if array.ndim == 0 and array.dtype == bool else array)
+
+
+def _str(self: Tensor) -> str:
+    suffix = f"shape={shape_text(self)}, dtype={self.dtype.name})"
+    if is_symbolic(self):
+        name = f'"{self.name}", ' if self.name else ""
+        return f"tg.Tensor({name}{suffix}"
+    return f"tg.Tensor({value_text(host_array(self))}, {suffix}"
+
+
+def _repr(self: Tensor) -> str:
+    prefix = f"<tg.Tensor: shape={shape_text(self)}, dtype={self.dtype.name}"
+    if is_symbolic(self):
+        name = f" '{self.name}'" if self.name else ""
+        return f"<tg.Tensor{name}: shape={shape_text(self)}, dtype={self.dtype.name}>"
+    array = host_array(self)
+    text = repr(array[()]) if array.ndim == 0 else np.array_repr(array)
+    if array.ndim == 0:
+        text = str(array[()])
+    return f"{prefix}, numpy={text}>"
+
+
+def _format(self: Tensor, spec: str) -> str:
+    if is_symbolic(self) or not spec:
+        return str(self)
+    array = host_array(self)
+    return format(array[()] if array.ndim == 0 else array, spec)
+
+
+def device(self: Tensor) -> str:
+    """The device that holds the value, such as 'cpu:0'."""
+    buffer = device_buffer(self)
+    devices = getattr(buffer, "devices", None)
+    return "cpu:0" if devices is None else ", ".join(sorted(f"{d.platform}:{d.id}" for d in devices()))
+
+
+def _dlpack(self: Tensor, **keywords: Any) -> Any:
+    return np.asarray(_asked(self, "a DLPack capsule")).__dlpack__(**keywords)
+
+
+def _dlpack_device(self: Tensor) -> Any:
+    return np.asarray(_asked(self, "a DLPack device")).__dlpack_device__()
+
+
+def _copy(self: Tensor, memo: Any = None) -> Tensor:
+    return self  # a tensor never changes
+
+
+def _reduce(self: Tensor) -> Any:
+    return Tensor, (self.type, np.array(_asked(self, "pickling")))
+
+
+_METHODS = {
+    "numpy": numpy,
+    "item": item,
+    "__bool__": _bool,
+    "__float__": _float,
+    "__int__": _int,
+    "__complex__": _complex,
+    "__index__": _index,
+    "__array__": _array,
+    "__str__": _str,
+    "__repr__": _repr,
+    "__format__": _format,
+    "__dlpack__": _dlpack,
+    "__dlpack_device__": _dlpack_device,
+    "__copy__": _copy,
+    "__deepcopy__": _copy,
+    "__reduce__": _reduce,
+    "device": property(device),
+}
+
+for _name, _method in _METHODS.items():
+    setattr(Tensor, _name, _method)

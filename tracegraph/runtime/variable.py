@@ -1,0 +1,458 @@
+"""Variable: a value that can be assigned, and never lost.
+
+Everything that gathers or stores the buffers of variables does so under one lock. A program that
+overwrites buffers files a landing record first; whoever touches a variable next completes the
+records that an interrupt left behind.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegraph.errors import (
+    DTypeError,
+    ShapeError,
+    SignatureError,
+    VariableError,
+    fail,
+)
+from tracegraph.ir.builder import at_top_level, current, top_level
+from tracegraph.ir.tensor import Node, Tensor
+from tracegraph.ops.effect import READ
+from tracegraph.ops.elementwise import IDENTITY
+from tracegraph.runtime import backend
+from tracegraph.runtime.convert import as_tensor, cast_to
+from tracegraph.runtime.lift import lifted
+from tracegraph.runtime.pending import device_buffer
+from tracegraph.runtime.trace import Trace, current_trace, innermost_trace, refuse_creation
+from tracegraph.runtime.values import host_array, shape_text
+from tracegraph.shapes import Dim, same_shape
+from tracegraph.source import here
+from tracegraph.types import DType, TensorType, as_dtype
+
+#: Guards the buffers of all variables, and `landings`.
+state_lock = threading.RLock()
+#: Programs in flight: (variables, box, position of their new buffers among the outputs). C code
+#: fills the box with the outputs.
+landings: list[tuple[Sequence[Variable], list[Any], int]] = []
+
+#: Variables whose value may be pending.
+unsettled: dict[int, weakref.ref[Variable]] = {}
+
+_names = itertools.count()
+
+
+class Reference:
+    """A hashable stand-in for a Variable, which has no hash: `variable.ref()`."""
+
+    __slots__ = ("_variable",)
+
+    def __init__(self, variable: Variable) -> None:
+        self._variable = variable
+
+    def deref(self) -> Variable:
+        """The Variable itself."""
+        return self._variable
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Reference) and self._variable is other._variable
+
+    def __hash__(self) -> int:
+        return id(self._variable)
+
+    def __repr__(self) -> str:
+        return f"<Reference to {self._variable.name}>"
+
+
+class Variable:
+    """A tensor that can be assigned: `tg.Variable(initial_value, trainable=None, name=None, ...)`.
+
+    - `initial_value`: a tensor, array, number or list, or a function without arguments that
+      returns one; Python numbers become float32 and int32.
+    - `trainable`: whether tapes watch it by themselves when it is read; True by default.
+    - `dtype`: what the initial value is converted to.
+    - `shape`: a shape with None where later assignments may change the size.
+    - `constraint`: a function that optimizers apply to the value after an update.
+
+    Raises ValueError without an initial value, and where a traced function creates a Variable on
+    a call that is not its first or from one of its arguments.
+
+    >>> v = tg.Variable([1.0, 2.0], name="v")
+    >>> v.assign_add([1.0, 1.0]).numpy()
+    array([2., 3.], dtype=float32)
+    """
+
+    __slots__ = (
+        *("__weakref__", "base_name", "buffer", "constraint", "handle"),
+        *("is_random_state", "tensor_type", "trainable"),
+    )
+
+    __hash__ = None  # type: ignore[assignment]
+    __array_priority__ = 100.0
+    __array_ufunc__ = None
+
+    def __init__(
+        self,
+        initial_value: Any = None,
+        trainable: bool | None = None,
+        validate_shape: bool = True,
+        caching_device: Any = None,
+        name: str | None = None,
+        variable_def: Any = None,
+        dtype: Any = None,
+        import_scope: Any = None,
+        constraint: Callable[[Tensor], Any] | None = None,
+        synchronization: Any = None,
+        aggregation: Any = None,
+        shape: Any = None,
+    ) -> None:
+        if initial_value is None:
+            fail(
+                ValueError,
+                "tg.Variable needs an initial_value",
+                source=here(),
+                fix="pass a value, such as tg.zeros([3])",
+            )
+        trace = innermost_trace()
+        if trace is not None and not trace.may_create:
+            refuse_creation()
+        wanted = None if dtype is None else as_dtype(dtype)
+        value = self._initial(initial_value, wanted)
+        self.base_name = name or "Variable"
+        self.trainable = True if trainable is None else bool(trainable)
+        self.constraint = constraint
+        self.is_random_state = False
+        self.tensor_type = _declared(value.type, shape)
+        self.handle = Tensor(self.tensor_type, None)
+        self.handle.name = self.base_name
+        #: The value: a JAX array, or a Tensor that is pending; one slot, so that it is atomic.
+        self.buffer = _shared_buffer(value)
+        if trace is not None:
+            trace.created.append(weakref.ref(self))
+
+    @staticmethod
+    def _initial(initial_value: Any, dtype: DType | None) -> Tensor:
+        if callable(initial_value):
+            initial_value = initial_value()
+        if isinstance(initial_value, Tensor):
+            value = lifted(initial_value)
+            return _cast_at_top(value, dtype) if dtype is not None else value
+        if isinstance(initial_value, Variable):
+            initial_value = initial_value.made_tensor()
+            return _cast_at_top(initial_value, dtype) if dtype is not None else initial_value
+        with at_top_level():
+            if isinstance(initial_value, np.ndarray | np.generic) and dtype is not None:
+                return cast_to(as_tensor(initial_value), dtype)
+            return as_tensor(initial_value, dtype)
+
+    # What it is.
+
+    @property
+    def name(self) -> str:
+        """The name with TensorFlow's suffix, such as 'x:0'; layers name theirs 'kernel'."""
+        return self.base_name if self.base_name in _PLAIN_NAMES else f"{self.base_name}:0"
+
+    @property
+    def dtype(self) -> DType:
+        return self.tensor_type.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.tensor_type.shape)
+
+    def ref(self) -> Reference:
+        """A hashable reference: `v.ref().deref() is v`."""
+        return Reference(self)
+
+    # Its value.
+
+    def made_tensor(self) -> Tensor:
+        """The value now, as a tensor of the top level, whatever is being traced."""
+        with state_lock:
+            complete_landings()
+            buffer = self.buffer
+            return buffer if type(buffer) is Tensor else Tensor(_type_of_buffer(self), buffer)
+
+    def read_value(self) -> Tensor:
+        """The value as a new tensor; its gradient goes to the variable."""
+        trace = current_trace()
+        builder = current()
+        self.watch_by(builder)
+        if trace is not None:
+            return trace.read(self)
+        value = self.made_tensor()
+        if not builder.recorders:
+            return value
+        read = IDENTITY(value) if value.node is not None else value
+        node = Node(READ, (value, self.handle), here(), builder)
+        node.outputs = (read,)
+        for recorder in builder.recorders:
+            recorder.record(node)
+        return read
+
+    value = read_value
+    __tracegraph_tensor__ = read_value
+
+    def watch_by(self, builder: Any) -> None:
+        """Tells open tapes that the variable is accessed."""
+        for recorder in builder.recorders:
+            recorder.access(self)
+
+    def handle_in(self, builder: Any) -> Tensor:
+        """What stands for the variable in gradients of `builder`."""
+        return builder.state(self).handle if isinstance(builder, Trace) else self.handle
+
+    def numpy(self) -> Any:
+        """The value as a NumPy array of its own. Raises TraceError while tracing."""
+        if current_trace() is not None:
+            return self.read_value().numpy()  # type: ignore[attr-defined]
+        array = host_array(self.made_tensor())
+        return array[()] if array.ndim == 0 else np.array(array)
+
+    # Assignment.
+
+    def assign(
+        self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        """Gives the variable `value`, of its shape and dtype; returns the variable, or None
+        without `read_value`.
+
+        Raises ShapeError (a ValueError) for another shape and DTypeError for a tensor of another
+        dtype; the variable keeps its old value.
+        """
+        new = self._checked(value)
+        trace = current_trace()
+        if trace is not None:
+            trace.assign(self, new)
+        else:
+            self._store(new)
+        return self if read_value else None
+
+    def assign_add(
+        self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        """Adds `delta` to the value; see `assign`."""
+        return self.assign(self._now() + self._checked(delta), read_value=read_value)
+
+    def assign_sub(
+        self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        """Subtracts `delta` from the value; see `assign`."""
+        return self.assign(self._now() - self._checked(delta), read_value=read_value)
+
+    def _now(self) -> Tensor:
+        """The value for an update: not an access that tapes see."""
+        trace = current_trace()
+        return trace.state(self).value if trace is not None else self.made_tensor()
+
+    def _checked(self, value: Any) -> Tensor:
+        try:
+            new = as_tensor(value, None if isinstance(value, Tensor) else self.dtype)
+        except DTypeError as error:
+            raise error.with_traceback(None) from None
+        if new.dtype is not self.dtype:
+            fail(
+                DTypeMismatchError,
+                f"a value of {new.dtype.name} was assigned to the variable {self.name!r} of "
+                f"{self.dtype.name}",
+                source=here(),
+                fix=f"convert it: tg.cast(value, tg.{self.dtype.name})",
+            )
+        same = same_shape(self.tensor_type.shape, new.type.shape)
+        if same is None:
+            fail(
+                ShapeError,
+                f"a value of shape {shape_text(new)} was assigned to the variable {self.name!r} "
+                f"of shape {_shape_text(self.tensor_type)}",
+                source=here(),
+                fix="assign a value of the variable's shape, or declare it with "
+                "tg.Variable(..., shape=[None])",
+            )
+        return new
+
+    def _store(self, new: Tensor) -> None:
+        """The new value, pending if it is. A value that still waits is made before another."""
+        with state_lock:
+            complete_landings()
+            if type(self.buffer) is Tensor and self.buffer.node is not None:
+                # So that a loop that never asks runs once an iteration. Both values come from
+                # one program, since `new` may be made of the old one.
+                top_level().evaluate()  # type: ignore[attr-defined]
+            if new.node is None:
+                self.buffer = _shared_buffer(new)
+            else:
+                unsettled[id(self)] = weakref.ref(self)
+                self.buffer = new
+
+    def settle(self) -> Any:
+        """The buffer, made if it was pending. Call with `state_lock` held."""
+        waiting = self.buffer
+        if type(waiting) is Tensor:
+            self.buffer = _shared_buffer(waiting)
+            unsettled.pop(id(self), None)
+        return self.buffer
+
+    # Slices and scatters.
+
+    def __getitem__(self, index: Any) -> Tensor:
+        part = self.read_value()[index]  # type: ignore[index]
+        return part
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        fail(
+            VariableError,
+            f"an item of the variable {self.name!r} was assigned with [...] =",
+            source=here(),
+            fix="use v[1:3].assign(value), or v.scatter_update(...)",
+        )
+
+    def __iadd__(self, other: Any) -> Any:
+        self._refuse_inplace("+=", "assign_add")
+
+    def __isub__(self, other: Any) -> Any:
+        self._refuse_inplace("-=", "assign_sub")
+
+    def __imul__(self, other: Any) -> Any:
+        self._refuse_inplace("*=", "assign")
+
+    def __itruediv__(self, other: Any) -> Any:
+        self._refuse_inplace("/=", "assign")
+
+    def __ipow__(self, other: Any) -> Any:
+        self._refuse_inplace("**=", "assign")
+
+    def __imatmul__(self, other: Any) -> Any:
+        self._refuse_inplace("@=", "assign")
+
+    def _refuse_inplace(self, operator: str, method: str) -> None:
+        fail(
+            VariableError,
+            f"`variable {operator} value` would replace the variable {self.name!r} by a tensor",
+            source=here(),
+            fix=f"use variable.{method}(value), or `variable = variable ...` if a tensor is meant",
+        )
+
+    # Python.
+
+    def __repr__(self) -> str:
+        head = f"<tg.Variable {self.name!r} shape={_shape_text(self.tensor_type)} dtype={self.dtype.name}"
+        if current_trace() is not None:
+            return f"{head}>"
+        array = host_array(self.made_tensor())
+        return f"{head}, numpy={array[()] if array.ndim == 0 else np.array_repr(array)}>"
+
+    __str__ = __repr__
+
+    def __copy__(self) -> Any:
+        return self.__deepcopy__({})
+
+    def __deepcopy__(self, memo: dict) -> Any:
+        copied = Variable(
+            np.array(self.numpy()),
+            trainable=self.trainable,
+            name=self.base_name,
+            constraint=self.constraint,
+            shape=None if self.tensor_type.is_static else self.tensor_type.shape,
+        )
+        copied.is_random_state = self.is_random_state
+        memo[id(self)] = copied
+        return copied
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (np.array(self.numpy()), self.trainable, self.base_name)
+
+    def __bool__(self) -> bool:
+        return bool(self.read_value())
+
+    def __float__(self) -> float:
+        return float(self.read_value())  # type: ignore[arg-type]
+
+    def __int__(self) -> int:
+        return int(self.read_value())  # type: ignore[call-overload]
+
+    def __index__(self) -> int:
+        return self.read_value().__index__()  # type: ignore[attr-defined]
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return self.read_value().__array__(dtype)  # type: ignore[attr-defined]
+
+    def __format__(self, spec: str) -> str:
+        return format(self.read_value(), spec) if spec else str(self)
+
+
+class DTypeMismatchError(DTypeError, ValueError):
+    """A DTypeError where TensorFlow raises ValueError: an assignment of another dtype."""
+
+
+#: Names that layers give, which Keras shows without a suffix.
+_PLAIN_NAMES = frozenset(
+    ["kernel", "bias", "gamma", "beta", "moving_mean", "moving_variance", "iteration"]
+)
+
+
+def _rebuild(array: np.ndarray, trainable: bool, name: str) -> Variable:
+    return Variable(array, trainable=trainable, name=name)
+
+
+def _shape_text(type: TensorType) -> str:
+    return shape_text(Tensor(type, None))
+
+
+def _declared(type: TensorType, shape: Any) -> TensorType:
+    if shape is None:
+        return type
+    sizes = tuple(
+        Dim.named(f"v{next(_names)}") if size is None else size for size in tuple(shape)
+    )
+    declared = TensorType(type.dtype, sizes)
+    if same_shape(declared.shape, type.shape) is None:
+        fail(
+            ShapeError,
+            f"the initial value is {type} and the declared shape is {tuple(shape)}",
+            source=here(),
+            fix="make the two agree",
+        )
+    return declared
+
+
+def _type_of_buffer(variable: Variable) -> TensorType:
+    if variable.tensor_type.is_static:
+        return variable.tensor_type
+    return TensorType(variable.tensor_type.dtype, tuple(variable.buffer.shape))
+
+
+def _cast_at_top(value: Tensor, dtype: DType) -> Tensor:
+    with at_top_level():
+        return cast_to(value, dtype)
+
+
+def _shared_buffer(value: Tensor) -> Any:
+    """The value's buffer on the device. A buffer with several holders is copied before donation."""
+    buffer = device_buffer(value)
+    if isinstance(buffer, np.ndarray | np.generic):
+        buffer = value.buffer = backend.put(np.asarray(buffer))
+    return buffer
+
+
+def complete_landings() -> None:
+    """Stores what an interrupted call left in its landing record. Needs `state_lock`."""
+    while landings:
+        variables, box, first = landings[-1]
+        if box:
+            land(variables, box[0][first:])
+        landings.pop()
+
+
+def land(variables: Sequence[Variable], outputs: Sequence[Any]) -> None:
+    """Stores new buffers in variables. Storing twice does no harm, so it may be interrupted."""
+    for variable, buffer in zip(variables, outputs, strict=False):
+        variable.buffer = buffer
+
+
+__all__ = ["Reference", "SignatureError", "Variable", "complete_landings", "landings", "state_lock"]

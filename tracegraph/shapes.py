@@ -1,0 +1,491 @@
+"""Shapes: tuples of sizes, where a size is an int or a `Dim`, or one variable for any shape.
+
+A `Dim` is a polynomial with integer coefficients over positive names, closed under floor
+division, minimum and maximum, so that every shape rule can be stated for sizes that are known
+only when a graph runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Union
+
+from tracegraph.errors import Mismatch
+
+
+class Dim:
+    """A size that is not known yet: a polynomial such as `2*batch + 1`.
+
+    Immutable and canonical: equal expressions are equal objects in `==` and `hash`. Arithmetic
+    with ints and other `Dim`s gives an int where the unknowns cancel. Comparing for order raises
+    `Mismatch`, since the answer depends on the value.
+    """
+
+    __slots__ = ("_hash", "terms")
+
+    #: ((monomial, coefficient), ...), where a monomial is ((atom, power), ...); sorted.
+    terms: tuple[tuple[tuple[tuple[Any, int], ...], int], ...]
+
+    def __init__(self, terms: tuple) -> None:
+        self.terms = terms
+        self._hash = hash(terms)
+
+    @staticmethod
+    def named(name: str) -> Dim:
+        """The size called `name`, which must be an identifier (dots are allowed inside)."""
+        return Dim(((((name, 1),), 1),))
+
+    @property
+    def name(self) -> str | None:
+        """The name of a plain named size; None for a compound expression."""
+        atom = self._single_atom()
+        return atom if isinstance(atom, str) else None
+
+    def _single_atom(self) -> Any:
+        if len(self.terms) == 1:
+            monomial, coefficient = self.terms[0]
+            if coefficient == 1 and len(monomial) == 1 and monomial[0][1] == 1:
+                return monomial[0][0]
+        return None
+
+    def names(self) -> frozenset[str]:
+        """All names in the expression."""
+        found: set[str] = set()
+        for monomial, _ in self.terms:
+            for atom, _ in monomial:
+                if isinstance(atom, str):
+                    found.add(atom)
+                else:
+                    for operand in atom[1:]:
+                        found |= dim_names(operand)
+        return frozenset(found)
+
+    def substitute(self, sizes: Mapping[str, Size]) -> Size:
+        """The size with names replaced by `sizes`; names that are missing stay."""
+        total: Size = 0
+        for monomial, coefficient in self.terms:
+            product: Size = coefficient
+            for atom, power in monomial:
+                value = _substitute_atom(atom, sizes)
+                for _ in range(power):
+                    product = product * value
+            total = total + product
+        return total
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dim) and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __add__(self, other: Any) -> Any:
+        return _combine(self, other, 1)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        return _combine(self, other, -1)
+
+    def __rsub__(self, other: Any) -> Any:
+        return (-self) + other
+
+    def __neg__(self) -> Any:
+        return _from_terms({monomial: -coefficient for monomial, coefficient in self.terms})
+
+    def __mul__(self, other: Any) -> Any:
+        right = _terms_of(other)
+        if right is None:
+            return NotImplemented
+        terms: dict[tuple, int] = {}
+        for left_monomial, left in self.terms:
+            for right_monomial, coefficient in right:
+                monomial = _multiply(left_monomial, right_monomial)
+                terms[monomial] = terms.get(monomial, 0) + left * coefficient
+        return _from_terms(terms)
+
+    __rmul__ = __mul__
+
+    def __pow__(self, exponent: int) -> Any:
+        return math.prod([self] * exponent)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return floor_divide(self, other) if _is_size(other) else NotImplemented
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return floor_divide(other, self) if _is_size(other) else NotImplemented
+
+    def __mod__(self, other: Any) -> Any:
+        return self - floor_divide(self, other) * other if _is_size(other) else NotImplemented
+
+    def __rmod__(self, other: Any) -> Any:
+        return other - floor_divide(other, self) * self if _is_size(other) else NotImplemented
+
+    def _order(self, other: Any) -> Any:
+        difference = self - other
+        if isinstance(difference, int):
+            return difference
+        raise Mismatch(
+            f"the size {self} is not known while tracing, so it cannot be compared with {other}",
+            fix="give the size in the TensorSpec, or write the computation without the comparison",
+        )
+
+    def __lt__(self, other: Any) -> bool:
+        return self._order(other) < 0
+
+    def __le__(self, other: Any) -> bool:
+        return self._order(other) <= 0
+
+    def __gt__(self, other: Any) -> bool:
+        return self._order(other) > 0
+
+    def __ge__(self, other: Any) -> bool:
+        return self._order(other) >= 0
+
+    def _refuse_int(self) -> int:
+        raise Mismatch(
+            f"the size {self} is not known while tracing, so it has no int value",
+            fix="use tg.shape(x)[axis] for its value at run time, or give it in the TensorSpec",
+        )
+
+    def __int__(self) -> int:
+        return self._refuse_int()
+
+    def __index__(self) -> int:
+        return self._refuse_int()
+
+    def __str__(self) -> str:
+        text = "".join(_term_text(m, c) for m, c in self.terms)
+        return text[1:] if text.startswith("+") else text
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class ShapeVariable:
+    """The shape of a tensor of unknown rank, written `*s`; equal by name."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ShapeVariable) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(("ShapeVariable", self.name))
+
+    def _unknown(self) -> Any:
+        raise Mismatch(
+            f"the rank of a tensor of shape *{self.name} is not known while tracing",
+            fix="give the rank in the TensorSpec, such as tg.TensorSpec([None, None])",
+        )
+
+    def __len__(self) -> int:
+        return self._unknown()
+
+    def __iter__(self) -> Any:
+        return self._unknown()
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._unknown()
+
+    def __str__(self) -> str:
+        return f"*{self.name}"
+
+    __repr__ = __str__
+
+
+Size = Union[int, Dim]
+Shape = Union[tuple[Size, ...], ShapeVariable]
+
+_FUNCTIONS: dict[str, Callable[[int, int], int]] = {
+    "floordiv": operator.floordiv,
+    "max": max,
+    "min": min,
+}
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, (int, Dim)) and not isinstance(value, bool)
+
+
+def _terms_of(value: Any) -> tuple | None:
+    if isinstance(value, Dim):
+        return value.terms
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return None
+    number = operator.index(value)
+    return (((), number),) if number else ()
+
+
+def _combine(left: Dim, right: Any, sign: int) -> Any:
+    terms = _terms_of(right)
+    if terms is None:
+        return NotImplemented
+    total = dict(left.terms)
+    for monomial, coefficient in terms:
+        total[monomial] = total.get(monomial, 0) + sign * coefficient
+    return _from_terms(total)
+
+
+def _order_key(monomial: tuple) -> tuple:
+    """Higher degree first, then alphabetical; the constant comes last."""
+    return (-sum(power for _, power in monomial), str(monomial))
+
+
+def _from_terms(terms: dict[tuple, int]) -> Size:
+    kept = {monomial: coefficient for monomial, coefficient in terms.items() if coefficient}
+    if not kept:
+        return 0
+    if len(kept) == 1 and () in kept:
+        return kept[()]
+    return Dim(tuple((monomial, kept[monomial]) for monomial in sorted(kept, key=_order_key)))
+
+
+def _multiply(left: tuple, right: tuple) -> tuple:
+    powers = dict(left)
+    for atom, power in right:
+        powers[atom] = powers.get(atom, 0) + power
+    return tuple(sorted(powers.items(), key=lambda item: str(item[0])))
+
+
+def _substitute_atom(atom: Any, sizes: Mapping[str, Size]) -> Size:
+    if isinstance(atom, str):
+        return sizes.get(atom, Dim.named(atom))
+    function, *operands = atom
+    return _apply(function, *(substitute_size(operand, sizes) for operand in operands))
+
+
+def _apply(function: str, left: Size, right: Size) -> Size:
+    if isinstance(left, int) and isinstance(right, int):
+        return _FUNCTIONS[function](left, right)
+    if function == "floordiv":
+        return floor_divide(left, right)
+    return _extreme(function, left, right)
+
+
+def _atom(function: str, left: Size, right: Size) -> Dim:
+    return Dim((((((function, left, right), 1),), 1),))
+
+
+def floor_divide(left: Size, right: Size) -> Size:
+    """left // right, dividing out what is a multiple of an int."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left // right
+    if left == right:
+        return 1
+    if isinstance(right, int):
+        if right == 1:
+            return left
+        terms = left.terms if isinstance(left, Dim) else ()
+        multiples = {m: c // right for m, c in terms if c % right == 0}
+        rest = {m: c for m, c in terms if c % right}
+        if set(rest) <= {()}:  # only a constant is left over: (4n + 3) // 2 = 2n + 1
+            return _from_terms(multiples) + rest.get((), 0) // right
+        return _from_terms(multiples) + _atom("floordiv", _from_terms(rest), right)
+    quotient = _exact_quotient(left, right)
+    return _atom("floordiv", left, right) if quotient is None else quotient
+
+
+def _exact_quotient(left: Size, right: Size) -> Size | None:
+    """left / right where `right` is one monomial that divides every term of `left`."""
+    if not isinstance(right, Dim) or len(right.terms) != 1 or not isinstance(left, Dim):
+        return None
+    ((divisor, factor),) = right.terms
+    quotient: dict[tuple, int] = {}
+    for monomial, coefficient in left.terms:
+        powers = dict(monomial)
+        for atom, power in divisor:
+            powers[atom] = powers.get(atom, 0) - power
+        if coefficient % factor or min(powers.values(), default=0) < 0:
+            return None
+        reduced = tuple((atom, power) for atom, power in powers.items() if power)
+        quotient[tuple(sorted(reduced, key=lambda item: str(item[0])))] = coefficient // factor
+    return _from_terms(quotient)
+
+
+def _extreme(function: str, left: Size, right: Size) -> Size:
+    difference = left - right
+    if isinstance(difference, int):
+        left_is_larger = difference >= 0
+        return left if left_is_larger == (function == "max") else right
+    left, right = sorted((left, right), key=str)
+    return _atom(function, left, right)
+
+
+def minimum(left: Size, right: Size) -> Size:
+    """The smaller of two sizes, as an expression where it depends on the unknowns."""
+    return _extreme("min", left, right)
+
+
+def maximum(left: Size, right: Size) -> Size:
+    """The larger of two sizes, as an expression where it depends on the unknowns."""
+    return _extreme("max", left, right)
+
+
+def ceiling_divide(left: Size, right: Size) -> Size:
+    return floor_divide(left + right - 1, right)
+
+
+def dim_names(size: Size) -> frozenset[str]:
+    return size.names() if isinstance(size, Dim) else frozenset()
+
+
+def shape_names(shape: Shape) -> frozenset[str]:
+    """The names that the sizes of `shape` mention; `*s` for a shape variable."""
+    if isinstance(shape, ShapeVariable):
+        return frozenset([str(shape)])
+    return frozenset().union(*(dim_names(size) for size in shape))
+
+
+def substitute_size(size: Size, sizes: Mapping[str, Any]) -> Size:
+    return size.substitute(sizes) if isinstance(size, Dim) else size
+
+
+def substitute_shape(shape: Shape, sizes: Mapping[str, Any]) -> Shape:
+    """`shape` with names replaced: sizes by `sizes[name]`, `*s` by the shape `sizes["*s"]`."""
+    if isinstance(shape, ShapeVariable):
+        return sizes.get(str(shape), shape)
+    return tuple(substitute_size(size, sizes) for size in shape)
+
+
+def same_size(left: Size, right: Size) -> Size | None:
+    """The one size that two sizes taken to be equal have, or None if they cannot be equal.
+
+    They cannot if they are different ints or differ by a constant. Otherwise an int wins, else
+    the first is kept: each run checks the assumption when it specialises the graph.
+    """
+    difference = left - right
+    if isinstance(difference, int):
+        return left if difference == 0 else None
+    return right if isinstance(right, int) else left
+
+
+def same_shape(left: Shape, right: Shape) -> Shape | None:
+    """The one shape that two shapes taken to be equal have; None if they cannot be equal."""
+    if isinstance(left, ShapeVariable) or isinstance(right, ShapeVariable):
+        return left if left == right else None
+    if left == right:
+        return left
+    if len(left) != len(right):
+        return None
+    sizes = [same_size(a, b) for a, b in zip(left, right, strict=True)]
+    return None if None in sizes else tuple(sizes)  # type: ignore[arg-type]
+
+
+def is_static(shape: Shape) -> bool:
+    return not isinstance(shape, ShapeVariable) and all(type(size) is int for size in shape)
+
+
+def checked_shape(shape: Any) -> Shape:
+    """`shape` with ints made plain. Raises Mismatch for what cannot be a shape."""
+    if isinstance(shape, ShapeVariable):
+        return shape
+    return tuple(_checked_size(size, shape) for size in shape)
+
+
+def _checked_size(size: Any, shape: Any) -> Size:
+    if isinstance(size, Dim):
+        return size
+    if isinstance(size, bool) or not hasattr(size, "__index__"):
+        raise Mismatch(
+            f"a shape holds integers, and {size!r} in {tuple(shape)!r} is a {type(size).__name__}",
+            fix="use int(...) for each size",
+        )
+    number = operator.index(size)
+    if number < 0:
+        raise Mismatch(
+            f"a size is zero or more, and the shape {tuple(shape)!r} has {number}",
+            fix="-1 is allowed in tg.reshape alone",
+        )
+    return number
+
+
+def element_count(shape: Iterable[Size]) -> Size:
+    return functools.reduce(operator.mul, shape, 1)
+
+
+def dimensions_text(shape: Shape) -> str:
+    return str(shape) if isinstance(shape, ShapeVariable) else ",".join(map(str, shape))
+
+
+def _term_text(monomial: tuple, coefficient: int) -> str:
+    sign = "-" if coefficient < 0 else "+"
+    factors = [_atom_text(atom) for atom, power in monomial for _ in range(power)]
+    if abs(coefficient) != 1 or not factors:
+        factors.insert(0, str(abs(coefficient)))
+    return sign + "*".join(factors)
+
+
+def _atom_text(atom: Any) -> str:
+    if isinstance(atom, str):
+        return atom
+    function, left, right = atom
+    return f"{function}({left},{right})"
+
+
+_TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_][A-Za-z0-9_.]*)|([-+*(),]))")
+
+
+def parse_size(text: str) -> Size:
+    """The size that `str` wrote. Raises ValueError for other text."""
+    tokens, position = [], 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise ValueError(f"{text!r} is not a size: unexpected {text[position:]!r}")
+        tokens.append(match[0].strip())
+        position = match.end()
+    value, rest = _parse_sum(tokens, 0)
+    if rest != len(tokens):
+        raise ValueError(f"{text!r} is not a size: unexpected {tokens[rest]!r}")
+    return value
+
+
+def _parse_sum(tokens: list[str], at: int, depth: int = 0) -> tuple[Size, int]:
+    if depth > 50:
+        raise ValueError("a size is nested more than 50 deep")
+    total: Size = 0
+    sign = 1
+    if at < len(tokens) and tokens[at] in "+-":
+        sign, at = (-1 if tokens[at] == "-" else 1), at + 1
+    while True:
+        product, at = _parse_product(tokens, at, depth)
+        total = total + sign * product
+        if at >= len(tokens) or tokens[at] not in "+-":
+            return total, at
+        sign, at = (-1 if tokens[at] == "-" else 1), at + 1
+
+
+def _parse_product(tokens: list[str], at: int, depth: int) -> tuple[Size, int]:
+    product, at = _parse_atom(tokens, at, depth)
+    while at < len(tokens) and tokens[at] == "*":
+        factor, at = _parse_atom(tokens, at + 1, depth)
+        product = product * factor
+    return product, at
+
+
+def _parse_atom(tokens: list[str], at: int, depth: int) -> tuple[Size, int]:
+    if at >= len(tokens):
+        raise ValueError("a size ends too early")
+    word = tokens[at]
+    if word.isdigit():
+        return int(word), at + 1
+    if word in _FUNCTIONS and tokens[at + 1 : at + 2] == ["("]:
+        left, at = _parse_sum(tokens, at + 2, depth + 1)
+        if tokens[at : at + 1] != [","]:
+            raise ValueError(f"{word} of sizes takes two operands")
+        right, at = _parse_sum(tokens, at + 1, depth + 1)
+        if tokens[at : at + 1] != [")"]:
+            raise ValueError(f"{word} of sizes is not closed")
+        if word == "floordiv" and right == 0:
+            raise ValueError("a size is divided by zero")
+        return _apply(word, left, right), at + 1
+    if not (word[0].isalpha() or word[0] == "_"):
+        raise ValueError(f"unexpected {word!r} in a size")
+    return Dim.named(word), at + 1

@@ -1,0 +1,142 @@
+"""The user's line: where a node was made, and which passes derived it.
+
+Capturing a place keeps the code object and the instruction offset, which costs about a
+microsecond; the line is found only when somebody asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from types import CodeType
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__))
+_HOUSE = (_PACKAGE + os.sep, os.path.join(os.path.dirname(_PACKAGE), "lowering") + os.sep)
+#: Per file name: whether frames of that file belong to us and not to the user.
+_is_ours: dict[str, bool] = {}
+
+
+class Source:
+    """A place in the user's code and the roles that passes gave to what was made there.
+
+    `file` is the path as Python knows it, `line` counts from 1, `roles` is a tuple such as
+    `("vjp", "pfor")`.
+    """
+
+    __slots__ = ("_file", "_line", "code", "offset", "roles")
+
+    def __init__(self, code: CodeType | None, offset: int, roles: tuple[str, ...] = ()) -> None:
+        self.code = code
+        self.offset = offset
+        self.roles = roles
+        self._file: str | None = None
+        self._line = 0
+
+    @staticmethod
+    def at(file: str, line: int, roles: tuple[str, ...] = ()) -> Source:
+        """A place that is known by name, as a parser knows it."""
+        source = Source(None, -1, roles)
+        source._file, source._line = file, line
+        return source
+
+    @property
+    def file(self) -> str:
+        self._resolve()
+        return self._file or "?"
+
+    @property
+    def line(self) -> int:
+        self._resolve()
+        return self._line
+
+    def _resolve(self) -> None:
+        if self._file is None and self.code is not None:
+            self._line = _line_of(self.code, self.offset)
+            self._file = self.code.co_filename
+
+    def derived_by(self, role: str) -> Source:
+        """The same place with one more role; a role that is repeated stays once."""
+        if self.roles and self.roles[-1] == role:
+            return self
+        derived = Source(self.code, self.offset, (*self.roles, role))
+        derived._file, derived._line = self._file, self._line
+        return derived
+
+    @property
+    def text(self) -> str:
+        """The line of source itself, stripped; empty when it cannot be read."""
+        return linecache.getline(self.file, self.line).strip()
+
+    def __str__(self) -> str:
+        place = f"{os.path.basename(self.file)}:{self.line}"
+        return " ".join((place, *self.roles))
+
+    def __repr__(self) -> str:
+        return f"Source({self})"
+
+
+UNKNOWN = Source.at("?", 0)
+
+
+def _line_of(code: CodeType, offset: int) -> int:
+    for start, end, line in code.co_lines():
+        if start <= offset < end and line is not None:
+            return line
+    return code.co_firstlineno
+
+
+class _Current(threading.local):
+    def __init__(self) -> None:
+        self.source: Source | None = None
+
+
+_current = _Current()
+
+
+def here() -> Source:
+    """The place of the innermost frame that is not ours, or what `sourced` says."""
+    if _current.source is not None:
+        return _current.source
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        ours = _is_ours.get(name)
+        if ours is None:
+            ours = _is_ours[name] = os.path.abspath(name).startswith(_HOUSE)
+        if not ours:
+            return Source(frame.f_code, frame.f_lasti)
+        frame = frame.f_back
+    return UNKNOWN
+
+
+def caller_of(function: object) -> Source:
+    """The place where a Python function begins, for errors about its signature."""
+    code = getattr(function, "__code__", None)
+    return Source.at(code.co_filename, code.co_firstlineno) if code else UNKNOWN
+
+
+class sourced(contextlib.ContextDecorator):
+    """A context in which every node made belongs to `source`: rules of ops run inside it."""
+
+    __slots__ = ("_outer", "source")
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def __enter__(self) -> None:
+        self._outer = _current.source
+        _current.source = self.source
+
+    def __exit__(self, *exception: object) -> None:
+        _current.source = self._outer
+
+
+@contextlib.contextmanager
+def unsourced() -> Iterator[None]:
+    """A context in which places are captured again, as when a pass calls the user's code."""
+    with sourced(None):  # type: ignore[arg-type]
+        yield

@@ -1,0 +1,255 @@
+"""What users see of types: TensorShape, TensorSpec, and IndexedSlices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from tracegraph.errors import ShapeError
+from tracegraph.shapes import Dim, Shape, ShapeVariable, element_count
+from tracegraph.types import DType, as_dtype, float32
+
+
+class TensorShape(tuple):
+    """The sizes of a tensor: a tuple whose entries are ints, symbolic sizes, or None for open.
+
+    `TensorShape(None)` is the shape of a tensor of unknown rank; it has no length.
+
+    >>> tg.zeros([2, 3]).shape
+    TensorShape([2, 3])
+    >>> print(tg.zeros([2, 3]).shape)
+    (2, 3)
+    """
+
+    #: The shape variable of a tensor of unknown rank; True for `TensorShape(None)`.
+    variable: ShapeVariable | bool | None = None
+
+    def __new__(cls, dims: Any) -> TensorShape:
+        if isinstance(dims, TensorShape):
+            return dims
+        if dims is None or isinstance(dims, ShapeVariable):
+            unknown = super().__new__(cls)
+            unknown.variable = True if dims is None else dims
+            return unknown
+        if isinstance(dims, (int, Dim)):
+            dims = (dims,)
+        return super().__new__(cls, map(_entry, dims))
+
+    @property
+    def rank(self) -> int | None:
+        """The number of axes; None if it is unknown."""
+        return tuple.__len__(self) if self.variable is None else None
+
+    ndims = rank
+
+    @property
+    def dims(self) -> list[Any] | None:
+        """The entries as a list; None if the rank is unknown."""
+        return None if self.variable is not None else list(self)
+
+    def as_list(self) -> list[Any]:
+        """The entries as a list. Raises ShapeError if the rank is unknown.
+
+        >>> tg.zeros([2, 3]).shape.as_list()
+        [2, 3]
+        """
+        self._require_rank()
+        return list(self)
+
+    def num_elements(self) -> Any:
+        """The product of the sizes; None if one of them is open or the rank is unknown.
+
+        >>> tg.zeros([2, 3]).shape.num_elements()
+        6
+        """
+        if self.variable is not None or None in tuple(self):
+            return None
+        return element_count(self)
+
+    def is_fully_defined(self) -> bool:
+        """Whether every size is an int."""
+        return self.variable is None and all(type(size) is int for size in self)
+
+    def is_compatible_with(self, other: Any) -> bool:
+        """Whether a tensor could have both shapes.
+
+        >>> tg.TensorShape([None, 2]).is_compatible_with([3, 2])
+        True
+        """
+        other = TensorShape(other)
+        if self.variable is not None or other.variable is not None:
+            return True
+        if self.rank != other.rank:
+            return False
+        return all(map(_may_be_equal, self, other))
+
+    def concatenate(self, other: Any) -> TensorShape:
+        """The axes of this shape, then those of `other`."""
+        other = TensorShape(other)
+        if self.variable is not None or other.variable is not None:
+            return TensorShape(None)
+        return _of((*self, *other))
+
+    def _require_rank(self) -> None:
+        if self.variable is not None:
+            raise ShapeError(
+                "TensorShape: the rank is unknown\n"
+                "  fix: give the rank in the TensorSpec, such as tg.TensorSpec([None, None])"
+            )
+
+    def __len__(self) -> int:
+        self._require_rank()
+        return tuple.__len__(self)
+
+    def __iter__(self) -> Any:
+        self._require_rank()
+        return tuple.__iter__(self)
+
+    def __getitem__(self, index: Any) -> Any:
+        self._require_rank()
+        found = tuple.__getitem__(self, index)
+        return _of(found) if isinstance(index, slice) else found
+
+    def __add__(self, other: Any) -> TensorShape:
+        return self.concatenate(other)
+
+    def __radd__(self, other: Any) -> TensorShape:
+        return TensorShape(other).concatenate(self)
+
+    def __bool__(self) -> bool:
+        return self.variable is None and tuple.__len__(self) > 0
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, TensorShape):
+            return self.variable == other.variable and tuple.__eq__(self, other)
+        if other is None:
+            return self.variable is not None
+        if isinstance(other, (tuple, list)):
+            return self.variable is None and tuple.__eq__(self, tuple(other))
+        return NotImplemented
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self.variable) if self.variable is not None else tuple.__hash__(self)
+
+    def __repr__(self) -> str:
+        return f"TensorShape({None if self.variable is not None else list(self)})"
+
+    def __str__(self) -> str:
+        return "<unknown>" if self.variable is not None else tuple.__repr__(self)
+
+    def __reduce__(self) -> Any:
+        return TensorShape, (None if self.variable is not None else tuple(self),)
+
+
+def shape_of(shape: Shape) -> TensorShape:
+    """The TensorShape of a tensor's shape, without checks."""
+    return TensorShape(shape) if isinstance(shape, ShapeVariable) else _of(shape)
+
+
+def _of(sizes: Iterable[Any]) -> TensorShape:
+    return tuple.__new__(TensorShape, sizes)
+
+
+def _entry(size: Any) -> Any:
+    """An entry of a TensorShape: an int, a symbolic size, a name, or None."""
+    if size is None or isinstance(size, (Dim, str)):
+        return size
+    if hasattr(size, "__index__") and not isinstance(size, bool):
+        number = int(size)
+        if number >= 0:
+            return number
+    raise ShapeError(
+        f"TensorShape: {size!r} is not a size\n  fix: use an int of zero or more, or None if open"
+    )
+
+
+def _may_be_equal(left: Any, right: Any) -> bool:
+    return left == right or not (type(left) is int and type(right) is int)
+
+
+class TensorSpec:
+    """The type of an argument: a shape, whose sizes may be open, a dtype, and a name.
+
+    - `shape`: ints; None for a size that is open; a string for an open size with a name, the same
+      wherever the name stands. The shape None leaves the rank open too.
+    - `dtype`: anything that names a data type.
+    - `name`: what the argument is called in dumps and signatures.
+
+    >>> tg.TensorSpec([None, 2], name="inp")
+    TensorSpec(shape=(None, 2), dtype=tg.float32, name='inp')
+    """
+
+    __slots__ = ("_dtype", "_name", "_shape")
+
+    def __init__(self, shape: Any, dtype: Any = float32, name: str | None = None) -> None:
+        self._shape = TensorShape(shape)
+        self._dtype = as_dtype(dtype)
+        self._name = name
+
+    @property
+    def shape(self) -> TensorShape:
+        return self._shape
+
+    @property
+    def dtype(self) -> DType:
+        return self._dtype
+
+    @property
+    def name(self) -> str | None:
+        return self._name
+
+    @classmethod
+    def from_tensor(cls, tensor: Any, name: str | None = None) -> TensorSpec:
+        """The spec that describes a tensor, a Variable or an array.
+
+        >>> tg.TensorSpec.from_tensor(tg.zeros([2, 3]))
+        TensorSpec(shape=(2, 3), dtype=tg.float32, name=None)
+        """
+        return cls(tensor.shape, tensor.dtype, name or getattr(tensor, "name", None))
+
+    @classmethod
+    def from_spec(cls, spec: TensorSpec, name: str | None = None) -> TensorSpec:
+        """`spec` under another name."""
+        return cls(spec.shape, spec.dtype, name or spec.name)
+
+    def is_compatible_with(self, spec_or_tensor: Any) -> bool:
+        """Whether something with `shape` and `dtype` fits.
+
+        >>> tg.TensorSpec([None, 2]).is_compatible_with(tg.zeros([3, 2]))
+        True
+        """
+        if as_dtype(spec_or_tensor.dtype) is not self._dtype:
+            return False
+        return self._shape.is_compatible_with(spec_or_tensor.shape)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TensorSpec) and self._parts() == other._parts()
+
+    def __hash__(self) -> int:
+        return hash(self._parts())
+
+    def _parts(self) -> tuple[TensorShape, DType, str | None]:
+        return self._shape, self._dtype, self._name
+
+    def __repr__(self) -> str:
+        shape, dtype, name = self._shape, self._dtype, self._name
+        return f"TensorSpec(shape={shape}, dtype={dtype!r}, name={name!r})"
+
+    def __reduce__(self) -> Any:
+        return TensorSpec, self._parts()
+
+
+class IndexedSlices(NamedTuple):
+    """Rows of a tensor and where they stand, for the scatter methods of Variables.
+
+    `values[k]` belongs to row `indices[k]`.
+    """
+
+    values: Any
+    indices: Any
+
+
+__all__ = ["IndexedSlices", "TensorShape", "TensorSpec"]

@@ -1,0 +1,55 @@
+"""The text form of graphs: what people read and what files hold.
+
+Printing and parsing come from the fields of the ops: no op knows that text exists, and nothing
+here knows an op. Printing what was parsed prints the same. The grammar:
+
+    module ::= graph ("\n\n" graph)*                   called graphs first, the entry last
+    graph  ::= "graph @" name "(" [arg (", " arg)*] ") -> (" types ") {" node* "return" values "}"
+    arg    ::= "%" name ": " type                       type  ::= dtype "[" sizes "]" | "token"
+    node   ::= values " = " op ["<" attr (", " attr)* ">"] "(" values ")" " : " types [" at " place]
+    attr   ::= name "=" value                           value ::= see `tracegraph.text.literals`
+    place  ::= file ":" line (" " role)*
+
+One node stands on one line. Attributes that have their default are left out.
+"""
+
+from __future__ import annotations
+
+from tracegraph.ir.tensor import Graph
+from tracegraph.text.parser import parse, parse_module
+from tracegraph.text.printer import graph_text, module_text, node_text
+from tracegraph.text.verifier import verify
+from tracegraph.views.summary import Operation, get_operations, summary
+
+
+def _str(graph: Graph) -> str:
+    return graph_text(graph, locations=True)
+
+
+def _install() -> None:
+    """Graphs get their methods of this floor here, and nowhere else."""
+    methods = {
+        "__str__": _str,
+        "as_text": graph_text,
+        "from_text": staticmethod(parse),
+        "get_operations": get_operations,
+        "summary": summary,
+        "verify": verify,
+    }
+    for name, method in methods.items():
+        setattr(Graph, name, method)
+
+
+_install()
+
+__all__ = [
+    "Operation",
+    "get_operations",
+    "graph_text",
+    "module_text",
+    "node_text",
+    "parse",
+    "parse_module",
+    "summary",
+    "verify",
+]

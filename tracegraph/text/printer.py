@@ -1,0 +1,168 @@
+"""Graphs as text: one node on a line, columns aligned, called graphs first."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from tracegraph.ir.op import Op, attribute_key
+from tracegraph.ir.tensor import Graph, Node, Tensor, get_type
+from tracegraph.source import UNKNOWN, Source
+from tracegraph.text.literals import WORD, quoted, value_text
+
+#: Longer lines and lists of types do not widen the column for the others: one large constant
+#: would otherwise pad every line.
+_WIDEST_LEFT, _WIDEST_TYPES = 100, 60
+
+_PLAIN_FILE = re.compile(r'[^\s":]+')
+
+
+def graph_text(graph: Graph, locations: bool = False) -> str:
+    """The text of `graph` and of all graphs that it calls, callees first.
+
+    With `locations`, every node ends in the user's line and the roles of the passes that derived
+    it, such as `at mlp.py:6 vjp`. Linear in the number of nodes.
+    """
+    return module_text((graph,), locations)
+
+
+def module_text(graphs: Iterable[Graph], locations: bool = False) -> str:
+    """The text of several graphs; what they share is printed once, callees first."""
+    ordered = list(dict.fromkeys(inner for graph in graphs for inner in graph.graphs()))
+    names = unique([legal(graph.name, "graph") for graph in ordered])
+    printer = _Printer(dict(zip(ordered, names)), locations)
+    return "\n\n".join(map(printer.graph, ordered))
+
+
+def node_text(graph: Graph, node: Node) -> str:
+    """One node of `graph` as a line, with the names that the text of `graph` has."""
+    symbols = {inner: legal(inner.name, "graph") for inner in node.op.graphs()}
+    left, types, place = _Printer(symbols, locations=True).row(node, value_names(graph))
+    return f"{left.strip()} : {types}{place}"
+
+
+def legal(name: str | None, default: str) -> str:
+    """`name` as a word of letters, digits, `_` and `.` that does not begin with a digit or dot."""
+    if name and WORD.fullmatch(name):
+        return name
+    word = re.sub(r"[^\w.]+", "_", name or "").strip("_.")
+    if not word:
+        return default
+    return word if WORD.fullmatch(word) else f"_{word}"
+
+
+def unique(names: Iterable[str]) -> list[str]:
+    """The names, with `.1`, `.2` and so on behind those that came before; stable if unique."""
+    taken: dict[str, int] = {}
+    result = []
+    for name in names:
+        new = name
+        while new in taken:
+            taken[name] += 1
+            new = f"{name}.{taken[name]}"
+        taken[new] = 0
+        result.append(new)
+    return result
+
+
+class _Names(dict[Tensor, str]):
+    """Printing a wrong graph must not fail: what is not defined in it has a name too."""
+
+    def __missing__(self, key: Tensor) -> str:
+        return "%undefined"
+
+
+def value_names(graph: Graph) -> dict[Tensor, str]:
+    """`%name` of every input of the graph and `%number` of every value that its nodes make."""
+    arguments = unique([legal(x.name, f"arg{i}") for i, x in enumerate(graph.inputs)])
+    names = _Names(zip(graph.inputs, [f"%{name}" for name in arguments]))
+    values = [value for node in graph.nodes for value in node.outputs]
+    names.update(zip(values, map("%{}".format, range(len(values)))))
+    return names
+
+
+class _Printer:
+    """Prints graphs whose names are `symbols`; remembers the texts of ops, types and places."""
+
+    def __init__(self, symbols: dict[Graph, str], locations: bool) -> None:
+        self.symbols = symbols
+        self.locations = locations
+        self.ops: dict[Op, str] = {}
+        self.types: dict[tuple[Any, ...], str] = {}
+        self.places: dict[Any, str] = {}
+
+    def graph(self, graph: Graph) -> str:
+        names = value_names(graph)
+        rows = [self.row(node, names) for node in graph.nodes]
+        left = _width((row[0] for row in rows), _WIDEST_LEFT)
+        middle = _width((row[1] for row in rows), _WIDEST_TYPES) if self.locations else 0
+        arguments = ", ".join([f"{names[x]}: {x.type}" for x in graph.inputs])
+        results = _listed(map(str, graph.output_types))
+        lines = [
+            f"graph @{self.symbols[graph]}({arguments}) -> ({results}) {{",
+            *[f"{a:<{left}} : {b:<{middle}}{c}" if c else f"{a:<{left}} : {b}" for a, b, c in rows],
+            f"  return {_listed(names[y] for y in graph.outputs)}".rstrip(),
+            "}",
+        ]
+        return "\n".join(lines)
+
+    def row(self, node: Node, names: dict[Tensor, str]) -> tuple[str, str, str]:
+        """The columns of a node: what it computes, the types of its outputs, its place."""
+        op = self.ops.get(node.op) or self.op(node.op)
+        outputs = node.outputs
+        key = tuple(map(get_type, outputs))
+        types = self.types.get(key) or self.listed_types(key)
+        made = ", ".join([names[y] for y in outputs]) or "()"
+        operands = ", ".join([names[x] for x in node.inputs])
+        place = self.place(node.source) if self.locations else ""
+        return f"  {made} = {op}({operands})", types, place
+
+    def listed_types(self, types: tuple[Any, ...]) -> str:
+        text = self.types[types] = _listed(map(str, types)) or "()"
+        return text
+
+    def op(self, op: Op) -> str:
+        attributes = ", ".join(
+            f"{field.name}={value_text(getattr(op, field.name), self.symbols)}"
+            for field in dataclasses.fields(op)  # type: ignore[arg-type]
+            if not _is_default(field, getattr(op, field.name))
+        )
+        text = self.ops[op] = f"{op.name}<{attributes}>" if attributes else op.name
+        return text
+
+    def place(self, source: Source) -> str:
+        """` at file:line role...`, or nothing where the place is unknown."""
+        # Traced places are told apart before their lines are looked up, which takes longer.
+        if source.code is None:
+            key = source.file, source.line, source.roles
+        else:
+            key = id(source.code), source.offset, source.roles
+        text = self.places.get(key)
+        if text is None:
+            text = self.places[key] = _place_text(source)
+        return text
+
+
+def _place_text(source: Source) -> str:
+    if source.line == UNKNOWN.line and source.file == UNKNOWN.file and not source.roles:
+        return ""
+    file = re.split(r"[\\/]", source.file)[-1] or UNKNOWN.file
+    is_plain = _PLAIN_FILE.fullmatch(file) and file.isprintable()
+    return " ".join((f" at {file if is_plain else quoted(file)}:{source.line}", *source.roles))
+
+
+def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
+    return field.default is not dataclasses.MISSING and (
+        attribute_key(field.default) == attribute_key(value)
+    )
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(words)
+
+
+def _width(texts: Iterable[str], widest: int) -> int:
+    """The width of a column: that of its longest text that is not too long."""
+    return max((length for length in map(len, texts) if length <= widest), default=0)
