@@ -31,7 +31,6 @@ _FUNCTIONS: dict[type, Callable[..., Any]] = {
     ops.Atan2: lax.atan2,
     ops.Select: lax.select,
     ops.Sign: lax.sign,
-    ops.Abs: lax.abs,
     ops.Exp: lax.exp,
     ops.Expm1: lax.expm1,
     ops.Log: lax.log,
@@ -88,6 +87,11 @@ def _pow(op: ops.Pow, x: Any, y: Any) -> Any:
     return jnp.power(x, y)
 
 
+@lowers(ops.Abs)
+def _abs(op: ops.Abs, x: Any) -> Any:
+    return x if jnp.issubdtype(x.dtype, jnp.unsignedinteger) else lax.abs(x)
+
+
 @lowers(ops.IntegerPow)
 def _integer_pow(op: ops.IntegerPow, x: Any) -> Any:
     return lax.integer_pow(x, op.exponent)
@@ -110,6 +114,8 @@ def _shift_right(op: ops.ShiftRight, x: Any, y: Any) -> Any:
 
 @lowers(ops.Cast)
 def _cast(op: ops.Cast, x: Any) -> Any:
-    if jnp.iscomplexobj(x) and not op.dtype.is_complex:
-        x = lax.real(x)
+    if jnp.iscomplexobj(x):
+        if op.dtype.is_bool:
+            return lax.ne(x, jnp.zeros_like(x))
+        x = x if op.dtype.is_complex else lax.real(x)
     return lax.convert_element_type(x, op.dtype.numpy_dtype)

@@ -12,6 +12,9 @@ import pytest
 
 import tracegraph as tg
 
+# Parametrised tests decorate one piece of code again and again, which a user is warned of.
+pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
+
 
 @pytest.fixture(params=["top level", "function"])
 def run(request):

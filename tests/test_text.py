@@ -28,6 +28,7 @@ from tracegraph.shapes import Dim, ShapeVariable, floor_divide, maximum, minimum
 from tracegraph.source import UNKNOWN, Source
 from tracegraph.text import graph_text, module_text, parse, parse_module, verify
 from tracegraph.text.literals import Reader, value_text
+from tracegraph.text.parser import _annotations
 from tracegraph.types import (
     DTYPES,
     TOKEN,
@@ -46,7 +47,7 @@ PLACE = Source.at("train.py", 7)
 BATCH, WIDTH = Dim.named("batch"), Dim.named("width")
 
 
-class Any_(Op, abstract=True):
+class Anything(Op, abstract=True):
     """An op of the tests that has attributes of every kind, and as many outputs as types."""
 
     name = "any"
@@ -60,7 +61,7 @@ class Any_(Op, abstract=True):
 
 @pytest.fixture(autouse=True)
 def any_op(monkeypatch):
-    monkeypatch.setitem(OPS, "any", Any_)
+    monkeypatch.setitem(OPS, "any", Anything)
 
 
 def f32(*shape: Any) -> TensorType:
@@ -81,7 +82,7 @@ def traced(name: str, arguments: dict[str | None, TensorType], function: Any) ->
 
 
 def graph_of_value(value: Any) -> Graph:
-    return traced("holder", {}, lambda add: add(Any_(value, (f32(),))))
+    return traced("holder", {}, lambda add: add(Anything(value, (f32(),))))
 
 
 def check_round_trip(graph: Graph) -> Graph:
@@ -173,7 +174,7 @@ def test_a_stored_graph_prints_as_it_is_stored():
 def test_graphs_without_inputs_nodes_or_outputs():
     check_round_trip(traced("empty", {}, lambda add: ()))
     check_round_trip(traced("same", {"x": f32(2)}, lambda add, x: (x, x)))
-    silent = traced("silent", {}, lambda add: (add(Any_(1)), ())[1])
+    silent = traced("silent", {}, lambda add: (add(Anything(1)), ())[1])
     assert silent.as_text().splitlines()[1] == "  () = any<value=1>() : ()"
     check_round_trip(silent)
 
@@ -182,8 +183,8 @@ def test_several_outputs_and_tokens():
     types = (TOKEN, f32(2), f32(3))
 
     def body(add, before):
-        after, x, y = add(Any_("print", types), before)
-        return add(Any_(x.type, (TOKEN,)), after, x), y
+        after, x, y = add(Anything("print", types), before)
+        return add(Anything(x.type, (TOKEN,)), after, x), y
 
     graph = traced("effects", {"before": TOKEN}, body)
     assert graph.as_text().splitlines()[1] == (
@@ -206,19 +207,18 @@ def test_symbolic_sizes():
 
     arguments = {"x": f32(BATCH, width), "y": TensorType(float32, ShapeVariable("s"))}
     graph = traced("open", arguments, body)
-    assert (
-        graph.as_text().splitlines()[:5]
-        == [
-            "graph @open(%x: f32[batch,2*width+1], %y: f32[*s]) -> "
-            "(f32[4*batch*width+2*batch], f32[floordiv(batch,2),2*width+1], i32[], f32[*s]) {",
-            "  %0 = concatenate<axis=0>(%x, %x)              : f32[2*batch,2*width+1]",
-            "  %1 = reshape<shape=[4*batch*width+2*batch]>(%0) : f32[4*batch*width+2*batch]",
-            "  %2 = slice<start=[0,0], stop=[floordiv(batch,2),2*width+1], stride=[1,1]>(%x)"
-            " : f32[floordiv(batch,2),2*width+1]",
-            "  %3 = dim_size<size=max(batch,min(7,width))>() : i32[]",
-        ]
-        or True
-    )
+    assert [" ".join(line.split()) for line in graph.as_text().splitlines()] == [
+        "graph @open(%x: f32[batch,2*width+1], %y: f32[*s]) -> (f32[4*batch*width+2*batch], "
+        "f32[floordiv(batch,2),2*width+1], i32[], f32[*s]) {",
+        "%0 = concatenate<axis=0>(%x, %x) : f32[2*batch,2*width+1]",
+        "%1 = reshape<shape=[4*batch*width+2*batch]>(%0) : f32[4*batch*width+2*batch]",
+        "%2 = slice<start=[0,0], stop=[floordiv(batch,2),2*width+1], stride=[1,1]>(%x)"
+        " : f32[floordiv(batch,2),2*width+1]",
+        "%3 = dim_size<size=max(batch,min(7,width))>() : i32[]",
+        "%4 = sin(%y) : f32[*s]",
+        "return %1, %2, %3, %4",
+        "}",
+    ]
     check_round_trip(graph)
 
 
@@ -487,7 +487,7 @@ def test_shared_and_nested_graphs():
 
     def body(add, x, w, b):
         y = add(Call(middle), x, w, b)
-        held = add(Any_((1, 2), (f32(),), plain))
+        held = add(Anything((1, 2), (f32(),), plain))
         return y, add(Call(layer), y, w, b), add(Call(plain), held)
 
     graph = traced("top", {"x": f32(5, 4), "w": f32(4, 4), "b": f32(4)}, body)
@@ -529,6 +529,11 @@ def test_white_space_at_the_ends_of_lines():
 def test_values_may_have_names_of_their_own():
     text = with_node("%y = sin(%x) : f32[2,3]\n%0 = sin(%y) : f32[2,3]")
     assert graph_text(parse(text)).splitlines()[2] == "  %1 = sin(%0) : f32[2,3]"
+
+
+def test_the_fields_of_every_op_have_types_that_are_checked():
+    for cls in OPS.values():
+        assert set(cls.field_names) <= _annotations(cls).keys(), cls
 
 
 # Graphs drawn at random over all ops there are.
@@ -738,7 +743,7 @@ REFUSED = [
         "an array of type f32[3] is given 1 elements",
     ),
     (with_node("%0 = any<value=f32[n]{1.0}>() : f32[]"), "an array of type f32[n] is given 1"),
-    (with_node("%0 = any<value=f32[2]{1.0, 2.0>() : f32[]"), "expected '}' after"),
+    (with_node("%0 = any<value=f32[2]{1.0, 2.0>() : f32[]"), "expected '}' further on"),
     (with_node(f"%0 = any<value=f32[{'9' * 18}]{{1.0}}>() : f32[]"), "is given 1 elements"),
     (with_node(f"%0 = any<value=f32[{'1,' * 99}1]{{1.0}}>() : f32[]"), "there is no array of type"),
 ]
@@ -816,7 +821,7 @@ def rich_text() -> str:
     def body(add, x, w, b):
         y = add(Call(layer), x, w, b, at=Source.at("a b.py", 3, ("vjp", "pfor")))
         mid = add(Slice((0, 0), (floor_divide(BATCH, 2), 4), (1, 1)), y)
-        held = [add(Any_(value, (f32(),), "options")) for value in values]
+        held = [add(Anything(value, (f32(),), "options")) for value in values]
         cast = add(Cast(uint64), add(PreventGradient('no "<x>"'), mid))
         return add(Transpose((1, 0)), cast), held[-1], add(Call(layer), y, w, b)
 
@@ -992,6 +997,7 @@ def test_operations():
 
     graph = traced("f", {"x": f32(2, 4), "w": f32(4, 4), "b": f32(4)}, body)
     operations = graph.get_operations()
+    assert str(operations[1]) == "<Operation call_1: call>"
     assert [operation.name for operation in operations] == ["call", "call_1", "sin", "sin_1"]
     assert [operation.type for operation in operations] == ["call", "call", "sin", "sin"]
     assert operations[0].inputs == graph.inputs

@@ -17,6 +17,9 @@ import pytest
 
 import tracegraph as tg
 
+# Parametrised tests decorate one piece of code again and again, which a user is warned of.
+pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
+
 
 @pytest.fixture(params=["top level", "function"])
 def run(request):
@@ -102,7 +105,7 @@ def test_open_shape_allows_assignments_of_another_size():
     v = tg.Variable([1.0, 2.0], shape=[None])
     v.assign([1.0, 2.0, 3.0])
     assert v.numpy().tolist() == [1.0, 2.0, 3.0]
-    assert v.shape.as_list() == [None]
+    assert v.shape.rank == 1 and not isinstance(v.shape[0], int)
 
 
 def test_attributes():

@@ -8,9 +8,26 @@
 tg.Tensor(6.0, shape=(), dtype=float32)
 """
 
+import tracegraph.runtime.scatter  # installs the scatter methods on Variable
 import tracegraph.runtime.values
 import tracegraph.text  # installs the text of graphs on Graph
-from tracegraph import array, errors, math, nest, operators
+from tracegraph import (
+    array,
+    autodiff,
+    config,
+    debugging,
+    errors,
+    image,
+    initializers,
+    layers,
+    linalg,
+    math,
+    nest,
+    nn,
+    operators,
+    optimizers,
+    random,
+)
 from tracegraph.array import *
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.math import *
@@ -19,8 +36,9 @@ from tracegraph.runtime.effects import numpy_function, py_function
 from tracegraph.runtime.effects import print_tensors as print
 from tracegraph.runtime.function import ConcreteFunction, Function, function
 from tracegraph.runtime.module import Module
+from tracegraph.runtime.naming import name_scope
 from tracegraph.runtime.tape import GradientTape, UnconnectedGradients
-from tracegraph.runtime.trace import init_scope
+from tracegraph.runtime.trace import executing_eagerly, init_scope
 from tracegraph.runtime.variable import Variable
 from tracegraph.tensorshape import IndexedSlices, TensorShape, TensorSpec
 from tracegraph.types import (

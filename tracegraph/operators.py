@@ -35,6 +35,7 @@ from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import ShapeVariable, element_count
 from tracegraph.source import here
 from tracegraph.tensorshape import TensorShape, shape_of
+from tracegraph.types import TensorType
 
 Binary = Callable[[Any, Any], Any]
 
@@ -90,16 +91,16 @@ def _inverted(x: Any) -> Tensor:
 
 def _length(x: Any) -> int:
     """The size of the first axis. Raises TraceError if it is open or there is none."""
-    tensor = _type_only(x)
-    shape = tensor.type.shape
+    own = _type_of(x)
+    shape = own.shape
     if isinstance(shape, tuple) and shape and type(shape[0]) is int:
         return shape[0]
-    fact = "a scalar has no length" if shape == () else f"the length of {tensor.type} is open"
+    fact = "a scalar has no length" if shape == () else f"the length of {own} is open"
     fail(
         TraceError,
         fact,
         source=here(),
-        operands=[operand_text(tensor)],
+        operands=[operand_text(x)] if isinstance(x, Tensor) else [],
         fix="use tg.shape(x)[0] for the size at run time, or give it in the TensorSpec",
     )
 
@@ -111,23 +112,24 @@ def _iterated(x: Any) -> Iterator[Tensor]:
     return (getitem(tensor, k) for k in range(length))
 
 
-def _type_only(x: Any) -> Any:
-    return x if isinstance(x, Tensor) else Tensor(x.type, None)
+def _type_of(x: Any) -> TensorType:
+    """The type of a tensor or a Variable, without reading it."""
+    return x.type if type(x) is Tensor else x.tensor_type
 
 
 def _shape(x: Any) -> TensorShape:
     """The sizes: ints, or symbolic ones that are known when the graph runs."""
-    return shape_of(x.type.shape)
+    return shape_of(_type_of(x).shape)
 
 
 def _rank(x: Any) -> int | None:
     """The number of axes; None if it is unknown."""
-    return x.type.rank
+    return _type_of(x).rank
 
 
 def _size(x: Any) -> Any:
     """The number of elements: an int, or a symbolic size; None if the rank is unknown."""
-    shape = x.type.shape
+    shape = _type_of(x).shape
     return None if isinstance(shape, ShapeVariable) else element_count(shape)
 
 

@@ -17,6 +17,11 @@ from typing import Any, Union
 from tracegraph.errors import Mismatch
 
 
+#: More terms than this in a product of two sizes are refused.
+_LARGEST_PRODUCT = 4096
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+
+
 class Dim:
     """A size that is not known yet: a polynomial such as `2*batch + 1`.
 
@@ -36,7 +41,12 @@ class Dim:
 
     @staticmethod
     def named(name: str) -> Dim:
-        """The size called `name`, which must be an identifier (dots are allowed inside)."""
+        """The size called `name`: an identifier, with dots allowed inside; else a Mismatch."""
+        if not _NAME.fullmatch(name):
+            raise Mismatch(
+                f"a size cannot be called {name!r}",
+                fix="use letters, digits, underscores and dots, not beginning with a digit",
+            )
         return Dim(((((name, 1),), 1),))
 
     @property
@@ -100,6 +110,8 @@ class Dim:
         right = _terms_of(other)
         if right is None:
             return NotImplemented
+        if len(self.terms) * len(right) > _LARGEST_PRODUCT:
+            raise Mismatch(f"the product of the sizes {self} and {other} has too many terms")
         terms: dict[tuple, int] = {}
         for left_monomial, left in self.terms:
             for right_monomial, coefficient in right:

@@ -6,11 +6,13 @@ microsecond; the line is found only when somebody asks.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import linecache
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from types import CodeType
 
@@ -83,10 +85,18 @@ UNKNOWN = Source.at("?", 0)
 
 
 def _line_of(code: CodeType, offset: int) -> int:
-    for start, end, line in code.co_lines():
-        if start <= offset < end and line is not None:
-            return line
-    return code.co_firstlineno
+    table = _line_tables.get(code)
+    if table is None:
+        rows = [(start, line) for start, _, line in code.co_lines() if line is not None]
+        table = _line_tables[code] = ([start for start, _ in rows], [line for _, line in rows])
+    starts, lines = table
+    row = bisect.bisect_right(starts, offset) - 1
+    return lines[row] if row >= 0 else code.co_firstlineno
+
+
+#: Per code object: where its lines start, as offsets of instructions, and the lines.
+_line_tables: weakref.WeakKeyDictionary[CodeType, tuple[list[int], list[int]]]
+_line_tables = weakref.WeakKeyDictionary()
 
 
 class _Current(threading.local):

@@ -199,7 +199,10 @@ class _BackwardBuilder(Builder):
             return found
         node = tensor.node
         if node is not None and isinstance(node.op, Constant):
+            # Made anew: sharing would find the constant of the body again.
+            reuse, self.reuse = self.reuse, None
             found = node.op()
+            self.reuse = reuse
         else:
             found = self.input(tensor.type, tensor.name)
         self.residuals[tensor] = found

@@ -36,6 +36,8 @@ def attribute_key(value: Any) -> Any:
         return (tuple, *map(attribute_key, value))
     if isinstance(value, float):
         return (float, struct.pack("<d", value))
+    if isinstance(value, complex):
+        return (complex, struct.pack("<dd", value.real, value.imag))
     if isinstance(value, (int, str, bytes, types.NoneType)):
         return (type(value), value)
     if isinstance(value, np.ndarray):
@@ -111,9 +113,7 @@ class Op(metaclass=_Interning):
     def graphs(self) -> Iterator[Graph]:
         """The graphs among the attributes."""
         for name in self.field_names:
-            value = getattr(self, name)
-            if isinstance(value, Graph):
-                yield value
+            yield from _graphs_in(getattr(self, name))
 
     # The rules.
 
@@ -163,6 +163,14 @@ class Op(metaclass=_Interning):
 
     def __reduce__(self) -> Any:
         return type(self), tuple(getattr(self, name) for name in self.field_names)
+
+
+def _graphs_in(value: Any) -> Iterator[Graph]:
+    if isinstance(value, Graph):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _graphs_in(item)
 
 
 class MissingRule(Exception):

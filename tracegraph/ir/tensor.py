@@ -26,7 +26,7 @@ class Tensor:
     public mathematics are installed by `tracegraph.math`.
     """
 
-    __slots__ = ("__weakref__", "_name", "_source", "buffer", "node", "type")
+    __slots__ = ("__weakref__", "_name", "_slice_of", "_source", "buffer", "node", "type")
 
     #: NumPy hands binary operations with an ndarray on the left to us.
     __array_priority__ = 100.0
@@ -34,6 +34,8 @@ class Tensor:
     type: TensorType
     node: Node | None
     buffer: Any
+    #: The Variable and the index that it was read with, so that the slice can be assigned.
+    _slice_of: tuple[Any, Any]
 
     def __init__(self, type: TensorType, buffer: Any) -> None:
         self.type = type

@@ -225,7 +225,7 @@ class IntegerPow(Elementwise):
 
     def infer(self, x):
         if x.dtype.is_integer and self.exponent < 0:
-            raise Mismatch(
+            raise DTypeMismatch(
                 f"an integer tensor {x} has no power {self.exponent}",
                 fix="convert it: tg.cast(x, tg.float32)",
             )
@@ -352,7 +352,7 @@ class Sign(Elementwise):
         return (self._turned(g, y, x),)
 
     def jvp(self, tangents, y, x):
-        return self._turned(tangents[0], y, x) if x.dtype.is_complex else None
+        return self._turned(tangents[0], y, x) if x.dtype.is_complex else zeros_of(y)
 
     def _turned(self, t: Tensor, y: Tensor, x: Tensor) -> Tensor:
         """What is left of t without its part along y, over |x|: a map that is its own adjoint."""
@@ -755,7 +755,7 @@ class Cast(Elementwise):
         return x if self.dtype.is_differentiable else np.zeros_like(x)
 
     def numpy(self, x):
-        if np.iscomplexobj(x) and not self.dtype.is_complex:
+        if np.iscomplexobj(x) and self.dtype.kind in ("integer", "floating"):
             x = x.real
         return x.astype(self.dtype.numpy_dtype)
 

@@ -86,7 +86,7 @@ class GatherNd(Op):
     def numpy(self, x, indices):
         vectors = self.as_vectors(indices)
         order = leading_order(x.ndim, self.axis, vectors.shape[-1], self.batch_dims)
-        y = x.transpose(order)
+        y = x.transpose(order)[None]
         y = y[clamped_index(vectors, y.shape, self.batch_dims)]
         index_rank = vectors.ndim - 1 - self.batch_dims
         return y.transpose(inverse(leading_order(y.ndim, self.axis, index_rank, self.batch_dims)))
@@ -180,13 +180,13 @@ class Scatter(Op, abstract=True):
         order = leading_order(x.ndim, self.axis, indices.shape[-1], self.batch_dims)
         index_rank = indices.ndim - 1 - self.batch_dims
         from_updates = leading_order(updates.ndim, self.axis, index_rank, self.batch_dims)
-        y = x.transpose(order).copy()
+        y = x.transpose(order)[None].copy()
         at = clamped_index(indices, y.shape, self.batch_dims)
         if function is None:
             y[at] = updates.transpose(from_updates)
         else:
             function.at(y, at, updates.transpose(from_updates))
-        return y.transpose(inverse(order))
+        return y[0].transpose(inverse(order))
 
 
 class ScatterAdd(Scatter):
@@ -521,16 +521,13 @@ def leading_order(rank: int, axis: int, count: int, batch_dims: int) -> tuple[in
 
 
 def clamped_index(vectors: np.ndarray, shape: Any, batch_dims: int) -> tuple[np.ndarray, ...]:
-    """Index arrays for the batch axes and the axes after them."""
-    rank = vectors.ndim - 1
-    grids = []
-    for axis in range(batch_dims):
-        sizes = [1] * rank
-        sizes[axis] = vectors.shape[axis]
-        grids.append(np.arange(vectors.shape[axis]).reshape(sizes))
-    for k in range(vectors.shape[-1]):
-        grids.append(np.clip(vectors[..., k].astype(np.int64), 0, shape[batch_dims + k] - 1))
-    return tuple(grids)
+    """Index arrays for a first axis of size 1, the batch axes, and the axes after them."""
+    grid = np.indices(vectors.shape[:-1], sparse=True)
+    columns = np.moveaxis(vectors, -1, 0).astype(np.int64)
+    limits = shape[1 + batch_dims :]
+    clipped = [np.clip(column, 0, size - 1) for column, size in zip(columns, limits)]
+    # The first axis is there so that vectors of no numbers index something too.
+    return np.zeros(vectors.shape[:-1], np.int64), *grid[:batch_dims], *clipped
 
 
 def clamped_slices(shape: Any, sizes: Any, starts: Sequence[Any]) -> tuple[slice, ...]:

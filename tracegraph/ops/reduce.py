@@ -342,8 +342,8 @@ def exp_difference(x: Tensor, y: Tensor) -> Tensor:
 def running(accumulate: typing.Any, x: np.ndarray, axis: int, reverse: bool) -> np.ndarray:
     """NumPy's `accumulate` along an axis from either end."""
     if reverse:
-        return np.flip(accumulate(np.flip(x, axis), axis=axis), axis)
-    return accumulate(x, axis=axis)
+        return np.flip(accumulate(np.flip(x, axis), axis=axis, dtype=x.dtype), axis)
+    return accumulate(x, axis=axis, dtype=x.dtype)
 
 
 def check_axis(x: TensorType, axis: int) -> None:

@@ -31,6 +31,7 @@ from tracegraph.runtime.execute import Execution, run_nested, run_recorded
 from tracegraph.runtime.pending import Failure, device_buffer
 from tracegraph.runtime.retracing import RetraceExplanation, Retracing
 from tracegraph.runtime.signature import (
+    LITERALS,
     InputSignature,
     Request,
     Signature,
@@ -358,9 +359,11 @@ class Function:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, structure = _flatten((args, kwargs))
         try:
-            fast = self._fast[(structure, *map(get_type, leaves))]
+            fast = self._fast.get((structure, *map(get_type, leaves)))
             buffers = list(map(get_buffer, leaves))
-        except (KeyError, AttributeError, TypeError):
+        except (AttributeError, TypeError):
+            fast, buffers = None, []
+        if fast is None:
             return self._call_any(args, kwargs, leaves, structure)
         builder = current()
         if builder.recorders or not builder.is_top_level or _settings["run_eagerly"]:
@@ -387,11 +390,8 @@ class Function:
         builder = current()
         if builder.recorders or not builder.is_top_level or _settings["run_eagerly"]:
             return self._call_slowly(args, kwargs)
-        try:
-            keys = [x.type if type(x) is Tensor else leaf_key(x) for x in leaves]
-            fast = self._fast.get((structure, *keys))
-        except (TypeError, Mismatch, ValueError):
-            fast = None
+        keys = _fast_keys(leaves)
+        fast = None if keys is None else self._fast.get((structure, *keys))
         if fast is None:
             return self._call_slowly(args, kwargs)
         buffers = [_buffer_of(leaves[i]) for i in fast.positions]
@@ -429,15 +429,15 @@ class Function:
     ) -> None:
         """Enters the call in the table of the fast path, if its leaves are those of the trace."""
         leaves, structure = _flatten((args, kwargs))
-        positions = [i for i, x in enumerate(leaves) if _is_array(x)]
+        keys = _fast_keys(leaves)
+        if keys is None:
+            return
+        positions = [i for i, key in enumerate(keys) if isinstance(key, TensorType)]
         wanted = [request.leaves[i] for i in request.tensor_positions]
         if len(positions) != len(wanted):
             return
         if any(leaves[i] is not x for i, x in zip(positions, wanted, strict=True)):
             return
-        if any(isinstance(x, Variable) for x in leaves):
-            return
-        keys = [x.type if type(x) is Tensor else leaf_key(x) for x in leaves]
         execution = concrete.execution(tuple(keys[i] for i in positions))
         if len(self._fast) >= _FAST_LIMIT:
             self._fast.clear()
@@ -471,11 +471,11 @@ class Function:
             return self._trace_new(request, wanted), True
 
     def _accepting(self, request: Request) -> ConcreteFunction | None:
-        """A generalised trace that accepts the request."""
-        if not self._reduces_retracing:
-            return None
+        """A trace with open sizes that accepts the request."""
         for concrete in self._traces.values():
             known = concrete._request
+            if concrete.graph.is_static:
+                continue
             if known.structure == request.structure and _accepts(known.keys, request.keys):
                 return concrete
         return None
@@ -685,8 +685,18 @@ def _flatten(value: Any) -> tuple[list[Any], Any]:
     return _tree_flatten()(value)
 
 
-def _is_array(x: Any) -> bool:
-    return type(x) is Tensor or isinstance(leaf_key(x), TensorType)
+def _fast_keys(leaves: list[Any]) -> list[Any] | None:
+    """The keys of leaves that the fast path can tell apart by type and value; else None."""
+    keys = []
+    for leaf in leaves:
+        kind = type(leaf)
+        if kind is Tensor:
+            keys.append(leaf.type)
+        elif kind in LITERALS or isinstance(leaf, np.ndarray | np.generic):
+            keys.append(leaf_key(leaf))
+        else:
+            return None
+    return keys
 
 
 def _buffer_of(leaf: Any) -> Any:

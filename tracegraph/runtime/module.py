@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from tracegraph.errors import SignatureError, fail
+from tracegraph.runtime.naming import name_scope
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import here
-
-_IDENTIFIER = re.compile(r"^[A-Za-z_][A-Za-z0-9_.\\/>-]*$")
-
 
 class Module:
     """A base class for models and layers.
@@ -75,12 +73,13 @@ class Module:
     @property
     def name_scope(self) -> Any:
         """A context that names what is made inside it after the module."""
-        return contextlib.nullcontext(self.name)
+        return name_scope(self.name)
 
     @classmethod
     def with_name_scope(cls, method: Callable[..., Any]) -> Callable[..., Any]:
         """A method that runs inside the module's name scope."""
 
+        @functools.wraps(method)
         def inside(self: Module, *args: Any, **kwargs: Any) -> Any:
             with self.name_scope:
                 return method(self, *args, **kwargs)
@@ -93,7 +92,8 @@ class Module:
 
 
 def _snake_case(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    words = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", name)
+    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", words).lower()
 
 
 def _variables(root: Module) -> Iterator[Variable]:
@@ -125,5 +125,7 @@ def _in_container(value: Any, seen: set[int]) -> Iterator[Any]:
     if not isinstance(value, (dict, list, tuple, set, frozenset)) or id(value) in seen:
         return
     seen.add(id(value))
-    for item in value.values() if isinstance(value, dict) else value:
+    if isinstance(value, dict):
+        value = [item for _, item in sorted(value.items(), key=lambda pair: str(pair[0]))]
+    for item in value:
         yield from _in_container(item, seen)

@@ -23,7 +23,7 @@ from tracegraph.source import caller_of, here
 from tracegraph.tensorshape import TensorSpec
 from tracegraph.types import PYTHON_DTYPES, TensorType, type_of_array
 
-_LITERALS = (bool, int, float, complex, str, bytes, type(None))
+LITERALS = (bool, int, float, complex, str, bytes, type(None))
 
 
 class ObjectKey:
@@ -51,7 +51,7 @@ def leaf_key(leaf: Any) -> Any:
     kind = type(leaf)
     if kind is Tensor:
         return leaf.type
-    if kind in _LITERALS:
+    if kind in LITERALS:
         return attribute_key(leaf)
     if isinstance(leaf, np.ndarray | np.generic):
         return _array_type(leaf)

@@ -9,7 +9,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tracegraph import nest
-from tracegraph.errors import GradientError, Mismatch, TapeError, fail
+from tracegraph.errors import (
+    DTypeError,
+    GradientError,
+    Mismatch,
+    ShapeError,
+    TapeError,
+    TraceError,
+    fail,
+)
 from tracegraph.ir.builder import Builder, current, operand_text
 from tracegraph.ir.tensor import Node, Tensor
 from tracegraph.ops.broadcast import full
@@ -194,8 +202,8 @@ class GradientTape:
             )
 
     def watched_variables(self) -> tuple[Variable, ...]:
-        """The Variables that are watched, in the order of their first access."""
-        return tuple(self._variables.values())
+        """The Variables that are watched, in the order of their creation."""
+        return tuple(sorted(self._variables.values(), key=lambda variable: variable.number))
 
     def gradient(
         self,
@@ -223,7 +231,7 @@ class GradientTape:
         """
         self._check_usable()
         unconnected = _unconnected(unconnected_gradients)
-        if target is None or (not nest.is_nested(target) and not _is_tensor(target)):
+        if target is None:
             _refuse_target(target)
         ys = [self._target(leaf) for leaf in nest.flatten(target)]
         leaves = nest.flatten(sources)
@@ -238,21 +246,23 @@ class GradientTape:
             self._variables, self._is_used = variables, True
         if unconnected is UnconnectedGradients.ZERO:
             found = [_zeros(x) if g is None else g for g, x in zip(found, leaves, strict=True)]
-        if not ys and unconnected is UnconnectedGradients.NONE:
-            return None if leaves else sources
         return nest.pack_sequence_as(sources, found)
 
     def _differentiate(
         self, ys: list[Tensor], xs: list[Tensor], gs: list[Tensor | None]
     ) -> list[Tensor | None]:
         differentiable = [i for i, y in enumerate(ys) if y.dtype.is_differentiable]
-        wanted = [x for x in xs if x.dtype.is_differentiable]
-        reached = [x if x in self._tracked else None for x in wanted]
-        sources = [x for x in reached if x is not None]
         targets = [ys[i] for i in differentiable]
         seeds = [gs[i] for i in differentiable]
+        # A target is connected to itself, watched or not.
+        own = set(targets)
+        sources = [
+            x
+            for x in dict.fromkeys(xs)
+            if x.dtype.is_differentiable and (x in self._tracked or x in own)
+        ]
         found = gradient(self._nodes, targets, sources, seeds) if sources and targets else []
-        by_source = dict(zip(map(id, sources), found, strict=True))
+        by_source = dict(zip(map(id, sources), found))  # noqa: B905  (nothing found: all None)
         return [by_source.get(id(x)) for x in xs]
 
     def _check_usable(self) -> None:
@@ -269,7 +279,7 @@ class GradientTape:
         builder = current()
         if isinstance(self._builder, Trace) and not self._is_within(builder):
             fail(
-                GradientError,
+                LeakedTapeError,
                 "the tape is out of scope: it was opened inside a @tg.function that was traced",
                 source=here(),
                 fix="compute the gradient inside the function and return it",
@@ -333,6 +343,10 @@ class GradientTape:
         return [_cotangent(g, y) for g, y in zip(leaves, ys, strict=True)]
 
 
+class LeakedTapeError(GradientError, TraceError):
+    """A GradientError where TensorFlow raises TypeError: the tape belongs to a finished trace."""
+
+
 class SourceError(GradientError, TypeError):
     """A GradientError where TensorFlow raises TypeError: what is no tensor was to be differentiated."""
 
@@ -360,7 +374,16 @@ def _refuse_target(target: Any) -> None:
 def _cotangent(given: Any, y: Tensor) -> Tensor | None:
     if given is None:
         return None
-    g = as_tensor(given, None if _is_tensor(given) else y.dtype)
+    try:
+        g = as_tensor(given, None if _is_tensor(given) else y.dtype)
+    except (DTypeError, ShapeError) as error:
+        first = str(error).split("\n")[0]
+        fail(
+            GradientError,
+            f"an output gradient does not fit its target {y.type}: {first}",
+            source=here(),
+            fix="an output gradient has the shape and the dtype of its target",
+        )
     if g.dtype is not y.dtype or same_shape(g.type.shape, y.type.shape) is None:
         fail(
             GradientError,

@@ -191,6 +191,11 @@ def current_trace() -> Trace | None:
     return builder if isinstance(builder, Trace) else None
 
 
+def executing_eagerly() -> bool:
+    """Whether values exist as soon as somebody asks: true outside of traced functions."""
+    return current().is_top_level
+
+
 class _Open(threading.local):
     def __init__(self) -> None:
         self.traces: list[Trace | None] = []

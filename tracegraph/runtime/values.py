@@ -131,7 +131,7 @@ def _repr(self: Tensor) -> str:
 
 
 def _format(self: Tensor, spec: str) -> str:
-    if is_symbolic(self) or not spec:
+    if is_symbolic(self):
         return str(self)
     array = host_array(self)
     return format(array[()] if array.ndim == 0 else array, spec)

@@ -29,6 +29,7 @@ from tracegraph.ops.elementwise import IDENTITY
 from tracegraph.runtime import backend
 from tracegraph.runtime.convert import as_tensor, cast_to
 from tracegraph.runtime.lift import lifted
+from tracegraph.runtime.naming import scoped_name
 from tracegraph.runtime.pending import device_buffer
 from tracegraph.runtime.trace import Trace, current_trace, innermost_trace, refuse_creation
 from tracegraph.runtime.values import host_array, shape_text
@@ -46,6 +47,7 @@ landings: list[tuple[Sequence[Variable], list[Any], int]] = []
 unsettled: dict[int, weakref.ref[Variable]] = {}
 
 _names = itertools.count()
+_numbers = itertools.count()
 
 
 class Reference:
@@ -89,13 +91,12 @@ class Variable:
     """
 
     __slots__ = (
-        *("__weakref__", "base_name", "buffer", "constraint", "handle"),
-        *("is_random_state", "tensor_type", "trainable"),
+        *("__weakref__", "_trainable", "base_name", "buffer", "constraint", "handle"),
+        *("is_random_state", "number", "tensor_type"),
     )
 
-    __hash__ = None  # type: ignore[assignment]
+    #: NumPy hands binary operations with an ndarray on the left to us.
     __array_priority__ = 100.0
-    __array_ufunc__ = None
 
     def __init__(
         self,
@@ -124,8 +125,10 @@ class Variable:
             refuse_creation()
         wanted = None if dtype is None else as_dtype(dtype)
         value = self._initial(initial_value, wanted)
-        self.base_name = name or "Variable"
-        self.trainable = True if trainable is None else bool(trainable)
+        self.base_name = scoped_name(name or "Variable")
+        #: Counts the Variables of the process in the order of their creation.
+        self.number = next(_numbers)
+        self._trainable = True if trainable is None else bool(trainable)
         self.constraint = constraint
         self.is_random_state = False
         self.tensor_type = _declared(value.type, shape)
@@ -141,15 +144,16 @@ class Variable:
         if callable(initial_value):
             initial_value = initial_value()
         if isinstance(initial_value, Tensor):
-            value = lifted(initial_value)
-            return _cast_at_top(value, dtype) if dtype is not None else value
+            return as_tensor(lifted(initial_value), dtype)
         if isinstance(initial_value, Variable):
-            initial_value = initial_value.made_tensor()
-            return _cast_at_top(initial_value, dtype) if dtype is not None else initial_value
+            return as_tensor(initial_value.made_tensor(), dtype)
         with at_top_level():
             if isinstance(initial_value, np.ndarray | np.generic) and dtype is not None:
                 return cast_to(as_tensor(initial_value), dtype)
             return as_tensor(initial_value, dtype)
+
+    def __hash__(self) -> int:
+        raise TypeError("a Variable has no hash, since == is elementwise: use variable.ref()")
 
     # What it is.
 
@@ -157,6 +161,11 @@ class Variable:
     def name(self) -> str:
         """The name with TensorFlow's suffix, such as 'x:0'; layers name theirs 'kernel'."""
         return self.base_name if self.base_name in _PLAIN_NAMES else f"{self.base_name}:0"
+
+    @property
+    def trainable(self) -> bool:
+        """Whether tapes watch the variable by themselves when it is read."""
+        return self._trainable
 
     @property
     def dtype(self) -> DType:
@@ -189,7 +198,7 @@ class Variable:
         value = self.made_tensor()
         if not builder.recorders:
             return value
-        read = IDENTITY(value) if value.node is not None else value
+        read = _apart(builder, value) if value.node is not None else value
         node = Node(READ, (value, self.handle), here(), builder)
         node.outputs = (read,)
         for recorder in builder.recorders:
@@ -297,12 +306,6 @@ class Variable:
             self.buffer = _shared_buffer(waiting)
             unsettled.pop(id(self), None)
         return self.buffer
-
-    # Slices and scatters.
-
-    def __getitem__(self, index: Any) -> Tensor:
-        part = self.read_value()[index]  # type: ignore[index]
-        return part
 
     def __setitem__(self, index: Any, value: Any) -> None:
         fail(
@@ -427,9 +430,13 @@ def _type_of_buffer(variable: Variable) -> TensorType:
     return TensorType(variable.tensor_type.dtype, tuple(variable.buffer.shape))
 
 
-def _cast_at_top(value: Tensor, dtype: DType) -> Tensor:
-    with at_top_level():
-        return cast_to(value, dtype)
+def _apart(builder: Any, value: Tensor) -> Tensor:
+    """A new tensor of the same value, that tapes do not connect with it."""
+    recorders, builder.recorders = builder.recorders, []
+    try:
+        return IDENTITY(value)
+    finally:
+        builder.recorders = recorders
 
 
 def _shared_buffer(value: Tensor) -> Any:

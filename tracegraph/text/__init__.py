@@ -1,4 +1,4 @@
-"""The text form of graphs: what people read and what files hold.
+r"""The text form of graphs: what people read and what files hold.
 
 Printing and parsing come from the fields of the ops: no op knows that text exists, and nothing
 here knows an op. Printing what was parsed prints the same. The grammar:

@@ -19,7 +19,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from types import NoneType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -329,10 +329,13 @@ class Reader:
         """What `pattern` matches here. Raises Malformed that `what` is missing."""
         match = pattern.match(self.text, self.at)
         if match is None:
-            found = excerpt(self.text[self.at :]) if not self.is_done else "the end"
-            raise Malformed(f"expected {what} and found {found}")
+            self.fail(f"expected {what}")
         self.at = match.end()
         return match
+
+    def fail(self, fact: str) -> NoReturn:
+        found = "the end" if self.is_done else excerpt(self.text[self.at :])
+        raise Malformed(f"{fact} and found {found}")
 
     def skip(self, word: str) -> bool:
         """Whether `word` comes next; if so, goes behind it."""
@@ -374,7 +377,7 @@ class Reader:
             self.skip(" ")
             items.append(self.value(depth))
         if not self.skip("]"):
-            raise Malformed(f"expected ',' or ']' and found {excerpt(self.text[self.at :])}")
+            self.fail("expected ',' or ']'")
         return tuple(items)
 
     def _string(self) -> str:
@@ -431,7 +434,7 @@ class Reader:
     def _until(self, end: str) -> str:
         stop = self.text.find(end, self.at)
         if stop < 0:
-            raise Malformed(f"expected {end!r} after {excerpt(self.text[self.at :])}")
+            self.fail(f"expected {end!r} further on")
         start, self.at = self.at, stop + 1
         return self.text[start:stop]
 
@@ -445,7 +448,7 @@ class Reader:
                 break
             self.at += 1
         if start == self.at:
-            raise Malformed(f"expected a value and found {excerpt(self.text[start:]) or 'the end'}")
+            self.fail("expected a value")
         return read_size(self.text[start : self.at])
 
 

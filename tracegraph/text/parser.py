@@ -247,7 +247,7 @@ class _Parser:
         reader = Reader(text, self.graphs)
         while not reader.is_done:
             if values and not reader.skip(", "):
-                raise Malformed(f"expected ', ' and found {excerpt(text[reader.at :])}")
+                reader.fail("expected ', '")
             name = reader.take(_ATTRIBUTE, "an attribute such as axis=0")[1]
             if name not in cls.field_names:
                 has = ", ".join(cls.field_names) or "none"

@@ -15,7 +15,7 @@ from tracegraph.types import TensorType
 _NOT_RUN = ("backward",)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Operation:
     """A node as TensorFlow shows it: `type` is the name of the op, `name` is unique."""
 
@@ -23,6 +23,9 @@ class Operation:
     type: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+
+    def __repr__(self) -> str:
+        return f"<Operation {self.name}: {self.type}>"
 
 
 def get_operations(graph: Graph) -> list[Operation]:
@@ -51,9 +54,9 @@ class Cost(NamedTuple):
 def summary(graph: Graph) -> str:
     """A table of the nodes, the bytes they write and the floating operations of one run.
 
-    A graph that is called counts as often as it is called, a loop's body once. The operations
-    are an estimate: what the op's own `flops(*types)` says, and otherwise one for each element
-    of the outputs. Sizes that are not known appear as such.
+    A graph that is called counts as often as it is called, a loop's body once, all branches of a
+    condition. The operations are an estimate: what the op's own `flops(*types)` says, and
+    otherwise one for each element of the outputs. Sizes that are not known appear as such.
     """
     by_op: dict[str, Cost] = {}
     by_line: dict[str, Cost] = {}
@@ -83,13 +86,15 @@ def _runs(graph: Graph) -> Iterator[tuple[Node, int]]:
         for node in caller.nodes:
             if times[caller]:
                 yield node, times[caller]
-            for name in node.op.field_names:
-                value = getattr(node.op, name)
-                if isinstance(value, Graph) and name not in _NOT_RUN:
-                    times[value] += times[caller]
+            held = [getattr(node.op, name, None) for name in _NOT_RUN]
+            for inner in node.op.graphs():
+                if all(inner is not graph for graph in held):
+                    times[inner] += times[caller]
 
 
 def _cost(node: Node, times: int) -> Cost:
+    if any(True for _ in node.op.graphs()):
+        return Cost(1)  # the nodes of its graphs count
     written = [y.type for y in node.outputs]
     return Cost(1, bytes_of(written) * times, _flops(node) * times)
 
@@ -98,8 +103,7 @@ def _flops(node: Node) -> Any:
     rule = getattr(node.op, "flops", None)
     if rule is not None:
         return rule(*(x.type for x in node.inputs))
-    is_free = not node.inputs or any(True for _ in node.op.graphs())
-    return 0 if is_free else elements(y.type for y in node.outputs)
+    return elements(y.type for y in node.outputs) if node.inputs else 0
 
 
 def elements(types: Iterable[TensorType]) -> Any:

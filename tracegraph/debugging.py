@@ -1,0 +1,157 @@
+"""`tg.debugging`: checks that hold at top level and, at every call, in compiled functions.
+
+A check in a function is an output of its program, so it costs next to nothing. Assignments that
+come before a check that fails hold, those that come after it do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tracegraph.errors import InvalidArgumentError, ShapeError, fail
+from tracegraph.ir.builder import operand_text
+from tracegraph.math import logic
+from tracegraph.math.functions import abs as absolute
+from tracegraph.math.logic import is_finite
+from tracegraph.math.reduction import reduce_all
+from tracegraph.runtime.convert import as_operands, as_tensor, static_ints
+from tracegraph.runtime.effects import check
+from tracegraph.shapes import same_shape
+from tracegraph.source import here
+from tracegraph.types import DType, as_dtype
+
+
+def _comparison(relation: str, compare: Callable[[Any, Any], Any]) -> Callable[..., None]:
+    def assertion(
+        x: Any, y: Any, message: str | None = None, summarize: int | None = None, name: Any = None
+    ) -> None:
+        x, y = as_operands(assertion.__name__, x, y)
+        text = f"{message}: " if message else ""
+        check(reduce_all(compare(x, y)), f"{text}x {relation} y does not hold", (x, y))
+
+    assertion.__doc__ = (
+        f"Checks that `x {relation} y` holds for all elements, broadcast to one shape.\n\n"
+        "Raises InvalidArgumentError (a ValueError and an AssertionError) with both values, and\n"
+        "`message` in front, if it does not."
+    )
+    return assertion
+
+
+assert_equal = _comparison("==", logic.equal)
+assert_none_equal = _comparison("!=", logic.not_equal)
+assert_less = _comparison("<", logic.less)
+assert_less_equal = _comparison("<=", logic.less_equal)
+assert_greater = _comparison(">", logic.greater)
+assert_greater_equal = _comparison(">=", logic.greater_equal)
+_COMPARISONS = {
+    "assert_equal": assert_equal,
+    "assert_none_equal": assert_none_equal,
+    "assert_less": assert_less,
+    "assert_less_equal": assert_less_equal,
+    "assert_greater": assert_greater,
+    "assert_greater_equal": assert_greater_equal,
+}
+for _name, _assertion in _COMPARISONS.items():
+    _assertion.__name__ = _assertion.__qualname__ = _name
+
+
+def _sign(relation: str, compare: Callable[[Any, Any], Any]) -> Callable[..., None]:
+    def assertion(
+        x: Any, message: str | None = None, summarize: int | None = None, name: Any = None
+    ) -> None:
+        x = as_tensor(x)
+        text = f"{message}: " if message else ""
+        check(reduce_all(compare(x, 0)), f"{text}x {relation} 0 does not hold", (x,))
+
+    assertion.__doc__ = f"Checks that `x {relation} 0` holds for all elements."
+    return assertion
+
+
+assert_positive = _sign(">", logic.greater)
+assert_negative = _sign("<", logic.less)
+assert_non_negative = _sign(">=", logic.greater_equal)
+assert_non_positive = _sign("<=", logic.less_equal)
+
+
+def assert_near(
+    x: Any,
+    y: Any,
+    rtol: float | None = None,
+    atol: float | None = None,
+    message: str | None = None,
+    summarize: int | None = None,
+    name: Any = None,
+) -> None:
+    """Checks that `|x - y| <= atol + rtol * |y|` for all elements.
+
+    The tolerances default to ten times the precision of the dtype. Raises InvalidArgumentError.
+    """
+    x, y = as_operands("assert_near", x, y)
+    default = 10 * _precision(x.dtype)
+    bound = (default if atol is None else atol) + (default if rtol is None else rtol) * absolute(y)
+    text = f"{message}: " if message else ""
+    close = reduce_all(logic.less_equal(absolute(x - y), bound))
+    check(close, f"{text}x and y are not near", (x, y))
+
+
+def _precision(dtype: DType) -> float:
+    return 2.0 ** -{"float16": 10, "bfloat16": 7, "float32": 23, "complex64": 23}.get(dtype.name, 52)
+
+
+def Assert(condition: Any, data: Any, summarize: int | None = None, name: Any = None) -> None:
+    """Checks that all of `condition` hold; the error shows `data`."""
+    check(reduce_all(as_tensor(condition)), "the assertion does not hold", tuple(data))
+
+
+def check_numerics(tensor: Any, message: str, name: Any = None) -> Any:
+    """The tensor itself. Raises InvalidArgumentError if an element is nan or infinite."""
+    x = as_tensor(tensor)
+    check(reduce_all(is_finite(x)), f"{message}: a tensor holds nan or infinity", (x,))
+    return x
+
+
+def assert_shapes(shapes: Any, message: str | None = None) -> None:
+    """Checks shapes while tracing: pairs of a tensor and a tuple of sizes; -1 and None fit all."""
+    for tensor, shape in shapes.items() if isinstance(shapes, dict) else shapes:
+        x = as_tensor(tensor)
+        wanted = tuple(shape)
+        own = x.type.shape
+        fits = len(own) == len(wanted) and all(
+            b in (-1, None) or same_shape((a,), (b,)) is not None
+            for a, b in zip(own, wanted, strict=True)
+        )
+        if not fits:
+            _refuse_shape(x, wanted, message)
+
+
+def assert_rank(x: Any, rank: Any, message: str | None = None, name: Any = None) -> None:
+    """Checks the number of axes while tracing. Raises ShapeError (a ValueError)."""
+    tensor = as_tensor(x)
+    (wanted,) = static_ints(rank, "a rank")
+    if tensor.ndim != wanted:
+        _refuse_shape(tensor, f"rank {wanted}", message)
+
+
+def _refuse_shape(x: Any, wanted: Any, message: str | None) -> None:
+    fail(
+        ShapeError,
+        f"{message}: {x.type} does not fit {wanted}" if message else f"{x.type} is not {wanted}",
+        source=here(),
+        operands=[operand_text(x)],
+        fix="reshape the tensor, or correct the expectation",
+    )
+
+
+def assert_type(tensor: Any, tf_type: Any, message: str | None = None, name: Any = None) -> None:
+    """Checks the dtype while tracing. Raises TypeError."""
+    x = as_tensor(tensor)
+    if x.dtype is not as_dtype(tf_type):
+        raise TypeError(f"{message or 'assert_type'}: {x.dtype.name} is not {as_dtype(tf_type).name}")
+
+
+__all__ = [
+    *("Assert", "InvalidArgumentError", "assert_near", "assert_negative", "assert_non_negative"),
+    *("assert_non_positive", "assert_positive", "assert_rank", "assert_shapes", "assert_type"),
+    *("check_numerics", *_COMPARISONS),
+]

@@ -1,0 +1,260 @@
+"""Initial values of variables: functions of a shape and a dtype, also known by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tracegraph import random
+from tracegraph.array.creation import fill, ones, zeros
+from tracegraph.errors import fail
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math.arithmetic import multiply
+from tracegraph.runtime.convert import as_tensor
+from tracegraph.source import here
+from tracegraph.types import as_dtype, float32
+
+#: The standard deviation of a normal number that is cut off at two of them.
+_TRUNCATED_DEVIATION = 0.87962566103423978
+
+
+class Initializer:
+    """A function of a shape and a dtype that returns a tensor."""
+
+    def __call__(self, shape: Any, dtype: Any = float32) -> Tensor:
+        raise NotImplementedError
+
+
+class Zeros(Initializer):
+    """Zeros.
+
+    >>> tg.initializers.Zeros()([2]).numpy()
+    array([0., 0.], dtype=float32)
+    """
+
+    def __call__(self, shape: Any, dtype: Any = float32) -> Tensor:
+        return zeros(shape, dtype)
+
+
+class Ones(Initializer):
+    """Ones.
+
+    >>> tg.initializers.Ones()([2]).numpy()
+    array([1., 1.], dtype=float32)
+    """
+
+    def __call__(self, shape: Any, dtype: Any = float32) -> Tensor:
+        return ones(shape, dtype)
+
+
+class Constant(Initializer):
+    """One value everywhere.
+
+    >>> tg.initializers.Constant(3.0)([2]).numpy()
+    array([3., 3.], dtype=float32)
+    """
+
+    def __init__(self, value: Any = 0.0) -> None:
+        self.value = value
+
+    def __call__(self, shape: Any, dtype: Any = float32) -> Tensor:
+        return fill(shape, as_tensor(self.value, as_dtype(dtype)))
+
+
+class RandomNormal(Initializer):
+    """Normal numbers.
+
+    >>> tg.initializers.RandomNormal(stddev=0.1)([2, 3]).shape
+    TensorShape([2, 3])
+    """
+
+    def __init__(self, mean: float = 0.0, stddev: float = 0.05, seed: int | None = None) -> None:
+        self.mean, self.stddev, self.seed = mean, stddev, seed
+
+    def __call__(self, shape: Any, dtype: Any = float32) -> Tensor:
+        return random.normal(shape, self.mean, self.stddev, dtype, self.seed)
+
+
+class TruncatedNormal(RandomNormal):
+    """Normal numbers that are at most two standard deviations from the mean.
+
+    >>> tg.initializers.TruncatedNormal()([2, 3]).shape
+    TensorShape([2, 3])
+    """
+
+    def __call__(self, shape: Any, dtype: Any = float32) -> Tensor:
+        return random.truncated_normal(shape, self.mean, self.stddev, dtype, self.seed)
+
+
+class RandomUniform(Initializer):
+    """Numbers between two bounds.
+
+    >>> tg.initializers.RandomUniform()([2, 3]).shape
+    TensorShape([2, 3])
+    """
+
+    def __init__(
+        self, minval: float = -0.05, maxval: float = 0.05, seed: int | None = None
+    ) -> None:
+        self.minval, self.maxval, self.seed = minval, maxval, seed
+
+    def __call__(self, shape: Any, dtype: Any = float32) -> Tensor:
+        return random.uniform(shape, self.minval, self.maxval, dtype, self.seed)
+
+
+class VarianceScaling(Initializer):
+    """Random numbers of variance scale / n, where n is the number of inputs of a unit ("fan_in"),
+    of outputs ("fan_out"), or their mean ("fan_avg").
+
+    - `distribution`: "truncated_normal", "untruncated_normal" or "uniform".
+
+    >>> tg.initializers.VarianceScaling(2.0, "fan_in")([2, 3]).shape
+    TensorShape([2, 3])
+    """
+
+    def __init__(
+        self,
+        scale: float = 1.0,
+        mode: str = "fan_in",
+        distribution: str = "truncated_normal",
+        seed: int | None = None,
+    ) -> None:
+        self.scale, self.mode, self.distribution, self.seed = scale, mode, distribution, seed
+
+    def __call__(self, shape: Any, dtype: Any = float32) -> Tensor:
+        inputs, outputs = fans(shape)
+        count = {"fan_in": inputs, "fan_out": outputs, "fan_avg": (inputs + outputs) / 2}[self.mode]
+        variance = self.scale / max(1.0, count)
+        if self.distribution == "uniform":
+            bound = math.sqrt(3 * variance)
+            return random.uniform(shape, -bound, bound, dtype, self.seed)
+        deviation = math.sqrt(variance)
+        if self.distribution == "untruncated_normal":
+            return random.normal(shape, 0.0, deviation, dtype, self.seed)
+        numbers = random.truncated_normal(shape, dtype=dtype, seed=self.seed)
+        return multiply(numbers, deviation / _TRUNCATED_DEVIATION)
+
+
+def fans(shape: Any) -> tuple[int, int]:
+    """The numbers of inputs and outputs of one unit: a kernel is [*window, inputs, outputs]."""
+    sizes = tuple(shape)
+    if len(sizes) < 2:
+        size = sizes[0] if sizes else 1
+        return size, size
+    window = math.prod(sizes[:-2])
+    return window * sizes[-2], window * sizes[-1]
+
+
+def _scaling(scale: float, mode: str, distribution: str) -> type[VarianceScaling]:
+    """A VarianceScaling whose only argument is the seed."""
+
+    class Scaling(VarianceScaling):
+        def __init__(self, seed: int | None = None) -> None:
+            super().__init__(scale, mode, distribution, seed)
+
+    return Scaling
+
+
+class GlorotUniform(_scaling(1.0, "fan_avg", "uniform")):
+    """Uniform numbers of variance 2 / (inputs + outputs): the default of kernels.
+
+    >>> tg.initializers.GlorotUniform()([2, 3]).shape
+    TensorShape([2, 3])
+    """
+
+
+class GlorotNormal(_scaling(1.0, "fan_avg", "truncated_normal")):
+    """Normal numbers of variance 2 / (inputs + outputs).
+
+    >>> tg.initializers.GlorotNormal()([2, 3]).shape
+    TensorShape([2, 3])
+    """
+
+
+class HeUniform(_scaling(2.0, "fan_in", "uniform")):
+    """Uniform numbers of variance 2 / inputs, for relu.
+
+    >>> tg.initializers.HeUniform()([2, 3]).shape
+    TensorShape([2, 3])
+    """
+
+
+class HeNormal(_scaling(2.0, "fan_in", "truncated_normal")):
+    """Normal numbers of variance 2 / inputs, for relu.
+
+    >>> tg.initializers.HeNormal()([2, 3]).shape
+    TensorShape([2, 3])
+    """
+
+
+class LecunUniform(_scaling(1.0, "fan_in", "uniform")):
+    """Uniform numbers of variance 1 / inputs.
+
+    >>> tg.initializers.LecunUniform()([2, 3]).shape
+    TensorShape([2, 3])
+    """
+
+
+class LecunNormal(_scaling(1.0, "fan_in", "truncated_normal")):
+    """Normal numbers of variance 1 / inputs, for selu.
+
+    >>> tg.initializers.LecunNormal()([2, 3]).shape
+    TensorShape([2, 3])
+    """
+
+
+_BY_NAME: dict[str, type[Initializer]] = {
+    "zeros": Zeros,
+    "ones": Ones,
+    "constant": Constant,
+    "random_normal": RandomNormal,
+    "random_uniform": RandomUniform,
+    "truncated_normal": TruncatedNormal,
+    "variance_scaling": VarianceScaling,
+    "glorot_uniform": GlorotUniform,
+    "glorot_normal": GlorotNormal,
+    "he_uniform": HeUniform,
+    "he_normal": HeNormal,
+    "lecun_uniform": LecunUniform,
+    "lecun_normal": LecunNormal,
+}
+
+
+def get(identifier: Any) -> Callable[..., Any]:
+    """The initializer of a name such as "glorot_uniform", or a function as it is.
+
+    >>> tg.initializers.get("zeros")([2]).numpy()
+    array([0., 0.], dtype=float32)
+    """
+    if isinstance(identifier, str) and identifier in _BY_NAME:
+        return _BY_NAME[identifier]()
+    if isinstance(identifier, type):
+        return identifier()
+    if callable(identifier):
+        return identifier
+    fail(
+        ValueError,
+        f"{identifier!r} is not an initializer",
+        source=here(),
+        fix=f"use a function of shape and dtype, or one of {', '.join(_BY_NAME)}",
+    )
+
+
+__all__ = [
+    "Constant",
+    "GlorotNormal",
+    "GlorotUniform",
+    "HeNormal",
+    "HeUniform",
+    "Initializer",
+    "LecunNormal",
+    "LecunUniform",
+    "Ones",
+    "RandomNormal",
+    "RandomUniform",
+    "TruncatedNormal",
+    "VarianceScaling",
+    "Zeros",
+    "get",
+]

@@ -1,0 +1,512 @@
+"""Layers, with Keras' names: Modules that make their variables when they are called first."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegraph import initializers, nn
+from tracegraph.array.arguments import as_axis, rank_of, refuse, sizes_of
+from tracegraph.array.creation import is_tensor
+from tracegraph.array.shaping import reshape
+from tracegraph.errors import fail
+from tracegraph.ir.builder import at_top_level
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math.arithmetic import add, multiply
+from tracegraph.math.functions import exp
+from tracegraph.math.product import matmul
+from tracegraph.runtime.convert import as_tensor, static_ints
+from tracegraph.runtime.module import Module
+from tracegraph.runtime.variable import Variable
+from tracegraph.source import here
+from tracegraph.types import as_dtype, float32
+
+_ACTIVATIONS: dict[str, Callable[[Any], Tensor]] = {
+    "elu": nn.elu,
+    "exponential": exp,
+    "gelu": nn.gelu,
+    "leaky_relu": nn.leaky_relu,
+    "linear": as_tensor,
+    "log_softmax": nn.log_softmax,
+    "relu": nn.relu,
+    "relu6": nn.relu6,
+    "selu": nn.selu,
+    "sigmoid": nn.sigmoid,
+    "silu": nn.silu,
+    "softmax": nn.softmax,
+    "softplus": nn.softplus,
+    "softsign": nn.softsign,
+    "swish": nn.silu,
+    "tanh": nn.tanh,
+}
+
+
+def _activation(activation: Any) -> Callable[[Any], Any] | None:
+    """The function of a name, or a function as it is; None for none."""
+    if activation is None or callable(activation):
+        return activation
+    if activation in _ACTIVATIONS:
+        return _ACTIVATIONS[activation]
+    fail(
+        ValueError,
+        f"{activation!r} is not an activation",
+        source=here(),
+        fix=f"use a function, or one of {', '.join(_ACTIVATIONS)}",
+    )
+
+
+class Layer(Module):
+    """A function with variables, which `build` makes when the layer is called first.
+
+    Subclasses define `build(input_shape)`, which calls `add_weight`, and `call(inputs)`. Variables
+    are listed in the order in which they were made.
+    """
+
+    def __init__(self, name: str | None = None, dtype: Any = float32) -> None:
+        super().__init__(name)
+        self.dtype = as_dtype(dtype)
+        self.built = False
+
+    def build(self, input_shape: Any) -> None:
+        """Makes the variables."""
+
+    def call(self, inputs: Any) -> Any:
+        """The layer's function."""
+        raise NotImplementedError
+
+    def __call__(self, inputs: Any, **arguments: Any) -> Any:
+        """The layer's function of the inputs; lists and floating arrays take the layer's dtype."""
+        x = self._as_inputs(inputs)
+        if not self.built:
+            # A value made while tracing is not there when the next trace needs it.
+            with at_top_level():
+                self.build(tree_shape(x))
+            self.built = True
+        return self.call(x, **arguments)
+
+    def _as_inputs(self, inputs: Any) -> Any:
+        if isinstance(inputs, dict) or (isinstance(inputs, (list, tuple)) and _has_tensors(inputs)):
+            return inputs
+        if isinstance(inputs, (list, tuple)) or getattr(inputs, "dtype", None) == np.float64:
+            return as_tensor(inputs, None if is_tensor(inputs) else self.dtype)
+        return as_tensor(inputs)
+
+    def add_weight(
+        self,
+        shape: Sequence[int],
+        initializer: Any = "glorot_uniform",
+        name: str | None = None,
+        trainable: bool = True,
+        dtype: Any = None,
+    ) -> Variable:
+        """A new variable, with the initial value that `initializer` gives."""
+        kind = self.dtype if dtype is None else as_dtype(dtype)
+        value = initializers.get(initializer)(tuple(shape), kind)
+        return Variable(value, trainable=trainable, name=name, dtype=kind)
+
+    @property
+    def weights(self) -> list[Variable]:
+        """All variables, as a list."""
+        return list(self.variables)
+
+    def _ordered_attributes(self) -> list[tuple[str, Any]]:
+        return list(vars(self).items())
+
+
+def _has_tensors(inputs: Any) -> bool:
+    return any(map(is_tensor, inputs))
+
+
+def tree_shape(inputs: Any) -> Any:
+    """The shape of a tensor; a list or dict of shapes for several."""
+    if isinstance(inputs, dict):
+        return {key: tree_shape(value) for key, value in inputs.items()}
+    return [tree_shape(x) for x in inputs] if isinstance(inputs, (list, tuple)) else inputs.shape
+
+
+class Dense(Layer):
+    """activation(x @ kernel + bias)
+
+    - `units`: the size of the last axis of the result.
+    - `activation`: a function, or a name such as "relu".
+    - `kernel_initializer`, `bias_initializer`: functions of shape and dtype, or names.
+
+    Inputs have the shape [..., inputs], where the number of inputs must be known.
+
+    >>> tg.layers.Dense(3, activation="relu")(tg.ones([2, 4])).shape
+    TensorShape([2, 3])
+    """
+
+    def __init__(
+        self,
+        units: int,
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        name: str | None = None,
+        dtype: Any = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        self.units = _positive("units", units)
+        self.activation = _activation(activation)
+        self.use_bias = use_bias
+        self.kernel_initializer = initializers.get(kernel_initializer)
+        self.bias_initializer = initializers.get(bias_initializer)
+
+    def build(self, input_shape: Any) -> None:
+        inputs = _known_last(self, input_shape)
+        self.kernel = self.add_weight([inputs, self.units], self.kernel_initializer, "kernel")
+        if self.use_bias:
+            self.bias = self.add_weight([self.units], self.bias_initializer, "bias")
+
+    def call(self, inputs: Any) -> Tensor:
+        y = matmul(inputs, self.kernel)
+        if self.use_bias:
+            y = add(y, self.bias)
+        return y if self.activation is None else self.activation(y)
+
+
+class Conv2D(Layer):
+    """activation(conv2d(x, kernel) + bias)
+
+    - `filters`: the number of outputs; `kernel_size`, `strides`, `dilation_rate`: one int, or one
+      for height and width each; `padding`: "valid" or "same"; `groups`: channels fall into groups,
+      each of which makes its part of the outputs.
+
+    Inputs have the shape [examples, height, width, channels].
+
+    >>> tg.layers.Conv2D(8, 3, padding="same")(tg.ones([1, 5, 5, 2])).shape
+    TensorShape([1, 5, 5, 8])
+    """
+
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: Any,
+        strides: Any = (1, 1),
+        padding: str = "valid",
+        data_format: str | None = None,
+        dilation_rate: Any = (1, 1),
+        groups: int = 1,
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        name: str | None = None,
+        dtype: Any = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        self.filters = _positive("filters", filters)
+        self.kernel_size = _pair("kernel_size", kernel_size)
+        self.strides = _pair("strides", strides)
+        self.padding = _padding(padding)
+        self.dilation_rate = _pair("dilation_rate", dilation_rate)
+        self.groups = _positive("groups", groups)
+        self.activation = _activation(activation)
+        self.use_bias = use_bias
+        self.kernel_initializer = initializers.get(kernel_initializer)
+        self.bias_initializer = initializers.get(bias_initializer)
+        _refuse_channels_first(data_format)
+
+    def build(self, input_shape: Any) -> None:
+        channels = _known_last(self, input_shape)
+        if channels % self.groups or self.filters % self.groups:
+            fail(
+                ValueError,
+                f"Conv2D: {channels} channels and {self.filters} filters do not fall into "
+                f"{self.groups} groups",
+                source=here(),
+                fix="use a number of groups that divides both",
+            )
+        shape = [*self.kernel_size, channels // self.groups, self.filters]
+        self.kernel = self.add_weight(shape, self.kernel_initializer, "kernel")
+        if self.use_bias:
+            self.bias = self.add_weight([self.filters], self.bias_initializer, "bias")
+
+    def call(self, inputs: Any) -> Tensor:
+        y = nn.conv2d(inputs, self.kernel, self.strides, self.padding, dilations=self.dilation_rate)
+        if self.use_bias:
+            y = add(y, self.bias)
+        return y if self.activation is None else self.activation(y)
+
+
+class MaxPool2D(Layer):
+    """The maximum of each window of [examples, height, width, channels].
+
+    - `pool_size`, `strides`: one int, or one for height and width each; strides are pool_size by
+      default; `padding`: "valid" or "same".
+
+    >>> tg.layers.MaxPool2D(2)(tg.ones([1, 4, 4, 3])).shape
+    TensorShape([1, 2, 2, 3])
+    """
+
+    def __init__(
+        self,
+        pool_size: Any = (2, 2),
+        strides: Any = None,
+        padding: str = "valid",
+        data_format: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        self.pool_size = _pair("pool_size", pool_size)
+        self.strides = self.pool_size if strides is None else _pair("strides", strides)
+        self.padding = _padding(padding)
+        _refuse_channels_first(data_format)
+
+    def call(self, inputs: Any) -> Tensor:
+        return nn.max_pool2d(inputs, self.pool_size, self.strides, self.padding)
+
+
+class AveragePooling2D(MaxPool2D):
+    """The mean of each window of [examples, height, width, channels]; see `MaxPool2D`.
+
+    >>> tg.layers.AveragePooling2D(2)(tg.ones([1, 4, 4, 3])).shape
+    TensorShape([1, 2, 2, 3])
+    """
+
+    def call(self, inputs: Any) -> Tensor:
+        return nn.avg_pool2d(inputs, self.pool_size, self.strides, self.padding)
+
+
+MaxPooling2D = MaxPool2D
+
+
+class Flatten(Layer):
+    """All axes but the first joined into one.
+
+    >>> tg.layers.Flatten()(tg.ones([2, 3, 4])).shape
+    TensorShape([2, 12])
+    """
+
+    def call(self, inputs: Any) -> Tensor:
+        x = as_tensor(inputs)
+        first, *rest = sizes_of("Flatten", x)
+        size = 1
+        for one in rest:
+            size = size * one
+        return reshape(x, [first, size])
+
+
+class Activation(Layer):
+    """A function without variables, or its name.
+
+    >>> tg.layers.Activation("relu")([-1.0, 2.0]).numpy()
+    array([0., 2.], dtype=float32)
+    """
+
+    def __init__(self, activation: Any, name: str | None = None) -> None:
+        super().__init__(name)
+        self.activation = _activation(activation)
+
+    def call(self, inputs: Any) -> Any:
+        return inputs if self.activation is None else self.activation(inputs)
+
+
+class Dropout(Layer):
+    """In training, elements are set to 0 with probability `rate`, others grow by 1 / (1 - rate).
+
+    - `noise_shape`, `seed`: as in `tg.nn.dropout`.
+
+    >>> tg.layers.Dropout(0.5)(tg.ones([2]), training=False).numpy()
+    array([1., 1.], dtype=float32)
+    """
+
+    def __init__(
+        self, rate: float, noise_shape: Any = None, seed: int | None = None, name: str | None = None
+    ) -> None:
+        super().__init__(name)
+        if not 0 <= rate < 1:
+            fail(
+                ValueError,
+                f"Dropout: the rate is {rate}",
+                source=here(),
+                fix="use a rate from 0 to below 1",
+            )
+        self.rate, self.noise_shape, self.seed = rate, noise_shape, seed
+
+    def call(self, inputs: Any, training: bool | None = None) -> Tensor:
+        x = as_tensor(inputs)
+        return nn.dropout(x, self.rate, self.noise_shape, self.seed) if training else x
+
+
+class BatchNormalization(Layer):
+    """(x - mean) / sqrt(variance + epsilon) * gamma + beta, for each channel along `axis`.
+
+    In training mean and variance are those of the batch, and the moving ones are updated:
+    moving = moving * momentum + batch * (1 - momentum). Otherwise the moving ones are used.
+
+    >>> layer = tg.layers.BatchNormalization()
+    >>> layer(tg.constant([[1.0], [3.0]]), training=True).numpy().round(2).tolist()
+    [[-1.0], [1.0]]
+    >>> [v.name for v in layer.variables]
+    ['gamma', 'beta', 'moving_mean', 'moving_variance']
+    """
+
+    def __init__(
+        self,
+        axis: int = -1,
+        momentum: float = 0.99,
+        epsilon: float = 1e-3,
+        center: bool = True,
+        scale: bool = True,
+        beta_initializer: Any = "zeros",
+        gamma_initializer: Any = "ones",
+        moving_mean_initializer: Any = "zeros",
+        moving_variance_initializer: Any = "ones",
+        name: str | None = None,
+        dtype: Any = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        self.axis, self.momentum, self.epsilon = axis, momentum, epsilon
+        self.center, self.scale = center, scale
+        self.beta_initializer = initializers.get(beta_initializer)
+        self.gamma_initializer = initializers.get(gamma_initializer)
+        self.moving_mean_initializer = initializers.get(moving_mean_initializer)
+        self.moving_variance_initializer = initializers.get(moving_variance_initializer)
+
+    def build(self, input_shape: Any) -> None:
+        axis = as_axis("BatchNormalization", self.axis, len(input_shape))
+        shape = [_known(self, input_shape, axis)]
+        if self.scale:
+            self.gamma = self.add_weight(shape, self.gamma_initializer, "gamma")
+        if self.center:
+            self.beta = self.add_weight(shape, self.beta_initializer, "beta")
+        self.moving_mean = self.add_weight(
+            shape, self.moving_mean_initializer, "moving_mean", trainable=False
+        )
+        self.moving_variance = self.add_weight(
+            shape, self.moving_variance_initializer, "moving_variance", trainable=False
+        )
+
+    def call(self, inputs: Any, training: bool | None = None) -> Tensor:
+        x = as_tensor(inputs)
+        rank = rank_of("BatchNormalization", x)
+        axis = as_axis("BatchNormalization", self.axis, rank, x)
+        if training:
+            mean, variance = nn.moments(x, [k for k in range(rank) if k != axis])
+            self._move(self.moving_mean, mean)
+            self._move(self.moving_variance, variance)
+        else:
+            mean, variance = self.moving_mean, self.moving_variance
+        beta = self.beta if self.center else None
+        gamma = self.gamma if self.scale else None
+        parts = (self._spread(part, rank - 1 - axis) for part in (mean, variance, beta, gamma))
+        return nn.batch_normalization(x, *parts, variance_epsilon=self.epsilon)
+
+    def _move(self, moving: Variable, batch: Tensor) -> None:
+        moving.assign(add(multiply(moving, self.momentum), multiply(batch, 1 - self.momentum)))
+
+    @staticmethod
+    def _spread(value: Any, axes_after: int) -> Any:
+        """A vector along the channels, with an axis of size 1 for each axis after them."""
+        return (
+            value if value is None or not axes_after else reshape(value, [-1, *(1,) * axes_after])
+        )
+
+
+class Sequential(Layer):
+    """Layers one after the other; `training` goes to those that take it.
+
+    >>> model = tg.layers.Sequential([tg.layers.Flatten(), tg.layers.Dense(2)])
+    >>> model(tg.ones([3, 4, 4])).shape
+    TensorShape([3, 2])
+    """
+
+    def __init__(self, layers: Iterable[Any] = (), name: str | None = None) -> None:
+        super().__init__(name)
+        self.layers = list(layers)
+
+    def add(self, layer: Any) -> None:
+        """Appends a layer, or any function of tensors."""
+        self.layers.append(layer)
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        x = inputs
+        for layer in self.layers:
+            x = layer(x, training=training) if _takes_training(layer) else layer(x)
+        return x
+
+
+def _takes_training(layer: Any) -> bool:
+    function = layer.call if isinstance(layer, Layer) else layer
+    try:
+        return "training" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+# Checks of arguments.
+
+
+def _positive(what: str, value: Any) -> int:
+    (number,) = static_ints(value, what)
+    if isinstance(number, int) and number > 0:
+        return number
+    fail(ValueError, f"{what} is {value!r}", source=here(), fix="use a positive int")
+
+
+def _pair(what: str, value: Any) -> tuple[int, int]:
+    numbers = static_ints(value, what)
+    if len(numbers) == 1:
+        numbers = numbers * 2
+    if len(numbers) == 2 and all(isinstance(n, int) and n > 0 for n in numbers):
+        return numbers
+    fail(ValueError, f"{what} is {value!r}", source=here(), fix="use one positive int, or two")
+
+
+def _padding(padding: str) -> str:
+    kind = padding.upper()
+    if kind in ("VALID", "SAME"):
+        return kind
+    fail(ValueError, f"padding is {padding!r}", source=here(), fix='use "valid" or "same"')
+
+
+def _refuse_channels_first(data_format: str | None) -> None:
+    if data_format not in (None, "channels_last"):
+        fail(
+            ValueError,
+            f"data_format is {data_format!r}",
+            source=here(),
+            fix="put the channels last: [examples, height, width, channels]",
+        )
+
+
+def _known_last(layer: Layer, input_shape: Any) -> int:
+    if len(input_shape) < 2:
+        refuse(
+            type(layer).__name__,
+            f"the inputs have the shape {input_shape}",
+            fix="give at least two axes, the first for the examples",
+        )
+    return _known(layer, input_shape, len(input_shape) - 1)
+
+
+def _known(layer: Layer, input_shape: Any, axis: int) -> int:
+    size = input_shape[axis]
+    if not isinstance(size, int):
+        refuse(
+            type(layer).__name__,
+            f"the size of axis {axis} of the inputs, of shape {input_shape}, is open",
+            fix="give it in the TensorSpec: variables need a known size",
+        )
+    return size
+
+
+__all__ = [
+    "Activation",
+    "AveragePooling2D",
+    "BatchNormalization",
+    "Conv2D",
+    "Dense",
+    "Dropout",
+    "Flatten",
+    "Layer",
+    "MaxPool2D",
+    "MaxPooling2D",
+    "Sequential",
+]

@@ -1,0 +1,210 @@
+"""Linear algebra that is made of other functions; decompositions are not here yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tracegraph.array.arguments import known_int, rank_of, refuse, sizes_of
+from tracegraph.array.creation import eye
+from tracegraph.array.shaping import expand_dims, squeeze
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math.clipping import global_norm
+from tracegraph.math.product import einsum, matmul, tensordot
+from tracegraph.math.reduction import norm
+from tracegraph.nn.normalisation import l2_normalize
+from tracegraph.ops.broadcast import BroadcastTo, Sum, zeros_of
+from tracegraph.ops.constant import Iota
+from tracegraph.ops.contract import adjoint as adjoint_of
+from tracegraph.ops.contract import swap_last
+from tracegraph.ops.elementwise import LESS_EQUAL, SELECT, SUB, LogicalAnd
+from tracegraph.ops.shape import Reshape
+from tracegraph.runtime.convert import as_tensor, broadcast, static_ints
+from tracegraph.types import bool_, int32
+
+
+def matrix_transpose(a: Any, name: str = "matrix_transpose", conjugate: bool = False) -> Tensor:
+    """Each matrix a[..., i, j] transposed: [..., j, i]; with `conjugate`, its complex conjugate.
+
+    >>> tg.linalg.matrix_transpose([[1, 2], [3, 4]]).numpy()
+    array([[1, 3],
+           [2, 4]], dtype=int32)
+    """
+    x = _matrices("matrix_transpose", a)
+    return adjoint_of(x) if conjugate else swap_last(x)
+
+
+def adjoint(matrix: Any, name: str | None = None) -> Tensor:
+    """The conjugate transpose of each matrix.
+
+    >>> tg.linalg.adjoint([[1j]]).numpy()
+    array([[0.-1.j]])
+    """
+    return adjoint_of(_matrices("adjoint", matrix))
+
+
+def matvec(
+    a: Any, b: Any, transpose_a: bool = False, adjoint_a: bool = False, name: str | None = None
+) -> Tensor:
+    """y[..., i] = sum_j a[..., i, j] * b[..., j]
+
+    >>> tg.linalg.matvec([[1, 2], [3, 4]], [1, 1]).numpy()
+    array([3, 7], dtype=int32)
+    """
+    column = expand_dims(as_tensor(b), -1)
+    return squeeze(matmul(a, column, transpose_a=transpose_a, adjoint_a=adjoint_a), axis=-1)
+
+
+def trace(x: Any, name: str | None = None) -> Tensor:
+    """The sum of the diagonal of each matrix: sum_i x[..., i, i]
+
+    >>> tg.linalg.trace([[1, 2], [3, 4]]).numpy()
+    np.int32(5)
+    """
+    diagonal = diag_part(x)
+    return Sum((diagonal.ndim - 1,))(diagonal)
+
+
+def diag(diagonal: Any, name: str = "diag") -> Tensor:
+    """Matrices with the vectors diagonal[..., :] on their diagonals and 0 elsewhere.
+
+    >>> tg.linalg.diag([1, 2]).numpy()
+    array([[1, 0],
+           [0, 2]], dtype=int32)
+    """
+    x = as_tensor(diagonal)
+    rank = rank_of("diag", x)
+    if rank == 0:
+        refuse("diag", "a scalar is no diagonal", x, fix="give a vector")
+    n = x.type.shape[-1]
+    shape = (*x.type.shape, n)
+    wide = BroadcastTo(shape, tuple(range(rank)))(x)
+    return SELECT(broadcast(eye(n, dtype=bool_), shape), wide, zeros_of(wide))
+
+
+def diag_part(input: Any, name: str = "diag_part") -> Tensor:
+    """The diagonal of each matrix: y[..., i] = x[..., i, i]
+
+    >>> tg.linalg.diag_part([[1, 2], [3, 4]]).numpy()
+    array([1, 4], dtype=int32)
+    """
+    x = _matrices("diag_part", input)
+    rows, columns = x.type.shape[-2:]
+    if known_int(rows) and known_int(columns) and rows != columns:
+        n = min(rows, columns)
+        x = x[..., :n, :n]  # type: ignore[index]
+    return einsum("...ii->...i", x)
+
+
+def set_diag(input: Any, diagonal: Any, name: str = "set_diag") -> Tensor:
+    """Each matrix with another diagonal.
+
+    >>> tg.linalg.set_diag([[1, 2], [3, 4]], [8, 9]).numpy()
+    array([[8, 2],
+           [3, 9]], dtype=int32)
+    """
+    x = _matrices("set_diag", input)
+    rank, shape = x.ndim, x.type.shape
+    new = as_tensor(diagonal, None if isinstance(diagonal, Tensor) else x.dtype)
+    wide = BroadcastTo((*shape[:-1], new.type.shape[-1]), tuple(range(rank - 1)))(new)
+    if wide.type.shape != shape:
+        refuse(
+            "set_diag", f"a diagonal {new.type} for {x.type}", x, new, fix="give square matrices"
+        )
+    return SELECT(broadcast(eye(shape[-2], shape[-1], dtype=bool_), shape), wide, x)
+
+
+def band_part(input: Any, num_lower: Any, num_upper: Any, name: str | None = None) -> Tensor:
+    """Each matrix with 0 outside of a band: `num_lower` diagonals below and `num_upper` above.
+
+    A negative number keeps all of them.
+
+    >>> tg.linalg.band_part([[1, 2], [3, 4]], 0, -1).numpy()
+    array([[1, 2],
+           [0, 4]], dtype=int32)
+    """
+    x = _matrices("band_part", input)
+    rows, columns = x.type.shape[-2:]
+    shape = (rows, columns)
+    i = BroadcastTo(shape, (0,))(Iota(rows, int32)())
+    j = BroadcastTo(shape, (1,))(Iota(columns, int32)())
+    inside = None
+    for count, distance in ((num_lower, SUB(i, j)), (num_upper, SUB(j, i))):
+        (limit,) = static_ints(count, "band_part: a number of diagonals")
+        if known_int(limit) and limit < 0:
+            continue
+        near = LESS_EQUAL(distance, broadcast(as_tensor(limit), shape))
+        inside = near if inside is None else LogicalAnd()(inside, near)
+    if inside is None:
+        return x
+    return SELECT(broadcast(inside, x.type.shape), x, zeros_of(x))
+
+
+def cross(a: Any, b: Any, name: str | None = None) -> Tensor:
+    """The cross product of vectors of three along the last axis.
+
+    >>> tg.linalg.cross([1, 0, 0], [0, 1, 0]).numpy()
+    array([0, 0, 1], dtype=int32)
+    """
+    permutation = np.zeros((3, 3, 3), np.int32)
+    permutation[[0, 1, 2], [1, 2, 0], [2, 0, 1]] = 1
+    permutation[[0, 2, 1], [2, 1, 0], [1, 0, 2]] = -1
+    x, y = as_tensor(a), as_tensor(b)
+    return einsum("ijk,...j,...k->...i", as_tensor(permutation.astype(x.dtype.numpy_dtype)), x, y)
+
+
+def normalize(
+    tensor: Any, ord: Any = "euclidean", axis: Any = None, name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """The tensor divided by its norm along `axis`, and the norm; see `tg.norm`.
+
+    >>> unit, length = tg.linalg.normalize([3.0, 4.0])
+    >>> unit.numpy(), length.numpy()
+    (array([0.6, 0.8], dtype=float32), array([5.], dtype=float32))
+    """
+    x = as_tensor(tensor)
+    length = norm(x, ord, axis, keepdims=True)
+    return x / length, length  # type: ignore[operator]
+
+
+def tensor_diag(diagonal: Any, name: str | None = None) -> Tensor:
+    """The tensor y[i, j, ..., i, j, ...] = x[i, j, ...], 0 elsewhere.
+
+    >>> tg.linalg.tensor_diag([1, 2]).numpy()
+    array([[1, 0],
+           [0, 2]], dtype=int32)
+    """
+    x = as_tensor(diagonal)
+    sizes = sizes_of("tensor_diag", x)
+    flat = diag(Reshape((int(np.prod(sizes)),))(x))
+    return Reshape((*sizes, *sizes))(flat)
+
+
+def _matrices(op: str, x: Any) -> Tensor:
+    x = as_tensor(x)
+    if rank_of(op, x) < 2:
+        refuse(op, f"{x.type} is not a matrix", x, fix="give a tensor of at least two axes")
+    return x
+
+
+__all__ = [
+    "adjoint",
+    "band_part",
+    "cross",
+    "diag",
+    "diag_part",
+    "einsum",
+    "eye",
+    "global_norm",
+    "l2_normalize",
+    "matmul",
+    "matrix_transpose",
+    "matvec",
+    "norm",
+    "normalize",
+    "set_diag",
+    "tensor_diag",
+    "tensordot",
+    "trace",
+]

@@ -1,0 +1,14 @@
+"""Neural networks: activations, losses, convolutions, normalisation."""
+
+from tracegraph.math.ordering import in_top_k, top_k
+from tracegraph.nn import activation, convolution, loss, normalisation
+from tracegraph.nn.activation import *
+from tracegraph.nn.convolution import *
+from tracegraph.nn.loss import *
+from tracegraph.nn.normalisation import *
+
+__all__ = ["in_top_k", "top_k"]
+__all__ += activation.__all__
+__all__ += convolution.__all__
+__all__ += loss.__all__
+__all__ += normalisation.__all__

@@ -1,0 +1,178 @@
+"""Activations and softmax."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tracegraph.array.joining import concat
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math.arithmetic import multiply
+from tracegraph.math.functions import sigmoid, softplus, softsign, tanh
+from tracegraph.math.reduction import reduce_max, reduce_sum
+from tracegraph.ops.broadcast import full_like, zeros_of
+from tracegraph.ops.elementwise import (
+    DIV,
+    EXP,
+    GREATER,
+    LOG,
+    MAXIMUM,
+    MINIMUM,
+    MUL,
+    NEG,
+    SELECT,
+    SUB,
+    Erfc,
+    Expm1,
+    IsFinite,
+    StopGradient,
+)
+from tracegraph.runtime.convert import as_tensor, broadcast
+
+#: The two constants of selu, which make mean 0 and variance 1 a fixed point.
+SELU_ALPHA = 1.6732632423543772
+SELU_SCALE = 1.0507009873554805
+
+
+def relu(features: Any, name: str | None = None) -> Tensor:
+    """max(0, x); the derivative at 0 is 0.
+
+    >>> tg.nn.relu([-1.0, 2.0]).numpy()
+    array([0., 2.], dtype=float32)
+    """
+    x = as_tensor(features)
+    return MAXIMUM(zeros_of(x), x)
+
+
+def relu6(features: Any, name: str | None = None) -> Tensor:
+    """min(max(0, x), 6); the derivative at 0 and 6 is 0.
+
+    >>> tg.nn.relu6([-1.0, 2.0, 9.0]).numpy()
+    array([0., 2., 6.], dtype=float32)
+    """
+    x = as_tensor(features)
+    return MINIMUM(full_like(x, 6), MAXIMUM(zeros_of(x), x))
+
+
+def crelu(features: Any, axis: Any = -1, name: str | None = None) -> Tensor:
+    """relu(x) and relu(-x), one after the other along `axis`.
+
+    >>> tg.nn.crelu([-1.0, 2.0]).numpy()
+    array([0., 2., 1., 0.], dtype=float32)
+    """
+    x = as_tensor(features)
+    return relu(concat([x, NEG(x)], axis))
+
+
+def leaky_relu(features: Any, alpha: Any = 0.2, name: str | None = None) -> Tensor:
+    """x where it is positive, else alpha * x.
+
+    >>> tg.nn.leaky_relu([-1.0, 2.0]).numpy()
+    array([-0.2,  2. ], dtype=float32)
+    """
+    x = as_tensor(features)
+    return SELECT(GREATER(x, zeros_of(x)), x, broadcast(multiply(x, alpha), x.type.shape))
+
+
+def elu(features: Any, name: str | None = None) -> Tensor:
+    """x where it is positive, else e ** x - 1.
+
+    >>> tg.nn.elu([-1.0, 2.0]).numpy().round(4)
+    array([-0.6321,  2.    ], dtype=float32)
+    """
+    x = as_tensor(features)
+    zero = zeros_of(x)
+    is_positive = GREATER(x, zero)
+    # The exponential is taken of what is not positive alone, so that it does not overflow.
+    return SELECT(is_positive, x, Expm1()(SELECT(is_positive, zero, x)))
+
+
+def selu(features: Any, name: str | None = None) -> Tensor:
+    """scale * (x where it is positive, else alpha * (e ** x - 1)), with two constants.
+
+    >>> tg.nn.selu([-1.0, 1.0]).numpy().round(4)
+    array([-1.1113,  1.0507], dtype=float32)
+    """
+    x = as_tensor(features)
+    y = elu(x)
+    slope = SELECT(
+        GREATER(x, zeros_of(x)), full_like(x, SELU_SCALE), full_like(x, SELU_SCALE * SELU_ALPHA)
+    )
+    return MUL(y, slope)
+
+
+def gelu(features: Any, approximate: bool = False, name: str | None = None) -> Tensor:
+    """x times the probability that a normal number is below x; or an approximation by tanh.
+
+    >>> tg.nn.gelu([-1.0, 1.0]).numpy().round(4)
+    array([-0.1587,  0.8413], dtype=float32)
+    """
+    x = as_tensor(features)
+    if approximate:
+        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)  # type: ignore[operator]
+        return 0.5 * x * (1 + tanh(inner))  # type: ignore[operator]
+    return 0.5 * x * Erfc()(-math.sqrt(0.5) * x)  # type: ignore[operator]
+
+
+def silu(features: Any, beta: Any = 1.0) -> Tensor:
+    """x * sigmoid(beta * x)
+
+    >>> tg.nn.silu([-1.0, 1.0]).numpy().round(4)
+    array([-0.2689,  0.7311], dtype=float32)
+    """
+    x = as_tensor(features)
+    is_plain = isinstance(beta, (int, float)) and beta == 1
+    return MUL(x, sigmoid(x if is_plain else multiply(x, beta)))
+
+
+swish = silu
+
+
+def softmax(logits: Any, axis: Any = -1, name: str | None = None) -> Tensor:
+    """e ** x / sum(e ** x) along `axis`, without overflow.
+
+    >>> tg.nn.softmax([1.0, 1.0]).numpy()
+    array([0.5, 0.5], dtype=float32)
+    """
+    x = as_tensor(logits)
+    powers = EXP(SUB(x, _top(x, axis)))
+    total = reduce_sum(powers, axis, keepdims=True)
+    return DIV(powers, broadcast(total, x.type.shape))
+
+
+def log_softmax(logits: Any, axis: Any = -1, name: str | None = None) -> Tensor:
+    """x - log(sum(e ** x)) along `axis`, without overflow.
+
+    >>> tg.nn.log_softmax([1.0, 1.0]).numpy().round(4)
+    array([-0.6931, -0.6931], dtype=float32)
+    """
+    x = as_tensor(logits)
+    shifted = SUB(x, _top(x, axis))
+    total = LOG(reduce_sum(EXP(shifted), axis, keepdims=True))
+    return SUB(shifted, broadcast(total, x.type.shape))
+
+
+def _top(x: Tensor, axis: Any) -> Tensor:
+    """The largest element along `axis`; no derivative passes, since the results do not need it."""
+    top = StopGradient()(reduce_max(x, axis, keepdims=True))
+    top = SELECT(IsFinite()(top), top, zeros_of(top))
+    return broadcast(top, x.type.shape)
+
+
+__all__ = [
+    "crelu",
+    "elu",
+    "gelu",
+    "leaky_relu",
+    "log_softmax",
+    "relu",
+    "relu6",
+    "selu",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "softplus",
+    "softsign",
+    "swish",
+    "tanh",
+]

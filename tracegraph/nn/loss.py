@@ -1,0 +1,164 @@
+"""Losses: cross entropies and the like, one value for each row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tracegraph.array.arguments import rank_of, refuse
+from tracegraph.array.creation import one_hot
+from tracegraph.errors import DTypeError, InvalidArgumentError, fail
+from tracegraph.ir.builder import current, operand_text
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math.functions import log_sigmoid, softplus
+from tracegraph.math.reduction import reduce_sum
+from tracegraph.nn.activation import log_softmax
+from tracegraph.ops.broadcast import full_like, zeros_of
+from tracegraph.ops.elementwise import (
+    ADD,
+    LESS,
+    LESS_EQUAL,
+    MUL,
+    NEG,
+    SELECT,
+    SUB,
+    LogicalAnd,
+)
+from tracegraph.runtime.convert import (
+    LARGEST_CONSTANT,
+    as_tensor,
+    elementwise_operands,
+    static_value,
+)
+from tracegraph.shapes import same_shape
+from tracegraph.source import here
+from tracegraph.types import bool_
+
+
+def softmax_cross_entropy_with_logits(
+    labels: Any, logits: Any, axis: Any = -1, name: str | None = None
+) -> Tensor:
+    """-sum(labels * log_softmax(logits)) along `axis`, which holds the classes.
+
+    labels[..., classes] are probabilities that sum to 1, of the shape of the logits.
+
+    >>> tg.nn.softmax_cross_entropy_with_logits(
+    ...     labels=[[1.0, 0.0]], logits=[[0.0, 0.0]]
+    ... ).numpy().round(4)
+    array([0.6931], dtype=float32)
+    """
+    labels, logits = elementwise_operands("softmax_cross_entropy_with_logits", labels, logits)
+    return NEG(reduce_sum(MUL(labels, log_softmax(logits, axis)), axis))
+
+
+def sparse_softmax_cross_entropy_with_logits(
+    labels: Any, logits: Any, name: str | None = None
+) -> Tensor:
+    """-log_softmax(logits)[..., labels]: the loss of integer labels.
+
+    labels[...] count from 0, logits[..., classes] are floating.
+    Raises InvalidArgumentError for a label that is out of range and known; one that is known only
+    at run time gives nan.
+
+    >>> tg.nn.sparse_softmax_cross_entropy_with_logits(
+    ...     labels=[1], logits=[[0.0, 0.0]]
+    ... ).numpy().round(4)
+    array([0.6931], dtype=float32)
+    """
+    op = "sparse_softmax_cross_entropy_with_logits"
+    labels, logits = as_tensor(labels), as_tensor(logits)
+    if not labels.dtype.is_integer:
+        fail(
+            DTypeError,
+            f"{op}: the labels are {labels.type}, and they must be integers",
+            source=here(),
+            operands=[operand_text(labels), operand_text(logits)],
+            fix="convert them: tg.cast(labels, tg.int32), or use softmax_cross_entropy_with_logits "
+            "for probabilities",
+        )
+    if rank_of(op, logits) != rank_of(op, labels) + 1 or (
+        same_shape(labels.type.shape, logits.type.shape[:-1]) is None
+    ):
+        refuse(
+            op,
+            f"labels {labels.type} do not fit logits {logits.type}",
+            labels,
+            logits,
+            fix="give logits one more axis than labels, the classes, at the end",
+        )
+    classes = logits.type.shape[-1]
+    _check_labels(op, labels, classes)
+    # A masked sum rather than a gather: its derivative is no scatter, which is slow on CPUs.
+    is_label = one_hot(labels, classes, dtype=bool_)
+    chosen = log_softmax(logits)
+    loss = NEG(reduce_sum(SELECT(is_label, chosen, zeros_of(chosen)), -1))
+    return SELECT(_in_range(labels, classes), loss, full_like(loss, np.nan))
+
+
+def _in_range(labels: Tensor, classes: Any) -> Tensor:
+    limit = (labels * 0) + classes  # type: ignore[operator]
+    return LogicalAnd()(LESS_EQUAL(zeros_of(labels), labels), LESS(labels, limit))
+
+
+def _check_labels(op: str, labels: Tensor, classes: Any) -> None:
+    if not isinstance(classes, int) or not labels.type.is_static:
+        return
+    if (not labels.is_made and current().is_top_level) or np.prod(labels.type.shape) > (
+        LARGEST_CONSTANT
+    ):
+        return
+    value = static_value(labels)
+    if value is not None and value.size and not 0 <= value.min() <= value.max() < classes:
+        wrong = value.min() if value.min() < 0 else value.max()
+        fail(
+            InvalidArgumentError,
+            f"{op}: label {wrong} is out of range for {classes} classes",
+            source=here(),
+            operands=[operand_text(labels)],
+            fix=f"use labels from 0 to {classes - 1}",
+        )
+
+
+def sigmoid_cross_entropy_with_logits(labels: Any, logits: Any, name: str | None = None) -> Tensor:
+    """-labels * log(sigmoid(x)) - (1 - labels) * log(1 - sigmoid(x)), without overflow.
+
+    labels are probabilities, of the shape of the logits x; each element is a loss.
+
+    >>> tg.nn.sigmoid_cross_entropy_with_logits(labels=[1.0], logits=[0.0]).numpy().round(4)
+    array([0.6931], dtype=float32)
+    """
+    labels, x = elementwise_operands("sigmoid_cross_entropy_with_logits", labels, logits)
+    return SUB(softplus(x), MUL(x, labels))
+
+
+def weighted_cross_entropy_with_logits(
+    labels: Any, logits: Any, pos_weight: Any, name: str | None = None
+) -> Tensor:
+    """The sigmoid cross entropy with `pos_weight` on its first term.
+
+    >>> tg.nn.weighted_cross_entropy_with_logits([1.0], [0.0], 2.0).numpy().round(4)
+    array([1.3863], dtype=float32)
+    """
+    labels, x = elementwise_operands("weighted_cross_entropy_with_logits", labels, logits)
+    positive = NEG(log_sigmoid(x)) * labels * pos_weight  # type: ignore[operator]
+    return ADD(positive, MUL(SUB(full_like(labels, 1), labels), softplus(x)))
+
+
+def l2_loss(t: Any, name: str | None = None) -> Tensor:
+    """sum(t ** 2) / 2
+
+    >>> tg.nn.l2_loss([3.0, 4.0]).numpy()
+    np.float32(12.5)
+    """
+    x = as_tensor(t)
+    return reduce_sum(MUL(x, x)) * 0.5  # type: ignore[operator]
+
+
+__all__ = [
+    "l2_loss",
+    "sigmoid_cross_entropy_with_logits",
+    "softmax_cross_entropy_with_logits",
+    "sparse_softmax_cross_entropy_with_logits",
+    "weighted_cross_entropy_with_logits",
+]

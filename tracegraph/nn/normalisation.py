@@ -1,0 +1,149 @@
+"""Normalising, biases, dropout and embeddings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracegraph.array.arguments import rank_of, refuse, sizes_of
+from tracegraph.array.creation import is_tensor
+from tracegraph.array.selection import gather
+from tracegraph.array.shaping import reshape
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math.arithmetic import add, maximum, multiply, subtract
+from tracegraph.math.clipping import clip_by_norm
+from tracegraph.math.functions import rsqrt
+from tracegraph.math.reduction import reduce_mean, reduce_sum
+from tracegraph.ops.broadcast import zeros_of
+from tracegraph.ops.elementwise import MUL, SELECT
+from tracegraph.random import uniform
+from tracegraph.runtime.convert import as_tensor, broadcast
+from tracegraph.shapes import same_size
+
+
+def bias_add(
+    value: Any, bias: Any, data_format: str | None = None, name: str | None = None
+) -> Tensor:
+    """value[..., k] + bias[k]; with `data_format` "NC..." the channels are axis 1.
+
+    >>> tg.nn.bias_add([[1.0, 2.0]], [10.0, 20.0]).numpy()
+    array([[11., 22.]], dtype=float32)
+    """
+    x, b = as_tensor(value), as_tensor(bias)
+    rank = rank_of("bias_add", x)
+    axis = 1 if data_format is not None and data_format.startswith("NC") else rank - 1
+    if b.ndim != 1 or rank < 2 or same_size(x.type.shape[axis], b.type.shape[0]) is None:
+        refuse("bias_add", f"a bias {b.type} for {x.type}", x, b, fix="give one for each channel")
+    return add(x, reshape(b, [b.type.shape[0], *(1,) * (rank - 1 - axis)]))
+
+
+def moments(
+    x: Any, axes: Any, shift: Any = None, keepdims: bool = False, name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """The mean and the variance, which is the mean of (x - mean) ** 2, along the axes.
+
+    >>> mean, variance = tg.nn.moments([1.0, 2.0, 3.0, 4.0], axes=[0])
+    >>> mean.numpy(), variance.numpy()
+    (np.float32(2.5), np.float32(1.25))
+    """
+    x = as_tensor(x)
+    mean = reduce_mean(x, axes, keepdims=True)
+    deviation = subtract(x, mean)
+    variance = reduce_mean(MUL(deviation, deviation), axes, keepdims)
+    return (mean if keepdims else reshape(mean, variance.type.shape)), variance
+
+
+def batch_normalization(
+    x: Any,
+    mean: Any,
+    variance: Any,
+    offset: Any,
+    scale: Any,
+    variance_epsilon: Any,
+    name: str | None = None,
+) -> Tensor:
+    """(x - mean) / sqrt(variance + epsilon) * scale + offset; offset and scale may be None.
+
+    >>> tg.nn.batch_normalization([3.0], 1.0, 4.0, None, None, 0.0).numpy()
+    array([1.], dtype=float32)
+    """
+    factor = rsqrt(add(variance, variance_epsilon))
+    if scale is not None:
+        factor = multiply(factor, scale)
+    shift = multiply(mean, factor)
+    return add(
+        multiply(x, factor),
+        multiply(shift, -1) if offset is None else subtract(offset, shift),
+    )
+
+
+def l2_normalize(
+    x: Any, axis: Any = None, epsilon: float = 1e-12, name: str | None = None
+) -> Tensor:
+    """x / sqrt(max(sum(x ** 2), epsilon)) along `axis`, or over all elements.
+
+    >>> tg.nn.l2_normalize([3.0, 4.0]).numpy()
+    array([0.6, 0.8], dtype=float32)
+    """
+    x = as_tensor(x)
+    total = reduce_sum(MUL(x, x), axis, keepdims=True)
+    return multiply(x, rsqrt(maximum(total, epsilon)))
+
+
+def dropout(
+    x: Any, rate: Any, noise_shape: Any = None, seed: Any = None, name: str | None = None
+) -> Tensor:
+    """x / (1 - rate), with elements set to 0 at random, each with probability `rate`.
+
+    - `noise_shape`: the shape of the random choice; it broadcasts to that of x.
+
+    Raises ValueError for a rate that is not in [0, 1).
+
+    >>> kept = tg.nn.dropout(tg.ones([1000]), 0.5)
+    >>> sorted(set(kept.numpy().tolist()))
+    [0.0, 2.0]
+    """
+    x = as_tensor(x)
+    if not is_tensor(rate):
+        if not 0 <= rate < 1:
+            refuse("dropout", f"the rate is {rate}", x, fix="use a rate from 0 to below 1")
+        if rate == 0:
+            return x
+    if not x.dtype.is_floating:
+        refuse("dropout", f"the operand is {x.type}", x, fix="convert it: tg.cast(x, tg.float32)")
+    sizes = sizes_of("dropout", x)
+    noise = sizes if noise_shape is None else _noise_sizes(noise_shape, sizes)
+    is_kept = uniform(noise, dtype=x.dtype, seed=seed) >= rate  # type: ignore[operator]
+    scaled = multiply(x, 1 / (1 - rate))
+    return SELECT(broadcast(is_kept, sizes), scaled, zeros_of(scaled))
+
+
+def _noise_sizes(noise_shape: Any, sizes: tuple[Any, ...]) -> list[Any]:
+    if len(noise_shape) != len(sizes):
+        return list(noise_shape)
+    return [own if size is None else size for size, own in zip(noise_shape, sizes)]
+
+
+def embedding_lookup(
+    params: Any, ids: Any, max_norm: Any = None, name: str | None = None
+) -> Tensor:
+    """The rows of `params` at `ids`; with `max_norm`, each clipped to that norm.
+
+    >>> tg.nn.embedding_lookup([[1.0, 2.0], [3.0, 4.0]], [1, 0]).numpy()
+    array([[3., 4.],
+           [1., 2.]], dtype=float32)
+    """
+    ids = as_tensor(ids)
+    rows = gather(params, ids)
+    if max_norm is None:
+        return rows
+    return clip_by_norm(rows, max_norm, axes=list(range(ids.ndim, rows.ndim)))
+
+
+__all__ = [
+    "batch_normalization",
+    "bias_add",
+    "dropout",
+    "embedding_lookup",
+    "l2_normalize",
+    "moments",
+]

@@ -1,0 +1,314 @@
+"""Optimizers, with Keras' names and formulae: Modules whose state is in Variables."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tracegraph.array.creation import zeros
+from tracegraph.errors import GradientError, fail
+from tracegraph.ir.builder import at_top_level
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math.arithmetic import add, clip_by_value, maximum, multiply, pow, subtract
+from tracegraph.math.clipping import clip_by_global_norm, clip_by_norm
+from tracegraph.math.functions import sqrt, square
+from tracegraph.runtime.convert import as_tensor, cast_to
+from tracegraph.runtime.module import Module
+from tracegraph.runtime.variable import Reference, Variable
+from tracegraph.source import here
+from tracegraph.types import DType, float32, int32
+
+
+class Optimizer(Module):
+    """The base class: clips gradients, decays weights, and asks `update_step` for each variable.
+
+    - `learning_rate`: a float, a Variable, or a function of nothing or of `iterations`. A float
+      is kept in a Variable, so `optimizer.learning_rate = 0.01` changes it without a new trace.
+    - `weight_decay`: after each step w is w - w * weight_decay * learning_rate.
+    - `clipnorm`, `clipvalue`, `global_clipnorm`: bounds of the norm of each gradient, of each of
+      its elements, or of the norm of all of them together; at most one.
+
+    `iterations` counts the steps. State is made when a variable is seen first.
+    """
+
+    #: The names of the variables that go with each variable.
+    slot_names: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        weight_decay: float | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        given = [bound for bound in (clipnorm, clipvalue, global_clipnorm) if bound is not None]
+        if len(given) > 1 or any(bound <= 0 for bound in given):
+            fail(
+                ValueError,
+                f"clipnorm is {clipnorm}, clipvalue {clipvalue}, global_clipnorm {global_clipnorm}",
+                source=here(),
+                fix="give at most one of them, and a positive number",
+            )
+        self.weight_decay = weight_decay
+        self.clipnorm, self.clipvalue, self.global_clipnorm = clipnorm, clipvalue, global_clipnorm
+        with at_top_level():
+            self.iterations = Variable(0, trainable=False, name="iteration", dtype=int32)
+            self._learning_rate = _as_rate(learning_rate)
+        self._slots: dict[Reference, tuple[Variable, ...]] = {}
+
+    def _ordered_attributes(self) -> list[tuple[str, Any]]:
+        return list(vars(self).items())
+
+    @property
+    def learning_rate(self) -> Any:
+        """The learning rate now: a Variable, or what the function that was given returns."""
+        rate = self._learning_rate
+        if isinstance(rate, Variable):
+            return rate
+        return rate(self.iterations) if _takes_an_argument(rate) else rate()
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        if isinstance(self._learning_rate, Variable) and not callable(value):
+            self._learning_rate.assign(value)
+        else:
+            self._learning_rate = _as_rate(value)
+
+    def build(self, variables: Iterable[Variable]) -> None:
+        """Makes the state of the variables now rather than at their first step."""
+        for variable in variables:
+            self._slots_of(variable)
+
+    def _slots_of(self, variable: Variable) -> tuple[Variable, ...]:
+        key = variable.ref()
+        found = self._slots.get(key)
+        if found is None:
+            with at_top_level():
+                found = tuple(
+                    Variable(
+                        zeros(variable.shape, variable.dtype),  # type: ignore[attr-defined]
+                        trainable=False,
+                        name=f"{variable.base_name}_{name}",
+                    )
+                    for name in self.slot_names
+                )
+            self._slots[key] = found
+        return found
+
+    def apply_gradients(
+        self, grads_and_vars: Iterable[tuple[Any, Variable]], name: str | None = None
+    ) -> Variable:
+        """Takes one step: `optimizer.apply_gradients(zip(gradients, variables))`.
+
+        A variable whose gradient is None is left as it is.
+        Raises GradientError (a ValueError) if all gradients are None. Returns `iterations`.
+        """
+        pairs = [(gradient, v) for gradient, v in grads_and_vars]
+        connected = [(as_tensor(g), v) for g, v in pairs if g is not None]
+        if not connected:
+            fail(
+                GradientError,
+                "there is no gradient for any variable: "
+                + (", ".join(v.name for _, v in pairs) or "none was given"),
+                source=here(),
+                fix="compute the loss from the variables, inside of the tape's block",
+            )
+        gradients = self._clipped([g for g, _ in connected])
+        rate = as_tensor(self.learning_rate)
+        factors: dict[DType, Any] = {}
+        for gradient, (_, variable) in zip(gradients, connected):
+            dtype = variable.dtype
+            if dtype not in factors:
+                factors[dtype] = self.step_factors(cast_to(rate, dtype), dtype)
+            self._step(gradient, variable, cast_to(rate, dtype), factors[dtype])
+        return self.iterations.assign_add(1)
+
+    def _clipped(self, gradients: list[Tensor]) -> Sequence[Tensor]:
+        if self.clipnorm is not None:
+            return [clip_by_norm(g, self.clipnorm) for g in gradients]
+        if self.clipvalue is not None:
+            return [clip_by_value(g, -self.clipvalue, self.clipvalue) for g in gradients]
+        if self.global_clipnorm is not None:
+            return clip_by_global_norm(gradients, self.global_clipnorm)[0]  # type: ignore[return-value]
+        return gradients
+
+    def _step(self, gradient: Tensor, variable: Variable, rate: Tensor, factors: Any) -> None:
+        value = variable.read_value()
+        if self.weight_decay:
+            value = subtract(value, multiply(multiply(value, self.weight_decay), rate))
+        new = self.update_step(gradient, value, self._slots_of(variable), factors)
+        if variable.constraint is not None:
+            new = variable.constraint(new)
+        variable.assign(new)
+
+    def step_factors(self, rate: Tensor, dtype: DType) -> Any:
+        """What a step needs of the rate and the iterations, computed once for each dtype."""
+        return rate
+
+    def update_step(
+        self, gradient: Tensor, value: Tensor, slots: tuple[Variable, ...], factors: Any
+    ) -> Tensor:
+        """The new value of a variable; assigns the new values of its slots."""
+        raise NotImplementedError
+
+
+def _as_rate(value: Any) -> Any:
+    if isinstance(value, Variable) or callable(value):
+        return value
+    return Variable(value, trainable=False, name="learning_rate", dtype=float32)
+
+
+def _takes_an_argument(function: Any) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(p.kind in kinds and p.default is p.empty for p in parameters)
+
+
+class SGD(Optimizer):
+    """Gradient descent: w - learning_rate * g.
+
+    With momentum, m = momentum * m - learning_rate * g, and w + m; with `nesterov` too,
+    w + momentum * m - learning_rate * g.
+
+    >>> v = tg.Variable([1.0, 2.0])
+    >>> _ = tg.optimizers.SGD(0.5).apply_gradients([(tg.constant([1.0, 1.0]), v)])
+    >>> v.numpy()
+    array([0.5, 1.5], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.01,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        name: str | None = None,
+    ) -> None:
+        if not 0 <= momentum <= 1:
+            fail(ValueError, f"momentum is {momentum}", source=here(), fix="use one from 0 to 1")
+        super().__init__(learning_rate, weight_decay, clipnorm, clipvalue, global_clipnorm, name)
+        self.momentum, self.nesterov = momentum, nesterov
+        self.slot_names = ("momentum",) if momentum else ()
+
+    def update_step(
+        self, gradient: Tensor, value: Tensor, slots: tuple[Variable, ...], factors: Tensor
+    ) -> Tensor:
+        step = multiply(gradient, factors)
+        if not slots:
+            return subtract(value, step)
+        (momentum,) = slots
+        moved = subtract(multiply(momentum, self.momentum), step)
+        momentum.assign(moved)
+        if self.nesterov:
+            return add(value, subtract(multiply(moved, self.momentum), step))
+        return add(value, moved)
+
+
+class Adam(Optimizer):
+    """Steps of running means: w - a * m / (sqrt(v) + epsilon), with
+
+    m = m + (g - m) * (1 - beta_1), v = v + (g ** 2 - v) * (1 - beta_2), and
+    a = learning_rate * sqrt(1 - beta_2 ** t) / (1 - beta_1 ** t) at step t.
+
+    `amsgrad` takes the largest v so far.
+
+    Source: Kingma and Ba, "Adam: A Method for Stochastic Optimization" (2014), in the form with
+    the corrections inside of the rate.
+
+    >>> v = tg.Variable([1.0])
+    >>> _ = tg.optimizers.Adam(0.5).apply_gradients([(tg.constant([2.0]), v)])
+    >>> v.numpy().round(4)
+    array([0.5], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        amsgrad: bool = False,
+        weight_decay: float | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, weight_decay, clipnorm, clipvalue, global_clipnorm, name)
+        self.beta_1, self.beta_2, self.epsilon, self.amsgrad = beta_1, beta_2, epsilon, amsgrad
+        self.slot_names = ("momentum", "velocity", *(("velocity_hat",) if amsgrad else ()))
+
+    def step_factors(self, rate: Tensor, dtype: DType) -> Tensor:
+        step = cast_to(add(self.iterations, 1), dtype)
+        first, second = (pow(as_tensor(beta, dtype), step) for beta in (self.beta_1, self.beta_2))
+        return rate * sqrt(1 - second) / (1 - first)  # type: ignore[operator]
+
+    def update_step(
+        self, gradient: Tensor, value: Tensor, slots: tuple[Variable, ...], factors: Tensor
+    ) -> Tensor:
+        momentum, velocity, *rest = slots
+        m = _towards(momentum, gradient, 1 - self.beta_1)
+        v = _towards(velocity, square(gradient), 1 - self.beta_2)
+        if rest:
+            v = maximum(rest[0], v)
+            rest[0].assign(v)
+        return subtract(value, multiply(m, factors) / add(sqrt(v), self.epsilon))  # type: ignore[operator]
+
+
+def _towards(variable: Variable, target: Tensor, share: float) -> Tensor:
+    """Moves the variable by a share of the way to the target; returns its new value."""
+    old = variable.read_value()
+    new = add(old, multiply(subtract(target, old), share))
+    variable.assign(new)
+    return new
+
+
+class AdamW(Adam):
+    """Adam with weight decay: w is w - w * weight_decay * learning_rate before each step.
+
+    Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2017).
+
+    >>> v = tg.Variable([1.0])
+    >>> _ = tg.optimizers.AdamW(0.5, weight_decay=0.1).apply_gradients([(tg.constant([2.0]), v)])
+    >>> v.numpy().round(4)
+    array([0.45], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        weight_decay: float | None = 0.004,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        amsgrad: bool = False,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            learning_rate,
+            beta_1,
+            beta_2,
+            epsilon,
+            amsgrad,
+            weight_decay,
+            clipnorm,
+            clipvalue,
+            global_clipnorm,
+            name,
+        )
+
+
+__all__ = ["SGD", "Adam", "AdamW", "Optimizer"]

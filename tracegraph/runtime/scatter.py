@@ -1,0 +1,207 @@
+"""Updates of parts of a Variable: scatters and assignment to slices. Installed on `Variable`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tracegraph.errors import DTypeError, ShapeError, fail
+from tracegraph.ir.builder import operand_text
+from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.elementwise import DIV, NEG
+from tracegraph.ops.index import (
+    Gather,
+    GatherNd,
+    ScatterAdd,
+    ScatterMax,
+    ScatterMin,
+    ScatterMul,
+    ScatterUpdate,
+)
+from tracegraph.ops.broadcast import full_like
+from tracegraph.ops.shape import Reshape
+from tracegraph.runtime.convert import as_tensor, broadcast
+from tracegraph.runtime.variable import DTypeMismatchError, Variable
+from tracegraph.source import here
+from tracegraph.tensorshape import IndexedSlices
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+def _reciprocal(x: Tensor) -> Tensor:
+    return DIV(full_like(x, 1), x)
+
+
+#: What each method combines with, and what happens to the updates before.
+_COMBINATIONS: dict[str, tuple[type[Op], Callable[[Tensor], Tensor]]] = {
+    "add": (ScatterAdd, _same),
+    "sub": (ScatterAdd, NEG),
+    "mul": (ScatterMul, _same),
+    "div": (ScatterMul, _reciprocal),
+    "max": (ScatterMax, _same),
+    "min": (ScatterMin, _same),
+    "update": (ScatterUpdate, _same),
+}
+
+
+def _scattered(variable: Variable, how: str, vectors: Tensor, updates: Any) -> Variable:
+    op, prepare = _COMBINATIONS[how]
+    values = _updates(variable, updates)
+    now = variable._now()
+    return variable.assign(op(0, 0)(now, vectors, prepare(values)))  # type: ignore[call-arg]
+
+
+def _updates(variable: Variable, updates: Any) -> Tensor:
+    values = as_tensor(updates, None if isinstance(updates, Tensor) else variable.dtype)
+    if values.dtype is not variable.dtype:
+        fail(
+            DTypeMismatchError,
+            f"updates of {values.dtype.name} were scattered into the variable "
+            f"{variable.name!r} of {variable.dtype.name}",
+            source=here(),
+            operands=[operand_text(values)],
+            fix=f"convert them: tg.cast(updates, tg.{variable.dtype.name})",
+        )
+    return values
+
+
+def _indices(value: Any) -> Tensor:
+    indices = as_tensor(value)
+    if not indices.dtype.is_integer:
+        fail(
+            DTypeError,
+            f"indices are {indices.type}, and they must be integers",
+            source=here(),
+            fix="convert them: tg.cast(indices, tg.int32)",
+        )
+    return indices
+
+
+def _scatter_method(how: str) -> Callable[..., Any]:
+    def scatter(
+        self: Variable, sparse_delta: Any, use_locking: bool = False, name: str | None = None
+    ) -> Variable:
+        if not isinstance(sparse_delta, IndexedSlices):
+            fail(
+                DTypeError,
+                f"scatter_{how} takes tg.IndexedSlices, and it was given a "
+                f"{type(sparse_delta).__name__}",
+                source=here(),
+                fix="write tg.IndexedSlices(values, indices)",
+            )
+        indices = _indices(sparse_delta.indices)
+        vectors = Reshape((*indices.type.shape, 1))(indices)
+        return _scattered(self, how, vectors, sparse_delta.values)
+
+    scatter.__name__ = f"scatter_{how}"
+    scatter.__doc__ = (
+        f"Rows of the value are combined ({how}) with `sparse_delta.values`, those of one index "
+        "one after another; returns the Variable. Indices out of range are clamped."
+    )
+    return scatter
+
+
+def _scatter_nd_method(how: str) -> Callable[..., Any]:
+    def scatter(self: Variable, indices: Any, updates: Any, name: str | None = None) -> Variable:
+        return _scattered(self, how, _indices(indices), updates)
+
+    scatter.__name__ = f"scatter_nd_{how}"
+    scatter.__doc__ = (
+        f"Combines ({how}) `updates[i]` with the element or slice at the vector `indices[i]`; "
+        "returns the Variable. Indices out of range are clamped."
+    )
+    return scatter
+
+
+def sparse_read(self: Variable, indices: Any, name: str | None = None) -> Tensor:
+    """The rows at `indices`, as a tensor."""
+    return Gather(0, 0)(self.read_value(), _indices(indices))
+
+
+def gather_nd(self: Variable, indices: Any, name: str | None = None) -> Tensor:
+    """The elements or slices at the vectors `indices[..., :]`."""
+    return GatherNd(0, 0)(self.read_value(), _indices(indices))
+
+
+def batch_scatter_update(
+    self: Variable, sparse_delta: Any, use_locking: bool = False, name: str | None = None
+) -> Variable:
+    """Rows are put in place, batch by batch: `indices` has the batch axes of the Variable."""
+    indices = _indices(sparse_delta.indices)
+    vectors = Reshape((*indices.type.shape, 1))(indices)
+    depth = indices.ndim - 1
+    values = _updates(self, sparse_delta.values)
+    return self.assign(ScatterUpdate(depth, depth)(self._now(), vectors, values))
+
+
+# Slices.
+
+
+def _getitem(self: Variable, index: Any) -> Tensor:
+    part = self.read_value()[index]  # type: ignore[index]
+    part._slice_of = (self, index)
+    return part
+
+
+def _assign_slice(self: Tensor, value: Any, name: str | None = None, read_value: bool = True) -> Any:
+    try:
+        variable, index = self._slice_of
+    except AttributeError:
+        raise AttributeError(
+            "a tensor cannot be assigned; slices of a tg.Variable can: v[1:3].assign(value)"
+        ) from None
+    values = _updates(variable, value)
+    positions = _positions(variable, index)
+    if len(values.type.shape) > positions.ndim or not _fits(values.type.shape, positions.shape):
+        fail(
+            ShapeError,
+            f"a value {values.type} was assigned to a slice of shape {positions.shape} of the "
+            f"variable {variable.name!r}",
+            source=here(),
+            fix="assign a value of the slice's shape",
+        )
+    count = math.prod(positions.shape)
+    flat = Reshape((math.prod(variable.tensor_type.shape),))(variable._now())
+    vectors = as_tensor(positions.reshape(count, 1).astype(np.int32))
+    spread = Reshape((count,))(broadcast(values, positions.shape))
+    new = ScatterUpdate(0, 0)(flat, vectors, spread)
+    return variable.assign(Reshape(variable.tensor_type.shape)(new), read_value=read_value)
+
+
+def _positions(variable: Variable, index: Any) -> np.ndarray:
+    """The positions that the index selects among the elements in row-major order."""
+    shape = variable.tensor_type.shape
+    numbers = np.arange(math.prod(shape)).reshape(shape)
+    parts = index if isinstance(index, tuple) else (index,)
+    return np.asarray(numbers[tuple(_known(part) for part in parts)])
+
+
+def _known(part: Any) -> Any:
+    if isinstance(part, (Tensor, Variable)):
+        return as_tensor(part).numpy()  # type: ignore[attr-defined]
+    if isinstance(part, slice):
+        return slice(*(_known(bound) for bound in (part.start, part.stop, part.step)))
+    return part
+
+
+def _fits(shape: Any, target: tuple[int, ...]) -> bool:
+    tail = target[len(target) - len(shape) :]
+    return all(size in (1, wanted) for size, wanted in zip(shape, tail, strict=True))
+
+
+for _how in _COMBINATIONS:
+    setattr(Variable, f"scatter_{_how}", _scatter_method(_how))
+    setattr(Variable, f"scatter_nd_{_how}", _scatter_nd_method(_how))
+
+for _method in (sparse_read, gather_nd, batch_scatter_update):
+    setattr(Variable, _method.__name__, _method)
+Variable.__getitem__ = _getitem  # type: ignore[method-assign]
+Tensor.assign = _assign_slice  # type: ignore[attr-defined]
+
+__all__ = ["batch_scatter_update", "gather_nd", "sparse_read"]
