@@ -63,6 +63,7 @@ ROWS = (
 UNITS = {
     "peak memory": "MB",
     "after 100": "MB",
+    "half way": "MB",
     "at the end": "MB",
     "growth": "MB",
     "jax modules": "",

@@ -21,15 +21,18 @@ import lowering
 import tracegraph.text  # graphs get their text from it
 from lowering.program import graph_function
 from lowering.rules import RULES
-from tests.op_table import CASES, ELSEWHERE, WITHOUT, Case, draw, Operand
+from tests.op_table import CASES, ELSEWHERE, WITHOUT, Case, Operand, at, draw
 from tracegraph.errors import GradientError
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.op import OPS, Op
 from tracegraph.ir.tensor import Graph
+from tracegraph.ops import broadcast, contract, elementwise, index, reduce, shape, sort
 from tracegraph.passes.forward import jvp_graph
 from tracegraph.passes.gradient import vjp_graph
 from tracegraph.passes.sparsity import pattern
+from tracegraph.passes.specialise import specialise
 from tracegraph.passes.vectorise import vectorise
+from tracegraph.shapes import Dim, ShapeVariable, substitute_shape
 from tracegraph.types import (
     DType,
     bfloat16,
@@ -43,6 +46,7 @@ from tracegraph.types import (
     int16,
     int32,
     int64,
+    type_of_array,
     uint8,
     uint32,
 )
@@ -515,7 +519,7 @@ def wrong_pattern(case: Case) -> Iterator[str]:
 
     # The first row moves nothing, so that all are computed in the same way.
     steps = np.concatenate([np.zeros((1, flat.size)), 1e-3 * np.eye(flat.size)])
-    runs = jax.jit(jax.vmap(moved))(flat + steps)
+    runs = jax.jit(jax.vmap(moved), compiler_options=QUICK)(flat + steps)
     for found, rows in zip(pattern(graph), runs, strict=True):
         numeric = np.asarray(abs(rows[1:] - rows[:1]) > 1e-9).T
         if not found.shape == numeric.shape:
@@ -524,6 +528,271 @@ def wrong_pattern(case: Case) -> Iterator[str]:
             yield f"{case}: the pattern misses {np.argwhere(numeric & ~found).tolist()}"
         elif case.is_exact and (found & ~numeric).any():
             yield f"{case}: the pattern has {np.argwhere(found & ~numeric).tolist()} too many"
+
+
+@dataclass(frozen=True)
+class Known:
+    """An op with operands that are known, and the pattern in the first one that follows."""
+
+    op: Op
+    shape: tuple[int, ...]
+    indices: tuple[Any, ...]
+    rest: tuple[tuple[int, ...], ...] = ()
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        Known(index.Gather(0, 0), (5, 2), ([3, 0, 3],)),
+        Known(index.Gather(1, 1), (2, 4), ([[1, 3], [0, 9]],)),
+        Known(index.GatherNd(0, 0), (3, 4), ([[0, 1], [2, 3]],)),
+        Known(index.GatherNd(1, 0), (2, 3, 2), ([[1], [1]],)),
+        Known(index.ScatterAdd(0, 0), (5, 2), ([[3], [0], [3]],), ((3, 2),)),
+        Known(index.ScatterUpdate(1, 1), (2, 4), ([[[1]], [[2]]],), ((2, 1),)),
+        Known(index.DynamicSlice((2, 3)), (4, 3), (1, 0)),
+        Known(index.DynamicUpdateSlice(), (4, 3), (1, 1), ((2, 2),)),
+    ],
+    ids=lambda known: known.op.name,
+)
+def test_known_indices_give_the_exact_pattern(known: Known):
+    shapes = [known.shape, *known.rest]
+    if known.op.name == "dynamic_update_slice":
+        floats, ints = [0, 1], [2, 3]
+    else:
+        ints = list(range(1, 1 + len(known.indices)))
+        floats = [0, *([2] if known.rest else [])]
+    total = sum(int(np.prod(shape)) for shape in shapes)
+    places: list[Any] = [None] * (len(floats) + len(ints))
+    values, start = list(places), 0
+    for place, sizes in zip(floats, shapes, strict=True):
+        count = int(np.prod(sizes))
+        own = np.zeros((count, total), bool)
+        own[:, start : start + count] = np.eye(count, dtype=bool)
+        places[place], start = own.reshape(*sizes, total), start + count
+    for place, indices in zip(ints, known.indices, strict=True):
+        values[place] = np.asarray(indices, np.int32)
+        places[place] = np.zeros((*values[place].shape, total), bool)
+    found = known.op.depends_given(values, *places)
+    numeric = np.zeros((found.size // total, total), bool)
+    for k in range(total):
+        arguments = list(values)
+        column = np.arange(total) == k
+        cuts = np.cumsum([int(np.prod(s)) for s in shapes])[:-1]
+        for place, part, sizes in zip(floats, np.split(column, cuts), shapes, strict=True):
+            arguments[place] = part.reshape(sizes).astype(float)
+        numeric[:, k] = known.op.numpy(*arguments).reshape(-1) != 0
+    assert (found.reshape(-1, total) == numeric).all()
+
+
+# Sizes that are not known.
+
+A, B = Dim.named("a"), Dim.named("b")
+SIZES = {"a": 3, "b": 4}
+SYMBOLIC: list[tuple[Op, tuple[Any, ...]]] = [
+    (broadcast.BroadcastTo((A, B), (1,)), ((B,),)),
+    (broadcast.Sum((0,)), ((A, B),)),
+    (broadcast.Sum(None), ((A, B),)),
+    (elementwise.MUL, ((A, B), (A, B))),
+    (elementwise.Tanh(), ((A,),)),
+    (elementwise.MAXIMUM, ((A,), (A,))),
+    (shape.Reshape((A * B,)), ((A, B),)),
+    (shape.Reshape((B, A)), ((A, B),)),
+    (shape.Transpose((1, 0)), ((A, B),)),
+    (shape.Slice((1, 0), (A, B), (2, 1)), ((A, B),)),
+    (shape.Pad((1, 0), (A, B - 1), (0, 0)), ((A, B), ())),
+    (shape.Pad((0,), (0,), (2,)), ((A,), ())),
+    (shape.Concatenate(0), ((A, B), (2, B), (A, B))),
+    (shape.Reverse((0,)), ((A, B),)),
+    (reduce.Max((0,)), ((A, B),)),
+    (reduce.Prod((0,)), ((A, B),)),
+    (reduce.Prod(None), ((A, B),)),
+    (reduce.ArgMax(1, int32), ((A, B),)),
+    (reduce.CumSum(0, False), ((A, B),)),
+    (reduce.CumProd(1, True), ((A, B),)),
+    (reduce.CumLogsumexp(0, False), ((A,),)),
+    (reduce.Recurrence(0, False), ((A, B), (A, B))),
+    (contract.MATMUL, ((A, B), (B, 2))),
+    (contract.MATMUL, ((2, A, B), (2, B, A))),
+    (contract.Conv((2,), ((1, 1),), (1,), (1,), 1), ((A, B, 2), (3, 2, 5))),
+    (contract.Conv((1,), ((0, 0),), (1,), (1,), 2), ((A, B, 4), (2, 2, 6))),
+    (index.Gather(1, 0), ((A, B), at(3, 5))),
+    (index.Gather(1, 1), ((A, B), at(3, A, 2))),
+    (index.GatherNd(0, 0), ((A, B), at(3, 5, 1))),
+    (index.ScatterAdd(0, 0), ((A, B), at(3, 5, 1), (5, B))),
+    (index.ScatterUpdate(0, 0), ((A, B), at(3, 5, 1), (5, B))),
+    (index.ScatterMax(1, 0), ((A, B), at(3, 5, 1), (A, 5))),
+    (index.DynamicSlice((A, 2)), ((A, B), at(3), at(3))),
+    (index.DynamicUpdateSlice(), ((A, B), (1, B), at(3), at(3))),
+    (sort.Sort(0, False), ((A, B),)),
+    (sort.ArgSort(0, True), ((A, B),)),
+    (sort.TopK(2), ((A, B),)),
+]
+
+
+def symbolic_graph(op: Op, shapes: Sequence[Any]) -> Graph:
+    with Builder("f") as builder:
+        inputs = []
+        for i, sizes in enumerate(shapes):
+            operand = sizes if isinstance(sizes, Operand) else Operand(sizes)
+            inputs.append(builder.input(operand.type(float64), f"x{i}"))
+        outputs = op(*inputs)
+        return builder.finish(outputs if isinstance(outputs, tuple) else (outputs,))
+
+
+@pytest.mark.parametrize("k", range(0, len(SYMBOLIC), CHUNK))
+def test_unknown_sizes(k: int):
+    """Passes and specialisation commute."""
+    trials = []
+    for op, shapes in SYMBOLIC[k : k + CHUNK]:
+        graph = symbolic_graph(op, shapes)
+        types = [x.type.with_shape(substitute_shape(x.type.shape, SIZES)) for x in graph.inputs]
+        small = specialise(graph, types)
+        n, flags = Dim.named("n"), (True,) * len(types)
+        pairs = [(graph, small), (vectorise(graph, flags, n)[0], vectorise(small, flags, 2)[0])]
+        if any(y.type.dtype.is_differentiable for y in graph.outputs):
+            first, known = vjp_graph(graph), vjp_graph(small)
+            pairs += [(first, known), (jvp_graph(graph), jvp_graph(small))]
+            pairs += [(vjp_graph(first), vjp_graph(known))]
+        trials += [same_function(f"{g.name} of {op!r}", g, expected) for g, expected in pairs]
+    with jax.enable_x64(True):
+        found = _failures_of(trials, QUICK)
+    assert not found, "\n" + "\n".join(found)
+
+
+def same_function(name: str, graph: Graph, expected: Graph) -> Trial:
+    rng = np.random.default_rng(0)
+    arrays = []
+    for x in expected.inputs:
+        assert x.type.is_static
+        high = 3 if x.type.dtype.is_integer else 0
+        arrays.append(draw(rng, Operand(x.type.shape, high=high), x.type.dtype))
+    run, other = graph_function(graph), graph_function(expected)
+
+    def compare(*values: Any) -> list[Pair]:
+        return [("value", *pair) for pair in zip(run(*values), other(*values), strict=True)]
+
+    return Trial(name, compare, arrays, 1e-12)
+
+
+ANY_RANK: list[tuple[Op, tuple[Any, ...]]] = [
+    (elementwise.MUL, (ShapeVariable("s"), ShapeVariable("s"))),
+    (elementwise.Tanh(), (ShapeVariable("s"),)),
+    (elementwise.Pow(), (ShapeVariable("s"), ShapeVariable("s"))),
+    (elementwise.MAXIMUM, (ShapeVariable("s"), ShapeVariable("s"))),
+    (broadcast.BroadcastTo(ShapeVariable("s"), ()), ((),)),
+    (broadcast.Sum(None), (ShapeVariable("s"),)),
+    (reduce.Max(None), (ShapeVariable("s"),)),
+]
+
+
+@pytest.mark.parametrize(("op", "shapes"), ANY_RANK, ids=repr)
+def test_unknown_rank(op: Op, shapes: tuple[Any, ...]):
+    trials = []
+    graph = symbolic_graph(op, shapes)
+    for sizes in ((), (3,), (2, 3)):
+        types = [x.type.with_shape(substitute_shape(x.type.shape, {"*s": sizes})) for x in graph.inputs]
+        small = specialise(graph, types)
+        if any(not x.type.is_static for x in graph.inputs):
+            first = vjp_graph(graph)
+            trials.append(same_function(f"vjp {sizes}", first, vjp_graph(small)))
+            trials.append(same_function(f"vjp2 {sizes}", vjp_graph(first), vjp_graph(vjp_graph(small))))
+    with jax.enable_x64(True):
+        found = _failures_of(trials, QUICK)
+    assert not found, "\n" + "\n".join(found)
+
+
+# Where a function has a kink, or a limit of its formula.
+
+
+@dataclass(frozen=True)
+class Kink:
+    op: Op
+    xs: tuple[Any, ...]
+    #: The cotangents of the sum of the result.
+    cotangents: tuple[Any, ...]
+    order: int = 1
+
+
+INF = float("inf")
+KINKS = [
+    Kink(elementwise.Sqrt(), (0.0,), (INF,)),
+    Kink(elementwise.Abs(), (0.0,), (0.0,)),
+    Kink(elementwise.Sign(), (0.0,), (0.0,)),
+    Kink(elementwise.Pow(), (0.0, 2.0), (0.0, 0.0)),
+    Kink(elementwise.Pow(), (0.0, 1.0), (1.0, 0.0)),
+    Kink(elementwise.Pow(), (0.0, 0.0), (0.0, 0.0)),
+    Kink(elementwise.Pow(), (-2.0, 3.0), (12.0, 0.0)),
+    Kink(elementwise.IntegerPow(0), (0.0,), (0.0,)),
+    Kink(elementwise.IntegerPow(2), (0.0,), (0.0,)),
+    Kink(elementwise.Maximum(), (1.0, 1.0), (1.0, 0.0)),
+    Kink(elementwise.Minimum(), (1.0, 1.0), (1.0, 0.0)),
+    Kink(elementwise.Select(), (True, 3.0, INF), (1.0, 0.0)),
+    Kink(elementwise.Expm1(), (-50.0,), (float(np.exp(-50.0)),)),
+    Kink(reduce.Max(None), ([1.0, 3.0, 3.0],), ([0.0, 0.5, 0.5],)),
+    Kink(reduce.Min((0,)), ([2.0, 2.0, 2.0, 5.0],), ([1 / 3, 1 / 3, 1 / 3, 0.0],)),
+    Kink(reduce.Prod((0,)), ([2.0, 0.0, 3.0],), ([0.0, 6.0, 0.0],)),
+    Kink(reduce.Prod((0,)), ([0.0, 0.0, 3.0],), ([0.0, 0.0, 0.0],)),
+    Kink(reduce.Prod((0,)), ([0.0, 0.0, 3.0],), ([3.0, 3.0, 0.0],), order=2),
+    Kink(reduce.CumProd(0, False), ([2.0, 0.0, 3.0],), ([1.0, 8.0, 0.0],)),
+    Kink(reduce.CumLogsumexp(0, False), ([-INF, 0.0],), ([0.0, 1.0],)),
+    Kink(index.ScatterMax(0, 0), ([1.0, 0.0], [[0], [0]], [1.0, 1.0]), ([1 / 3, 1.0], [1 / 3, 1 / 3])),
+    Kink(sort.Sort(0, True), ([1.0, 1.0],), ([1.0, 1.0],)),
+]
+
+
+@pytest.mark.parametrize("kink", KINKS, ids=lambda kink: f"{kink.op.name}{kink.xs}")
+def test_kinks(kink: Kink):
+    xs = [np.asarray(v) for v in kink.xs]
+    xs = [v.astype(np.int32) if v.dtype == np.int64 else v for v in xs]
+    with Builder("f") as builder:
+        inputs = [builder.input(type_of_array(v)) for v in xs]
+        graph = builder.finish((kink.op(*inputs),))
+    graph = higher(graph, kink.order)
+    ones = [np.ones(x.type.shape) for x in graph.inputs[len(xs) :]]
+    with jax.enable_x64(True):
+        found = graph_function(graph)(*xs, *ones)
+    if kink.order == 2:
+        found = found[:1]
+    for value, expected in zip(found, kink.cotangents, strict=True):
+        np.testing.assert_allclose(value, np.asarray(expected, float), rtol=1e-12)
+
+
+# Nothing in it.
+
+
+@pytest.mark.parametrize(
+    ("op", "sizes", "expected"),
+    [
+        (broadcast.Sum((0,)), ((0, 2),), np.zeros(2)),
+        (reduce.Max((0,)), ((0, 2),), np.full(2, -INF)),
+        (reduce.Min((0,)), ((0,),), np.asarray(INF)),
+        (reduce.Prod((0,)), ((0,),), np.asarray(1.0)),
+        (reduce.CumSum(0, False), ((0,),), np.zeros(0)),
+        (reduce.CumProd(0, True), ((0, 2),), np.zeros((0, 2))),
+        (reduce.Recurrence(0, True), ((0,), (0,)), np.zeros(0)),
+        (contract.MATMUL, ((2, 0), (0, 3)), np.zeros((2, 3))),
+        (contract.Conv((1,), ((0, 0),), (1,), (1,), 1), ((0, 4, 2), (2, 2, 3)), np.zeros((0, 3, 3))),
+        (index.Gather(0, 0), ((3, 2), at(3, 0)), np.zeros((0, 2))),
+        (index.Gather(0, 0), ((0, 2), at(3, 0)), np.zeros((0, 2))),
+        (index.ScatterAdd(0, 0), ((0, 2), at(3, 0, 1), (0, 2)), np.zeros((0, 2))),
+        (index.DynamicSlice((0,)), ((3,), at(3)), np.zeros(0)),
+        (sort.Sort(0, True), ((0, 2),), np.zeros((0, 2))),
+        (shape.Concatenate(0), ((0, 2), (0, 2)), np.zeros((0, 2))),
+    ],
+    ids=repr,
+)
+def test_empty_operands(op: Op, sizes: tuple[Any, ...], expected: np.ndarray):
+    graph = symbolic_graph(op, sizes)
+    derivative = vjp_graph(graph)
+    arrays = [np.zeros(x.type.shape, x.type.dtype.numpy_dtype) for x in derivative.inputs]
+    with jax.enable_x64(True):
+        (found,) = graph_function(graph)(*arrays[: len(graph.inputs)])
+        cotangents = graph_function(derivative)(*arrays)
+    np.testing.assert_array_equal(found, expected)
+    reals = [x.type.shape for x in graph.inputs if x.type.dtype.is_differentiable]
+    assert [g.shape for g in cotangents] == reals
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(op.numpy(*arrays[: len(graph.inputs)]), expected)
 
 
 # Completeness.

@@ -311,6 +311,12 @@ class DynamicSlice(Op):
         return move_axis(GatherNd(low, 0)(x, grid), low, 0), True
 
     def depends(self, x, *starts):
+        return self.depends_given((None,) * (len(starts) + 1), x, *starts)
+
+    def depends_given(self, values, x, *starts):
+        """`depends`, where `values` holds the starts themselves if they are known."""
+        if all(value is not None for value in values[1:]):
+            return x[clamped_slices(x.shape[:-1], self.sizes, values[1:])]
         found = x
         for axis, size in enumerate(self.sizes):
             if size != x.shape[axis]:
@@ -355,6 +361,14 @@ class DynamicUpdateSlice(Op):
         return ScatterUpdate(low + 1, 1)(x, grid, update), True
 
     def depends(self, x, update, *starts):
+        return self.depends_given((None,) * (len(starts) + 2), x, update, *starts)
+
+    def depends_given(self, values, x, update, *starts):
+        """`depends`, where `values` holds the starts themselves if they are known."""
+        if all(value is not None for value in values[2:]):
+            y = x.copy()
+            y[clamped_slices(x.shape[:-1], update.shape[:-1], values[2:])] = update
+            return y
         written = update
         for axis, size in enumerate(x.shape[:-1]):
             if size != update.shape[axis]:

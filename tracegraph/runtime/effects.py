@@ -10,14 +10,15 @@ import numpy as np
 
 from tracegraph import nest
 from tracegraph.errors import DTypeError, InvalidArgumentError, TraceError, fail
-from tracegraph.ir.builder import current
+from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.effect import HostCall
 from tracegraph.runtime import backend
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.tape import GradientTape
-from tracegraph.runtime.trace import Trace, current_trace
+from tracegraph.runtime.lift import lifted_with_arguments
+from tracegraph.runtime.trace import Trace, current_trace, init_scope
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import here
@@ -172,15 +173,92 @@ def _python_call(func: Any, inp: Any, Tout: Any, differentiable: bool) -> Any:
     inputs = [as_tensor(x) for x in (inp if isinstance(inp, (list, tuple)) else [inp])]
     is_list = isinstance(Tout, (list, tuple))
     specs = list(Tout) if is_list else [Tout] if Tout is not None else []
-    run = _on_tensors(func) if differentiable else _on_arrays(func)
     if current_trace() is None:
         outputs = _call_now(func, inputs, specs, differentiable)
     else:
-        types = _result_types(run, inputs, specs)
-        checked = _checked(run, types, func)
-        derivative = _derivative(func, types) if differentiable else None
-        outputs = list(host_call(checked, inputs, types, derivative))
+        outputs = _call_later(func, inputs, specs, differentiable)
     return outputs if is_list else outputs[0] if outputs else None
+
+
+def _call_later(
+    func: Any, inputs: list[Tensor], specs: list[Any], differentiable: bool
+) -> list[Tensor]:
+    """Appends the call to the trace. XLA needs the shapes of the results: where `Tout` does not
+    give them, the call that is being traced is made now, and its results are kept for its run."""
+    run = _on_tensors(func) if differentiable else _on_arrays(func)
+    types = _declared_types(specs)
+    first: _FirstCall | None = None
+    if types is None:
+        first = _FirstCall.now(run, inputs)
+        types = _types_of(first.results, specs, func)
+    call = _checked(run if first is None else first, types, func)
+    derivative = _derivative(func, types) if differentiable else None
+    outputs = list(host_call(call, inputs, types, derivative))
+    trace = current_trace()
+    if first is not None and first.is_real and trace is not None:
+        trace.known.update(zip(outputs, map(_value, first.results), strict=True))
+    return outputs
+
+
+class _FirstCall:
+    """A host function that was called while tracing: the first run with the same arguments takes
+    the results of that call, so that the function is called once."""
+
+    def __init__(
+        self, run: Callable[..., Any], arrays: list[np.ndarray], results: Any, is_real: bool
+    ) -> None:
+        self._run = run
+        self._arrays: list[np.ndarray] | None = arrays if is_real else None
+        self.results = results
+        self.is_real = is_real
+
+    @staticmethod
+    def now(run: Callable[..., Any], inputs: list[Tensor]) -> _FirstCall:
+        lifted = [lifted_with_arguments(x) for x in inputs]
+        is_real = all(x is not None for x in lifted)
+        with init_scope():
+            if is_real:
+                arrays = [np.array(host_array(x)) for x in lifted if x is not None]
+            else:
+                arrays = [_zeros(x) for x in inputs]
+            return _FirstCall(run, arrays, run(*arrays), is_real)
+
+    def __call__(self, *arrays: np.ndarray) -> Any:
+        expected, self._arrays = self._arrays, None
+        if expected is not None and all(map(_same_bits, arrays, expected)):
+            return self.results
+        return self._run(*arrays)
+
+
+def _same_bits(x: np.ndarray, y: np.ndarray) -> bool:
+    return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
+
+
+def _zeros(x: Tensor) -> np.ndarray:
+    """Zeros of the type, to find a shape where there is no call to trace."""
+    if not x.type.is_static:
+        fail(
+            TraceError,
+            f"the shape of the result of a Python function is not known for an input {x.type}",
+            source=here(),
+            operands=[operand_text(x)],
+            fix="give TensorSpecs in Tout",
+        )
+    return np.zeros(x.type.shape, x.dtype.numpy_dtype)
+
+
+def _declared_types(specs: list[Any]) -> list[TensorType] | None:
+    """The types that `Tout` gives; None if it leaves shapes out."""
+    if not all(hasattr(spec, "shape") for spec in specs):
+        return None
+    return [TensorType(as_dtype(s.dtype), tuple(s.shape)) for s in specs]
+
+
+def _types_of(results: Sequence[Any], specs: list[Any], func: Any) -> list[TensorType]:
+    if len(results) != len(specs):
+        _refuse_results(func, len(results), len(specs))
+    dtypes = [as_dtype(getattr(spec, "dtype", spec)) for spec in specs]
+    return [TensorType(t, tuple(y.shape)) for t, y in zip(dtypes, results, strict=True)]
 
 
 def _call_now(func: Any, inputs: list[Tensor], specs: list[Any], differentiable: bool) -> list[Tensor]:
@@ -245,25 +323,6 @@ def _on_tensors(func: Any) -> Callable[..., tuple[Any, ...]]:
 def _value(array: np.ndarray) -> Tensor:
     array = np.array(array)
     return Tensor(type_of_array(array), array)
-
-
-def _result_types(run: Any, inputs: list[Tensor], specs: list[Any]) -> list[TensorType]:
-    """The declared types; shapes that Tout leaves out are those of a trial on zeros."""
-    if all(hasattr(spec, "shape") for spec in specs):
-        return [TensorType(as_dtype(s.dtype), tuple(s.shape)) for s in specs]
-    for x in inputs:
-        if not x.type.is_static:
-            fail(
-                TraceError,
-                f"the shape of the result of a Python function is not known for an input {x.type}",
-                source=here(),
-                fix="give TensorSpecs in Tout",
-            )
-    zeros = [np.zeros(x.type.shape, x.dtype.numpy_dtype) for x in inputs]
-    found = run(*zeros)
-    if len(found) != len(specs):
-        _refuse_results(run, len(found), len(specs))
-    return [TensorType(as_dtype(s), tuple(y.shape)) for s, y in zip(specs, found, strict=True)]
 
 
 def _checked(run: Any, types: Sequence[TensorType], func: Any) -> Callable[..., Any]:

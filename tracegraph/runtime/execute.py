@@ -19,6 +19,7 @@ from tracegraph.runtime import backend
 from tracegraph.runtime.pending import device_buffer
 from tracegraph.runtime.trace import CheckReport, Trace, Traced
 from tracegraph.runtime.variable import (
+    Variable,
     complete_landings,
     land,
     landings,
@@ -50,10 +51,12 @@ class Execution:
         self._is_warm = False
         self.is_simple = not (traced.variables or traced.checks or traced.has_token)
 
-    def run(self, buffers: Sequence[Any]) -> list[Tensor]:
-        """The result tensors, from the buffers of the arguments."""
+    def run(
+        self, buffers: Sequence[Any], variables: Sequence[Variable] | None = None
+    ) -> list[Tensor]:
+        """The result tensors, from the buffers of the arguments and the Variables of this call."""
         if self.variables:
-            outputs = self._run_with_state(buffers)
+            outputs = self._run_with_state(buffers, self.variables if variables is None else variables)
         else:
             outputs = self.program(*buffers, *self._captured(), *self._token())
         if self.traced.checks:
@@ -66,16 +69,21 @@ class Execution:
     def _token(self) -> tuple[Any, ...]:
         return (_START,) if self.traced.has_token else ()
 
-    def _run_with_state(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
+    def _run_with_state(
+        self, buffers: Sequence[Any], variables: Sequence[Variable]
+    ) -> tuple[Any, ...]:
         captured = self._captured()
+        assigned = self.assigned
+        if variables is not self.variables:
+            assigned = [variables[i] for i in self.traced.assigned]
         if self.program.has_host_calls:
-            return self._run_unlocked(buffers, captured)
+            return self._run_unlocked(buffers, captured, variables, assigned)
         with state_lock:
-            state = self._gather()
+            state = _gather(variables)
             if self.donates and (not self._is_warm or self._is_shared(state)):
                 self._copy_shared(state)
             box: list[Any] = []
-            landings.append((self.assigned, box, self._first_assigned))
+            landings.append((assigned, box, self._first_assigned))
             try:
                 self._launch(box, (*buffers, *state, *captured, *self._token()))
             except BaseException:
@@ -94,14 +102,6 @@ class Execution:
         else:
             box.extend(itertools.starmap(program.jitted, (arguments,)))
 
-    def _gather(self) -> list[Any]:
-        if landings:
-            complete_landings()
-        if unsettled:
-            for variable in self.variables:
-                variable.settle()
-        return list(map(get_buffer, self.variables))
-
     def _is_shared(self, state: list[Any]) -> bool:
         """Whether somebody beyond its Variable holds a buffer that would be overwritten."""
         if len(self.assigned) == len(state):
@@ -115,17 +115,23 @@ class Execution:
             if not self._is_warm or sys.getrefcount(state[place]) > _BASELINE - 1:
                 state[place] = backend.copy(state[place])
 
-    def _run_unlocked(self, buffers: Sequence[Any], captured: list[Any]) -> tuple[Any, ...]:
+    def _run_unlocked(
+        self,
+        buffers: Sequence[Any],
+        captured: list[Any],
+        variables: Sequence[Variable],
+        assigned: Sequence[Variable],
+    ) -> tuple[Any, ...]:
         """A host call may touch variables itself, so the lock is not held while it runs."""
         with state_lock:
-            state = self._gather()
+            state = _gather(variables)
         try:
             outputs = self.program(*buffers, *state, *captured, *self._token())
         except Exception as error:
             raise host_error(error) from None
         with state_lock:
             complete_landings()
-            land(self.assigned, outputs[self._first_assigned :])
+            land(assigned, outputs[self._first_assigned :])
         return outputs
 
     def _report(self, outputs: Sequence[Any]) -> None:
@@ -135,6 +141,16 @@ class Execution:
             if not bool(outputs[place]):
                 raise_check(report, operands)
             place += 1 + report.operand_count
+
+
+def _gather(variables: Sequence[Variable]) -> list[Any]:
+    """The buffers of the variables. Needs `state_lock`."""
+    if landings:
+        complete_landings()
+    if unsettled:
+        for variable in variables:
+            variable.settle()
+    return list(map(get_buffer, variables))
 
 
 def raise_check(report: CheckReport, operands: Sequence[Any]) -> None:
@@ -176,13 +192,15 @@ def _input_types(traced: Traced, types: Sequence[TensorType]) -> list[TensorType
     return [*types, *rest]
 
 
-def run_recorded(traced: Traced, arguments: Sequence[Tensor]) -> list[Tensor]:
+def run_recorded(
+    traced: Traced, arguments: Sequence[Tensor], variables: Sequence[Variable]
+) -> list[Tensor]:
     """Runs at top level while tapes record: the forward form, recorded as one call node."""
     builder = current()
     types = [x.type for x in arguments]
     graph = specialise(traced.graph, _input_types(traced, types))
     plan = residual_plan(graph)
-    reads = [variable.read_value() for variable in traced.variables]
+    reads = [variable.read_value() for variable in variables]
     token = [Tensor(TOKEN, _START)] if traced.has_token else []
     inputs = (*arguments, *reads, *traced.captures, *token)
     program = _forward_program(plan.forward)
@@ -197,7 +215,7 @@ def run_recorded(traced: Traced, arguments: Sequence[Tensor]) -> list[Tensor]:
     node.outputs = outputs
     with state_lock:
         complete_landings()
-        assigned = [traced.variables[i] for i in traced.assigned]
+        assigned = [variables[i] for i in traced.assigned]
         land(assigned, buffers[traced.result_count :])
         for variable in assigned:
             unsettled.pop(id(variable), None)
@@ -222,7 +240,9 @@ def _report_recorded(traced: Traced, outputs: Sequence[Any]) -> None:
         place += 1 + report.operand_count
 
 
-def run_nested(traced: Traced, arguments: Sequence[Tensor]) -> list[Tensor]:
+def run_nested(
+    traced: Traced, arguments: Sequence[Tensor], variables: Sequence[Variable]
+) -> list[Tensor]:
     """Appends the body as a call node to the graph that is being traced."""
     builder = current()
     if not isinstance(builder, Trace):
@@ -230,13 +250,13 @@ def run_nested(traced: Traced, arguments: Sequence[Tensor]) -> list[Tensor]:
             "a function with state was called inside a rule"
         )
         return list(call(traced.graph, [*arguments, *traced.captures]))
-    reads = [variable.read_value() for variable in traced.variables]
+    reads = [variable.read_value() for variable in variables]
     token = [builder.take_token()] if traced.has_token else []
     inputs = builder.admit_all((*arguments, *reads, *traced.captures, *token))
     outputs = call(traced.graph, inputs)
     place = traced.result_count
     for i in traced.assigned:
-        builder.assign(traced.variables[i], outputs[place])
+        builder.assign(variables[i], outputs[place])
         place += 1
     if traced.has_token:
         builder.give_token(outputs[place])

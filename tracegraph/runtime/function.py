@@ -8,6 +8,7 @@ import dataclasses
 import functools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from types import GeneratorType
 from typing import Any
 
 import numpy as np
@@ -36,8 +37,10 @@ from tracegraph.runtime.signature import (
     Request,
     Signature,
     SpecTypes,
+    VariableKey,
     canonical_keys,
     leaf_key,
+    refuse_argument,
 )
 from tracegraph.runtime.trace import Trace, Traced, refuse_creation, tracing
 from tracegraph.runtime.variable import Variable
@@ -74,8 +77,11 @@ class ConcreteFunction:
         traced: Traced,
         results: nest.Structure,
         result_leaves: Sequence[Any],
+        stand_ins: dict[int, int],
     ) -> None:
         self._signature = signature
+        #: Positions of Variables among the arguments, by the id of what stood for each.
+        self._stand_ins = stand_ins
         self._request = request
         self.name = name
         self.traced = traced
@@ -215,21 +221,42 @@ class ConcreteFunction:
             fix=f"call it with {self.pretty_printed_signature(verbose=False)}",
         )
 
-    def run(self, arguments: Sequence[Tensor]) -> Any:
-        """The packed results for arguments that fit, in the context of this thread."""
+    def run(self, arguments: Sequence[Tensor], variables: Sequence[Variable] | None = None) -> Any:
+        """The packed results for arguments that fit, in the context of this thread.
+
+        `variables` are those of the trace by default, else what stands for them in this call.
+        """
+        variables = self.traced.variables if variables is None else variables
         builder = current()
         if not builder.is_top_level:
-            return self.pack(run_nested(self.traced, arguments))
-        if builder.recorders and self._is_watched(builder, arguments):
-            return self.pack(run_recorded(self.traced, arguments))
+            return self.pack(run_nested(self.traced, arguments, variables))
+        if builder.recorders and self._is_watched(builder, arguments, variables):
+            return self.pack(run_recorded(self.traced, arguments, variables))
         buffers = [device_buffer(x) for x in arguments]
-        return self.pack(self.execution(tuple(map(get_type, arguments))).run(buffers))
+        execution = self.execution(tuple(map(get_type, arguments)))
+        return self.pack(execution.run(buffers, variables))
 
-    def _is_watched(self, builder: Any, arguments: Sequence[Tensor]) -> bool:
-        for variable in self.traced.variables:
+    def _is_watched(
+        self, builder: Any, arguments: Sequence[Tensor], variables: Sequence[Variable]
+    ) -> bool:
+        for variable in variables:
             variable.watch_by(builder)
-        inputs = [*arguments, *self.traced.captures, *(v.handle for v in self.traced.variables)]
+        inputs = [*arguments, *self.traced.captures, *(v.handle for v in variables)]
         return any(recorder.depends_on(inputs) for recorder in builder.recorders)
+
+    def variables_for(self, request: Request) -> Sequence[Variable]:
+        """The variables of a call: arguments take the place of what stood for them."""
+        if not self._stand_ins:
+            return self.traced.variables
+        return [
+            request.leaves[self._stand_ins[id(v)]] if id(v) in self._stand_ins else v
+            for v in self.traced.variables
+        ]
+
+    def captures_one_of(self, variables: Sequence[Variable]) -> bool:
+        """Whether the body uses one of the variables from outside."""
+        given = {id(v) for v in variables}
+        return any(id(v) in given for v in self.traced.variables)
 
     def execution(self, types: tuple[TensorType, ...]) -> Execution:
         """The compiled body at concrete types, made once."""
@@ -311,7 +338,7 @@ class Function:
         self._may_create = True
         self._traces_per_rank = False
         self._retracing = Retracing(self._name, python_function)
-        self._recent = self._retracing.recent
+        self._row = self._retracing.row
         functools.update_wrapper(self, python_function, updated=())
 
     # Attributes.
@@ -353,10 +380,14 @@ class Function:
         with tracing:
             self._traces.clear()
             self._fast.clear()
+            self._retracing.forget()
 
     # Calls.
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for arg in args:
+            if type(arg) is GeneratorType:
+                refuse_argument(arg)  # before JAX warns of it
         leaves, structure = _flatten((args, kwargs))
         try:
             fast = self._fast.get((structure, *map(get_type, leaves)))
@@ -374,8 +405,7 @@ class Function:
         for buffer in buffers:
             if type(buffer) is Failure:
                 raise buffer.error
-        if self._recent:
-            self._recent.clear()  # a call that did not trace ends any row of calls that did
+        self._row.length = 0  # a call that did not trace ends any row of calls that did
         execution = fast.execution
         if fast.is_simple:
             outputs = execution.program(*buffers)
@@ -405,13 +435,13 @@ class Function:
         self._retracing.seen(is_new)
         arguments = request.tensors()
         try:
-            result = concrete.run(arguments)
+            result = concrete.run(arguments, concrete.variables_for(request))
         except ShapeError as error:
             if not self._may_trace_again(error, concrete):
                 raise
             # A size was assumed that does not hold, such as one that is 1: trace it as it is.
             concrete = self._trace(request)
-            result = concrete.run(arguments)
+            result = concrete.run(arguments, concrete.variables_for(request))
         if current().is_top_level and not current().recorders:
             self._remember(args, kwargs, request, concrete)
         return result
@@ -461,14 +491,24 @@ class Function:
     def _find(self, request: Request) -> tuple[ConcreteFunction, bool]:
         """The trace for a request, and whether it was made now."""
         wanted = self._traced_request(request)
-        concrete = self._traces.get(wanted.key)
+        concrete = self._known(wanted)
         if concrete is not None:
             return concrete, False
         with tracing:
-            concrete = self._traces.get(wanted.key) or self._accepting(wanted)
+            concrete = self._known(wanted) or self._accepting(wanted)
             if concrete is not None:
                 return concrete, False
             return self._trace_new(request, wanted), True
+
+    def _known(self, request: Request) -> ConcreteFunction | None:
+        concrete = self._traces.get(request.key)
+        if concrete is None:
+            return None
+        given = request.variables
+        if given and concrete.captures_one_of(given):
+            # The body also uses an argument from outside: such a call has a trace of its own.
+            return self._traces.get(request.with_variables_by_identity().key)
+        return concrete
 
     def _accepting(self, request: Request) -> ConcreteFunction | None:
         """A trace with open sizes that accepts the request."""
@@ -545,6 +585,9 @@ class Function:
             names = self._signature.leaf_names(request)
             self._retracing.trace(request.without_values(), names)
             concrete = self._trace_body(request, names, self._may_create)
+            if request.variables and concrete.captures_one_of(request.variables):
+                request = request.with_variables_by_identity()
+                concrete = self._trace_body(request, names, self._may_create)
             self._traces[request.key] = concrete
             while len(self._traces) > _TRACE_LIMIT:
                 self._traces.popitem(last=False)
@@ -553,11 +596,9 @@ class Function:
     def _trace_body(self, request: Request, names: list[str], may_create: bool) -> ConcreteFunction:
         trace = Trace(_graph_name(self._name))
         trace.may_create = may_create
+        trace.actual = request.actual_tensors()
         with trace, unsourced():
-            leaves = [
-                trace.argument(key, name) if isinstance(key, TensorType) else leaf
-                for leaf, key, name in zip(request.leaves, request.keys, names, strict=True)
-            ]
+            leaves, stand_ins = _placeholders(trace, request, names)
             args, kwargs = request.structure.pack(leaves)
             self._tracing_count += 1
             result = self._python_function(*args, **kwargs)
@@ -571,7 +612,9 @@ class Function:
         graph = simplify(traced.graph)
         traced = _with_graph(traced, graph)
         kept = request.without_values()
-        return ConcreteFunction(self._name, self._signature, kept, traced, structure, result_leaves)
+        return ConcreteFunction(
+            self._name, self._signature, kept, traced, structure, result_leaves, stand_ins
+        )
 
     def _trace_after_creation(
         self, trace: Trace, request: Request, names: list[str]
@@ -657,6 +700,28 @@ class Function:
 
     def __repr__(self) -> str:
         return f"<tg.function {self._name}{self._signature.parameters}>"
+
+
+def _placeholders(
+    trace: Trace, request: Request, names: Sequence[str]
+) -> tuple[list[Any], dict[int, int]]:
+    """What the Python function is called with: graph inputs for tensors, one stand-in for each
+    distinct Variable, and Python values as they are. Also the positions of the stand-ins."""
+    leaves: list[Any] = []
+    variables: dict[Any, Variable] = {}
+    positions: dict[int, int] = {}
+    for place, (leaf, key, name) in enumerate(
+        zip(request.leaves, request.keys, names, strict=True)
+    ):
+        if isinstance(key, TensorType):
+            leaf = trace.argument(key, name)
+        elif isinstance(key, VariableKey):
+            if key not in variables:
+                variables[key] = leaf.stand_in()
+                positions[id(variables[key])] = place
+            leaf = variables[key]
+        leaves.append(leaf)
+    return leaves, positions
 
 
 def _instance_key(function: Function) -> str:

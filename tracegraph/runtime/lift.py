@@ -1,11 +1,12 @@
-"""Lifting: the value, at top level, of a tensor that a trace computes from constants and state."""
+"""Lifting: the value, at top level, of a tensor that a trace computes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.builder import at_top_level, operand_text, replay
-from tracegraph.ir.tensor import Tensor
-from tracegraph.passes.share import live_nodes
+from tracegraph.ir.tensor import Node, Tensor
 from tracegraph.runtime.trace import Trace
 from tracegraph.source import here
 
@@ -15,24 +16,60 @@ def lifted(tensor: Tensor) -> Tensor:
 
     Raises a ValueError if it depends on an argument of the function that is being traced.
     """
+    found, missing = _lift(tensor, with_arguments=False)
+    if missing is not None:
+        fail(
+            SignatureError,
+            "the initial value of a Variable depends on an argument of the @tg.function "
+            "that creates it",
+            source=here(),
+            operands=[operand_text(missing)],
+            fix="create the Variable outside of the function, or from values known there",
+        )
+    return found
+
+
+def lifted_with_arguments(tensor: Tensor) -> Tensor | None:
+    """`tensor` for the arguments of the call that is being traced; None if there is no call."""
+    found, missing = _lift(tensor, with_arguments=True)
+    return found if missing is None else None
+
+
+def _lift(tensor: Tensor, with_arguments: bool) -> tuple[Tensor, Tensor | None]:
+    """The lifted tensor and None, or anything and an input that has no value."""
     trace = tensor.node.builder if tensor.node is not None else None
     if not isinstance(trace, Trace):
-        return tensor
-    nodes = live_nodes(trace.nodes, [tensor])
-    env: dict[Tensor, Tensor] = {inner: lifted(outer) for outer, inner in trace.captures.items()}
+        return tensor, None
+    env: dict[Tensor, Tensor] = dict(trace.known)
     for variable in trace.variables:
         env[trace.states[id(variable)].handle] = variable.made_tensor()
-    made = {y for node in nodes for y in node.outputs}
-    for x in (tensor, *(x for node in nodes for x in node.inputs)):
-        if x not in env and x not in made:
-            fail(
-                SignatureError,
-                "the initial value of a Variable depends on an argument of the @tg.function "
-                "that creates it",
-                source=here(),
-                operands=[operand_text(x)],
-                fix="create the Variable outside of the function, or from values known there",
-            )
+    outside = {inner: outer for outer, inner in trace.captures.items()}
+    if with_arguments and trace.actual is not None:
+        outside.update(zip(trace.arguments, trace.actual, strict=True))
+    nodes, inputs = _needed(trace.nodes, tensor, env)
+    for x in inputs:
+        if x in env:
+            continue
+        if x not in outside:
+            return tensor, x
+        env[x], missing = _lift(outside[x], with_arguments)
+        if missing is not None:
+            return tensor, missing
     with at_top_level():
         replay(nodes, env)
-    return env[tensor]
+    return env[tensor], None
+
+
+def _needed(
+    nodes: Sequence[Node], tensor: Tensor, known: dict[Tensor, Tensor]
+) -> tuple[list[Node], list[Tensor]]:
+    """The nodes that make `tensor` from what is known, and the inputs that they read."""
+    wanted = {tensor} - known.keys()
+    kept: list[Node] = []
+    for node in reversed(nodes):
+        if not wanted.isdisjoint(node.outputs):
+            kept.append(node)
+            wanted.difference_update(node.outputs)
+            wanted.update(x for x in node.inputs if x not in known)
+    kept.reverse()
+    return kept, list(wanted)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import warnings
 import weakref
@@ -47,15 +46,26 @@ class RetraceExplanation:
         return len(self.retraces)
 
 
-class _Calls:
-    """Recent calls of one place in the source, whichever object was decorated there."""
+class _Row:
+    """A row of calls that all traced."""
 
     def __init__(self) -> None:
-        self.recent: collections.deque[bool] = collections.deque(maxlen=_WINDOW)
+        self.length = 0
         self.warnings = 0
+        self.place: str | None = None
+
+    def extend(self) -> bool:
+        """Whether the row is now long enough for a warning."""
+        self.length += 1
+        if self.length < _WINDOW or self.warnings >= _WARNINGS:
+            return False
+        self.length = 0
+        self.warnings += 1
+        return True
 
 
-_by_code: weakref.WeakKeyDictionary[Any, _Calls] = weakref.WeakKeyDictionary()
+#: Per code object: first calls of functions made of it, one after another at one place.
+_decorated: weakref.WeakKeyDictionary[Any, _Row] = weakref.WeakKeyDictionary()
 
 
 class Retracing:
@@ -63,28 +73,47 @@ class Retracing:
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self._name = name
-        code = getattr(function, "__code__", None)
-        # The same code decorated again and again, as in a loop, counts together.
-        self._calls = _Calls() if code is None else _by_code.setdefault(code, _Calls())
+        self._code = getattr(function, "__code__", None)
+        self._has_traced = False
+        self.row = _Row()
         self._known: list[tuple[Request, list[str]]] = []
         self._retraces: list[Retrace] = []
 
-    @property
-    def recent(self) -> collections.deque[bool]:
-        """The row of calls in progress that all traced."""
-        return self._calls.recent
-
     def seen(self, is_traced: bool) -> None:
-        """Notes a call, and warns if too many of the last ones traced."""
-        calls = self._calls
+        """Notes a call, and warns if too many in a row traced."""
         if not is_traced:
-            calls.recent.clear()
+            self.row.length = 0
             return
-        calls.recent.append(True)
-        if len(calls.recent) == _WINDOW and calls.warnings < _WARNINGS:
-            calls.warnings += 1
-            place = here()
-            warnings.warn_explicit(self._warning(), UserWarning, place.file, place.line)
+        if self.row.extend():
+            self._warn("; ".join(self._retraces[-1].changes) if self._retraces else "")
+        if not self._has_traced:
+            self._has_traced = True
+            self._seen_decorated()
+
+    def _seen_decorated(self) -> None:
+        """The same code decorated again and again at one place, as in a loop, is warned of too."""
+        if self._code is None:
+            return
+        row = _decorated.setdefault(self._code, _Row())
+        place = str(here())
+        if row.place != place:
+            row.place, row.length = place, 0
+        if row.extend():
+            self._warn("the function was decorated again: decorate it once, outside of the loop")
+
+    def _warn(self, reason: str) -> None:
+        place = here()
+        text = (
+            f"{_WINDOW} of the last {_WINDOW} calls of {self._name} were traced, which is slow. "
+            f"The last time, {reason}. Pass tensors in place of Python numbers, use "
+            "reduce_retracing=True or an input_signature with None for sizes that vary"
+        )
+        warnings.warn_explicit(text, UserWarning, place.file, place.line)
+
+    def forget(self) -> None:
+        """Begins anew, as `clear_cache` does."""
+        self.row.length = 0
+        self._known.clear()
 
     def trace(self, request: Request, names: list[str]) -> None:
         """Notes a trace."""
@@ -97,18 +126,6 @@ class Retracing:
 
     def explanation(self) -> RetraceExplanation:
         return RetraceExplanation(self._name, self._retraces)
-
-    def _warning(self) -> str:
-        reason = (
-            "; ".join(self._retraces[-1].changes)
-            if self._retraces
-            else "the function was decorated again: decorate it once, outside of the loop"
-        )
-        return (
-            f"{_WINDOW} of the last {_WINDOW} calls of {self._name} were traced, which is slow. "
-            f"The last time, {reason}. Pass tensors in place of Python numbers, use "
-            "reduce_retracing=True or an input_signature with None for sizes that vary"
-        )
 
     def _changes(self, request: Request, names: list[str]) -> tuple[str, ...]:
         """The differences from the most similar trace."""

@@ -46,6 +46,15 @@ class ObjectKey:
         return self is other or (value is not None and value is other._reference())
 
 
+@dataclasses.dataclass(frozen=True)
+class VariableKey:
+    """The key of a Variable: its type, and the first place where the same one was passed."""
+
+    type: TensorType
+    trainable: bool
+    alias: int = 0
+
+
 def leaf_key(leaf: Any) -> Any:
     """What a leaf contributes to the key of a trace: a TensorType for tensors and arrays."""
     kind = type(leaf)
@@ -56,7 +65,7 @@ def leaf_key(leaf: Any) -> Any:
     if isinstance(leaf, np.ndarray | np.generic):
         return _array_type(leaf)
     if isinstance(leaf, Variable):
-        return ObjectKey(leaf)
+        return VariableKey(leaf.tensor_type, leaf.trainable)
     if isinstance(leaf, TensorSpec):
         return leaf
     if hasattr(leaf, "__array__") and hasattr(leaf, "dtype"):
@@ -78,14 +87,14 @@ def _array_type(array: Any) -> TensorType:
 
 def _object_key(leaf: Any) -> Any:
     if inspect.isgenerator(leaf) or isinstance(leaf, (set, frozenset, bytearray, weakref.ref)):
-        _refuse_argument(leaf)
+        refuse_argument(leaf)
     counts_by_identity = type(leaf).__eq__ is object.__eq__ or isinstance(leaf, type)
     if counts_by_identity or type(leaf).__hash__ is None:
         return _identity_key(leaf)
     try:
         hash(leaf)
     except TypeError:
-        _refuse_argument(leaf)
+        refuse_argument(leaf)
     return (type(leaf), leaf)
 
 
@@ -94,11 +103,12 @@ def _identity_key(leaf: Any) -> Any:
         return ObjectKey(leaf)
     except TypeError:  # it takes no weak reference
         if type(leaf).__hash__ is None:
-            _refuse_argument(leaf)
+            refuse_argument(leaf)
         return (type(leaf), leaf)
 
 
-def _refuse_argument(leaf: Any) -> Any:
+def refuse_argument(leaf: Any) -> Any:
+    """Raises the TraceError for an argument that cannot be part of a key."""
     fail(
         TraceError,
         f"an argument of a @tg.function is a {type(leaf).__name__}, which cannot be the key of "
@@ -111,6 +121,17 @@ def _refuse_argument(leaf: Any) -> Any:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def with_aliases(leaves: Sequence[Any], keys: Sequence[Any]) -> list[Any]:
+    """The keys, where those of Variables say which of them are the same Variable."""
+    first: dict[int, int] = {}
+    found = []
+    for leaf, key in zip(leaves, keys, strict=True):
+        if isinstance(key, VariableKey):
+            key = dataclasses.replace(key, alias=first.setdefault(id(leaf), len(first)))
+        found.append(key)
+    return found
 
 
 def is_tensor_key(key: Any) -> bool:
@@ -142,10 +163,27 @@ class Request:
         """The tensor leaves as tensors; arrays are used without a copy."""
         return [_as_argument(self.leaves[i]) for i in self.tensor_positions]
 
+    @functools.cached_property
+    def variables(self) -> list[Variable]:
+        """The Variables among the leaves that have stand-ins in a trace."""
+        pairs = zip(self.leaves, self.keys, strict=True)
+        return [leaf for leaf, key in pairs if isinstance(key, VariableKey)]
+
+    def with_variables_by_identity(self) -> Request:
+        """The request whose trace uses the Variables themselves."""
+        pairs = zip(self.leaves, self.keys, strict=True)
+        keys = (ObjectKey(x) if isinstance(key, VariableKey) else key for x, key in pairs)
+        return Request(self.leaves, self.structure, tuple(keys))
+
+    def actual_tensors(self) -> list[Tensor] | None:
+        """The tensor leaves, or None if the request holds specs in place of values."""
+        given = [self.leaves[i] for i in self.tensor_positions]
+        return None if any(isinstance(x, TensorSpec) for x in given) else self.tensors()
+
     def without_values(self) -> Request:
         """The request as a trace keeps it: without tensors, and without objects kept alive."""
         leaves = tuple(
-            None if is_tensor_key(key) or isinstance(key, ObjectKey) else leaf
+            None if is_tensor_key(key) or isinstance(key, (ObjectKey, VariableKey)) else leaf
             for leaf, key in zip(self.leaves, self.keys, strict=True)
         )
         return Request(leaves, self.structure, self.keys)
@@ -201,7 +239,8 @@ class Signature:
             leaves, structure = nest.flatten_structure((args, kwargs))
         except Mismatch as mismatch:
             fail(TraceError, f"{self.name}: {mismatch.fact}", source=here(), fix=mismatch.fix)
-        return Request(tuple(leaves), structure, canonical_keys([leaf_key(x) for x in leaves]))
+        keys = with_aliases(leaves, [leaf_key(x) for x in leaves])
+        return Request(tuple(leaves), structure, canonical_keys(keys))
 
     def leaf_names(self, request: Request) -> list[str]:
         """A name per leaf: the parameter, with the path of a leaf inside a container."""
@@ -352,12 +391,14 @@ class InputSignature:
             return self._with_rest(converted, rest, kwargs)
         packed = (self.structure.pack(converted), {})
         found, structure = nest.flatten_structure(packed)
-        return Request(tuple(found), structure, tuple(leaf_key(x) for x in found))
+        keys = with_aliases(found, [leaf_key(x) for x in found])
+        return Request(tuple(found), structure, tuple(keys))
 
     def _with_rest(self, converted: list[Any], rest: tuple, kwargs: dict[str, Any]) -> Request:
         packed = ((*self.structure.pack(converted), *rest), kwargs)
         found, structure = nest.flatten_structure(packed)
-        return Request(tuple(found), structure, tuple(leaf_key(x) for x in found))
+        keys = with_aliases(found, [leaf_key(x) for x in found])
+        return Request(tuple(found), structure, tuple(keys))
 
     def _leaves(self, given: tuple[Any, ...]) -> list[Any]:
         """The arguments opened as far as the specs are: a list may stand where one tensor is."""

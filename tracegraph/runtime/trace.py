@@ -65,6 +65,10 @@ class Trace(Builder):
         super().__init__(name)
         self.outer = current()
         self.arguments: list[Tensor] = []
+        #: The arguments of the call that is being traced, if it is one.
+        self.actual: list[Tensor] | None = None
+        #: Values of the call that is being traced that were computed on the host already.
+        self.known: dict[Tensor, Tensor] = {}
         self.captures: dict[Tensor, Tensor] = {}
         self.states: dict[int, State] = {}
         self.variables: list[Variable] = []

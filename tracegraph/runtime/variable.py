@@ -155,6 +155,16 @@ class Variable:
     def __hash__(self) -> int:
         raise TypeError("a Variable has no hash, since == is elementwise: use variable.ref()")
 
+    def stand_in(self) -> Variable:
+        """A Variable that stands for this one in a trace whose calls may pass others."""
+        new = object.__new__(Variable)
+        for slot in ("_trainable", "base_name", "buffer", "constraint", "is_random_state"):
+            setattr(new, slot, getattr(self, slot))
+        new.tensor_type = self.tensor_type
+        new.number = self.number
+        new.handle = Tensor(self.tensor_type, None)
+        return new
+
     # What it is.
 
     @property
@@ -287,6 +297,7 @@ class Variable:
 
     def _store(self, new: Tensor) -> None:
         """The new value, pending if it is. A value that still waits is made before another."""
+        (new,) = current().admit_all((new,))
         with state_lock:
             complete_landings()
             if type(self.buffer) is Tensor and self.buffer.node is not None:

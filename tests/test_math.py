@@ -1,0 +1,928 @@
+"""The public mathematics against NumPy and SciPy: values, dtypes, shapes, errors.
+
+What takes shapes runs three times: at top level, in a function, and in a function whose first size
+is open.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.special
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+import tracegraph as tg
+
+RANDOM = np.random.default_rng(7)
+
+
+def sample(*shape, dtype=np.float32, low=-2.0, high=2.0):
+    return RANDOM.uniform(low, high, shape).astype(dtype)
+
+
+def close(actual, expected, **tolerance):
+    """Equal values, shapes and dtypes; a list is compared element by element."""
+    if isinstance(expected, (list, tuple)):
+        assert len(actual) == len(expected)
+        for a, e in zip(actual, expected, strict=True):
+            close(a, e, **tolerance)
+        return
+    expected = np.asarray(expected)
+    value = actual.numpy()
+    assert np.shape(value) == expected.shape
+    assert np.asarray(value).dtype == expected.dtype
+    np.testing.assert_allclose(value, expected, **{"rtol": 2e-5, "atol": 1e-6, **tolerance})
+
+
+@pytest.fixture(params=["top level", "function", "open sizes"])
+def run(request):
+    """Returns `run(fn, *arrays)`: fn of tensors, as it is, or traced, or traced with open sizes."""
+    if request.param == "top level":
+        return lambda fn, *xs: fn(*map(tg.constant, xs))
+    if request.param == "function":
+        return lambda fn, *xs: tg.function(fn)(*map(tg.constant, xs))
+
+    def with_open_sizes(fn, *xs):
+        specs = [
+            tg.TensorSpec(["n" if size == xs[0].shape[0] else size for size in x.shape], x.dtype)
+            if x.ndim
+            else tg.TensorSpec([], x.dtype)
+            for x in map(np.asarray, xs)
+        ]
+        return tg.function(fn, input_signature=specs)(*map(tg.constant, xs))
+
+    return with_open_sizes
+
+
+# ---------------------------------------------------------------- constants and creation
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (1, tg.int32),
+        (1.5, tg.float32),
+        (True, tg.bool),
+        (1j, tg.complex128),
+        ([1, 2], tg.int32),
+        ([1, 2.5], tg.float32),
+        (np.float64(1), tg.float64),
+        (np.arange(3), tg.int64),
+        (np.ones(2, np.float16), tg.float16),
+        ([], tg.float32),
+        (range(3), tg.int32),
+    ],
+)
+def test_constant_has_the_dtype_of_its_value(value, dtype):
+    assert tg.constant(value).dtype == dtype
+
+
+def test_constant_converts_to_a_dtype():
+    assert tg.constant(1, tg.float64).dtype == tg.float64
+    assert tg.constant(np.ones(2), "float32").dtype == tg.float32
+    with pytest.raises(TypeError, match=r"1\.5"):
+        tg.constant(1.5, tg.int32)
+
+
+def test_constant_takes_a_shape():
+    close(tg.constant(3, shape=[2, 2]), np.full((2, 2), 3, np.int32))
+    close(tg.constant([1, 2, 3, 4], shape=[2, 2]), np.array([[1, 2], [3, 4]], np.int32))
+
+
+def test_constant_copies_its_array():
+    array = np.ones(3, np.float32)
+    tensor = tg.constant(array)
+    array[:] = 7
+    close(tensor, np.ones(3, np.float32))
+
+
+def test_constant_of_tensors_stacks_them(run):
+    x = sample(3)
+    close(run(lambda x: tg.constant([x, 2 * x]), x), np.stack([x, 2 * x]))
+
+
+def test_rows_of_different_lengths_are_an_error():
+    with pytest.raises(tg.errors.ShapeError, match="length"):
+        tg.constant([[1.0], [1.0, 2.0]])
+
+
+@pytest.mark.parametrize("bad", ["text", object(), None, {1: 2}])
+def test_what_is_no_tensor_is_an_error(bad):
+    with pytest.raises(tg.errors.DTypeError):
+        tg.constant(bad)
+
+
+@pytest.mark.parametrize("shape", [[2, 3], (), 3, [0, 2], np.array([2, 3])])
+def test_zeros_and_ones(shape):
+    sizes = tuple(np.atleast_1d(shape)) if not isinstance(shape, tuple) else shape
+    close(tg.zeros(shape), np.zeros(sizes, np.float32))
+    close(tg.ones(shape, tg.int64), np.ones(sizes, np.int64))
+    close(tg.fill(shape, 7.0), np.full(sizes, 7, np.float32))
+
+
+@pytest.mark.parametrize("shape", [[float("nan")], [2.5], [-1], ["x"], [True], 2.5])
+def test_a_bad_shape_is_an_error(shape):
+    with pytest.raises((tg.errors.ShapeError, TypeError), match=r"\n"):
+        tg.zeros(shape)
+
+
+def test_zeros_of_an_open_size(run):
+    x = sample(4, 2)
+    close(run(lambda x: tg.zeros([x.shape[0], 3]) + tg.ones(x.shape)[:, :1], x), np.ones((4, 3), "f"))
+
+
+def test_like(run):
+    x = sample(4, 2)
+    close(run(tg.zeros_like, x), np.zeros_like(x))
+    close(run(lambda x: tg.ones_like(x, tg.int32), x), np.ones((4, 2), np.int32))
+
+
+@pytest.mark.parametrize("arguments", [(3,), (2, 4), (3, 2)])
+def test_eye(arguments):
+    close(tg.eye(*arguments), np.eye(*arguments, dtype=np.float32))
+    close(
+        tg.eye(*arguments, batch_shape=[2], dtype=tg.int32),
+        np.stack([np.eye(*arguments, dtype=np.int32)] * 2),
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [(5,), (2, 9), (2, 9, 3), (9, 2, -2), (0,), (3, 3), (200,), (0.0, 1.0, 0.25), (2.5,)]
+)
+def test_range(run, arguments):
+    floating = any(isinstance(a, float) for a in arguments)
+    expected = np.arange(*arguments, dtype=np.float32 if floating else np.int32)
+    close(run(lambda x: tg.range(*arguments) + tg.cast(x, expected.dtype), np.int32(0)), expected)
+
+
+def test_range_over_an_open_size(run):
+    close(run(lambda x: tg.range(x.shape[0]), sample(5)), np.arange(5, dtype=np.int32))
+    close(run(lambda x: tg.range(1, x.shape[0], 2), sample(6)), np.arange(1, 6, 2, dtype=np.int32))
+
+
+def test_range_without_step_is_an_error():
+    with pytest.raises(ValueError, match="step"):
+        tg.range(0, 3, 0)
+
+
+@pytest.mark.parametrize("num", [1, 2, 5, 201])
+def test_linspace(num):
+    close(tg.linspace(-10.0, 10.0, num), np.linspace(-10, 10, num, dtype=np.float32))
+    close(
+        tg.linspace(tg.constant([0.0, 1.0]), tg.constant([1.0, 3.0]), num, axis=-1),
+        np.linspace([0.0, 1.0], [1.0, 3.0], num, axis=-1).astype(np.float32),
+    )
+
+
+def test_linspace_of_integers_is_float64():
+    assert tg.linspace(0, 10, 3).dtype == tg.float64
+
+
+@pytest.mark.parametrize("axis", [-1, 0, 1])
+def test_one_hot(axis):
+    indices = np.array([[0, 2], [3, -1]])
+    expected = np.moveaxis((indices[..., None] == np.arange(3)), -1, axis)
+    close(tg.one_hot(indices, 3, axis=axis), expected.astype(np.float32))
+    close(tg.one_hot(indices, 3, 5, 2, axis=axis), np.where(expected, 5, 2).astype(np.int32))
+
+
+def test_sequence_mask():
+    close(tg.sequence_mask([1, 3]), np.array([[1, 0, 0], [1, 1, 1]], bool))
+    close(tg.sequence_mask([1, 3], 2, tg.float32), np.array([[1, 0], [1, 1]], np.float32))
+
+
+def test_shape_size_and_rank(run):
+    x = sample(4, 3)
+    close(run(tg.shape, x), np.array([4, 3], np.int32))
+    close(run(lambda x: tg.shape(x, tg.int64)[0] * 2, x), np.int64(8))
+    close(run(tg.size, x), np.int32(12))
+    close(run(tg.rank, x), np.int32(2))
+    close(run(lambda x: tg.reshape(x, [tg.shape(x)[0], 1, -1]), x), x[:, None])
+
+
+def test_cast(run):
+    x = sample(4)
+    close(run(lambda x: tg.cast(x, tg.int32), x), x.astype(np.int32))
+    close(run(lambda x: tg.cast(x, tg.bool), x), x.astype(bool))
+    close(run(lambda x: tg.cast(x, "complex64"), x), x.astype(np.complex64))
+
+
+def test_cast_to_the_own_dtype_is_the_tensor_itself():
+    x = tg.constant(1.0)
+    assert tg.cast(x, tg.float32) is x
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16])
+def test_saturate_cast(dtype):
+    x = np.array([-1e6, -3.7, 3.7, 1e6], np.float32)
+    limits = np.iinfo(dtype)
+    close(tg.saturate_cast(x, dtype), np.clip(x, limits.min, limits.max).astype(dtype))
+
+
+# ---------------------------------------------------------------- elementwise
+
+UNARY = {
+    "abs": (np.abs, -2, 2),
+    "acos": (np.arccos, -0.9, 0.9),
+    "acosh": (np.arccosh, 1.1, 3),
+    "asin": (np.arcsin, -0.9, 0.9),
+    "asinh": (np.arcsinh, -2, 2),
+    "atan": (np.arctan, -2, 2),
+    "atanh": (np.arctanh, -0.9, 0.9),
+    "ceil": (np.ceil, -2, 2),
+    "cos": (np.cos, -2, 2),
+    "cosh": (np.cosh, -2, 2),
+    "digamma": (scipy.special.digamma, 0.5, 3),
+    "erf": (scipy.special.erf, -2, 2),
+    "erfc": (scipy.special.erfc, -2, 2),
+    "erfinv": (scipy.special.erfinv, -0.9, 0.9),
+    "exp": (np.exp, -2, 2),
+    "expm1": (np.expm1, -2, 2),
+    "floor": (np.floor, -2, 2),
+    "lgamma": (scipy.special.gammaln, 0.5, 3),
+    "log": (np.log, 0.1, 3),
+    "log1p": (np.log1p, -0.5, 3),
+    "log_sigmoid": (lambda x: -np.logaddexp(0, -x), -2, 2),
+    "negative": (np.negative, -2, 2),
+    "reciprocal": (np.reciprocal, 0.5, 2),
+    "rint": (np.rint, -2, 2),
+    "round": (np.rint, -2, 2),
+    "rsqrt": (lambda x: 1 / np.sqrt(x), 0.5, 2),
+    "sigmoid": (scipy.special.expit, -2, 2),
+    "sign": (np.sign, -2, 2),
+    "sin": (np.sin, -2, 2),
+    "sinh": (np.sinh, -2, 2),
+    "softplus": (lambda x: np.logaddexp(0, x), -2, 2),
+    "softsign": (lambda x: x / (1 + np.abs(x)), -2, 2),
+    "sqrt": (np.sqrt, 0.5, 2),
+    "square": (np.square, -2, 2),
+    "tan": (np.tan, -1, 1),
+    "tanh": (np.tanh, -2, 2),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("name", UNARY)
+def test_functions_of_one_tensor(name, dtype):
+    reference, low, high = UNARY[name]
+    x = sample(3, 4, dtype=dtype, low=low, high=high)
+    tolerance = {"rtol": 1e-11} if dtype == np.float64 else {}
+    close(getattr(tg.math, name)(x), reference(x).astype(dtype), **tolerance)
+
+
+@pytest.mark.parametrize("name", ["exp", "log", "sqrt", "sin", "cos", "tanh", "square", "abs"])
+def test_functions_of_complex_numbers(name):
+    x = sample(4, dtype=np.float64) + 1j * sample(4, dtype=np.float64)
+    close(getattr(tg.math, name)(x), getattr(np, name)(x), rtol=1e-11)
+
+
+def test_parts_of_complex_numbers():
+    x = np.array([3 + 4j, -1j])
+    close(tg.math.real(x), x.real)
+    close(tg.math.imag(x), x.imag)
+    close(tg.math.conj(x), x.conj())
+    close(tg.math.angle(x), np.angle(x))
+    close(tg.complex(x.real, x.imag), x)
+    close(tg.math.real([1.0]), np.float32([1]))
+
+
+def test_steps_of_integers_are_the_integers():
+    close(tg.floor([1, 2]), np.int32([1, 2]))
+
+
+def test_sixteen_bits():
+    for dtype in (tg.float16, tg.bfloat16):
+        y = tg.exp(tg.constant([0.0, 1.0], dtype))
+        assert y.dtype == dtype
+        np.testing.assert_allclose(y.numpy().astype(np.float32), [1, math.e], rtol=1e-2)
+
+
+BINARY = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+    "floordiv": np.floor_divide,
+    "floormod": np.mod,
+    "mod": np.mod,
+    "truncatemod": np.fmod,
+    "pow": np.power,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "atan2": np.arctan2,
+    "squared_difference": lambda x, y: (x - y) ** 2,
+    "xlogy": scipy.special.xlogy,
+    "xlog1py": scipy.special.xlog1py,
+    "equal": np.equal,
+    "not_equal": np.not_equal,
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+}
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_functions_of_two_tensors(run, name):
+    x, y = sample(3, 4, low=0.5), sample(3, 4, low=0.5)
+    close(run(getattr(tg.math, name), x, y), BINARY[name](x, y))
+
+
+INTEGER = ("add", "subtract", "multiply", "floordiv", "floormod", "truncatemod", "maximum", "pow")
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8])
+@pytest.mark.parametrize("name", INTEGER)
+def test_functions_of_two_integers(name, dtype):
+    x, y = np.array([7, 9, 2], dtype), np.array([2, 5, 3], dtype)
+    close(getattr(tg.math, name)(x, y), BINARY[name](x, y).astype(dtype))
+
+
+def test_signs_of_quotients():
+    x, y = np.array([7, -7, 7, -7], np.int32), np.array([2, 2, -2, -2], np.int32)
+    close(tg.math.floordiv(x, y), x // y)
+    close(tg.math.floormod(x, y), x % y)
+    close(tg.truncatediv(x, y), np.int32([3, -3, -3, 3]))
+    close(tg.truncatemod(x, y), np.fmod(x, y))
+
+
+@settings(max_examples=40, deadline=None)
+@given(arrays.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, max_side=3))
+def test_broadcasting_is_numpys(shapes):
+    x, y = (sample(*shape) for shape in shapes.input_shapes)
+    close(tg.constant(x) + tg.constant(y), x + y)
+    close(tg.where(tg.constant(x) > 0, x, tg.constant(y)), np.where(x > 0, x, y))
+
+
+def test_shapes_that_do_not_broadcast_are_an_error():
+    with pytest.raises(tg.errors.ShapeError) as error:
+        tg.ones([2, 3]) + tg.ones([4])
+    assert "f32[2,3]" in str(error.value) and "f32[4]" in str(error.value)
+    assert "test_math.py" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "dtype"),
+    [
+        (np.float32(1), np.float64(2), tg.float64),
+        (np.int32(1), np.int64(2), tg.int64),
+        (np.uint8(1), np.int8(2), tg.int16),
+        (np.float16(1), np.float32(2), tg.float32),
+        (np.float32(1), np.complex64(2), tg.complex64),
+    ],
+)
+def test_tensors_of_one_kind_promote(x, y, dtype):
+    assert (tg.constant(x) + tg.constant(y)).dtype == dtype
+    assert (tg.constant(y) * tg.constant(x)).dtype == dtype
+
+
+@pytest.mark.parametrize("other", [1, 1.5, np.float64(1.5), np.ones(2)])
+def test_numbers_and_arrays_adapt_to_the_tensor(other):
+    x = tg.constant([1.0, 2.0])
+    assert (x + other).dtype == (other + x).dtype == tg.float32
+    assert isinstance(other * x, tg.Tensor)
+
+
+def test_an_integer_tensor_takes_no_float():
+    with pytest.raises(TypeError, match=r"tg\.cast"):
+        tg.constant(1) + 1.5
+    with pytest.raises(TypeError, match=r"tg\.cast"):
+        tg.constant(1) + tg.constant(1.5)
+
+
+def test_true_division_of_integers_is_float64():
+    close(tg.constant(3) / 2, np.float64(1.5))
+    close(tg.constant([3], tg.int8) / tg.constant([2], tg.int8), np.float32([1.5]))
+
+
+@pytest.mark.parametrize("exponent", [2, 3, -1, -2, 1, 0, 2.0, 0.5, 1.5, 100, 0.0])
+def test_powers_with_python_exponents(exponent):
+    x = sample(4, low=0.5, high=1.5)
+    close(tg.pow(x, exponent), x**exponent, rtol=1e-4)
+    close(tg.constant(x) ** exponent, x**exponent, rtol=1e-4)
+
+
+def test_whole_exponents_are_part_of_the_graph():
+    text = tg.function(lambda x: x**2 + x**3.0 + x**0.5).get_concrete_function(
+        tg.TensorSpec([], tg.float32)
+    )
+    text = text.graph.as_text()
+    assert "integer_pow<exponent=2>" in text and "integer_pow<exponent=3>" in text
+    assert "sqrt" in text
+
+
+def test_powers_of_negative_numbers_and_integers():
+    close(tg.pow([-2.0, 3.0], 3), np.float32([-8, 27]))
+    close(tg.pow(2, [1, 2, 3]), np.int32([2, 4, 8]))
+    close(tg.constant(3) ** 0, np.int32(1))
+    with pytest.raises(ValueError, match="power -1"):
+        tg.constant(2) ** -1
+
+
+def test_safe_products_and_quotients():
+    inf, nan = np.inf, np.nan
+    close(tg.math.divide_no_nan([1.0, 3.0, 0.0], [0.0, 2.0, 0.0]), np.float32([0, 1.5, 0]))
+    close(tg.math.multiply_no_nan([inf, nan, 3.0], [0.0, 0.0, 2.0]), np.float32([0, 0, 6]))
+    close(tg.math.xdivy([0.0, 3.0], [0.0, 2.0]), np.float32([0, 1.5]))
+    close(tg.math.xlogy([0.0, 2.0], [0.0, 1.0]), np.float32([0, 0]))
+
+
+def test_truth():
+    a, b = np.array([1, 1, 0, 0], bool), np.array([1, 0, 1, 0], bool)
+    for name in ("logical_and", "logical_or", "logical_xor"):
+        close(getattr(tg.math, name)(a, b), getattr(np, name)(a, b))
+    close(tg.logical_not(a), ~a)
+    with pytest.raises(TypeError, match="bool"):
+        tg.logical_and([1], [0])
+
+
+def test_tests_of_numbers():
+    x = np.array([1, np.inf, -np.inf, np.nan], np.float32)
+    close(tg.math.is_finite(x), np.isfinite(x))
+    close(tg.math.is_nan(x), np.isnan(x))
+    close(tg.math.is_inf(x), np.isinf(x))
+
+
+def test_clipping():
+    x = sample(5)
+    close(tg.clip_by_value(x, -1.0, 1.0), x.clip(-1, 1))
+    norm = np.linalg.norm(x)
+    close(tg.clip_by_norm(x, 0.5), x * 0.5 / norm)
+    close(tg.clip_by_norm(x, 100.0), x)
+    close(tg.clip_by_norm(np.zeros(3, np.float32), 1.0), np.zeros(3, np.float32))
+    y = sample(2, 3)
+    both = math.hypot(norm, np.linalg.norm(y))
+    clipped, found = tg.clip_by_global_norm([x, None, y], 0.5)
+    assert clipped[1] is None
+    close(found, np.float32(both))
+    close([clipped[0], clipped[2]], [x * np.float32(0.5 / both), y * np.float32(0.5 / both)])
+
+
+def test_gradient_of_clip_by_norm_at_zero_is_finite():
+    x = tg.Variable([0.0, 0.0])
+    with tg.GradientTape() as tape:
+        y = tg.clip_by_norm(x, 1.0)
+    close(tape.gradient(y, x), np.float32([1, 1]))
+
+
+# ---------------------------------------------------------------- operators
+
+
+def test_operators_of_python(run):
+    x, y = sample(3, 3, low=0.5), sample(3, 3, low=0.5)
+
+    def compute(x, y):
+        return [x + y, x - y, x * y, x / y, x // y, x % y, x**y, x @ y, -x, +x, abs(x)]
+
+    expected = [x + y, x - y, x * y, x / y, x // y, x % y, x**y, x @ y, -x, x, abs(x)]
+    close(run(compute, x, y), expected, rtol=1e-4)
+
+
+def test_reflected_operators(run):
+    x = sample(3, low=0.5)
+
+    def compute(x):
+        return [1 + x, 1 - x, 2 * x, 1 / x, 2 // x, 2 % x, 2**x, np.float32([1, 2, 3]) - x]
+
+    expected = [1 + x, 1 - x, 2 * x, 1 / x, 2 // x, 2 % x, 2**x, np.float32([1, 2, 3]) - x]
+    close(run(compute, x), expected)
+
+
+def test_operators_of_truth_and_bits():
+    a, b = np.array([1, 0], bool), np.array([1, 1], bool)
+    x, y = tg.constant(a), tg.constant(b)
+    close([x & y, x | y, x ^ y, ~x], [a & b, a | b, a ^ b, ~a])
+    i, j = tg.constant([6]), tg.constant([3])
+    close([i & j, i | j, i ^ j, ~i], [np.int32([k]) for k in (2, 7, 5, -7)])
+
+
+def test_comparisons_of_python():
+    x, y = sample(4), sample(4)
+    a, b = tg.constant(x), tg.constant(y)
+    close([a < b, a <= b, a > b, a >= b, a == b, a != b], [x < y, x <= y, x > y, x >= y, x == y, x != y])
+    assert (a == None) is False and (a != None) is True  # noqa: E711
+    assert (a == "text") is False
+
+
+def test_an_array_on_the_left_comes_to_the_tensor():
+    x = tg.constant([1.0, 2.0])
+    for y in (np.ones(2) + x, np.ones(2) * x, np.float64(1) + x, np.ones(2) == x, np.ones((1, 2)) @ x[:, None]):
+        assert isinstance(y, tg.Tensor)
+
+
+def test_length_and_iteration(run):
+    x = sample(3, 2)
+    assert len(tg.constant(x)) == 3
+    close([row * 2 for row in tg.constant(x)], list(x * 2))
+    with pytest.raises(TypeError, match="scalar"):
+        len(tg.constant(1.0))
+    with pytest.raises(TypeError, match="scalar"):
+        iter(tg.constant(1.0))
+
+    @tg.function(input_signature=[tg.TensorSpec([None])])
+    def loop(x):
+        return list(x)
+
+    with pytest.raises(tg.errors.TraceError, match="length"):
+        loop(tg.ones([3]))
+
+
+def test_iteration_unrolls_in_a_function():
+    @tg.function
+    def total(x):
+        result = 0.0
+        for row in x:
+            result = result + row
+        return result
+
+    x = sample(3, 2)
+    close(total(tg.constant(x)), x.sum(0))
+
+
+def test_properties():
+    x = tg.zeros([2, 3])
+    assert (x.ndim, x.rank, x.size, x.shape) == (2, 2, 6, (2, 3))
+    assert x.T.shape == (3, 2) and x.get_shape() == x.shape
+
+
+def test_variables_have_the_operators():
+    v = tg.Variable([1.0, 2.0])
+    close([v + 1, 2 * v, v @ [[1.0], [1.0]] if False else v**2, -v, v[0]], [
+        np.float32(a) for a in ([2, 3], [2, 4], [1, 4], [-1, -2], 1)
+    ])
+    assert v.shape == (2,) and len(v) == 2 and v.size == 2
+    close(v == 1.0, np.array([True, False]))
+
+
+def test_hash_is_identity():
+    x, y = tg.constant(1.0), tg.constant(1.0)
+    assert len({x, y, x}) == 2
+
+
+# ---------------------------------------------------------------- reductions
+
+REDUCTIONS = {
+    "reduce_sum": np.sum,
+    "reduce_mean": np.mean,
+    "reduce_max": np.max,
+    "reduce_min": np.min,
+    "reduce_prod": np.prod,
+    "reduce_std": np.std,
+    "reduce_variance": np.var,
+    "reduce_logsumexp": scipy.special.logsumexp,
+    "reduce_euclidean_norm": lambda x, axis, keepdims: np.sqrt((x**2).sum(axis, keepdims=keepdims)),
+}
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("axis", [None, 0, -1, (0, 2), [1], ()], ids=str)
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions(name, axis, keepdims):
+    x = sample(2, 3, 4)
+    key = tuple(axis) if isinstance(axis, list) else axis
+    expected = REDUCTIONS[name](x, axis=key, keepdims=keepdims).astype(np.float32)
+    close(getattr(tg.math, name)(x, axis, keepdims), expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["reduce_sum", "reduce_mean", "reduce_max", "reduce_std"])
+def test_reductions_in_functions(run, name):
+    x = sample(5, 3)
+    close(run(lambda x: getattr(tg.math, name)(x, 0), x), REDUCTIONS[name](x, axis=0), rtol=1e-4)
+
+
+def test_reductions_of_truth():
+    x = np.array([[True, False], [True, True]])
+    close([tg.reduce_all(x, 1), tg.reduce_any(x, 0), tg.reduce_all(x)], [x.all(1), x.any(0), x.all()])
+
+
+def test_mean_of_integers_is_an_integer():
+    close(tg.reduce_mean([1, 2, 4]), np.int32(2))
+    close(tg.reduce_mean([-1, -2, -4]), np.int32(-2))
+    close(tg.reduce_mean(np.full(300, 200, np.uint8)), np.uint8(200))
+
+
+def test_mean_of_sixteen_bits_does_not_overflow():
+    assert tg.reduce_mean(tg.fill([1000], tg.constant(1000.0, tg.float16))).numpy() == 1000
+
+
+def test_empty_reductions():
+    empty = np.zeros((0, 2), np.float32)
+    close(tg.reduce_sum(empty, 0), np.zeros(2, np.float32))
+    close(tg.reduce_max(empty, 0), np.full(2, -np.inf, np.float32))
+    close(tg.reduce_logsumexp(empty, 0), np.full(2, -np.inf, np.float32))
+
+
+def test_logsumexp_of_extremes():
+    close(tg.reduce_logsumexp([[1e4, 1e4], [-1e4, -1e4]], 1), np.float32([1e4, -1e4]) + np.log(2))
+    close(tg.reduce_logsumexp([-np.inf, -np.inf]), np.float32(-np.inf))
+    close(tg.reduce_logsumexp([np.inf, 0.0]), np.float32(np.inf))
+
+
+@pytest.mark.parametrize("ord", ["euclidean", 1, 2, 3, np.inf])
+@pytest.mark.parametrize("axis", [None, 0, -1])
+def test_norms_of_vectors(ord, axis):
+    x = sample(3, 4)
+    order = None if ord == "euclidean" else ord
+    flat, place = (x.reshape(-1), None) if axis is None else (x, axis)
+    close(tg.norm(x, ord, axis), np.linalg.norm(flat, order, place))
+
+
+@pytest.mark.parametrize(("ord", "order"), [("fro", "fro"), (1, 1), (np.inf, np.inf)])
+def test_norms_of_matrices(ord, order):
+    x = sample(2, 3, 4)
+    close(tg.norm(x, ord, [-2, -1]), np.linalg.norm(x, order, (-2, -1)))
+    close(tg.norm(x, ord, [1, 2], keepdims=True), np.linalg.norm(x, order, (1, 2), keepdims=True))
+
+
+def test_norm_of_no_order_is_an_error():
+    with pytest.raises(ValueError, match="order"):
+        tg.norm([1.0], ord="nuclear")
+
+
+def test_positions_of_extremes(run):
+    x = sample(5, 3)
+    close(run(tg.argmax, x), x.argmax(0))
+    close(run(lambda x: tg.argmin(x, axis=-1), x), x.argmin(-1))
+    close(tg.argmax([1, 3, 3], output_type=tg.int32), np.int32(1))
+
+
+def test_axis_out_of_range_is_an_error():
+    with pytest.raises(ValueError, match="axis 2"):
+        tg.reduce_sum(tg.ones([2, 3]), axis=2)
+    with pytest.raises(ValueError, match="twice"):
+        tg.reduce_sum(tg.ones([2, 3]), axis=[0, -2])
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("axis", [0, -1])
+@pytest.mark.parametrize("name", ["cumsum", "cumprod"])
+def test_running_totals(run, name, axis, exclusive, reverse):
+    x = sample(4, 3, low=0.5)
+    y = np.flip(x, axis) if reverse else x
+    total = getattr(np, name)(y, axis)
+    if exclusive:
+        total = np.roll(total, 1, axis)
+        np.moveaxis(total, axis, 0)[0] = name == "cumprod"
+    expected = np.flip(total, axis) if reverse else total
+    close(run(lambda x: getattr(tg.math, name)(x, axis, exclusive, reverse), x), expected)
+
+
+def test_cumulative_logsumexp():
+    x = sample(4, low=-100, high=100)
+    expected = np.logaddexp.accumulate(x.astype(np.float64)).astype(np.float32)
+    close(tg.math.cumulative_logsumexp(x), expected)
+
+
+def test_counting():
+    x = np.array([[0, 1, 2], [0, 0, 3]], np.int32)
+    close(tg.math.count_nonzero(x, 1), np.count_nonzero(x, 1))
+    close(tg.math.zero_fraction(x), np.float32(0.5))
+    close(tg.math.bincount([0, 2, 2, 5], minlength=8), np.bincount([0, 2, 2, 5], minlength=8).astype(np.int32))
+    close(tg.math.bincount([0, 2, 2, 5], maxlength=3), np.int32([1, 0, 2]))
+    close(tg.math.bincount([0, 2, 2], [0.5, 1.0, 2.0]), np.float32([0.5, 0, 3]))
+    close(tg.math.confusion_matrix([0, 1, 2, 2], [0, 2, 2, 1], 3), np.int32([[1, 0, 0], [0, 0, 1], [0, 1, 1]]))
+
+
+# ---------------------------------------------------------------- order
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+def test_sorting(run, axis):
+    x = sample(4, 5)
+    close(run(lambda x: tg.sort(x, axis), x), np.sort(x, axis))
+    close(run(lambda x: tg.argsort(x, axis), x), np.argsort(x, axis).astype(np.int32))
+    close(run(lambda x: tg.sort(x, axis, "DESCENDING"), x), np.flip(np.sort(x, axis), axis))
+
+
+def test_top_k(run):
+    x = sample(4, 5)
+    found = run(lambda x: tg.math.top_k(x, 3), x)
+    order = np.argsort(-x, axis=-1)[:, :3]
+    close(found.values, np.take_along_axis(x, order, -1))
+    close(found.indices, order.astype(np.int32))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_searchsorted(side):
+    sequence = np.sort(sample(3, 6), -1)
+    values = np.concatenate([sample(3, 4), sequence[:, 2:3]], -1)
+    expected = np.stack([np.searchsorted(s, v, side) for s, v in zip(sequence, values, strict=True)])
+    close(tg.searchsorted(sequence, values, side), expected.astype(np.int32))
+
+
+def test_in_top_k():
+    predictions = sample(6, 4)
+    targets = np.arange(6) % 4
+    order = np.argsort(-predictions, -1)[:, :2]
+    close(tg.math.in_top_k(targets, predictions, 2), (order == targets[:, None]).any(1))
+
+
+def test_segments():
+    x, ids = sample(6, 2), np.array([0, 0, 1, 3, 3, 3])
+    rows = [x[ids == k] for k in range(4)]
+    close(tg.math.segment_sum(x, ids), np.stack([r.sum(0) for r in rows]))
+    means = np.stack([r.mean(0) if len(r) else np.zeros(2, "f") for r in rows])
+    close(tg.math.segment_mean(x, ids), means)
+    close(tg.math.unsorted_segment_max(x, [1, 0, 1, 1, 0, -1], 2), np.stack([x[[1, 4]].max(0), x[[0, 2, 3]].max(0)]))
+    close(tg.math.unsorted_segment_min(x, [1, 0, 1, 1, 0, 9], 2), np.stack([x[[1, 4]].min(0), x[[0, 2, 3]].min(0)]))
+
+
+# ---------------------------------------------------------------- products
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((3, 4), (4, 5)),
+        ((2, 3, 4), (4, 5)),
+        ((3, 4), (2, 4, 5)),
+        ((2, 3, 4), (2, 4, 5)),
+        ((6, 1, 3, 4), (2, 4, 5)),
+        ((0, 4), (4, 5)),
+        ((3, 0), (0, 5)),
+    ],
+    ids=str,
+)
+def test_matmul(run, a, b):
+    x, y = sample(*a), sample(*b)
+    close(run(tg.matmul, x, y), x @ y)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float64, np.complex64])
+def test_matmul_of_other_dtypes(dtype):
+    x, y = (sample(3, 3).astype(dtype) for _ in range(2))
+    close(tg.matmul(x, y), x @ y)
+
+
+def test_matmul_of_transposed_operands():
+    x, y = sample(2, 4, 3), sample(2, 5, 4)
+    expected = np.swapaxes(x, 1, 2) @ np.swapaxes(y, 1, 2)
+    close(tg.matmul(x, y, transpose_a=True, transpose_b=True), expected)
+    z = sample(3, 3) + 1j * sample(3, 3)
+    close(tg.matmul(z, z, adjoint_a=True), z.conj().T @ z)
+
+
+def test_matmul_of_sizes_that_do_not_fit_is_an_error():
+    with pytest.raises(tg.errors.ShapeError, match="inner dimensions") as error:
+        tg.ones([16, 4]) @ tg.ones([8, 4])
+    assert "f32[16,4]" in str(error.value) and "operand 1: f32[8,4]" in str(error.value)
+    with pytest.raises(tg.errors.ShapeError, match="matvec"):
+        tg.ones([3, 3]) @ tg.ones([3])
+    with pytest.raises(tg.errors.ShapeError):
+        tg.ones([2, 3, 4]) @ tg.ones([3, 4, 5])
+
+
+@pytest.mark.parametrize("axes", [0, 1, 2, [[1], [0]], [[2, 0], [1, 2]]], ids=str)
+def test_tensordot(axes):
+    x = sample(3, 2, 4)
+    y = sample(*{0: (2,), 1: (4, 5), 2: (2, 4, 5)}.get(axes if isinstance(axes, int) else 9, (2, 4, 3)))
+    if axes == [[1], [0]]:
+        y = sample(2, 5)
+    close(tg.tensordot(x, y, axes), np.tensordot(x, y, axes))
+
+
+EINSUMS = [
+    ("ij,jk->ik", (3, 4), (4, 5)),
+    ("ij,jk", (3, 4), (4, 5)),
+    ("bij,bjk->bik", (2, 3, 4), (2, 4, 5)),
+    ("ij,ij->", (3, 4), (3, 4)),
+    ("i,j->ij", (3,), (4,)),
+    ("ij->ji", (3, 4)),
+    ("ij->", (3, 4)),
+    ("ij->j", (3, 4)),
+    ("ii", (3, 3)),
+    ("ii->i", (3, 3)),
+    ("bxby->bxy", (3, 4, 3, 5)),
+    ("iij,jk->ik", (3, 3, 4), (4, 2)),
+    ("...ij,...jk->...ik", (6, 2, 3, 4), (2, 4, 5)),
+    ("...ij,jk->...ik", (6, 2, 3, 4), (4, 5)),
+    ("i...,i...->...", (3, 1, 4), (3, 5, 1)),
+    ("...,...", (6, 3), (3,)),
+    ("ij,jk,kl->il", (2, 3), (3, 4), (4, 5)),
+    ("i,i,i->i", (4,), (4,), (4,)),
+    ("abc,cd,def->abef", (2, 3, 4), (4, 5), (5, 2, 3)),
+    ("ij,kl->", (2, 3), (4, 5)),
+    ("bqhd,bkhd->bhqk", (2, 3, 4, 5), (2, 6, 4, 5)),
+    ("b a", (3, 4)),
+    ("ab,b...->a...", (3, 4), (4, 5, 6)),
+    ("iiii->i", (3, 3, 3, 3)),
+]
+
+
+@pytest.mark.parametrize("case", EINSUMS, ids=lambda case: case[0])
+def test_einsum(run, case):
+    equation, *shapes = case
+    xs = [sample(*shape) for shape in shapes]
+    close(run(lambda *xs: tg.einsum(equation, *xs), *xs), np.einsum(equation, *xs), rtol=1e-4)
+
+
+@st.composite
+def equations(draw):
+    sizes = dict(zip("abcde", (2, 3, 1, 4, 2), strict=True))
+    letters = st.lists(st.sampled_from("abcde"), max_size=4)
+    operands = draw(st.lists(letters, min_size=1, max_size=3))
+    known = sorted({letter for operand in operands for letter in operand})
+    output = draw(st.permutations(known))[: draw(st.integers(0, len(known)))]
+    equation = ",".join(map("".join, operands)) + "->" + "".join(output)
+    return equation, [tuple(sizes[letter] for letter in operand) for operand in operands]
+
+
+@settings(max_examples=80, deadline=None)
+@given(equations())
+def test_einsum_is_numpys(case):
+    equation, shapes = case
+    xs = [sample(*shape, dtype=np.float64) for shape in shapes]
+    close(tg.einsum(equation, *xs), np.asarray(np.einsum(equation, *xs)), rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes", "words"),
+    [
+        ("ij,jk->ik", [(2, 3)], "operands"),
+        ("ijk->i", [(2, 3)], "does not fit"),
+        ("ij,jk->ik", [(2, 3), (4, 5)], "sizes 3 and 4"),
+        ("ij->iz", [(2, 3)], "no operand"),
+        ("ij->ii", [(2, 3)], "twice"),
+        ("i?->i", [(2, 3)], "letter"),
+    ],
+)
+def test_einsum_that_does_not_fit_is_an_error(equation, shapes, words):
+    with pytest.raises(tg.errors.ShapeError, match=words):
+        tg.einsum(equation, *(tg.ones(shape) for shape in shapes))
+
+
+def test_linear_algebra():
+    x, v = sample(2, 3, 3), sample(2, 3)
+    close(tg.linalg.matvec(x, v), np.einsum("bij,bj->bi", x, v))
+    close(tg.linalg.trace(x), np.trace(x, axis1=1, axis2=2))
+    close(tg.linalg.diag(v), np.stack([np.diag(row) for row in v]))
+    close(tg.linalg.diag_part(x), np.einsum("bii->bi", x))
+    close(tg.linalg.diag_part(sample(3, 2)[:]).shape and tg.linalg.diag_part(x[0, :2]), np.diag(x[0, :2]))
+    close(tg.linalg.matrix_transpose(x), np.swapaxes(x, 1, 2))
+    close(tg.linalg.band_part(x, 1, 0), np.tril(np.triu(x, -1)))
+    close(tg.linalg.cross(x[0], x[1]), np.cross(x[0], x[1]))
+    close(tg.linalg.adjoint([[1 + 2j, 3j]]), np.array([[1 - 2j], [-3j]]))
+
+
+def test_add_n():
+    xs = [sample(3) for _ in range(3)]
+    close(tg.add_n(xs), np.sum(xs, 0))
+    with pytest.raises(ValueError, match="shapes differ"):
+        tg.add_n([tg.ones([2]), tg.ones([3])])
+
+
+def test_names_of_tensorflow_are_there():
+    for name in ("accumulate_n", "argmax", "cumsum", "is_nan", "reduce_sum", "softplus", "top_k"):
+        assert callable(getattr(tg.math, name))
+    for name in tg.math.__all__:
+        assert getattr(tg, name) is getattr(tg.math, name)
+
+
+# ---------------------------------------------------------------- gradients of compositions
+
+COMPOSITIONS = {
+    "logsumexp": lambda x: tg.reduce_logsumexp(x, 0),
+    "std": lambda x: tg.math.reduce_std(x, 1),
+    "norm": lambda x: tg.norm(x, axis=1),
+    "softplus": tg.math.softplus,
+    "xlogy": lambda x: tg.math.xlogy(x, x),
+    "einsum": lambda x: tg.einsum("ij,kj->ik", x, x * x),
+    "diagonal": lambda x: tg.einsum("ii->i", x @ tg.transpose(x)),
+    "roll": lambda x: tg.roll(x, [1, 2], [0, 1]) * x,
+    "pad": lambda x: tg.pad(x, [[1, 2], [2, 1]], "REFLECT") ** 2,
+    "clip": lambda x: tg.clip_by_norm(x, 0.5),
+    "segments": lambda x: tg.math.unsorted_segment_mean(x, [0, 1, 0], 2) ** 2,
+    "gather": lambda x: tg.gather(x, [0, 2, 0]) ** 2,
+    "sort": lambda x: tg.sort(x, 0) * tg.reshape(tg.range(12.0), [3, 4]),
+    "cumprod": lambda x: tg.math.cumprod(x, 1),
+}
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("name", COMPOSITIONS)
+def test_gradients_match_differences(name, order):
+    fn = COMPOSITIONS[name]
+    x = np.linspace(0.5, 2.0, 12).reshape(3, 4)[::-1].copy()
+    direction = np.cos(np.arange(12.0)).reshape(3, 4)
+
+    def scalar(x):
+        return tg.reduce_sum(tg.sin(fn(x)))
+
+    def slope(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = scalar(x)
+        return tg.reduce_sum(tape.gradient(y, x) * direction)
+
+    target = scalar if order == 1 else slope
+    point = tg.constant(x)
+    with tg.GradientTape() as tape:
+        tape.watch(point)
+        y = target(point)
+    found = np.sum(tape.gradient(y, point).numpy() * direction)
+    step = 1e-5
+    ends = [float(target(tg.constant(x + sign * step * direction))) for sign in (1, -1)]
+    assert found == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-6, abs=1e-7)
