@@ -341,6 +341,11 @@ REDUCTIONS = [
     Case(reduce.CumProd(0, False), (x(5, sample="with_zeros"),), "f", against=DIFFERENCES, label=" zeros", is_extra=True),
     Case(reduce.CumLogsumexp(0, False), (x(4, 2),), "f", is_exact=True),
     Case(reduce.CumLogsumexp(1, True), (x(2, 4),), "f", order=2, is_exact=True),
+    # Rows that are long enough to be gone through one by one.
+    Case(reduce.CumSum(0, True), (x(3, 64),), "fci", order=1),
+    Case(reduce.CumProd(0, False), (x(3, 64, sample="nonzero"),), "fci", order=1),
+    Case(reduce.CumLogsumexp(0, True), (x(2, 64),), "f", order=1),
+    Case(reduce.Recurrence(1, False), (x(64, 3), x(64, 3)), "fc", order=1),
     Case(reduce.Recurrence(0, False), (x(4, 2), x(4, 2)), "fc"),
     Case(reduce.Recurrence(1, True), (x(2, 4), x(2, 4)), "fc", order=2),
 ]

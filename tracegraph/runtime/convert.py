@@ -10,11 +10,13 @@ import numpy as np
 
 from tracegraph.errors import DTypeError, ShapeError, TraceError, fail
 from tracegraph.ir.builder import current, operand_text
+from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.broadcast import BroadcastTo
+from tracegraph.ops.broadcast import BroadcastTo, Sum
 from tracegraph.ops.constant import Constant, DimSize
 from tracegraph.ops.elementwise import Cast
-from tracegraph.ops.shape import Concatenate, Reshape
+from tracegraph.ops.reduce import Prod
+from tracegraph.ops.shape import Concatenate, Reshape, Reverse, Slice, Transpose
 from tracegraph.shapes import Dim, Shape, ShapeVariable, same_size
 from tracegraph.source import here
 from tracegraph.types import (
@@ -355,27 +357,44 @@ def binary(op: Callable[[Tensor, Tensor], Tensor], name: str) -> Callable[[Any, 
 def static_ints(value: Any, what: str) -> tuple[Any, ...]:
     """A shape, axes or the like as a tuple of ints and Dims, from ints, lists, arrays or tensors.
 
-    Raises TraceError for a tensor whose value is not known while tracing.
+    What is not an integer stays as it is. Raises TraceError for a tensor whose value is not known
+    while tracing, DTypeError for what is neither a number nor a sequence of them.
     """
     if isinstance(value, (int, Dim, np.integer)):
         return (value if isinstance(value, Dim) else int(value),)
-    if isinstance(value, Tensor) or hasattr(value, "__tracegraph_tensor__"):
-        known = static_value(as_tensor(value))
-        if known is None:
-            fail(
-                TraceError,
-                f"{what} must be known while tracing, and it is a tensor {as_tensor(value).type}",
-                source=here(),
-                operands=[operand_text(as_tensor(value))],
-                fix="pass Python ints, such as x.shape[0]",
-            )
-        value = known
+    if _is_tensor(value):
+        value = _known_while_tracing(as_tensor(value), what)
     if isinstance(value, np.ndarray):
         value = value.reshape(-1).tolist()
+    if not hasattr(value, "__iter__") or isinstance(value, (str, bytes)):
+        fail(
+            DTypeError,
+            f"{what} is an integer or a list of integers, and {value!r} is a "
+            f"{type(value).__name__}",
+            source=here(),
+            fix="use ints, such as [2, 3]",
+        )
     return tuple(
-        v if isinstance(v, Dim) else static_ints(v, what)[0] if isinstance(v, Tensor) else _int(v)
+        v if isinstance(v, Dim) else static_ints(v, what)[0] if _is_tensor(v) else _int(v)
         for v in value
     )
+
+
+def _known_while_tracing(x: Tensor, what: str) -> np.ndarray:
+    known = static_value(x)
+    if known is None:
+        fail(
+            TraceError,
+            f"{what} must be known while tracing, and it is a tensor {x.type}",
+            source=here(),
+            operands=[operand_text(x)],
+            fix="pass Python ints, such as x.shape[0]",
+        )
+    return np.asarray(known)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor) or hasattr(value, "__tracegraph_tensor__")
 
 
 def _int(value: Any) -> Any:
@@ -393,26 +412,51 @@ def static_value(x: Tensor) -> Any:
 
 
 def known_value(x: Tensor) -> Any:
-    """The value of a tensor of a graph that follows from constants and sizes alone, or None."""
-    node = x.node
+    """The value of a tensor of a graph that follows from constants and sizes alone, or None.
+
+    It is looked for among the nearest nodes only, so asking costs little in a long graph.
+    """
+    known: dict[Tensor, Any] = {}
+    waiting, steps = [x], 0
+    while waiting:
+        tensor = waiting[-1]
+        node, steps = tensor.node, steps + 1
+        missing = [] if node is None else [y for y in node.inputs if y not in known]
+        if missing and steps < _LOOK_BACK and all(y.type.is_static for y in missing):
+            waiting += missing
+            continue
+        if tensor not in known:
+            value = None if missing else _value_from(tensor, known)
+            if value is None:
+                return None
+            known[tensor] = value
+        waiting.pop()
+    return known[x]
+
+
+def _value_from(tensor: Tensor, known: dict[Tensor, Any]) -> Any:
+    """The value of one tensor, given those of its node's inputs; None if it has none now."""
+    node = tensor.node
     if node is None:
-        return np.asarray(x.buffer)
+        return np.asarray(tensor.buffer)
     op = node.op
-    if isinstance(op, Constant):
-        return op.value
     if isinstance(op, DimSize):
         return np.asarray(op.size, object)
-    if not node.inputs or not all(i.type.is_static for i in node.inputs):
+    if not isinstance(op, Op) or op is INPUT:
         return None
-    values = [known_value(i) for i in node.inputs]
-    if any(v is None for v in values):
-        return None
-    if any(getattr(v, "dtype", None) == object for v in values) and not isinstance(
-        op, (Reshape, Concatenate)
-    ):
+    values = [known[y] for y in node.inputs]
+    if any(v.dtype == object for v in values) and not isinstance(op, _MOVING):
         return _on_sizes(op.name, values)
     result = op.numpy(*values)
-    return None if result is NotImplemented else result
+    if len(node.outputs) > 1 and result is not NotImplemented:
+        (result,) = (v for v, y in zip(result, node.outputs, strict=True) if y is tensor)
+    return None if result is NotImplemented else np.asarray(result)
+
+
+#: Ops whose reference computes with symbolic sizes too.
+_MOVING = (Concatenate, Prod, Reshape, Reverse, Slice, Sum, Transpose)
+#: How many nodes `known_value` looks at.
+_LOOK_BACK = 256
 
 
 def _on_sizes(name: str, values: list[Any]) -> Any:
@@ -422,10 +466,10 @@ def _on_sizes(name: str, values: list[Any]) -> Any:
         "mul": np.multiply,
         "floor_div": np.floor_divide,
         "floor_mod": np.mod,
-        "identity": lambda x: x,
-        "cast": lambda x: x,
+        "identity": np.array,
+        "cast": np.array,
     }
-    return functions[name](*values) if name in functions else None
+    return np.asarray(functions[name](*values), object) if name in functions else None
 
 
 def type_from(dtype: Any, shape: Any) -> TensorType:

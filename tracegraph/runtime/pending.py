@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -186,6 +187,19 @@ class _Batch:
             return
         for slot, buffer in zip(self.held, outputs, strict=True):
             settle(self.values[slot], buffer)
+        self._release()
+
+    def _release(self) -> None:
+        """Lets go of the values that are not held at once, and of what they were made of: a node
+        and its outputs refer to each other, and buffers must not wait for the garbage collector.
+        """
+        if len(self.held) == len(self.values):
+            return
+        held = {id(self.values[slot]) for slot in self.held}
+        self.values.clear()
+        for node in self.nodes:
+            if not all([id(y) in held for y in node.outputs]):
+                node.outputs = _Released(map(weakref.ref, node.outputs))
 
     def _program(self) -> Any:
         program = _programs.get(self.key)
@@ -307,12 +321,25 @@ def _make_again(tensor: Tensor) -> None:
             continue
         seen.add(node)
         needed.append(node)
+        if isinstance(node.outputs, _Released):
+            node.outputs = node.outputs.restored(node)
         stack.extend(x.node for x in node.inputs)
     builder = tensor.node.builder  # type: ignore[union-attr]
     order = _topological(needed)
     assert isinstance(builder, Pending)
     with builder.lock:
         _Batch(order, order, trust_counts=False).run()
+
+
+class _Released(tuple):
+    """Weak references in place of the outputs of a node that ran and was judged done with."""
+
+    def restored(self, node: Node) -> tuple[Tensor, ...]:
+        """The outputs, with new tensors for those that are gone."""
+        types = node.op.output_types(node.inputs)
+        found = (reference() for reference in self)
+        pairs = zip(found, types, strict=True)
+        return tuple(pending_tensor(type, node) if y is None else y for y, type in pairs)
 
 
 def _topological(nodes: list[Node]) -> list[Node]:

@@ -1,0 +1,296 @@
+"""Ops that were broken on purpose: does the table notice?  Run with `python -m tests.mutants`.
+
+A mutant is one edit of the source of one rule. The rows of its op are tried until one fails; if
+none does, the mutant survives, and the table has a hole.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from lowering.rules import RULES
+from tests import test_ops
+from tests.op_table import CASES, Case
+from tracegraph.ir import op as ir_op
+from tracegraph.ir.op import Op
+from tracegraph.ops import broadcast, contract, elementwise, index, random, reduce, shape, sort
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """In the rule `rule` of `op`, or its lowering, `old` becomes `new`."""
+
+    op: type[Op]
+    rule: str
+    old: str
+    new: str
+    #: The op whose rows are tried, where `op` is the base of many.
+    tried: type[Op] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.op.__name__}.{self.rule}: {self.old.strip()!r} -> {self.new.strip()!r}"
+
+
+E = elementwise
+LOWERING = "lowering"
+
+MUTANTS = [
+    # Wrong factors, signs and operands.
+    Mutant(E.Sub, "partials", "1, -1", "1, 1"),
+    Mutant(E.Mul, "partials", "y, x", "x, y"),
+    Mutant(E.Div, "partials", "-z / y", "z / y"),
+    Mutant(E.Div, "partials", "-z / y", "-x / y"),
+    Mutant(E.Pow, "partials", "y - 1", "y"),
+    Mutant(E.Pow, "partials", "z * LOG", "y * LOG"),
+    Mutant(E.Pow, "partials", "SELECT(both_zero, zero, y *", "SELECT(EQUAL(y, y), zero, y *"),
+    Mutant(E.IntegerPow, "partials", "self.exponent - 1", "self.exponent"),
+    Mutant(E.IntegerPow, "partials", "self.exponent == 0", "self.exponent == -99"),
+    Mutant(E.FloorMod, "partials", "-FLOOR(x / y)", "FLOOR(x / y)"),
+    Mutant(E.TruncateMod, "partials", "x - z", "x + z"),
+    Mutant(E.Maximum, "partials", "GREATER_EQUAL", "GREATER"),
+    Mutant(E.Minimum, "partials", "first, 1 - first", "first, first"),
+    Mutant(E.Atan2, "partials", "-y / square", "y / square"),
+    Mutant(E.Select, "vjp", "SELECT(condition, zero, g)", "g"),
+    Mutant(E.Select, "jvp", "zero if ty is None else ty", "zero"),
+    Mutant(E.Sign, "_turned", "t - y * along", "t"),
+    Mutant(E.Abs, "vjp", "SIGN(x),", "CONJ(SIGN(x)),"),
+    Mutant(E.Abs, "jvp", "CONJ(SIGN(x))", "SIGN(x)"),
+    Mutant(E.Expm1, "partials", "EXP(x)", "y + 1"),
+    Mutant(E.Log1p, "partials", "1 / (1 + x)", "1 / x"),
+    Mutant(E.Sqrt, "partials", "0.5", "1.0"),
+    Mutant(E.Cos, "partials", "-SIN(x)", "SIN(x)"),
+    Mutant(E.Tanh, "partials", "1 - y * y", "1 + y * y"),
+    Mutant(E.Erf, "partials", "2 / math.sqrt", "1 / math.sqrt"),
+    Mutant(E.Polygamma, "partials", "self.order + 1", "self.order"),
+    Mutant(E.Sigmoid, "partials", "1 - y", "1 - x"),
+    Mutant(E.Imag, "vjp", "COMPLEX(zeros_of(g), g)", "COMPLEX(g, zeros_of(g))"),
+    Mutant(E.Conj, "vjp", "self(g)", "g"),
+    Mutant(E.Complex, "vjp", "REAL(g), IMAG(g)", "REAL(g), REAL(g)"),
+    Mutant(E.Cast, "vjp", "Cast(x.dtype)(g)", "g"),
+    Mutant(E.Cast, "jvp", "return self(tangents[0])", "return tangents[0]"),
+    # The base classes.
+    Mutant(E.Elementwise, "vjp", "conjugated(factor)", "factor", E.Mul),
+    Mutant(E.Elementwise, "jvp", "scale(t, f)", "scale(t, conjugated(f))", E.Mul),
+    Mutant(E.Elementwise, "batch", "batched_operands(n, batched, inputs)", "inputs", E.Add),
+    Mutant(E.Elementwise, "depends", "np.logical_or", "np.logical_and", E.Add),
+    Mutant(E.Elementwise, "infer", "check_kind(self.name, types[0], self.kinds)", "pass", E.Atan2),
+    Mutant(E.Comparison, "result_dtype", "bool_", "dtype", E.Less),
+    # A missing reduction, a wrong axis.
+    Mutant(broadcast.BroadcastTo, "vjp", "Sum(dropped)(g) if dropped else g", "g"),
+    Mutant(broadcast.BroadcastTo, "batch", "axis + 1", "axis"),
+    Mutant(broadcast.BroadcastTo, "depends", "(*self.axes, len(self.shape))", "(*self.axes[::-1], len(self.shape))"),
+    Mutant(broadcast.Sum, "batch", "shifted(self.axes, x)", "self.axes"),
+    Mutant(broadcast.Sum, "depends", "any", "all"),
+    Mutant(shape.Reshape, "vjp", "x.type.shape", "x.type.shape[::-1]"),
+    Mutant(shape.Transpose, "vjp", "inverse(self.perm)", "self.perm"),
+    Mutant(shape.Transpose, "batch", "axis + 1", "len(self.perm) - axis"),
+    Mutant(shape.Slice, "vjp", "step - 1", "step"),
+    Mutant(shape.Slice, "vjp", "(count - 1) * step", "count * step"),
+    Mutant(shape.Slice, "batch", "(0, *self.start)", "(*self.start, 0)"),
+    Mutant(shape.Pad, "vjp", "SUB(total(g), inside)", "total(g)"),
+    Mutant(shape.Pad, "_cut", "if not any(self.interior):", "if True:"),
+    Mutant(shape.Pad, "batch", "(0, *self.before)", "(1, *self.before)"),
+    Mutant(shape.Pad, "batch", "SELECT(is_padding, values,", "SELECT(is_padding, values * 2,"),
+    Mutant(shape.Concatenate, "vjp", "start = stop", "start = 0"),
+    Mutant(shape.Concatenate, "batch", "self.axis + 1", "self.axis"),
+    Mutant(shape.Reverse, "vjp", "self(g)", "g"),
+    Mutant(shape.Reverse, "depends", "np.flip(p, self.axes)", "p"),
+    # Reductions and scans.
+    Mutant(reduce.Extreme, "factor", "DIV(is_extreme,", "MUL(is_extreme,", reduce.Max),
+    Mutant(reduce.Reduction, "jvp", "Sum(self.axes)(product)", "Max(self.axes)(product)", reduce.Max),
+    Mutant(reduce.Reduction, "vjp", "conjugated(factor)", "factor", reduce.Prod),
+    Mutant(reduce.Prod, "factor", "MUL(before, after)", "before"),
+    Mutant(reduce.Prod, "factor", "inverse(order)", "order"),
+    Mutant(reduce.Prod, "factor", "MUL(before, after)", "DIV(CumProd(last, False)(row), row)"),
+    Mutant(reduce.ArgExtreme, "batch", "self.axis + 1", "self.axis", reduce.ArgMax),
+    Mutant(reduce.CumSum, "vjp", "not self.reverse", "self.reverse"),
+    Mutant(reduce.CumProd, "vjp", "exclusive(y, self.axis, self.reverse, 1)", "y"),
+    Mutant(reduce.CumProd, "vjp", "not self.reverse, 0", "self.reverse, 0"),
+    Mutant(reduce.CumProd, "jvp", "MUL(before, tangents[0])", "tangents[0]"),
+    Mutant(reduce.CumLogsumexp, "_ratio", "-np.inf", "0"),
+    Mutant(reduce.Recurrence, "vjp", "shift(y, self.axis, self.reverse, 0)", "y"),
+    Mutant(reduce.Recurrence, "vjp", "conjugated(a)", "a"),
+    Mutant(reduce.Scan, "depends", "self.reverse", "False", reduce.CumSum),
+    Mutant(reduce.Max, LOWERING, "reduce_max", "reduce_min"),
+    Mutant(reduce.CumSum, LOWERING, "reverse=op.reverse", "reverse=False"),
+    # Contractions.
+    Mutant(contract.Matmul, "vjp", "MATMUL(adjoint(x), g)", "MATMUL(swap_last(x), g)"),
+    Mutant(contract.Matmul, "batch", "x.ndim - 3", "0"),
+    Mutant(contract.Matmul, "depends", "p.any(axis=-2)", "p.all(axis=-2)"),
+    Mutant(contract.Bilinear, "jvp", "self(x, ty)", "self(x, y)", contract.Matmul),
+    Mutant(contract.Conv, "_to_x", "Reverse(tuple(range(rank)))(conjugate(y))", "conjugate(y)"),
+    Mutant(contract.Conv, "_to_x", "width - self.padding[k][0] - 1", "self.padding[k][0]"),
+    Mutant(contract.Conv, "_to_x", "conjugate(y)", "y"),
+    Mutant(contract.Conv, "_to_x", "rank + 2, rank + 1, rank", "rank + 1, rank + 2, rank"),
+    Mutant(contract.Conv, "_to_y", "self.rhs_dilation, tuple(padding)", "self.strides, tuple(padding)"),
+    Mutant(contract.Conv, "_to_y", "width - low - 1", "width - low"),
+    Mutant(contract.Conv, "batch", "n * self.groups", "self.groups * 1"),
+    Mutant(contract.Conv, "batch", "move_axis(grouped, 0, grouped.ndim - 2)", "move_axis(grouped, 0, grouped.ndim - 1)"),
+    Mutant(contract.Conv, "taps", "self.padding[k][0]", "self.padding[k][1]"),
+    Mutant(contract.Conv, LOWERING, "op.lhs_dilation", "op.rhs_dilation"),
+    # Indexing.
+    Mutant(index.GatherNd, "vjp", "zeros_of(x)", "x"),
+    Mutant(index.GatherNd, "batch", "self.axis + 1, 0", "self.axis, 0"),
+    Mutant(index.GatherNd, "batch", "move_axis(y, self.axis, 0)", "y", index.Gather),
+    Mutant(index.GatherNd, "depends_given", "x.any(", "x.all("),
+    Mutant(index.GatherNd, LOWERING, 'mode="clip"', 'mode="fill"', index.Gather),
+    Mutant(index.Scatter, "batch", "self.axis + 1, self.batch_dims + 1", "self.axis + 1, self.batch_dims", index.ScatterAdd),
+    Mutant(index.Scatter, "depends_given", "x | insert_axes", "insert_axes", index.ScatterAdd),
+    Mutant(index.ScatterAdd, "vjp", "self.read(g, indices)", "self.read(x, indices)"),
+    Mutant(index.ScatterUpdate, "vjp", "self(g, indices, zeros_of(updates))", "g"),
+    Mutant(index.ScatterUpdate, "vjp", "SELECT(stayed, read, zeros_of(read))", "read"),
+    Mutant(index.ScatterExtreme, "vjp", "MUL(g, by_x)", "g", index.ScatterMax),
+    Mutant(index.ScatterAdd, LOWERING, 'mode="clip"', 'mode="drop"'),
+    Mutant(index.DynamicSlice, "vjp", "*starts), *(", "*starts[::-1]), *("),
+    Mutant(index.DynamicSlice, "batch", "(n, *self.sizes)", "(1, *self.sizes)"),
+    Mutant(index.DynamicUpdateSlice, "vjp", "zeros_of(update)", "update"),
+    Mutant(index.DynamicUpdateSlice, "depends_given", "x | written", "written"),
+    # Order.
+    Mutant(sort.Sort, "_order", "self.descending", "not self.descending"),
+    Mutant(sort.Sort, "batch", "self.axis + 1", "self.axis"),
+    Mutant(sort.TopK, "vjp", "x.ndim - 1", "0"),
+    Mutant(sort.ArgSort, LOWERING, "num_keys=1)[1], (op.axis,))", "num_keys=1)[1], ())"),
+    # Random numbers: the same for every key.
+    Mutant(random.RandomUniform, LOWERING, "_per_key(lambda k:", "_per_key(lambda k, key=key:"),
+]
+
+
+# Breaking and mending.
+
+
+@contextmanager
+def broken(mutant: Mutant) -> Iterator[None]:
+    """A context in which the rule is the mutant's."""
+    if mutant.rule == LOWERING:
+        table: Any = RULES
+        keys = [op for op, rule in RULES.items() if rule is RULES[mutant.op]]
+        new = edited(RULES[mutant.op], mutant, None)
+        with _swapped(lambda: {k: table[k] for k in keys}, table.update, dict.fromkeys(keys, new)):
+            yield
+        return
+    old = mutant.op.__dict__[mutant.rule]
+
+    def store(values: dict[str, Any]) -> None:
+        setattr(mutant.op, mutant.rule, values["rule"])
+
+    with _swapped(lambda: {"rule": old}, store, {"rule": edited(old, mutant, mutant.op)}):
+        yield
+
+
+@contextmanager
+def _swapped(read: Callable[[], Any], store: Callable[[Any], None], new: Any) -> Iterator[None]:
+    old = read()
+    store(new)
+    _forget()
+    try:
+        yield
+    finally:
+        store(old)
+        _forget()
+
+
+def _forget() -> None:
+    """Ops remember the types that they inferred."""
+    for op in list(ir_op._interned.values()):
+        op._inferred.clear()  # type: ignore[attr-defined]
+
+
+def edited(rule: Any, mutant: Mutant, owner: type | None) -> Any:
+    """The function with its source changed, compiled where it stood."""
+    function = inspect.unwrap(rule)
+    lines = textwrap.dedent(inspect.getsource(function)).splitlines()
+    start = next(k for k, line in enumerate(lines) if line.startswith("def "))
+    source = "\n".join(lines[start:])
+    assert mutant.old in source, f"{mutant}: the source has changed:\n{source}"
+    source = source.replace(mutant.old, mutant.new)
+    # `super()` needs the class as a variable of an enclosing function.
+    outer = "def make(__class__):\n" + textwrap.indent(source, "    ")
+    outer += f"\n    return {function.__name__}\n"
+    scope = dict(function.__globals__)
+    exec(outer, scope)
+    return scope["make"](owner)
+
+
+# Looking for a row that notices.
+
+
+def rows_of(mutant: Mutant) -> list[Case]:
+    kind = mutant.tried or mutant.op
+    rows = [case for case in CASES if isinstance(case.op, kind)]
+    assert rows, f"{mutant} is tried on no row"
+    return rows
+
+
+def checks_for(mutant: Mutant) -> list[str]:
+    """The names of the checks, those first that look at the rule."""
+    order = ["first", "kinks", "batch", "pattern", "types", "values", "known", "second", "third"]
+    first = {"batch": "batch", "infer": "types", "numpy": "values", LOWERING: "values"}
+    first |= {"depends": "pattern", "depends_given": "pattern", "taps": "pattern"}
+    name = first.get(mutant.rule, "first")
+    return [name, *(other for other in order if other != name)]
+
+
+def problems(check: str, rows: list[Case], kind: type[Op]) -> Iterator[str]:
+    """What one check finds wrong, row by row."""
+    if check == "kinks":
+        for kink in test_ops.KINKS:
+            if isinstance(kink.op, kind):
+                yield from test_ops.wrong_kink(kink)
+    elif check == "known":
+        for known in test_ops.KNOWN:
+            if isinstance(known.op, kind):
+                yield from test_ops.wrong_known(known)
+    else:
+        for case in rows:
+            yield from problems_of_row(check, case)
+
+
+def problems_of_row(check: str, case: Case) -> Iterator[str]:
+    if check == "types":
+        yield from test_ops.wrong_types(case)
+    elif check == "pattern":
+        with jax.enable_x64(True):
+            yield from test_ops.wrong_pattern(case)
+    else:
+        yield from test_ops.failures(test_ops.CHECKS[check], [case])
+
+
+def caught_by(mutant: Mutant) -> str | None:
+    """The check that notices the mutant, and what it says; None if none does."""
+    rows = rows_of(mutant)
+    with broken(mutant):
+        for check in checks_for(mutant):
+            try:
+                found = next(problems(check, rows, mutant.tried or mutant.op), None)
+            except Exception as error:
+                found = f"{type(error).__name__}: {error}"
+            if found is not None:
+                return f"{check}: {found.splitlines()[0][:100]}"
+    return None
+
+
+def main() -> int:
+    start, survivors = time.monotonic(), []
+    for mutant in MUTANTS:
+        caught = caught_by(mutant)
+        print(f"{'caught  ' if caught else 'SURVIVED'} {mutant}", flush=True)
+        if caught:
+            print(f"           {caught}")
+        else:
+            survivors.append(mutant)
+    count = len(MUTANTS) - len(survivors)
+    print(f"\n{count} of {len(MUTANTS)} mutants caught in {time.monotonic() - start:.0f} s")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""An interrupt at a random moment leaves every Variable with its old or its new value."""
+
+import functools
+import random
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+import tracegraph as tg
+
+COUNT = 1000
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread(),
+    reason="interrupts need timers and the main thread",
+)
+
+
+class Interrupts:
+    """Raises KeyboardInterrupt in the main thread, once at a random moment of each `strike`."""
+
+    def __init__(self, longest):
+        self.longest = longest
+        self.is_armed = False
+
+    def __enter__(self):
+        self.old = signal.signal(signal.SIGALRM, self.handle)
+        return self
+
+    def __exit__(self, *exception):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self.old)
+
+    def handle(self, number, frame):
+        if self.is_armed:
+            self.is_armed = False
+            raise KeyboardInterrupt
+
+    def strike(self, action):
+        """Runs `action`, and swallows the interrupt that falls into it."""
+        try:
+            self.is_armed = True
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, self.longest))
+            action()
+        except KeyboardInterrupt:
+            pass
+        self.is_armed = False
+
+
+class Repeated:
+    """Calls a step for ever, and counts the calls that began."""
+
+    def __init__(self, step):
+        self.step = step
+        self.calls = 0
+
+    def __call__(self):
+        while True:
+            self.calls += 1
+            self.step()
+
+
+def values_of(variables):
+    return [v.numpy() for v in variables]
+
+
+def check_old_or_new(before, after, grown):
+    """Each variable has a value that some of the `grown` calls since `before` gave it."""
+    for old, new in zip(before, after, strict=True):
+        assert np.all(new == new.flat[0])
+        assert 0 <= new.flat[0] - old.flat[0] <= grown
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_interrupts_inside_a_donated_step(size):
+    random.seed(size)
+    variables = [tg.Variable(tg.zeros([size])) for _ in range(6)]
+
+    @tg.function
+    def step(x):
+        for v in variables:
+            v.assign_add(tg.zeros([size]) + x)
+        return x
+
+    one = tg.constant(1.0)
+    step(one)
+    before = values_of(variables)
+    with Interrupts(3e-4) as interrupts:
+        for _ in range(COUNT):
+            repeated = Repeated(lambda: step(one))
+            interrupts.strike(repeated)
+            after = values_of(variables)
+            check_old_or_new(before, after, repeated.calls)
+            # One call stores all of its variables or none.
+            assert len({float(value.flat[0]) for value in after}) == 1
+            assert float(after[0].flat[0] - before[0].flat[0]) >= repeated.calls - 1
+            before = after
+    step(one)
+    assert values_of(variables)[0].flat[0] == before[0].flat[0] + 1
+
+
+def test_interrupts_of_an_undecorated_loop():
+    random.seed(2)
+    variables = [tg.Variable(tg.zeros([3])) for _ in range(4)]
+
+    def step():
+        for v in variables:
+            v.assign_add([1.0, 1.0, 1.0])
+
+    for _ in range(100):
+        step()
+    before = values_of(variables)
+    with Interrupts(2e-3) as interrupts:
+        for _ in range(COUNT):
+            repeated = Repeated(step)
+            interrupts.strike(repeated)
+            after = values_of(variables)
+            check_old_or_new(before, after, repeated.calls)
+            before = after
+    step()
+    assert values_of(variables)[0].flat[0] == before[0].flat[0] + 1
+
+
+@pytest.mark.filterwarnings("ignore:5 of the last")
+def test_interrupt_while_a_step_is_traced_and_compiled():
+    random.seed(3)
+    v = tg.Variable(tg.zeros([4]))
+    with Interrupts(0.05) as interrupts:
+        for _ in range(20):
+            step = tg.function(lambda x: v.assign_add(tg.tanh(x) * 0 + 1.0).read_value())
+            old = v.numpy()[0]
+            interrupts.strike(functools.partial(step, tg.ones([4])))
+            assert v.numpy()[0] - old in (0.0, 1.0)
+            assert step(tg.ones([4])).numpy()[0] == v.numpy()[0]
+
+
+def test_error_inside_a_step_leaves_the_variables():
+    v = tg.Variable([1.0, 2.0])
+
+    @tg.function
+    def step(x):
+        v.assign_add([1.0, 1.0])
+        tg.debugging.assert_less(x, 1.0, message="x is too large")
+        v.assign_add([10.0, 10.0])
+
+    step(tg.constant(0.0))
+    np.testing.assert_array_equal(v.numpy(), [12.0, 13.0])
+    with pytest.raises(tg.errors.InvalidArgumentError, match="x is too large"):
+        step(tg.constant(2.0))
+    np.testing.assert_array_equal(v.numpy(), [13.0, 14.0])
+    step(tg.constant(0.0))
+    np.testing.assert_array_equal(v.numpy(), [24.0, 25.0])

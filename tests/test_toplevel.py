@@ -1,0 +1,269 @@
+"""The top level: pending nodes, evaluated together, compiled once per structure."""
+
+import gc
+import resource
+import threading
+
+import numpy as np
+import pytest
+
+import tracegraph as tg
+from tracegraph.ir.builder import top_level
+from tracegraph.runtime import pending
+from tracegraph.runtime.pending import compiled_count
+
+
+def compiled_by(action):
+    """How many programs `action` compiles."""
+    before = compiled_count()
+    action()
+    return compiled_count() - before
+
+
+def waiting():
+    """How many nodes are pending on this thread."""
+    return len(top_level().nodes)
+
+
+def test_nothing_runs_until_a_value_is_asked_for():
+    x = tg.constant([1.0, 2.0])
+    x.numpy()
+    tg.constant(0.0).numpy()
+    (tg.ones([]) + 1.0).numpy()
+    y = x * 3.0 + 1.0
+    assert waiting() == len(top_level().nodes) > 0
+    np.testing.assert_array_equal(y.numpy(), [4.0, 7.0])
+    assert waiting() == 0
+
+
+def test_everything_pending_runs_as_one_program():
+    x = tg.constant([1.0, 2.0])
+
+    def both():
+        y, z = tg.sin(x), tg.cos(x) * 1.5
+        y.numpy()
+        assert z.is_made
+
+    assert compiled_by(both) == 1
+    assert compiled_by(both) == 0
+
+
+def test_other_numbers_do_not_compile_again():
+    def compute(number):
+        return (tg.constant([1.0, 2.0]) * number + np.float32(number)).numpy()
+
+    compute(1.25)
+    assert compiled_by(lambda: [compute(0.5 + i) for i in range(20)]) == 0
+
+
+def test_other_arrays_do_not_compile_again():
+    def compute(array):
+        return (tg.constant(array) * 2.0).numpy()
+
+    compute(np.zeros(3, np.float32))
+    assert compiled_by(lambda: compute(np.ones(3, np.float32))) == 0
+
+
+def test_values_that_nobody_holds_are_not_made():
+    x = tg.constant(np.ones((4, 4), np.float32))
+    made = []
+    original = pending.settle
+
+    def counting(tensor, buffer):
+        made.append(tensor.type)
+        original(tensor, buffer)
+
+    pending.settle = counting
+    try:
+        tg.reduce_sum(tg.exp(tg.tanh(x * 3.5))).numpy()
+    finally:
+        pending.settle = original
+    assert [str(type) for type in made] == ["f32[]"]
+
+
+def test_value_judged_dead_is_made_again_when_it_turns_up():
+    x = tg.constant([1.0, 2.0])
+    y = x * 2.0
+    z = y + 1.0
+    find = pending.held_positions
+    pending.held_positions = lambda values, uses, baseline: []
+    try:
+        top_level().evaluate()
+    finally:
+        pending.held_positions = find
+    assert not z.is_made
+    np.testing.assert_array_equal(z.numpy(), [3.0, 5.0])
+    np.testing.assert_array_equal(y.numpy(), [2.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda y: [y],
+        lambda y: {"a": {"b": y}},
+        lambda y: (lambda: y),
+        lambda y: np.array([y, None], dtype=object),
+        lambda y: type("Holder", (), {"y": y})(),
+        lambda y: iter([y]),
+        lambda y: __import__("functools").partial(print, y),
+    ],
+    ids=["list", "dict", "closure", "object array", "attribute", "iterator", "partial"],
+)
+def test_values_held_anywhere_are_made(hold):
+    y = tg.tanh(tg.constant([1.0, 2.0])) * 2.0
+    kept = hold(y)
+    number = id(y)
+    del y
+    (tg.constant(1.0) + 1.0).numpy()
+    (found,) = [t for t in gc.get_objects() if type(t) is tg.Tensor and id(t) == number]
+    assert found.is_made
+    assert kept is not None
+
+
+def test_values_that_are_not_held_are_gone_at_once():
+    def compute():
+        return tg.reduce_sum(tg.tanh(tg.constant(np.ones(100, np.float32)) * 3.25)).numpy()
+
+    compute()
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(type(t) is tg.Tensor for t in gc.get_objects())
+        compute()
+        assert sum(type(t) is tg.Tensor for t in gc.get_objects()) <= before
+    finally:
+        gc.enable()
+
+
+def test_held_by_an_open_tape():
+    x = tg.constant([1.0, 2.0])
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = tg.sin(tg.exp(x) * tg.exp(x))
+        y.numpy()
+        z = y * 2.0
+    expected = 4.0 * np.exp(2 * x.numpy()) * np.cos(np.exp(2 * x.numpy()))
+    np.testing.assert_allclose(tape.gradient(z, x).numpy(), expected, rtol=2e-5)
+
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def test_loop_that_never_asks_runs_in_constant_memory():
+    v = tg.Variable(tg.ones([10]))
+    total = tg.constant(0.0)
+
+    def iterate(count):
+        nonlocal total
+        for _ in range(count):
+            y = tg.tanh(v * 0.5) + 1.0
+            total = total + tg.reduce_sum(y)
+
+    iterate(2_000)
+    before, programs = peak(), compiled_count()
+    iterate(100_000)
+    assert peak() - before < 40  # MiB
+    assert compiled_count() - programs <= 4
+    assert waiting() < 200
+    np.testing.assert_allclose(total.numpy(), 102_000 * 10 * (np.tanh(0.5) + 1), rtol=1e-3)
+
+
+def test_training_loop_that_never_asks_runs_in_constant_memory():
+    w = tg.Variable(tg.ones([4, 4]))
+    x = tg.constant(np.eye(4, dtype=np.float32))
+
+    def iterate(count):
+        for _ in range(count):
+            with tg.GradientTape() as tape:
+                loss = tg.reduce_mean((x @ w) ** 2)
+            w.assign_sub(0.1 * tape.gradient(loss, w))
+        return loss
+
+    iterate(200)
+    before, programs = peak(), compiled_count()
+    iterate(5_000)
+    assert peak() - before < 40
+    assert compiled_count() - programs <= 2
+
+
+def test_long_program_without_a_repetition_is_one_program():
+    x = tg.constant([0.5])
+    y = x
+    for k in range(300):
+        y = tg.sin(y) if k % 7 else tg.cos(y)
+    assert y.numpy().shape == (1,)
+
+
+def test_tensor_of_another_thread_is_made():
+    box = []
+    thread = threading.Thread(target=lambda: box.append(tg.constant(2.0) * 3.0))
+    thread.start()
+    thread.join()
+    assert (box[0] + 1.0).numpy() == 7.0
+
+
+def test_threads_have_pending_lists_of_their_own():
+    errors = []
+
+    def work(seed):
+        try:
+            x = tg.constant(float(seed))
+            for _ in range(200):
+                y = x * 2.0 + 1.0
+                assert y.numpy() == 2.0 * seed + 1.0
+        except BaseException as error:  # reported to the main thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+def test_ndarray_is_copied_when_it_becomes_a_tensor():
+    array = np.zeros(1000, np.float32)
+    x, v = tg.constant(array), tg.Variable(array)
+    y = x + array
+    array[:] = 1.0
+    assert not x.numpy().any() and not v.numpy().any() and not y.numpy().any()
+
+
+def test_numpy_gives_a_copy():
+    x = tg.constant([1.0, 2.0])
+    x.numpy()[:] = 5.0
+    np.testing.assert_array_equal(x.numpy(), [1.0, 2.0])
+
+
+def test_failure_of_one_value_leaves_the_others():
+    y = tg.constant([1.0]) * 2.0
+    bad = tg.constant([1.0]) + 3.0
+    program = pending.backend.program
+    calls = []
+
+    def failing(graph, donated=()):
+        calls.append(graph)
+        if any(node.op.name == "add" for node in graph.nodes) and len(calls) != 2:
+            raise RuntimeError("no memory")
+        return program(graph, donated)
+
+    pending.backend.program = failing
+    try:
+        with pytest.raises(RuntimeError, match="no memory"):
+            bad.numpy()
+    finally:
+        pending.backend.program = program
+    assert y.is_made or y.numpy() is not None
+
+
+def test_jax_keeps_its_own_settings():
+    import jax
+    import jax.numpy as jnp
+
+    x = tg.constant(np.arange(3.0))
+    assert (x * 2.0).numpy().dtype == np.float64
+    assert tg.function(lambda x: x * 2.0)(x).numpy().dtype == np.float64
+    assert not jax.config.jax_enable_x64
+    assert jnp.arange(3.0).dtype == jnp.float32
