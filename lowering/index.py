@@ -73,9 +73,7 @@ def _dynamic_slice(op: ops.DynamicSlice, x: Any, *starts: Any) -> Any:
 
 
 @lowers(ops.DynamicUpdateSlice)
-def _dynamic_update_slice(
-    op: ops.DynamicUpdateSlice, x: Any, update: Any, *starts: Any
-) -> Any:
+def _dynamic_update_slice(op: ops.DynamicUpdateSlice, x: Any, update: Any, *starts: Any) -> Any:
     if not starts or math.prod(update.shape) == 0:
         return update if not starts else x
     return lax.dynamic_update_slice(x, update, starts, allow_negative_indices=False)

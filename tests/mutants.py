@@ -87,7 +87,12 @@ MUTANTS = [
     # A missing reduction, a wrong axis.
     Mutant(broadcast.BroadcastTo, "vjp", "Sum(dropped)(g) if dropped else g", "g"),
     Mutant(broadcast.BroadcastTo, "batch", "axis + 1", "axis"),
-    Mutant(broadcast.BroadcastTo, "depends", "(*self.axes, len(self.shape))", "(*self.axes[::-1], len(self.shape))"),
+    Mutant(
+        broadcast.BroadcastTo,
+        "depends",
+        "(*self.axes, len(self.shape))",
+        "(*self.axes[::-1], len(self.shape))",
+    ),
     Mutant(broadcast.Sum, "batch", "shifted(self.axes, x)", "self.axes"),
     Mutant(broadcast.Sum, "depends", "any", "all"),
     Mutant(shape.Reshape, "vjp", "x.type.shape", "x.type.shape[::-1]"),
@@ -106,7 +111,9 @@ MUTANTS = [
     Mutant(shape.Reverse, "depends", "np.flip(p, self.axes)", "p"),
     # Reductions and scans.
     Mutant(reduce.Extreme, "factor", "DIV(is_extreme,", "MUL(is_extreme,", reduce.Max),
-    Mutant(reduce.Reduction, "jvp", "Sum(self.axes)(product)", "Max(self.axes)(product)", reduce.Max),
+    Mutant(
+        reduce.Reduction, "jvp", "Sum(self.axes)(product)", "Max(self.axes)(product)", reduce.Max
+    ),
     Mutant(reduce.Reduction, "vjp", "conjugated(factor)", "factor", reduce.Prod),
     Mutant(reduce.Prod, "factor", "MUL(before, after)", "before"),
     Mutant(reduce.Prod, "factor", "inverse(order)", "order"),
@@ -116,7 +123,8 @@ MUTANTS = [
     Mutant(reduce.CumProd, "vjp", "exclusive(y, self.axis, self.reverse, 1)", "y"),
     Mutant(reduce.CumProd, "vjp", "not self.reverse, 0", "self.reverse, 0"),
     Mutant(reduce.CumProd, "jvp", "MUL(before, tangents[0])", "tangents[0]"),
-    Mutant(reduce.CumLogsumexp, "_ratio", "-np.inf", "0"),
+    Mutant(reduce.CumLogsumexp, "_ratio", "self.reverse", "not self.reverse"),
+    Mutant(reduce.CumLogsumexp, "vjp", "self._share(x, y)", "self._ratio(y)"),
     Mutant(reduce.Recurrence, "vjp", "shift(y, self.axis, self.reverse, 0)", "y"),
     Mutant(reduce.Recurrence, "vjp", "conjugated(a)", "a"),
     Mutant(reduce.Scan, "depends", "self.reverse", "False", reduce.CumSum),
@@ -131,10 +139,17 @@ MUTANTS = [
     Mutant(contract.Conv, "_to_x", "width - self.padding[k][0] - 1", "self.padding[k][0]"),
     Mutant(contract.Conv, "_to_x", "conjugate(y)", "y"),
     Mutant(contract.Conv, "_to_x", "rank + 2, rank + 1, rank", "rank + 1, rank + 2, rank"),
-    Mutant(contract.Conv, "_to_y", "self.rhs_dilation, tuple(padding)", "self.strides, tuple(padding)"),
+    Mutant(
+        contract.Conv, "_to_y", "self.rhs_dilation, tuple(padding)", "self.strides, tuple(padding)"
+    ),
     Mutant(contract.Conv, "_to_y", "width - low - 1", "width - low"),
     Mutant(contract.Conv, "batch", "n * self.groups", "self.groups * 1"),
-    Mutant(contract.Conv, "batch", "move_axis(grouped, 0, grouped.ndim - 2)", "move_axis(grouped, 0, grouped.ndim - 1)"),
+    Mutant(
+        contract.Conv,
+        "batch",
+        "move_axis(grouped, 0, grouped.ndim - 2)",
+        "move_axis(grouped, 0, grouped.ndim - 1)",
+    ),
     Mutant(contract.Conv, "taps", "self.padding[k][0]", "self.padding[k][1]"),
     Mutant(contract.Conv, LOWERING, "op.lhs_dilation", "op.rhs_dilation"),
     # Indexing.
@@ -143,7 +158,13 @@ MUTANTS = [
     Mutant(index.GatherNd, "batch", "move_axis(y, self.axis, 0)", "y", index.Gather),
     Mutant(index.GatherNd, "depends_given", "x.any(", "x.all("),
     Mutant(index.GatherNd, LOWERING, 'mode="clip"', 'mode="fill"', index.Gather),
-    Mutant(index.Scatter, "batch", "self.axis + 1, self.batch_dims + 1", "self.axis + 1, self.batch_dims", index.ScatterAdd),
+    Mutant(
+        index.Scatter,
+        "batch",
+        "self.axis + 1, self.batch_dims + 1",
+        "self.axis + 1, self.batch_dims",
+        index.ScatterAdd,
+    ),
     Mutant(index.Scatter, "depends_given", "x | insert_axes", "insert_axes", index.ScatterAdd),
     Mutant(index.ScatterAdd, "vjp", "self.read(g, indices)", "self.read(x, indices)"),
     Mutant(index.ScatterUpdate, "vjp", "self(g, indices, zeros_of(updates))", "g"),
@@ -160,7 +181,7 @@ MUTANTS = [
     Mutant(sort.TopK, "vjp", "x.ndim - 1", "0"),
     Mutant(sort.ArgSort, LOWERING, "num_keys=1)[1], (op.axis,))", "num_keys=1)[1], ())"),
     # Random numbers: the same for every key.
-    Mutant(random.RandomUniform, LOWERING, "_per_key(lambda k:", "_per_key(lambda k, key=key:"),
+    Mutant(random.RandomUniform, LOWERING, "_wrap(k)", "_wrap(key.reshape(-1, 2)[0])"),
 ]
 
 

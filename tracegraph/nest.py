@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from types import GeneratorType
 from typing import Any
 
 from tracegraph.errors import Mismatch
@@ -22,8 +23,13 @@ def tree_util() -> Any:
     return jax.tree_util
 
 
-def _is_none(value: Any) -> bool:
-    return value is None
+def _is_leaf(value: Any) -> bool:
+    """Leaves that JAX must be told of: generators, which it warns of otherwise."""
+    return type(value) is GeneratorType
+
+
+def _is_leaf_or_none(value: Any) -> bool:
+    return value is None or type(value) is GeneratorType
 
 
 class Structure:
@@ -62,6 +68,10 @@ class Structure:
             packed.append(_rebuilt(cls, inner.pack(taken)))
         return tree_util().tree_unflatten(self.treedef, packed)
 
+    def packer(self) -> Callable[[Any], Any]:
+        """`pack`, by the shortest way."""
+        return self.pack if self.opened else self.treedef.unflatten
+
     @property
     def count(self) -> int:
         """The number of leaves."""
@@ -91,7 +101,7 @@ def flatten_structure(nest: Any, none_is_leaf: bool = False) -> tuple[list[Any],
     Raises Mismatch for dict keys that have no order.
     """
     try:
-        leaves, treedef = tree_util().tree_flatten(nest, is_leaf=_is_none if none_is_leaf else None)
+        leaves, treedef = tree_util().tree_flatten(nest, is_leaf=_is_leaf_or_none if none_is_leaf else _is_leaf)
     except (TypeError, ValueError) as error:
         raise Mismatch(
             f"a dict in a structure has keys that cannot be sorted: {error}",

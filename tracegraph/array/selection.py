@@ -190,7 +190,7 @@ def _check_range(op: str, x: Tensor, at: Tensor, limits: tuple[Any, ...]) -> Non
     value = _known_indices(at)
     if value is None or not value.size or not all(map(known_int, limits)):
         return
-    limit = np.array(limits)
+    limit = np.array(limits) if len(limits) > 1 else limits[0]
     is_wrong = (value < 0) | (value >= limit)
     if is_wrong.any():
         place = tuple(int(k) for k in np.argwhere(is_wrong)[0])

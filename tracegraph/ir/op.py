@@ -30,19 +30,26 @@ _MEMO_LIMIT = 4096
 def attribute_key(value: Any) -> Any:
     """A key that is equal for attribute values of the same type and bits only.
 
-    So 0.0 and -0.0 differ, 1 and True differ, and nan equals itself.
+    So 0.0 and -0.0 differ, 1 and True differ, and nan equals itself. Ints, strings and tuples of
+    ints, which most attributes are, stand for themselves; everything else is tagged.
     """
-    if isinstance(value, tuple):
-        return (tuple, *map(attribute_key, value))
+    kind = type(value)
+    if kind is int or kind is str:
+        return value
+    if kind is tuple:
+        return value if _INTS.issuperset(map(type, value)) else (tuple, *map(attribute_key, value))
     if isinstance(value, float):
         return (float, struct.pack("<d", value))
     if isinstance(value, complex):
         return (complex, struct.pack("<dd", value.real, value.imag))
     if isinstance(value, (int, str, bytes, types.NoneType)):
-        return (type(value), value)
+        return (kind, value)
     if isinstance(value, np.ndarray):
         return (np.ndarray, value.dtype.str, value.dtype.name, value.shape, value.tobytes())
     return value
+
+
+_INTS = frozenset([int])
 
 
 class _Interning(type):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from tracegraph.errors import Mismatch
 from tracegraph.ir.op import Op, check_same_dtype
 from tracegraph.ops.broadcast import stack

@@ -26,7 +26,6 @@ from tracegraph.ops.elementwise import (
     NUMERIC,
     SELECT,
     Cast,
-    add_all,
     check_kind,
     scale,
 )
@@ -418,9 +417,7 @@ def scatter_tangents(
     tx, _, tu = tangents
     if tx is None and tu is None:
         return None
-    return op(
-        zeros_of(x) if tx is None else tx, indices, zeros_of(updates) if tu is None else tu
-    )
+    return op(zeros_of(x) if tx is None else tx, indices, zeros_of(updates) if tu is None else tu)
 
 
 # Shapes and checks.
@@ -469,9 +466,7 @@ def check_indices(op: GatherNd, x: TensorType, indices: TensorType) -> None:
         )
 
 
-def check_starts(
-    op: Op, x: TensorType, sizes: Shape, starts: Sequence[TensorType]
-) -> None:
+def check_starts(op: Op, x: TensorType, sizes: Shape, starts: Sequence[TensorType]) -> None:
     if not len(sizes) == len(starts) == len(x.shape):
         raise Mismatch(f"a slice of {x} needs one start and one size for each of its axes")
     for start in starts:
@@ -495,7 +490,9 @@ def check_starts(
 
 def moving_axes(shape: Shape, sizes: Shape) -> tuple[int, int]:
     """The range of axes on which a slice of `sizes` can move."""
-    moving = [axis for axis, pair in enumerate(zip(shape, sizes, strict=True)) if pair[0] != pair[1]]
+    moving = [
+        axis for axis, pair in enumerate(zip(shape, sizes, strict=True)) if pair[0] != pair[1]
+    ]
     return (moving[0], moving[-1] + 1) if moving else (0, 0)
 
 

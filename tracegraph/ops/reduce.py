@@ -111,7 +111,9 @@ class Prod(Reduction):
         rows = (*sizes[: len(kept)], element_count(sizes[len(kept) :]))
         row = Reshape(rows)(Transpose(order)(x))
         last = len(kept)
-        before, after = (exclusive(CumProd(last, flag)(row), last, flag, 1) for flag in (False, True))
+        before, after = (
+            exclusive(CumProd(last, flag)(row), last, flag, 1) for flag in (False, True)
+        )
         return Transpose(inverse(order))(Reshape(tuple(sizes))(MUL(before, after)))
 
     def numpy(self, x):

@@ -1,4 +1,4 @@
-"""Ops that move elements without computing: reshape, transpose, slice, pad, concatenate, reverse."""
+"""Ops that move elements without computing: reshape, transpose, slice, pad, join, reverse."""
 
 from __future__ import annotations
 
@@ -192,7 +192,10 @@ class Pad(Op):
 
     def _padded(self, x: np.ndarray, value: np.ndarray) -> np.ndarray:
         """Pads the axes before the last, each new element being the vector `value`."""
-        spread = [(size - 1) * (gap + 1) + 1 if size else 0 for size, gap in zip(x.shape, self.interior, strict=False)]
+        spread = [
+            (size - 1) * (gap + 1) + 1 if size else 0
+            for size, gap in zip(x.shape, self.interior, strict=False)
+        ]
         wide = np.empty((*spread, x.shape[-1]), x.dtype)
         wide[...] = value
         wide[tuple(slice(None, None, gap + 1) for gap in self.interior)] = x
@@ -201,7 +204,9 @@ class Pad(Op):
         result[...] = value
         into, out_of = [], []
         for size, before, after in zip(spread, self.before, self.after, strict=True):
-            into.append(slice(max(before, 0), max(before, 0) + size + min(before, 0) + min(after, 0)))
+            into.append(
+                slice(max(before, 0), max(before, 0) + size + min(before, 0) + min(after, 0))
+            )
             out_of.append(slice(max(-before, 0), size - max(-after, 0)))
         result[tuple(into)] = wide[tuple(out_of)]
         return result

@@ -442,7 +442,7 @@ def _value_from(tensor: Tensor, known: dict[Tensor, Any]) -> Any:
     op = node.op
     if isinstance(op, DimSize):
         return np.asarray(op.size, object)
-    if not isinstance(op, Op) or op is INPUT:
+    if not isinstance(op, Op):
         return None
     values = [known[y] for y in node.inputs]
     if any(v.dtype == object for v in values) and not isinstance(op, _MOVING):

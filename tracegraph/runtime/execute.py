@@ -16,7 +16,7 @@ from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
 from tracegraph.runtime import backend
-from tracegraph.runtime.pending import device_buffer
+from tracegraph.runtime.pending import device_buffer, raise_failures
 from tracegraph.runtime.trace import CheckReport, Trace, Traced
 from tracegraph.runtime.variable import (
     Variable,
@@ -88,6 +88,7 @@ class Execution:
                 self._launch(box, (*buffers, *state, *captured, *self._token()))
             except BaseException:
                 complete_landings()
+                raise_failures((*buffers, *captured))
                 raise
             complete_landings()
             self._is_warm = True

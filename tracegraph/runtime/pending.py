@@ -11,7 +11,7 @@ import sys
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ _LAST_CUT = 4096
 #: Programs kept for the whole process.
 _PROGRAM_LIMIT = 512
 #: Host arrays with more bytes than this move to the device at first use and stay there.
-_HOST_BYTES = 1024
+_HOST_BYTES = 256
 #: Where reference counts cannot be trusted, everything is held.
 _COUNTS_ARE_TRUSTED = getattr(sys, "_is_gil_enabled", lambda: True)()
 
@@ -294,6 +294,13 @@ def device_buffer(tensor: Tensor) -> Any:
     elif type(buffer) is Failure:
         raise buffer.error
     return buffer
+
+
+def raise_failures(buffers: Iterable[Any]) -> None:
+    """Raises the error of the first buffer whose computation failed."""
+    for buffer in buffers:
+        if type(buffer) is Failure:
+            raise buffer.error
 
 
 def make(tensor: Tensor) -> None:

@@ -1,0 +1,11 @@
+"""Every op that is broken on purpose is noticed by the table."""
+
+import pytest
+
+from tests.mutants import MUTANTS, Mutant, caught_by
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_the_mutant_is_caught(mutant: Mutant):
+    assert caught_by(mutant)
