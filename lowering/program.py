@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from lowering.device import WIDE, x64
 from lowering.rules import RULES
 from tracegraph.errors import LoweringError, message
 from tracegraph.ir.tensor import Graph, Node, Tensor
@@ -84,13 +85,13 @@ class Program:
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
         if self.needs_x64:
-            with jax.enable_x64(True):
+            with x64():
                 return self.jitted(*buffers)
         return self.jitted(*buffers)
 
     def lowered(self) -> Any:
         """JAX's `Lowered` of this program, for its texts and analyses."""
-        with jax.enable_x64(True):
+        with x64():
             return self.jitted.lower(*(shape_struct(x.type) for x in self.graph.inputs))
 
 
@@ -100,9 +101,8 @@ def shape_struct(type: TensorType) -> Any:
 
 
 def _has_64_bits(graph: Graph) -> bool:
-    wide = {"int64", "uint64", "float64", "complex128"}
     return any(
-        x.type.dtype.name in wide
+        x.type.dtype.name in WIDE
         for inner in graph.graphs()
         for x in (*inner.inputs, *(y for node in inner.nodes for y in node.outputs))
     )

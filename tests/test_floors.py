@@ -22,6 +22,7 @@ PACKAGES = ("tracegraph", "lowering")
 FLOORS = (
     (
         "tracegraph.types",
+        "tracegraph.tensorshape",
         "tracegraph.shapes",
         "tracegraph.source",
         "tracegraph.errors",

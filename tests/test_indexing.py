@@ -90,7 +90,9 @@ def indices(draw):
     items = []
     for size in shape:
         step = draw(st.none() | st.sampled_from([-3, -2, -1, 1, 2, 3]))
-        items.append(draw(st.integers(-size, size - 1) | st.builds(slice, bound, bound, st.just(step))))
+        items.append(
+            draw(st.integers(-size, size - 1) | st.builds(slice, bound, bound, st.just(step)))
+        )
     items = items[: draw(st.integers(0, len(items)))]
     if draw(st.booleans()):
         items.insert(draw(st.integers(0, len(items))), None)
@@ -258,9 +260,15 @@ def test_slice_that_does_not_fit_is_an_error():
 def test_strided_slice(run):
     x = numbers(4, 5)
     same(run(lambda x: tg.strided_slice(x, [1, 0], [3, 5], [1, 2]), x), x[1:3, 0:5:2])
-    same(run(lambda x: tg.strided_slice(x, [1, 0], [2, 9], shrink_axis_mask=1, end_mask=2), x), x[1])
-    same(run(lambda x: tg.strided_slice(x, [0, 0, 1], [0, 0, 2], ellipsis_mask=1, new_axis_mask=2), x),
-         x[..., None, 1:2])
+    same(
+        run(lambda x: tg.strided_slice(x, [1, 0], [2, 9], shrink_axis_mask=1, end_mask=2), x), x[1]
+    )
+    same(
+        run(
+            lambda x: tg.strided_slice(x, [0, 0, 1], [0, 0, 2], ellipsis_mask=1, new_axis_mask=2), x
+        ),
+        x[..., None, 1:2],
+    )
 
 
 # ---------------------------------------------------------------- shapes
@@ -273,7 +281,9 @@ def test_reshape(run, shape):
 
 
 def test_reshape_keeps_open_sizes():
-    f = tg.function(lambda x: tg.reshape(x, [x.shape[0], -1]), input_signature=[tg.TensorSpec([None, 2, 3])])
+    f = tg.function(
+        lambda x: tg.reshape(x, [x.shape[0], -1]), input_signature=[tg.TensorSpec([None, 2, 3])]
+    )
     for n in (1, 4):
         same(f(numbers(n, 2, 3)), numbers(n, 6))
     assert f.experimental_get_tracing_count() == 1
@@ -293,7 +303,10 @@ def test_transpose(run):
 
 def test_expand_and_squeeze(run):
     x = numbers(2, 3)
-    same(run(lambda x: [tg.expand_dims(x, k) for k in (0, 1, -1)], x), [x[None], x[:, None], x[..., None]])
+    same(
+        run(lambda x: [tg.expand_dims(x, k) for k in (0, 1, -1)], x),
+        [x[None], x[:, None], x[..., None]],
+    )
     same(run(lambda x: tg.squeeze(x[:, None, :, None], [1]), x), x[:, :, None])
     same(tg.squeeze(numbers(1, 3, 1)), numbers(3))
     with pytest.raises(ValueError, match="size 2"):
@@ -313,7 +326,10 @@ def test_concat_and_stack(run):
     x = numbers(2, 3)
     same(run(lambda x: tg.concat([x, 2 * x], 0), x), np.concatenate([x, 2 * x]))
     same(run(lambda x: tg.concat([x, x[:, :1]], -1), x), np.concatenate([x, x[:, :1]], -1))
-    same(run(lambda x: [tg.stack([x, -x], k) for k in (0, 1, -1)], x), [np.stack([x, -x], k) for k in (0, 1, -1)])
+    same(
+        run(lambda x: [tg.stack([x, -x], k) for k in (0, 1, -1)], x),
+        [np.stack([x, -x], k) for k in (0, 1, -1)],
+    )
 
 
 def test_joined_tensors_promote():
@@ -355,7 +371,10 @@ def test_tile_and_repeat(run):
     same(tg.repeat(numbers(40), list(range(40))), np.repeat(numbers(40), range(40)))
 
 
-@pytest.mark.parametrize(("mode", "numpys"), [("CONSTANT", "constant"), ("reflect", "reflect"), ("SYMMETRIC", "symmetric")])
+@pytest.mark.parametrize(
+    ("mode", "numpys"),
+    [("CONSTANT", "constant"), ("reflect", "reflect"), ("SYMMETRIC", "symmetric")],
+)
 def test_pad(run, mode, numpys):
     x = numbers(4, 3)
     widths = [[2, 1], [0, 2]]
@@ -375,7 +394,10 @@ def test_reverse_and_roll(run):
     x = numbers(4, 3)
     same(run(lambda x: tg.reverse(x, [0, -1]), x), x[::-1, ::-1])
     for shift, axis in ((1, 0), (-2, 1), (5, 0), ([1, 2], [0, 1])):
-        same(run(lambda x, shift=shift, axis=axis: tg.roll(x, shift, axis), x), np.roll(x, shift, axis))
+        same(
+            run(lambda x, shift=shift, axis=axis: tg.roll(x, shift, axis), x),
+            np.roll(x, shift, axis),
+        )
 
 
 @pytest.mark.parametrize("indexing", ["xy", "ij"])
@@ -389,7 +411,9 @@ def test_ensure_shape():
     same(tg.ensure_shape(numbers(2, 3), [None, 3]), numbers(2, 3))
     with pytest.raises(ValueError, match="ensure_shape"):
         tg.ensure_shape(numbers(2, 3), [2, 4])
-    f = tg.function(lambda x: tg.ensure_shape(x, [None, 3]), input_signature=[tg.TensorSpec([None, None])])
+    f = tg.function(
+        lambda x: tg.ensure_shape(x, [None, 3]), input_signature=[tg.TensorSpec([None, None])]
+    )
     same(f(numbers(2, 3)), numbers(2, 3))
     assert f.get_concrete_function().structured_outputs.shape[1] == 3
 
@@ -429,7 +453,10 @@ def test_gather_nd(run):
     at = np.array([[0, 1], [1, 2]])
     same(run(lambda x: tg.gather_nd(x, at), x), x[at[:, 0], at[:, 1]])
     same(tg.gather_nd(x, [[[1]], [[0]]]), x[[[1], [0]]])
-    same(tg.gather_nd(x, [[[1, 2]], [[0, 0]]], batch_dims=1), np.stack([x[0, 1, 2], x[1, 0, 0]])[:, None])
+    same(
+        tg.gather_nd(x, [[[1, 2]], [[0, 0]]], batch_dims=1),
+        np.stack([x[0, 1, 2], x[1, 0, 0]])[:, None],
+    )
 
 
 @pytest.mark.parametrize("wrap", [lambda fn: fn, tg.function], ids=["top level", "function"])
@@ -459,8 +486,13 @@ def test_gradient_of_gather_is_dense_and_adds_up():
 def test_scatters():
     x = numbers(4)
     at, updates = [[1], [3]], np.float32([10, -20])
-    expected = {"update": [0, 10, 2, -20], "add": [0, 11, 2, -17], "sub": [0, -9, 2, 23],
-                "max": [0, 10, 2, 3], "min": [0, 1, 2, -20]}
+    expected = {
+        "update": [0, 10, 2, -20],
+        "add": [0, 11, 2, -17],
+        "sub": [0, -9, 2, 23],
+        "max": [0, 10, 2, 3],
+        "min": [0, 1, 2, -20],
+    }
     for name, values in expected.items():
         same(getattr(tg, f"tensor_scatter_nd_{name}")(x, at, updates), np.float32(values))
     same(tg.scatter_nd([[1], [1]], [5.0, 6.0], [3]), [0, 11, 0])

@@ -133,7 +133,9 @@ def test_a_bad_shape_is_an_error(shape):
 
 def test_zeros_of_an_open_size(run):
     x = sample(4, 2)
-    close(run(lambda x: tg.zeros([x.shape[0], 3]) + tg.ones(x.shape)[:, :1], x), np.ones((4, 3), "f"))
+    close(
+        run(lambda x: tg.zeros([x.shape[0], 3]) + tg.ones(x.shape)[:, :1], x), np.ones((4, 3), "f")
+    )
 
 
 def test_like(run):
@@ -152,7 +154,8 @@ def test_eye(arguments):
 
 
 @pytest.mark.parametrize(
-    "arguments", [(5,), (2, 9), (2, 9, 3), (9, 2, -2), (0,), (3, 3), (200,), (0.0, 1.0, 0.25), (2.5,)]
+    "arguments",
+    [(5,), (2, 9), (2, 9, 3), (9, 2, -2), (0,), (3, 3), (200,), (0.0, 1.0, 0.25), (2.5,)],
 )
 def test_range(run, arguments):
     floating = any(isinstance(a, float) for a in arguments)
@@ -504,14 +507,23 @@ def test_operators_of_truth_and_bits():
 def test_comparisons_of_python():
     x, y = sample(4), sample(4)
     a, b = tg.constant(x), tg.constant(y)
-    close([a < b, a <= b, a > b, a >= b, a == b, a != b], [x < y, x <= y, x > y, x >= y, x == y, x != y])
+    close(
+        [a < b, a <= b, a > b, a >= b, a == b, a != b],
+        [x < y, x <= y, x > y, x >= y, x == y, x != y],
+    )
     assert (a == None) is False and (a != None) is True  # noqa: E711
     assert (a == "text") is False
 
 
 def test_an_array_on_the_left_comes_to_the_tensor():
     x = tg.constant([1.0, 2.0])
-    for y in (np.ones(2) + x, np.ones(2) * x, np.float64(1) + x, np.ones(2) == x, np.ones((1, 2)) @ x[:, None]):
+    for y in (
+        np.ones(2) + x,
+        np.ones(2) * x,
+        np.float64(1) + x,
+        np.ones(2) == x,
+        np.ones((1, 2)) @ x[:, None],
+    ):
         assert isinstance(y, tg.Tensor)
 
 
@@ -552,9 +564,10 @@ def test_properties():
 
 def test_variables_have_the_operators():
     v = tg.Variable([1.0, 2.0])
-    close([v + 1, 2 * v, v @ [[1.0], [1.0]] if False else v**2, -v, v[0]], [
-        np.float32(a) for a in ([2, 3], [2, 4], [1, 4], [-1, -2], 1)
-    ])
+    close(
+        [v + 1, 2 * v, v @ [[1.0], [1.0]] if False else v**2, -v, v[0]],
+        [np.float32(a) for a in ([2, 3], [2, 4], [1, 4], [-1, -2], 1)],
+    )
     assert v.shape == (2,) and len(v) == 2 and v.size == 2
     close(v == 1.0, np.array([True, False]))
 
@@ -597,7 +610,9 @@ def test_reductions_in_functions(run, name):
 
 def test_reductions_of_truth():
     x = np.array([[True, False], [True, True]])
-    close([tg.reduce_all(x, 1), tg.reduce_any(x, 0), tg.reduce_all(x)], [x.all(1), x.any(0), x.all()])
+    close(
+        [tg.reduce_all(x, 1), tg.reduce_any(x, 0), tg.reduce_all(x)], [x.all(1), x.any(0), x.all()]
+    )
 
 
 def test_mean_of_integers_is_an_integer():
@@ -618,7 +633,10 @@ def test_empty_reductions():
 
 
 def test_logsumexp_of_extremes():
-    close(tg.reduce_logsumexp([[1e4, 1e4], [-1e4, -1e4]], 1), np.float32([1e4 + np.log(2), np.log(2) - 1e4]))
+    close(
+        tg.reduce_logsumexp([[1e4, 1e4], [-1e4, -1e4]], 1),
+        np.float32([1e4 + np.log(2), np.log(2) - 1e4]),
+    )
     close(tg.reduce_logsumexp([-np.inf, -np.inf]), np.float32(-np.inf))
     close(tg.reduce_logsumexp([np.inf, 0.0]), np.float32(np.inf))
 
@@ -683,10 +701,16 @@ def test_counting():
     x = np.array([[0, 1, 2], [0, 0, 3]], np.int32)
     close(tg.math.count_nonzero(x, 1), np.count_nonzero(x, 1))
     close(tg.math.zero_fraction(x), np.float32(0.5))
-    close(tg.math.bincount([0, 2, 2, 5], minlength=8), np.bincount([0, 2, 2, 5], minlength=8).astype(np.int32))
+    close(
+        tg.math.bincount([0, 2, 2, 5], minlength=8),
+        np.bincount([0, 2, 2, 5], minlength=8).astype(np.int32),
+    )
     close(tg.math.bincount([0, 2, 2, 5], maxlength=3), np.int32([1, 0, 2]))
     close(tg.math.bincount([0, 2, 2], [0.5, 1.0, 2.0]), np.float32([0.5, 0, 3]))
-    close(tg.math.confusion_matrix([0, 1, 2, 2], [0, 2, 2, 1], 3), np.int32([[1, 0, 0], [0, 0, 1], [0, 1, 1]]))
+    close(
+        tg.math.confusion_matrix([0, 1, 2, 2], [0, 2, 2, 1], 3),
+        np.int32([[1, 0, 0], [0, 0, 1], [0, 1, 1]]),
+    )
 
 
 # ---------------------------------------------------------------- order
@@ -712,7 +736,9 @@ def test_top_k(run):
 def test_searchsorted(side):
     sequence = np.sort(sample(3, 6), -1)
     values = np.concatenate([sample(3, 4), sequence[:, 2:3]], -1)
-    expected = np.stack([np.searchsorted(s, v, side) for s, v in zip(sequence, values, strict=True)])
+    expected = np.stack(
+        [np.searchsorted(s, v, side) for s, v in zip(sequence, values, strict=True)]
+    )
     close(tg.searchsorted(sequence, values, side), expected.astype(np.int32))
 
 
@@ -729,8 +755,14 @@ def test_segments():
     close(tg.math.segment_sum(x, ids), np.stack([r.sum(0) for r in rows]))
     means = np.stack([r.mean(0) if len(r) else np.zeros(2, "f") for r in rows])
     close(tg.math.segment_mean(x, ids), means)
-    close(tg.math.unsorted_segment_max(x, [1, 0, 1, 1, 0, -1], 2), np.stack([x[[1, 4]].max(0), x[[0, 2, 3]].max(0)]))
-    close(tg.math.unsorted_segment_min(x, [1, 0, 1, 1, 0, 9], 2), np.stack([x[[1, 4]].min(0), x[[0, 2, 3]].min(0)]))
+    close(
+        tg.math.unsorted_segment_max(x, [1, 0, 1, 1, 0, -1], 2),
+        np.stack([x[[1, 4]].max(0), x[[0, 2, 3]].max(0)]),
+    )
+    close(
+        tg.math.unsorted_segment_min(x, [1, 0, 1, 1, 0, 9], 2),
+        np.stack([x[[1, 4]].min(0), x[[0, 2, 3]].min(0)]),
+    )
 
 
 # ---------------------------------------------------------------- products
@@ -781,7 +813,9 @@ def test_matmul_of_sizes_that_do_not_fit_is_an_error():
 @pytest.mark.parametrize("axes", [0, 1, 2, [[1], [0]], [[2, 0], [1, 2]]], ids=str)
 def test_tensordot(axes):
     x = sample(3, 2, 4)
-    y = sample(*{0: (2,), 1: (4, 5), 2: (2, 4, 5)}.get(axes if isinstance(axes, int) else 9, (2, 4, 3)))
+    y = sample(
+        *{0: (2,), 1: (4, 5), 2: (2, 4, 5)}.get(axes if isinstance(axes, int) else 9, (2, 4, 3))
+    )
     if axes == [[1], [0]]:
         y = sample(2, 5)
     close(tg.tensordot(x, y, axes), np.tensordot(x, y, axes))
@@ -863,7 +897,10 @@ def test_linear_algebra():
     close(tg.linalg.trace(x), np.trace(x, axis1=1, axis2=2))
     close(tg.linalg.diag(v), np.stack([np.diag(row) for row in v]))
     close(tg.linalg.diag_part(x), np.einsum("bii->bi", x))
-    close(tg.linalg.diag_part(sample(3, 2)[:]).shape and tg.linalg.diag_part(x[0, :2]), np.diag(x[0, :2]))
+    close(
+        tg.linalg.diag_part(sample(3, 2)[:]).shape and tg.linalg.diag_part(x[0, :2]),
+        np.diag(x[0, :2]),
+    )
     close(tg.linalg.matrix_transpose(x), np.swapaxes(x, 1, 2))
     close(tg.linalg.band_part(x, 1, 0), np.tril(np.triu(x, -1)))
     close(tg.linalg.cross(x[0], x[1]), np.cross(x[0], x[1]))

@@ -26,7 +26,7 @@ def gradients(fn, *xs):
     with tg.GradientTape() as tape:
         tape.watch(tensors)
         y = fn(*tensors)
-    return tape.gradient(y, tensors)
+    return tape.gradient(y, tensors, unconnected_gradients="zero")
 
 
 def check_gradient(fn, *xs, order=1):
@@ -35,14 +35,17 @@ def check_gradient(fn, *xs, order=1):
 
     def total(*tensors):
         y = fn(*tensors)
-        return tg.reduce_sum(y * tg.cast(tg.reshape(tg.range(1, y.size + 1), y.shape), y.dtype) / y.size)
+        return tg.reduce_sum(
+            y * tg.cast(tg.reshape(tg.range(1, y.size + 1), y.shape), y.dtype) / y.size
+        )
 
     def slope(*tensors):
         found = 0.0
         with tg.GradientTape() as tape:
             tape.watch(tensors)
             y = total(*tensors)
-        for g, d in zip(tape.gradient(y, list(tensors)), directions, strict=True):
+        grads = tape.gradient(y, list(tensors), unconnected_gradients="zero")
+        for g, d in zip(grads, directions, strict=True):
             found = found + tg.reduce_sum(g * d)
         return found
 
@@ -52,7 +55,9 @@ def check_gradient(fn, *xs, order=1):
     )
     step = 1e-5
     ends = [
-        float(target(*(tg.constant(x + sign * step * d) for x, d in zip(xs, directions, strict=True))))
+        float(
+            target(*(tg.constant(x + sign * step * d) for x, d in zip(xs, directions, strict=True)))
+        )
         for sign in (1, -1)
     ]
     assert found == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-5, abs=1e-8)
@@ -64,8 +69,9 @@ ACTIVATIONS = {
     "relu": lambda x: np.maximum(x, 0),
     "relu6": lambda x: np.clip(x, 0, 6),
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
-    "selu": lambda x: 1.0507009873554805
-    * np.where(x > 0, x, 1.6732632423543772 * np.expm1(np.minimum(x, 0))),
+    "selu": lambda x: (
+        1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(np.minimum(x, 0)))
+    ),
     "gelu": lambda x: x * scipy.special.ndtr(x),
     "leaky_relu": lambda x: np.where(x > 0, x, 0.2 * x),
     "silu": lambda x: x * scipy.special.expit(x),
@@ -205,14 +211,19 @@ def test_bad_labels_are_errors(labels, logits, kind, words):
 def test_sigmoid_cross_entropy():
     x, z = 3 * sample(4, 3), RANDOM.uniform(size=(4, 3)).astype(np.float32)
     p = scipy.special.expit(x.astype(np.float64))
-    close(tg.nn.sigmoid_cross_entropy_with_logits(labels=z, logits=x), -z * np.log(p) - (1 - z) * np.log1p(-p))
+    close(
+        tg.nn.sigmoid_cross_entropy_with_logits(labels=z, logits=x),
+        -z * np.log(p) - (1 - z) * np.log1p(-p),
+    )
     close(
         tg.nn.weighted_cross_entropy_with_logits(z, x, 2.0),
         -2 * z * np.log(p) - (1 - z) * np.log1p(-p),
     )
     (slope,) = gradients(lambda x: tg.nn.sigmoid_cross_entropy_with_logits(labels=z, logits=x), x)
     close(slope, p - z)
-    (at_zero,) = gradients(lambda x: tg.nn.sigmoid_cross_entropy_with_logits([1.0], x), np.float32([0]))
+    (at_zero,) = gradients(
+        lambda x: tg.nn.sigmoid_cross_entropy_with_logits([1.0], x), np.float32([0])
+    )
     close(at_zero, [-0.5])
     far = tg.nn.sigmoid_cross_entropy_with_logits([1.0, 0.0], [-1e4, 1e4])
     close(far, [1e4, 1e4])
@@ -232,7 +243,10 @@ def convolved(x, y, strides, padding, dilations):
     reach = [(w - 1) * d + 1 for w, d in zip(window, dilations, strict=True)]
     if padding == "SAME":
         counts = [-(-s // step) for s, step in zip(spatial, strides, strict=True)]
-        total = [max((c - 1) * step + r - s, 0) for c, step, r, s in zip(counts, strides, reach, spatial, strict=True)]
+        total = [
+            max((c - 1) * step + r - s, 0)
+            for c, step, r, s in zip(counts, strides, reach, spatial, strict=True)
+        ]
         x = np.pad(x, [(0, 0), *((t // 2, t - t // 2) for t in total), (0, 0)])
     elif padding != "VALID":
         x = np.pad(x, padding)
@@ -240,7 +254,9 @@ def convolved(x, y, strides, padding, dilations):
     z = np.zeros((n, *counts, outputs), x.dtype)
     for place in itertools.product(*map(range, window)):
         part = x
-        for axis, (k, d, c, step) in enumerate(zip(place, dilations, counts, strides, strict=True), 1):
+        for axis, (k, d, c, step) in enumerate(
+            zip(place, dilations, counts, strides, strict=True), 1
+        ):
             part = np.take(part, k * d + step * np.arange(c), axis)
         z += part @ y[place]
     return z
@@ -303,7 +319,9 @@ def test_other_convolutions():
     close(tg.nn.conv3d(x, y, 1, "VALID"), expected, rtol=1e-4, atol=1e-5)
     x, y = sample(2, 5, 5, 3), sample(2, 2, 3, 2)
     found = tg.nn.depthwise_conv2d(x, y, [1, 1, 1, 1], "VALID")
-    parts = [convolved(x[..., c : c + 1], y[:, :, c : c + 1], (1, 1), "VALID", (1, 1)) for c in range(3)]
+    parts = [
+        convolved(x[..., c : c + 1], y[:, :, c : c + 1], (1, 1), "VALID", (1, 1)) for c in range(3)
+    ]
     close(found, np.concatenate(parts, -1), rtol=1e-4, atol=1e-5)
 
 
@@ -314,7 +332,7 @@ def test_other_convolutions():
         ((4, 4, 3), (2, 2, 3, 1), (1, "SAME"), "4 axes"),
         ((1, 4, 4, 1), (2, 2, 1, 1), (0, "SAME"), "strides"),
         ((1, 4, 4, 1), (2, 2, 1, 1), (1, "FULL"), "padding"),
-        ((1, 2, 2, 1), (3, 3, 1, 1), (1, "VALID"), "window"),
+        ((1, 2, 2, 1), (4, 4, 1, 1), (1, "VALID"), "window"),
     ],
 )
 def test_bad_convolutions_are_errors(x, y, arguments, words):
@@ -331,7 +349,9 @@ def pooled(x, size, stride, padding, function, fill):
     if padding == "SAME":
         counts = [-(-s // stride) for s in (h, w)]
         total = [max((k - 1) * stride + size - s, 0) for k, s in zip(counts, (h, w), strict=True)]
-        x = np.pad(x, [(0, 0), *((t // 2, t - t // 2) for t in total), (0, 0)], constant_values=fill)
+        x = np.pad(
+            x, [(0, 0), *((t // 2, t - t // 2) for t in total), (0, 0)], constant_values=fill
+        )
     counts = [(s - size) // stride + 1 for s in x.shape[1:-1]]
     z = np.empty((n, *counts, c), x.dtype)
     for i, j in itertools.product(*map(range, counts)):
@@ -347,7 +367,10 @@ POOLS = [(2, 2), (2, 1), (3, 2), (3, 3), (1, 2), (3, 1)]
 @pytest.mark.parametrize(("size", "stride"), POOLS)
 def test_pooling(size, stride, padding):
     x = sample(2, 7, 6, 3)
-    close(tg.nn.max_pool2d(x, size, stride, padding), pooled(x, size, stride, padding, np.max, -np.inf))
+    close(
+        tg.nn.max_pool2d(x, size, stride, padding),
+        pooled(x, size, stride, padding, np.max, -np.inf),
+    )
     mean = pooled(x, size, stride, padding, np.nanmean, np.nan)
     close(tg.nn.avg_pool2d(x, size, stride, padding), mean)
 

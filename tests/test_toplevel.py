@@ -101,7 +101,7 @@ def test_value_judged_dead_is_made_again_when_it_turns_up():
     [
         lambda y: [y],
         lambda y: {"a": {"b": y}},
-        lambda y: (lambda: y),
+        lambda y: lambda: y,
         lambda y: np.array([y, None], dtype=object),
         lambda y: type("Holder", (), {"y": y})(),
         lambda y: iter([y]),

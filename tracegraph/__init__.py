@@ -61,4 +61,5 @@ from tracegraph.types import (
     uint32,
     uint64,
 )
+
 __version__ = "0.1.0"

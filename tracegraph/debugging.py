@@ -96,7 +96,9 @@ def assert_near(
 
 
 def _precision(dtype: DType) -> float:
-    return 2.0 ** -{"float16": 10, "bfloat16": 7, "float32": 23, "complex64": 23}.get(dtype.name, 52)
+    return 2.0 ** -{"float16": 10, "bfloat16": 7, "float32": 23, "complex64": 23}.get(
+        dtype.name, 52
+    )
 
 
 def Assert(condition: Any, data: Any, summarize: int | None = None, name: Any = None) -> None:
@@ -147,7 +149,9 @@ def assert_type(tensor: Any, tf_type: Any, message: str | None = None, name: Any
     """Checks the dtype while tracing. Raises TypeError."""
     x = as_tensor(tensor)
     if x.dtype is not as_dtype(tf_type):
-        raise TypeError(f"{message or 'assert_type'}: {x.dtype.name} is not {as_dtype(tf_type).name}")
+        raise TypeError(
+            f"{message or 'assert_type'}: {x.dtype.name} is not {as_dtype(tf_type).name}"
+        )
 
 
 __all__ = [

@@ -105,7 +105,9 @@ class Layer(Module):
         """A new variable, with the initial value that `initializer` gives."""
         kind = self.dtype if dtype is None else as_dtype(dtype)
         value = initializers.get(initializer)(tuple(shape), kind)
-        return Variable(value, trainable=trainable, name=name, dtype=kind)
+        variable = Variable(value, trainable=trainable, name=name, dtype=kind)
+        variable.has_plain_name = True
+        return variable
 
     @property
     def weights(self) -> list[Variable]:

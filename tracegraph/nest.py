@@ -101,7 +101,9 @@ def flatten_structure(nest: Any, none_is_leaf: bool = False) -> tuple[list[Any],
     Raises Mismatch for dict keys that have no order.
     """
     try:
-        leaves, treedef = tree_util().tree_flatten(nest, is_leaf=_is_leaf_or_none if none_is_leaf else _is_leaf)
+        leaves, treedef = tree_util().tree_flatten(
+            nest, is_leaf=_is_leaf_or_none if none_is_leaf else _is_leaf
+        )
     except (TypeError, ValueError) as error:
         raise Mismatch(
             f"a dict in a structure has keys that cannot be sorted: {error}",

@@ -66,7 +66,6 @@ class Generator(Module):
     def __init__(self, state: Any, alg: Any = None) -> None:
         super().__init__("generator")
         self._state_variable = Variable(state, trainable=False, name="state", dtype=uint32)
-        self._state_variable.is_random_state = True
 
     @classmethod
     def from_seed(cls, seed: int, alg: Any = None) -> Generator:

@@ -230,9 +230,7 @@ def _pulled_back(
     return builder, gs, results
 
 
-def backward_graph(
-    forward: Graph, present: tuple[bool, ...]
-) -> tuple[Graph, tuple[int, ...]]:
+def backward_graph(forward: Graph, present: tuple[bool, ...]) -> tuple[Graph, tuple[int, ...]]:
     """`(*residuals, *cotangents) -> cotangents of the inputs at the places returned`.
 
     `present` says which outputs have cotangents. Kept on the forward form.
@@ -244,9 +242,7 @@ def backward_graph(
     return found
 
 
-def _backward_graph(
-    forward: Graph, present: tuple[bool, ...]
-) -> tuple[Graph, tuple[int, ...]]:
+def _backward_graph(forward: Graph, present: tuple[bool, ...]) -> tuple[Graph, tuple[int, ...]]:
     plan = residual_plan(forward)
     builder, gs, results = _pulled_back(forward, present)
     with builder:

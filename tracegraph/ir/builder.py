@@ -64,10 +64,7 @@ class Builder:
     def admit_all(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The inputs as tensors of this builder."""
         return tuple(
-            [
-                x if x.node is not None and x.node.builder is self else self.admit(x)
-                for x in inputs
-            ]
+            [x if x.node is not None and x.node.builder is self else self.admit(x) for x in inputs]
         )
 
     def admit(self, tensor: Tensor) -> Tensor:

@@ -63,8 +63,6 @@ def specialise(graph: Graph, types: Sequence[TensorType]) -> Graph:
 def _specialised(graph: Graph, types: tuple[TensorType, ...]) -> Graph:
     sizes = bind_sizes(graph.input_types, types)
     with Builder(graph.name) as builder:
-        env = {
-            x: builder.input(type, x.name) for x, type in zip(graph.inputs, types, strict=True)
-        }
+        env = {x: builder.input(type, x.name) for x, type in zip(graph.inputs, types, strict=True)}
         replay(graph.nodes, env, lambda op: op.substitute(sizes))
         return builder.finish([env[y] for y in graph.outputs])

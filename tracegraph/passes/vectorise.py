@@ -13,9 +13,7 @@ from tracegraph.source import sourced
 from tracegraph.types import TensorType
 
 
-def vectorise(
-    graph: Graph, batched: tuple[bool, ...], n: Any
-) -> tuple[Graph, tuple[bool, ...]]:
+def vectorise(graph: Graph, batched: tuple[bool, ...], n: Any) -> tuple[Graph, tuple[bool, ...]]:
     """The graph of n instances, and which of its outputs have the loop axis.
 
     Inputs with `batched` get a leading axis of size n; the others are shared by all instances,

@@ -152,4 +152,5 @@ def _transposed_graph(
         )
         return graph, tuple(place for place, _ in kept)
 
+
 __all__ = ["path_between", "pull_back", "push_forward", "transposed_jvp"]

@@ -14,51 +14,36 @@ from tracegraph.ir.tensor import Graph
 
 #: Compiling is rare and expensive: one at a time, so that threads never compile a thing twice.
 compiling = threading.RLock()
-_WIDE = frozenset(["int64", "uint64", "float64", "complex128"])
 
 
 @functools.cache
-def _program_module() -> Any:
-    importlib.import_module("lowering")
-    return importlib.import_module("lowering.program")
+def _lowering(module: str) -> Any:
+    return importlib.import_module(f"lowering.{module}")
 
 
 def program(graph: Graph, donated: Sequence[int] = ()) -> Any:
     """The compiled program of a graph whose sizes are known: a `lowering.program.Program`."""
-    return _program_module().Program(graph, donated)
-
-
-@functools.cache
-def _jax() -> Any:
-    return importlib.import_module("jax")
-
-
-def put(array: np.ndarray) -> Any:
-    """The array as a buffer on the device; the caller must own the array."""
-    jax = _jax()
-    if array.dtype.name in _WIDE:
-        with jax.enable_x64(True):
-            return jax.device_put(array)
-    return jax.device_put(array)
-
-
-def copy(buffer: Any) -> Any:
-    """A buffer with the same value that nobody else holds."""
-    jax = _jax()
-    if buffer.dtype.name in _WIDE:
-        with jax.enable_x64(True):
-            return jax.numpy.array(buffer, copy=True)
-    return jax.numpy.array(buffer, copy=True)
+    return _lowering("program").Program(graph, donated)
 
 
 def compiler_ir(program: Any, stage: str, platform_name: str | None) -> Any:
     """The compiler's text of a program at a stage."""
-    return importlib.import_module("lowering.stages").stage_text(program, stage, platform_name)
+    return _lowering("stages").stage_text(program, stage, platform_name)
+
+
+def put(array: np.ndarray) -> Any:
+    """The array as a buffer on the device; the caller must own the array."""
+    return _lowering("device").put(array)
+
+
+def copy(buffer: Any) -> Any:
+    """A buffer with the same value that nobody else holds."""
+    return _lowering("device").copy(buffer)
 
 
 def x64() -> Any:
     """JAX's context in which 64-bit types exist."""
-    return _jax().enable_x64(True)
+    return _lowering("device").x64()
 
 
 #: What Python functions called by programs raised, oldest first.

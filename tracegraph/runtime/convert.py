@@ -277,9 +277,7 @@ def _adapting(value: Any, other: Tensor) -> DType | None:
 
 def _is_strong(value: Any) -> bool:
     """Whether the value has a dtype of its own, to which others adapt."""
-    return (
-        type(value) is Tensor or hasattr(value, "__tracegraph_tensor__") or _holds_tensors(value)
-    )
+    return type(value) is Tensor or hasattr(value, "__tracegraph_tensor__") or _holds_tensors(value)
 
 
 # Broadcasting.
@@ -293,8 +291,7 @@ def broadcast_shape(op: str, *tensors: Tensor) -> Shape:
         if found is None:
             fail(
                 ShapeError,
-                f"{op}: the shapes do not broadcast: "
-                + " and ".join(str(t.type) for t in tensors),
+                f"{op}: the shapes do not broadcast: " + " and ".join(str(t.type) for t in tensors),
                 source=here(),
                 operands=map(operand_text, tensors),
                 fix="reshape one of them: axes are matched from the last, and 1 is repeated",

@@ -85,7 +85,12 @@ def print_tensors(
     def write(*arrays: np.ndarray) -> tuple[()]:
         values = iter(_value_text(np.asarray(array), summarize) for array in arrays)
         texts = (
-            str(nest.pack_sequence_as(part, [_Raw(next(values)) if leaf is _HOLE else leaf for leaf in nest.flatten(part)]))
+            str(
+                nest.pack_sequence_as(
+                    part,
+                    [_Raw(next(values)) if leaf is _HOLE else leaf for leaf in nest.flatten(part)],
+                )
+            )
             for part in template
         )
         _write(sep.join(texts) + end, output_stream)
@@ -146,7 +151,11 @@ def _write(text: str, stream: Any) -> None:
 
 
 def numpy_function(
-    func: Callable[..., Any], inp: Any = (), Tout: Any = None, stateful: bool = True, name: Any = None
+    func: Callable[..., Any],
+    inp: Any = (),
+    Tout: Any = None,
+    stateful: bool = True,
+    name: Any = None,
 ) -> Any:
     """Calls `func` on NumPy arrays at every run; its gradient is None.
 
@@ -159,7 +168,9 @@ def numpy_function(
     return _python_call(func, inp, Tout, differentiable=False)
 
 
-def py_function(func: Callable[..., Any] | None = None, inp: Any = (), Tout: Any = None, name: Any = None) -> Any:
+def py_function(
+    func: Callable[..., Any] | None = None, inp: Any = (), Tout: Any = None, name: Any = None
+) -> Any:
     """Calls `func` on tensors at every run, computing at top level; differentiable.
 
     Arguments as `numpy_function`; `func` takes and returns tensors.
@@ -261,9 +272,13 @@ def _types_of(results: Sequence[Any], specs: list[Any], func: Any) -> list[Tenso
     return [TensorType(t, tuple(y.shape)) for t, y in zip(dtypes, results, strict=True)]
 
 
-def _call_now(func: Any, inputs: list[Tensor], specs: list[Any], differentiable: bool) -> list[Tensor]:
+def _call_now(
+    func: Any, inputs: list[Tensor], specs: list[Any], differentiable: bool
+) -> list[Tensor]:
     result = func(*inputs) if differentiable else func(*(host_array(x).copy() for x in inputs))
-    leaves = list(result) if isinstance(result, (list, tuple)) else [] if result is None else [result]
+    leaves = (
+        list(result) if isinstance(result, (list, tuple)) else [] if result is None else [result]
+    )
     if len(leaves) != len(specs):
         _refuse_results(func, len(leaves), len(specs))
     dtypes = [as_dtype(getattr(spec, "dtype", spec)) for spec in specs]
@@ -271,7 +286,11 @@ def _call_now(func: Any, inputs: list[Tensor], specs: list[Any], differentiable:
 
 
 def _as_declared(leaf: Any, dtype: Any, func: Any) -> Tensor:
-    tensor = as_tensor(leaf) if isinstance(leaf, (Tensor, Variable, np.ndarray)) else as_tensor(leaf, dtype)
+    tensor = (
+        as_tensor(leaf)
+        if isinstance(leaf, (Tensor, Variable, np.ndarray))
+        else as_tensor(leaf, dtype)
+    )
     if tensor.dtype is not dtype:
         fail(
             DTypeError,

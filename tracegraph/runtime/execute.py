@@ -56,7 +56,9 @@ class Execution:
     ) -> list[Tensor]:
         """The result tensors, from the buffers of the arguments and the Variables of this call."""
         if self.variables:
-            outputs = self._run_with_state(buffers, self.variables if variables is None else variables)
+            outputs = self._run_with_state(
+                buffers, self.variables if variables is None else variables
+            )
         else:
             outputs = self.program(*buffers, *self._captured(), *self._token())
         if self.traced.checks:

@@ -320,7 +320,9 @@ class Function:
         name: str | None = None,
     ) -> None:
         self._python_function = python_function
-        self._name = name or getattr(python_function, "__name__", None) or _partial_name(python_function)
+        self._name = (
+            name or getattr(python_function, "__name__", None) or _partial_name(python_function)
+        )
         self._options = {
             "input_signature": input_signature,
             "autograph": autograph,

@@ -12,6 +12,7 @@ from tracegraph.runtime.naming import name_scope
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import here
 
+
 class Module:
     """A base class for models and layers.
 

@@ -134,9 +134,7 @@ def _same_place(x: Source, y: Source) -> bool:
 class _Batch:
     """Pending nodes as one program: its key, its inputs, and which outputs are held."""
 
-    def __init__(
-        self, nodes: Sequence[Node], pending: Sequence[Node], trust_counts: bool
-    ) -> None:
+    def __init__(self, nodes: Sequence[Node], pending: Sequence[Node], trust_counts: bool) -> None:
         self.nodes = nodes
         self.buffers: list[Any] = []
         self.inputs: list[Tensor] = []

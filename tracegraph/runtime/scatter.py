@@ -149,7 +149,9 @@ def _getitem(self: Variable, index: Any) -> Tensor:
     return part
 
 
-def _assign_slice(self: Tensor, value: Any, name: str | None = None, read_value: bool = True) -> Any:
+def _assign_slice(
+    self: Tensor, value: Any, name: str | None = None, read_value: bool = True
+) -> Any:
     try:
         variable, index = self._slice_of
     except AttributeError:

@@ -360,7 +360,9 @@ class InputSignature:
 
     def _check_parameters(self, place: Any) -> None:
         parameters = list(self._signature.parameters.parameters.values())
-        positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        positional = [
+            p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
         takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         extra = len(self.specs) - len(positional)
         if extra > 0 and not takes_any:
@@ -386,7 +388,9 @@ class InputSignature:
         args, kwargs = self._signature.bind(args, kwargs)
         given, rest = args[: len(self.specs)], args[len(self.specs) :]
         leaves = self._leaves(given)
-        converted = [self._convert(leaf, spec) for leaf, spec in zip(leaves, self.leaves, strict=True)]
+        converted = [
+            self._convert(leaf, spec) for leaf, spec in zip(leaves, self.leaves, strict=True)
+        ]
         if rest or kwargs:
             return self._with_rest(converted, rest, kwargs)
         packed = (self.structure.pack(converted), {})
@@ -432,7 +436,9 @@ class InputSignature:
             value: Any = leaf
         elif isinstance(leaf, (Tensor, Variable)):
             value = as_tensor(leaf)
-        elif isinstance(leaf, np.ndarray | np.generic | list | tuple) or type(leaf) in PYTHON_DTYPES:
+        elif (
+            isinstance(leaf, np.ndarray | np.generic | list | tuple) or type(leaf) in PYTHON_DTYPES
+        ):
             value = self._as_spec(leaf, spec)
         else:
             self._refuse(f"{spec!r} was expected and {_short(leaf)} was given")

@@ -141,7 +141,9 @@ def device(self: Tensor) -> str:
     """The device that holds the value, such as 'cpu:0'."""
     buffer = device_buffer(self)
     devices = getattr(buffer, "devices", None)
-    return "cpu:0" if devices is None else ", ".join(sorted(f"{d.platform}:{d.id}" for d in devices()))
+    return (
+        "cpu:0" if devices is None else ", ".join(sorted(f"{d.platform}:{d.id}" for d in devices()))
+    )
 
 
 def _dlpack(self: Tensor, **keywords: Any) -> Any:

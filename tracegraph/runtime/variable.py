@@ -92,7 +92,7 @@ class Variable:
 
     __slots__ = (
         *("__weakref__", "_trainable", "base_name", "buffer", "constraint", "handle"),
-        *("is_random_state", "number", "tensor_type"),
+        *("has_plain_name", "number", "tensor_type"),
     )
 
     #: NumPy hands binary operations with an ndarray on the left to us.
@@ -130,7 +130,8 @@ class Variable:
         self.number = next(_numbers)
         self._trainable = True if trainable is None else bool(trainable)
         self.constraint = constraint
-        self.is_random_state = False
+        #: Whether the name is shown without a suffix; layers set it.
+        self.has_plain_name = False
         self.tensor_type = _declared(value.type, shape)
         self.handle = Tensor(self.tensor_type, None)
         self.handle.name = self.base_name
@@ -158,7 +159,7 @@ class Variable:
     def stand_in(self) -> Variable:
         """A Variable that stands for this one in a trace whose calls may pass others."""
         new = object.__new__(Variable)
-        for slot in ("_trainable", "base_name", "buffer", "constraint", "is_random_state"):
+        for slot in ("_trainable", "base_name", "buffer", "constraint", "has_plain_name"):
             setattr(new, slot, getattr(self, slot))
         new.tensor_type = self.tensor_type
         new.number = self.number
@@ -169,8 +170,8 @@ class Variable:
 
     @property
     def name(self) -> str:
-        """The name with TensorFlow's suffix, such as 'x:0'; layers name theirs 'kernel'."""
-        return self.base_name if self.base_name in _PLAIN_NAMES else f"{self.base_name}:0"
+        """The name with TensorFlow's suffix, such as 'x:0'; that of a layer has none, as in Keras."""
+        return self.base_name if self.has_plain_name else f"{self.base_name}:0"
 
     @property
     def trainable(self) -> bool:
@@ -237,7 +238,11 @@ class Variable:
     # Assignment.
 
     def assign(
-        self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+        self,
+        value: Any,
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
     ) -> Any:
         """Gives the variable `value`, of its shape and dtype; returns the variable, or None
         without `read_value`.
@@ -254,13 +259,21 @@ class Variable:
         return self if read_value else None
 
     def assign_add(
-        self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+        self,
+        delta: Any,
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
     ) -> Any:
         """Adds `delta` to the value; see `assign`."""
         return self.assign(self._now() + self._checked(delta), read_value=read_value)
 
     def assign_sub(
-        self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+        self,
+        delta: Any,
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
     ) -> Any:
         """Subtracts `delta` from the value; see `assign`."""
         return self.assign(self._now() - self._checked(delta), read_value=read_value)
@@ -374,7 +387,7 @@ class Variable:
             constraint=self.constraint,
             shape=None if self.tensor_type.is_static else self.tensor_type.shape,
         )
-        copied.is_random_state = self.is_random_state
+        copied.has_plain_name = self.has_plain_name
         memo[id(self)] = copied
         return copied
 
@@ -404,12 +417,6 @@ class DTypeMismatchError(DTypeError, ValueError):
     """A DTypeError where TensorFlow raises ValueError: an assignment of another dtype."""
 
 
-#: Names that layers give, which Keras shows without a suffix.
-_PLAIN_NAMES = frozenset(
-    ["kernel", "bias", "gamma", "beta", "moving_mean", "moving_variance", "iteration"]
-)
-
-
 def _rebuild(array: np.ndarray, trainable: bool, name: str) -> Variable:
     return Variable(array, trainable=trainable, name=name)
 
@@ -421,9 +428,7 @@ def _shape_text(type: TensorType) -> str:
 def _declared(type: TensorType, shape: Any) -> TensorType:
     if shape is None:
         return type
-    sizes = tuple(
-        Dim.named(f"v{next(_names)}") if size is None else size for size in tuple(shape)
-    )
+    sizes = tuple(Dim.named(f"v{next(_names)}") if size is None else size for size in tuple(shape))
     declared = TensorType(type.dtype, sizes)
     if same_shape(declared.shape, type.shape) is None:
         fail(

@@ -1,0 +1,34 @@
+"""Arrays on the device, and JAX's context for 64-bit types."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+#: Data types that exist inside JAX's x64 context only.
+WIDE = frozenset(["int64", "uint64", "float64", "complex128"])
+
+
+def x64() -> Any:
+    """JAX's context in which 64-bit types exist; its global setting stays as it is."""
+    return jax.enable_x64(True)
+
+
+def _context(dtype: Any) -> Any:
+    return x64() if dtype.name in WIDE else contextlib.nullcontext()
+
+
+def put(array: np.ndarray) -> Any:
+    """The array as a buffer on the device; the caller must own the array."""
+    with _context(array.dtype):
+        return jax.device_put(array)
+
+
+def copy(buffer: Any) -> Any:
+    """A buffer with the same value that nobody else holds."""
+    with _context(buffer.dtype):
+        return jnp.array(buffer, copy=True)

@@ -1,0 +1,306 @@
+"""Layers and initial values: arithmetic against NumPy, variables, building, training."""
+
+import copy
+
+import numpy as np
+import pytest
+
+import tracegraph as tg
+
+RANDOM = np.random.default_rng(5)
+
+
+def sample(*shape):
+    return RANDOM.normal(size=shape).astype(np.float32)
+
+
+def close(actual, expected, **tolerance):
+    expected = np.asarray(expected)
+    assert actual.shape == expected.shape
+    np.testing.assert_allclose(actual.numpy(), expected, **{"rtol": 1e-5, "atol": 1e-6, **tolerance})
+
+
+# ---------------------------------------------------------------- dense
+
+
+def test_dense():
+    layer = tg.layers.Dense(3, activation="tanh", bias_initializer="ones")
+    x = sample(5, 4)
+    y = layer(x)
+    kernel, bias = layer.variables
+    assert kernel.shape == (4, 3) and bias.shape == (3,)
+    close(y, np.tanh(x @ kernel.numpy() + bias.numpy()))
+
+
+def test_dense_without_bias_on_more_axes():
+    layer = tg.layers.Dense(3, use_bias=False)
+    x = sample(2, 5, 4)
+    close(layer(x), x @ layer.kernel.numpy())
+    assert len(layer.variables) == 1
+
+
+def test_variables_are_listed_in_the_order_of_their_creation():
+    layer = tg.layers.Dense(3)
+    layer(tg.ones([1, 2]))
+    assert [v.name for v in layer.trainable_variables] == ["kernel", "bias"]
+    assert [v.name for v in layer.weights] == ["kernel", "bias"]
+
+
+def test_layer_is_built_once_and_has_no_variables_before():
+    layer = tg.layers.Dense(3)
+    assert layer.variables == () and not layer.built
+    layer(tg.ones([1, 2]))
+    kernel = layer.kernel
+    layer(tg.ones([5, 2]))
+    assert layer.kernel is kernel and layer.built
+
+
+def test_lists_and_arrays_take_the_dtype_of_the_layer():
+    layer = tg.layers.Dense(1)
+    for x in ([[1.0, 2.0]], [[1, 2]], np.ones((1, 2))):
+        assert layer(x).dtype == tg.float32
+
+
+def test_layer_built_inside_a_function():
+    layer = tg.layers.Dense(3)
+
+    @tg.function
+    def compute(x):
+        return layer(x)
+
+    x = sample(2, 4)
+    close(compute(tg.constant(x)), x @ layer.kernel.numpy())
+    close(compute(tg.constant(2 * x)), 2 * x @ layer.kernel.numpy())
+    assert isinstance(layer.kernel.numpy(), np.ndarray)
+
+
+def test_layer_serves_an_open_batch():
+    layer = tg.layers.Dense(3)
+    compute = tg.function(layer, input_signature=[tg.TensorSpec([None, 4])])
+    for n in (1, 7):
+        x = sample(n, 4)
+        close(compute(tg.constant(x)), x @ layer.kernel.numpy())
+
+
+def test_gradients_reach_the_variables():
+    layer = tg.layers.Dense(2)
+    x = sample(4, 3)
+    with tg.GradientTape() as tape:
+        loss = tg.reduce_sum(layer(x))
+    kernel, bias = tape.gradient(loss, layer.trainable_variables)
+    close(kernel, np.repeat(x.sum(0)[:, None], 2, 1))
+    close(bias, [4, 4])
+
+
+@pytest.mark.parametrize("activation", ["relu", "softmax", "gelu", "linear", None, tg.tanh, np.abs])
+def test_activations_by_name_or_function(activation):
+    layer = tg.layers.Dense(2, activation=activation if activation is not np.abs else tg.abs)
+    assert layer(tg.ones([1, 2])).shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: tg.layers.Dense(0), "units"),
+        (lambda: tg.layers.Dense(2.5), "units"),
+        (lambda: tg.layers.Dense(2, activation="cosh"), "activation"),
+        (lambda: tg.layers.Dense(2, kernel_initializer="bogus"), "initializer"),
+        (lambda: tg.layers.Dense(2)(tg.ones([3])), "two axes"),
+        (lambda: tg.layers.Conv2D(2, 3, padding="full"), "padding"),
+        (lambda: tg.layers.Conv2D(3, 3, groups=2)(tg.ones([1, 4, 4, 2])), "groups"),
+        (lambda: tg.layers.Conv2D(2, 3, data_format="channels_first"), "channels"),
+        (lambda: tg.layers.MaxPool2D((2, 2, 2)), "pool_size"),
+        (lambda: tg.layers.Dropout(1.0), "rate"),
+        (lambda: tg.layers.Dense(2, name="not a name"), "name"),
+    ],
+)
+def test_bad_arguments_are_errors(make, words):
+    with pytest.raises((ValueError, TypeError), match=words) as error:
+        make()
+    assert "test_layers.py" in str(error.value)
+
+
+def test_width_that_is_open_is_an_error():
+    layer = tg.layers.Dense(2)
+    compute = tg.function(layer, input_signature=[tg.TensorSpec([None, None])])
+    with pytest.raises(ValueError, match="open"):
+        compute(tg.ones([2, 3]))
+
+
+def test_other_width_than_built_for_is_an_error():
+    layer = tg.layers.Dense(2)
+    layer(tg.ones([1, 3]))
+    with pytest.raises(tg.errors.ShapeError, match="inner dimensions"):
+        layer(tg.ones([1, 4]))
+
+
+# ---------------------------------------------------------------- the other layers
+
+
+@pytest.mark.parametrize("padding", ["valid", "same"])
+def test_conv2d(padding):
+    layer = tg.layers.Conv2D(4, (3, 2), strides=2, padding=padding, activation="relu")
+    x = sample(2, 7, 6, 3)
+    y = layer(x)
+    expected = tg.nn.relu(tg.nn.conv2d(x, layer.kernel, 2, padding.upper()) + layer.bias)
+    close(y, expected.numpy())
+    assert layer.kernel.shape == (3, 2, 3, 4)
+
+
+def test_conv2d_in_groups():
+    layer = tg.layers.Conv2D(4, 1, groups=2, use_bias=False)
+    x = sample(1, 2, 2, 6)
+    kernel = layer(x) is not None and layer.kernel.numpy()[0, 0]
+    expected = np.concatenate([x[..., :3] @ kernel[:, :2], x[..., 3:] @ kernel[:, 2:]], -1)
+    close(layer(x), expected)
+
+
+def test_pooling_and_flatten():
+    x = sample(2, 4, 6, 3)
+    close(tg.layers.MaxPool2D()(x), x.reshape(2, 2, 2, 3, 2, 3).max((2, 4)))
+    close(tg.layers.AveragePooling2D((2, 3))(x), x.reshape(2, 2, 2, 2, 3, 3).mean((2, 4)))
+    assert tg.layers.MaxPool2D(3, strides=1, padding="same")(x).shape == (2, 4, 6, 3)
+    close(tg.layers.Flatten()(x), x.reshape(2, -1))
+    flat = tg.function(tg.layers.Flatten(), input_signature=[tg.TensorSpec([None, 4, 6, 3])])
+    close(flat(tg.constant(x)), x.reshape(2, -1))
+
+
+def test_dropout_works_in_training_alone():
+    layer = tg.layers.Dropout(0.5)
+    x = tg.ones([1000])
+    close(layer(x), np.ones(1000))
+    close(layer(x, training=False), np.ones(1000))
+    assert set(np.unique(layer(x, training=True).numpy())) == {0, 2}
+
+
+def test_batch_normalization():
+    layer = tg.layers.BatchNormalization(momentum=0.9, epsilon=1e-3)
+    x = 3 * sample(50, 4) + 2
+    mean, variance = x.mean(0), x.var(0)
+    close(layer(x, training=True), (x - mean) / np.sqrt(variance + 1e-3), atol=1e-5)
+    close(layer.moving_mean, 0.1 * mean)
+    close(layer.moving_variance, 0.9 + 0.1 * variance)
+    moving_mean, moving_variance = layer.moving_mean.numpy(), layer.moving_variance.numpy()
+    close(layer(x), (x - moving_mean) / np.sqrt(moving_variance + 1e-3), atol=1e-5)
+    assert [v.name for v in layer.trainable_variables] == ["gamma", "beta"]
+    assert len(layer.non_trainable_variables) == 2
+
+
+def test_batch_normalization_in_a_function_and_on_another_axis():
+    layer = tg.layers.BatchNormalization(axis=1)
+    step = tg.function(lambda x: layer(x, training=True))
+    x = sample(8, 3, 5)
+    expected = (x - x.mean((0, 2), keepdims=True)) / np.sqrt(x.var((0, 2), keepdims=True) + 1e-3)
+    close(step(tg.constant(x)), expected, atol=1e-5)
+    close(layer.moving_mean, 0.01 * x.mean((0, 2)))
+    step(tg.constant(x))
+    close(layer.moving_mean, (0.01 + 0.99 * 0.01) * x.mean((0, 2)))
+
+
+def test_sequential():
+    model = tg.layers.Sequential(
+        [tg.layers.Flatten(), tg.layers.Dense(4, "relu"), tg.layers.Dropout(0.5), lambda x: 2 * x]
+    )
+    model.add(tg.layers.Dense(2))
+    x = sample(3, 2, 5)
+    assert model(x).shape == (3, 2)
+    assert [v.shape for v in model.trainable_variables] == [(10, 4), (4,), (4, 2), (2,)]
+    close(model(x, training=False), model(x).numpy())
+    assert (model(x, training=True).numpy() != model(x).numpy()).any()
+
+
+def test_layers_of_ones_own():
+    class Scale(tg.layers.Layer):
+        def build(self, input_shape):
+            self.factor = self.add_weight(input_shape[-1:], "ones", "factor")
+
+        def call(self, inputs):
+            return inputs * self.factor
+
+    layer = Scale()
+    close(layer([[1.0, 2.0]]), [[1, 2]])
+    assert layer.name == "scale" and [v.name for v in layer.variables] == ["factor:0"]
+
+
+def test_layers_of_several_inputs():
+    class Sum(tg.layers.Layer):
+        def build(self, input_shape):
+            self.shapes = input_shape
+
+        def call(self, inputs):
+            return inputs[0] + inputs[1]
+
+    layer = Sum()
+    close(layer([tg.ones([2]), tg.ones([2])]), [2, 2])
+    assert layer.shapes == [(2,), (2,)]
+
+
+def test_layers_are_found_as_submodules():
+    class Model(tg.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = [tg.layers.Dense(2), tg.layers.Dense(3)]
+
+        def __call__(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    model = Model()
+    model(tg.ones([1, 4]))
+    assert len(model.submodules) == 2
+    assert [v.shape for v in model.trainable_variables] == [(4, 2), (2,), (2, 3), (3,)]
+
+
+def test_a_copy_has_variables_of_its_own():
+    layer = tg.layers.Dense(2)
+    layer(tg.ones([1, 2]))
+    other = copy.deepcopy(layer)
+    other.bias.assign([5.0, 5.0])
+    close(layer.bias.read_value(), [0, 0])
+
+
+# ---------------------------------------------------------------- initial values
+
+VARIANCES = {
+    "glorot_uniform": 2 / 500,
+    "glorot_normal": 2 / 500,
+    "he_uniform": 2 / 300,
+    "he_normal": 2 / 300,
+    "lecun_uniform": 1 / 300,
+    "lecun_normal": 1 / 300,
+    "random_normal": 0.05**2,
+    "random_uniform": 0.1**2 / 12,
+    "zeros": 0.0,
+    "ones": 0.0,
+}
+
+
+@pytest.mark.parametrize("name", VARIANCES)
+def test_variance_of_initial_values(name):
+    tg.random.set_seed(2)
+    x = tg.initializers.get(name)([300, 200]).numpy()
+    assert x.dtype == np.float32
+    assert x.var() == pytest.approx(VARIANCES[name], rel=0.03)
+
+
+def test_fans_of_a_window():
+    tg.random.set_seed(2)
+    x = tg.initializers.HeNormal()([3, 3, 16, 64]).numpy()
+    assert x.var() == pytest.approx(2 / (9 * 16), rel=0.05)
+
+
+def test_seeds_of_initial_values():
+    def made(initializer):
+        layer = tg.layers.Dense(3, kernel_initializer=initializer)
+        layer(tg.ones([1, 2]))
+        return layer.kernel.numpy()
+
+    tg.random.set_seed(2)
+    first = made("glorot_uniform")
+    assert (made("glorot_uniform") != first).any()
+    tg.random.set_seed(2)
+    assert (made("glorot_uniform") == first).all()
+    assert (made(lambda shape, dtype: tg.fill(shape, tg.constant(7, dtype))) == 7).all()
+    assert (made(tg.initializers.Constant(3.0)) == 3).all()
+    assert (made(tg.initializers.Ones) == 1).all()

@@ -1,0 +1,280 @@
+"""Random numbers: distributions, seeds, generators, freshness in compiled functions."""
+
+import numpy as np
+import pytest
+import scipy.stats
+
+import tracegraph as tg
+
+
+def same(x, y):
+    return bool(np.array_equal(np.asarray(x), np.asarray(y)))
+
+
+DRAWS = {
+    "normal": lambda: tg.random.normal([8]),
+    "uniform": lambda: tg.random.uniform([8]),
+    "integers": lambda: tg.random.uniform([8], 0, 1000, tg.int32),
+    "truncated_normal": lambda: tg.random.truncated_normal([8]),
+    "shuffle": lambda: tg.random.shuffle(tg.range(20)),
+    "categorical": lambda: tg.random.categorical(tg.zeros([2, 50]), 8),
+}
+
+
+# ---------------------------------------------------------------- distributions
+
+
+@pytest.mark.parametrize("dtype", [tg.float32, tg.float64])
+def test_normal_numbers_are_normal(dtype):
+    tg.random.set_seed(1)
+    x = tg.random.normal([20000], mean=3.0, stddev=2.0, dtype=dtype)
+    assert x.dtype == dtype
+    assert scipy.stats.kstest(x.numpy(), "norm", (3, 2)).pvalue > 1e-3
+
+
+def test_truncated_normal_numbers():
+    tg.random.set_seed(1)
+    x = tg.random.truncated_normal([20000], 1.0, 2.0).numpy()
+    assert x.min() >= -3 and x.max() <= 5
+    assert scipy.stats.kstest(x, "truncnorm", (-2, 2, 1, 2)).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, None), (-1.0, 3.0), (2, 5)])
+def test_uniform_numbers_are_uniform(low, high):
+    tg.random.set_seed(1)
+    x = tg.random.uniform([20000], low, high).numpy()
+    high = 1 if high is None else high
+    assert x.dtype == np.float32 and x.min() >= low and x.max() < high
+    assert scipy.stats.kstest(x, "uniform", (low, high - low)).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8])
+def test_uniform_integers(dtype):
+    tg.random.set_seed(1)
+    x = tg.random.uniform([6000], 1, 7, dtype).numpy()
+    assert x.dtype == dtype
+    counts = np.bincount(x, minlength=7)
+    assert counts[0] == 0 and scipy.stats.chisquare(counts[1:]).pvalue > 1e-3
+
+
+def test_negative_and_large_integers():
+    x = tg.random.uniform([1000], -5, 5, tg.int32).numpy()
+    assert x.min() == -5 and x.max() == 4
+    x = tg.random.uniform([1000], -(2**62), 2**62, tg.int64).numpy()
+    assert x.min() < -(2**60) and x.max() > 2**60
+
+
+def test_bounds_may_be_tensors_that_broadcast():
+    x = tg.random.uniform([100, 2], [0.0, 10.0], tg.constant([1.0, 11.0])).numpy()
+    assert (x[:, 0] < 1).all() and (x[:, 1] >= 10).all()
+    x = tg.random.normal([1000, 2], [0.0, 100.0], [1.0, 0.1]).numpy()
+    assert abs(x[:, 1].mean() - 100) < 0.1
+
+
+def test_shuffle_is_a_permutation_of_rows():
+    x = np.arange(60).reshape(20, 3)
+    y = tg.random.shuffle(x).numpy()
+    assert not same(x, y) and same(x, y[np.argsort(y[:, 0])])
+
+
+def test_categorical_has_the_probabilities():
+    tg.random.set_seed(1)
+    p = np.array([[0.1, 0.2, 0.7], [0.5, 0.5, 0.0]])
+    with np.errstate(divide="ignore"):
+        x = tg.random.categorical(np.log(p), 6000)
+    assert x.dtype == tg.int64 and x.shape == (2, 6000)
+    for row, expected in zip(x.numpy(), p, strict=True):
+        np.testing.assert_allclose(np.bincount(row, minlength=3) / 6000, expected, atol=0.03)
+
+
+# ---------------------------------------------------------------- seeds
+
+
+@pytest.mark.parametrize("wrap", [lambda fn: fn, tg.function], ids=["top level", "function"])
+@pytest.mark.parametrize("name", DRAWS)
+def test_draws_are_fresh_and_repeat_with_the_seed(name, wrap):
+    draw = wrap(DRAWS[name])
+    tg.random.set_seed(7)
+    first = [draw().numpy() for _ in range(3)]
+    tg.random.set_seed(7)
+    again = [draw().numpy() for _ in range(3)]
+    tg.random.set_seed(8)
+    other = draw().numpy()
+    assert all(map(same, first, again))
+    assert not same(first[0], first[1]) and not same(first[0], other)
+
+
+def test_function_and_top_level_draw_the_same_sequence():
+    tg.random.set_seed(7)
+    plain = tg.random.normal([4]).numpy()
+    tg.random.set_seed(7)
+    assert same(tg.function(lambda: tg.random.normal([4]))(), plain)
+
+
+def test_two_draws_in_one_function_differ():
+    x, y = tg.function(lambda: (tg.random.normal([4]), tg.random.normal([4])))()
+    assert not same(x, y)
+
+
+def test_set_seed_keeps_the_generator_and_the_traces():
+    draw = tg.function(lambda: tg.random.uniform([2]))
+    draw()
+    generator = tg.random.get_global_generator()
+    tg.random.set_seed(3)
+    assert tg.random.get_global_generator() is generator
+    first = draw().numpy()
+    tg.random.set_seed(3)
+    assert same(draw(), first)
+    assert draw.experimental_get_tracing_count() == 1
+
+
+def test_seed_of_an_operation():
+    tg.random.set_seed(1)
+    a = [tg.random.uniform([3], seed=5).numpy() for _ in range(2)]
+    tg.random.set_seed(1)
+    b = [tg.random.uniform([3], seed=5).numpy() for _ in range(2)]
+    tg.random.set_seed(1)
+    c = tg.random.uniform([3], seed=6).numpy()
+    assert same(a[0], b[0]) and same(a[1], b[1])
+    assert not same(a[0], a[1]) and not same(a[0], c)
+
+
+def test_seed_of_an_operation_in_a_function():
+    draw = tg.function(lambda: tg.random.normal([3], seed=9))
+    tg.random.set_seed(1)
+    a = [draw().numpy() for _ in range(2)]
+    tg.random.set_seed(1)
+    assert same(draw(), a[0]) and same(draw(), a[1]) and not same(*a)
+
+
+def test_large_and_negative_seeds():
+    drawn = []
+    for seed in (-1, 0, 1, 2**32, 2**40 + 1, 2**63):
+        tg.random.set_seed(seed)
+        drawn.append(tuple(tg.random.uniform([2]).numpy().tolist()))
+    assert len(set(drawn)) == len(drawn)
+
+
+# ---------------------------------------------------------------- generators
+
+
+def test_generator_from_a_seed():
+    one, other = (tg.random.Generator.from_seed(4) for _ in range(2))
+    assert same(one.normal([3]), other.normal([3]))
+    assert same(one.uniform([3]), other.uniform([3]))
+    assert not same(one.normal([3]), one.normal([3]))
+
+
+def test_generator_without_a_seed_differs():
+    one, other = (tg.random.Generator.from_non_deterministic_state() for _ in range(2))
+    assert not same(one.normal([3]), other.normal([3]))
+
+
+def test_generator_has_its_state_in_a_variable():
+    generator = tg.random.Generator.from_seed(4)
+    state = generator.state.numpy()
+    assert generator.state.dtype == tg.uint32 and generator.state.shape == (2,)
+    assert not generator.state.trainable and [v.ref() for v in generator.variables] == [generator.state.ref()]
+    first = generator.normal([3]).numpy()
+    assert not same(generator.state, state)
+    generator.reset(state)
+    assert same(generator.normal([3]), first)
+    generator.reset_from_seed(4)
+    assert same(generator.normal([3]), first)
+    assert same(tg.random.Generator.from_state(state).normal([3]), first)
+
+
+def test_generator_in_a_function():
+    generator = tg.random.Generator.from_seed(4)
+    draw = tg.function(lambda: generator.uniform([3]))
+    drawn = [draw().numpy() for _ in range(3)]
+    generator.reset_from_seed(4)
+    assert same(generator.uniform([3]), drawn[0])
+    assert not same(drawn[0], drawn[1]) and not same(drawn[1], drawn[2])
+
+
+def test_split_generators_are_independent():
+    generators = tg.random.Generator.from_seed(4).split(3)
+    drawn = [tuple(g.normal([3]).numpy().tolist()) for g in generators]
+    assert len(set(drawn)) == 3
+
+
+def test_full_integers_and_seeds():
+    generator = tg.random.Generator.from_seed(4)
+    assert generator.uniform_full_int([4], tg.uint64).dtype == tg.uint64
+    x = generator.uniform_full_int([100], tg.int32).numpy()
+    assert x.min() < -(2**29) and x.max() > 2**29
+    assert generator.make_seeds(2).shape == (2, 2)
+
+
+def test_global_generator_can_be_replaced():
+    old = tg.random.get_global_generator()
+    try:
+        tg.random.set_global_generator(tg.random.Generator.from_seed(4))
+        assert same(tg.random.normal([3]), tg.random.Generator.from_seed(4).normal([3]))
+    finally:
+        tg.random.set_global_generator(old)
+
+
+# ---------------------------------------------------------------- stateless
+
+STATELESS = {
+    "normal": lambda seed: tg.random.stateless_normal([8], seed),
+    "uniform": lambda seed: tg.random.stateless_uniform([8], seed),
+    "integers": lambda seed: tg.random.stateless_uniform([8], seed, 0, 1000, tg.int32),
+    "truncated_normal": lambda seed: tg.random.stateless_truncated_normal([8], seed),
+    "categorical": lambda seed: tg.random.stateless_categorical(tg.zeros([2, 50]), 8, seed),
+    "shuffle": lambda seed: tg.random.stateless_shuffle(tg.range(20), seed),
+}
+
+
+@pytest.mark.parametrize("name", STATELESS)
+def test_stateless_numbers_depend_on_the_seed_alone(name):
+    draw = STATELESS[name]
+    compiled = tg.function(draw)
+    first = draw([1, 2]).numpy()
+    assert same(draw([1, 2]), first) and same(compiled(tg.constant([1, 2])), first)
+    assert not same(draw([1, 3]), first) and not same(draw([2, 2]), first)
+
+
+def test_split_and_fold_in():
+    seeds = tg.random.split([1, 2], 3)
+    drawn = {tuple(tg.random.stateless_normal([2], seed).numpy().tolist()) for seed in seeds}
+    drawn |= {
+        tuple(tg.random.stateless_normal([2], tg.random.fold_in([1, 2], k)).numpy().tolist())
+        for k in range(3)
+    }
+    assert len(drawn) == 6
+
+
+# ---------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("draw", "kind", "words"),
+    [
+        (lambda: tg.random.uniform([2], dtype=tg.int32), ValueError, "maxval"),
+        (lambda: tg.random.uniform([2], 3, 3, tg.int32), ValueError, "not below"),
+        (lambda: tg.random.normal([2], dtype=tg.int32), TypeError, "int32"),
+        (lambda: tg.random.normal([-1]), ValueError, "-1"),
+        (lambda: tg.random.set_seed(1.5), TypeError, "seed"),
+        (lambda: tg.random.stateless_normal([2], [1]), ValueError, "two integers"),
+        (lambda: tg.random.categorical([1.0], 1), ValueError, "batch, classes"),
+        (lambda: tg.random.shuffle(1.0), ValueError, "scalar"),
+    ],
+    ids=lambda case: case if isinstance(case, str) else "",
+)
+def test_bad_arguments_are_errors(draw, kind, words):
+    with pytest.raises(kind, match=words) as error:
+        draw()
+    assert "test_random.py" in str(error.value)
+
+
+def test_random_numbers_have_no_gradient():
+    x = tg.Variable(1.0)
+    with tg.GradientTape() as tape:
+        y = x * tg.random.normal([])
+    assert tape.gradient(y, x) is not None
+    with tg.GradientTape() as tape:
+        y = tg.random.normal([3])
+    assert tape.gradient(y, x) is None
