@@ -1,10 +1,25 @@
 """From graphs to XLA, through JAX's public interface. Knows the IR; the IR never knows it."""
 
-import importlib
+from lowering import (
+    broadcast,
+    constant,
+    contract,
+    control,
+    device,
+    effect,
+    elementwise,
+    image,
+    index,
+    program,
+    random,
+    reduce,
+    shape,
+    sort,
+    stages,
+)
 
-# Importing a family registers its rules.
-for _family in (
-    *("constant", "broadcast", "elementwise", "shape", "contract"),
-    *("reduce", "index", "sort", "random", "image", "effect", "control"),
-):
-    importlib.import_module(f"lowering.{_family}")
+#: The families; importing one registers its rules.
+__all__ = [
+    *("broadcast", "constant", "contract", "control", "device", "effect", "elementwise"),
+    *("image", "index", "program", "random", "reduce", "shape", "sort", "stages"),
+]

@@ -9,11 +9,12 @@ from jax import lax
 
 from lowering.rules import lowers
 from tracegraph.ops import broadcast as ops
+from tracegraph.shapes import static_shape
 
 
 @lowers(ops.BroadcastTo)
 def _broadcast_to(op: ops.BroadcastTo, x: Any) -> Any:
-    return lax.broadcast_in_dim(x, op.shape, op.axes)
+    return lax.broadcast_in_dim(x, static_shape(op.shape), op.axes)
 
 
 @lowers(ops.Sum)

@@ -9,6 +9,7 @@ from jax import lax
 
 from lowering.rules import lowers
 from tracegraph.ops import constant as ops
+from tracegraph.shapes import static_size
 
 
 @lowers(ops.Constant)
@@ -23,4 +24,4 @@ def _dim_size(op: ops.DimSize) -> Any:
 
 @lowers(ops.Iota)
 def _iota(op: ops.Iota) -> Any:
-    return lax.iota(op.dtype.numpy_dtype, op.size)
+    return lax.iota(op.dtype.numpy_dtype, static_size(op.size))

@@ -8,6 +8,7 @@ from jax import lax
 
 from lowering.rules import lowers
 from tracegraph.ops import contract as ops
+from tracegraph.shapes import static_shape, static_size
 
 
 @lowers(ops.Matmul)
@@ -25,9 +26,9 @@ def _conv(op: ops.Conv, x: Any, y: Any) -> Any:
         x,
         y,
         op.strides,
-        op.padding,
+        tuple(static_shape(pair) for pair in op.padding),
         op.lhs_dilation,
         op.rhs_dilation,
         lax.ConvDimensionNumbers(layout, kernel, layout),
-        feature_group_count=op.groups,
+        feature_group_count=static_size(op.groups),
     )

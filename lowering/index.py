@@ -11,6 +11,7 @@ from jax import lax
 
 from lowering.rules import lowers
 from tracegraph.ops import index as ops
+from tracegraph.shapes import static_shape
 
 
 @lowers(ops.Gather, ops.GatherNd)
@@ -69,7 +70,7 @@ def _window_axes(op: Any, rank: int, index_rank: int) -> tuple[int, ...]:
 def _dynamic_slice(op: ops.DynamicSlice, x: Any, *starts: Any) -> Any:
     if not starts:
         return x
-    return lax.dynamic_slice(x, starts, op.sizes, allow_negative_indices=False)
+    return lax.dynamic_slice(x, starts, static_shape(op.sizes), allow_negative_indices=False)
 
 
 @lowers(ops.DynamicUpdateSlice)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from lowering.rules import lowers
 from tracegraph.ops import random as ops
+from tracegraph.shapes import static_shape, static_size
 
 
 def _per_key(make: Callable[..., Any], key: Any, *others: Any) -> Any:
@@ -25,7 +26,9 @@ def _wrap(key: Any) -> Any:
 
 @lowers(ops.RandomSplit)
 def _split(op: ops.RandomSplit, key: Any) -> Any:
-    return _per_key(lambda k: jax.random.key_data(jax.random.split(_wrap(k), op.count)), key)
+    return _per_key(
+        lambda k: jax.random.key_data(jax.random.split(_wrap(k), static_size(op.count))), key
+    )
 
 
 @lowers(ops.RandomFold)
@@ -36,19 +39,19 @@ def _fold(op: ops.RandomFold, key: Any, data: Any) -> Any:
 @lowers(ops.RandomBits)
 def _bits(op: ops.RandomBits, key: Any) -> Any:
     dtype = op.dtype.numpy_dtype
-    return _per_key(lambda k: jax.random.bits(_wrap(k), op.shape, dtype), key)
+    return _per_key(lambda k: jax.random.bits(_wrap(k), static_shape(op.shape), dtype), key)
 
 
 @lowers(ops.RandomUniform)
 def _uniform(op: ops.RandomUniform, key: Any) -> Any:
     dtype = op.dtype.numpy_dtype
-    return _per_key(lambda k: jax.random.uniform(_wrap(k), op.shape, dtype), key)
+    return _per_key(lambda k: jax.random.uniform(_wrap(k), static_shape(op.shape), dtype), key)
 
 
 @lowers(ops.RandomNormal)
 def _normal(op: ops.RandomNormal, key: Any) -> Any:
     dtype = op.dtype.numpy_dtype
-    return _per_key(lambda k: jax.random.normal(_wrap(k), op.shape, dtype), key)
+    return _per_key(lambda k: jax.random.normal(_wrap(k), static_shape(op.shape), dtype), key)
 
 
 @lowers(ops.RandomPermutation)

@@ -8,11 +8,12 @@ from jax import lax
 
 from lowering.rules import lowers
 from tracegraph.ops import shape as ops
+from tracegraph.shapes import static_shape
 
 
 @lowers(ops.Reshape)
 def _reshape(op: ops.Reshape, x: Any) -> Any:
-    return lax.reshape(x, op.shape)
+    return lax.reshape(x, static_shape(op.shape))
 
 
 @lowers(ops.Transpose)
@@ -22,7 +23,7 @@ def _transpose(op: ops.Transpose, x: Any) -> Any:
 
 @lowers(ops.Slice)
 def _slice(op: ops.Slice, x: Any) -> Any:
-    return lax.slice(x, op.start, op.stop, op.stride)
+    return lax.slice(x, static_shape(op.start), static_shape(op.stop), op.stride)
 
 
 @lowers(ops.Pad)

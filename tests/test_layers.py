@@ -17,7 +17,9 @@ def sample(*shape):
 def close(actual, expected, **tolerance):
     expected = np.asarray(expected)
     assert actual.shape == expected.shape
-    np.testing.assert_allclose(actual.numpy(), expected, **{"rtol": 1e-5, "atol": 1e-6, **tolerance})
+    np.testing.assert_allclose(
+        actual.numpy(), expected, **{"rtol": 1e-5, "atol": 1e-6, **tolerance}
+    )
 
 
 # ---------------------------------------------------------------- dense
@@ -219,7 +221,7 @@ def test_layers_of_ones_own():
 
     layer = Scale()
     close(layer([[1.0, 2.0]]), [[1, 2]])
-    assert layer.name == "scale" and [v.name for v in layer.variables] == ["factor:0"]
+    assert layer.name == "scale" and [v.name for v in layer.variables] == ["factor"]
 
 
 def test_layers_of_several_inputs():

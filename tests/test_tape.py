@@ -1352,7 +1352,7 @@ def test_stop_gradient_alone_gives_none(run):
 
 def test_missing_rule_is_a_lookup_error_with_its_line(run):
     image = tg.constant([[[0.5]]])
-    at = line() + 4
+    at = line() + 5
 
     def example():
         with tg.GradientTape() as tape:

@@ -56,7 +56,7 @@ class Optimizer(Module):
         self.weight_decay = weight_decay
         self.clipnorm, self.clipvalue, self.global_clipnorm = clipnorm, clipvalue, global_clipnorm
         with at_top_level():
-            self.iterations = Variable(0, trainable=False, name="iteration", dtype=int32)
+            self.iterations = _state(0, "iteration", int32)
             self._learning_rate = _as_rate(learning_rate)
         self._slots: dict[Reference, tuple[Variable, ...]] = {}
 
@@ -88,13 +88,9 @@ class Optimizer(Module):
         found = self._slots.get(key)
         if found is None:
             with at_top_level():
+                start = zeros(variable.shape, variable.dtype)  # type: ignore[attr-defined]
                 found = tuple(
-                    Variable(
-                        zeros(variable.shape, variable.dtype),  # type: ignore[attr-defined]
-                        trainable=False,
-                        name=f"{variable.base_name}_{name}",
-                    )
-                    for name in self.slot_names
+                    _state(start, f"{variable.base_name}_{name}") for name in self.slot_names
                 )
             self._slots[key] = found
         return found
@@ -159,7 +155,14 @@ class Optimizer(Module):
 def _as_rate(value: Any) -> Any:
     if isinstance(value, Variable) or callable(value):
         return value
-    return Variable(value, trainable=False, name="learning_rate", dtype=float32)
+    return _state(value, "learning_rate", float32)
+
+
+def _state(value: Any, name: str, dtype: DType | None = None) -> Variable:
+    """A variable of the optimizer's own, named as Keras names it."""
+    variable = Variable(value, trainable=False, name=name, dtype=dtype)
+    variable.has_plain_name = True
+    return variable
 
 
 def _takes_an_argument(function: Any) -> bool:

@@ -394,6 +394,18 @@ def is_static(shape: Shape) -> bool:
     return not isinstance(shape, ShapeVariable) and all(type(size) is int for size in shape)
 
 
+def static_size(size: Size) -> int:
+    """A size that is known, as an int."""
+    assert isinstance(size, int), f"the size {size} is not known"
+    return size
+
+
+def static_shape(shape: Any) -> tuple[int, ...]:
+    """A shape, all of whose sizes are known, as ints."""
+    assert is_static(shape), f"{shape} has sizes that are not known"
+    return shape
+
+
 def checked_shape(shape: Any) -> Shape:
     """`shape` with ints made plain. Raises Mismatch for what cannot be a shape."""
     if isinstance(shape, ShapeVariable):

@@ -25,10 +25,11 @@ class DType:
 
     __slots__ = ("kind", "name", "numpy_dtype", "short")
 
-    def __init__(self, name: str, short: str, numpy_dtype: np.dtype | None, kind: str):
+    def __init__(self, name: str, short: str, numpy_dtype: Any, kind: str) -> None:
         self.name = name
         self.short = short
-        self.numpy_dtype = numpy_dtype
+        #: NumPy's dtype; None for tokens alone.
+        self.numpy_dtype: np.dtype = numpy_dtype
         self.kind = kind
 
     @property

@@ -12,11 +12,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tracegraph.errors import Mismatch
 from tracegraph.ir.builder import Builder, copy_inputs, current, replay
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.ops.broadcast import zeros_of
 from tracegraph.ops.constant import Constant
 from tracegraph.passes.forward import jvp
 from tracegraph.passes.gradient import gradient
@@ -93,10 +94,10 @@ class Call(Op):
         ]
         found = []
         for inner, y in zip(pattern(self.body), self.body.outputs, strict=True):
-            start, result = 0, 0
+            start, result = 0, np.zeros((len(inner), total), bool)
             for p in inputs:
                 part = inner[:, start : start + len(p)]
-                result = result | (part.astype(int) @ p.astype(int) > 0)
+                result |= part.astype(int) @ p.astype(int) > 0
                 start += len(p)
             found.append(result.reshape(*y.type.shape, total))
         return tuple(found)
@@ -175,14 +176,19 @@ def _with_forward_calls(body: Graph) -> Graph:
         for node in body.nodes:
             op = node.op
             if _needs_forward(node):
-                op = Call(residual_plan(op.body).forward)
+                op = Call(residual_plan(_body(node)).forward)
             made = builder.add(op, tuple(env[x] for x in node.inputs), node.source)
             env.update(zip(node.outputs, made, strict=False))
         return builder.finish([env[y] for y in body.outputs])
 
 
 def _needs_forward(node: Node) -> bool:
-    return isinstance(node.op, Call) and residual_plan(node.op.body).forward is not node.op.body
+    return isinstance(node.op, Call) and residual_plan(_body(node)).forward is not _body(node)
+
+
+def _body(node: Node) -> Graph:
+    assert isinstance(node.op, Call)
+    return node.op.body
 
 
 class _BackwardBuilder(Builder):
@@ -284,6 +290,3 @@ def _pruned_body(body: Graph, used: tuple[bool, ...]) -> tuple[Graph, tuple[bool
     if len(inputs) == len(body.inputs) and len(outputs) == len(body.outputs) and small is body:
         return body, keep
     return Graph(small.name, inputs, small.nodes, small.outputs), keep
-
-
-__all__ = ["Call", "ResidualPlan", "backward_graph", "call", "residual_plan", "zeros_of"]

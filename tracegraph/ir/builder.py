@@ -115,26 +115,21 @@ def INPUT_NODES(builder: Builder) -> Node:
     return Node(INPUT, (), here(), builder)  # type: ignore[arg-type]
 
 
-class Hooks:
-    """What floors above set at import: how a thread's pending list is made."""
-
-    top_level: Callable[[], Builder]
-
-
 class _Context(threading.local):
-    def __init__(self) -> None:
-        self.builder = Hooks.top_level()
+    """What is current on each thread. `make` gives a thread its pending list."""
+
+    def __init__(self, make: Callable[[], Builder]) -> None:
+        self.builder = make()
         self.top_level = self.builder
 
 
-_context: Any = None
+_context = _Context(Builder)
 
 
 def set_top_level(make: Callable[[], Builder]) -> None:
-    """Called once by the runtime: `make` gives each thread its pending list."""
+    """Called once, by the runtime: the hook through which evaluation reaches upward."""
     global _context
-    Hooks.top_level = staticmethod(make)  # type: ignore[assignment]
-    _context = _Context()
+    _context = _Context(make)
 
 
 def current() -> Builder:

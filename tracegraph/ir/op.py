@@ -9,7 +9,7 @@ import threading
 import types
 import weakref
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -189,7 +189,7 @@ class MissingRule(Exception):
         self.rule = rule
 
 
-def missing_rule(error: MissingRule, source: Any) -> None:
+def missing_rule(error: MissingRule, source: Any) -> NoReturn:
     """Raises the error that users see for a missing rule."""
     fail(
         MissingRuleError,

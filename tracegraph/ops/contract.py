@@ -208,11 +208,11 @@ class Conv(Bilinear):
 
     def depends(self, p, q):
         sources = p.shape[-1]
-        n, *spatial, _ = p.shape[:-1]
+        n, *spatial, channels = p.shape[:-1]
         window, outputs = q.shape[:-3], q.shape[-2]
         sizes = tuple(self.spatial(spatial, window))
         # Which channels a group sees, and the kernel, summed over its channels.
-        p = p.reshape(n, *spatial, self.groups, -1, sources).any(axis=-2)
+        p = p.reshape(n, *spatial, self.groups, channels // self.groups, sources).any(axis=-2)
         p = np.repeat(p, outputs // self.groups, axis=-2)
         q = q.any(axis=-3)
         z = np.zeros((n, *sizes, outputs, sources), bool)
@@ -222,10 +222,10 @@ class Conv(Bilinear):
 
     def numpy(self, x, y):
         n, *spatial, _ = x.shape
-        *window, _, outputs = y.shape
+        *window, channels, outputs = y.shape
         sizes = tuple(self.spatial(spatial, window))
-        x = x.reshape(n, *spatial, self.groups, -1)
-        y = y.reshape(*window, -1, self.groups, outputs // self.groups)
+        x = x.reshape(n, *spatial, self.groups, channels)
+        y = y.reshape(*window, channels, self.groups, outputs // self.groups)
         z = np.zeros((n, *sizes, self.groups, outputs // self.groups), x.dtype)
         for place, into, out_of in self.taps(spatial, window, sizes):
             z[:, *into] += np.einsum("n...gc,cgk->n...gk", x[:, *out_of], y[place])

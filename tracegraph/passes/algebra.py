@@ -16,6 +16,7 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full
 from tracegraph.ops.constant import Constant
 from tracegraph.ops.elementwise import (
+    ADD,
     NEG,
     SUB,
     Add,
@@ -67,9 +68,12 @@ def is_uniform(x: Tensor, value: int) -> bool:
 def folded(op: Op, inputs: tuple[Tensor, ...]) -> Tensor | None:
     """The constant that an exact elementwise op makes of constants."""
     assert isinstance(op, Elementwise)
-    values = [uniform(x) for x in inputs]
-    if any(value is None for value in values):
-        return None
+    values: list[np.ndarray] = []
+    for x in inputs:
+        value = uniform(x)
+        if value is None:
+            return None
+        values.append(value)
     with np.errstate(all="ignore"):
         result = np.asarray(op.numpy(*values))
     (type,) = op.output_types(inputs)
@@ -121,7 +125,7 @@ def _sub(op: Sub, x: Tensor, y: Tensor) -> Tensor | None:
     if is_uniform(x, 0):
         return NEG(y)
     if _is(y, Neg):
-        return x + _operand(y)
+        return ADD(x, _operand(y))
     return None
 
 
@@ -155,8 +159,7 @@ def _broadcast_to(op: BroadcastTo, x: Tensor) -> Tensor | None:
     if op.shape == x.type.shape:
         return x
     if _is(x, BroadcastTo) and isinstance(x.type.shape, tuple):
-        assert x.node is not None
-        inner = x.node.op
+        inner: Any = _op(x)
         return BroadcastTo(op.shape, tuple(op.axes[axis] for axis in inner.axes))(_operand(x))
     return None
 
@@ -173,9 +176,8 @@ def _transpose(op: Transpose, x: Tensor) -> Tensor | None:
     if op.perm == tuple(range(len(op.perm))):
         return x
     if _is(x, Transpose):
-        assert x.node is not None
-        inner = x.node.op.perm
-        return Transpose(tuple(inner[axis] for axis in op.perm))(_operand(x))
+        inner: Any = _op(x)
+        return Transpose(tuple(inner.perm[axis] for axis in op.perm))(_operand(x))
     return None
 
 
@@ -186,6 +188,11 @@ def _sum(op: Sum, x: Tensor) -> Tensor | None:
 
 def _is(x: Tensor, op: type[Op]) -> bool:
     return x.node is not None and type(x.node.op) is op
+
+
+def _op(x: Tensor) -> Op:
+    assert x.node is not None
+    return x.node.op
 
 
 def _operand(x: Tensor) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 from tracegraph.errors import Mismatch
 from tracegraph.ir.op import MissingRule
 from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.shapes import static_shape
 
 
 def pattern(graph: Graph) -> list[np.ndarray]:

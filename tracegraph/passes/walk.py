@@ -79,6 +79,7 @@ def _node_cotangents(node: Node, cotangents: dict[Tensor, Tensor]) -> tuple[Tens
 def _refuse(node: Node, problem: MissingRule | Mismatch) -> NoReturn:
     if isinstance(problem, MissingRule):
         missing_rule(problem, node.source)
+    assert isinstance(problem, Mismatch)
     fact = f"{node.op.name}: {problem.fact}"
     fail(MissingRuleError, fact, source=node.source, fix=problem.fix)
 

@@ -17,33 +17,33 @@ compiling = threading.RLock()
 
 
 @functools.cache
-def _lowering(module: str) -> Any:
-    return importlib.import_module(f"lowering.{module}")
+def _lowering() -> Any:
+    return importlib.import_module("lowering")
 
 
 def program(graph: Graph, donated: Sequence[int] = ()) -> Any:
     """The compiled program of a graph whose sizes are known: a `lowering.program.Program`."""
-    return _lowering("program").Program(graph, donated)
+    return _lowering().program.Program(graph, donated)
 
 
 def compiler_ir(program: Any, stage: str, platform_name: str | None) -> Any:
     """The compiler's text of a program at a stage."""
-    return _lowering("stages").stage_text(program, stage, platform_name)
+    return _lowering().stages.stage_text(program, stage, platform_name)
 
 
 def put(array: np.ndarray) -> Any:
     """The array as a buffer on the device; the caller must own the array."""
-    return _lowering("device").put(array)
+    return _lowering().device.put(array)
 
 
 def copy(buffer: Any) -> Any:
     """A buffer with the same value that nobody else holds."""
-    return _lowering("device").copy(buffer)
+    return _lowering().device.copy(buffer)
 
 
 def x64() -> Any:
     """JAX's context in which 64-bit types exist."""
-    return _lowering("device").x64()
+    return _lowering().device.x64()
 
 
 #: What Python functions called by programs raised, oldest first.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
-import ml_dtypes
 import numpy as np
 
 from tracegraph.errors import DTypeError, ShapeError, TraceError, fail
@@ -166,12 +165,7 @@ def _holds_tensors(value: Any) -> bool:
 def _stack(value: Sequence[Any], dtype: DType | None) -> Tensor:
     """A list with tensors in it: stacked along a new first axis."""
     tensors = [as_tensor(v) if _is_typed(v) or _holds_tensors(v) else None for v in value]
-    common = dtype
-    for tensor in tensors:
-        if tensor is not None:
-            common = tensor.dtype if common is None else promoted(common, tensor.dtype)
-    if common is None:
-        common = float32
+    common = _common_dtype([tensor for tensor in tensors if tensor is not None], dtype)
     made = [
         as_tensor(v, common) if tensor is None else cast_to(tensor, common)
         for v, tensor in zip(value, tensors, strict=True)
@@ -186,6 +180,17 @@ def _stack(value: Sequence[Any], dtype: DType | None) -> Tensor:
         )
     rows = [Reshape((1, *x.type.shape))(x) for x in made]
     return Concatenate(0)(*rows)
+
+
+def _common_dtype(tensors: Sequence[Tensor], dtype: DType | None) -> DType:
+    """`dtype`, or what all the tensors promote to."""
+    common = dtype or (tensors[0].dtype if tensors else float32)
+    for tensor in tensors:
+        both = promoted(common, tensor.dtype)
+        if both is None:
+            refuse_mix("stack", tensors[0], tensor)
+        common = both
+    return common
 
 
 def _is_typed(value: Any) -> bool:
@@ -235,7 +240,7 @@ def cast_to(x: Tensor, dtype: DType) -> Tensor:
     return x if x.dtype is dtype else Cast(dtype)(x)
 
 
-def refuse_mix(op: str, x: Tensor, y: Tensor) -> Any:
+def refuse_mix(op: str, x: Tensor, y: Tensor) -> NoReturn:
     fail(
         DTypeError,
         f"{op}: {x.dtype.name} and {y.dtype.name} do not mix",
@@ -472,6 +477,3 @@ def _on_sizes(name: str, values: list[Any]) -> Any:
 def type_from(dtype: Any, shape: Any) -> TensorType:
     """A TensorType from what users write for dtype and shape."""
     return TensorType(as_dtype(dtype), tuple(static_ints(shape, "a shape")))
-
-
-assert ml_dtypes  # NumPy learns the extended types from it

@@ -21,6 +21,7 @@ from tracegraph.runtime.lift import lifted_with_arguments
 from tracegraph.runtime.trace import Trace, current_trace, init_scope
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Variable
+from tracegraph.shapes import static_shape
 from tracegraph.source import here
 from tracegraph.types import TensorType, as_dtype, type_of_array
 
@@ -255,7 +256,7 @@ def _zeros(x: Tensor) -> np.ndarray:
             operands=[operand_text(x)],
             fix="give TensorSpecs in Tout",
         )
-    return np.zeros(x.type.shape, x.dtype.numpy_dtype)
+    return np.zeros(static_shape(x.type.shape), x.dtype.numpy_dtype)
 
 
 def _declared_types(specs: list[Any]) -> list[TensorType] | None:

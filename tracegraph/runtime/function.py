@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -266,11 +266,11 @@ class ConcreteFunction:
                     found = self._executions[types] = Execution(self.traced, types)
         return found
 
-    def pack(self, tensors: Sequence[Tensor]) -> Any:
+    def pack(self, tensors: Iterable[Tensor]) -> Any:
         """Result tensors in the structure that the function returned."""
         return self._packed(tensors)
 
-    def _packed(self, values: Sequence[Any]) -> Any:
+    def _packed(self, values: Iterable[Any]) -> Any:
         rest = iter(values)
         return self._results.pack([next(rest) if flag else None for flag in self._is_tensor])
 
@@ -393,14 +393,11 @@ class Function:
         try:
             leaves, structure = _flatten((args, kwargs) if kwargs else args)
             fast = self._fast.get((structure, *map(get_type, leaves)))
-            builder = current()
-            if fast is None or builder.recorders or not builder.is_top_level or _is_eager():
-                buffers = None
-            else:
-                buffers = [*map(get_buffer, leaves)]
+            buffers = [*map(get_buffer, leaves)]
         except (AttributeError, TypeError, Warning):
-            buffers = None  # some leaf is no tensor that is made
-        if buffers is None:
+            fast, buffers = None, []  # some leaf is no tensor that is made
+        builder = current()
+        if fast is None or builder.recorders or not builder.is_top_level or _is_eager():
             return self._call_any(args, kwargs)
         self._row.length = 0  # a call that did not trace ends any row of calls that did
         if fast.run is None:
@@ -423,12 +420,12 @@ class Function:
         builder = current()
         if builder.recorders or not builder.is_top_level or _is_eager():
             return self._call_slowly(args, kwargs)
-        key = _fast_key(args, kwargs)
-        fast = None if key is None else self._fast.get(key[0])
-        if fast is None:
+        found = _fast_key(args, kwargs)
+        fast = None if found is None else self._fast.get(found[0])
+        if found is None or fast is None:
             return self._call_slowly(args, kwargs)
         self._row.length = 0
-        return self._call_execution(fast, [_buffer_of(key[1][i]) for i in fast.positions])
+        return self._call_execution(fast, [_buffer_of(found[1][i]) for i in fast.positions])
 
     def _call_slowly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if _is_eager() and current().is_top_level:

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -366,7 +366,7 @@ def _topological(nodes: list[Node]) -> list[Node]:
     return order
 
 
-def refuse_value(tensor: Tensor, what: str = "its value") -> Any:
+def refuse_value(tensor: Tensor, what: str = "its value") -> NoReturn:
     """Raises the TraceError for a value that a graph tensor does not have."""
     fail(
         TraceError,
@@ -377,7 +377,7 @@ def refuse_value(tensor: Tensor, what: str = "its value") -> Any:
     )
 
 
-def refuse_leaked(tensor: Tensor) -> Any:
+def refuse_leaked(tensor: Tensor) -> NoReturn:
     """Raises the TraceError for a tensor used outside of the trace that made it."""
     fail(
         TraceError,

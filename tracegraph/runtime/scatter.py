@@ -26,6 +26,7 @@ from tracegraph.ops.broadcast import full_like
 from tracegraph.ops.shape import Reshape
 from tracegraph.runtime.convert import as_tensor, broadcast
 from tracegraph.runtime.variable import DTypeMismatchError, Variable
+from tracegraph.shapes import static_shape
 from tracegraph.source import here
 from tracegraph.tensorshape import IndexedSlices
 
@@ -178,7 +179,7 @@ def _assign_slice(
 
 def _positions(variable: Variable, index: Any) -> np.ndarray:
     """The positions that the index selects among the elements in row-major order."""
-    shape = variable.tensor_type.shape
+    shape = static_shape(variable.tensor_type.shape)
     numbers = np.arange(math.prod(shape)).reshape(shape)
     parts = index if isinstance(index, tuple) else (index,)
     return np.asarray(numbers[tuple(_known(part) for part in parts)])

@@ -277,12 +277,13 @@ def _paths(value: Any) -> list[tuple[tuple[str, ...], int]]:
         if isinstance(item, dict):
             stack.extend(((*path, str(key)), inner) for key, inner in item.items())
         elif isinstance(item, tuple) and hasattr(item, "_fields"):
-            stack.extend(((*path, n), v) for n, v in zip(item._fields, item, strict=True))
+            fields = item._fields  # type: ignore[attr-defined]
+            stack.extend(((*path, n), v) for n, v in zip(fields, item, strict=True))
         elif isinstance(item, (list, tuple)):
             stack.extend(((*path, str(i)), inner) for i, inner in enumerate(item))
         elif dataclasses.is_dataclass(item):
-            fields = dataclasses.fields(item)
-            stack.extend(((*path, f.name), getattr(item, f.name)) for f in fields)
+            names = [f.name for f in dataclasses.fields(item)]
+            stack.extend(((*path, name), getattr(item, name)) for name in names)
         elif type(item) is int:
             found.append((path, item))
     return found

@@ -1,0 +1,217 @@
+"""Trains a network on scikit-learn's handwritten digits: 1,797 images of 8 x 8 pixels.
+
+The train step is one decorated function. Forward pass, tape, gradients and optimizer become a
+single compiled program that updates the variables in place.
+
+    python examples/train_digits.py --model cnn --epochs 20 --out out
+
+writes learning_curve.png, confusion_matrix.png and train_step.txt, the graph of the step.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib
+
+matplotlib.use("Agg")  # pictures go to files; no screen is needed
+
+import numpy as np
+from matplotlib import pyplot as plt
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from tqdm import tqdm
+
+import tracegraph as tg
+
+BATCH = 32
+CLASSES = 10
+PIXEL_RANGE = 16.0
+EPOCHS = {"mlp": 40, "cnn": 20}
+PLATFORMS = {"cpu": "cpu", "gpu": "gpu"}
+
+
+class Split(NamedTuple):
+    """Images [n, 8, 8, 1] with values from 0 to 1, and their labels [n]."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports a bad value in one line and leaves with exit code 2."""
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def positive(text):
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return number
+
+
+def parsed_arguments(arguments):
+    parser = Parser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=tuple(EPOCHS), default="mlp", help="default: mlp")
+    parser.add_argument(
+        "--epochs", type=positive, help=f"passes over the images; default: {EPOCHS}"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of split, weights and order")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="folder for the results")
+    parser.add_argument("--device", choices=("auto", *PLATFORMS), default="auto")
+    options = parser.parse_args(arguments)
+    if not 0 <= options.seed < 2**32:
+        parser.error(f"argument --seed: {options.seed} is not between 0 and {2**32 - 1}")
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"argument --out: {options.out} cannot be a folder: {error.strerror}")
+    if not is_device_there(options.device):
+        parser.error(f"argument --device: there is no {options.device} here")
+    return options
+
+
+def is_device_there(device):
+    """Chooses the device, before the first value is computed; False if there is none."""
+    if device in PLATFORMS:
+        os.environ["JAX_PLATFORMS"] = PLATFORMS[device]
+    try:
+        tg.constant(0.0).numpy()
+    except RuntimeError:
+        return False
+    return True
+
+
+def load_splits(seed):
+    """Four fifths of the images to train on and one fifth to test on."""
+    digits = load_digits()
+    images = (digits.images / PIXEL_RANGE).astype(np.float32)[..., np.newaxis]
+    labels = digits.target.astype(np.int32)
+    train_images, test_images, train_labels, test_labels = train_test_split(
+        images, labels, test_size=0.2, random_state=seed, stratify=labels
+    )
+    return Split(train_images, train_labels), Split(test_images, test_labels)
+
+
+def make_model(kind):
+    layers = tg.layers
+    if kind == "mlp":
+        return layers.Sequential(
+            [
+                layers.Flatten(),
+                layers.Dense(128, activation="relu"),
+                layers.Dense(128, activation="relu"),
+                layers.Dense(CLASSES),
+            ]
+        )
+    return layers.Sequential(
+        [
+            layers.Conv2D(32, 3, padding="same", activation="relu"),
+            layers.Conv2D(64, 3, padding="same", activation="relu"),
+            layers.MaxPool2D(2),
+            layers.Flatten(),
+            layers.Dropout(0.25),
+            layers.Dense(CLASSES),
+        ]
+    )
+
+
+def make_steps(model, optimizer):
+    """The train step and the prediction, each compiled for whatever batch size comes."""
+    images = tg.TensorSpec(["batch", 8, 8, 1], name="images")
+    labels = tg.TensorSpec(["batch"], tg.int32, name="labels")
+
+    @tg.function(input_signature=[images, labels])
+    def train_step(images, labels):
+        with tg.GradientTape() as tape:
+            logits = model(images, training=True)
+            losses = tg.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+            loss = tg.reduce_mean(losses)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return loss
+
+    @tg.function(input_signature=[images])
+    def predict(images):
+        return tg.argmax(model(images), axis=-1, output_type=tg.int32)
+
+    return train_step, predict
+
+
+def train(train_step, predict, splits, epochs, seed):
+    """Returns the mean loss and the test accuracy of each epoch."""
+    training, testing = splits
+    order = np.random.default_rng(seed)
+    history = []
+    with tqdm(range(epochs), unit="epoch", disable=None) as progress:  # silent without a terminal
+        for _ in progress:
+            losses = [
+                train_step(training.images[rows], training.labels[rows])
+                for rows in batches(order.permutation(len(training.labels)))
+            ]
+            loss = np.mean([float(loss) for loss in losses])
+            accuracy = np.mean(predict(testing.images).numpy() == testing.labels)
+            progress.set_postfix(loss=f"{loss:.3f}", accuracy=f"{accuracy:.1%}")
+            history.append((loss, accuracy))
+    return np.array(history)
+
+
+def batches(rows):
+    """The rows in batches of one size; what is left over has its turn in another epoch."""
+    return np.split(rows[: len(rows) // BATCH * BATCH], len(rows) // BATCH)
+
+
+def draw_learning_curve(history, path):
+    epochs = np.arange(1, len(history) + 1)
+    figure, loss_axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    (loss_line,) = loss_axes.plot(epochs, history[:, 0], color="tab:blue", label="training loss")
+    loss_axes.set(xlabel="epoch", ylabel="training loss", yscale="log")
+    accuracy_axes = loss_axes.twinx()
+    (accuracy_line,) = accuracy_axes.plot(
+        epochs, 100 * history[:, 1], color="tab:orange", label="test accuracy"
+    )
+    accuracy_axes.set(ylabel="test accuracy in %")
+    loss_axes.legend(handles=[loss_line, accuracy_line], loc="center right")
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def draw_confusion_matrix(labels, predictions, path):
+    matrix = tg.math.confusion_matrix(labels, predictions, CLASSES).numpy()
+    figure, axes = plt.subplots(figsize=(5, 4.5), layout="constrained")
+    axes.imshow(matrix, cmap="Blues")
+    for (row, column), count in np.ndenumerate(matrix):
+        if count:
+            color = "white" if count > matrix.max() / 2 else "black"
+            axes.text(column, row, count, ha="center", va="center", color=color)
+    axes.set(xlabel="predicted digit", ylabel="digit", xticks=range(CLASSES), yticks=range(CLASSES))
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def main(arguments=None):
+    options = parsed_arguments(arguments)
+    tg.random.set_seed(options.seed)
+    splits = load_splits(options.seed)
+    model = make_model(options.model)
+    train_step, predict = make_steps(model, tg.optimizers.Adam(learning_rate=0.001))
+    epochs = options.epochs or EPOCHS[options.model]
+    history = train(train_step, predict, splits, epochs, options.seed)
+
+    testing = splits[1]
+    predictions = predict(testing.images).numpy()
+    right = int(np.sum(predictions == testing.labels))
+    draw_learning_curve(history, options.out / "learning_curve.png")
+    draw_confusion_matrix(testing.labels, predictions, options.out / "confusion_matrix.png")
+    graph = train_step.get_concrete_function().graph
+    (options.out / "train_step.txt").write_text(graph.as_text(locations=True) + "\n", "utf-8")
+    print(f"test accuracy: {right / len(predictions):.2%} ({right} of {len(predictions)})")
+    print(f"learning curve, confusion matrix and graph of the train step: {options.out}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
