@@ -2105,3 +2105,34 @@ def test_gradients_emit_no_warning_for_floating_tensors():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert values(gradient(lambda x: x * x, tg.constant(3.0))) == [6.0]
+
+
+# ---------------------------------------------------------------- sharing of derived nodes
+
+
+def test_tape_opened_later_sees_what_a_gradient_computes():
+    x = tg.constant(0.7)
+    with tg.GradientTape(persistent=True) as inner:
+        inner.watch(x)
+        u = tg.sin(x)  # the derivative of cos computes it again
+        y = tg.cos(x) + 0.0 * u
+    with tg.GradientTape() as outer:
+        outer.watch(x)
+        slope = inner.gradient(y, x)
+    np.testing.assert_allclose(outer.gradient(slope, x).numpy(), -np.cos(0.7), rtol=1e-6)
+
+
+def test_gradient_that_equals_another_tensor_is_a_source_of_its_own(run):
+    x, c = tg.constant(2.0), tg.constant(5.0)
+
+    def example():
+        with tg.GradientTape() as outer:
+            outer.watch(c)
+            with tg.GradientTape() as inner:
+                inner.watch(x)
+                y = x * c
+            slope = inner.gradient(y, x)  # equals c
+            z = slope * 2.0 + c * 3.0
+        return outer.gradient(z, slope)
+
+    assert run(example).numpy() == 2.0

@@ -4,8 +4,8 @@
 >>> x = tg.Variable(3.0)
 >>> with tg.GradientTape() as tape:
 ...     y = x**2
->>> print(tape.gradient(y, x))
-tg.Tensor(6.0, shape=(), dtype=float32)
+>>> tape.gradient(y, x)
+<tg.Tensor: shape=(), dtype=float32, numpy=6.0>
 """
 
 import tracegraph.runtime.scatter  # installs the scatter methods on Variable

@@ -316,6 +316,8 @@ def one_hot(
             operands=[operand_text(indices)],
             fix="convert them: tg.cast(indices, tg.int32)",
         )
+    if indices.dtype.size < 4:  # the depth may not fit
+        indices = Cast(int32)(indices)
     (depth,) = static_ints(depth, "one_hot: the depth")
     shape = indices.type.shape
     place = as_axis("one_hot", -1 if axis is None else axis, rank_of("one_hot", indices) + 1)

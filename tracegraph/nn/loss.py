@@ -28,12 +28,14 @@ from tracegraph.ops.elementwise import (
 from tracegraph.runtime.convert import (
     LARGEST_CONSTANT,
     as_tensor,
+    broadcast,
+    cast_to,
     elementwise_operands,
     static_value,
 )
 from tracegraph.shapes import same_shape
 from tracegraph.source import here
-from tracegraph.types import bool_
+from tracegraph.types import bool_, int32
 
 
 def softmax_cross_entropy_with_logits(
@@ -68,6 +70,8 @@ def sparse_softmax_cross_entropy_with_logits(
     """
     op = "sparse_softmax_cross_entropy_with_logits"
     labels, logits = as_tensor(labels), as_tensor(logits)
+    if labels.dtype.size < 4 and labels.dtype.is_integer:  # the number of classes may not fit
+        labels = cast_to(labels, int32)
     if not labels.dtype.is_integer:
         fail(
             DTypeError,
@@ -97,7 +101,7 @@ def sparse_softmax_cross_entropy_with_logits(
 
 
 def _in_range(labels: Tensor, classes: Any) -> Tensor:
-    limit = (labels * 0) + classes  # type: ignore[operator]
+    limit = broadcast(as_tensor(classes, labels.dtype), labels.type.shape)
     return LogicalAnd()(LESS_EQUAL(zeros_of(labels), labels), LESS(labels, limit))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from tracegraph.ir.builder import Builder, current
 from tracegraph.ir.op import Op
@@ -55,7 +56,7 @@ def derive(
     if builder.reuse is not None:
         return compute()
     start = len(builder.nodes)
-    builder.reuse = Sharing(window)
+    builder.reuse = Sharing(_seen_by_all(window, builder.recorders))
     try:
         results = compute()
     except BaseException:
@@ -70,6 +71,20 @@ def derive(
         for node in live:
             recorder.record(node)
     return results
+
+
+def _seen_by_all(window: Sequence[Node], recorders: Sequence[Any]) -> Iterable[Node]:
+    """The nodes that may be shared: a tape that follows the inputs of one must know it, too.
+
+    A tape that was opened later does not: what it should see has to be computed anew.
+    """
+    if not recorders:
+        return window
+    return [
+        node
+        for node in window
+        if all(r.depends_on(node.outputs) or not r.depends_on(node.inputs) for r in recorders)
+    ]
 
 
 def _apart(builder: Builder, start: int, results: list[Tensor | None]) -> list[Tensor | None]:

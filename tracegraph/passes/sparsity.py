@@ -42,5 +42,6 @@ def _depends(node: Node, patterns: list[np.ndarray], total: int) -> tuple[np.nda
         found = node.op.depends(*patterns)
     except (MissingRule, Mismatch):  # safe: unknown means dense
         sources = np.logical_or.reduce([p.reshape(-1, total).any(axis=0) for p in patterns])
-        return tuple(np.broadcast_to(sources, (*y.type.shape, total)).copy() for y in node.outputs)
+        shapes = [(*static_shape(y.type.shape), total) for y in node.outputs]
+        return tuple(np.broadcast_to(sources, shape).copy() for shape in shapes)
     return found if isinstance(found, tuple) else (found,)

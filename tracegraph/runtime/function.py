@@ -315,8 +315,6 @@ class Function:
         autograph: bool = True,
         jit_compile: bool | None = None,
         reduce_retracing: bool = False,
-        check_numerics: bool = False,
-        check_bounds: bool = False,
         name: str | None = None,
     ) -> None:
         self._python_function = python_function
@@ -328,8 +326,6 @@ class Function:
             "autograph": autograph,
             "jit_compile": jit_compile,
             "reduce_retracing": reduce_retracing,
-            "check_numerics": check_numerics,
-            "check_bounds": check_bounds,
         }
         self._reduces_retracing = reduce_retracing
         self._signature = Signature(python_function, self._name)
@@ -843,8 +839,6 @@ def function(
     autograph: bool = True,
     jit_compile: bool | None = None,
     reduce_retracing: bool = False,
-    check_numerics: bool = False,
-    check_bounds: bool = False,
     experimental_implements: Any = None,
     experimental_autograph_options: Any = None,
     experimental_attributes: Any = None,
@@ -887,8 +881,6 @@ def function(
             autograph=autograph,
             jit_compile=jit_compile,
             reduce_retracing=reduce_retracing or bool(experimental_relax_shapes),
-            check_numerics=check_numerics,
-            check_bounds=check_bounds,
         )
 
     return decorated if func is None else decorated(func)
