@@ -8,7 +8,7 @@ from jax import lax
 
 from lowering.rules import lowers
 from tracegraph.ops import contract as ops
-from tracegraph.shapes import static_shape, static_size
+from tracegraph.shapes import static_size
 
 
 @lowers(ops.Matmul)
@@ -26,7 +26,7 @@ def _conv(op: ops.Conv, x: Any, y: Any) -> Any:
         x,
         y,
         op.strides,
-        tuple(static_shape(pair) for pair in op.padding),
+        tuple((static_size(low), static_size(high)) for low, high in op.padding),
         op.lhs_dilation,
         op.rhs_dilation,
         lax.ConvDimensionNumbers(layout, kernel, layout),

@@ -43,6 +43,9 @@ def as_tensor(value: Any, dtype: DType | None = None) -> Tensor:
     for what cannot be a tensor, and for a number that `dtype` cannot hold.
     """
     if type(value) is Tensor:
+        node = value.node
+        if node is not None and node.builder is not current():
+            (value,) = current().admit_all((value,))  # refuses what has leaked from a trace
         return value if dtype is None or value.dtype is dtype else _refuse_dtype(value, dtype)
     read = getattr(value, "__tracegraph_tensor__", None)
     if read is not None:

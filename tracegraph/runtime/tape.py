@@ -161,8 +161,11 @@ class GradientTape:
     def _own(self, tensor: Tensor) -> Tensor:
         """The tensor as one of the tape's builder: a capture stands for what it captures."""
         assert self._builder is not None
-        if isinstance(self._builder, Trace) and self._builder.is_open:
+        if isinstance(self._builder, Trace):
             return self._builder.admit_all((tensor,))[0]
+        node = tensor.node
+        if node is not None and isinstance(node.builder, Trace) and not node.builder.is_open:
+            refuse_leaked(tensor)
         return tensor
 
     @contextlib.contextmanager
@@ -321,9 +324,6 @@ class GradientTape:
         assert self._builder is not None
         if isinstance(leaf, Variable):
             return leaf.handle_in(self._builder)
-        node = leaf.node
-        if node is not None and isinstance(node.builder, Trace) and not node.builder.is_open:
-            refuse_leaked(leaf)
         return self._own(leaf)
 
     def _cotangents(self, given: Any, target: Any, ys: list[Tensor]) -> list[Tensor | None]:
