@@ -96,14 +96,16 @@ class Worker:
             stderr=None if options.verbose else subprocess.DEVNULL,
             text=True,
         )
+        assert self.process.stdin and self.process.stdout
+        self.commands, self.answers = self.process.stdin, self.process.stdout
         description = self.answer()
         self.version: str = description["version"]
         self.variants: dict[str, list[str]] = description["variants"]
 
     def ask(self, command: str, **arguments: Any) -> dict:
         try:
-            self.process.stdin.write(json.dumps([command, arguments]) + "\n")
-            self.process.stdin.flush()
+            self.commands.write(json.dumps([command, arguments]) + "\n")
+            self.commands.flush()
         except BrokenPipeError:
             raise WorkerError("its process has ended") from None
         return self.answer()
@@ -112,7 +114,7 @@ class Worker:
         """Reads one line; a process that takes too long is ended."""
         timer = threading.Timer(self.timeout, self.process.kill)
         timer.start()
-        line = self.process.stdout.readline()
+        line = self.answers.readline()
         timer.cancel()
         if not line:
             raise WorkerError(f"its process ended with status {self.process.wait()}")
@@ -127,8 +129,8 @@ class Worker:
 
     def close(self) -> None:
         with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
-        self.process.stdout.close()
+            self.commands.close()
+        self.answers.close()
         try:
             self.process.wait(timeout=10)
         except subprocess.TimeoutExpired:
@@ -200,7 +202,7 @@ class Harness:
         for turn, contender in self.turns(row, contenders):
             phases = self.ask(outcome, contender, "phases", turn=turn)
             if phases is not None:
-                outcome.add(contender, phases["seconds"])
+                outcome.add(contender, phases["figures"])
                 results.setdefault(turn, {})[contender.variant] = phases["result"]
         for result in results.values():
             outcome.compare(result)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from operator import attrgetter
 
-from benchmarks.harness import Outcome, Sample
-from benchmarks.rows import DIFFERENCES, TARGETS, UNITS, Row, Target
+from benchmarks.harness import Outcome
+from benchmarks.rows import LONE, TARGETS, UNITS, Row, Target
 
 HEADINGS = ("row", "figure", "peer", "median", "fastest", "/ best", "/ jax")
 WIDTHS = (22, 12, 14, 11, 11, 8, 8)
@@ -47,7 +47,7 @@ def lines_of(outcome: Outcome) -> Iterator[Line]:
 
 
 def lines_of_figure(row: Row, figure: str, samples: dict[str, list[float]]) -> Iterator[Line]:
-    references = {} if figure in DIFFERENCES else samples
+    references = {} if figure in LONE else samples
     others = [values for variant, values in references.items() if variant != OURS]
     best = min(others, key=statistics.median, default=None)
     for variant, values in samples.items():
@@ -126,7 +126,7 @@ class Verdict:
     @property
     def text(self) -> str:
         target, figure = self.target, f"{self.target.row} {self.target.figure}"
-        against = f" / {target.against.removeprefix('row:')}" if target.against else ""
+        against = f" / {target.against}" if target.against else ""
         bound = f"{figure}{against} <= {target.limit:g}"
         if self.reached is None:
             return f"{bound:48s} not measured"
@@ -145,22 +145,15 @@ def reached(target: Target, outcomes: dict[str, Outcome]) -> float | None:
     ours = figure_of(outcomes, target.row, OURS, target.figure)
     if not target.against:
         return statistics.median(ours) if ours else None
-    if target.against.startswith("row:"):
-        other = figure_of(outcomes, target.against.removeprefix("row:"), OURS, target.figure)
-        return statistics.median(ours) / statistics.median(other) if ours and other else None
     return paired_ratio(ours, figure_of(outcomes, target.row, target.against, target.figure))
 
 
 def figure_of(
     outcomes: dict[str, Outcome], row: str, variant: str, figure: str
 ) -> list[float] | None:
-    """Returns one figure of each round, or the sum of several."""
+    """Returns one figure of each round; None if `variant` was not measured."""
     samples = outcomes[row].samples.get(variant) if row in outcomes else None
-    return [summed(sample, figure) for sample in samples] if samples else None
-
-
-def summed(sample: Sample, figures: str) -> float:
-    return sum(sample[figure] for figure in figures.split("+"))
+    return [sample[figure] for sample in samples] if samples else None
 
 
 def machine() -> dict:

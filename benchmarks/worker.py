@@ -51,8 +51,8 @@ class Bench:
     def phases(self, workload: str, variant: str, turn: int) -> dict:
         """Runs a cold workload once; each turn is new to every cache."""
         phases = self.prepared[workload, variant](turn)
-        seconds = {**phases.seconds, "total": sum(phases.seconds.values())}
-        return {"seconds": seconds, "result": phases.result}
+        figures = {**phases.seconds, "total": phases.total, **phases.ratios}
+        return {"figures": figures, "result": phases.result}
 
     def steps(self, workload: str, variant: str, count: int) -> dict:
         """Takes `count` steps and returns the memory in use and its peak."""

@@ -1,9 +1,11 @@
 """What a peer gives the worker to measure."""
 
+from __future__ import annotations
+
 import contextlib
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -48,10 +50,19 @@ class Workload:
 
 @dataclass(frozen=True)
 class Phases:
-    """The seconds of each phase of one cold run, and its result."""
+    """The seconds of each phase of one cold run, its result, and how it compares to another."""
 
     seconds: dict[str, float]
     result: list[float] = field(default_factory=list)
+    ratios: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def total(self) -> float:
+        return sum(self.seconds.values())
+
+    def beside(self, tenth: Phases) -> Phases:
+        """Returns these phases with the ratio to those of a workload a tenth as large."""
+        return replace(self, ratios={"to a tenth": self.total / tenth.total})
 
 
 class Stopwatch:

@@ -29,7 +29,7 @@ import tracegraph as tg
 BATCH = 32
 CLASSES = 10
 PIXEL_RANGE = 16.0
-EPOCHS = {"mlp": 40, "cnn": 20}
+EPOCHS = {"mlp": 50, "cnn": 20}
 PLATFORMS = {"cpu": "cpu", "gpu": "gpu"}
 
 
@@ -103,8 +103,10 @@ def make_model(kind):
         return layers.Sequential(
             [
                 layers.Flatten(),
-                layers.Dense(128, activation="relu"),
-                layers.Dense(128, activation="relu"),
+                layers.Dense(256, activation="relu"),
+                layers.Dropout(0.3),
+                layers.Dense(256, activation="relu"),
+                layers.Dropout(0.3),
                 layers.Dense(CLASSES),
             ]
         )

@@ -120,7 +120,7 @@ MUTANTS = [
     Mutant(reduce.Prod, "factor", "MUL(before, after)", "DIV(CumProd(last, False)(row), row)"),
     Mutant(reduce.ArgExtreme, "batch", "self.axis + 1", "self.axis", reduce.ArgMax),
     Mutant(reduce.CumSum, "vjp", "not self.reverse", "self.reverse"),
-    Mutant(reduce.CumProd, "vjp", "exclusive(y, self.axis, self.reverse, 1)", "y"),
+    Mutant(reduce.CumProd, "vjp", "shift(y, self.axis, self.reverse, 1)", "y"),
     Mutant(reduce.CumProd, "vjp", "not self.reverse, 0", "self.reverse, 0"),
     Mutant(reduce.CumProd, "jvp", "MUL(before, tangents[0])", "tangents[0]"),
     Mutant(reduce.CumLogsumexp, "_ratio", "self.reverse", "not self.reverse"),

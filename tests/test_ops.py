@@ -28,6 +28,7 @@ from tracegraph.ir.builder import Builder
 from tracegraph.ir.op import OPS, Op
 from tracegraph.ir.tensor import Graph
 from tracegraph.ops import broadcast, contract, elementwise, index, reduce, shape, sort
+from tracegraph.ops.random import RandomNormal, RandomUniform
 from tracegraph.passes.forward import jvp_graph
 from tracegraph.passes.gradient import vjp_graph
 from tracegraph.passes.sparsity import pattern
@@ -813,7 +814,48 @@ def test_empty_operands(op: Op, sizes: tuple[Any, ...], expected: np.ndarray):
         np.testing.assert_array_equal(op.numpy(*arrays[: len(graph.inputs)]), expected)
 
 
+# Random numbers.
+
+RANDOM_CASES = [case for case in CASES if case.family == "random"]
+
+
+@pytest.mark.parametrize("case", RANDOM_CASES, ids=str)
+def test_numbers_follow_from_the_key_alone(case: Case):
+    """They are the same with and without 64 bits, and others for another key."""
+    graph = traced(case)
+    keys = case.values(case.own_dtype)
+    wide = any(has_64_bits(y.type.dtype) for y in graph.outputs)
+    found = []
+    for x64, values in ((True, keys), (wide, keys), (True, [keys[0] + 1, *keys[1:]])):
+        with jax.enable_x64(x64):
+            (y,) = jax.jit(graph_function(graph))(*values)
+            found.append(np.asarray(y))
+    first, again, other = found
+    assert first.dtype == again.dtype
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any() or first.size <= 5
+
+
+@pytest.mark.parametrize("dtype", [bfloat16, float16, float32, float64], ids=str)
+def test_distributions(dtype: DType):
+    """Six standard errors, of 40,000 numbers."""
+    shape, key = (200, 200), np.array([7, 11], np.uint32)
+    with jax.enable_x64(True):
+        uniform = np.asarray(RULES[RandomUniform](RandomUniform(shape, dtype), key), float)
+        normal = np.asarray(RULES[RandomNormal](RandomNormal(shape, dtype), key), float)
+    assert uniform.min() >= 0
+    assert uniform.max() < 1
+    assert abs(uniform.mean() - 0.5) < 6 * 0.289 / 200 + 2.0**-8
+    assert abs(uniform.var() - 1 / 12) < 0.003
+    assert abs(normal.mean()) < 6 / 200
+    assert abs(normal.var() - 1) < 6 * 1.42 / 200
+
+
 # Completeness.
+
+
+def test_names_tell_rows_apart():
+    assert len({case.name for case in CASES}) == len(CASES)
 
 
 def test_every_op_has_a_row_and_a_lowering():

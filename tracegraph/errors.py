@@ -6,8 +6,11 @@ Six classes, each also an instance of the class that users of TensorFlow catch. 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, NoReturn
+
+from tracegraph.source import here
 
 
 class ShapeError(ValueError):
@@ -46,6 +49,12 @@ class MissingRuleError(GradientError, LookupError):
     """A GradientError about an op that has no derivative."""
 
 
+class RegistrationError(GradientError, KeyError):
+    """A GradientError about a gradient that is registered twice."""
+
+    __str__ = Exception.__str__  # KeyError shows the repr of its text
+
+
 class InvalidArgumentError(LoweringError, ValueError, AssertionError):
     """A check of values failed: `tg.debugging.assert_*`, or an index out of range."""
 
@@ -69,6 +78,22 @@ class DTypeMismatch(Mismatch):
     """A Mismatch about data types."""
 
     kind = DTypeError
+
+
+class LocatedMismatch(Mismatch):
+    """A Mismatch that users may meet as it is: its text has their line and the repair."""
+
+    def __init__(self, fact: str, fix: str = "") -> None:
+        super().__init__(fact, fix)
+        self.args = (message(fact, source=here(), fix=fix),)
+
+
+class UnfitShape(LocatedMismatch, ShapeError):
+    """A Mismatch about what a shape is made of."""
+
+
+class UnknownValue(LocatedMismatch, TraceError):
+    """A Mismatch because Python asks for what is not known while tracing, or has no order."""
 
 
 class UnknownRank(Mismatch):
@@ -98,3 +123,20 @@ def fail(
 ) -> NoReturn:
     """Raises `kind` with the message built from its parts."""
     raise kind(message(fact, source=source, operands=operands, fix=fix)) from cause
+
+
+def fact_of(error: Exception) -> str:
+    """The first line of an error: the fact."""
+    return str(error).split("\n")[0]
+
+
+def shown(value: Any) -> str:
+    """A value as messages show it: on one line, not longer than that, without addresses."""
+    text = re.sub(r" at 0x[0-9a-fA-F]+", "", " ".join(repr(value).split()))
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def kind_of(value: Any) -> str:
+    """The type of a value with its article: 'an int'."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from types import GeneratorType
 from typing import Any
 
-from tracegraph.errors import Mismatch
+from tracegraph.errors import SignatureError, UnknownValue, fail
+from tracegraph.source import here
 
 
 @functools.cache
@@ -98,16 +99,16 @@ def _is_open(value: Any) -> bool:
 def flatten_structure(nest: Any, none_is_leaf: bool = False) -> tuple[list[Any], Structure]:
     """The leaves of `nest`, and the structure that packs them. Dicts are in order of their keys.
 
-    Raises Mismatch for dict keys that have no order.
+    Raises UnknownValue, a Mismatch and a TypeError, for dict keys that have no order.
     """
     try:
         leaves, treedef = tree_util().tree_flatten(
             nest, is_leaf=_is_leaf_or_none if none_is_leaf else _is_leaf
         )
     except (TypeError, ValueError) as error:
-        raise Mismatch(
-            f"a dict in a structure has keys that cannot be sorted: {error}",
-            fix="use keys of one type",
+        raise UnknownValue(
+            f"a dict in a structure has keys that cannot be sorted: {error.__cause__ or error}",
+            fix="use keys of one type, such as strings",
         ) from None
     if not any(map(_is_open, leaves)):
         return leaves, Structure(treedef, ())
@@ -149,7 +150,12 @@ def pack_sequence_as(structure: Any, flat_sequence: Sequence[Any]) -> Any:
     _, packing = flatten_structure(structure, none_is_leaf=True)
     leaves = list(flat_sequence)
     if len(leaves) != packing.count:
-        raise ValueError(f"the structure has {packing.count} leaves and {len(leaves)} were given")
+        fail(
+            SignatureError,
+            f"the structure has {packing.count} leaves and {len(leaves)} were given",
+            source=here(),
+            fix="give one value for each leaf",
+        )
     return packing.pack(leaves)
 
 
@@ -172,4 +178,9 @@ def assert_same_structure(*structures: Any) -> None:
     for other in structures[1:]:
         packing = flatten_structure(other, none_is_leaf=True)[1]
         if packing != first:
-            raise ValueError(f"the structures differ: {first!r} and {packing!r}")
+            fail(
+                SignatureError,
+                f"the structures differ: {first!r} and {packing!r}",
+                source=here(),
+                fix="make both of the same containers, keys and lengths",
+            )

@@ -14,8 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Union
 
-from tracegraph.errors import Mismatch
-
+from tracegraph.errors import Mismatch, UnfitShape, UnknownValue, kind_of
 
 #: More terms than this in a product of two sizes are refused.
 _LARGEST_PRODUCT = 4096
@@ -43,7 +42,7 @@ class Dim:
     def named(name: str) -> Dim:
         """The size called `name`: an identifier, with dots allowed inside; else a Mismatch."""
         if not _NAME.fullmatch(name):
-            raise Mismatch(
+            raise UnfitShape(
                 f"a size cannot be called {name!r}",
                 fix="use letters, digits, underscores and dots, not beginning with a digit",
             )
@@ -140,7 +139,7 @@ class Dim:
         difference = self - other
         if isinstance(difference, int):
             return difference
-        raise Mismatch(
+        raise UnknownValue(
             f"the size {self} is not known while tracing, so it cannot be compared with {other}",
             fix="give the size in the TensorSpec, or write the computation without the comparison",
         )
@@ -158,7 +157,7 @@ class Dim:
         return self._order(other) >= 0
 
     def _refuse_int(self) -> int:
-        raise Mismatch(
+        raise UnknownValue(
             f"the size {self} is not known while tracing, so it has no int value",
             fix="use tg.shape(x)[axis] for its value at run time, or give it in the TensorSpec",
         )
@@ -192,7 +191,7 @@ class ShapeVariable:
         return hash(("ShapeVariable", self.name))
 
     def _unknown(self) -> Any:
-        raise Mismatch(
+        raise UnfitShape(
             f"the rank of a tensor of shape *{self.name} is not known while tracing",
             fix="give the rank in the TensorSpec, such as tg.TensorSpec([None, None])",
         )
@@ -417,15 +416,15 @@ def _checked_size(size: Any, shape: Any) -> Size:
     if isinstance(size, Dim):
         return size
     if isinstance(size, bool) or not hasattr(size, "__index__"):
-        raise Mismatch(
-            f"a shape holds integers, and {size!r} in {tuple(shape)!r} is a {type(size).__name__}",
-            fix="use int(...) for each size",
+        raise UnfitShape(
+            f"a shape holds integers, and {size!r} in {tuple(shape)!r} is {kind_of(size)}",
+            fix="give an int of zero or more for each size",
         )
     number = operator.index(size)
     if number < 0:
-        raise Mismatch(
+        raise UnfitShape(
             f"a size is zero or more, and the shape {tuple(shape)!r} has {number}",
-            fix="-1 is allowed in tg.reshape alone",
+            fix="give an int of zero or more for each size; -1 is for tg.reshape alone",
         )
     return number
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
 import linecache
 import os
 import sys
@@ -16,8 +17,16 @@ import weakref
 from collections.abc import Iterator
 from types import CodeType
 
+import numpy
+
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
-_HOUSE = (_PACKAGE + os.sep, os.path.join(os.path.dirname(_PACKAGE), "lowering") + os.sep)
+#: Where frames are not the user's: our packages, and what stands between the user and us.
+_HOUSE = (
+    _PACKAGE + os.sep,
+    os.path.join(os.path.dirname(_PACKAGE), "lowering") + os.sep,
+    os.path.dirname(os.path.abspath(numpy.__file__)) + os.sep,
+    *(os.path.abspath(module.__file__) for module in (contextlib, functools)),
+)
 #: Per file name: whether frames of that file belong to us and not to the user.
 _is_ours: dict[str, bool] = {}
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
-from tracegraph.errors import ShapeError
+from tracegraph.errors import ShapeError, fail, shown
 from tracegraph.shapes import Dim, Shape, ShapeVariable, element_count
+from tracegraph.source import here
 from tracegraph.types import DType, as_dtype, float32
 
 
@@ -31,7 +32,9 @@ class TensorShape(tuple):
             unknown = super().__new__(cls)
             unknown.variable = True if dims is None else dims
             return unknown
-        if isinstance(dims, (int, Dim)):
+        if isinstance(dims, str):
+            _refuse(dims, "a list of sizes", fix=f"write [{dims!r}] for one size of that name")
+        if not hasattr(dims, "__iter__"):
             dims = (dims,)
         return super().__new__(cls, map(_entry, dims))
 
@@ -92,9 +95,11 @@ class TensorShape(tuple):
 
     def _require_rank(self) -> None:
         if self.variable is not None:
-            raise ShapeError(
-                "TensorShape: the rank is unknown\n"
-                "  fix: give the rank in the TensorSpec, such as tg.TensorSpec([None, None])"
+            fail(
+                ShapeError,
+                "TensorShape: the rank is unknown",
+                source=here(),
+                fix="give the rank in the TensorSpec, such as tg.TensorSpec([None, None])",
             )
 
     def __len__(self) -> int:
@@ -155,15 +160,20 @@ def _of(sizes: Iterable[Any]) -> TensorShape:
 
 def _entry(size: Any) -> Any:
     """An entry of a TensorShape: an int, a symbolic size, a name, or None."""
-    if size is None or isinstance(size, (Dim, str)):
+    if size is None or isinstance(size, Dim):
         return size
+    if isinstance(size, str):
+        return str(Dim.named(size))
     if hasattr(size, "__index__") and not isinstance(size, bool):
         number = int(size)
         if number >= 0:
             return number
-    raise ShapeError(
-        f"TensorShape: {size!r} is not a size\n  fix: use an int of zero or more, or None if open"
-    )
+    _refuse(size, "an int of zero or more", fix="give an int, None for an open size, or its name")
+
+
+def _refuse(value: Any, wanted: str, fix: str) -> NoReturn:
+    fact = f"TensorShape: {wanted} is needed, and {shown(value)} was given"
+    fail(ShapeError, fact, source=here(), fix=fix)
 
 
 def _may_be_equal(left: Any, right: Any) -> bool:

@@ -9,7 +9,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from tracegraph.errors import DTypeError, fail, shown
 from tracegraph.shapes import Shape, ShapeVariable, checked_shape, dimensions_text, is_static
+from tracegraph.source import here
 
 _KINDS = {"b": "bool", "i": "integer", "u": "integer", "f": "floating", "c": "complex"}
 
@@ -143,7 +145,7 @@ PYTHON_DTYPES: dict[type, DType] = {
 def as_dtype(value: Any) -> DType:
     """The `DType` that `value` names: a DType, a name, a NumPy type, or Python's own type.
 
-    Raises TypeError if there is none.
+    Raises DTypeError, a TypeError, if there is none.
 
     >>> tg.as_dtype("float32"), tg.as_dtype(np.int64), tg.as_dtype(float)
     (tg.float32, tg.int64, tg.float32)
@@ -155,10 +157,21 @@ def as_dtype(value: Any) -> DType:
     if isinstance(value, type) and value in PYTHON_DTYPES:
         return PYTHON_DTYPES[value]
     try:
-        return _BY_NUMPY[np.dtype(value)]
+        if value is not None:  # NumPy's float64
+            return _BY_NUMPY[np.dtype(value)]
     except (TypeError, KeyError, ValueError):
-        names = ", ".join(name for name in _BY_NAME if name != "token")
-        raise TypeError(f"{value!r} is not a data type; the data types are {names}") from None
+        return _refuse(value)
+    return _refuse(value)
+
+
+def _refuse(value: Any) -> Any:
+    names = ", ".join(name for name in _BY_NAME if name != "token")
+    fail(
+        DTypeError,
+        f"{shown(value)} is not a data type",
+        source=here(),
+        fix=f"use one of {names}",
+    )
 
 
 class TensorType:

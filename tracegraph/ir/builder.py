@@ -24,6 +24,8 @@ class Builder:
 
     #: Whether values exist as soon as somebody asks, as they do at top level.
     is_top_level = False
+    #: Whether nodes may still be added; a finished trace is closed.
+    is_open = True
     #: Finds nodes that need not be made, while a pass runs: a `passes.share.Sharing`.
     reuse: Any = None
 

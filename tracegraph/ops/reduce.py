@@ -111,9 +111,7 @@ class Prod(Reduction):
         rows = (*sizes[: len(kept)], element_count(sizes[len(kept) :]))
         row = Reshape(rows)(Transpose(order)(x))
         last = len(kept)
-        before, after = (
-            exclusive(CumProd(last, flag)(row), last, flag, 1) for flag in (False, True)
-        )
+        before, after = (shift(CumProd(last, flag)(row), last, flag, 1) for flag in (False, True))
         return Transpose(inverse(order))(Reshape(tuple(sizes))(MUL(before, after)))
 
     def numpy(self, x):
@@ -242,10 +240,10 @@ class CumProd(Scan):
         # dy[j]/dx[k] = y[k-1] * (x[k+1] * ... * x[j]), and the sum over j obeys a recurrence.
         later = shift(conjugated(x), self.axis, not self.reverse, 0)
         total = Recurrence(self.axis, not self.reverse)(later, g)
-        return (MUL(conjugated(exclusive(y, self.axis, self.reverse, 1)), total),)
+        return (MUL(conjugated(shift(y, self.axis, self.reverse, 1)), total),)
 
     def jvp(self, tangents, y, x):
-        before = exclusive(y, self.axis, self.reverse, 1)
+        before = shift(y, self.axis, self.reverse, 1)
         return Recurrence(self.axis, self.reverse)(x, MUL(before, tangents[0]))
 
 
@@ -268,7 +266,7 @@ class CumLogsumexp(Scan):
 
     def _ratio(self, y: Tensor) -> Tensor:
         """exp(y[k-1] - y[k]), which is at most 1."""
-        return exp_difference(exclusive(y, self.axis, self.reverse, -np.inf), y)
+        return exp_difference(shift(y, self.axis, self.reverse, -np.inf), y)
 
     def _share(self, x: Tensor, y: Tensor) -> Tensor:
         return exp_difference(x, y)
@@ -329,9 +327,6 @@ def shift(x: Tensor, axis: int, reverse: bool, value: typing.Any) -> Tensor:
     back = tuple(-step for step in steps)
     before, after = (back, steps) if reverse else (steps, back)
     return Pad(before, after, (0,) * x.ndim)(x, full(value, TensorType(x.dtype)))
-
-
-exclusive = shift
 
 
 def exp_difference(x: Tensor, y: Tensor) -> Tensor:

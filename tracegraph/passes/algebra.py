@@ -15,6 +15,7 @@ from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full
 from tracegraph.ops.constant import Constant
+from tracegraph.ops.effect import Read
 from tracegraph.ops.elementwise import (
     ADD,
     NEG,
@@ -147,6 +148,11 @@ def _integer_pow(op: IntegerPow, x: Tensor) -> Tensor | None:
 @_rule(Select)
 def _select(op: Select, condition: Tensor, x: Tensor, y: Tensor) -> Tensor | None:
     return x if x is y else None
+
+
+@_rule(Read)
+def _read(op: Read, value: Tensor, handle: Tensor) -> Tensor | None:
+    return handle if value is handle else None
 
 
 @_rule(Cast)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.builder import at_top_level, operand_text, replay
 from tracegraph.ir.tensor import Node, Tensor
+from tracegraph.runtime.pending import refuse_leaked
 from tracegraph.runtime.trace import Trace
 from tracegraph.source import here
 
@@ -16,6 +17,9 @@ def lifted(tensor: Tensor) -> Tensor:
 
     Raises a ValueError if it depends on an argument of the function that is being traced.
     """
+    trace = tensor.node.builder if tensor.node is not None else None
+    if trace is not None and not trace.is_open:
+        refuse_leaked(tensor)
     found, missing = _lift(tensor, with_arguments=False)
     if missing is not None:
         fail(

@@ -31,6 +31,7 @@ _LAST_CUT = 4096
 _PROGRAM_LIMIT = 512
 #: Host arrays with more bytes than this move to the device at first use and stay there.
 _HOST_BYTES = 256
+_PRINT_FIX = "return it from the @tg.function, or print it there with tg.print"
 #: Where reference counts cannot be trusted, everything is held.
 _COUNTS_ARE_TRUSTED = getattr(sys, "_is_gil_enabled", lambda: True)()
 
@@ -366,14 +367,17 @@ def _topological(nodes: list[Node]) -> list[Node]:
     return order
 
 
-def refuse_value(tensor: Tensor, what: str = "its value") -> NoReturn:
+def refuse_value(tensor: Tensor, what: str = "its value", fix: str = _PRINT_FIX) -> NoReturn:
     """Raises the TraceError for a value that a graph tensor does not have."""
+    builder = None if tensor.node is None else tensor.node.builder
+    if builder is not None and not builder.is_open:
+        refuse_leaked(tensor)
     fail(
         TraceError,
         f"{what} was asked of a tensor {tensor.type} that has no value while tracing",
         source=here(),
         operands=[operand_text(tensor)],
-        fix="return it from the @tg.function, or print it there with tg.print",
+        fix=fix,
     )
 
 

@@ -78,7 +78,6 @@ class Trace(Builder):
         self.all_hold: Tensor | None = None
         self.created: list[Any] = []
         self.may_create = False
-        self.is_open = True
 
     def __enter__(self) -> Trace:
         _open.traces.append(self)
@@ -87,6 +86,7 @@ class Trace(Builder):
     def __exit__(self, *exception: object) -> None:
         super().__exit__(*exception)
         _open.traces.pop()
+        self.is_open = False
 
     def argument(self, type: Any, name: str | None) -> Tensor:
         tensor = self.input(type, name)
@@ -175,7 +175,6 @@ class Trace(Builder):
             *([self.token_input] if self.token_input is not None else []),
         ]
         outputs = [*results, *(states[i].value for i in assigned), *tokens, *checked]
-        self.is_open = False
         graph = Graph(self.name, tuple(inputs), tuple(self.nodes), tuple(outputs))
         return Traced(
             graph=graph,
@@ -233,9 +232,10 @@ def refuse_creation(source: Source | None = None) -> Any:
     """Raises the error for a Variable made on a call that is not the first."""
     fail(
         SignatureError,
-        "a Variable was created inside a @tg.function on a call that is not the first",
+        "a @tg.function may create Variables on its first call only, and this one is created on "
+        "later calls too",
         source=source or here(),
-        fix="create it once, outside of the function or guarded by `if self.v is None`",
+        fix="create it outside of the function, or keep it and create it `if self.v is None`",
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.errors import TraceError, fail
+from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.runtime.pending import Failure, device_buffer, make, refuse_value
@@ -42,9 +42,9 @@ def item(self: Tensor) -> Any:
     return np.asarray(_asked(self, ".item()")).item()
 
 
-def _asked(tensor: Tensor, how: str) -> np.ndarray:
+def _asked(tensor: Tensor, how: str, fix: str = "") -> np.ndarray:
     if is_symbolic(tensor):
-        refuse_value(tensor, how)
+        refuse_value(tensor, how, *([fix] if fix else []))
     return host_array(tensor)
 
 
@@ -52,48 +52,41 @@ _CONTROL_FIX = (
     "use tg.where(condition, x, y), or take the decision outside of the @tg.function; "
     "a Python `if` or `while` on a tensor is decided while tracing"
 )
+_NUMBER_FIX = "compute with the tensor itself, or pass the number to the @tg.function as a Python one"
+_INDEX_FIX = "use tg.gather for an element, or pass the number to the @tg.function as a Python int"
+_NUMPY_FIX = "use the function of tg in place of NumPy's, or tg.numpy_function"
 
 
 def _bool(self: Tensor) -> bool:
-    if is_symbolic(self):
-        fail(
-            TraceError,
-            f"a Python bool was asked of a tensor {self.type} that has no value while tracing",
-            source=here(),
-            operands=[operand_text(self)],
-            fix=_CONTROL_FIX,
-        )
-    return bool(host_array(self))
+    return bool(_asked(self, "a Python bool", _CONTROL_FIX))
 
 
 def _float(self: Tensor) -> float:
-    return float(_asked(self, "float()"))
+    return float(_asked(self, "float()", _NUMBER_FIX))
 
 
 def _int(self: Tensor) -> int:
-    return int(_asked(self, "int()"))
+    return int(_asked(self, "int()", _NUMBER_FIX))
 
 
 def _complex(self: Tensor) -> complex:
-    return complex(_asked(self, "complex()"))
+    return complex(_asked(self, "complex()", _NUMBER_FIX))
 
 
 def _index(self: Tensor) -> int:
     if not self.dtype.is_integer:
-        raise TypeError(f"a tensor of {self.dtype.name} cannot be an index")
-    return int(_asked(self, "an index"))
+        fail(
+            DTypeError,
+            f"an index must be an integer, and a tensor of {self.dtype.name} was given",
+            source=here(),
+            operands=[operand_text(self)],
+            fix="convert it: tg.cast(x, tg.int32)",
+        )
+    return int(_asked(self, "a Python index", _INDEX_FIX))
 
 
 def _array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-    if is_symbolic(self):
-        fail(
-            TraceError,
-            f"a NumPy array was asked of a tensor {self.type} that has no value while tracing",
-            source=here(),
-            operands=[operand_text(self)],
-            fix="use the function of tg in place of NumPy's, or tg.numpy_function",
-        )
-    array = host_array(self)
+    array = _asked(self, "a NumPy array", _NUMPY_FIX)
     return np.array(array, dtype=dtype) if copy is not False else np.asarray(array, dtype=dtype)
 
 
