@@ -16,6 +16,7 @@ from tracegraph.ops.elementwise import ADD, MUL, Elementwise
 from tracegraph.passes.registry import is_registered
 from tracegraph.passes.share import derive
 from tracegraph.passes.walk import path_between, pull_back, push_forward
+from tracegraph.source import here, sourced
 
 
 def gradient(
@@ -31,7 +32,12 @@ def gradient(
     """
     nodes = tuple(nodes)
     seeds = [None] * len(ys) if gs is None else list(gs)
-    return derive(nodes, lambda: _gradient(nodes, ys, xs, seeds))
+
+    def compute() -> list[Tensor | None]:
+        with sourced(here().derived_by("vjp")):
+            return _gradient(nodes, ys, xs, seeds)
+
+    return derive(nodes, compute)
 
 
 def _gradient(

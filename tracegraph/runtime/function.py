@@ -390,8 +390,8 @@ class Function:
             leaves, structure = _flatten((args, kwargs) if kwargs else args)
             fast = self._fast.get((structure, *map(get_type, leaves)))
             buffers = [*map(get_buffer, leaves)]
-        except (AttributeError, TypeError, Warning):
-            fast, buffers = None, []  # some leaf is no tensor that is made
+        except (AttributeError, TypeError, ValueError, Warning):
+            fast, buffers = None, []  # some leaf is no tensor that is made, or a key has no order
         builder = current()
         if fast is None or builder.recorders or not builder.is_top_level or _is_eager():
             return self._call_any(args, kwargs)
@@ -760,7 +760,7 @@ def _fast_key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[
         kind = type(leaf)
         if kind is Tensor:
             keys.append(leaf.type)
-        elif kind in LITERALS or isinstance(leaf, np.ndarray | np.generic):
+        elif kind in LITERALS or (isinstance(leaf, np.ndarray) and leaf.dtype.kind in _NUMBERS):
             keys.append(leaf_key(leaf))
         else:
             return None

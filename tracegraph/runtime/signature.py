@@ -7,15 +7,26 @@ import functools
 import inspect
 import itertools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from tracegraph import nest
-from tracegraph.errors import DTypeError, Mismatch, ShapeError, TraceError, fail
+from tracegraph.errors import (
+    DTypeError,
+    DTypeMismatch,
+    Mismatch,
+    ShapeError,
+    TraceError,
+    fact_of,
+    fail,
+    kind_of,
+    shown,
+)
 from tracegraph.ir.op import attribute_key
 from tracegraph.ir.tensor import Tensor
+from tracegraph.passes.specialise import bind_sizes
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import Dim, ShapeVariable
@@ -73,28 +84,47 @@ def leaf_key(leaf: Any) -> Any:
     return _object_key(leaf)
 
 
+class NoKey(Mismatch):
+    """A Mismatch about an argument that cannot be part of the key of a trace."""
+
+    kind = TraceError
+
+    def __init__(self, leaf: Any) -> None:
+        fixes = (fix for types, fix in _NO_KEY if isinstance(leaf, types))
+        fact = f"{kind_of(leaf)}, which cannot be the key of a trace: {shown(leaf)}"
+        super().__init__(fact, next(fixes, _HASH_FIX))
+
+
+#: What is never a key, and what to pass in its place.
+_NO_KEY: tuple[tuple[Any, str], ...] = (
+    ((set, frozenset), "pass a list, such as sorted(items)"),
+    (Iterator, "pass what it runs over, such as list(items)"),
+    (bytearray, "pass bytes, or an array"),
+    (weakref.ref, "pass the object itself"),
+)
+_HASH_FIX = "give its class a __hash__ that agrees with its __eq__, or pass tensors and numbers"
+
+
 def _array_type(array: Any) -> TensorType:
     try:
         return type_of_array(array)
     except TypeError:
-        fail(
-            DTypeError,
-            f"an array of {array.dtype} cannot be an argument of a @tg.function",
-            source=here(),
+        raise DTypeMismatch(
+            f"an array of {array.dtype}, which is no type of tensors",
             fix="convert it with .astype(...) to numbers or truth values",
-        )
+        ) from None
 
 
 def _object_key(leaf: Any) -> Any:
-    if inspect.isgenerator(leaf) or isinstance(leaf, (set, frozenset, bytearray, weakref.ref)):
-        refuse_argument(leaf)
+    if isinstance(leaf, tuple(types for types, _ in _NO_KEY)):
+        raise NoKey(leaf)
     counts_by_identity = type(leaf).__eq__ is object.__eq__ or isinstance(leaf, type)
     if counts_by_identity or type(leaf).__hash__ is None:
         return _identity_key(leaf)
     try:
         hash(leaf)
     except TypeError:
-        refuse_argument(leaf)
+        raise NoKey(leaf) from None
     return (type(leaf), leaf)
 
 
@@ -103,24 +133,8 @@ def _identity_key(leaf: Any) -> Any:
         return ObjectKey(leaf)
     except TypeError:  # it takes no weak reference
         if type(leaf).__hash__ is None:
-            refuse_argument(leaf)
+            raise NoKey(leaf) from None
         return (type(leaf), leaf)
-
-
-def refuse_argument(leaf: Any) -> Any:
-    """Raises the TraceError for an argument that cannot be part of a key."""
-    fail(
-        TraceError,
-        f"an argument of a @tg.function is a {type(leaf).__name__}, which cannot be the key of "
-        f"a trace: {_short(leaf)}",
-        source=here(),
-        fix="pass a list, a tuple or a tensor, or an object that can be hashed",
-    )
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def with_aliases(leaves: Sequence[Any], keys: Sequence[Any]) -> list[Any]:
@@ -201,7 +215,12 @@ def _as_argument(leaf: Any) -> Tensor:
     if isinstance(leaf, np.ndarray | np.generic):
         return Tensor(type_of_array(leaf), np.asarray(leaf))
     if isinstance(leaf, TensorSpec):
-        fail(TraceError, "a TensorSpec was passed where a value is needed", source=here())
+        fail(
+            TraceError,
+            f"{leaf!r} was passed where a value is needed",
+            source=here(),
+            fix="pass it to get_concrete_function, and a tensor to the function",
+        )
     return as_tensor(leaf)
 
 
@@ -239,19 +258,33 @@ class Signature:
             leaves, structure = nest.flatten_structure((args, kwargs))
         except Mismatch as mismatch:
             fail(TraceError, f"{self.name}: {mismatch.fact}", source=here(), fix=mismatch.fix)
-        keys = with_aliases(leaves, [leaf_key(x) for x in leaves])
+        keys = self.keys(leaves, structure)
         return Request(tuple(leaves), structure, canonical_keys(keys))
+
+    def keys(self, leaves: Sequence[Any], structure: nest.Structure) -> list[Any]:
+        """The keys of the leaves. Raises TraceError or DTypeError, with the name of the argument,
+        for one that has none."""
+        found: list[Any] = []
+        for leaf in leaves:
+            try:
+                found.append(leaf_key(leaf))
+            except Mismatch as mismatch:
+                name = self.leaf_names(Request(tuple(leaves), structure, ()))[len(found)]
+                fact = f"{self.name}: argument {name!r} is {mismatch.fact}"
+                fail(mismatch.kind, fact, source=here(), fix=mismatch.fix)
+        return with_aliases(leaves, found)
 
     def leaf_names(self, request: Request) -> list[str]:
         """A name per leaf: the parameter, with the path of a leaf inside a container."""
         args, kwargs = request.structure.pack(list(range(len(request.leaves))))
         names = [""] * len(request.leaves)
-        for parameter, value in (*zip(self._positional(len(args)), args), *kwargs.items()):
+        for parameter, value in (*zip(self.positional(len(args)), args), *kwargs.items()):
             for path, position in _paths(value):
                 names[position] = "_".join((parameter, *path))
         return names
 
-    def _positional(self, count: int) -> list[str]:
+    def positional(self, count: int) -> list[str]:
+        """The names of `count` positional arguments."""
         names: list[str] = []
         for parameter in self.parameters.parameters.values():
             if parameter.kind is parameter.VAR_POSITIONAL:
@@ -338,7 +371,7 @@ class InputSignature:
         if not isinstance(specs, (tuple, list)):
             fail(
                 TraceError,
-                f"input_signature must be a tuple or a list, and it is a {type(specs).__name__}",
+                f"input_signature must be a tuple or a list, and it is {kind_of(specs)}",
                 source=place,
                 fix="write input_signature=[tg.TensorSpec([None, 2])]",
             )
@@ -350,12 +383,14 @@ class InputSignature:
                 fail(
                     TraceError,
                     "input_signature must be a possibly nested sequence of TensorSpec objects, "
-                    f"and it holds {leaf!r}",
+                    f"and it holds {shown(leaf)}",
                     source=place,
                     fix="write tg.TensorSpec(shape, dtype) for each argument",
                 )
         self.leaves: list[TensorSpec] = leaves
         self._check_parameters(place)
+        whole = nest.flatten_structure((self.specs, {}))[1]
+        self._names = signature.leaf_names(Request(tuple(leaves), whole, ()))
         types = SpecTypes()
         self.types = tuple(types.type_of(spec) for spec in self.leaves)
 
@@ -389,50 +424,47 @@ class InputSignature:
         args, kwargs = self._signature.bind(args, kwargs)
         given, rest = args[: len(self.specs)], args[len(self.specs) :]
         leaves = self._leaves(given)
-        converted = [
-            self._convert(leaf, spec) for leaf, spec in zip(leaves, self.leaves, strict=True)
-        ]
-        if rest or kwargs:
-            return self._with_rest(converted, rest, kwargs)
-        packed = (self.structure.pack(converted), {})
-        found, structure = nest.flatten_structure(packed)
-        keys = with_aliases(found, [leaf_key(x) for x in found])
-        return Request(tuple(found), structure, tuple(keys))
-
-    def _with_rest(self, converted: list[Any], rest: tuple, kwargs: dict[str, Any]) -> Request:
+        rows = zip(leaves, self.leaves, self._names, strict=True)
+        converted = [self._convert(leaf, spec, name) for leaf, spec, name in rows]
+        self._check_sizes(converted)
         packed = ((*self.structure.pack(converted), *rest), kwargs)
         found, structure = nest.flatten_structure(packed)
-        keys = with_aliases(found, [leaf_key(x) for x in found])
+        keys = self._signature.keys(found, structure)
         return Request(tuple(found), structure, tuple(keys))
+
+    def _check_sizes(self, values: list[Any]) -> None:
+        """Raises TraceError where sizes of one name differ."""
+        try:
+            if all(type(value) is Tensor for value in values):
+                bind_sizes(self.types, [value.type for value in values])
+        except Mismatch as mismatch:
+            self._refuse(mismatch.fact, fix="pass equal sizes where the names are equal")
 
     def _leaves(self, given: tuple[Any, ...]) -> list[Any]:
         """The arguments opened as far as the specs are: a list may stand where one tensor is."""
-        found: list[Any] = []
-        pairs: list[tuple[Any, Any]] = list(zip(self.specs, given))
         if len(given) < len(self.specs):
-            self._refuse(f"{len(given)} arguments were given for {len(self.specs)} specs")
+            self._refuse(
+                f"{len(given)} arguments were given for {len(self.specs)} specs",
+                fix="pass one argument for each spec",
+            )
+        found: list[Any] = []
+        names = self._signature.positional(len(self.specs))
+        pairs: list[tuple[str, Any, Any]] = list(zip(names, self.specs, given))
         while pairs:
-            spec, value = pairs.pop(0)
+            name, spec, value = pairs.pop(0)
             if isinstance(spec, TensorSpec):
                 found.append(value)
                 continue
-            if isinstance(value, TensorSpec) or type(value) is Tensor:
-                self._refuse(f"the structure {spec!r} was expected and {value!r} was given")
-            pairs = [*self._opened(spec, value), *pairs]
+            opened = _opened(spec, value)
+            if opened is None:
+                self._refuse(
+                    f"argument {name!r} is {_text(value)}, and {_text(spec)} is declared",
+                    fix="pass the containers that are declared, with the same keys and lengths",
+                )
+            pairs = [*((name, *pair) for pair in opened), *pairs]
         return found
 
-    def _opened(self, spec: Any, value: Any) -> list[tuple[Any, Any]]:
-        if isinstance(spec, dict):
-            if not isinstance(value, dict) or set(spec) != set(value):
-                self._refuse(f"the structure {spec!r} was expected and {_short(value)} was given")
-            return [(spec[key], value[key]) for key in sorted(spec)]
-        if isinstance(spec, (list, tuple)):
-            if not isinstance(value, (list, tuple)) or len(spec) != len(value):
-                self._refuse(f"the structure {spec!r} was expected and {_short(value)} was given")
-            return list(zip(spec, value, strict=True))
-        return self._opened(vars(spec), vars(value))
-
-    def _convert(self, leaf: Any, spec: TensorSpec) -> Any:
+    def _convert(self, leaf: Any, spec: TensorSpec, name: str) -> Any:
         if isinstance(leaf, TensorSpec):
             value: Any = leaf
         elif isinstance(leaf, (Tensor, Variable)):
@@ -440,28 +472,47 @@ class InputSignature:
         elif (
             isinstance(leaf, np.ndarray | np.generic | list | tuple) or type(leaf) in PYTHON_DTYPES
         ):
-            value = self._as_spec(leaf, spec)
+            value = self._as_spec(leaf, spec, name)
         else:
-            self._refuse(f"{spec!r} was expected and {_short(leaf)} was given")
-        if value.dtype is not spec.dtype or not spec.shape.is_compatible_with(_shape(value)):
-            self._refuse(f"{spec!r} was expected and {_text(value)} was given")
+            self._refuse_leaf(leaf, spec, name, "pass a tensor, an array, a number or a list")
+        if value.dtype is not spec.dtype:
+            self._refuse_leaf(value, spec, name, f"convert it: tg.cast(x, tg.{spec.dtype.name})")
+        if not spec.shape.is_compatible_with(_shape(value)):
+            fix = "pass a tensor of the declared shape, or declare None for a size that varies"
+            self._refuse_leaf(value, spec, name, fix)
         return value
 
-    def _as_spec(self, leaf: Any, spec: TensorSpec) -> Tensor:
+    def _as_spec(self, leaf: Any, spec: TensorSpec, name: str) -> Tensor:
         try:
             return as_tensor(leaf, spec.dtype)
         except (DTypeError, ShapeError) as error:
-            first = str(error).split("\n")[0]
-            self._refuse(f"{spec!r} was expected and {_short(leaf)} was given: {first}")
+            fact = f"argument {name!r} is declared {spec!r}: {fact_of(error)}"
+            self._refuse(fact, fix="pass values of the declared dtype and shape")
             raise
 
-    def _refuse(self, fact: str) -> Any:
+    def _refuse_leaf(self, leaf: Any, spec: TensorSpec, name: str, fix: str) -> Any:
+        self._refuse(f"argument {name!r} is {_text(leaf)}, and {spec!r} is declared", fix)
+
+    def _refuse(self, fact: str, fix: str) -> Any:
         fail(
             TraceError,
             f"{self._signature.name}: the arguments do not fit the input_signature: {fact}",
             source=here(),
-            fix="pass arguments of the declared dtype and shape, converted with tg.cast if need be",
+            fix=fix,
         )
+
+
+def _opened(spec: Any, value: Any) -> list[tuple[Any, Any]] | None:
+    """A container of specs and what is given for it, side by side; None if they do not fit."""
+    if spec is None:
+        return [] if value is None else None
+    if isinstance(spec, dict):
+        fits = isinstance(value, dict) and set(spec) == set(value)
+        return [(spec[key], value[key]) for key in sorted(spec)] if fits else None
+    if isinstance(spec, (list, tuple)):
+        fits = isinstance(value, (list, tuple)) and len(spec) == len(value)
+        return list(zip(spec, value, strict=True)) if fits else None
+    return _opened(vars(spec), vars(value)) if type(value) is type(spec) else None
 
 
 def _shape(value: Any) -> Any:
@@ -470,4 +521,13 @@ def _shape(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    return str(value.type) if type(value) is Tensor else repr(value)
+    """A value as messages show it: tensors by their type, containers by their structure."""
+    if isinstance(value, Tensor):
+        return str(value.type)
+    if isinstance(value, Variable):
+        return str(value.tensor_type)
+    if isinstance(value, TensorSpec):
+        return repr(value)
+    if nest.is_nested(value):
+        return f"the structure {nest.flatten_structure(value)[1]}"
+    return shown(value)

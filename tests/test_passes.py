@@ -1,0 +1,307 @@
+"""Passes: functions Graph -> Graph that keep graphs valid. Graphs are compared as text."""
+
+import contextlib
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tracegraph as tg
+from lowering.program import compile_graph
+from tracegraph.control.call import Call, residual_plan
+from tracegraph.errors import ShapeError
+from tracegraph.ir.builder import Builder
+from tracegraph.passes.forward import jvp_graph
+from tracegraph.passes.gradient import vjp_graph
+from tracegraph.passes.simplify import dead_code, share, simplify
+from tracegraph.passes.specialise import specialise
+from tracegraph.passes.vectorise import vectorise
+from tracegraph.types import TensorType
+
+
+def parsed(text):
+    return tg.Graph.from_text(textwrap.dedent(text))
+
+
+def same(graph, text):
+    """Checks that the graph reads as `text` and is valid."""
+    graph.verify()
+    assert graph.as_text().strip() == textwrap.dedent(text).strip()
+
+
+REPEATED = """
+    graph @f(%x: f32[3]) -> (f32[3], f32[3]) {
+      %0 = sin(%x)    : f32[3]
+      %1 = sin(%x)    : f32[3]
+      %2 = mul(%0, %x) : f32[3]
+      %3 = mul(%x, %1) : f32[3]
+      %4 = exp(%3)    : f32[3]
+      return %2, %3
+    }
+    """
+
+
+def test_share_makes_each_value_once():
+    same(
+        simplify(parsed(REPEATED)),
+        """
+        graph @f(%x: f32[3]) -> (f32[3], f32[3]) {
+          %0 = sin(%x)     : f32[3]
+          %1 = mul(%0, %x) : f32[3]
+          return %1, %1
+        }
+        """,
+    )
+
+
+def test_dead_code_keeps_what_is_used():
+    graph = dead_code(parsed(REPEATED))
+    assert [node.op.name for node in graph.nodes] == ["sin", "sin", "mul", "mul"]
+    graph.verify()
+
+
+def test_passes_leave_their_graph_alone():
+    graph = parsed(REPEATED)
+    before = graph.as_text()
+    for run in (share, dead_code, simplify, vjp_graph, jvp_graph):
+        run(graph)
+    assert graph.as_text() == before
+
+
+FOLDED = {
+    "one is a neutral factor": ("mul(%x, %1)", "1.0", "%x"),
+    "minus one turns the sign": ("mul(%x, %1)", "-1.0", "neg"),
+    "zero is a neutral term": ("add(%x, %1)", "0.0", "%x"),
+    "zero less x turns the sign": ("sub(%1, %x)", "0.0", "neg"),
+    "division by one": ("div(%x, %1)", "1.0", "%x"),
+}
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_algebra(name):
+    expression, value, expected = FOLDED[name]
+    graph = simplify(
+        parsed(
+            f"""
+            graph @f(%x: f32[3]) -> (f32[3]) {{
+              %0 = constant<value=f32 {value}>() : f32[]
+              %1 = broadcast_to<shape=[3], axes=[]>(%0) : f32[3]
+              %2 = {expression} : f32[3]
+              return %2
+            }}
+            """
+        )
+    )
+    if expected == "%x":
+        assert not graph.nodes and graph.outputs == graph.inputs
+    else:
+        assert [node.op.name for node in graph.nodes] == [expected]
+
+
+def test_zero_times_x_is_kept_since_x_may_be_infinite():
+    graph = simplify(
+        parsed(
+            """
+            graph @f(%x: f32[]) -> (f32[]) {
+              %0 = constant<value=f32 0.0>() : f32[]
+              %1 = mul(%x, %0) : f32[]
+              return %1
+            }
+            """
+        )
+    )
+    (result,) = compile_graph(graph)(np.float32(np.inf))
+    assert np.isnan(result)
+
+
+def nth_derivative(order):
+    def function(x, left):
+        if left == 0:
+            return tg.sin(tg.tanh(x) * x)
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x, left - 1)
+        return tape.gradient(y, x)
+
+    return tg.function(lambda x: function(x, order))
+
+
+def nth_derivative_by_jax(order):
+    def function(x):
+        return jnp.sin(jnp.tanh(x) * x)
+
+    for _ in range(order):
+        function = jax.grad(function)
+    return function
+
+
+@pytest.mark.parametrize("order", range(1, 8))
+def test_high_orders_are_right(order):
+    x = 0.5
+    found = nth_derivative(order)(tg.constant(x, tg.float64)).numpy()
+    with jax.enable_x64(True):
+        expected = nth_derivative_by_jax(order)(jnp.float64(x))
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_the_seventh_derivative_stays_small():
+    graph = nth_derivative(7).get_concrete_function(tg.TensorSpec([])).graph
+    assert len(graph.nodes) <= 260
+
+
+def test_the_seventh_derivative_in_reverse_stays_small_too():
+    """A path through a sum is not elementwise, so every order is built in reverse."""
+
+    def function(x, left):
+        if left == 0:
+            return tg.reduce_sum(tg.sin(tg.tanh(x) * x))
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x, left - 1)
+        return tape.gradient(y, x)
+
+    graph = tg.function(lambda x: function(x, 4)).graph(tg.TensorSpec([5]))
+    assert len(graph.nodes) <= 400
+
+
+def test_ten_thousand_nodes_do_not_recurse():
+    @tg.function
+    def chain(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = x
+            for _ in range(5_000):
+                y = tg.sin(y) * 1.01
+        return tape.gradient(y, x)
+
+    graph = chain.get_concrete_function(tg.TensorSpec([2])).graph
+    assert len(graph.nodes) > 10_000
+    graph.verify()
+    assert tg.Graph.from_text(graph.as_text()).as_text() == graph.as_text()
+
+
+# Specialisation.
+
+
+def polymorphic():
+    f = tg.function(lambda x: tg.reduce_mean(tg.reshape(x, [-1, 2]) ** 2, axis=0))
+    return f.get_concrete_function(tg.TensorSpec(["n", 4])).graph
+
+
+def test_specialise_replaces_sizes():
+    graph = polymorphic()
+    small = specialise(graph, [TensorType(tg.float32, (3, 4))])
+    small.verify()
+    assert small.is_static and not graph.is_static
+    assert str(small.nodes[0].outputs[0].type) == "f32[6,2]"
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    (y,) = compile_graph(small)(x)
+    np.testing.assert_allclose(y, (x.reshape(-1, 2) ** 2).mean(0), rtol=1e-6)
+
+
+def test_specialise_is_kept_on_the_graph():
+    graph = polymorphic()
+    types = [TensorType(tg.float32, (3, 4))]
+    assert specialise(graph, types) is specialise(graph, types)
+    assert specialise(graph, graph.input_types) is graph
+
+
+def test_specialise_fails_at_the_node_that_assumed_too_much():
+    f = tg.function(lambda x, y: x + y)
+    graph = f.get_concrete_function(tg.TensorSpec(["n"]), tg.TensorSpec(["m"])).graph
+    with pytest.raises(ShapeError, match="test_passes.py"):
+        specialise(graph, [TensorType(tg.float32, (3,)), TensorType(tg.float32, (4,))])
+
+
+# Calls.
+
+
+@tg.function
+def inner(x, w):
+    return tg.tanh(x * w) * w
+
+
+def calls_in(graph):
+    return [node for node in graph.nodes if isinstance(node.op, Call)]
+
+
+def test_nested_functions_stay_calls_and_are_differentiated_once():
+    @tg.function
+    def outer(x, w):
+        with tg.GradientTape() as tape:
+            tape.watch(w)
+            y = inner(inner(inner(x, w), w), w)
+        return y, tape.gradient(y, w)
+
+    graph = outer.get_concrete_function(tg.TensorSpec([3]), tg.TensorSpec([3])).graph
+    graph.verify()
+    bodies = [node.op.body for node in calls_in(graph)]
+    assert len(bodies) == 6
+    forward, backward = set(bodies[:3]), set(bodies[3:])
+    assert len(forward) <= 2 and len(backward) <= 2
+
+
+def test_backward_graphs_take_residuals_and_compute_no_primal_anew():
+    graph = inner.get_concrete_function(tg.TensorSpec([3]), tg.TensorSpec([3])).graph
+    plan = residual_plan(graph)
+    plan.forward.verify()
+    assert residual_plan(plan.forward).forward is plan.forward
+    assert len(plan.forward.outputs) > len(graph.outputs)
+
+
+def test_unused_outputs_of_calls_are_dropped():
+    @tg.function
+    def two(x):
+        return tg.sin(x), tg.exp(x)
+
+    @tg.function
+    def outer(x):
+        return two(x)[0] + 1.0
+
+    graph = outer.get_concrete_function(tg.TensorSpec([3])).graph
+    (call,) = calls_in(graph)
+    assert [node.op.name for node in call.op.body.nodes] == ["sin"]
+
+
+def test_vectorise_widens_only_what_depends_on_the_loop():
+    with Builder("f") as builder:
+        x = builder.input(TensorType(tg.float32, (3,)), "x")
+        w = builder.input(TensorType(tg.float32, (3,)), "w")
+        graph = builder.finish([tg.sin(w) * x, tg.exp(w)])
+    wide, flags = vectorise(graph, (True, False), 5)
+    wide.verify()
+    assert flags == (True, False)
+    types = {node.op.name: str(node.outputs[0].type) for node in wide.nodes}
+    assert types["sin"] == types["exp"] == "f32[3]" and types["mul"] == "f32[5,3]"
+
+
+@pytest.mark.parametrize("derive", [vjp_graph, jvp_graph], ids=["vjp", "jvp"])
+def test_derivatives_of_a_graph_that_returns_a_value_twice(derive):
+    with Builder("f") as builder:
+        x = builder.input(TensorType(tg.float32, ()), "x")
+        y = x * x
+        graph = builder.finish([y, y])
+    derived = derive(graph)
+    derived.verify()
+    inputs = [np.float32(3.0), *([np.float32(1.0)] * (len(derived.inputs) - 1))]
+    assert float(compile_graph(derived)(*inputs)[-1]) == (12.0 if derive is vjp_graph else 6.0)
+
+
+def test_a_pass_that_fails_leaves_no_nodes_behind():
+    image = tg.constant(np.ones((1, 2, 2, 1), np.float32))
+
+    @tg.function
+    def f(x):
+        with tg.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y = tg.image.adjust_contrast(tg.sin(x), 2.0)
+            z = tg.reduce_sum(x * x)
+        with contextlib.suppress(LookupError):
+            tape.gradient(y, x)
+        return tape.gradient(z, x)
+
+    np.testing.assert_array_equal(f(image).numpy(), 2.0 * np.ones((1, 2, 2, 1)))
+    names = {node.op.name for node in f.graph(image).nodes}
+    assert "cos" not in names
