@@ -238,7 +238,7 @@ def test_l2_loss():
 
 def convolved(x, y, strides, padding, dilations):
     """A convolution by its definition."""
-    n, *spatial, channels = x.shape
+    n, *spatial, _ = x.shape
     *window, _, outputs = y.shape
     reach = [(w - 1) * d + 1 for w, d in zip(window, dilations, strict=True)]
     if padding == "SAME":

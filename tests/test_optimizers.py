@@ -80,7 +80,10 @@ def test_steps_follow_the_formula(name, compiled):
     step = copy.deepcopy(step) if not hasattr(step, "__closure__") else fresh(name)
     optimizer = make()
     variables = [tg.Variable(w) for w in START]
-    apply = lambda gradients: optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    def apply(gradients):
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
     apply = tg.function(apply) if compiled else apply
     expected = [w.astype(np.float64) for w in START]
     for t, gradients in enumerate(GRADIENTS, 1):

@@ -10,12 +10,14 @@ import pytest
 
 import tracegraph as tg
 from lowering.program import compile_graph
+from tracegraph.control import derived
 from tracegraph.control.call import Call, residual_plan
 from tracegraph.errors import ShapeError
 from tracegraph.ir.builder import Builder
 from tracegraph.passes.forward import jvp_graph
 from tracegraph.passes.gradient import vjp_graph
 from tracegraph.passes.simplify import dead_code, share, simplify
+from tracegraph.passes.sparsity import pattern
 from tracegraph.passes.specialise import specialise
 from tracegraph.passes.vectorise import vectorise
 from tracegraph.types import TensorType
@@ -305,3 +307,51 @@ def test_a_pass_that_fails_leaves_no_nodes_behind():
     np.testing.assert_array_equal(f(image).numpy(), 2.0 * np.ones((1, 2, 2, 1)))
     names = {node.op.name for node in f.graph(image).nodes}
     assert "cos" not in names
+
+
+# Patterns.
+
+
+def test_pattern_of_a_gather_with_known_indices_is_exact():
+    with Builder("f") as builder:
+        x = builder.input(TensorType(tg.float32, (4,)), "x")
+        graph = builder.finish([tg.gather(x, tg.constant([2, 0, 2]) + 1)])
+    (found,) = pattern(graph)
+    expected = np.zeros((3, 4), bool)
+    expected[[0, 1, 2], [3, 1, 3]] = True
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_pattern_without_differentiable_inputs():
+    with Builder("f") as builder:
+        x = builder.input(TensorType(tg.int32, (4,)), "x")
+        graph = builder.finish([tg.cast(x, tg.float32)])
+    assert pattern(graph)[0].shape == (4, 0)
+
+
+# Gradients that are derived once per structure.
+
+
+def slope_of(c, factor):
+    x = tg.Variable(2.0)
+    with tg.GradientTape() as tape:
+        y = tg.ones([]) * x * c + tg.fill([], factor) * x
+    return tape.gradient(y, x).numpy()
+
+
+def test_derived_gradients_tell_constants_apart():
+    assert [slope_of(3.0, 1.0), slope_of(5.0, 1.0), slope_of(3.0, 2.0)] == [4.0, 6.0, 5.0]
+
+
+def test_derived_gradients_are_derived_once():
+    def step():
+        x = tg.Variable([1.0, 2.0])
+        with tg.GradientTape() as tape:
+            y = tg.reduce_sum(tg.exp(x) * tg.sin(x) * 7.0)
+        return tape.gradient(y, x).numpy()
+
+    step()
+    count = len(derived._kept)
+    for _ in range(5):
+        step()
+    assert len(derived._kept) == count

@@ -121,13 +121,20 @@ def fail(
     fix: str = "",
     cause: BaseException | None = None,
 ) -> NoReturn:
-    """Raises `kind` with the message built from its parts."""
-    raise kind(message(fact, source=source, operands=operands, fix=fix)) from cause
+    """Raises `kind` with the message built from its parts, and `fact` and `fix` as attributes."""
+    error: Any = kind(message(fact, source=source, operands=operands, fix=fix))
+    error.fact, error.fix = fact, fix
+    raise error from cause
 
 
 def fact_of(error: Exception) -> str:
-    """The first line of an error: the fact."""
-    return str(error).split("\n")[0]
+    """The fact that an error states."""
+    return getattr(error, "fact", None) or str(error).split("\n")[0]
+
+
+def fix_of(error: Exception) -> str:
+    """The repair that an error names."""
+    return getattr(error, "fix", "")
 
 
 def shown(value: Any) -> str:

@@ -21,6 +21,7 @@ from tracegraph.ops.contract import swap_last
 from tracegraph.ops.elementwise import LESS_EQUAL, SELECT, SUB, LogicalAnd
 from tracegraph.ops.shape import Reshape
 from tracegraph.runtime.convert import as_tensor, broadcast, static_ints
+from tracegraph.shapes import element_count
 from tracegraph.types import bool_, int32
 
 
@@ -177,7 +178,7 @@ def tensor_diag(diagonal: Any, name: str | None = None) -> Tensor:
     """
     x = as_tensor(diagonal)
     sizes = sizes_of("tensor_diag", x)
-    flat = diag(Reshape((int(np.prod(sizes)),))(x))
+    flat = diag(Reshape((element_count(sizes),))(x))
     return Reshape((*sizes, *sizes))(flat)
 
 

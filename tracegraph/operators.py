@@ -95,14 +95,17 @@ def _length(x: Any) -> int:
     shape = own.shape
     if isinstance(shape, tuple) and shape and type(shape[0]) is int:
         return shape[0]
-    fact = "a scalar has no length" if shape == () else f"the length of {own} is open"
-    fail(
-        TraceError,
-        fact,
-        source=here(),
-        operands=[operand_text(x)] if isinstance(x, Tensor) else [],
-        fix="use tg.shape(x)[0] for the size at run time, or give it in the TensorSpec",
+    fact, fix = (
+        (f"a scalar {own} has no length", "use the scalar itself, or give it an axis: x[None]")
+        if shape == ()
+        else (
+            f"the length of {own} is not known while tracing",
+            "compute with the whole tensor, or give the size in the TensorSpec; "
+            "tg.shape(x)[0] is the size at run time",
+        )
     )
+    operands = [operand_text(x)] if isinstance(x, Tensor) else []
+    fail(TraceError, fact, source=here(), operands=operands, fix=fix)
 
 
 def _iterated(x: Any) -> Iterator[Tensor]:

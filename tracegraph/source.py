@@ -116,11 +116,14 @@ class _Current(threading.local):
 _current = _Current()
 
 
-def here() -> Source:
-    """The place of the innermost frame that is not ours, or what `sourced` says."""
+def here(skip: int = 1) -> Source:
+    """The place of the innermost frame that is not ours, or what `sourced` says.
+
+    `skip` is how many of the innermost frames are known to be ours.
+    """
     if _current.source is not None:
         return _current.source
-    frame = sys._getframe(1)
+    frame = sys._getframe(skip)
     while frame is not None:
         name = frame.f_code.co_filename
         ours = _is_ours.get(name)

@@ -10,9 +10,9 @@ from tracegraph.array.shaping import *
 
 __all__ = [
     "slice",
-    *creation.__all__,
-    *indexing.__all__,
-    *joining.__all__,
-    *selection.__all__,
-    *shaping.__all__,
 ]
+__all__ += creation.__all__
+__all__ += indexing.__all__
+__all__ += joining.__all__
+__all__ += selection.__all__
+__all__ += shaping.__all__

@@ -58,7 +58,7 @@ def as_shape(op: str, shape: Any) -> Shape:
 
 def as_axis(op: str, axis: Any, rank: int, *operands: Tensor) -> int:
     """One axis, counted from the end if negative. Raises ShapeError if there is none."""
-    if isinstance(axis, Dim) or isinstance(axis, bool) or not hasattr(axis, "__index__"):
+    if isinstance(axis, (Dim, bool)) or not hasattr(axis, "__index__"):
         (axis,) = static_ints([axis], f"{op}: an axis")
     if isinstance(axis, bool) or not hasattr(axis, "__index__"):
         refuse(op, f"{axis!r} is not an axis", *operands, fix="an axis is an int, such as axis=-1")

@@ -272,9 +272,9 @@ def linspace(start: Any, stop: Any, num: Any, axis: int = 0, name: str | None = 
 
 
 def _linspace_of_arrays(start: Any, stop: Any, count: int, axis: int) -> Tensor:
-    ends = [as_array(end) for end in (start, stop)]
-    kind = np.result_type(*ends)
-    values = np.linspace(*ends, count, axis=axis, dtype=np.float64)
+    first, last = as_array(start), as_array(stop)
+    kind = np.result_type(first, last)
+    values = np.linspace(first, last, count, axis=axis, dtype=np.float64)
     return from_array(values.astype(kind if kind.kind == "f" else np.float64))
 
 
@@ -488,8 +488,27 @@ def _folded(value: np.ndarray) -> Tensor:
 
 
 __all__ = [
-    *("cast", "complex", "constant", "convert_to_tensor", "ensure_shape", "eye", "fill"),
-    *("get_static_value", "identity", "is_tensor", "linspace", "one_hot", "ones", "ones_like"),
-    *("range", "rank", "saturate_cast", "sequence_mask", "shape", "size", "stop_gradient"),
-    *("zeros", "zeros_like"),
+    "cast",
+    "complex",
+    "constant",
+    "convert_to_tensor",
+    "ensure_shape",
+    "eye",
+    "fill",
+    "get_static_value",
+    "identity",
+    "is_tensor",
+    "linspace",
+    "one_hot",
+    "ones",
+    "ones_like",
+    "range",
+    "rank",
+    "saturate_cast",
+    "sequence_mask",
+    "shape",
+    "size",
+    "stop_gradient",
+    "zeros",
+    "zeros_like",
 ]

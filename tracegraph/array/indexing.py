@@ -18,7 +18,7 @@ from tracegraph.ops.shape import Reshape, Reverse, Slice
 from tracegraph.runtime.convert import as_tensor, cast_to, static_value
 from tracegraph.shapes import Dim, Size, ceiling_divide, maximum, minimum
 from tracegraph.source import here
-from tracegraph.types import int32
+from tracegraph.types import bool_, int32
 
 newaxis = None
 
@@ -71,8 +71,7 @@ def getitem(x: Any, index: Any) -> Tensor:
 def _is_mask(index: Any) -> bool:
     if isinstance(index, (bool, np.bool_)):
         return True
-    dtype = getattr(index, "dtype", None)
-    return dtype is not None and dtype == bool
+    return getattr(index, "dtype", None) in (bool_, np.dtype(bool))
 
 
 def _without_ellipsis(x: Tensor, items: tuple[Any, ...]) -> list[Any]:

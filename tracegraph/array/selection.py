@@ -190,11 +190,12 @@ def _check_range(op: str, x: Tensor, at: Tensor, limits: tuple[Any, ...]) -> Non
     value = _known_indices(at)
     if value is None or not value.size or not all(map(known_int, limits)):
         return
-    limit = np.array(limits) if len(limits) > 1 else limits[0]
-    is_wrong = (value < 0) | (value >= limit)
+    limit: Any = np.array(limits)
+    bounds = np.broadcast_to(limit if limit.size > 1 else limit.item(), value.shape)
+    is_wrong = (value < 0) | (value >= bounds)
     if is_wrong.any():
-        place = tuple(int(k) for k in np.argwhere(is_wrong)[0])
-        bound = limits[place[-1]] if len(limits) > 1 else limits[0]
+        place = tuple(np.argwhere(is_wrong)[0])
+        bound = bounds[place]
         fail(
             InvalidArgumentError,
             f"{op}: index {value[place]} is out of range for the size {bound} of {x.type}",
@@ -300,7 +301,14 @@ def _scattered(op: Any, name: str, tensor: Any, indices: Any, updates: Any) -> T
 
 
 __all__ = [
-    *("boolean_mask", "gather", "gather_nd", "scatter_nd", "tensor_scatter_nd_add"),
-    *("tensor_scatter_nd_max", "tensor_scatter_nd_min", "tensor_scatter_nd_sub"),
-    *("tensor_scatter_nd_update", "where"),
+    "boolean_mask",
+    "gather",
+    "gather_nd",
+    "scatter_nd",
+    "tensor_scatter_nd_add",
+    "tensor_scatter_nd_max",
+    "tensor_scatter_nd_min",
+    "tensor_scatter_nd_sub",
+    "tensor_scatter_nd_update",
+    "where",
 ]

@@ -332,6 +332,14 @@ def flattened(x: Tensor, counts: tuple[int, ...]) -> Tensor:
 
 
 __all__ = [
-    *("broadcast_to", "expand_dims", "meshgrid", "pad", "reshape", "reverse", "roll"),
-    *("squeeze", "tile", "transpose"),
+    "broadcast_to",
+    "expand_dims",
+    "meshgrid",
+    "pad",
+    "reshape",
+    "reverse",
+    "roll",
+    "squeeze",
+    "tile",
+    "transpose",
 ]

@@ -191,13 +191,12 @@ def _body(node: Node) -> Graph:
     return node.op.body
 
 
-class _BackwardBuilder(Builder):
+class BackwardBuilder(Builder):
     """Builds a backward graph: whatever primal value a rule reads becomes an input."""
 
-    def __init__(self, name: str, body: Graph) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__(name)
         self.residuals: dict[Tensor, Tensor] = {}
-        self._body = body
 
     def admit(self, tensor: Tensor) -> Tensor:
         found = self.residuals.get(tensor)
@@ -224,9 +223,9 @@ def _residuals(body: Graph) -> list[Tensor]:
 
 def _pulled_back(
     body: Graph, present: tuple[bool, ...]
-) -> tuple[_BackwardBuilder, list[Tensor], list[tuple[int, Tensor]]]:
+) -> tuple[BackwardBuilder, list[Tensor], list[tuple[int, Tensor]]]:
     """A builder holding the backward nodes, the cotangent inputs, and the results by place."""
-    with _BackwardBuilder(f"{body.name.removesuffix('_forward')}_vjp", body) as builder:
+    with BackwardBuilder(f"{body.name.removesuffix('_forward')}_vjp") as builder:
         outputs = [y for y, is_given in zip(body.outputs, present, strict=True) if is_given]
         gs = [builder.input(y.type, f"g{i}") for i, y in enumerate(outputs)]
         places = [i for i, x in enumerate(body.inputs) if x.type.dtype.is_differentiable]

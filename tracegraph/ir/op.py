@@ -8,7 +8,7 @@ import struct
 import threading
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -23,6 +23,12 @@ OPS: dict[str, type[Op]] = {}
 
 _interned: weakref.WeakValueDictionary[tuple, Op] = weakref.WeakValueDictionary()
 _interning = threading.Lock()
+#: Ops by class and arguments, in front of `_interned`: most ops are made again and again.
+_recent: dict[tuple[Any, ...], Op] = {}
+#: Annotations of attributes that may be told apart by `==`.
+_PLAIN = frozenset(
+    ["int", "bool", "Size", "Shape", "DType", "tuple[int, ...]", "tuple[int, ...] | None"]
+)
 #: A memo of inferred types is emptied when it grows beyond this many signatures.
 _MEMO_LIMIT = 4096
 
@@ -56,6 +62,17 @@ class _Interning(type):
     """Ops of equal class and attributes are one object: comparing and hashing them is free."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls.is_keyed_by_equality and not kwargs:
+            found = _recent.get((cls, args))
+            if found is None:
+                if len(_recent) >= _MEMO_LIMIT:
+                    _recent.clear()
+                found = _recent[cls, args] = cls.intern(args, kwargs)
+            return found
+        return cls.intern(args, kwargs)
+
+    def intern(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The one op of this class with these attributes."""
         new = super().__call__(*args, **kwargs)
         key = (cls, *(attribute_key(getattr(new, name)) for name in new.field_names))
         found = _interned.get(key)
@@ -74,6 +91,8 @@ class Op(metaclass=_Interning):
 
     name: ClassVar[str]
     field_names: ClassVar[tuple[str, ...]] = ()
+    #: Whether attributes that are equal are the same: not so for floats, of which 0.0 == -0.0.
+    is_keyed_by_equality: ClassVar[bool] = False
     #: Whether the outputs depend linearly on all inputs taken together.
     is_linear: ClassVar[bool] = False
     #: Whether the vjp takes None for the cotangent of an output that has none.
@@ -85,7 +104,9 @@ class Op(metaclass=_Interning):
         super().__init_subclass__(**kwargs)
         # init=True gives the constructor; identity serves as equality, since ops are interned.
         dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
-        cls.field_names = tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
+        fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+        cls.field_names = tuple(field.name for field in fields)
+        cls.is_keyed_by_equality = all(field.type in _PLAIN for field in fields)
         if abstract:
             return
         if "name" not in cls.__dict__:
@@ -145,6 +166,10 @@ class Op(metaclass=_Interning):
         """Which elements of each output depend on which sources: boolean arrays of the shapes
         of the inputs with one more axis, the sources, at the end."""
         raise MissingRule(self, "sparsity")
+
+    def depends_given(self, values: Sequence[np.ndarray | None], *patterns: np.ndarray) -> Any:
+        """`depends`, where `values` holds the inputs that are known, as some indices are."""
+        return self.depends(*patterns)
 
     def numpy(self, *values: np.ndarray) -> Any:
         """The value by NumPy, for folding and as the oracle of tests; NotImplemented if none."""

@@ -20,13 +20,14 @@ class Tensor:
     One class serves all three, told apart by what is set:
     - `node` is the node that makes it, in a graph or in the list of pending nodes; None once
       the value exists;
-    - `buffer` is the value, a JAX or NumPy array; the slot is empty until it exists.
+    - `buffer` is the value, an array on the device; the slot is empty until it is there;
+    - `host` is the value as a NumPy array, while it is nowhere else.
 
     `==` is elementwise and `hash` is identity, as in TensorFlow. Operators and methods of the
     public mathematics are installed by `tracegraph.math`.
     """
 
-    __slots__ = ("__weakref__", "_name", "_slice_of", "_source", "buffer", "node", "type")
+    __slots__ = ("__weakref__", "_name", "_slice_of", "_source", "buffer", "host", "node", "type")
 
     #: NumPy hands binary operations with an ndarray on the left to us.
     __array_priority__ = 100.0
@@ -34,6 +35,7 @@ class Tensor:
     type: TensorType
     node: Node | None
     buffer: Any
+    host: Any
     #: The Variable and the index that it was read with, so that the slice can be assigned.
     _slice_of: tuple[Any, Any]
 
@@ -115,6 +117,15 @@ def pending_tensor(type: TensorType, node: Node) -> Tensor:
     tensor = Tensor.__new__(Tensor)
     tensor.type = type
     tensor.node = node
+    return tensor
+
+
+def host_tensor(type: TensorType, array: Any) -> Tensor:
+    """A tensor whose value is a NumPy array, which nobody may write to any more."""
+    tensor = Tensor.__new__(Tensor)
+    tensor.type = type
+    tensor.node = None
+    tensor.host = array
     return tensor
 
 

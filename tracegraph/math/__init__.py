@@ -19,11 +19,16 @@ from tracegraph.math.reduction import *
 accumulate_n = add_n
 
 __all__ = [
-    *("accumulate_n", "add_n", "clip_by_global_norm", "clip_by_norm", "complex", "global_norm"),
-    *arithmetic.__all__,
-    *functions.__all__,
-    *logic.__all__,
-    *ordering.__all__,
-    *product.__all__,
-    *reduction.__all__,
+    "accumulate_n",
+    "add_n",
+    "clip_by_global_norm",
+    "clip_by_norm",
+    "complex",
+    "global_norm",
 ]
+__all__ += arithmetic.__all__
+__all__ += functions.__all__
+__all__ += logic.__all__
+__all__ += ordering.__all__
+__all__ += product.__all__
+__all__ += reduction.__all__

@@ -1,4 +1,4 @@
-"""Arithmetic with two operands: elementwise, of one dtype after promotion, broadcast to one shape."""
+"""Arithmetic with two operands, elementwise: they are promoted and broadcast first."""
 
 from __future__ import annotations
 
@@ -274,8 +274,26 @@ def clip_by_value(
 
 
 __all__ = [
-    *("add", "atan2", "clip_by_value", "divide", "divide_no_nan", "floordiv", "floormod"),
-    *("maximum", "minimum", "mod", "multiply", "multiply_no_nan", "pow", "scalar_mul"),
-    *("squared_difference", "subtract", "truediv", "truncatediv", "truncatemod", "xdivy"),
-    *("xlog1py", "xlogy"),
+    "add",
+    "atan2",
+    "clip_by_value",
+    "divide",
+    "divide_no_nan",
+    "floordiv",
+    "floormod",
+    "maximum",
+    "minimum",
+    "mod",
+    "multiply",
+    "multiply_no_nan",
+    "pow",
+    "scalar_mul",
+    "squared_difference",
+    "subtract",
+    "truediv",
+    "truncatediv",
+    "truncatemod",
+    "xdivy",
+    "xlog1py",
+    "xlogy",
 ]

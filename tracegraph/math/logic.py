@@ -167,6 +167,17 @@ def is_inf(x: Any, name: str | None = None) -> Tensor:
 
 
 __all__ = [
-    *("equal", "greater", "greater_equal", "is_finite", "is_inf", "is_nan", "less", "less_equal"),
-    *("logical_and", "logical_not", "logical_or", "logical_xor", "not_equal"),
+    "equal",
+    "greater",
+    "greater_equal",
+    "is_finite",
+    "is_inf",
+    "is_nan",
+    "less",
+    "less_equal",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "not_equal",
 ]

@@ -294,7 +294,19 @@ def _segmented(op: Any, name: str, data: Any, segment_ids: Any, count: Any, star
 
 
 __all__ = [
-    *("argsort", "bincount", "confusion_matrix", "in_top_k", "searchsorted", "segment_max"),
-    *("segment_mean", "segment_min", "segment_sum", "sort", "top_k", "unsorted_segment_max"),
-    *("unsorted_segment_mean", "unsorted_segment_min", "unsorted_segment_sum"),
+    "argsort",
+    "bincount",
+    "confusion_matrix",
+    "in_top_k",
+    "searchsorted",
+    "segment_max",
+    "segment_mean",
+    "segment_min",
+    "segment_sum",
+    "sort",
+    "top_k",
+    "unsorted_segment_max",
+    "unsorted_segment_mean",
+    "unsorted_segment_min",
+    "unsorted_segment_sum",
 ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from tracegraph.array.arguments import as_axes, as_axis, known_int, rank_of, sizes_of, with_ones
 from tracegraph.array.shaping import cut
@@ -255,13 +255,13 @@ def norm(
     if isinstance(ord, (int, float)) and ord > 0:
         total = reduce_sum(size**ord, axes, keepdims)  # type: ignore[operator]
         return total ** (1 / ord)  # type: ignore[operator]
-    _refuse_order(ord)
+    refuse_order(ord)
 
 
 def _matrix_norm(size: Tensor, ord: Any, axes: tuple[Any, ...], keepdims: bool) -> Tensor:
     rows, columns = (as_axis("norm", axis, size.ndim, size) for axis in axes)
     if ord not in (1, math.inf):
-        _refuse_order(ord)
+        refuse_order(ord)
     summed, compared = (rows, columns) if ord == 1 else (columns, rows)
     largest = reduce_max(reduce_sum(size, summed, keepdims=True), compared, keepdims=True)
     return largest if keepdims else Reshape(_dropped(size, axes))(largest)
@@ -272,7 +272,7 @@ def _dropped(x: Tensor, axes: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(size for k, size in enumerate(x.type.shape) if k not in dropped)
 
 
-def _refuse_order(ord: Any) -> Any:
+def refuse_order(ord: Any) -> NoReturn:
     fail(
         ValueError,
         f"norm: there is no norm of order {ord!r} here",
@@ -387,8 +387,23 @@ def _scanned(
 
 
 __all__ = [
-    *("argmax", "argmin", "count_nonzero", "cumprod", "cumsum", "cumulative_logsumexp", "norm"),
-    *("reduce_all", "reduce_any", "reduce_euclidean_norm", "reduce_logsumexp", "reduce_max"),
-    *("reduce_mean", "reduce_min", "reduce_prod", "reduce_std", "reduce_sum"),
-    *("reduce_variance", "zero_fraction"),
+    "argmax",
+    "argmin",
+    "count_nonzero",
+    "cumprod",
+    "cumsum",
+    "cumulative_logsumexp",
+    "norm",
+    "reduce_all",
+    "reduce_any",
+    "reduce_euclidean_norm",
+    "reduce_logsumexp",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_min",
+    "reduce_prod",
+    "reduce_std",
+    "reduce_sum",
+    "reduce_variance",
+    "zero_fraction",
 ]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tracegraph.array.arguments import as_axes, rank_of, refuse
 from tracegraph.array.joining import concat
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import multiply
 from tracegraph.math.functions import sigmoid, softplus, softsign, tanh
-from tracegraph.math.reduction import reduce_max, reduce_sum
-from tracegraph.ops.broadcast import full_like, zeros_of
+from tracegraph.ops.broadcast import Sum, full_like, spread, zeros_of
 from tracegraph.ops.elementwise import (
     DIV,
     EXP,
@@ -24,9 +24,9 @@ from tracegraph.ops.elementwise import (
     SUB,
     Erfc,
     Expm1,
-    IsFinite,
     StopGradient,
 )
+from tracegraph.ops.reduce import Max
 from tracegraph.runtime.convert import as_tensor, broadcast
 
 #: The two constants of selu, which make mean 0 and variance 1 a fixed point.
@@ -134,10 +134,9 @@ def softmax(logits: Any, axis: Any = -1, name: str | None = None) -> Tensor:
     >>> tg.nn.softmax([1.0, 1.0]).numpy()
     array([0.5, 0.5], dtype=float32)
     """
-    x = as_tensor(logits)
-    powers = EXP(SUB(x, _top(x, axis)))
-    total = reduce_sum(powers, axis, keepdims=True)
-    return DIV(powers, broadcast(total, x.type.shape))
+    x, axes = _classes("softmax", logits, axis)
+    powers = EXP(_shifted(x, axes))
+    return DIV(powers, spread(Sum(axes)(powers), x.type, axes))
 
 
 def log_softmax(logits: Any, axis: Any = -1, name: str | None = None) -> Tensor:
@@ -146,18 +145,28 @@ def log_softmax(logits: Any, axis: Any = -1, name: str | None = None) -> Tensor:
     >>> tg.nn.log_softmax([1.0, 1.0]).numpy().round(4)
     array([-0.6931, -0.6931], dtype=float32)
     """
+    x, axes = _classes("log_softmax", logits, axis)
+    shifted = _shifted(x, axes)
+    total = Sum(axes)(EXP(shifted))
+    return SUB(shifted, spread(LOG(total), x.type, axes))
+
+
+def _classes(op: str, logits: Any, axis: Any) -> tuple[Tensor, tuple[int, ...]]:
+    """The logits as a tensor, and the axes that hold the classes."""
     x = as_tensor(logits)
-    shifted = SUB(x, _top(x, axis))
-    total = LOG(reduce_sum(EXP(shifted), axis, keepdims=True))
-    return SUB(shifted, broadcast(total, x.type.shape))
+    rank = rank_of(op, x)
+    if rank == 0:
+        refuse(op, "a scalar has no classes", x, fix="give a tensor with an axis")
+    return x, as_axes(op, axis, rank, x)
 
 
-def _top(x: Tensor, axis: Any) -> Tensor:
-    """The largest element along `axis`; no derivative passes, since the results do not need it."""
-    top = StopGradient()(reduce_max(x, axis, keepdims=True))
-    top = SELECT(IsFinite()(top), top, zeros_of(top))
-    return broadcast(top, x.type.shape)
+def _shifted(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """x less its largest element. The results do not depend on what is taken off, so no
+    derivative, of any order, passes through it."""
+    return SUB(x, spread(_STOP_GRADIENT(Max(axes)(x)), x.type, axes))
 
+
+_STOP_GRADIENT = StopGradient()
 
 __all__ = [
     "crelu",

@@ -18,12 +18,11 @@ from tracegraph.ops.broadcast import full_like, zeros_of
 from tracegraph.ops.elementwise import (
     ADD,
     LESS,
-    LESS_EQUAL,
     MUL,
     NEG,
     SELECT,
     SUB,
-    LogicalAnd,
+    Cast,
 )
 from tracegraph.runtime.convert import (
     LARGEST_CONSTANT,
@@ -33,9 +32,9 @@ from tracegraph.runtime.convert import (
     elementwise_operands,
     static_value,
 )
-from tracegraph.shapes import same_shape
+from tracegraph.shapes import element_count, same_shape
 from tracegraph.source import here
-from tracegraph.types import bool_, int32
+from tracegraph.types import bool_, int32, uint32, uint64
 
 
 def softmax_cross_entropy_with_logits(
@@ -91,29 +90,31 @@ def sparse_softmax_cross_entropy_with_logits(
             logits,
             fix="give logits one more axis than labels, the classes, at the end",
         )
-    classes = logits.type.shape[-1]
-    _check_labels(op, labels, classes)
     # A masked sum rather than a gather: its derivative is no scatter, which is slow on CPUs.
-    is_label = one_hot(labels, classes, dtype=bool_)
+    classes = logits.type.shape[-1]
     chosen = log_softmax(logits)
+    is_label = one_hot(labels, classes, dtype=bool_)
     loss = NEG(reduce_sum(SELECT(is_label, chosen, zeros_of(chosen)), -1))
-    return SELECT(_in_range(labels, classes), loss, full_like(loss, np.nan))
+    if _are_in_range(op, labels, classes):
+        return loss
+    # A label below 0 is a large number without its sign.
+    unsigned = Cast(uint64 if labels.dtype.size > 4 else uint32)(labels)
+    limit = broadcast(as_tensor(classes, unsigned.dtype), labels.type.shape)
+    return SELECT(LESS(unsigned, limit), loss, full_like(loss, np.nan))
 
 
-def _in_range(labels: Tensor, classes: Any) -> Tensor:
-    limit = broadcast(as_tensor(classes, labels.dtype), labels.type.shape)
-    return LogicalAnd()(LESS_EQUAL(zeros_of(labels), labels), LESS(labels, limit))
-
-
-def _check_labels(op: str, labels: Tensor, classes: Any) -> None:
+def _are_in_range(op: str, labels: Tensor, classes: Any) -> bool:
+    """Whether the labels are known, and then right. Raises InvalidArgumentError if they are not."""
     if not isinstance(classes, int) or not labels.type.is_static:
-        return
-    if (not labels.is_made and current().is_top_level) or np.prod(labels.type.shape) > (
-        LARGEST_CONSTANT
-    ):
-        return
+        return False
+    if not labels.is_made and current().is_top_level:
+        return False
+    if element_count(labels.type.shape) > LARGEST_CONSTANT:
+        return False
     value = static_value(labels)
-    if value is not None and value.size and not 0 <= value.min() <= value.max() < classes:
+    if value is None:
+        return False
+    if value.size and not 0 <= value.min() <= value.max() < classes:
         wrong = value.min() if value.min() < 0 else value.max()
         fail(
             InvalidArgumentError,
@@ -122,6 +123,7 @@ def _check_labels(op: str, labels: Tensor, classes: Any) -> None:
             operands=[operand_text(labels)],
             fix=f"use labels from 0 to {classes - 1}",
         )
+    return True
 
 
 def sigmoid_cross_entropy_with_logits(labels: Any, logits: Any, name: str | None = None) -> Tensor:

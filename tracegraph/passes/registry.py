@@ -24,24 +24,32 @@ class RegisterGradient:
     """
 
     def __init__(self, op_type: str) -> None:
-        if not isinstance(op_type, str):
-            raise TypeError(f"op_type must be a string, and it is {op_type!r}")
-        self._op_type = op_type
+        self._op_type = _checked_name(op_type)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         register(self._op_type, function)
         return function
 
 
+def registry_version() -> int:
+    """Grows whenever a gradient is registered: what was derived before may differ now."""
+    return len(_registered)
+
+
 def register(name: str, function: Callable[..., Any] | None) -> None:
     if name in _registered:
-        raise KeyError(f"the op {name!r} has a gradient already, registered in {_places[name]}")
+        _refuse_second(name, f"registered at {_places[name]}", "remove one of the registrations")
     op = OPS.get(name)
     if op is not None and op.vjp is not Op.vjp and function is not None:
-        raise KeyError(f"the op {name!r} has a gradient already, in {op.__module__}")
+        _refuse_second(name, "its own", "put the rule on a function of another name")
     code = getattr(function, "__code__", None)
     _registered[name] = function
     _places[name] = f"{code.co_filename}:{code.co_firstlineno}" if code else "no_gradient"
+
+
+def _refuse_second(name: str, first: str, fix: str) -> None:
+    fact = f"the op {name!r} was given a gradient, and it has one already: {first}"
+    fail(RegistrationError, fact, source=here(), fix=fix)
 
 
 def no_gradient(op_type: str) -> None:
@@ -49,9 +57,18 @@ def no_gradient(op_type: str) -> None:
 
     Raises KeyError if a gradient was registered for it, TypeError if the name is not a string.
     """
+    register(_checked_name(op_type), None)
+
+
+def _checked_name(op_type: Any) -> str:
     if not isinstance(op_type, str):
-        raise TypeError(f"op_type must be a string, and it is {op_type!r}")
-    register(op_type, None)
+        fail(
+            TraceError,
+            f"an op is named by a string, and {shown(op_type)} is {kind_of(op_type)}",
+            source=here(),
+            fix='write the name that the dump of a graph shows, such as "adjust_contrast"',
+        )
+    return op_type
 
 
 class _OpView:
@@ -78,9 +95,13 @@ def cotangents_of(node: Node, seeds: list[Tensor | None]) -> tuple[Tensor | None
         found = node.op.vjp(*seeds, *node.outputs, *node.inputs)
     found = tuple(found) if isinstance(found, (tuple, list)) else (found,)
     if len(found) != len(node.inputs):
-        raise DTypeError(
-            f"the gradient of {node.op.name} returned {len(found)} cotangents for "
-            f"{len(node.inputs)} inputs"
+        fail(
+            GradientError,
+            f"{node.op.name}: its gradient returned {len(found)} cotangents for "
+            f"{len(node.inputs)} inputs",
+            source=node.source,
+            operands=map(operand_text, node.inputs),
+            fix="return one cotangent for each input, None where there is none",
         )
     return found
 

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
-from tracegraph.errors import DTypeError, ShapeError, TraceError, fail
+from tracegraph.errors import (
+    DTypeError,
+    ShapeError,
+    TraceError,
+    fact_of,
+    fail,
+    fix_of,
+    kind_of,
+    shown,
+)
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.op import Op
-from tracegraph.ir.tensor import Tensor
+from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.ops.broadcast import BroadcastTo, Sum
 from tracegraph.ops.constant import Constant, DimSize
 from tracegraph.ops.elementwise import Cast
 from tracegraph.ops.reduce import Prod
 from tracegraph.ops.shape import Concatenate, Reshape, Reverse, Slice, Transpose
-from tracegraph.shapes import Dim, Shape, ShapeVariable, same_size
+from tracegraph.shapes import Dim, Shape, ShapeVariable, same_shape, same_size
 from tracegraph.source import here
 from tracegraph.types import (
     PYTHON_DTYPES,
@@ -26,6 +35,7 @@ from tracegraph.types import (
     float32,
     float64,
     int32,
+    int64,
     type_of_array,
 )
 
@@ -33,6 +43,7 @@ from tracegraph.types import (
 LARGEST_CONSTANT = 128
 
 _NUMBERS = (bool, int, float, complex)
+_NUMERIC = (*_NUMBERS, np.ndarray, np.generic)
 _RANK = {"bool": 0, "integer": 1, "floating": 2, "complex": 3}
 
 
@@ -60,9 +71,9 @@ def from_array(array: np.ndarray) -> Tensor:
     """A NumPy array as a tensor: a copy, as an input at top level, a constant while tracing."""
     builder = current()
     if builder.is_top_level and builder.reuse is None:
-        return Tensor(type_of_array(array), array)
+        return host_tensor(type_of_array(array), array)
     if array.size > LARGEST_CONSTANT:
-        return Tensor(type_of_array(array), array)
+        return host_tensor(type_of_array(array), array)
     return Constant(array)()
 
 
@@ -81,7 +92,7 @@ def as_array(value: Any, dtype: DType | None = None) -> np.ndarray:
         return np.array(list(value), (dtype or int32).numpy_dtype)
     fail(
         DTypeError,
-        f"a {kind.__name__} cannot be a tensor: {_short(value)}",
+        f"{kind_of(value)} cannot be a tensor: {shown(value)}",
         source=here(),
         fix="pass a tensor, a NumPy array, a number, or a list of numbers",
     )
@@ -93,27 +104,31 @@ def _number(value: Any, dtype: DType) -> np.ndarray:
             DTypeError,
             f"the {type(value).__name__} {value!r} does not fit in {dtype.name}",
             source=here(),
-            fix=f"convert the other operand: tg.cast(x, tg.{PYTHON_DTYPES[type(value)].name})",
+            fix=_throughout(PYTHON_DTYPES[type(value)]),
         )
     try:
         return np.asarray(value, dtype.numpy_dtype)
     except OverflowError:
-        fail(
-            DTypeError,
-            f"the int {value!r} is outside the range of {dtype.name}",
-            source=here(),
-            fix="use a wider type: tg.constant(value, tg.int64)",
-        )
+        _refuse_range(value, dtype)
+
+
+def _refuse_range(value: int, dtype: DType) -> NoReturn:
+    is_long = -(2**63) <= value < 2**63
+    fail(
+        DTypeError,
+        f"the int {value} is outside the range of {dtype.name}",
+        source=here(),
+        fix=f"use a wider type, such as tg.{'int64' if is_long else 'float64'}",
+    )
+
+
+def _throughout(dtype: DType) -> str:
+    return f"use tg.{dtype.name} throughout: tg.cast(x, tg.{dtype.name})"
 
 
 def _adapted(array: np.ndarray, dtype: DType | None, value: Any) -> np.ndarray:
-    if array.dtype == object or array.dtype.kind in "USVMm" and array.dtype.name not in _EXTENDED:
-        fail(
-            DTypeError,
-            f"an array of {array.dtype} cannot be a tensor: {_short(value)}",
-            source=here(),
-            fix="tensors hold numbers and truth values; convert the array with .astype(...)",
-        )
+    if array.dtype == object or (array.dtype.kind in "USVMm" and array.dtype.name not in _EXTENDED):
+        _refuse_elements(array, value)
     own = as_dtype(array.dtype)
     if dtype is None or own is dtype:
         return array
@@ -122,9 +137,31 @@ def _adapted(array: np.ndarray, dtype: DType | None, value: Any) -> np.ndarray:
             DTypeError,
             f"an array of {own.name} does not fit in {dtype.name}",
             source=here(),
-            fix=f"convert it: tg.cast(x, tg.{dtype.name})",
+            fix=_throughout(own),
         )
     return array.astype(dtype.numpy_dtype)
+
+
+def _refuse_elements(array: np.ndarray, value: Any) -> NoReturn:
+    """Raises DTypeError for what NumPy makes neither numbers nor truth values of."""
+    odd = [x for x in _elements(value) if not isinstance(x, _NUMERIC)]
+    large = [x for x in _elements(value) if type(x) is int and not -(2**63) <= x < 2**63]
+    if large and not odd:
+        _refuse_range(large[0], int64)
+    what = f"a list with {kind_of(odd[0])} in it" if odd else f"an array of {array.dtype}"
+    fail(
+        DTypeError,
+        f"{what} cannot be a tensor: {shown(value)}",
+        source=here(),
+        fix="tensors hold numbers and truth values: take out or convert what is neither",
+    )
+
+
+def _elements(value: Any) -> Iterator[Any]:
+    """What stands in a list and the lists inside it; nothing for an array."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _elements(item) if isinstance(item, (list, tuple)) else (item,)
 
 
 _EXTENDED = frozenset(["bfloat16"])
@@ -136,7 +173,7 @@ def _from_list(value: Any, dtype: DType | None) -> np.ndarray:
     except ValueError:
         fail(
             ShapeError,
-            f"the rows of a list have different lengths: {_short(value)}",
+            f"the rows of a list have different lengths: {shown(value)}",
             source=here(),
             fix="make all rows equally long, or pad them",
         )
@@ -174,7 +211,7 @@ def _stack(value: Sequence[Any], dtype: DType | None) -> Tensor:
         for v, tensor in zip(value, tensors, strict=True)
     ]
     shape = made[0].type.shape
-    if any(len(x.type.shape) != len(shape) for x in made):
+    if any(same_shape(x.type.shape, shape) is None for x in made):
         fail(
             ShapeError,
             f"the elements of a list have different shapes: {', '.join(str(x.type) for x in made)}",
@@ -197,10 +234,8 @@ def _common_dtype(tensors: Sequence[Tensor], dtype: DType | None) -> DType:
 
 
 def _is_typed(value: Any) -> bool:
-    return (
-        isinstance(value, Tensor | np.ndarray | np.generic)
-        or isinstance(value, Dim)
-        or hasattr(value, "__tracegraph_tensor__")
+    return isinstance(value, Tensor | np.ndarray | np.generic | Dim) or hasattr(
+        value, "__tracegraph_tensor__"
     )
 
 
@@ -212,11 +247,6 @@ def _refuse_dtype(tensor: Tensor, dtype: DType) -> Any:
         operands=[operand_text(tensor)],
         fix=f"convert it: tg.cast(x, tg.{dtype.name})",
     )
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 # Promotion.
@@ -260,12 +290,17 @@ def _width(dtype: DType) -> tuple[int, int]:
 def as_operands(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
     """Two operands of one dtype: tensors promote, numbers and arrays adapt to the tensor."""
     x_is_typed, y_is_typed = _is_strong(x), _is_strong(y)
-    if x_is_typed or not y_is_typed:
-        x = as_tensor(x)
-        y = as_tensor(y) if y_is_typed else as_tensor(y, _adapting(y, x))
-    else:
-        y = as_tensor(y)
-        x = as_tensor(x, _adapting(x, y))
+    try:
+        if x_is_typed or not y_is_typed:
+            x = as_tensor(x)
+            y = as_tensor(y) if y_is_typed else as_tensor(y, _adapting(y, x))
+        else:
+            y = as_tensor(y)
+            x = as_tensor(x, _adapting(x, y))
+    except (DTypeError, ShapeError) as error:
+        operands = [operand_text(v) if type(v) is Tensor else shown(v) for v in (x, y)]
+        fact = f"{op}: {fact_of(error)}"
+        fail(type(error), fact, source=here(), operands=operands, fix=fix_of(error))
     if x.dtype is not y.dtype:
         dtype = promoted(x.dtype, y.dtype)
         if dtype is None:
@@ -342,10 +377,19 @@ def broadcast(x: Tensor, shape: Shape) -> Tensor:
 def elementwise_operands(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
     """Two operands of one dtype and one shape, ready for an elementwise op."""
     x, y = as_operands(op, x, y)
-    if x.type.shape == y.type.shape:
+    if x.type is y.type:
         return x, y
-    shape = broadcast_shape(op, x, y)
+    shape = _broadcast_shapes.get((x.type, y.type))
+    if shape is None:
+        if len(_broadcast_shapes) > _MEMO_LIMIT:
+            _broadcast_shapes.clear()
+        shape = _broadcast_shapes[x.type, y.type] = broadcast_shape(op, x, y)
     return broadcast(x, shape), broadcast(y, shape)
+
+
+#: The shape that two types broadcast to.
+_broadcast_shapes: dict[tuple[TensorType, TensorType], Shape] = {}
+_MEMO_LIMIT = 4096
 
 
 def binary(op: Callable[[Tensor, Tensor], Tensor], name: str) -> Callable[[Any, Any], Tensor]:
@@ -374,8 +418,7 @@ def static_ints(value: Any, what: str) -> tuple[Any, ...]:
     if not hasattr(value, "__iter__") or isinstance(value, (str, bytes)):
         fail(
             DTypeError,
-            f"{what} is an integer or a list of integers, and {value!r} is a "
-            f"{type(value).__name__}",
+            f"{what} is an integer or a list of integers, and {shown(value)} is {kind_of(value)}",
             source=here(),
             fix="use ints, such as [2, 3]",
         )
@@ -408,11 +451,9 @@ def _int(value: Any) -> Any:
 
 def static_value(x: Tensor) -> Any:
     """The value of a tensor if it is known now: an array, or ints and Dims; else None."""
-    if x.is_made:
-        return np.asarray(x.buffer)
-    assert x.node is not None
-    if x.node.builder is not None and x.node.builder.is_top_level:
-        return x.numpy()  # type: ignore[attr-defined]
+    node = x.node
+    if node is None or (node.builder is not None and node.builder.is_top_level):
+        return np.asarray(x.numpy())
     return known_value(x)
 
 

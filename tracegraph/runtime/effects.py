@@ -11,7 +11,7 @@ import numpy as np
 from tracegraph import nest
 from tracegraph.errors import DTypeError, InvalidArgumentError, TraceError, fail
 from tracegraph.ir.builder import current, operand_text
-from tracegraph.ir.tensor import Tensor
+from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.effect import HostCall
 from tracegraph.runtime import backend
@@ -342,7 +342,7 @@ def _on_tensors(func: Any) -> Callable[..., tuple[Any, ...]]:
 
 def _value(array: np.ndarray) -> Tensor:
     array = np.array(array)
-    return Tensor(type_of_array(array), array)
+    return host_tensor(type_of_array(array), array)
 
 
 def _checked(run: Any, types: Sequence[TensorType], func: Any) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from tracegraph.control.call import Call, call, residual_plan
 from tracegraph.errors import InvalidArgumentError, LoweringError, fail
 from tracegraph.ir.builder import current
-from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer
+from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer, host_tensor
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
 from tracegraph.runtime import backend
@@ -204,7 +204,7 @@ def run_recorded(
     graph = specialise(traced.graph, _input_types(traced, types))
     plan = residual_plan(graph)
     reads = [variable.read_value() for variable in variables]
-    token = [Tensor(TOKEN, _START)] if traced.has_token else []
+    token = [host_tensor(TOKEN, _START)] if traced.has_token else []
     inputs = (*arguments, *reads, *traced.captures, *token)
     program = _forward_program(plan.forward)
     try:

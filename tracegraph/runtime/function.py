@@ -8,18 +8,22 @@ import dataclasses
 import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from tracegraph import nest
 from tracegraph.errors import (
+    DTypeError,
     Mismatch,
     ShapeError,
     SignatureError,
     TraceError,
     UnknownRank,
+    fact_of,
     fail,
+    kind_of,
+    shown,
 )
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Graph, Tensor, get_buffer, get_type
@@ -33,6 +37,7 @@ from tracegraph.runtime.retracing import RetraceExplanation, Retracing
 from tracegraph.runtime.signature import (
     LITERALS,
     InputSignature,
+    ObjectKey,
     Request,
     Signature,
     SpecTypes,
@@ -43,7 +48,7 @@ from tracegraph.runtime.signature import (
 from tracegraph.runtime.trace import Trace, Traced, refuse_creation, tracing
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import Dim, ShapeVariable
-from tracegraph.source import here, unsourced
+from tracegraph.source import Source, here, unsourced
 from tracegraph.tensorshape import TensorShape, TensorSpec
 from tracegraph.types import TensorType
 
@@ -177,7 +182,13 @@ class ConcreteFunction:
 
         Raises TraceError (a TypeError) for arguments that do not fit, always.
         """
-        return self.run([self._checked(x, i) for i, x in enumerate(self._bound(args, kwargs))])
+        values = zip(self._bound(args, kwargs), self._tensor_names(), self.argument_types)
+        tensors = [self._checked(*row) for row in values]
+        try:
+            bind_sizes(self.argument_types, [x.type for x in tensors])
+        except Mismatch as mismatch:
+            self._refuse(mismatch.fact)
+        return self.run(tensors)
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         keys = self._request.keys
@@ -189,29 +200,33 @@ class ConcreteFunction:
             return [kwargs[name] for name in by_name]
         bound = self._signature.request(args, kwargs)
         if bound.structure != self._request.structure:
-            self._refuse(f"the structure {bound.structure} does not fit")
-        for key, leaf, own in zip(bound.keys, bound.leaves, keys, strict=True):
+            own_structure = self._request.structure
+            self._refuse(f"the arguments are {bound.structure}, and {own_structure} is expected")
+        names = self._signature.leaf_names(self._request)
+        own_leaves = self._request.leaves
+        for name, key, leaf, own, kept in zip(names, bound.keys, bound.leaves, keys, own_leaves):
             if not isinstance(own, TensorType) and key != own:
-                self._refuse(f"{leaf!r} was given where the trace has another value")
+                value = f"another {own.text}" if isinstance(own, ObjectKey) else shown(kept)
+                self._refuse(f"argument {name!r} is {shown(leaf)}, and the trace has {value}")
         return [bound.leaves[i] for i in positions]
 
     def _tensor_names(self) -> list[str]:
         names = self._signature.leaf_names(self._request)
         return [names[i] for i in self._request.tensor_positions]
 
-    def _checked(self, value: Any, place: int) -> Tensor:
-        expected = self.argument_types[place]
+    def _checked(self, value: Any, name: str, expected: TensorType) -> Tensor:
         is_typed = isinstance(value, (Tensor, Variable, np.ndarray, np.generic))
-        tensor = as_tensor(value, None if is_typed else expected.dtype)
-        if tensor.dtype is not expected.dtype:
-            self._refuse(f"argument {place} is {tensor.type} and {expected} is expected")
+        try:
+            tensor = as_tensor(value, None if is_typed else expected.dtype)
+        except (DTypeError, ShapeError) as error:
+            self._refuse(f"argument {name!r} is expected to be {expected}: {fact_of(error)}")
         try:
             bind_sizes([expected], [tensor.type])
         except Mismatch:
-            self._refuse(f"argument {place} is {tensor.type} and {expected} is expected")
+            self._refuse(f"argument {name!r} is {tensor.type}, and {expected} is expected")
         return tensor
 
-    def _refuse(self, fact: str) -> Any:
+    def _refuse(self, fact: str) -> NoReturn:
         fail(
             TraceError,
             f"{self.name}: {fact}",
@@ -599,7 +614,7 @@ class Function:
             self._tracing_count += 1
             result = self._python_function(*args, **kwargs)
             self._check_untouched((args, kwargs), leaves, request.structure)
-            result_leaves, structure = _result_leaves(result, self._name)
+            result_leaves, structure = _result_leaves(result, self._name, self._signature.place)
             tensors = [y for y in result_leaves if y is not None]
             traced = trace.traced(tensors)
         self._may_create = False if not trace.created else self._may_create
@@ -622,15 +637,19 @@ class Function:
         return self._trace_body(request, names, may_create=False)
 
     def _check_untouched(self, packed: Any, leaves: list[Any], structure: nest.Structure) -> None:
-        now, packing = nest.flatten_structure(packed)
-        same = packing == structure and all(a is b for a, b in zip(now, leaves, strict=True))
-        if not same:
-            fail(
-                SignatureError,
-                f"{self._name} changed a list or dict that it was given as an argument",
-                source=self._signature.place,
-                fix="copy it first: items = list(items)",
-            )
+        if _difference(structure.pack(leaves), packed) is None:
+            return
+        (args, kwargs), (now, named) = structure.pack(leaves), packed
+        names = [*self._signature.positional(len(args)), *kwargs]
+        for name, old, new in zip(names, (*args, *kwargs.values()), (*now, *named.values())):
+            difference = _difference(old, new)
+            if difference is not None:
+                fail(
+                    SignatureError,
+                    f"{self._name} changed its argument {name!r} in place: {difference}",
+                    source=self._signature.place,
+                    fix=f"change a copy: {name} = {type(old).__name__}({name})",
+                )
 
     # IR.
 
@@ -720,6 +739,16 @@ def _placeholders(
     return leaves, positions
 
 
+def _difference(before: Any, after: Any) -> str | None:
+    """How a structure was changed in place; None if it was not."""
+    old, old_structure = nest.flatten_structure(before)
+    new, new_structure = nest.flatten_structure(after)
+    if old_structure != new_structure:
+        return f"it was {old_structure} and is {new_structure}"
+    same = all(a is b for a, b in zip(old, new, strict=True))
+    return None if same else f"an item of {old_structure} was replaced"
+
+
 def _instance_key(function: Function) -> str:
     return f"_tg_function_{function._name}_{id(function)}"
 
@@ -751,19 +780,19 @@ def _is_eager() -> bool:
 def _fast_key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[Any]] | None:
     """The key and the leaves of a call whose leaves the fast path can tell apart by type and
     value; None for other calls."""
+    keys = []
     try:
         leaves, structure = _flatten((args, kwargs) if kwargs else args)
-    except (TypeError, ValueError, Warning):
+        for leaf in leaves:
+            kind = type(leaf)
+            if kind is Tensor:
+                keys.append(leaf.type)
+            elif kind in LITERALS or isinstance(leaf, np.ndarray | np.generic):
+                keys.append(leaf_key(leaf))
+            else:
+                return None
+    except (TypeError, ValueError, Warning, Mismatch):  # the slow path names what is wrong
         return None
-    keys = []
-    for leaf in leaves:
-        kind = type(leaf)
-        if kind is Tensor:
-            keys.append(leaf.type)
-        elif kind in LITERALS or (isinstance(leaf, np.ndarray) and leaf.dtype.kind in _NUMBERS):
-            keys.append(leaf_key(leaf))
-        else:
-            return None
     return (structure, *keys), leaves
 
 
@@ -773,27 +802,31 @@ def _buffer_of(leaf: Any) -> Any:
     return leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
 
 
-def _result_leaves(result: Any, name: str) -> tuple[list[Any], nest.Structure]:
+def _result_leaves(result: Any, name: str, place: Source) -> tuple[list[Any], nest.Structure]:
     """The leaves of a result as tensors and None. Raises TraceError for anything else."""
     try:
         leaves, structure = nest.flatten_structure(result, none_is_leaf=True)
     except Mismatch as mismatch:
-        fail(TraceError, f"{name}: {mismatch.fact}", source=here(), fix=mismatch.fix)
-    return [_result_leaf(leaf, name) for leaf in leaves], structure
+        fail(TraceError, f"the result of {name}: {mismatch.fact}", source=place, fix=mismatch.fix)
+    return [_result_leaf(leaf, name, place) for leaf in leaves], structure
 
 
-def _result_leaf(leaf: Any, name: str) -> Tensor | None:
+def _result_leaf(leaf: Any, name: str, place: Source) -> Tensor | None:
     if leaf is None:
         return None
     is_value = isinstance(leaf, (Tensor, Variable, bool, int, float, complex, Dim))
     if not is_value and not isinstance(leaf, np.ndarray | np.generic):
         fail(
             TraceError,
-            f"{name} returned a {type(leaf).__name__}: {leaf!r}",
-            source=here(),
-            fix="a @tg.function returns tensors, numbers, arrays, None, and structures of them",
+            f"{name} returned {kind_of(leaf)}: {shown(leaf)}",
+            source=place,
+            fix="return tensors, numbers, arrays, None, or lists, tuples and dicts of them",
         )
-    return as_tensor(leaf)
+    try:
+        return as_tensor(leaf)
+    except DTypeError as error:
+        fix = "return an array of numbers or truth values"
+        fail(DTypeError, f"the result of {name}: {fact_of(error)}", source=place, fix=fix)
 
 
 def _accepts(known: tuple[Any, ...], given: tuple[Any, ...]) -> bool:
@@ -869,7 +902,7 @@ def function(
         if not callable(python_function):
             fail(
                 TraceError,
-                f"{python_function!r} is not a callable object",
+                f"{shown(python_function)} is not a callable object",
                 source=here(),
                 fix="decorate a function, or pass one to tg.function",
             )

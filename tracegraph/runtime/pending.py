@@ -32,6 +32,8 @@ _PROGRAM_LIMIT = 512
 #: Host arrays with more bytes than this move to the device at first use and stay there.
 _HOST_BYTES = 256
 _PRINT_FIX = "return it from the @tg.function, or print it there with tg.print"
+#: Frames between the user's and `here` that are ours at least: `add`, `Op.__call__`.
+_FRAMES = 3
 #: Where reference counts cannot be trusted, everything is held.
 _COUNTS_ARE_TRUSTED = getattr(sys, "_is_gil_enabled", lambda: True)()
 
@@ -72,7 +74,7 @@ class Pending(Builder):
             types = op.output_types(inputs)
         except Mismatch as mismatch:
             raise_mismatch(op, inputs, mismatch, source or here())
-        node = Node(op, inputs, source or here(), self)
+        node = Node(op, inputs, source or here(_FRAMES), self)
         outputs = node.outputs = tuple([pending_tensor(type, node) for type in types])
         self.nodes.append(node)
         if self.reuse is not None:
@@ -155,7 +157,7 @@ class _Batch:
                 slot = slots.get(id(x))
                 if slot is None:
                     self.inputs.append(x)
-                    self.buffers.append(device_buffer(x))
+                    self.buffers.append(program_input(x))
                     slot = slots[id(x)] = -len(self.inputs)
                     key.append(x.type)
                 elif slot >= 0:
@@ -282,15 +284,30 @@ def compiled_count() -> int:
 
 
 def device_buffer(tensor: Tensor) -> Any:
-    """The buffer of a made tensor, on the device if it is not tiny. Raises what failed."""
+    """The buffer of a tensor, made and on the device. Raises what failed."""
     try:
         buffer = tensor.buffer
     except AttributeError:
         make(tensor)
-        return device_buffer(tensor)
-    if type(buffer) is np.ndarray and buffer.nbytes > _HOST_BYTES:
-        buffer = tensor.buffer = backend.put(buffer)
-    elif type(buffer) is Failure:
+        try:
+            buffer = tensor.buffer
+        except AttributeError:
+            buffer = tensor.buffer = backend.put(tensor.host)
+            del tensor.host
+    if type(buffer) is Failure:
+        raise buffer.error
+    return buffer
+
+
+def program_input(tensor: Tensor) -> Any:
+    """What a program at top level takes for a made tensor: small host arrays stay on the host,
+    since most are numbers that are used once."""
+    try:
+        buffer = tensor.buffer
+    except AttributeError:
+        host = tensor.host
+        return host if host.nbytes <= _HOST_BYTES else device_buffer(tensor)
+    if type(buffer) is Failure:
         raise buffer.error
     return buffer
 
@@ -313,7 +330,7 @@ def make(tensor: Tensor) -> None:
         builder.evaluate()
         if tensor.node is not None:
             _make_again(tensor)
-    if type(tensor.buffer) is Failure:
+    if type(getattr(tensor, "buffer", None)) is Failure:
         raise tensor.buffer.error
 
 

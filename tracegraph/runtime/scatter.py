@@ -156,9 +156,13 @@ def _assign_slice(
     try:
         variable, index = self._slice_of
     except AttributeError:
-        raise AttributeError(
-            "a tensor cannot be assigned; slices of a tg.Variable can: v[1:3].assign(value)"
-        ) from None
+        fail(
+            AttributeError,
+            f"a tensor {self.type} was assigned, and only Variables and slices of them can be",
+            source=here(),
+            operands=[operand_text(self)],
+            fix="make it a tg.Variable, and use v.assign(value) or v[1:3].assign(value)",
+        )
     values = _updates(variable, value)
     positions = _positions(variable, index)
     if len(values.type.shape) > positions.ndim or not _fits(values.type.shape, positions.shape):

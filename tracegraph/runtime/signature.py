@@ -25,7 +25,7 @@ from tracegraph.errors import (
     shown,
 )
 from tracegraph.ir.op import attribute_key
-from tracegraph.ir.tensor import Tensor
+from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.passes.specialise import bind_sizes
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.variable import Variable
@@ -213,7 +213,7 @@ def _as_argument(leaf: Any) -> Tensor:
     if type(leaf) is Tensor:
         return leaf
     if isinstance(leaf, np.ndarray | np.generic):
-        return Tensor(type_of_array(leaf), np.asarray(leaf))
+        return host_tensor(type_of_array(leaf), np.asarray(leaf))
     if isinstance(leaf, TensorSpec):
         fail(
             TraceError,
@@ -241,12 +241,13 @@ class Signature:
         try:
             bound = self.parameters.bind(*args, **kwargs)
         except TypeError as error:
+            given = ", ".join([f"{len(args)} by position", *(f"{name} by name" for name in kwargs)])
             fail(
                 TraceError,
-                f"{self.name}: the arguments do not fit the signature "
+                f"{self.name}: the arguments ({given}) do not fit the signature "
                 f"{self.name}{self.parameters}: {error}",
                 source=here(),
-                fix="check names and number of the arguments",
+                fix="give every parameter without a default one argument, and no others",
             )
         bound.apply_defaults()
         return bound.args, bound.kwargs

@@ -9,14 +9,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tracegraph import nest
+from tracegraph.control.derived import gradient_call
 from tracegraph.errors import (
     DTypeError,
     GradientError,
-    Mismatch,
     ShapeError,
     TapeError,
     TraceError,
+    fact_of,
     fail,
+    kind_of,
+    shown,
 )
 from tracegraph.ir.builder import Builder, current, operand_text
 from tracegraph.ir.tensor import Node, Tensor
@@ -264,9 +267,17 @@ class GradientTape:
             for x in dict.fromkeys(xs)
             if x.dtype.is_differentiable and (x in self._tracked or x in own)
         ]
-        found = gradient(self._nodes, targets, sources, seeds) if sources and targets else []
+        found = self._derived(targets, sources, seeds) if sources and targets else []
         by_source = dict(zip(map(id, sources), found))  # noqa: B905  (nothing found: all None)
         return [by_source.get(id(x)) for x in xs]
+
+    def _derived(
+        self, ys: list[Tensor], xs: list[Tensor], gs: list[Tensor | None]
+    ) -> list[Tensor | None]:
+        builder = current()
+        is_plain = builder.is_top_level and builder is self._builder and not builder.recorders
+        # Where another tape is open, it sees every node that is derived.
+        return (gradient_call if is_plain else gradient)(self._nodes, ys, xs, gs)
 
     def _check_usable(self) -> None:
         if self._builder is None:
@@ -312,7 +323,7 @@ class GradientTape:
         if not _is_tensor(leaf):
             fail(
                 SourceError,
-                f"a source of a gradient is a {type(leaf).__name__}: {leaf!r}",
+                f"a source of a gradient is {kind_of(leaf)}: {shown(leaf)}",
                 source=here(),
                 fix="pass tg.Tensors or tg.Variables as sources",
             )
@@ -330,13 +341,12 @@ class GradientTape:
         if given is None:
             return [None] * len(ys)
         leaves = nest.flatten(given) if nest.is_nested(target) else [given]
-        if nest.is_nested(target) and not _same_length(given, target):
-            leaves = leaves if len(leaves) == len(ys) else []
-        if len(leaves) != len(ys):
+        own, wanted = _structure(given), _structure(target)
+        is_flat = isinstance(given, (list, tuple)) and own == _structure(type(given)(ys))
+        if nest.is_nested(target) and own != wanted and not is_flat:
             fail(
                 GradientError,
-                f"output_gradients has {len(nest.flatten(given))} elements and the target has "
-                f"{len(ys)}",
+                f"output_gradients has the structure {own}, and the target {wanted}",
                 source=here(),
                 fix="give one cotangent for each target, None meaning ones",
             )
@@ -351,11 +361,8 @@ class SourceError(GradientError, TypeError):
     """A GradientError where TensorFlow raises TypeError: what is no tensor was to be differentiated."""
 
 
-def _same_length(given: Any, target: Any) -> bool:
-    try:
-        return len(nest.flatten(given)) == len(nest.flatten(target))
-    except Mismatch:
-        return False
+def _structure(value: Any) -> nest.Structure:
+    return nest.flatten_structure(value, none_is_leaf=True)[1]
 
 
 def _is_tensor(value: Any) -> bool:
@@ -365,7 +372,7 @@ def _is_tensor(value: Any) -> bool:
 def _refuse_target(target: Any) -> None:
     fail(
         SourceError,
-        f"the target of a gradient is a {type(target).__name__}: {target!r}",
+        f"the target of a gradient is {kind_of(target)}: {shown(target)}",
         source=here(),
         fix="pass a tg.Tensor, a tg.Variable, or a nested structure of them",
     )
@@ -377,10 +384,9 @@ def _cotangent(given: Any, y: Tensor) -> Tensor | None:
     try:
         g = as_tensor(given, None if _is_tensor(given) else y.dtype)
     except (DTypeError, ShapeError) as error:
-        first = str(error).split("\n")[0]
         fail(
             GradientError,
-            f"an output gradient does not fit its target {y.type}: {first}",
+            f"an output gradient does not fit its target {y.type}: {fact_of(error)}",
             source=here(),
             fix="an output gradient has the shape and the dtype of its target",
         )

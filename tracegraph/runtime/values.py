@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.errors import DTypeError, fail
+from tracegraph.errors import DTypeError, TraceError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.runtime.pending import Failure, device_buffer, make, refuse_value
+from tracegraph.runtime.pending import device_buffer, make, refuse_value
 from tracegraph.source import here
 
 
@@ -21,9 +21,11 @@ def is_symbolic(tensor: Tensor) -> bool:
 
 def host_array(tensor: Tensor) -> np.ndarray:
     """The value as a NumPy array that must not be written to."""
-    if tensor.node is not None or type(tensor.buffer) is Failure:
-        make(tensor)
-    return np.asarray(tensor.buffer)
+    make(tensor)
+    try:
+        return np.asarray(tensor.buffer)
+    except AttributeError:
+        return tensor.host
 
 
 def numpy(self: Tensor) -> Any:
@@ -52,7 +54,9 @@ _CONTROL_FIX = (
     "use tg.where(condition, x, y), or take the decision outside of the @tg.function; "
     "a Python `if` or `while` on a tensor is decided while tracing"
 )
-_NUMBER_FIX = "compute with the tensor itself, or pass the number to the @tg.function as a Python one"
+_NUMBER_FIX = (
+    "compute with the tensor itself, or pass the number to the @tg.function as a Python one"
+)
 _INDEX_FIX = "use tg.gather for an element, or pass the number to the @tg.function as a Python int"
 _NUMPY_FIX = "use the function of tg in place of NumPy's, or tg.numpy_function"
 
@@ -155,7 +159,18 @@ def _reduce(self: Tensor) -> Any:
     return Tensor, (self.type, np.array(_asked(self, "pickling")))
 
 
+def _setitem(self: Tensor, index: Any, value: Any) -> None:
+    fail(
+        TraceError,
+        f"an item of a tensor {self.type} was assigned with [...] =, and tensors never change",
+        source=here(),
+        operands=[operand_text(self)],
+        fix="use tg.tensor_scatter_nd_update or tg.where, or v[...].assign(value) of a tg.Variable",
+    )
+
+
 _METHODS = {
+    "__setitem__": _setitem,
     "numpy": numpy,
     "item": item,
     "__bool__": _bool,

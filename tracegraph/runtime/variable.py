@@ -19,14 +19,15 @@ from tracegraph.errors import (
     DTypeError,
     ShapeError,
     SignatureError,
+    TraceError,
     VariableError,
+    fact_of,
     fail,
 )
 from tracegraph.ir.builder import at_top_level, current, top_level
-from tracegraph.ir.tensor import Node, Tensor
+from tracegraph.ir.tensor import Node, Tensor, host_tensor
 from tracegraph.ops.effect import READ
 from tracegraph.ops.elementwise import IDENTITY
-from tracegraph.runtime import backend
 from tracegraph.runtime.convert import as_tensor, cast_to
 from tracegraph.runtime.lift import lifted
 from tracegraph.runtime.naming import scoped_name
@@ -115,8 +116,8 @@ class Variable:
     ) -> None:
         if initial_value is None:
             fail(
-                ValueError,
-                "tg.Variable needs an initial_value",
+                SignatureError,
+                "tg.Variable needs an initial_value, and it is None",
                 source=here(),
                 fix="pass a value, such as tg.zeros([3])",
             )
@@ -133,10 +134,10 @@ class Variable:
         #: Whether the name is shown without a suffix; layers set it.
         self.has_plain_name = False
         self.tensor_type = _declared(value.type, shape)
-        self.handle = Tensor(self.tensor_type, None)
+        self.handle = host_tensor(self.tensor_type, None)
         self.handle.name = self.base_name
         #: The value: a JAX array, or a Tensor that is pending; one slot, so that it is atomic.
-        self.buffer = _shared_buffer(value)
+        self.buffer = device_buffer(value)
         if trace is not None:
             trace.created.append(weakref.ref(self))
 
@@ -154,7 +155,12 @@ class Variable:
             return as_tensor(initial_value, dtype)
 
     def __hash__(self) -> int:
-        raise TypeError("a Variable has no hash, since == is elementwise: use variable.ref()")
+        fail(
+            TraceError,
+            f"the variable {self.name!r} has no hash, since == is elementwise",
+            source=here(),
+            fix="use variable.ref(), which has one, and .deref() to get the variable back",
+        )
 
     def stand_in(self) -> Variable:
         """A Variable that stands for this one in a trace whose calls may pass others."""
@@ -163,7 +169,7 @@ class Variable:
             setattr(new, slot, getattr(self, slot))
         new.tensor_type = self.tensor_type
         new.number = self.number
-        new.handle = Tensor(self.tensor_type, None)
+        new.handle = host_tensor(self.tensor_type, None)
         return new
 
     # What it is.
@@ -286,8 +292,13 @@ class Variable:
     def _checked(self, value: Any) -> Tensor:
         try:
             new = as_tensor(value, None if isinstance(value, Tensor) else self.dtype)
-        except DTypeError as error:
-            raise error.with_traceback(None) from None
+        except (DTypeError, ShapeError) as error:
+            fail(
+                ShapeError if isinstance(error, ShapeError) else DTypeMismatchError,
+                f"the variable {self.name!r} is {self.tensor_type}: {fact_of(error)}",
+                source=here(),
+                fix=f"assign a tensor, an array or numbers of {self.dtype.name}",
+            )
         if new.dtype is not self.dtype:
             fail(
                 DTypeMismatchError,
@@ -318,7 +329,7 @@ class Variable:
                 # one program, since `new` may be made of the old one.
                 top_level().evaluate()  # type: ignore[attr-defined]
             if new.node is None:
-                self.buffer = _shared_buffer(new)
+                self.buffer = device_buffer(new)
             else:
                 unsettled[id(self)] = weakref.ref(self)
                 self.buffer = new
@@ -327,7 +338,7 @@ class Variable:
         """The buffer, made if it was pending. Call with `state_lock` held."""
         waiting = self.buffer
         if type(waiting) is Tensor:
-            self.buffer = _shared_buffer(waiting)
+            self.buffer = device_buffer(waiting)
             unsettled.pop(id(self), None)
         return self.buffer
 
@@ -350,6 +361,21 @@ class Variable:
 
     def __itruediv__(self, other: Any) -> Any:
         self._refuse_inplace("/=", "assign")
+
+    def __ifloordiv__(self, other: Any) -> Any:
+        self._refuse_inplace("//=", "assign")
+
+    def __imod__(self, other: Any) -> Any:
+        self._refuse_inplace("%=", "assign")
+
+    def __iand__(self, other: Any) -> Any:
+        self._refuse_inplace("&=", "assign")
+
+    def __ior__(self, other: Any) -> Any:
+        self._refuse_inplace("|=", "assign")
+
+    def __ixor__(self, other: Any) -> Any:
+        self._refuse_inplace("^=", "assign")
 
     def __ipow__(self, other: Any) -> Any:
         self._refuse_inplace("**=", "assign")
@@ -422,7 +448,7 @@ def _rebuild(array: np.ndarray, trainable: bool, name: str) -> Variable:
 
 
 def _shape_text(type: TensorType) -> str:
-    return shape_text(Tensor(type, None))
+    return shape_text(host_tensor(type, None))
 
 
 def _declared(type: TensorType, shape: Any) -> TensorType:
@@ -435,7 +461,7 @@ def _declared(type: TensorType, shape: Any) -> TensorType:
             ShapeError,
             f"the initial value is {type} and the declared shape is {tuple(shape)}",
             source=here(),
-            fix="make the two agree",
+            fix="declare the shape of the initial value, with None for sizes that may change",
         )
     return declared
 
@@ -453,14 +479,6 @@ def _apart(builder: Any, value: Tensor) -> Tensor:
         return IDENTITY(value)
     finally:
         builder.recorders = recorders
-
-
-def _shared_buffer(value: Tensor) -> Any:
-    """The value's buffer on the device. A buffer with several holders is copied before donation."""
-    buffer = device_buffer(value)
-    if isinstance(buffer, np.ndarray | np.generic):
-        buffer = value.buffer = backend.put(np.asarray(buffer))
-    return buffer
 
 
 def complete_landings() -> None:

@@ -1,0 +1,110 @@
+"""Gradients as calls: at top level the backward graph is derived once per structure of the nodes.
+
+A loop that is not decorated builds the same nodes in every iteration. What is derived of them is
+the same too, so it is kept, and each iteration appends one call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from tracegraph.control.call import BackwardBuilder, call
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.constant import Constant
+from tracegraph.passes.gradient import gradient
+from tracegraph.passes.registry import registry_version
+from tracegraph.passes.simplify import simplify
+
+#: Derived graphs kept for the whole process; the least recently used go first.
+_LIMIT = 256
+_kept: OrderedDict[Any, _Derived] = OrderedDict()
+_lock = threading.Lock()
+
+
+class _Derived:
+    """A backward graph, the slots of its primal inputs, and which sources are connected."""
+
+    __slots__ = ("graph", "is_connected", "slots")
+
+    def __init__(self, graph: Graph, slots: list[int], is_connected: list[bool]) -> None:
+        self.graph = graph
+        self.slots = slots
+        self.is_connected = is_connected
+
+
+class _Wiring:
+    """Nodes by structure: tensors numbered in the order in which the nodes mention them."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.key: list[Any] = []
+        self.tensors: list[Tensor] = []
+        self._slots: dict[int, int] = {}
+        for node in nodes:
+            self.key.append(node.op)
+            for x in node.inputs:
+                self.mention(x)
+            for y in node.outputs:
+                self.mention(y)
+
+    def mention(self, x: Tensor) -> None:
+        slot = self._slots.get(id(x))
+        if slot is None:
+            slot = self._slots[id(x)] = len(self.tensors)
+            self.tensors.append(x)
+            self.key.append(x.type)
+            node = x.node
+            if node is not None and type(node.op) is Constant:
+                self.key.append(node.op)  # its value becomes a part of what is derived
+        self.key.append(slot)
+
+    def slot(self, x: Tensor) -> int:
+        return self._slots[id(x)]
+
+
+def gradient_call(
+    nodes: Sequence[Node],
+    ys: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    gs: Sequence[Tensor | None],
+) -> list[Tensor | None]:
+    """As `passes.gradient.gradient`, by one call of a graph that is derived once."""
+    wiring = _Wiring(nodes)
+    for x in (*ys, *xs):
+        wiring.mention(x)
+    present = tuple(g is not None for g in gs)
+    key = (tuple(wiring.key), len(ys), present, registry_version())
+    derived = _kept.get(key)
+    if derived is None:
+        derived = _derive(nodes, ys, xs, gs, wiring)
+    with _lock:
+        _kept[key] = derived
+        _kept.move_to_end(key)
+        if len(_kept) > _LIMIT:
+            _kept.popitem(last=False)
+    tensors = wiring.tensors
+    inputs = [*(tensors[slot] for slot in derived.slots), *(g for g in gs if g is not None)]
+    found = iter(call(derived.graph, inputs) if any(derived.is_connected) else ())
+    return [next(found) if flag else None for flag in derived.is_connected]
+
+
+def _derive(
+    nodes: Sequence[Node],
+    ys: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    gs: Sequence[Tensor | None],
+    wiring: _Wiring,
+) -> _Derived:
+    with BackwardBuilder("gradient") as builder:
+        seeds = [None if g is None else builder.input(g.type, f"g{i}") for i, g in enumerate(gs)]
+        found = gradient(nodes, ys, xs, seeds)
+        outputs = builder.admit_all(tuple(g for g in found if g is not None))
+    given = [seed for seed in seeds if seed is not None]
+    seed_ids = {id(seed) for seed in given}
+    primals = {id(inner): outer for outer, inner in builder.residuals.items()}
+    inputs = [x for x in builder.inputs if id(x) not in seed_ids]
+    slots = [wiring.slot(primals[id(x)]) for x in inputs]
+    graph = Graph("gradient", (*inputs, *given), tuple(builder.nodes), outputs)
+    return _Derived(simplify(graph), slots, [g is not None for g in found])
