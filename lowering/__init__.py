@@ -18,8 +18,21 @@ from lowering import (
     stages,
 )
 
-#: The families; importing one registers its rules.
+# Importing a family registers its rules.
 __all__ = [
-    *("broadcast", "constant", "contract", "control", "device", "effect", "elementwise"),
-    *("image", "index", "program", "random", "reduce", "shape", "sort", "stages"),
+    "broadcast",
+    "constant",
+    "contract",
+    "control",
+    "device",
+    "effect",
+    "elementwise",
+    "image",
+    "index",
+    "program",
+    "random",
+    "reduce",
+    "shape",
+    "sort",
+    "stages",
 ]

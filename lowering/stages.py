@@ -7,6 +7,7 @@ from typing import Any
 
 from lowering.program import Program
 from tracegraph.errors import SignatureError, message
+from tracegraph.source import here
 
 
 def _stablehlo(program: Program) -> str:
@@ -49,7 +50,9 @@ def stage_text(program: Program, stage: str, platform_name: str | None = None) -
     if stage not in _STAGES:
         raise SignatureError(
             message(
-                f"{stage!r} is no stage of the compiler", fix=f"use one of {', '.join(_STAGES)}"
+                f"{stage!r} is no stage of the compiler",
+                source=here(),
+                fix=f"use one of {', '.join(_STAGES)}",
             )
         )
     return _STAGES[stage](program)

@@ -46,7 +46,6 @@ from tracegraph.types import (
     TensorType,
     as_dtype,
     bfloat16,
-    bool_ as bool,
     complex64,
     complex128,
     float16,
@@ -60,6 +59,9 @@ from tracegraph.types import (
     uint16,
     uint32,
     uint64,
+)
+from tracegraph.types import (
+    bool_ as bool,
 )
 
 __version__ = "0.1.0"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tracegraph.errors import InvalidArgumentError, ShapeError, fail
+from tracegraph.errors import ShapeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.math import logic
 from tracegraph.math.functions import abs as absolute

@@ -22,7 +22,7 @@ class DTypeError(TypeError):
 
 
 class TraceError(TypeError):
-    """A Python value was needed from a tensor that has none while tracing, or a signature is wrong."""
+    """A Python value was needed while tracing, or a call does not fit its signature."""
 
 
 class GradientError(ValueError):
@@ -146,4 +146,7 @@ def shown(value: Any) -> str:
 def kind_of(value: Any) -> str:
     """The type of a value with its article: 'an int'."""
     name = type(value).__name__
-    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
+    return f"{'an' if name.startswith(_VOWELS) else 'a'} {name}"
+
+
+_VOWELS = (*"aeioAEIO", "nd")

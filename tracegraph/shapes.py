@@ -12,7 +12,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Union
+from typing import Any, TypeAlias
 
 from tracegraph.errors import Mismatch, UnfitShape, UnknownValue, kind_of
 
@@ -211,8 +211,8 @@ class ShapeVariable:
     __repr__ = __str__
 
 
-Size = Union[int, Dim]
-Shape = Union[tuple[Size, ...], ShapeVariable]
+Size: TypeAlias = int | Dim
+Shape: TypeAlias = tuple[Size, ...] | ShapeVariable
 
 _FUNCTIONS: dict[str, Callable[[int, int], int]] = {
     "floordiv": operator.floordiv,

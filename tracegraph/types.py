@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -183,7 +183,7 @@ class TensorType:
 
     __slots__ = ("__weakref__", "dtype", "is_static", "shape")
 
-    _interned: weakref.WeakValueDictionary[tuple[DType, Shape], TensorType] = (
+    _interned: ClassVar[weakref.WeakValueDictionary[tuple[DType, Shape], TensorType]] = (
         weakref.WeakValueDictionary()
     )
     dtype: DType

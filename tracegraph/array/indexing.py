@@ -9,7 +9,14 @@ import numpy as np
 
 from tracegraph.array.arguments import known_int, rank_of, refuse
 from tracegraph.array.selection import boolean_mask
-from tracegraph.errors import InvalidArgumentError, TraceError, fail
+from tracegraph.errors import (
+    DTypeError,
+    InvalidArgumentError,
+    TraceError,
+    fail,
+    kind_of,
+    shown,
+)
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.elementwise import LESS, SELECT, Add, Sub
@@ -131,8 +138,8 @@ def _as_int(x: Tensor, item: Any) -> int:
         return operator.index(item)
     except TypeError:
         fail(
-            TypeError,
-            f"getitem: {item!r} is not an index",
+            DTypeError,
+            f"getitem: an index must be an integer, and {shown(item)} is {kind_of(item)}",
             source=here(),
             operands=[operand_text(x)],
             fix="use ints, slices, ..., None, or an integer tensor",
@@ -193,7 +200,7 @@ def _counted_from_zero(index: Tensor, size: Size) -> Tensor:
 def _sliced(x: Tensor, axis: int, size: Size, item: slice) -> Part:
     step = 1 if item.step is None else _bound(x, item.step)
     if not known_int(step) or step == 0:
-        refuse("getitem", f"the step of a slice is {item.step!r}", x, fix="use an int but 0")
+        refuse("getitem", f"the step of a slice is {item.step!r}", x, fix="give a step that is not 0")
     moving = _moving_slice(x, size, item, step)
     if moving is not None:
         return moving

@@ -61,6 +61,9 @@ _INTS = frozenset([int])
 class _Interning(type):
     """Ops of equal class and attributes are one object: comparing and hashing them is free."""
 
+    #: Whether attributes that are equal are the same: not so for floats, of which 0.0 == -0.0.
+    is_keyed_by_equality: bool
+
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls.is_keyed_by_equality and not kwargs:
             found = _recent.get((cls, args))
@@ -91,7 +94,6 @@ class Op(metaclass=_Interning):
 
     name: ClassVar[str]
     field_names: ClassVar[tuple[str, ...]] = ()
-    #: Whether attributes that are equal are the same: not so for floats, of which 0.0 == -0.0.
     is_keyed_by_equality: ClassVar[bool] = False
     #: Whether the outputs depend linearly on all inputs taken together.
     is_linear: ClassVar[bool] = False

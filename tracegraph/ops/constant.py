@@ -101,4 +101,17 @@ class Iota(Op):
 
 def constant(value: Any, dtype: DType | None = None) -> Tensor:
     """A node of a constant value, with the dtype of the array unless one is given."""
-    return Constant(np.asarray(value, dtype.numpy_dtype if dtype else None))()
+    if dtype is None or type(value) not in (int, float):
+        return Constant(np.asarray(value, dtype.numpy_dtype if dtype else None))()
+    key = (repr(value), dtype.name)  # by text, which tells -0.0 from 0.0 and 1 from 1.0
+    op = _numbers.get(key)
+    if op is None:
+        if len(_numbers) >= _NUMBER_LIMIT:
+            _numbers.clear()
+        op = _numbers[key] = Constant(np.asarray(value, dtype.numpy_dtype))
+    return op()
+
+
+#: Constants of Python numbers, which rules and the library make again and again.
+_numbers: dict[tuple[str, str], Constant] = {}
+_NUMBER_LIMIT = 1024

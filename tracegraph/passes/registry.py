@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tracegraph.errors import DTypeError
+from tracegraph.errors import GradientError, RegistrationError, TraceError, fail, kind_of, shown
+from tracegraph.ir.builder import operand_text
 from tracegraph.ir.op import OPS, Op
 from tracegraph.ir.tensor import Node, Tensor
+from tracegraph.shapes import same_shape
+from tracegraph.source import here
 
 _registered: dict[str, Callable[..., Any] | None] = {}
 _places: dict[str, str] = {}
@@ -21,6 +24,7 @@ class RegisterGradient:
     also that of an op that does not exist yet.
 
     Raises KeyError if the op has a gradient already, TypeError if the name is not a string.
+    What the function returns is checked when a gradient is computed: GradientError (a ValueError).
     """
 
     def __init__(self, op_type: str) -> None:
@@ -41,7 +45,7 @@ def register(name: str, function: Callable[..., Any] | None) -> None:
         _refuse_second(name, f"registered at {_places[name]}", "remove one of the registrations")
     op = OPS.get(name)
     if op is not None and op.vjp is not Op.vjp and function is not None:
-        _refuse_second(name, "its own", "put the rule on a function of another name")
+        _refuse_second(name, "its own", "register gradients for ops without one")
     code = getattr(function, "__code__", None)
     _registered[name] = function
     _places[name] = f"{code.co_filename}:{code.co_firstlineno}" if code else "no_gradient"
@@ -90,20 +94,40 @@ def cotangents_of(node: Node, seeds: list[Tensor | None]) -> tuple[Tensor | None
         function = _registered[node.op.name]
         if function is None:
             return (None,) * len(node.inputs)
-        found = function(_OpView(node), *seeds)
-    else:
-        found = node.op.vjp(*seeds, *node.outputs, *node.inputs)
-    found = tuple(found) if isinstance(found, (tuple, list)) else (found,)
-    if len(found) != len(node.inputs):
-        fail(
-            GradientError,
-            f"{node.op.name}: its gradient returned {len(found)} cotangents for "
-            f"{len(node.inputs)} inputs",
-            source=node.source,
-            operands=map(operand_text, node.inputs),
-            fix="return one cotangent for each input, None where there is none",
-        )
+        return _checked(node, _as_tuple(function(_OpView(node), *seeds)))
+    found = _as_tuple(node.op.vjp(*seeds, *node.outputs, *node.inputs))
+    assert len(found) == len(node.inputs), node
     return found
+
+
+def _as_tuple(found: Any) -> tuple[Any, ...]:
+    return tuple(found) if isinstance(found, (tuple, list)) else (found,)
+
+
+def _checked(node: Node, found: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
+    """What a registered gradient returned. Raises GradientError where it does not fit."""
+    if len(found) != len(node.inputs):
+        _refuse(node, f"{len(found)} cotangents for {len(node.inputs)} inputs")
+    for place, (g, x) in enumerate(zip(found, node.inputs)):
+        if g is not None and not isinstance(g, Tensor):
+            _refuse(node, f"{kind_of(g)} for input {place}: {shown(g)}")
+        if g is not None and not _fits(g, x):
+            _refuse(node, f"{g.type} for input {place}, which is {x.type}")
+    return found
+
+
+def _fits(g: Tensor, x: Tensor) -> bool:
+    return g.dtype is x.dtype and same_shape(g.type.shape, x.type.shape) is not None
+
+
+def _refuse(node: Node, what: str) -> None:
+    fail(
+        GradientError,
+        f"{node.op.name}: its registered gradient returned {what}",
+        source=node.source,
+        operands=map(operand_text, node.inputs),
+        fix="return one tensor of the type of each input, None where there is none",
+    )
 
 
 def is_registered(op: Op) -> bool:

@@ -23,7 +23,7 @@ from tracegraph.types import TensorType
 
 
 def path_between(nodes: Sequence[Node], xs: Sequence[Tensor], ys: Sequence[Tensor]) -> list[Node]:
-    """The nodes that depend on some x, through differentiable values, and that some y depends on."""
+    """The nodes that depend on some x through differentiable values, and some y on them."""
     reached = set(xs)
     ahead = []
     for node in nodes:

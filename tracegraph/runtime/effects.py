@@ -16,8 +16,8 @@ from tracegraph.ops.broadcast import full
 from tracegraph.ops.effect import HostCall
 from tracegraph.runtime import backend
 from tracegraph.runtime.convert import as_tensor
-from tracegraph.runtime.tape import GradientTape
 from tracegraph.runtime.lift import lifted_with_arguments
+from tracegraph.runtime.tape import GradientTape
 from tracegraph.runtime.trace import Trace, current_trace, init_scope
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Variable

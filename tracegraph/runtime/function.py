@@ -19,7 +19,6 @@ from tracegraph.errors import (
     ShapeError,
     SignatureError,
     TraceError,
-    UnknownRank,
     fact_of,
     fail,
     kind_of,
@@ -553,11 +552,12 @@ class Function:
         return Request(request.leaves, request.structure, tuple(keys))
 
     def _declared_type(self, key: Any, declared: TensorType) -> TensorType:
-        if isinstance(declared.shape, ShapeVariable) and self._traces_per_rank:
-            if isinstance(key, TensorType) and isinstance(key.shape, tuple):
-                sizes = (Dim.named(f"{declared.shape.name}.{i}") for i in range(len(key.shape)))
-                return TensorType(declared.dtype, tuple(sizes))
-        return declared
+        if not (isinstance(declared.shape, ShapeVariable) and self._traces_per_rank):
+            return declared
+        if not (isinstance(key, TensorType) and isinstance(key.shape, tuple)):
+            return declared
+        sizes = (Dim.named(f"{declared.shape.name}.{i}") for i in range(len(key.shape)))
+        return TensorType(declared.dtype, tuple(sizes))
 
     def _trace_new(self, request: Request, wanted: Request) -> ConcreteFunction:
         if self._reduces_retracing and self._input_signature is None:
@@ -567,15 +567,12 @@ class Function:
                     return self._trace(general)
         try:
             return self._trace(wanted)
-        except ShapeError as error:
-            if not isinstance(getattr(error, "mismatch", None), UnknownRank):
-                if self._traces_per_rank or not self._has_open_rank(wanted):
-                    raise
+        except ShapeError:
+            if self._traces_per_rank or not _has_open_rank(wanted):
+                raise
+            # An op needs to know the rank: from now on there is one trace per rank.
             self._traces_per_rank = True
             return self._find(request)[0]
-
-    def _has_open_rank(self, request: Request) -> bool:
-        return any(isinstance(type.shape, ShapeVariable) for type in request.types)
 
     def _generalised(self, request: Request) -> Request | None:
         """The request with sizes left open where it differs from an earlier trace."""
@@ -827,6 +824,10 @@ def _result_leaf(leaf: Any, name: str, place: Source) -> Tensor | None:
     except DTypeError as error:
         fix = "return an array of numbers or truth values"
         fail(DTypeError, f"the result of {name}: {fact_of(error)}", source=place, fix=fix)
+
+
+def _has_open_rank(request: Request) -> bool:
+    return any(isinstance(type.shape, ShapeVariable) for type in request.types)
 
 
 def _accepts(known: tuple[Any, ...], given: tuple[Any, ...]) -> bool:

@@ -14,8 +14,6 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-import numpy as np
-
 from tracegraph.errors import LoweringError, Mismatch, TraceError, fail
 from tracegraph.ir.builder import Builder, operand_text, raise_mismatch, set_top_level
 from tracegraph.ir.op import Op
@@ -199,7 +197,7 @@ class _Batch:
         held = {id(self.values[slot]) for slot in self.held}
         self.values.clear()
         for node in self.nodes:
-            if not all([id(y) in held for y in node.outputs]):
+            if not held.issuperset(map(id, node.outputs)):
                 node.outputs = _Released(map(weakref.ref, node.outputs))
 
     def _program(self) -> Any:

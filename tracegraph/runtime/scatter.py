@@ -12,6 +12,7 @@ from tracegraph.errors import DTypeError, ShapeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.broadcast import full_like
 from tracegraph.ops.elementwise import DIV, NEG
 from tracegraph.ops.index import (
     Gather,
@@ -22,7 +23,6 @@ from tracegraph.ops.index import (
     ScatterMul,
     ScatterUpdate,
 )
-from tracegraph.ops.broadcast import full_like
 from tracegraph.ops.shape import Reshape
 from tracegraph.runtime.convert import as_tensor, broadcast
 from tracegraph.runtime.variable import DTypeMismatchError, Variable

@@ -268,7 +268,7 @@ class GradientTape:
             if x.dtype.is_differentiable and (x in self._tracked or x in own)
         ]
         found = self._derived(targets, sources, seeds) if sources and targets else []
-        by_source = dict(zip(map(id, sources), found))  # noqa: B905  (nothing found: all None)
+        by_source = dict(zip(map(id, sources), found))
         return [by_source.get(id(x)) for x in xs]
 
     def _derived(
@@ -358,7 +358,7 @@ class LeakedTapeError(GradientError, TraceError):
 
 
 class SourceError(GradientError, TypeError):
-    """A GradientError where TensorFlow raises TypeError: what is no tensor was to be differentiated."""
+    """A GradientError where TensorFlow raises TypeError: a target or source is no tensor."""
 
 
 def _structure(value: Any) -> nest.Structure:
@@ -388,7 +388,7 @@ def _cotangent(given: Any, y: Tensor) -> Tensor | None:
             GradientError,
             f"an output gradient does not fit its target {y.type}: {fact_of(error)}",
             source=here(),
-            fix="an output gradient has the shape and the dtype of its target",
+            fix="give a cotangent of the shape and the dtype of the target",
         )
     if g.dtype is not y.dtype or same_shape(g.type.shape, y.type.shape) is None:
         fail(
@@ -396,7 +396,7 @@ def _cotangent(given: Any, y: Tensor) -> Tensor | None:
             f"an output gradient is {g.type} and its target is {y.type}",
             source=here(),
             operands=[operand_text(g), operand_text(y)],
-            fix="an output gradient has the shape and the dtype of its target",
+            fix="give a cotangent of the shape and the dtype of the target",
         )
     return g
 

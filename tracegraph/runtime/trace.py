@@ -32,7 +32,7 @@ class State:
 
 @dataclasses.dataclass(frozen=True)
 class CheckReport:
-    """What a failed check reports: the message, the place, and how many operands follow its flag."""
+    """What a failed check reports; `operand_count` operands follow its flag in the outputs."""
 
     message: str
     source: Source

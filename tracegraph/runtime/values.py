@@ -159,10 +159,10 @@ def _reduce(self: Tensor) -> Any:
     return Tensor, (self.type, np.array(_asked(self, "pickling")))
 
 
-def _setitem(self: Tensor, index: Any, value: Any) -> None:
+def _setitem(self: Tensor, index: Any, value: Any = None) -> None:
     fail(
         TraceError,
-        f"an item of a tensor {self.type} was assigned with [...] =, and tensors never change",
+        f"an item of a tensor {self.type} was assigned or deleted, and tensors never change",
         source=here(),
         operands=[operand_text(self)],
         fix="use tg.tensor_scatter_nd_update or tg.where, or v[...].assign(value) of a tg.Variable",
@@ -171,6 +171,7 @@ def _setitem(self: Tensor, index: Any, value: Any) -> None:
 
 _METHODS = {
     "__setitem__": _setitem,
+    "__delitem__": _setitem,
     "numpy": numpy,
     "item": item,
     "__bool__": _bool,

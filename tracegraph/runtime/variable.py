@@ -23,6 +23,7 @@ from tracegraph.errors import (
     VariableError,
     fact_of,
     fail,
+    fix_of,
 )
 from tracegraph.ir.builder import at_top_level, current, top_level
 from tracegraph.ir.tensor import Node, Tensor, host_tensor
@@ -176,7 +177,7 @@ class Variable:
 
     @property
     def name(self) -> str:
-        """The name with TensorFlow's suffix, such as 'x:0'; that of a layer has none, as in Keras."""
+        """The name with TensorFlow's suffix, such as 'x:0'; those of layers have none."""
         return self.base_name if self.has_plain_name else f"{self.base_name}:0"
 
     @property
@@ -293,11 +294,12 @@ class Variable:
         try:
             new = as_tensor(value, None if isinstance(value, Tensor) else self.dtype)
         except (DTypeError, ShapeError) as error:
+            is_shape = isinstance(error, ShapeError)
             fail(
-                ShapeError if isinstance(error, ShapeError) else DTypeMismatchError,
+                ShapeError if is_shape else DTypeMismatchError,
                 f"the variable {self.name!r} is {self.tensor_type}: {fact_of(error)}",
                 source=here(),
-                fix=f"assign a tensor, an array or numbers of {self.dtype.name}",
+                fix=fix_of(error) if is_shape else f"assign numbers of {self.dtype.name}",
             )
         if new.dtype is not self.dtype:
             fail(
@@ -394,7 +396,8 @@ class Variable:
     # Python.
 
     def __repr__(self) -> str:
-        head = f"<tg.Variable {self.name!r} shape={_shape_text(self.tensor_type)} dtype={self.dtype.name}"
+        shape = _shape_text(self.tensor_type)
+        head = f"<tg.Variable {self.name!r} shape={shape} dtype={self.dtype.name}"
         if current_trace() is not None:
             return f"{head}>"
         array = host_array(self.made_tensor())
