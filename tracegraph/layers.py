@@ -446,9 +446,9 @@ def _takes_training(layer: Any) -> bool:
 
 
 def _positive(what: str, value: Any) -> int:
-    (number,) = static_ints(value, what)
-    if isinstance(number, int) and number > 0:
-        return number
+    numbers = static_ints(value, what)
+    if len(numbers) == 1 and isinstance(numbers[0], int) and numbers[0] > 0:
+        return numbers[0]
     fail(ValueError, f"{what} is {value!r}", source=here(), fix="use a positive int")
 
 

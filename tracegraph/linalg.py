@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.array.arguments import known_int, rank_of, refuse, sizes_of
+from tracegraph.array.arguments import as_size, known_int, rank_of, refuse, sizes_of
 from tracegraph.array.creation import eye
 from tracegraph.array.shaping import expand_dims, squeeze
 from tracegraph.ir.tensor import Tensor
@@ -20,7 +20,7 @@ from tracegraph.ops.contract import adjoint as adjoint_of
 from tracegraph.ops.contract import swap_last
 from tracegraph.ops.elementwise import LESS_EQUAL, SELECT, SUB, LogicalAnd
 from tracegraph.ops.shape import Reshape
-from tracegraph.runtime.convert import as_tensor, broadcast, static_ints
+from tracegraph.runtime.convert import as_tensor, broadcast
 from tracegraph.shapes import element_count
 from tracegraph.types import bool_, int32
 
@@ -132,7 +132,7 @@ def band_part(input: Any, num_lower: Any, num_upper: Any, name: str | None = Non
     j = BroadcastTo(shape, (1,))(Iota(columns, int32)())
     inside = None
     for count, distance in ((num_lower, SUB(i, j)), (num_upper, SUB(j, i))):
-        (limit,) = static_ints(count, "band_part: a number of diagonals")
+        limit = as_size("band_part", "a number of diagonals", count)
         if known_int(limit) and limit < 0:
             continue
         near = LESS_EQUAL(distance, broadcast(as_tensor(limit), shape))

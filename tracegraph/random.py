@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.array.arguments import as_shape, rank_of, refuse, sizes_of
+from tracegraph.array.arguments import as_shape, as_size, rank_of, refuse, sizes_of
 from tracegraph.array.shaping import cut, reshape
-from tracegraph.errors import DTypeError, fail
+from tracegraph.errors import DTypeError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, floormod, maximum, minimum, multiply, subtract
 from tracegraph.math.functions import erfinv, log, negative
@@ -32,7 +32,7 @@ from tracegraph.ops.random import (
     RandomUniform,
 )
 from tracegraph.ops.shape import Reshape
-from tracegraph.runtime.convert import as_tensor, broadcast, cast_to, static_ints
+from tracegraph.runtime.convert import as_tensor, broadcast, cast_to
 from tracegraph.runtime.module import Module
 from tracegraph.runtime.trace import init_scope
 from tracegraph.runtime.variable import Variable
@@ -158,9 +158,9 @@ def _row(keys: Tensor, k: int) -> Tensor:
 
 
 def _int_seed(seed: Any) -> int:
-    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
-        fail(DTypeError, f"a seed is an int, not {seed!r}", source=here(), fix="use an int")
-    return seed.__index__()
+    if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
+        return int(seed)
+    fail(DTypeError, f"a seed is an int, not {shown(seed)}", source=here(), fix="use an int")
 
 
 # The global generator, and one for each seed of an operation.
@@ -380,7 +380,7 @@ def split(seed: Any, num: int = 2, alg: Any = None) -> Tensor:
     >>> tg.random.split([1, 2]).shape
     TensorShape([2, 2])
     """
-    return RandomSplit(num)(_stateless_key(seed))
+    return RandomSplit(as_size("split", "num", num))(_stateless_key(seed))
 
 
 def fold_in(seed: Any, data: Any, alg: Any = None) -> Tensor:
@@ -490,7 +490,7 @@ def _categorical(key: Tensor, logits: Any, num_samples: Any, dtype: Any) -> Tens
     if rank_of("categorical", x) != 2:
         refuse("categorical", f"the logits are {x.type}", x, fix="give [batch, classes]")
     rows, classes = x.type.shape
-    (count,) = static_ints(num_samples, "categorical: num_samples")
+    count = as_size("categorical", "num_samples", num_samples)
     u = RandomUniform((rows, count, classes), x.dtype)(key)
     # The largest of logits plus Gumbel numbers is distributed like softmax.
     gumbel = negative(log(negative(log(u))))

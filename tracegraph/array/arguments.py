@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from tracegraph.errors import Mismatch, ShapeError, UnknownRank, fail, message
+from tracegraph.errors import Mismatch, ShapeError, UnknownRank, fail, message, shown
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.runtime.convert import static_ints
@@ -56,13 +56,28 @@ def as_shape(op: str, shape: Any) -> Shape:
         refuse_mismatch(op, mismatch)
 
 
+def as_size(op: str, what: str, value: Any) -> Any:
+    """One integer that is known while tracing: an int or a symbolic size."""
+    numbers = static_ints(value, f"{op}: {what}")
+    if len(numbers) == 1 and isinstance(numbers[0], (int, Dim)):
+        return numbers[0]
+    refuse(op, f"{what} is {shown(value)}, and it must be one integer", fix="use an int")
+
+
+def as_sizes(op: str, what: str, value: Any) -> tuple[Any, ...]:
+    """Integers that are known while tracing, from a list, an array or a tensor."""
+    numbers = static_ints(value, f"{op}: {what}")
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, (int, Dim)):
+            refuse(op, f"{what} must be integers, and there is {shown(number)}", fix="use ints")
+    return numbers
+
+
 def as_axis(op: str, axis: Any, rank: int, *operands: Tensor) -> int:
     """One axis, counted from the end if negative. Raises ShapeError if there is none."""
-    if isinstance(axis, (Dim, bool)) or not hasattr(axis, "__index__"):
-        (axis,) = static_ints([axis], f"{op}: an axis")
-    if isinstance(axis, bool) or not hasattr(axis, "__index__"):
-        refuse(op, f"{axis!r} is not an axis", *operands, fix="an axis is an int, such as axis=-1")
-    number = axis.__index__()
+    number = axis if type(axis) is int else as_size(op, "an axis", axis)
+    if not isinstance(number, int):
+        refuse(op, f"{number} is not an axis", *operands, fix="an axis is an int, such as axis=-1")
     if not -rank <= number < rank:
         refuse(
             op,

@@ -7,8 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.array.arguments import as_axis, as_shape, known_int, rank_of, refuse, sizes_of
-from tracegraph.errors import DTypeError, fail
+from tracegraph.array.arguments import (
+    as_axis,
+    as_shape,
+    as_size,
+    as_sizes,
+    known_int,
+    rank_of,
+    refuse,
+    sizes_of,
+)
+from tracegraph.errors import DTypeError, fail, shown
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo, full
@@ -217,8 +226,13 @@ def range(
 def _bound(value: Any) -> Any:
     """A bound of a range as a Python number or a symbolic size."""
     if is_tensor(value):
-        value = static_ints(value, "range: a bound")[0]
-    return value if isinstance(value, Dim) else np.asarray(value)[()]
+        (value, *_) = static_ints(value, "range: a bound")
+    if isinstance(value, Dim):
+        return value
+    array = as_array(value)
+    if array.ndim or array.dtype.kind not in "iuf" or not np.isfinite(array):
+        refuse("range", f"a bound is {shown(value)}", fix="use finite numbers")
+    return array[()]
 
 
 def _range_dtype(given: tuple[Any, ...], bounds: list[Any]) -> DType:
@@ -252,11 +266,11 @@ def linspace(start: Any, stop: Any, num: Any, axis: int = 0, name: str | None = 
     >>> tg.linspace(0.0, 1.0, 5).numpy()
     array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
     """
-    (count,) = static_ints(num, "linspace: the number of values")
+    count = as_size("linspace", "the number of values", num)
     if isinstance(count, int) and count < 1:
         refuse("linspace", f"{count} values were asked for", fix="use num=1 or more")
-    if isinstance(count, int) and not (is_tensor(start) or is_tensor(stop)):
-        return _linspace_of_arrays(start, stop, count, axis)
+    if isinstance(count, int) and _is_real(start) and _is_real(stop):
+        return _linspace_of_numbers(start, stop, count)
     start, stop = (_floating(x) for x in as_operands("linspace", start, stop))
     shape = broadcast_shape("linspace", start, stop)
     rank = len(shape)
@@ -271,10 +285,14 @@ def linspace(start: Any, stop: Any, num: Any, axis: int = 0, name: str | None = 
     return SELECT(is_early, first + step * fraction, last - step * (1 - fraction))
 
 
-def _linspace_of_arrays(start: Any, stop: Any, count: int, axis: int) -> Tensor:
+def _is_real(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating))
+
+
+def _linspace_of_numbers(start: Any, stop: Any, count: int) -> Tensor:
     first, last = as_array(start), as_array(stop)
     kind = np.result_type(first, last)
-    values = np.linspace(first, last, count, axis=axis, dtype=np.float64)
+    values = np.linspace(first, last, count, dtype=np.float64)
     return from_array(values.astype(kind if kind.kind == "f" else np.float64))
 
 
@@ -318,7 +336,7 @@ def one_hot(
         )
     if indices.dtype.size < 4:  # the depth may not fit
         indices = Cast(int32)(indices)
-    (depth,) = static_ints(depth, "one_hot: the depth")
+    depth = as_size("one_hot", "the depth", depth)
     shape = indices.type.shape
     place = as_axis("one_hot", -1 if axis is None else axis, rank_of("one_hot", indices) + 1)
     long = (*shape[:place], depth, *shape[place:])
@@ -354,8 +372,8 @@ def sequence_mask(
     """
     lengths = as_tensor(lengths)
     if maxlen is None:
-        maxlen = max(static_ints(lengths, "sequence_mask: the largest length"), default=0)
-    (size,) = static_ints(maxlen, "sequence_mask: maxlen")
+        maxlen = max(as_sizes("sequence_mask", "the lengths", lengths), default=0)
+    size = as_size("sequence_mask", "maxlen", maxlen)
     long = (*lengths.type.shape, size)
     rank = len(long) - 1
     positions = BroadcastTo(long, (rank,))(Iota(size, lengths.dtype)())

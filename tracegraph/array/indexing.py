@@ -139,7 +139,7 @@ def _as_int(x: Tensor, item: Any) -> int:
     except TypeError:
         fail(
             DTypeError,
-            f"getitem: an index must be an integer, and {shown(item)} is {kind_of(item)}",
+            f"getitem: {shown(item)} is {kind_of(item)}, which is not an index",
             source=here(),
             operands=[operand_text(x)],
             fix="use ints, slices, ..., None, or an integer tensor",

@@ -105,7 +105,7 @@ def squeeze(input: Any, axis: Any = None, name: str | None = None) -> Tensor:
     """
     x = as_tensor(input)
     sizes = sizes_of("squeeze", x)
-    if axis is None or axis == []:
+    if axis is None or (isinstance(axis, (list, tuple)) and not axis):
         axes = tuple(k for k, size in enumerate(sizes) if known_int(size) and size == 1)
     else:
         axes = as_axes("squeeze", axis, len(sizes), x)

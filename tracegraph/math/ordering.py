@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tracegraph.array.arguments import as_axis, rank_of, refuse, sizes_of
+from tracegraph.array.arguments import as_axis, as_size, as_sizes, rank_of, refuse, sizes_of
 from tracegraph.array.creation import fill, one_hot, ones, zeros
 from tracegraph.array.shaping import cut, reshape
 from tracegraph.ir.tensor import Tensor
@@ -16,7 +16,8 @@ from tracegraph.ops.elementwise import EQUAL, GREATER, LESS, LESS_EQUAL, SELECT,
 from tracegraph.ops.index import Gather, ScatterAdd, ScatterMax, ScatterMin
 from tracegraph.ops.shape import Reshape
 from tracegraph.ops.sort import ArgSort, Sort, TopK
-from tracegraph.runtime.convert import as_operands, as_tensor, broadcast, cast_to, static_ints
+from tracegraph.runtime.convert import as_operands, as_tensor, broadcast, cast_to
+from tracegraph.shapes import same_shape
 from tracegraph.types import as_dtype, int32
 
 
@@ -73,7 +74,7 @@ def top_k(
     (array([5, 3], dtype=int32), array([1, 2], dtype=int32))
     """
     x = as_tensor(input)
-    (count,) = static_ints(k, "top_k: k")
+    count = as_size("top_k", "k", k)
     if rank_of("top_k", x) == 0:
         refuse("top_k", f"{x.type} has no axis", x, fix="give a tensor with an axis")
     values, indices = TopK(count)(x)
@@ -87,7 +88,7 @@ def in_top_k(targets: Any, predictions: Any, k: Any, name: str | None = None) ->
     array([ True, False])
     """
     targets, predictions = as_tensor(targets), as_tensor(predictions)
-    (count,) = static_ints(k, "in_top_k: k")
+    count = as_size("in_top_k", "k", k)
     own = Gather(1, 1)(predictions, targets)
     larger = GREATER(predictions, BroadcastTo(predictions.type.shape, (0,))(own))
     rank = Sum((1,))(Cast(int32)(larger))
@@ -139,10 +140,11 @@ def bincount(
     """
     x = reshape(arr, [-1])
     if maxlength is None:
-        known = static_ints(x, "bincount: the largest element")
-        length = max([*(int(n) + 1 for n in known), *static_ints(minlength or 0, "minlength")])
+        known = as_sizes("bincount", "the elements", x)
+        least = 0 if minlength is None else as_size("bincount", "minlength", minlength)
+        length = max([*(n + 1 for n in known), least])
     else:
-        (length,) = static_ints(maxlength, "bincount: maxlength")
+        length = as_size("bincount", "maxlength", maxlength)
     counted = LogicalAnd()(LESS(x, _like(x, length)), LESS_EQUAL(_like(x, 0), x))
     values = ones(x.type.shape, dtype) if weights is None else reshape(weights, [-1])
     values = SELECT(counted, values, full(0, values.type))
@@ -170,7 +172,8 @@ def confusion_matrix(
     """
     rows, columns = reshape(labels, [-1]), reshape(predictions, [-1])
     if num_classes is None:
-        both = [*static_ints(rows, "the labels"), *static_ints(columns, "the predictions")]
+        names = {"the labels": rows, "the predictions": columns}
+        both = [n for what, x in names.items() for n in as_sizes("confusion_matrix", what, x)]
         num_classes = max(both, default=-1) + 1
     kind = as_dtype(dtype)
     row_is, column_is = (one_hot(x, num_classes, dtype=kind) for x in (rows, columns))
@@ -273,15 +276,14 @@ def segment_min(data: Any, segment_ids: Any, name: str | None = None) -> Tensor:
 
 
 def _segment_count(op: str, segment_ids: Any) -> int:
-    known = static_ints(as_tensor(segment_ids), f"{op}: the segment numbers")
-    return int(max(known, default=-1)) + 1
+    return max(as_sizes(op, "the segment numbers", segment_ids), default=-1) + 1
 
 
 def _segmented(op: Any, name: str, data: Any, segment_ids: Any, count: Any, start: Any) -> Tensor:
     x, ids = as_tensor(data), as_tensor(segment_ids)
-    (length,) = static_ints(count, f"{name}: the number of segments")
+    length = as_size(name, "the number of segments", count)
     rank = len(sizes_of(name, ids))
-    if x.type.shape[:rank] != ids.type.shape:
+    if same_shape(sizes_of(name, x)[:rank], ids.type.shape) is None:
         refuse(name, f"{ids.type} numbers for {x.type}", x, ids, fix="give one for each element")
     rest = x.type.shape[rank:]
     # What does not count goes to one more segment, which is cut off.

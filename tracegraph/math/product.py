@@ -11,6 +11,7 @@ from tracegraph.array.arguments import as_axis, known_int, rank_of, refuse, size
 from tracegraph.array.creation import eye
 from tracegraph.array.joining import together
 from tracegraph.array.shaping import cut, flattened, moved_axes
+from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo, Sum, zeros_of
 from tracegraph.ops.contract import MATMUL, adjoint, swap_last
@@ -108,7 +109,10 @@ def _paired_axes(x: Tensor, y: Tensor, axes: Any) -> tuple[tuple[int, ...], tupl
         if not 0 <= axes <= min(ranks):
             refuse("tensordot", f"{axes} axes of {x.type} and {y.type}", x, y, fix="use fewer axes")
         return tuple(range(ranks[0] - axes, ranks[0])), tuple(range(axes))
-    first, second = (static_ints(one, "tensordot: axes") for one in axes)
+    pairs = axes if isinstance(axes, (list, tuple)) else ()
+    if len(pairs) != 2:
+        refuse("tensordot", f"the axes are {shown(axes)}", x, y, fix="give an int, or two lists")
+    first, second = (static_ints(one, "tensordot: axes") for one in pairs)
     if len(first) != len(second):
         refuse("tensordot", f"the axes {list(axes)} do not pair up", x, y, fix="give equally many")
     return (

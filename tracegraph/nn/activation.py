@@ -15,6 +15,7 @@ from tracegraph.ops.elementwise import (
     DIV,
     EXP,
     GREATER,
+    GREATER_EQUAL,
     LOG,
     MAXIMUM,
     MINIMUM,
@@ -96,7 +97,9 @@ def selu(features: Any, name: str | None = None) -> Tensor:
     x = as_tensor(features)
     y = elu(x)
     slope = SELECT(
-        GREATER(x, zeros_of(x)), full_like(x, SELU_SCALE), full_like(x, SELU_SCALE * SELU_ALPHA)
+        GREATER_EQUAL(x, zeros_of(x)),
+        full_like(x, SELU_SCALE),
+        full_like(x, SELU_SCALE * SELU_ALPHA),
     )
     return MUL(y, slope)
 

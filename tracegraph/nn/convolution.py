@@ -104,7 +104,7 @@ def depthwise_conv2d(
     >>> tg.nn.depthwise_conv2d(tg.ones([1, 2, 2, 3]), tg.ones([2, 2, 3, 1]), 1, "VALID").shape
     TensorShape([1, 1, 1, 3])
     """
-    kernel = as_tensor(filter)
+    kernel = _ranked("depthwise_conv2d", filter, 4)
     height, width, channels, multiplier = sizes_of("depthwise_conv2d", kernel)
     kernel = reshape(kernel, [height, width, 1, channels * multiplier])
     name = "depthwise_conv2d"
@@ -206,6 +206,8 @@ def max_pool(
     3.0
     """
     x = as_tensor(input)
+    if not (x.dtype.is_floating or x.dtype.is_integer):
+        refuse("max_pool", f"{x.type} has no order", x, fix="convert it: tg.cast(x, tg.float32)")
     low = -np.inf if x.dtype.is_floating else x.dtype.min
     return _pooled("max_pool", x, ksize, strides, padding, data_format, MAXIMUM, low)
 

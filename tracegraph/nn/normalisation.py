@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from tracegraph.array.arguments import rank_of, refuse, sizes_of
 from tracegraph.array.creation import is_tensor
 from tracegraph.array.selection import gather
 from tracegraph.array.shaping import reshape
+from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, maximum, multiply, subtract
 from tracegraph.math.clipping import clip_by_norm
@@ -104,8 +107,8 @@ def dropout(
     """
     x = as_tensor(x)
     if not is_tensor(rate):
-        if not 0 <= rate < 1:
-            refuse("dropout", f"the rate is {rate}", x, fix="use a rate from 0 to below 1")
+        if not isinstance(rate, (int, float, np.number)) or not 0 <= rate < 1:
+            refuse("dropout", f"the rate is {shown(rate)}", x, fix="use a rate from 0 to below 1")
         if rate == 0:
             return x
     if not x.dtype.is_floating:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -446,7 +447,13 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _int(value: Any) -> Any:
-    return int(value) if hasattr(value, "__index__") and not isinstance(value, bool) else value
+    """An integer as an int; what is none stays as it is."""
+    if isinstance(value, bool):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:
+        return value
 
 
 def static_value(x: Tensor) -> Any:
