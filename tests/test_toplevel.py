@@ -267,3 +267,11 @@ def test_jax_keeps_its_own_settings():
     assert tg.function(lambda x: x * 2.0)(x).numpy().dtype == np.float64
     assert not jax.config.jax_enable_x64
     assert jnp.arange(3.0).dtype == jnp.float32
+
+
+def test_loop_whose_first_nodes_never_come_again():
+    x = tg.ones([8])  # not a part of what repeats, so the list is never cut at a repetition
+    for _ in range(6_000):
+        x = x * 0.999 + 0.001
+    np.testing.assert_allclose(x.numpy(), np.ones(8), rtol=1e-4)
+    assert waiting() == 0

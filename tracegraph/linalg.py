@@ -108,12 +108,12 @@ def set_diag(input: Any, diagonal: Any, name: str = "set_diag") -> Tensor:
     x = _matrices("set_diag", input)
     rank, shape = x.ndim, x.type.shape
     new = as_tensor(diagonal, None if isinstance(diagonal, Tensor) else x.dtype)
-    wide = BroadcastTo((*shape[:-1], new.type.shape[-1]), tuple(range(rank - 1)))(new)
-    if wide.type.shape != shape:
+    if shape[-2] != shape[-1] or new.type.shape != shape[:-1]:
         refuse(
             "set_diag", f"a diagonal {new.type} for {x.type}", x, new, fix="give square matrices"
         )
-    return SELECT(broadcast(eye(shape[-2], shape[-1], dtype=bool_), shape), wide, x)
+    wide = BroadcastTo(shape, tuple(range(rank - 1)))(new)
+    return SELECT(broadcast(eye(shape[-1], dtype=bool_), shape), wide, x)
 
 
 def band_part(input: Any, num_lower: Any, num_upper: Any, name: str | None = None) -> Tensor:

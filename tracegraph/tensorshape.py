@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
+
 from tracegraph.errors import ShapeError, fail, shown
 from tracegraph.shapes import Dim, Shape, ShapeVariable, element_count
 from tracegraph.source import here
@@ -164,10 +166,8 @@ def _entry(size: Any) -> Any:
         return size
     if isinstance(size, str):
         return str(Dim.named(size))
-    if hasattr(size, "__index__") and not isinstance(size, bool):
-        number = int(size)
-        if number >= 0:
-            return number
+    if isinstance(size, (int, np.integer)) and not isinstance(size, bool) and size >= 0:
+        return int(size)
     _refuse(size, "an int of zero or more", fix="give an int, None for an open size, or its name")
 
 

@@ -179,7 +179,7 @@ def eye(
            [0., 1.]], dtype=float32)
     """
     num_columns = num_rows if num_columns is None else num_columns
-    rows, columns = as_shape("eye", [num_rows, num_columns])
+    rows, columns = as_shape("eye", [as_size("eye", "a size", n) for n in (num_rows, num_columns)])
     shape = (rows, columns)
     diagonal = EQUAL(_along(rows, shape, 0), _along(columns, shape, 1))
     matrix = Cast(as_dtype(dtype))(diagonal)
@@ -451,7 +451,8 @@ def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
     >>> tg.ensure_shape(tg.zeros([2, 3]), [None, 3]).shape
     TensorShape([2, 3])
     """
-    x, wanted = as_tensor(x), TensorShape(shape)
+    x = as_tensor(x)
+    wanted = TensorShape(as_sizes("ensure_shape", "a shape", shape) if is_tensor(shape) else shape)
     own = shape_of(x.type.shape)
     if not own.is_compatible_with(wanted):
         refuse(

@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.array.arguments import as_axis, as_shape, known_int, rank_of, refuse, sizes_of
+from tracegraph.array.arguments import (
+    as_axis,
+    as_shape,
+    as_sizes,
+    known_int,
+    rank_of,
+    refuse,
+    sizes_of,
+)
 from tracegraph.array.shaping import cut, reshape
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo
@@ -128,7 +136,7 @@ def split(
     x = as_tensor(value)
     place = as_axis("split", axis, rank_of("split", x), x)
     size = x.type.shape[place]
-    parts = static_ints(num_or_size_splits, "split: the sizes")
+    parts = as_sizes("split", "the sizes", num_or_size_splits)
     if isinstance(num_or_size_splits, (int, np.integer)):
         parts = _equal_parts(x, place, parts[0])
     else:
@@ -197,6 +205,8 @@ def repeat(input: Any, repeats: Any, axis: Any = None, name: str | None = None) 
             x,
             fix="give one count for each element, or one for all",
         )
+    if not counts:
+        return x
     rows = [_repeated(cut(x, place, k, k + 1), place, count) for k, count in enumerate(counts)]
     return Concatenate(place)(*rows) if len(rows) > 1 else rows[0]
 

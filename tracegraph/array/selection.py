@@ -157,6 +157,7 @@ def gather_nd(params: Any, indices: Any, batch_dims: int = 0, name: str | None =
     """
     x, at = as_tensor(params), _indices("gather_nd", indices)
     sizes, depth = sizes_of("gather_nd", x), _depth("gather_nd", at)
+    batch_dims = as_axis("gather_nd", batch_dims, at.ndim, at)
     if batch_dims + depth > len(sizes):
         refuse("gather_nd", f"indices of {depth} numbers into {x.type}", x, at, fix="use fewer")
     _check_range("gather_nd", x, at, sizes[batch_dims : batch_dims + depth])

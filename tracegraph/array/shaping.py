@@ -191,7 +191,7 @@ def pad(
     """
     x = as_tensor(tensor)
     widths = _widths(x, paddings)
-    kind = mode.upper()
+    kind = str(mode).upper()
     if kind == "CONSTANT":
         before, after = zip(*widths) if widths else ((), ())
         value = as_tensor(constant_values, x.dtype)

@@ -16,6 +16,7 @@ import numpy as np
 from tracegraph.errors import Mismatch, MissingRuleError, fail
 from tracegraph.ir import builder as building
 from tracegraph.ir.tensor import Graph, Tensor, get_type
+from tracegraph.shapes import Dim, ShapeVariable
 from tracegraph.types import DType, TensorType
 
 #: Every op class by name; subclassing `Op` enters it here.
@@ -58,19 +59,36 @@ def attribute_key(value: Any) -> Any:
 _INTS = frozenset([int])
 
 
+def _is_exact(value: Any, annotation: str) -> bool:
+    """Whether an attribute is of the types that it should have: 1.0 and True are equal to 1, and
+    an op that holds them must not stand for the one that was meant."""
+    kind = type(value)
+    if kind is tuple:
+        return _SIZES.issuperset(map(type, value))
+    return kind is bool if annotation == "bool" else kind in _EXACT
+
+
+_SIZES = frozenset([int, Dim])
+_EXACT = frozenset([int, Dim, ShapeVariable, DType, types.NoneType])
+
+
 class _Interning(type):
     """Ops of equal class and attributes are one object: comparing and hashing them is free."""
 
     #: Whether attributes that are equal are the same: not so for floats, of which 0.0 == -0.0.
     is_keyed_by_equality: bool
+    #: The types of the fields, as they are written.
+    annotations: tuple[str, ...]
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls.is_keyed_by_equality and not kwargs:
             found = _recent.get((cls, args))
             if found is None:
+                found = cls.intern(args, kwargs)
                 if len(_recent) >= _MEMO_LIMIT:
                     _recent.clear()
-                found = _recent[cls, args] = cls.intern(args, kwargs)
+                if all(map(_is_exact, args, cls.annotations)):
+                    _recent[cls, args] = found
             return found
         return cls.intern(args, kwargs)
 
@@ -95,6 +113,7 @@ class Op(metaclass=_Interning):
     name: ClassVar[str]
     field_names: ClassVar[tuple[str, ...]] = ()
     is_keyed_by_equality: ClassVar[bool] = False
+    annotations: ClassVar[tuple[str, ...]] = ()
     #: Whether the outputs depend linearly on all inputs taken together.
     is_linear: ClassVar[bool] = False
     #: Whether the vjp takes None for the cotangent of an output that has none.
@@ -108,7 +127,8 @@ class Op(metaclass=_Interning):
         dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]
         cls.field_names = tuple(field.name for field in fields)
-        cls.is_keyed_by_equality = all(field.type in _PLAIN for field in fields)
+        cls.annotations = tuple(str(field.type) for field in fields)
+        cls.is_keyed_by_equality = _PLAIN.issuperset(cls.annotations)
         if abstract:
             return
         if "name" not in cls.__dict__:

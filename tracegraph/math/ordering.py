@@ -112,8 +112,11 @@ def searchsorted(
     if side not in ("left", "right"):
         refuse("searchsorted", f"the side is {side!r}", fix='use "left" or "right"')
     sequence, x = as_operands("searchsorted", sorted_sequence, values)
-    *lead, length = sizes_of("searchsorted", sequence)
-    count = sizes_of("searchsorted", x)[-1]
+    if not rank_of("searchsorted", sequence) == rank_of("searchsorted", x) >= 1:
+        fact = f"the sequences {sequence.type} and the values {x.type} do not have as many axes"
+        refuse("searchsorted", fact, sequence, x, fix="give both the same leading axes")
+    *lead, length = sequence.type.shape
+    count = x.type.shape[-1]
     shape = (*lead, count, length)
     rank = len(shape)
     left = BroadcastTo(shape, (*range(rank - 2), rank - 1))(sequence)
@@ -207,7 +210,7 @@ def unsorted_segment_max(
     >>> tg.math.unsorted_segment_max([1, 2, 3], [0, 1, 0], 2).numpy()
     array([3, 2], dtype=int32)
     """
-    x = as_tensor(data)
+    x = _ordered("unsorted_segment_max", data)
     start = x.dtype.min
     return _segmented(ScatterMax, "unsorted_segment_max", x, segment_ids, num_segments, start)
 
@@ -220,7 +223,7 @@ def unsorted_segment_min(
     >>> tg.math.unsorted_segment_min([1, 2, 3], [0, 1, 0], 2).numpy()
     array([1, 2], dtype=int32)
     """
-    x = as_tensor(data)
+    x = _ordered("unsorted_segment_min", data)
     start = x.dtype.max
     return _segmented(ScatterMin, "unsorted_segment_min", x, segment_ids, num_segments, start)
 
@@ -273,6 +276,13 @@ def segment_min(data: Any, segment_ids: Any, name: str | None = None) -> Tensor:
     array([1, 3], dtype=int32)
     """
     return unsorted_segment_min(data, segment_ids, _segment_count("segment_min", segment_ids))
+
+
+def _ordered(op: str, data: Any) -> Tensor:
+    x = as_tensor(data)
+    if not (x.dtype.is_floating or x.dtype.is_integer):
+        refuse(op, f"{x.type} has no order", x, fix="convert it: tg.cast(x, tg.float32)")
+    return x
 
 
 def _segment_count(op: str, segment_ids: Any) -> int:

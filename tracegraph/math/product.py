@@ -11,7 +11,7 @@ from tracegraph.array.arguments import as_axis, known_int, rank_of, refuse, size
 from tracegraph.array.creation import eye
 from tracegraph.array.joining import together
 from tracegraph.array.shaping import cut, flattened, moved_axes
-from tracegraph.errors import shown
+from tracegraph.errors import ShapeError, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo, Sum, zeros_of
 from tracegraph.ops.contract import MATMUL, adjoint, swap_last
@@ -73,7 +73,11 @@ def _with_common_batch(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     if lead_a == lead_b:
         return a, b
     # The last two axes are shown as 1, so that only the leading ones are compared.
-    lead = broadcast_shape("matmul", *(_leading(x) for x in (a, b)))[:-2]
+    try:
+        lead = broadcast_shape("matmul", *(_leading(x) for x in (a, b)))[:-2]
+    except ShapeError:
+        fact = f"the leading axes of {a.type} and {b.type} do not broadcast"
+        refuse("matmul", fact, a, b, fix="give both the same leading axes, or 1 for what repeats")
     return tuple(broadcast(x, (*lead, *x.type.shape[-2:])) for x in (a, b))  # type: ignore[return-value]
 
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from tracegraph.array.arguments import as_axes, as_axis, known_int, rank_of, sizes_of, with_ones
 from tracegraph.array.shaping import cut
-from tracegraph.errors import DTypeError, fail
+from tracegraph.errors import DTypeError, fail, shown
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import divide, truncatediv
@@ -243,6 +243,8 @@ def norm(
     """
     x = _inexact("norm", tensor)
     axes = None if axis is None else tuple(static_ints(axis, "norm: an axis"))
+    if not isinstance(ord, (str, int, float)):
+        refuse_order(ord)
     if ord in ("euclidean", "fro") or (ord == 2 and (axes is None or len(axes) == 1)):
         return reduce_euclidean_norm(x, axes, keepdims)
     size = ABS(x)
@@ -275,7 +277,7 @@ def _dropped(x: Tensor, axes: tuple[Any, ...]) -> tuple[Any, ...]:
 def refuse_order(ord: Any) -> NoReturn:
     fail(
         ValueError,
-        f"norm: there is no norm of order {ord!r} here",
+        f"norm: there is no norm of order {shown(ord)} here",
         source=here(),
         fix='use "euclidean", 1, infinity, or a positive number for vectors',
     )

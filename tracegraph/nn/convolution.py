@@ -136,7 +136,8 @@ def _convolved(
     reach = tuple((width - 1) * gap + 1 for width, gap in zip(y.type.shape, gaps))
     pads = _padding(op, x, padding, reach, steps)
     channels, own = x.type.shape[-1], y.type.shape[-2]
-    groups = channels // own if known_int(channels) and known_int(own) and own else 1
+    is_known = known_int(channels) and known_int(own) and own
+    groups = channels // own or 1 if is_known else 1
     return Conv(steps, pads, (1,) * rank, gaps, groups)(x, y)
 
 

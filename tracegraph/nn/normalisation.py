@@ -33,7 +33,7 @@ def bias_add(
     """
     x, b = as_tensor(value), as_tensor(bias)
     rank = rank_of("bias_add", x)
-    axis = 1 if data_format is not None and data_format.startswith("NC") else rank - 1
+    axis = 1 if isinstance(data_format, str) and data_format.startswith("NC") else rank - 1
     if b.ndim != 1 or rank < 2 or same_size(x.type.shape[axis], b.type.shape[0]) is None:
         refuse("bias_add", f"a bias {b.type} for {x.type}", x, b, fix="give one for each channel")
     return add(x, reshape(b, [b.type.shape[0], *(1,) * (rank - 1 - axis)]))

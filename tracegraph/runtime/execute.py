@@ -16,7 +16,7 @@ from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer, host_tensor
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
 from tracegraph.runtime import backend
-from tracegraph.runtime.pending import device_buffer, raise_failures
+from tracegraph.runtime.pending import device_buffer, raise_failures, run_failure
 from tracegraph.runtime.trace import CheckReport, Trace, Traced
 from tracegraph.runtime.variable import (
     Variable,
@@ -60,7 +60,10 @@ class Execution:
                 buffers, self.variables if variables is None else variables
             )
         else:
-            outputs = self.program(*buffers, *self._captured(), *self._token())
+            try:
+                outputs = self.program(*buffers, *self._captured(), *self._token())
+            except RuntimeError as error:
+                raise run_failure(error, here()) from None
         if self.traced.checks:
             self._report(outputs)
         return list(map(Tensor, self.result_types, outputs))
@@ -88,9 +91,11 @@ class Execution:
             landings.append((assigned, box, self._first_assigned))
             try:
                 self._launch(box, (*buffers, *state, *captured, *self._token()))
-            except BaseException:
+            except BaseException as error:
                 complete_landings()
                 raise_failures((*buffers, *captured))
+                if isinstance(error, RuntimeError):
+                    raise run_failure(error, here()) from None
                 raise
             complete_landings()
             self._is_warm = True
@@ -212,7 +217,7 @@ def run_recorded(
     except Exception as error:
         if program.has_host_calls:
             raise host_error(error) from None
-        raise
+        raise run_failure(error, here()) from None
     outputs = tuple(map(Tensor, plan.forward.output_types, buffers))
     node = Node(Call(plan.forward), inputs, here(), builder)
     node.outputs = outputs

@@ -31,7 +31,7 @@ from tracegraph.passes.specialise import bind_sizes
 from tracegraph.runtime import backend
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.execute import Execution, run_nested, run_recorded
-from tracegraph.runtime.pending import device_buffer, raise_failures
+from tracegraph.runtime.pending import device_buffer, raise_failures, run_failure
 from tracegraph.runtime.retracing import RetraceExplanation, Retracing
 from tracegraph.runtime.signature import (
     LITERALS,
@@ -414,9 +414,9 @@ class Function:
             return self._call_execution(fast, buffers)
         try:
             outputs = fast.run(*buffers)
-        except TypeError:
+        except (TypeError, RuntimeError) as error:
             raise_failures(buffers)
-            raise
+            raise run_failure(error, here()) from None
         if fast.has_one_result:
             return Tensor(fast.types[0], outputs[0])
         return fast.pack(map(Tensor, fast.types, outputs))

@@ -14,10 +14,11 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from tracegraph.errors import LoweringError, Mismatch, TraceError, fail
+from tracegraph.errors import LoweringError, Mismatch, TraceError, fact_of, fail, message
 from tracegraph.ir.builder import Builder, operand_text, raise_mismatch, set_top_level
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor, pending_tensor, settle
+from tracegraph.passes.simplify import dead_code
 from tracegraph.runtime import backend
 from tracegraph.source import Source, here
 
@@ -99,17 +100,20 @@ class Pending(Builder):
 
     def _cut(self) -> None:
         """Runs whole iterations of a loop that never asks for a value."""
-        first = self.nodes[0]
-        for position in range(len(self.nodes) - 1, 0, -1):
-            node = self.nodes[position]
-            if node.op is first.op and _same_place(node.source, first.source):
-                self._next_cut = _FIRST_CUT
-                self.evaluate(position)
-                return
-        self._next_cut = 2 * len(self.nodes)
-        if len(self.nodes) >= _LAST_CUT:
-            self._next_cut = _FIRST_CUT
-            self.evaluate()
+        nodes = self.nodes
+        position = _last_like(nodes, nodes[0])
+        if position == 0:
+            # The list begins before the loop: run what comes before its second iteration.
+            position = _first_like(nodes, nodes[-1]) + 1
+            position = 0 if position == len(nodes) else position
+        if position == 0 and len(nodes) >= _LAST_CUT:
+            # All but the last node, whose outputs nobody has been given yet.
+            position = len(nodes) - 1
+        if position == 0:
+            self._next_cut = 2 * len(nodes)
+            return
+        self._next_cut = _FIRST_CUT
+        self.evaluate(position)
 
     def evaluate(self, count: int | None = None) -> None:
         """Makes every held value of the first `count` pending nodes, all by default.
@@ -121,15 +125,51 @@ class Pending(Builder):
             if not nodes:
                 return
             is_owner = self.thread == threading.get_ident()
-            batch = _Batch(nodes, self.nodes, trust_counts=is_owner and _COUNTS_ARE_TRUSTED)
+            is_trusted = is_owner and _COUNTS_ARE_TRUSTED
+            try:
+                batch = _Batch(nodes, self.nodes, is_trusted)
+            except Exception:  # an input failed before
+                self._fail_dependents()
+                nodes = self.nodes[:]
+                batch = _Batch(nodes, nodes, is_trusted)
             batch.run()
             del self.nodes[: len(nodes)]
             if not self.nodes:
                 self._next_cut = _FIRST_CUT
 
 
-def _same_place(x: Source, y: Source) -> bool:
-    return x.code is y.code and x.offset == y.offset and x.roles == y.roles
+    def _fail_dependents(self) -> None:
+        """What is made of a value that failed has failed too, and is not pending any more."""
+        waiting = []
+        for node in self.nodes:
+            failures = (getattr(x, "buffer", None) for x in node.inputs)
+            failure = next((x for x in failures if type(x) is Failure), None)
+            if failure is None:
+                waiting.append(node)
+                continue
+            for y in node.outputs:
+                settle(y, failure)
+        self.nodes[:] = waiting
+
+
+def _last_like(nodes: Sequence[Node], node: Node) -> int:
+    """The last position of the instruction that made `node`; 0 if there is none after it."""
+    for position in range(len(nodes) - 1, 0, -1):
+        if _is_like(nodes[position], node):
+            return position
+    return 0
+
+
+def _first_like(nodes: Sequence[Node], node: Node) -> int:
+    """The first position of the instruction that made `node`."""
+    return next(i for i, other in enumerate(nodes) if _is_like(other, node))
+
+
+def _is_like(x: Node, y: Node) -> bool:
+    if x.op is not y.op:
+        return False
+    a, b = x.source, y.source
+    return a.code is b.code and a.offset == b.offset and a.roles == b.roles
 
 
 class _Batch:
@@ -181,8 +221,8 @@ class _Batch:
         try:
             program = self._program()
             outputs = program(*self.buffers)
-        except Exception as error:
-            self._run_apart(error)
+        except Exception:
+            self._run_apart()
             return
         for slot, buffer in zip(self.held, outputs, strict=True):
             settle(self.values[slot], buffer)
@@ -218,17 +258,17 @@ class _Batch:
                 env.update(zip(node.outputs, made, strict=True))
             return builder.finish([env[self.values[slot]] for slot in held])
 
-    def _run_apart(self, error: Exception) -> None:
-        """After a failure: each held value by itself; those that fail keep their error."""
+    def _run_apart(self) -> None:
+        """After a failure: each held value by itself, from what it needs; those that fail keep
+        their error."""
         for slot in self.held:
+            value = self.values[slot]
             try:
-                (buffer,) = backend.program(self._graph([slot]))(*self.buffers)
+                (buffer,) = backend.program(dead_code(self._graph([slot])))(*self.buffers)
             except Exception as own:
-                settle(self.values[slot], Failure(own))
+                settle(value, Failure(run_failure(own, value.source)))
             else:
-                settle(self.values[slot], buffer)
-        if not self.held:
-            raise error
+                settle(value, buffer)
 
 
 def held_positions(values: list[Tensor], uses: list[int], baseline: int) -> list[int]:
@@ -303,11 +343,23 @@ def program_input(tensor: Tensor) -> Any:
     try:
         buffer = tensor.buffer
     except AttributeError:
+        if tensor.node is not None:
+            return device_buffer(tensor)
         host = tensor.host
         return host if host.nbytes <= _HOST_BYTES else device_buffer(tensor)
     if type(buffer) is Failure:
         raise buffer.error
     return buffer
+
+
+def run_failure(error: Exception, source: Source) -> Exception:
+    """The error of a program that could not run, with the user's line."""
+    if type(error).__name__ != "JaxRuntimeError":
+        return error
+    is_memory = "RESOURCE_EXHAUSTED" in str(error)
+    fact = f"the program could not run: {fact_of(error)}"
+    fix = "compute with fewer or smaller tensors" if is_memory else ""
+    return LoweringError(message(fact, source=source, fix=fix))
 
 
 def raise_failures(buffers: Iterable[Any]) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.errors import DTypeError, TraceError, fail
+from tracegraph.errors import DTypeError, ShapeError, TraceError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.runtime.pending import device_buffer, make, refuse_value
+from tracegraph.runtime.pending import device_buffer, make, refuse_value, run_failure
 from tracegraph.source import here
 
 
@@ -26,6 +26,8 @@ def host_array(tensor: Tensor) -> np.ndarray:
         return np.asarray(tensor.buffer)
     except AttributeError:
         return tensor.host
+    except RuntimeError as error:  # the program that makes it ran on after the call
+        raise run_failure(error, tensor.source) from None
 
 
 def numpy(self: Tensor) -> Any:
@@ -41,7 +43,7 @@ def numpy(self: Tensor) -> Any:
 
 def item(self: Tensor) -> Any:
     """The one element as a Python number. Raises ValueError for another number of elements."""
-    return np.asarray(_asked(self, ".item()")).item()
+    return _element(self, ".item()", "")
 
 
 def _asked(tensor: Tensor, how: str, fix: str = "") -> np.ndarray:
@@ -62,19 +64,37 @@ _NUMPY_FIX = "use the function of tg in place of NumPy's, or tg.numpy_function"
 
 
 def _bool(self: Tensor) -> bool:
-    return bool(_asked(self, "a Python bool", _CONTROL_FIX))
+    return bool(_element(self, "a Python bool", _CONTROL_FIX))
+
+
+class OneElementError(ShapeError, TypeError):
+    """A ShapeError where Python raises TypeError: a number was asked of many elements."""
+
+
+def _element(tensor: Tensor, how: str, fix: str = _NUMBER_FIX) -> Any:
+    """The one element, as Python has it."""
+    array = _asked(tensor, how, fix)
+    if array.size != 1:
+        fail(
+            OneElementError,
+            f"{how} was asked of a tensor {tensor.type}, which has {array.size} elements",
+            source=here(),
+            operands=[operand_text(tensor)],
+            fix="pick one element, such as x[0], or use tg.reduce_sum, tg.reduce_all or the like",
+        )
+    return array.item()
 
 
 def _float(self: Tensor) -> float:
-    return float(_asked(self, "float()", _NUMBER_FIX))
+    return float(_element(self, "float()"))
 
 
 def _int(self: Tensor) -> int:
-    return int(_asked(self, "int()", _NUMBER_FIX))
+    return int(_element(self, "int()"))
 
 
 def _complex(self: Tensor) -> complex:
-    return complex(_asked(self, "complex()", _NUMBER_FIX))
+    return complex(_element(self, "complex()"))
 
 
 def _index(self: Tensor) -> int:
@@ -86,7 +106,7 @@ def _index(self: Tensor) -> int:
             operands=[operand_text(self)],
             fix="convert it: tg.cast(x, tg.int32)",
         )
-    return int(_asked(self, "a Python index", _INDEX_FIX))
+    return int(_element(self, "a Python index", _INDEX_FIX))
 
 
 def _array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
