@@ -126,6 +126,30 @@ def test_one_trace_indexes_every_size():
     assert inner.experimental_get_tracing_count() == 1
 
 
+def test_second_difference_over_an_open_size(run):
+    x = numbers(6) ** 2
+    same(run(lambda x: x[2:] - 2 * x[1:-1] + x[:-2], x), x[2:] - 2 * x[1:-1] + x[:-2])
+
+
+@pytest.mark.parametrize("stop", [None, 0, 1, -1])
+@pytest.mark.parametrize("step", [-3, -1, 2, 3])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_gradient_of_a_slice_of_an_open_size(size, step, stop):
+    x = numbers(size) + 1
+    part = slice(None, stop, step)
+
+    @tg.function(input_signature=[tg.TensorSpec([None])])
+    def slope(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = x[part] ** 2
+        return tape.gradient(y, x)
+
+    expected = np.zeros_like(x)
+    expected[part] = 2 * x[part]
+    same(slope(tg.constant(x)), expected)
+
+
 def test_tensors_as_indices(run):
     x = numbers(4, 3)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from types import GeneratorType
 from typing import Any
 
 from tracegraph.errors import SignatureError, UnknownValue, fail
@@ -25,12 +24,12 @@ def tree_util() -> Any:
 
 
 def _is_leaf(value: Any) -> bool:
-    """Leaves that JAX must be told of: generators, which it warns of otherwise."""
-    return type(value) is GeneratorType
+    """Leaves that JAX must be told of: iterators, which it warns of otherwise."""
+    return hasattr(type(value), "__next__")
 
 
 def _is_leaf_or_none(value: Any) -> bool:
-    return value is None or type(value) is GeneratorType
+    return value is None or _is_leaf(value)
 
 
 class Structure:

@@ -322,11 +322,45 @@ def _exact_quotient(left: Size, right: Size) -> Size | None:
 
 def _extreme(function: str, left: Size, right: Size) -> Size:
     difference = left - right
-    if isinstance(difference, int):
-        left_is_larger = difference >= 0
-        return left if left_is_larger == (function == "max") else right
+    if _is_at_least_zero(difference):
+        return left if function == "max" else right
+    if _is_at_least_zero(-difference):
+        return right if function == "max" else left
     left, right = sorted((left, right), key=str)
     return _atom(function, left, right)
+
+
+def _is_at_least_zero(size: Size) -> bool:
+    bound = least(size)
+    return bound is not None and bound >= 0
+
+
+def least(size: Size) -> int | None:
+    """A lower bound of a size, given that names stand for 1 or more; None if none is at sight."""
+    if isinstance(size, int):
+        return size
+    total = 0
+    for monomial, coefficient in size.terms:
+        product = 1
+        for atom, power in monomial:
+            bound = 1 if isinstance(atom, str) else _least_of_atom(*atom)
+            if bound is None or bound < 0 or coefficient < 0:
+                return None
+            product *= bound**power
+        total += coefficient * product
+    return total
+
+
+def _least_of_atom(function: str, left: Size, right: Size) -> int | None:
+    bounds = least(left), least(right)
+    known = [bound for bound in bounds if bound is not None]
+    if function == "max":
+        return max(known, default=None)
+    if len(known) < 2:
+        return None
+    if function == "min":
+        return min(known)
+    return known[0] // right if isinstance(right, int) and right > 0 else None
 
 
 def minimum(left: Size, right: Size) -> Size:

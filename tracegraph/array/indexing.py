@@ -31,7 +31,7 @@ newaxis = None
 
 
 class Part(NamedTuple):
-    """What is taken of one axis: `count` elements from `start` on, `step` apart.
+    """What is taken of one axis: `count` elements, from `start` to below `stop`, `step` apart.
 
     `start` is a tensor where it is known only when the program runs. `is_reversed` turns the
     elements round, `is_dropped` leaves the axis out.
@@ -39,6 +39,7 @@ class Part(NamedTuple):
 
     start: Any
     count: Size
+    stop: Any = None
     step: int = 1
     is_reversed: bool = False
     is_dropped: bool = False
@@ -200,17 +201,17 @@ def _counted_from_zero(index: Tensor, size: Size) -> Tensor:
 def _sliced(x: Tensor, axis: int, size: Size, item: slice) -> Part:
     step = 1 if item.step is None else _bound(x, item.step)
     if not known_int(step) or step == 0:
-        refuse("getitem", f"the step of a slice is {item.step!r}", x, fix="give a step that is not 0")
+        refuse(
+            "getitem", f"the step of a slice is {item.step!r}", x, fix="give a step that is not 0"
+        )
     moving = _moving_slice(x, size, item, step)
     if moving is not None:
         return moving
     start, stop = (None if b is None else _bound(x, b) for b in (item.start, item.stop))
     if step > 0:
         first = 0 if start is None else _clamped(start, size)
-        last = size if stop is None else _clamped(stop, size)
-        if last != size and not (known_int(first) and least(last) >= first):
-            last = maximum(first, last)
-        return Part(first, ceiling_divide(last - first, step), step)
+        last = size if stop is None else maximum(first, _clamped(stop, size))
+        return Part(first, ceiling_divide(last - first, step), last, step)
     return _backwards(size, start, stop, -step)
 
 
@@ -225,9 +226,9 @@ def _backwards(size: Size, start: Any, stop: Any, step: int) -> Part:
     else:
         last = _clamped(stop + 1 if stop != -1 else size, size) - 1
     count = maximum(ceiling_divide(first - last, step), 0)
-    if known_int(count) and count == 0:
-        return Part(0, 0)
-    return Part(first - (count - 1) * step, count, step, is_reversed=True)
+    # Without an element, the range from first + 1 to first + 1.
+    lowest = minimum(first - (count - 1) * step, first + 1)
+    return Part(lowest, count, first + 1, step, is_reversed=True)
 
 
 def _bound(x: Tensor, bound: Any) -> Any:
@@ -251,27 +252,8 @@ def _bound(x: Tensor, bound: Any) -> Any:
 def _clamped(bound: Any, size: Size) -> Any:
     """The bound counted from 0 and moved into the range from 0 to `size`."""
     if known_int(bound) and bound < 0:
-        return _not_negative(size + bound)
-    if known_int(bound) and bound <= least(size):
-        return bound
+        return maximum(size + bound, 0)
     return minimum(bound, size)
-
-
-def _not_negative(size: Any) -> Any:
-    return size if least(size) >= 0 else maximum(size, 0)
-
-
-def least(size: Any) -> int:
-    """A lower bound of a size, from names that are at least 1; -1 if there is none at sight."""
-    if known_int(size):
-        return size
-    total = 0
-    for monomial, coefficient in size.terms:
-        is_plain = all(isinstance(atom, str) for atom, _ in monomial)
-        if monomial and not (is_plain and coefficient > 0):
-            return -1
-        total += coefficient
-    return max(total, -1)
 
 
 def _moving_slice(x: Tensor, size: Size, item: slice, step: int) -> Part | None:
@@ -320,12 +302,7 @@ def _taken(x: Tensor, parts: list[Part]) -> Tensor:
     )
     if not is_whole:
         starts = tuple(part.start for part in parts)
-        stops = tuple(
-            part.start + (part.count - 1) * part.step + 1
-            if not (known_int(part.count) and part.count == 0)
-            else part.start
-            for part in parts
-        )
+        stops = tuple(p.start + p.count if p.stop is None else p.stop for p in parts)
         x = Slice(starts, stops, tuple(part.step for part in parts))(x)
     axes = tuple(k for k, part in enumerate(parts) if part.is_reversed)
     return Reverse(axes)(x) if axes else x

@@ -16,6 +16,7 @@ from tracegraph.shapes import (
     ShapeVariable,
     ceiling_divide,
     element_count,
+    maximum,
     same_shape,
     same_size,
 )
@@ -106,13 +107,9 @@ class Slice(Op):
         return x.with_shape(tuple(ceiling_divide(b - a, step) for a, b, step in parts))
 
     def vjp(self, g, y, x):
-        after = tuple(
-            size - (start + (count - 1) * step + 1) if count != 0 else size - start
-            for size, start, count, step in zip(
-                x.type.shape, self.start, y.type.shape, self.stride, strict=True
-            )
-        )
         interior = tuple(step - 1 for step in self.stride)
+        parts = zip(x.type.shape, self.start, y.type.shape, interior, strict=True)
+        after = tuple(size - start - spread_size(count, gap) for size, start, count, gap in parts)
         return (Pad(self.start, after, interior)(g, full(0, TensorType(g.dtype))),)
 
     def jvp(self, tangents, y, x):
@@ -293,10 +290,12 @@ def total(x: Tensor) -> Tensor:
 
 
 def padded_size(size: Any, before: Any, after: Any, interior: int) -> Any:
-    spread = size if interior == 0 else (size - 1) * (interior + 1) + 1
-    if size == 0:
-        spread = 0
-    return spread + before + after
+    return spread_size(size, interior) + before + after
+
+
+def spread_size(size: Any, interior: int) -> Any:
+    """The size of an axis with `interior` more elements between each two of its own."""
+    return size if interior == 0 else maximum((size - 1) * (interior + 1) + 1, 0)
 
 
 def without_axis(shape: Shape, axis: int) -> Shape:

@@ -42,6 +42,7 @@ from tracegraph.runtime.signature import (
     SpecTypes,
     VariableKey,
     canonical_keys,
+    is_tensor_key,
     leaf_key,
 )
 from tracegraph.runtime.trace import Trace, Traced, refuse_creation, tracing
@@ -157,7 +158,7 @@ class ConcreteFunction:
         names = self._signature.leaf_names(self._request)
         types = iter(self.argument_types)
         rows = [
-            f"{name}: {next(types)}" if isinstance(key, TensorType) else f"{name}={leaf!r}"
+            f"{name}: {next(types)}" if is_tensor_key(key) else f"{name}={_shown(key, leaf)}"
             for key, leaf, name in zip(self._request.keys, self._request.leaves, names, strict=True)
         ]
         results = ", ".join(str(y.type) for y in self.outputs)
@@ -205,7 +206,7 @@ class ConcreteFunction:
         own_leaves = self._request.leaves
         for name, key, leaf, own, kept in zip(names, bound.keys, bound.leaves, keys, own_leaves):
             if not isinstance(own, TensorType) and key != own:
-                value = f"another {own.text}" if isinstance(own, ObjectKey) else shown(kept)
+                value = f"another {own.text}" if isinstance(own, ObjectKey) else _shown(own, kept)
                 self._refuse(f"argument {name!r} is {shown(leaf)}, and the trace has {value}")
         return [bound.leaves[i] for i in positions]
 
@@ -287,6 +288,13 @@ class ConcreteFunction:
     def _packed(self, values: Iterable[Any]) -> Any:
         rest = iter(values)
         return self._results.pack([next(rest) if flag else None for flag in self._is_tensor])
+
+
+def _shown(key: Any, leaf: Any) -> str:
+    """A Python value as a signature shows it; of what traces do not keep alive, the type."""
+    if isinstance(key, ObjectKey):
+        return f"<{key.text}>"
+    return f"<Variable {key.type}>" if isinstance(key, VariableKey) else shown(leaf)
 
 
 def _spec(type: TensorType, name: str | None) -> TensorSpec:

@@ -1,0 +1,2123 @@
+# ruff: noqa: E501 - messages stand here as they are printed
+"""Bad input: the exact text of each error, its class, and that everything is usable afterwards.
+
+A message says what is wrong with both facts, the user's line, the operands, and the repair:
+
+    matmul: inner dimensions differ: f32[2,3] times f32[2,3]
+      at /home/me/mlp.py:6:  return x @ w
+      operand 0: f32[2,3]  (argument %x)
+      operand 1: f32[2,3]  from /home/me/mlp.py:9
+      fix: transpose an operand or check the layer width
+
+Each case is a function whose first line raises, or the line that is marked `# here`; in operands
+`{place}` stands for that line.
+"""
+
+import dataclasses
+import gc
+import linecache
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tracegraph as tg
+from tracegraph.errors import (
+    DTypeError,
+    GradientError,
+    InvalidArgumentError,
+    LoweringError,
+    ShapeError,
+    TraceError,
+)
+from tracegraph.ops.shape import Transpose
+from tracegraph.passes import registry
+
+# Parametrised tests decorate one piece of code again and again, which a user is warned of.
+pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A call that raises `kind`, which TensorFlow's users catch as `base`, and its message."""
+
+    call: Callable[..., Any]
+    kind: type[Exception]
+    base: type[Exception]
+    fact: str
+    fix: str
+    operands: tuple[str, ...] = ()
+    #: The function with the line that the message names, where it is not `call`.
+    where: Callable[..., Any] | None = None
+
+    def check(self, *given: Any) -> None:
+        with pytest.raises(self.kind) as caught:
+            self.call(*given)
+        error = caught.value
+        assert isinstance(error, self.base)
+        assert str(error) == self.message()
+        assert error.__cause__ is None, "the cause adds nothing"
+        assert error.__context__ is None or error.__suppress_context__, "so does the context"
+
+    def message(self) -> str:
+        where = self.where or self.call
+        number = marked(where, "# here") or where.__code__.co_firstlineno
+        place = f"{__file__}:{number}"
+        operands = [text.replace("{place}", place) for text in self.operands]
+        rows = [
+            self.fact,
+            f"  at {place}:  {linecache.getline(__file__, number).strip()}",
+            *(f"  operand {i}: {text}" for i, text in enumerate(operands)),
+            f"  fix: {self.fix}",
+        ]
+        return "\n".join(rows)
+
+
+def marked(function: Callable[..., Any], mark: str) -> int | None:
+    """The line of a function that ends in a mark."""
+    numbers = {number for *_, number in function.__code__.co_lines() if number}
+    found = [n for n in numbers if linecache.getline(__file__, n).rstrip().endswith(mark)]
+    return found[0] if found else None
+
+
+def cases_of(kind: type[Exception], base: type[Exception]) -> Callable[..., Case]:
+    """Makes cases of one class: `(call, fact, fix, operands=(), where=None)`."""
+    return lambda call, *message, **where: Case(call, kind, base, *message, **where)
+
+
+shape_error = cases_of(ShapeError, ValueError)
+dtype_error = cases_of(DTypeError, TypeError)
+trace_error = cases_of(TraceError, TypeError)
+signature_error = cases_of(TraceError, ValueError)
+source_error = cases_of(GradientError, TypeError)
+gradient_error = cases_of(GradientError, ValueError)
+tape_error = cases_of(GradientError, RuntimeError)
+rule_error = cases_of(GradientError, LookupError)
+value_error = cases_of(InvalidArgumentError, ValueError)
+
+
+def table(**cases: Case) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", cases.values(), ids=cases.keys())
+
+
+def test_a_message_as_it_is_printed():
+    @tg.function
+    def layer(x, w):
+        return x @ w  # here
+
+    line = marked(layer.python_function, "# here")
+    made = marked(test_a_message_as_it_is_printed, "# made")
+    with pytest.raises(ShapeError) as caught:
+        layer(tg.ones([2, 3]), tg.ones([2, 3]))
+    assert str(caught.value) == (
+        "matmul: inner dimensions differ: f32[2,3] times f32[2,3]\n"
+        f"  at {__file__}:{line}:  return x @ w  # here\n"
+        "  operand 0: f32[2,3]  (argument %x)\n"
+        "  operand 1: f32[2,3]  (argument %w)\n"
+        "  fix: transpose an operand or check the layer width"
+    )
+    with pytest.raises(ShapeError) as caught:
+        tg.zeros([2, 3]) @ tg.ones([2, 3])  # made
+    assert f"\n  operand 1: f32[2,3]  from {__file__}:{made}\n" in str(caught.value)
+    assert layer(tg.ones([2, 3]), tg.ones([3, 1])).numpy().tolist() == [[3.0], [3.0]]
+
+
+# ---------------------------------------------------------------- arguments and the input_signature
+
+ROWS = "TensorSpec(shape=(None, 2), dtype=tg.float32, name='rows')"
+NUMBER = "TensorSpec(shape=(), dtype=tg.int32, name=None)"
+UNFIT = "double: the arguments do not fit the input_signature: "
+SHAPE_FIX = "pass a tensor of the declared shape, or declare None for a size that varies"
+VALUE_FIX = "pass values of the declared dtype and shape"
+TENSOR_FIX = "pass a tensor, an array, a number or a list"
+CALL_FIX = "give every parameter without a default one argument, and no others"
+
+
+def make_double():
+    @tg.function(input_signature=[tg.TensorSpec([None, 2], name="rows")])
+    def double(rows):
+        return rows * 2.0
+
+    double(tg.zeros([1, 2]))
+    return double
+
+
+def check_double(double):
+    """It still works, and the bad calls left no trace."""
+    assert double(tg.ones([3, 2])).numpy().tolist() == [[2.0, 2.0]] * 3
+    assert double([[1.0, 2.0]]).numpy().tolist() == [[2.0, 4.0]]
+    assert double.experimental_get_tracing_count() == 1
+
+
+def unfit(call, given, fix):
+    return trace_error(call, f"{UNFIT}argument 'rows' is {given}, and {ROWS} is declared", fix)
+
+
+@table(
+    rank=unfit(lambda f: f(tg.constant([1.0, 2.0])), "f32[2]", SHAPE_FIX),
+    shape=unfit(lambda f: f(tg.ones([1, 3])), "f32[1,3]", SHAPE_FIX),
+    list_of_another_shape=unfit(lambda f: f([1.0, 2.0]), "f32[2]", SHAPE_FIX),
+    dtype=unfit(
+        lambda f: f(tg.constant([[1, 2]])), "i32[1,2]", "convert it: tg.cast(x, tg.float32)"
+    ),
+    wider=unfit(
+        lambda f: f(tg.ones([1, 2], tg.float64)), "f64[1,2]", "convert it: tg.cast(x, tg.float32)"
+    ),
+    variable=unfit(
+        lambda f: f(tg.Variable([[1, 2]])), "i32[1,2]", "convert it: tg.cast(x, tg.float32)"
+    ),
+    complex_array=trace_error(
+        lambda f: f(np.ones([1, 2], np.complex64)),
+        f"{UNFIT}argument 'rows' is declared {ROWS}: an array of complex64 does not fit in float32",
+        VALUE_FIX,
+    ),
+    ragged_list=trace_error(
+        lambda f: f([[1.0, 2.0], [3.0]]),
+        f"{UNFIT}argument 'rows' is declared {ROWS}: the rows of a list have different lengths: [[1.0, 2.0], [3.0]]",
+        VALUE_FIX,
+    ),
+    string=unfit(lambda f: f("abc"), "'abc'", TENSOR_FIX),
+    none=unfit(lambda f: f(None), "None", TENSOR_FIX),
+    set=unfit(lambda f: f({1.0}), "{1.0}", TENSOR_FIX),
+    generator=unfit(
+        lambda f: f(row for row in [1.0]),
+        "<generator object <lambda>.<locals>.<genexpr>>",
+        TENSOR_FIX,
+    ),
+    object=unfit(lambda f: f(object()), "<object object>", TENSOR_FIX),
+    dict=unfit(lambda f: f({"a": tg.ones([1, 2])}), "the structure {'a': '*'}", TENSOR_FIX),
+    spec=unfit(
+        lambda f: f.get_concrete_function(tg.TensorSpec([None, 3])),
+        "TensorSpec(shape=(None, 3), dtype=tg.float32, name=None)",
+        SHAPE_FIX,
+    ),
+    missing=trace_error(
+        lambda f: f(),
+        "double: the arguments (0 by position) do not fit the signature double(rows): missing a required argument: 'rows'",
+        CALL_FIX,
+    ),
+    too_many=trace_error(
+        lambda f: f(tg.ones([1, 2]), 3),
+        "double: the arguments (2 by position) do not fit the signature double(rows): too many positional arguments",
+        CALL_FIX,
+    ),
+    unknown_name=trace_error(
+        lambda f: f(tg.ones([1, 2]), columns=3),
+        "double: the arguments (1 by position, columns by name) do not fit the signature double(rows): got an unexpected keyword argument 'columns'",
+        CALL_FIX,
+    ),
+)
+def test_arguments_that_do_not_fit_the_input_signature(case):
+    double = make_double()
+    case.check(double)
+    check_double(double)
+
+
+PAIR = "pair: the arguments do not fit the input_signature: "
+STRUCTURE_FIX = "pass the containers that are declared, with the same keys and lengths"
+
+
+@table(
+    another_container=trace_error(
+        lambda f: f([1.0, 2.0], [1.0, 2.0]),
+        f"{PAIR}argument 'd' is the structure ['*', '*'], and the structure {{'a': '*', 'b': '*'}} is declared",
+        STRUCTURE_FIX,
+    ),
+    missing_key=trace_error(
+        lambda f: f({"a": 1.0}, [1.0, 2.0]),
+        f"{PAIR}argument 'd' is the structure {{'a': '*'}}, and the structure {{'a': '*', 'b': '*'}} is declared",
+        STRUCTURE_FIX,
+    ),
+    tensor_for_a_dict=trace_error(
+        lambda f: f(tg.ones([2]), [1.0, 2.0]),
+        f"{PAIR}argument 'd' is f32[2], and the structure {{'a': '*', 'b': '*'}} is declared",
+        STRUCTURE_FIX,
+    ),
+    short_list=trace_error(
+        lambda f: f({"a": 1.0, "b": 2}, [tg.constant(1.0)]),
+        f"{PAIR}argument 'rest' is the structure ['*'], and the structure ['*', '*'] is declared",
+        STRUCTURE_FIX,
+    ),
+    float_for_an_int=trace_error(
+        lambda f: f({"a": 1.0, "b": 1.5}, [1.0, 2.0]),
+        f"{PAIR}argument 'd_b' is declared {NUMBER}: the float 1.5 does not fit in int32",
+        VALUE_FIX,
+    ),
+    none_for_a_list=trace_error(
+        lambda f: f({"a": 1.0, "b": 1}, None),
+        f"{PAIR}argument 'rest' is None, and the structure ['*', '*'] is declared",
+        STRUCTURE_FIX,
+    ),
+)
+def test_structures_that_do_not_fit_the_input_signature(case):
+    scalar = tg.TensorSpec([])
+
+    @tg.function(input_signature=[{"a": scalar, "b": tg.TensorSpec([], tg.int32)}, [scalar] * 2])
+    def pair(d, rest):
+        return d["a"] + rest[1]
+
+    case.check(pair)
+    assert pair({"a": 1.0, "b": 2}, [3.0, 4.0]).numpy() == 5.0
+
+
+@dataclasses.dataclass
+class Point:
+    x: Any
+
+
+def test_a_dict_for_a_dataclass():
+    @tg.function(input_signature=[Point(tg.TensorSpec([]))])
+    def f(p):
+        return p.x
+
+    trace_error(
+        lambda: f({"x": 1.0}),
+        "f: the arguments do not fit the input_signature: argument 'p' is the structure {'x': '*'}, and the structure Point(x='*') is declared",
+        STRUCTURE_FIX,
+    ).check()
+    assert f(Point(2.0)).numpy() == 2.0
+
+
+def test_sizes_of_one_name_that_differ():
+    @tg.function(input_signature=[tg.TensorSpec(["n"]), tg.TensorSpec(["n"])])
+    def f(x, y):
+        return x + y
+
+    trace_error(
+        lambda: f(tg.ones([2]), tg.ones([3])),
+        "f: the arguments do not fit the input_signature: f32[n] was expected and f32[3] was given, where the other arguments make it f32[2]",
+        "pass equal sizes where the names are equal",
+    ).check()
+    assert f(tg.ones([3]), tg.ones([3])).numpy().tolist() == [2.0] * 3
+
+
+def test_open_sizes_that_were_taken_to_be_equal():
+    @tg.function(input_signature=[tg.TensorSpec([None]), tg.TensorSpec([None])])
+    def f(x, y):
+        return x + y  # here
+
+    shape_error(
+        lambda: f(tg.ones([2]), tg.ones([3])),
+        "add: the shapes do not broadcast: f32[2] and f32[3]",
+        "reshape one of them: axes are matched from the last, and 1 is repeated",
+        ("f32[2]  (argument %x)", "f32[3]  (argument %y)"),
+        where=f.python_function,
+    ).check()
+    assert f(tg.ones([3]), tg.ones([3])).numpy().tolist() == [2.0] * 3
+
+
+# ---------------------------------------------------------------- arguments without an input_signature
+
+
+class NoHash:
+    """An object that neither hashes nor takes weak references."""
+
+    __slots__ = ()
+    __hash__ = None
+
+    def __eq__(self, other):
+        return True
+
+
+class HashFails:
+    def __init__(self):
+        self.items = []
+
+    def __eq__(self, other):
+        return self.items == other.items
+
+    def __hash__(self):
+        return hash(self.items)
+
+
+NO_KEY = "which cannot be the key of a trace"
+HASH_FIX = "give its class a __hash__ that agrees with its __eq__, or pass tensors and numbers"
+ARRAY_FIX = "convert it with .astype(...) to numbers or truth values"
+
+
+@table(
+    missing=trace_error(
+        lambda f: f(),
+        "scale: the arguments (0 by position) do not fit the signature scale(x, by=2.0): missing a required argument: 'x'",
+        CALL_FIX,
+    ),
+    too_many=trace_error(
+        lambda f: f(1.0, 2.0, 3.0),
+        "scale: the arguments (3 by position) do not fit the signature scale(x, by=2.0): too many positional arguments",
+        CALL_FIX,
+    ),
+    twice=trace_error(
+        lambda f: f(1.0, x=2.0),
+        "scale: the arguments (1 by position, x by name) do not fit the signature scale(x, by=2.0): multiple values for argument 'x'",
+        CALL_FIX,
+    ),
+    generator=trace_error(
+        lambda f: f(x for x in [1.0]),
+        f"scale: argument 'x' is a generator, {NO_KEY}: <generator object <lambda>.<locals>.<genexpr>>",
+        "pass what it runs over, such as list(items)",
+    ),
+    iterator=trace_error(
+        lambda f: f(iter([1.0])),
+        f"scale: argument 'x' is a list_iterator, {NO_KEY}: <list_iterator object>",
+        "pass what it runs over, such as list(items)",
+    ),
+    set=trace_error(
+        lambda f: f({1.0, 2.0}),
+        f"scale: argument 'x' is a set, {NO_KEY}: {{1.0, 2.0}}",
+        "pass a list, such as sorted(items)",
+    ),
+    frozenset=trace_error(
+        lambda f: f(1.0, by=frozenset([1.0])),
+        f"scale: argument 'by' is a frozenset, {NO_KEY}: frozenset({{1.0}})",
+        "pass a list, such as sorted(items)",
+    ),
+    set_inside=trace_error(
+        lambda f: f({"a": [1.0, {2.0}]}),
+        f"scale: argument 'x_a_1' is a set, {NO_KEY}: {{2.0}}",
+        "pass a list, such as sorted(items)",
+    ),
+    bytearray=trace_error(
+        lambda f: f(bytearray(b"ab")),
+        f"scale: argument 'x' is a bytearray, {NO_KEY}: bytearray(b'ab')",
+        "pass bytes, or an array",
+    ),
+    weak_reference=trace_error(
+        lambda f: f(weakref.ref(Case)),
+        f"scale: argument 'x' is a ReferenceType, {NO_KEY}: <weakref; to 'type' (Case)>",
+        "pass the object itself",
+    ),
+    unhashable=trace_error(
+        lambda f: f(NoHash()),
+        f"scale: argument 'x' is a NoHash, {NO_KEY}: <{__name__}.NoHash object>",
+        HASH_FIX,
+    ),
+    hash_that_fails=trace_error(
+        lambda f: f(HashFails()),
+        f"scale: argument 'x' is a HashFails, {NO_KEY}: <{__name__}.HashFails object>",
+        HASH_FIX,
+    ),
+    array_of_strings=dtype_error(
+        lambda f: f(np.array(["a"])),
+        "scale: argument 'x' is an array of <U1, which is no type of tensors",
+        ARRAY_FIX,
+    ),
+    array_of_objects=dtype_error(
+        lambda f: f([np.array([None])]),
+        "scale: argument 'x_0' is an array of object, which is no type of tensors",
+        ARRAY_FIX,
+    ),
+    keys_without_an_order=trace_error(
+        lambda f: f({1: 1.0, "a": 2.0}),
+        "scale: a dict in a structure has keys that cannot be sorted: '<' not supported between instances of 'str' and 'int'",
+        "use keys of one type, such as strings",
+    ),
+    spec=trace_error(
+        lambda f: f(tg.TensorSpec([])),
+        "TensorSpec(shape=(), dtype=tg.float32, name=None) was passed where a value is needed",
+        "pass it to get_concrete_function, and a tensor to the function",
+    ),
+)
+def test_arguments_that_no_function_takes(case):
+    @tg.function
+    def scale(x, by=2.0):
+        return x * by
+
+    scale(tg.constant(1.0))
+    case.check(scale)
+    assert scale(tg.constant(3.0)).numpy() == 6.0
+    assert scale(tg.constant(3.0), by=3.0).numpy() == 9.0
+
+
+@table(
+    not_callable=trace_error(
+        lambda: tg.function(3),
+        "3 is not a callable object",
+        "decorate a function, or pass one to tg.function",
+    ),
+    decorated_none=trace_error(
+        lambda: tg.function(jit_compile=True)(None),
+        "None is not a callable object",
+        "decorate a function, or pass one to tg.function",
+    ),
+    property=trace_error(
+        lambda: tg.function(property(len)),
+        "<property object> is not a callable object",
+        "decorate a function, or pass one to tg.function",
+    ),
+    dict_of_specs=trace_error(
+        lambda: tg.function(lambda x: x, input_signature={"x": tg.TensorSpec([])}),
+        "input_signature must be a tuple or a list, and it is a dict",
+        "write input_signature=[tg.TensorSpec([None, 2])]",
+    ),
+    bare_spec=trace_error(
+        lambda: tg.function(lambda x: x, input_signature=tg.TensorSpec([])),
+        "input_signature must be a tuple or a list, and it is a TensorSpec",
+        "write input_signature=[tg.TensorSpec([None, 2])]",
+    ),
+    value_for_a_spec=trace_error(
+        lambda: tg.function(lambda x: x, input_signature=[3.0]),
+        "input_signature must be a possibly nested sequence of TensorSpec objects, and it holds 3.0",
+        "write tg.TensorSpec(shape, dtype) for each argument",
+    ),
+    set_of_specs=trace_error(
+        lambda: tg.function(lambda x: x, input_signature=[{2.0}]),
+        "input_signature must be a possibly nested sequence of TensorSpec objects, and it holds {2.0}",
+        "write tg.TensorSpec(shape, dtype) for each argument",
+    ),
+    too_many_specs=trace_error(
+        lambda: tg.function(lambda x: x, input_signature=[tg.TensorSpec([]), tg.TensorSpec([])]),
+        "input_signature has 2 specs and <lambda> takes 1 arguments: 1 too many",
+        "give one spec for each argument",
+    ),
+    keyword_without_a_default=trace_error(
+        lambda: tg.function(lambda x, *, y: x, input_signature=[tg.TensorSpec([])]),
+        "with an input_signature the keyword-only parameter 'y' must have a default value",
+        "write y=..., or make it positional",
+    ),
+    keys_without_an_order=trace_error(
+        lambda: tg.function(lambda x: x, input_signature=[{1: tg.TensorSpec([]), "a": None}]),
+        "a dict in a structure has keys that cannot be sorted: '<' not supported between instances of 'str' and 'int'",
+        "use keys of one type, such as strings",
+    ),
+)
+def test_bad_use_of_the_decorator(case):
+    case.check()
+
+
+def test_fewer_specs_than_arguments():
+    f = tg.function(lambda x, y: x, input_signature=[tg.TensorSpec([])])
+    trace_error(
+        lambda: f(1.0),
+        "<lambda>: the arguments (1 by position) do not fit the signature <lambda>(x, y): missing a required argument: 'y'",
+        CALL_FIX,
+    ).check()
+    assert f(1.0, 2.0).numpy() == 1.0
+
+
+# ---------------------------------------------------------------- shapes and data types as arguments
+
+SIZE_FIX = "give an int of zero or more for each size"
+ENTRY_FIX = "give an int, None for an open size, or its name"
+
+
+def nan_size(call, op, shape):
+    fact = f"{op}: a shape holds integers, and nan in {shape} is a float"
+    return shape_error(call, fact, SIZE_FIX)
+
+
+@table(
+    zeros=nan_size(lambda: tg.zeros([float("nan")]), "zeros", "(nan,)"),
+    ones=nan_size(lambda: tg.ones([2, float("nan")]), "ones", "(2, nan)"),
+    fill=nan_size(lambda: tg.fill([float("nan")], 1.0), "fill", "(nan,)"),
+    array=nan_size(lambda: tg.zeros(np.array([np.nan, 2.0])), "zeros", "(nan, 2.0)"),
+    reshape=nan_size(lambda: tg.reshape(tg.ones([4]), [float("nan"), 2]), "reshape", "(nan, 2)"),
+    broadcast_to=nan_size(
+        lambda: tg.broadcast_to(tg.ones([2]), [float("nan"), 2]), "broadcast_to", "(nan, 2)"
+    ),
+    random=nan_size(lambda: tg.random.normal([float("nan")]), "normal", "(nan,)"),
+    variable=shape_error(
+        lambda: tg.Variable([1.0], shape=[float("nan")]),
+        "a shape holds integers, and nan in (nan,) is a float",
+        SIZE_FIX,
+    ),
+    spec=shape_error(
+        lambda: tg.TensorSpec([None, float("nan")]),
+        "TensorShape: an int of zero or more is needed, and nan was given",
+        ENTRY_FIX,
+    ),
+    tensor_shape=shape_error(
+        lambda: tg.TensorShape([float("nan")]),
+        "TensorShape: an int of zero or more is needed, and nan was given",
+        ENTRY_FIX,
+    ),
+)
+def test_nan_in_a_shape(case):
+    case.check()
+    assert tg.zeros([2]).numpy().tolist() == [0.0, 0.0]
+
+
+def test_nan_in_a_shape_while_tracing():
+    @tg.function
+    def f(x, size):
+        return x + tg.zeros([size])  # here
+
+    case = shape_error(
+        lambda: f(tg.constant(1.0), float("nan")),
+        "zeros: a shape holds integers, and nan in (nan,) is a float",
+        SIZE_FIX,
+        where=f.python_function,
+    )
+    case.check()
+    assert f(tg.constant(1.0), 2).numpy().tolist() == [1.0, 1.0]
+
+
+@table(
+    negative=shape_error(
+        lambda: tg.zeros([-1]),
+        "zeros: a size is zero or more, and the shape (-1,) has -1",
+        "give an int of zero or more for each size; -1 is for tg.reshape alone",
+    ),
+    float=shape_error(
+        lambda: tg.zeros([2.0]),
+        "zeros: a shape holds integers, and 2.0 in (2.0,) is a float",
+        SIZE_FIX,
+    ),
+    string=dtype_error(
+        lambda: tg.zeros("ab"),
+        "zeros: a shape is an integer or a list of integers, and 'ab' is a str",
+        "use ints, such as [2, 3]",
+    ),
+    none=dtype_error(
+        lambda: tg.zeros(None),
+        "zeros: a shape is an integer or a list of integers, and None is a NoneType",
+        "use ints, such as [2, 3]",
+    ),
+    negative_in_a_spec=shape_error(
+        lambda: tg.TensorSpec([-1]),
+        "TensorShape: an int of zero or more is needed, and -1 was given",
+        ENTRY_FIX,
+    ),
+    string_for_a_spec=shape_error(
+        lambda: tg.TensorSpec("n"),
+        "TensorShape: a list of sizes is needed, and 'n' was given",
+        "write ['n'] for one size of that name",
+    ),
+    name_of_a_size=shape_error(
+        lambda: tg.TensorSpec(["2nd"]),
+        "a size cannot be called '2nd'",
+        "use letters, digits, underscores and dots, not beginning with a digit",
+    ),
+)
+def test_other_bad_shapes(case):
+    case.check()
+
+
+DTYPES = "use one of bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, bfloat16, float32, float64, complex64, complex128"
+
+
+@table(
+    name=dtype_error(lambda: tg.constant(1.0, "float23"), "'float23' is not a data type", DTYPES),
+    none=dtype_error(lambda: tg.cast(1.0, None), "None is not a data type", DTYPES),
+    spec=dtype_error(lambda: tg.TensorSpec([2], {}), "{} is not a data type", DTYPES),
+)
+def test_what_is_not_a_data_type(case):
+    case.check()
+
+
+# ---------------------------------------------------------------- what cannot be a tensor
+
+PASS_TENSOR = "pass a tensor, a NumPy array, a number, or a list of numbers"
+ELEMENTS = "tensors hold numbers and truth values: take out or convert what is neither"
+
+
+@table(
+    string=dtype_error(lambda: tg.constant("a"), "a str cannot be a tensor: 'a'", PASS_TENSOR),
+    none=dtype_error(lambda: tg.constant(None), "a NoneType cannot be a tensor: None", PASS_TENSOR),
+    dict=dtype_error(
+        lambda: tg.exp({"a": 1.0}), "a dict cannot be a tensor: {'a': 1.0}", PASS_TENSOR
+    ),
+    set=dtype_error(lambda: tg.reduce_sum({1.0}), "a set cannot be a tensor: {1.0}", PASS_TENSOR),
+    generator=dtype_error(
+        lambda: tg.constant(x for x in [1.0]),
+        "a generator cannot be a tensor: <generator object <lambda>.<locals>.<genexpr>>",
+        PASS_TENSOR,
+    ),
+    strings=dtype_error(
+        lambda: tg.constant(["a", "b"]),
+        "a list with a str in it cannot be a tensor: ['a', 'b']",
+        ELEMENTS,
+    ),
+    none_inside=dtype_error(
+        lambda: tg.constant([1.0, None]),
+        "a list with a NoneType in it cannot be a tensor: [1.0, None]",
+        ELEMENTS,
+    ),
+    dates=dtype_error(
+        lambda: tg.constant(np.array(["2020-01-01"], "M8[D]")),
+        "an array of datetime64[D] cannot be a tensor: array(['2020-01-01'], dtype='datetime64[D]')",
+        ELEMENTS,
+    ),
+    ragged=shape_error(
+        lambda: tg.constant([[1.0], [1.0, 2.0]]),
+        "the rows of a list have different lengths: [[1.0], [1.0, 2.0]]",
+        "make all rows equally long, or pad them",
+    ),
+    ragged_tensors=shape_error(
+        lambda: tg.constant([tg.ones([2]), tg.ones([3])]),
+        "the elements of a list have different shapes: f32[2], f32[3]",
+        "give all elements one shape",
+    ),
+    fraction=dtype_error(
+        lambda: tg.constant(1.5, tg.int32),
+        "the float 1.5 does not fit in int32",
+        "use tg.float32 throughout: tg.cast(x, tg.float32)",
+    ),
+    large=dtype_error(
+        lambda: tg.constant(300, tg.int8),
+        "the int 300 is outside the range of int8",
+        "use a wider type, such as tg.int64",
+    ),
+    huge=dtype_error(
+        lambda: tg.constant([2**70]),
+        "the int 1180591620717411303424 is outside the range of int64",
+        "use a wider type, such as tg.float64",
+    ),
+    two_operands=dtype_error(
+        lambda: tg.constant(1.0) + "a",
+        "add: a str cannot be a tensor: 'a'",
+        PASS_TENSOR,
+        ("f32[]", "'a'"),
+    ),
+    list_for_a_matrix=shape_error(
+        lambda: [[1.0, 2.0], [3.0]] @ tg.ones([2, 2]),
+        "matmul: the rows of a list have different lengths: [[1.0, 2.0], [3.0]]",
+        "make all rows equally long, or pad them",
+        ("[[1.0, 2.0], [3.0]]", "f32[2,2]  from {place}"),
+    ),
+    list_for_slices=dtype_error(
+        lambda: tg.Variable([1.0]).scatter_add([1.0]),
+        "scatter_add takes tg.IndexedSlices, and it was given a list",
+        "write tg.IndexedSlices(values, indices)",
+    ),
+)
+def test_what_cannot_be_a_tensor(case):
+    case.check()
+    assert (tg.constant([1.0, 2.0]) + 1.0).numpy().tolist() == [2.0, 3.0]
+
+
+# ---------------------------------------------------------------- kinds of data types
+
+CAST_FLOAT = "convert one of them: tg.cast(x, tg.float32)"
+
+
+@table(
+    add=dtype_error(
+        lambda: tg.constant(1) + tg.constant(1.0),
+        "add: int32 and float32 do not mix",
+        CAST_FLOAT,
+        ("i32[]", "f32[]"),
+    ),
+    bool=dtype_error(
+        lambda: tg.ones([2]) * tg.constant(True),
+        "multiply: float32 and bool do not mix",
+        CAST_FLOAT,
+        ("f32[2]  from {place}", "bool[]"),
+    ),
+    python_float=dtype_error(
+        lambda: tg.constant(1) - 1.5,
+        "subtract: the float 1.5 does not fit in int32",
+        "use tg.float32 throughout: tg.cast(x, tg.float32)",
+        ("i32[]", "1.5"),
+    ),
+    array=dtype_error(
+        lambda: np.ones(2) * tg.constant([1, 2]),
+        "multiply: an array of float64 does not fit in int32",
+        "use tg.float64 throughout: tg.cast(x, tg.float64)",
+        ("array([1., 1.])", "i32[2]"),
+    ),
+    compare=dtype_error(
+        lambda: tg.constant(1) < tg.constant(1.0),
+        "less: int32 and float32 do not mix",
+        CAST_FLOAT,
+        ("i32[]", "f32[]"),
+    ),
+    variable=dtype_error(
+        lambda: tg.Variable(1) * tg.constant(2.0),
+        "multiply: int32 and float32 do not mix",
+        CAST_FLOAT,
+        ("i32[]", "f32[]"),
+    ),
+    matmul=dtype_error(
+        lambda: tg.ones([2, 2]) @ tg.ones([2, 2], tg.int32),
+        "matmul: float32 and int32 do not mix",
+        CAST_FLOAT,
+        ("f32[2,2]  from {place}", "i32[2,2]  from {place}"),
+    ),
+    where=dtype_error(
+        lambda: tg.where(True, tg.constant(1), tg.constant(1.0)),
+        "where: int32 and float32 do not mix",
+        CAST_FLOAT,
+        ("i32[]", "f32[]"),
+    ),
+    concat=dtype_error(
+        lambda: tg.concat([tg.ones([2]), tg.ones([2], tg.int32)], 0),
+        "concat: float32 and int32 do not mix",
+        CAST_FLOAT,
+        ("f32[2]  from {place}", "i32[2]  from {place}"),
+    ),
+    sine_of_an_integer=dtype_error(
+        lambda: tg.sin(tg.constant(1)),
+        "sin: the operand is i32[], and only floating or complex types are allowed",
+        "convert it: tg.cast(x, tg.float32)",
+        ("i32[]",),
+    ),
+)
+def test_mixing_kinds_of_data_types(case):
+    case.check()
+    assert (tg.cast(1, tg.float32) + tg.constant(1.0)).numpy() == 2.0
+
+
+def test_mixing_kinds_while_tracing():
+    @tg.function
+    def f(x, i):
+        return x * i  # here
+
+    dtype_error(
+        lambda: f(tg.constant(1.5), tg.constant(2)),
+        "multiply: float32 and int32 do not mix",
+        CAST_FLOAT,
+        ("f32[]  (argument %x)", "i32[]  (argument %i)"),
+        where=f.python_function,
+    ).check()
+    assert f(tg.constant(1.5), tg.constant(2.0)).numpy() == 3.0
+
+
+# ---------------------------------------------------------------- shapes of operands
+
+
+@table(
+    matmul=shape_error(
+        lambda: tg.ones([2, 3]) @ tg.ones([2, 3]),
+        "matmul: inner dimensions differ: f32[2,3] times f32[2,3]",
+        "transpose an operand or check the layer width",
+        ("f32[2,3]  from {place}", "f32[2,3]  from {place}"),
+    ),
+    matmul_of_stacks=shape_error(
+        lambda: tg.ones([2, 3, 4]) @ tg.ones([5, 4, 3]),
+        "matmul: the leading axes of f32[2,3,4] and f32[5,4,3] do not broadcast",
+        "give both the same leading axes, or 1 for what repeats",
+        ("f32[2,3,4]  from {place}", "f32[5,4,3]  from {place}"),
+    ),
+    reshape=shape_error(
+        lambda: tg.reshape(tg.ones([4]), [3]),
+        "reshape: f32[4] has 4 elements and the shape [3] needs 3",
+        "give sizes whose product is the number of elements, or -1 for one of them",
+        ("f32[4]  from {place}",),
+    ),
+    reshape_to_a_rest=shape_error(
+        lambda: tg.reshape(tg.ones([4]), [3, -1]),
+        "reshape: the 4 elements of f32[4] cannot fill the shape [3, -1]",
+        "give sizes whose product divides the number of elements",
+        ("f32[4]  from {place}",),
+    ),
+    broadcasting=shape_error(
+        lambda: tg.ones([2, 3]) + tg.ones([2]),
+        "add: the shapes do not broadcast: f32[2,3] and f32[2]",
+        "reshape one of them: axes are matched from the last, and 1 is repeated",
+        ("f32[2,3]  from {place}", "f32[2]  from {place}"),
+    ),
+    broadcast_to=shape_error(
+        lambda: tg.broadcast_to(tg.ones([2]), [3]),
+        "broadcast_to: f32[2] cannot be broadcast to [3]",
+        "only axes of size 1 are repeated, and new axes come first",
+        ("f32[2]  from {place}",),
+    ),
+    stack=shape_error(
+        lambda: tg.stack([tg.ones([2]), tg.ones([3])]),
+        "stack: the shapes differ: f32[2] and f32[3]",
+        "give all tensors one shape",
+        ("f32[2]  from {place}", "f32[3]  from {place}"),
+    ),
+    axis=shape_error(
+        lambda: tg.reduce_sum(tg.ones([3]), axis=4),
+        "reduce_sum: axis 4 is out of range for 1 axes",
+        "use an axis from -1 to 0",
+        ("f32[3]  from {place}",),
+    ),
+    channels=shape_error(
+        lambda: tg.nn.conv2d(tg.ones([1, 4, 4, 3]), tg.ones([2, 2, 4, 5]), 1, "SAME"),
+        "conv: f32[1,4,4,3] has 3 channels, and the kernel f32[2,2,4,5] in 1 groups needs 4",
+        "check the layout of the kernel: [*window, channels / groups, outputs]",
+        ("f32[1,4,4,3]  from {place}", "f32[2,2,4,5]  from {place}"),
+    ),
+    gather=value_error(
+        lambda: tg.gather(tg.ones([3]), [0, 5]),
+        "gather: index 5 is out of range for the size 3 of f32[3]",
+        "use indices from 0 to 2",
+        ("f32[3]  from {place}", "i32[2]"),
+    ),
+    index=value_error(
+        lambda: tg.ones([3])[5],
+        "getitem: index 5 is out of range for axis 0 of f32[3]",
+        "use an index from -3 to 2",
+        ("f32[3]  from {place}",),
+    ),
+    too_many_indices=shape_error(
+        lambda: tg.ones([3])[0, 0],
+        "getitem: 2 indices were given for the 1 axes of f32[3]",
+        "give at most one index for each axis",
+        ("f32[3]  from {place}",),
+    ),
+    fraction_as_index=dtype_error(
+        lambda: tg.ones([3])[0.5],
+        "getitem: 0.5 is a float, which is not an index",
+        "use ints, slices, ..., None, or an integer tensor",
+        ("f32[3]  from {place}",),
+    ),
+)
+def test_shapes_that_do_not_fit(case):
+    case.check()
+    assert (tg.ones([1, 2]) @ tg.ones([2, 1])).numpy() == 2.0
+
+
+@table(
+    matmul=shape_error(
+        lambda x: x @ x,
+        "matmul: inner dimensions differ: f32[2,3] times f32[2,3]",
+        "transpose an operand or check the layer width",
+        ("f32[2,3]  (argument %x)", "f32[2,3]  (argument %x)"),
+    ),
+    made_inside=shape_error(
+        lambda x: tg.transpose(x) + x,
+        "add: the shapes do not broadcast: f32[3,2] and f32[2,3]",
+        "reshape one of them: axes are matched from the last, and 1 is repeated",
+        ("f32[3,2]  from {place}", "f32[2,3]  (argument %x)"),
+    ),
+    reshape=shape_error(
+        lambda x: tg.reshape(x, [4]),
+        "reshape: f32[2,3] has 6 elements and the shape [4] needs 4",
+        "give sizes whose product is the number of elements, or -1 for one of them",
+        ("f32[2,3]  (argument %x)",),
+    ),
+    gather=value_error(
+        lambda x: tg.gather(x, [5]),
+        "gather: index 5 is out of range for the size 2 of f32[2,3]",
+        "use indices from 0 to 1",
+        ("f32[2,3]  (argument %x)", "i32[1]  from {place}"),
+    ),
+)
+def test_shapes_that_do_not_fit_while_tracing(case):
+    f = tg.function(lambda x, is_bad: case.call(x) if is_bad else x * 2.0)
+    dataclasses.replace(case, call=lambda: f(tg.ones([2, 3]), True), where=case.call).check()
+    assert f(tg.ones([1]), False).numpy() == 2.0
+
+
+@table(
+    float=Case(
+        lambda: float(tg.ones([2])),
+        ShapeError,
+        TypeError,
+        "float() was asked of a tensor f32[2], which has 2 elements",
+        "pick one element, such as x[0], or use tg.reduce_sum, tg.reduce_all or the like",
+        ("f32[2]  from {place}",),
+    ),
+    bool=shape_error(
+        lambda: bool(tg.ones([2]) > 0.0),
+        "a Python bool was asked of a tensor bool[2], which has 2 elements",
+        "pick one element, such as x[0], or use tg.reduce_sum, tg.reduce_all or the like",
+        ("bool[2]  from {place}",),
+    ),
+    index=dtype_error(
+        lambda: [1, 2][tg.constant(1.0)],
+        "an index must be an integer, and a tensor of float32 was given",
+        "convert it: tg.cast(x, tg.int32)",
+        ("f32[]",),
+    ),
+    loop=trace_error(
+        lambda: list(tg.constant(1.0)),
+        "a scalar f32[] has no length",
+        "use the scalar itself, or give it an axis: x[None]",
+        ("f32[]",),
+    ),
+    item=trace_error(
+        lambda: tg.constant([1.0]).__setitem__(0, 2.0),
+        "an item of a tensor f32[1] was assigned or deleted, and tensors never change",
+        "use tg.tensor_scatter_nd_update or tg.where, or v[...].assign(value) of a tg.Variable",
+        ("f32[1]",),
+    ),
+    slice_of_a_tensor=Case(
+        lambda: tg.constant([1.0])[0:1].assign([2.0]),
+        AttributeError,
+        AttributeError,
+        "a tensor f32[1] was assigned, and only Variables and slices of them can be",
+        "make it a tg.Variable, and use v.assign(value) or v[1:3].assign(value)",
+        ("f32[1]",),
+    ),
+)
+def test_python_values_of_tensors(case):
+    case.check()
+
+
+# ---------------------------------------------------------------- Python values while tracing
+
+SCOPE_FIX = "return it from the function, and use the returned value"
+BOOL_FIX = "use tg.where(condition, x, y), or take the decision outside of the @tg.function; a Python `if` or `while` on a tensor is decided while tracing"
+NUMBER_FIX = (
+    "compute with the tensor itself, or pass the number to the @tg.function as a Python one"
+)
+LENGTH_FIX = "compute with the whole tensor, or give the size in the TensorSpec; tg.shape(x)[0] is the size at run time"
+PRINT_FIX = "return it from the @tg.function, or print it there with tg.print"
+NUMPY_FIX = "use the function of tg in place of NumPy's, or tg.numpy_function"
+
+
+def asked(what, type="f32[]"):
+    return f"{what} was asked of a tensor {type} that has no value while tracing"
+
+
+def python_if(x):
+    if x > 0.0:  # here
+        return x
+    return -x
+
+
+def python_while(x):
+    while x > 0.0:  # here
+        x = x - 1.0
+    return x
+
+
+def python_for(x):
+    total = 0.0
+    for row in x:  # here
+        total = total + row
+    return total
+
+
+def symbolic(body, what, fix, operand="f32[]  (argument %x)", type="f32[]"):
+    """A case of a body that is traced with one argument."""
+    return trace_error(body, asked(what, type), fix, (operand,))
+
+
+@table(
+    python_if=symbolic(python_if, "a Python bool", BOOL_FIX, "bool[]  from {place}", "bool[]"),
+    python_while=symbolic(
+        python_while, "a Python bool", BOOL_FIX, "bool[]  from {place}", "bool[]"
+    ),
+    python_and=symbolic(
+        lambda x: x > 0.0 and x, "a Python bool", BOOL_FIX, "bool[]  from {place}", "bool[]"
+    ),
+    python_not=symbolic(lambda x: not x, "a Python bool", BOOL_FIX),
+    python_max=symbolic(
+        lambda x: max(x, 1.0), "a Python bool", BOOL_FIX, "bool[]  from {place}", "bool[]"
+    ),
+    float=symbolic(lambda x: float(x), "float()", NUMBER_FIX),
+    int=symbolic(lambda x: int(x), "int()", NUMBER_FIX),
+    complex=symbolic(lambda x: complex(x), "complex()", NUMBER_FIX),
+    item=symbolic(lambda x: x.item(), ".item()", PRINT_FIX),
+    numpy=symbolic(lambda x: x.numpy(), ".numpy()", PRINT_FIX),
+    np_sin=symbolic(lambda x: np.sin(x), "a NumPy array", NUMPY_FIX),
+    np_sum=symbolic(lambda x: np.sum(x), "a NumPy array", NUMPY_FIX),
+    np_array=symbolic(lambda x: np.array([x, x]), "a NumPy array", NUMPY_FIX),
+)
+def test_python_values_while_tracing(case):
+    f = tg.function(lambda x, is_bad: case.call(x) if is_bad else x * 2.0)
+    dataclasses.replace(case, call=lambda: f(tg.constant(3.0), True), where=case.call).check()
+    assert f(tg.constant(3.0), False).numpy() == 6.0
+
+
+@table(
+    numpy=symbolic(lambda v: v.numpy(), ".numpy()", PRINT_FIX, "f32[]  from {place}"),
+    float=symbolic(lambda v: float(v), "float()", NUMBER_FIX, "f32[]  from {place}"),
+    python_if=symbolic(
+        lambda v: 1.0 if v else 2.0, "a Python bool", BOOL_FIX, "f32[]  from {place}"
+    ),
+)
+def test_python_values_of_variables_while_tracing(case):
+    v = tg.Variable(3.0)
+    f = tg.function(lambda is_bad: case.call(v) if is_bad else v * 2.0)
+    dataclasses.replace(case, call=lambda: f(True), where=case.call).check()
+    assert f(False).numpy() == 6.0
+    assert v.numpy() == 3.0
+
+
+@table(
+    python_range=symbolic(
+        lambda n: list(range(n)),
+        "a Python index",
+        "use tg.gather for an element, or pass the number to the @tg.function as a Python int",
+        "i32[]  (argument %n)",
+        "i32[]",
+    ),
+    list_index=symbolic(
+        lambda n: [1.0, 2.0][n],
+        "a Python index",
+        "use tg.gather for an element, or pass the number to the @tg.function as a Python int",
+        "i32[]  (argument %n)",
+        "i32[]",
+    ),
+    shape=trace_error(
+        lambda n: tg.zeros([n]),
+        "zeros: a shape must be known while tracing, and it is a tensor i32[]",
+        "pass Python ints, such as x.shape[0]",
+        ("i32[]  (argument %n)",),
+    ),
+)
+def test_python_integers_while_tracing(case):
+    f = tg.function(lambda n, is_bad: case.call(n) if is_bad else n * 2)
+    dataclasses.replace(case, call=lambda: f(tg.constant(3), True), where=case.call).check()
+    assert f(tg.constant(3), False).numpy() == 6
+
+
+@table(
+    python_for=trace_error(
+        python_for,
+        "the length of f32[d0] is not known while tracing",
+        LENGTH_FIX,
+        ("f32[d0]  (argument %x)",),
+    ),
+    length=trace_error(
+        lambda x: len(x),
+        "the length of f32[d0] is not known while tracing",
+        LENGTH_FIX,
+        ("f32[d0]  (argument %x)",),
+    ),
+    compared_size=trace_error(
+        lambda x: x if x.shape[0] > 3 else -x,
+        "the size d0 is not known while tracing, so it cannot be compared with 3",
+        "give the size in the TensorSpec, or write the computation without the comparison",
+    ),
+    size_as_int=trace_error(
+        lambda x: [x[i] for i in range(x.shape[0])],
+        "the size d0 is not known while tracing, so it has no int value",
+        "use tg.shape(x)[axis] for its value at run time, or give it in the TensorSpec",
+    ),
+)
+def test_unknown_sizes_while_tracing(case):
+    spec = [tg.TensorSpec([None], name="x")]
+    f = tg.function(case.call, input_signature=spec)
+    dataclasses.replace(case, call=lambda: f(tg.ones([2])), where=case.call).check()
+    g = tg.function(case.call)
+    assert np.sum([part.numpy() for part in tg.nest.flatten(g(tg.ones([5])))]) == 5.0
+
+
+# ---------------------------------------------------------------- leaked tensors
+
+
+@tg.function
+def leak(x, box):
+    y = x * 2.0  # made
+    box.tensors.append(y)
+    return y
+
+
+class Box:
+    """Something that a function may change without being told."""
+
+    def __init__(self):
+        self.tensors = []
+
+
+SCALAR = tg.TensorSpec([])
+LEAKED = "a tensor f32[] is out of scope: it belongs to a @tg.function that was traced, and was used outside of it"
+LEAKED_FROM = f"{__file__}:{marked(leak.python_function, '# made')}"
+
+
+def leaked(use):
+    return trace_error(use, LEAKED, SCOPE_FIX, (f"f32[]  from {LEAKED_FROM}",))
+
+
+def watch(tensor):
+    with tg.GradientTape() as tape:
+        tape.watch(tensor)  # here
+
+
+def differentiate(tensor):
+    v = tg.Variable(3.0)
+    with tg.GradientTape(persistent=True) as tape:
+        y = v * v
+    try:
+        tape.gradient(y, tensor)  # here
+    finally:
+        assert tape.gradient(y, v).numpy() == 6.0
+
+
+def assign(tensor):
+    v = tg.Variable(3.0)
+    try:
+        v.assign(tensor)  # here
+    finally:
+        assert v.numpy() == 3.0
+
+
+@table(
+    add=leaked(lambda t: t + 1.0),
+    sum=leaked(lambda t: tg.reduce_sum(t)),
+    numpy=leaked(lambda t: t.numpy()),
+    bool=leaked(lambda t: bool(t)),
+    print=leaked(lambda t: tg.print(t)),
+    argument=leaked(lambda t: tg.function(lambda x: x)(t)),
+    concrete=leaked(lambda t: tg.function(lambda x: x).get_concrete_function(SCALAR)(t)),
+    another_trace=leaked(lambda t: tg.function(lambda x: x + t)(1.0)),
+    returned=leaked(lambda t: tg.function(lambda x: t)(1.0)),
+    variable=leaked(lambda t: tg.Variable(t)),
+    assign=leaked(assign),
+    watch=leaked(watch),
+    source=leaked(differentiate),
+)
+def test_a_tensor_leaked_out_of_a_trace(case):
+    box = Box()
+    assert leak(tg.constant(2.0), box).numpy() == 4.0
+    case.check(box.tensors[0])
+    assert leak(tg.constant(3.0), box).numpy() == 6.0
+    assert "float32" in repr(box.tensors[0])
+
+
+def test_a_tensor_of_a_trace_that_failed():
+    box = []
+
+    @tg.function
+    def f(x, is_bad):
+        box.append(x)
+        return x.nothing if is_bad else x + 1.0
+
+    with pytest.raises(AttributeError):
+        f(tg.constant(1.0), True)
+    trace_error(lambda: box[0] + 1.0, LEAKED, SCOPE_FIX, ("f32[]  (argument %x)",)).check()
+    assert f(tg.constant(1.0), False).numpy() == 2.0
+
+
+def test_a_tape_leaked_out_of_a_trace():
+    box = []
+
+    @tg.function
+    def f(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = x * x
+        box.append((tape, y, x))
+        return y
+
+    f(tg.constant(3.0))
+    tape, y, x = box[0]
+    source_error(
+        lambda: tape.gradient(y, x),
+        "the tape is out of scope: it was opened inside a @tg.function that was traced",
+        "compute the gradient inside the function and return it",
+    ).check()
+    assert f(tg.constant(3.0)).numpy() == 9.0
+
+
+# ---------------------------------------------------------------- Variables that are created
+
+
+CREATED = "a @tg.function may create Variables on its first call only, and this one is created on later calls too"
+CREATE_FIX = "create it outside of the function, or keep it and create it `if self.v is None`"
+
+
+class Creator:
+    """Creates a Variable on its first call, and again when it is told so."""
+
+    v = None
+
+    @tg.function
+    def __call__(self, x, again=False):
+        if self.v is None or again:
+            self.v = tg.Variable(2.0)  # here
+        return x * self.v
+
+
+def test_a_variable_created_on_the_second_call():
+    creator = Creator()
+    assert creator(tg.constant(3.0)).numpy() == 6.0
+    v = creator.v
+    signature_error(
+        lambda: creator(tg.constant(3.0), again=True),
+        CREATED,
+        CREATE_FIX,
+        where=Creator.__dict__["__call__"].python_function,
+    ).check()
+    assert creator.v is v
+    assert v.numpy() == 2.0
+    assert creator(tg.constant(4.0)).numpy() == 8.0
+
+
+def test_a_variable_created_on_every_call():
+    f = tg.function(lambda x: x * tg.Variable(2.0))
+    signature_error(
+        lambda: f(tg.constant(3.0)), CREATED, CREATE_FIX, where=f.python_function
+    ).check()
+    signature_error(
+        lambda: f(tg.constant(3.0)), CREATED, CREATE_FIX, where=f.python_function
+    ).check()
+
+
+def test_an_initial_value_from_an_argument():
+    box = []
+
+    @tg.function
+    def f(x, is_bad):
+        if is_bad:
+            box.append(tg.Variable(x))  # here
+        return x * 2.0
+
+    signature_error(
+        lambda: f(tg.constant(3.0), True),
+        "the initial value of a Variable depends on an argument of the @tg.function that creates it",
+        "create the Variable outside of the function, or from values known there",
+        ("f32[]  (argument %x)",),
+        where=f.python_function,
+    ).check()
+    assert f(tg.constant(3.0), False).numpy() == 6.0
+
+
+@table(
+    no_value=signature_error(
+        lambda: tg.Variable(),
+        "tg.Variable needs an initial_value, and it is None",
+        "pass a value, such as tg.zeros([3])",
+    ),
+    string=dtype_error(lambda: tg.Variable("a"), "a str cannot be a tensor: 'a'", PASS_TENSOR),
+    fraction=dtype_error(
+        lambda: tg.Variable(1.5, dtype=tg.int32),
+        "the float 1.5 does not fit in int32",
+        "use tg.float32 throughout: tg.cast(x, tg.float32)",
+    ),
+    declared_shape=shape_error(
+        lambda: tg.Variable([1.0], shape=[2]),
+        "the initial value is f32[1] and the declared shape is (2,)",
+        "declare the shape of the initial value, with None for sizes that may change",
+    ),
+    hash=trace_error(
+        lambda: {tg.Variable(1.0, name="v")},
+        "the variable 'v:0' has no hash, since == is elementwise",
+        "use variable.ref(), which has one, and .deref() to get the variable back",
+    ),
+    name_of_a_module=signature_error(
+        lambda: tg.Module(name="two words"),
+        "'two words' is not a valid module name",
+        "use letters, digits and underscores, not beginning with a digit",
+    ),
+)
+def test_variables_and_modules_that_cannot_be_made(case):
+    case.check()
+
+
+# ---------------------------------------------------------------- Variables that are changed
+
+
+def add(v):
+    v += 1.0  # here
+
+
+def subtract(v):
+    v -= 1.0  # here
+
+
+def multiply(v):
+    v *= 2.0  # here
+
+
+def divide(v):
+    v /= 2.0  # here
+
+
+def floor_divide(v):
+    v //= 2.0  # here
+
+
+def remainder(v):
+    v %= 2.0  # here
+
+
+def power(v):
+    v **= 2.0  # here
+
+
+def matrix_product(v):
+    v @= v  # here
+
+
+def set_item(v):
+    v[0] = 1.0  # here
+
+
+def in_place(call, operator, method):
+    return Case(
+        call,
+        TraceError,
+        RuntimeError,
+        f"`variable {operator} value` would replace the variable 'v:0' by a tensor",
+        f"use variable.{method}(value), or `variable = variable ...` if a tensor is meant",
+    )
+
+
+def shape_case(call, shape):
+    return shape_error(
+        call,
+        f"a value of shape {shape} was assigned to the variable 'v:0' of shape (2,)",
+        "assign a value of the variable's shape, or declare it with tg.Variable(..., shape=[None])",
+    )
+
+
+def dtype_case(call, dtype):
+    return Case(
+        call,
+        DTypeError,
+        ValueError,
+        f"a value of {dtype} was assigned to the variable 'v:0' of float32",
+        "convert it: tg.cast(value, tg.float32)",
+    )
+
+
+def value_case(call, fact):
+    return dtype_error(call, f"the variable 'v:0' is f32[2]: {fact}", "assign numbers of float32")
+
+
+@table(
+    add=in_place(add, "+=", "assign_add"),
+    subtract=in_place(subtract, "-=", "assign_sub"),
+    multiply=in_place(multiply, "*=", "assign"),
+    divide=in_place(divide, "/=", "assign"),
+    floor_divide=in_place(floor_divide, "//=", "assign"),
+    remainder=in_place(remainder, "%=", "assign"),
+    power=in_place(power, "**=", "assign"),
+    matrix_product=in_place(matrix_product, "@=", "assign"),
+    item=Case(
+        set_item,
+        TraceError,
+        RuntimeError,
+        "an item of the variable 'v:0' was assigned with [...] =",
+        "use v[1:3].assign(value), or v.scatter_update(...)",
+    ),
+    shape=shape_case(lambda v: v.assign([1.0]), "(1,)"),
+    rank=shape_case(lambda v: v.assign(1.0), "()"),
+    shape_of_a_summand=shape_case(lambda v: v.assign_add([1.0, 2.0, 3.0]), "(3,)"),
+    dtype=dtype_case(lambda v: v.assign(tg.constant([1, 2])), "int32"),
+    dtype_of_a_summand=dtype_case(lambda v: v.assign_sub(tg.ones([2], tg.float64)), "float64"),
+    complex=value_case(
+        lambda v: v.assign([1j, 2.0]), "an array of complex128 does not fit in float32"
+    ),
+    string=value_case(lambda v: v.assign("ab"), "a str cannot be a tensor: 'ab'"),
+    none=value_case(lambda v: v.assign(None), "a NoneType cannot be a tensor: None"),
+    set=value_case(lambda v: v.assign({1.0}), "a set cannot be a tensor: {1.0}"),
+    ragged=shape_error(
+        lambda v: v.assign([[1.0], [1.0, 2.0]]),
+        "the variable 'v:0' is f32[2]: the rows of a list have different lengths: [[1.0], [1.0, 2.0]]",
+        "make all rows equally long, or pad them",
+    ),
+    slice=shape_error(
+        lambda v: v[0:1].assign([1.0, 2.0]),
+        "a value f32[2] was assigned to a slice of shape (1,) of the variable 'v:0'",
+        "assign a value of the slice's shape",
+    ),
+    index=value_error(
+        lambda v: v[5].assign(1.0),
+        "getitem: index 5 is out of range for axis 0 of f32[2]",
+        "use an index from -2 to 1",
+        ("f32[2]",),
+    ),
+    scattered_dtype=Case(
+        lambda v: v.scatter_add(tg.IndexedSlices(tg.constant([1]), [0])),
+        DTypeError,
+        ValueError,
+        "updates of int32 were scattered into the variable 'v:0' of float32",
+        "convert them: tg.cast(updates, tg.float32)",
+        ("i32[1]",),
+    ),
+    scattered_indices=dtype_error(
+        lambda v: v.scatter_add(tg.IndexedSlices([1.0], [0.5])),
+        "indices are f32[1], and they must be integers",
+        "convert them: tg.cast(indices, tg.int32)",
+    ),
+    scattered_shape=shape_error(
+        lambda v: v.scatter_nd_update([[0]], [1.0, 2.0]),
+        "scatter_update: the updates are f32[2], and i32[1,1] as indices into f32[2] need the shape [1]",
+        "give one update for each index vector",
+        ("f32[2]", "i32[1,1]", "f32[2]"),
+    ),
+)
+def test_a_variable_that_refuses_a_change(case):
+    v = tg.Variable([1.0, 2.0], name="v")
+    case.check(v)
+    assert v.numpy().tolist() == [1.0, 2.0]
+    assert v.assign_add([1.0, 1.0]).numpy().tolist() == [2.0, 3.0]
+
+
+@table(
+    add=in_place(add, "+=", "assign_add"),
+    shape=shape_case(lambda v: v.assign(tg.ones([3])), "(3,)"),
+    dtype=dtype_case(lambda v: v.assign(tg.ones([2], tg.int32)), "int32"),
+)
+def test_a_variable_that_refuses_a_change_while_tracing(case):
+    v = tg.Variable([1.0, 2.0], name="v")
+
+    @tg.function
+    def f(is_bad):
+        v.assign_add([1.0, 1.0])
+        return case.call(v) if is_bad else v.read_value()
+
+    dataclasses.replace(case, call=lambda: f(True), where=case.call).check()
+    assert v.numpy().tolist() == [1.0, 2.0]
+    assert f(False).numpy().tolist() == [2.0, 3.0]
+    assert v.numpy().tolist() == [2.0, 3.0]
+
+
+# ---------------------------------------------------------------- the life of a tape
+
+
+def square():
+    """A tape that recorded v * v, its result and v."""
+    v = tg.Variable(3.0)
+    with tg.GradientTape() as tape:
+        y = v * v
+    return tape, y, v
+
+
+def stop(tape):
+    with tape.stop_recording():  # here
+        pass
+
+
+def reenter(tape):
+    with tape:
+        v = tg.Variable(3.0)
+        y = v * v
+        with tape:  # here
+            pass
+    del y
+
+
+NEVER = "the tape has recorded nothing: it was never entered"
+ENTER_FIX = "compute the target inside `with tg.GradientTape() as tape:`"
+
+
+@table(
+    gradient=tape_error(
+        lambda tape: tape.gradient(tg.constant(1.0), tg.constant(1.0)), NEVER, ENTER_FIX
+    ),
+    watch=tape_error(lambda tape: tape.watch(tg.constant(1.0)), NEVER, ENTER_FIX),
+    reset=tape_error(lambda tape: tape.reset(), NEVER, ENTER_FIX),
+    stop_recording=tape_error(
+        stop,
+        "recording cannot be stopped on a tape that is not recording: it was never entered",
+        "use `with tg.GradientTape() as tape:` first",
+    ),
+)
+def test_a_tape_that_was_never_entered(case):
+    tape = tg.GradientTape()
+    case.check(tape)
+    v = tg.Variable(3.0)
+    with tape:
+        y = v * v
+    assert tape.gradient(y, v).numpy() == 6.0
+
+
+def use_twice():
+    tape, y, v = square()
+    tape.gradient(y, v)
+    tape.gradient(y, v)  # here
+
+
+@pytest.mark.parametrize(
+    "run", [lambda f: f(), lambda f: tg.function(f)()], ids=["top", "function"]
+)
+def test_a_tape_used_twice(run):
+    tape_error(
+        lambda: run(use_twice),
+        "a GradientTape that is not persistent computes one set of gradients, and this one was used already",
+        "create it with tg.GradientTape(persistent=True), and `del` it after use",
+        where=use_twice,
+    ).check()
+
+
+def test_a_tape_used_twice_can_be_entered_again():
+    tape, y, v = square()
+    tape.gradient(y, v)
+    with pytest.raises(RuntimeError):
+        tape.gradient(y, v)
+    with tape:
+        z = v * v * v
+    assert tape.gradient(z, v).numpy() == 27.0
+    assert v.numpy() == 3.0
+
+
+def test_a_tape_entered_while_it_is_open():
+    tape = tg.GradientTape()
+    gradient_error(
+        reenter,
+        "the tape is still recording: it was entered again while it was active",
+        "leave the first `with` block before entering it again, or use a second tape",
+    ).check(tape)
+    v = tg.Variable(3.0)
+    with tape:
+        y = v * v
+    assert tape.gradient(y, v).numpy() == 6.0
+
+
+@table(
+    stop_recording=gradient_error(
+        stop,
+        "the tape is not recording: its `with` block was left",
+        "call this inside the `with` block",
+    ),
+    reset=gradient_error(
+        lambda tape: tape.reset(),
+        "the tape is not recording: its `with` block was left",
+        "call this inside the `with` block",
+    ),
+)
+def test_a_tape_that_was_left(case):
+    tape, y, v = square()
+    case.check(tape)
+    assert tape.gradient(y, v).numpy() == 6.0
+
+
+# ---------------------------------------------------------------- what gradient is asked
+
+SOURCE_FIX = "pass tg.Tensors or tg.Variables as sources"
+TARGET_FIX = "pass a tg.Tensor, a tg.Variable, or a nested structure of them"
+UNCONNECTED_FIX = "use tg.UnconnectedGradients.NONE or tg.UnconnectedGradients.ZERO"
+COTANGENT_FIX = "give a cotangent of the shape and the dtype of the target"
+
+
+def bad_source(call, fact):
+    return source_error(call, f"a source of a gradient is {fact}", SOURCE_FIX)
+
+
+def bad_target(call, fact):
+    return source_error(call, f"the target of a gradient is {fact}", TARGET_FIX)
+
+
+def cotangent(call, type, operand):
+    fact = f"an output gradient is {type} and its target is f32[2]"
+    operands = (operand, "f32[2]  from {recorded}")
+    return gradient_error(call, fact, COTANGENT_FIX, operands)
+
+
+@table(
+    number=bad_source(lambda t, y, v: t.gradient(y, 3.0), "a float: 3.0"),
+    none=bad_source(lambda t, y, v: t.gradient(y, None), "a NoneType: None"),
+    string=bad_source(lambda t, y, v: t.gradient(y, "v"), "a str: 'v'"),
+    array=bad_source(lambda t, y, v: t.gradient(y, np.ones(2)), "an ndarray: array([1., 1.])"),
+    one_of_several=bad_source(lambda t, y, v: t.gradient(y, [v, {"a": 1}]), "an int: 1"),
+    set=bad_source(lambda t, y, v: t.gradient(y, {1.0}), "a set: {1.0}"),
+    module=bad_source(
+        lambda t, y, v: t.gradient(y, tg.Module()),
+        "a Module: <tracegraph.runtime.module.Module object>",
+    ),
+    keys_without_an_order=trace_error(
+        lambda t, y, v: t.gradient(y, {1: v, "a": v}),
+        "a dict in a structure has keys that cannot be sorted: '<' not supported between instances of 'str' and 'int'",
+        "use keys of one type, such as strings",
+    ),
+    target_number=bad_target(lambda t, y, v: t.gradient(3.0, v), "a float: 3.0"),
+    target_none=bad_target(lambda t, y, v: t.gradient(None, v), "a NoneType: None"),
+    target_with_none=bad_target(lambda t, y, v: t.gradient([y, None], v), "a NoneType: None"),
+    unconnected=gradient_error(
+        lambda t, y, v: t.gradient(y, v, unconnected_gradients="bogus"),
+        "unconnected_gradients is 'bogus', and it must be 'none' or 'zero'",
+        UNCONNECTED_FIX,
+    ),
+    unconnected_none=gradient_error(
+        lambda t, y, v: t.gradient(y, v, unconnected_gradients=None),
+        "unconnected_gradients is None, and it must be 'none' or 'zero'",
+        UNCONNECTED_FIX,
+    ),
+    cotangent_shape=cotangent(
+        lambda t, y, v: t.gradient(y, v, tg.ones([3])), "f32[3]", "f32[3]  from {place}"
+    ),
+    cotangent_that_broadcasts=cotangent(
+        lambda t, y, v: t.gradient(y, v, tg.constant(1.0)), "f32[]", "f32[]"
+    ),
+    cotangent_dtype=cotangent(
+        lambda t, y, v: t.gradient(y, v, tg.ones([2], tg.float64)), "f64[2]", "f64[2]  from {place}"
+    ),
+    cotangent_string=gradient_error(
+        lambda t, y, v: t.gradient(y, v, "a"),
+        "an output gradient does not fit its target f32[2]: a str cannot be a tensor: 'a'",
+        COTANGENT_FIX,
+    ),
+    too_many_cotangents=gradient_error(
+        lambda t, y, v: t.gradient([y], v, [None, None]),
+        "output_gradients has the structure ['*', '*'], and the target ['*']",
+        "give one cotangent for each target, None meaning ones",
+    ),
+    too_few_cotangents=gradient_error(
+        lambda t, y, v: t.gradient([y, y], v, [None]),
+        "output_gradients has the structure ['*'], and the target ['*', '*']",
+        "give one cotangent for each target, None meaning ones",
+    ),
+    cotangents_of_other_keys=gradient_error(
+        lambda t, y, v: t.gradient({"a": y}, v, {"b": None}),
+        "output_gradients has the structure {'b': '*'}, and the target {'a': '*'}",
+        "give one cotangent for each target, None meaning ones",
+    ),
+)
+def test_bad_requests_of_a_gradient(case):
+    v = tg.Variable([3.0, 4.0])
+    with tg.GradientTape() as tape:
+        y = v * v  # made
+    made = f"{__file__}:{marked(test_bad_requests_of_a_gradient, '# made')}"
+    operands = tuple(text.replace("{recorded}", made) for text in case.operands)
+    dataclasses.replace(case, operands=operands).check(tape, y, v)
+    assert tape.gradient(y, v).numpy().tolist() == [6.0, 8.0]
+    assert v.numpy().tolist() == [3.0, 4.0]
+
+
+def watch_number():
+    with tg.GradientTape() as tape:
+        tape.watch(3.0)  # here
+
+
+def watch_array():
+    with tg.GradientTape() as tape:
+        tape.watch([tg.constant(1.0), np.ones(2)])  # here
+
+
+@table(
+    number=gradient_error(
+        watch_number,
+        "object 1 passed to watch is of type 'float', not a tg.Tensor or tg.Variable",
+        "watch the tensor itself: x = tg.constant(...); tape.watch(x)",
+    ),
+    array=gradient_error(
+        watch_array,
+        "object 2 passed to watch is of type 'ndarray', not a tg.Tensor or tg.Variable",
+        "watch the tensor itself: x = tg.constant(...); tape.watch(x)",
+    ),
+)
+def test_watching_what_is_not_a_tensor(case):
+    case.check()
+
+
+# ---------------------------------------------------------------- ops without a gradient
+
+RULE_FACT = "adjust_contrast: no gradient rule is registered for this op"
+RULE_FIX = 'register one with @tg.RegisterGradient("adjust_contrast"), or write the computation with other ops'
+
+
+def contrast(x):
+    return tg.image.adjust_contrast(x, 0.5)  # here
+
+
+def plain_gradient(x):
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = contrast(x)
+    return tape.gradient(y, x)
+
+
+def gradient_through_a_function(x):
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = tg.function(contrast)(x)
+    return tape.gradient(y, x)
+
+
+def second_order(x):
+    with tg.GradientTape() as outer:
+        outer.watch(x)
+        with tg.GradientTape() as inner:
+            inner.watch(x)
+            y = contrast(x) * x
+        inner.gradient(y, x)
+    return outer
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        plain_gradient,
+        gradient_through_a_function,
+        second_order,
+        tg.function(plain_gradient),
+        tg.function(gradient_through_a_function),
+    ],
+    ids=["plain", "of a function", "second order", "in a function", "in a function, of a function"],
+)
+def test_an_op_without_a_gradient(compute):
+    image = tg.constant([[[1.0, 2.0, 3.0]]])
+    Case(
+        lambda: compute(image), GradientError, LookupError, RULE_FACT, RULE_FIX, where=contrast
+    ).check()
+
+
+def test_a_tape_survives_an_op_without_a_gradient():
+    x, v = tg.constant([[[1.0, 2.0, 3.0]]]), tg.Variable(2.0)
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y, z = contrast(x), v * v
+    with pytest.raises(LookupError):
+        tape.gradient(y, x)
+    assert tape.gradient(z, v).numpy() == 4.0
+
+
+@pytest.fixture
+def register(monkeypatch):
+    """`tg.RegisterGradient`, undone after the test."""
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    monkeypatch.setattr(registry, "_places", dict(registry._places))
+    return tg.RegisterGradient
+
+
+WRONG_RULE = "adjust_contrast: its registered gradient returned "
+RETURN_FIX = "return one tensor of the type of each input, None where there is none"
+
+
+@pytest.mark.parametrize(
+    ("rule", "fact"),
+    [
+        (lambda op, g: g, "1 cotangents for 2 inputs"),
+        (lambda op, g: (1.0, None), "a float for input 0: 1.0"),
+        (lambda op, g: (tg.ones([2]), None), "f32[2] for input 0, which is f32[1,1,3]"),
+        (
+            lambda op, g: (tg.cast(g, tg.float64), None),
+            "f64[1,1,3] for input 0, which is f32[1,1,3]",
+        ),
+    ],
+    ids=["number", "python", "shape", "dtype"],
+)
+def test_a_registered_gradient_that_returns_what_does_not_fit(register, rule, fact):
+    register("adjust_contrast")(rule)
+    image = tg.constant([[[1.0, 2.0, 3.0]]])
+    gradient_error(
+        lambda: plain_gradient(image),
+        WRONG_RULE + fact,
+        RETURN_FIX,
+        ("f32[1,1,3]", "f32[]"),
+        where=contrast,
+    ).check()
+
+
+def test_a_gradient_registered_twice(register):
+    rule = register("op_of_these_tests")(lambda op, g: g)
+    place = f"{__file__}:{rule.__code__.co_firstlineno}"
+    Case(
+        lambda: tg.RegisterGradient("op_of_these_tests")(rule),
+        GradientError,
+        KeyError,
+        f"the op 'op_of_these_tests' was given a gradient, and it has one already: registered at {place}",
+        "remove one of the registrations",
+    ).check()
+
+
+@table(
+    own_rule=Case(
+        lambda: tg.RegisterGradient("sin")(lambda op, g: g),
+        GradientError,
+        KeyError,
+        "the op 'sin' was given a gradient, and it has one already: its own",
+        "register gradients for ops without one",
+    ),
+    name=trace_error(
+        lambda: tg.RegisterGradient(3),
+        "an op is named by a string, and 3 is an int",
+        'write the name that the dump of a graph shows, such as "adjust_contrast"',
+    ),
+    no_gradient=trace_error(
+        lambda: tg.no_gradient(None),
+        "an op is named by a string, and None is a NoneType",
+        'write the name that the dump of a graph shows, such as "adjust_contrast"',
+    ),
+)
+def test_gradients_that_cannot_be_registered(case):
+    case.check()
+
+
+# ---------------------------------------------------------------- what functions return and change
+
+RESULT_FIX = "return tensors, numbers, arrays, None, or lists, tuples and dicts of them"
+
+
+@pytest.mark.parametrize(
+    ("result", "kind", "fact", "fix"),
+    [
+        ("text", TraceError, "f returned a str: 'text'", RESULT_FIX),
+        ({"a": [1.0, "text"]}, TraceError, "f returned a str: 'text'", RESULT_FIX),
+        (object(), TraceError, "f returned an object: <object object>", RESULT_FIX),
+        ({1.0}, TraceError, "f returned a set: {1.0}", RESULT_FIX),
+        (
+            len,
+            TraceError,
+            "f returned a builtin_function_or_method: <built-in function len>",
+            RESULT_FIX,
+        ),
+        (
+            np.array(["a"]),
+            DTypeError,
+            "the result of f: an array of <U1 cannot be a tensor: array(['a'], dtype='<U1')",
+            "return an array of numbers or truth values",
+        ),
+        (
+            {1: 1.0, "a": 2.0},
+            TraceError,
+            "the result of f: a dict in a structure has keys that cannot be sorted: '<' not supported between instances of 'str' and 'int'",
+            "use keys of one type, such as strings",
+        ),
+    ],
+    ids=["string", "inside", "object", "set", "function", "array", "keys"],
+)
+def test_what_a_function_cannot_return(result, kind, fact, fix):
+    @tg.function
+    def f(x, is_bad):
+        return result if is_bad else x * 2.0
+
+    Case(lambda: f(1.0, True), kind, TypeError, fact, fix, where=f.python_function).check()
+    assert f(tg.constant(3.0), False).numpy() == 6.0
+
+
+@pytest.mark.parametrize(
+    ("change", "argument", "fact", "fix"),
+    [
+        (
+            lambda items: items.append(1.0),
+            [tg.constant(3.0)],
+            "it was ['*'] and is ['*', '*']",
+            "change a copy: items = list(items)",
+        ),
+        (
+            lambda items: items.update(b=1.0),
+            {"a": tg.constant(3.0)},
+            "it was {'a': '*'} and is {'a': '*', 'b': '*'}",
+            "change a copy: items = dict(items)",
+        ),
+        (
+            lambda items: items.reverse(),
+            [tg.constant(3.0), tg.constant(4.0)],
+            "an item of ['*', '*'] was replaced",
+            "change a copy: items = list(items)",
+        ),
+        (
+            lambda items: items["a"].clear(),
+            {"a": [tg.constant(3.0)]},
+            "it was {'a': ['*']} and is {'a': []}",
+            "change a copy: items = dict(items)",
+        ),
+    ],
+    ids=["append", "update", "reverse", "inside"],
+)
+def test_an_argument_that_is_changed_in_place(change, argument, fact, fix):
+    @tg.function
+    def f(x, items, is_bad):
+        if is_bad:
+            change(items)
+        return x * 2.0
+
+    before = tg.nest.flatten(argument)
+    signature_error(
+        lambda: f(1.0, argument, True),
+        f"f changed its argument 'items' in place: {fact}",
+        fix,
+        where=f.python_function,
+    ).check()
+    assert all(a is b for a, b in zip(tg.nest.flatten(argument), before, strict=True))
+    assert f(tg.constant(3.0), argument, False).numpy() == 6.0
+
+
+def test_the_users_own_exception_passes_as_it_is():
+    @tg.function
+    def f(x, is_bad):
+        if is_bad:
+            raise KeyError("mine")
+        return x * 2.0
+
+    with pytest.raises(KeyError) as caught:
+        f(tg.constant(3.0), True)
+    assert caught.value.args == ("mine",)
+    assert f(tg.constant(3.0), False).numpy() == 6.0
+
+
+# ---------------------------------------------------------------- concrete functions
+
+CONCRETE_FIX = "call it with double(rows: f32[d0,2]) -> (f32[d0,2])"
+
+
+def concrete_case(call, fact, fix=CONCRETE_FIX):
+    return trace_error(call, f"double: {fact}", fix)
+
+
+@table(
+    shape=concrete_case(
+        lambda f: f(tg.ones([1, 3])), "argument 'rows' is f32[1,3], and f32[d0,2] is expected"
+    ),
+    rank=concrete_case(
+        lambda f: f(tg.ones([2])), "argument 'rows' is f32[2], and f32[d0,2] is expected"
+    ),
+    dtype=concrete_case(
+        lambda f: f(tg.ones([1, 2], tg.float64)),
+        "argument 'rows' is f64[1,2], and f32[d0,2] is expected",
+    ),
+    array=concrete_case(
+        lambda f: f(np.ones([1, 2], np.int32)),
+        "argument 'rows' is i32[1,2], and f32[d0,2] is expected",
+    ),
+    by_name=concrete_case(
+        lambda f: f(rows=tg.ones([1, 3])), "argument 'rows' is f32[1,3], and f32[d0,2] is expected"
+    ),
+    string=concrete_case(
+        lambda f: f("a"),
+        "argument 'rows' is expected to be f32[d0,2]: a str cannot be a tensor: 'a'",
+    ),
+    structure=concrete_case(
+        lambda f: f([tg.ones([1, 2])]),
+        "the arguments are ((['*'],), {}), and (('*',), {}) is expected",
+    ),
+    missing=concrete_case(
+        lambda f: f(),
+        "the arguments (0 by position) do not fit the signature double(rows): missing a required argument: 'rows'",
+        CALL_FIX,
+    ),
+    too_many=concrete_case(
+        lambda f: f(tg.ones([1, 2]), tg.ones([1, 2])),
+        "the arguments (2 by position) do not fit the signature double(rows): too many positional arguments",
+        CALL_FIX,
+    ),
+    set=concrete_case(
+        lambda f: f({1.0}),
+        f"argument 'rows' is a set, {NO_KEY}: {{1.0}}",
+        "pass a list, such as sorted(items)",
+    ),
+    in_a_function=concrete_case(
+        lambda f: tg.function(f)(tg.ones([2])) and None,
+        "argument 'rows' is f32[2], and f32[d0,2] is expected",
+    ),
+)
+def test_a_concrete_function_called_with_what_does_not_fit(case):
+    concrete = make_double().get_concrete_function()
+    case.check(concrete)
+    assert concrete(tg.ones([3, 2])).numpy().tolist() == [[2.0, 2.0]] * 3
+
+
+@table(
+    another_value=trace_error(
+        lambda f: f(tg.constant(1.0), True),
+        "choose: argument 'flag' is True, and the trace has False",
+        "call it with choose(x: f32[], flag=False) -> (f32[])",
+    ),
+    equal_value=trace_error(
+        lambda f: f(tg.constant(1.0), 0),
+        "choose: argument 'flag' is 0, and the trace has False",
+        "call it with choose(x: f32[], flag=False) -> (f32[])",
+    ),
+    missing_value=trace_error(
+        lambda f: f(x=tg.constant(1.0), other=False),
+        "choose: the arguments (0 by position, x by name, other by name) do not fit the signature choose(x, flag): missing a required argument: 'flag'",
+        CALL_FIX,
+    ),
+)
+def test_a_concrete_function_called_with_another_python_value(case):
+    @tg.function
+    def choose(x, flag):
+        return x if flag else -x
+
+    concrete = choose.get_concrete_function(tg.TensorSpec([]), False)
+    case.check(concrete)
+    assert concrete(tg.constant(2.0), False).numpy() == -2.0
+    assert concrete(tg.constant(2.0)).numpy() == -2.0
+
+
+def test_a_concrete_function_with_sizes_that_differ():
+    spec = tg.TensorSpec(["n"])
+    concrete = tg.function(lambda x, y: x + y).get_concrete_function(spec, spec)
+    trace_error(
+        lambda: concrete(tg.ones([2]), tg.ones([3])),
+        "<lambda>: f32[n] was expected and f32[3] was given, where the other arguments make it f32[2]",
+        "call it with <lambda>(x: f32[n], y: f32[n]) -> (f32[n])",
+    ).check()
+    assert concrete(tg.ones([2]), tg.ones([2])).numpy().tolist() == [2.0, 2.0]
+
+
+@table(
+    open_size=shape_error(
+        lambda f: f.experimental_get_compiler_ir(tg.TensorSpec([None, 2])),
+        "double: the compiler needs every size, and an argument is f32[d0,2]",
+        "give the sizes in the TensorSpec",
+    ),
+    stage=signature_error(
+        lambda f: f.experimental_get_compiler_ir(tg.ones([1, 2]))(stage="bogus"),
+        "'bogus' is no stage of the compiler",
+        "use one of stablehlo, stablehlo_serialized, hlo, hlo_no_metadata, hlo_serialized, optimized_hlo, optimized_hlo_serialized",
+    ),
+)
+def test_bad_requests_of_the_compilers_text(case):
+    double = make_double()
+    case.check(double)
+    check_double(double)
+
+
+# ---------------------------------------------------------------- while a program runs
+
+
+def test_a_python_function_that_returns_another_number():
+    @tg.function
+    def f(x, is_bad):
+        if is_bad:
+            return tg.py_function(lambda a: (a, a), [x], tg.float32)  # here
+        return tg.py_function(lambda a: a * 2.0, [x], tg.float32)
+
+    value_error(
+        lambda: f(tg.constant(3.0), True),
+        "<lambda> returned 2 values and Tout declares 1",
+        "give one dtype in Tout for each returned value",
+        where=f.python_function,
+    ).check()
+    assert f(tg.constant(3.0), False).numpy() == 6.0
+
+
+def test_an_assertion_that_fails():
+    v = tg.Variable(0.0)
+
+    @tg.function
+    def f(x):
+        tg.debugging.assert_less(x, 3.0, message="too big")  # here
+        return v.assign_add(x)
+
+    place = marked(f.python_function, "# here")
+    source = linecache.getline(__file__, place).strip()
+    with pytest.raises(InvalidArgumentError) as caught:
+        f(tg.constant(4.0))
+    assert str(caught.value) == (
+        "too big: x < y does not hold\n"
+        f"  at {__file__}:{place}:  {source}\n"
+        "  operand 0: 4.\n"
+        "  operand 1: 3."
+    )
+    assert v.numpy() == 0.0
+    assert f(tg.constant(2.0)).numpy() == 2.0
+
+
+def test_a_value_that_cannot_be_computed():
+    """Memory runs out. What does not depend on it is not lost, and the top level goes on."""
+    good = tg.ones([2])
+    bad = tg.zeros([1 << 45])  # 128 TiB
+    line = marked(test_a_value_that_cannot_be_computed, "# 128 TiB")
+    for value in (bad, bad + 1.0):
+        with pytest.raises(LoweringError) as caught:
+            value.numpy()
+        fact, place, fix = str(caught.value).split("\n")
+        assert fact.startswith("the program could not run: RESOURCE_EXHAUSTED")
+        assert place.startswith(f"  at {__file__}:{line if value is bad else ''}")
+        assert fix == "  fix: compute with fewer or smaller tensors"
+    assert (good + 1.0).numpy().tolist() == [2.0, 2.0]
+    assert good.numpy().tolist() == [1.0, 1.0]
+
+
+def test_an_op_of_wrong_attributes_does_not_stand_for_the_right_one():
+    axes = (4, 2, 0, 3, 1)
+    wrong = Transpose(tuple(map(float, axes)))
+    assert wrong.perm == axes
+    assert all(type(axis) is int for axis in Transpose(axes).perm)
+    assert tg.transpose(tg.ones([1, 2, 3, 4, 5]), axes).numpy().shape == (5, 3, 1, 4, 2)
+
+
+# ---------------------------------------------------------------- structures
+
+
+@table(
+    other_structure=signature_error(
+        lambda: tg.nest.map_structure(max, [1], {"a": 1}),
+        "the structures differ: ['*'] and {'a': '*'}",
+        "make both of the same containers, keys and lengths",
+    ),
+    other_number=signature_error(
+        lambda: tg.nest.pack_sequence_as([1, 2], [1]),
+        "the structure has 2 leaves and 1 were given",
+        "give one value for each leaf",
+    ),
+)
+def test_structures_that_do_not_fit(case):
+    case.check()
+
+
+def test_an_error_keeps_nothing_alive():
+    """Neither the function nor its arguments live on in the error that was shown."""
+    f = tg.function(lambda x: x @ x)
+    with pytest.raises(ShapeError) as caught:
+        f(tg.ones([2, 3]))
+    text, reference = str(caught.value), weakref.ref(f)
+    del f, caught
+    gc.collect()
+    assert reference() is None
+    assert "matmul" in text
