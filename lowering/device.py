@@ -22,6 +22,11 @@ def _context(dtype: Any) -> Any:
     return x64() if dtype.name in WIDE else contextlib.nullcontext()
 
 
+def wait(buffers: Any) -> None:
+    """Returns when the buffers are made."""
+    jax.block_until_ready(buffers)
+
+
 def put(array: np.ndarray) -> Any:
     """The array as a buffer on the device; the caller must own the array."""
     with _context(array.dtype):

@@ -10,10 +10,9 @@ from tracegraph.array.arguments import as_size, known_int, rank_of, refuse, size
 from tracegraph.array.creation import eye
 from tracegraph.array.shaping import expand_dims, squeeze
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.clipping import global_norm
+from tracegraph.math.norms import global_norm, l2_normalize
 from tracegraph.math.product import einsum, matmul, tensordot
 from tracegraph.math.reduction import norm
-from tracegraph.nn.normalisation import l2_normalize
 from tracegraph.ops.broadcast import BroadcastTo, Sum, zeros_of
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.contract import adjoint as adjoint_of

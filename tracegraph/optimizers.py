@@ -11,8 +11,8 @@ from tracegraph.errors import GradientError, fail
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, clip_by_value, maximum, multiply, pow, subtract
-from tracegraph.math.clipping import clip_by_global_norm, clip_by_norm
 from tracegraph.math.functions import sqrt, square
+from tracegraph.math.norms import clip_by_global_norm, clip_by_norm
 from tracegraph.runtime.convert import as_tensor, cast_to
 from tracegraph.runtime.module import Module
 from tracegraph.runtime.variable import Reference, Variable

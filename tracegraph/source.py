@@ -25,7 +25,7 @@ _HOUSE = (
     _PACKAGE + os.sep,
     os.path.join(os.path.dirname(_PACKAGE), "lowering") + os.sep,
     os.path.dirname(os.path.abspath(numpy.__file__)) + os.sep,
-    *(os.path.abspath(module.__file__) for module in (contextlib, functools)),
+    *(os.path.abspath(str(module.__file__)) for module in (contextlib, functools)),
 )
 #: Per file name: whether frames of that file belong to us and not to the user.
 _is_ours: dict[str, bool] = {}

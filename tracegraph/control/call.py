@@ -283,7 +283,7 @@ def _make_tangent_graph(body: Graph, given: tuple[bool, ...]) -> tuple[Graph, tu
 def _pruned_body(body: Graph, used: tuple[bool, ...]) -> tuple[Graph, tuple[bool, ...]]:
     outputs = tuple(y for y, is_used in zip(body.outputs, used, strict=True) if is_used)
     small = dead_code(body.with_outputs(outputs))
-    read = {x for node in small.nodes for x in node.inputs}.union(outputs)
+    read = {x for node in small.nodes for x in node.inputs}.union(small.outputs)
     keep = tuple(x in read for x in small.inputs)
     inputs = tuple(x for x, is_kept in zip(small.inputs, keep, strict=True) if is_kept)
     if len(inputs) == len(body.inputs) and len(outputs) == len(body.outputs) and small is body:

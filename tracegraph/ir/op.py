@@ -116,6 +116,8 @@ class Op(metaclass=_Interning):
     annotations: ClassVar[tuple[str, ...]] = ()
     #: Whether the outputs depend linearly on all inputs taken together.
     is_linear: ClassVar[bool] = False
+    #: Whether the outputs count as unconnected with the inputs, for tapes and passes.
+    stops_gradients: ClassVar[bool] = False
     #: Whether the vjp takes None for the cotangent of an output that has none.
     takes_zero_cotangents: ClassVar[bool] = False
     #: Whether the op can be narrowed to some of its outputs, by `pruned`.

@@ -7,11 +7,11 @@ that made them.
 
 from tracegraph.array.creation import complex
 from tracegraph.array.joining import add_n
-from tracegraph.math import arithmetic, functions, logic, ordering, product, reduction
+from tracegraph.math import arithmetic, functions, logic, norms, ordering, product, reduction
 from tracegraph.math.arithmetic import *
-from tracegraph.math.clipping import clip_by_global_norm, clip_by_norm, global_norm
 from tracegraph.math.functions import *
 from tracegraph.math.logic import *
+from tracegraph.math.norms import *
 from tracegraph.math.ordering import *
 from tracegraph.math.product import *
 from tracegraph.math.reduction import *
@@ -21,14 +21,12 @@ accumulate_n = add_n
 __all__ = [
     "accumulate_n",
     "add_n",
-    "clip_by_global_norm",
-    "clip_by_norm",
     "complex",
-    "global_norm",
 ]
 __all__ += arithmetic.__all__
 __all__ += functions.__all__
 __all__ += logic.__all__
+__all__ += norms.__all__
 __all__ += ordering.__all__
 __all__ += product.__all__
 __all__ += reduction.__all__

@@ -94,7 +94,7 @@ def _divisible(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return cast_to(x, dtype), cast_to(y, dtype)
 
 
-truediv = divide
+truediv = realdiv = divide
 
 
 def floordiv(x: Any, y: Any, name: str | None = None) -> Tensor:
@@ -287,6 +287,7 @@ __all__ = [
     "multiply",
     "multiply_no_nan",
     "pow",
+    "realdiv",
     "scalar_mul",
     "squared_difference",
     "subtract",

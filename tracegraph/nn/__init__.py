@@ -1,5 +1,6 @@
 """Neural networks: activations, losses, convolutions, normalisation."""
 
+from tracegraph.math.norms import l2_normalize
 from tracegraph.math.ordering import in_top_k, top_k
 from tracegraph.nn import activation, convolution, loss, normalisation
 from tracegraph.nn.activation import *
@@ -7,7 +8,7 @@ from tracegraph.nn.convolution import *
 from tracegraph.nn.loss import *
 from tracegraph.nn.normalisation import *
 
-__all__ = ["in_top_k", "top_k"]
+__all__ = ["in_top_k", "l2_normalize", "top_k"]
 __all__ += activation.__all__
 __all__ += convolution.__all__
 __all__ += loss.__all__

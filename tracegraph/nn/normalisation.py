@@ -12,10 +12,10 @@ from tracegraph.array.selection import gather
 from tracegraph.array.shaping import reshape
 from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import add, maximum, multiply, subtract
-from tracegraph.math.clipping import clip_by_norm
+from tracegraph.math.arithmetic import add, multiply, subtract
 from tracegraph.math.functions import rsqrt
-from tracegraph.math.reduction import reduce_mean, reduce_sum
+from tracegraph.math.norms import clip_by_norm
+from tracegraph.math.reduction import reduce_mean
 from tracegraph.ops.broadcast import zeros_of
 from tracegraph.ops.elementwise import MUL, SELECT
 from tracegraph.random import uniform
@@ -79,19 +79,6 @@ def batch_normalization(
     )
 
 
-def l2_normalize(
-    x: Any, axis: Any = None, epsilon: float = 1e-12, name: str | None = None
-) -> Tensor:
-    """x / sqrt(max(sum(x ** 2), epsilon)) along `axis`, or over all elements.
-
-    >>> tg.nn.l2_normalize([3.0, 4.0]).numpy()
-    array([0.6, 0.8], dtype=float32)
-    """
-    x = as_tensor(x)
-    total = reduce_sum(MUL(x, x), axis, keepdims=True)
-    return multiply(x, rsqrt(maximum(total, epsilon)))
-
-
 def dropout(
     x: Any, rate: Any, noise_shape: Any = None, seed: Any = None, name: str | None = None
 ) -> Tensor:
@@ -147,6 +134,5 @@ __all__ = [
     "bias_add",
     "dropout",
     "embedding_lookup",
-    "l2_normalize",
     "moments",
 ]

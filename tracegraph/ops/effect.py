@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracegraph.errors import DTypeMismatch, Mismatch
-from tracegraph.ir.op import MissingRule, Op
+from tracegraph.ir.op import MissingRule, Op, check_same_dtype
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.elementwise import ANY, Elementwise
 from tracegraph.types import TOKEN, TensorType, bool_
@@ -22,6 +22,10 @@ class Read(Elementwise):
     """
 
     kinds = ANY
+
+    def infer(self, value, handle):
+        check_same_dtype(self.name, value, handle)
+        return value  # an open shape lets an assignment change the size
 
     def partials(self, y, value, handle):
         return None, 1

@@ -423,12 +423,18 @@ class Log1p(Elementwise):
 
 
 class Sqrt(Elementwise):
-    """The square root; its derivative at 0 is infinite"""
+    """The square root; its derivative at 0 is infinite, but nothing comes of no cotangent"""
 
     reference = np.sqrt
 
     def partials(self, y, x):
         return (0.5 / y,)
+
+    def vjp(self, g, y, x):
+        # So that where(x > 0, sqrt(x), 0) has the derivative 0 at 0, whatever comes after it.
+        zero = zeros_of(g)
+        (found,) = super().vjp(g, y, x)
+        return (SELECT(EQUAL(g, zero), zero, found),)
 
 
 class Rsqrt(Elementwise):
@@ -854,6 +860,7 @@ class Identity(Elementwise):
 class StopGradient(Elementwise):
     """x itself, without a derivative"""
 
+    stops_gradients = True
     kinds = ANY
 
     def partials(self, y, x):

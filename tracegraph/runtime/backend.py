@@ -41,6 +41,11 @@ def copy(buffer: Any) -> Any:
     return _lowering().device.copy(buffer)
 
 
+def wait(buffers: Any) -> None:
+    """Returns when the buffers are made."""
+    _lowering().device.wait(buffers)
+
+
 def x64() -> Any:
     """JAX's context in which 64-bit types exist."""
     return _lowering().device.x64()

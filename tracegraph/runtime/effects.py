@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from tracegraph.runtime.lift import lifted_with_arguments
 from tracegraph.runtime.tape import GradientTape
 from tracegraph.runtime.trace import Trace, current_trace, init_scope
 from tracegraph.runtime.values import host_array
-from tracegraph.runtime.variable import Variable
+from tracegraph.runtime.variable import Variable, state_lock
 from tracegraph.shapes import static_shape
 from tracegraph.source import here
 from tracegraph.types import TensorType, as_dtype, type_of_array
@@ -51,9 +52,11 @@ def host_call(
 def _keeping_errors(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, its exceptions kept: XLA passes on their text only."""
 
+    @functools.wraps(function)
     def call(*arrays: np.ndarray) -> Any:
         try:
-            return function(*arrays)
+            with state_lock.delegated():
+                return function(*arrays)
         except Exception as error:
             backend.keep_host_error(error)
             raise

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tracegraph.control.call import Call, call, residual_plan
-from tracegraph.errors import InvalidArgumentError, LoweringError, fail
+from tracegraph.errors import InvalidArgumentError, fail
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer, host_tensor
 from tracegraph.passes.simplify import dead_code
@@ -39,15 +39,12 @@ class Execution:
         self.traced = traced
         self.variables = traced.variables
         self.assigned = [traced.variables[i] for i in traced.assigned]
-        self.graph = specialise(traced.graph, _input_types(traced, types))
-        start = traced.argument_count
-        self._donated = [start + i for i in traced.assigned]
-        self.program = backend.program(dead_code(self.graph), self._donated)
+        self.graph = specialise(traced.graph, types)
+        donated = [traced.argument_count + i for i in traced.assigned]
+        self.program = backend.program(dead_code(self.graph), donated)
         self.donates = bool(self.program.donated)
         self.result_types = self.graph.output_types[: traced.result_count]
         self._assigned_places = list(traced.assigned)
-        self._first_assigned = traced.result_count
-        self._first_check = traced.result_count + len(self.assigned) + traced.has_token
         self._is_warm = False
         self.is_simple = not (traced.variables or traced.checks or traced.has_token)
 
@@ -56,16 +53,11 @@ class Execution:
     ) -> list[Tensor]:
         """The result tensors, from the buffers of the arguments and the Variables of this call."""
         if self.variables:
-            outputs = self._run_with_state(
-                buffers, self.variables if variables is None else variables
-            )
+            variables = self.variables if variables is None else variables
+            outputs = self._run_with_state(buffers, variables)
         else:
-            try:
-                outputs = self.program(*buffers, *self._captured(), *self._token())
-            except RuntimeError as error:
-                raise run_failure(error, here()) from None
-        if self.traced.checks:
-            self._report(outputs)
+            outputs = run_program(self.program, (*buffers, *self._captured(), *self._token()))
+        report_checks(self.traced, outputs)
         return list(map(Tensor, self.result_types, outputs))
 
     def _captured(self) -> list[Any]:
@@ -81,34 +73,18 @@ class Execution:
         assigned = self.assigned
         if variables is not self.variables:
             assigned = [variables[i] for i in self.traced.assigned]
-        if self.program.has_host_calls:
-            return self._run_unlocked(buffers, captured, variables, assigned)
         with state_lock:
             state = _gather(variables)
             if self.donates and (not self._is_warm or self._is_shared(state)):
                 self._copy_shared(state)
             box: list[Any] = []
-            landings.append((assigned, box, self._first_assigned))
+            landings.append((assigned, box, self.traced.result_count))
             try:
-                self._launch(box, (*buffers, *state, *captured, *self._token()))
-            except BaseException as error:
+                run_program(self.program, (*buffers, *state, *captured, *self._token()), box)
+            finally:
                 complete_landings()
-                raise_failures((*buffers, *captured))
-                if isinstance(error, RuntimeError):
-                    raise run_failure(error, here()) from None
-                raise
-            complete_landings()
             self._is_warm = True
             return box[0]
-
-    def _launch(self, box: list[Any], arguments: tuple[Any, ...]) -> None:
-        """Fills `box` with the outputs, by C code alone: no signal falls between."""
-        program = self.program
-        if program.needs_x64:
-            with backend.x64():
-                box.extend(itertools.starmap(program.jitted, (arguments,)))
-        else:
-            box.extend(itertools.starmap(program.jitted, (arguments,)))
 
     def _is_shared(self, state: list[Any]) -> bool:
         """Whether somebody beyond its Variable holds a buffer that would be overwritten."""
@@ -123,32 +99,38 @@ class Execution:
             if not self._is_warm or sys.getrefcount(state[place]) > _BASELINE - 1:
                 state[place] = backend.copy(state[place])
 
-    def _run_unlocked(
-        self,
-        buffers: Sequence[Any],
-        captured: list[Any],
-        variables: Sequence[Variable],
-        assigned: Sequence[Variable],
-    ) -> tuple[Any, ...]:
-        """A host call may touch variables itself, so the lock is not held while it runs."""
-        with state_lock:
-            state = _gather(variables)
-        try:
-            outputs = self.program(*buffers, *state, *captured, *self._token())
-        except Exception as error:
-            raise host_error(error) from None
-        with state_lock:
-            complete_landings()
-            land(assigned, outputs[self._first_assigned :])
-        return outputs
 
-    def _report(self, outputs: Sequence[Any]) -> None:
-        place = self._first_check
-        for report in self.traced.checks:
-            operands = outputs[place + 1 : place + 1 + report.operand_count]
-            if not bool(outputs[place]):
-                raise_check(report, operands)
-            place += 1 + report.operand_count
+def run_program(program: Any, arguments: tuple[Any, ...], box: list[Any] | None = None) -> Any:
+    """The outputs of a program, which C code alone puts into `box`: no signal falls between.
+
+    Raises the error of the argument that failed before, of a Python function that the program
+    called, or a LoweringError.
+    """
+    box = [] if box is None else box
+    try:
+        if program.needs_x64:
+            with backend.x64():
+                box.extend(itertools.starmap(program.jitted, (arguments,)))
+        else:
+            box.extend(itertools.starmap(program.jitted, (arguments,)))
+        if program.has_host_calls:
+            # Python functions that it calls have finished when the caller goes on, and their
+            # errors are raised here.
+            backend.wait(box[0])
+    except Exception as error:
+        raise_failures(arguments)
+        box.clear()
+        raise _understood(program, error) from None
+    return box[0]
+
+
+def _understood(program: Any, error: Exception) -> Exception:
+    """The error of a Python function that the program called, if it is known, or of the program."""
+    if program.has_host_calls:
+        own = backend.take_host_error()
+        if own is not None:
+            return own
+    return run_failure(error, here())
 
 
 def _gather(variables: Sequence[Variable]) -> list[Any]:
@@ -161,6 +143,15 @@ def _gather(variables: Sequence[Variable]) -> list[Any]:
     return list(map(get_buffer, variables))
 
 
+def report_checks(traced: Traced, outputs: Sequence[Any]) -> None:
+    """Raises the error of the first check whose flag among the outputs is false."""
+    place = traced.first_check
+    for report in traced.checks:
+        if not bool(outputs[place]):
+            raise_check(report, outputs[place + 1 : place + 1 + report.operand_count])
+        place += 1 + report.operand_count
+
+
 def raise_check(report: CheckReport, operands: Sequence[Any]) -> None:
     """Raises the error of a check that failed, with the offending values."""
     fail(
@@ -169,12 +160,6 @@ def raise_check(report: CheckReport, operands: Sequence[Any]) -> None:
         source=report.source,
         operands=[np.array2string(np.asarray(x), threshold=20) for x in operands],
     )
-
-
-def host_error(error: Exception) -> Exception:
-    """The error of a Python function that a program called, as itself if that is known."""
-    pending = backend.take_host_error()
-    return pending if pending is not None else LoweringError(str(error))
 
 
 def _shared_baseline() -> int:
@@ -192,12 +177,15 @@ def _shared_baseline() -> int:
 _BASELINE = _shared_baseline()
 
 
-def _input_types(traced: Traced, types: Sequence[TensorType]) -> list[TensorType]:
+def input_types(
+    traced: Traced, types: Sequence[TensorType], variables: Sequence[Variable]
+) -> tuple[TensorType, ...]:
+    """The types of all inputs of a call: those of the arguments, and of the Variables now."""
     rest = [x.type for x in traced.graph.inputs[traced.argument_count :]]
-    for i, variable in enumerate(traced.variables):
+    for i, variable in enumerate(variables):
         if not variable.tensor_type.is_static:
-            rest[i] = TensorType(variable.dtype, tuple(variable.made_tensor().type.shape))
-    return [*types, *rest]
+            rest[i] = variable.made_tensor().type
+    return (*types, *rest)
 
 
 def run_recorded(
@@ -205,31 +193,22 @@ def run_recorded(
 ) -> list[Tensor]:
     """Runs at top level while tapes record: the forward form, recorded as one call node."""
     builder = current()
-    types = [x.type for x in arguments]
-    graph = specialise(traced.graph, _input_types(traced, types))
-    plan = residual_plan(graph)
-    reads = [variable.read_value() for variable in variables]
-    token = [host_tensor(TOKEN, _START)] if traced.has_token else []
-    inputs = (*arguments, *reads, *traced.captures, *token)
-    program = _forward_program(plan.forward)
-    try:
-        buffers = program(*(device_buffer(x) for x in inputs))
-    except Exception as error:
-        if program.has_host_calls:
-            raise host_error(error) from None
-        raise run_failure(error, here()) from None
-    outputs = tuple(map(Tensor, plan.forward.output_types, buffers))
-    node = Node(Call(plan.forward), inputs, here(), builder)
-    node.outputs = outputs
     with state_lock:
-        complete_landings()
+        types = input_types(traced, [x.type for x in arguments], variables)
+        forward = residual_plan(specialise(traced.graph, types)).forward
+        reads = [variable.read_value() for variable in variables]
+        token = [host_tensor(TOKEN, _START)] if traced.has_token else []
+        inputs = (*arguments, *reads, *traced.captures, *token)
+        buffers = run_program(_forward_program(forward), tuple(map(device_buffer, inputs)))
         assigned = [variables[i] for i in traced.assigned]
         land(assigned, buffers[traced.result_count :])
         for variable in assigned:
             unsettled.pop(id(variable), None)
+    node = Node(Call(forward), inputs, here(), builder)
+    node.outputs = outputs = tuple(map(Tensor, forward.output_types, buffers))
     for recorder in builder.recorders:
         recorder.record(node)
-    _report_recorded(traced, buffers)
+    report_checks(traced, buffers)
     return list(outputs[: traced.result_count])
 
 
@@ -238,14 +217,6 @@ def _forward_program(forward: Graph) -> Any:
     if program is None:
         program = forward.derived["program"] = backend.program(forward)
     return program
-
-
-def _report_recorded(traced: Traced, outputs: Sequence[Any]) -> None:
-    place = traced.result_count + len(traced.assigned) + traced.has_token
-    for report in traced.checks:
-        if not bool(outputs[place]):
-            raise_check(report, outputs[place + 1 : place + 1 + report.operand_count])
-        place += 1 + report.operand_count
 
 
 def run_nested(

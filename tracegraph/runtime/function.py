@@ -30,7 +30,7 @@ from tracegraph.passes.simplify import simplify
 from tracegraph.passes.specialise import bind_sizes
 from tracegraph.runtime import backend
 from tracegraph.runtime.convert import as_tensor
-from tracegraph.runtime.execute import Execution, run_nested, run_recorded
+from tracegraph.runtime.execute import Execution, input_types, run_nested, run_recorded
 from tracegraph.runtime.pending import device_buffer, raise_failures, run_failure
 from tracegraph.runtime.retracing import RetraceExplanation, Retracing
 from tracegraph.runtime.signature import (
@@ -246,7 +246,7 @@ class ConcreteFunction:
         if builder.recorders and self._is_watched(builder, arguments, variables):
             return self.pack(run_recorded(self.traced, arguments, variables))
         buffers = [device_buffer(x) for x in arguments]
-        execution = self.execution(tuple(map(get_type, arguments)))
+        execution = self.execution(tuple(map(get_type, arguments)), variables)
         return self.pack(execution.run(buffers, variables))
 
     def _is_watched(
@@ -271,8 +271,12 @@ class ConcreteFunction:
         given = {id(v) for v in variables}
         return any(id(v) in given for v in self.traced.variables)
 
-    def execution(self, types: tuple[TensorType, ...]) -> Execution:
-        """The compiled body at concrete types, made once."""
+    def execution(
+        self, types: Sequence[TensorType], variables: Sequence[Variable] | None = None
+    ) -> Execution:
+        """The compiled body for arguments of these types, and Variables of their shapes now."""
+        variables = self.traced.variables if variables is None else variables
+        types = input_types(self.traced, types, variables)
         found = self._executions.get(types)
         if found is None:
             with backend.compiling:
@@ -477,7 +481,7 @@ class Function:
     ) -> None:
         """Enters the call in the table of the fast path, if its leaves are those of the trace."""
         found = _fast_key(args, kwargs)
-        if found is None:
+        if found is None or any(not v.tensor_type.is_static for v in concrete.variables):
             return
         (structure, *keys), leaves = found
         positions = [i for i, key in enumerate(keys) if isinstance(key, TensorType)]

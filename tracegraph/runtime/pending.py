@@ -55,7 +55,10 @@ class Pending(Builder):
         super().__init__("top_level")
         self.lock = threading.RLock()
         self.thread = threading.get_ident()
-        self._next_cut = _FIRST_CUT
+        #: At this length the list is cut, from `_usual_cut` on after each run.
+        self._next_cut = self._usual_cut = _FIRST_CUT
+        #: Nodes that were cut off since somebody asked.
+        self._cut_off = 0
 
     def add(
         self, op: Op, inputs: tuple[Tensor, ...], source: Source | None = None
@@ -112,11 +115,23 @@ class Pending(Builder):
         if position == 0:
             self._next_cut = 2 * len(nodes)
             return
-        self._next_cut = _FIRST_CUT
-        self.evaluate(position)
+        self._next_cut = self._usual_cut
+        self._cut_off += position
+        self._run(position)
 
-    def evaluate(self, count: int | None = None) -> None:
-        """Makes every held value of the first `count` pending nodes, all by default.
+    def evaluate(self) -> None:
+        """Makes every held value that is pending: somebody asks.
+
+        Who asks in every iteration gets whole iterations, however long they are: the list is cut
+        only where it grows well beyond what was pending at the last time.
+        """
+        asked = self._cut_off + len(self.nodes)
+        self._run(None)
+        self._usual_cut = self._next_cut = min(max(_FIRST_CUT, 2 * asked), _LAST_CUT)
+        self._cut_off = 0
+
+    def _run(self, count: int | None) -> None:
+        """Makes every held value of the first `count` pending nodes, all if None.
 
         The list is emptied only after the values are stored: an interrupt loses nothing.
         """
@@ -134,10 +149,6 @@ class Pending(Builder):
                 batch = _Batch(nodes, nodes, is_trusted)
             batch.run()
             del self.nodes[: len(nodes)]
-            if not self.nodes:
-                self._next_cut = _FIRST_CUT
-
-
     def _fail_dependents(self) -> None:
         """What is made of a value that failed has failed too, and is not pending any more."""
         waiting = []

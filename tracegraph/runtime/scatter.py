@@ -25,7 +25,7 @@ from tracegraph.ops.index import (
 )
 from tracegraph.ops.shape import Reshape
 from tracegraph.runtime.convert import as_tensor, broadcast
-from tracegraph.runtime.variable import DTypeMismatchError, Variable
+from tracegraph.runtime.variable import DTypeMismatchError, Variable, state_lock
 from tracegraph.shapes import static_shape
 from tracegraph.source import here
 from tracegraph.tensorshape import IndexedSlices
@@ -54,8 +54,9 @@ _COMBINATIONS: dict[str, tuple[type[Op], Callable[[Tensor], Tensor]]] = {
 def _scattered(variable: Variable, how: str, vectors: Tensor, updates: Any) -> Variable:
     op, prepare = _COMBINATIONS[how]
     values = _updates(variable, updates)
-    now = variable._now()
-    return variable.assign(op(0, 0)(now, vectors, prepare(values)))  # type: ignore[call-arg]
+    with state_lock:
+        new = op(0, 0)(variable._now(), vectors, prepare(values))  # type: ignore[call-arg]
+        return variable.assign(new)
 
 
 def _updates(variable: Variable, updates: Any) -> Tensor:

@@ -8,7 +8,7 @@ import inspect
 import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -489,12 +489,11 @@ class InputSignature:
         except (DTypeError, ShapeError) as error:
             fact = f"argument {name!r} is declared {spec!r}: {fact_of(error)}"
             self._refuse(fact, fix="pass values of the declared dtype and shape")
-            raise
 
-    def _refuse_leaf(self, leaf: Any, spec: TensorSpec, name: str, fix: str) -> Any:
+    def _refuse_leaf(self, leaf: Any, spec: TensorSpec, name: str, fix: str) -> NoReturn:
         self._refuse(f"argument {name!r} is {_text(leaf)}, and {spec!r} is declared", fix)
 
-    def _refuse(self, fact: str, fix: str) -> Any:
+    def _refuse(self, fact: str, fix: str) -> NoReturn:
         fail(
             TraceError,
             f"{self._signature.name}: the arguments do not fit the input_signature: {fact}",

@@ -110,7 +110,7 @@ class GradientTape:
 
     def record(self, node: Node) -> None:
         """Keeps `node` if it depends on something watched."""
-        if self._tracked.isdisjoint(node.inputs):
+        if node.op.stops_gradients or self._tracked.isdisjoint(node.inputs):
             return
         outputs = [y for y in node.outputs if y.type.dtype.is_differentiable]
         if outputs:
@@ -239,13 +239,16 @@ class GradientTape:
         unconnected = _unconnected(unconnected_gradients)
         if target is None:
             _refuse_target(target)
-        ys = [self._target(leaf) for leaf in nest.flatten(target)]
+        targets = nest.flatten(target)
+        ys = [self._target(leaf) for leaf in targets]
         leaves = nest.flatten(sources)
         xs = [self._source(leaf) for leaf in leaves]
         gs = self._cotangents(output_gradients, target, ys)
         if self._is_recording and not self._persistent:
             self._stop()
-        found = self._differentiate(ys, xs, gs) if ys else [None] * len(xs)
+        # A Variable is connected to itself, read or not; a tensor only if it is watched.
+        own = {y for leaf, y in zip(targets, ys, strict=True) if isinstance(leaf, Variable)}
+        found = self._differentiate(ys, xs, gs, own) if ys else [None] * len(xs)
         if not self._persistent:
             variables = self._variables
             self._forget()
@@ -255,13 +258,11 @@ class GradientTape:
         return nest.pack_sequence_as(sources, found)
 
     def _differentiate(
-        self, ys: list[Tensor], xs: list[Tensor], gs: list[Tensor | None]
+        self, ys: list[Tensor], xs: list[Tensor], gs: list[Tensor | None], own: set[Tensor]
     ) -> list[Tensor | None]:
         differentiable = [i for i, y in enumerate(ys) if y.dtype.is_differentiable]
         targets = [ys[i] for i in differentiable]
         seeds = [gs[i] for i in differentiable]
-        # A target is connected to itself, watched or not.
-        own = set(targets)
         sources = [
             x
             for x in dict.fromkeys(xs)

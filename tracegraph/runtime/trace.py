@@ -57,6 +57,11 @@ class Traced:
     has_token: bool
     checks: tuple[CheckReport, ...]
 
+    @property
+    def first_check(self) -> int:
+        """The position of the first flag among the outputs."""
+        return self.result_count + len(self.assigned) + self.has_token
+
 
 class Trace(Builder):
     """Appends the nodes of a function body. `outer` is where the function is being called."""

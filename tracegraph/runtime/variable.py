@@ -7,10 +7,11 @@ records that an interrupt left behind.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from tracegraph.errors import (
     fail,
     fix_of,
 )
-from tracegraph.ir.builder import at_top_level, current, top_level
+from tracegraph.ir.builder import at_top_level, current
 from tracegraph.ir.tensor import Node, Tensor, host_tensor
 from tracegraph.ops.effect import READ
 from tracegraph.ops.elementwise import IDENTITY
@@ -39,8 +40,36 @@ from tracegraph.shapes import Dim, same_shape
 from tracegraph.source import here
 from tracegraph.types import DType, TensorType, as_dtype
 
+
+class _StateLock:
+    """A lock that a thread may take again, and that a host call enters on behalf of the thread
+    that runs its program: that one holds the lock and waits."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._thread = threading.local()
+
+    def __enter__(self) -> None:
+        if not getattr(self._thread, "is_delegate", False):
+            self._lock.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        if not getattr(self._thread, "is_delegate", False):
+            self._lock.release()
+
+    @contextlib.contextmanager
+    def delegated(self) -> Iterator[None]:
+        """A context of a host call, whose thread does not wait for the lock."""
+        outer = getattr(self._thread, "is_delegate", False)
+        self._thread.is_delegate = True
+        try:
+            yield
+        finally:
+            self._thread.is_delegate = outer
+
+
 #: Guards the buffers of all variables, and `landings`.
-state_lock = threading.RLock()
+state_lock = _StateLock()
 #: Programs in flight: (variables, box, position of their new buffers among the outputs). C code
 #: fills the box with the outputs.
 landings: list[tuple[Sequence[Variable], list[Any], int]] = []
@@ -147,9 +176,9 @@ class Variable:
         if callable(initial_value):
             initial_value = initial_value()
         if isinstance(initial_value, Tensor):
-            return as_tensor(lifted(initial_value), dtype)
-        if isinstance(initial_value, Variable):
-            return as_tensor(initial_value.made_tensor(), dtype)
+            initial_value = lifted(initial_value)
+        elif isinstance(initial_value, Variable):
+            initial_value = initial_value.made_tensor()
         with at_top_level():
             if isinstance(initial_value, np.ndarray | np.generic) and dtype is not None:
                 return cast_to(as_tensor(initial_value), dtype)
@@ -203,8 +232,10 @@ class Variable:
         """The value now, as a tensor of the top level, whatever is being traced."""
         with state_lock:
             complete_landings()
-            buffer = self.buffer
-            return buffer if type(buffer) is Tensor else Tensor(_type_of_buffer(self), buffer)
+            waiting = self.buffer
+            if type(waiting) is Tensor and waiting.node is not None:
+                return waiting
+            return Tensor(_type_of_buffer(self), self.settle())
 
     def read_value(self) -> Tensor:
         """The value as a new tensor; its gradient goes to the variable."""
@@ -214,9 +245,10 @@ class Variable:
         if trace is not None:
             return trace.read(self)
         value = self.made_tensor()
+        # Each read is a tensor of its own, since each may be watched, or be a source, by itself.
+        read = value if value.node is None else _apart(builder, value)
         if not builder.recorders:
-            return value
-        read = _apart(builder, value) if value.node is not None else value
+            return read
         node = Node(READ, (value, self.handle), here(), builder)
         node.outputs = (read,)
         for recorder in builder.recorders:
@@ -273,7 +305,8 @@ class Variable:
         read_value: bool = True,
     ) -> Any:
         """Adds `delta` to the value; see `assign`."""
-        return self.assign(self._now() + self._checked(delta), read_value=read_value)
+        with state_lock:  # reading and storing are one, whatever other threads assign
+            return self.assign(self._now() + self._checked(delta), read_value=read_value)
 
     def assign_sub(
         self,
@@ -283,7 +316,8 @@ class Variable:
         read_value: bool = True,
     ) -> Any:
         """Subtracts `delta` from the value; see `assign`."""
-        return self.assign(self._now() - self._checked(delta), read_value=read_value)
+        with state_lock:
+            return self.assign(self._now() - self._checked(delta), read_value=read_value)
 
     def _now(self) -> Tensor:
         """The value for an update: not an access that tapes see."""
@@ -322,14 +356,10 @@ class Variable:
         return new
 
     def _store(self, new: Tensor) -> None:
-        """The new value, pending if it is. A value that still waits is made before another."""
+        """The new value, pending if it is."""
         (new,) = current().admit_all((new,))
         with state_lock:
             complete_landings()
-            if type(self.buffer) is Tensor and self.buffer.node is not None:
-                # So that a loop that never asks runs once an iteration. Both values come from
-                # one program, since `new` may be made of the old one.
-                top_level().evaluate()  # type: ignore[attr-defined]
             if new.node is None:
                 self.buffer = device_buffer(new)
             else:
@@ -421,7 +451,9 @@ class Variable:
         return copied
 
     def __reduce__(self) -> Any:
-        return _rebuild, (np.array(self.numpy()), self.trainable, self.base_name)
+        shape = None if self.tensor_type.is_static else _open_shape(self.tensor_type)
+        state = (self.trainable, self.base_name, self.constraint, shape, self.has_plain_name)
+        return _rebuild, (np.array(self.numpy()), *state)
 
     def __bool__(self) -> bool:
         return bool(self.read_value())
@@ -446,8 +478,16 @@ class DTypeMismatchError(DTypeError, ValueError):
     """A DTypeError where TensorFlow raises ValueError: an assignment of another dtype."""
 
 
-def _rebuild(array: np.ndarray, trainable: bool, name: str) -> Variable:
-    return Variable(array, trainable=trainable, name=name)
+def _rebuild(
+    array: np.ndarray, trainable: bool, name: str, constraint: Any, shape: Any, is_plain: bool
+) -> Variable:
+    new = Variable(array, trainable=trainable, name=name, constraint=constraint, shape=shape)
+    new.has_plain_name = is_plain
+    return new
+
+
+def _open_shape(type: TensorType) -> tuple[Any, ...]:
+    return tuple(None if isinstance(size, Dim) else size for size in type.shape)
 
 
 def _shape_text(type: TensorType) -> str:

@@ -1,4 +1,4 @@
-"""Clipping by norm, of one tensor and of several together."""
+"""Norms of one tensor and of several together: clipping, normalising."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracegraph.array.joining import add_n
 from tracegraph.errors import fail, kind_of, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import divide, maximum, minimum, multiply
-from tracegraph.math.functions import sqrt
+from tracegraph.math.functions import rsqrt, sqrt
 from tracegraph.math.reduction import reduce_sum
 from tracegraph.ops.broadcast import full_like, zeros_of
 from tracegraph.ops.elementwise import CONJ, GREATER, MUL, REAL, SELECT, Cast, IsFinite
@@ -88,4 +88,17 @@ def _scaled(x: Tensor, scale: Tensor) -> Tensor:
     return multiply(x, scale if x.dtype is scale.dtype else Cast(x.dtype)(scale))
 
 
-__all__ = ["clip_by_global_norm", "clip_by_norm", "global_norm"]
+def l2_normalize(
+    x: Any, axis: Any = None, epsilon: float = 1e-12, name: str | None = None
+) -> Tensor:
+    """x / sqrt(max(sum(x ** 2), epsilon)) along `axis`, or over all elements.
+
+    >>> tg.math.l2_normalize([3.0, 4.0]).numpy()
+    array([0.6, 0.8], dtype=float32)
+    """
+    x = as_tensor(x)
+    total = reduce_sum(MUL(x, x), axis, keepdims=True)
+    return multiply(x, rsqrt(maximum(total, epsilon)))
+
+
+__all__ = ["clip_by_global_norm", "clip_by_norm", "global_norm", "l2_normalize"]
