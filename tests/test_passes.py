@@ -23,6 +23,10 @@ from tracegraph.passes.vectorise import vectorise
 from tracegraph.types import TensorType
 
 
+#: The same code is decorated again for each case.
+pytestmark = pytest.mark.filterwarnings("ignore:5 of the last 5 calls")
+
+
 def parsed(text):
     return tg.Graph.from_text(textwrap.dedent(text))
 

@@ -149,6 +149,7 @@ class Pending(Builder):
                 batch = _Batch(nodes, nodes, is_trusted)
             batch.run()
             del self.nodes[: len(nodes)]
+            batch.release()
     def _fail_dependents(self) -> None:
         """What is made of a value that failed has failed too, and is not pending any more."""
         waiting = []
@@ -237,9 +238,8 @@ class _Batch:
             return
         for slot, buffer in zip(self.held, outputs, strict=True):
             settle(self.values[slot], buffer)
-        self._release()
 
-    def _release(self) -> None:
+    def release(self) -> None:
         """Lets go of the values that are not held at once, and of what they were made of: a node
         and its outputs refer to each other, and buffers must not wait for the garbage collector.
         """
