@@ -22,7 +22,6 @@ from tracegraph.passes.specialise import specialise
 from tracegraph.passes.vectorise import vectorise
 from tracegraph.types import TensorType
 
-
 #: The same code is decorated again for each case.
 pytestmark = pytest.mark.filterwarnings("ignore:5 of the last 5 calls")
 

@@ -6,6 +6,7 @@ come before a check that fails hold, those that come after it do not.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -114,17 +115,28 @@ def check_numerics(tensor: Any, message: str, name: Any = None) -> Any:
 
 
 def assert_shapes(shapes: Any, message: str | None = None) -> None:
-    """Checks shapes while tracing: pairs of a tensor and a tuple of sizes; -1 and None fit all."""
+    """Checks shapes while tracing: pairs of a tensor and a tuple of sizes.
+
+    A size is an int; None or -1, which fit all; or a symbol such as "N", which stands for one
+    size wherever it occurs. Raises ShapeError (a ValueError).
+
+    >>> tg.debugging.assert_shapes([(tg.ones([2, 3]), ("N", 3)), (tg.ones([2]), ("N",))])
+    """
+    symbols: dict[str, Any] = {}
     for tensor, shape in shapes.items() if isinstance(shapes, dict) else shapes:
         x = as_tensor(tensor)
         wanted = tuple(shape)
         own = x.type.shape
-        fits = len(own) == len(wanted) and all(
-            b in (-1, None) or same_shape((a,), (b,)) is not None
-            for a, b in zip(own, wanted, strict=True)
-        )
-        if not fits:
+        if len(own) != len(wanted) or not all(map(functools.partial(_fits, symbols), own, wanted)):
             _refuse_shape(x, wanted, message)
+
+
+def _fits(symbols: dict[str, Any], size: Any, wanted: Any) -> bool:
+    if wanted is None or wanted == -1:
+        return True
+    if isinstance(wanted, str):
+        wanted = symbols.setdefault(wanted, size)
+    return same_shape((size,), (wanted,)) is not None
 
 
 def assert_rank(x: Any, rank: Any, message: str | None = None, name: Any = None) -> None:

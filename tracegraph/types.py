@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import ml_dtypes
 import numpy as np
 
-from tracegraph.errors import DTypeError, fail, shown
+from tracegraph.errors import DTypeError, Mismatch, fail, shown
 from tracegraph.shapes import Shape, ShapeVariable, checked_shape, dimensions_text, is_static
 from tracegraph.source import here
 
@@ -195,6 +195,8 @@ class TensorType:
         found = cls._interned.get(key)
         if found is not None:
             return found
+        if dtype is token and shape != ():
+            raise Mismatch("a token has no shape: it orders effects and holds nothing")
         new = super().__new__(cls)
         new.dtype = dtype
         new.shape = checked_shape(shape)

@@ -15,8 +15,8 @@ from tracegraph.array.arguments import (
     sizes_of,
 )
 from tracegraph.array.joining import together
-from tracegraph.errors import DTypeError, InvalidArgumentError, ShapeError, fail
-from tracegraph.ir.builder import current, operand_text
+from tracegraph.errors import DTypeError, ShapeError, fail
+from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.elementwise import NEG, SELECT
@@ -30,7 +30,6 @@ from tracegraph.ops.index import (
 )
 from tracegraph.ops.shape import Reshape
 from tracegraph.runtime.convert import (
-    LARGEST_CONSTANT,
     as_operands,
     as_tensor,
     broadcast,
@@ -39,6 +38,7 @@ from tracegraph.runtime.convert import (
     from_array,
     static_value,
 )
+from tracegraph.runtime.indices import check_range
 from tracegraph.shapes import element_count, same_shape
 from tracegraph.source import here
 from tracegraph.types import TensorType, bool_
@@ -142,7 +142,7 @@ def gather(
     place = as_axis("gather", batch if axis is None else axis, len(sizes), x)
     if place < batch:
         refuse("gather", f"axis {place} is a batch axis", x, fix=f"use axis={batch} or more")
-    _check_range("gather", x, at, (sizes[place],))
+    check_range("gather", x, at, (sizes[place],))
     return Gather(place, batch)(x, at)
 
 
@@ -160,7 +160,7 @@ def gather_nd(params: Any, indices: Any, batch_dims: int = 0, name: str | None =
     batch_dims = as_axis("gather_nd", batch_dims, at.ndim, at)
     if batch_dims + depth > len(sizes):
         refuse("gather_nd", f"indices of {depth} numbers into {x.type}", x, at, fix="use fewer")
-    _check_range("gather_nd", x, at, sizes[batch_dims : batch_dims + depth])
+    check_range("gather_nd", x, at, sizes[batch_dims : batch_dims + depth])
     return GatherNd(batch_dims, batch_dims)(x, at)
 
 
@@ -184,35 +184,6 @@ def _depth(op: str, at: Tensor) -> int:
     if not sizes or not known_int(sizes[-1]):
         refuse(op, f"the indices are {at.type}", at, fix="give index vectors along the last axis")
     return sizes[-1]  # type: ignore[return-value]
-
-
-def _check_range(op: str, x: Tensor, at: Tensor, limits: tuple[Any, ...]) -> None:
-    """Refuses indices that are known to be out of range: `limits` are sizes of the last axis."""
-    value = _known_indices(at)
-    if value is None or not value.size or not all(map(known_int, limits)):
-        return
-    limit: Any = np.array(limits)
-    bounds = np.broadcast_to(limit if limit.size > 1 else limit.item(), value.shape)
-    is_wrong = (value < 0) | (value >= bounds)
-    if is_wrong.any():
-        place = tuple(np.argwhere(is_wrong)[0])
-        bound = bounds[place]
-        fail(
-            InvalidArgumentError,
-            f"{op}: index {value[place]} is out of range for the size {bound} of {x.type}",
-            source=here(),
-            operands=[operand_text(x), operand_text(at)],
-            fix=f"use indices from 0 to {bound - 1}",
-        )
-
-
-def _known_indices(at: Tensor) -> np.ndarray | None:
-    """The value of a few indices if it is at hand; nothing is evaluated for it."""
-    if not at.type.is_static or element_count(at.type.shape) > LARGEST_CONSTANT:
-        return None
-    if not at.is_made and current().is_top_level:
-        return None
-    return static_value(at)
 
 
 # Writing at indices.
@@ -294,7 +265,7 @@ def _scattered(op: Any, name: str, tensor: Any, indices: Any, updates: Any) -> T
     sizes, depth = sizes_of(name, x), _depth(name, at)
     if depth > len(sizes):
         refuse(name, f"indices of {depth} numbers into {x.type}", x, at, fix="use fewer")
-    _check_range(name, x, at, sizes[:depth])
+    check_range(name, x, at, sizes[:depth])
     shape = (*at.type.shape[:-1], *sizes[depth:])
     if rank_of(name, updates) < len(shape):
         updates = broadcast(updates, shape)

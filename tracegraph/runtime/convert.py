@@ -108,7 +108,8 @@ def _number(value: Any, dtype: DType) -> np.ndarray:
             fix=_throughout(PYTHON_DTYPES[type(value)]),
         )
     try:
-        return np.asarray(value, dtype.numpy_dtype)
+        with np.errstate(over="ignore"):  # a float beyond the range is infinite
+            return np.asarray(value, dtype.numpy_dtype)
     except OverflowError:
         _refuse_range(value, dtype)
 

@@ -23,7 +23,7 @@ from tracegraph.runtime.trace import Trace, current_trace, init_scope
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Variable, state_lock
 from tracegraph.shapes import static_shape
-from tracegraph.source import here
+from tracegraph.source import Source, here
 from tracegraph.types import TensorType, as_dtype, type_of_array
 
 
@@ -35,7 +35,6 @@ def host_call(
 ) -> tuple[Tensor, ...]:
     """Appends a call of a Python function of arrays to the trace, after the effects before it."""
     trace = current()
-    op = HostCall(_keeping_errors(function), tuple(types), derivative)
     if not isinstance(trace, Trace):
         fail(
             TraceError,
@@ -43,14 +42,38 @@ def host_call(
             source=here(),
             fix="compute it outside of the rule",
         )
-    found = op(trace.take_token(), *inputs)
+    operands = tuple(inputs)
+    if trace.all_hold is not None:  # what comes after a check that fails does not happen
+        function, derivative = _gated(function, types), _after_gate(derivative)
+        operands = (trace.all_hold, *operands)
+    op = HostCall(_keeping_errors(function, here()), tuple(types), derivative)
+    found = op(trace.take_token(), *operands)
     token, *outputs = found if isinstance(found, tuple) else (found,)
     trace.give_token(token)
     return tuple(outputs)
 
 
-def _keeping_errors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, its exceptions kept: XLA passes on their text only."""
+def _gated(function: Callable[..., Any], types: Sequence[TensorType]) -> Callable[..., Any]:
+    """The function with a truth value in front: it is called only if that holds."""
+
+    @functools.wraps(function)
+    def call(holds: np.ndarray, *arrays: np.ndarray) -> Any:
+        if holds:
+            return function(*arrays)
+        return tuple(np.zeros(static_shape(t.shape), t.dtype.numpy_dtype) for t in types)
+
+    return call
+
+
+def _after_gate(derivative: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    """The derivative of a gated function: none for the truth value."""
+    if derivative is None:
+        return None
+    return lambda token, gs, xs: (None, *derivative(token, gs, xs[1:]))
+
+
+def _keeping_errors(function: Callable[..., Any], source: Source) -> Callable[..., Any]:
+    """The function, its exceptions kept, with the user's line: XLA passes on their text only."""
 
     @functools.wraps(function)
     def call(*arrays: np.ndarray) -> Any:
@@ -58,6 +81,7 @@ def _keeping_errors(function: Callable[..., Any]) -> Callable[..., Any]:
             with state_lock.delegated():
                 return function(*arrays)
         except Exception as error:
+            error.add_note(f"in a Python function called at {source.file}:{source.line}")
             backend.keep_host_error(error)
             raise
 
@@ -382,7 +406,7 @@ def _derivative(func: Any, types: Sequence[TensorType]) -> Callable[..., Any]:
             found = tape.gradient(targets, values, grads, "zero")
             return tuple(host_array(g) for g in found)
 
-        op = HostCall(_keeping_errors(pull), tuple(x.type for x in xs), None)
+        op = HostCall(_keeping_errors(pull, here()), tuple(x.type for x in xs), None)
         return op(token, *xs, *seeds)[1:]
 
     return cotangents

@@ -526,6 +526,9 @@ class Function:
         concrete = self._traces.get(request.key)
         if concrete is None:
             return None
+        with tracing:
+            if request.key in self._traces:
+                self._traces.move_to_end(request.key)
         given = request.variables
         if given and concrete.captures_one_of(given):
             # The body also uses an argument from outside: such a call has a trace of its own.
@@ -609,8 +612,9 @@ class Function:
                 request = request.with_variables_by_identity()
                 concrete = self._trace_body(request, names, self._may_create)
             self._traces[request.key] = concrete
-            while len(self._traces) > _TRACE_LIMIT:
+            if len(self._traces) > _TRACE_LIMIT:
                 self._traces.popitem(last=False)
+                self._fast.clear()  # it may hold the trace that went
             return concrete
 
     def _trace_body(self, request: Request, names: list[str], may_create: bool) -> ConcreteFunction:
@@ -697,6 +701,10 @@ class Function:
             return self
         key = _instance_key(self)
         store = getattr(instance, "__dict__", None)
+        if isinstance(instance, type):  # a classmethod: what is written there needs setattr
+            if key not in vars(instance):
+                setattr(instance, key, staticmethod(self._bound_to(instance)))
+            return vars(instance)[key].__func__
         if store is None:
             return self._bound_to(instance)
         bound = store.get(key)

@@ -150,6 +150,7 @@ class Pending(Builder):
             batch.run()
             del self.nodes[: len(nodes)]
             batch.release()
+
     def _fail_dependents(self) -> None:
         """What is made of a value that failed has failed too, and is not pending any more."""
         waiting = []

@@ -11,9 +11,9 @@ import numpy as np
 from tracegraph.errors import DTypeError, ShapeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.op import Op
-from tracegraph.ir.tensor import Tensor
+from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.ops.broadcast import full_like
-from tracegraph.ops.elementwise import DIV, NEG
+from tracegraph.ops.elementwise import DIV, NEG, FloorDiv
 from tracegraph.ops.index import (
     Gather,
     GatherNd,
@@ -25,6 +25,7 @@ from tracegraph.ops.index import (
 )
 from tracegraph.ops.shape import Reshape
 from tracegraph.runtime.convert import as_tensor, broadcast
+from tracegraph.runtime.indices import check_range
 from tracegraph.runtime.variable import DTypeMismatchError, Variable, state_lock
 from tracegraph.shapes import static_shape
 from tracegraph.source import here
@@ -35,16 +36,12 @@ def _same(x: Tensor) -> Tensor:
     return x
 
 
-def _reciprocal(x: Tensor) -> Tensor:
-    return DIV(full_like(x, 1), x)
-
-
 #: What each method combines with, and what happens to the updates before.
 _COMBINATIONS: dict[str, tuple[type[Op], Callable[[Tensor], Tensor]]] = {
     "add": (ScatterAdd, _same),
     "sub": (ScatterAdd, NEG),
     "mul": (ScatterMul, _same),
-    "div": (ScatterMul, _reciprocal),
+    "div": (ScatterMul, _same),
     "max": (ScatterMax, _same),
     "min": (ScatterMin, _same),
     "update": (ScatterUpdate, _same),
@@ -54,9 +51,27 @@ _COMBINATIONS: dict[str, tuple[type[Op], Callable[[Tensor], Tensor]]] = {
 def _scattered(variable: Variable, how: str, vectors: Tensor, updates: Any) -> Variable:
     op, prepare = _COMBINATIONS[how]
     values = _updates(variable, updates)
+    _check(variable, f"scatter_{how}", vectors)
     with state_lock:
-        new = op(0, 0)(variable._now(), vectors, prepare(values))  # type: ignore[call-arg]
+        now = variable._now()
+        if how == "div":
+            return variable.assign(_divided(now, vectors, values))
+        new = op(0, 0)(now, vectors, prepare(values))  # type: ignore[call-arg]
         return variable.assign(new)
+
+
+def _check(variable: Variable, name: str, vectors: Tensor) -> None:
+    """Refuses index vectors that are known to be out of range."""
+    shape = variable.tensor_type.shape
+    depth = vectors.type.shape[-1]
+    if isinstance(depth, int):
+        check_range(name, host_tensor(variable.tensor_type, None), vectors, shape[:depth])
+
+
+def _divided(now: Tensor, vectors: Tensor, values: Tensor) -> Tensor:
+    """Divides by the product of the updates of each element, rounding once."""
+    divisors = ScatterMul(0, 0)(full_like(now, 1), vectors, values)
+    return FloorDiv()(now, divisors) if now.dtype.is_integer else DIV(now, divisors)
 
 
 def _updates(variable: Variable, updates: Any) -> Tensor:
@@ -123,12 +138,16 @@ def _scatter_nd_method(how: str) -> Callable[..., Any]:
 
 def sparse_read(self: Variable, indices: Any, name: str | None = None) -> Tensor:
     """The rows at `indices`, as a tensor."""
-    return Gather(0, 0)(self.read_value(), _indices(indices))
+    at = _indices(indices)
+    _check(self, "sparse_read", Reshape((*at.type.shape, 1))(at))
+    return Gather(0, 0)(self.read_value(), at)
 
 
 def gather_nd(self: Variable, indices: Any, name: str | None = None) -> Tensor:
     """The elements or slices at the vectors `indices[..., :]`."""
-    return GatherNd(0, 0)(self.read_value(), _indices(indices))
+    at = _indices(indices)
+    _check(self, "gather_nd", at)
+    return GatherNd(0, 0)(self.read_value(), at)
 
 
 def batch_scatter_update(
