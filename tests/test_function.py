@@ -1617,3 +1617,63 @@ def test_gradients_in_eight_threads():
     assert in_threads(lambda number: derivative(tg.constant(float(number))).numpy()) == [
         6.0 * number for number in range(8)
     ]
+
+
+# ---------------------------------------------------------------- found by use
+
+
+def test_value_passed_through_a_nested_function_that_is_pruned():
+    @tg.function
+    def innermost(y):
+        return tg.sin(y), tg.cos(y)
+
+    @tg.function
+    def middle(x, y):
+        s, c = innermost(y)
+        return x, s, c * 2.0
+
+    @tg.function
+    def outer(x, y):
+        a, b, _ = middle(x, y)
+        return a + b
+
+    assert outer(tg.constant(1.0), tg.constant(0.0)).numpy() == 1.0
+
+
+def test_classmethod():
+    traces = []
+
+    class Doubler:
+        factor = 2.0
+
+        @classmethod
+        @tg.function
+        def double(cls, x):
+            traces.append(1)
+            return x * cls.factor
+
+    assert [Doubler.double(tg.constant(x)).numpy() for x in (1.0, 2.0)] == [2.0, 4.0]
+    assert len(traces) == 1
+
+
+def test_effects_after_a_failed_check_do_not_happen():
+    calls = []
+
+    @tg.function
+    def f(x):
+        tg.numpy_function(lambda: calls.append("before"), [], [])
+        tg.debugging.assert_positive(x)
+        tg.numpy_function(lambda: calls.append("after"), [], [])
+        return x
+
+    f(tg.constant(1.0))
+    with pytest.raises(tg.errors.InvalidArgumentError):
+        f(tg.constant(-1.0))
+    assert calls == ["before", "after", "before"]
+
+
+def test_error_of_a_host_function_is_raised_with_its_line():
+    f = tg.function(lambda x: tg.numpy_function(lambda a: 1 / 0, [x], [tg.TensorSpec([])]))
+    with pytest.raises(ZeroDivisionError) as error:
+        f(tg.constant(1.0))
+    assert "test_function.py" in error.value.__notes__[0]

@@ -2136,3 +2136,35 @@ def test_gradient_that_equals_another_tensor_is_a_source_of_its_own(run):
         return outer.gradient(z, slope)
 
     assert run(example).numpy() == 2.0
+
+
+def test_masked_square_root_has_no_nan(run):
+    x = tg.constant([-1.0, 0.0, 4.0])
+
+    def example():
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = tg.reduce_sum(tg.where(x > 0.0, tg.sqrt(x), 0.0) ** 2)
+        return tape.gradient(y, x)
+
+    np.testing.assert_allclose(run(example).numpy(), [0.0, 0.0, 1.0])
+
+
+def test_target_that_is_not_watched_is_no_source():
+    x, v = tg.constant(3.0), tg.Variable(2.0)
+    with tg.GradientTape() as tape:
+        y = v * x
+    assert tape.gradient([y, x], x) is None
+
+
+def test_result_of_stop_gradient_is_not_watched(run):
+    x = tg.constant(3.0)
+
+    def example():
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = tg.stop_gradient(x)
+            z = y * 2.0
+        return tape.gradient(z, y)
+
+    assert run(example) is None

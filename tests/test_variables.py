@@ -10,6 +10,7 @@ import gc
 import os
 import pickle
 import sys
+import threading
 import weakref
 
 import numpy as np
@@ -1012,3 +1013,117 @@ def test_with_name_scope_uses_the_default_name():
     module = Scoped()
     module(3.0)
     assert module.w.name == "scoped/w:0"
+
+
+# ---------------------------------------------------------------- found by use
+
+
+def test_variable_read_twice_after_an_update():
+    w = tg.Variable([1.0, 1.0])
+    for _ in range(3):
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_sum(w * 2.0) + tg.reduce_sum(w * 3.0)
+        slope = tape.gradient(loss, w)
+        w.assign_sub(0.1 * slope)
+        np.testing.assert_allclose(slope.numpy(), [5.0, 5.0])
+    np.testing.assert_allclose(w.numpy(), [-0.5, -0.5], rtol=1e-6)
+
+
+def test_reads_are_tensors_of_their_own():
+    w = tg.Variable(1.0)
+    w.assign(w * 2.0)
+    assert w.read_value() is not w.read_value()
+
+
+def test_open_shape_in_a_function():
+    v = tg.Variable([1.0, 2.0], shape=[None])
+    double = tg.function(lambda: (v * 2.0, tg.shape(v)))
+    for values in ([1.0, 2.0], [4.0], [1.0, 2.0, 3.0]):
+        v.assign(values)
+        doubled, shape = double()
+        assert doubled.numpy().tolist() == [2.0 * x for x in values]
+        assert shape.numpy().tolist() == [len(values)]
+
+
+@pytest.mark.parametrize("initial", ["zeros", "normal", "callable", "expression"])
+def test_variable_made_of_a_tensor_on_the_first_call(initial):
+    makers = {
+        "zeros": lambda: tg.zeros([3]),
+        "normal": lambda: tg.random.normal([3]),
+        "callable": lambda: lambda: tg.ones([3]),
+        "expression": lambda: tg.constant([1.0, 2.0, 3.0]) * 2.0 + 1.0,
+    }
+    box = []
+
+    @tg.function
+    def call(x):
+        if not box:
+            box.append(tg.Variable(makers[initial]()))
+        return box[0] * x
+
+    first = call(tg.ones([3])).numpy()
+    np.testing.assert_array_equal(first, box[0].numpy())
+    np.testing.assert_array_equal(call(tg.ones([3])).numpy(), first)
+
+
+@pytest.mark.parametrize("name", ["scatter_update", "scatter_add"])
+def test_known_index_out_of_range_is_an_error(name):
+    v = tg.Variable([1.0, 2.0, 3.0])
+    for index in (3, -1):
+        with pytest.raises(tg.errors.InvalidArgumentError):
+            getattr(v, name)(tg.IndexedSlices([9.0], [index]))
+    with pytest.raises(tg.errors.InvalidArgumentError):
+        v.gather_nd([[5]])
+    assert v.numpy().tolist() == [1.0, 2.0, 3.0]
+
+
+def together(action, count, threads=8):
+    """Runs `action` `count` times in each of several threads that switch as often as they can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        workers = [
+            threading.Thread(target=lambda: [action() for _ in range(count)])
+            for _ in range(threads)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    finally:
+        sys.setswitchinterval(interval)
+    return count * threads
+
+
+def test_threads_lose_no_update():
+    v = tg.Variable(0.0)
+    assert together(lambda: v.assign_add(1.0), 50) == v.numpy()
+
+
+def test_threads_lose_no_scatter():
+    v = tg.Variable([0.0, 0.0])
+    update = tg.IndexedSlices([1.0], [0])
+    assert together(lambda: v.scatter_add(update), 25) == v.numpy()[0]
+
+
+def test_threads_lose_no_update_of_a_function_under_a_tape():
+    v = tg.Variable(0.0)
+    step = tg.function(lambda: v.assign_add(1.0).read_value())
+
+    def recorded():
+        with tg.GradientTape():
+            step()
+
+    assert together(recorded, 25) == v.numpy()
+
+
+def test_threads_lose_no_update_of_a_function_with_a_host_call():
+    v = tg.Variable(0.0)
+    calls = []
+
+    @tg.function
+    def step():
+        tg.numpy_function(lambda: calls.append(1), [], [])
+        return v.assign_add(1.0).read_value()
+
+    assert together(step, 25) == v.numpy() == len(calls)

@@ -51,7 +51,6 @@ _COMBINATIONS: dict[str, tuple[type[Op], Callable[[Tensor], Tensor]]] = {
 def _scattered(variable: Variable, how: str, vectors: Tensor, updates: Any) -> Variable:
     op, prepare = _COMBINATIONS[how]
     values = _updates(variable, updates)
-    _check(variable, f"scatter_{how}", vectors)
     with state_lock:
         now = variable._now()
         if how == "div":
@@ -60,12 +59,11 @@ def _scattered(variable: Variable, how: str, vectors: Tensor, updates: Any) -> V
         return variable.assign(new)
 
 
-def _check(variable: Variable, name: str, vectors: Tensor) -> None:
-    """Refuses index vectors that are known to be out of range."""
-    shape = variable.tensor_type.shape
-    depth = vectors.type.shape[-1]
+def _check(variable: Variable, name: str, indices: Tensor, depth: Any) -> None:
+    """Refuses indices, or vectors of `depth` of them, that are known to be out of range."""
     if isinstance(depth, int):
-        check_range(name, host_tensor(variable.tensor_type, None), vectors, shape[:depth])
+        limits = variable.tensor_type.shape[:depth]
+        check_range(name, host_tensor(variable.tensor_type, None), indices, limits)
 
 
 def _divided(now: Tensor, vectors: Tensor, values: Tensor) -> Tensor:
@@ -113,6 +111,7 @@ def _scatter_method(how: str) -> Callable[..., Any]:
                 fix="write tg.IndexedSlices(values, indices)",
             )
         indices = _indices(sparse_delta.indices)
+        _check(self, f"scatter_{how}", indices, 1)
         vectors = Reshape((*indices.type.shape, 1))(indices)
         return _scattered(self, how, vectors, sparse_delta.values)
 
@@ -126,7 +125,9 @@ def _scatter_method(how: str) -> Callable[..., Any]:
 
 def _scatter_nd_method(how: str) -> Callable[..., Any]:
     def scatter(self: Variable, indices: Any, updates: Any, name: str | None = None) -> Variable:
-        return _scattered(self, how, _indices(indices), updates)
+        vectors = _indices(indices)
+        _check(self, f"scatter_nd_{how}", vectors, vectors.type.shape[-1])
+        return _scattered(self, how, vectors, updates)
 
     scatter.__name__ = f"scatter_nd_{how}"
     scatter.__doc__ = (
@@ -139,14 +140,14 @@ def _scatter_nd_method(how: str) -> Callable[..., Any]:
 def sparse_read(self: Variable, indices: Any, name: str | None = None) -> Tensor:
     """The rows at `indices`, as a tensor."""
     at = _indices(indices)
-    _check(self, "sparse_read", Reshape((*at.type.shape, 1))(at))
+    _check(self, "sparse_read", at, 1)
     return Gather(0, 0)(self.read_value(), at)
 
 
 def gather_nd(self: Variable, indices: Any, name: str | None = None) -> Tensor:
     """The elements or slices at the vectors `indices[..., :]`."""
     at = _indices(indices)
-    _check(self, "gather_nd", at)
+    _check(self, "gather_nd", at, at.type.shape[-1])
     return GatherNd(0, 0)(self.read_value(), at)
 
 

@@ -189,15 +189,7 @@ def _setitem(self: Tensor, index: Any, value: Any = None) -> None:
     )
 
 
-def _jax_array(self: Tensor) -> Any:
-    """The value as a JAX array, so that functions of jax.numpy take tensors."""
-    if is_symbolic(self):
-        refuse_value(self, "a JAX array")
-    return device_buffer(self)
-
-
 _METHODS = {
-    "__jax_array__": _jax_array,
     "__setitem__": _setitem,
     "__delitem__": _setitem,
     "numpy": numpy,
