@@ -102,6 +102,18 @@ class Call(Op):
             found.append(result.reshape(*y.type.shape, total))
         return tuple(found)
 
+    def depending(self, inputs):
+        key = ("depending", inputs)
+        found = self.body.derived.get(key)
+        if found is None:
+            pairs = zip(self.body.inputs, inputs, strict=True)
+            reached = {x for x, is_marked in pairs if is_marked}
+            for node in self.body.nodes:
+                reached.update(node.depending(reached))
+            found = tuple(y in reached for y in self.body.outputs)
+            self.body.derived[key] = found
+        return found
+
     def pruned(self, used):
         key = ("pruned", used)
         found = self.body.derived.get(key)

@@ -199,6 +199,11 @@ class Op(metaclass=_Interning):
         """The value by NumPy, for folding and as the oracle of tests; NotImplemented if none."""
         return NotImplemented
 
+    def depending(self, inputs: tuple[bool, ...]) -> tuple[bool, ...]:
+        """Which outputs depend, differentiably, on the inputs that are marked. Asked of ops with
+        bodies, where `can_prune`; of other ops every output depends on every input."""
+        raise NotImplementedError
+
     def pruned(self, used: tuple[bool, ...]) -> tuple[Op, tuple[bool, ...]]:
         """The op narrowed to the outputs that are `used`, and which inputs it still takes."""
         raise NotImplementedError

@@ -152,6 +152,17 @@ class Node:
         self.builder = builder
         self.outputs: tuple[Tensor, ...] = ()
 
+    def depending(self, tracked: set[Tensor]) -> list[Tensor]:
+        """The differentiable outputs that depend on tensors of `tracked`."""
+        if self.op.stops_gradients or tracked.isdisjoint(self.inputs):
+            return []
+        outputs = [y for y in self.outputs if y.type.dtype.is_differentiable]
+        if not self.op.can_prune:
+            return outputs
+        flags = self.op.depending(tuple([x in tracked for x in self.inputs]))
+        known = {y for y, depends in zip(self.outputs, flags, strict=True) if depends}
+        return [y for y in outputs if y in known]
+
     def __repr__(self) -> str:
         operands = ", ".join(str(x.type) for x in self.inputs)
         return f"<{self.op.name}({operands}) at {self.source}>"

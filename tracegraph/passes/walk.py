@@ -27,11 +27,10 @@ def path_between(nodes: Sequence[Node], xs: Sequence[Tensor], ys: Sequence[Tenso
     reached = set(xs)
     ahead = []
     for node in nodes:
-        if not node.op.stops_gradients and not reached.isdisjoint(node.inputs):
-            outputs = [y for y in node.outputs if y.type.dtype.is_differentiable]
-            if outputs:
-                ahead.append(node)
-                reached.update(outputs)
+        outputs = node.depending(reached)
+        if outputs:
+            ahead.append(node)
+            reached.update(outputs)
     return live_nodes(ahead, ys)
 
 

@@ -110,9 +110,7 @@ class GradientTape:
 
     def record(self, node: Node) -> None:
         """Keeps `node` if it depends on something watched."""
-        if node.op.stops_gradients or self._tracked.isdisjoint(node.inputs):
-            return
-        outputs = [y for y in node.outputs if y.type.dtype.is_differentiable]
+        outputs = node.depending(self._tracked)
         if outputs:
             self._nodes.append(node)
             self._tracked.update(outputs)
