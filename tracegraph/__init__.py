@@ -65,3 +65,15 @@ from tracegraph.types import (
 )
 
 __version__ = "0.1.0"
+
+#: Modules that users do not need; completion leaves them out.
+_INTERNAL = frozenset(
+    [
+        *("array", "control", "ir", "operators", "ops", "passes", "runtime", "shapes", "source"),
+        *("tensorshape", "text", "tracegraph", "types", "views"),
+    ]
+)
+
+
+def __dir__() -> list[str]:
+    return sorted(name for name in globals() if name not in _INTERNAL)

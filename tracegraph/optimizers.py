@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tracegraph.array.creation import zeros
-from tracegraph.errors import GradientError, fail
+from tracegraph.errors import DTypeError, GradientError, fail
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, clip_by_value, maximum, multiply, pow, subtract
@@ -104,6 +104,14 @@ class Optimizer(Module):
         Raises GradientError (a ValueError) if all gradients are None. Returns `iterations`.
         """
         pairs = [(gradient, v) for gradient, v in grads_and_vars]
+        for _, variable in pairs:
+            if not isinstance(variable, Variable):
+                fail(
+                    DTypeError,
+                    f"the second of a pair is a {type(variable).__name__}, not a tg.Variable",
+                    source=here(),
+                    fix="give pairs of gradient and variable: zip(gradients, variables)",
+                )
         connected = [(as_tensor(g), v) for g, v in pairs if g is not None]
         if not connected:
             fail(
