@@ -161,3 +161,17 @@ def test_error_inside_a_step_leaves_the_variables():
     np.testing.assert_array_equal(v.numpy(), [13.0, 14.0])
     step(tg.constant(0.0))
     np.testing.assert_array_equal(v.numpy(), [24.0, 25.0])
+
+
+def test_other_threads_go_on_after_interrupts():
+    random.seed(4)
+    v = tg.Variable(tg.zeros([3]))
+    with Interrupts(3e-4) as interrupts:
+        for _ in range(COUNT // 4):
+            interrupts.strike(Repeated(lambda: v.assign_add([1.0, 1.0, 1.0])))
+    before = v.numpy()
+    thread = threading.Thread(target=lambda: v.assign_add([1.0, 1.0, 1.0]), daemon=True)
+    thread.start()
+    thread.join(timeout=30)
+    assert not thread.is_alive()
+    np.testing.assert_array_equal(v.numpy(), before + 1.0)

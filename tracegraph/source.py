@@ -116,6 +116,11 @@ class _Current(threading.local):
 _current = _Current()
 
 
+def place_of_thread() -> _Current:
+    """Where `sourced` keeps the place of this thread, for code that must restore it."""
+    return _current
+
+
 def here(skip: int = 1) -> Source:
     """The place of the innermost frame that is not ours, or what `sourced` says.
 

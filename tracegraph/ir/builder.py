@@ -134,6 +134,11 @@ def set_top_level(make: Callable[[], Builder]) -> None:
     _context = _Context(make)
 
 
+def builder_of_thread() -> _Context:
+    """Where the current builder of this thread is kept, for code that must restore it."""
+    return _context
+
+
 def current() -> Builder:
     """The builder that nodes are added to on this thread."""
     return _context.builder

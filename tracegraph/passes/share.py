@@ -10,6 +10,7 @@ from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Node, Tensor
 from tracegraph.ops.elementwise import IDENTITY
 from tracegraph.passes.algebra import COMMUTATIVE, simpler
+from tracegraph.source import place_of_thread
 
 
 class Sharing:
@@ -56,6 +57,8 @@ def derive(
     if builder.reuse is not None:
         return compute()
     start = len(builder.nodes)
+    place = place_of_thread()
+    source = place.source
     builder.reuse = Sharing(_seen_by_all(window, builder.recorders))
     try:
         results = compute()
@@ -63,7 +66,9 @@ def derive(
         del builder.nodes[start:]
         raise
     finally:
+        # Plain stores, which no interrupt can divide: one may have fallen into an exit above.
         builder.reuse = None
+        place.source = source
     results = _apart(builder, start, results)
     live = live_nodes(builder.nodes[start:], [y for y in results if y is not None])
     builder.nodes[start:] = live

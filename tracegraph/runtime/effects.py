@@ -21,7 +21,7 @@ from tracegraph.runtime.lift import lifted_with_arguments
 from tracegraph.runtime.tape import GradientTape
 from tracegraph.runtime.trace import Trace, current_trace, init_scope
 from tracegraph.runtime.values import host_array
-from tracegraph.runtime.variable import Variable, state_lock
+from tracegraph.runtime.variable import Variable, on_behalf_of_a_program
 from tracegraph.shapes import static_shape
 from tracegraph.source import Source, here
 from tracegraph.types import TensorType, as_dtype, type_of_array
@@ -78,7 +78,7 @@ def _keeping_errors(function: Callable[..., Any], source: Source) -> Callable[..
     @functools.wraps(function)
     def call(*arrays: np.ndarray) -> Any:
         try:
-            with state_lock.delegated():
+            with on_behalf_of_a_program():
                 return function(*arrays)
         except Exception as error:
             error.add_note(f"in a Python function called at {source.file}:{source.line}")

@@ -73,7 +73,7 @@ class Execution:
         assigned = self.assigned
         if variables is not self.variables:
             assigned = [variables[i] for i in self.traced.assigned]
-        with state_lock:
+        with state_lock():
             state = _gather(variables)
             if self.donates and (not self._is_warm or self._is_shared(state)):
                 self._copy_shared(state)
@@ -193,7 +193,7 @@ def run_recorded(
 ) -> list[Tensor]:
     """Runs at top level while tapes record: the forward form, recorded as one call node."""
     builder = current()
-    with state_lock:
+    with state_lock():
         types = input_types(traced, [x.type for x in arguments], variables)
         forward = residual_plan(specialise(traced.graph, types)).forward
         reads = [variable.read_value() for variable in variables]

@@ -24,7 +24,7 @@ from tracegraph.errors import (
     kind_of,
     shown,
 )
-from tracegraph.ir.builder import current
+from tracegraph.ir.builder import builder_of_thread, current
 from tracegraph.ir.tensor import Graph, Tensor, get_buffer, get_type
 from tracegraph.passes.simplify import simplify
 from tracegraph.passes.specialise import bind_sizes
@@ -45,7 +45,13 @@ from tracegraph.runtime.signature import (
     is_tensor_key,
     leaf_key,
 )
-from tracegraph.runtime.trace import Trace, Traced, refuse_creation, tracing
+from tracegraph.runtime.trace import (
+    Trace,
+    Traced,
+    refuse_creation,
+    traces_of_thread,
+    tracing,
+)
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import Dim, ShapeVariable
 from tracegraph.source import Source, here, unsourced
@@ -618,6 +624,19 @@ class Function:
             return concrete
 
     def _trace_body(self, request: Request, names: list[str], may_create: bool) -> ConcreteFunction:
+        where, place, traces = builder_of_thread(), place_of_thread(), traces_of_thread()
+        builder, source, depth = where.builder, place.source, len(traces)
+        try:
+            return self._traced_body(request, names, may_create)
+        finally:
+            # Plain stores, which no interrupt can divide: one may have fallen into an exit above.
+            where.builder = builder
+            place.source = source
+            del traces[depth:]
+
+    def _traced_body(
+        self, request: Request, names: list[str], may_create: bool
+    ) -> ConcreteFunction:
         trace = Trace(_graph_name(self._name))
         trace.may_create = may_create
         trace.actual = request.actual_tensors()

@@ -51,7 +51,7 @@ _COMBINATIONS: dict[str, tuple[type[Op], Callable[[Tensor], Tensor]]] = {
 def _scattered(variable: Variable, how: str, vectors: Tensor, updates: Any) -> Variable:
     op, prepare = _COMBINATIONS[how]
     values = _updates(variable, updates)
-    with state_lock:
+    with state_lock():
         now = variable._now()
         if how == "div":
             return variable.assign(_divided(now, vectors, values))

@@ -212,6 +212,11 @@ class _Open(threading.local):
 _open = _Open()
 
 
+def traces_of_thread() -> list[Trace | None]:
+    """The traces in progress on this thread, for code that must restore them."""
+    return _open.traces
+
+
 def innermost_trace() -> Trace | None:
     """The trace in progress on this thread, also while it computes at top level; else None."""
     return _open.traces[-1] if _open.traces else None

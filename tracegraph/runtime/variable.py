@@ -40,36 +40,36 @@ from tracegraph.shapes import Dim, same_shape
 from tracegraph.source import here
 from tracegraph.types import DType, TensorType, as_dtype
 
-
-class _StateLock:
-    """A lock that a thread may take again, and that a host call enters on behalf of the thread
-    that runs its program: that one holds the lock and waits."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._thread = threading.local()
-
-    def __enter__(self) -> None:
-        if not getattr(self._thread, "is_delegate", False):
-            self._lock.acquire()
-
-    def __exit__(self, *exception: object) -> None:
-        if not getattr(self._thread, "is_delegate", False):
-            self._lock.release()
-
-    @contextlib.contextmanager
-    def delegated(self) -> Iterator[None]:
-        """A context of a host call, whose thread does not wait for the lock."""
-        outer = getattr(self._thread, "is_delegate", False)
-        self._thread.is_delegate = True
-        try:
-            yield
-        finally:
-            self._thread.is_delegate = outer
+_lock = threading.RLock()
+_free = contextlib.nullcontext()
 
 
-#: Guards the buffers of all variables, and `landings`.
-state_lock = _StateLock()
+class _Thread(threading.local):
+    is_delegate = False
+
+
+_thread = _Thread()
+
+
+def state_lock() -> Any:
+    """The lock that guards the buffers of all variables, and `landings`: `with state_lock():`.
+
+    It is a lock of C, whose taking and giving back no interrupt can divide. The thread of a host
+    call does without it: the thread that runs the program holds the lock and waits.
+    """
+    return _free if _thread.is_delegate else _lock
+
+
+@contextlib.contextmanager
+def on_behalf_of_a_program() -> Iterator[None]:
+    """A context for host calls, in which `state_lock` is held by the thread that waits."""
+    outer, _thread.is_delegate = _thread.is_delegate, True
+    try:
+        yield
+    finally:
+        _thread.is_delegate = outer
+
+
 #: Programs in flight: (variables, box, position of their new buffers among the outputs). C code
 #: fills the box with the outputs.
 landings: list[tuple[Sequence[Variable], list[Any], int]] = []
@@ -230,7 +230,7 @@ class Variable:
 
     def made_tensor(self) -> Tensor:
         """The value now, as a tensor of the top level, whatever is being traced."""
-        with state_lock:
+        with state_lock():
             complete_landings()
             waiting = self.buffer
             if type(waiting) is Tensor and waiting.node is not None:
@@ -305,7 +305,7 @@ class Variable:
         read_value: bool = True,
     ) -> Any:
         """Adds `delta` to the value; see `assign`."""
-        with state_lock:  # reading and storing are one, whatever other threads assign
+        with state_lock():  # reading and storing are one, whatever other threads assign
             return self.assign(self._now() + self._checked(delta), read_value=read_value)
 
     def assign_sub(
@@ -316,7 +316,7 @@ class Variable:
         read_value: bool = True,
     ) -> Any:
         """Subtracts `delta` from the value; see `assign`."""
-        with state_lock:
+        with state_lock():
             return self.assign(self._now() - self._checked(delta), read_value=read_value)
 
     def _now(self) -> Tensor:
@@ -358,7 +358,7 @@ class Variable:
     def _store(self, new: Tensor) -> None:
         """The new value, pending if it is."""
         (new,) = current().admit_all((new,))
-        with state_lock:
+        with state_lock():
             complete_landings()
             if new.node is None:
                 self.buffer = device_buffer(new)
