@@ -54,7 +54,7 @@ from tracegraph.runtime.trace import (
 )
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import Dim, ShapeVariable
-from tracegraph.source import Source, here, unsourced
+from tracegraph.source import Source, here, place_of_thread, unsourced
 from tracegraph.tensorshape import TensorShape, TensorSpec
 from tracegraph.types import TensorType
 
