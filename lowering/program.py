@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -80,14 +81,34 @@ class Program:
         )
         # A host call can raise after buffers were given away: such a program donates nothing.
         self.donated = () if self.has_host_calls else tuple(donated)
+        self.has_run = False
+        self.renew()
+
+    def renew(self) -> None:
+        """Begins anew. JAX refuses a function whose trace an interrupt left unfinished."""
+        for inner in self.graph.graphs():
+            inner.derived.pop("lowered", None)
         #: The C++ entry itself: no Python frame lies between it and the execution.
-        self.jitted = jax.jit(graph_function(graph), donate_argnums=self.donated)
+        self.jitted = jax.jit(graph_function(self.graph), donate_argnums=self.donated)
+
+    def run_into(self, box: list[Any], arguments: tuple[Any, ...]) -> None:
+        """Puts the tuple of outputs into `box`, by C code alone: no signal falls between."""
+        try:
+            if self.needs_x64:
+                with x64():
+                    box.extend(itertools.starmap(self.jitted, (arguments,)))
+            else:
+                box.extend(itertools.starmap(self.jitted, (arguments,)))
+            self.has_run = True
+        except BaseException:
+            if not self.has_run:
+                self.renew()
+            raise
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
-        if self.needs_x64:
-            with x64():
-                return self.jitted(*buffers)
-        return self.jitted(*buffers)
+        box: list[Any] = []
+        self.run_into(box, buffers)
+        return box[0]
 
     def lowered(self) -> Any:
         """JAX's `Lowered` of this program, for its texts and analyses."""

@@ -137,7 +137,7 @@ def test_interrupt_while_a_step_is_traced_and_compiled():
     random.seed(3)
     v = tg.Variable(tg.zeros([4]))
     with Interrupts(0.05) as interrupts:
-        for _ in range(20):
+        for _ in range(60):
             step = tg.function(lambda x: v.assign_add(tg.tanh(x) * 0 + 1.0).read_value())
             old = v.numpy()[0]
             interrupts.strike(functools.partial(step, tg.ones([4])))

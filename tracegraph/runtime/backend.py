@@ -46,11 +46,6 @@ def wait(buffers: Any) -> None:
     _lowering().device.wait(buffers)
 
 
-def x64() -> Any:
-    """JAX's context in which 64-bit types exist."""
-    return _lowering().device.x64()
-
-
 #: What Python functions called by programs raised, oldest first.
 _host_errors: list[Exception] = []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -108,11 +107,7 @@ def run_program(program: Any, arguments: tuple[Any, ...], box: list[Any] | None 
     """
     box = [] if box is None else box
     try:
-        if program.needs_x64:
-            with backend.x64():
-                box.extend(itertools.starmap(program.jitted, (arguments,)))
-        else:
-            box.extend(itertools.starmap(program.jitted, (arguments,)))
+        program.run_into(box, arguments)
         if program.has_host_calls:
             # Python functions that it calls have finished when the caller goes on, and their
             # errors are raised here.
