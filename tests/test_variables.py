@@ -1127,3 +1127,18 @@ def test_threads_lose_no_update_of_a_function_with_a_host_call():
         return v.assign_add(1.0).read_value()
 
     assert together(step, 25) == v.numpy() == len(calls)
+
+
+def test_threads_assign_slices_of_one_variable():
+    v = tg.Variable(tg.zeros([8]))
+    numbers = iter(range(8))
+    lock = threading.Lock()
+
+    def assign_own():
+        with lock:
+            k = next(numbers)
+        for _ in range(10):
+            v[k : k + 1].assign([float(k + 1)])
+
+    together(assign_own, 1)
+    assert v.numpy().tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]

@@ -381,13 +381,6 @@ def dim_names(size: Size) -> frozenset[str]:
     return size.names() if isinstance(size, Dim) else frozenset()
 
 
-def shape_names(shape: Shape) -> frozenset[str]:
-    """The names that the sizes of `shape` mention; `*s` for a shape variable."""
-    if isinstance(shape, ShapeVariable):
-        return frozenset([str(shape)])
-    return frozenset().union(*(dim_names(size) for size in shape))
-
-
 def substitute_size(size: Size, sizes: Mapping[str, Any]) -> Size:
     return size.substitute(sizes) if isinstance(size, Dim) else size
 

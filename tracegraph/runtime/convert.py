@@ -524,8 +524,3 @@ def _on_sizes(name: str, values: list[Any]) -> Any:
         "cast": np.array,
     }
     return np.asarray(functions[name](*values), object) if name in functions else None
-
-
-def type_from(dtype: Any, shape: Any) -> TensorType:
-    """A TensorType from what users write for dtype and shape."""
-    return TensorType(as_dtype(dtype), tuple(static_ints(shape, "a shape")))

@@ -195,11 +195,13 @@ def _assign_slice(
             fix="assign a value of the slice's shape",
         )
     count = math.prod(positions.shape)
-    flat = Reshape((math.prod(variable.tensor_type.shape),))(variable._now())
     vectors = as_tensor(positions.reshape(count, 1).astype(np.int32))
     spread = Reshape((count,))(broadcast(values, positions.shape))
-    new = ScatterUpdate(0, 0)(flat, vectors, spread)
-    return variable.assign(Reshape(variable.tensor_type.shape)(new), read_value=read_value)
+    shape = variable.tensor_type.shape
+    with state_lock():  # reading and storing are one, whatever other threads assign
+        flat = Reshape((math.prod(shape),))(variable._now())
+        new = ScatterUpdate(0, 0)(flat, vectors, spread)
+        return variable.assign(Reshape(shape)(new), read_value=read_value)
 
 
 def _positions(variable: Variable, index: Any) -> np.ndarray:

@@ -202,12 +202,6 @@ class Request:
         )
         return Request(leaves, self.structure, self.keys)
 
-    def with_types(self, types: Sequence[TensorType]) -> Request:
-        """The request with other types for its tensor leaves."""
-        new = iter(types)
-        keys = tuple(next(new) if is_tensor_key(key) else key for key in self.keys)
-        return Request(self.leaves, self.structure, keys)
-
 
 def _as_argument(leaf: Any) -> Tensor:
     if type(leaf) is Tensor:
