@@ -99,7 +99,7 @@ MUTANTS = [
     Mutant(shape.Transpose, "vjp", "inverse(self.perm)", "self.perm"),
     Mutant(shape.Transpose, "batch", "axis + 1", "len(self.perm) - axis"),
     Mutant(shape.Slice, "vjp", "step - 1", "step"),
-    Mutant(shape.Slice, "vjp", "(count - 1) * step", "count * step"),
+    Mutant(shape.Slice, "vjp", "size - start - spread", "size - spread"),
     Mutant(shape.Slice, "batch", "(0, *self.start)", "(*self.start, 0)"),
     Mutant(shape.Pad, "vjp", "SUB(total(g), inside)", "total(g)"),
     Mutant(shape.Pad, "_cut", "if not any(self.interior):", "if True:"),

@@ -5,7 +5,6 @@ import pytest
 from tests.mutants import MUTANTS, Mutant, caught_by
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_the_mutant_is_caught(mutant: Mutant):
     assert caught_by(mutant)
