@@ -1068,6 +1068,36 @@ def test_structured_signature_and_outputs(concrete):
     assert set(cf.structured_outputs) == {"out", "none"} and cf.structured_outputs["none"] is None
 
 
+def test_the_names_of_specs_are_keywords_of_the_concrete_function():
+    f = tg.function(lambda x, scale=2: x * scale)
+    cf = f.get_concrete_function(tg.TensorSpec([None, "n", 3], name="inp"))
+    x = tg.ones([4, 2, 3])
+    assert cf(inp=x).shape == cf(x=x).shape == cf(x).shape == (4, 2, 3)
+    spec = tg.TensorSpec([None, "n", 3], name="inp")
+    assert cf.structured_input_signature == ((spec, 2), {})
+    assert cf.structured_outputs == tg.TensorSpec([None, "n", 3])
+    assert "%inp" in str(cf.graph)
+
+
+def test_other_names_of_specs_share_the_trace():
+    f = tg.function(lambda x: x + 1)
+    first = f.get_concrete_function(tg.TensorSpec([2], name="a"))
+    second = f.get_concrete_function(tg.TensorSpec([2], name="b"))
+    assert second is f.get_concrete_function(tg.TensorSpec([2], name="b"))
+    assert first.graph is second.graph and f.experimental_get_tracing_count() == 1
+    assert first(a=[1.0, 2.0]).numpy().tolist() == second(b=[1.0, 2.0]).numpy().tolist()
+    with pytest.raises(TypeError):
+        first(b=[1.0, 2.0])
+
+
+def test_an_open_size_never_takes_the_name_of_another():
+    f = tg.function(
+        lambda x, y: (x, y), input_signature=[tg.TensorSpec([None]), tg.TensorSpec(["d0"])]
+    )
+    x, y = f(tg.ones([2]), tg.ones([3]))
+    assert (x.shape, y.shape) == ((2,), (3,))
+
+
 def test_name_of_a_concrete_function(concrete):
     name = concrete[1].name
     assert "f" in (name.decode() if isinstance(name, bytes) else name)

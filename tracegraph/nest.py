@@ -79,6 +79,11 @@ class Structure:
             return self.treedef.num_leaves
         return sum(1 if entry is None else entry[1].count for entry in self.opened)
 
+    @property
+    def is_leaf(self) -> bool:
+        """Whether there is one leaf, in no container."""
+        return not self.opened and self.treedef == tree_util().tree_structure(0)
+
     def __repr__(self) -> str:
         return str(self.pack(["*"] * self.count))
 

@@ -45,51 +45,48 @@ class Execution:
         self.result_types = self.graph.output_types[: traced.result_count]
         self._assigned_places = list(traced.assigned)
         self._is_warm = False
-        self.is_simple = not (traced.variables or traced.checks or traced.has_token)
+        #: Whether the arguments are all that the program is given, and the results all it gives.
+        self.is_simple = not (
+            traced.variables or traced.captures or traced.checks or traced.has_token
+        )
 
     def run(
         self, buffers: Sequence[Any], variables: Sequence[Variable] | None = None
     ) -> list[Tensor]:
         """The result tensors, from the buffers of the arguments and the Variables of this call."""
+        traced = self.traced
+        rest = (*map(device_buffer, traced.captures), *((_START,) if traced.has_token else ()))
         if self.variables:
-            variables = self.variables if variables is None else variables
-            outputs = self._run_with_state(buffers, variables)
+            outputs = self._run_with_state(buffers, variables or self.variables, rest)
         else:
-            outputs = run_program(self.program, (*buffers, *self._captured(), *self._token()))
-        report_checks(self.traced, outputs)
-        return list(map(Tensor, self.result_types, outputs))
-
-    def _captured(self) -> list[Any]:
-        return [device_buffer(x) for x in self.traced.captures]
-
-    def _token(self) -> tuple[Any, ...]:
-        return (_START,) if self.traced.has_token else ()
+            outputs = run_program(self.program, (*buffers, *rest), [])
+        if traced.checks:
+            report_checks(traced, outputs)
+        return [*map(Tensor, self.result_types, outputs)]
 
     def _run_with_state(
-        self, buffers: Sequence[Any], variables: Sequence[Variable]
+        self, buffers: Sequence[Any], variables: Sequence[Variable], rest: Sequence[Any]
     ) -> tuple[Any, ...]:
-        captured = self._captured()
         assigned = self.assigned
         if variables is not self.variables:
             assigned = [variables[i] for i in self.traced.assigned]
+        box: list[Any] = []
         with state_lock():
             state = _gather(variables)
             if self.donates and (not self._is_warm or self._is_shared(state)):
                 self._copy_shared(state)
-            box: list[Any] = []
             landings.append((assigned, box, self.traced.result_count))
             try:
-                run_program(self.program, (*buffers, *state, *captured, *self._token()), box)
+                outputs = run_program(self.program, (*buffers, *state, *rest), box)
             finally:
                 complete_landings()
             self._is_warm = True
-            return box[0]
+        return outputs
 
     def _is_shared(self, state: list[Any]) -> bool:
         """Whether somebody beyond its Variable holds a buffer that would be overwritten."""
-        if len(self.assigned) == len(state):
-            return max(map(sys.getrefcount, state)) > _BASELINE
-        return max(map(sys.getrefcount, map(state.__getitem__, self._assigned_places))) > _BASELINE
+        donated = map(state.__getitem__, self._assigned_places)
+        return sum(map(sys.getrefcount, donated)) > _BASELINE * len(self._assigned_places)
 
     def _copy_shared(self, state: list[Any]) -> None:
         """Copies what is shared. The first call, which compiles in Python, gives copies of all:
@@ -99,13 +96,12 @@ class Execution:
                 state[place] = backend.copy(state[place])
 
 
-def run_program(program: Any, arguments: tuple[Any, ...], box: list[Any] | None = None) -> Any:
+def run_program(program: Any, arguments: tuple[Any, ...], box: list[Any]) -> tuple[Any, ...]:
     """The outputs of a program, which C code alone puts into `box`: no signal falls between.
 
     Raises the error of the argument that failed before, of a Python function that the program
     called, or a LoweringError.
     """
-    box = [] if box is None else box
     try:
         program.run_into(box, arguments)
         if program.has_host_calls:
@@ -194,7 +190,7 @@ def run_recorded(
         reads = [variable.read_value() for variable in variables]
         token = [host_tensor(TOKEN, _START)] if traced.has_token else []
         inputs = (*arguments, *reads, *traced.captures, *token)
-        buffers = run_program(_forward_program(forward), tuple(map(device_buffer, inputs)))
+        buffers = run_program(_forward_program(forward), (*map(device_buffer, inputs),), [])
         assigned = [variables[i] for i in traced.assigned]
         land(assigned, buffers[traced.result_count :])
         for variable in assigned:

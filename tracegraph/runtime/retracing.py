@@ -76,7 +76,7 @@ class Retracing:
         self._code = getattr(function, "__code__", None)
         self._has_traced = False
         self.row = _Row()
-        self._known: list[tuple[Request, list[str]]] = []
+        self._known: list[Request] = []
         self._retraces: list[Retrace] = []
 
     def seen(self, is_traced: bool) -> None:
@@ -115,32 +115,31 @@ class Retracing:
         self.row.length = 0
         self._known.clear()
 
-    def trace(self, request: Request, names: list[str]) -> None:
+    def trace(self, request: Request) -> None:
         """Notes a trace."""
         if self._known:
-            changes = self._changes(request, names)
-            self._retraces.append(Retrace(str(here()), changes))
-        self._known.append((request, names))
+            self._retraces.append(Retrace(str(here()), self._changes(request)))
+        self._known.append(request)
         del self._known[:-8]
         del self._retraces[:-256]
 
     def explanation(self) -> RetraceExplanation:
         return RetraceExplanation(self._name, self._retraces)
 
-    def _changes(self, request: Request, names: list[str]) -> tuple[str, ...]:
+    def _changes(self, request: Request) -> tuple[str, ...]:
         """The differences from the most similar trace."""
         best: tuple[str, ...] | None = None
-        for known, _ in reversed(self._known):
-            found = _differences(known, request, names)
+        for known in reversed(self._known):
+            found = _differences(known, request)
             if found is not None and (best is None or len(found) < len(best)):
                 best = found
         return best if best is not None else ("the structure of the arguments changed",)
 
 
-def _differences(old: Request, new: Request, names: list[str]) -> tuple[str, ...] | None:
+def _differences(old: Request, new: Request) -> tuple[str, ...] | None:
     if old.structure != new.structure:
         return None
-    rows = zip(names, old.keys, new.keys, old.leaves, new.leaves, strict=True)
+    rows = zip(new.names, old.keys, new.keys, old.leaves, new.leaves, strict=True)
     return tuple(
         f"argument {name!r} was {_text(old_key, old_leaf)} and is now {_text(new_key, new_leaf)}"
         for name, old_key, new_key, old_leaf, new_leaf in rows

@@ -7,7 +7,7 @@ import functools
 import inspect
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -159,19 +159,48 @@ class Request:
     leaves: tuple[Any, ...]
     structure: nest.Structure
     keys: tuple[Any, ...]
+    signature: Signature
+    #: The specs that the first tensor leaves were declared with; None for one that was not.
+    specs: tuple[TensorSpec | None, ...] = ()
 
     @functools.cached_property
     def key(self) -> Any:
         return (self.structure, self.keys)
+
+    @functools.cached_property
+    def names(self) -> list[str]:
+        """A name per leaf: the parameter, with the path of a leaf inside a container."""
+        return self.signature.leaf_names(self.structure)
 
     @property
     def tensor_positions(self) -> list[int]:
         return [i for i, key in enumerate(self.keys) if is_tensor_key(key)]
 
     @property
+    def tensor_names(self) -> list[str]:
+        """The names of the tensor leaves."""
+        return [self.names[i] for i in self.tensor_positions]
+
+    @property
+    def tensor_specs(self) -> list[TensorSpec | None]:
+        """The spec that each tensor leaf was declared with, or None."""
+        rest = len(self.tensor_positions) - len(self.specs)
+        return [*self.specs, *[None] * rest]
+
+    @property
+    def tensor_keywords(self) -> list[str]:
+        """The name of each tensor leaf's TensorSpec, or its own."""
+        rows = zip(self.tensor_specs, self.tensor_names, strict=True)
+        return [name if spec is None else spec.name or name for spec, name in rows]
+
+    @property
     def types(self) -> tuple[TensorType, ...]:
         """The types of the tensor leaves."""
         return tuple(key for key in self.keys if isinstance(key, TensorType))
+
+    def with_keys(self, keys: Sequence[Any]) -> Request:
+        """The request to be traced for other keys."""
+        return dataclasses.replace(self, keys=tuple(keys))
 
     def tensors(self) -> list[Tensor]:
         """The tensor leaves as tensors; arrays are used without a copy."""
@@ -187,7 +216,7 @@ class Request:
         """The request whose trace uses the Variables themselves."""
         pairs = zip(self.leaves, self.keys, strict=True)
         keys = (ObjectKey(x) if isinstance(key, VariableKey) else key for x, key in pairs)
-        return Request(self.leaves, self.structure, tuple(keys))
+        return self.with_keys(tuple(keys))
 
     def actual_tensors(self) -> list[Tensor] | None:
         """The tensor leaves, or None if the request holds specs in place of values."""
@@ -200,7 +229,7 @@ class Request:
             None if is_tensor_key(key) or isinstance(key, (ObjectKey, VariableKey)) else leaf
             for leaf, key in zip(self.leaves, self.keys, strict=True)
         )
-        return Request(leaves, self.structure, self.keys)
+        return dataclasses.replace(self, leaves=leaves)
 
 
 def _as_argument(leaf: Any) -> Tensor:
@@ -254,7 +283,7 @@ class Signature:
         except Mismatch as mismatch:
             fail(TraceError, f"{self.name}: {mismatch.fact}", source=here(), fix=mismatch.fix)
         keys = self.keys(leaves, structure)
-        return Request(tuple(leaves), structure, canonical_keys(keys))
+        return Request(tuple(leaves), structure, canonical_keys(keys), self)
 
     def keys(self, leaves: Sequence[Any], structure: nest.Structure) -> list[Any]:
         """The keys of the leaves. Raises TraceError or DTypeError, with the name of the argument,
@@ -264,15 +293,15 @@ class Signature:
             try:
                 found.append(leaf_key(leaf))
             except Mismatch as mismatch:
-                name = self.leaf_names(Request(tuple(leaves), structure, ()))[len(found)]
+                name = self.leaf_names(structure)[len(found)]
                 fact = f"{self.name}: argument {name!r} is {mismatch.fact}"
                 fail(mismatch.kind, fact, source=here(), fix=mismatch.fix)
         return with_aliases(leaves, found)
 
-    def leaf_names(self, request: Request) -> list[str]:
-        """A name per leaf: the parameter, with the path of a leaf inside a container."""
-        args, kwargs = request.structure.pack(list(range(len(request.leaves))))
-        names = [""] * len(request.leaves)
+    def leaf_names(self, structure: nest.Structure) -> list[str]:
+        """A name per leaf of `(args, kwargs)`."""
+        args, kwargs = structure.pack(list(range(structure.count)))
+        names = [""] * structure.count
         for parameter, value in (*zip(self.positional(len(args)), args), *kwargs.items()):
             for path, position in _paths(value):
                 names[position] = "_".join((parameter, *path))
@@ -342,20 +371,32 @@ def canonical_keys(keys: Sequence[Any]) -> tuple[Any, ...]:
 
 
 class SpecTypes:
-    """Turns TensorSpecs into types: None is a fresh size, a string a named one."""
+    """Turns the TensorSpecs of one signature into types: None is a fresh size, a string a named
+    one."""
 
-    def __init__(self) -> None:
+    def __init__(self, specs: Iterable[TensorSpec]) -> None:
+        self._taken = {name for spec in specs for name in size_names(spec)}
         self._counter = itertools.count()
 
     def type_of(self, spec: TensorSpec) -> TensorType:
         if spec.shape.rank is None:
-            return TensorType(spec.dtype, ShapeVariable(f"s{next(self._counter)}"))
+            return TensorType(spec.dtype, ShapeVariable(self._fresh("s")))
         return TensorType(spec.dtype, tuple(self._size(size) for size in spec.shape))
 
     def _size(self, size: Any) -> Any:
         if size is None:
-            return Dim.named(f"d{next(self._counter)}")
+            return Dim.named(self._fresh("d"))
         return Dim.named(size) if isinstance(size, str) else size
+
+    def _fresh(self, letter: str) -> str:
+        names = (f"{letter}{number}" for number in self._counter)
+        return next(name for name in names if name not in self._taken)
+
+
+def size_names(spec: TensorSpec | None) -> list[str]:
+    """The names that the user gave to sizes of a spec."""
+    sizes = () if spec is None or spec.shape.rank is None else spec.shape
+    return [size for size in sizes if isinstance(size, str)]
 
 
 class InputSignature:
@@ -385,8 +426,8 @@ class InputSignature:
         self.leaves: list[TensorSpec] = leaves
         self._check_parameters(place)
         whole = nest.flatten_structure((self.specs, {}))[1]
-        self._names = signature.leaf_names(Request(tuple(leaves), whole, ()))
-        types = SpecTypes()
+        self._names = signature.leaf_names(whole)
+        types = SpecTypes(self.leaves)
         self.types = tuple(types.type_of(spec) for spec in self.leaves)
 
     def _check_parameters(self, place: Any) -> None:
@@ -425,7 +466,7 @@ class InputSignature:
         packed = ((*self.structure.pack(converted), *rest), kwargs)
         found, structure = nest.flatten_structure(packed)
         keys = self._signature.keys(found, structure)
-        return Request(tuple(found), structure, tuple(keys))
+        return Request(tuple(found), structure, tuple(keys), self._signature, tuple(self.leaves))
 
     def _check_sizes(self, values: list[Any]) -> None:
         """Raises TraceError where sizes of one name differ."""

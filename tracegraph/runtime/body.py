@@ -1,0 +1,120 @@
+"""Body: a Python function that is traced at the requests of its callers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from tracegraph import nest
+from tracegraph.errors import SignatureError, fail
+from tracegraph.ir.builder import builder_of_thread
+from tracegraph.passes.simplify import simplify
+from tracegraph.runtime.concrete import ConcreteFunction
+from tracegraph.runtime.results import Results, result_leaves
+from tracegraph.runtime.signature import Request, Signature, VariableKey
+from tracegraph.runtime.trace import Trace, refuse_creation, traces_of_thread
+from tracegraph.runtime.variable import Variable
+from tracegraph.source import place_of_thread, unsourced
+from tracegraph.types import TensorType
+
+
+class Body:
+    """The Python function, how often it was traced, and whether it may still create Variables."""
+
+    def __init__(self, function: Callable[..., Any], signature: Signature) -> None:
+        self.tracing_count = 0
+        self._function = function
+        self._name = signature.name
+        self._signature = signature
+        self._may_create = True
+
+    def trace(self, request: Request) -> ConcreteFunction:
+        """The trace for a request, and a second one where Variables were created by the first."""
+        return self._trace(request, self._may_create)
+
+    def _trace(self, request: Request, may_create: bool) -> ConcreteFunction:
+        where, place, traces = builder_of_thread(), place_of_thread(), traces_of_thread()
+        builder, source, depth = where.builder, place.source, len(traces)
+        try:
+            return self._traced(request, may_create)
+        finally:
+            # Plain stores, which no interrupt can divide: one may have fallen into an exit above.
+            where.builder = builder
+            place.source = source
+            del traces[depth:]
+
+    def _traced(self, request: Request, may_create: bool) -> ConcreteFunction:
+        trace = Trace(_graph_name(self._name))
+        trace.may_create = may_create
+        trace.actual = request.actual_tensors()
+        with trace, unsourced():
+            leaves, stand_ins = _placeholders(trace, request)
+            args, kwargs = request.structure.pack(leaves)
+            self.tracing_count += 1
+            result = self._function(*args, **kwargs)
+            self._check_untouched((args, kwargs), leaves, request.structure)
+            found, structure = result_leaves(result, self._name, self._signature.place)
+            tensors = [y for y in found if y is not None]
+            traced = trace.traced(tensors)
+        self._may_create = False if not trace.created else self._may_create
+        if trace.created:
+            return self._trace_after_creation(trace, request)
+        traced = dataclasses.replace(traced, graph=simplify(traced.graph))
+        kept, results = request.without_values(), Results(structure, found)
+        return ConcreteFunction(kept, traced, results, stand_ins)
+
+    def _trace_after_creation(self, trace: Trace, request: Request) -> ConcreteFunction:
+        """The first call created Variables: trace again, now that they exist."""
+        if any(reference() is None for reference in trace.created):
+            refuse_creation(self._signature.place)
+        self._may_create = False
+        return self._trace(request, may_create=False)
+
+    def _check_untouched(self, packed: Any, leaves: list[Any], structure: nest.Structure) -> None:
+        if _difference(structure.pack(leaves), packed) is None:
+            return
+        (args, kwargs), (now, named) = structure.pack(leaves), packed
+        names = [*self._signature.positional(len(args)), *kwargs]
+        for name, old, new in zip(names, (*args, *kwargs.values()), (*now, *named.values())):
+            difference = _difference(old, new)
+            if difference is not None:
+                fail(
+                    SignatureError,
+                    f"{self._name} changed its argument {name!r} in place: {difference}",
+                    source=self._signature.place,
+                    fix=f"change a copy: {name} = {type(old).__name__}({name})",
+                )
+
+
+def _placeholders(trace: Trace, request: Request) -> tuple[list[Any], dict[int, int]]:
+    """What the Python function is called with: graph inputs for tensors, one stand-in for each
+    distinct Variable, and Python values as they are. Also the positions of the stand-ins."""
+    leaves: list[Any] = []
+    variables: dict[Any, Variable] = {}
+    positions: dict[int, int] = {}
+    keywords = iter(request.tensor_keywords)
+    for place, (leaf, key) in enumerate(zip(request.leaves, request.keys, strict=True)):
+        if isinstance(key, TensorType):
+            leaf = trace.argument(key, next(keywords))
+        elif isinstance(key, VariableKey):
+            if key not in variables:
+                variables[key] = leaf.stand_in()
+                positions[id(variables[key])] = place
+            leaf = variables[key]
+        leaves.append(leaf)
+    return leaves, positions
+
+
+def _difference(before: Any, after: Any) -> str | None:
+    """How a structure was changed in place; None if it was not."""
+    old, old_structure = nest.flatten_structure(before)
+    new, new_structure = nest.flatten_structure(after)
+    if old_structure != new_structure:
+        return f"it was {old_structure} and is {new_structure}"
+    same = all(a is b for a, b in zip(old, new, strict=True))
+    return None if same else f"an item of {old_structure} was replaced"
+
+
+def _graph_name(name: str) -> str:
+    return "lambda_" if name == "<lambda>" else name

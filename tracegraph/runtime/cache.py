@@ -1,0 +1,211 @@
+"""TraceCache: the traces of a function by what they were traced for, and which one fits a call."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tracegraph.errors import Mismatch, ShapeError, TraceError
+from tracegraph.passes.specialise import bind_sizes
+from tracegraph.runtime.body import Body
+from tracegraph.runtime.concrete import ConcreteFunction
+from tracegraph.runtime.retracing import Retracing
+from tracegraph.runtime.signature import (
+    InputSignature,
+    Request,
+    SpecTypes,
+    canonical_keys,
+)
+from tracegraph.runtime.trace import tracing
+from tracegraph.shapes import Dim, ShapeVariable
+from tracegraph.tensorshape import TensorSpec
+from tracegraph.types import TensorType
+
+#: Traces kept per function.
+_TRACE_LIMIT = 256
+
+
+class TraceCache:
+    """Finds or makes the trace for a request. The least recently used goes when there are many."""
+
+    def __init__(
+        self,
+        body: Body,
+        retracing: Retracing,
+        declared: InputSignature | None,
+        reduces_retracing: bool,
+        on_eviction: Callable[[], None],
+    ) -> None:
+        self._body = body
+        self._retracing = retracing
+        self._declared = declared
+        self._reduces_retracing = reduces_retracing
+        self._on_eviction = on_eviction
+        self._traces: OrderedDict[Any, ConcreteFunction] = OrderedDict()
+        #: Set when an op needed the rank of an argument that is declared without one.
+        self._traces_per_rank = False
+
+    def __iter__(self) -> Any:
+        return iter(list(self._traces.values()))
+
+    def clear(self) -> None:
+        """Forgets all traces."""
+        self._traces.clear()
+
+    def find(self, request: Request) -> tuple[ConcreteFunction, bool]:
+        """The trace for a request, and whether it was made now."""
+        wanted = self.traced_request(request)
+        concrete = self._known(wanted)
+        if concrete is not None:
+            return concrete, False
+        with tracing:
+            concrete = self._known(wanted) or self._accepting(wanted)
+            if concrete is not None:
+                return concrete, False
+            return self._trace_new(request, wanted), True
+
+    def _known(self, request: Request) -> ConcreteFunction | None:
+        concrete = self._traces.get(request.key)
+        if concrete is None:
+            return None
+        with tracing:
+            if request.key in self._traces:
+                self._traces.move_to_end(request.key)
+        given = request.variables
+        if given and concrete.captures_one_of(given):
+            # The body also uses an argument from outside: such a call has a trace of its own.
+            return self._traces.get(request.with_variables_by_identity().key)
+        return concrete
+
+    def _accepting(self, request: Request) -> ConcreteFunction | None:
+        """A trace with open sizes that accepts the request."""
+        for concrete in self._traces.values():
+            known = concrete.request
+            if concrete.graph.is_static:
+                continue
+            if known.structure == request.structure and _accepts(known.keys, request.keys):
+                return concrete
+        return None
+
+    def traced_request(self, request: Request) -> Request:
+        """The request with the types that it is traced at: specs, open sizes, names."""
+        if self._declared is not None:
+            return self._with_declared_types(request)
+        if any(isinstance(key, TensorSpec) for key in request.keys):
+            return _with_types_of_specs(request)
+        return request
+
+    def _with_declared_types(self, request: Request) -> Request:
+        assert self._declared is not None
+        declared = iter(self._declared.types)
+        count = len(self._declared.types)
+        keys = []
+        for key in request.keys:
+            is_declared = count > 0 and isinstance(key, (TensorType, TensorSpec))
+            keys.append(self._declared_type(key, next(declared)) if is_declared else key)
+            count -= is_declared
+        return request.with_keys(keys)
+
+    def _declared_type(self, key: Any, declared: TensorType) -> TensorType:
+        if not (isinstance(declared.shape, ShapeVariable) and self._traces_per_rank):
+            return declared
+        if not (isinstance(key, TensorType) and isinstance(key.shape, tuple)):
+            return declared
+        sizes = (Dim.named(f"{declared.shape.name}.{i}") for i in range(len(key.shape)))
+        return TensorType(declared.dtype, tuple(sizes))
+
+    def _trace_new(self, request: Request, wanted: Request) -> ConcreteFunction:
+        if self._reduces_retracing and self._declared is None:
+            general = self._generalised(wanted)
+            if general is not None:
+                with contextlib.suppress(ShapeError, TraceError):
+                    return self.trace(general)
+        try:
+            return self.trace(wanted)
+        except ShapeError:
+            if self._traces_per_rank or not _has_open_rank(wanted):
+                raise
+            # An op needs to know the rank: from now on there is one trace per rank.
+            self._traces_per_rank = True
+            return self.find(request)[0]
+
+    def _generalised(self, request: Request) -> Request | None:
+        """The request with sizes left open where it differs from an earlier trace."""
+        for concrete in reversed(self._traces.values()):
+            known = concrete.request
+            if known.structure != request.structure or len(known.keys) != len(request.keys):
+                continue
+            keys = _generalised_keys(known.keys, request.keys)
+            if keys is not None:
+                return request.with_keys(canonical_keys(keys))
+        return None
+
+    def trace(self, request: Request) -> ConcreteFunction:
+        """The trace for exactly these keys, made if it is not known."""
+        with tracing:
+            concrete = self._traces.get(request.key)
+            if concrete is not None and concrete.graph.is_static:
+                return concrete
+            self._retracing.trace(request.without_values())
+            concrete = self._body.trace(request)
+            if request.variables and concrete.captures_one_of(request.variables):
+                request = request.with_variables_by_identity()
+                concrete = self._body.trace(request)
+            self._traces[request.key] = concrete
+            if len(self._traces) > _TRACE_LIMIT:
+                self._traces.popitem(last=False)
+                self._on_eviction()
+            return concrete
+
+
+def _with_types_of_specs(request: Request) -> Request:
+    specs = [key for key in request.keys if isinstance(key, TensorSpec)]
+    types = SpecTypes(specs)
+    keys = [types.type_of(key) if isinstance(key, TensorSpec) else key for key in request.keys]
+    declared = [request.keys[i] for i in request.tensor_positions]
+    declared = [key if isinstance(key, TensorSpec) else None for key in declared]
+    return dataclasses.replace(request, keys=tuple(keys), specs=tuple(declared))
+
+
+def _has_open_rank(request: Request) -> bool:
+    return any(isinstance(type.shape, ShapeVariable) for type in request.types)
+
+
+def _accepts(known: tuple[Any, ...], given: tuple[Any, ...]) -> bool:
+    for expected, key in zip(known, given, strict=True):
+        if isinstance(expected, TensorType) != isinstance(key, TensorType):
+            return False
+        if not isinstance(expected, TensorType) and expected != key:
+            return False
+    types = [k for k in known if isinstance(k, TensorType)]
+    values = [k for k in given if isinstance(k, TensorType)]
+    try:
+        bind_sizes(types, values)
+    except Mismatch:
+        return False
+    return True
+
+
+def _generalised_keys(known: Sequence[Any], given: Sequence[Any]) -> list[Any] | None:
+    keys: list[Any] = []
+    for place, (old, new) in enumerate(zip(known, given, strict=True)):
+        if not isinstance(old, TensorType) or not isinstance(new, TensorType):
+            if old != new:
+                return None
+            keys.append(new)
+            continue
+        if old.dtype is not new.dtype:
+            return None
+        keys.append(new.with_shape(_generalised_shape(old.shape, new.shape, place)))
+    return keys
+
+
+def _generalised_shape(old: Any, new: Any, place: int) -> Any:
+    if isinstance(old, ShapeVariable) or len(old) != len(new):
+        return ShapeVariable(f"s{place}")
+    return tuple(
+        b if a == b else Dim.named(f"g{place}.{axis}") for axis, (a, b) in enumerate(zip(old, new))
+    )

@@ -1,0 +1,280 @@
+"""ConcreteFunction: one trace of a function, as an object that can be called and looked at."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tracegraph.errors import DTypeError, Mismatch, ShapeError, TraceError, fact_of, fail, shown
+from tracegraph.ir.builder import current
+from tracegraph.ir.tensor import Graph, Tensor, get_type
+from tracegraph.passes.specialise import bind_sizes
+from tracegraph.runtime import backend
+from tracegraph.runtime.convert import as_tensor
+from tracegraph.runtime.execute import Execution, input_types, run_nested, run_recorded
+from tracegraph.runtime.pending import device_buffer
+from tracegraph.runtime.results import Results
+from tracegraph.runtime.signature import (
+    ObjectKey,
+    Request,
+    VariableKey,
+    is_tensor_key,
+    size_names,
+)
+from tracegraph.runtime.trace import Traced
+from tracegraph.runtime.variable import Variable
+from tracegraph.shapes import ShapeVariable
+from tracegraph.source import here
+from tracegraph.tensorshape import TensorSpec
+from tracegraph.types import TensorType
+
+
+class ConcreteFunction:
+    """One trace of a function: a graph, callable with arguments that fit its signature."""
+
+    def __init__(
+        self, request: Request, traced: Traced, results: Results, stand_ins: dict[int, int]
+    ) -> None:
+        #: What was traced: the structure of the arguments, their types and Python values.
+        self.request = request
+        self.traced = traced
+        #: How the result tensors are packed for the caller.
+        self.results = results
+        self.name = request.signature.name
+        #: Positions of Variables among the arguments, by the id of what stood for each.
+        self._stand_ins = stand_ins
+        self._executions: dict[tuple[TensorType, ...], Execution] = {}
+        self._views: dict[tuple[str, ...], ConcreteFunction] = {}
+
+    # What it is.
+
+    @property
+    def graph(self) -> Graph:
+        """The traced graph: arguments, then variables, then captured tensors."""
+        return self.traced.graph
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        """The inputs of the graph."""
+        return list(self.graph.inputs)
+
+    @property
+    def outputs(self) -> list[Tensor]:
+        """The results in the graph."""
+        return list(self.graph.outputs[: self.traced.result_count])
+
+    @property
+    def captured_inputs(self) -> list[Any]:
+        """The Variables and tensors that the body uses from outside."""
+        return [*self.traced.variables, *self.traced.captures]
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """The Variables that the body reads or assigns."""
+        return self.traced.variables
+
+    @property
+    def trainable_variables(self) -> tuple[Variable, ...]:
+        return tuple(v for v in self.variables if v.trainable)
+
+    @property
+    def argument_types(self) -> tuple[TensorType, ...]:
+        """The types of the tensor arguments, in order."""
+        return self.graph.input_types[: self.traced.argument_count]
+
+    @property
+    def structured_input_signature(self) -> Any:
+        """`(args, kwargs)` with a TensorSpec for each tensor: as declared, if it was."""
+        specs = iter(self._specs())
+        pairs = zip(self.request.keys, self.request.leaves, strict=True)
+        leaves = [next(specs) if is_tensor_key(key) else leaf for key, leaf in pairs]
+        return self.request.structure.pack(leaves)
+
+    @property
+    def structured_outputs(self) -> Any:
+        """The result's structure with a TensorSpec for each tensor."""
+        return self.results.pack([self._spec(y.type, None) for y in self.outputs])
+
+    @property
+    def output_shapes(self) -> Any:
+        return self.results.pack([self._spec(y.type, None).shape for y in self.outputs])
+
+    @property
+    def output_dtypes(self) -> Any:
+        return self.results.pack([y.type.dtype for y in self.outputs])
+
+    def _specs(self) -> list[TensorSpec]:
+        """A spec for each tensor argument."""
+        rows = zip(
+            self.argument_types,
+            self.request.tensor_specs,
+            self.request.tensor_keywords,
+            strict=True,
+        )
+        return [
+            self._spec(type, keyword)
+            if spec is None or spec.shape.rank is None
+            else TensorSpec.from_spec(spec, keyword)
+            for type, spec, keyword in rows
+        ]
+
+    def _spec(self, type: TensorType, name: str | None) -> TensorSpec:
+        """A type as a spec: open sizes are None, or what the user named them."""
+        if isinstance(type.shape, ShapeVariable):
+            return TensorSpec(None, type.dtype, name)
+        named = {size for spec in self.request.tensor_specs for size in size_names(spec)}
+        sizes = [x if isinstance(x, int) else str(x) for x in type.shape]
+        sizes = [x if isinstance(x, int) or x in named else None for x in sizes]
+        return TensorSpec(sizes, type.dtype, name)
+
+    def pretty_printed_signature(self, verbose: bool = True) -> str:
+        """The signature as text: parameters, results and, if `verbose`, what is captured."""
+        types = iter(self.argument_types)
+        rows = [
+            f"{name}: {next(types)}" if is_tensor_key(key) else f"{name}={_shown(key, leaf)}"
+            for key, leaf, name in zip(
+                self.request.keys, self.request.leaves, self.request.names, strict=True
+            )
+        ]
+        results = ", ".join(str(y.type) for y in self.outputs)
+        head = f"{self.name}({', '.join(rows)}) -> ({results})"
+        if not verbose:
+            return head
+        captured = [f"  {v.name}: {v.tensor_type}" for v in self.variables]
+        captured += [f"  {x.type}" for x in self.traced.captures]
+        return "\n".join([head, *(["captures:", *captured] if captured else [])])
+
+    def __repr__(self) -> str:
+        return f"<ConcreteFunction {self.pretty_printed_signature(verbose=False)}>"
+
+    def __str__(self) -> str:
+        return f"ConcreteFunction {self.pretty_printed_signature()}"
+
+    def declared_as(self, request: Request) -> ConcreteFunction:
+        """The same trace under the names that the TensorSpecs of `request` give its arguments."""
+        keywords = tuple(request.tensor_keywords)
+        if keywords == tuple(self.request.tensor_keywords) or request.types != self.request.types:
+            return self
+        view = self._views.get(keywords)
+        if view is None:
+            view = self._views[keywords] = copy.copy(self)
+            view.request = dataclasses.replace(self.request, specs=request.specs)
+        return view
+
+    # Calling it.
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the graph. Arguments are given as to the function, or the tensors alone.
+
+        Raises TraceError (a TypeError) for arguments that do not fit, always.
+        """
+        values = zip(self._bound(args, kwargs), self.request.tensor_names, self.argument_types)
+        tensors = [self._checked(*row) for row in values]
+        try:
+            bind_sizes(self.argument_types, [x.type for x in tensors])
+        except Mismatch as mismatch:
+            self._refuse(mismatch.fact)
+        return self.run(tensors)
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        keys = self.request.keys
+        positions = self.request.tensor_positions
+        if not kwargs and len(args) == len(positions) != len(self.request.leaves):
+            return list(args)
+        if kwargs and not args:
+            for names in (self.request.tensor_keywords, self.request.tensor_names):
+                if len(names) == len(kwargs) and set(names) == set(kwargs):
+                    return [kwargs[name] for name in names]
+        bound = self.request.signature.request(args, kwargs)
+        if bound.structure != self.request.structure:
+            own_structure = self.request.structure
+            self._refuse(f"the arguments are {bound.structure}, and {own_structure} is expected")
+        names = self.request.names
+        own_leaves = self.request.leaves
+        for name, key, leaf, own, kept in zip(names, bound.keys, bound.leaves, keys, own_leaves):
+            if not isinstance(own, TensorType) and key != own:
+                value = f"another {own.text}" if isinstance(own, ObjectKey) else _shown(own, kept)
+                self._refuse(f"argument {name!r} is {shown(leaf)}, and the trace has {value}")
+        return [bound.leaves[i] for i in positions]
+
+    def _checked(self, value: Any, name: str, expected: TensorType) -> Tensor:
+        is_typed = isinstance(value, (Tensor, Variable, np.ndarray, np.generic))
+        try:
+            tensor = as_tensor(value, None if is_typed else expected.dtype)
+        except (DTypeError, ShapeError) as error:
+            self._refuse(f"argument {name!r} is expected to be {expected}: {fact_of(error)}")
+        try:
+            bind_sizes([expected], [tensor.type])
+        except Mismatch:
+            self._refuse(f"argument {name!r} is {tensor.type}, and {expected} is expected")
+        return tensor
+
+    def _refuse(self, fact: str) -> NoReturn:
+        fail(
+            TraceError,
+            f"{self.name}: {fact}",
+            source=here(),
+            fix=f"call it with {self.pretty_printed_signature(verbose=False)}",
+        )
+
+    def run(self, arguments: Sequence[Tensor], variables: Sequence[Variable] | None = None) -> Any:
+        """The packed results for arguments that fit, in the context of this thread.
+
+        `variables` are those of the trace by default, else what stands for them in this call.
+        """
+        variables = self.traced.variables if variables is None else variables
+        builder = current()
+        if not builder.is_top_level:
+            return self.results.pack(run_nested(self.traced, arguments, variables))
+        if builder.recorders and self._is_watched(builder, arguments, variables):
+            return self.results.pack(run_recorded(self.traced, arguments, variables))
+        buffers = [device_buffer(x) for x in arguments]
+        execution = self.execution(tuple(map(get_type, arguments)), variables)
+        return self.results.pack(execution.run(buffers, variables))
+
+    def _is_watched(
+        self, builder: Any, arguments: Sequence[Tensor], variables: Sequence[Variable]
+    ) -> bool:
+        for variable in variables:
+            variable.watch_by(builder)
+        inputs = [*arguments, *self.traced.captures, *(v.handle for v in variables)]
+        return any(recorder.depends_on(inputs) for recorder in builder.recorders)
+
+    def variables_for(self, request: Request) -> Sequence[Variable]:
+        """The variables of a call: arguments take the place of what stood for them."""
+        if not self._stand_ins:
+            return self.traced.variables
+        return [
+            request.leaves[self._stand_ins[id(v)]] if id(v) in self._stand_ins else v
+            for v in self.traced.variables
+        ]
+
+    def captures_one_of(self, variables: Sequence[Variable]) -> bool:
+        """Whether the body uses one of the variables from outside."""
+        given = {id(v) for v in variables}
+        return any(id(v) in given for v in self.traced.variables)
+
+    def execution(
+        self, types: Sequence[TensorType], variables: Sequence[Variable] | None = None
+    ) -> Execution:
+        """The compiled body for arguments of these types, and Variables of their shapes now."""
+        variables = self.traced.variables if variables is None else variables
+        types = input_types(self.traced, types, variables)
+        found = self._executions.get(types)
+        if found is None:
+            with backend.compiling:
+                found = self._executions.get(types)
+                if found is None:
+                    found = self._executions[types] = Execution(self.traced, types)
+        return found
+
+
+def _shown(key: Any, leaf: Any) -> str:
+    """A Python value as a signature shows it; of what traces do not keep alive, the type."""
+    if isinstance(key, ObjectKey):
+        return f"<{key.text}>"
+    return f"<Variable {key.type}>" if isinstance(key, VariableKey) else shown(leaf)

@@ -1,0 +1,90 @@
+"""The shortest way from a call to its compiled program, for calls like one that was seen before."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegraph import nest
+from tracegraph.errors import Mismatch, UnknownValue
+from tracegraph.ir.tensor import Tensor
+from tracegraph.runtime.concrete import ConcreteFunction
+from tracegraph.runtime.execute import Execution
+from tracegraph.runtime.pending import device_buffer
+from tracegraph.runtime.signature import LITERALS, Request, leaf_key
+from tracegraph.types import TensorType
+
+
+class Route:
+    """What the hot path needs of a call that was seen before."""
+
+    __slots__ = ("execution", "is_one_tensor", "pack", "positions", "run", "types")
+
+    def __init__(
+        self, concrete: ConcreteFunction, execution: Execution, positions: list[int]
+    ) -> None:
+        self.execution = execution
+        #: The leaves of the call that are tensors.
+        self.positions = positions
+        #: The compiled program itself where there is neither state nor a check to see to.
+        self.run = execution.program.entry() if execution.is_simple else None
+        self.types = execution.result_types
+        self.is_one_tensor = concrete.results.is_one_tensor
+        self.pack = concrete.results.packer()
+
+    def run_on(self, leaves: Sequence[Any]) -> Any:
+        """The packed results for the leaves of a call."""
+        return self.run_with_state([_buffer_of(leaves[i]) for i in self.positions])
+
+    def run_with_state(self, buffers: Sequence[Any]) -> Any:
+        """The packed results for the buffers of the tensor leaves."""
+        tensors = self.execution.run(buffers)
+        return tensors[0] if self.is_one_tensor else self.pack(tensors)
+
+
+class Call:
+    """The leaves of a call, and its key where type and value of each leaf tell all."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.leaves, structure = nest.tree_util().tree_flatten((args, kwargs) if kwargs else args)
+        self.leaf_keys = [_leaf_key(leaf) for leaf in self.leaves]
+        self.key = (structure, *self.leaf_keys)
+        self.positions = [i for i, x in enumerate(self.leaf_keys) if isinstance(x, TensorType)]
+        self.has_only_tensors = all(type(leaf) is Tensor for leaf in self.leaves)
+        #: Whether the leaves are the arguments themselves, by position.
+        self.is_flat = not kwargs and len(self.leaves) == len(args) and self._are(args)
+
+    def _are(self, values: Sequence[Any]) -> bool:
+        return all(map(operator.is_, self.leaves, values))
+
+    def has_tensors_of(self, request: Request) -> bool:
+        """Whether the tensor leaves are those of the request: none was added or converted."""
+        wanted = [request.leaves[i] for i in request.tensor_positions]
+        given = [self.leaves[i] for i in self.positions]
+        return len(given) == len(wanted) and all(map(operator.is_, given, wanted))
+
+
+def known_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    """The call, or None if it has leaves that the slow path must look at."""
+    try:
+        return Call(args, kwargs)
+    except (TypeError, ValueError, Warning, Mismatch):  # the slow path names what is wrong
+        return None
+
+
+def _leaf_key(leaf: Any) -> Any:
+    kind = type(leaf)
+    if kind is Tensor:
+        return leaf.type
+    if kind in LITERALS or isinstance(leaf, np.ndarray | np.generic):
+        return leaf_key(leaf)
+    raise UnknownValue(f"a {kind.__name__} is no leaf of the short way")
+
+
+def _buffer_of(leaf: Any) -> Any:
+    if type(leaf) is Tensor:
+        return device_buffer(leaf)
+    return leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
