@@ -203,8 +203,8 @@ def _body(node: Node) -> Graph:
     return node.op.body
 
 
-class BackwardBuilder(Builder):
-    """Builds a backward graph: whatever primal value a rule reads becomes an input."""
+class DerivativeBuilder(Builder):
+    """Builds a derivative apart: whatever primal value a rule reads becomes an input."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -235,9 +235,9 @@ def _residuals(body: Graph) -> list[Tensor]:
 
 def _pulled_back(
     body: Graph, present: tuple[bool, ...]
-) -> tuple[BackwardBuilder, list[Tensor], list[tuple[int, Tensor]]]:
+) -> tuple[DerivativeBuilder, list[Tensor], list[tuple[int, Tensor]]]:
     """A builder holding the backward nodes, the cotangent inputs, and the results by place."""
-    with BackwardBuilder(f"{body.name.removesuffix('_forward')}_vjp") as builder:
+    with DerivativeBuilder(f"{body.name.removesuffix('_forward')}_vjp") as builder:
         outputs = [y for y, is_given in zip(body.outputs, present, strict=True) if is_given]
         gs = [builder.input(y.type, f"g{i}") for i, y in enumerate(outputs)]
         places = [i for i, x in enumerate(body.inputs) if x.type.dtype.is_differentiable]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from tracegraph.control.call import BackwardBuilder, call
+from tracegraph.control.call import DerivativeBuilder, call
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.constant import Constant
 from tracegraph.passes.gradient import gradient
@@ -71,37 +71,53 @@ def gradient_call(
     gs: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
     """As `passes.gradient.gradient`, by one call of a graph that is derived once."""
+    return derived_call(
+        ("gradient", len(ys)), nodes, (*ys, *xs), gs, lambda seeds: gradient(nodes, ys, xs, seeds)
+    )
+
+
+def derived_call(
+    kind: Hashable,
+    nodes: Sequence[Node],
+    ends: Sequence[Tensor],
+    seeds: Sequence[Tensor | None],
+    derive: Callable[[list[Tensor | None]], list[Tensor | None]],
+) -> list[Tensor | None]:
+    """What `derive` makes of `nodes` between the tensors `ends`, by one call of a graph.
+
+    `derive` is given an input of that graph for each seed and returns its results, None where
+    unconnected. `kind` tells derivations of the same nodes apart.
+    """
     wiring = _Wiring(nodes)
-    for x in (*ys, *xs):
+    for x in ends:
         wiring.mention(x)
-    present = tuple(g is not None for g in gs)
-    key = (tuple(wiring.key), len(ys), present, registry_version())
+    given = [seed for seed in seeds if seed is not None]
+    present = tuple(seed is not None for seed in seeds)
+    key = (kind, tuple(wiring.key), present, registry_version())
     derived = _kept.get(key)
     if derived is None:
-        derived = _derive(nodes, ys, xs, gs, wiring)
+        derived = _derive(seeds, derive, wiring)
     with _lock:
         _kept[key] = derived
         _kept.move_to_end(key)
         if len(_kept) > _LIMIT:
             _kept.popitem(last=False)
     tensors = wiring.tensors
-    inputs = [*(tensors[slot] for slot in derived.slots), *(g for g in gs if g is not None)]
+    inputs = [*(tensors[slot] for slot in derived.slots), *given]
     found = iter(call(derived.graph, inputs) if any(derived.is_connected) else ())
     return [next(found) if flag else None for flag in derived.is_connected]
 
 
 def _derive(
-    nodes: Sequence[Node],
-    ys: Sequence[Tensor],
-    xs: Sequence[Tensor],
-    gs: Sequence[Tensor | None],
+    seeds: Sequence[Tensor | None],
+    derive: Callable[[list[Tensor | None]], list[Tensor | None]],
     wiring: _Wiring,
 ) -> _Derived:
-    with BackwardBuilder("gradient") as builder:
-        seeds = [None if g is None else builder.input(g.type, f"g{i}") for i, g in enumerate(gs)]
-        found = gradient(nodes, ys, xs, seeds)
+    with DerivativeBuilder("gradient") as builder:
+        inner = [None if g is None else builder.input(g.type, f"g{i}") for i, g in enumerate(seeds)]
+        found = derive(inner)
         outputs = builder.admit_all(tuple(g for g in found if g is not None))
-    given = [seed for seed in seeds if seed is not None]
+    given = [seed for seed in inner if seed is not None]
     seed_ids = {id(seed) for seed in given}
     primals = {id(inner): outer for outer, inner in builder.residuals.items()}
     inputs = [x for x in builder.inputs if id(x) not in seed_ids]

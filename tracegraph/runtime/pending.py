@@ -24,6 +24,11 @@ from tracegraph.source import Source, here
 
 #: From this many pending nodes on, the list is cut at a repetition.
 _FIRST_CUT = 64
+#: Who asks less often than this runs many iterations: they are cut at this length. One program of
+#: many iterations runs no faster, takes longer to compile, and what is pending for long grows old
+#: in the garbage collector's eyes, which looks at old things at great cost.
+_LONGEST_ASKED = 1024
+_MANY_CUT = 128
 #: The list is never longer than this many nodes.
 _LAST_CUT = 4096
 #: Programs kept for the whole process.
@@ -127,7 +132,8 @@ class Pending(Builder):
         """
         asked = self._cut_off + len(self.nodes)
         self._run(None)
-        self._usual_cut = self._next_cut = min(max(_FIRST_CUT, 2 * asked), _LAST_CUT)
+        usual = max(_FIRST_CUT, 2 * asked) if asked <= _LONGEST_ASKED else _MANY_CUT
+        self._usual_cut = self._next_cut = usual
         self._cut_off = 0
 
     def _run(self, count: int | None) -> None:

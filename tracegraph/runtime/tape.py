@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import enum
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tracegraph import nest
-from tracegraph.control.derived import gradient_call
+from tracegraph.control.derived import derived_call, gradient_call
+from tracegraph.control.jacobian import Plan, batch_jacobian, jacobian
 from tracegraph.errors import (
     DTypeError,
     GradientError,
@@ -29,7 +30,7 @@ from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.pending import refuse_leaked
 from tracegraph.runtime.trace import Trace
 from tracegraph.runtime.variable import Variable
-from tracegraph.shapes import same_shape
+from tracegraph.shapes import same_shape, same_size
 from tracegraph.source import here
 
 
@@ -242,41 +243,162 @@ class GradientTape:
         leaves = nest.flatten(sources)
         xs = [self._source(leaf) for leaf in leaves]
         gs = self._cotangents(output_gradients, target, ys)
-        if self._is_recording and not self._persistent:
-            self._stop()
-        # A Variable is connected to itself, read or not; a tensor only if it is watched.
-        own = {y for leaf, y in zip(targets, ys, strict=True) if isinstance(leaf, Variable)}
-        found = self._differentiate(ys, xs, gs, own) if ys else [None] * len(xs)
-        if not self._persistent:
-            variables = self._variables
-            self._forget()
-            self._variables, self._is_used = variables, True
+        with self._use():
+            differentiable = [i for i, y in enumerate(ys) if y.dtype.is_differentiable]
+            seeds = [gs[i] for i in differentiable]
+            derive = gradient_call if self._is_plain() else gradient
+            found = self._between(
+                [targets[i] for i in differentiable],
+                [ys[i] for i in differentiable],
+                xs,
+                lambda ys, xs: derive(self._nodes, ys, xs, seeds),
+            )
         if unconnected is UnconnectedGradients.ZERO:
             found = [_zeros(x) if g is None else g for g, x in zip(found, leaves, strict=True)]
         return nest.pack_sequence_as(sources, found)
 
-    def _differentiate(
-        self, ys: list[Tensor], xs: list[Tensor], gs: list[Tensor | None], own: set[Tensor]
+    def jacobian(
+        self,
+        target: Any,
+        sources: Any,
+        unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
+        parallel_iterations: int | None = None,
+        experimental_use_pfor: bool = True,
+        chunk_size: int | None = None,
+        mode: str | None = None,
+    ) -> Any:
+        """The Jacobian of `target` with respect to `sources`, packed like `sources`.
+
+        Each has the shape of the target followed by that of the source: entry [i..., j...] is the
+        derivative of target[i...] by source[j...].
+
+        - `target`: one tensor or Variable; `sources`: any nested structure of them.
+        - `unconnected_gradients`: "none" gives None where target and source are not connected,
+          "zero" gives zeros.
+        - `mode`: "reverse", "forward", or None for the one that costs less, as the sizes tell.
+        - `chunk_size`: rows, or columns, that are computed at once; it bounds the memory. By
+          default as many as fit, with the result, in a GiB.
+        - `parallel_iterations` is another name for `chunk_size`, and without
+          `experimental_use_pfor` it is 1.
+
+        Raises what `gradient` raises, and GradientError (a ValueError) for a chunk size that is no
+        positive integer.
+
+        >>> x = tg.constant([1.0, 2.0])
+        >>> with tg.GradientTape() as tape:
+        ...     tape.watch(x)
+        ...     y = x * x
+        >>> tape.jacobian(y, x).numpy()
+        array([[2., 0.],
+               [0., 4.]], dtype=float32)
+        """
+        self._check_usable()
+        unconnected = _unconnected(unconnected_gradients)
+        plan = _plan(parallel_iterations, experimental_use_pfor, chunk_size, mode)
+        y = self._target(target)
+        leaves = nest.flatten(sources)
+        xs = [self._source(leaf) for leaf in leaves]
+        with self._use():
+            found = self._between([target], [y], xs, lambda ys, xs: self._jacobian(*ys, xs, plan))
+        if unconnected is UnconnectedGradients.ZERO:
+            zeros = (_zeros(x, y.type.shape) for x in leaves)
+            found = [zero if m is None else m for m, zero in zip(found, zeros, strict=True)]
+        return nest.pack_sequence_as(sources, found)
+
+    def _jacobian(self, y: Tensor, xs: list[Tensor], plan: Plan) -> list[Tensor | None]:
+        if not self._is_plain():
+            return jacobian(self._nodes, y, xs, plan)
+        return derived_call(
+            ("jacobian", plan),
+            self._nodes,
+            (y, *xs),
+            [],
+            lambda _: jacobian(self._nodes, y, xs, plan),
+        )
+
+    def batch_jacobian(
+        self,
+        target: Any,
+        source: Any,
+        unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
+        parallel_iterations: int | None = None,
+        experimental_use_pfor: bool = True,
+        chunk_size: int | None = None,
+        mode: str | None = None,
+    ) -> Tensor:
+        """The Jacobian of each row target[b] with respect to the row source[b].
+
+        Its shape is (b, *target.shape[1:], *source.shape[1:]). Zeros where target and source are
+        not connected. Other arguments are those of `jacobian`.
+
+        Raises GradientError (a ValueError) where the first sizes differ, where a rank is below 2,
+        and where a row of the target depends on another row of the source.
+
+        >>> x = tg.constant([[1.0, 2.0], [3.0, 4.0]])
+        >>> with tg.GradientTape() as tape:
+        ...     tape.watch(x)
+        ...     y = x * x
+        >>> tape.batch_jacobian(y, x).numpy()[1]
+        array([[6., 0.],
+               [0., 8.]], dtype=float32)
+        """
+        self._check_usable()
+        _unconnected(unconnected_gradients)
+        plan = _plan(parallel_iterations, experimental_use_pfor, chunk_size, mode)
+        y, x = self._target(target), self._source(source)
+        _check_rows(y, x)
+        with self._use():
+            (found,) = self._between(
+                [target], [y], [x], lambda ys, xs: self._batch_jacobian(*ys, *xs, plan)
+            )
+        return _zeros(source, y.type.shape, 1) if found is None else found
+
+    def _batch_jacobian(self, y: Tensor, x: Tensor, plan: Plan) -> list[Tensor | None]:
+        def derive(_: Any = None) -> list[Tensor | None]:
+            return batch_jacobian(self._nodes, y, x, plan)
+
+        if not self._is_plain():
+            return derive()
+        return derived_call(("batch_jacobian", plan), self._nodes, (y, x), [], derive)
+
+    @contextlib.contextmanager
+    def _use(self) -> Iterator[None]:
+        """A context for the one use of a tape that is not persistent, which ends its recording."""
+        if self._is_recording and not self._persistent:
+            self._stop()
+        yield
+        if not self._persistent:
+            variables = self._variables
+            self._forget()
+            self._variables, self._is_used = variables, True
+
+    def _between(
+        self,
+        leaves: Sequence[Any],
+        ys: list[Tensor],
+        xs: list[Tensor],
+        derive: Callable[[list[Tensor], list[Tensor]], list[Tensor | None]],
     ) -> list[Tensor | None]:
-        differentiable = [i for i, y in enumerate(ys) if y.dtype.is_differentiable]
-        targets = [ys[i] for i in differentiable]
-        seeds = [gs[i] for i in differentiable]
+        """What `derive` makes between targets and sources; None for sources that are not watched.
+
+        A Variable among the targets, `leaves`, is connected to itself, read or not.
+        """
+        own = {y for leaf, y in zip(leaves, ys, strict=True) if isinstance(leaf, Variable)}
         sources = [
             x
             for x in dict.fromkeys(xs)
             if x.dtype.is_differentiable and (x in self._tracked or x in own)
         ]
-        found = self._derived(targets, sources, seeds) if sources and targets else []
+        targets = [y for y in ys if y.dtype.is_differentiable]
+        found = derive(targets, sources) if sources and targets else []
         by_source = dict(zip(map(id, sources), found))
         return [by_source.get(id(x)) for x in xs]
 
-    def _derived(
-        self, ys: list[Tensor], xs: list[Tensor], gs: list[Tensor | None]
-    ) -> list[Tensor | None]:
+    def _is_plain(self) -> bool:
+        """Whether what is derived may be one call: where another tape is open, it sees every
+        node."""
         builder = current()
-        is_plain = builder.is_top_level and builder is self._builder and not builder.recorders
-        # Where another tape is open, it sees every node that is derived.
-        return (gradient_call if is_plain else gradient)(self._nodes, ys, xs, gs)
+        return builder.is_top_level and builder is self._builder and not builder.recorders
 
     def _check_usable(self) -> None:
         if self._builder is None:
@@ -412,8 +534,56 @@ def _unconnected(value: Any) -> UnconnectedGradients:
         )
 
 
-def _zeros(source: Any) -> Tensor:
-    return full(0, source.handle.type if isinstance(source, Variable) else source.type)
+def _zeros(source: Any, rows: Any = (), shared: int = 0) -> Tensor:
+    """Zeros like a source, with `rows` for its first `shared` axes."""
+    type = source.handle.type if isinstance(source, Variable) else source.type
+    return full(0, type.with_shape((*rows, *type.shape[shared:])))
+
+
+def _plan(parallel_iterations: Any, use_pfor: bool, chunk_size: Any, mode: str | None) -> Plan:
+    if mode not in (None, "reverse", "forward"):
+        fail(
+            GradientError,
+            f"mode is {mode!r}, and it must be 'reverse', 'forward' or None",
+            source=here(),
+            fix="leave it out: the cheaper one is chosen by the sizes",
+        )
+    for name, size in (
+        ("chunk_size", chunk_size),
+        ("parallel_iterations", parallel_iterations),
+    ):
+        if size is not None and (type(size) is not int or size < 1):
+            fail(
+                GradientError,
+                f"{name} is {shown(size)}, and it must be a positive integer",
+                source=here(),
+                fix="leave it out: as many rows are computed at once as memory allows",
+            )
+    if chunk_size is None:
+        chunk_size = parallel_iterations if use_pfor or parallel_iterations else 1
+    return Plan(mode, chunk_size)
+
+
+def _check_rows(y: Tensor, x: Tensor) -> None:
+    for what, tensor in (("target", y), ("source", x)):
+        if len(tensor.type.shape) < 2:
+            fail(
+                GradientError,
+                f"batch_jacobian: the {what} is {tensor.type}, and it must have a batch axis and "
+                "at least one more",
+                source=here(),
+                operands=[operand_text(tensor)],
+                fix="give each row an axis of its own: x[:, tg.newaxis]",
+            )
+    if same_size(y.type.shape[0], x.type.shape[0]) is None:
+        fail(
+            GradientError,
+            f"batch_jacobian: the target has {y.type.shape[0]} rows and the source "
+            f"{x.type.shape[0]}",
+            source=here(),
+            operands=[operand_text(y), operand_text(x)],
+            fix="use tape.jacobian, which needs no rows in common",
+        )
 
 
 def _warn_dtype(what: str, name: str) -> None:

@@ -1,0 +1,342 @@
+"""Jacobians: a derivative widened over the identity, in reverse, forward, or through a waist.
+
+Reverse pulls one row of the identity back per element of the target, forward pushes one along per
+element of the source, all at once: the linear part of the derivative gets a loop axis, and what
+depends on primal values alone is computed once. Where few numbers separate source and target, the
+Jacobian is the product of two that meet there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from tracegraph.control.call import DerivativeBuilder, call
+from tracegraph.ir.builder import inline
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.broadcast import BroadcastTo, full, stack
+from tracegraph.ops.constant import Iota
+from tracegraph.ops.contract import Matmul
+from tracegraph.ops.effect import HostCall
+from tracegraph.ops.elementwise import ADD, EQUAL, Cast
+from tracegraph.ops.shape import Concatenate, Reshape, Transpose
+from tracegraph.passes.forward import jvp
+from tracegraph.passes.gradient import gradient
+from tracegraph.passes.registry import is_registered
+from tracegraph.passes.share import derive, live_nodes
+from tracegraph.passes.vectorise import vectorise
+from tracegraph.passes.walk import path_between
+from tracegraph.shapes import element_count
+from tracegraph.source import here, sourced
+from tracegraph.types import TensorType, int32
+
+#: The bytes that a Jacobian and the work on it should fit in, unless the caller says otherwise.
+MEMORY_BUDGET = 2**30
+#: What one pull back and one push forward cost, in evaluations of the primal.
+_REVERSE_COST = 3
+_FORWARD_COST = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How a Jacobian is made: `mode` is "reverse", "forward", or None for what costs less, and
+    `chunk_size` is how many rows or columns are made at once, None for as many as fit."""
+
+    mode: str | None = None
+    chunk_size: int | None = None
+
+
+AUTOMATIC = Plan()
+
+
+def jacobian(
+    nodes: Sequence[Node], y: Tensor, xs: Sequence[Tensor], plan: Plan = AUTOMATIC
+) -> list[Tensor | None]:
+    """Builds dy/dx for each x through `nodes`, of the shape of y and then x; None where
+    unconnected."""
+    nodes = tuple(nodes)
+
+    def compute() -> list[Tensor | None]:
+        with sourced(here().derived_by("jacobian")):
+            return _matrices_as_tensors(_jacobian(nodes, y, xs, plan), y, xs)
+
+    return derive(nodes, compute)
+
+
+def batch_jacobian(
+    nodes: Sequence[Node], y: Tensor, x: Tensor, plan: Plan = AUTOMATIC
+) -> list[Tensor | None]:
+    """Builds dy[b]/dx[b] for each row b, of the shape (b, *y[b], *x[b]), where the rows are
+    independent; one tensor, None where unconnected."""
+    nodes = tuple(nodes)
+
+    def compute() -> list[Tensor | None]:
+        with sourced(here().derived_by("jacobian")):
+            return [_batch_jacobian(nodes, y, x, plan)]
+
+    return derive(nodes, compute)
+
+
+# Directions.
+
+
+def _jacobian(
+    nodes: Sequence[Node], y: Tensor, xs: Sequence[Tensor], plan: Plan
+) -> list[Tensor | None]:
+    """Matrices: one row per element of y, one column per element of each x."""
+    path = path_between(nodes, xs, [y])
+    if plan.mode is None:
+        waist = _waist(path, y, xs)
+        if waist is not None:
+            return _through(waist, path, y, xs, plan)
+    if _is_forward(path, [y.type], [x.type for x in xs], plan):
+        return [_by_columns(path, y, x, plan) for x in xs]
+    return _by_rows(path, y, xs, plan)
+
+
+def _is_forward(
+    path: Sequence[Node], targets: Sequence[TensorType], sources: Sequence[TensorType], plan: Plan
+) -> bool:
+    if plan.mode is not None:
+        return plan.mode == "forward"
+    types = (*targets, *sources)
+    if any(not t.is_static or t.dtype.is_complex for t in types) or not _has_forward(path):
+        return False
+    columns, rows = _total(sources), _total(targets)
+    return _FORWARD_COST * columns < _REVERSE_COST * rows
+
+
+def _total(types: Iterable[TensorType]) -> Any:
+    return sum(element_count(type.shape) for type in types)
+
+
+def _has_forward(path: Sequence[Node]) -> bool:
+    """Whether every node of the path is sure to have a forward rule."""
+    return not any(_is_custom(node) for node in path)
+
+
+def _is_custom(node: Node) -> bool:
+    if isinstance(node.op, HostCall) or is_registered(node.op):
+        return True
+    return any(_is_custom(inner) for body in node.op.graphs() for inner in body.nodes)
+
+
+def _by_rows(
+    path: Sequence[Node], y: Tensor, xs: Sequence[Tensor], plan: Plan
+) -> list[Tensor | None]:
+    """In reverse: row i is the cotangent that element i of y gives."""
+    pullback = _Linear(y.type, lambda seed: gradient(path, [y], xs, [seed]))
+    found = pullback.on_identity(plan)
+    return [None if m is None else Reshape(_matrix(y, x))(m) for m, x in zip(found, xs)]
+
+
+def _by_columns(path: Sequence[Node], y: Tensor, x: Tensor, plan: Plan) -> Tensor | None:
+    """In forward: column j is the tangent that element j of x gives."""
+    pushforward = _Linear(x.type, lambda seed: jvp(path, [y], [x], [seed]))
+    (columns,) = pushforward.on_identity(plan)
+    if columns is None:
+        return None
+    rows, width = _matrix(y, x)
+    return Transpose((1, 0))(Reshape((width, rows))(columns))
+
+
+def _matrix(y: Tensor, x: Tensor) -> tuple[Any, Any]:
+    return element_count(y.type.shape), element_count(x.type.shape)
+
+
+def _matrices_as_tensors(
+    matrices: Sequence[Tensor | None], y: Tensor, xs: Sequence[Tensor]
+) -> list[Tensor | None]:
+    return [
+        None if m is None else Reshape((*y.type.shape, *x.type.shape))(m)
+        for m, x in zip(matrices, xs, strict=True)
+    ]
+
+
+def _batch_jacobian(nodes: Sequence[Node], y: Tensor, x: Tensor, plan: Plan) -> Tensor | None:
+    path = path_between(nodes, [x], [y])
+    (b, *row_of_y), (_, *row_of_x) = y.type.shape, x.type.shape
+    target, source = y.type.with_shape(tuple(row_of_y)), x.type.with_shape(tuple(row_of_x))
+    size_of_y, size_of_x = element_count(row_of_y), element_count(row_of_x)
+    if _is_forward(path, [target], [source], plan):
+        pushforward = _Linear(x.type, lambda seed: jvp(path, [y], [x], [seed]), rows=b)
+        (columns,) = pushforward.on_identity(plan)  # (elements of a row of x, b, *row of y)
+        if columns is None:
+            return None
+        matrices = Transpose((1, 2, 0))(Reshape((size_of_x, b, size_of_y))(columns))
+    else:
+        pullback = _Linear(y.type, lambda seed: gradient(path, [y], [x], [seed]), rows=b)
+        (rows,) = pullback.on_identity(plan)
+        if rows is None:
+            return None
+        matrices = Transpose((1, 0, 2))(Reshape((size_of_y, b, size_of_x))(rows))
+    return Reshape((b, *row_of_y, *row_of_x))(matrices)
+
+
+# The linear part, on many seeds at once.
+
+
+class _Linear:
+    """A derivative as a linear function of its seed: what it reads of the primal is fixed.
+
+    With `rows`, the seed has that many rows along its first axis, all given the same seed.
+    """
+
+    def __init__(
+        self,
+        seed: TensorType,
+        function: Callable[[Tensor], list[Tensor | None]],
+        rows: Any = None,
+    ) -> None:
+        self._seed = seed
+        self._rows = rows
+        with DerivativeBuilder("linear") as builder:
+            given = builder.input(seed, "seed")
+            found = function(given)
+            self._connected = [g is not None for g in found]
+            results = builder.admit_all(tuple(g for g in found if g is not None))
+        inner = [x for x in builder.inputs if x is not given]
+        outer = {id(x): primal for primal, x in builder.residuals.items()}
+        self._residuals = [outer[id(x)] for x in inner]
+        inputs = (*inner, given)
+        nodes = tuple(live_nodes(builder.nodes, results))
+        self._graph = Graph("linear", inputs, nodes, results)
+
+    def on_identity(self, plan: Plan) -> list[Tensor | None]:
+        """The results for each unit seed, along a new first axis."""
+        if not any(self._connected):
+            return [None] * len(self._connected)
+        count = self._count()
+        chunk = self._chunk(count) if plan.chunk_size is None else plan.chunk_size
+        if not isinstance(count, int) or chunk >= count:
+            pieces = [self._applied(inline, 0, count)]
+        else:
+            starts = range(0, count, chunk)
+            pieces = [self._applied(call, k, min(chunk, count - k)) for k in starts]
+        found = iter([_joined(piece) for piece in zip(*pieces, strict=True)])
+        return [next(found) if flag else None for flag in self._connected]
+
+    def _count(self) -> Any:
+        shape = self._seed.shape
+        return element_count(shape if self._rows is None else shape[1:])
+
+    def _applied(
+        self, apply: Callable[[Graph, Sequence[Tensor]], tuple[Tensor, ...]], start: int, count: Any
+    ) -> list[Tensor]:
+        """The results for `count` unit seeds from the one at `start` on."""
+        batched = (*(False for _ in self._residuals), True)
+        key = ("vectorise", batched, count)
+        found = self._graph.derived.get(key)
+        if found is None:
+            found = self._graph.derived[key] = vectorise(self._graph, batched, count)
+        graph, flags = found
+        results = apply(graph, [*self._residuals, self._seeds(start, count)])
+        return [y if flag else stack(y, count) for y, flag in zip(results, flags, strict=True)]
+
+    def _seeds(self, start: int, count: Any) -> Tensor:
+        """Rows of the identity."""
+        width = self._count()
+        positions = Iota(count, int32)()
+        if start:
+            positions = ADD(positions, full(start, positions.type))
+        own = BroadcastTo((count, width), (0,))(positions)
+        other = BroadcastTo((count, width), (1,))(Iota(width, int32)())
+        units = Cast(self._seed.dtype)(EQUAL(own, other))
+        shape = self._seed.shape
+        if self._rows is None:
+            return Reshape((count, *shape))(units)
+        units = Reshape((count, *shape[1:]))(units)
+        return BroadcastTo((count, *shape), (0, *range(2, len(shape) + 1)))(units)
+
+    def _chunk(self, count: Any) -> int:
+        """How many seeds at once the memory budget allows."""
+        if not isinstance(count, int) or not self._graph.is_static:
+            return count
+        result = count * sum(map(_bytes, self._graph.outputs))
+        work = max(MEMORY_BUDGET - result, MEMORY_BUDGET // 4)
+        return max(1, work // max(1, _peak_bytes(self._graph)))
+
+
+def _joined(pieces: tuple[Tensor, ...]) -> Tensor:
+    return pieces[0] if len(pieces) == 1 else Concatenate(0)(*pieces)
+
+
+def _bytes(x: Tensor) -> int:
+    return element_count(x.type.shape) * x.type.dtype.size
+
+
+def _peak_bytes(graph: Graph) -> int:
+    """The most that the values of the graph need at once, made and dropped in order."""
+    last = {x: i for i, node in enumerate(graph.nodes) for x in node.inputs}
+    last.update(dict.fromkeys(graph.outputs, len(graph.nodes)))
+    dropped: list[list[Tensor]] = [[] for _ in range(len(graph.nodes) + 1)]
+    for x, i in last.items():
+        dropped[i].append(x)
+    held = peak = sum(map(_bytes, graph.inputs))
+    for node, ended in zip(graph.nodes, dropped):
+        held += sum(map(_bytes, node.outputs))
+        peak = max(peak, held)
+        held -= sum(map(_bytes, ended))
+    return peak
+
+
+# The waist.
+
+
+def _waist(
+    path: Sequence[Node], y: Tensor, xs: Sequence[Tensor]
+) -> tuple[int, list[Tensor]] | None:
+    """The fewest numbers that separate the sources from y: after how many nodes of the path they
+    are made, and which tensors they are. None where a product of two would not be cheaper."""
+    if not all(t.type.is_static for t in (y, *xs)) or not _has_forward(path):
+        return None
+    last = {x: i for i, node in enumerate(path) for x in node.inputs}
+    last[y] = len(path)
+    open_now = dict.fromkeys(x for x in xs if x in last)
+    best: tuple[int, int] | None = None
+    for i, node in enumerate(path[:-1]):
+        for x in node.inputs:
+            if last[x] == i:
+                open_now.pop(x, None)
+        made = (z for z in node.outputs if z in last and z.type.dtype.is_differentiable)
+        open_now.update(dict.fromkeys(made))
+        if not all(z.type.is_static for z in open_now):
+            return None
+        size = _total([z.type for z in open_now])
+        if best is None or size < best[0]:
+            best = size, i + 1
+    direct = min(_total([y.type]), _total([x.type for x in xs]))
+    if best is None or 4 * best[0] > direct:
+        return None
+    return best[1], _crossing(path, best[1], last, xs)
+
+
+def _crossing(
+    path: Sequence[Node], place: int, last: dict[Tensor, int], xs: Sequence[Tensor]
+) -> list[Tensor]:
+    """The tensors made before `place` that are used from there on."""
+    made = [y for node in path[:place] for y in node.outputs if y.type.dtype.is_differentiable]
+    return [z for z in dict.fromkeys((*xs, *made)) if last.get(z, -1) >= place]
+
+
+def _through(
+    waist: tuple[int, list[Tensor]],
+    path: Sequence[Node],
+    y: Tensor,
+    xs: Sequence[Tensor],
+    plan: Plan,
+) -> list[Tensor | None]:
+    """The sum of the products that meet at the tensors of the waist."""
+    place, middle = waist
+    totals: list[Tensor | None] = [None] * len(xs)
+    for z in middle:
+        ahead = _by_columns(path[place:], y, z, plan)
+        behind = _by_rows(path[:place], z, xs, plan)
+        for i, matrix in enumerate(behind):
+            if ahead is None or matrix is None:
+                continue
+            term = Matmul()(ahead, matrix)
+            known = totals[i]
+            totals[i] = term if known is None else ADD(known, term)
+    return totals
