@@ -9,10 +9,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
-# Everybody computes on the CPU, so that the peers are comparable.
+# Everybody computes on the CPU and is read from bytecode, so that the peers are comparable. What is
+# installed has its bytecode already; a checkout gets it at the first import, unless the variable
+# forbids it. Empty, it does not.
 ENVIRONMENT = os.environ | {
     "JAX_PLATFORMS": "cpu",
     "CUDA_VISIBLE_DEVICES": "-1",
+    "PYTHONDONTWRITEBYTECODE": "",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
 

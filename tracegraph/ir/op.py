@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
+import operator
 import re
 import struct
 import threading
 import types
 import weakref
 from collections.abc import Iterator, Sequence
+from inspect import Parameter, Signature, get_annotations
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from tracegraph.errors import Mismatch, MissingRuleError, fail
 from tracegraph.ir import builder as building
 from tracegraph.ir.tensor import Graph, Tensor, get_type
+from tracegraph.patterns import Pattern
 from tracegraph.shapes import Dim, ShapeVariable
 from tracegraph.types import DType, TensorType
 
@@ -51,7 +53,7 @@ def attribute_key(value: Any) -> Any:
         return (complex, struct.pack("<dd", value.real, value.imag))
     if isinstance(value, (int, str, bytes, types.NoneType)):
         return (kind, value)
-    if isinstance(value, np.ndarray):
+    if isinstance(value, (np.ndarray, np.generic)):
         return (np.ndarray, value.dtype.str, value.dtype.name, value.shape, value.tobytes())
     return value
 
@@ -77,6 +79,9 @@ class _Interning(type):
 
     #: Whether attributes that are equal are the same: not so for floats, of which 0.0 == -0.0.
     is_keyed_by_equality: bool
+    #: The fields, as the parameters of the constructor: names, types as written, defaults.
+    fields: Signature
+    field_names: tuple[str, ...]
     #: The types of the fields, as they are written.
     annotations: tuple[str, ...]
 
@@ -94,23 +99,54 @@ class _Interning(type):
 
     def intern(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The one op of this class with these attributes."""
-        new = super().__call__(*args, **kwargs)
-        key = (cls, *(attribute_key(getattr(new, name)) for name in new.field_names))
+        if kwargs or len(args) != len(cls.field_names):
+            args = cls.complete(args, kwargs)
+        key = (cls, *map(attribute_key, args))
         found = _interned.get(key)
         if found is not None:
             return found
+        new = super().__call__(*args)
         with _interning:
             return _interned.setdefault(key, new)
 
+    def complete(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """The values of all fields in their order. Raises TypeError if the arguments do not fit."""
+        try:
+            bound = cls.fields.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{cls.__name__}: {error}") from None
+        bound.apply_defaults()
+        return bound.args
+
+
+def _declared_fields(cls: type[Op]) -> dict[str, Parameter]:
+    """The fields that the class adds to those of its base: its annotations but for the ClassVars,
+    as parameters of its constructor."""
+    annotations = {name: str(hint) for name, hint in get_annotations(cls).items()}
+    return {
+        name: Parameter(
+            name,
+            Parameter.POSITIONAL_OR_KEYWORD,
+            default=vars(cls).get(name, Parameter.empty),
+            annotation=annotation,
+        )
+        for name, annotation in annotations.items()
+        if not annotation.removeprefix("typing.").startswith("ClassVar")
+    }
+
 
 class Op(metaclass=_Interning):
-    """What a node does; its attributes are the fields of the dataclass, its rules are methods.
+    """What a node does; its attributes are its fields, its rules are methods.
+
+    A subclass declares its fields as a dataclass does, and is frozen like one. `dataclass` itself
+    would write and compile functions for each of the hundred ops whenever tracegraph is imported.
 
     Subclassing registers the op under `name`, made of the class name. Printing, parsing, saving
     and sharing follow from the fields. Rules may return one value in place of a tuple of one.
     """
 
     name: ClassVar[str]
+    fields: ClassVar[Signature] = Signature()
     field_names: ClassVar[tuple[str, ...]] = ()
     is_keyed_by_equality: ClassVar[bool] = False
     annotations: ClassVar[tuple[str, ...]] = ()
@@ -125,11 +161,10 @@ class Op(metaclass=_Interning):
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # init=True gives the constructor; identity serves as equality, since ops are interned.
-        dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
-        fields = dataclasses.fields(cls)  # type: ignore[arg-type]
-        cls.field_names = tuple(field.name for field in fields)
-        cls.annotations = tuple(str(field.type) for field in fields)
+        fields = {**cls.fields.parameters, **_declared_fields(cls)}
+        cls.fields = Signature(list(fields.values()))
+        cls.field_names = tuple(fields)
+        cls.annotations = tuple(field.annotation for field in fields.values())
         cls.is_keyed_by_equality = _PLAIN.issuperset(cls.annotations)
         if abstract:
             return
@@ -138,8 +173,21 @@ class Op(metaclass=_Interning):
         assert cls.name not in OPS, f"two ops are called {cls.name}"
         OPS[cls.name] = cls
 
-    def __post_init__(self) -> None:
+    def __init__(self, *attributes: Any) -> None:
+        for name, value in zip(self.field_names, attributes, strict=True):
+            object.__setattr__(self, name, value)
         object.__setattr__(self, "_inferred", {})
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise AttributeError(f"{self.name} is frozen: its {name} cannot be set")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{self.name} is frozen: its {name} cannot be deleted")
+
+    @property
+    def attributes(self) -> tuple[Any, ...]:
+        """The values of the fields."""
+        return tuple([getattr(self, name) for name in self.field_names])
 
     # What the builder calls.
 
@@ -164,8 +212,7 @@ class Op(metaclass=_Interning):
 
     def graphs(self) -> Iterator[Graph]:
         """The graphs among the attributes."""
-        for name in self.field_names:
-            yield from _graphs_in(getattr(self, name))
+        yield from _graphs_in(self.attributes)
 
     # The rules.
 
@@ -186,14 +233,18 @@ class Op(metaclass=_Interning):
         """`(outputs, batched)` with a leading loop axis of `n` on the inputs that are batched."""
         raise MissingRule(self, "vectorisation")
 
-    def depends(self, *patterns: np.ndarray) -> Any:
-        """Which elements of each output depend on which sources: boolean arrays of the shapes
-        of the inputs with one more axis, the sources, at the end."""
+    def depends(self, *patterns: Pattern) -> Any:
+        """Which elements of each output depend on which sources, given those of the inputs."""
         raise MissingRule(self, "sparsity")
 
-    def depends_given(self, values: Sequence[np.ndarray | None], *patterns: np.ndarray) -> Any:
+    def depends_given(self, values: Sequence[np.ndarray | None], *patterns: Pattern) -> Any:
         """`depends`, where `values` holds the inputs that are known, as some indices are."""
         return self.depends(*patterns)
+
+    def is_diagonal_on(self, type: TensorType) -> bool:
+        """Whether each element of the outputs of `type` depends on the same element of the inputs
+        of `type` alone."""
+        return False
 
     def numpy(self, *values: np.ndarray) -> Any:
         """The value by NumPy, for folding and as the oracle of tests; NotImplemented if none."""
@@ -210,20 +261,17 @@ class Op(metaclass=_Interning):
 
     def substitute(self, sizes: Any) -> Op:
         """The op with the named sizes in its attributes replaced."""
-        changed = {}
-        for name in self.field_names:
-            old = getattr(self, name)
-            new = building.substituted(old, sizes)
-            if new is not old:
-                changed[name] = new
-        return dataclasses.replace(self, **changed) if changed else self  # type: ignore[type-var]
+        old = self.attributes
+        new = [building.substituted(value, sizes) for value in old]
+        return self if all(map(operator.is_, old, new)) else type(self)(*new)
 
     def __repr__(self) -> str:
-        attributes = ", ".join(f"{n}={getattr(self, n)}" for n in self.field_names)
+        pairs = zip(self.field_names, self.attributes, strict=True)
+        attributes = ", ".join(f"{name}={value}" for name, value in pairs)
         return f"{self.name}<{attributes}>" if attributes else self.name
 
     def __reduce__(self) -> Any:
-        return type(self), tuple(getattr(self, name) for name in self.field_names)
+        return type(self), self.attributes
 
 
 def _graphs_in(value: Any) -> Iterator[Graph]:

@@ -18,11 +18,10 @@ class Constant(Op):
 
     value: np.ndarray
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        frozen = np.array(self.value)  # a copy: the caller's array may change
+    def __init__(self, value: Any) -> None:
+        frozen = np.array(value)  # a copy: the caller's array may change
         frozen.flags.writeable = False
-        object.__setattr__(self, "value", frozen)
+        super().__init__(frozen)
 
     def infer(self):
         return type_of_array(self.value)
