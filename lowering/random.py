@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from lowering.rules import lowers
 from tracegraph.ops import random as ops
@@ -52,6 +53,16 @@ def _uniform(op: ops.RandomUniform, key: Any) -> Any:
 def _normal(op: ops.RandomNormal, key: Any) -> Any:
     dtype = op.dtype.numpy_dtype
     return _per_key(lambda k: jax.random.normal(_wrap(k), static_shape(op.shape), dtype), key)
+
+
+@lowers(ops.RandomGamma)
+def _gamma(op: ops.RandomGamma, key: Any, alpha: Any) -> Any:
+    return _per_key(lambda k, a: jax.random.gamma(_wrap(k), a, dtype=a.dtype), key, alpha)
+
+
+@lowers(ops.GammaSlope)
+def _gamma_slope(op: ops.GammaSlope, alpha: Any, number: Any) -> Any:
+    return lax.random_gamma_grad(alpha, number)  # type: ignore[reportCallIssue]
 
 
 @lowers(ops.RandomPermutation)

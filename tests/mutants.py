@@ -22,18 +22,32 @@ from tests import test_ops
 from tests.op_table import CASES, Case
 from tracegraph.ir import op as ir_op
 from tracegraph.ir.op import Op
-from tracegraph.ops import broadcast, contract, elementwise, index, random, reduce, shape, sort
+from tracegraph.ops import (
+    broadcast,
+    contract,
+    elementwise,
+    index,
+    movement,
+    random,
+    reduce,
+    shape,
+    sort,
+)
+from tracegraph.patterns import Pattern
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """In the rule `rule` of `op`, or its lowering, `old` becomes `new`."""
+    """In the rule `rule` of `op`, or its lowering, `old` becomes `new`.
 
-    op: type[Op]
+    What ops share, as the class `Pattern`, may stand in place of `op`.
+    """
+
+    op: type
     rule: str
     old: str
     new: str
-    #: The op whose rows are tried, where `op` is the base of many.
+    #: The op whose rows are tried, where `op` serves many.
     tried: type[Op] | None = None
 
     def __str__(self) -> str:
@@ -81,20 +95,19 @@ MUTANTS = [
     Mutant(E.Elementwise, "vjp", "conjugated(factor)", "factor", E.Mul),
     Mutant(E.Elementwise, "jvp", "scale(t, f)", "scale(t, conjugated(f))", E.Mul),
     Mutant(E.Elementwise, "batch", "batched_operands(n, batched, inputs)", "inputs", E.Add),
-    Mutant(E.Elementwise, "depends", "np.logical_or", "np.logical_and", E.Add),
+    Mutant(E.Elementwise, "depends", "*patterns)", "patterns[0])", E.Add),
     Mutant(E.Elementwise, "infer", "check_kind(self.name, types[0], self.kinds)", "pass", E.Atan2),
     Mutant(E.Comparison, "result_dtype", "bool_", "dtype", E.Less),
     # A missing reduction, a wrong axis.
     Mutant(broadcast.BroadcastTo, "vjp", "Sum(dropped)(g) if dropped else g", "g"),
     Mutant(broadcast.BroadcastTo, "batch", "axis + 1", "axis"),
-    Mutant(
-        broadcast.BroadcastTo,
-        "depends",
-        "(*self.axes, len(self.shape))",
-        "(*self.axes[::-1], len(self.shape))",
-    ),
     Mutant(broadcast.Sum, "batch", "shifted(self.axes, x)", "self.axes"),
-    Mutant(broadcast.Sum, "depends", "any", "all"),
+    Mutant(
+        broadcast.Sum,
+        "depends",
+        "p.any(axis=self.axes)",
+        "p.any().broadcast_to(p.any(axis=self.axes).shape)",
+    ),
     Mutant(shape.Reshape, "vjp", "x.type.shape", "x.type.shape[::-1]"),
     Mutant(shape.Transpose, "vjp", "inverse(self.perm)", "self.perm"),
     Mutant(shape.Transpose, "batch", "axis + 1", "len(self.perm) - axis"),
@@ -108,7 +121,7 @@ MUTANTS = [
     Mutant(shape.Concatenate, "vjp", "start = stop", "start = 0"),
     Mutant(shape.Concatenate, "batch", "self.axis + 1", "self.axis"),
     Mutant(shape.Reverse, "vjp", "self(g)", "g"),
-    Mutant(shape.Reverse, "depends", "np.flip(p, self.axes)", "p"),
+    Mutant(movement.Movement, "depends", "self.numpy", "lambda *x: x[0]", shape.Reverse),
     # Reductions and scans.
     Mutant(reduce.Extreme, "factor", "DIV(is_extreme,", "MUL(is_extreme,", reduce.Max),
     Mutant(
@@ -133,7 +146,8 @@ MUTANTS = [
     # Contractions.
     Mutant(contract.Matmul, "vjp", "MATMUL(adjoint(x), g)", "MATMUL(swap_last(x), g)"),
     Mutant(contract.Matmul, "batch", "x.ndim - 3", "0"),
-    Mutant(contract.Matmul, "depends", "p.any(axis=-2)", "p.all(axis=-2)"),
+    Mutant(contract.Matmul, "depends", "p.any(axis=-1", "p.any(axis=-2"),
+    Mutant(contract.Conv, "depends", "q.take(ys)", "q.take(xs)"),
     Mutant(contract.Bilinear, "jvp", "self(x, ty)", "self(x, y)", contract.Matmul),
     Mutant(contract.Conv, "_to_x", "Reverse(tuple(range(rank)))(conjugate(y))", "conjugate(y)"),
     Mutant(contract.Conv, "_to_x", "width - self.padding[k][0] - 1", "self.padding[k][0]"),
@@ -156,7 +170,8 @@ MUTANTS = [
     Mutant(index.GatherNd, "vjp", "zeros_of(x)", "x"),
     Mutant(index.GatherNd, "batch", "self.axis + 1, 0", "self.axis, 0"),
     Mutant(index.GatherNd, "batch", "move_axis(y, self.axis, 0)", "y", index.Gather),
-    Mutant(index.GatherNd, "depends_given", "x.any(", "x.all("),
+    Mutant(index.GatherNd, "depends_given", "numbers, values[1]", "numbers, 0 * values[1]"),
+    Mutant(index.GatherNd, "depends_given", "x.any(axis=", "x.emptied().any(axis="),
     Mutant(index.GatherNd, LOWERING, 'mode="clip"', 'mode="fill"', index.Gather),
     Mutant(
         index.Scatter,
@@ -175,11 +190,23 @@ MUTANTS = [
     Mutant(index.DynamicSlice, "batch", "(n, *self.sizes)", "(1, *self.sizes)"),
     Mutant(index.DynamicUpdateSlice, "vjp", "zeros_of(update)", "update"),
     Mutant(index.DynamicUpdateSlice, "depends_given", "x | written", "written"),
+    Mutant(index.ScatterUpdate, "depends_given", "= -1", "= 0"),
     # Order.
     Mutant(sort.Sort, "_order", "self.descending", "not self.descending"),
     Mutant(sort.Sort, "batch", "self.axis + 1", "self.axis"),
     Mutant(sort.TopK, "vjp", "x.ndim - 1", "0"),
     Mutant(sort.ArgSort, LOWERING, "num_keys=1)[1], (op.axis,))", "num_keys=1)[1], ())"),
+    # Patterns.
+    Mutant(
+        Pattern,
+        "take",
+        "np.append(np.diff(self.starts), 0)[flat]",
+        "np.diff(self.starts)[flat]",
+        reduce.CumSum,
+    ),
+    Mutant(Pattern, "put", "into * self.total", "into", broadcast.Sum),
+    Mutant(Pattern, "accumulate", "step *= 2", "step *= 3", reduce.CumSum),
+    Mutant(Pattern, "_shifted", "if reverse", "if not reverse", reduce.CumSum),
     # Random numbers: the same for every key.
     Mutant(random.RandomUniform, LOWERING, "_wrap(k)", "_wrap(key.reshape(-1, 2)[0])"),
 ]
@@ -256,7 +283,7 @@ def checks_for(mutant: Mutant) -> list[str]:
     order = ["first", "kinks", "batch", "pattern", "types", "values", "known", "second", "third"]
     first = {"batch": "batch", "infer": "types", "numpy": "values", LOWERING: "values"}
     first |= {"depends": "pattern", "depends_given": "pattern", "taps": "pattern"}
-    name = first.get(mutant.rule, "first")
+    name = "pattern" if mutant.op is Pattern else first.get(mutant.rule, "first")
     return [name, *(other for other in order if other != name)]
 
 

@@ -27,6 +27,7 @@ FLOORS = (
         "tracegraph.source",
         "tracegraph.errors",
         "tracegraph.nest",
+        "tracegraph.patterns",
     ),
     ("tracegraph.ir",),
     ("tracegraph.ops",),
@@ -45,6 +46,7 @@ LAZY_DOORS = {
     "tracegraph/__init__.py": {"tracegraph"},
     "tracegraph/nest.py": {"jax"},
     "tracegraph/runtime/backend.py": {"lowering"},
+    "tracegraph/runtime/sparse.py": {"scipy"},
     "tracegraph/views/": {"networkx"},
 }
 BACKEND = "tracegraph/runtime/backend.py"

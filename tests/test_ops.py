@@ -34,6 +34,7 @@ from tracegraph.passes.gradient import vjp_graph
 from tracegraph.passes.sparsity import pattern
 from tracegraph.passes.specialise import specialise
 from tracegraph.passes.vectorise import vectorise
+from tracegraph.patterns import Pattern
 from tracegraph.shapes import Dim, ShapeVariable, substitute_shape
 from tracegraph.types import (
     DType,
@@ -527,8 +528,9 @@ def wrong_pattern(case: Case) -> Iterator[str]:
     # The first row moves nothing, so that all are computed in the same way.
     steps = np.concatenate([np.zeros((1, flat.size)), 1e-3 * np.eye(flat.size)])
     runs = jax.jit(jax.vmap(moved), compiler_options=QUICK)(flat + steps)
-    for found, rows in zip(pattern(graph), runs, strict=True):
-        numeric = np.asarray(abs(rows[1:] - rows[:1]) > 1e-9).T
+    for y, sparse, rows in zip(graph.outputs, pattern(graph), runs, strict=True):
+        found = sparse.to_dense()
+        numeric = np.asarray(abs(rows[1:] - rows[:1]) > 1e-9).T.reshape(*y.type.shape, flat.size)
         if found.shape != numeric.shape:
             yield f"{case}: the pattern has the shape {found.shape}, not {numeric.shape}"
         elif (numeric & ~found).any():
@@ -580,10 +582,11 @@ def wrong_known(known: Known) -> Iterator[str]:
             return [*floats, *ints]
         return [floats[0], *ints, *floats[1:]]
 
-    patterns = [np.zeros((*v.shape, total), bool) for v in indices]
+    numbers = [Pattern.numbered(v, total) for v in operands(np.arange(total))]
+    nothing = [Pattern.nothing(v.shape, total) for v in indices]
     found = known.op.depends_given(
-        in_order([None] * len(shapes), indices), *in_order(operands(np.eye(total) > 0), patterns)
-    )
+        in_order([None] * len(shapes), indices), *in_order(numbers, nothing)
+    ).to_dense()
     columns = [known.op.numpy(*in_order(operands(unit), indices)) for unit in np.eye(total)]
     if not (found == (np.stack(columns, -1) != 0)).all():
         yield f"{known}: the pattern is {found.astype(int)}"

@@ -12,11 +12,12 @@ from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.constant import constant
-from tracegraph.shapes import Shape, ShapeVariable, same_size
+from tracegraph.ops.movement import Movement
+from tracegraph.shapes import Shape, ShapeVariable, same_size, static_shape
 from tracegraph.types import TensorType
 
 
-class BroadcastTo(Op):
+class BroadcastTo(Movement):
     """x repeated along new axes: axis k of x becomes axis axes[k] of the result.
 
     y[i_0, ..., i_n] = x[i_axes[0], i_axes[1], ...]. `axes` increase. An axis keeps its size:
@@ -59,18 +60,11 @@ class BroadcastTo(Op):
         shifted = tuple(axis + 1 for axis in self.axes)
         return BroadcastTo((n, *self.shape), (0, *shifted))(x), True
 
-    def depends(self, p):
-        return self._broadcast(p, (*self.shape, p.shape[-1]), (*self.axes, len(self.shape)))
-
     def numpy(self, x):
-        return np.ascontiguousarray(self._broadcast(x, self.shape, self.axes))
-
-    @staticmethod
-    def _broadcast(x: np.ndarray, shape: Any, axes: tuple[int, ...]) -> np.ndarray:
-        sizes = [1] * len(shape)
-        for axis, size in zip(axes, x.shape, strict=True):
+        sizes = [1] * len(self.shape)
+        for axis, size in zip(self.axes, x.shape, strict=True):
             sizes[axis] = size
-        return np.broadcast_to(x.reshape(sizes), shape)
+        return np.ascontiguousarray(np.broadcast_to(x.reshape(sizes), static_shape(self.shape)))
 
 
 class Sum(Op):
@@ -97,8 +91,7 @@ class Sum(Op):
         return Sum(shifted(self.axes, x))(x), True
 
     def depends(self, p):
-        axes = tuple(range(p.ndim - 1)) if self.axes is None else self.axes
-        return p.any(axis=axes)
+        return p.any(axis=self.axes)
 
     def numpy(self, x):
         return np.sum(x, axis=self.axes, dtype=x.dtype)

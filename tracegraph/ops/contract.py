@@ -14,7 +14,8 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.elementwise import CONJ, NUMERIC, add_all, check_kind
 from tracegraph.ops.index import move_axis
 from tracegraph.ops.shape import Reshape, Reverse, Transpose
-from tracegraph.shapes import Size, floor_divide, same_shape, same_size
+from tracegraph.patterns import element_numbers
+from tracegraph.shapes import Size, floor_divide, same_shape, same_size, static_shape
 from tracegraph.types import TensorType
 
 
@@ -71,9 +72,7 @@ class Matmul(Bilinear):
         return split_axis(z, z.ndim - 1, n, columns), True
 
     def depends(self, p, q):
-        left = p.any(axis=-2)[..., :, None, :]  # [..., i, 1, sources]
-        right = q.any(axis=-3)[..., None, :, :]  # [..., 1, k, sources]
-        return left | right
+        return p.any(axis=-1, keepdims=True) | q.any(axis=-2, keepdims=True)
 
     def numpy(self, x, y):
         return np.matmul(x, y)
@@ -207,18 +206,20 @@ class Conv(Bilinear):
         return split_axis(z, z.ndim - 1, n, outputs), True
 
     def depends(self, p, q):
-        sources = p.shape[-1]
-        n, *spatial, channels = p.shape[:-1]
-        window, outputs = q.shape[:-3], q.shape[-2]
-        sizes = tuple(self.spatial(spatial, window))
-        # Which channels a group sees, and the kernel, summed over its channels.
-        p = p.reshape(n, *spatial, self.groups, channels // self.groups, sources).any(axis=-2)
-        p = np.repeat(p, outputs // self.groups, axis=-2)
-        q = q.any(axis=-3)
-        z = np.zeros((n, *sizes, outputs, sources), bool)
+        n, *spatial, channels = p.shape
+        *window, _, outputs = q.shape
+        sizes = static_shape(tuple(self.spatial(spatial, window)))
+        # The channels that a group sees, and those of the kernel, are summed over.
+        p = p.reshape(n, *spatial, self.groups, channels // self.groups).any(axis=-1)
+        q = q.any(axis=-2)
+        z, x, y = (element_numbers(s) for s in ((n, *sizes, outputs), p.shape, q.shape))
+        x = np.repeat(x, outputs // self.groups, axis=-1)
+        links = [np.zeros((3, 0), np.int64)]
         for place, into, out_of in self.taps(spatial, window, sizes):
-            z[:, *into] |= p[:, *out_of] | q[place]
-        return z
+            met = np.broadcast_arrays(z[:, *into], x[:, *out_of], y[place])
+            links.append(np.stack([numbers.reshape(-1) for numbers in met]))
+        places, xs, ys = np.concatenate(links, axis=1)
+        return p.take(xs).put(places, z.shape) | q.take(ys).put(places, z.shape)
 
     def numpy(self, x, y):
         n, *spatial, _ = x.shape

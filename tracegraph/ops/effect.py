@@ -9,8 +9,10 @@ import numpy as np
 
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import MissingRule, Op, check_same_dtype
-from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.broadcast import full
 from tracegraph.ops.elementwise import ANY, Elementwise
+from tracegraph.ops.reduce import All
+from tracegraph.source import Source
 from tracegraph.types import TOKEN, TensorType, bool_
 
 
@@ -54,10 +56,10 @@ class Check(Op):
         return None
 
     def batch(self, n, batched, condition, *operands):
-        raise MissingRule(self, "vectorisation")
+        return self(All(None)(condition) if batched[0] else condition, *operands), False
 
     def depends(self, *patterns):
-        return np.zeros(patterns[0].shape, bool)
+        return patterns[0].emptied()
 
     def numpy(self, condition, *operands):
         return condition
@@ -66,33 +68,68 @@ class Check(Op):
 class HostCall(Op):
     """Calls a Python function at run time: `(token, *xs) -> (token, *ys)`, in program order.
 
-    `function` takes and returns NumPy arrays. `derivative` makes the cotangents, as the function
-    of another HostCall does, or is None where there is no derivative.
+    `function` takes and returns NumPy arrays; where it is data, it is `(name, *arguments)` of one
+    of our own functions, such as the one that prints. A function that is differentiable has
+    `pullback(count, types)` and `pushforward(count, types)`: again such functions, of its `count`
+    inputs and of cotangents or tangents, with results of these types. A gated call has a truth
+    value after its token, and the function is called only where that holds.
     """
 
-    function: Callable[..., Any]
+    function: Callable[..., Any] | tuple[Any, ...]
     types: tuple[TensorType, ...]
-    derivative: Callable[..., Any] | None
+    is_differentiable: bool = False
+    is_gated: bool = False
 
     takes_zero_cotangents = True
 
     def infer(self, token, *xs):
         if token is not TOKEN:
             raise Mismatch(f"the first operand is {token}, and it must be a token")
+        if self.is_gated and xs[:1] != (_TRUTH,):
+            given = str(xs[0]) if xs else "missing"
+            raise Mismatch(f"the call is gated, and its truth value is {given}")
         return (TOKEN, *self.types)
 
     def vjp(self, *values):
         count = len(self.types)
-        gs, rest = values[1 : count + 1], values[count + 1 :]
-        token_out, xs = rest[0], rest[count + 2 :]
-        if self.derivative is None:
-            return (None,) * (len(xs) + 1)
-        return (None, *self.derivative(token_out, gs, xs))
+        gs, token, inputs = values[1 : count + 1], values[count + 1], values[2 * count + 3 :]
+        places = self._sources(inputs)
+        if not places or all(g is None for g in gs):
+            return (None,) * (len(inputs) + 1)
+        seeds = [g for g, _ in _filled(gs, self.types)]
+        types = tuple(inputs[i].type for i in places)
+        pull = self._derivative("pullback", inputs, types)
+        return (None, *_placed(len(inputs), places, pull(token, *inputs, *seeds)[1:]))
 
     def jvp(self, tangents, *values):
-        if self.derivative is None:
-            return (None,) * (len(self.types) + 1)
-        raise MissingRule(self, "forward-mode")
+        count = len(self.types)
+        token, inputs = values[0], values[count + 2 :]
+        places = self._sources(inputs)
+        if not places:
+            return (None,) * (count + 1)
+        ts = [t for t, _ in _filled(tangents[1:], [x.type for x in inputs])]
+        targets = [i for i, type in enumerate(self.types) if type.dtype.is_differentiable]
+        types = tuple(self.types[i] for i in targets)
+        push = self._derivative("pushforward", inputs, types)
+        return (None, *_placed(count, targets, push(token, *inputs, *ts)[1:]))
+
+    def _sources(self, inputs):
+        """The places of the inputs that have derivatives."""
+        if not self.is_differentiable:
+            return []
+        return [i for i, x in enumerate(inputs) if x.type.dtype.is_differentiable]
+
+    def _derivative(self, kind, inputs, types):
+        """The call of a derivative of the function, a differentiable function itself."""
+        derive = getattr(self.function, kind, None)
+        if derive is None:
+            raise Mismatch(
+                f"the derivative of {self.function!r} is not known: the text of a graph names "
+                "Python functions and does not hold them",
+                fix="differentiate the function that was traced",
+            )
+        count = len(inputs) - self.is_gated
+        return HostCall(derive(count, types), types, True, self.is_gated)
 
     def batch(self, n, batched, *xs):
         raise MissingRule(self, "vectorisation")
@@ -101,28 +138,44 @@ class HostCall(Op):
         raise MissingRule(self, "sparsity")
 
 
+def _filled(values, types):
+    """The differentiable values, zeros for None, with their types."""
+    pairs = zip(values, types, strict=True)
+    return [(full(0, t) if x is None else x, t) for x, t in pairs if t.dtype.is_differentiable]
+
+
+def _placed(count, places, values):
+    """`count` values: those given at their places, None elsewhere."""
+    found = [None] * count
+    for place, value in zip(places, values, strict=True):
+        found[place] = value
+    return found
+
+
+_TRUTH = TensorType(bool_)
+
+#: Makes what a program calls for a node: a function of NumPy arrays that returns a tuple of them.
+HostRunner = Callable[[HostCall, Source], Callable[..., tuple[np.ndarray, ...]]]
+_runners: list[HostRunner] = []
+
+
+def set_host_runner(runner: HostRunner) -> None:
+    """Called once, by the runtime: the hook through which programs reach Python functions."""
+    _runners[:] = [runner]
+
+
+def host_function(op: HostCall, source: Source) -> Callable[..., tuple[np.ndarray, ...]]:
+    """What a program calls for `op`, made at the user's line `source`."""
+    return _runners[0](op, source)
+
+
+class HostFailure(Exception):
+    """What a host function that failed raises into the program that called it: XLA passes on its
+    text alone, by whose `ticket` the caller of the program finds the error itself."""
+
+    def __init__(self, ticket: str) -> None:
+        super().__init__(ticket)
+        self.ticket = ticket
+
+
 READ = Read()
-
-
-def start_token() -> Tensor:
-    """The token before the first effect."""
-    return StartToken()()
-
-
-class StartToken(Op):
-    """The token before the first effect of a program."""
-
-    def infer(self):
-        return TOKEN
-
-    def vjp(self, g, y):
-        return ()
-
-    def jvp(self, tangents, y):
-        return None
-
-    def batch(self, n, batched):
-        return self(), False
-
-    def depends(self):
-        raise MissingRule(self, "sparsity")

@@ -6,7 +6,6 @@ op states its derivative once, as one factor per operand, and inherits every rul
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -17,6 +16,7 @@ from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import Op, check_same_dtype
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import full_like, stack, zeros_of
+from tracegraph.patterns import Pattern, union
 from tracegraph.shapes import same_shape
 from tracegraph.types import DType, TensorType, bool_, complex64, complex128
 
@@ -106,6 +106,9 @@ class Elementwise(Op, abstract=True):
     def result_dtype(self, dtype: DType) -> DType:
         return dtype
 
+    def is_diagonal_on(self, type: TensorType) -> bool:
+        return True
+
     def vjp(self, g: Tensor, y: Tensor, *xs: Tensor) -> tuple[Tensor | None, ...]:
         # A diagonal Jacobian is its own transpose.
         return tuple(scale(g, conjugated(factor)) for factor in self.partials(y, *xs))
@@ -117,8 +120,8 @@ class Elementwise(Op, abstract=True):
     def batch(self, n: Any, batched: tuple[bool, ...], *inputs: Tensor) -> Any:
         return self(*batched_operands(n, batched, inputs)), True
 
-    def depends(self, *patterns: np.ndarray) -> np.ndarray:
-        return functools.reduce(np.logical_or, patterns)
+    def depends(self, *patterns: Pattern) -> Pattern:
+        return union(*patterns)
 
     def numpy(self, *values: np.ndarray) -> Any:
         function = type(self).reference
@@ -133,8 +136,8 @@ class Discrete(Elementwise, abstract=True):
     def partials(self, y: Tensor, *xs: Tensor) -> tuple[Any, ...]:
         return (None,) * len(xs)
 
-    def depends(self, *patterns: np.ndarray) -> np.ndarray:
-        return np.zeros_like(functools.reduce(np.logical_or, patterns))
+    def depends(self, *patterns: Pattern) -> Pattern:
+        return patterns[0].emptied()
 
 
 class Comparison(Discrete, abstract=True):
@@ -334,7 +337,7 @@ class Select(Elementwise):
         return None, first, 1 - first
 
     def depends(self, condition, x, y):
-        return np.logical_or(x, y)
+        return x | y
 
 
 # Functions of one variable.
@@ -404,7 +407,20 @@ class Expm1(Elementwise):
         return (EXP(x),)  # y + 1 would lose the digits of a small e ** x
 
 
-class Log(Elementwise):
+class Steep(Elementwise, abstract=True):
+    """A function of one variable whose derivative is infinite somewhere, where nothing comes of no
+    cotangent: where(x > 0, log(x), 0) has the derivative 0 at 0, as in forward form"""
+
+    def vjp(self, g, y, x):
+        (factor,) = map(conjugated, self.partials(y, x))
+        zero = zeros_of(g)
+        # Only the factor is chosen, and only where it is infinite: elsewhere a cotangent that is 0
+        # may still have a derivative.
+        is_lost = AND(EQUAL(g, zero), LogicalNot()(IsFinite()(factor)))
+        return (MUL(g, SELECT(is_lost, zero, factor)),)
+
+
+class Log(Steep):
     """The natural logarithm"""
 
     reference = np.log
@@ -413,7 +429,7 @@ class Log(Elementwise):
         return (1 / x,)
 
 
-class Log1p(Elementwise):
+class Log1p(Steep):
     """log(1 + x), exact near 0"""
 
     reference = np.log1p
@@ -422,22 +438,16 @@ class Log1p(Elementwise):
         return (1 / (1 + x),)
 
 
-class Sqrt(Elementwise):
-    """The square root; its derivative at 0 is infinite, but nothing comes of no cotangent"""
+class Sqrt(Steep):
+    """The square root"""
 
     reference = np.sqrt
 
     def partials(self, y, x):
         return (0.5 / y,)
 
-    def vjp(self, g, y, x):
-        # So that where(x > 0, sqrt(x), 0) has the derivative 0 at 0, whatever comes after it.
-        zero = zeros_of(g)
-        (found,) = super().vjp(g, y, x)
-        return (SELECT(EQUAL(g, zero), zero, found),)
 
-
-class Rsqrt(Elementwise):
+class Rsqrt(Steep):
     """1 / sqrt(x)"""
 
     def partials(self, y, x):
@@ -758,7 +768,7 @@ class Cast(Elementwise):
         return (1,)
 
     def depends(self, x):
-        return x if self.dtype.is_differentiable else np.zeros_like(x)
+        return x if self.dtype.is_differentiable else x.emptied()
 
     def numpy(self, x):
         if np.iscomplexobj(x) and self.dtype.kind in ("integer", "floating"):
@@ -867,7 +877,7 @@ class StopGradient(Elementwise):
         return (None,)
 
     def depends(self, x):
-        return np.zeros_like(x)
+        return x.emptied()
 
     def numpy(self, x):
         return x

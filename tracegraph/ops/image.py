@@ -6,6 +6,7 @@ from tracegraph.errors import Mismatch
 from tracegraph.ir.op import Op, check_same_dtype
 from tracegraph.ops.broadcast import stack
 from tracegraph.ops.elementwise import FLOATING, check_kind
+from tracegraph.patterns import union
 from tracegraph.shapes import same_shape
 
 
@@ -36,11 +37,9 @@ class AdjustContrast(Op):
         return self(image, factor), True
 
     def depends(self, image, factor):
-        mean = image.any(axis=(-4, -3), keepdims=True)
-        spread = factor.reshape(
-            *factor.shape[:-1], *(1,) * (image.ndim - factor.ndim), factor.shape[-1]
-        )
-        return image | mean | spread
+        mean = image.any(axis=(-3, -2), keepdims=True)
+        spread = factor.reshape(*factor.shape, *(1,) * (image.ndim - factor.ndim))
+        return union(image, mean, spread)
 
     def numpy(self, image, factor):
         mean = image.mean(axis=(-3, -2), keepdims=True, dtype=image.dtype)

@@ -27,9 +27,11 @@ from tracegraph.ops.elementwise import (
     SELECT,
     Cast,
     check_kind,
+    conjugated,
     scale,
 )
 from tracegraph.ops.shape import Concatenate, Reshape, Transpose, inverse
+from tracegraph.patterns import Pattern, element_numbers, moved
 from tracegraph.shapes import Shape, Size, element_count, same_shape
 from tracegraph.types import DType, TensorType, int32, int64
 
@@ -76,11 +78,9 @@ class GatherNd(Op):
     def depends_given(self, values, x, indices):
         """`depends`, where `values` holds the indices themselves if they are known."""
         if values[1] is not None:
-            return self.numpy(x, values[1])
-        count = self.index_count(indices.shape[:-1])
-        index_shape = self.index_shape(indices.shape[:-1])
-        found = x.any(axis=tuple(range(self.axis, self.axis + count)))
-        return insert_axes(found, self.axis, index_shape)
+            return moved(lambda numbers: self.numpy(numbers, values[1]), x)
+        found = x.any(axis=range(self.axis, self.axis + self.index_count(indices.shape)))
+        return insert_axes(found, self.axis, self.index_shape(indices.shape))
 
     def numpy(self, x, indices):
         vectors = self.as_vectors(indices)
@@ -165,11 +165,15 @@ class Scatter(Op, abstract=True):
     def depends_given(self, values, x, indices, updates):
         """`depends`, where `values` holds the indices themselves if they are known."""
         if values[1] is not None:
-            return self.combined(np.logical_or, x, values[1], updates)
-        index_rank = indices.ndim - 2 - self.batch_dims
-        found = updates.any(axis=tuple(range(self.axis, self.axis + index_rank)))
-        count = indices.shape[-2]
+            return x | updates.put(self.places(x, values[1]), x.shape)
+        index_rank = indices.ndim - 1 - self.batch_dims
+        found = updates.any(axis=range(self.axis, self.axis + index_rank))
+        count = indices.shape[-1]
         return x | insert_axes(found, self.axis, x.shape[self.axis : self.axis + count])
+
+    def places(self, x: Pattern, indices: np.ndarray) -> np.ndarray:
+        """For each update the number of the element of x that it is combined into."""
+        return GatherNd(self.axis, self.batch_dims).numpy(element_numbers(x.shape), indices)
 
     def numpy(self, x, indices, updates):
         return self.combined(type(self).reference, x, indices, updates)
@@ -228,9 +232,9 @@ class ScatterUpdate(Scatter):
 
     def depends_given(self, values, x, indices, updates):
         if values[1] is not None:
-            # What was there is gone.
-            rest = self.combined(None, x, values[1], np.zeros_like(updates))
-            return self.combined(np.logical_or, rest, values[1], updates)
+            rest = element_numbers(x.shape)
+            rest.reshape(-1)[self.places(x, values[1])] = -1  # what was there is gone
+            x = x.take(rest)
         return super().depends_given(values, x, indices, updates)
 
 
@@ -275,9 +279,39 @@ class ScatterMin(ScatterExtreme):
 
 
 class ScatterMul(Scatter):
-    """x with every update multiplied in where its index says; it has no derivative"""
+    """x with every update multiplied in where its index says
+
+    Derivatives hold where updates are 0, but for those of higher order in two updates that are 0
+    and go to one place: they are 0 here.
+    """
 
     reference = np.multiply
+
+    def vjp(self, g, y, x, indices, updates):
+        slope = conjugated(self._others(x, indices, updates))
+        factors = conjugated(updates)
+        return self(g, indices, factors), None, MUL(self.read(g, indices), slope)
+
+    def jvp(self, tangents, y, x, indices, updates):
+        tx, _, tu = tangents
+        from_x = None if tx is None else self(tx, indices, updates)
+        if tu is None:
+            return from_x
+        start = zeros_of(x) if from_x is None else from_x
+        add = ScatterAdd(self.axis, self.batch_dims)
+        return add(start, indices, MUL(tu, self._others(x, indices, updates)))
+
+    def _others(self, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+        """For each update the product of all that meets it at its place: x and the others."""
+        zero, one = zeros_of(updates), full(1, updates.type)
+        is_zero = EQUAL(updates, zero)
+        add = ScatterAdd(self.axis, self.batch_dims)
+        count = self.read(add(zeros_of(x), indices, SELECT(is_zero, one, zero)), indices)
+        # The product without what is 0, of which the update itself is taken out again.
+        factors = SELECT(is_zero, one, updates)
+        product = DIV(self.read(self(x, indices, factors), indices), factors)
+        is_last = EQUAL(count, SELECT(is_zero, one, zero))
+        return SELECT(is_last, product, zero)
 
 
 class DynamicSlice(Op):
@@ -315,12 +349,9 @@ class DynamicSlice(Op):
     def depends_given(self, values, x, *starts):
         """`depends`, where `values` holds the starts themselves if they are known."""
         if all(value is not None for value in values[1:]):
-            return x[clamped_slices(x.shape[:-1], self.sizes, values[1:])]
-        found = x
-        for axis, size in enumerate(self.sizes):
-            if size != x.shape[axis]:
-                found = np.repeat(found.any(axis=axis, keepdims=True), size, axis)
-        return found
+            return moved(lambda numbers: self.numpy(numbers, *values[1:]), x)
+        axes = [axis for axis in range(x.ndim) if x.shape[axis] != self.sizes[axis]]
+        return x.any(axis=axes, keepdims=True).broadcast_to(self.sizes)
 
     def numpy(self, x, *starts):
         return x[clamped_slices(x.shape, self.sizes, starts)]
@@ -365,14 +396,10 @@ class DynamicUpdateSlice(Op):
     def depends_given(self, values, x, update, *starts):
         """`depends`, where `values` holds the starts themselves if they are known."""
         if all(value is not None for value in values[2:]):
-            y = x.copy()
-            y[clamped_slices(x.shape[:-1], update.shape[:-1], values[2:])] = update
-            return y
-        written = update
-        for axis, size in enumerate(x.shape[:-1]):
-            if size != update.shape[axis]:
-                written = np.repeat(written.any(axis=axis, keepdims=True), size, axis)
-        return written if x.shape == update.shape else x | written
+            return moved(lambda *numbers: self.numpy(*numbers, *values[2:]), x, update)
+        axes = [axis for axis in range(x.ndim) if x.shape[axis] != update.shape[axis]]
+        written = update.any(axis=axes, keepdims=True).broadcast_to(x.shape)
+        return x | written if axes else update
 
     def numpy(self, x, update, *starts):
         y = x.copy()
@@ -547,8 +574,7 @@ def clamped_slices(shape: Any, sizes: Any, starts: Sequence[Any]) -> tuple[slice
     return tuple(slice(start, start + size) for start, size in clamped)
 
 
-def insert_axes(p: np.ndarray, axis: int, sizes: Any) -> np.ndarray:
+def insert_axes(p: Pattern, axis: int, sizes: Any) -> Pattern:
     """A pattern repeated along new axes of `sizes` that are put before `axis`."""
-    sizes = tuple(sizes)
     ones = p.reshape(*p.shape[:axis], *(1 for _ in sizes), *p.shape[axis:])
-    return np.broadcast_to(ones, (*p.shape[:axis], *sizes, *p.shape[axis:])).copy()
+    return ones.broadcast_to((*p.shape[:axis], *sizes, *p.shape[axis:]))

@@ -11,6 +11,7 @@ from typing import Any
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import Op
 from tracegraph.ops.broadcast import stack
+from tracegraph.ops.elementwise import FLOATING, MUL, Elementwise, scale
 from tracegraph.shapes import Dim, Shape, same_shape, same_size
 from tracegraph.types import DType, TensorType, int32, uint32
 
@@ -89,6 +90,47 @@ class RandomPermutation(FromKey):
 
     def made(self):
         return TensorType(int32, (self.size,))
+
+
+class RandomGamma(Op):
+    """Numbers of the gamma distribution with scale 1, one for each `alpha`, its shape parameter.
+
+    The axes of alpha begin with the batch axes of the key. The derivative in alpha is that of the
+    number at a fixed probability: it moves with alpha as the distribution does.
+    """
+
+    def infer(self, key, alpha):
+        floating(self.name, alpha.dtype, alpha.shape)
+        lead = key_batch(key)
+        if same_shape(lead, alpha.shape[: len(lead)]) is None:
+            raise Mismatch(f"the axes of alpha, {alpha}, do not begin with those of the key {key}")
+        return alpha
+
+    def vjp(self, g, y, key, alpha):
+        return None, MUL(g, GammaSlope()(alpha, y))
+
+    def jvp(self, tangents, y, key, alpha):
+        return scale(tangents[1], GammaSlope()(alpha, y))
+
+    def batch(self, n, batched, key, alpha):
+        key, alpha = (x if b else stack(x, n) for x, b in zip((key, alpha), batched, strict=True))
+        return self(key, alpha), True
+
+    def depends(self, key, alpha):
+        return alpha
+
+
+class GammaSlope(Elementwise):
+    """How a number of the gamma distribution moves with the shape parameter alpha, its first
+    operand, at a fixed probability; that has no derivative itself"""
+
+    kinds = FLOATING
+
+    def partials(self, y, alpha, number):
+        raise Mismatch(
+            "a second derivative of random numbers in their shape parameter does not exist here",
+            fix="take tg.stop_gradient of alpha, or of the numbers",
+        )
 
 
 class RandomFold(Op):

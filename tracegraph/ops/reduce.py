@@ -62,7 +62,7 @@ class Reduction(Op, abstract=True):
         return type(self)(shifted(self.axes, x))(x), True
 
     def depends(self, p):
-        return p.any(axis=tuple(range(p.ndim - 1)) if self.axes is None else self.axes)
+        return p.any(axis=self.axes)
 
     def numpy(self, x):
         return np.asarray(type(self).reference(x, axis=self.axes))
@@ -127,7 +127,7 @@ class TruthReduction(Reduction, abstract=True):
         return None
 
     def depends(self, p):
-        return np.zeros_like(super().depends(p))
+        return super().depends(p).emptied()
 
 
 class All(TruthReduction):
@@ -176,7 +176,7 @@ class ArgExtreme(Op, abstract=True):
         return type(self)(self.axis + 1, self.dtype)(x), True
 
     def depends(self, p):
-        return np.zeros_like(p.any(axis=self.axis))
+        return p.any(axis=self.axis).emptied()
 
     def numpy(self, x):
         return type(self).reference(x, axis=self.axis).astype(self.dtype.numpy_dtype)
@@ -212,7 +212,7 @@ class Scan(Op, abstract=True):
         return type(self)(self.axis + 1, self.reverse)(x), True
 
     def depends(self, p):
-        return running(np.logical_or.accumulate, p, self.axis, self.reverse)
+        return p.accumulate(self.axis, self.reverse)
 
     def numpy(self, x):
         return running(type(self).reference, x, self.axis, self.reverse)
@@ -309,7 +309,7 @@ class Recurrence(Op):
         return Recurrence(self.axis + 1, self.reverse)(a, b), True
 
     def depends(self, a, b):
-        return running(np.logical_or.accumulate, a | b, self.axis, self.reverse)
+        return (a | b).accumulate(self.axis, self.reverse)
 
     def numpy(self, a, b):
         a, b = (np.moveaxis(x, self.axis, 0) for x in (a, b))

@@ -11,6 +11,7 @@ from tracegraph.ir.op import Op, check_same_dtype
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full, stack, zeros_of
 from tracegraph.ops.elementwise import SELECT, SUB
+from tracegraph.ops.movement import Movement
 from tracegraph.shapes import (
     Shape,
     ShapeVariable,
@@ -50,13 +51,13 @@ class Reshape(Op):
         return Reshape((n, *self.shape))(x), True
 
     def depends(self, p):
-        return p.reshape(*self.shape, p.shape[-1])
+        return p.reshape(*self.shape)
 
     def numpy(self, x):
         return x.reshape(self.shape)
 
 
-class Transpose(Op):
+class Transpose(Movement):
     """y[i_perm[0], i_perm[1], ...] = x[i_0, i_1, ...]"""
 
     perm: tuple[int, ...]
@@ -79,14 +80,11 @@ class Transpose(Op):
     def batch(self, n, batched, x):
         return Transpose((0, *(axis + 1 for axis in self.perm)))(x), True
 
-    def depends(self, p):
-        return p.transpose(*self.perm, len(self.perm))
-
     def numpy(self, x):
         return x.transpose(self.perm)
 
 
-class Slice(Op):
+class Slice(Movement):
     """x[start:stop:stride] on every axis, 0 <= start <= stop <= size and stride >= 1."""
 
     start: Shape
@@ -118,17 +116,11 @@ class Slice(Op):
     def batch(self, n, batched, x):
         return Slice((0, *self.start), (n, *self.stop), (1, *self.stride))(x), True
 
-    def depends(self, p):
-        return p[self._index()]
-
     def numpy(self, x):
-        return x[self._index()]
-
-    def _index(self) -> tuple[slice, ...]:
-        return tuple(map(slice, self.start, self.stop, self.stride))
+        return x[tuple(map(slice, self.start, self.stop, self.stride))]
 
 
-class Pad(Op):
+class Pad(Movement):
     """x with `before`, `after` and, between elements, `interior` copies of a scalar per axis.
 
     `before` and `after` may be negative, which cuts elements off.
@@ -143,7 +135,10 @@ class Pad(Op):
     def infer(self, x, value):
         check_same_dtype(self.name, x, value)
         if value.shape != ():
-            raise Mismatch(f"the padding value is {value}, and it must be a scalar")
+            raise Mismatch(
+                f"the padding value is {value}, and it must be a scalar",
+                fix="give one number: constant_values=0",
+            )
         if not len(self.before) == len(self.after) == len(self.interior) == len(x.shape):
             raise Mismatch(f"padding needs one pair of widths for each of the axes of {x}")
         parts = zip(x.shape, self.before, self.after, self.interior, strict=True)
@@ -181,24 +176,15 @@ class Pad(Op):
         values = BroadcastTo(is_padding.type.shape, (0,))(value)
         return SELECT(is_padding, values, wide(x, full(0, TensorType(x.dtype)))), True
 
-    def depends(self, p, value):
-        return self._padded(p, np.broadcast_to(value, (p.shape[-1],)))
-
     def numpy(self, x, value):
-        return self._padded(x[..., None], value[None])[..., 0]
-
-    def _padded(self, x: np.ndarray, value: np.ndarray) -> np.ndarray:
-        """Pads the axes before the last, each new element being the vector `value`."""
         spread = [
             (size - 1) * (gap + 1) + 1 if size else 0
-            for size, gap in zip(x.shape, self.interior, strict=False)
+            for size, gap in zip(x.shape, self.interior, strict=True)
         ]
-        wide = np.empty((*spread, x.shape[-1]), x.dtype)
-        wide[...] = value
+        wide = np.full(spread, value)
         wide[tuple(slice(None, None, gap + 1) for gap in self.interior)] = x
         sizes = [size + a + b for size, a, b in zip(spread, self.before, self.after, strict=True)]
-        result = np.empty((*sizes, x.shape[-1]), x.dtype)
-        result[...] = value
+        result = np.full(sizes, value)
         into, out_of = [], []
         for size, before, after in zip(spread, self.before, self.after, strict=True):
             into.append(
@@ -209,7 +195,7 @@ class Pad(Op):
         return result
 
 
-class Concatenate(Op):
+class Concatenate(Movement):
     """The operands one after another along `axis`."""
 
     axis: int
@@ -248,14 +234,11 @@ class Concatenate(Op):
         stacked = (x if b else stack(x, n) for x, b in zip(xs, batched, strict=True))
         return Concatenate(self.axis + 1)(*stacked), True
 
-    def depends(self, *patterns):
-        return np.concatenate(patterns, axis=self.axis)
-
     def numpy(self, *xs):
         return np.concatenate(xs, axis=self.axis)
 
 
-class Reverse(Op):
+class Reverse(Movement):
     """x with the order of the elements along `axes` turned round."""
 
     axes: tuple[int, ...]
@@ -272,9 +255,6 @@ class Reverse(Op):
 
     def batch(self, n, batched, x):
         return Reverse(tuple(axis + 1 for axis in self.axes))(x), True
-
-    def depends(self, p):
-        return np.flip(p, self.axes)
 
     def numpy(self, x):
         return np.flip(x, self.axes)

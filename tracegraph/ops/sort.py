@@ -37,7 +37,7 @@ class Sort(Op):
         return Sort(self.axis + 1, self.descending)(x), True
 
     def depends(self, p):
-        return np.repeat(p.any(axis=self.axis, keepdims=True), p.shape[self.axis], self.axis)
+        return p.any(axis=self.axis, keepdims=True).broadcast_to(p.shape)
 
     def numpy(self, x):
         y = np.sort(x, axis=self.axis)
@@ -65,7 +65,7 @@ class ArgSort(Op):
         return ArgSort(self.axis + 1, self.descending)(x), True
 
     def depends(self, p):
-        return np.zeros_like(p)
+        return p.emptied()
 
     def numpy(self, x):
         if not self.descending:
@@ -106,8 +106,8 @@ class TopK(Op):
         return self(x), True
 
     def depends(self, p):
-        found = np.repeat(p.any(axis=-2, keepdims=True), self.k, -2)
-        return found, np.zeros_like(found)
+        found = p.any(axis=-1, keepdims=True).broadcast_to((*p.shape[:-1], self.k))
+        return found, found.emptied()
 
     def numpy(self, x):
         axis = x.ndim - 1

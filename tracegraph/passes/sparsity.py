@@ -1,49 +1,97 @@
-"""Patterns: which elements of the outputs depend on which elements of the inputs."""
+"""Patterns of graphs: which elements of the outputs depend on which elements of the inputs."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from tracegraph.errors import Mismatch
 from tracegraph.ir.op import MissingRule
 from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.passes.registry import is_registered
+from tracegraph.patterns import Pattern, everything
 from tracegraph.shapes import static_shape
 
+#: For some inputs of a graph, by position, the number of the source that each element is.
+Sources = Mapping[int, np.ndarray]
+Known = dict[Tensor, np.ndarray]
 
-def pattern(graph: Graph) -> list[np.ndarray]:
-    """For each output a boolean array `(size of the output, size of the differentiable inputs)`.
+
+def pattern(
+    graph: Graph, sources: Sources | None = None, values: Mapping[int, np.ndarray] | None = None
+) -> list[Pattern]:
+    """For each output the sources that its elements depend on.
+
+    `sources` has for some inputs, by position, an array of their shape: the number of the source
+    that each element is, or -1 for none. What the other inputs hold counts as constant. Without
+    `sources` every element of the differentiable inputs is a source of its own. `values` has, by
+    position, inputs that are known, such as indices.
 
     Never misses an entry: an op without a rule counts as dense. Exact where positions are known,
-    as those of slices, and of gathers whose indices follow from constants. Integer and boolean
-    outputs depend on nothing, since their derivative is zero.
+    as those of slices, and of gathers whose indices follow from what is known. To depend means to
+    have a derivative: integer and boolean outputs depend on nothing. All sizes must be known.
     """
-    total = sum(_size(x) for x in graph.inputs if x.type.dtype.is_differentiable)
-    env, start = {}, 0
-    for x in graph.inputs:
-        own = np.zeros((_size(x), total), bool)
-        if x.type.dtype.is_differentiable:
-            own[:, start : start + len(own)] = np.eye(len(own), dtype=bool)
-            start += len(own)
-        env[x] = own.reshape(*static_shape(x.type.shape), total)
-    known: dict[Tensor, np.ndarray] = {}
+    if sources is None:
+        sources = element_sources(graph)
+    total = 1 + max((int(numbers.max(initial=-1)) for numbers in sources.values()), default=-1)
+    patterns = []
+    for place, x in enumerate(graph.inputs):
+        given = sources.get(place)
+        patterns.append(_nothing(x, total) if given is None else _numbered(x, given, total))
+    values = values or {}
+    return propagate(graph, patterns, [values.get(i) for i in range(len(patterns))], total)
+
+
+def element_sources(graph: Graph, places: Sequence[int] | None = None) -> Sources:
+    """Every element of the inputs at `places` as its own source, counted through in that order;
+    of all differentiable inputs if None. The patterns are those of the Jacobian."""
+    if places is None:
+        places = [i for i, x in enumerate(graph.inputs) if x.type.dtype.is_differentiable]
+    sources, start = {}, 0
+    for place in places:
+        shape = static_shape(graph.inputs[place].type.shape)
+        size = math.prod(shape)
+        sources[place] = np.arange(start, start + size).reshape(shape)
+        start += size
+    return sources
+
+
+def row_sources(graph: Graph, place: int) -> Sources:
+    """Every row along the first axis of one input as one source: a row of a result that depends
+    on no source but its own number does not mix the examples of a batch."""
+    shape = static_shape(graph.inputs[place].type.shape)
+    rows = np.arange(shape[0]).reshape(-1, *(1 for _ in shape[1:]))
+    return {place: np.broadcast_to(rows, shape)}
+
+
+def propagate(
+    graph: Graph,
+    patterns: Sequence[Pattern],
+    values: Sequence[np.ndarray | None],
+    total: int,
+) -> list[Pattern]:
+    """The patterns of the outputs, from those of the inputs and the inputs that are known."""
+    env = dict(zip(graph.inputs, patterns, strict=True))
+    known = {x: v for x, v in zip(graph.inputs, values, strict=True) if v is not None}
     for node in graph.nodes:
         _fold(node, known)
         for y, p in zip(node.outputs, _depends(node, env, known, total), strict=True):
             env[y] = p if y.type.dtype.is_differentiable else _nothing(y, total)
-    return [env[y].reshape(_size(y), total) for y in graph.outputs]
+    return [env[y] for y in graph.outputs]
 
 
-def _size(x: Tensor) -> int:
-    return math.prod(static_shape(x.type.shape))
+def _numbered(x: Tensor, numbers: np.ndarray, total: int) -> Pattern:
+    assert numbers.shape == x.type.shape, f"{numbers.shape} numbers for the sources of {x.type}"
+    return Pattern.numbered(numbers, total)
 
 
-def _nothing(y: Tensor, total: int) -> np.ndarray:
-    return np.zeros((*static_shape(y.type.shape), total), bool)
+def _nothing(y: Tensor, total: int) -> Pattern:
+    return Pattern.nothing(static_shape(y.type.shape), total)
 
 
-def _fold(node: Node, known: dict[Tensor, np.ndarray]) -> None:
+def _fold(node: Node, known: Known) -> None:
     """Enters what the node makes of known values, if it is no number to differentiate."""
     if len(node.outputs) != 1 or node.outputs[0].type.dtype.is_differentiable:
         return
@@ -54,14 +102,15 @@ def _fold(node: Node, known: dict[Tensor, np.ndarray]) -> None:
 
 
 def _depends(
-    node: Node, env: dict[Tensor, np.ndarray], known: dict[Tensor, np.ndarray], total: int
-) -> tuple[np.ndarray, ...]:
+    node: Node, env: dict[Tensor, Pattern], known: Known, total: int
+) -> tuple[Pattern, ...]:
     patterns = [env[x] for x in node.inputs]
-    if not any(p.any() for p in patterns):
+    if not any(p.count for p in patterns):
         return tuple(_nothing(y, total) for y in node.outputs)
     try:
+        if is_registered(node.op):  # its derivative is whatever the user made it
+            raise MissingRule(node.op, "sparsity")
         found = node.op.depends_given([known.get(x) for x in node.inputs], *patterns)
     except (MissingRule, Mismatch):  # safe: unknown means dense
-        sources = np.logical_or.reduce([p.reshape(-1, total).any(axis=0) for p in patterns])
-        return tuple(_nothing(y, total) | sources for y in node.outputs)
+        return tuple(everything(static_shape(y.type.shape), patterns) for y in node.outputs)
     return found if isinstance(found, tuple) else (found,)
