@@ -537,3 +537,13 @@ def test_all_names_work_in_a_function_too():
         return tg.squeeze(tg.expand_dims(x, 1), 1)
 
     same(around(tg.constant(x)), x)
+
+
+def test_a_moving_slice_over_the_end_is_as_short_at_top_level_as_in_a_function():
+    x = tg.constant([1.0, 2.0, 3.0, 4.0])
+
+    def cut(x):
+        start = tg.constant(3)
+        return x[start : start + 2]
+
+    assert cut(x).numpy().tolist() == tg.function(cut)(x).numpy().tolist() == [4.0]

@@ -306,3 +306,30 @@ def test_seeds_of_initial_values():
     assert (made(lambda shape, dtype: tg.fill(shape, tg.constant(7, dtype))) == 7).all()
     assert (made(tg.initializers.Constant(3.0)) == 3).all()
     assert (made(tg.initializers.Ones) == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "words"),
+    [
+        (lambda: tg.layers.Dense(2.5), TypeError, "units"),
+        (lambda: tg.layers.Dense(True), ValueError, "bool"),
+        (lambda: tg.layers.Dense(2, activation=["relu"]), ValueError, "activation"),
+        (lambda: tg.layers.Dense(2, use_bias="yes"), TypeError, "use_bias"),
+        (lambda: tg.layers.Dense(2, name=3), ValueError, "module name"),
+        (lambda: tg.layers.Conv2D(2, 3, padding=1), ValueError, "padding"),
+        (lambda: tg.layers.MaxPool2D([1, 2, 3]), ValueError, "pool_size"),
+        (lambda: tg.layers.Dropout("half"), TypeError, "rate"),
+        (lambda: tg.layers.Dropout(0.5)(tg.ones([2]), training="yes"), TypeError, "training"),
+        (lambda: tg.layers.Dropout(0.5, [3])(tg.ones([2]), training=True), ValueError, "broadcast"),
+        (lambda: tg.layers.Dropout(0.5, 3.5)(tg.ones([2]), training=True), TypeError, "shape"),
+        (lambda: tg.layers.BatchNormalization(momentum=2), ValueError, "momentum"),
+        (lambda: tg.layers.BatchNormalization()({"a": tg.ones([2, 2])}), ValueError, "dict"),
+        (lambda: tg.layers.Flatten()(1.0), ValueError, "scalar"),
+        (lambda: tg.layers.Sequential([3]), TypeError, "layer"),
+    ],
+)
+def test_bad_arguments_of_layers_are_errors(make, kind, words):
+    with pytest.raises(kind, match=words) as error:
+        make()
+    assert "test_layers.py" in str(error.value)
+    assert "fix: " in str(error.value)

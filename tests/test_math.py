@@ -966,3 +966,121 @@ def test_gradients_match_differences(name, order):
     step = 1e-5
     ends = [float(target(tg.constant(x + sign * step * direction))) for sign in (1, -1)]
     assert found == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-6, abs=1e-7)
+
+
+# ---------------------------------------------------------------- kinks
+
+
+def derivatives(function, x, order):
+    """The value and the derivatives up to `order`, of a scalar."""
+    x = tg.constant(x)
+    found = [function(x)]
+    with tg.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        found = [function(x)]
+        for _ in range(order):
+            found.append(tape.gradient(found[-1], x))
+    return [0.0 if y is None else y.numpy().item() for y in found]
+
+
+@pytest.mark.parametrize(
+    ("function", "x", "expected"),
+    [
+        (tg.nn.elu, 0.0, [0, 1, 0]),
+        (tg.nn.selu, 0.0, [0, 1.050701, 0]),
+        (tg.nn.relu, 0.0, [0, 0, 0]),
+        (tg.nn.relu6, 6.0, [6, 0, 0]),
+        (tg.nn.softplus, 0.0, [math.log(2), 0.5, 0.25]),
+        (tg.abs, 0.0, [0, 0, 0]),
+        (tg.sign, 0.0, [0, 0, 0]),
+        (lambda x: tg.maximum(x, 0.0), 0.0, [0, 1, 0]),
+        (lambda x: tg.clip_by_value(x, -1.0, 1.0), 1.0, [1, 1, 0]),
+        (lambda x: tg.math.multiply_no_nan(tg.constant(2.0), x), 0.0, [0, 2, 0]),
+        (lambda x: tg.math.multiply_no_nan(tg.constant(math.inf), x), 0.0, [0, 0, 0]),
+        (lambda x: tg.math.divide_no_nan(tg.constant(2.0), x), 0.0, [0, 0, 0]),
+        (lambda x: tg.math.xlogy(tg.constant(0.0), x), 0.0, [0, 0, 0]),
+        (lambda x: tg.pow(x, tg.constant(2.0)), 0.0, [0, 0, 2]),
+    ],
+)
+def test_derivatives_at_kinks(function, x, expected):
+    """What TensorFlow has there, too."""
+    assert derivatives(function, x, 2) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("x", [0.0, -1.0])
+@pytest.mark.parametrize(
+    "function", [tg.math.log, tg.math.log1p, tg.sqrt, tg.math.rsqrt, lambda x: x**0.5]
+)
+def test_what_is_masked_has_no_derivative_in_either_form(function, x):
+    def masked(x):
+        return tg.where(x > 0, function(x), 0.0)
+
+    assert derivatives(masked, x, 3) == [0, 0, 0, 0]  # built forwards
+    row = tg.constant([x, 2.0])
+    with tg.GradientTape() as outer:
+        outer.watch(row)
+        with tg.GradientTape() as inner:
+            inner.watch(row)
+            total = tg.reduce_sum(masked(row))  # built backwards
+        slope = inner.gradient(total, row)
+    assert slope.numpy()[0] == 0
+    assert outer.gradient(slope, row).numpy()[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [(tg.sqrt, 1.0), (tg.math.log, 2.0), (tg.math.rsqrt, -1.0), (tg.math.log1p, 1.0)],
+)
+def test_a_cotangent_of_zero_has_a_derivative(function, expected):
+    """That of (x - 1) * f(x) at 1 is 0 on its way to f: its second derivative is 2 f'(1)."""
+    x = tg.constant([1.0, 2.0])
+    with tg.GradientTape() as outer:
+        outer.watch(x)
+        with tg.GradientTape() as inner:
+            inner.watch(x)
+            row = tg.linalg.matvec(tg.eye(2), x)  # not elementwise, so it is built backwards
+            y = tg.reduce_sum((row - 1.0) * function(row))
+        slope = tg.linalg.matvec(tg.eye(2), inner.gradient(y, x))
+    assert outer.gradient(slope, x).numpy()[0] == pytest.approx(expected)
+
+
+# ---------------------------------------------------------------- Python's protocols
+
+
+def test_python_functions_of_tensors():
+    x = tg.constant([7, -7])
+    quotient, rest = divmod(x, 2)
+    assert (quotient.numpy().tolist(), rest.numpy().tolist()) == ([3, -4], [1, 1])
+    assert [y.numpy().tolist() for y in divmod(7, tg.constant([2, 4]))] == [[3, 1], [1, 3]]
+    assert (tg.constant([1, 3]) << 2).numpy().tolist() == [4, 12]
+    assert (256 >> tg.constant([1, 3])).numpy().tolist() == [128, 32]
+    y = tg.constant([1.256, 2.5])
+    assert round(y).numpy().tolist() == [1.0, 2.0]
+    assert round(y, 2).numpy().tolist() == pytest.approx([1.26, 2.5])
+    assert round(tg.constant([14, 26]), -1).numpy().tolist() == [10, 30]
+    assert round(tg.constant([14, 26]), 1).numpy().tolist() == [14, 26]
+    assert round(tg.Variable(1.5)).numpy() == 2.0
+    one = tg.constant(1.5)
+    assert (math.floor(one), math.ceil(one), math.trunc(one)) == (1, 2, 1)
+
+
+def test_set_diag_of_matrices_that_are_not_square():
+    rng = np.random.default_rng(0)
+    for rows, columns in ((3, 2), (2, 3), (3, 3), (0, 2)):
+        x = rng.random((2, rows, columns)).astype(np.float32)
+        diagonal = rng.random((2, min(rows, columns))).astype(np.float32)
+        expected = x.copy()
+        for k in range(min(rows, columns)):
+            expected[:, k, k] = diagonal[:, k]
+        assert (tg.linalg.set_diag(x, diagonal).numpy() == expected).all()
+    with pytest.raises(tg.errors.ShapeError, match="diagonal"):
+        tg.linalg.set_diag(tg.zeros([3, 2]), tg.zeros([3]))
+
+
+def test_targets_that_are_no_class_are_not_in_the_top():
+    predictions = [[1.0, 2.0]] * 3
+    assert tg.math.in_top_k([1, -5, 9], predictions, 1).numpy().tolist() == [True, False, False]
+
+
+def test_the_mean_of_no_integers():
+    assert tg.reduce_mean(tg.zeros([0], tg.int32)).numpy() == 0

@@ -288,3 +288,30 @@ def test_training_reaches_the_minimum():
     for _ in range(200):
         loss = step(tg.constant(x), tg.constant(y))
     assert float(loss) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "words"),
+    [
+        (lambda v: tg.optimizers.SGD("fast"), TypeError, "str"),
+        (lambda v: tg.optimizers.SGD([0.1, 0.2]), TypeError, "learning rate"),
+        (lambda v: tg.optimizers.SGD(momentum="much"), TypeError, "momentum"),
+        (lambda v: tg.optimizers.SGD(momentum=2.0), ValueError, "momentum"),
+        (lambda v: tg.optimizers.SGD(clipnorm="a"), TypeError, "clipnorm"),
+        (lambda v: tg.optimizers.SGD(weight_decay=[1.0]), TypeError, "weight_decay"),
+        (lambda v: tg.optimizers.Adam(beta_1=None), TypeError, "beta_1"),
+        (lambda v: tg.optimizers.Adam(amsgrad="yes"), TypeError, "amsgrad"),
+        (lambda v: tg.optimizers.Adam().build([1.0]), TypeError, "Variable"),
+        (lambda v: tg.optimizers.Adam().build(v), TypeError, "variables is a list"),
+        (lambda v: tg.optimizers.SGD().apply_gradients(None), TypeError, "pairs"),
+        (lambda v: tg.optimizers.SGD().apply_gradients([(1.0, v)]), ValueError, "gradient"),
+        (lambda v: tg.optimizers.SGD().apply_gradients([(tg.ones([3]), v)]), ValueError, "f32"),
+    ],
+)
+def test_bad_arguments_of_optimizers_are_errors(make, kind, words):
+    v = tg.Variable([1.0, 2.0])
+    with pytest.raises(kind, match=words) as error:
+        make(v)
+    assert "test_optimizers.py" in str(error.value)
+    assert "fix: " in str(error.value)
+    assert v.numpy().tolist() == [1.0, 2.0]

@@ -259,6 +259,22 @@ def test_split_and_fold_in_give_seeds_that_differ():
         (lambda: tg.random.stateless_normal([2], [1]), ValueError, "two integers"),
         (lambda: tg.random.categorical([1.0], 1), ValueError, "batch, classes"),
         (lambda: tg.random.shuffle(1.0), ValueError, "scalar"),
+        (lambda: tg.random.uniform([2], tg.constant(5), 5, tg.int32), ValueError, "not below"),
+        (lambda: tg.random.normal([2], tg.zeros([2], tg.float64)), TypeError, "float64"),
+        (lambda: tg.random.normal([2], stddev=1j), TypeError, "complex"),
+        (lambda: tg.random.gamma([2], -1.0), ValueError, "alpha is -1"),
+        (lambda: tg.random.gamma([2], 1.0, dtype=tg.int32), TypeError, "int32"),
+        (lambda: tg.random.stateless_gamma([3], [1, 2], [1.0, 2.0]), ValueError, "broadcast"),
+        (lambda: tg.random.fold_in([1, 2], 1.5), TypeError, "integers"),
+        (lambda: tg.random.split([1, 2], -1), ValueError, "num is -1"),
+        (lambda: tg.random.Generator.from_seed(1).make_seeds([1, 2]), ValueError, "one integer"),
+        (lambda: tg.random.Generator.from_seed(1).reset("a"), TypeError, "str"),
+        (
+            lambda: tg.random.Generator.from_seed(1).uniform_full_int([2], tg.float32),
+            TypeError,
+            "float32",
+        ),
+        (lambda: tg.random.set_global_generator(1), TypeError, "Generator"),
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )
@@ -266,6 +282,60 @@ def test_bad_arguments_are_errors(draw, kind, words):
     with pytest.raises(kind, match=words) as error:
         draw()
     assert "test_random.py" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta"), [(0.5, None), (2.0, 3.0), (20.0, 0.5)], ids=["small", "scaled", "large"]
+)
+def test_gamma_numbers_have_their_distribution(alpha, beta):
+    numbers = tg.random.stateless_gamma([4000], [3, 4], alpha, beta).numpy()
+    scale = 1 if beta is None else 1 / beta
+    assert scipy.stats.kstest(numbers, scipy.stats.gamma(alpha, scale=scale).cdf).pvalue > 1e-3
+
+
+def test_shapes_and_seeds_of_gamma_numbers():
+    assert tg.random.gamma([3], [1.0, 2.0], [[1.0], [2.0]]).shape == (3, 2, 2)
+    assert tg.random.gamma([], 1.0, dtype=tg.float64).dtype == tg.float64
+    tg.random.set_seed(1)
+    first = tg.random.gamma([4], 2.0).numpy()
+    assert (tg.random.gamma([4], 2.0).numpy() != first).all()
+    tg.random.set_seed(1)
+    assert (tg.random.gamma([4], 2.0).numpy() == first).all()
+
+
+def test_derivatives_of_gamma_numbers():
+    """The mean is alpha / beta, and moves as it does."""
+    alpha, beta = tg.constant(2.0), tg.constant(4.0)
+    with tg.GradientTape() as tape:
+        tape.watch([alpha, beta])
+        mean = tg.reduce_mean(tg.random.stateless_gamma([20000], [1, 2], alpha, beta))
+    by_alpha, by_beta = tape.gradient(mean, [alpha, beta])
+    assert by_alpha.numpy() == pytest.approx(1 / 4, rel=0.05)
+    assert by_beta.numpy() == pytest.approx(-2 / 16, rel=0.05)
+
+
+def test_gamma_numbers_have_no_second_derivative_in_alpha():
+    alpha = tg.constant(2.0)
+    with tg.GradientTape() as outer:
+        outer.watch(alpha)
+        with tg.GradientTape() as inner:
+            inner.watch(alpha)
+            y = tg.random.stateless_gamma([], [1, 2], alpha)
+        slope = inner.gradient(y, alpha)
+    with pytest.raises(LookupError, match="second derivative"):
+        outer.gradient(slope, alpha)
+
+
+def test_the_key_and_the_state_of_a_generator():
+    generator = tg.random.Generator.from_seed(3)
+    assert (generator.key.numpy() == generator.state.numpy()).all()
+    before = generator.key
+    first = generator.normal([2]).numpy()
+    assert (generator.key.numpy() != before.numpy()).any()
+    generator.reset(before)
+    assert (generator.normal([2]).numpy() == first).all()
+    other = tg.random.Generator.from_state(generator.state)
+    assert (other.normal([2]).numpy() == generator.normal([2]).numpy()).all()
 
 
 def test_random_numbers_have_no_gradient():

@@ -10,16 +10,18 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from tracegraph.errors import ShapeError, fail
+from tracegraph.array.arguments import as_count, as_list, refuse_kind
+from tracegraph.errors import DTypeError, ShapeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.math import logic
 from tracegraph.math.functions import abs as absolute
 from tracegraph.math.logic import is_finite
 from tracegraph.math.reduction import reduce_all
-from tracegraph.runtime.convert import as_operands, as_tensor, static_ints
+from tracegraph.runtime.convert import as_operands, as_tensor
 from tracegraph.runtime.effects import check
 from tracegraph.shapes import same_shape
 from tracegraph.source import here
+from tracegraph.tensorshape import TensorShape
 from tracegraph.types import DType, as_dtype
 
 
@@ -104,7 +106,8 @@ def _precision(dtype: DType) -> float:
 
 def Assert(condition: Any, data: Any, summarize: int | None = None, name: Any = None) -> None:
     """Checks that all of `condition` hold; the error shows `data`."""
-    check(reduce_all(as_tensor(condition)), "the assertion does not hold", tuple(data))
+    shown = tuple(map(as_tensor, as_list("Assert", "data", data)))
+    check(reduce_all(logic.truth("Assert", condition)), "the assertion does not hold", shown)
 
 
 def check_numerics(tensor: Any, message: str, name: Any = None) -> Any:
@@ -123,12 +126,20 @@ def assert_shapes(shapes: Any, message: str | None = None) -> None:
     >>> tg.debugging.assert_shapes([(tg.ones([2, 3]), ("N", 3)), (tg.ones([2]), ("N",))])
     """
     symbols: dict[str, Any] = {}
-    for tensor, shape in shapes.items() if isinstance(shapes, dict) else shapes:
-        x = as_tensor(tensor)
-        wanted = tuple(shape)
+    pairs = list(shapes.items()) if isinstance(shapes, dict) else shapes
+    for pair in as_list("assert_shapes", "shapes", pairs):
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            refuse_kind("assert_shapes", _PAIRS, pair, fix='give pairs: [(x, ("N", 3))]')
+        x = as_tensor(pair[0])
+        if not isinstance(pair[1], (list, tuple, TensorShape)):
+            refuse_kind("assert_shapes", _PAIRS, pair[1], fix='give sizes: [(x, ("N", 3))]')
+        wanted = tuple(pair[1])
         own = x.type.shape
         if len(own) != len(wanted) or not all(map(functools.partial(_fits, symbols), own, wanted)):
             _refuse_shape(x, wanted, message)
+
+
+_PAIRS = "shapes are pairs of a tensor and a tuple of sizes"
 
 
 def _fits(symbols: dict[str, Any], size: Any, wanted: Any) -> bool:
@@ -142,7 +153,7 @@ def _fits(symbols: dict[str, Any], size: Any, wanted: Any) -> bool:
 def assert_rank(x: Any, rank: Any, message: str | None = None, name: Any = None) -> None:
     """Checks the number of axes while tracing. Raises ShapeError (a ValueError)."""
     tensor = as_tensor(x)
-    (wanted,) = static_ints(rank, "a rank")
+    wanted = as_count("assert_rank", "the rank", rank)
     if tensor.ndim != wanted:
         _refuse_shape(tensor, f"rank {wanted}", message)
 
@@ -158,11 +169,16 @@ def _refuse_shape(x: Any, wanted: Any, message: str | None) -> None:
 
 
 def assert_type(tensor: Any, tf_type: Any, message: str | None = None, name: Any = None) -> None:
-    """Checks the dtype while tracing. Raises TypeError."""
+    """Checks the dtype while tracing. Raises DTypeError (a TypeError)."""
     x = as_tensor(tensor)
-    if x.dtype is not as_dtype(tf_type):
-        raise TypeError(
-            f"{message or 'assert_type'}: {x.dtype.name} is not {as_dtype(tf_type).name}"
+    wanted = as_dtype(tf_type)
+    if x.dtype is not wanted:
+        fail(
+            DTypeError,
+            f"{message or 'assert_type'}: {x.dtype.name} is not {wanted.name}",
+            source=here(),
+            operands=[operand_text(x)],
+            fix=f"convert it: tg.cast(x, tg.{wanted.name}), or correct the expectation",
         )
 
 

@@ -96,10 +96,6 @@ class UnknownValue(LocatedMismatch, TraceError):
     """A Mismatch because Python asks for what is not known while tracing, or has no order."""
 
 
-class UnknownRank(Mismatch):
-    """A Mismatch because the rank is unknown: a live function traces again with the rank."""
-
-
 def message(fact: str, *, source: Any = None, operands: Iterable[str] = (), fix: str = "") -> str:
     """The one form of every message: the fact, the user's line, the operands, the repair."""
     lines = [fact]

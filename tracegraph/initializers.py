@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracegraph import random
+from tracegraph.array.arguments import as_choice, as_number, as_shape
 from tracegraph.array.creation import fill, ones, zeros
 from tracegraph.errors import fail
 from tracegraph.ir.tensor import Tensor
@@ -107,7 +108,7 @@ class VarianceScaling(Initializer):
     """Random numbers of variance scale / n, where n is the number of inputs of a unit ("fan_in"),
     of outputs ("fan_out"), or their mean ("fan_avg").
 
-    - `distribution`: "truncated_normal", "untruncated_normal" or "uniform".
+    - `distribution`: "truncated_normal" (also "normal"), "untruncated_normal" or "uniform".
 
     >>> tg.initializers.VarianceScaling(2.0, "fan_in")([2, 3]).shape
     TensorShape([2, 3])
@@ -120,7 +121,13 @@ class VarianceScaling(Initializer):
         distribution: str = "truncated_normal",
         seed: int | None = None,
     ) -> None:
-        self.scale, self.mode, self.distribution, self.seed = scale, mode, distribution, seed
+        self.scale = as_number("VarianceScaling", "scale", scale, low=0)
+        self.mode = as_choice("VarianceScaling", "mode", mode, ("fan_in", "fan_out", "fan_avg"))
+        names = ("truncated_normal", "untruncated_normal", "uniform")
+        self.distribution = as_choice(
+            "VarianceScaling", "distribution", distribution, (*names, "normal")
+        )
+        self.seed = seed
 
     def __call__(self, shape: Any, dtype: Any = float32) -> Tensor:
         inputs, outputs = fans(shape)
@@ -138,7 +145,7 @@ class VarianceScaling(Initializer):
 
 def fans(shape: Any) -> tuple[int, int]:
     """The numbers of inputs and outputs of one unit: a kernel is [*window, inputs, outputs]."""
-    sizes = tuple(shape)
+    sizes: Any = as_shape("fans", shape)
     if len(sizes) < 2:
         size = sizes[0] if sizes else 1
         return size, size

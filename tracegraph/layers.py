@@ -9,19 +9,33 @@ from typing import Any
 import numpy as np
 
 from tracegraph import initializers, nn
-from tracegraph.array.arguments import as_axis, rank_of, refuse, sizes_of
+from tracegraph.array.arguments import (
+    as_axis,
+    as_choice,
+    as_flag,
+    as_number,
+    as_shape,
+    as_size,
+    as_sizes,
+    rank_of,
+    refuse,
+    refuse_kind,
+    sizes_of,
+)
 from tracegraph.array.creation import is_tensor
 from tracegraph.array.shaping import reshape
-from tracegraph.errors import fail
+from tracegraph.errors import fail, shown
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, multiply
 from tracegraph.math.functions import exp
 from tracegraph.math.product import matmul
-from tracegraph.runtime.convert import as_tensor, static_ints
+from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.module import Module
 from tracegraph.runtime.variable import Variable
+from tracegraph.shapes import element_count
 from tracegraph.source import here
+from tracegraph.tensorshape import shape_of
 from tracegraph.types import as_dtype, float32
 
 _ACTIVATIONS: dict[str, Callable[[Any], Tensor]] = {
@@ -48,11 +62,11 @@ def _activation(activation: Any) -> Callable[[Any], Any] | None:
     """The function of a name, or a function as it is; None for none."""
     if activation is None or callable(activation):
         return activation
-    if activation in _ACTIVATIONS:
+    if isinstance(activation, str) and activation in _ACTIVATIONS:
         return _ACTIVATIONS[activation]
     fail(
         ValueError,
-        f"{activation!r} is not an activation",
+        f"{shown(activation)} is not an activation",
         source=here(),
         fix=f"use a function, or one of {', '.join(_ACTIVATIONS)}",
     )
@@ -104,7 +118,8 @@ class Layer(Module):
     ) -> Variable:
         """A new variable, with the initial value that `initializer` gives."""
         kind = self.dtype if dtype is None else as_dtype(dtype)
-        value = initializers.get(initializer)(tuple(shape), kind)
+        value = initializers.get(initializer)(as_shape("add_weight", shape), kind)
+        trainable = as_flag("add_weight", "trainable", trainable)
         variable = Variable(value, trainable=trainable, name=name, dtype=kind)
         variable.has_plain_name = True
         return variable
@@ -126,10 +141,42 @@ def tree_shape(inputs: Any) -> Any:
     """The shape of a tensor; a list or dict of shapes for several."""
     if isinstance(inputs, dict):
         return {key: tree_shape(value) for key, value in inputs.items()}
-    return [tree_shape(x) for x in inputs] if isinstance(inputs, (list, tuple)) else inputs.shape
+    if isinstance(inputs, (list, tuple)):
+        return [tree_shape(x) for x in inputs]
+    # The inputs may belong to a trace, outside of which this runs, so they are not touched.
+    return inputs.shape if hasattr(inputs, "shape") else shape_of(as_tensor(inputs).type.shape)
 
 
-class Dense(Layer):
+class _Affine(Layer):
+    """A product with a kernel, a bias for each output, and an activation."""
+
+    def __init__(
+        self,
+        activation: Any,
+        use_bias: bool,
+        kernel_initializer: Any,
+        bias_initializer: Any,
+        name: str | None,
+        dtype: Any,
+    ) -> None:
+        super().__init__(name, dtype)
+        self.activation = _activation(activation)
+        self.use_bias = as_flag(type(self).__name__, "use_bias", use_bias)
+        self.kernel_initializer = initializers.get(kernel_initializer)
+        self.bias_initializer = initializers.get(bias_initializer)
+
+    def _make_weights(self, kernel_shape: Sequence[int]) -> None:
+        """Makes the kernel, whose last axis has the outputs, and the bias."""
+        self.kernel = self.add_weight(kernel_shape, self.kernel_initializer, "kernel")
+        if self.use_bias:
+            self.bias = self.add_weight(kernel_shape[-1:], self.bias_initializer, "bias")
+
+    def _finished(self, product: Tensor) -> Tensor:
+        y = add(product, self.bias) if self.use_bias else product
+        return y if self.activation is None else self.activation(y)
+
+
+class Dense(_Affine):
     """activation(x @ kernel + bias)
 
     - `units`: the size of the last axis of the result.
@@ -152,27 +199,17 @@ class Dense(Layer):
         name: str | None = None,
         dtype: Any = float32,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(activation, use_bias, kernel_initializer, bias_initializer, name, dtype)
         self.units = _positive("units", units)
-        self.activation = _activation(activation)
-        self.use_bias = use_bias
-        self.kernel_initializer = initializers.get(kernel_initializer)
-        self.bias_initializer = initializers.get(bias_initializer)
 
     def build(self, input_shape: Any) -> None:
-        inputs = _known_last(self, input_shape)
-        self.kernel = self.add_weight([inputs, self.units], self.kernel_initializer, "kernel")
-        if self.use_bias:
-            self.bias = self.add_weight([self.units], self.bias_initializer, "bias")
+        self._make_weights([_known_last(self, input_shape), self.units])
 
     def call(self, inputs: Any) -> Tensor:
-        y = matmul(inputs, self.kernel)
-        if self.use_bias:
-            y = add(y, self.bias)
-        return y if self.activation is None else self.activation(y)
+        return self._finished(matmul(inputs, self.kernel))
 
 
-class Conv2D(Layer):
+class Conv2D(_Affine):
     """activation(conv2d(x, kernel) + bias)
 
     - `filters`: the number of outputs; `kernel_size`, `strides`, `dilation_rate`: one int, or one
@@ -201,17 +238,13 @@ class Conv2D(Layer):
         name: str | None = None,
         dtype: Any = float32,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(activation, use_bias, kernel_initializer, bias_initializer, name, dtype)
         self.filters = _positive("filters", filters)
         self.kernel_size = _pair("kernel_size", kernel_size)
         self.strides = _pair("strides", strides)
         self.padding = _padding(padding)
         self.dilation_rate = _pair("dilation_rate", dilation_rate)
         self.groups = _positive("groups", groups)
-        self.activation = _activation(activation)
-        self.use_bias = use_bias
-        self.kernel_initializer = initializers.get(kernel_initializer)
-        self.bias_initializer = initializers.get(bias_initializer)
         _refuse_channels_first(data_format)
 
     def build(self, input_shape: Any) -> None:
@@ -224,16 +257,12 @@ class Conv2D(Layer):
                 source=here(),
                 fix="use a number of groups that divides both",
             )
-        shape = [*self.kernel_size, channels // self.groups, self.filters]
-        self.kernel = self.add_weight(shape, self.kernel_initializer, "kernel")
-        if self.use_bias:
-            self.bias = self.add_weight([self.filters], self.bias_initializer, "bias")
+        self._make_weights([*self.kernel_size, channels // self.groups, self.filters])
 
     def call(self, inputs: Any) -> Tensor:
-        y = nn.conv2d(inputs, self.kernel, self.strides, self.padding, dilations=self.dilation_rate)
-        if self.use_bias:
-            y = add(y, self.bias)
-        return y if self.activation is None else self.activation(y)
+        gaps = self.dilation_rate
+        y = nn.conv2d(inputs, self.kernel, self.strides, self.padding, dilations=gaps)
+        return self._finished(y)
 
 
 class MaxPool2D(Layer):
@@ -287,11 +316,10 @@ class Flatten(Layer):
 
     def call(self, inputs: Any) -> Tensor:
         x = as_tensor(inputs)
-        first, *rest = sizes_of("Flatten", x)
-        size = 1
-        for one in rest:
-            size = size * one
-        return reshape(x, [first, size])
+        sizes = sizes_of("Flatten", x)
+        if not sizes:
+            refuse("Flatten", "a scalar has no axis", x, fix="give inputs with an axis of examples")
+        return reshape(x, [sizes[0], element_count(sizes[1:])])
 
 
 class Activation(Layer):
@@ -322,18 +350,13 @@ class Dropout(Layer):
         self, rate: float, noise_shape: Any = None, seed: int | None = None, name: str | None = None
     ) -> None:
         super().__init__(name)
-        if not 0 <= rate < 1:
-            fail(
-                ValueError,
-                f"Dropout: the rate is {rate}",
-                source=here(),
-                fix="use a rate from 0 to below 1",
-            )
-        self.rate, self.noise_shape, self.seed = rate, noise_shape, seed
+        self.rate = as_number("Dropout", "rate", rate, low=0, below=1)
+        self.noise_shape, self.seed = noise_shape, seed
 
     def call(self, inputs: Any, training: bool | None = None) -> Tensor:
         x = as_tensor(inputs)
-        return nn.dropout(x, self.rate, self.noise_shape, self.seed) if training else x
+        is_training = as_flag("Dropout", "training", training)
+        return nn.dropout(x, self.rate, self.noise_shape, self.seed) if is_training else x
 
 
 class BatchNormalization(Layer):
@@ -364,8 +387,11 @@ class BatchNormalization(Layer):
         dtype: Any = float32,
     ) -> None:
         super().__init__(name, dtype)
-        self.axis, self.momentum, self.epsilon = axis, momentum, epsilon
-        self.center, self.scale = center, scale
+        self.axis = as_size("BatchNormalization", "axis", axis)
+        self.momentum = as_number("BatchNormalization", "momentum", momentum, low=0, high=1)
+        self.epsilon = as_number("BatchNormalization", "epsilon", epsilon, low=0)
+        self.center = as_flag("BatchNormalization", "center", center)
+        self.scale = as_flag("BatchNormalization", "scale", scale)
         self.beta_initializer = initializers.get(beta_initializer)
         self.gamma_initializer = initializers.get(gamma_initializer)
         self.moving_mean_initializer = initializers.get(moving_mean_initializer)
@@ -389,7 +415,7 @@ class BatchNormalization(Layer):
         x = as_tensor(inputs)
         rank = rank_of("BatchNormalization", x)
         axis = as_axis("BatchNormalization", self.axis, rank, x)
-        if training:
+        if as_flag("BatchNormalization", "training", training):
             mean, variance = nn.moments(x, [k for k in range(rank) if k != axis])
             self._move(self.moving_mean, mean)
             self._move(self.moving_variance, variance)
@@ -421,10 +447,14 @@ class Sequential(Layer):
 
     def __init__(self, layers: Iterable[Any] = (), name: str | None = None) -> None:
         super().__init__(name)
-        self.layers = list(layers)
+        self.layers: list[Any] = []
+        for layer in layers if isinstance(layers, Iterable) else [layers]:
+            self.add(layer)
 
     def add(self, layer: Any) -> None:
         """Appends a layer, or any function of tensors."""
+        if not callable(layer):
+            refuse_kind("Sequential", "a layer is a function of tensors", layer, fix=_LAYERS)
         self.layers.append(layer)
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
@@ -432,6 +462,9 @@ class Sequential(Layer):
         for layer in self.layers:
             x = layer(x, training=training) if _takes_training(layer) else layer(x)
         return x
+
+
+_LAYERS = "give a list of layers: tg.layers.Sequential([tg.layers.Dense(2)])"
 
 
 def _takes_training(layer: Any) -> bool:
@@ -446,36 +479,28 @@ def _takes_training(layer: Any) -> bool:
 
 
 def _positive(what: str, value: Any) -> int:
-    numbers = static_ints(value, what)
+    numbers = as_sizes("layer", what, value)
     if len(numbers) == 1 and isinstance(numbers[0], int) and numbers[0] > 0:
         return numbers[0]
-    fail(ValueError, f"{what} is {value!r}", source=here(), fix="use a positive int")
+    fail(ValueError, f"{what} is {shown(value)}", source=here(), fix="use a positive int")
 
 
 def _pair(what: str, value: Any) -> tuple[int, int]:
-    numbers = static_ints(value, what)
+    numbers = as_sizes("layer", what, value)
     if len(numbers) == 1:
         numbers = numbers * 2
     if len(numbers) == 2 and all(isinstance(n, int) and n > 0 for n in numbers):
         return numbers
-    fail(ValueError, f"{what} is {value!r}", source=here(), fix="use one positive int, or two")
+    fail(ValueError, f"{what} is {shown(value)}", source=here(), fix="use one positive int, or two")
 
 
-def _padding(padding: str) -> str:
-    kind = padding.upper()
-    if kind in ("VALID", "SAME"):
-        return kind
-    fail(ValueError, f"padding is {padding!r}", source=here(), fix='use "valid" or "same"')
+def _padding(padding: Any) -> str:
+    kind = padding.lower() if isinstance(padding, str) else padding
+    return as_choice("layer", "padding", kind, ("valid", "same")).upper()
 
 
-def _refuse_channels_first(data_format: str | None) -> None:
-    if data_format not in (None, "channels_last"):
-        fail(
-            ValueError,
-            f"data_format is {data_format!r}",
-            source=here(),
-            fix="put the channels last: [examples, height, width, channels]",
-        )
+def _refuse_channels_first(data_format: Any) -> None:
+    as_choice("layer", "data_format", data_format, (None, "channels_last"))
 
 
 def _known_last(layer: Layer, input_shape: Any) -> int:
@@ -489,6 +514,10 @@ def _known_last(layer: Layer, input_shape: Any) -> int:
 
 
 def _known(layer: Layer, input_shape: Any, axis: int) -> int:
+    if isinstance(input_shape, dict):
+        names = ", ".join(map(str, input_shape))
+        fact = f"one tensor is needed, and a dict of {names} was given"
+        refuse(type(layer).__name__, fact, fix="call the layer with one of them")
     size = input_shape[axis]
     if not isinstance(size, int):
         refuse(

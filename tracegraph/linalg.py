@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.array.arguments import as_size, known_int, rank_of, refuse, sizes_of
+from tracegraph.array.arguments import as_flag, as_size, known_int, rank_of, refuse, sizes_of
 from tracegraph.array.creation import eye
 from tracegraph.array.shaping import expand_dims, squeeze
 from tracegraph.ir.tensor import Tensor
@@ -20,7 +20,7 @@ from tracegraph.ops.contract import swap_last
 from tracegraph.ops.elementwise import LESS_EQUAL, SELECT, SUB, LogicalAnd
 from tracegraph.ops.shape import Reshape
 from tracegraph.runtime.convert import as_tensor, broadcast
-from tracegraph.shapes import element_count
+from tracegraph.shapes import element_count, same_shape, same_size
 from tracegraph.types import bool_, int32
 
 
@@ -32,7 +32,8 @@ def matrix_transpose(a: Any, name: str = "matrix_transpose", conjugate: bool = F
            [2, 4]], dtype=int32)
     """
     x = _matrices("matrix_transpose", a)
-    return adjoint_of(x) if conjugate else swap_last(x)
+    is_adjoint = as_flag("matrix_transpose", "conjugate", conjugate)
+    return adjoint_of(x) if is_adjoint else swap_last(x)
 
 
 def adjoint(matrix: Any, name: str | None = None) -> Tensor:
@@ -98,7 +99,7 @@ def diag_part(input: Any, name: str = "diag_part") -> Tensor:
 
 
 def set_diag(input: Any, diagonal: Any, name: str = "set_diag") -> Tensor:
-    """Each matrix with another diagonal.
+    """Each matrix with another diagonal, which is as long as its shorter side.
 
     >>> tg.linalg.set_diag([[1, 2], [3, 4]], [8, 9]).numpy()
     array([[8, 2],
@@ -106,13 +107,17 @@ def set_diag(input: Any, diagonal: Any, name: str = "set_diag") -> Tensor:
     """
     x = _matrices("set_diag", input)
     rank, shape = x.ndim, x.type.shape
-    new = as_tensor(diagonal, None if isinstance(diagonal, Tensor) else x.dtype)
-    if shape[-2] != shape[-1] or new.type.shape != shape[:-1]:
-        refuse(
-            "set_diag", f"a diagonal {new.type} for {x.type}", x, new, fix="give square matrices"
-        )
-    wide = BroadcastTo(shape, tuple(range(rank - 1)))(new)
-    return SELECT(broadcast(eye(shape[-1], dtype=bool_), shape), wide, x)
+    *lead, rows, columns = shape
+    new = as_tensor(diagonal, x.dtype)
+    is_tall = known_int(rows) and known_int(columns) and rows > columns
+    if same_shape(new.type.shape, (*lead, columns if is_tall else rows)) is None or not (
+        (known_int(rows) and known_int(columns)) or same_size(rows, columns) is not None
+    ):
+        fix = "give one number for each row or column, whichever are fewer"
+        refuse("set_diag", f"a diagonal {new.type} for {x.type}", x, new, fix=fix)
+    # The number that belongs on the diagonal, all along its row, or its column if they are fewer.
+    wide = BroadcastTo(shape, (*range(rank - 2), rank - 1 if is_tall else rank - 2))(new)
+    return SELECT(broadcast(eye(rows, columns, dtype=bool_), shape), wide, x)
 
 
 def band_part(input: Any, num_lower: Any, num_upper: Any, name: str | None = None) -> Tensor:

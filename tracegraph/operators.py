@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tracegraph.array.arguments import as_size
 from tracegraph.array.indexing import getitem
 from tracegraph.array.shaping import transpose
 from tracegraph.errors import TraceError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import divide, pow
-from tracegraph.math.functions import abs, negative
+from tracegraph.math.arithmetic import divide, floordiv, mod, multiply, pow
+from tracegraph.math.functions import abs, negative, round
 from tracegraph.math.product import matmul
 from tracegraph.ops.elementwise import (
     ADD,
@@ -22,15 +23,15 @@ from tracegraph.ops.elementwise import (
     LESS_EQUAL,
     MUL,
     SUB,
-    FloorDiv,
-    FloorMod,
     LogicalAnd,
     LogicalNot,
     LogicalOr,
     LogicalXor,
     NotEqual,
+    ShiftLeft,
+    ShiftRight,
 )
-from tracegraph.runtime.convert import as_tensor, binary
+from tracegraph.runtime.convert import as_tensor, binary, cast_to
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import ShapeVariable, element_count
 from tracegraph.source import here
@@ -45,13 +46,16 @@ ARITHMETIC: dict[str, Binary] = {
     "sub": binary(SUB, "subtract"),
     "mul": binary(MUL, "multiply"),
     "truediv": divide,
-    "floordiv": binary(FloorDiv(), "floordiv"),
-    "mod": binary(FloorMod(), "mod"),
+    "floordiv": floordiv,
+    "mod": mod,
     "pow": pow,
     "matmul": matmul,
     "and": binary(LogicalAnd(), "and"),
     "or": binary(LogicalOr(), "or"),
     "xor": binary(LogicalXor(), "xor"),
+    "lshift": binary(ShiftLeft(), "left_shift"),
+    "rshift": binary(ShiftRight(), "right_shift"),
+    "divmod": lambda x, y: (floordiv(x, y), mod(x, y)),
 }
 
 COMPARISONS: dict[str, Binary] = {
@@ -87,6 +91,23 @@ def _positive(x: Any) -> Tensor:
 
 def _inverted(x: Any) -> Tensor:
     return LogicalNot()(as_tensor(x))
+
+
+def _rounded(x: Any, digits: int | None = None) -> Tensor:
+    """round(x) and round(x, digits), in the dtype of x; halves go to even."""
+    x = as_tensor(x)
+    count = 0 if digits is None else as_size("round", "the number of digits", digits)
+    if count == 0 or (count > 0 and x.dtype.is_integer):
+        return round(x)
+    if count > 0:
+        return divide(round(multiply(x, 10**count)), 10**count)
+    return cast_to(multiply(round(divide(x, 10**-count)), 10**-count), x.dtype)
+
+
+def _truncated(x: Any) -> int:
+    """math.trunc(x): a Python int, as math.floor(x) and math.ceil(x) are, of a value that is
+    known. Raises TraceError while tracing."""
+    return int(x)
 
 
 def _length(x: Any) -> int:
@@ -154,6 +175,8 @@ def _methods() -> Iterator[tuple[str, Any]]:
         "__pos__": _positive,
         "__abs__": abs,
         "__invert__": _inverted,
+        "__round__": _rounded,
+        "__trunc__": _truncated,
         "__len__": _length,
         "__iter__": _iterated,
         "__getitem__": getitem,

@@ -6,8 +6,9 @@ import inspect
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tracegraph.array.arguments import as_flag, as_list, as_number, refuse, refuse_kind
 from tracegraph.array.creation import zeros
-from tracegraph.errors import DTypeError, GradientError, fail
+from tracegraph.errors import GradientError, fail
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, clip_by_value, maximum, multiply, pow, subtract
@@ -17,6 +18,7 @@ from tracegraph.runtime.convert import as_tensor, cast_to
 from tracegraph.runtime.module import Module
 from tracegraph.runtime.variable import Reference, Variable
 from tracegraph.source import here
+from tracegraph.tensorshape import shape_of
 from tracegraph.types import DType, float32, int32
 
 
@@ -45,7 +47,8 @@ class Optimizer(Module):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        given = [bound for bound in (clipnorm, clipvalue, global_clipnorm) if bound is not None]
+        bounds = {"clipnorm": clipnorm, "clipvalue": clipvalue, "global_clipnorm": global_clipnorm}
+        given = [self._number(what, bound) for what, bound in bounds.items() if bound is not None]
         if len(given) > 1 or any(bound <= 0 for bound in given):
             fail(
                 ValueError,
@@ -53,12 +56,16 @@ class Optimizer(Module):
                 source=here(),
                 fix="give at most one of them, and a positive number",
             )
-        self.weight_decay = weight_decay
+        is_decaying = weight_decay is not None
+        self.weight_decay = self._number("weight_decay", weight_decay) if is_decaying else None
         self.clipnorm, self.clipvalue, self.global_clipnorm = clipnorm, clipvalue, global_clipnorm
         with at_top_level():
             self.iterations = _state(0, "iteration", int32)
             self._learning_rate = _as_rate(learning_rate)
         self._slots: dict[Reference, tuple[Variable, ...]] = {}
+
+    def _number(self, what: str, value: Any, **bounds: float) -> Any:
+        return as_number(type(self).__name__, what, value, **bounds)
 
     def _ordered_attributes(self) -> list[tuple[str, Any]]:
         return list(vars(self).items())
@@ -80,8 +87,8 @@ class Optimizer(Module):
 
     def build(self, variables: Iterable[Variable]) -> None:
         """Makes the state of the variables now rather than at their first step."""
-        for variable in variables:
-            self._slots_of(variable)
+        for variable in as_list("build", "variables", variables):
+            self._slots_of(_checked_variable(variable, "variables are tg.Variables"))
 
     def _slots_of(self, variable: Variable) -> tuple[Variable, ...]:
         key = variable.ref()
@@ -103,16 +110,8 @@ class Optimizer(Module):
         A variable whose gradient is None is left as it is.
         Raises GradientError (a ValueError) if all gradients are None. Returns `iterations`.
         """
-        pairs = [(gradient, v) for gradient, v in grads_and_vars]
-        for _, variable in pairs:
-            if not isinstance(variable, Variable):
-                fail(
-                    DTypeError,
-                    f"the second of a pair is a {type(variable).__name__}, not a tg.Variable",
-                    source=here(),
-                    fix="give pairs of gradient and variable: zip(gradients, variables)",
-                )
-        connected = [(as_tensor(g), v) for g, v in pairs if g is not None]
+        pairs = _checked_pairs(grads_and_vars)
+        connected = [(_checked_gradient(g, v), v) for g, v in pairs if g is not None]
         if not connected:
             fail(
                 GradientError,
@@ -160,9 +159,43 @@ class Optimizer(Module):
         raise NotImplementedError
 
 
+def _checked_pairs(grads_and_vars: Any) -> list[tuple[Any, Variable]]:
+    """The pairs of gradient and variable. Raises DTypeError for what is none."""
+    rule = "grads_and_vars are pairs of a gradient and a tg.Variable"
+    if isinstance(grads_and_vars, (str, bytes, dict)) or not isinstance(grads_and_vars, Iterable):
+        refuse_kind("apply_gradients", rule, grads_and_vars, fix=_PAIRS)
+    pairs = list(grads_and_vars)
+    for pair in pairs:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            refuse_kind("apply_gradients", rule, pair, fix=_PAIRS)
+        _checked_variable(pair[1], "the second of a pair is a tg.Variable")
+    return pairs
+
+
+def _checked_variable(variable: Any, rule: str) -> Variable:
+    if not isinstance(variable, Variable):
+        refuse_kind("optimizer", rule, variable, fix=_PAIRS)
+    return variable
+
+
+_PAIRS = "give pairs of gradient and variable: zip(gradients, variables)"
+
+
+def _checked_gradient(gradient: Any, variable: Variable) -> Tensor:
+    """The gradient as a tensor of the variable's shape. Raises ShapeError if it has another."""
+    g, own = as_tensor(gradient), variable.tensor_type
+    if not shape_of(g.type.shape).is_compatible_with(shape_of(own.shape)):
+        fact = f"the gradient {g.type} of the variable {variable.name} of {own}"
+        refuse("apply_gradients", fact, g, fix="give each variable its own gradient")
+    return g
+
+
 def _as_rate(value: Any) -> Any:
     if isinstance(value, Variable) or callable(value):
         return value
+    if as_tensor(value).type.shape != ():
+        rule = "the learning rate is one number"
+        refuse_kind("optimizer", rule, value, fix="use a float, such as 0.001")
     return _state(value, "learning_rate", float32)
 
 
@@ -205,10 +238,9 @@ class SGD(Optimizer):
         global_clipnorm: float | None = None,
         name: str | None = None,
     ) -> None:
-        if not 0 <= momentum <= 1:
-            fail(ValueError, f"momentum is {momentum}", source=here(), fix="use one from 0 to 1")
         super().__init__(learning_rate, weight_decay, clipnorm, clipvalue, global_clipnorm, name)
-        self.momentum, self.nesterov = momentum, nesterov
+        self.momentum = self._number("momentum", momentum, low=0, high=1)
+        self.nesterov = as_flag("SGD", "nesterov", nesterov)
         self.slot_names = ("momentum",) if momentum else ()
 
     def update_step(
@@ -256,8 +288,12 @@ class Adam(Optimizer):
         name: str | None = None,
     ) -> None:
         super().__init__(learning_rate, weight_decay, clipnorm, clipvalue, global_clipnorm, name)
-        self.beta_1, self.beta_2, self.epsilon, self.amsgrad = beta_1, beta_2, epsilon, amsgrad
-        self.slot_names = ("momentum", "velocity", *(("velocity_hat",) if amsgrad else ()))
+        self.beta_1 = self._number("beta_1", beta_1, low=0, high=1)
+        self.beta_2 = self._number("beta_2", beta_2, low=0, high=1)
+        self.epsilon = self._number("epsilon", epsilon)
+        self.amsgrad = as_flag("Adam", "amsgrad", amsgrad)
+        hats = ("velocity_hat",) if self.amsgrad else ()
+        self.slot_names = ("momentum", "velocity", *hats)
 
     def step_factors(self, rate: Tensor, dtype: DType) -> Tensor:
         step = cast_to(add(self.iterations, 1), dtype)

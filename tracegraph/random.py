@@ -14,11 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.array.arguments import as_shape, as_size, rank_of, refuse, sizes_of
-from tracegraph.array.shaping import cut, reshape
-from tracegraph.errors import DTypeError, fail, shown
+from tracegraph.array.arguments import (
+    as_count,
+    as_integers,
+    as_shape,
+    rank_of,
+    refuse,
+    refuse_kind,
+    sizes_of,
+)
+from tracegraph.array.shaping import broadcast_to, cut, reshape
+from tracegraph.errors import DTypeError, InvalidArgumentError, fail, shown
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import add, floormod, maximum, minimum, multiply, subtract
+from tracegraph.math.arithmetic import add, divide, floormod, maximum, minimum, multiply, subtract
 from tracegraph.math.functions import erfinv, log, negative
 from tracegraph.math.reduction import argmax
 from tracegraph.ops.elementwise import Cast
@@ -26,13 +34,15 @@ from tracegraph.ops.index import Gather
 from tracegraph.ops.random import (
     RandomBits,
     RandomFold,
+    RandomGamma,
     RandomNormal,
     RandomPermutation,
     RandomSplit,
     RandomUniform,
 )
 from tracegraph.ops.shape import Reshape
-from tracegraph.runtime.convert import as_tensor, broadcast, cast_to
+from tracegraph.runtime.convert import as_tensor, broadcast, cast_to, elementwise_operands
+from tracegraph.runtime.indices import value_at_hand
 from tracegraph.runtime.module import Module
 from tracegraph.runtime.trace import init_scope
 from tracegraph.runtime.variable import Variable
@@ -65,7 +75,9 @@ class Generator(Module):
 
     def __init__(self, state: Any, alg: Any = None) -> None:
         super().__init__("generator")
-        self._state_variable = Variable(state, trainable=False, name="state", dtype=uint32)
+        start = _as_state(state)
+        self._state_variable = Variable(start, trainable=False, name="state", dtype=uint32)
+        self._state_variable.is_random_state = True
 
     @classmethod
     def from_seed(cls, seed: int, alg: Any = None) -> Generator:
@@ -80,12 +92,17 @@ class Generator(Module):
     @classmethod
     def from_state(cls, state: Any, alg: Any = None) -> Generator:
         """A generator that continues from the state of another."""
-        return cls(as_tensor(state))
+        return cls(state)
 
     @property
     def state(self) -> Variable:
         """The Variable that holds the state."""
         return self._state_variable
+
+    @property
+    def key(self) -> Tensor:
+        """The state now, as a tensor: the key of which the next numbers are made."""
+        return self._state_variable.read_value()
 
     def reset_from_seed(self, seed: int) -> None:
         """Starts anew, as `from_seed` does."""
@@ -93,7 +110,7 @@ class Generator(Module):
 
     def reset(self, state: Any) -> None:
         """Continues from the given state."""
-        self._state_variable.assign(state)
+        self._state_variable.assign(_as_state(state))
 
     def make_seeds(self, count: int = 1) -> Tensor:
         """Seeds for the `stateless_*` functions, one in each of the `count` columns, as int64.
@@ -101,11 +118,12 @@ class Generator(Module):
         >>> tg.random.Generator.from_seed(1).make_seeds(3).shape
         TensorShape([2, 3])
         """
-        keys = RandomSplit(count)(self.next_key())
+        keys = RandomSplit(as_count("make_seeds", "count", count))(self.next_key())
         return Cast(int64)(keys.T)  # type: ignore[attr-defined]
 
     def split(self, count: int = 1) -> list[Generator]:
         """`count` new generators, each independent of the others and of this one."""
+        count = as_count("Generator.split", "count", count)
         keys = RandomSplit(count)(self.next_key())
         return [type(self)(_row(keys, k)) for k in range(count)]
 
@@ -151,6 +169,17 @@ class Generator(Module):
     def uniform_full_int(self, shape: Any, dtype: Any = uint64, name: str | None = None) -> Tensor:
         """Integers over the whole range of `dtype`."""
         return _full_int(self.next_key(), as_shape("uniform_full_int", shape), as_dtype(dtype))
+
+
+def _as_state(state: Any) -> Any:
+    """The state of a generator: two integers, or the Variable that holds those of another."""
+    x = as_integers("Generator", "the numbers of a state", state)
+    if x.type.shape != (2,):
+        refuse("Generator", f"a state is u32[2], and it was given {x.type}", x, fix=_STATES)
+    return cast_to(x, uint32)
+
+
+_STATES = "use the state of another generator, or tg.random.Generator.from_seed(1)"
 
 
 def _row(keys: Tensor, k: int) -> Tensor:
@@ -205,6 +234,9 @@ def get_global_generator() -> Generator:
 
 def set_global_generator(generator: Generator) -> None:
     """Makes `generator` the one that `normal`, `uniform` and the like draw from."""
+    if not isinstance(generator, Generator):
+        rule = "the global generator is a tg.random.Generator"
+        refuse_kind("set_global_generator", rule, generator, fix="use Generator.from_seed(1)")
     _Global.generators[None] = generator
 
 
@@ -302,6 +334,29 @@ def categorical(
     return _categorical(_generator(seed).next_key(), logits, num_samples, dtype)
 
 
+def gamma(
+    shape: Any,
+    alpha: Any,
+    beta: Any = None,
+    dtype: Any = float32,
+    seed: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Numbers of density x ** (alpha - 1) * e ** (-beta * x), `shape` for each alpha and beta.
+
+    - `alpha`, `beta`: positive shape and inverse scale, which broadcast; beta is 1 by default. The
+      result has the axes of `shape`, then theirs.
+
+    The numbers have derivatives in alpha, of first order, and in beta.
+
+    >>> tg.random.gamma([2], [0.5, 1.5]).shape
+    TensorShape([2, 2])
+    """
+    a, b = _gamma_parameters("gamma", alpha, beta, dtype)
+    sizes = as_shape("gamma", shape)
+    return _gamma(_generator(seed).next_key(), (*sizes, *a.type.shape), a, b)  # type: ignore[misc]
+
+
 def stateless_normal(
     shape: Any,
     seed: Any,
@@ -354,6 +409,25 @@ def stateless_uniform(
     return _uniform(lambda: _stateless_key(seed), shape, minval, maxval, dtype)
 
 
+def stateless_gamma(
+    shape: Any,
+    seed: Any,
+    alpha: Any,
+    beta: Any = None,
+    dtype: Any = float32,
+    alg: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """`gamma` as a function of a seed, which is two integers; `shape` is that of the result, to
+    which alpha and beta broadcast.
+
+    >>> tg.random.stateless_gamma([3, 2], seed=[1, 2], alpha=[0.5, 1.5]).shape
+    TensorShape([3, 2])
+    """
+    a, b = _gamma_parameters("stateless_gamma", alpha, beta, dtype)
+    return _gamma(_stateless_key(seed), as_shape("stateless_gamma", shape), a, b)
+
+
 def stateless_shuffle(value: Any, seed: Any, alg: Any = None, name: str | None = None) -> Tensor:
     """`shuffle` as a function of a seed, which is two integers.
 
@@ -380,7 +454,7 @@ def split(seed: Any, num: int = 2, alg: Any = None) -> Tensor:
     >>> tg.random.split([1, 2]).shape
     TensorShape([2, 2])
     """
-    return RandomSplit(as_size("split", "num", num))(_stateless_key(seed))
+    return RandomSplit(as_count("split", "num", num))(_stateless_key(seed))
 
 
 def fold_in(seed: Any, data: Any, alg: Any = None) -> Tensor:
@@ -389,7 +463,8 @@ def fold_in(seed: Any, data: Any, alg: Any = None) -> Tensor:
     >>> tg.random.fold_in([1, 2], 3).shape
     TensorShape([2])
     """
-    return RandomFold()(_stateless_key(seed), cast_to(as_tensor(data), uint32))
+    number = as_integers("fold_in", "the numbers", data)
+    return RandomFold()(_stateless_key(seed), cast_to(number, uint32))
 
 
 def _stateless_key(seed: Any) -> Tensor:
@@ -423,8 +498,27 @@ def _normal(key: Tensor, shape: Any, mean: Any, stddev: Any, dtype: Any) -> Tens
 def _moved(n: Tensor, mean: Any, stddev: Any) -> Tensor:
     """mean + stddev * n"""
     if not (isinstance(stddev, (int, float)) and stddev == 1):
-        n = multiply(n, stddev)
-    return n if isinstance(mean, (int, float)) and mean == 0 else add(n, mean)
+        n = multiply(n, as_tensor(stddev, n.dtype))
+    is_plain = isinstance(mean, (int, float)) and mean == 0
+    return n if is_plain else add(n, as_tensor(mean, n.dtype))
+
+
+def _gamma_parameters(op: str, alpha: Any, beta: Any, dtype: Any) -> tuple[Tensor, Tensor]:
+    """alpha and beta as tensors of one shape. Raises InvalidArgumentError if one is known to be
+    negative or 0."""
+    kind = _floating(op, dtype)
+    a, b = as_tensor(alpha, kind), as_tensor(1.0 if beta is None else beta, kind)
+    for what, x in (("alpha", a), ("beta", b)):
+        value = value_at_hand(x)
+        if value is not None and not (value > 0).all():
+            fact = f"{op}: {what} is {shown(value.tolist())}"
+            fail(InvalidArgumentError, fact, source=here(), fix="use positive numbers")
+    return elementwise_operands(op, a, b)
+
+
+def _gamma(key: Tensor, sizes: Any, alpha: Tensor, beta: Tensor) -> Tensor:
+    wide_alpha, wide_beta = (broadcast_to(x, sizes) for x in (alpha, beta))
+    return divide(RandomGamma()(key, wide_alpha), wide_beta)
 
 
 def _truncated_normal(key: Tensor, shape: Any, mean: Any, stddev: Any, dtype: Any) -> Tensor:
@@ -439,6 +533,7 @@ def _uniform(
     next_key: Callable[[], Tensor], shape: Any, minval: Any, maxval: Any, dtype: Any
 ) -> Tensor:
     kind, sizes = as_dtype(dtype), as_shape("uniform", shape)
+    minval = 0 if minval is None else minval
     if kind.is_integer:
         if maxval is None:
             fail(
@@ -459,20 +554,29 @@ def _uniform(
 
 def _integers(key: Tensor, sizes: Any, minval: Any, maxval: Any, kind: DType) -> Tensor:
     """64 random bits modulo the range: the bias is below 1 in 2 ** 31 for ranges of 32 bits."""
-    if isinstance(minval, int) and isinstance(maxval, int) and minval >= maxval:
-        fail(
-            ValueError,
-            f"uniform: minval {minval} is not below maxval {maxval}",
-            source=here(),
-            fix="give a maxval above minval; it is not drawn itself",
-        )
     low, high = as_tensor(minval, kind), as_tensor(maxval, kind)
+    _check_bounds(low, high)
     width = subtract(cast_to(high, uint64), cast_to(low, uint64))
     bits = RandomBits(sizes, uint64)(key)
     return add(cast_to(floormod(bits, width), kind), low)
 
 
+def _check_bounds(low: Tensor, high: Tensor) -> None:
+    """Refuses bounds that are known to hold no integer between them."""
+    lowest, highest = value_at_hand(low), value_at_hand(high)
+    if lowest is not None and highest is not None and (lowest >= highest).any():
+        fail(
+            ValueError,
+            f"uniform: minval {lowest} is not below maxval {highest}",
+            source=here(),
+            fix="give a maxval above minval; it is not drawn itself",
+        )
+
+
 def _full_int(key: Tensor, sizes: Any, kind: DType) -> Tensor:
+    if not kind.is_integer:
+        fact, fix = f"uniform_full_int: {kind.name} is no type of integers", "use tg.uint32"
+        fail(DTypeError, fact, source=here(), fix=fix)
     unsigned = as_dtype(kind.name if kind.name.startswith("u") else f"u{kind.name}")
     return cast_to(RandomBits(sizes, unsigned)(key), kind)
 
@@ -490,7 +594,7 @@ def _categorical(key: Tensor, logits: Any, num_samples: Any, dtype: Any) -> Tens
     if rank_of("categorical", x) != 2:
         refuse("categorical", f"the logits are {x.type}", x, fix="give [batch, classes]")
     rows, classes = x.type.shape
-    count = as_size("categorical", "num_samples", num_samples)
+    count = as_count("categorical", "num_samples", num_samples)
     u = RandomUniform((rows, count, classes), x.dtype)(key)
     # The largest of logits plus Gumbel numbers is distributed like softmax.
     gumbel = negative(log(negative(log(u))))
@@ -502,6 +606,7 @@ __all__ = [
     "Generator",
     "categorical",
     "fold_in",
+    "gamma",
     "get_global_generator",
     "normal",
     "set_global_generator",
@@ -509,6 +614,7 @@ __all__ = [
     "shuffle",
     "split",
     "stateless_categorical",
+    "stateless_gamma",
     "stateless_normal",
     "stateless_shuffle",
     "stateless_truncated_normal",

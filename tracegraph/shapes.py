@@ -453,7 +453,16 @@ def _checked_size(size: Any, shape: Any) -> Size:
             f"a size is zero or more, and the shape {tuple(shape)!r} has {number}",
             fix="give an int of zero or more for each size; -1 is for tg.reshape alone",
         )
+    if number >= SIZE_LIMIT:
+        raise UnfitShape(
+            f"a size has at most 64 bits, and the shape {tuple(shape)!r} has {number}",
+            fix="give smaller sizes",
+        )
     return number
+
+
+#: Sizes and positions are integers of 64 bits.
+SIZE_LIMIT = 2**63
 
 
 def element_count(shape: Iterable[Size]) -> Size:

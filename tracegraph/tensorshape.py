@@ -36,6 +36,8 @@ class TensorShape(tuple):
             return unknown
         if isinstance(dims, str):
             _refuse(dims, "a list of sizes", fix=f"write [{dims!r}] for one size of that name")
+        if isinstance(dims, (dict, set, frozenset)):
+            _refuse(dims, "a list of sizes", fix="write the sizes in their order: [2, 3]")
         if not hasattr(dims, "__iter__"):
             dims = (dims,)
         return super().__new__(cls, map(_entry, dims))

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from tracegraph.errors import Mismatch, ShapeError, UnknownRank, fail, message, shown
+import numpy as np
+
+from tracegraph.errors import (
+    DTypeError,
+    Mismatch,
+    ShapeError,
+    fail,
+    kind_of,
+    message,
+    shown,
+)
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.runtime.convert import static_ints
-from tracegraph.shapes import Dim, Shape, ShapeVariable, Size, checked_shape
+from tracegraph.runtime.convert import as_tensor, cast_to, static_ints
+from tracegraph.shapes import SIZE_LIMIT, Dim, Shape, ShapeVariable, Size, checked_shape
 from tracegraph.source import here
 from tracegraph.tensorshape import TensorShape
+from tracegraph.types import int32
 
 
 def refuse(op: str, fact: str, *operands: Tensor, fix: str) -> NoReturn:
@@ -33,7 +46,8 @@ def sizes_of(op: str, x: Tensor) -> tuple[Size, ...]:
     """The sizes of x. Raises ShapeError if its rank is unknown."""
     shape = x.type.shape
     if isinstance(shape, ShapeVariable):
-        mismatch = UnknownRank(
+        # A live function that meets this Mismatch traces again with the rank.
+        mismatch = Mismatch(
             f"the rank of {x.type} must be known",
             fix="give the rank in the TensorSpec, such as tg.TensorSpec([None, None])",
         )
@@ -58,10 +72,18 @@ def as_shape(op: str, shape: Any) -> Shape:
 
 def as_size(op: str, what: str, value: Any) -> Any:
     """One integer that is known while tracing: an int or a symbolic size."""
-    numbers = static_ints(value, f"{op}: {what}")
-    if len(numbers) == 1 and isinstance(numbers[0], (int, Dim)):
+    numbers = as_sizes(op, what, value)
+    if len(numbers) == 1:
         return numbers[0]
     refuse(op, f"{what} is {shown(value)}, and it must be one integer", fix="use an int")
+
+
+def as_count(op: str, what: str, value: Any) -> Any:
+    """A size that is not negative."""
+    number = as_size(op, what, value)
+    if known_int(number) and number < 0:
+        refuse(op, f"{what} is {number}", fix="use an int of zero or more")
+    return number
 
 
 def as_sizes(op: str, what: str, value: Any) -> tuple[Any, ...]:
@@ -69,7 +91,10 @@ def as_sizes(op: str, what: str, value: Any) -> tuple[Any, ...]:
     numbers = static_ints(value, f"{op}: {what}")
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, (int, Dim)):
-            refuse(op, f"{what} must be integers, and there is {shown(number)}", fix="use ints")
+            fact = f"{what} must be made of integers, and {shown(number)} is {kind_of(number)}"
+            refuse(op, fact, fix="use ints")
+        if known_int(number) and not -SIZE_LIMIT <= number < SIZE_LIMIT:
+            refuse(op, f"{what} has {number}, which has more than 64 bits", fix="use smaller ints")
     return numbers
 
 
@@ -92,10 +117,82 @@ def as_axes(op: str, axis: Any, rank: int, *operands: Tensor) -> tuple[int, ...]
     """Several axes in increasing order; all of them if `axis` is None."""
     if axis is None:
         return tuple(range(rank))
-    axes = [as_axis(op, one, rank, *operands) for one in static_ints(axis, f"{op}: an axis")]
+    axes = [as_axis(op, one, rank, *operands) for one in as_sizes(op, "an axis", axis)]
     if len(set(axes)) < len(axes):
         refuse(op, f"the axes {axes} name one axis twice", *operands, fix="give each axis once")
     return tuple(sorted(axes))
+
+
+def as_flag(op: str, what: str, value: Any) -> bool:
+    """A truth value that decides what is traced: a Python bool; None is False."""
+    if value is True or value is False:
+        return value
+    if value is None or isinstance(value, np.bool_):
+        return bool(value)
+    refuse_kind(op, f"{what} is True or False", value, fix=f"use {what}=True or {what}=False")
+
+
+def as_number(
+    op: str,
+    what: str,
+    value: Any,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    below: float = math.inf,
+) -> Any:
+    """A Python number that is known while tracing, from `low` to `high`, and below `below`.
+
+    Raises DTypeError for what is no number, ValueError for one that is out of range.
+    """
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, _REAL):
+        refuse_kind(op, f"{what} is a number", value, fix="use a Python float")
+    if not (low <= value <= high and value < below):
+        upper = f" to below {below:g}" if below < math.inf else f" to {high:g}"
+        bounds = f"from {low:g}" + (upper if min(high, below) < math.inf else " on")
+        fail(ValueError, f"{op}: {what} is {value}", source=here(), fix=f"use a number {bounds}")
+    return value
+
+
+_REAL = (int, float, np.integer, np.floating)
+
+
+def as_choice(op: str, what: str, value: Any, choices: Sequence[Any]) -> Any:
+    """One of a few values, most often strings."""
+    if any(type(value) is type(choice) and value == choice for choice in choices):
+        return value
+    allowed = " or ".join(map(repr, choices)).replace("'", '"')
+    fail(ValueError, f"{op}: {what} is {shown(value)}", source=here(), fix=f"use {allowed}")
+
+
+def as_list(op: str, what: str, value: Any) -> Sequence[Any]:
+    """A list or a tuple. Raises DTypeError (a TypeError) for anything else."""
+    if isinstance(value, (list, tuple)):
+        return value
+    refuse_kind(op, f"{what} is a list", value, fix="put them in a list")
+
+
+def as_integers(op: str, what: str, value: Any) -> Tensor:
+    """A tensor of integers, whose values need not be known. Raises DTypeError for another."""
+    x = as_tensor(value)
+    if x.dtype.is_integer:
+        return x
+    if x.dtype.is_floating and x.type.is_static and 0 in x.type.shape:
+        return cast_to(x, int32)  # an empty list has no dtype
+    fail(
+        DTypeError,
+        f"{op}: {what} are {x.type}, and they must be integers",
+        source=here(),
+        operands=[operand_text(x)],
+        fix=f"convert them: tg.cast({what.split()[-1]}, tg.int32)",
+    )
+
+
+def refuse_kind(op: str, rule: str, value: Any, *, fix: str) -> NoReturn:
+    """Raises DTypeError for a Python value of the wrong kind: what it is for, and what came."""
+    given = f"a tensor {value.type}" if isinstance(value, Tensor) else shown(value)
+    kind = "" if isinstance(value, Tensor) else f", which is {kind_of(value)}"
+    fail(DTypeError, f"{op}: {rule}, and it was given {given}{kind}", source=here(), fix=fix)
 
 
 def known_int(size: Any) -> bool:

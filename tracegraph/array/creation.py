@@ -9,6 +9,8 @@ import numpy as np
 
 from tracegraph.array.arguments import (
     as_axis,
+    as_count,
+    as_integers,
     as_shape,
     as_size,
     as_sizes,
@@ -17,8 +19,8 @@ from tracegraph.array.arguments import (
     refuse,
     sizes_of,
 )
-from tracegraph.errors import DTypeError, fail, shown
-from tracegraph.ir.builder import current, operand_text
+from tracegraph.errors import DTypeError, shown
+from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo, full
 from tracegraph.ops.constant import Constant, DimSize, Iota
@@ -38,7 +40,6 @@ from tracegraph.runtime.convert import (
     static_value,
 )
 from tracegraph.shapes import Dim, ceiling_divide, element_count
-from tracegraph.source import here
 from tracegraph.tensorshape import TensorShape, shape_of
 from tracegraph.types import DType, TensorType, as_dtype, bool_, float32, float64, int32
 
@@ -82,8 +83,9 @@ def convert_to_tensor(
     tg.int32
     """
     if dtype is None and dtype_hint is not None:
+        wish = as_dtype(dtype_hint)
         try:
-            return as_tensor(value, as_dtype(dtype_hint))
+            return as_tensor(value, wish)
         except DTypeError:
             return as_tensor(value)
     return as_tensor(value, None if dtype is None else as_dtype(dtype))
@@ -226,7 +228,8 @@ def range(
 def _bound(value: Any) -> Any:
     """A bound of a range as a Python number or a symbolic size."""
     if is_tensor(value):
-        (value, *_) = static_ints(value, "range: a bound")
+        numbers = static_ints(value, "range: a bound")
+        value = numbers[0] if len(numbers) == 1 else list(numbers)
     if isinstance(value, Dim):
         return value
     array = as_array(value)
@@ -270,6 +273,7 @@ def linspace(start: Any, stop: Any, num: Any, axis: int = 0, name: str | None = 
     if isinstance(count, int) and count < 1:
         refuse("linspace", f"{count} values were asked for", fix="use num=1 or more")
     if isinstance(count, int) and _is_real(start) and _is_real(stop):
+        as_axis("linspace", axis, 1)
         return _linspace_of_numbers(start, stop, count)
     start, stop = (_floating(x) for x in as_operands("linspace", start, stop))
     shape = broadcast_shape("linspace", start, stop)
@@ -325,18 +329,10 @@ def one_hot(
     array([[1., 0., 0.],
            [0., 0., 1.]], dtype=float32)
     """
-    indices = as_tensor(indices)
-    if not indices.dtype.is_integer:
-        fail(
-            DTypeError,
-            f"one_hot: the indices are {indices.type}",
-            source=here(),
-            operands=[operand_text(indices)],
-            fix="convert them: tg.cast(indices, tg.int32)",
-        )
+    indices = as_integers("one_hot", "the indices", indices)
     if indices.dtype.size < 4:  # the depth may not fit
         indices = Cast(int32)(indices)
-    depth = as_size("one_hot", "the depth", depth)
+    depth = as_count("one_hot", "the depth", depth)
     shape = indices.type.shape
     place = as_axis("one_hot", -1 if axis is None else axis, rank_of("one_hot", indices) + 1)
     long = (*shape[:place], depth, *shape[place:])
@@ -370,10 +366,10 @@ def sequence_mask(
     array([[ True, False, False, False],
            [ True,  True,  True, False]])
     """
-    lengths = as_tensor(lengths)
+    lengths = as_integers("sequence_mask", "the lengths", lengths)
     if maxlen is None:
-        maxlen = max(as_sizes("sequence_mask", "the lengths", lengths), default=0)
-    size = as_size("sequence_mask", "maxlen", maxlen)
+        maxlen = max((0, *as_sizes("sequence_mask", "the lengths", lengths)))
+    size = as_count("sequence_mask", "maxlen", maxlen)
     long = (*lengths.type.shape, size)
     rank = len(long) - 1
     positions = BroadcastTo(long, (rank,))(Iota(size, lengths.dtype)())
@@ -444,7 +440,7 @@ def stop_gradient(input: Any, name: str | None = None) -> Tensor:
 
 
 def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
-    """x, whose shape must fit `shape`; None stands for any size.
+    """x, whose shape must fit `shape`; None and names stand for any size.
 
     Raises ShapeError if it does not fit. Sizes that are open take the ones that are given.
 
@@ -460,7 +456,7 @@ def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
         )
     if own.variable is not None or wanted.variable is not None:
         return x
-    sizes = tuple(a if b is None else b for a, b in zip(own, wanted))
+    sizes = tuple(a if b is None or isinstance(b, str) else b for a, b in zip(own, wanted))
     return x if sizes == tuple(own) else Reshape(sizes)(x)
 
 

@@ -7,7 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tracegraph.array.arguments import known_int, rank_of, refuse
+from tracegraph.array.arguments import (
+    as_count,
+    as_integers,
+    as_sizes,
+    known_int,
+    rank_of,
+    refuse,
+)
 from tracegraph.array.selection import boolean_mask
 from tracegraph.errors import (
     DTypeError,
@@ -53,8 +60,9 @@ def getitem(x: Any, index: Any) -> Tensor:
     - `...` for the axes between, None for a new axis of size 1;
     - a bool tensor, alone, which keeps the elements where it is true.
 
-    Raises InvalidArgumentError for an index that is out of range and known, ShapeError for too
-    many indices. An index that is known only at run time is clamped.
+    Raises InvalidArgumentError for an index that is out of range and known, as that of a tensor
+    whose value is there at the call is, and ShapeError for too many indices. An index that is
+    known only at run time is clamped.
     """
     x = as_tensor(x)
     if _is_mask(index):
@@ -112,7 +120,7 @@ def _part(x: Tensor, axis: int, size: Size, item: Any) -> Part:
 def _single(x: Tensor, axis: int, size: Size, item: Any) -> Part:
     if isinstance(item, Tensor) or hasattr(item, "__tracegraph_tensor__"):
         return _tensor_index(x, axis, size, as_tensor(item))
-    if isinstance(item, (list, np.ndarray)) and np.ndim(item):
+    if isinstance(item, list) or (isinstance(item, np.ndarray) and item.ndim):
         _refuse_list(x, item)
     if not isinstance(item, Dim):
         item = _as_int(x, item)
@@ -170,6 +178,9 @@ def _tensor_index(x: Tensor, axis: int, size: Size, index: Tensor) -> Part:
             fix="use tg.gather(x, indices) for several, or tg.cast(index, tg.int32)",
         )
     known = _known_number(index)
+    if known is None and index.is_made:
+        # It stays an input of the program, but what is wrong is refused as it is in a graph.
+        _checked_index(x, axis, size, int(index.numpy()))
     if known is not None:
         return Part(_checked_index(x, axis, size, known), 1, is_dropped=True)
     return Part(_counted_from_zero(index, size), 1, is_dropped=True)
@@ -264,6 +275,8 @@ def _moving_slice(x: Tensor, size: Size, item: slice, step: int) -> Part | None:
     count = _distance(start, stop)
     if count is None or static_value_in_graph(start) is not None:
         return None
+    if start.is_made and known_int(size) and not 0 <= int(start.numpy()) <= size - count:
+        return None  # shorter than `count`, as every slice that runs over the end
     return Part(_counted_from_zero(start, size), count)
 
 
@@ -329,49 +342,61 @@ def slice_of(input_: Any, begin: Any, size: Any, name: str | None = None) -> Ten
     """
     x = as_tensor(input_)
     rank = rank_of("slice", x)
-    begins, sizes = _numbers(begin, rank), _numbers(size, rank)
+    begins, sizes = _numbers("slice", begin, rank), _numbers("slice", size, rank)
     if len(begins) != rank or len(sizes) != rank:
         refuse(
             "slice", f"{len(begins)} begins and {len(sizes)} sizes for {x.type}", x, fix=_ONE_EACH
         )
-    parts = [_part_from(x, axis, b, _bound(x, n)) for axis, (b, n) in enumerate(zip(begins, sizes))]
+    sizes = [_bound(x, count) for count in sizes]
+    if isinstance(begin, Tensor) and begin.is_made:
+        for axis, (first, count) in enumerate(zip(begin.numpy().reshape(-1).tolist(), sizes)):
+            _check_inside(x, axis, first, count)
+    parts = [_part_from(x, axis, b, n) for axis, (b, n) in enumerate(zip(begins, sizes))]
     return _taken(x, parts)
 
 
 _ONE_EACH = "give one begin and one size for each axis"
 
 
-def _numbers(value: Any, rank: int) -> list[Any]:
+def _numbers(op: str, value: Any, rank: int) -> list[Any]:
     """The elements of a vector: numbers, or scalar tensors where they are not known."""
+    if isinstance(value, (list, tuple)):
+        return list(value)
     if isinstance(value, Tensor) or hasattr(value, "__tracegraph_tensor__"):
-        tensor = as_tensor(value)
-        known = static_value_in_graph(tensor)
-        if known is None:
-            return [getitem(tensor, k) for k in range(rank)] if tensor.ndim else [tensor]
-        value = known
-    return (
-        list(value) if isinstance(value, (list, tuple)) else np.asarray(value).reshape(-1).tolist()
-    )
+        tensor = as_integers(op, "the numbers", value)
+        if static_value_in_graph(tensor) is None:
+            count = tensor.type.shape[0] if tensor.ndim == 1 else rank
+            return [getitem(tensor, k) for k in range(count)] if tensor.ndim else [tensor]
+    return list(as_sizes(op, "a begin or a size", value))
 
 
 def _part_from(x: Tensor, axis: int, begin: Any, count: Any) -> Part:
     size = x.type.shape[axis]
     if isinstance(begin, Tensor) or hasattr(begin, "__tracegraph_tensor__"):
-        known = _known_number(as_tensor(begin))
+        tensor = as_tensor(begin)
+        known = _known_number(tensor)
+        if known is None and tensor.is_made:
+            _check_inside(x, axis, int(tensor.numpy()), count)
         if known is None and not (known_int(count) and count == -1):
             return Part(cast_to(as_tensor(begin), int32), count)
         begin = _bound(x, begin) if known is None else known
     begin = begin if isinstance(begin, Dim) else _as_int(x, begin)
     count = size - begin if known_int(count) and count == -1 else count
-    end = begin + count
-    if (known_int(begin) and begin < 0) or (known_int(end) and known_int(size) and end > size):
+    _check_inside(x, axis, begin, count)
+    return Part(begin, count)
+
+
+def _check_inside(x: Tensor, axis: int, begin: Any, count: Any) -> None:
+    """Refuses a slice that is known to reach beyond the axis; -1 counts all that is left."""
+    size, end = x.type.shape[axis], begin if known_int(count) and count == -1 else begin + count
+    is_negative = any(known_int(n) and n < 0 for n in (begin, end - begin))
+    if is_negative or (known_int(end) and known_int(size) and end > size):
         refuse(
             "slice",
             f"{count} elements from {begin} on are not in axis {axis} of {x.type}",
             x,
             fix="check begin and size against the shape",
         )
-    return Part(begin, count)
 
 
 def strided_slice(
@@ -397,8 +422,15 @@ def strided_slice(
     """
     x = as_tensor(input_)
     rank = rank_of("strided_slice", x)
-    begins, ends = _numbers(begin, rank), _numbers(end, rank)
-    steps = [1] * len(begins) if strides is None else _numbers(strides, rank)
+    begins, ends = _numbers("strided_slice", begin, rank), _numbers("strided_slice", end, rank)
+    steps = [1] * len(begins) if strides is None else _numbers("strided_slice", strides, rank)
+    if not len(begins) == len(ends) == len(steps):
+        fact = f"{len(begins)} begins, {len(ends)} ends and {len(steps)} strides"
+        refuse("strided_slice", fact, x, fix="give as many of each")
+    begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask = (
+        as_count("strided_slice", "a mask", mask)
+        for mask in (begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
+    )
     items: list[Any] = []
     for k, (first, last, step) in enumerate(zip(begins, ends, steps)):
         bit = 1 << k

@@ -9,6 +9,7 @@ import numpy as np
 
 from tracegraph.array.arguments import (
     as_axis,
+    as_count,
     as_shape,
     as_sizes,
     known_int,
@@ -26,7 +27,6 @@ from tracegraph.runtime.convert import (
     cast_to,
     promoted,
     refuse_mix,
-    static_ints,
 )
 from tracegraph.shapes import same_shape, same_size
 
@@ -109,6 +109,7 @@ def unstack(
     sizes = sizes_of("unstack", x)
     place = as_axis("unstack", axis, len(sizes), x)
     size = sizes[place]
+    num = None if num is None else as_count("unstack", "num", num)
     if not known_int(size):
         if num is None:
             refuse("unstack", f"the size {size} of axis {place} is open", x, fix="give num=")
@@ -195,7 +196,7 @@ def repeat(input: Any, repeats: Any, axis: Any = None, name: str | None = None) 
         x, axis = reshape(x, [-1]), 0
     sizes = sizes_of("repeat", x)
     place = as_axis("repeat", axis, len(sizes), x)
-    counts = as_shape("repeat", static_ints(repeats, "repeat: the counts"))
+    counts = as_shape("repeat", as_sizes("repeat", "the counts", repeats))
     if len(counts) == 1:
         return _repeated(x, place, counts[0])
     if same_size(len(counts), sizes[place]) is None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from tracegraph.array.arguments import (
     as_axis,
+    as_integers,
     as_shape,
     known_int,
     rank_of,
@@ -15,7 +16,7 @@ from tracegraph.array.arguments import (
     sizes_of,
 )
 from tracegraph.array.joining import together
-from tracegraph.errors import DTypeError, ShapeError, fail
+from tracegraph.errors import ShapeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import full
@@ -34,7 +35,6 @@ from tracegraph.runtime.convert import (
     as_tensor,
     broadcast,
     broadcast_shape,
-    cast_to,
     from_array,
     static_value,
 )
@@ -136,7 +136,7 @@ def gather(
     >>> tg.gather([10, 20, 30], [2, 0]).numpy()
     array([30, 10], dtype=int32)
     """
-    x, at = as_tensor(params), _indices("gather", indices)
+    x, at = as_tensor(params), as_integers("gather", "the indices", indices)
     sizes = sizes_of("gather", x)
     batch = as_axis("gather", batch_dims, len(at.type.shape) + 1, at)
     place = as_axis("gather", batch if axis is None else axis, len(sizes), x)
@@ -155,28 +155,13 @@ def gather_nd(params: Any, indices: Any, batch_dims: int = 0, name: str | None =
     >>> tg.gather_nd([[1, 2], [3, 4]], [[0, 1], [1, 0]]).numpy()
     array([2, 3], dtype=int32)
     """
-    x, at = as_tensor(params), _indices("gather_nd", indices)
+    x, at = as_tensor(params), as_integers("gather_nd", "the indices", indices)
     sizes, depth = sizes_of("gather_nd", x), _depth("gather_nd", at)
     batch_dims = as_axis("gather_nd", batch_dims, at.ndim, at)
     if batch_dims + depth > len(sizes):
         refuse("gather_nd", f"indices of {depth} numbers into {x.type}", x, at, fix="use fewer")
     check_range("gather_nd", x, at, sizes[batch_dims : batch_dims + depth])
     return GatherNd(batch_dims, batch_dims)(x, at)
-
-
-def _indices(op: str, indices: Any) -> Tensor:
-    at = as_tensor(indices)
-    if not at.dtype.is_integer:
-        if at.dtype.is_floating and 0 in tuple(at.type.shape):  # an empty list has no dtype
-            return cast_to(at, as_tensor(0).dtype)
-        fail(
-            DTypeError,
-            f"{op}: the indices are {at.type}, and they must be integers",
-            source=here(),
-            operands=[operand_text(at)],
-            fix="convert them: tg.cast(indices, tg.int32)",
-        )
-    return at
 
 
 def _depth(op: str, at: Tensor) -> int:
@@ -260,7 +245,7 @@ def scatter_nd(indices: Any, updates: Any, shape: Any, name: str | None = None) 
 
 
 def _scattered(op: Any, name: str, tensor: Any, indices: Any, updates: Any) -> Tensor:
-    x, at = as_tensor(tensor), _indices(name, indices)
+    x, at = as_tensor(tensor), as_integers(name, "the indices", indices)
     updates = as_tensor(updates, None if isinstance(updates, Tensor) else x.dtype)
     sizes, depth = sizes_of(name, x), _depth(name, at)
     if depth > len(sizes):

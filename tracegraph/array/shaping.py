@@ -8,20 +8,22 @@ from typing import Any
 from tracegraph.array.arguments import (
     as_axes,
     as_axis,
+    as_choice,
+    as_flag,
     as_shape,
+    as_sizes,
     known_int,
     rank_of,
     refuse,
-    refuse_mismatch,
     sizes_of,
 )
-from tracegraph.errors import Mismatch
+from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo
 from tracegraph.ops.elementwise import CONJ
 from tracegraph.ops.shape import Concatenate, Pad, Reshape, Reverse, Slice, Transpose
 from tracegraph.runtime.convert import as_tensor, broadcast, static_ints
-from tracegraph.shapes import Size, checked_shape, element_count, floor_divide, same_size
+from tracegraph.shapes import Size, element_count, floor_divide, same_size
 
 
 def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
@@ -79,10 +81,10 @@ def transpose(a: Any, perm: Any = None, conjugate: bool = False, name: str | Non
     if perm is None:
         order = tuple(reversed(range(rank)))
     else:
-        order = tuple(as_axis("transpose", k, rank, x) for k in static_ints(perm, "perm"))
+        order = tuple(as_axis("transpose", k, rank, x) for k in as_sizes("transpose", "perm", perm))
     if order != tuple(range(rank)):
         x = Transpose(order)(x)
-    return CONJ(x) if conjugate and x.dtype.is_complex else x
+    return CONJ(x) if as_flag("transpose", "conjugate", conjugate) and x.dtype.is_complex else x
 
 
 def expand_dims(input: Any, axis: Any, name: str | None = None) -> Tensor:
@@ -191,13 +193,12 @@ def pad(
     """
     x = as_tensor(tensor)
     widths = _widths(x, paddings)
-    kind = str(mode).upper()
+    kind = mode.upper() if isinstance(mode, str) else mode
     if kind == "CONSTANT":
         before, after = zip(*widths) if widths else ((), ())
         value = as_tensor(constant_values, x.dtype)
         return Pad(tuple(before), tuple(after), (0,) * len(widths))(x, value)
-    if kind not in ("REFLECT", "SYMMETRIC"):
-        refuse("pad", f"the mode is {mode!r}", x, fix="use CONSTANT, REFLECT or SYMMETRIC")
+    as_choice("pad", "mode", kind, ("CONSTANT", "REFLECT", "SYMMETRIC"))
     for axis, (before, after) in enumerate(widths):
         x = _mirrored(x, axis, before, after, int(kind == "REFLECT"))
     return x
@@ -205,23 +206,25 @@ def pad(
 
 def _widths(x: Tensor, paddings: Any) -> list[tuple[Any, Any]]:
     rank = rank_of("pad", x)
-    flat = static_ints(_flattened(paddings), "pad: paddings")
-    if len(flat) != 2 * rank:
+    pairs = [as_shape("pad", pair) for pair in _rows("pad", paddings)]
+    if len(pairs) != rank or any(len(pair) != 2 for pair in pairs):  # type: ignore[arg-type]
         refuse(
-            "pad", f"{len(flat) // 2} paddings for {x.type}", x, fix="give one pair for each axis"
+            "pad",
+            f"the paddings {shown(paddings)} for {x.type}",
+            x,
+            fix="give a pair [before, after] for each axis",
         )
-    try:
-        checked_shape(flat)
-    except Mismatch as mismatch:
-        refuse_mismatch("pad", mismatch, x)
-    return list(zip(flat[::2], flat[1::2]))
+    return pairs  # type: ignore[return-value]
 
 
-def _flattened(paddings: Any) -> Any:
-    """Paddings as one list; arrays and tensors are flattened by `static_ints`."""
-    if isinstance(paddings, (list, tuple)):
-        return [one for pair in paddings for one in static_ints(pair, "pad: paddings")]
-    return paddings
+def _rows(op: str, pairs: Any) -> Any:
+    """What stands along the first axis of a list, an array, or a tensor that is known."""
+    if isinstance(pairs, (list, tuple)):
+        return pairs
+    x = as_tensor(pairs)
+    numbers = as_sizes(op, "paddings", x)
+    width = x.type.shape[-1] if x.ndim == 2 else 1
+    return [numbers[k : k + width] for k in range(0, len(numbers), max(width, 1))]
 
 
 def _mirrored(x: Tensor, axis: int, before: int, after: int, edge: int) -> Tensor:
@@ -261,8 +264,8 @@ def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
     """
     x = as_tensor(input)
     rank = rank_of("roll", x)
-    shifts = static_ints(shift, "roll: a shift")
-    axes = [as_axis("roll", one, rank, x) for one in static_ints(axis, "roll: an axis")]
+    shifts = as_sizes("roll", "a shift", shift)
+    axes = [as_axis("roll", one, rank, x) for one in as_sizes("roll", "an axis", axis)]
     if len(shifts) == 1:
         shifts = shifts * len(axes)
     if len(shifts) != len(axes):
@@ -293,8 +296,7 @@ def meshgrid(*args: Any, indexing: str = "xy", name: str | None = None) -> list[
     >>> [x.numpy().tolist() for x in tg.meshgrid([1, 2], [3, 4])]
     [[[1, 2], [1, 2]], [[3, 3], [4, 4]]]
     """
-    if indexing not in ("xy", "ij"):
-        refuse("meshgrid", f"indexing is {indexing!r}", fix='use "xy" or "ij"')
+    as_choice("meshgrid", "indexing", indexing, ("xy", "ij"))
     vectors = [reshape(x, [-1]) for x in args]
     places = list(range(len(vectors)))
     if indexing == "xy" and len(vectors) > 1:

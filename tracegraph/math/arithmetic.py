@@ -23,18 +23,23 @@ from tracegraph.ops.elementwise import (
     FloorDiv,
     FloorMod,
     IntegerPow,
+    IsFinite,
     Log1p,
+    LogicalAnd,
+    LogicalNot,
     TruncateMod,
 )
-from tracegraph.runtime.convert import as_tensor, binary, cast_to, elementwise_operands
+from tracegraph.runtime.convert import as_operands, as_tensor, binary, cast_to, elementwise_operands
+from tracegraph.runtime.indices import check_divisor
 from tracegraph.types import float32, float64
+
+FLOOR_DIV, FLOOR_MOD, TRUNCATE_MOD = FloorDiv(), FloorMod(), TruncateMod()
 
 #: The integral exponents up to which a power is computed by multiplications.
 _LARGEST_EXPONENT = 64
 
 _add, _subtract, _multiply = binary(ADD, "add"), binary(SUB, "subtract"), binary(MUL, "multiply")
-_floordiv, _mod = binary(FloorDiv(), "floordiv"), binary(FloorMod(), "mod")
-_truncatemod, _atan2 = binary(TruncateMod(), "truncatemod"), binary(Atan2(), "atan2")
+_atan2 = binary(Atan2(), "atan2")
 _maximum, _minimum = binary(MAXIMUM, "maximum"), binary(MINIMUM, "minimum")
 
 
@@ -100,41 +105,53 @@ truediv = realdiv = divide
 def floordiv(x: Any, y: Any, name: str | None = None) -> Tensor:
     """floor(x / y)
 
+    Raises InvalidArgumentError for an integer divided by zero, if the divisor is known: a Python
+    number, a constant, or a small tensor whose value is there at the call. A zero that is known
+    only when the program runs is not looked for: the quotient is then a number without meaning.
+
     >>> tg.math.floordiv([7, -7], 2).numpy()
     array([ 3, -4], dtype=int32)
     """
-    return _floordiv(x, y)
+    return FLOOR_DIV(*_divided("floordiv", x, y))
+
+
+def _divided(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """The operands of a division. Raises InvalidArgumentError if integers are divided by zero."""
+    x, y = as_operands(op, x, y)
+    if y.dtype.is_integer:
+        check_divisor(op, x, y)
+    return (x, y) if x.type is y.type else elementwise_operands(op, x, y)
 
 
 def floormod(x: Any, y: Any, name: str | None = None) -> Tensor:
-    """x - floor(x / y) * y, which has the sign of y.
+    """x - floor(x / y) * y, which has the sign of y. For zero as the divisor see `floordiv`.
 
     >>> tg.math.floormod([7, -7], 4).numpy()
     array([3, 1], dtype=int32)
     """
-    return _mod(x, y)
+    return FLOOR_MOD(*_divided("floormod", x, y))
 
 
 mod = floormod
 
 
 def truncatediv(x: Any, y: Any, name: str | None = None) -> Tensor:
-    """x / y of integers, rounded towards zero.
+    """x / y of integers, rounded towards zero. For zero as the divisor see `floordiv`.
 
     >>> tg.truncatediv([7, -7], 2).numpy()
     array([ 3, -3], dtype=int32)
     """
-    x, y = elementwise_operands("truncatediv", x, y)
-    return FloorDiv()(SUB(x, TruncateMod()(x, y)), y)
+    x, y = _divided("truncatediv", x, y)
+    return FLOOR_DIV(SUB(x, TRUNCATE_MOD(x, y)), y)
 
 
 def truncatemod(x: Any, y: Any, name: str | None = None) -> Tensor:
-    """x - trunc(x / y) * y, which has the sign of x.
+    """x - trunc(x / y) * y, which has the sign of x. For zero as the divisor see `floordiv`.
 
     >>> tg.truncatemod([7, -7], 4).numpy()
     array([ 3, -3], dtype=int32)
     """
-    return _truncatemod(x, y)
+    return TRUNCATE_MOD(*_divided("truncatemod", x, y))
 
 
 def divide_no_nan(x: Any, y: Any, name: str | None = None) -> Tensor:
@@ -150,14 +167,17 @@ def divide_no_nan(x: Any, y: Any, name: str | None = None) -> Tensor:
 
 
 def multiply_no_nan(x: Any, y: Any, name: str | None = None) -> Tensor:
-    """x * y, and 0 where y is 0, even if x is infinite or nan.
+    """x * y, and 0 where y is 0, even if x is infinite or nan; then the derivatives are 0 too.
 
     >>> tg.math.multiply_no_nan([float("nan"), 3.0], [0.0, 2.0]).numpy()
     array([0., 6.], dtype=float32)
     """
     x, y = elementwise_operands("multiply_no_nan", x, y)
-    is_zero = EQUAL(y, zeros_of(y))
-    return SELECT(is_zero, zeros_of(x), MUL(SELECT(is_zero, zeros_of(x), x), y))
+    is_left_out = EQUAL(y, zeros_of(y))
+    if x.dtype.is_differentiable:
+        # A finite x stays, since it is the derivative in y where y is 0 too.
+        is_left_out = LogicalAnd()(is_left_out, LogicalNot()(IsFinite()(x)))
+    return MUL(SELECT(is_left_out, zeros_of(x), x), y)
 
 
 def pow(x: Any, y: Any, name: str | None = None) -> Tensor:

@@ -124,17 +124,21 @@ def logical_not(x: Any, name: str | None = None) -> Tensor:
 
 
 def _truths(op: str, *values: Any) -> list[Tensor]:
-    tensors = [as_tensor(value) for value in values]
-    for x in tensors:
-        if x.dtype is not bool_:
-            fail(
-                DTypeError,
-                f"{op}: the operand is {x.type}, and it must be bool",
-                source=here(),
-                operands=map(operand_text, tensors),
-                fix="compare it: x != 0; bits of integers are combined by & | ^ ~",
-            )
-    return tensors
+    return [truth(op, value) for value in values]
+
+
+def truth(op: str, value: Any) -> Tensor:
+    """The value as a tensor of truth values. Raises DTypeError for any other."""
+    x = as_tensor(value)
+    if x.dtype is not bool_:
+        fail(
+            DTypeError,
+            f"{op}: the operand is {x.type}, and it must be bool",
+            source=here(),
+            operands=[operand_text(x)],
+            fix="compare it: x != 0; bits of integers are combined by & | ^ ~",
+        )
+    return x
 
 
 def is_finite(x: Any, name: str | None = None) -> Tensor:

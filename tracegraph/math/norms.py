@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from tracegraph.array.arguments import as_list
 from tracegraph.array.joining import add_n
-from tracegraph.errors import fail, kind_of, shown
+from tracegraph.errors import fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import divide, maximum, minimum, multiply
 from tracegraph.math.functions import rsqrt, sqrt
@@ -40,23 +41,16 @@ def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
     >>> tg.linalg.global_norm([[3.0], None, [[4.0]]]).numpy()
     np.float32(5.0)
     """
-    totals = [_squared_norm(as_tensor(x)) for x in _listed("global_norm", t_list) if x is not None]
+    totals = [
+        _squared_norm(as_tensor(x))
+        for x in as_list("global_norm", "t_list", t_list)
+        if x is not None
+    ]
     if not totals:
         fail(
             ValueError, "global_norm: there are no tensors", source=here(), fix="give at least one"
         )
     return sqrt(add_n(totals))
-
-
-def _listed(op: str, t_list: Any) -> Sequence[Any]:
-    if not isinstance(t_list, (list, tuple)):
-        fail(
-            TypeError,
-            f"{op}: a list of tensors is needed, and {shown(t_list)} is {kind_of(t_list)}",
-            source=here(),
-            fix="put the tensors in a list",
-        )
-    return t_list
 
 
 def _squared_norm(x: Tensor) -> Tensor:
@@ -76,7 +70,7 @@ def clip_by_global_norm(
     >>> [x.numpy().tolist() for x in clipped], norm.numpy()
     ([[0.6000000238418579], [0.800000011920929]], np.float32(5.0))
     """
-    t_list = _listed("clip_by_global_norm", t_list)
+    t_list = as_list("clip_by_global_norm", "t_list", t_list)
     norm = global_norm(t_list) if use_norm is None else as_tensor(use_norm)
     one = full_like(norm, 1)
     scale = multiply(minimum(divide(one, norm), divide(one, clip_norm)), clip_norm)

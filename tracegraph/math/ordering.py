@@ -6,9 +6,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tracegraph.array.arguments import as_axis, as_size, as_sizes, rank_of, refuse, sizes_of
+from tracegraph.array.arguments import (
+    as_axis,
+    as_choice,
+    as_count,
+    as_flag,
+    as_integers,
+    as_size,
+    as_sizes,
+    rank_of,
+    refuse,
+    sizes_of,
+)
 from tracegraph.array.creation import fill, one_hot, ones, zeros
 from tracegraph.array.shaping import cut, reshape
+from tracegraph.errors import InvalidArgumentError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import divide
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full
@@ -18,6 +30,7 @@ from tracegraph.ops.shape import Reshape
 from tracegraph.ops.sort import ArgSort, Sort, TopK
 from tracegraph.runtime.convert import as_operands, as_tensor, broadcast, cast_to
 from tracegraph.shapes import same_shape
+from tracegraph.source import here
 from tracegraph.types import as_dtype, int32
 
 
@@ -29,9 +42,7 @@ class ValuesAndIndices(NamedTuple):
 
 
 def _is_descending(op: str, direction: str) -> bool:
-    if direction not in ("ASCENDING", "DESCENDING"):
-        refuse(op, f"the direction is {direction!r}", fix='use "ASCENDING" or "DESCENDING"')
-    return direction == "DESCENDING"
+    return as_choice(op, "direction", direction, ("ASCENDING", "DESCENDING")) == "DESCENDING"
 
 
 def sort(
@@ -59,6 +70,7 @@ def argsort(
     >>> tg.argsort([3, 1, 2]).numpy()
     array([1, 2, 0], dtype=int32)
     """
+    as_flag("argsort", "stable", stable)
     x = as_tensor(values)
     place = as_axis("argsort", axis, rank_of("argsort", x), x)
     return ArgSort(place, _is_descending("argsort", direction))(x)
@@ -73,8 +85,9 @@ def top_k(
     >>> values.numpy(), indices.numpy()
     (array([5, 3], dtype=int32), array([1, 2], dtype=int32))
     """
+    as_flag("top_k", "sorted", sorted)
     x = as_tensor(input)
-    count = as_size("top_k", "k", k)
+    count = as_count("top_k", "k", k)
     if rank_of("top_k", x) == 0:
         refuse("top_k", f"{x.type} has no axis", x, fix="give a tensor with an axis")
     values, indices = TopK(count)(x)
@@ -84,15 +97,27 @@ def top_k(
 def in_top_k(targets: Any, predictions: Any, k: Any, name: str | None = None) -> Tensor:
     """Whether predictions[i, targets[i]] is among the k largest of its row; ties count.
 
+    False for a target that is no class of its row.
+
     >>> tg.math.in_top_k([1, 0], [[0.1, 0.9], [0.2, 0.8]], k=1).numpy()
     array([ True, False])
     """
-    targets, predictions = as_tensor(targets), as_tensor(predictions)
-    count = as_size("in_top_k", "k", k)
+    targets = as_integers("in_top_k", "the targets", targets)
+    predictions = as_tensor(predictions)
+    count = min(as_size("in_top_k", "k", k), _LARGEST_COUNT)
+    if rank_of("in_top_k", predictions) != 2 or rank_of("in_top_k", targets) != 1:
+        fact = f"targets {targets.type} do not fit predictions {predictions.type}"
+        fix = "give targets[batch] and predictions[batch, classes]"
+        refuse("in_top_k", fact, targets, predictions, fix=fix)
     own = Gather(1, 1)(predictions, targets)
     larger = GREATER(predictions, BroadcastTo(predictions.type.shape, (0,))(own))
     rank = Sum((1,))(Cast(int32)(larger))
-    return LESS(rank, full(count, rank.type))
+    is_near = LESS(rank, full(count, rank.type))
+    return LogicalAnd()(is_near, _is_counted(targets, predictions.type.shape[1]))
+
+
+#: No int32 rank is larger.
+_LARGEST_COUNT = 2**31 - 1
 
 
 def searchsorted(
@@ -109,8 +134,7 @@ def searchsorted(
     >>> tg.searchsorted([1, 3, 5], [3, 4]).numpy()
     array([1, 2], dtype=int32)
     """
-    if side not in ("left", "right"):
-        refuse("searchsorted", f"the side is {side!r}", fix='use "left" or "right"')
+    as_choice("searchsorted", "side", side, ("left", "right"))
     sequence, x = as_operands("searchsorted", sorted_sequence, values)
     if not rank_of("searchsorted", sequence) == rank_of("searchsorted", x) >= 1:
         fact = f"the sequences {sequence.type} and the values {x.type} do not have as many axes"
@@ -141,14 +165,13 @@ def bincount(
     >>> tg.math.bincount([0, 2, 2]).numpy()
     array([1, 0, 2], dtype=int32)
     """
-    x = reshape(arr, [-1])
+    x = reshape(as_integers("bincount", "the elements", arr), [-1])
+    length = 0 if minlength is None else as_count("bincount", "minlength", minlength)
     if maxlength is None:
-        known = as_sizes("bincount", "the elements", x)
-        least = 0 if minlength is None else as_size("bincount", "minlength", minlength)
-        length = max([*(n + 1 for n in known), least])
+        length = max(length, _number_count("bincount", "the elements", x))
     else:
-        length = as_size("bincount", "maxlength", maxlength)
-    counted = LogicalAnd()(LESS(x, _like(x, length)), LESS_EQUAL(_like(x, 0), x))
+        length = as_count("bincount", "maxlength", maxlength)
+    counted = _is_counted(x, length)
     values = ones(x.type.shape, dtype) if weights is None else reshape(weights, [-1])
     values = SELECT(counted, values, full(0, values.type))
     at = Reshape((*x.type.shape, 1))(x)
@@ -176,8 +199,7 @@ def confusion_matrix(
     rows, columns = reshape(labels, [-1]), reshape(predictions, [-1])
     if num_classes is None:
         names = {"the labels": rows, "the predictions": columns}
-        both = [n for what, x in names.items() for n in as_sizes("confusion_matrix", what, x)]
-        num_classes = max(both, default=-1) + 1
+        num_classes = max(_number_count("confusion_matrix", *one) for one in names.items())
     kind = as_dtype(dtype)
     row_is, column_is = (one_hot(x, num_classes, dtype=kind) for x in (rows, columns))
     if weights is not None:
@@ -286,20 +308,37 @@ def _ordered(op: str, data: Any) -> Tensor:
 
 
 def _segment_count(op: str, segment_ids: Any) -> int:
-    return max(as_sizes(op, "the segment numbers", segment_ids), default=-1) + 1
+    return _number_count(op, "the segment numbers", segment_ids)
+
+
+def _number_count(op: str, what: str, numbers: Any) -> int:
+    """One more than the largest of numbers that are known; they count from 0."""
+    known = as_sizes(op, what, as_integers(op, what, numbers))
+    if min(known, default=0) < 0:
+        fail(
+            InvalidArgumentError,
+            f"{op}: {what} count from 0, and there is {min(known)}",
+            source=here(),
+            fix="use numbers of zero or more",
+        )
+    return max(known, default=-1) + 1
+
+
+def _is_counted(numbers: Tensor, length: Any) -> Tensor:
+    """Which of the numbers are from 0 to below `length`."""
+    limit = _like(numbers, length)
+    return LogicalAnd()(LESS(numbers, limit), LESS_EQUAL(_like(numbers, 0), numbers))
 
 
 def _segmented(op: Any, name: str, data: Any, segment_ids: Any, count: Any, start: Any) -> Tensor:
-    x, ids = as_tensor(data), as_tensor(segment_ids)
-    length = as_size(name, "the number of segments", count)
+    x, ids = as_tensor(data), as_integers(name, "the segment numbers", segment_ids)
+    length = as_count(name, "the number of segments", count)
     rank = len(sizes_of(name, ids))
     if same_shape(sizes_of(name, x)[:rank], ids.type.shape) is None:
         refuse(name, f"{ids.type} numbers for {x.type}", x, ids, fix="give one for each element")
     rest = x.type.shape[rank:]
     # What does not count goes to one more segment, which is cut off.
-    limit = _like(ids, length)
-    is_counted = LogicalAnd()(LESS(ids, limit), LESS_EQUAL(_like(ids, 0), ids))
-    at = SELECT(is_counted, ids, limit)
+    at = SELECT(_is_counted(ids, length), ids, _like(ids, length))
     total = fill([length + 1, *rest], as_tensor(np.asarray(start, x.dtype.numpy_dtype)))
     result = op(0, 0)(total, Reshape((*ids.type.shape, 1))(at), x)
     return cut(result, 0, 0, length)

@@ -7,7 +7,17 @@ import math
 from collections import Counter
 from typing import Any
 
-from tracegraph.array.arguments import as_axis, known_int, rank_of, refuse, sizes_of
+from tracegraph.array.arguments import (
+    as_axes,
+    as_axis,
+    as_flag,
+    as_sizes,
+    known_int,
+    rank_of,
+    refuse,
+    refuse_kind,
+    sizes_of,
+)
 from tracegraph.array.creation import eye
 from tracegraph.array.joining import together
 from tracegraph.array.shaping import cut, flattened, moved_axes
@@ -17,7 +27,7 @@ from tracegraph.ops.broadcast import BroadcastTo, Sum, zeros_of
 from tracegraph.ops.contract import MATMUL, adjoint, swap_last
 from tracegraph.ops.elementwise import MUL, SELECT
 from tracegraph.ops.shape import Reshape, Transpose
-from tracegraph.runtime.convert import as_operands, broadcast, broadcast_shape, static_ints
+from tracegraph.runtime.convert import as_operands, broadcast, broadcast_shape
 from tracegraph.shapes import same_size
 from tracegraph.types import bool_
 
@@ -44,9 +54,9 @@ def matmul(
     if type(a) is not Tensor or type(b) is not Tensor or a.dtype is not b.dtype:
         a, b = as_operands("matmul", a, b)
     if transpose_a or adjoint_a:
-        a = _turned(a, adjoint_a)
+        a = _turned(a, "a", transpose_a, adjoint_a)
     if transpose_b or adjoint_b:
-        b = _turned(b, adjoint_b)
+        b = _turned(b, "b", transpose_b, adjoint_b)
     ranks = len(sizes_of("matmul", a)), len(sizes_of("matmul", b))
     if ranks == (2, 2) or min(ranks) < 2:
         return MATMUL(a, b)
@@ -55,10 +65,20 @@ def matmul(
     return MATMUL(*_with_common_batch(a, b))
 
 
-def _turned(x: Tensor, conjugate: bool) -> Tensor:
+def _turned(x: Tensor, letter: str, is_transposed: Any, is_adjoint: Any) -> Tensor:
+    """x with its last two axes exchanged; conjugated too if `is_adjoint`."""
+    is_transposed = as_flag("matmul", f"transpose_{letter}", is_transposed)
+    is_adjoint = as_flag("matmul", f"adjoint_{letter}", is_adjoint)
+    if is_transposed and is_adjoint:
+        refuse(
+            "matmul",
+            f"both transpose_{letter} and adjoint_{letter} are True",
+            x,
+            fix="give one of them: the adjoint is the transpose and the conjugate",
+        )
     if rank_of("matmul", x) < 2:
         refuse("matmul", f"{x.type} is not a matrix", x, fix="use tg.linalg.matvec for vectors")
-    return adjoint(x) if conjugate else swap_last(x)
+    return adjoint(x) if is_adjoint else swap_last(x)
 
 
 def _rows_times_matrix(a: Tensor, b: Tensor) -> Tensor:
@@ -109,20 +129,24 @@ def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Tensor:
 
 def _paired_axes(x: Tensor, y: Tensor, axes: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     ranks = rank_of("tensordot", x), rank_of("tensordot", y)
-    if isinstance(axes, int):
+    if isinstance(axes, int) and not isinstance(axes, bool):
         if not 0 <= axes <= min(ranks):
             refuse("tensordot", f"{axes} axes of {x.type} and {y.type}", x, y, fix="use fewer axes")
         return tuple(range(ranks[0] - axes, ranks[0])), tuple(range(axes))
     pairs = axes if isinstance(axes, (list, tuple)) else ()
     if len(pairs) != 2:
         refuse("tensordot", f"the axes are {shown(axes)}", x, y, fix="give an int, or two lists")
-    first, second = (static_ints(one, "tensordot: axes") for one in pairs)
+    first, second = (as_sizes("tensordot", "axes", one) for one in pairs)
     if len(first) != len(second):
-        refuse("tensordot", f"the axes {list(axes)} do not pair up", x, y, fix="give equally many")
-    return (
-        tuple(as_axis("tensordot", axis, ranks[0], x) for axis in first),
-        tuple(as_axis("tensordot", axis, ranks[1], y) for axis in second),
-    )
+        fact = f"the axes {list(first)} and {list(second)} do not pair up"
+        refuse("tensordot", fact, x, y, fix="give equally many")
+    return _each_once(first, x), _each_once(second, y)
+
+
+def _each_once(axes: tuple[Any, ...], x: Tensor) -> tuple[int, ...]:
+    """Axes in the order in which they are given. Raises ShapeError if one is named twice."""
+    as_axes("tensordot", axes, x.ndim, x)
+    return tuple(as_axis("tensordot", axis, x.ndim, x) for axis in axes)
 
 
 def _contracted(x: Tensor, y: Tensor, x_axes: tuple[int, ...], y_axes: tuple[int, ...]) -> Tensor:
@@ -193,6 +217,8 @@ def einsum(equation: str, *inputs: Any, name: str | None = None) -> Tensor:
 
 def _parsed(equation: str, tensors: list[Tensor]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
     """The labels of each operand and of the output, with names in place of the ellipsis."""
+    if not isinstance(equation, str):
+        refuse_kind("einsum", "the equation is a string", equation, fix='write it as "ij,jk->ik"')
     left, arrow, right = equation.replace(" ", "").partition("->")
     parts = left.split(",")
     if len(parts) != len(tensors):

@@ -9,12 +9,21 @@ import math
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from tracegraph.array.arguments import as_axes, as_axis, known_int, rank_of, sizes_of, with_ones
+from tracegraph.array.arguments import (
+    as_axes,
+    as_axis,
+    as_flag,
+    as_sizes,
+    known_int,
+    rank_of,
+    sizes_of,
+    with_ones,
+)
 from tracegraph.array.shaping import cut
 from tracegraph.errors import DTypeError, fail, shown
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import divide, truncatediv
+from tracegraph.math.arithmetic import divide, maximum, truncatediv
 from tracegraph.ops.broadcast import Sum, full, full_like, zeros_of
 from tracegraph.ops.elementwise import (
     ABS,
@@ -45,7 +54,7 @@ from tracegraph.ops.reduce import (
 )
 from tracegraph.ops.reduce import Any as AnyOp
 from tracegraph.ops.shape import Concatenate, Reshape
-from tracegraph.runtime.convert import as_tensor, broadcast, cast_to, static_ints
+from tracegraph.runtime.convert import as_tensor, broadcast, cast_to
 from tracegraph.shapes import ShapeVariable, element_count
 from tracegraph.source import here
 from tracegraph.types import TensorType, as_dtype, float32, int32, int64
@@ -55,6 +64,7 @@ Axis = Any
 
 def _reduced(op: Callable[[Any], Any], name: str, x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
     """op(axes)(x), with axes of size 1 in place of those that are dropped if `keepdims`."""
+    keepdims = as_flag(name, "keepdims", keepdims)
     if isinstance(x.type.shape, ShapeVariable) and axis is None and not keepdims:
         return op(None)(x)
     sizes = sizes_of(name, x)
@@ -96,8 +106,10 @@ def reduce_mean(
         wide = float32 if x.dtype.is_floating else int32
         return Cast(x.dtype)(reduce_mean(Cast(wide)(x), axis, keepdims))
     total = _reduced(Sum, "reduce_mean", x, axis, keepdims)
-    quotient = truncatediv if x.dtype.is_integer else divide
-    return quotient(total, _count("reduce_mean", x, axis))
+    count = _count("reduce_mean", x, axis)
+    if x.dtype.is_integer:
+        return truncatediv(total, maximum(count, 1))  # the mean of no integers is 0
+    return divide(total, count)
 
 
 def reduce_max(
@@ -168,7 +180,8 @@ def reduce_logsumexp(
     top = StopGradient()(reduce_max(x, axis, keepdims=True))
     top = SELECT(IsFinite()(top), top, zeros_of(top))
     total = reduce_sum(EXP(SUB(x, broadcast(top, x.type.shape))), axis, keepdims)
-    return ADD(LOG(total), top if keepdims else Reshape(total.type.shape)(top))
+    is_kept = total.ndim == x.ndim
+    return ADD(LOG(total), top if is_kept else Reshape(total.type.shape)(top))
 
 
 def reduce_variance(
@@ -242,8 +255,9 @@ def norm(
     (np.float32(5.0), np.float32(7.0))
     """
     x = _inexact("norm", tensor)
-    axes = None if axis is None else tuple(static_ints(axis, "norm: an axis"))
-    if not isinstance(ord, (str, int, float)):
+    axes = None if axis is None else as_sizes("norm", "an axis", axis)
+    keepdims = as_flag("norm", "keepdims", keepdims)
+    if isinstance(ord, bool) or not isinstance(ord, (str, int, float)):
         refuse_order(ord)
     if ord in ("euclidean", "fro") or (ord == 2 and (axes is None or len(axes) == 1)):
         return reduce_euclidean_norm(x, axes, keepdims)
@@ -261,6 +275,7 @@ def norm(
 
 
 def _matrix_norm(size: Tensor, ord: Any, axes: tuple[Any, ...], keepdims: bool) -> Tensor:
+    as_axes("norm", axes, size.ndim, size)  # refuses one axis that is named twice
     rows, columns = (as_axis("norm", axis, size.ndim, size) for axis in axes)
     if ord not in (1, math.inf):
         refuse_order(ord)
@@ -378,9 +393,10 @@ def _scanned(
 ) -> Tensor:
     x = as_tensor(x)
     place = as_axis(name, axis, rank_of(name, x), x)
+    reverse = as_flag(name, "reverse", reverse)
     y = op(place, reverse)(x)
     size = x.type.shape[place]
-    if not exclusive or (known_int(size) and size == 0):
+    if not as_flag(name, "exclusive", exclusive) or (known_int(size) and size == 0):
         return y
     if reverse:
         rest = cut(y, place, 1, size)

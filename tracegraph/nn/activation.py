@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tracegraph.array.arguments import as_axes, rank_of, refuse
+from tracegraph.array.arguments import as_axes, as_flag, rank_of, refuse
 from tracegraph.array.joining import concat
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import multiply
@@ -16,6 +16,7 @@ from tracegraph.ops.elementwise import (
     EXP,
     GREATER,
     GREATER_EQUAL,
+    LESS,
     LOG,
     MAXIMUM,
     MINIMUM,
@@ -76,20 +77,20 @@ def leaky_relu(features: Any, alpha: Any = 0.2, name: str | None = None) -> Tens
 
 
 def elu(features: Any, name: str | None = None) -> Tensor:
-    """x where it is positive, else e ** x - 1.
+    """x where it is not negative, else e ** x - 1; the second derivative at 0 is 0.
 
     >>> tg.nn.elu([-1.0, 2.0]).numpy().round(4)
     array([-0.6321,  2.    ], dtype=float32)
     """
     x = as_tensor(features)
     zero = zeros_of(x)
-    is_positive = GREATER(x, zero)
-    # The exponential is taken of what is not positive alone, so that it does not overflow.
-    return SELECT(is_positive, x, Expm1()(SELECT(is_positive, zero, x)))
+    is_negative = LESS(x, zero)
+    # The exponential is taken of what is negative alone, so that it does not overflow.
+    return SELECT(is_negative, Expm1()(SELECT(is_negative, x, zero)), x)
 
 
 def selu(features: Any, name: str | None = None) -> Tensor:
-    """scale * (x where it is positive, else alpha * (e ** x - 1)), with two constants.
+    """scale * (x where it is not negative, else alpha * (e ** x - 1)), with two constants.
 
     >>> tg.nn.selu([-1.0, 1.0]).numpy().round(4)
     array([-1.1113,  1.0507], dtype=float32)
@@ -111,7 +112,7 @@ def gelu(features: Any, approximate: bool = False, name: str | None = None) -> T
     array([-0.1587,  0.8413], dtype=float32)
     """
     x = as_tensor(features)
-    if approximate:
+    if as_flag("gelu", "approximate", approximate):
         inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)  # type: ignore[operator]
         return 0.5 * x * (1 + tanh(inner))  # type: ignore[operator]
     return 0.5 * x * Erfc()(-math.sqrt(0.5) * x)  # type: ignore[operator]

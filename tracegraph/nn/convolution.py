@@ -10,18 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.array.arguments import known_int, rank_of, refuse, sizes_of
+from tracegraph.array.arguments import as_choice, as_sizes, known_int, rank_of, refuse, sizes_of
 from tracegraph.array.creation import ones
 from tracegraph.array.shaping import cut, reshape
+from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import divide
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.contract import Conv
 from tracegraph.ops.elementwise import ADD, MAXIMUM
 from tracegraph.ops.shape import Pad
-from tracegraph.runtime.convert import as_operands, as_tensor, static_ints
+from tracegraph.runtime.convert import as_operands, as_tensor
 from tracegraph.shapes import ceiling_divide, maximum
 from tracegraph.types import TensorType
+
+#: Steps and windows that are larger are slips: XLA counts them in 32 bits.
+_LARGEST_STEP = 2**31 - 1
 
 #: Larger windows are combined axis by axis.
 _LARGEST_WINDOW_AT_ONCE = 4
@@ -130,7 +134,7 @@ def _convolved(
             y,
             fix="give [examples, ..., channels] and [..., channels, outputs]",
         )
-    _check_format(op, data_format)
+    _check_format(op, data_format, rank)
     steps = _per_axis(op, "strides", strides, rank)
     gaps = _per_axis(op, "dilations", 1 if dilations is None else dilations, rank)
     reach = tuple((width - 1) * gap + 1 for width, gap in zip(y.type.shape, gaps))
@@ -141,22 +145,24 @@ def _convolved(
     return Conv(steps, pads, (1,) * rank, gaps, groups)(x, y)
 
 
-def _check_format(op: str, data_format: str) -> None:
-    if data_format is not None and not data_format.endswith("C"):
-        refuse(op, f"the data format is {data_format!r}", fix="put the channels last, as in NHWC")
+#: The data formats that put the channels last, by the number of spatial axes.
+_FORMATS = {1: ("NWC",), 2: ("NHWC",), 3: ("NDHWC",)}
+
+
+def _check_format(op: str, data_format: Any, rank: int) -> None:
+    as_choice(op, "data_format", data_format, (None, *_FORMATS.get(rank, ()), "N...C"))
 
 
 def _per_axis(op: str, what: str, value: Any, rank: int) -> tuple[int, ...]:
     """One positive int for each spatial axis."""
-    numbers = static_ints(value, f"{op}: {what}")
+    numbers = as_sizes(op, what, value)
     if len(numbers) == rank + 2 and numbers[0] == numbers[-1] == 1:
         numbers = numbers[1:-1]
     if len(numbers) == 1:
         numbers = numbers * rank
-    if len(numbers) != rank or not all(known_int(n) and n > 0 for n in numbers):
-        refuse(
-            op, f"{what} is {value!r}", fix=f"use one positive int, or one for each of {rank} axes"
-        )
+    if len(numbers) != rank or not all(known_int(n) and 0 < n <= _LARGEST_STEP for n in numbers):
+        fix = f"use one positive int, or one for each of {rank} axes"
+        refuse(op, f"{what} is {shown(value)}", fix=fix)
     return numbers
 
 
@@ -172,13 +178,20 @@ def _padding(
         if kind == "SAME":
             sizes = x.type.shape[1:-1]
             return tuple(_same(*one) for one in zip(sizes, reach, steps))
-    else:
-        pairs = [tuple(static_ints(pair, f"{op}: padding")) for pair in padding]
-        if len(pairs) == rank + 2:
+    elif isinstance(padding, (list, tuple, np.ndarray)):
+        pairs = [as_sizes(op, "padding", pair) for pair in padding]
+        if len(pairs) == rank + 2 and all(
+            side == 0 for pair in (pairs[0], pairs[-1]) for side in pair
+        ):
             pairs = pairs[1:-1]
-        if len(pairs) == rank and all(len(pair) == 2 for pair in pairs):
+        if len(pairs) == rank and all(map(_is_padding, pairs)):
             return tuple(pairs)  # type: ignore[return-value]
-    refuse(op, f"padding is {padding!r}", x, fix='use "SAME", "VALID", or a pair for each axis')
+    fix = 'use "SAME", "VALID", or a pair for each axis, [0, 0] for the first and the last'
+    refuse(op, f"padding is {shown(padding)}", x, fix=fix)
+
+
+def _is_padding(pair: tuple[Any, ...]) -> bool:
+    return len(pair) == 2 and not any(known_int(side) and side < 0 for side in pair)
 
 
 def _same(size: Any, reach: Any, step: int) -> tuple[Any, Any]:
@@ -287,7 +300,7 @@ def _pooled(
     rank = rank_of(op, x) - 2
     if rank < 1:
         refuse(op, f"{x.type} has no spatial axis", x, fix="give [examples, ..., channels]")
-    _check_format(op, data_format or "NHWC")
+    _check_format(op, data_format, rank)
     window, steps = (
         _per_axis(op, what, value, rank) for what, value in (("ksize", ksize), ("strides", strides))
     )

@@ -9,7 +9,7 @@ import numpy as np
 from tracegraph.array.arguments import rank_of, refuse
 from tracegraph.array.creation import one_hot
 from tracegraph.errors import DTypeError, InvalidArgumentError, fail
-from tracegraph.ir.builder import current, operand_text
+from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.functions import log_sigmoid, softplus
 from tracegraph.math.reduction import reduce_sum
@@ -25,14 +25,13 @@ from tracegraph.ops.elementwise import (
     Cast,
 )
 from tracegraph.runtime.convert import (
-    LARGEST_CONSTANT,
     as_tensor,
     broadcast,
     cast_to,
     elementwise_operands,
-    static_value,
 )
-from tracegraph.shapes import element_count, same_shape
+from tracegraph.runtime.indices import value_at_hand
+from tracegraph.shapes import same_shape
 from tracegraph.source import here
 from tracegraph.types import bool_, int32, uint32, uint64
 
@@ -105,13 +104,7 @@ def sparse_softmax_cross_entropy_with_logits(
 
 def _are_in_range(op: str, labels: Tensor, classes: Any) -> bool:
     """Whether the labels are known, and then right. Raises InvalidArgumentError if they are not."""
-    if not isinstance(classes, int) or not labels.type.is_static:
-        return False
-    if not labels.is_made and current().is_top_level:
-        return False
-    if element_count(labels.type.shape) > LARGEST_CONSTANT:
-        return False
-    value = static_value(labels)
+    value = value_at_hand(labels) if isinstance(classes, int) else None
     if value is None:
         return False
     if value.size and not 0 <= value.min() <= value.max() < classes:
@@ -142,6 +135,8 @@ def weighted_cross_entropy_with_logits(
     labels: Any, logits: Any, pos_weight: Any, name: str | None = None
 ) -> Tensor:
     """The sigmoid cross entropy with `pos_weight` on its first term.
+
+    It is smooth, and its derivatives are so at 0 too, where TensorFlow's are those of a kink.
 
     >>> tg.nn.weighted_cross_entropy_with_logits([1.0], [0.0], 2.0).numpy().round(4)
     array([1.3863], dtype=float32)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from tracegraph.array.arguments import rank_of, refuse, sizes_of
+from tracegraph.array.arguments import (
+    as_choice,
+    as_flag,
+    as_number,
+    as_shape,
+    rank_of,
+    refuse,
+    sizes_of,
+)
 from tracegraph.array.creation import is_tensor
 from tracegraph.array.selection import gather
 from tracegraph.array.shaping import reshape
@@ -19,7 +25,7 @@ from tracegraph.math.reduction import reduce_mean
 from tracegraph.ops.broadcast import zeros_of
 from tracegraph.ops.elementwise import MUL, SELECT
 from tracegraph.random import uniform
-from tracegraph.runtime.convert import as_tensor, broadcast
+from tracegraph.runtime.convert import as_tensor, broadcast, broadcast_shape
 from tracegraph.shapes import same_size
 
 
@@ -33,10 +39,15 @@ def bias_add(
     """
     x, b = as_tensor(value), as_tensor(bias)
     rank = rank_of("bias_add", x)
-    axis = 1 if isinstance(data_format, str) and data_format.startswith("NC") else rank - 1
+    if data_format is not None:
+        as_choice("bias_add", "data_format", data_format, _FORMATS)
+    axis = 1 if data_format is not None and data_format.startswith("NC") else rank - 1
     if b.ndim != 1 or rank < 2 or same_size(x.type.shape[axis], b.type.shape[0]) is None:
         refuse("bias_add", f"a bias {b.type} for {x.type}", x, b, fix="give one for each channel")
     return add(x, reshape(b, [b.type.shape[0], *(1,) * (rank - 1 - axis)]))
+
+
+_FORMATS = ("NHWC", "NCHW", "NC", "NWC", "NCW", "NDHWC", "NCDHW", "N...C", "NC...")
 
 
 def moments(
@@ -49,6 +60,7 @@ def moments(
     (np.float32(2.5), np.float32(1.25))
     """
     x = as_tensor(x)
+    keepdims = as_flag("moments", "keepdims", keepdims)
     mean = reduce_mean(x, axes, keepdims=True)
     deviation = subtract(x, mean)
     variance = reduce_mean(MUL(deviation, deviation), axes, keepdims)
@@ -93,24 +105,28 @@ def dropout(
     [0.0, 2.0]
     """
     x = as_tensor(x)
-    if not is_tensor(rate):
-        if not isinstance(rate, (int, float, np.number)) or not 0 <= rate < 1:
-            refuse("dropout", f"the rate is {shown(rate)}", x, fix="use a rate from 0 to below 1")
-        if rate == 0:
-            return x
+    if not is_tensor(rate) and as_number("dropout", "rate", rate, low=0, below=1) == 0:
+        return x
     if not x.dtype.is_floating:
         refuse("dropout", f"the operand is {x.type}", x, fix="convert it: tg.cast(x, tg.float32)")
     sizes = sizes_of("dropout", x)
-    noise = sizes if noise_shape is None else _noise_sizes(noise_shape, sizes)
+    noise = sizes if noise_shape is None else _noise_sizes(noise_shape, x)
     is_kept = uniform(noise, dtype=x.dtype, seed=seed) >= rate  # type: ignore[operator]
+    if broadcast_shape("dropout", x, is_kept) != sizes:
+        refuse("dropout", f"a noise_shape {shown(noise_shape)} for {x.type}", x, fix=_NOISE)
     scaled = multiply(x, 1 / (1 - rate))
     return SELECT(broadcast(is_kept, sizes), scaled, zeros_of(scaled))
 
 
-def _noise_sizes(noise_shape: Any, sizes: tuple[Any, ...]) -> list[Any]:
-    if len(noise_shape) != len(sizes):
-        return list(noise_shape)
-    return [own if size is None else size for size, own in zip(noise_shape, sizes)]
+_NOISE = "give a shape that broadcasts to that of the operand, such as [2, 1]"
+
+
+def _noise_sizes(noise_shape: Any, x: Tensor) -> Any:
+    """The shape with the sizes of x where it has None."""
+    if isinstance(noise_shape, (list, tuple)) and len(noise_shape) == x.ndim:
+        pairs = zip(noise_shape, x.type.shape)
+        noise_shape = [own if size is None else size for size, own in pairs]
+    return as_shape("dropout", noise_shape)
 
 
 def embedding_lookup(
