@@ -1,6 +1,7 @@
 """From graphs to XLA, through JAX's public interface. Knows the IR; the IR never knows it."""
 
 from lowering import (
+    barrier,
     broadcast,
     constant,
     contract,
@@ -20,6 +21,7 @@ from lowering import (
 
 # Importing a family registers its rules.
 __all__ = [
+    "barrier",
     "broadcast",
     "constant",
     "contract",

@@ -9,9 +9,11 @@ import jax
 from lowering.program import graph_function
 from lowering.rules import lowers
 from tracegraph.control import call as ops
+from tracegraph.control.custom import CustomCall
+from tracegraph.control.recompute import RecomputedCall
 
 
-@lowers(ops.Call)
+@lowers(ops.Call, CustomCall, RecomputedCall)
 def _call(op: ops.Call, *xs: Any) -> Any:
     function = op.body.derived.get("lowered")
     if function is None:

@@ -11,31 +11,77 @@ import jax.numpy as jnp
 
 from lowering.device import WIDE, x64
 from lowering.rules import RULES
+from tracegraph.control.call import Call
 from tracegraph.errors import LoweringError, message
 from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.barrier import Barrier
 from tracegraph.ops.effect import HostCall
 from tracegraph.passes.specialise import specialise
+from tracegraph.source import place_of_thread
 from tracegraph.types import TensorType, token
+
+#: Bodies with calls nested deeper than this are opened in place: JAX traces a function inside a
+#: function by recursion, which Python bounds.
+_DEEPEST = 16
 
 
 def graph_function(graph: Graph) -> Callable[..., tuple[Any, ...]]:
     """A JAX-traceable function of the graph's inputs that returns the tuple of its outputs."""
 
     def run(*arrays: Any) -> tuple[Any, ...]:
-        concrete = graph
-        if not graph.is_static:
-            types = [
-                TensorType(x.type.dtype, tuple(a.shape))
-                for x, a in zip(graph.inputs, arrays, strict=True)
-            ]
-            concrete = specialise(graph, types)
-        env: dict[Tensor, Any] = dict(zip(concrete.inputs, arrays, strict=True))
-        for node in concrete.nodes:
-            _lower_node(node, env)
-        return tuple([env[y] for y in concrete.outputs])
+        place = place_of_thread()
+        source = place.source
+        try:
+            return _lowered(graph, arrays)
+        finally:
+            place.source = source  # a plain store, which no interrupt can divide
 
     run.__name__ = run.__qualname__ = graph.name
     return run
+
+
+class _Body:
+    """A graph that is being lowered: the nodes that are left, and the values so far."""
+
+    def __init__(self, graph: Graph, arrays: Sequence[Any]) -> None:
+        if not graph.is_static:
+            pairs = zip(graph.inputs, arrays, strict=True)
+            types = [TensorType(x.type.dtype, tuple(a.shape)) for x, a in pairs]
+            graph = specialise(graph, types)
+        self.outputs = graph.outputs
+        self.nodes = iter(graph.nodes)
+        self.env: dict[Tensor, Any] = dict(zip(graph.inputs, arrays, strict=True))
+
+
+def _lowered(graph: Graph, arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """The outputs of `graph` for JAX's arrays."""
+    open_bodies: list[tuple[_Body, Node | None]] = [(_Body(graph, arrays), None)]
+    place = place_of_thread()
+    while True:
+        body, caller = open_bodies[-1]
+        for node in body.nodes:
+            place.source = node.source
+            if isinstance(node.op, Call) and _depth(node.op.body) > _DEEPEST:
+                inputs = [body.env[x] for x in node.inputs]
+                open_bodies.append((_Body(node.op.body, inputs), node))
+                break
+            _lower_node(node, body.env)
+        else:
+            outputs = tuple([body.env[y] for y in body.outputs])
+            open_bodies.pop()
+            if caller is None:
+                return outputs
+            open_bodies[-1][0].env.update(zip(caller.outputs, outputs, strict=True))
+
+
+def _depth(graph: Graph) -> int:
+    """How deep calls are nested in `graph`; kept on every graph that it calls."""
+    if "depth" not in graph.derived:
+        for inner in graph.graphs():  # callees first
+            callees = [called for node in inner.nodes for called in node.op.graphs()]
+            deepest = max((callee.derived["depth"] for callee in callees), default=-1)
+            inner.derived["depth"] = deepest + 1
+    return graph.derived["depth"]
 
 
 def _lower_node(node: Node, env: dict[Tensor, Any]) -> None:
@@ -89,7 +135,11 @@ class Program:
         for inner in self.graph.graphs():
             inner.derived.pop("lowered", None)
         #: The C++ entry itself: no Python frame lies between it and the execution.
-        self.jitted = jax.jit(graph_function(self.graph), donate_argnums=self.donated)
+        self.jitted = jax.jit(
+            graph_function(self.graph),
+            donate_argnums=self.donated,
+            compiler_options=_compiler_options(self.graph),
+        )
 
     def run_into(self, box: list[Any], arguments: tuple[Any, ...]) -> None:
         """Puts the tuple of outputs into `box`, by C code alone: no signal falls between."""
@@ -124,6 +174,16 @@ class Program:
         """JAX's `Lowered` of this program, for its texts and analyses."""
         with x64():
             return self.jitted.lower(*(shape_struct(x.type) for x in self.graph.inputs))
+
+
+def _compiler_options(graph: Graph) -> dict[str, Any] | None:
+    """On CPUs a pass of XLA takes barriers away early, and what they keep apart is merged again."""
+    has_barrier = any(
+        isinstance(node.op, Barrier) for inner in graph.graphs() for node in inner.nodes
+    )
+    if not has_barrier or jax.default_backend() != "cpu":
+        return None
+    return {"xla_disable_hlo_passes": "cse_barrier_expander"}
 
 
 def shape_struct(type: TensorType) -> Any:

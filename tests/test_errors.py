@@ -14,6 +14,7 @@ Each case is a function whose first line raises, or the line that is marked `# h
 """
 
 import dataclasses
+import functools
 import gc
 import linecache
 import weakref
@@ -311,6 +312,18 @@ def test_open_sizes_that_were_taken_to_be_equal():
 # ---------------------------------------------------------------- arguments without an input_signature
 
 
+def nested(depth):
+    """A list in a list in a list, and so on."""
+    return functools.reduce(lambda inner, _: [inner], range(depth), 1.0)
+
+
+def endless():
+    """A list that contains itself."""
+    found: list[Any] = [1.0]
+    found.append(found)
+    return found
+
+
 class NoHash:
     """An object that neither hashes nor takes weak references."""
 
@@ -408,9 +421,19 @@ ARRAY_FIX = "convert it with .astype(...) to numbers or truth values"
         "scale: argument 'x_0' is an array of object, which is no type of tensors",
         ARRAY_FIX,
     ),
+    structure_that_is_too_deep=trace_error(
+        lambda f: f.get_concrete_function(nested(199)),
+        "scale: argument 'x': a structure is nested more than 200 deep",
+        "make it flatter, such as one list",
+    ),
+    structure_that_contains_itself=trace_error(
+        lambda f: f.get_concrete_function(endless()),
+        "scale: argument 'x': a structure contains itself: [1.0, [...]]",
+        "pass one that does not",
+    ),
     keys_without_an_order=trace_error(
         lambda f: f({1: 1.0, "a": 2.0}),
-        "scale: a dict in a structure has keys that cannot be sorted: '<' not supported between instances of 'str' and 'int'",
+        "scale: argument 'x': a dict in a structure has keys that cannot be sorted: '<' not supported between instances of 'str' and 'int'",
         "use keys of one type, such as strings",
     ),
     spec=trace_error(
@@ -2040,7 +2063,7 @@ def test_a_python_function_that_returns_another_number():
     value_error(
         lambda: f(tg.constant(3.0), True),
         "<lambda> returned 2 values and Tout declares 1",
-        "give one dtype in Tout for each returned value",
+        "give one dtype or TensorSpec in Tout for each returned value",
         where=f.python_function,
     ).check()
     assert f(tg.constant(3.0), False).numpy() == 6.0
@@ -2121,3 +2144,228 @@ def test_an_error_keeps_nothing_alive():
     gc.collect()
     assert reference() is None
     assert "matmul" in text
+
+
+# ---------------------------------------------------------------- arguments of functions
+
+
+def vector():
+    return tg.constant([1.0, 2.0])
+
+
+@table(
+    flag_is_a_tensor=dtype_error(
+        lambda: tg.reduce_sum(vector(), keepdims=tg.constant(True)),
+        "reduce_sum: keepdims is True or False, and it was given a tensor bool[]",
+        "use keepdims=True or keepdims=False",
+    ),
+    flag_is_a_string=dtype_error(
+        lambda: tg.cumsum(vector(), reverse="no"),
+        "cumsum: reverse is True or False, and it was given 'no', which is a str",
+        "use reverse=True or reverse=False",
+    ),
+    axis_is_a_bool=shape_error(
+        lambda: tg.reduce_sum(vector(), True),
+        "reduce_sum: an axis must be made of integers, and True is a bool",
+        "use ints",
+    ),
+    axis_is_a_float=dtype_error(
+        lambda: tg.reduce_sum(vector(), 0.5),
+        "reduce_sum: an axis is an integer or a list of integers, and 0.5 is a float",
+        "use ints, such as [2, 3]",
+    ),
+    size_is_a_bool=shape_error(
+        lambda: tg.zeros(True),
+        "zeros: a shape holds integers, and True in (True,) is a bool",
+        "give an int of zero or more for each size",
+    ),
+    shape_is_a_set=dtype_error(
+        lambda: tg.zeros({3, 2}),
+        "zeros: a shape is an integer or a list of integers, and {2, 3} is a set",
+        "use ints, such as [2, 3]",
+    ),
+    size_is_too_large=shape_error(
+        lambda: tg.zeros([2**63]),
+        "zeros: a size has at most 64 bits, and the shape (9223372036854775808,) has "
+        "9223372036854775808",
+        "give smaller sizes",
+    ),
+    axis_twice=shape_error(
+        lambda: tg.tensordot(vector(), vector(), [[0, 0], [0, 0]]),
+        "tensordot: the axes [0, 0] name one axis twice",
+        "give each axis once",
+        ("f32[2]",),
+    ),
+    unknown_direction=Case(
+        lambda: tg.sort(vector(), direction="UP"),
+        ValueError,
+        ValueError,
+        "sort: direction is 'UP'",
+        'use "ASCENDING" or "DESCENDING"',
+    ),
+    unknown_format=Case(
+        lambda: tg.nn.max_pool2d(tg.ones([1, 2, 2, 1]), 2, 2, "SAME", data_format=3),
+        ValueError,
+        ValueError,
+        "max_pool: data_format is 3",
+        'use None or "NHWC" or "N...C"',
+    ),
+    windows_that_are_no_pairs=shape_error(
+        lambda: tg.pad(tg.ones([2, 2]), [[1, 1, 1], [1]]),
+        "pad: the paddings [[1, 1, 1], [1]] for f32[2,2]",
+        "give a pair [before, after] for each axis",
+        ("f32[2,2]  from {place}",),
+    ),
+    masks_are_numbers=dtype_error(
+        lambda: tg.strided_slice(vector(), [0], [1], begin_mask="a"),
+        "strided_slice: a mask is an integer or a list of integers, and 'a' is a str",
+        "use ints, such as [2, 3]",
+    ),
+    bounds_of_other_lengths=shape_error(
+        lambda: tg.strided_slice(vector(), [0, 0], [1]),
+        "strided_slice: 2 begins, 1 ends and 2 strides",
+        "give as many of each",
+        ("f32[2]",),
+    ),
+    equation_is_no_string=dtype_error(
+        lambda: tg.einsum(3, vector()),
+        "einsum: the equation is a string, and it was given 3, which is an int",
+        'write it as "ij,jk->ik"',
+    ),
+    rate_is_a_string=dtype_error(
+        lambda: tg.nn.dropout(vector(), "half"),
+        "dropout: rate is a number, and it was given 'half', which is a str",
+        "use a Python float",
+    ),
+    rate_is_too_large=Case(
+        lambda: tg.nn.dropout(vector(), 1),
+        ValueError,
+        ValueError,
+        "dropout: rate is 1",
+        "use a number from 0 to below 1",
+    ),
+    indices_are_floats=dtype_error(
+        lambda: tg.one_hot(vector(), 3),
+        "one_hot: the indices are f32[2], and they must be integers",
+        "convert them: tg.cast(indices, tg.int32)",
+        ("f32[2]",),
+    ),
+    no_list_of_tensors=dtype_error(
+        lambda: tg.clip_by_global_norm(1.0, 1.0),
+        "clip_by_global_norm: t_list is a list, and it was given 1.0, which is a float",
+        "put them in a list",
+    ),
+    numbers_below_zero=value_error(
+        lambda: tg.math.segment_sum([1, 2], [-1, 0]),
+        "segment_sum: the segment numbers count from 0, and there is -1",
+        "use numbers of zero or more",
+    ),
+    other_type=dtype_error(
+        lambda: tg.debugging.assert_type(tg.zeros([2]), tg.int32),
+        "assert_type: float32 is not int32",
+        "convert it: tg.cast(x, tg.int32), or correct the expectation",
+        ("f32[2]  from {place}",),
+    ),
+    rank_is_a_list=shape_error(
+        lambda: tg.debugging.assert_rank(vector(), [1, 2]),
+        "assert_rank: the rank is [1, 2], and it must be one integer",
+        "use an int",
+    ),
+    name_is_no_string=dtype_error(
+        lambda: tg.Variable(1.0, name=3),
+        "a name is a string, and 3 is an int",
+        'use a string, such as name="w"',
+    ),
+    no_pair=dtype_error(
+        lambda: tg.optimizers.SGD().apply_gradients([vector()]),
+        "apply_gradients: grads_and_vars are pairs of a gradient and a tg.Variable, and it was "
+        "given a tensor f32[2]",
+        "give pairs of gradient and variable: zip(gradients, variables)",
+    ),
+    unknown_mode=Case(
+        lambda: tg.initializers.VarianceScaling(mode="fan"),
+        ValueError,
+        ValueError,
+        "VarianceScaling: mode is 'fan'",
+        'use "fan_in" or "fan_out" or "fan_avg"',
+    ),
+    state_of_another_length=shape_error(
+        lambda: tg.random.Generator([1, 2, 3]),
+        "Generator: a state is u32[2], and it was given i32[3]",
+        "use the state of another generator, or tg.random.Generator.from_seed(1)",
+        ("i32[3]",),
+    ),
+)
+def test_arguments_that_do_not_fit(case):
+    case.check()
+
+
+DIVISOR_FIX = "divide by what is not 0, or choose: tg.where(y == 0, 0, x // tg.maximum(y, 1))"
+
+
+@table(
+    floordiv=value_error(
+        lambda: tg.constant([1, 2]) // 0,
+        "floordiv: i32[2] is divided by zero",
+        DIVISOR_FIX,
+        ("i32[2]", "i32[]"),
+    ),
+    floormod=value_error(
+        lambda: 7 % tg.constant([1, 0]),
+        "floormod: i32[] is divided by zero",
+        DIVISOR_FIX,
+        ("i32[]", "i32[2]"),
+    ),
+    truncatediv=value_error(
+        lambda: tg.truncatediv([1, 2], 0),
+        "truncatediv: i32[2] is divided by zero",
+        DIVISOR_FIX,
+        ("i32[2]", "i32[]"),
+    ),
+    truncatemod=value_error(
+        lambda: tg.truncatemod([1, 2], [1, 0]),
+        "truncatemod: i32[2] is divided by zero",
+        DIVISOR_FIX,
+        ("i32[2]", "i32[2]"),
+    ),
+)
+def test_integers_divided_by_zero(case):
+    case.check()
+
+
+def test_integers_divided_by_zero_while_tracing():
+    @tg.function
+    def f(x, y):
+        return x // y  # here
+
+    case = value_error(
+        lambda: f(tg.constant(5), 0),
+        "floordiv: i32[] is divided by zero",
+        DIVISOR_FIX,
+        ("i32[]  (argument %x)", "i32[]  from {place}"),
+        where=f.python_function,
+    )
+    case.check()
+    assert f(tg.constant(5), 2).numpy() == 2
+    f(tg.constant(5), tg.constant(0))  # what is not known is not looked for
+
+
+@table(
+    index=value_error(
+        lambda: vector()[tg.constant(5)],
+        "getitem: index 5 is out of range for axis 0 of f32[2]",
+        "use an index from -2 to 1",
+        ("f32[2]",),
+    ),
+    begin=shape_error(
+        lambda: tg.slice(vector(), tg.constant([1]), [2]),
+        "slice: 2 elements from 1 on are not in axis 0 of f32[2]",
+        "check begin and size against the shape",
+        ("f32[2]",),
+    ),
+)
+def test_tensors_as_indices_out_of_range(case):
+    case.check()
+    case_in_a_function = tg.function(case.call)
+    with pytest.raises(case.kind):
+        case_in_a_function()

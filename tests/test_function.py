@@ -6,10 +6,13 @@ and value, checks of concrete functions, no compiler switch) the test says so.
 
 import collections
 import contextlib
+import copy
 import dataclasses
 import functools
 import gc
+import io
 import os
+import pickle
 import re
 import sys
 import threading
@@ -528,6 +531,58 @@ def test_explain_retraces():
     f(1.0, 0.25)
     text = str(f.explain_retraces())
     assert "rate" in text and "0.125" in text and "0.25" in text
+
+
+def retraces_of(function, *calls):
+    """What is said of each call that traced again."""
+    f = tg.function(function)
+    for arguments in calls:
+        f(*arguments)
+    return [retrace.changes for retrace in f.explain_retraces().retraces]
+
+
+def test_explain_retraces_names_an_argument_whose_structure_changed():
+    x = tg.ones([2])
+    values = (None, x, [x], {"a": x, "b": (1, 2)})
+    assert retraces_of(lambda x, rest: x, *[(x, value) for value in values]) == [
+        ("argument 'rest' was None and is now f32[2]",),
+        ("argument 'rest' was f32[2] and is now [f32[2]]",),
+        ("argument 'rest' was [f32[2]] and is now {'a': f32[2], 'b': (1, 2)}",),
+    ]
+
+
+def test_explain_retraces_names_the_leaf_where_the_structure_is_that_of_an_earlier_trace():
+    x = tg.ones([2])
+    found = retraces_of(lambda first, rest: x, ([x], (1, 2)), ([x, x], (1, 2)), ([x, x], (1, 3)))
+    assert found[1] == ("argument 'rest_1' was 2 and is now 3",)
+
+
+def test_explain_retraces_names_an_argument_that_is_new():
+    x = tg.ones([2])
+    found = retraces_of(lambda *args: args[0], (x,), (x, 1))
+    assert found == [("argument 'args_1' was not given and is now 1",)]
+
+
+def test_explain_retraces_tells_long_structures_apart():
+    x = tg.ones([])
+    ((change,),) = retraces_of(lambda rest: rest[0], ([x] * 98,), ([x] * 99,))
+    assert "(98 leaves)" in change
+    assert "(99 leaves)" in change
+
+
+def test_explain_retraces_tells_variables_apart():
+    v, w = tg.Variable(1.0), tg.Variable(1.0)
+    found = retraces_of(lambda a, b: a + b, (v, w), (v, v))
+    place = "of the call, f32[]"
+    assert found == [(f"argument 'b' was Variable 2 {place} and is now Variable 1 {place}",)]
+
+
+def test_retracing_warning_names_structures():
+    x = tg.ones([2])
+    f = tg.function(lambda x, rest: x)
+    with pytest.warns(UserWarning, match=r"argument 'rest' was \[f32\[2\], .*\] and is now \["):
+        for count in range(1, 6):
+            f(x, [x] * count)
 
 
 def test_clear_cache():
@@ -1098,6 +1153,103 @@ def test_an_open_size_never_takes_the_name_of_another():
     assert (x.shape, y.shape) == ((2,), (3,))
 
 
+def test_a_concrete_function_takes_the_variable_that_is_given():
+    first, second = tg.Variable([1.0, 2.0]), tg.Variable([30.0, 40.0])
+    squares = tg.function(lambda v: tg.reduce_sum(v * v)).get_concrete_function(first)
+    assert squares(second).numpy() == 2500.0
+    first.assign([5.0, 5.0])
+    assert squares(first).numpy() == squares().numpy() == 50.0
+    assert squares.variables[0] is first and squares.captured_inputs[0] is first
+    with tg.GradientTape() as tape:
+        y = squares(second)
+    assert tape.gradient(y, second).numpy().tolist() == [60.0, 80.0]
+    increment = tg.function(lambda v: v.assign_add([1.0, 1.0])).get_concrete_function(first)
+    increment(second)
+    assert (first.numpy().tolist(), second.numpy().tolist()) == ([5.0, 5.0], [31.0, 41.0])
+
+
+def test_a_trace_keeps_no_value_of_a_variable_argument_alive():
+    v = tg.Variable(np.zeros(10, np.float32))
+    f = tg.function(lambda v: v + 1)
+    f(v)
+    reference = weakref.ref(v)
+    buffer = weakref.ref(v.buffer)
+    del v
+    gc.collect()
+    assert reference() is None and buffer() is None
+
+
+def test_concrete_functions_bind_structured_before_flat():
+    default = tg.constant(10.0)
+
+    def f(a, n=2, y=default):
+        return a * float(n) + y
+
+    x = tg.ones([2])
+    cf = tg.function(f).get_concrete_function(x, 2, tg.constant(10.0))
+    assert cf(x, 2).numpy().tolist() == [12.0, 12.0]
+    assert cf(x, tg.constant(1.0)).numpy().tolist() == [3.0, 3.0]
+    with pytest.raises(TypeError, match="argument 'n' is 7, and the trace has 2"):
+        cf(x, 7)
+    of_dict = tg.function(lambda d: d["a"] - d["b"]).get_concrete_function({"a": x, "b": x})
+    assert of_dict(x, x * 2).numpy().tolist() == [-1.0, -1.0]
+
+
+@pytest.mark.parametrize("size", [10, 1_000_000])
+def test_an_array_may_be_refilled_after_the_call(size):
+    increment = tg.function(lambda x: x + 1)
+    array = np.empty(size, np.float32)
+    for _ in range(10):
+        array[:] = 1
+        result = increment(array)
+        array[:] = 50
+        assert (result.numpy() == 2).all()
+
+
+class Scaled:
+    def __init__(self, scale):
+        self.scale = scale
+
+    @tg.function
+    def times(self, x):
+        return x * self.scale
+
+
+def test_a_copy_of_an_instance_has_functions_of_its_own():
+    original = Scaled(2.0)
+    assert original.times(tg.ones([])).numpy() == 2.0
+    copied = copy.copy(original)
+    copied.scale = 5.0
+    assert copied.times(tg.ones([])).numpy() == 5.0
+    again = pickle.loads(pickle.dumps(original))
+    assert again.times(tg.ones([])).numpy() == 2.0
+
+
+def test_a_method_that_is_defined_anew_never_runs_the_old_body():
+    class Owner:
+        pass
+
+    owner = Owner()
+    for number in range(1, 30):
+        Owner.method = tg.function(
+            lambda self, x, number=number: x * number, input_signature=[tg.TensorSpec([])]
+        )
+        assert owner.method(tg.ones([])).numpy() == number
+        del Owner.method
+
+
+def test_an_instance_without_a_dict_is_refused():
+    class Bare:
+        __slots__ = ()
+
+        @tg.function
+        def method(self, x):
+            return x
+
+    with pytest.raises(TypeError, match="no __dict__ to keep its traces in"):
+        Bare().method(tg.ones([]))
+
+
 def test_name_of_a_concrete_function(concrete):
     name = concrete[1].name
     assert "f" in (name.decode() if isinstance(name, bytes) else name)
@@ -1140,6 +1292,29 @@ def test_nested_functions_stay_calls_and_are_traced_once():
     assert len(calls) == 2
     assert outer(tg.constant(1.0)).numpy() == 6.0
     assert len(traces) == 1
+
+
+def chain(length):
+    """Functions of which each calls the one before it."""
+    functions = [tg.function(lambda x: x + 1.0)]
+    for _ in range(length):
+        functions.append(tg.function(lambda x, inner=functions[-1]: inner(x) + 1.0))
+    return functions
+
+
+def test_functions_nested_deeper_than_recursion_goes_run_if_traced_one_by_one():
+    x, functions = tg.constant(0.0), chain(200)
+    for function in functions:
+        function.get_concrete_function(x)
+    assert functions[-1](x).numpy() == 201.0
+
+
+def test_functions_nested_too_deep_to_be_traced_at_once_are_refused():
+    x, functions = tg.constant(0.0), chain(200)
+    with pytest.raises(tg.errors.TraceError, match=r"(?s)recursion limit.*fix: call the inner"):
+        functions[-1](x)
+    assert tg.executing_eagerly()
+    assert functions[20](x).numpy() == 21.0
 
 
 def test_nested_function_appears_once_in_the_dump():
@@ -1331,6 +1506,90 @@ def test_prints_at_top_level(capfd):
     assert "value [1 2]" in out + err
 
 
+#: What TensorFlow prints for the same.
+PRINTED = [
+    ([True, False], "[1 0]"),
+    (True, "1"),
+    (-7, "-7"),
+    (1.0, "1"),
+    (1 / 3, "0.333333343"),
+    (0.1, "0.1"),
+    (1e7, "1e+07"),
+    (16777216.0, "16777216"),
+    (-0.0, "-0"),
+    (float("nan"), "nan"),
+    (-float("inf"), "-inf"),
+    ([1.5, 1e10, 1e-10], "[1.5 1e+10 1e-10]"),
+    ([[1.0, 2.0], [3.0, 4.0]], "[[1 2]\n [3 4]]"),
+    (list(range(6)), "[0 1 2 3 4 5]"),
+    (list(range(7)), "[0 1 2 ... 4 5 6]"),
+    ([[[1], [2]], [[3], [4]]], "[[[1]\n  [2]]\n\n [[3]\n  [4]]]"),
+    ([], "[]"),
+    (np.float64(1 / 3), "0.33333333333333331"),
+    (np.array([0.3, 0.1 + 0.2]), "[0.3 0.30000000000000004]"),
+    (np.float16(1 / 3), "0.333251953"),
+    (1 - 2j, "(1-2j)"),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), PRINTED)
+def test_print_formats_as_tensorflow(value, text, capsys):
+    x = tg.constant(value)
+    tg.print(x, output_stream=sys.stdout)
+    tg.function(lambda x: tg.print(x, output_stream=sys.stdout))(x)
+    assert capsys.readouterr().out == 2 * f"{text}\n"
+
+
+def test_print_shows_structures_and_what_is_no_tensor(capsys):
+    x = tg.constant([1.0, 2.0])
+    tg.print({"b": x, "a": [x[0], "t", None]}, (3,), "s", None, 1.5, output_stream=sys.stdout)
+    assert capsys.readouterr().out == "{'a': [1, 't', None], 'b': [1 2]} (3,) s None 1.5\n"
+
+
+@pytest.mark.parametrize(
+    ("summarize", "text"),
+    [(1, "[0 ... 7]"), (-1, "[0 1 2 3 4 5 6 7]"), (None, "[0 1 2 ... 5 6 7]"), (0, "[...]")],
+)
+def test_print_summarizes(summarize, text, capsys):
+    tg.print(tg.range(8), summarize=summarize, output_stream=sys.stdout)
+    assert capsys.readouterr().out == f"{text}\n"
+
+
+def test_print_summarizes_rows_and_columns(capsys):
+    tg.print(tg.reshape(tg.range(16), [4, 4]), summarize=1, output_stream=sys.stdout)
+    assert capsys.readouterr().out == "[[0 ... 3]\n ...\n [12 ... 15]]\n"
+
+
+def test_print_separates_and_ends(capsys):
+    tg.print("a", tg.constant(1), sep="-", end="|\n", output_stream=sys.stdout)
+    assert capsys.readouterr().out == "a-1|\n"
+
+
+def test_print_to_a_file_and_to_a_stream(tmp_path):
+    stream, path = io.StringIO(), tmp_path / "printed"
+
+    @tg.function
+    def f(x):
+        tg.print("x", x, output_stream=stream)
+        tg.print("x", x, output_stream=f"file://{path}")
+
+    f(tg.constant(1.5))
+    f(tg.constant(2.5))
+    assert stream.getvalue() == path.read_text() == "x 1.5\nx 2.5\n"
+
+
+@pytest.mark.parametrize(
+    ("keywords", "fact"),
+    [
+        ({"output_stream": "nowhere"}, "the output stream is 'nowhere'"),
+        ({"summarize": "all"}, "summarize is 'all'"),
+    ],
+)
+def test_print_refuses_what_it_cannot_use(keywords, fact):
+    with pytest.raises(TypeError, match=fact):
+        tg.print("x", **keywords)
+
+
 def test_py_function_runs_at_every_call():
     seen = []
 
@@ -1367,6 +1626,164 @@ def test_py_function_with_several_results():
 
 def test_py_function_at_top_level():
     assert tg.py_function(lambda a: a * 2.0, [tg.constant(3.0)], tg.float32).numpy() == 6.0
+
+
+def of_order(order, function, decorate=lambda f: f):
+    """The derivative of this order of a function of one scalar, by tapes."""
+    if order == 0:
+        return function
+
+    def derivative(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = of_order(order - 1, function, decorate)(x)
+        return tape.gradient(y, x)
+
+    return decorate(derivative)
+
+
+def pushed(function):
+    """The derivative of a function of one scalar, by an accumulator."""
+
+    def derivative(x):
+        with tg.autodiff.ForwardAccumulator(x, tg.constant(1.0)) as accumulator:
+            y = function(x)
+        return accumulator.jvp(y)
+
+    return derivative
+
+
+def hosted(x):
+    """x**4, three quarters of it in Python."""
+    return tg.py_function(lambda a: a * a * a, [x], tg.float32) * x
+
+
+@pytest.mark.parametrize("decorate", [lambda f: f, tg.function], ids=["top level", "function"])
+@pytest.mark.parametrize("base", [hosted, tg.function(hosted)], ids=["plain", "traced"])
+def test_py_function_has_derivatives_of_every_order(decorate, base):
+    x = tg.constant(3.0)
+    found = [of_order(order, base, decorate)(x).numpy() for order in range(5)]
+    assert found == [81.0, 108.0, 108.0, 72.0, 24.0]
+
+
+def test_py_function_in_forward_mode_and_mixed():
+    x, traced = tg.constant(3.0), tg.function(hosted)
+    assert pushed(traced)(x).numpy() == 108.0
+    assert tg.function(pushed(hosted))(x).numpy() == 108.0
+    assert pushed(pushed(traced))(x).numpy() == 108.0
+    assert pushed(of_order(1, traced))(x).numpy() == 108.0
+    assert of_order(1, pushed(traced))(x).numpy() == 108.0
+
+
+def test_py_function_of_several_tensors_is_differentiated_by_each():
+    def host(x, n, y):
+        return x * y, n, y * y
+
+    @tg.function
+    def f(x, y):
+        a, _, b = tg.py_function(host, [x, tg.constant(2), y], [tg.float32, tg.int32, tg.float32])
+        return a + b
+
+    x, y = tg.constant(3.0), tg.constant(5.0)
+    with tg.GradientTape() as tape:
+        tape.watch([x, y])
+        z = f(x, y)
+    assert [g.numpy() for g in tape.gradient(z, [x, y])] == [5.0, 13.0]
+    with tg.autodiff.ForwardAccumulator(y, tg.constant(1.0)) as accumulator:
+        z = f(x, y)
+    assert accumulator.jvp(z).numpy() == 13.0
+
+
+def test_the_derivative_of_a_python_function_may_use_what_is_pending():
+    factor = [tg.constant(2.0)]
+    f = tg.function(lambda x: tg.py_function(lambda a: a * factor[0], [x], tg.float32))
+    x = tg.constant(3.0)
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = f(x)
+    factor[0] = x * 5.0  # pending, in the list that the derivative is run with
+    kept = factor[0] + 1.0
+    assert tape.gradient(y, x).numpy() == 15.0
+    assert kept.numpy() == 16.0
+
+
+def test_no_tape_outside_records_a_python_function():
+    v = tg.Variable(2.0)
+    f = tg.function(lambda x: tg.py_function(lambda a: a * v, [x], tg.float32))
+    x = tg.constant(3.0)
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = f(x)
+    assert tape.watched_variables() == ()
+    found = tape.gradient(y, [x, v])
+    assert found[0].numpy() == 2.0
+    assert found[1] is None
+
+
+def test_a_derivative_that_fails_raises_its_own_error(capfd):
+    calls = []
+
+    def host(a):
+        calls.append(a)
+        if len(calls) > 1:
+            raise KeyError("the second time")
+        return a * 2.0
+
+    f = tg.function(lambda x: tg.py_function(host, [x], tg.float32))
+    x = tg.constant(3.0)
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = f(x)
+    with pytest.raises(KeyError, match="the second time"):
+        tape.gradient(y, x).numpy()
+    assert capfd.readouterr().err == ""
+
+
+WRONG_RESULTS = {
+    "dtype": (lambda a: a.astype(np.float64), TypeError, "returned float64 and Tout says float32"),
+    "number": (lambda a: (a, a), ValueError, "returned 2 values and Tout declares 1"),
+    "shape": (lambda a: a[:1], ValueError, r"returned the shape \(1,\) and Tout says \(2,\)"),
+}
+
+
+@pytest.mark.parametrize(("host", "kind", "fact"), WRONG_RESULTS.values(), ids=WRONG_RESULTS)
+@pytest.mark.parametrize("decorate", [lambda f: f, tg.function], ids=["top level", "function"])
+def test_a_python_function_that_does_not_keep_its_word(host, kind, fact, decorate, capfd):
+    f = decorate(lambda x: tg.numpy_function(host, [x], tg.TensorSpec([2])))
+    with pytest.raises(kind, match=rf"(?s){fact}.*at {re.escape(__file__)}:\d+:.*f = decorate"):
+        f(tg.ones([2]))
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("spec", [tg.TensorSpec([None]), tg.TensorSpec(None), tg.float32])
+def test_open_sizes_in_Tout_are_those_of_the_call(spec):
+    f = tg.function(lambda x: tg.py_function(lambda a: a * 2.0, [x], spec))
+    assert f(tg.ones([2])).numpy().tolist() == [2.0, 2.0]
+    assert f(tg.ones([3])).numpy().tolist() == [2.0] * 3
+
+
+def test_open_sizes_in_Tout_that_do_not_fit():
+    f = tg.function(lambda x: tg.py_function(lambda a: a, [x], tg.TensorSpec([None, 2])))
+    with pytest.raises(ValueError, match=r"the shape \(2,\) and Tout says \(None, 2\)"):
+        f(tg.ones([2]))
+
+
+def test_sizes_in_Tout_may_be_named_as_those_of_the_input():
+    spec = tg.TensorSpec(["rows"])
+    f = tg.function(lambda x: tg.py_function(lambda a: a * 2.0, [x], spec), input_signature=[spec])
+    assert f(tg.ones([2])).shape == (2,)
+    assert f(tg.ones([3])).shape == (3,)
+    assert f.experimental_get_tracing_count() == 1
+
+
+def test_another_shape_than_that_which_was_traced_names_the_repair():
+    open_spec = tg.TensorSpec([None])
+    f = tg.function(
+        lambda x: tg.py_function(lambda a: a * 2.0, [x], open_spec), input_signature=[open_spec]
+    )
+    f(tg.ones([2]))
+    with pytest.raises(ValueError, match=r'(?s)\(3,\), and f32\[2\].*tg.TensorSpec\(\["n"\]\)'):
+        f(tg.ones([3]))
 
 
 def test_numpy_function_gets_arrays_at_every_call():

@@ -1,8 +1,10 @@
 """The text form: what is printed is parsed back to the bit, and what is no graph is refused."""
 
 import inspect
+import io
 import math
 import random
+import sys
 import time
 import typing
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tracegraph as tg
 from tracegraph.control.call import Call
 from tracegraph.errors import DTypeError, LoadError, ShapeError
 from tracegraph.ir.builder import Builder
@@ -24,6 +27,9 @@ from tracegraph.ops.constant import Constant, DimSize
 from tracegraph.ops.contract import Matmul
 from tracegraph.ops.elementwise import Add, Cast, Mul, PreventGradient, Sin, Tanh
 from tracegraph.ops.shape import Concatenate, Reshape, Slice, Transpose
+from tracegraph.passes.gradient import vjp_graph
+from tracegraph.runtime import backend
+from tracegraph.runtime.execute import run_program
 from tracegraph.shapes import Dim, ShapeVariable, floor_divide, maximum, minimum
 from tracegraph.source import UNKNOWN, Source
 from tracegraph.text import graph_text, module_text, parse, parse_module, verify
@@ -367,13 +373,67 @@ def test_attributes_with_their_default_are_left_out():
     assert parse(text).nodes[0].op.options is None
 
 
-def test_python_objects_print_and_are_refused():
+def test_python_objects_are_read_as_stand_ins():
     for value, name in ((len, "len"), (lambda x: x, ""), (object(), "object"), (token, "DType")):
         text = graph_text(graph_of_value((1, value)))
         assert 'opaque"' in text
         assert name in text
-        with pytest.raises(LoadError, match=r'line 2: it is a Python object, ".*", which text'):
-            parse(text)
+        graph = parse(text)
+        assert graph_text(graph) == text
+        with pytest.raises(LoadError, match="of which the text has the name alone: opaque"):
+            graph.nodes[0].op.value[1]()
+
+
+def test_a_stand_in_fits_where_a_function_does_and_nowhere_else():
+    node = "  %0 = host_call<function=F, types=T>(%t) : token"
+    text = f"graph @f(%t: token) -> () {{\n{node}\n  return\n}}"
+    function = 'opaque"f"'
+    assert parse(text.replace("F", function).replace("T", "[]"))
+    with pytest.raises(LoadError, match="the attribute types of host_call is"):
+        parse(text.replace("F", function).replace("T", function))
+
+
+def effects(x):
+    """Prints, calls Python, and differentiates a Python function."""
+    tg.debugging.assert_positive(x)
+    tg.print("x:\n", x, {"first": x[0]}, summarize=2, output_stream=sys.stdout)
+    tg.print(x, output_stream=io.StringIO())
+    tg.numpy_function(lambda: None, [], [])
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = tg.py_function(lambda a: a * a, [x], tg.TensorSpec([2]))
+    return tape.gradient(y, x)
+
+
+def test_graphs_with_effects_print_what_was_parsed():
+    graph = tg.function(effects).get_concrete_function(tg.TensorSpec([2])).graph
+    text = str(graph)
+    parsed = tg.Graph.from_text(text)
+    assert str(parsed) == text
+    parsed.verify()
+    assert '["print",["x:\\n ' in text
+
+
+def test_a_parsed_print_runs(capsys):
+    f = tg.function(lambda x: tg.print("value", [x], output_stream=sys.stdout))
+    parsed = parse(str(f.get_concrete_function(tg.TensorSpec([2])).graph))
+    backend.program(parsed)(np.array([1, 2], np.float32), np.zeros((), bool))
+    assert capsys.readouterr().out == "value [[1 2]]\n"
+
+
+def test_a_parsed_python_function_is_refused_when_it_is_run():
+    f = tg.function(lambda x: tg.py_function(lambda a: a, [x], tg.TensorSpec([])))
+    parsed = parse(str(f.get_concrete_function(tg.TensorSpec([])).graph))
+    with pytest.raises(LoadError, match=r"(?s)the name alone.*at test_text.py:\d+:.*fix: trace"):
+        run_program(backend.program(parsed), (np.float32(1), np.zeros((), bool)), [])
+    with pytest.raises(LookupError, match=r"the derivative of opaque.* is not known"):
+        vjp_graph(parsed)
+
+
+@pytest.mark.parametrize("value", [5, None, b"graph"])
+def test_what_is_no_text_is_refused(value):
+    with pytest.raises(TypeError, match="the text of a graph is a str, and"):
+        tg.Graph.from_text(value)
 
 
 def test_an_array_of_a_foreign_type_is_opaque():
@@ -719,7 +779,6 @@ REFUSED = [
     ),
     (with_node(r'%0 = any<value="\q">() : f32[]'), "a string is not in JSON's form"),
     (with_node('%0 = any<value=bytes"0g">() : f32[]'), 'bytes"0g" is no value'),
-    (with_node('%0 = any<value=opaque"f">() : f32[]'), 'a Python object, "f", which text names'),
     (with_node("%0 = any<value=@g>() : f32[]"), "line 2: the graph @g is not defined above"),
     (with_node("%0 = call<body=@f>(%x) : f32[]"), "line 2: the graph @f is not defined above"),
     (with_node("%0 = call<body=1>(%x) : f32[]"), 'the attribute body of call is "1", not Graph'),

@@ -17,6 +17,7 @@ from tracegraph import (
     config,
     debugging,
     errors,
+    functional,
     image,
     initializers,
     layers,
@@ -29,14 +30,17 @@ from tracegraph import (
     random,
 )
 from tracegraph.array import *
+from tracegraph.functional import *
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.math import *
 from tracegraph.passes.registry import RegisterGradient, no_gradient
+from tracegraph.runtime.custom import custom_gradient, grad_pass_through, recompute_grad
 from tracegraph.runtime.effects import numpy_function, py_function
 from tracegraph.runtime.effects import print_tensors as print
 from tracegraph.runtime.function import ConcreteFunction, Function, function
 from tracegraph.runtime.module import Module
 from tracegraph.runtime.naming import name_scope
+from tracegraph.runtime.sparse import SparseJacobian
 from tracegraph.runtime.tape import GradientTape, UnconnectedGradients
 from tracegraph.runtime.trace import executing_eagerly, init_scope
 from tracegraph.runtime.variable import Variable
@@ -69,8 +73,8 @@ __version__ = "0.1.0"
 #: Modules that users do not need; completion leaves them out.
 _INTERNAL = frozenset(
     [
-        *("array", "control", "ir", "operators", "ops", "passes", "runtime", "shapes", "source"),
-        *("tensorshape", "text", "tracegraph", "types", "views"),
+        *("array", "control", "functional", "ir", "operators", "ops", "passes", "patterns"),
+        *("runtime", "shapes", "source", "tensorshape", "text", "tracegraph", "types", "views"),
     ]
 )
 

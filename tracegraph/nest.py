@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tracegraph.errors import SignatureError, UnknownValue, fail
+from tracegraph.errors import SignatureError, UnknownValue, fail, shown
 from tracegraph.source import here
 
 
@@ -96,15 +96,70 @@ def _rebuilt(cls: type, fields: dict[str, Any]) -> Any:
     return instance
 
 
-def _is_open(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+class _Kinds(dict[type, bool]):
+    """A question about types, with the answers that were given: leaves are of few types."""
+
+    def __init__(self, ask: Callable[[type], bool]) -> None:
+        super().__init__()
+        self._ask = ask
+
+    def __missing__(self, kind: type) -> bool:
+        if len(self) >= _MOST_KINDS:  # types that are made at run time must not be kept for ever
+            self.clear()
+        found = self[kind] = self._ask(kind)
+        return found
+
+
+_MOST_KINDS = 1000
+_is_dataclass = _Kinds(dataclasses.is_dataclass)
+_is_container = _Kinds(lambda kind: issubclass(kind, (list, tuple, dict)) or _is_dataclass[kind])
+
+#: Deeper structures are refused: JAX goes through them by recursion.
+_DEEPEST = 200
+
+
+def _refuse_endless(nest: Any) -> None:
+    """Raises UnknownValue for a structure that contains itself, or is too deep to walk."""
+    open_ids: list[int] = []
+    walks = [iter([nest] if _is_container[type(nest)] else ())]
+    while walks:
+        item = next(walks[-1], _refuse_endless)
+        if item is _refuse_endless:  # the end of a container
+            walks.pop()
+            del open_ids[-1:]
+            continue
+        if id(item) in open_ids:
+            raise UnknownValue(
+                f"a structure contains itself: {shown(item)}", fix="pass one that does not"
+            )
+        if len(open_ids) >= _DEEPEST:
+            raise UnknownValue(
+                f"a structure is nested more than {_DEEPEST} deep",
+                fix="make it flatter, such as one list",
+            )
+        open_ids.append(id(item))
+        walks.append(iter([x for x in _items(item) if _is_container[type(x)]]))
+
+
+def _items(container: Any) -> Iterable[Any]:
+    if isinstance(container, dict):
+        return container.values()
+    if isinstance(container, (list, tuple)):
+        return container
+    return [getattr(container, field.name) for field in dataclasses.fields(container)]
 
 
 def flatten_structure(nest: Any, none_is_leaf: bool = False) -> tuple[list[Any], Structure]:
     """The leaves of `nest`, and the structure that packs them. Dicts are in order of their keys.
 
-    Raises UnknownValue, a Mismatch and a TypeError, for dict keys that have no order.
+    Raises UnknownValue, a Mismatch and a TypeError, for dict keys that have no order and for a
+    structure that contains itself.
     """
+    _refuse_endless(nest)
+    return _flattened(nest, none_is_leaf)
+
+
+def _flattened(nest: Any, none_is_leaf: bool) -> tuple[list[Any], Structure]:
     try:
         leaves, treedef = tree_util().tree_flatten(
             nest, is_leaf=_is_leaf_or_none if none_is_leaf else _is_leaf
@@ -114,17 +169,18 @@ def flatten_structure(nest: Any, none_is_leaf: bool = False) -> tuple[list[Any],
             f"a dict in a structure has keys that cannot be sorted: {error.__cause__ or error}",
             fix="use keys of one type, such as strings",
         ) from None
-    if not any(map(_is_open, leaves)):
+    is_open = [_is_dataclass[type(leaf)] for leaf in leaves]
+    if not any(is_open):
         return leaves, Structure(treedef, ())
     found: list[Any] = []
     opened: list[Any] = []
-    for leaf in leaves:
-        if not _is_open(leaf):
+    for leaf, has_fields in zip(leaves, is_open, strict=True):
+        if not has_fields:
             found.append(leaf)
             opened.append(None)
             continue
         fields = {f.name: getattr(leaf, f.name) for f in dataclasses.fields(leaf)}
-        inner_leaves, inner = flatten_structure(fields, none_is_leaf)
+        inner_leaves, inner = _flattened(fields, none_is_leaf)
         found.extend(inner_leaves)
         opened.append((type(leaf), inner))
     return found, Structure(treedef, tuple(opened))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import functools
+import itertools
 import linecache
 import os
 import sys
@@ -31,50 +32,58 @@ _HOUSE = (
 _is_ours: dict[str, bool] = {}
 
 
+#: A new moment: each is later than the ones before, on any thread.
+next_moment = itertools.count().__next__
+
+
 class Source:
     """A place in the user's code and the roles that passes gave to what was made there.
 
     `file` is the path as Python knows it, `line` counts from 1, `roles` is a tuple such as
-    `("vjp", "pfor")`.
+    `("vjp", "pfor")`. `moment` counts the places in the order in which they were captured.
     """
 
-    __slots__ = ("_file", "_line", "code", "offset", "roles")
+    __slots__ = ("_place", "code", "moment", "offset", "roles")
+
+    #: The file and the line, once somebody asked.
+    _place: tuple[str, int]
 
     def __init__(self, code: CodeType | None, offset: int, roles: tuple[str, ...] = ()) -> None:
         self.code = code
         self.offset = offset
         self.roles = roles
-        self._file: str | None = None
-        self._line = 0
+        self.moment = next_moment()
 
     @staticmethod
     def at(file: str, line: int, roles: tuple[str, ...] = ()) -> Source:
         """A place that is known by name, as a parser knows it."""
         source = Source(None, -1, roles)
-        source._file, source._line = file, line
+        source._place = file, line
         return source
 
     @property
     def file(self) -> str:
-        self._resolve()
-        return self._file or "?"
+        return self._resolved()[0]
 
     @property
     def line(self) -> int:
-        self._resolve()
-        return self._line
+        return self._resolved()[1]
 
-    def _resolve(self) -> None:
-        if self._file is None and self.code is not None:
-            self._line = _line_of(self.code, self.offset)
-            self._file = self.code.co_filename
+    def _resolved(self) -> tuple[str, int]:
+        try:
+            return self._place
+        except AttributeError:
+            assert self.code is not None
+            self._place = self.code.co_filename, _line_of(self.code, self.offset)
+            return self._place
 
     def derived_by(self, role: str) -> Source:
         """The same place with one more role; a role that is repeated stays once."""
         if self.roles and self.roles[-1] == role:
             return self
         derived = Source(self.code, self.offset, (*self.roles, role))
-        derived._file, derived._line = self._file, self._line
+        if self.code is None:
+            derived._place = self._place
         return derived
 
     @property

@@ -9,22 +9,24 @@ form is its own forward form, and any order needs no more residuals.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from tracegraph.errors import Mismatch
 from tracegraph.ir.builder import Builder, copy_inputs, current, replay
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.broadcast import full_like
 from tracegraph.ops.constant import Constant
+from tracegraph.ops.elementwise import MUL, add_all
 from tracegraph.passes.forward import jvp
-from tracegraph.passes.gradient import gradient
+from tracegraph.passes.gradient import gradient, is_diagonal_path
 from tracegraph.passes.simplify import dead_code, simplify
-from tracegraph.passes.sparsity import pattern
-from tracegraph.passes.specialise import bind_sizes
+from tracegraph.passes.sparsity import propagate
+from tracegraph.passes.specialise import bind_sizes, specialise
 from tracegraph.passes.vectorise import vectorise
+from tracegraph.passes.walk import path_between
 from tracegraph.shapes import substitute_shape
 
 
@@ -54,7 +56,7 @@ class Call(Op):
         plan = residual_plan(self.body)
         if plan.forward is not self.body:
             # Recorded without a tape, so without residuals: compute them now.
-            ys = _as_tuple(Call(plan.forward)(*xs))
+            ys = as_tuple(Call(plan.forward)(*xs))
             gs = (*gs, *(None,) * (len(ys) - count))
             plan = residual_plan(plan.forward)
         present = tuple(g is not None for g in gs)
@@ -71,12 +73,23 @@ class Call(Op):
     def jvp(self, tangents, *values):
         inputs = values[len(self.body.outputs) :]
         given = tuple(t is not None for t in tangents)
+        if self.is_diagonal_on(inputs[given.index(True)].type):
+            return self._diagonal_jvp(tangents, given, inputs)
         graph, places = _tangent_graph(self.body, given)
         found = call(graph, [*inputs, *(t for t in tangents if t is not None)])
         results: list[Tensor | None] = [None] * len(self.body.outputs)
         for place, t in zip(places, found, strict=True):
             results[place] = t
         return tuple(results)
+
+    def _diagonal_jvp(self, tangents, given, inputs):
+        """The tangents by the derivatives themselves, which know no direction: so those of each
+        order share what they have in common with those of lower orders."""
+        graph, places = _factor_graph(self.body, given)
+        terms: dict[int, list[Tensor]] = {}
+        for (i, j), factor in zip(places, call(graph, inputs), strict=True):
+            terms.setdefault(j, []).append(MUL(factor, tangents[i]))
+        return tuple(add_all(terms.get(j, [])) for j in range(len(self.body.outputs)))
 
     def batch(self, n, batched, *xs):
         key = ("vectorise", batched, n)
@@ -87,20 +100,26 @@ class Call(Op):
         return tuple(call(graph, xs)), flags
 
     def depends(self, *patterns):
-        total = patterns[0].shape[-1]
-        flat = [p.reshape(-1, total) for p in patterns]
-        inputs = [
-            p for p, x in zip(flat, self.body.inputs, strict=True) if x.dtype.is_differentiable
-        ]
-        found = []
-        for inner, y in zip(pattern(self.body), self.body.outputs, strict=True):
-            start, result = 0, np.zeros((len(inner), total), bool)
-            for p in inputs:
-                part = inner[:, start : start + len(p)]
-                result |= part.astype(int) @ p.astype(int) > 0
-                start += len(p)
-            found.append(result.reshape(*y.type.shape, total))
-        return tuple(found)
+        return self.depends_given([None] * len(patterns), *patterns)
+
+    def depends_given(self, values, *patterns):
+        """The patterns go through the body as they came, and so do the values that are known."""
+        formal = zip(self.body.input_types, patterns, strict=True)
+        body = specialise(self.body, [type.with_shape(p.shape) for type, p in formal])
+        return tuple(propagate(body, patterns, values, patterns[0].total))
+
+    def is_diagonal_on(self, type):
+        key = ("is_diagonal", type)
+        found = self.body.derived.get(key)
+        if found is None:
+            xs = [x for x in self.body.inputs if x.type.dtype.is_differentiable]
+            ys = [y for y in self.body.outputs if y.type.dtype.is_differentiable]
+            # An input of another type may be broadcast: then elements meet in its cotangent.
+            found = all(x.type is type for x in (*xs, *ys)) and is_diagonal_path(
+                path_between(self.body.nodes, xs, ys), type
+            )
+            self.body.derived[key] = found
+        return found
 
     def depending(self, inputs):
         key = ("depending", inputs)
@@ -130,10 +149,11 @@ def call(body: Graph, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     count = len(body.outputs)
     if any(recorder.depends_on(inputs) for recorder in recorders):
         body = residual_plan(body).forward
-    return _as_tuple(Call(body)(*inputs))[:count]
+    return as_tuple(Call(body)(*inputs))[:count]
 
 
-def _as_tuple(outputs: Any) -> tuple[Tensor, ...]:
+def as_tuple(outputs: Any) -> tuple[Tensor, ...]:
+    """What an op returns, one tensor or several, as a tuple."""
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
@@ -154,6 +174,13 @@ def residual_plan(body: Graph) -> ResidualPlan:
     if plan is None:
         plan = body.derived["residuals"] = _planned(body)
     return plan
+
+
+def derived_name(body: Graph, role: str) -> str:
+    """A name for what is derived of a body: f_vjp, then f_vjp_2, and so on."""
+    name = body.name.removesuffix("_forward")
+    again = re.fullmatch(rf"(.+_{role})(?:_(\d+))?", name)
+    return f"{again[1]}_{int(again[2] or 1) + 1}" if again else f"{name}_{role}"
 
 
 def _planned(body: Graph) -> ResidualPlan:
@@ -195,7 +222,7 @@ def _with_forward_calls(body: Graph) -> Graph:
 
 
 def _needs_forward(node: Node) -> bool:
-    return isinstance(node.op, Call) and residual_plan(_body(node)).forward is not _body(node)
+    return type(node.op) is Call and residual_plan(_body(node)).forward is not _body(node)
 
 
 def _body(node: Node) -> Graph:
@@ -237,7 +264,7 @@ def _pulled_back(
     body: Graph, present: tuple[bool, ...]
 ) -> tuple[DerivativeBuilder, list[Tensor], list[tuple[int, Tensor]]]:
     """A builder holding the backward nodes, the cotangent inputs, and the results by place."""
-    with DerivativeBuilder(f"{body.name.removesuffix('_forward')}_vjp") as builder:
+    with DerivativeBuilder(derived_name(body, "vjp")) as builder:
         outputs = [y for y, is_given in zip(body.outputs, present, strict=True) if is_given]
         gs = [builder.input(y.type, f"g{i}") for i, y in enumerate(outputs)]
         places = [i for i, x in enumerate(body.inputs) if x.type.dtype.is_differentiable]
@@ -281,7 +308,7 @@ def _tangent_graph(body: Graph, given: tuple[bool, ...]) -> tuple[Graph, tuple[i
 
 
 def _make_tangent_graph(body: Graph, given: tuple[bool, ...]) -> tuple[Graph, tuple[int, ...]]:
-    with Builder(f"{body.name}_jvp") as builder:
+    with Builder(derived_name(body, "jvp")) as builder:
         env = copy_inputs(body, builder)
         xs = [env[x] for x, is_given in zip(body.inputs, given, strict=True) if is_given]
         ts = [builder.input(x.type, f"t{i}") for i, x in enumerate(xs)]
@@ -292,12 +319,42 @@ def _make_tangent_graph(body: Graph, given: tuple[bool, ...]) -> tuple[Graph, tu
         return graph, tuple(i for i, _ in kept)
 
 
+def _factor_graph(
+    body: Graph, given: tuple[bool, ...]
+) -> tuple[Graph, tuple[tuple[int, int], ...]]:
+    """Of a diagonal body the derivatives of outputs by the inputs that are given, as a graph of
+    its inputs, and `(input, output)` for each."""
+    key = ("factors", given)
+    found = body.derived.get(key)
+    if found is None:
+        found = body.derived[key] = _make_factor_graph(body, given)
+    return found
+
+
+def _make_factor_graph(
+    body: Graph, given: tuple[bool, ...]
+) -> tuple[Graph, tuple[tuple[int, int], ...]]:
+    with Builder(derived_name(body, "derivative")) as builder:
+        env = copy_inputs(body, builder)
+        replay(body.nodes, env)
+        ys = [env[y] for y in body.outputs]
+        factors, places = [], []
+        for i, (x, is_given) in enumerate(zip(body.inputs, given, strict=True)):
+            found = jvp(builder.nodes, ys, [env[x]], [full_like(env[x], 1)]) if is_given else []
+            kept = [(j, factor) for j, factor in enumerate(found) if factor is not None]
+            factors += [factor for _, factor in kept]
+            places += [(i, j) for j, _ in kept]
+        return simplify(builder.finish(factors)), tuple(places)
+
+
 def _pruned_body(body: Graph, used: tuple[bool, ...]) -> tuple[Graph, tuple[bool, ...]]:
     outputs = tuple(y for y, is_used in zip(body.outputs, used, strict=True) if is_used)
-    small = dead_code(body.with_outputs(outputs))
+    small = dead_code(body if all(used) else body.with_outputs(outputs))
     read = {x for node in small.nodes for x in node.inputs}.union(small.outputs)
     keep = tuple(x in read for x in small.inputs)
     inputs = tuple(x for x, is_kept in zip(small.inputs, keep, strict=True) if is_kept)
     if len(inputs) == len(body.inputs) and len(outputs) == len(body.outputs) and small is body:
         return body, keep
-    return Graph(small.name, inputs, small.nodes, small.outputs), keep
+    small = Graph(small.name, inputs, small.nodes, small.outputs)
+    small.derived["pruned", (True,) * len(outputs)] = small, (True,) * len(inputs)
+    return small, keep

@@ -25,14 +25,15 @@ _lock = threading.Lock()
 
 
 class _Derived:
-    """A backward graph, the slots of its primal inputs, and which sources are connected."""
+    """A derived graph, the slots of its primal inputs, which results there are, and a note."""
 
-    __slots__ = ("graph", "is_connected", "slots")
+    __slots__ = ("graph", "is_connected", "note", "slots")
 
-    def __init__(self, graph: Graph, slots: list[int], is_connected: list[bool]) -> None:
+    def __init__(self, graph: Graph, slots: list[int], is_connected: list[bool], note: Any) -> None:
         self.graph = graph
         self.slots = slots
         self.is_connected = is_connected
+        self.note = note
 
 
 class _Wiring:
@@ -88,6 +89,26 @@ def derived_call(
     `derive` is given an input of that graph for each seed and returns its results, None where
     unconnected. `kind` tells derivations of the same nodes apart.
     """
+    return _called(kind, nodes, ends, seeds, lambda inner: (derive(inner), None))[0]
+
+
+def noted_call(
+    kind: Hashable,
+    nodes: Sequence[Node],
+    ends: Sequence[Tensor],
+    derive: Callable[[], tuple[list[Tensor | None], Any]],
+) -> tuple[list[Tensor | None], Any]:
+    """As `derived_call` without seeds, where `derive` also returns a note that is kept."""
+    return _called(kind, nodes, ends, [], lambda inner: derive())
+
+
+def _called(
+    kind: Hashable,
+    nodes: Sequence[Node],
+    ends: Sequence[Tensor],
+    seeds: Sequence[Tensor | None],
+    derive: Callable[[list[Tensor | None]], tuple[list[Tensor | None], Any]],
+) -> tuple[list[Tensor | None], Any]:
     wiring = _Wiring(nodes)
     for x in ends:
         wiring.mention(x)
@@ -105,17 +126,17 @@ def derived_call(
     tensors = wiring.tensors
     inputs = [*(tensors[slot] for slot in derived.slots), *given]
     found = iter(call(derived.graph, inputs) if any(derived.is_connected) else ())
-    return [next(found) if flag else None for flag in derived.is_connected]
+    return [next(found) if flag else None for flag in derived.is_connected], derived.note
 
 
 def _derive(
     seeds: Sequence[Tensor | None],
-    derive: Callable[[list[Tensor | None]], list[Tensor | None]],
+    derive: Callable[[list[Tensor | None]], tuple[list[Tensor | None], Any]],
     wiring: _Wiring,
 ) -> _Derived:
     with DerivativeBuilder("gradient") as builder:
         inner = [None if g is None else builder.input(g.type, f"g{i}") for i, g in enumerate(seeds)]
-        found = derive(inner)
+        found, note = derive(inner)
         outputs = builder.admit_all(tuple(g for g in found if g is not None))
     given = [seed for seed in inner if seed is not None]
     seed_ids = {id(seed) for seed in given}
@@ -123,4 +144,4 @@ def _derive(
     inputs = [x for x in builder.inputs if id(x) not in seed_ids]
     slots = [wiring.slot(primals[id(x)]) for x in inputs]
     graph = Graph("gradient", (*inputs, *given), tuple(builder.nodes), outputs)
-    return _Derived(simplify(graph), slots, [g is not None for g in found])
+    return _Derived(simplify(graph), slots, [g is not None for g in found], note)

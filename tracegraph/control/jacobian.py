@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tracegraph.control.call import DerivativeBuilder, call
+from tracegraph.control.custom import CustomCall
 from tracegraph.ir.builder import inline
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import BroadcastTo, full, stack
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.contract import Matmul
 from tracegraph.ops.effect import HostCall
-from tracegraph.ops.elementwise import ADD, EQUAL, Cast
+from tracegraph.ops.elementwise import ADD, COMPLEX, EQUAL, MUL, REAL, Cast
 from tracegraph.ops.shape import Concatenate, Reshape, Transpose
 from tracegraph.passes.forward import jvp
 from tracegraph.passes.gradient import gradient
@@ -34,8 +35,8 @@ from tracegraph.types import TensorType, int32
 #: The bytes that a Jacobian and the work on it should fit in, unless the caller says otherwise.
 MEMORY_BUDGET = 2**30
 #: What one pull back and one push forward cost, in evaluations of the primal.
-_REVERSE_COST = 3
-_FORWARD_COST = 2
+REVERSE_COST = 3
+FORWARD_COST = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,17 +102,17 @@ def _is_forward(
     if plan.mode is not None:
         return plan.mode == "forward"
     types = (*targets, *sources)
-    if any(not t.is_static or t.dtype.is_complex for t in types) or not _has_forward(path):
+    if any(not t.is_static or t.dtype.is_complex for t in types) or not has_forward(path):
         return False
     columns, rows = _total(sources), _total(targets)
-    return _FORWARD_COST * columns < _REVERSE_COST * rows
+    return FORWARD_COST * columns < REVERSE_COST * rows
 
 
 def _total(types: Iterable[TensorType]) -> Any:
     return sum(element_count(type.shape) for type in types)
 
 
-def _has_forward(path: Sequence[Node]) -> bool:
+def has_forward(path: Sequence[Node]) -> bool:
     """Whether every node of the path is sure to have a forward rule."""
     return not any(_is_custom(node) for node in path)
 
@@ -119,6 +120,8 @@ def _has_forward(path: Sequence[Node]) -> bool:
 def _is_custom(node: Node) -> bool:
     if isinstance(node.op, HostCall) or is_registered(node.op):
         return True
+    if isinstance(node.op, CustomCall):
+        return not node.op.has_forward
     return any(_is_custom(inner) for body in node.op.graphs() for inner in body.nodes)
 
 
@@ -126,19 +129,41 @@ def _by_rows(
     path: Sequence[Node], y: Tensor, xs: Sequence[Tensor], plan: Plan
 ) -> list[Tensor | None]:
     """In reverse: row i is the cotangent that element i of y gives."""
-    pullback = _Linear(y.type, lambda seed: gradient(path, [y], xs, [seed]))
+    pullback = Linear(y.type, lambda seed: gradient(path, [y], xs, [seed]))
     found = pullback.on_identity(plan)
     return [None if m is None else Reshape(_matrix(y, x))(m) for m, x in zip(found, xs)]
 
 
 def _by_columns(path: Sequence[Node], y: Tensor, x: Tensor, plan: Plan) -> Tensor | None:
     """In forward: column j is the tangent that element j of x gives."""
-    pushforward = _Linear(x.type, lambda seed: jvp(path, [y], [x], [seed]))
-    (columns,) = pushforward.on_identity(plan)
+    columns = _columns(path, y, x, plan)
     if columns is None:
         return None
     rows, width = _matrix(y, x)
     return Transpose((1, 0))(Reshape((width, rows))(columns))
+
+
+def _columns(
+    path: Sequence[Node], y: Tensor, x: Tensor, plan: Plan, rows: Any = None
+) -> Tensor | None:
+    """The tangents of y for each unit tangent of x, along a new first axis.
+
+    Of complex numbers what `gradient` gives: how the real part of y changes with the real part of
+    x, and i times how it changes with the imaginary one.
+    """
+
+    def along(direction: complex) -> Tensor | None:
+        def pushforward(seed: Tensor) -> list[Tensor | None]:
+            tangent = seed if direction == 1 else MUL(seed, full(direction, seed.type))
+            (found,) = jvp(path, [y], [x], [tangent])
+            return [REAL(found) if found is not None and found.dtype.is_complex else found]
+
+        return Linear(x.type, pushforward, rows).on_identity(plan)[0]
+
+    if not x.dtype.is_complex:
+        return along(1)
+    real, imaginary = along(1), along(1j)
+    return None if real is None or imaginary is None else COMPLEX(real, imaginary)
 
 
 def _matrix(y: Tensor, x: Tensor) -> tuple[Any, Any]:
@@ -160,13 +185,12 @@ def _batch_jacobian(nodes: Sequence[Node], y: Tensor, x: Tensor, plan: Plan) -> 
     target, source = y.type.with_shape(tuple(row_of_y)), x.type.with_shape(tuple(row_of_x))
     size_of_y, size_of_x = element_count(row_of_y), element_count(row_of_x)
     if _is_forward(path, [target], [source], plan):
-        pushforward = _Linear(x.type, lambda seed: jvp(path, [y], [x], [seed]), rows=b)
-        (columns,) = pushforward.on_identity(plan)  # (elements of a row of x, b, *row of y)
+        columns = _columns(path, y, x, plan, rows=b)  # (elements of a row of x, b, *row of y)
         if columns is None:
             return None
         matrices = Transpose((1, 2, 0))(Reshape((size_of_x, b, size_of_y))(columns))
     else:
-        pullback = _Linear(y.type, lambda seed: gradient(path, [y], [x], [seed]), rows=b)
+        pullback = Linear(y.type, lambda seed: gradient(path, [y], [x], [seed]), rows=b)
         (rows,) = pullback.on_identity(plan)
         if rows is None:
             return None
@@ -177,7 +201,11 @@ def _batch_jacobian(nodes: Sequence[Node], y: Tensor, x: Tensor, plan: Plan) -> 
 # The linear part, on many seeds at once.
 
 
-class _Linear:
+#: Appends a graph: inlined, or as a call.
+Apply = Callable[[Graph, Sequence[Tensor]], tuple[Tensor, ...]]
+
+
+class Linear:
     """A derivative as a linear function of its seed: what it reads of the primal is fixed.
 
     With `rows`, the seed has that many rows along its first axis, all given the same seed.
@@ -203,17 +231,28 @@ class _Linear:
         nodes = tuple(live_nodes(builder.nodes, results))
         self._graph = Graph("linear", inputs, nodes, results)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether a result depends on the seed."""
+        return any(self._connected)
+
     def on_identity(self, plan: Plan) -> list[Tensor | None]:
         """The results for each unit seed, along a new first axis."""
-        if not any(self._connected):
-            return [None] * len(self._connected)
         count = self._count()
         chunk = self._chunk(count) if plan.chunk_size is None else plan.chunk_size
         if not isinstance(count, int) or chunk >= count:
-            pieces = [self._applied(inline, 0, count)]
-        else:
-            starts = range(0, count, chunk)
-            pieces = [self._applied(call, k, min(chunk, count - k)) for k in starts]
+            return self._results([self._applied(inline, self._units(0, count), count)])
+        pieces = []
+        for start in range(0, count, chunk):
+            width = min(chunk, count - start)
+            pieces.append(self._applied(call, self._units(start, width), width))
+        return self._results(pieces)
+
+    def on(self, seeds: Tensor, count: int) -> list[Tensor | None]:
+        """The results for each of `count` seeds, along a new first axis."""
+        return self._results([self._applied(inline, seeds, count)])
+
+    def _results(self, pieces: Sequence[list[Tensor]]) -> list[Tensor | None]:
         found = iter([_joined(piece) for piece in zip(*pieces, strict=True)])
         return [next(found) if flag else None for flag in self._connected]
 
@@ -221,21 +260,18 @@ class _Linear:
         shape = self._seed.shape
         return element_count(shape if self._rows is None else shape[1:])
 
-    def _applied(
-        self, apply: Callable[[Graph, Sequence[Tensor]], tuple[Tensor, ...]], start: int, count: Any
-    ) -> list[Tensor]:
-        """The results for `count` unit seeds from the one at `start` on."""
+    def _applied(self, apply: Apply, seeds: Tensor, count: Any) -> list[Tensor]:
         batched = (*(False for _ in self._residuals), True)
         key = ("vectorise", batched, count)
         found = self._graph.derived.get(key)
         if found is None:
             found = self._graph.derived[key] = vectorise(self._graph, batched, count)
         graph, flags = found
-        results = apply(graph, [*self._residuals, self._seeds(start, count)])
+        results = apply(graph, [*self._residuals, seeds])
         return [y if flag else stack(y, count) for y, flag in zip(results, flags, strict=True)]
 
-    def _seeds(self, start: int, count: Any) -> Tensor:
-        """Rows of the identity."""
+    def _units(self, start: int, count: Any) -> Tensor:
+        """`count` rows of the identity from `start` on, as seeds."""
         width = self._count()
         positions = Iota(count, int32)()
         if start:
@@ -289,7 +325,8 @@ def _waist(
 ) -> tuple[int, list[Tensor]] | None:
     """The fewest numbers that separate the sources from y: after how many nodes of the path they
     are made, and which tensors they are. None where a product of two would not be cheaper."""
-    if not all(t.type.is_static for t in (y, *xs)) or not _has_forward(path):
+    ends = [t.type for t in (y, *xs)]
+    if any(not t.is_static or t.dtype.is_complex for t in ends) or not has_forward(path):
         return None
     last = {x: i for i, node in enumerate(path) for x in node.inputs}
     last[y] = len(path)
@@ -303,10 +340,12 @@ def _waist(
         open_now.update(dict.fromkeys(made))
         if not all(z.type.is_static for z in open_now):
             return None
+        if any(z.dtype.is_complex for z in open_now):
+            continue  # one product of matrices does not say how both parts of a number change
         size = _total([z.type for z in open_now])
         if best is None or size < best[0]:
             best = size, i + 1
-    direct = min(_total([y.type]), _total([x.type for x in xs]))
+    direct = min(_total(ends[:1]), _total(ends[1:]))
     if best is None or 4 * best[0] > direct:
         return None
     return best[1], _crossing(path, best[1], last, xs)

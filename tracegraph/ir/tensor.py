@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from tracegraph.source import UNKNOWN, Source
 from tracegraph.types import DType, TensorType
@@ -27,7 +28,10 @@ class Tensor:
     public mathematics are installed by `tracegraph.math`.
     """
 
-    __slots__ = ("__weakref__", "_name", "_slice_of", "_source", "buffer", "host", "node", "type")
+    __slots__ = (
+        *("__weakref__", "_gradient_of", "_name", "_origins", "_read_of", "_slice_of", "_source"),
+        *("buffer", "host", "node", "type"),
+    )
 
     #: NumPy hands binary operations with an ndarray on the left to us.
     __array_priority__ = 100.0
@@ -38,6 +42,14 @@ class Tensor:
     host: Any
     #: The Variable and the index that it was read with, so that the slice can be assigned.
     _slice_of: tuple[Any, Any]
+    #: A weak reference to the tensor by which a scalar was differentiated, if that gave this one:
+    #: its Jacobian by the same is symmetric.
+    _gradient_of: Any
+    #: What stands for the Variable that this is a read of, at top level.
+    _read_of: Tensor
+    #: What a value was made of that has let go of its node: weak references to tensors, and the
+    #: tensors themselves that stand for Variables.
+    _origins: tuple[Any, ...]
 
     def __init__(self, type: TensorType, buffer: Any) -> None:
         self.type = type
@@ -135,7 +147,14 @@ def settle(tensor: Tensor, buffer: Any) -> None:
     tensor.buffer = buffer
     if node is not None:
         tensor._source = node.source
+        tensor._origins = tuple([_origin(x) for x in node.inputs])
         tensor.node = None
+
+
+def _origin(x: Tensor) -> Any:
+    """What is remembered of an input: a read of a Variable is soon gone, the Variable is not."""
+    handle = getattr(x, "_read_of", None)
+    return ref(x) if handle is None else handle
 
 
 class Node:

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import full, full_like
-from tracegraph.ops.elementwise import ADD, MUL, Elementwise
+from tracegraph.ops.elementwise import ADD, MUL
 from tracegraph.passes.registry import is_registered
 from tracegraph.passes.share import derive
 from tracegraph.passes.walk import path_between, pull_back, push_forward
 from tracegraph.source import here, sourced
+from tracegraph.types import TensorType
 
 
 def gradient(
@@ -55,10 +56,15 @@ def _gradient(
 def _is_diagonal(path: Sequence[Node], x: Tensor, ys: Sequence[Tensor]) -> bool:
     if x.type.dtype.is_complex or any(y.type is not x.type for y in ys):
         return False
+    return is_diagonal_path(path, x.type)
+
+
+def is_diagonal_path(path: Sequence[Node], type: TensorType) -> bool:
+    """Whether along the path each element of `type` depends on the same element alone."""
     return all(
-        isinstance(node.op, Elementwise)
-        and node.outputs[0].type is x.type
+        node.op.is_diagonal_on(type)
         and not is_registered(node.op)
+        and all(y.type is type for y in node.outputs if y.type.dtype.is_differentiable)
         for node in path
     )
 

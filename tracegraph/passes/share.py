@@ -59,7 +59,8 @@ def derive(
     start = len(builder.nodes)
     place = place_of_thread()
     source = place.source
-    builder.reuse = Sharing(_seen_by_all(window, builder.recorders))
+    constants = _constants(builder.nodes)
+    builder.reuse = Sharing((*constants, *_seen_by_all(window, builder.recorders)))
     try:
         results = compute()
     except BaseException:
@@ -76,6 +77,17 @@ def derive(
         for node in live:
             recorder.record(node)
     return results
+
+
+def _constants(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes that are made of nothing, and what is made of those alone: no tape follows them."""
+    found: list[Node] = []
+    made: set[Tensor] = set()
+    for node in nodes:
+        if made.issuperset(node.inputs):
+            found.append(node)
+            made.update(node.outputs)
+    return found
 
 
 def _seen_by_all(window: Sequence[Node], recorders: Sequence[Any]) -> Iterable[Node]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import importlib
+import itertools
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -46,19 +48,23 @@ def wait(buffers: Any) -> None:
     _lowering().device.wait(buffers)
 
 
-#: What Python functions called by programs raised, oldest first.
-_host_errors: list[Exception] = []
+#: What Python functions called by programs raised, by ticket; the oldest go first.
+_host_errors: collections.OrderedDict[str, Exception] = collections.OrderedDict()
+_HOST_ERROR_LIMIT = 64
+_tickets = itertools.count()
 
 
-def keep_host_error(error: Exception) -> None:
-    """Keeps the error of a host call, so that the caller of the program can raise it."""
-    _host_errors.append(error)
+def keep_host_error(error: Exception) -> str:
+    """Keeps the error of a host call for the caller of the program; the ticket that finds it."""
+    ticket = f"host function failure {next(_tickets)}."
+    _host_errors[ticket] = error
+    if len(_host_errors) > _HOST_ERROR_LIMIT:
+        _host_errors.popitem(last=False)
+    return ticket
 
 
-def take_host_error() -> Exception | None:
-    """The first error kept since the last call, or None."""
-    if not _host_errors:
-        return None
-    first = _host_errors[0]
-    _host_errors.clear()
-    return first
+def take_host_error(error: Exception) -> Exception | None:
+    """The error of a host call that made a program fail with `error`; None if there is none."""
+    text = str(error)
+    ticket = next((ticket for ticket in list(_host_errors) if ticket in text), None)
+    return None if ticket is None else _host_errors.pop(ticket, None)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from tracegraph import nest
 from tracegraph.errors import SignatureError, fail
-from tracegraph.ir.builder import builder_of_thread
 from tracegraph.passes.simplify import simplify
-from tracegraph.runtime.concrete import ConcreteFunction
+from tracegraph.runtime.concrete import ConcreteFunction, StandIn
 from tracegraph.runtime.results import Results, result_leaves
 from tracegraph.runtime.signature import Request, Signature, VariableKey
-from tracegraph.runtime.trace import Trace, refuse_creation, traces_of_thread
+from tracegraph.runtime.trace import Trace, refuse_creation, restored
 from tracegraph.runtime.variable import Variable
-from tracegraph.source import place_of_thread, unsourced
+from tracegraph.source import unsourced
 from tracegraph.types import TensorType
 
 
@@ -34,15 +34,7 @@ class Body:
         return self._trace(request, self._may_create)
 
     def _trace(self, request: Request, may_create: bool) -> ConcreteFunction:
-        where, place, traces = builder_of_thread(), place_of_thread(), traces_of_thread()
-        builder, source, depth = where.builder, place.source, len(traces)
-        try:
-            return self._traced(request, may_create)
-        finally:
-            # Plain stores, which no interrupt can divide: one may have fallen into an exit above.
-            where.builder = builder
-            place.source = source
-            del traces[depth:]
+        return restored(lambda: self._traced(request, may_create))
 
     def _traced(self, request: Request, may_create: bool) -> ConcreteFunction:
         trace = Trace(_graph_name(self._name))
@@ -87,12 +79,12 @@ class Body:
                 )
 
 
-def _placeholders(trace: Trace, request: Request) -> tuple[list[Any], dict[int, int]]:
+def _placeholders(trace: Trace, request: Request) -> tuple[list[Any], dict[int, StandIn]]:
     """What the Python function is called with: graph inputs for tensors, one stand-in for each
-    distinct Variable, and Python values as they are. Also the positions of the stand-ins."""
+    distinct Variable, and Python values as they are. Also the stand-ins, by their identity."""
     leaves: list[Any] = []
     variables: dict[Any, Variable] = {}
-    positions: dict[int, int] = {}
+    stand_ins: dict[int, StandIn] = {}
     keywords = iter(request.tensor_keywords)
     for place, (leaf, key) in enumerate(zip(request.leaves, request.keys, strict=True)):
         if isinstance(key, TensorType):
@@ -100,10 +92,10 @@ def _placeholders(trace: Trace, request: Request) -> tuple[list[Any], dict[int, 
         elif isinstance(key, VariableKey):
             if key not in variables:
                 variables[key] = leaf.stand_in()
-                positions[id(variables[key])] = place
+                stand_ins[id(variables[key])] = StandIn(place, weakref.ref(leaf))
             leaf = variables[key]
         leaves.append(leaf)
-    return leaves, positions
+    return leaves, stand_ins
 
 
 def _difference(before: Any, after: Any) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import weakref
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -15,7 +16,13 @@ from tracegraph.ir.tensor import Graph, Tensor, get_type
 from tracegraph.passes.specialise import bind_sizes
 from tracegraph.runtime import backend
 from tracegraph.runtime.convert import as_tensor
-from tracegraph.runtime.execute import Execution, input_types, run_nested, run_recorded
+from tracegraph.runtime.execute import (
+    Execution,
+    input_types,
+    note_call,
+    run_nested,
+    run_recorded,
+)
 from tracegraph.runtime.pending import device_buffer
 from tracegraph.runtime.results import Results
 from tracegraph.runtime.signature import (
@@ -33,11 +40,19 @@ from tracegraph.tensorshape import TensorSpec
 from tracegraph.types import TensorType
 
 
+@dataclasses.dataclass(frozen=True)
+class StandIn:
+    """What a Variable in a trace stands for: a leaf of the arguments, and the one it first was."""
+
+    place: int
+    first: weakref.ref[Variable]
+
+
 class ConcreteFunction:
     """One trace of a function: a graph, callable with arguments that fit its signature."""
 
     def __init__(
-        self, request: Request, traced: Traced, results: Results, stand_ins: dict[int, int]
+        self, request: Request, traced: Traced, results: Results, stand_ins: dict[int, StandIn]
     ) -> None:
         #: What was traced: the structure of the arguments, their types and Python values.
         self.request = request
@@ -45,7 +60,7 @@ class ConcreteFunction:
         #: How the result tensors are packed for the caller.
         self.results = results
         self.name = request.signature.name
-        #: Positions of Variables among the arguments, by the id of what stood for each.
+        #: By the identity of a Variable of the trace that stands for an argument.
         self._stand_ins = stand_ins
         self._executions: dict[tuple[TensorType, ...], Execution] = {}
         self._views: dict[tuple[str, ...], ConcreteFunction] = {}
@@ -70,12 +85,12 @@ class ConcreteFunction:
     @property
     def captured_inputs(self) -> list[Any]:
         """The Variables and tensors that the body uses from outside."""
-        return [*self.traced.variables, *self.traced.captures]
+        return [*self.variables, *self.traced.captures]
 
     @property
     def variables(self) -> tuple[Variable, ...]:
         """The Variables that the body reads or assigns."""
-        return self.traced.variables
+        return tuple(map(self._first_given, self.traced.variables))
 
     @property
     def trainable_variables(self) -> tuple[Variable, ...]:
@@ -88,10 +103,17 @@ class ConcreteFunction:
 
     @property
     def structured_input_signature(self) -> Any:
-        """`(args, kwargs)` with a TensorSpec for each tensor: as declared, if it was."""
+        """`(args, kwargs)` with a TensorSpec for each tensor, as it was declared, and Variable."""
         specs = iter(self._specs())
-        pairs = zip(self.request.keys, self.request.leaves, strict=True)
-        leaves = [next(specs) if is_tensor_key(key) else leaf for key, leaf in pairs]
+        rows = zip(self.request.keys, self.request.leaves, self.request.names, strict=True)
+        leaves = [
+            next(specs)
+            if is_tensor_key(key)
+            else self._spec(key.type, name)
+            if isinstance(key, VariableKey)
+            else leaf
+            for key, leaf, name in rows
+        ]
         return self.request.structure.pack(leaves)
 
     @property
@@ -172,39 +194,64 @@ class ConcreteFunction:
 
         Raises TraceError (a TypeError) for arguments that do not fit, always.
         """
-        values = zip(self._bound(args, kwargs), self.request.tensor_names, self.argument_types)
+        request = self._bound(args, kwargs)
+        given = [request.leaves[i] for i in self.request.tensor_positions]
+        values = zip(given, self.request.tensor_names, self.argument_types, strict=True)
         tensors = [self._checked(*row) for row in values]
         try:
             bind_sizes(self.argument_types, [x.type for x in tensors])
         except Mismatch as mismatch:
             self._refuse(mismatch.fact)
-        return self.run(tensors)
+        return self.run(tensors, self.variables_for(request))
 
-    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        keys = self.request.keys
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
+        """The request of a call: bound like the Python function's, else as tensors alone."""
+        flat = self._flat(args, kwargs)
+        try:
+            bound = self.request.signature.request(args, kwargs)
+        except TraceError:
+            if flat is None:
+                raise
+            return flat
+        misfit = self._misfit(bound)
+        if misfit is None:
+            return bound
+        return flat or self._refuse(misfit)
+
+    def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request | None:
+        """The request where the tensors alone are given, by position or by name."""
         positions = self.request.tensor_positions
-        if not kwargs and len(args) == len(positions) != len(self.request.leaves):
-            return list(args)
-        if kwargs and not args:
+        given: Sequence[Any] | None = None
+        if not kwargs and len(args) == len(positions) and all(map(_is_array, args)):
+            given = args
+        elif kwargs and not args:
             for names in (self.request.tensor_keywords, self.request.tensor_names):
                 if len(names) == len(kwargs) and set(names) == set(kwargs):
-                    return [kwargs[name] for name in names]
-        bound = self.request.signature.request(args, kwargs)
+                    given = [kwargs[name] for name in names]
+        if given is None:
+            return None
+        leaves = list(self.request.leaves)
+        for stand_in in self._stand_ins.values():
+            leaves[stand_in.place] = stand_in.first()
+        for place, value in zip(positions, given, strict=True):
+            leaves[place] = value
+        return dataclasses.replace(self.request, leaves=tuple(leaves))
+
+    def _misfit(self, bound: Request) -> str | None:
+        """What of a request differs from the trace, but for the types of tensors."""
         if bound.structure != self.request.structure:
             own_structure = self.request.structure
-            self._refuse(f"the arguments are {bound.structure}, and {own_structure} is expected")
-        names = self.request.names
-        own_leaves = self.request.leaves
-        for name, key, leaf, own, kept in zip(names, bound.keys, bound.leaves, keys, own_leaves):
-            if not isinstance(own, TensorType) and key != own:
-                value = f"another {own.text}" if isinstance(own, ObjectKey) else _shown(own, kept)
-                self._refuse(f"argument {name!r} is {shown(leaf)}, and the trace has {value}")
-        return [bound.leaves[i] for i in positions]
+            return f"the arguments are {bound.structure}, and {own_structure} is expected"
+        own = zip(self.request.names, self.request.keys, self.request.leaves, strict=True)
+        for (name, key, kept), given, leaf in zip(own, bound.keys, bound.leaves, strict=True):
+            if not isinstance(key, TensorType) and given != key:
+                value = f"another {key.text}" if isinstance(key, ObjectKey) else _shown(key, kept)
+                return f"argument {name!r} is {shown(leaf)}, and the trace has {value}"
+        return None
 
     def _checked(self, value: Any, name: str, expected: TensorType) -> Tensor:
-        is_typed = isinstance(value, (Tensor, Variable, np.ndarray, np.generic))
         try:
-            tensor = as_tensor(value, None if is_typed else expected.dtype)
+            tensor = as_tensor(value, None if _is_array(value) else expected.dtype)
         except (DTypeError, ShapeError) as error:
             self._refuse(f"argument {name!r} is expected to be {expected}: {fact_of(error)}")
         try:
@@ -226,7 +273,7 @@ class ConcreteFunction:
 
         `variables` are those of the trace by default, else what stands for them in this call.
         """
-        variables = self.traced.variables if variables is None else variables
+        variables = self.variables if variables is None else variables
         builder = current()
         if not builder.is_top_level:
             return self.results.pack(run_nested(self.traced, arguments, variables))
@@ -234,7 +281,10 @@ class ConcreteFunction:
             return self.results.pack(run_recorded(self.traced, arguments, variables))
         buffers = [device_buffer(x) for x in arguments]
         execution = self.execution(tuple(map(get_type, arguments)), variables)
-        return self.results.pack(execution.run(buffers, variables))
+        results = execution.run(buffers, variables)
+        if builder.recorders:
+            note_call(execution, arguments, variables, results)
+        return self.results.pack(results)
 
     def _is_watched(
         self, builder: Any, arguments: Sequence[Tensor], variables: Sequence[Variable]
@@ -245,13 +295,26 @@ class ConcreteFunction:
         return any(recorder.depends_on(inputs) for recorder in builder.recorders)
 
     def variables_for(self, request: Request) -> Sequence[Variable]:
-        """The variables of a call: arguments take the place of what stood for them."""
+        """The variables of a call: arguments take the place of what stands for them."""
         if not self._stand_ins:
             return self.traced.variables
-        return [
-            request.leaves[self._stand_ins[id(v)]] if id(v) in self._stand_ins else v
-            for v in self.traced.variables
-        ]
+        return [self._given(v, request) for v in self.traced.variables]
+
+    def _given(self, variable: Variable, request: Request) -> Variable:
+        stand_in = self._stand_ins.get(id(variable))
+        if stand_in is None:
+            return variable
+        given = request.leaves[stand_in.place]
+        if given is None:
+            name = self.request.names[stand_in.place]
+            self._refuse(f"the variable {name!r} that was traced is gone, and none is given")
+        return given
+
+    def _first_given(self, variable: Variable) -> Variable:
+        """The Variable that was traced, where `variable` stands for an argument and it is there."""
+        stand_in = self._stand_ins.get(id(variable))
+        first = None if stand_in is None else stand_in.first()
+        return variable if first is None else first
 
     def captures_one_of(self, variables: Sequence[Variable]) -> bool:
         """Whether the body uses one of the variables from outside."""
@@ -271,6 +334,10 @@ class ConcreteFunction:
                 if found is None:
                     found = self._executions[types] = Execution(self.traced, types)
         return found
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, (Tensor, Variable, np.ndarray, np.generic))
 
 
 def _shown(key: Any, leaf: Any) -> str:

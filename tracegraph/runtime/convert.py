@@ -72,7 +72,10 @@ def from_array(array: np.ndarray) -> Tensor:
     """A NumPy array as a tensor: a copy, as an input at top level, a constant while tracing."""
     builder = current()
     if builder.is_top_level and builder.reuse is None:
-        return host_tensor(type_of_array(array), array)
+        tensor = host_tensor(type_of_array(array), array)
+        for recorder in builder.recorders:
+            recorder.arrive(tensor)
+        return tensor
     if array.size > LARGEST_CONSTANT:
         return host_tensor(type_of_array(array), array)
     return Constant(array)()
@@ -412,12 +415,13 @@ def static_ints(value: Any, what: str) -> tuple[Any, ...]:
     while tracing, DTypeError for what is neither a number nor a sequence of them.
     """
     if isinstance(value, (int, Dim, np.integer)):
-        return (value if isinstance(value, Dim) else int(value),)
+        return (value if isinstance(value, (bool, Dim)) else int(value),)
     if _is_tensor(value):
         value = _known_while_tracing(as_tensor(value), what)
     if isinstance(value, np.ndarray):
         value = value.reshape(-1).tolist()
-    if not hasattr(value, "__iter__") or isinstance(value, (str, bytes)):
+    # A set has no order, and a dict is no list of its keys.
+    if not hasattr(value, "__iter__") or isinstance(value, (str, bytes, set, frozenset, dict)):
         fail(
             DTypeError,
             f"{what} is an integer or a list of integers, and {shown(value)} is {kind_of(value)}",

@@ -85,6 +85,5 @@ def _leaf_key(leaf: Any) -> Any:
 
 
 def _buffer_of(leaf: Any) -> Any:
-    if type(leaf) is Tensor:
-        return device_buffer(leaf)
-    return leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+    # An array is copied: its owner may refill it while the program runs on.
+    return device_buffer(leaf) if type(leaf) is Tensor else np.array(leaf)

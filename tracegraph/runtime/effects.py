@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from tracegraph import nest
-from tracegraph.errors import DTypeError, InvalidArgumentError, TraceError, fail
+from tracegraph.errors import DTypeError, InvalidArgumentError, TraceError, fail, shown
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor, host_tensor
-from tracegraph.ops.broadcast import full
-from tracegraph.ops.effect import HostCall
+from tracegraph.ops.effect import HostCall, HostFailure, set_host_runner
 from tracegraph.runtime import backend
+from tracegraph.runtime.accumulator import ForwardAccumulator
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.lift import lifted_with_arguments
+from tracegraph.runtime.pending import in_host_call
+from tracegraph.runtime.printing import Template, template_of
 from tracegraph.runtime.tape import GradientTape
 from tracegraph.runtime.trace import Trace, current_trace, init_scope
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Variable, on_behalf_of_a_program
-from tracegraph.shapes import static_shape
-from tracegraph.source import Source, here
+from tracegraph.shapes import Dim, dim_names, static_shape
+from tracegraph.source import Source, here, sourced, unsourced
+from tracegraph.tensorshape import TensorShape, TensorSpec
 from tracegraph.types import TensorType, as_dtype, type_of_array
+
+# Calls in a trace, and how programs make them.
 
 
 def host_call(
-    function: Callable[..., Any],
+    function: Callable[..., Any] | tuple[Any, ...],
     inputs: Sequence[Tensor],
     types: Sequence[TensorType],
-    derivative: Callable[..., Any] | None = None,
+    is_differentiable: bool = False,
 ) -> tuple[Tensor, ...]:
     """Appends a call of a Python function of arrays to the trace, after the effects before it."""
     trace = current()
@@ -42,50 +46,61 @@ def host_call(
             source=here(),
             fix="compute it outside of the rule",
         )
-    operands = tuple(inputs)
-    if trace.all_hold is not None:  # what comes after a check that fails does not happen
-        function, derivative = _gated(function, types), _after_gate(derivative)
-        operands = (trace.all_hold, *operands)
-    op = HostCall(_keeping_errors(function, here()), tuple(types), derivative)
-    found = op(trace.take_token(), *operands)
+    # What comes after a check that fails does not happen.
+    gate = () if trace.all_hold is None else (trace.all_hold,)
+    op = HostCall(function, tuple(types), is_differentiable, bool(gate))
+    found = op(trace.take_token(), *gate, *inputs)
     token, *outputs = found if isinstance(found, tuple) else (found,)
     trace.give_token(token)
     return tuple(outputs)
 
 
-def _gated(function: Callable[..., Any], types: Sequence[TensorType]) -> Callable[..., Any]:
-    """The function with a truth value in front: it is called only if that holds."""
+def _runner(op: HostCall, source: Source) -> Callable[..., tuple[np.ndarray, ...]]:
+    """What a program calls for a host call of the user's line `source`.
 
-    @functools.wraps(function)
-    def call(holds: np.ndarray, *arrays: np.ndarray) -> Any:
-        if holds:
-            return function(*arrays)
-        return tuple(np.zeros(static_shape(t.shape), t.dtype.numpy_dtype) for t in types)
+    Exceptions are kept, with the line, for the caller of the program: XLA passes on a text only.
+    """
+    function = (
+        op.function if callable(op.function) else _FUNCTIONS[op.function[0]](*op.function[1:])
+    )
 
-    return call
-
-
-def _after_gate(derivative: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    """The derivative of a gated function: none for the truth value."""
-    if derivative is None:
-        return None
-    return lambda token, gs, xs: (None, *derivative(token, gs, xs[1:]))
-
-
-def _keeping_errors(function: Callable[..., Any], source: Source) -> Callable[..., Any]:
-    """The function, its exceptions kept, with the user's line: XLA passes on their text only."""
-
-    @functools.wraps(function)
-    def call(*arrays: np.ndarray) -> Any:
+    def run(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         try:
-            with on_behalf_of_a_program():
-                return function(*arrays)
+            with on_behalf_of_a_program(), _apart(), sourced(source):
+                if op.is_gated and not arrays[0]:
+                    return tuple(map(_zeros, op.types))
+                results = function(*arrays[op.is_gated :])
+                return tuple(_checked(y, t, source) for y, t in zip(results, op.types, strict=True))
         except Exception as error:
             error.add_note(f"in a Python function called at {source.file}:{source.line}")
-            backend.keep_host_error(error)
-            raise
+            raise HostFailure(backend.keep_host_error(error)) from None
 
-    return call
+    return run
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """A context for Python functions that programs call: they compute at a top level of their own,
+    and no tape or accumulator outside sees them."""
+    with in_host_call(), init_scope():
+        yield
+
+
+def _zeros(type: TensorType) -> np.ndarray:
+    return np.zeros(static_shape(type.shape), type.dtype.numpy_dtype)
+
+
+def _checked(result: Tensor, type: TensorType, source: Source) -> np.ndarray:
+    array = host_array(result)
+    if array.shape != type.shape:
+        fail(
+            InvalidArgumentError,
+            f"a Python function returned the shape {array.shape}, and {type} was traced",
+            source=source,
+            fix="return one shape always; a size that follows that of an argument must have its "
+            'name in the input_signature and in Tout: tg.TensorSpec(["n"])',
+        )
+    return array
 
 
 # Printing.
@@ -94,9 +109,9 @@ def _keeping_errors(function: Callable[..., Any], source: Source) -> Callable[..
 def print_tensors(
     *inputs: Any,
     output_stream: Any = None,
-    summarize: int = 3,
+    summarize: int | None = 3,
     sep: str = " ",
-    end: str = "\n",
+    end: str | None = "\n",
     name: str | None = None,
 ) -> None:
     """Prints values at every call of a compiled function, in program order; to stderr by default.
@@ -104,75 +119,54 @@ def print_tensors(
     - `inputs`: tensors, Variables, nested structures of them, and anything else, as text.
     - `output_stream`: a stream such as `sys.stdout`, or "file://path" to append to.
     - `summarize`: how many elements are shown at each end of an axis; -1 shows all.
+    - `sep` stands between the inputs, `end` after the last.
+
+    Raises TraceError (a TypeError) for what is no stream, and for what is no int.
 
     >>> tg.print("loss:", tg.constant(0.5), output_stream=sys.stdout)
     loss: 0.5
     """
-    template, tensors = _template(inputs)
-
-    def write(*arrays: np.ndarray) -> tuple[()]:
-        values = iter(_value_text(np.asarray(array), summarize) for array in arrays)
-        texts = (
-            str(
-                nest.pack_sequence_as(
-                    part,
-                    [_Raw(next(values)) if leaf is _HOLE else leaf for leaf in nest.flatten(part)],
-                )
-            )
-            for part in template
-        )
-        _write(sep.join(texts) + end, output_stream)
-        return ()
-
+    pieces, leaves = template_of(inputs, sep, "\n" if end is None else end)
+    tensors = [as_tensor(x) for x in leaves]
+    data = (pieces, _checked_summarize(summarize), _stream_data(output_stream))
     if current_trace() is None:
-        write(*(host_array(x) for x in tensors))
+        Template(*data)(*map(host_array, tensors))
     else:
-        host_call(write, tensors, ())
+        host_call(("print", *data), tensors, ())
 
 
-class _Raw:
-    """Text that shows itself without quotes inside a container."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __repr__(self) -> str:
-        return self._text
-
-
-_HOLE = object()
-
-
-def _template(inputs: Sequence[Any]) -> tuple[list[Any], list[Tensor]]:
-    """The inputs with a hole for each tensor, and the tensors."""
-    tensors: list[Tensor] = []
-
-    def hole(leaf: Any) -> Any:
-        if isinstance(leaf, (Tensor, Variable)):
-            tensors.append(as_tensor(leaf))
-            return _HOLE
-        return leaf
-
-    return [nest.map_structure(hole, part) for part in inputs], tensors
+def _checked_summarize(summarize: Any) -> int:
+    if summarize is None:
+        return 3
+    if not isinstance(summarize, int):
+        fail(
+            TraceError,
+            f"tg.print: summarize is {shown(summarize)}, and it must be an int",
+            source=here(),
+            fix="give how many elements are shown at each end of an axis, -1 for all",
+        )
+    return max(int(summarize), -1)
 
 
-def _value_text(array: np.ndarray, summarize: int) -> str:
-    if array.ndim == 0:
-        return str(int(array)) if array.dtype == bool else str(array[()])
-    count = array.size if summarize == -1 else summarize
-    threshold = max(array.size if summarize == -1 else 2 * count, 1)
-    text = np.array2string(array, separator=" ", edgeitems=max(count, 1), threshold=threshold)
-    return text
+def _stream_data(stream: Any) -> Any:
+    """A stream as the graph holds it: by name, if it has one that outlives the process."""
+    if stream is None or stream is sys.stderr:
+        return "stderr"
+    if stream is sys.stdout:
+        return "stdout"
+    is_file = isinstance(stream, str) and stream.startswith("file://")
+    if not is_file and not hasattr(stream, "write"):
+        fail(
+            TraceError,
+            f"tg.print: the output stream is {shown(stream)}, to which nothing can be written",
+            source=here(),
+            fix='give sys.stdout, sys.stderr, an open file, or "file://" and a path',
+        )
+    return stream
 
 
-def _write(text: str, stream: Any) -> None:
-    if isinstance(stream, str) and stream.startswith("file://"):
-        with open(stream.removeprefix("file://"), "a", encoding="utf-8") as file:
-            file.write(text)
-        return
-    stream = sys.stderr if stream is None else stream
-    stream.write(text)
-    stream.flush()
+#: Host functions that graphs hold as data, by name.
+_FUNCTIONS: dict[str, Callable[..., Callable[..., Any]]] = {"print": Template}
 
 
 # Python functions.
@@ -188,12 +182,15 @@ def numpy_function(
     """Calls `func` on NumPy arrays at every run; its gradient is None.
 
     - `inp`: the tensors that become arguments.
-    - `Tout`: the dtype of the result, or a list of dtypes.
+    - `Tout`: the dtype of the result or its TensorSpec, or a list of them.
 
-    The shapes of the results are found by calling `func` on zeros while tracing, unless `Tout`
-    holds TensorSpecs.
+    XLA must know the shapes of the results. Where `Tout` leaves them open, the call that is being
+    traced is made at once, and every later call must return the same shapes.
+
+    Raises TypeError for results of other dtypes than `Tout` says, and InvalidArgumentError (a
+    ValueError) for another number of results or for another shape.
     """
-    return _python_call(func, inp, Tout, differentiable=False)
+    return _python_call(ArrayFunction, func, inp, Tout)
 
 
 def py_function(
@@ -201,170 +198,170 @@ def py_function(
 ) -> Any:
     """Calls `func` on tensors at every run, computing at top level; differentiable.
 
-    Arguments as `numpy_function`; `func` takes and returns tensors.
+    Arguments and errors are those of `numpy_function`; `func` takes and returns tensors. It is
+    differentiated by a tape around it at run time, to any order and in both modes.
     """
-    return _python_call(func, inp, Tout, differentiable=True)
+    return _python_call(TensorFunction, func, inp, Tout)
 
 
-def _python_call(func: Any, inp: Any, Tout: Any, differentiable: bool) -> Any:
+def _python_call(kind: type[ArrayFunction], func: Any, inp: Any, Tout: Any) -> Any:
     if not callable(func):
-        fail(TraceError, f"{func!r} is not callable", source=here(), fix="pass a function")
+        fail(TraceError, f"{shown(func)} is not callable", source=here(), fix="pass a function")
     inputs = [as_tensor(x) for x in (inp if isinstance(inp, (list, tuple)) else [inp])]
     is_list = isinstance(Tout, (list, tuple))
-    specs = list(Tout) if is_list else [Tout] if Tout is not None else []
+    given = list(Tout) if is_list else [Tout] if Tout is not None else []  # type: ignore[arg-type]
+    function = kind(func, [_spec(t) for t in given], here())
     if current_trace() is None:
-        outputs = _call_now(func, inputs, specs, differentiable)
+        outputs = function.results(*inputs)
     else:
-        outputs = _call_later(func, inputs, specs, differentiable)
+        outputs = _call_later(function, inputs)
     return outputs if is_list else outputs[0] if outputs else None
 
 
-def _call_later(
-    func: Any, inputs: list[Tensor], specs: list[Any], differentiable: bool
-) -> list[Tensor]:
-    """Appends the call to the trace. XLA needs the shapes of the results: where `Tout` does not
-    give them, the call that is being traced is made now, and its results are kept for its run."""
-    run = _on_tensors(func) if differentiable else _on_arrays(func)
-    types = _declared_types(specs)
-    first: _FirstCall | None = None
-    if types is None:
-        first = _FirstCall.now(run, inputs)
-        types = _types_of(first.results, specs, func)
-    call = _checked(run if first is None else first, types, func)
-    derivative = _derivative(func, types) if differentiable else None
-    outputs = list(host_call(call, inputs, types, derivative))
-    trace = current_trace()
-    if first is not None and first.is_real and trace is not None:
-        trace.known.update(zip(outputs, map(_value, first.results), strict=True))
-    return outputs
+def _spec(declared: Any) -> TensorSpec:
+    """What `Tout` says of a result; the shape None stands for one that it leaves out."""
+    if isinstance(declared, TensorSpec):
+        return declared
+    return TensorSpec(None, as_dtype(declared))
 
 
-class _FirstCall:
-    """A host function that was called while tracing: the first run with the same arguments takes
-    the results of that call, so that the function is called once."""
+class ArrayFunction:
+    """The function of a `numpy_function`: called with arrays; its results are tensors as declared.
 
-    def __init__(
-        self, run: Callable[..., Any], arrays: list[np.ndarray], results: Any, is_real: bool
-    ) -> None:
-        self._run = run
-        self._arrays: list[np.ndarray] | None = arrays if is_real else None
-        self.results = results
-        self.is_real = is_real
+    `specs` say what it returns, `source` is the user's line.
+    """
 
-    @staticmethod
-    def now(run: Callable[..., Any], inputs: list[Tensor]) -> _FirstCall:
-        lifted = [lifted_with_arguments(x) for x in inputs]
-        is_real = all(x is not None for x in lifted)
+    is_differentiable = False
+
+    def __init__(self, function: Any, specs: Sequence[TensorSpec], source: Source) -> None:
+        self._function = function
+        self._source = source
+        self._first: tuple[list[np.ndarray], list[Tensor]] | None = None
+        self.specs = specs
+        #: What the text of a graph calls it.
+        self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
+
+    def __call__(self, *arrays: np.ndarray) -> list[Tensor]:
+        """The results for a run of the program; those of the call while tracing, if it is that."""
+        first, self._first = self._first, None
+        if first is not None and all(map(_same_bits, arrays, first[0])):
+            return first[1]
+        return self.results(*map(_value, arrays))
+
+    def results(self, *inputs: Tensor) -> list[Tensor]:
+        """The results for these inputs. Raises what `numpy_function` says."""
+        arrays = [np.array(host_array(x)) for x in inputs]
+        with unsourced():
+            result = self._function(*arrays)
+        return self._declared(result)
+
+    def call_first(self, inputs: Sequence[Tensor], is_real: bool) -> list[Tensor]:
+        """The results for some arguments. If they are those of the call that is being traced, its
+        run takes these results, so that the function is called once."""
         with init_scope():
-            if is_real:
-                arrays = [np.array(host_array(x)) for x in lifted if x is not None]
-            else:
-                arrays = [_zeros(x) for x in inputs]
-            return _FirstCall(run, arrays, run(*arrays), is_real)
+            arrays = [np.array(host_array(x)) for x in inputs]
+        with _apart():
+            results = self.results(*map(_value, arrays))
+            for y in results:
+                host_array(y)
+        self._first = (arrays, results) if is_real else None
+        return results
 
-    def __call__(self, *arrays: np.ndarray) -> Any:
-        expected, self._arrays = self._arrays, None
-        if expected is not None and all(map(_same_bits, arrays, expected)):
-            return self.results
-        return self._run(*arrays)
+    def _declared(self, result: Any) -> list[Tensor]:
+        """The results as tensors, which must be as the specs say."""
+        is_list = isinstance(result, (list, tuple))
+        leaves = list(result) if is_list else [] if result is None else [result]
+        with sourced(self._source):
+            if len(leaves) != len(self.specs):
+                fail(
+                    InvalidArgumentError,
+                    f"{self._name} returned {len(leaves)} values and Tout declares "
+                    f"{len(self.specs)}",
+                    source=self._source,
+                    fix="give one dtype or TensorSpec in Tout for each returned value",
+                )
+            return [self._as(y, spec) for y, spec in zip(leaves, self.specs, strict=True)]
+
+    def _as(self, leaf: Any, spec: TensorSpec) -> Tensor:
+        is_typed = isinstance(leaf, (Tensor, Variable, np.ndarray, np.generic))
+        tensor = as_tensor(leaf) if is_typed else as_tensor(leaf, spec.dtype)
+        if tensor.dtype is not spec.dtype:
+            fail(
+                DTypeError,
+                f"{self._name} returned {tensor.dtype.name} and Tout says {spec.dtype.name}",
+                source=self._source,
+                fix="make Tout and the returned dtype agree",
+            )
+        if not spec.shape.is_compatible_with(TensorShape(tensor.type.shape)):
+            fail(
+                InvalidArgumentError,
+                f"{self._name} returned the shape {tensor.type.shape} and Tout says {spec.shape}",
+                source=self._source,
+                fix="make Tout and the returned shape agree, with None for a size that is open",
+            )
+        return tensor
+
+    @property
+    def _name(self) -> str:
+        return getattr(self._function, "__name__", type(self._function).__name__)
+
+
+class TensorFunction(ArrayFunction):
+    """The function of a `py_function`: it computes on tensors, and so it has derivatives, which
+    are such functions again."""
+
+    is_differentiable = True
+
+    def results(self, *inputs: Tensor) -> list[Tensor]:
+        with unsourced():
+            result = self._function(*inputs)
+        return self._declared(result)
+
+    def pullback(self, count: int, types: tuple[TensorType, ...]) -> TensorFunction:
+        """`(*xs, *cotangents) -> cotangents of the xs`, of the `count` inputs that can have one;
+        they are of the types `types`."""
+
+        def pullback(*tensors: Tensor) -> list[Any]:
+            xs, gs = tensors[:count], list(tensors[count:])
+            sources = _differentiable(xs)
+            with GradientTape() as tape:
+                tape.watch(sources)
+                ys = _differentiable(self.results(*xs))
+            return tape.gradient(ys, sources, gs, "zero")
+
+        return self._derived(pullback, types)
+
+    def pushforward(self, count: int, types: tuple[TensorType, ...]) -> TensorFunction:
+        """`(*xs, *tangents) -> tangents of the results`, of the types `types`."""
+
+        def pushforward(*tensors: Tensor) -> list[Any]:
+            xs, ts = tensors[:count], list(tensors[count:])
+            with ForwardAccumulator(_differentiable(xs), ts) as accumulator:
+                ys = _differentiable(self.results(*xs))
+            return accumulator.jvp(ys, "zero")
+
+        return self._derived(pushforward, types)
+
+    def _derived(self, function: Any, types: tuple[TensorType, ...]) -> TensorFunction:
+        function.__qualname__ = f"{self.__qualname__}.{function.__name__}"
+        function.__name__ = f"the {function.__name__} of {self._name}"
+        specs = [TensorSpec(type.shape, type.dtype) for type in types]
+        return _Derivative(function, specs, self._source)
+
+
+class _Derivative(TensorFunction):
+    """A derivative of a `py_function`: it is ours, so what it makes belongs to the user's line."""
+
+    def results(self, *inputs: Tensor) -> list[Tensor]:
+        return self._declared(self._function(*inputs))
+
+
+def _differentiable(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [x for x in tensors if x.dtype.is_differentiable]
 
 
 def _same_bits(x: np.ndarray, y: np.ndarray) -> bool:
     return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
-
-
-def _zeros(x: Tensor) -> np.ndarray:
-    """Zeros of the type, to find a shape where there is no call to trace."""
-    if not x.type.is_static:
-        fail(
-            TraceError,
-            f"the shape of the result of a Python function is not known for an input {x.type}",
-            source=here(),
-            operands=[operand_text(x)],
-            fix="give TensorSpecs in Tout",
-        )
-    return np.zeros(static_shape(x.type.shape), x.dtype.numpy_dtype)
-
-
-def _declared_types(specs: list[Any]) -> list[TensorType] | None:
-    """The types that `Tout` gives; None if it leaves shapes out."""
-    if not all(hasattr(spec, "shape") for spec in specs):
-        return None
-    return [TensorType(as_dtype(s.dtype), tuple(s.shape)) for s in specs]
-
-
-def _types_of(results: Sequence[Any], specs: list[Any], func: Any) -> list[TensorType]:
-    if len(results) != len(specs):
-        _refuse_results(func, len(results), len(specs))
-    dtypes = [as_dtype(getattr(spec, "dtype", spec)) for spec in specs]
-    return [TensorType(t, tuple(y.shape)) for t, y in zip(dtypes, results, strict=True)]
-
-
-def _call_now(
-    func: Any, inputs: list[Tensor], specs: list[Any], differentiable: bool
-) -> list[Tensor]:
-    result = func(*inputs) if differentiable else func(*(host_array(x).copy() for x in inputs))
-    leaves = (
-        list(result) if isinstance(result, (list, tuple)) else [] if result is None else [result]
-    )
-    if len(leaves) != len(specs):
-        _refuse_results(func, len(leaves), len(specs))
-    dtypes = [as_dtype(getattr(spec, "dtype", spec)) for spec in specs]
-    return [_as_declared(leaf, dtype, func) for leaf, dtype in zip(leaves, dtypes, strict=True)]
-
-
-def _as_declared(leaf: Any, dtype: Any, func: Any) -> Tensor:
-    tensor = (
-        as_tensor(leaf)
-        if isinstance(leaf, (Tensor, Variable, np.ndarray))
-        else as_tensor(leaf, dtype)
-    )
-    if tensor.dtype is not dtype:
-        fail(
-            DTypeError,
-            f"{_name(func)} returned {tensor.dtype.name} and Tout says {dtype.name}",
-            source=here(),
-            fix="make Tout and the returned dtype agree",
-        )
-    return tensor
-
-
-def _name(func: Any) -> str:
-    return getattr(func, "__name__", type(func).__name__)
-
-
-def _refuse_results(func: Any, given: int, declared: int) -> None:
-    fail(
-        InvalidArgumentError,
-        f"{_name(func)} returned {given} values and Tout declares {declared}",
-        source=here(),
-        fix="give one dtype in Tout for each returned value",
-    )
-
-
-def _on_arrays(func: Any) -> Callable[..., tuple[Any, ...]]:
-    def run(*arrays: np.ndarray) -> tuple[Any, ...]:
-        result = func(*(np.array(x) for x in arrays))
-        return _as_arrays(result)
-
-    return run
-
-
-def _as_arrays(result: Any) -> tuple[np.ndarray, ...]:
-    if result is None:
-        return ()
-    leaves = result if isinstance(result, (list, tuple)) else (result,)
-    return tuple(
-        host_array(as_tensor(x)) if isinstance(x, (Tensor, Variable)) else np.asarray(x)
-        for x in leaves
-    )
-
-
-def _on_tensors(func: Any) -> Callable[..., tuple[Any, ...]]:
-    def run(*arrays: np.ndarray) -> tuple[Any, ...]:
-        return _as_arrays(func(*map(_value, arrays)))
-
-    return run
 
 
 def _value(array: np.ndarray) -> Tensor:
@@ -372,44 +369,52 @@ def _value(array: np.ndarray) -> Tensor:
     return host_tensor(type_of_array(array), array)
 
 
-def _checked(run: Any, types: Sequence[TensorType], func: Any) -> Callable[..., Any]:
-    def call(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        found = run(*arrays)
-        if len(found) != len(types):
-            _refuse_results(func, len(found), len(types))
-        for y, type_ in zip(found, types, strict=True):
-            if tuple(y.shape) != type_.shape:
-                raise InvalidArgumentError(
-                    f"{_name(func)} returned the shape {y.shape} and {type_} was traced\n"
-                    "  fix: return one shape always, or give TensorSpecs in Tout"
-                )
-        return tuple(
-            np.asarray(y, type_.dtype.numpy_dtype) for y, type_ in zip(found, types, strict=True)
+def _call_later(function: ArrayFunction, inputs: list[Tensor]) -> list[Tensor]:
+    """Appends the call to the trace. XLA needs the shapes of the results: where `Tout` does not
+    give them, the call that is being traced is made now, and its results are kept for its run."""
+    types = _declared_types(function.specs, inputs)
+    first: list[Tensor] = []
+    if types is None:
+        lifted = [lifted_with_arguments(x) for x in inputs]
+        actual = [x for x in lifted if x is not None]
+        is_real = len(actual) == len(inputs)
+        found = function.call_first(actual if is_real else list(map(_zeros_of, inputs)), is_real)
+        types = [y.type for y in found]
+        first = found if is_real else []
+    outputs = list(host_call(function, inputs, types, function.is_differentiable))
+    trace = current_trace()
+    if first and trace is not None:
+        trace.known.update(zip(outputs, first, strict=True))
+    return outputs
+
+
+def _declared_types(
+    specs: Sequence[TensorSpec], inputs: Sequence[Tensor]
+) -> list[TensorType] | None:
+    """The types that `Tout` gives; None if it leaves out a size that the inputs do not have."""
+    known = {name for x in inputs if x.type.rank for n in x.type.shape for name in dim_names(n)}
+    types = []
+    for spec in specs:
+        if spec.shape.rank is None:
+            return None
+        sizes = [Dim.named(n) if isinstance(n, str) else n for n in spec.shape]
+        if None in sizes or not all(known.issuperset(dim_names(n)) for n in sizes):
+            return None
+        types.append(TensorType(spec.dtype, tuple(sizes)))
+    return types
+
+
+def _zeros_of(x: Tensor) -> Tensor:
+    """Zeros of the type, to find a shape where there is no call to trace."""
+    if not x.type.is_static:
+        fail(
+            TraceError,
+            f"the shape of the result of a Python function is not known for an input {x.type}",
+            source=here(),
+            operands=[operand_text(x)],
+            fix="give TensorSpecs without open sizes in Tout, or sizes named as those of the input",
         )
-
-    return call
-
-
-def _derivative(func: Any, types: Sequence[TensorType]) -> Callable[..., Any]:
-    """The cotangents of a py_function: it runs again at top level, under a tape."""
-
-    def cotangents(token: Tensor, gs: Sequence[Tensor | None], xs: Sequence[Tensor]) -> Any:
-        seeds = [full(0, t) if g is None else g for g, t in zip(gs, types, strict=True)]
-
-        def pull(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-            values = [_value(a) for a in arrays[: len(xs)]]
-            grads = [_value(a) for a in arrays[len(xs) :]]
-            with GradientTape() as tape:
-                tape.watch([v for v in values if v.dtype.is_differentiable])
-                result = func(*values)
-            targets = list(result) if isinstance(result, (list, tuple)) else [result]
-            found = tape.gradient(targets, values, grads, "zero")
-            return tuple(host_array(g) for g in found)
-
-        op = HostCall(_keeping_errors(pull, here()), tuple(x.type for x in xs), None)
-        return op(token, *xs, *seeds)[1:]
-
-    return cotangents
+    return _value(_zeros(x.type))
 
 
 # Checks.
@@ -432,5 +437,7 @@ def check(condition: Any, message: str, operands: Sequence[Any] = ()) -> None:
             operands=[np.array2string(host_array(x), threshold=20) for x in tensors],
         )
 
+
+set_host_runner(_runner)
 
 __all__ = ["check", "host_call", "numpy_function", "print_tensors", "py_function"]

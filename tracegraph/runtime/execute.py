@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer, host_tensor
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
 from tracegraph.runtime import backend
-from tracegraph.runtime.pending import device_buffer, raise_failures, run_failure
+from tracegraph.runtime.pending import device_buffer, make, raise_failures, run_failure
 from tracegraph.runtime.trace import CheckReport, Trace, Traced
+from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import (
     Variable,
     complete_landings,
@@ -111,17 +113,8 @@ def run_program(program: Any, arguments: tuple[Any, ...], box: list[Any]) -> tup
     except Exception as error:
         raise_failures(arguments)
         box.clear()
-        raise _understood(program, error) from None
+        raise run_failure(error, here()) from None
     return box[0]
-
-
-def _understood(program: Any, error: Exception) -> Exception:
-    """The error of a Python function that the program called, if it is known, or of the program."""
-    if program.has_host_calls:
-        own = backend.take_host_error()
-        if own is not None:
-            return own
-    return run_failure(error, here())
 
 
 def _gather(variables: Sequence[Variable]) -> list[Any]:
@@ -203,6 +196,23 @@ def run_recorded(
     return list(outputs[: traced.result_count])
 
 
+def note_call(
+    execution: Execution,
+    arguments: Sequence[Tensor],
+    variables: Sequence[Variable],
+    results: Sequence[Tensor],
+) -> None:
+    """Tells tapes of a call that they do not follow, so that they can explain why."""
+    builder = current()
+    token = [host_tensor(TOKEN, _START)] if execution.traced.has_token else []
+    handles = [variable.handle for variable in variables]
+    inputs = (*arguments, *handles, *execution.traced.captures, *token)
+    node = Node(Call(execution.graph), inputs, here(), builder)
+    node.outputs = tuple(results)
+    for recorder in builder.recorders:
+        recorder.record(node)
+
+
 def _forward_program(forward: Graph) -> Any:
     program = forward.derived.get("program")
     if program is None:
@@ -213,25 +223,39 @@ def _forward_program(forward: Graph) -> Any:
 def run_nested(
     traced: Traced, arguments: Sequence[Tensor], variables: Sequence[Variable]
 ) -> list[Tensor]:
-    """Appends the body as a call node to the graph that is being traced."""
+    """Appends the body as a call node to the graph that is being built."""
+    return append_call(functools.partial(call, traced.graph), traced, arguments, variables)
+
+
+def append_call(
+    append: Callable[[tuple[Tensor, ...]], Sequence[Tensor]],
+    traced: Traced,
+    arguments: Sequence[Tensor],
+    variables: Sequence[Variable],
+) -> list[Tensor]:
+    """Appends a call of the body of `traced` to what is being built, and takes state and effects
+    on from there: variables, token and checks. Returns the results.
+
+    `append` is given the inputs, and returns all outputs of the body.
+    """
     builder = current()
-    if not isinstance(builder, Trace):
-        assert not (traced.variables or traced.has_token or traced.checks), (
-            "a function with state was called inside a rule"
-        )
-        return list(call(traced.graph, [*arguments, *traced.captures]))
+    trace = builder if isinstance(builder, Trace) else None
     reads = [variable.read_value() for variable in variables]
-    token = [builder.take_token()] if traced.has_token else []
-    inputs = builder.admit_all((*arguments, *reads, *traced.captures, *token))
-    outputs = call(traced.graph, inputs)
-    place = traced.result_count
-    for i in traced.assigned:
-        builder.assign(variables[i], outputs[place])
-        place += 1
+    inputs = (*arguments, *reads, *traced.captures)
     if traced.has_token:
-        builder.give_token(outputs[place])
-        place += 1
+        inputs = (*inputs, host_tensor(TOKEN, _START) if trace is None else trace.take_token())
+    outputs = append(inputs if trace is None else trace.admit_all(inputs))
+    rest = iter(outputs[traced.result_count :])
+    for i in traced.assigned:
+        variables[i].assign(next(rest))
+    if traced.has_token and trace is not None:
+        trace.give_token(next(rest))
+    elif traced.has_token:
+        make(next(rest))  # at top level what has effects runs at once
     for report in traced.checks:
-        builder.add_check(report, outputs[place : place + 1 + report.operand_count])
-        place += 1 + report.operand_count
+        values = [next(rest) for _ in range(1 + report.operand_count)]
+        if trace is not None:
+            trace.add_check(report, tuple(values))
+        elif not bool(host_array(values[0])):
+            raise_check(report, [host_array(x) for x in values[1:]])
     return list(outputs[: traced.result_count])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,9 @@ from tracegraph.tensorshape import TensorSpec
 
 #: Calls that the table of the hot path holds.
 _ROUTE_LIMIT = 1024
+
+
+_numbers = itertools.count()
 
 
 @dataclasses.dataclass
@@ -86,6 +90,8 @@ class Function:
             on_eviction=self._routes.clear,
         )
         self._row = self._retracing.row
+        #: Where instances keep the function that is bound to them.
+        self._key = f"_tg_function_{self._name}_{next(_numbers)}"
         functools.update_wrapper(self, python_function, updated=())
 
     # Attributes.
@@ -264,43 +270,52 @@ class Function:
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
             return self
-        key = _instance_key(self)
-        store = getattr(instance, "__dict__", None)
         if isinstance(instance, type):  # a classmethod: what is written there needs setattr
-            if key not in vars(instance):
-                setattr(instance, key, staticmethod(self._bound_to(instance)))
-            return vars(instance)[key].__func__
+            if self._key not in vars(instance):
+                setattr(instance, self._key, staticmethod(self._bound_to(instance)))
+            return vars(instance)[self._key].__func__
+        store = getattr(instance, "__dict__", None)
         if store is None:
-            return self._bound_to(instance)
-        bound = store.get(key)
-        if bound is None:
+            fail(
+                TraceError,
+                f"{type(instance).__name__}.{self._name} is called on an instance that has no "
+                "__dict__ to keep its traces in",
+                source=here(),
+                fix='add "__dict__" to the __slots__ of the class, or decorate a function',
+            )
+        bound = store.get(self._key)
+        if bound is None or bound._instance is not instance:  # a copy has what the original had
             with tracing:
-                bound = store.get(key)
-                if bound is None:
-                    bound = store[key] = self._bound_to(instance)
+                bound = store.get(self._key)
+                if bound is None or bound._instance is not instance:
+                    bound = store[self._key] = self._bound_to(instance)
         return bound
 
     def _bound_to(self, instance: Any) -> Function:
         method = self._python_function.__get__(instance, type(instance))
         return Function(method, name=self._name, **self._options)
 
+    @property
+    def _instance(self) -> Any:
+        """The instance that a method is bound to, or None."""
+        return getattr(self._python_function, "__self__", None)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Function:
         """A function without traces, bound to the copy of its instance: traces hold Variables."""
         function = self._python_function
-        owner = getattr(function, "__self__", None)
-        if owner is not None and hasattr(function, "__func__"):
-            function = function.__func__.__get__(copy.deepcopy(owner, memo))
+        if self._instance is not None and hasattr(function, "__func__"):
+            function = function.__func__.__get__(copy.deepcopy(self._instance, memo))
         return Function(function, name=self._name, **self._options)
 
     def __copy__(self) -> Function:
         return Function(self._python_function, name=self._name, **self._options)
 
+    def __reduce__(self) -> Any:
+        """By name, as Python functions; one that is bound to an instance is made anew there."""
+        return self.__qualname__ if self._instance is None else (type(None), ())
+
     def __repr__(self) -> str:
         return f"<tg.function {self._name}{self._signature.parameters}>"
-
-
-def _instance_key(function: Function) -> str:
-    return f"_tg_function_{function._name}_{id(function)}"
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -1,4 +1,4 @@
-"""Indices that are known are checked; others are clamped like XLA's."""
+"""Values that are known are checked: indices, which are else clamped like XLA's, and divisors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tracegraph.source import here
 
 def check_range(op: str, x: Tensor, at: Tensor, limits: tuple[Any, ...]) -> None:
     """Refuses indices that are known to be out of range: `limits` are sizes of the last axis."""
-    value = _known_indices(at)
+    value = value_at_hand(at)
     if value is None or not value.size or not all(type(limit) is int for limit in limits):
         return
     limit: Any = np.array(limits)
@@ -34,10 +34,24 @@ def check_range(op: str, x: Tensor, at: Tensor, limits: tuple[Any, ...]) -> None
         )
 
 
-def _known_indices(at: Tensor) -> np.ndarray | None:
-    """The value of a few indices if it is at hand; nothing is evaluated for it."""
-    if not at.type.is_static or element_count(at.type.shape) > LARGEST_CONSTANT:
+def check_divisor(op: str, x: Tensor, y: Tensor) -> None:
+    """Refuses integers that are known to be divided by zero, of which XLA makes some number."""
+    value = value_at_hand(y)
+    if value is not None and not value.all():
+        fail(
+            InvalidArgumentError,
+            f"{op}: {x.type} is divided by zero",
+            source=here(),
+            operands=[operand_text(x), operand_text(y)],
+            fix="divide by what is not 0, or choose: tg.where(y == 0, 0, x // tg.maximum(y, 1))",
+        )
+
+
+def value_at_hand(x: Tensor) -> np.ndarray | None:
+    """The value of a few numbers if it is known already; nothing is evaluated for it."""
+    if not x.type.is_static or element_count(x.type.shape) > LARGEST_CONSTANT:
         return None
-    if not at.is_made and current().is_top_level:
+    if not x.is_made and current().is_top_level:
         return None
-    return static_value(at)
+    value = static_value(x)
+    return None if value is None or value.dtype == object else value

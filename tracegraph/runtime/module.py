@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tracegraph.errors import SignatureError, fail
+from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.runtime.naming import name_scope
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import here
@@ -29,10 +29,10 @@ class Module:
     _hidden: frozenset[str] = frozenset()
 
     def __init__(self, name: str | None = None) -> None:
-        if name is not None and not name.isidentifier():
+        if name is not None and not (isinstance(name, str) and name.isidentifier()):
             fail(
                 SignatureError,
-                f"{name!r} is not a valid module name",
+                f"{shown(name)} is not a valid module name",
                 source=here(),
                 fix="use letters, digits and underscores, not beginning with a digit",
             )

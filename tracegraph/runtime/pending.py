@@ -7,15 +7,22 @@ tells; what is not held is never made.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from tracegraph.errors import LoweringError, Mismatch, TraceError, fact_of, fail, message
-from tracegraph.ir.builder import Builder, operand_text, raise_mismatch, set_top_level
+from tracegraph.ir.builder import (
+    Builder,
+    builder_of_thread,
+    operand_text,
+    raise_mismatch,
+    set_top_level,
+)
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor, pending_tensor, settle
 from tracegraph.passes.simplify import dead_code
@@ -64,6 +71,10 @@ class Pending(Builder):
         self._next_cut = self._usual_cut = _FIRST_CUT
         #: Nodes that were cut off since somebody asked.
         self._cut_off = 0
+        #: Whether the nodes are being run, so that who asks meanwhile is called by their program.
+        self.is_running = False
+        #: Weak references to what keeps nodes, and must let go of them once they have run.
+        self.keepers: list[weakref.ref[Any]] = []
 
     def add(
         self, op: Op, inputs: tuple[Tensor, ...], source: Source | None = None
@@ -153,9 +164,22 @@ class Pending(Builder):
                 self._fail_dependents()
                 nodes = self.nodes[:]
                 batch = _Batch(nodes, nodes, is_trusted)
-            batch.run()
+            self.is_running = True
+            try:
+                batch.run()
+            finally:
+                self.is_running = False
             del self.nodes[: len(nodes)]
             batch.release()
+            if self.keepers:
+                self._tell_keepers()
+
+    def _tell_keepers(self) -> None:
+        keepers, self.keepers = self.keepers, []
+        for reference in keepers:
+            keeper = reference()
+            if keeper is not None:
+                keeper.let_go()
 
     def _fail_dependents(self) -> None:
         """What is made of a value that failed has failed too, and is not pending any more."""
@@ -239,7 +263,7 @@ class _Batch:
     def run(self) -> None:
         try:
             program = self._program()
-            outputs = program(*self.buffers)
+            outputs = _outputs(program, self.buffers)
         except Exception:
             self._run_apart()
             return
@@ -282,11 +306,20 @@ class _Batch:
         for slot in self.held:
             value = self.values[slot]
             try:
-                (buffer,) = backend.program(dead_code(self._graph([slot])))(*self.buffers)
+                (buffer,) = _outputs(backend.program(dead_code(self._graph([slot]))), self.buffers)
             except Exception as own:
                 settle(value, Failure(run_failure(own, value.source)))
             else:
                 settle(value, buffer)
+
+
+def _outputs(program: Any, buffers: Sequence[Any]) -> tuple[Any, ...]:
+    """The outputs of a program. Python functions that it calls have finished, and their errors are
+    raised here."""
+    outputs = program(*buffers)
+    if program.has_host_calls:
+        backend.wait(outputs)
+    return outputs
 
 
 def held_positions(values: list[Tensor], uses: list[int], baseline: int) -> list[int]:
@@ -371,7 +404,11 @@ def program_input(tensor: Tensor) -> Any:
 
 
 def run_failure(error: Exception, source: Source) -> Exception:
-    """The error of a program that could not run, with the user's line."""
+    """The error of a program that could not run, with the user's line; that of the Python function
+    which failed, if one did."""
+    own = backend.take_host_error(error)
+    if own is not None:
+        return own
     if type(error).__name__ != "JaxRuntimeError":
         return error
     is_memory = "RESOURCE_EXHAUSTED" in str(error)
@@ -395,7 +432,10 @@ def make(tensor: Tensor) -> None:
         if builder is None or not builder.is_top_level:
             refuse_value(tensor)
         assert isinstance(builder, Pending)
-        builder.evaluate()
+        if _host_calls.depth and builder.is_running:
+            _make_alone(tensor)
+        else:
+            builder.evaluate()
         if tensor.node is not None:
             _make_again(tensor)
     if type(getattr(tensor, "buffer", None)) is Failure:
@@ -404,6 +444,14 @@ def make(tensor: Tensor) -> None:
 
 def _make_again(tensor: Tensor) -> None:
     """Makes a value that had been judged dead, from its node: nothing is ever lost."""
+    builder = tensor.node.builder  # type: ignore[union-attr]
+    assert isinstance(builder, Pending)
+    with builder.lock:
+        _make_alone(tensor)
+
+
+def _make_alone(tensor: Tensor) -> None:
+    """Makes a value from its node and what that needs, without the list that it is in."""
     needed: list[Node] = []
     stack, seen = [tensor.node], set()
     while stack:
@@ -415,11 +463,8 @@ def _make_again(tensor: Tensor) -> None:
         if isinstance(node.outputs, _Released):
             node.outputs = node.outputs.restored(node)
         stack.extend(x.node for x in node.inputs)
-    builder = tensor.node.builder  # type: ignore[union-attr]
     order = _topological(needed)
-    assert isinstance(builder, Pending)
-    with builder.lock:
-        _Batch(order, order, trust_counts=False).run()
+    _Batch(order, order, trust_counts=False).run()
 
 
 class _Released(tuple):
@@ -478,6 +523,29 @@ def refuse_leaked(tensor: Tensor) -> NoReturn:
     )
 
 
+class _HostCalls(threading.local):
+    #: How many Python functions that programs call are running on this thread, one in the other.
+    depth = 0
+
+
+_host_calls = _HostCalls()
+
+
+@contextlib.contextmanager
+def in_host_call() -> Iterator[None]:
+    """A context for a Python function that a program calls: this thread has a pending list of its
+    own there, since the list it had may be what is being run. Nothing outside records it."""
+    where = builder_of_thread()
+    builder, top_level = where.builder, where.top_level
+    where.builder = where.top_level = Pending()
+    _host_calls.depth += 1
+    try:
+        yield
+    finally:
+        _host_calls.depth -= 1
+        where.builder, where.top_level = builder, top_level
+
+
 set_top_level(Pending)
 
 __all__ = [
@@ -486,6 +554,7 @@ __all__ = [
     "Pending",
     "compiled_count",
     "device_buffer",
+    "in_host_call",
     "make",
     "refuse_leaked",
     "refuse_value",

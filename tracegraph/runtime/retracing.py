@@ -8,7 +8,9 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tracegraph.runtime.signature import ObjectKey, Request
+from tracegraph import nest
+from tracegraph.errors import shown
+from tracegraph.runtime.signature import ObjectKey, Request, VariableKey
 from tracegraph.source import here
 from tracegraph.types import TensorType
 
@@ -25,7 +27,7 @@ class Retrace:
     changes: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"at {self.place}: " + ("; ".join(self.changes) or "the structure changed")
+        return f"at {self.place}: " + "; ".join(self.changes)
 
 
 class RetraceExplanation:
@@ -128,29 +130,67 @@ class Retracing:
 
     def _changes(self, request: Request) -> tuple[str, ...]:
         """The differences from the most similar trace."""
-        best: tuple[str, ...] | None = None
-        for known in reversed(self._known):
-            found = _differences(known, request)
-            if found is not None and (best is None or len(found) < len(best)):
-                best = found
-        return best if best is not None else ("the structure of the arguments changed",)
+        found = [_differences(known, request) for known in reversed(self._known)]
+        return min(found, key=len)
 
 
-def _differences(old: Request, new: Request) -> tuple[str, ...] | None:
-    if old.structure != new.structure:
-        return None
-    rows = zip(new.names, old.keys, new.keys, old.leaves, new.leaves, strict=True)
-    return tuple(
-        f"argument {name!r} was {_text(old_key, old_leaf)} and is now {_text(new_key, new_leaf)}"
-        for name, old_key, new_key, old_leaf, new_leaf in rows
-        if old_key != new_key
-    )
+def _differences(old: Request, new: Request) -> tuple[str, ...]:
+    """One text for each leaf that differs, or for each argument whose structure does."""
+    before, after = _arguments(old), _arguments(new)
+    found: list[str] = []
+    for name in dict.fromkeys((*after, *before)):
+        was, is_now = before.get(name, _MISSING), after.get(name, _MISSING)
+        old_places, old_structure = nest.flatten_structure(was)
+        new_places, new_structure = nest.flatten_structure(is_now)
+        if old_structure != new_structure or _MISSING in (was, is_now):
+            found.append(_difference(name, _shown(old, was), _shown(new, is_now)))
+            continue
+        for i, j in zip(old_places, new_places, strict=True):
+            if old.keys[i] != new.keys[j]:
+                texts = _text(old.keys[i], old.leaves[i]), _text(new.keys[j], new.leaves[j])
+                found.append(_difference(new.names[j], *texts))
+    return tuple(found)
+
+
+def _difference(name: str, was: str, is_now: str) -> str:
+    return f"argument {name!r} was {was} and is now {'another' if was == is_now else is_now}"
+
+
+#: Stands for an argument that a call does not have.
+_MISSING = object()
+
+
+def _arguments(request: Request) -> dict[str, Any]:
+    """The arguments by name, with the positions of their leaves in their places."""
+    args, kwargs = request.structure.pack(list(range(request.structure.count)))
+    return {**dict(zip(request.signature.positional(len(args)), args, strict=True)), **kwargs}
+
+
+def _shown(request: Request, argument: Any) -> str:
+    """An argument with its structure, and what counts of its leaves."""
+    if argument is _MISSING:
+        return "not given"
+    positions, structure = nest.flatten_structure(argument)
+    leaves = [_Leaf(_text(request.keys[i], request.leaves[i])) for i in positions]
+    text = str(structure.pack(leaves))
+    return text if len(text) <= 60 else f"{text[:57]}... ({len(leaves)} leaves)"
+
+
+class _Leaf:
+    """A leaf as text, which a structure shows without quotes."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
 
 
 def _text(key: Any, leaf: Any) -> str:
     if isinstance(key, TensorType):
         return str(key)
+    if isinstance(key, VariableKey):
+        return f"Variable {key.alias + 1} of the call, {key.type}"
     if isinstance(key, ObjectKey):
         return f"another {key.text}"
-    text = repr(leaf)
-    return text if len(text) <= 40 else text[:37] + "..."
+    return shown(leaf)

@@ -203,7 +203,7 @@ class Request:
         return dataclasses.replace(self, keys=tuple(keys))
 
     def tensors(self) -> list[Tensor]:
-        """The tensor leaves as tensors; arrays are used without a copy."""
+        """The tensor leaves as tensors of their own: an array may be refilled after the call."""
         return [_as_argument(self.leaves[i]) for i in self.tensor_positions]
 
     @functools.cached_property
@@ -236,7 +236,7 @@ def _as_argument(leaf: Any) -> Tensor:
     if type(leaf) is Tensor:
         return leaf
     if isinstance(leaf, np.ndarray | np.generic):
-        return host_tensor(type_of_array(leaf), np.asarray(leaf))
+        return host_tensor(type_of_array(leaf), np.array(leaf))
     if isinstance(leaf, TensorSpec):
         fail(
             TraceError,
@@ -260,9 +260,22 @@ class Signature:
         self.names = list(self.parameters.parameters)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
-        """Canonical `(args, kwargs)`. Raises TraceError, a TypeError, if they do not fit."""
+        """Canonical `(args, kwargs)`, with the defaults of what is not given.
+
+        Raises TraceError, a TypeError, if they do not fit.
+        """
+        bound = self._bound(args, kwargs)
+        bound.apply_defaults()
+        return bound.args, bound.kwargs
+
+    def bind_given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
+        """As `bind`, without the defaults."""
+        bound = self._bound(args, kwargs)
+        return bound.args, bound.kwargs
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
         try:
-            bound = self.parameters.bind(*args, **kwargs)
+            return self.parameters.bind(*args, **kwargs)
         except TypeError as error:
             given = ", ".join([f"{len(args)} by position", *(f"{name} by name" for name in kwargs)])
             fail(
@@ -272,18 +285,26 @@ class Signature:
                 source=here(),
                 fix="give every parameter without a default one argument, and no others",
             )
-        bound.apply_defaults()
-        return bound.args, bound.kwargs
 
     def request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
         """The canonical request of a call."""
         args, kwargs = self.bind(args, kwargs)
         try:
             leaves, structure = nest.flatten_structure((args, kwargs))
-        except Mismatch as mismatch:
-            fail(TraceError, f"{self.name}: {mismatch.fact}", source=here(), fix=mismatch.fix)
+        except Mismatch:
+            self._refuse_structure(args, kwargs)
         keys = self.keys(leaves, structure)
         return Request(tuple(leaves), structure, canonical_keys(keys), self)
+
+    def _refuse_structure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
+        """Raises the error for the argument that is no structure."""
+        for name, value in (*zip(self.positional(len(args)), args), *kwargs.items()):
+            try:
+                nest.flatten_structure(((value,), {}))  # as deep as it stands in a request
+            except Mismatch as mismatch:
+                fact = f"{self.name}: argument {name!r}: {mismatch.fact}"
+                fail(TraceError, fact, source=here(), fix=mismatch.fix)
+        raise AssertionError((args, kwargs))
 
     def keys(self, leaves: Sequence[Any], structure: nest.Structure) -> list[Any]:
         """The keys of the leaves. Raises TraceError or DTypeError, with the name of the argument,

@@ -5,12 +5,22 @@ from __future__ import annotations
 import contextlib
 import enum
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tracegraph import nest
-from tracegraph.control.derived import derived_call, gradient_call
+from tracegraph.control.derived import derived_call, gradient_call, noted_call
+from tracegraph.control.independence import check_rows_independent
 from tracegraph.control.jacobian import Plan, batch_jacobian, jacobian
+from tracegraph.control.sparse import (
+    Sparsity,
+    is_whole_gradient,
+    nothing,
+    sparse_jacobian,
+    sparsity,
+)
+from tracegraph.control.window import window, with_integers
 from tracegraph.errors import (
     DTypeError,
     GradientError,
@@ -25,9 +35,12 @@ from tracegraph.errors import (
 from tracegraph.ir.builder import Builder, current, operand_text
 from tracegraph.ir.tensor import Node, Tensor
 from tracegraph.ops.broadcast import full
+from tracegraph.passes.forward import jvp
 from tracegraph.passes.gradient import gradient
 from tracegraph.runtime.convert import as_tensor
+from tracegraph.runtime.history import History
 from tracegraph.runtime.pending import refuse_leaked
+from tracegraph.runtime.sparse import SparseJacobian, known_value
 from tracegraph.runtime.trace import Trace
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import same_shape, same_size
@@ -66,6 +79,7 @@ class GradientTape:
         self._forget()
 
     def _forget(self) -> None:
+        self._history = History(self._builder)
         self._nodes: list[Node] = []
         #: What depends on a watched tensor, and the watched tensors themselves.
         self._tracked: set[Tensor] = set()
@@ -84,28 +98,29 @@ class GradientTape:
                 fix="leave the first `with` block before entering it again, or use a second tape",
             )
         builder = current()
-        if self._builder is not builder:
-            self._forget()
-        if self._is_used and not self._persistent:
+        is_over = self._is_used and not self._persistent
+        if self._builder is not builder or is_over:
+            self._builder = builder
             self._forget()
             self._is_used = False
-        self._builder = builder
         self._start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self._is_recording:
-            self._stop()
+            self._stop("left")
 
     def _start(self) -> None:
         assert self._builder is not None
         self._is_recording = True
         self._builder.recorders.append(self)
+        self._history.start()
 
-    def _stop(self) -> None:
+    def _stop(self, cause: str) -> None:
         assert self._builder is not None
         self._is_recording = False
         self._builder.recorders.remove(self)
+        self._history.stop(cause)
 
     # What builders call.
 
@@ -117,10 +132,20 @@ class GradientTape:
             self._tracked.update(outputs)
             self._operands.extend(node.inputs)
             self._operands.extend(node.outputs)
+        else:
+            self._history.pass_by(node)
 
     def depends_on(self, tensors: Sequence[Tensor]) -> bool:
         """Whether one of the tensors depends on something watched."""
         return not self._tracked.isdisjoint(tensors)
+
+    def leave(self, tensor: Tensor) -> None:
+        """A value goes to NumPy."""
+        self._history.leave(tensor)
+
+    def arrive(self, tensor: Tensor) -> None:
+        """A value comes from NumPy."""
+        self._history.arrive(tensor)
 
     def access(self, variable: Variable) -> None:
         """Watches a trainable variable that is read."""
@@ -158,17 +183,7 @@ class GradientTape:
             elif isinstance(leaf, Variable):
                 self._watch_variable(leaf)
             else:
-                self._tracked.add(self._own(leaf))
-
-    def _own(self, tensor: Tensor) -> Tensor:
-        """The tensor as one of the tape's builder: a capture stands for what it captures."""
-        assert self._builder is not None
-        if isinstance(self._builder, Trace):
-            return self._builder.admit_all((tensor,))[0]
-        node = tensor.node
-        if node is not None and isinstance(node.builder, Trace) and not node.builder.is_open:
-            refuse_leaked(tensor)
-        return tensor
+                self._tracked.add(leaf_tensor(leaf, self._builder))
 
     @contextlib.contextmanager
     def stop_recording(self) -> Iterator[None]:
@@ -184,7 +199,7 @@ class GradientTape:
                 fix="use `with tg.GradientTape() as tape:` first",
             )
         self._check_recording()
-        self._stop()
+        self._stop("stopped")
         try:
             yield
         finally:
@@ -196,6 +211,7 @@ class GradientTape:
             self._refuse_never_entered()
         self._check_recording()
         self._forget()
+        self._history.start()
 
     def _check_recording(self) -> None:
         if not self._is_recording:
@@ -235,7 +251,7 @@ class GradientTape:
         not fit.
         """
         self._check_usable()
-        unconnected = _unconnected(unconnected_gradients)
+        unconnected = as_unconnected(unconnected_gradients)
         if target is None:
             _refuse_target(target)
         targets = nest.flatten(target)
@@ -253,8 +269,12 @@ class GradientTape:
                 xs,
                 lambda ys, xs: derive(self._nodes, ys, xs, seeds),
             )
+            if len(ys) == 1 and ys[0].type.shape == () and gs[0] is None:
+                self._mark_gradients(found, ys[0], xs)
         if unconnected is UnconnectedGradients.ZERO:
-            found = [_zeros(x) if g is None else g for g, x in zip(found, leaves, strict=True)]
+            found = [
+                zeros_like_leaf(x) if g is None else g for g, x in zip(found, leaves, strict=True)
+            ]
         return nest.pack_sequence_as(sources, found)
 
     def jacobian(
@@ -266,6 +286,7 @@ class GradientTape:
         experimental_use_pfor: bool = True,
         chunk_size: int | None = None,
         mode: str | None = None,
+        sparse: bool = False,
     ) -> Any:
         """The Jacobian of `target` with respect to `sources`, packed like `sources`.
 
@@ -280,6 +301,9 @@ class GradientTape:
           default as many as fit, with the result, in a GiB.
         - `parallel_iterations` is another name for `chunk_size`, and without
           `experimental_use_pfor` it is 1.
+        - `sparse`: gives `tg.SparseJacobian`s. Where entries can be nonzero follows from the
+          graph; columns and rows that do not meet share a product, so that a banded Jacobian
+          costs as many products as the band is wide, whatever its size.
 
         Raises what `gradient` raises, and GradientError (a ValueError) for a chunk size that is no
         positive integer.
@@ -293,15 +317,17 @@ class GradientTape:
                [0., 4.]], dtype=float32)
         """
         self._check_usable()
-        unconnected = _unconnected(unconnected_gradients)
+        unconnected = as_unconnected(unconnected_gradients)
         plan = _plan(parallel_iterations, experimental_use_pfor, chunk_size, mode)
         y = self._target(target)
+        if sparse:
+            return self._sparse_jacobian(target, y, sources, unconnected)
         leaves = nest.flatten(sources)
         xs = [self._source(leaf) for leaf in leaves]
         with self._use():
             found = self._between([target], [y], xs, lambda ys, xs: self._jacobian(*ys, xs, plan))
         if unconnected is UnconnectedGradients.ZERO:
-            zeros = (_zeros(x, y.type.shape) for x in leaves)
+            zeros = (zeros_like_leaf(x, y.type.shape) for x in leaves)
             found = [zero if m is None else m for m, zero in zip(found, zeros, strict=True)]
         return nest.pack_sequence_as(sources, found)
 
@@ -315,6 +341,50 @@ class GradientTape:
             [],
             lambda _: jacobian(self._nodes, y, xs, plan),
         )
+
+    def _sparse_jacobian(
+        self, target: Any, y: Tensor, sources: Any, unconnected: UnconnectedGradients
+    ) -> Any:
+        leaves = nest.flatten(sources)
+        xs = [self._source(leaf) for leaf in leaves]
+        for tensor in (y, *xs):
+            _check_static(tensor)
+        patterns: dict[Tensor, Sparsity] = {}
+
+        def derive(ys: list[Tensor], xs: list[Tensor]) -> list[Tensor | None]:
+            return [self._sparse_entries(y, x, patterns) for x in xs]
+
+        with self._use():
+            found = self._between([target], [y], xs, derive)
+        zero = unconnected is UnconnectedGradients.ZERO
+        results = []
+        for x, values in zip(xs, found, strict=True):
+            if values is None and zero:
+                patterns[x] = nothing(y, x)
+                values = full(0, y.type.with_shape((0,)))
+            shapes = y.type.shape, x.type.shape
+            known = None if values is None else SparseJacobian(values, patterns[x], *shapes)
+            results.append(known)
+        return nest.pack_sequence_as(sources, results)
+
+    def _sparse_entries(
+        self, y: Tensor, x: Tensor, patterns: dict[Tensor, Sparsity]
+    ) -> Tensor | None:
+        between, known = window(self._nodes, x, y, known_value)
+        is_symmetric = _has_symmetric_jacobian(self, y, x)
+
+        def derive(_: Any = None) -> tuple[list[Tensor | None], Sparsity]:
+            pattern = sparsity(between, known, is_symmetric)
+            return sparse_jacobian(self._nodes, y, x, pattern), pattern
+
+        if self._is_plain():
+            values = tuple((place, value.tobytes()) for place, value in known.items())
+            kind = ("sparse", is_symmetric, values)
+            nodes = with_integers(between, self._nodes)
+            (found,), patterns[x] = noted_call(kind, nodes, (y, x), derive)
+        else:
+            (found,), patterns[x] = derive()
+        return found
 
     def batch_jacobian(
         self,
@@ -343,7 +413,7 @@ class GradientTape:
                [0., 8.]], dtype=float32)
         """
         self._check_usable()
-        _unconnected(unconnected_gradients)
+        as_unconnected(unconnected_gradients)
         plan = _plan(parallel_iterations, experimental_use_pfor, chunk_size, mode)
         y, x = self._target(target), self._source(source)
         _check_rows(y, x)
@@ -351,21 +421,36 @@ class GradientTape:
             (found,) = self._between(
                 [target], [y], [x], lambda ys, xs: self._batch_jacobian(*ys, *xs, plan)
             )
-        return _zeros(source, y.type.shape, 1) if found is None else found
+        return zeros_like_leaf(source, y.type.shape, 1) if found is None else found
 
     def _batch_jacobian(self, y: Tensor, x: Tensor, plan: Plan) -> list[Tensor | None]:
+        between, known = window(self._nodes, x, y, known_value)
+
         def derive(_: Any = None) -> list[Tensor | None]:
+            check_rows_independent(between, known)
             return batch_jacobian(self._nodes, y, x, plan)
 
         if not self._is_plain():
             return derive()
-        return derived_call(("batch_jacobian", plan), self._nodes, (y, x), [], derive)
+        values = tuple((place, value.tobytes()) for place, value in known.items())
+        kind = ("batch_jacobian", plan, values)
+        return derived_call(kind, with_integers(between, self._nodes), (y, x), [], derive)
+
+    def pushed_forward(
+        self, targets: Sequence[Any], sources: Sequence[Any], tangents: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """The derivatives of the targets in the direction in which `tangents` move the sources."""
+        self._check_usable()
+        ys, xs = [self._target(y) for y in targets], [self._source(x) for x in sources]
+        with self._use():
+            found = jvp(self._nodes, ys, xs, tangents)
+        return [zeros_like_leaf(y) if t is None else t for y, t in zip(ys, found, strict=True)]
 
     @contextlib.contextmanager
     def _use(self) -> Iterator[None]:
         """A context for the one use of a tape that is not persistent, which ends its recording."""
         if self._is_recording and not self._persistent:
-            self._stop()
+            self._stop("used")
         yield
         if not self._persistent:
             variables = self._variables
@@ -393,6 +478,16 @@ class GradientTape:
         found = derive(targets, sources) if sources and targets else []
         by_source = dict(zip(map(id, sources), found))
         return [by_source.get(id(x)) for x in xs]
+
+    def _mark_gradients(
+        self, gradients: Sequence[Tensor | None], y: Tensor, xs: Sequence[Tensor]
+    ) -> None:
+        """Notes for which open tapes the gradients of a scalar have symmetric Jacobians."""
+        tapes = [tape for tape in current().recorders if isinstance(tape, GradientTape)]
+        for g, x in zip(gradients, xs, strict=True):
+            if tapes and g is not None and not x.dtype.is_complex:
+                whole = [t for t in tapes if is_whole_gradient(self._nodes, t._nodes, y, x)]
+                g._gradient_of = weakref.ref(x), weakref.WeakSet(whole)
 
     def _is_plain(self) -> bool:
         """Whether what is derived may be one call: where another tape is open, it sees every
@@ -438,7 +533,8 @@ class GradientTape:
             _refuse_target(leaf)
         if not leaf.dtype.is_differentiable:
             _warn_dtype("target", leaf.dtype.name)
-        return self._leaf_tensor(leaf)
+        assert self._builder is not None
+        return leaf_tensor(leaf, self._builder)
 
     def _source(self, leaf: Any) -> Tensor:
         if not _is_tensor(leaf):
@@ -450,20 +546,15 @@ class GradientTape:
             )
         if not leaf.dtype.is_differentiable:
             _warn_dtype("source", leaf.dtype.name)
-        return self._leaf_tensor(leaf)
-
-    def _leaf_tensor(self, leaf: Any) -> Tensor:
         assert self._builder is not None
-        if isinstance(leaf, Variable):
-            return leaf.handle_in(self._builder)
-        return self._own(leaf)
+        return leaf_tensor(leaf, self._builder)
 
     def _cotangents(self, given: Any, target: Any, ys: list[Tensor]) -> list[Tensor | None]:
         if given is None:
             return [None] * len(ys)
         leaves = nest.flatten(given) if nest.is_nested(target) else [given]
-        own, wanted = _structure(given), _structure(target)
-        is_flat = isinstance(given, (list, tuple)) and own == _structure(type(given)(ys))
+        own, wanted = structure_of(given), structure_of(target)
+        is_flat = isinstance(given, (list, tuple)) and own == structure_of(type(given)(ys))
         if nest.is_nested(target) and own != wanted and not is_flat:
             fail(
                 GradientError,
@@ -482,7 +573,20 @@ class SourceError(GradientError, TypeError):
     """A GradientError where TensorFlow raises TypeError: a target or source is no tensor."""
 
 
-def _structure(value: Any) -> nest.Structure:
+def leaf_tensor(leaf: Any, builder: Builder) -> Tensor:
+    """What stands for a tensor or a Variable in `builder`: its handle, or what captures it."""
+    if isinstance(leaf, Variable):
+        return leaf.handle_in(builder)
+    if isinstance(builder, Trace):
+        return builder.admit_all((leaf,))[0]
+    node = leaf.node
+    if node is not None and isinstance(node.builder, Trace) and not node.builder.is_open:
+        refuse_leaked(leaf)
+    return leaf
+
+
+def structure_of(value: Any) -> nest.Structure:
+    """The structure of a nest, where None is a leaf."""
     return nest.flatten_structure(value, none_is_leaf=True)[1]
 
 
@@ -522,7 +626,7 @@ def _cotangent(given: Any, y: Tensor) -> Tensor | None:
     return g
 
 
-def _unconnected(value: Any) -> UnconnectedGradients:
+def as_unconnected(value: Any) -> UnconnectedGradients:
     try:
         return UnconnectedGradients(value)
     except ValueError:
@@ -534,7 +638,7 @@ def _unconnected(value: Any) -> UnconnectedGradients:
         )
 
 
-def _zeros(source: Any, rows: Any = (), shared: int = 0) -> Tensor:
+def zeros_like_leaf(source: Any, rows: Any = (), shared: int = 0) -> Tensor:
     """Zeros like a source, with `rows` for its first `shared` axes."""
     type = source.handle.type if isinstance(source, Variable) else source.type
     return full(0, type.with_shape((*rows, *type.shape[shared:])))
@@ -562,6 +666,26 @@ def _plan(parallel_iterations: Any, use_pfor: bool, chunk_size: Any, mode: str |
     if chunk_size is None:
         chunk_size = parallel_iterations if use_pfor or parallel_iterations else 1
     return Plan(mode, chunk_size)
+
+
+def _has_symmetric_jacobian(tape: GradientTape, y: Tensor, x: Tensor) -> bool:
+    """Whether y is known to be the gradient by x of a scalar that the tape has seen."""
+    try:
+        source, tapes = y._gradient_of
+    except AttributeError:
+        return False
+    return source() is x and tape in tapes
+
+
+def _check_static(tensor: Tensor) -> None:
+    if not tensor.type.is_static:
+        fail(
+            ShapeError,
+            f"a sparse Jacobian needs every size, and {tensor.type} has open ones",
+            source=here(),
+            operands=[operand_text(tensor)],
+            fix="trace the function with known sizes, or leave out sparse=True",
+        )
 
 
 def _check_rows(y: Tensor, x: Tensor) -> None:

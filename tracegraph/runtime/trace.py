@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tracegraph.errors import SignatureError, fail
-from tracegraph.ir.builder import Builder, at_top_level, current
+from tracegraph.errors import SignatureError, TraceError, fail
+from tracegraph.ir.builder import Builder, at_top_level, builder_of_thread, current
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.effect import READ, Check
 from tracegraph.ops.elementwise import SELECT, LogicalAnd
 from tracegraph.runtime.convert import broadcast
 from tracegraph.runtime.pending import refuse_leaked
-from tracegraph.source import Source, here
+from tracegraph.source import Source, here, place_of_thread
 from tracegraph.types import TOKEN
 
 if TYPE_CHECKING:
@@ -204,6 +205,13 @@ def executing_eagerly() -> bool:
     return current().is_top_level
 
 
+class RecursionTraceError(TraceError, RecursionError):
+    """A TraceError where Python raises RecursionError: calls are nested too deep."""
+
+
+T = TypeVar("T")
+
+
 class _Open(threading.local):
     def __init__(self) -> None:
         self.traces: list[Trace | None] = []
@@ -212,14 +220,35 @@ class _Open(threading.local):
 _open = _Open()
 
 
-def traces_of_thread() -> list[Trace | None]:
-    """The traces in progress on this thread, for code that must restore them."""
-    return _open.traces
-
-
 def innermost_trace() -> Trace | None:
     """The trace in progress on this thread, also while it computes at top level; else None."""
     return _open.traces[-1] if _open.traces else None
+
+
+def restored(run: Callable[[], T]) -> T:
+    """What `run`, which traces, returns; afterwards this thread builds what it built before, even
+    where an interrupt fell into the exit of a context inside."""
+    where, place = builder_of_thread(), place_of_thread()
+    builder, source, depth = where.builder, place.source, len(_open.traces)
+    try:
+        return run()
+    except RecursionError as error:
+        if isinstance(error, RecursionTraceError):
+            raise
+        fail(
+            RecursionTraceError,
+            f"Python's recursion limit of {sys.getrecursionlimit()} was reached while tracing, "
+            f"with {len(_open.traces) + 1} functions being traced one inside the other",
+            source=here(),
+            fix="call the inner functions once before the outer ones, or use a loop in place of "
+            "functions that call each other",
+            cause=error,
+        )
+    finally:
+        # Plain stores, which no interrupt can divide.
+        where.builder = builder
+        place.source = source
+        del _open.traces[depth:]
 
 
 class init_scope(at_top_level):

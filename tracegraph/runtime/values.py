@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tracegraph.errors import DTypeError, ShapeError, TraceError, fail
-from tracegraph.ir.builder import operand_text
+from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.runtime.pending import device_buffer, make, refuse_value, run_failure
 from tracegraph.source import here
@@ -37,6 +37,7 @@ def numpy(self: Tensor) -> Any:
     """
     if is_symbolic(self):
         refuse_value(self, ".numpy()")
+    tell_tapes(self)
     array = host_array(self)
     return array[()] if array.ndim == 0 else np.array(array)
 
@@ -49,7 +50,14 @@ def item(self: Tensor) -> Any:
 def _asked(tensor: Tensor, how: str, fix: str = "") -> np.ndarray:
     if is_symbolic(tensor):
         refuse_value(tensor, how, *([fix] if fix else []))
+    tell_tapes(tensor)
     return host_array(tensor)
+
+
+def tell_tapes(tensor: Tensor) -> None:
+    """Tells what records that a value goes to NumPy, or to Python."""
+    for recorder in current().recorders:
+        recorder.leave(tensor)
 
 
 _CONTROL_FIX = (

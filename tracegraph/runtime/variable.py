@@ -35,7 +35,7 @@ from tracegraph.runtime.lift import lifted
 from tracegraph.runtime.naming import scoped_name
 from tracegraph.runtime.pending import device_buffer
 from tracegraph.runtime.trace import Trace, current_trace, innermost_trace, refuse_creation
-from tracegraph.runtime.values import host_array, shape_text
+from tracegraph.runtime.values import host_array, shape_text, tell_tapes
 from tracegraph.shapes import Dim, same_shape
 from tracegraph.source import here
 from tracegraph.types import DType, TensorType, as_dtype
@@ -123,7 +123,7 @@ class Variable:
 
     __slots__ = (
         *("__weakref__", "_trainable", "base_name", "buffer", "constraint", "handle"),
-        *("has_plain_name", "number", "tensor_type"),
+        *("has_plain_name", "is_random_state", "number", "tensor_type"),
     )
 
     #: NumPy hands binary operations with an ndarray on the left to us.
@@ -163,6 +163,8 @@ class Variable:
         self.constraint = constraint
         #: Whether the name is shown without a suffix; layers set it.
         self.has_plain_name = False
+        #: Whether it is the state of a generator, which parallel iterations split among them.
+        self.is_random_state = False
         self.tensor_type = _declared(value.type, shape)
         self.handle = host_tensor(self.tensor_type, None)
         self.handle.name = self.base_name
@@ -195,10 +197,10 @@ class Variable:
     def stand_in(self) -> Variable:
         """A Variable that stands for this one in a trace whose calls may pass others."""
         new = object.__new__(Variable)
-        for slot in ("_trainable", "base_name", "buffer", "constraint", "has_plain_name"):
-            setattr(new, slot, getattr(self, slot))
-        new.tensor_type = self.tensor_type
-        new.number = self.number
+        for slot in Variable.__slots__:
+            if slot not in ("__weakref__", "buffer", "handle"):
+                setattr(new, slot, getattr(self, slot))
+        new.buffer = None  # a trace keeps no value alive
         new.handle = host_tensor(self.tensor_type, None)
         return new
 
@@ -247,6 +249,7 @@ class Variable:
         value = self.made_tensor()
         # Each read is a tensor of its own, since each may be watched, or be a source, by itself.
         read = value if value.node is None else _apart(builder, value)
+        read._read_of = self.handle
         if not builder.recorders:
             return read
         node = Node(READ, (value, self.handle), here(), builder)
@@ -271,6 +274,7 @@ class Variable:
         """The value as a NumPy array of its own. Raises TraceError while tracing."""
         if current_trace() is not None:
             return self.read_value().numpy()  # type: ignore[attr-defined]
+        tell_tapes(self.handle)
         array = host_array(self.made_tensor())
         return array[()] if array.ndim == 0 else np.array(array)
 
@@ -447,13 +451,15 @@ class Variable:
             shape=None if self.tensor_type.is_static else self.tensor_type.shape,
         )
         copied.has_plain_name = self.has_plain_name
+        copied.is_random_state = self.is_random_state
         memo[id(self)] = copied
         return copied
 
     def __reduce__(self) -> Any:
         shape = None if self.tensor_type.is_static else _open_shape(self.tensor_type)
-        state = (self.trainable, self.base_name, self.constraint, shape, self.has_plain_name)
-        return _rebuild, (np.array(self.numpy()), *state)
+        state = (self.trainable, self.base_name, self.constraint, shape)
+        flags = (self.has_plain_name, self.is_random_state)
+        return _rebuild, (np.array(self.numpy()), *state, *flags)
 
     def __bool__(self) -> bool:
         return bool(self.read_value())
@@ -479,10 +485,16 @@ class DTypeMismatchError(DTypeError, ValueError):
 
 
 def _rebuild(
-    array: np.ndarray, trainable: bool, name: str, constraint: Any, shape: Any, is_plain: bool
+    array: np.ndarray,
+    trainable: bool,
+    name: str,
+    constraint: Any,
+    shape: Any,
+    has_plain_name: bool,
+    is_random_state: bool,
 ) -> Variable:
     new = Variable(array, trainable=trainable, name=name, constraint=constraint, shape=shape)
-    new.has_plain_name = is_plain
+    new.has_plain_name, new.is_random_state = has_plain_name, is_random_state
     return new
 
 

@@ -2,12 +2,13 @@
 
     value ::= "none" | "true" | "false" | int | float | "(" float "," float ")" | string
             | "bytes" string | dtype | type | size | "*" name | "@" graph | "[" values "]" | array
+            | "opaque" string
     array ::= dtype element                    an array without axes:  f32 1.0
             | type "{" elements "}"            f32[2]{1.0, 0x7fc00001}
 
 A float whose bits a decimal would not give back, such as a nan with a payload, is written by its
 bits; the dtype beside it says how many there are. What is no data, such as a Python function, is
-printed as `opaque"name"` and cannot be read.
+printed as `opaque"name"`. That is read as a stand-in, which prints the same and cannot be used.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tracegraph.errors import LoadError, Mismatch
+from tracegraph.errors import LoadError, Mismatch, fail
 from tracegraph.ir.tensor import Graph
 from tracegraph.shapes import Dim, Shape, ShapeVariable, Size, element_count, parse_size
+from tracegraph.source import here
 from tracegraph.types import (
     BY_SHORT,
     TOKEN,
@@ -76,6 +78,25 @@ class Malformed(Mismatch):
     """Text that holds no graph: the fact and the repair, to which the parser adds the place."""
 
     kind = LoadError
+
+
+class Opaque:
+    """Stands for a Python object that text names and cannot hold."""
+
+    def __init__(self, name: str) -> None:
+        self.__qualname__ = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        fail(
+            LoadError,
+            f"the graph was read from a text, and calls a Python function of which the text has "
+            f"the name alone: {self!r}",
+            source=here(),
+            fix="trace the function again in the process that runs it",
+        )
+
+    def __repr__(self) -> str:
+        return _opaque(self)
 
 
 # Writing.
@@ -407,13 +428,10 @@ class Reader:
             return self._marked(word)
         return self._typed(value) if isinstance(value, DType) else value
 
-    def _marked(self, word: str) -> bytes:
+    def _marked(self, word: str) -> bytes | Opaque:
         text = self._string()
         if word == "opaque":
-            raise Malformed(
-                f"it is a Python object, {excerpt(text)}, which text names and cannot hold",
-                fix="trace the function again in the process that needs it",
-            )
+            return Opaque(text)
         if word != "bytes" or _HEX.fullmatch(text) is None:
             raise Malformed(f"{word}{excerpt(text)} is no value")
         return bytes.fromhex(text)

@@ -5,7 +5,6 @@ Every node is built anew, so its types are inferred and must be those that the t
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import functools
 import json
@@ -14,11 +13,11 @@ import types
 import typing
 from typing import Any, NoReturn
 
-from tracegraph.errors import LoadError, Mismatch, fail
+from tracegraph.errors import LoadError, Mismatch, TraceError, fail, kind_of, shown
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.op import OPS, Op
 from tracegraph.ir.tensor import Graph, Tensor, get_type
-from tracegraph.source import UNKNOWN, Source
+from tracegraph.source import UNKNOWN, Source, here
 from tracegraph.text.literals import WORD, Malformed, Reader, excerpt, read_type
 from tracegraph.text.verifier import check_arity
 from tracegraph.types import TensorType
@@ -47,7 +46,8 @@ _ATTRIBUTE = re.compile(r"([^\W\d]\w*)=")
 def parse(text: str) -> Graph:
     """The last graph of `text`, the entry, which must use all others.
 
-    Raises LoadError with the number of the line and what is wrong there.
+    Raises LoadError with the number of the line and what is wrong there, TraceError (a TypeError)
+    for what is no text.
     """
     parser = _Parser(text)
     *others, entry = parser.module().values()
@@ -71,6 +71,13 @@ class _Parser:
     """Reads line after line; `number` is the line where errors are found."""
 
     def __init__(self, text: str) -> None:
+        if not isinstance(text, str):
+            fail(
+                TraceError,
+                f"the text of a graph is a str, and {shown(text)} is {kind_of(text)}",
+                source=here(),
+                fix="decode it: data.decode()" if isinstance(text, bytes) else "pass str(graph)",
+            )
         self.lines = text.replace("\r\n", "\n").split("\n")
         self.number = 0
         self.graphs: dict[str, Graph] = {}
@@ -267,14 +274,14 @@ def _types_text(values: tuple[Tensor, ...]) -> str:
 
 def _check_attribute(cls: type[Op], name: str, value: Any, text: str) -> None:
     if not _fits(value, _annotations(cls).get(name, Any)):
-        wanted = cls.__dataclass_fields__[name].type  # type: ignore[attr-defined]
+        wanted = cls.fields.parameters[name].annotation
         raise Malformed(f"the attribute {name} of {cls.name} is {excerpt(text)}, not {wanted}")
 
 
 def _check_complete(cls: type[Op], values: dict[str, Any]) -> None:
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        if field.name not in values and field.default is dataclasses.MISSING:
-            raise Malformed(f"{cls.name} lacks its attribute {field.name}")
+    for name, field in cls.fields.parameters.items():
+        if name not in values and field.default is field.empty:
+            raise Malformed(f"{cls.name} lacks its attribute {name}")
 
 
 @functools.cache

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable
+from inspect import Parameter
 from typing import Any
 
 from tracegraph.ir.op import Op, attribute_key
@@ -125,9 +125,9 @@ class _Printer:
 
     def op(self, op: Op) -> str:
         attributes = ", ".join(
-            f"{field.name}={value_text(getattr(op, field.name), self.symbols)}"
-            for field in dataclasses.fields(op)  # type: ignore[arg-type]
-            if not _is_default(field, getattr(op, field.name))
+            f"{field.name}={value_text(value, self.symbols)}"
+            for field, value in zip(op.fields.parameters.values(), op.attributes, strict=True)
+            if not _is_default(field, value)
         )
         text = self.ops[op] = f"{op.name}<{attributes}>" if attributes else op.name
         return text
@@ -153,8 +153,8 @@ def _place_text(source: Source) -> str:
     return " ".join((f" at {file if is_plain else quoted(file)}:{source.line}", *source.roles))
 
 
-def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
-    return field.default is not dataclasses.MISSING and (
+def _is_default(field: Parameter, value: Any) -> bool:
+    return field.default is not field.empty and (
         attribute_key(field.default) == attribute_key(value)
     )
 

@@ -1,0 +1,39 @@
+"""Graphs by structure: what is traced again and again stays one graph.
+
+Undecorated code traces a custom gradient at every call. Where the graph is one that was seen
+before, that one is used, with all that was derived of it, and nothing is compiled again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any
+
+from tracegraph.ir.tensor import Graph
+
+#: Graphs kept for the whole process; the least recently used go first.
+_LIMIT = 512
+_kept: OrderedDict[Any, Graph] = OrderedDict()
+_lock = threading.Lock()
+
+
+def interned(graph: Graph) -> Graph:
+    """A graph of the same ops, wired in the same way: the first one that was seen."""
+    key = _structure(graph)
+    with _lock:
+        found = _kept.setdefault(key, graph)
+        _kept.move_to_end(key)
+        if len(_kept) > _LIMIT:
+            _kept.popitem(last=False)
+    return found
+
+
+def _structure(graph: Graph) -> Any:
+    numbers = {x: i for i, x in enumerate(graph.inputs)}
+    key: list[Any] = [graph.name, graph.input_types]
+    for node in graph.nodes:
+        key.append((node.op, *(numbers[x] for x in node.inputs)))
+        for y in node.outputs:
+            numbers[y] = len(numbers)
+    return (*key, tuple(numbers[y] for y in graph.outputs))

@@ -1,0 +1,135 @@
+"""Sparse Jacobians: few products, from which every entry that is not zero is read.
+
+The pattern says where entries can be, a colouring which columns, or rows, may share a product. What
+is computed is a few columns of J S and a few rows of S^T J, whatever the size of J.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracegraph.control.custom import CustomCall
+from tracegraph.control.jacobian import FORWARD_COST, REVERSE_COST, Linear, has_forward
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.broadcast import BroadcastTo, full
+from tracegraph.ops.constant import Iota, constant
+from tracegraph.ops.effect import HostCall
+from tracegraph.ops.elementwise import EQUAL, Cast
+from tracegraph.ops.index import Gather
+from tracegraph.ops.shape import Concatenate, Reshape
+from tracegraph.passes.colouring import (
+    Colouring,
+    colour,
+    colour_rows,
+    colour_symmetric,
+    symmetric_part,
+)
+from tracegraph.passes.forward import jvp
+from tracegraph.passes.gradient import gradient
+from tracegraph.passes.registry import is_registered
+from tracegraph.passes.share import derive
+from tracegraph.passes.sparsity import element_sources, pattern
+from tracegraph.passes.walk import path_between
+from tracegraph.shapes import element_count
+from tracegraph.source import here, sourced
+from tracegraph.types import int32
+
+
+@dataclass(frozen=True, eq=False)
+class Sparsity:
+    """Where the entries of a Jacobian can be, by row and then column, and how they are computed."""
+
+    shape: tuple[int, int]
+    rows: np.ndarray
+    columns: np.ndarray
+    colouring: Colouring
+
+
+def nothing(y: Tensor, x: Tensor) -> Sparsity:
+    """The sparsity where nothing is connected."""
+    shape = (element_count(y.type.shape), element_count(x.type.shape))
+    none = np.zeros(0, np.int64)
+    return Sparsity(shape, none, none, colour_rows(none, none, shape))
+
+
+def sparsity(graph: Graph, known: Mapping[int, np.ndarray], is_symmetric: bool) -> Sparsity:
+    """The sparsity of the Jacobian of a window: of its output by its first input.
+
+    `known` are values of inputs by their positions. All sizes must be known.
+    """
+    x, y = graph.inputs[0], graph.outputs[0]
+    (found,) = pattern(graph, element_sources(graph, [0]), known)
+    shape = (element_count(y.type.shape), element_count(x.type.shape))
+    rows, columns = found.elements, found.sources
+    if not has_forward(graph.nodes) or x.dtype.is_complex or y.dtype.is_complex:
+        # Of complex numbers, products in reverse have the conjugates that `gradient` gives.
+        return Sparsity(shape, rows, columns, colour_rows(rows, columns, shape))
+    if is_symmetric:
+        rows, columns = symmetric_part(rows, columns, shape[0])
+        return Sparsity(shape, rows, columns, colour_symmetric(rows, columns, shape[0]))
+    best = colour(rows, columns, shape, FORWARD_COST, REVERSE_COST)
+    return Sparsity(shape, rows, columns, best)
+
+
+def sparse_jacobian(
+    nodes: Sequence[Node], y: Tensor, x: Tensor, pattern: Sparsity
+) -> list[Tensor | None]:
+    """Builds the entries of dy/dx, in the order of the pattern: one vector."""
+    nodes = tuple(nodes)
+
+    def compute() -> list[Tensor | None]:
+        with sourced(here().derived_by("jacobian")):
+            return [_entries(path_between(nodes, [x], [y]), y, x, pattern)]
+
+    return derive(nodes, compute)
+
+
+def is_whole_gradient(nodes: Sequence[Node], seen: Sequence[Node], y: Tensor, x: Tensor) -> bool:
+    """Whether the gradient of y by x through `nodes` is that of y as a function of x in `seen`.
+
+    Then its Jacobian through `seen` is symmetric. It need not be where one of the two sees more of
+    the function than the other, nor where a user's rule stands for a derivative.
+    """
+    path = path_between(nodes, [x], [y])
+    return path == path_between(seen, [x], [y]) and not any(map(_has_user_rule, path))
+
+
+def _has_user_rule(node: Node) -> bool:
+    if isinstance(node.op, (CustomCall, HostCall)) or is_registered(node.op):
+        return True
+    return any(_has_user_rule(inner) for body in node.op.graphs() for inner in body.nodes)
+
+
+def _entries(path: Sequence[Node], y: Tensor, x: Tensor, pattern: Sparsity) -> Tensor | None:
+    if len(pattern.rows) == 0:
+        return _no_entries(path, y, x)
+    colouring = pattern.colouring
+    parts = []
+    if colouring.forward:
+        pushforward = Linear(x.type, lambda seed: jvp(path, [y], [x], [seed]))
+        parts.append(_products(pushforward, colouring.column_colours, colouring.forward, x))
+    if colouring.reverse:
+        pullback = Linear(y.type, lambda seed: gradient(path, [y], [x], [seed]))
+        parts.append(_products(pullback, colouring.row_colours, colouring.reverse, y))
+    products = parts[0] if len(parts) == 1 else Concatenate(0)(*parts)
+    return Gather(0, 0)(products, constant(colouring.positions.astype(np.int32)))
+
+
+def _no_entries(path: Sequence[Node], y: Tensor, x: Tensor) -> Tensor | None:
+    """An empty vector where `gradient` gives zeros, None where it gives None."""
+    pullback = Linear(y.type, lambda seed: gradient(path, [y], [x], [seed]))
+    return full(0, y.type.with_shape((0,))) if pullback.is_connected else None
+
+
+def _products(linear: Linear, colours: np.ndarray, count: int, end: Tensor) -> Tensor:
+    """The products with one seed per colour, one after another in one vector."""
+    width = len(colours)
+    own = BroadcastTo((count, width), (1,))(constant(colours.astype(np.int32)))
+    other = BroadcastTo((count, width), (0,))(Iota(count, int32)())
+    units = Cast(end.dtype)(EQUAL(own, other))
+    (found,) = linear.on(Reshape((count, *end.type.shape))(units), count)
+    assert found is not None, "the pattern has entries where nothing is connected"
+    return Reshape((element_count(found.type.shape),))(found)

@@ -1,0 +1,464 @@
+"""Transformations of functions: `tg.grad`, `tg.jacobian`, `tg.vmap` and their like, and loops.
+
+They take and return functions of structures, and stand on the tape, the accumulator and the
+parallel loop: what those record and make, these do too.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tracegraph import nest
+from tracegraph.array.arguments import as_axis, as_count, rank_of
+from tracegraph.array.creation import identity
+from tracegraph.errors import DTypeError, GradientError, ShapeError, fail
+from tracegraph.ir.builder import operand_text
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.constant import Iota
+from tracegraph.ops.shape import Reshape, Transpose
+from tracegraph.runtime.accumulator import ForwardAccumulator
+from tracegraph.runtime.convert import as_tensor
+from tracegraph.runtime.pfor import parallel_for
+from tracegraph.runtime.tape import GradientTape
+from tracegraph.runtime.variable import Variable
+from tracegraph.shapes import same_size
+from tracegraph.source import here
+from tracegraph.types import int32
+
+# Loops.
+
+
+def pfor(fn: Callable[[Tensor], Any], n: Any) -> Any:
+    """fn(0), ..., fn(n - 1), computed at once and stacked along a new first axis.
+
+    - `fn`: a function of the iteration, an int32 scalar; it returns a structure of tensors, and
+      may use any others. What does not depend on the iteration is computed once. Random numbers
+      differ from one iteration to the next.
+    - `n`: an integer that is known while tracing, or a symbolic size.
+
+    Raises ValueError if `fn` assigns a Variable, and LookupError for an op that has no rule for
+    many iterations at once, naming the op and its line.
+
+    >>> tg.pfor(lambda i: i * i, 4).numpy()
+    array([ 0,  1,  4,  9], dtype=int32)
+    """
+    count = as_count("pfor", "the number of iterations", n)
+    return parallel_for(lambda elements: fn(elements[0]), [Iota(count, int32)()], count)
+
+
+def vectorized_map(
+    fn: Callable[[Any], Any],
+    elems: Any,
+    fallback_to_while_loop: bool = True,
+    warn: bool = True,
+) -> Any:
+    """fn applied to each element along the first axis of `elems`, all at once.
+
+    - `fn`: a function of one element: of the structure of `elems`, each tensor without its first
+      axis. Its results are stacked along a new first axis.
+    - `elems`: a tensor or a nested structure of them, whose first sizes are equal, or 1 for what
+      is the same in every iteration, as Python numbers are.
+    - `fallback_to_while_loop`, `warn`: accepted; nothing falls back to a loop.
+
+    Raises ValueError for tensors without axes and for first sizes that differ; see `tg.pfor` for
+    what `fn` may do.
+
+    >>> x = tg.constant([[1.0, 2.0], [3.0, 4.0]])
+    >>> tg.vectorized_map(lambda row: tg.reduce_sum(row * row), x).numpy()
+    array([ 5., 25.], dtype=float32)
+    """
+    leaves = nest.flatten(elems)
+    tensors = {k: as_tensor(leaf) for k, leaf in enumerate(leaves) if not _is_plain(leaf)}
+    count = _common_size("vectorized_map", list(tensors.values()))
+    batched = [k for k, x in tensors.items() if count == 1 or x.type.shape[0] != 1]
+    shared = {k: _only_element(x) for k, x in tensors.items() if k not in batched}
+
+    def iteration(elements: list[Tensor]) -> Any:
+        own = {**shared, **dict(zip(batched, elements, strict=True))}
+        values = [own.get(k, leaf) for k, leaf in enumerate(leaves)]
+        return fn(nest.pack_sequence_as(elems, values))
+
+    return parallel_for(iteration, [tensors[k] for k in batched], count)
+
+
+def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0) -> Callable[..., Any]:
+    """A function that applies `fn` along an axis of its arguments, all elements at once.
+
+    - `in_axes`: the axis of every tensor to go along, None for arguments that are the same for
+      all; one for all arguments, or a sequence with one for each, which holds for all tensors of
+      its structure.
+    - `out_axes`: where the new axis of the results goes.
+
+    Raises ValueError for sizes that differ along those axes; see `tg.pfor` for what `fn` may do.
+
+    >>> dot = tg.vmap(lambda x, y: tg.reduce_sum(x * y), in_axes=(0, None))
+    >>> dot(tg.constant([[1.0, 0.0], [0.0, 1.0]]), tg.constant([3.0, 4.0])).numpy()
+    array([3., 4.], dtype=float32)
+    """
+
+    @functools.wraps(fn)
+    def mapped(*args: Any) -> Any:
+        axes = _argument_axes(in_axes, args)
+        leaves = nest.flatten(list(args))
+        spread = [axis for axis, arg in zip(axes, args, strict=True) for _ in nest.flatten(arg)]
+        moved = {
+            k: _with_first_axis(as_tensor(leaf), axis)
+            for k, (leaf, axis) in enumerate(zip(leaves, spread, strict=True))
+            if axis is not None and leaf is not None
+        }
+        count = _common_size("vmap", list(moved.values()), broadcasts=False)
+
+        def iteration(elements: list[Tensor]) -> Any:
+            own = dict(zip(moved, elements, strict=True))
+            values = [own.get(k, leaf) for k, leaf in enumerate(leaves)]
+            return fn(*nest.pack_sequence_as(list(args), values))
+
+        found = parallel_for(iteration, list(moved.values()), count)
+        return nest.map_structure(
+            lambda y: None if y is None else _with_axis_at(y, out_axes), found
+        )
+
+    return mapped
+
+
+def _is_plain(leaf: Any) -> bool:
+    """Whether a leaf is the same in every iteration."""
+    return leaf is None or isinstance(leaf, (bool, int, float, complex))
+
+
+def _only_element(x: Tensor) -> Tensor:
+    return Reshape(x.type.shape[1:])(x)
+
+
+def _argument_axes(in_axes: Any, args: tuple[Any, ...]) -> list[Any]:
+    if not isinstance(in_axes, (list, tuple)):
+        return [in_axes] * len(args)
+    if len(in_axes) != len(args):
+        fail(
+            ShapeError,
+            f"vmap: in_axes has {len(in_axes)} entries, and {len(args)} arguments were given",
+            source=here(),
+            fix="give one axis for each argument, None for what is the same for all",
+        )
+    return list(in_axes)
+
+
+def _with_first_axis(x: Tensor, axis: Any) -> Tensor:
+    rank = rank_of("vmap", x)
+    place = as_axis("vmap", axis, rank, x)
+    return Transpose((place, *(k for k in range(rank) if k != place)))(x)
+
+
+def _with_axis_at(y: Tensor, axis: int) -> Tensor:
+    rank = len(y.type.shape)
+    place = as_axis("vmap", axis, rank, y)
+    perm = list(range(1, rank))
+    perm.insert(place, 0)
+    return Transpose(tuple(perm))(y)
+
+
+def _common_size(op: str, tensors: Sequence[Tensor], broadcasts: bool = True) -> Any:
+    """The first size of the tensors, where 1 stands for any if it `broadcasts`."""
+    found: Tensor | None = None
+    for x in tensors:
+        if rank_of(op, x) == 0:
+            fail(
+                ShapeError,
+                f"{op}: an operand is {x.type}, and has no first axis to go along",
+                source=here(),
+                operands=[operand_text(x)],
+                fix="use the tensor in the function without passing it, or give it an axis",
+            )
+        if found is None or (broadcasts and found.type.shape[0] == 1):
+            found = x
+        elif (
+            not (broadcasts and x.type.shape[0] == 1)
+            and same_size(x.type.shape[0], found.type.shape[0]) is None
+        ):
+            fail(
+                ShapeError,
+                f"{op}: the first sizes differ: {found.type} and {x.type}",
+                source=here(),
+                operands=[operand_text(found), operand_text(x)],
+                fix="pass tensors with equally many elements along their first axis",
+            )
+    if found is None:
+        fail(
+            ShapeError,
+            f"{op}: there is no tensor to go along",
+            source=here(),
+            fix="pass at least one tensor",
+        )
+    return found.type.shape[0]
+
+
+# Derivatives.
+
+
+def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """A function that returns fn's result, a floating scalar, and its gradient.
+
+    The gradient is with respect to the argument at the position `argnums`, of any structure; for a
+    sequence of positions it is a tuple. It is zero where nothing depends on a tensor.
+
+    Raises GradientError (a ValueError) for a result that is not one floating scalar, TypeError for
+    arguments that cannot be differentiated.
+
+    >>> value, slope = tg.value_and_grad(lambda x: x**2)(3.0)
+    >>> float(value), float(slope)
+    (9.0, 6.0)
+    """
+
+    @functools.wraps(fn)
+    def wrapped(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        args, sources = _with_tensors(args, argnums)
+        with GradientTape() as tape:
+            tape.watch(_tensors(sources))
+            value = fn(*args, **kwargs)
+        found = tape.gradient(_scalar(value), _tensors(sources), unconnected_gradients="zero")
+        return value, _packed_like(sources, found)
+
+    return wrapped
+
+
+def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """A function that returns the gradient of fn's result; see `tg.value_and_grad`.
+
+    >>> float(tg.grad(tg.grad(tg.sin))(0.0))
+    -0.0
+    """
+    both = value_and_grad(fn, argnums)
+
+    @functools.wraps(fn)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return both(*args, **kwargs)[1]
+
+    return wrapped
+
+
+def jacobian(
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    mode: str | None = None,
+    chunk_size: int | None = None,
+) -> Callable[..., Any]:
+    """A function that returns the Jacobian of fn's result, for results of any structure.
+
+    For each tensor of the result, in its structure, there is the structure of the argument with a
+    tensor of the shape of the result followed by that of the argument. `mode` and `chunk_size` are
+    those of `GradientTape.jacobian`.
+
+    >>> tg.jacobian(lambda x: x * x)(tg.constant([1.0, 2.0])).numpy()
+    array([[2., 0.],
+           [0., 4.]], dtype=float32)
+    """
+
+    @functools.wraps(fn)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        args, sources = _with_tensors(args, argnums)
+        with GradientTape(persistent=True) as tape:
+            tape.watch(_tensors(sources))
+            value = fn(*args, **kwargs)
+
+        def of(y: Any) -> Any:
+            if y is None:
+                return None
+            options = {"chunk_size": chunk_size, "mode": mode}
+            found = tape.jacobian(as_tensor(y), _tensors(sources), "zero", **options)
+            return _packed_like(sources, found)
+
+        return nest.map_structure(of, value)
+
+    return wrapped
+
+
+def hessian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """A function that returns the second derivatives of fn's result, a floating scalar.
+
+    >>> tg.hessian(lambda x: x[0] ** 2 * x[1])(tg.constant([2.0, 3.0])).numpy()
+    array([[6., 4.],
+           [4., 0.]], dtype=float32)
+    """
+    return jacobian(grad(fn, argnums), argnums)
+
+
+def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+    """fn(*primals), and a function from a cotangent of the result to those of the primals.
+
+    The cotangent has the structure of the result. What is pulled back is a tuple with one entry
+    per primal, zero where nothing depends on a tensor. It may be called any number of times.
+
+    >>> y, pull = tg.vjp(lambda x, y: x * y, 3.0, 4.0)
+    >>> [float(g) for g in pull(1.0)]
+    [4.0, 3.0]
+    """
+    primals, sources = _with_tensors(primals, range(len(primals)))
+    with GradientTape(persistent=True) as tape:
+        tape.watch(_tensors(sources))
+        value = fn(*primals)
+
+    def pull(cotangent: Any) -> tuple[Any, ...]:
+        found = tape.gradient(value, _tensors(sources), cotangent, unconnected_gradients="zero")
+        return _packed_like(sources, found)
+
+    return value, pull
+
+
+def jvp(fn: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """fn(*primals), and the derivative of it in the direction `tangents`, packed like it.
+
+    - `primals`: the arguments, as a sequence, of any structure; `tangents`: the same, with a
+      tangent for each floating number and None, or anything, for the others.
+
+    The tangent is zero where nothing depends on the primals.
+
+    >>> y, slope = tg.jvp(tg.sin, (0.0,), (2.0,))
+    >>> float(y), float(slope)
+    (0.0, 2.0)
+    """
+    values, sources = _with_tensors(tuple(primals), range(len(primals)))
+    with ForwardAccumulator(_tensors(sources), _tangents_for(sources, tangents)) as accumulator:
+        value = fn(*values)
+    return value, accumulator.jvp(_as_tensors(value), "zero")
+
+
+def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+    """fn(*primals), and its derivative there as a function of tangents.
+
+    What the derivative needs of the primals is computed once, however often it is called.
+
+    >>> y, linear = tg.linearize(lambda x: x**2, 3.0)
+    >>> [float(linear(t)) for t in (1.0, 10.0)]
+    [6.0, 60.0]
+    """
+    values, sources = _with_tensors(primals, range(len(primals)))
+    with GradientTape(persistent=True) as tape:
+        tape.watch(_tensors(sources))
+        value = fn(*values)
+    targets = _as_tensors(value)
+
+    def linear(*tangents: Any) -> Any:
+        given = _tangents_for(sources, tangents)
+        found = tape.pushed_forward(_tensors(targets), _tensors(sources), given)
+        return _packed_like(targets, found)
+
+    return value, linear
+
+
+def hvp(fn: Callable[..., Any], primals: Any, tangents: Any) -> Any:
+    """The Hessian of fn's result, a floating scalar, times `tangents`, packed like `primals`.
+
+    It is the derivative of the gradient in one direction: it costs a few gradients, whatever the
+    size. `primals` are the arguments, as a sequence, or the only one.
+
+    >>> tg.hvp(lambda x: tg.reduce_sum(x**3), tg.constant([1.0, 2.0]), [1.0, 0.0]).numpy()
+    array([6., 0.], dtype=float32)
+    """
+    if not isinstance(primals, (list, tuple)):
+        return hvp(fn, (primals,), (tangents,))[0]
+    slope = grad(fn, range(len(primals)))
+    return jvp(slope, primals, tangents)[1]
+
+
+def _tangents_for(sources: Any, tangents: Any) -> list[Any]:
+    """The tangents of the tensors of `sources`, in their order."""
+    leaves, given = nest.flatten(list(sources)), _leaves_like(list(sources), tangents)
+    return [
+        as_tensor(t, None if isinstance(t, (Tensor, Variable)) else x.dtype)
+        for x, t in zip(leaves, given, strict=True)
+        if x is not None
+    ]
+
+
+def _leaves_like(structure: Any, values: Any) -> list[Any]:
+    """The values where `structure` has leaves: lists may stand for arrays."""
+    if not isinstance(structure, (list, tuple, dict)):
+        return [values]
+    if isinstance(structure, dict):
+        keys = sorted(structure)
+        structure, values = [structure[k] for k in keys], [values[k] for k in keys]
+    if len(values) != len(structure):
+        fail(
+            GradientError,
+            f"{len(values)} tangents were given for {len(structure)} primals",
+            source=here(),
+            fix="give one tangent for each primal",
+        )
+    pairs = zip(structure, values, strict=True)
+    return [leaf for inner, value in pairs for leaf in _leaves_like(inner, value)]
+
+
+def _as_tensors(value: Any) -> Any:
+    return nest.map_structure(lambda y: y if y is None else as_tensor(y), value)
+
+
+def _with_tensors(args: tuple[Any, ...], argnums: Any) -> tuple[tuple[Any, ...], Any]:
+    """The arguments with tensors of their own at the positions to differentiate at, and those."""
+    positions = [argnums] if isinstance(argnums, int) else list(argnums)
+    for k in positions:
+        if not -len(args) <= k < len(args):
+            fail(
+                GradientError,
+                f"argnums has {k}, and {len(args)} arguments were given",
+                source=here(),
+                fix="give positions of arguments, counted from 0",
+            )
+    new = list(args)
+    for k in positions:
+        new[k] = nest.map_structure(_differentiable, args[k])
+    sources = tuple(new[k] for k in positions)
+    return tuple(new), sources[0] if isinstance(argnums, int) else sources
+
+
+def _tensors(structure: Any) -> list[Any]:
+    return [leaf for leaf in nest.flatten(structure) if leaf is not None]
+
+
+def _packed_like(structure: Any, tensors: Sequence[Any]) -> Any:
+    rest = iter(tensors)
+    return nest.map_structure(lambda leaf: None if leaf is None else next(rest), structure)
+
+
+def _differentiable(leaf: Any) -> Any:
+    if leaf is None or isinstance(leaf, Variable):
+        return leaf
+    x = identity(as_tensor(float(leaf) if type(leaf) is int else leaf))
+    if not x.dtype.is_differentiable:
+        fail(
+            DTypeError,
+            f"an argument to differentiate by is {x.type}",
+            source=here(),
+            operands=[operand_text(x)],
+            fix="pass floating numbers: tg.cast(x, tg.float32)",
+        )
+    return x
+
+
+def _scalar(value: Any) -> Tensor:
+    y = as_tensor(value)
+    if y.type.shape != () or not y.dtype.is_differentiable:
+        fail(
+            GradientError,
+            f"the function returned {y.type}, and a gradient needs one floating scalar",
+            source=here(),
+            operands=[operand_text(y)],
+            fix="sum it up, or use tg.jacobian",
+        )
+    return y
+
+
+__all__ = [
+    "grad",
+    "hessian",
+    "hvp",
+    "jacobian",
+    "jvp",
+    "linearize",
+    "pfor",
+    "value_and_grad",
+    "vectorized_map",
+    "vjp",
+    "vmap",
+]

@@ -1,0 +1,399 @@
+"""Custom gradients: a Python function and its backward, traced together into one call node."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tracegraph import nest
+from tracegraph.control.call import as_tuple
+from tracegraph.control.custom import CustomCall
+from tracegraph.control.intern import interned
+from tracegraph.control.recompute import recomputed
+from tracegraph.errors import (
+    DTypeError,
+    GradientError,
+    ShapeError,
+    TraceError,
+    fact_of,
+    fail,
+    kind_of,
+    shown,
+)
+from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Graph, Tensor, host_tensor
+from tracegraph.ops.broadcast import full
+from tracegraph.ops.constant import Constant
+from tracegraph.passes.share import live_nodes
+from tracegraph.passes.simplify import dead_code, simplify
+from tracegraph.runtime.convert import as_tensor
+from tracegraph.runtime.execute import append_call
+from tracegraph.runtime.results import Results, result_leaves
+from tracegraph.runtime.signature import Signature
+from tracegraph.runtime.tape import SourceError
+from tracegraph.runtime.trace import Trace, Traced, restored
+from tracegraph.runtime.variable import Variable
+from tracegraph.shapes import same_shape
+from tracegraph.source import Source, caller_of, here
+from tracegraph.types import TensorType, type_of_array
+
+
+class TracedAtCalls:
+    """A function that is traced at every call, into one node with a backward graph."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        if not callable(function):
+            fail(
+                TraceError,
+                f"{shown(function)} is not a callable object",
+                source=here(),
+                fix="decorate a function",
+            )
+        self._function = function
+        self._name = getattr(function, "__name__", type(function).__name__)
+        self._place = caller_of(inspect.unwrap(function))
+        functools.update_wrapper(self, function, updated=())
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else type(self)(self._function.__get__(instance, owner))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        arguments = _Arguments(self._function, self._name, args, kwargs)
+        traced, results, op = restored(lambda: self._trace(arguments))
+
+        def append(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return as_tuple(op(*inputs))
+
+        return results.pack(append_call(append, traced, arguments.tensors, traced.variables))
+
+    def _new_trace(self) -> Trace:
+        return _CallTrace("lambda_" if self._name == "<lambda>" else self._name)
+
+    def _called(self, trace: Trace, arguments: _Arguments) -> Any:
+        """What the function returns for arguments of the trace."""
+        pairs = zip(arguments.tensors, arguments.tensor_names, strict=True)
+        given = [trace.argument(x.type, name) for x, name in pairs]
+        return arguments.called(self._function, given)
+
+    def _trace(self, arguments: _Arguments) -> tuple[Traced, Results, CustomCall]:
+        """The body, how its results are packed, and the op that calls it."""
+        raise NotImplementedError
+
+
+class _CallTrace(Trace):
+    """The trace of one call. What is called at top level, again and again, captures the numbers and
+    arrays that it uses, as the top level itself does: when they change, the graph stays the same.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        outer = self.outer
+        self._is_lifting: bool = outer.is_top_level or (
+            isinstance(outer, _CallTrace) and outer._is_lifting
+        )
+
+    def add(
+        self, op: Op, inputs: tuple[Tensor, ...], source: Source | None = None
+    ) -> tuple[Tensor, ...]:
+        if self._is_lifting and type(op) is Constant and self.reuse is None and _varies(op.value):
+            return (self.admit(host_tensor(op.infer(), op.value)),)
+        return super().add(op, inputs, source)
+
+
+def _varies(value: np.ndarray) -> bool:
+    """Whether a constant is one that may change: integers are structure, and so are 0 and 1."""
+    is_plain = value.ndim == 0 and value in (0, 1, -1)
+    return type_of_array(value).dtype.is_differentiable and not is_plain
+
+
+class CustomGradient(TracedAtCalls):
+    """A function with a gradient of its own; see `tg.custom_gradient`."""
+
+    def _trace(self, arguments: _Arguments) -> tuple[Traced, Results, CustomCall]:
+        with self._new_trace() as trace:
+            value, backward = self._split(self._called(trace, arguments))
+            leaves, structure = result_leaves(value, self._name, self._place)
+            outputs = trace.admit_all(tuple(y for y in leaves if y is not None))
+            trainable = [v for v in trace.variables if v.trainable]
+            effects = _effects(trace)
+            seeds = _seeds(trace, outputs)
+            found = self._pulled(backward, outputs, seeds, trainable)
+            self._check_pure(effects == _effects(trace))
+            sources = self._matched(*found, trace, arguments, trainable)
+            gradients = trace.admit_all(tuple(sources.values()))
+            traced = trace.traced(outputs)
+        body = dataclasses.replace(traced, graph=interned(simplify(dead_code(traced.graph))))
+        given_seeds = tuple(g for g in seeds if g is not None)
+        pulled = Graph(
+            f"{trace.name}_backward",
+            (*traced.graph.inputs, *given_seeds),
+            tuple(live_nodes(traced.graph.nodes, gradients)),
+            gradients,
+        )
+        op = CustomCall(body.graph, interned(simplify(pulled)), tuple(sources))
+        return body, Results(structure, leaves), op
+
+    def _split(self, returned: Any) -> tuple[Any, Callable[..., Any]]:
+        """The outputs and the backward function that the function returned."""
+        is_pair = isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1])
+        if not is_pair:
+            self._refuse(
+                f"it returned {kind_of(returned)}, {shown(returned)}, and not a pair of outputs "
+                "and a backward function",
+                "return y, grad, where grad(dy) gives one gradient per argument",
+            )
+        return returned
+
+    def _pulled(
+        self,
+        backward: Callable[..., Any],
+        outputs: Sequence[Tensor],
+        seeds: Sequence[Tensor | None],
+        trainable: Sequence[Variable],
+    ) -> tuple[list[Any], list[Any]]:
+        """What the backward function returns: gradients of the arguments, and of the variables."""
+        upstream = [full(0, y.type) if g is None else g for g, y in zip(seeds, outputs)]
+        accepts = _accepts_variables(backward)
+        if not trainable:
+            return nest.flatten(backward(*upstream)), []
+        if not accepts:
+            self._refuse(
+                "it uses trainable variables, and its backward function takes no `variables`: "
+                + ", ".join(v.name for v in trainable),
+                "write def grad(*dys, variables=None) and return (gradients, variable_gradients)",
+                SourceError,
+            )
+        returned = backward(*upstream, variables=list(trainable))
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            self._refuse(
+                f"its backward function returned {kind_of(returned)}, and not a pair of "
+                "gradients and variable gradients",
+                "return (gradients, variable_gradients)",
+            )
+        return nest.flatten(returned[0]), nest.flatten(list(returned[1]))
+
+    def _check_pure(self, is_pure: bool) -> None:
+        if not is_pure:
+            self._refuse(
+                "its backward function prints, checks, calls Python or assigns a Variable",
+                "let it compute gradients alone",
+            )
+
+    def _matched(
+        self,
+        found: Sequence[Any],
+        by_variable: Sequence[Any],
+        trace: Trace,
+        arguments: _Arguments,
+        trainable: Sequence[Variable],
+    ) -> dict[int, Tensor]:
+        """The gradients by the position of the graph's input that each belongs to."""
+        if len(found) in arguments.counts:
+            found = [found[i] for i in arguments.counts[len(found)]]
+        elif len(found) != len(arguments.tensors):
+            self._refuse(
+                f"its backward function returned {len(found)} gradients for {arguments.count} "
+                "arguments",
+                "return one gradient for each argument, None where there is none",
+            )
+        if len(by_variable) != len(trainable):
+            self._refuse(
+                f"its backward function returned {len(by_variable)} variable gradients for "
+                f"{len(trainable)} variables",
+                "return one gradient for each of `variables`, None where there is none",
+            )
+        count = len(arguments.tensors)
+        places = [count + _place_of(v, trace.variables) for v in trainable]
+        types = [v.tensor_type for v in trainable]
+        names = [v.name for v in trainable]
+        rows = [
+            *zip(range(count), found, (x.type for x in arguments.tensors), arguments.tensor_names),
+            *zip(places, by_variable, types, names),
+        ]
+        return {
+            place: self._gradient(g, type, name)
+            for place, g, type, name in rows
+            if g is not None and type.dtype.is_differentiable
+        }
+
+    def _gradient(self, given: Any, type: TensorType, name: str) -> Tensor:
+        try:
+            g = as_tensor(given, None if isinstance(given, (Tensor, Variable)) else type.dtype)
+        except (DTypeError, ShapeError) as error:
+            self._refuse(f"its gradient of {name!r} is no tensor: {fact_of(error)}")
+        if g.dtype is not type.dtype or same_shape(g.type.shape, type.shape) is None:
+            self._refuse(f"its gradient of {name!r} is {g.type}, and the argument is {type}")
+        return g
+
+    def _refuse(
+        self,
+        fact: str,
+        fix: str = "return a gradient of the shape and dtype of each argument",
+        error: type[Exception] = GradientError,
+    ) -> NoReturn:
+        fail(error, f"custom gradient {self._name}: {fact}", source=self._place, fix=fix)
+
+
+class Recomputed(TracedAtCalls):
+    """A function whose intermediate values are computed anew for its gradient; see
+    `tg.recompute_grad`."""
+
+    def _trace(self, arguments: _Arguments) -> tuple[Traced, Results, CustomCall]:
+        with self._new_trace() as trace:
+            value = self._called(trace, arguments)
+            leaves, structure = result_leaves(value, self._name, self._place)
+            traced = trace.traced([y for y in leaves if y is not None])
+        body = interned(simplify(traced.graph))
+        op = recomputed(body, traced.result_count)
+        return dataclasses.replace(traced, graph=body), Results(structure, leaves), op
+
+
+class _Arguments:
+    """The arguments of a call: tensors, which have gradients, and what the function gets as is."""
+
+    def __init__(
+        self, function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        signature = Signature(function, name)
+        # Keywords of positional parameters count as those; defaults stay with the function.
+        args, self._kwargs = signature.bind_given(args, kwargs)
+        self._leaves, self._structure = nest.flatten_structure((args, {}))
+        self._places = [i for i, x in enumerate(self._leaves) if isinstance(x, _ARRAYS)]
+        self.tensors = [as_tensor(self._leaves[i]) for i in self._places]
+        names = signature.leaf_names(self._structure)
+        self.tensor_names = [names[i] for i in self._places]
+        everything = nest.flatten(list(args))
+        counted = [x for x in everything if _is_counted(x)]
+        #: How many arguments there are, as a backward function may count them: numbers and arrays,
+        #: or all; and the places of the tensors among those.
+        self.counts = {len(xs): _places_of_arrays(xs) for xs in (everything, counted)}
+        self.count = len(counted)
+
+    def called(self, function: Callable[..., Any], tensors: Sequence[Tensor]) -> Any:
+        """What the function returns for these tensors."""
+        leaves = list(self._leaves)
+        for place, x in zip(self._places, tensors, strict=True):
+            leaves[place] = x
+        args, _ = self._structure.pack(leaves)
+        return function(*args, **self._kwargs)
+
+
+_ARRAYS = (Tensor, Variable, np.ndarray, np.generic)
+_NUMBERS = (bool, int, float, complex)
+
+
+def _places_of_arrays(leaves: Sequence[Any]) -> list[int]:
+    return [i for i, x in enumerate(leaves) if isinstance(x, _ARRAYS)]
+
+
+def _is_counted(leaf: Any) -> bool:
+    """Whether a leaf of the arguments has a gradient, be it None."""
+    return isinstance(leaf, (*_ARRAYS, *_NUMBERS))
+
+
+def _effects(trace: Trace) -> Any:
+    """What the trace has done to the world so far, but for drawing random numbers."""
+    assigned = [
+        (id(v), id(trace.states[id(v)].value))
+        for v in trace.variables
+        if trace.states[id(v)].is_assigned and not v.is_random_state
+    ]
+    return trace.token, len(trace.checks), assigned
+
+
+def _seeds(trace: Trace, outputs: Sequence[Tensor]) -> list[Tensor | None]:
+    """An input for the cotangent of each differentiable output."""
+    return [
+        trace.input(y.type, f"g{i}") if y.dtype.is_differentiable else None
+        for i, y in enumerate(outputs)
+    ]
+
+
+def _accepts_variables(backward: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(backward).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(p.name == "variables" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _place_of(variable: Variable, variables: Sequence[Variable]) -> int:
+    return next(i for i, other in enumerate(variables) if other is variable)
+
+
+def custom_gradient(f: Callable[..., Any] | None = None) -> Any:
+    """A decorator for a function that says itself what its gradient is.
+
+    `f(*args)` returns `(outputs, grad)`: a structure of tensors, and a function
+    `grad(*upstream)` from one cotangent per output to one gradient per positional argument, in
+    their order, None where there is none. Where f reads trainable Variables, grad also takes
+    `variables=`, their list, and returns `(gradients, variable_gradients)`.
+
+    The two are traced together, and become one node with a backward graph. What grad uses of f's
+    intermediate values it may use as they are. The one backward serves gradients of every order,
+    Jacobians, `tg.vectorized_map` and, where it is linear in the cotangents, forward mode.
+
+    - A gradient must have the shape and the dtype of its argument; one of an argument that is
+      not differentiable is ignored.
+    - Arguments that are no arrays are passed as they are; numbers are counted, with gradient None.
+
+    Raises GradientError (a ValueError) for what does not fit, with the line of the function, and
+    a TypeError if f uses trainable Variables and grad takes no `variables`.
+
+    >>> @tg.custom_gradient
+    ... def clip_gradient(x):
+    ...     def grad(dy):
+    ...         return tg.clip_by_value(dy, -1.0, 1.0)
+    ...     return x, grad
+    >>> x = tg.Variable(2.0)
+    >>> with tg.GradientTape() as tape:
+    ...     y = clip_gradient(x) * 10.0
+    >>> tape.gradient(y, x).numpy()
+    np.float32(1.0)
+    """
+    return custom_gradient if f is None else CustomGradient(f)
+
+
+def recompute_grad(f: Callable[..., Any]) -> Any:
+    """`f` as a function that keeps none of its intermediate values for its gradient.
+
+    They are computed again when the gradient needs them, which saves memory and costs one more
+    evaluation of f. Gradients flow to arguments, Variables and whatever else f uses, and every
+    order and mode of derivative works.
+
+    >>> layer = tg.recompute_grad(lambda x: tg.sin(tg.exp(x)))
+    >>> float(tg.grad(layer)(0.0))
+    0.5403...
+    """
+    return Recomputed(f)
+
+
+def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
+    """`f` with the gradient of the identity: the cotangent passes straight through.
+
+    Its result must have the shape and dtype of its first argument; other arguments and the
+    Variables that f reads have no gradient.
+
+    >>> step = tg.grad_pass_through(tg.sign)
+    >>> float(tg.grad(step)(3.0))
+    1.0
+    """
+
+    @functools.wraps(f)
+    def passing(*args: Any, **kwargs: Any) -> Any:
+        def backward(*upstream: Any, variables: Any = ()) -> Any:
+            rest = sum(map(_is_counted, nest.flatten(list(args)))) - len(upstream)
+            gradients = [*upstream, *[None] * rest]
+            return (gradients, [None] * len(variables)) if variables else gradients
+
+        return f(*args, **kwargs), backward
+
+    return CustomGradient(passing)

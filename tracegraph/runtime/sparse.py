@@ -1,0 +1,146 @@
+"""SparseJacobian: the entries of a Jacobian that can be nonzero, and where they stand."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from tracegraph import nest
+from tracegraph.control.sparse import Sparsity
+from tracegraph.errors import ShapeError, fail
+from tracegraph.ir.builder import operand_text
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.broadcast import BroadcastTo, full
+from tracegraph.ops.constant import constant
+from tracegraph.ops.elementwise import MUL
+from tracegraph.ops.index import Gather, ScatterAdd
+from tracegraph.ops.shape import Reshape
+from tracegraph.runtime.convert import as_tensor
+from tracegraph.runtime.trace import Trace
+from tracegraph.runtime.values import host_array
+from tracegraph.shapes import same_size
+from tracegraph.source import here
+
+
+class SparseJacobian:
+    """A Jacobian as a sparse matrix, made by `tape.jacobian(y, x, sparse=True)`.
+
+    Its rows are the elements of the target in row-major order, its columns those of the source.
+
+    - `values`: a tensor of shape (nnz,), the entries, ordered by row and then by column;
+    - `rows`, `cols`: NumPy arrays of shape (nnz,), where each stands;
+    - `shape`: (elements of the target, elements of the source);
+    - `nnz`: how many entries there are, counting those that happen to be zero;
+    - `colors`: how many products with the Jacobian were needed.
+
+    In a structure it holds one tensor, its values: functions return it, and take it.
+
+    >>> @tg.function
+    ... def slopes(x):
+    ...     with tg.GradientTape() as tape:
+    ...         tape.watch(x)
+    ...         y = x * x
+    ...     return tape.jacobian(y, x, sparse=True)
+    >>> slopes(tg.constant([1.0, 2.0]))
+    <tg.SparseJacobian: shape=(2, 2), nnz=2, colors=1, dtype=float32>
+    """
+
+    def __init__(
+        self,
+        values: Tensor,
+        sparsity: Sparsity,
+        target_shape: tuple[int, ...],
+        source_shape: tuple[int, ...],
+    ) -> None:
+        _open_in_structures()
+        self.values = values
+        self._rest = (sparsity, target_shape, source_shape)
+        self.rows = sparsity.rows
+        self.cols = sparsity.columns
+        self.shape = sparsity.shape
+        self.nnz = len(sparsity.rows)
+        self.colors = sparsity.colouring.forward + sparsity.colouring.reverse
+        self._dense_shape = (*target_shape, *source_shape)
+
+    @property
+    def dtype(self) -> Any:
+        return self.values.dtype
+
+    def to_dense(self) -> Tensor:
+        """The Jacobian as `tape.jacobian` gives it: of the shape of the target and then the source.
+
+        >>> x = tg.constant([1.0, 2.0])
+        >>> with tg.GradientTape() as tape:
+        ...     tape.watch(x)
+        ...     y = x * x
+        >>> tape.jacobian(y, x, sparse=True).to_dense().numpy()
+        array([[2., 0.],
+               [0., 4.]], dtype=float32)
+        """
+        height, width = self.shape
+        places = constant(_index(self.rows * width + self.cols, height * width))
+        start = full(0, self.values.type.with_shape((height * width,)))
+        return Reshape(self._dense_shape)(ScatterAdd(0, 0)(start, _column(places), self.values))
+
+    def to_scipy(self) -> Any:
+        """The matrix as a `scipy.sparse.csr_array`. Raises TraceError while tracing."""
+        from scipy.sparse import csr_array
+
+        return csr_array((np.array(host_array(self.values)), (self.rows, self.cols)), self.shape)
+
+    def __matmul__(self, other: Any) -> Tensor:
+        """The product with a vector of shape (columns,), or a matrix of shape (columns, k)."""
+        x = as_tensor(other, None if isinstance(other, Tensor) else self.values.dtype)
+        rank = len(x.type.shape)
+        if rank not in (1, 2) or same_size(x.type.shape[0], self.shape[1]) is None:
+            fail(
+                ShapeError,
+                f"a sparse Jacobian of shape {self.shape} was multiplied by {x.type}",
+                source=here(),
+                operands=[operand_text(x)],
+                fix=f"multiply it by a vector of {self.shape[1]} elements, or a matrix of as many "
+                "rows",
+            )
+        picked = Gather(0, 0)(x, constant(_index(self.cols, self.shape[1])))
+        entries = BroadcastTo(picked.type.shape, (0,))(self.values)
+        start = full(0, x.type.with_shape((self.shape[0], *x.type.shape[1:])))
+        rows = constant(_index(self.rows, self.shape[0]))
+        return ScatterAdd(0, 0)(start, _column(rows), MUL(entries, picked))
+
+    def __repr__(self) -> str:
+        values = self.values
+        dtype = values.dtype.name if isinstance(values, Tensor) else values  # a place in a nest
+        return (
+            f"<tg.SparseJacobian: shape={self.shape}, nnz={self.nnz}, colors={self.colors}, "
+            f"dtype={dtype}>"
+        )
+
+
+@functools.cache
+def _open_in_structures() -> None:
+    """Makes the values of sparse Jacobians leaves; the rest belongs to the structure."""
+    nest.tree_util().register_pytree_node(
+        SparseJacobian,
+        lambda matrix: ((matrix.values,), matrix._rest),
+        lambda rest, leaves: SparseJacobian(*leaves, *rest),
+    )
+
+
+def known_value(tensor: Tensor) -> np.ndarray | None:
+    """The value of a tensor that is made, or that a function being traced captures."""
+    node = tensor.node
+    if node is not None and isinstance(node.builder, Trace):
+        outer = next((x for x, own in node.builder.captures.items() if own is tensor), None)
+        return None if outer is None else known_value(outer)
+    return host_array(tensor) if node is None else None
+
+
+def _index(places: np.ndarray, limit: int) -> np.ndarray:
+    return places.astype(np.int32 if limit < 2**31 else np.int64)
+
+
+def _column(indices: Tensor) -> Tensor:
+    """Indices as vectors of one number each."""
+    return Reshape((*indices.type.shape, 1))(indices)
