@@ -108,6 +108,33 @@ def chain_offset(turn: int) -> float:
     return 1.0 - 1e-4 * (turn + 1)
 
 
+def two_layers(batch: int, widths: tuple[int, ...]) -> Inputs:
+    """The kernels of a small network of hyperbolic tangents, and a batch."""
+    random = generator()
+    kernels = [scaled(random, shape, shape[0]) for shape in pairwise(widths)]
+    return {"kernels": kernels, "x": normal(random, (batch, widths[0]))}
+
+
+def hessian() -> Inputs:
+    """A layer of 500 parameters in one vector, a batch, and a direction."""
+    random = generator()
+    return {
+        "parameters": normal(random, (500,)),
+        "direction": normal(random, (500,)),
+        "x": normal(random, (32, 24)),
+    }
+
+
+def tridiagonal() -> Inputs:
+    return {"x": normal(generator(), (2_000,))}
+
+
+def waist() -> Inputs:
+    random = generator()
+    down, up = scaled(random, (1_000, 4), 1_000), scaled(random, (4, 1_000), 4)
+    return {"down": down, "up": up, "x": normal(random, (1_000,))}
+
+
 def generator() -> np.random.Generator:
     return np.random.default_rng(SEED)
 
@@ -131,6 +158,12 @@ INPUTS = {
     "convolution_step": convolution_step,
     "undecorated_loop": partial(perceptron, TINY_BATCH, TINY_WIDTHS),
     "undecorated_loop_read": partial(perceptron, TINY_BATCH, TINY_WIDTHS),
+    "jacobian_network": partial(two_layers, 32, (64, 64, 10)),
+    "batch_jacobian": partial(two_layers, 256, (32, 32, 32)),
+    "hessian": hessian,
+    "hessian_vector": hessian,
+    "jacobian_tridiagonal": tridiagonal,
+    "jacobian_waist": waist,
     "chain_100": partial(chain, 100),
     "chain_1000": partial(chain, 1_000),
     "chain_5000": partial(chain, 5_000),

@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from benchmarks.inputs import (
@@ -171,6 +172,73 @@ def batch_of(inputs: Inputs) -> tuple:
     return jnp.asarray(inputs["x"]), jnp.asarray(inputs["y"])
 
 
+def network(kernels, x):
+    for kernel in kernels:
+        x = jnp.tanh(x @ kernel)
+    return x
+
+
+def jacobian_network(inputs: Inputs) -> Workload:
+    first, second = map(jnp.asarray, inputs["kernels"])
+    x = jnp.asarray(inputs["x"])
+    jacobian = jax.jit(jax.jacrev(lambda kernel: network([kernel, second], x)))
+    return sampled(lambda: jacobian(first))
+
+
+def batch_jacobian(inputs: Inputs) -> Workload:
+    kernels = [jnp.asarray(kernel) for kernel in inputs["kernels"]]
+    x = jnp.asarray(inputs["x"])
+    jacobian = jax.jit(jax.vmap(jax.jacrev(partial(network, kernels))))
+    return sampled(lambda: jacobian(x))
+
+
+def layer_loss(parameters, x):
+    kernel, bias = parameters[:480].reshape(24, 20), parameters[480:]
+    return jnp.mean(jnp.square(jnp.tanh(x @ kernel + bias)))
+
+
+def hessian(inputs: Inputs) -> Workload:
+    parameters, x = jnp.asarray(inputs["parameters"]), jnp.asarray(inputs["x"])
+    second = jax.jit(jax.hessian(layer_loss))
+    return sampled(lambda: second(parameters, x))
+
+
+def hessian_vector(inputs: Inputs) -> Workload:
+    parameters, x = jnp.asarray(inputs["parameters"]), jnp.asarray(inputs["x"])
+    direction = jnp.asarray(inputs["direction"])
+
+    @jax.jit
+    def product(parameters, direction):
+        slope = jax.grad(lambda p: layer_loss(p, x))
+        return jax.jvp(slope, (parameters,), (direction,))[1]
+
+    return sampled(lambda: product(parameters, direction))
+
+
+def residual(u):
+    inner = u[:-2] - 2 * u[1:-1] + u[2:]
+    ends = u[1:2] - 2 * u[:1], u[-2:-1] - 2 * u[-1:]
+    return jnp.concatenate([ends[0], inner, ends[1]]) + u**3
+
+
+def jacobian_tridiagonal(inputs: Inputs) -> Workload:
+    x = jnp.asarray(inputs["x"])
+    jacobian = jax.jit(jax.jacfwd(residual))
+    observe = lambda y: [np.sum(np.asarray(y), dtype=np.float64)]  # noqa: E731
+    return Workload(lambda: jacobian(x), jax.block_until_ready, observe)
+
+
+def jacobian_waist(inputs: Inputs, mode=jax.jacrev) -> Workload:
+    down, up, x = (jnp.asarray(inputs[name]) for name in ("down", "up", "x"))
+    jacobian = jax.jit(mode(lambda x: jnp.sin(jnp.tanh(x[None] @ down) @ up)[0]))
+    return sampled(lambda: jacobian(x))
+
+
+def sampled(step) -> Workload:
+    """Compares some of the many entries of the result."""
+    return Workload(step, jax.block_until_ready, lambda y: [np.asarray(y).ravel()[::997]])
+
+
 WORKLOADS = {
     "scalar_call": {"jax": scalar_call},
     "array_call": {"jax": scalar_call},
@@ -182,6 +250,15 @@ WORKLOADS = {
     "convolution_step": {"jax": partial(adam_step, convolutions)},
     "undecorated_loop": {"jax": undecorated_loop},
     "undecorated_loop_read": {"jax": partial(undecorated_loop, read=True)},
+    "jacobian_network": {"jax": jacobian_network},
+    "batch_jacobian": {"jax": batch_jacobian},
+    "hessian": {"jax": hessian},
+    "hessian_vector": {"jax": hessian_vector},
+    "jacobian_tridiagonal": {"jax": jacobian_tridiagonal},
+    "jacobian_waist": {
+        "jax": jacobian_waist,
+        "jax_forward": partial(jacobian_waist, mode=jax.jacfwd),
+    },
     "chain_100": {"jax": chain},
     "chain_1000": {"jax": chain},
     "chain_5000": {"jax": chain},

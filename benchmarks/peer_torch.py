@@ -110,6 +110,69 @@ def chain(inputs: Inputs):
     return phases
 
 
+def network(kernels, x):
+    for kernel in kernels:
+        x = torch.tanh(x @ kernel)
+    return x
+
+
+def jacobian_network(inputs: Inputs, mode) -> Workload:
+    first, second = map(torch.from_numpy, inputs["kernels"])
+    x = torch.from_numpy(inputs["x"])
+    jacobian = mode(torch.func.jacrev(lambda kernel: network([kernel, second], x)))
+    return sampled(lambda: jacobian(first))
+
+
+def batch_jacobian(inputs: Inputs, mode) -> Workload:
+    kernels = [torch.from_numpy(kernel) for kernel in inputs["kernels"]]
+    x = torch.from_numpy(inputs["x"])
+    jacobian = mode(torch.func.vmap(torch.func.jacrev(partial(network, kernels))))
+    return sampled(lambda: jacobian(x))
+
+
+def layer_loss(parameters, x):
+    kernel, bias = parameters[:480].reshape(24, 20), parameters[480:]
+    return torch.mean(torch.square(torch.tanh(x @ kernel + bias)))
+
+
+def hessian(inputs: Inputs, mode) -> Workload:
+    parameters, x = torch.from_numpy(inputs["parameters"]), torch.from_numpy(inputs["x"])
+    second = mode(torch.func.hessian(lambda p: layer_loss(p, x)))
+    return sampled(lambda: second(parameters))
+
+
+def hessian_vector(inputs: Inputs, mode) -> Workload:
+    parameters, x = torch.from_numpy(inputs["parameters"]), torch.from_numpy(inputs["x"])
+    direction = torch.from_numpy(inputs["direction"])
+    slope = torch.func.grad(lambda p: layer_loss(p, x))
+    product = mode(lambda p, v: torch.func.jvp(slope, (p,), (v,))[1])
+    return sampled(lambda: product(parameters, direction))
+
+
+def residual(u):
+    inner = u[:-2] - 2 * u[1:-1] + u[2:]
+    ends = u[1:2] - 2 * u[:1], u[-2:-1] - 2 * u[-1:]
+    return torch.concatenate([ends[0], inner, ends[1]]) + u**3
+
+
+def jacobian_tridiagonal(inputs: Inputs, mode) -> Workload:
+    x = torch.from_numpy(inputs["x"])
+    jacobian = mode(torch.func.jacfwd(residual))
+    return Workload(lambda: jacobian(x), lambda y: None, lambda y: [y.double().sum().numpy()])
+
+
+def jacobian_waist(inputs: Inputs, mode) -> Workload:
+    down, up, x = (torch.from_numpy(inputs[name]) for name in ("down", "up", "x"))
+    jacobian = mode(torch.func.jacrev(lambda x: torch.sin(torch.tanh(x[None] @ down) @ up)[0]))
+    return sampled(lambda: jacobian(x))
+
+
+def sampled(step) -> Workload:
+    """Compares some of the many entries of the result."""
+    observe = lambda y: [y.detach().numpy().ravel()[::997]]  # noqa: E731
+    return Workload(step, block=lambda output: None, observe=observe)
+
+
 class Perceptron:
     @staticmethod
     def prepare(inputs: Inputs):
@@ -185,6 +248,12 @@ WORKLOADS = {
     "convolution_step": modes(partial(adam_step, Convolutions)),
     "undecorated_loop": {"torch": undecorated_loop},
     "undecorated_loop_read": {"torch": partial(undecorated_loop, read=True)},
+    "jacobian_network": modes(jacobian_network),
+    "batch_jacobian": modes(batch_jacobian),
+    "hessian": modes(hessian),
+    "hessian_vector": modes(hessian_vector),
+    "jacobian_tridiagonal": modes(jacobian_tridiagonal),
+    "jacobian_waist": modes(jacobian_waist),
     "chain_100": {"torch_compile": chain},
     "chain_1000": {"torch_compile": chain},
 }

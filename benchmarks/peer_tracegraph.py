@@ -4,6 +4,7 @@ from functools import cache, partial
 from typing import Self
 
 import jax
+import numpy as np
 
 import tracegraph as tg
 from benchmarks.inputs import (
@@ -191,6 +192,100 @@ def batch_of(inputs: Inputs) -> tuple:
     return tg.constant(inputs["x"]), tg.constant(inputs["y"])
 
 
+def network(kernels, x):
+    for kernel in kernels:
+        x = tg.tanh(x @ kernel)
+    return x
+
+
+def jacobian_network(inputs: Inputs) -> Workload:
+    first, second = map(tg.constant, inputs["kernels"])
+    x = tg.constant(inputs["x"])
+
+    @tg.function
+    def jacobian(kernel):
+        with tg.GradientTape() as tape:
+            tape.watch(kernel)
+            y = network([kernel, second], x)
+        return tape.jacobian(y, kernel)
+
+    return sampled(lambda: jacobian(first))
+
+
+def batch_jacobian(inputs: Inputs) -> Workload:
+    kernels = [tg.constant(kernel) for kernel in inputs["kernels"]]
+    x = tg.constant(inputs["x"])
+
+    @tg.function
+    def jacobian(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = network(kernels, x)
+        return tape.batch_jacobian(y, x)
+
+    return sampled(lambda: jacobian(x))
+
+
+def layer_loss(parameters, x):
+    kernel, bias = tg.reshape(parameters[:480], [24, 20]), parameters[480:]
+    return tg.reduce_mean(tg.square(tg.tanh(x @ kernel + bias)))
+
+
+def hessian(inputs: Inputs) -> Workload:
+    parameters, x = tg.constant(inputs["parameters"]), tg.constant(inputs["x"])
+    second = tg.function(tg.hessian(layer_loss))
+    return sampled(lambda: second(parameters, x))
+
+
+def hessian_vector(inputs: Inputs) -> Workload:
+    parameters, x = tg.constant(inputs["parameters"]), tg.constant(inputs["x"])
+    direction = tg.constant(inputs["direction"])
+
+    @tg.function
+    def product(parameters, direction):
+        return tg.hvp(lambda p: layer_loss(p, x), parameters, direction)
+
+    return sampled(lambda: product(parameters, direction))
+
+
+def residual(u):
+    inner = u[:-2] - 2 * u[1:-1] + u[2:]
+    ends = u[1:2] - 2 * u[:1], u[-2:-1] - 2 * u[-1:]
+    return tg.concat([ends[0], inner, ends[1]], 0) + u**3
+
+
+def jacobian_tridiagonal(inputs: Inputs) -> Workload:
+    """The entries of the three diagonals; the peers compute the whole matrix."""
+    x = tg.constant(inputs["x"])
+
+    @tg.function
+    def entries(u):
+        with tg.GradientTape() as tape:
+            tape.watch(u)
+            y = residual(u)
+        return tape.jacobian(y, u, sparse=True).values
+
+    return Workload(lambda: entries(x), lambda y: y.numpy(), lambda y: [np.sum(y.numpy())])
+
+
+def jacobian_waist(inputs: Inputs) -> Workload:
+    down, up, x = (tg.constant(inputs[name]) for name in ("down", "up", "x"))
+
+    @tg.function
+    def jacobian(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = tg.sin(tg.tanh(x[tg.newaxis] @ down) @ up)[0]
+        return tape.jacobian(y, x)
+
+    return sampled(lambda: jacobian(x))
+
+
+def sampled(step) -> Workload:
+    """Compares some of the many entries of the result."""
+    return Workload(step, lambda y: y.numpy(), lambda y: [y.numpy().ravel()[::997]])
+
+
 WORKLOADS = {
     "scalar_call": {"tracegraph": scalar_call},
     "array_call": {"tracegraph": scalar_call},
@@ -202,6 +297,12 @@ WORKLOADS = {
     "convolution_step": {"tracegraph": partial(adam_step, convolutions)},
     "undecorated_loop": {"tracegraph": undecorated_loop},
     "undecorated_loop_read": {"tracegraph": partial(undecorated_loop, read=True)},
+    "jacobian_network": {"tracegraph": jacobian_network},
+    "batch_jacobian": {"tracegraph": batch_jacobian},
+    "hessian": {"tracegraph": hessian},
+    "hessian_vector": {"tracegraph": hessian_vector},
+    "jacobian_tridiagonal": {"tracegraph": jacobian_tridiagonal},
+    "jacobian_waist": {"tracegraph": jacobian_waist},
     "chain_100": {"tracegraph": chain},
     "chain_1000": {"tracegraph": chain},
     "chain_5000": {"tracegraph": chain},

@@ -146,7 +146,7 @@ class Function:
             else:
                 route = self._routes.get((*map(get_type, args),))
                 buffers = (*map(get_buffer, args),)
-        except (AttributeError, TypeError, ValueError, Warning):
+        except (AttributeError, TypeError, ValueError, SystemError, Warning):
             route, buffers = None, ()  # some leaf is no tensor that is made, or a key has no order
         builder = current()
         if route is None or builder.recorders or not builder.is_top_level or _settings.run_eagerly:
