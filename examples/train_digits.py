@@ -9,9 +9,7 @@ writes learning_curve.png, confusion_matrix.png and train_step.txt, the graph of
 """
 
 import argparse
-import os
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib
@@ -19,6 +17,7 @@ import matplotlib
 matplotlib.use("Agg")  # pictures go to files; no screen is needed
 
 import numpy as np
+from common import Parser, positive
 from matplotlib import pyplot as plt
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
@@ -30,6 +29,7 @@ BATCH = 32
 CLASSES = 10
 PIXEL_RANGE = 16.0
 EPOCHS = {"mlp": 50, "cnn": 20}
+MOST_EPOCHS = 1_000_000
 
 
 class Split(NamedTuple):
@@ -39,17 +39,10 @@ class Split(NamedTuple):
     labels: np.ndarray
 
 
-class Parser(argparse.ArgumentParser):
-    """Reports a bad value in one line and leaves with exit code 2."""
-
-    def error(self, message):
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
-def positive(text):
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+def number_of_epochs(text):
+    number = positive(text)
+    if number > MOST_EPOCHS:
+        raise argparse.ArgumentTypeError(f"{text} is more than {MOST_EPOCHS}")
     return number
 
 
@@ -57,29 +50,9 @@ def parsed_arguments(arguments):
     parser = Parser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=tuple(EPOCHS), default="mlp", help="default: mlp")
     parser.add_argument(
-        "--epochs", type=positive, help=f"passes over the images; default: {EPOCHS}"
+        "--epochs", type=number_of_epochs, help=f"passes over the images; default: {EPOCHS}"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of split, weights and order")
-    parser.add_argument("--out", type=Path, default=Path("out"), help="folder for the results")
-    parser.add_argument("--device", choices=("auto", "cpu", "gpu"), default="auto")
-    options = parser.parse_args(arguments)
-    if not 0 <= options.seed < 2**32:
-        parser.error(f"argument --seed: {options.seed} is not between 0 and {2**32 - 1}")
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        parser.error(f"argument --out: {options.out} cannot be a folder: {error.strerror}")
-    if not is_device_there(options.device):
-        parser.error(f"argument --device: there is no {options.device} here")
-    return options
-
-
-def is_device_there(device):
-    """Chooses the device, before the first value is computed; False if there is none."""
-    if device == "cpu":
-        os.environ["JAX_PLATFORMS"] = "cpu"
-    where = (tg.constant(0.0) + 1.0).device  # JAX takes a GPU where it finds one
-    return device != "gpu" or not where.startswith("cpu")
+    return parser.options(arguments)
 
 
 def load_splits(seed):

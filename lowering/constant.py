@@ -9,7 +9,7 @@ from jax import lax
 
 from lowering.rules import lowers
 from tracegraph.ops import constant as ops
-from tracegraph.shapes import static_size
+from tracegraph.shapes import static_shape, static_size
 
 
 @lowers(ops.Constant)
@@ -20,6 +20,11 @@ def _constant(op: ops.Constant) -> Any:
 @lowers(ops.DimSize)
 def _dim_size(op: ops.DimSize) -> Any:
     return jnp.asarray(op.size, jnp.int32)
+
+
+@lowers(ops.Sizes)
+def _sizes(op: ops.Sizes) -> Any:
+    return jnp.asarray(static_shape(op.shape), jnp.int32)
 
 
 @lowers(ops.Iota)

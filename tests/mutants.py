@@ -20,6 +20,8 @@ import jax
 from lowering.rules import RULES
 from tests import test_ops
 from tests.op_table import CASES, Case
+from tracegraph.control.custom import CustomCall
+from tracegraph.control.recompute import RecomputedCall
 from tracegraph.ir import op as ir_op
 from tracegraph.ir.op import Op
 from tracegraph.ops import (
@@ -33,6 +35,7 @@ from tracegraph.ops import (
     shape,
     sort,
 )
+from tracegraph.ops.barrier import Barrier
 from tracegraph.patterns import Pattern
 
 
@@ -207,6 +210,26 @@ MUTANTS = [
     Mutant(Pattern, "put", "into * self.total", "into", broadcast.Sum),
     Mutant(Pattern, "accumulate", "step *= 2", "step *= 3", reduce.CumSum),
     Mutant(Pattern, "_shifted", "if reverse", "if not reverse", reduce.CumSum),
+    # Calls with a backward of their own, and barriers.
+    Mutant(CustomCall, "vjp", "zip(self.sources, found", "zip(self.sources[::-1], found"),
+    Mutant(CustomCall, "vjp", "for i in self.targets]", "for i in self.targets[::-1]]"),
+    Mutant(CustomCall, "jvp", "zip(places, found", "zip(places[::-1], found"),
+    Mutant(CustomCall, "jvp", "if tangents[i] is not None)", "if tangents[i] is not None)[:1]"),
+    Mutant(CustomCall, "batch", "(*xs)), flags", "(*xs)), flags[::-1]"),
+    Mutant(CustomCall, "depends_given", "*(patterns[i] for", "*(patterns[i].emptied() for"),
+    Mutant(CustomCall, "depends_given", "zip(places, propagate", "zip(places[::-1], propagate"),
+    Mutant(RecomputedCall, "jvp", "Call.jvp(self, tangents", "Call.jvp(self, tangents[::-1]"),
+    Mutant(
+        RecomputedCall,
+        "depends_given",
+        "return Call.depends_given(self, values, *patterns",
+        "return Call.depends_given(self, values, *patterns[::-1]",
+    ),
+    Mutant(Barrier, "vjp", "values[: len(values) // 3]", "values[: len(values) // 3][::-1]"),
+    Mutant(Barrier, "jvp", "return tangents", "return tangents[::-1]"),
+    Mutant(Barrier, "batch", "(self(*xs)), batched", "(self(*xs)), batched[::-1]"),
+    Mutant(Barrier, "depends", "return patterns", "return patterns[::-1]"),
+    Mutant(Barrier, LOWERING, "optimization_barrier(xs)", "optimization_barrier(xs[::-1])"),
     # Random numbers: the same for every key.
     Mutant(random.RandomUniform, LOWERING, "_wrap(k)", "_wrap(key.reshape(-1, 2)[0])"),
 ]

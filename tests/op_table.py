@@ -13,8 +13,13 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from tracegraph.control.custom import CustomCall
+from tracegraph.control.recompute import recomputed
+from tracegraph.ir.builder import Builder
 from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Graph
 from tracegraph.ops import (
+    barrier,
     broadcast,
     constant,
     contract,
@@ -207,6 +212,7 @@ def binary(
 CONSTANTS = [
     Case(constant.Constant(np.arange(6.0).reshape(2, 3)), kinds=""),
     Case(constant.DimSize(7), kinds=""),
+    Case(constant.Sizes((2, 3)), kinds=""),
     Case(constant.Iota(5, float32), kinds=""),
     Case(constant.Iota(5, int64), kinds=""),
 ]
@@ -310,6 +316,7 @@ CASTS = [
 SHAPES = [
     Case(shape.Reshape((6,)), (x(2, 3),), "fcib", is_exact=True),
     Case(shape.Reshape((3, 1, 2)), (x(2, 3),), "fcib", is_exact=True),
+    Case(shape.EnsureShape((2, 3)), (x(2, 3),), "fcib", is_exact=True),
     Case(shape.Transpose((1, 0)), (x(3, 4),), "fcib", is_exact=True),
     Case(shape.Transpose((2, 0, 1)), (x(3, 4, 2),), "fcib", is_exact=True),
     Case(shape.Slice((1, 0), (4, 3), (1, 2)), (x(5, 3),), "fcib", is_exact=True),
@@ -538,9 +545,78 @@ IMAGES = [
 
 EFFECTS = [Case(effect.Read(), (x(3), x(3)), "fcib", order=0, against=())]
 
+BARRIERS = [
+    Case(barrier.Barrier(), (x(3), x(3)), "fcib", is_exact=True),
+    Case(barrier.Barrier(), (x(2, 3), x(), x(2)), "fcib"),
+]
+
+
+def graph_of(name: str, function: Callable[..., Any], *types: TensorType) -> Graph:
+    """The graph of a function that is given tensors, and returns a tuple of them."""
+    with Builder(name) as builder:
+        inputs = [builder.input(type, f"x{i}") for i, type in enumerate(types)]
+        return builder.finish(function(*inputs))
+
+
+def _scaled(x: Any, y: Any) -> Any:
+    return elementwise.MUL(elementwise.Tanh()(x), y), broadcast.Sum((0,))(y)
+
+
+def _scaled_backward(x: Any, y: Any, g: Any, total: Any) -> Any:
+    tanh = elementwise.Tanh()(x)
+    slope = elementwise.SUB(broadcast.full_like(x, 1), elementwise.MUL(tanh, tanh))
+    by_x = elementwise.MUL(g, elementwise.MUL(y, slope))
+    spread = broadcast.BroadcastTo((3,), ())(total)
+    return by_x, elementwise.ADD(elementwise.MUL(g, tanh), spread)
+
+
+def _sine(x: Any, count: Any) -> Any:
+    return reduce.ArgMax(0, int32)(x), elementwise.SIN(x), count
+
+
+def _sine_backward(x: Any, count: Any, g: Any) -> Any:
+    return (elementwise.MUL(g, elementwise.COS(x)),)
+
+
+VECTOR, SCALAR, COUNT = TensorType(float64, (3,)), TensorType(float64, ()), TensorType(int32, ())
+SCALED = graph_of("scaled", _scaled, VECTOR, VECTOR)
+CALLS = [
+    Case(
+        CustomCall(
+            SCALED,
+            graph_of("scaled_backward", _scaled_backward, VECTOR, VECTOR, VECTOR, SCALAR),
+            (0, 1),
+        ),
+        (of(float64, 3), of(float64, 3)),
+        "f",
+        is_exact=True,
+        reference=lambda x, y: (np.tanh(x) * y, np.sum(y)),
+    ),
+    Case(
+        CustomCall(
+            graph_of("sine", _sine, VECTOR, COUNT),
+            graph_of("sine_backward", _sine_backward, VECTOR, COUNT, VECTOR),
+            (0,),
+        ),
+        (of(float64, 3, sample="apart"), at(9)),
+        "f",
+        is_exact=True,
+        reference=lambda x, count: (np.argmax(x).astype(np.int32), np.sin(x), count),
+        label=" with integers",
+    ),
+    Case(
+        recomputed(SCALED, 2),
+        (of(float64, 3), of(float64, 3)),
+        "f",
+        is_exact=True,
+        reference=lambda x, y: (np.tanh(x) * y, np.sum(y)),
+    ),
+]
+
 CASES = [
     *(*CONSTANTS, *BROADCASTS, *ARITHMETIC, *FUNCTIONS, *COMPARISONS, *CASTS, *SHAPES),
     *(*REDUCTIONS, *CONTRACTIONS, *INDEXING, *SORTING, *RANDOM, *IMAGES, *EFFECTS),
+    *(*BARRIERS, *CALLS),
 ]
 
 #: Ops whose contract other tests hold: they take tokens, Python functions or graphs.

@@ -1620,12 +1620,12 @@ def cotangent(call, type, operand):
     target_with_none=bad_target(lambda t, y, v: t.gradient([y, None], v), "a NoneType: None"),
     unconnected=gradient_error(
         lambda t, y, v: t.gradient(y, v, unconnected_gradients="bogus"),
-        "unconnected_gradients is 'bogus', and it must be 'none' or 'zero'",
+        "unconnected_gradients is 'bogus', and it must be 'none', 'zero' or 'raise'",
         UNCONNECTED_FIX,
     ),
     unconnected_none=gradient_error(
         lambda t, y, v: t.gradient(y, v, unconnected_gradients=None),
-        "unconnected_gradients is None, and it must be 'none' or 'zero'",
+        "unconnected_gradients is None, and it must be 'none', 'zero' or 'raise'",
         UNCONNECTED_FIX,
     ),
     cotangent_shape=cotangent(
@@ -2369,3 +2369,210 @@ def test_tensors_as_indices_out_of_range(case):
     case_in_a_function = tg.function(case.call)
     with pytest.raises(case.kind):
         case_in_a_function()
+
+
+# ---------------------------------------------------------------- custom gradients
+
+
+def too_few(x, y):
+    return x * y, lambda dy: dy
+
+
+def another_shape(x):
+    return x * 1.0, lambda dy: tg.reduce_sum(dy)
+
+
+def another_dtype(x):
+    return x * 1.0, lambda dy: tg.cast(dy, tg.float64)
+
+
+def no_gradient_at_all(x):
+    return x * 1.0, lambda dy: "text"
+
+
+def no_pair(x):
+    return x.shape[0]
+
+
+def takes_more(x):
+    return x * 1.0, lambda dy, more: dy
+
+
+def prints_backwards(x):
+    return x * 1.0, lambda dy: (tg.print("back"), dy)[1]
+
+
+def assigns_backwards(x):
+    v = WEIGHT
+    return x * 1.0, lambda dy: (v.assign(tg.reduce_sum(dy)), dy)[1]
+
+
+def no_pair_of_gradients(x):
+    return x * WEIGHT, lambda dy, variables=None: dy
+
+
+def too_many_for_variables(x):
+    return x * WEIGHT, lambda dy, variables=None: (dy, [None, None])
+
+
+def another_shape_for_a_variable(x):
+    return x * WEIGHT, lambda dy, variables=None: (dy, [dy])
+
+
+def clips(x):
+    return x * 1.0, lambda dy: tg.clip_by_value(dy, -1.0, 1.0)  # here
+
+
+WEIGHT = tg.Variable(2.0, name="weight")
+GRADIENT_FIX = "return a gradient of the shape and dtype of each argument"
+COUNT_FIX = "return one gradient for each argument, None where there is none"
+
+
+def custom(function, count=1):
+    """A call of the function with a custom gradient."""
+    return lambda: tg.custom_gradient(function)(*[vector() for _ in range(count)])
+
+
+@table(
+    too_few=gradient_error(
+        custom(too_few, 2),
+        "custom gradient too_few: its backward function returned 1 gradient for 2 arguments",
+        COUNT_FIX,
+        where=too_few,
+    ),
+    shape=gradient_error(
+        custom(another_shape),
+        "custom gradient another_shape: its gradient of 'x' is f32[], and the argument is f32[2]",
+        GRADIENT_FIX,
+        where=another_shape,
+    ),
+    dtype=gradient_error(
+        custom(another_dtype),
+        "custom gradient another_dtype: its gradient of 'x' is f64[2], and the argument is f32[2]",
+        GRADIENT_FIX,
+        where=another_dtype,
+    ),
+    text=gradient_error(
+        custom(no_gradient_at_all),
+        "custom gradient no_gradient_at_all: its gradient of 'x' is no tensor: a str cannot be a "
+        "tensor: 'text'",
+        GRADIENT_FIX,
+        where=no_gradient_at_all,
+    ),
+    pair=gradient_error(
+        custom(no_pair),
+        "custom gradient no_pair: it returned an int, 2, and not a pair of outputs and a backward "
+        "function",
+        "return y, grad, where grad(dy) gives one gradient per argument",
+        where=no_pair,
+    ),
+    takes_more=gradient_error(
+        custom(takes_more),
+        "custom gradient takes_more: its backward function does not take 1 cotangent, one for "
+        "each output: missing a required argument: 'more'",
+        "let it take one argument for each output",
+        where=takes_more,
+    ),
+    prints=gradient_error(
+        custom(prints_backwards),
+        "custom gradient prints_backwards: its backward function prints, checks, calls Python or "
+        "assigns a Variable",
+        "let it compute gradients alone",
+        where=prints_backwards,
+    ),
+    assigns=gradient_error(
+        custom(assigns_backwards),
+        "custom gradient assigns_backwards: its backward function prints, checks, calls Python or "
+        "assigns a Variable",
+        "let it compute gradients alone",
+        where=assigns_backwards,
+    ),
+    pair_of_gradients=gradient_error(
+        custom(no_pair_of_gradients),
+        "custom gradient no_pair_of_gradients: its backward function returned a Tensor, and not a "
+        "pair of gradients and variable gradients",
+        "return (gradients, variable_gradients)",
+        where=no_pair_of_gradients,
+    ),
+    variable_gradients=gradient_error(
+        custom(too_many_for_variables),
+        "custom gradient too_many_for_variables: its backward function returned 2 variable "
+        "gradients for 1 variable",
+        "return one gradient for each of `variables`, None where there is none",
+        where=too_many_for_variables,
+    ),
+    shape_for_a_variable=gradient_error(
+        custom(another_shape_for_a_variable),
+        "custom gradient another_shape_for_a_variable: its gradient of 'weight:0' is f32[2], and "
+        "the argument is f32[]",
+        GRADIENT_FIX,
+        where=another_shape_for_a_variable,
+    ),
+    forward_mode=rule_error(
+        lambda: tg.jvp(tg.custom_gradient(clips), (vector(),), (vector(),)),
+        "a custom gradient has no forward mode: maximum is not linear in the cotangent",
+        "make the backward function linear in its cotangents, or use reverse mode",
+        where=clips,
+    ),
+    no_function=trace_error(
+        lambda: tg.custom_gradient(3),
+        "3 is not a callable object",
+        "decorate a function",
+    ),
+    recompute_no_function=trace_error(
+        lambda: tg.recompute_grad("f"),
+        "'f' is not a callable object",
+        "decorate a function",
+    ),
+    pass_no_function=trace_error(
+        lambda: tg.grad_pass_through(None),
+        "None is not a callable object",
+        "decorate a function",
+    ),
+)
+def test_custom_gradients(case):
+    case.check()
+    assert float(tg.grad(tg.custom_gradient(lambda x: (x, lambda dy: dy * 2.0)))(1.0)) == 2.0
+    assert WEIGHT.numpy() == 2.0
+
+
+def prevented():
+    x = tg.constant(1.0)
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = tg.raw_ops.PreventGradient(input=x, message="use the other loss")  # here
+    return tape.gradient(y, x)
+
+
+def test_prevented_gradient():
+    rule_error(
+        prevented,
+        "prevent_gradient: the gradient is explicitly disabled here: use the other loss",
+        "remove this op from the path, or wrap its input in tg.stop_gradient",
+    ).check()
+
+
+@table(
+    nothing_to_differentiate=gradient_error(
+        lambda: tg.testing.check_gradients(tg.sin, 1),
+        "check_gradients: no argument is a floating tensor",
+        "pass floating numbers to differentiate by",
+    ),
+    no_result=gradient_error(
+        lambda: tg.testing.check_gradients(lambda x: tg.cast(x, tg.int32), 1.0),
+        "check_gradients: the function returned no floating tensor, so it has no derivative",
+        "return what is to be differentiated",
+    ),
+    order=gradient_error(
+        lambda: tg.testing.check_gradients(tg.sin, 1.0, order=0),
+        "check_gradients: the order is 0",
+        "give a positive integer",
+    ),
+    modes=gradient_error(
+        lambda: tg.testing.check_gradients(tg.sin, 1.0, modes=["sideways"]),
+        "check_gradients: the modes are ['sideways']",
+        'give ("reverse", "forward"), or one of them',
+    ),
+)
+def test_check_gradients(case):
+    case.check()

@@ -885,3 +885,271 @@ def test_input_gradient_regularisation_values(run):
     up = [penalty_in_numpy(kernel, bias + s, x.numpy()) for s in step]
     down = [penalty_in_numpy(kernel, bias - s, x.numpy()) for s in step]
     np.testing.assert_allclose(d_bias.numpy(), (np.array(up) - down) / 2e-6, rtol=1e-3, atol=1e-3)
+
+
+# ---------------------------------------------------------------- advanced guide: custom gradients
+
+
+# Establish an identity operation, but clip during the gradient pass.
+@tg.custom_gradient
+def clip_gradients(y):
+    def backward(dy):
+        return tg.clip_by_norm(dy, 0.5)
+
+    return y, backward
+
+
+def test_custom_gradient_that_clips(run):
+    v = tg.Variable(2.0)
+
+    def example():
+        with tg.GradientTape() as t:
+            output = clip_gradients(v * v)
+        return t.gradient(output, v)  # calls "backward", which clips 4 to 2
+
+    assert str(run(example)) == "tg.Tensor(2.0, shape=(), dtype=float32)"
+
+
+def test_custom_gradient_in_a_module_with_an_open_shape():
+    class MyModule(tg.Module):
+        @tg.function(input_signature=[tg.TensorSpec(None)])
+        def call_custom_grad(self, x):
+            return clip_gradients(x)
+
+    model = MyModule()
+    v = tg.Variable(2.0)
+    with tg.GradientTape() as t:
+        output = model.call_custom_grad(v * v)
+    assert str(t.gradient(output, v)) == "tg.Tensor(2.0, shape=(), dtype=float32)"
+
+
+# ---------------------------------------------------------------- advanced guide: Jacobians
+
+
+def test_jacobian_by_a_scalar(run):
+    x = tg.linspace(-10.0, 10.0, 200 + 1)
+    delta = tg.Variable(0.0)
+
+    def example():
+        with tg.GradientTape() as tape:
+            y = tg.nn.sigmoid(x + delta)
+        return y, tape.jacobian(y, delta)
+
+    y, dy_dx = run(example)
+    assert (str(y.shape), str(dy_dx.shape)) == ("(201,)", "(201,)")
+    sigmoid = 1 / (1 + np.exp(-np.linspace(-10.0, 10.0, 201)))
+    np.testing.assert_allclose(dy_dx.numpy(), sigmoid * (1 - sigmoid), rtol=1e-3, atol=1e-7)
+
+
+def test_jacobian_is_plotted(plt):
+    x = tg.linspace(-10.0, 10.0, 200 + 1)
+    delta = tg.Variable(0.0)
+    with tg.GradientTape() as tape:
+        y = tg.nn.sigmoid(x + delta)
+    dy_dx = tape.jacobian(y, delta)
+
+    plt.plot(x.numpy(), y, label="y")
+    plt.plot(x.numpy(), dy_dx, label="dy/dx")
+    plt.legend()
+    _ = plt.xlabel("x")
+    assert np.max(np.asarray(plt.gca().lines[1].get_ydata())) == 0.25
+
+
+def test_jacobian_by_a_tensor(run):
+    x = tg.random.normal([7, 5])
+    layer = tg.layers.Dense(10, activation=tg.nn.relu)
+    layer(x)
+
+    def example():
+        with tg.GradientTape(persistent=True) as tape:
+            y = layer(x)
+        j = tape.jacobian(y, layer.kernel)
+        g = tape.gradient(y, layer.kernel)
+        j_sum = tg.reduce_sum(j, axis=[0, 1])
+        delta = tg.reduce_max(abs(g - j_sum))
+        return y, j, g, delta
+
+    y, j, g, delta = run(example)
+    assert repr(y.shape) == "TensorShape([7, 10])"
+    assert repr(layer.kernel.shape) == "TensorShape([5, 10])"
+    assert repr(j.shape) == "TensorShape([7, 10, 5, 10])"
+    assert f"g.shape: {g.shape}" == "g.shape: (5, 10)"
+    assert delta.numpy() < 1e-3
+    active = (x.numpy() @ layer.kernel.numpy() + layer.bias.numpy()) > 0
+    expected = np.einsum("bi,bo,op->boip", x.numpy(), active, np.eye(10))
+    np.testing.assert_allclose(j.numpy(), expected, rtol=1e-6)
+
+
+@pytest.fixture
+def two_layers():
+    """The guide's input and layers, and a function that gives the loss's gradient and Hessian."""
+    x0 = tg.random.normal([7, 5])
+    layer1 = tg.layers.Dense(8, activation=tg.nn.relu)
+    layer2 = tg.layers.Dense(6, activation=tg.nn.relu)
+    layer2(layer1(x0))
+
+    def derivatives():
+        with tg.GradientTape() as t2:
+            with tg.GradientTape() as t1:
+                x = layer1(x0)
+                x = layer2(x)
+                loss = tg.reduce_mean(x**2)
+
+            g = t1.gradient(loss, layer1.kernel)
+
+        h = t2.jacobian(g, layer1.kernel)
+        return loss, g, h
+
+    return x0, layer1, layer2, derivatives
+
+
+def test_hessian(run, two_layers):
+    _, layer1, _, derivatives = two_layers
+    _, g, h = run(derivatives)
+    assert f"layer.kernel.shape: {layer1.kernel.shape}" == "layer.kernel.shape: (5, 8)"
+    assert f"h.shape: {h.shape}" == "h.shape: (5, 8, 5, 8)"
+    h_mat = tg.reshape(h, [40, 40]).numpy()
+    np.testing.assert_allclose(h_mat, h_mat.T, atol=1e-6)
+    # Where no unit changes sides the loss is quadratic in the kernel: one step of any length.
+    kernel, step = layer1.kernel.numpy(), 1e-3
+    layer1.kernel.assign_add(np.full((5, 8), step, np.float32))
+    _, moved, _ = derivatives()
+    layer1.kernel.assign(kernel)
+    difference = (moved.numpy() - g.numpy()) / step
+    np.testing.assert_allclose(h_mat.sum(1).reshape(5, 8), difference, rtol=0.1, atol=2e-2)
+
+
+def test_newton_step(run, two_layers):
+    _, layer1, _, derivatives = two_layers
+    before = derivatives()[0].numpy()
+
+    def example():
+        _, g, h = derivatives()
+        n_params = tg.reduce_prod(layer1.kernel.shape)
+        assert isinstance(n_params, tg.Tensor)
+        g_vec = tg.reshape(g, [40, 1])
+        h_mat = tg.reshape(h, [40, 40])
+        eps = 1e-3
+        eye_eps = tg.eye(h_mat.shape[0]) * eps
+        return n_params, g_vec, h_mat + eye_eps
+
+    n_params, g_vec, regular = run(example)
+    assert n_params.numpy() == 40
+    # X(k+1) = X(k) - (∇²f(X(k)))^-1 @ ∇f(X(k))
+    update = np.linalg.solve(regular.numpy(), g_vec.numpy())
+    _ = layer1.kernel.assign_sub(tg.reshape(update, layer1.kernel.shape))
+    assert derivatives()[0].numpy() < before
+
+
+def imshow_zero_center(plt, image, **kwargs):
+    lim = tg.reduce_max(abs(image))
+    plt.imshow(image, vmin=-lim, vmax=lim, cmap="seismic", **kwargs)
+    plt.colorbar()
+
+
+def test_hessian_is_shown(plt, two_layers):
+    _, _, h = two_layers[3]()
+    h_mat = tg.reshape(h, [40, 40])
+    imshow_zero_center(plt, h_mat)
+    np.testing.assert_array_equal(plt.gci().get_array(), h_mat.numpy())
+
+
+# ---------------------------------------------------------------- advanced guide: batch Jacobian
+
+
+@pytest.fixture
+def batch():
+    """The guide's input and layers, and a function that gives a tape and the result."""
+    x = tg.random.normal([7, 5])
+    layer1 = tg.layers.Dense(8, activation=tg.nn.elu)
+    layer2 = tg.layers.Dense(6, activation=tg.nn.elu)
+    layer2(layer1(x))
+
+    def forward():
+        with tg.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
+            tape.watch(x)
+            y = layer1(x)
+            y = layer2(y)
+        return tape, y
+
+    return x, forward
+
+
+def test_batch_jacobian(run, batch):
+    x, forward = batch
+
+    def example():
+        tape, y = forward()
+        j = tape.jacobian(y, x)
+        j_sum = tg.reduce_sum(j, axis=2)
+        j_select = tg.einsum("bxby->bxy", j)
+        jb = tape.batch_jacobian(y, x)
+        error = tg.reduce_max(abs(jb - j_sum))
+        return y, j, j_sum, j_select, jb, error
+
+    y, j, j_sum, j_select, jb, error = run(example)
+    assert repr(y.shape) == "TensorShape([7, 6])"
+    assert repr(j.shape) == "TensorShape([7, 6, 7, 5])"
+    assert (str(j_sum.shape), str(j_select.shape)) == ("(7, 6, 5)", "(7, 6, 5)")
+    assert repr(jb.shape) == "TensorShape([7, 6, 5])"
+    assert error.numpy() < 1e-6
+    np.testing.assert_allclose(j_select.numpy(), jb.numpy(), atol=1e-6)
+    slices = j.numpy()[:, 0, :, 0]
+    np.testing.assert_array_equal(slices, np.diag(np.diag(slices)))
+
+
+def plot_as_patches(plt, j):
+    # Reorder axes so the diagonals will each form a contiguous patch.
+    j = tg.transpose(j, [1, 0, 3, 2])
+    # Pad in between each patch.
+    lim = tg.reduce_max(abs(j))
+    j = tg.pad(j, [[0, 0], [1, 1], [0, 0], [1, 1]], constant_values=-lim)
+    # Reshape to form a single image.
+    s = j.shape
+    j = tg.reshape(j, [s[0] * s[1], s[2] * s[3]])
+    imshow_zero_center(plt, j, extent=[-0.5, s[2] - 0.5, s[0] - 0.5, -0.5])
+
+
+def test_batch_jacobian_is_shown(plt, batch):
+    x, forward = batch
+    tape, y = forward()
+    j = tape.jacobian(y, x)
+    imshow_zero_center(plt, j[:, 0, :, 0])
+    _ = plt.title("A (batch, batch) slice")
+    plot_as_patches(plt, j)
+    _ = plt.title("All (batch, batch) slices are diagonal")
+    assert plt.gci().get_array().shape == (6 * 9, 5 * 9)
+
+
+def test_batch_normalisation_mixes_the_batch(run):
+    x = tg.random.normal([7, 5])
+    layer1 = tg.layers.Dense(8, activation=tg.nn.elu)
+    bn = tg.layers.BatchNormalization()
+    layer2 = tg.layers.Dense(6, activation=tg.nn.elu)
+    layer2(bn(layer1(x), training=True))
+
+    def forward():
+        with tg.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
+            tape.watch(x)
+            y = layer1(x)
+            y = bn(y, training=True)
+            y = layer2(y)
+        return tape, y
+
+    def example():
+        tape, y = forward()
+        return tape.jacobian(y, x)
+
+    j = run(example)
+    assert f"j.shape: {j.shape}" == "j.shape: (7, 6, 7, 5)"
+    slices = j.numpy()[:, 0, :, 0]
+    assert (abs(slices - np.diag(np.diag(slices))) > 1e-6).any()  # these are not diagonal
+
+    def refused():
+        tape, y = forward()
+        return tape.batch_jacobian(y, x)
+
+    # TensorFlow returns "something with the expected shape, but its contents have an unclear
+    # meaning"; here it is refused.
+    with pytest.raises(ValueError, match="the rows are not independent"):
+        run(refused)

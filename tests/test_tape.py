@@ -2168,3 +2168,50 @@ def test_result_of_stop_gradient_is_not_watched(run):
         return tape.gradient(z, y)
 
     assert run(example) is None
+
+
+# ---------------------------------------------------------------- constants that are watched
+
+
+@pytest.mark.parametrize("is_traced", [False, True], ids=["top level", "function"])
+@pytest.mark.parametrize("mode", ["reverse", "forward"])
+def test_a_watched_constant_is_not_taken_for_an_equal_value(is_traced, mode):
+    """The seed of the inner gradient is ones, and so is x: they are no one value."""
+    m = tg.constant([0.3, 0.5])
+
+    def slope(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = tg.sin(x * m)
+        return tape.gradient(y, x)
+
+    def example():
+        x = tg.ones([2])
+        if mode == "forward":
+            with tg.autodiff.ForwardAccumulator(x, tg.ones([2])) as accumulator:
+                g = slope(x)
+            return accumulator.jvp(g)
+        with tg.GradientTape() as outer:
+            outer.watch(x)
+            g = slope(x)
+        return outer.gradient(g, x)
+
+    found = tg.function(example)() if is_traced else example()
+    expected = -(m.numpy() ** 2) * np.sin(m.numpy())
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
+
+
+def test_what_was_made_of_a_constant_before_a_tape_was_opened_is_made_anew():
+    @tg.function
+    def example():
+        x = tg.constant([0.5, 1.0])
+        early = tg.cos(x)
+        with tg.autodiff.ForwardAccumulator(x, tg.ones([2])) as accumulator:
+            with tg.GradientTape() as tape:
+                tape.watch(x)
+                y = tg.sin(x)
+            g = tape.gradient(y, x)
+        return early, accumulator.jvp(g)
+
+    found = example()[1]
+    np.testing.assert_allclose(found.numpy(), -np.sin([0.5, 1.0]), rtol=1e-6)

@@ -8,6 +8,7 @@
 <tg.Tensor: shape=(), dtype=float32, numpy=6.0>
 """
 
+import tracegraph.array_api  # installs the namespace of the array API on Tensor
 import tracegraph.runtime.scatter  # installs the scatter methods on Variable
 import tracegraph.runtime.values
 import tracegraph.text  # installs the text of graphs on Graph
@@ -28,11 +29,15 @@ from tracegraph import (
     operators,
     optimizers,
     random,
+    raw_ops,
+    testing,
 )
 from tracegraph.array import *
+from tracegraph.debugging import Assert
 from tracegraph.functional import *
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.math import *
+from tracegraph.ordering import control_dependencies, group
 from tracegraph.passes.registry import RegisterGradient, no_gradient
 from tracegraph.runtime.custom import custom_gradient, grad_pass_through, recompute_grad
 from tracegraph.runtime.effects import numpy_function, py_function
@@ -73,7 +78,18 @@ __version__ = "0.1.0"
 #: Modules that users do not need; completion leaves them out.
 _INTERNAL = frozenset(
     [
-        *("array", "control", "functional", "ir", "operators", "ops", "passes", "patterns"),
+        *(
+            "array",
+            "array_api",
+            "control",
+            "functional",
+            "ir",
+            "operators",
+            "ops",
+            "ordering",
+            "passes",
+        ),
+        "patterns",
         *("runtime", "shapes", "source", "tensorshape", "text", "tracegraph", "types", "views"),
     ]
 )

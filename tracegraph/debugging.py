@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
-from tracegraph.array.arguments import as_count, as_list, refuse_kind
+from tracegraph.array.arguments import as_count, as_list, as_sizes, refuse_kind
 from tracegraph.errors import DTypeError, ShapeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.math import logic
@@ -22,7 +22,7 @@ from tracegraph.runtime.effects import check
 from tracegraph.shapes import same_shape
 from tracegraph.source import here
 from tracegraph.tensorshape import TensorShape
-from tracegraph.types import DType, as_dtype
+from tracegraph.types import DType, as_dtype, float32
 
 
 def _comparison(relation: str, compare: Callable[[Any, Any], Any]) -> Callable[..., None]:
@@ -117,6 +117,15 @@ def check_numerics(tensor: Any, message: str, name: Any = None) -> Any:
     return x
 
 
+def assert_all_finite(x: Any, message: str, name: Any = None) -> Any:
+    """The tensor itself; see `check_numerics`.
+
+    >>> tg.debugging.assert_all_finite(tg.constant([1.0, 2.0]), "weights").numpy()
+    array([1., 2.], dtype=float32)
+    """
+    return check_numerics(x, message)
+
+
 def assert_shapes(shapes: Any, message: str | None = None) -> None:
     """Checks shapes while tracing: pairs of a tensor and a tuple of sizes.
 
@@ -158,6 +167,30 @@ def assert_rank(x: Any, rank: Any, message: str | None = None, name: Any = None)
         _refuse_shape(tensor, f"rank {wanted}", message)
 
 
+def assert_rank_at_least(x: Any, rank: Any, message: str | None = None, name: Any = None) -> None:
+    """Checks while tracing that there are `rank` axes or more. Raises ShapeError."""
+    tensor = as_tensor(x)
+    wanted = as_count("assert_rank_at_least", "the rank", rank)
+    if tensor.ndim < wanted:
+        _refuse_shape(tensor, f"of rank {wanted} or more", message)
+
+
+def assert_rank_in(x: Any, ranks: Any, message: str | None = None, name: Any = None) -> None:
+    """Checks while tracing that the number of axes is one of `ranks`. Raises ShapeError."""
+    tensor = as_tensor(x)
+    wanted = as_sizes("assert_rank_in", "the ranks", ranks)
+    if tensor.ndim not in wanted:
+        _refuse_shape(tensor, f"of a rank in {list(wanted)}", message)
+
+
+def assert_scalar(tensor: Any, message: str | None = None, name: Any = None) -> Any:
+    """The tensor itself, which is checked while tracing to have no axes. Raises ShapeError."""
+    x = as_tensor(tensor)
+    if x.ndim:
+        _refuse_shape(x, "a scalar", message)
+    return x
+
+
 def _refuse_shape(x: Any, wanted: Any, message: str | None) -> None:
     fail(
         ShapeError,
@@ -182,7 +215,42 @@ def assert_type(tensor: Any, tf_type: Any, message: str | None = None, name: Any
         )
 
 
+def assert_integer(x: Any, message: str | None = None, name: Any = None) -> None:
+    """Checks while tracing that the dtype is one of integers. Raises DTypeError (a TypeError)."""
+    tensor = as_tensor(x)
+    if not tensor.dtype.is_integer:
+        _refuse_dtype(tensor, f"{message or 'assert_integer'}: {tensor.dtype.name} is no integer")
+
+
+def assert_same_float_dtype(tensors: Any = None, dtype: Any = None) -> DType:
+    """The one floating dtype that all the tensors have, and `dtype` names; float32 if there is
+    neither. Raises DTypeError (a TypeError).
+
+    >>> tg.debugging.assert_same_float_dtype([tg.ones([2]), tg.zeros([3])])
+    tg.float32
+    """
+    given = [] if tensors is None else as_list("assert_same_float_dtype", "tensors", tensors)
+    found = [as_tensor(x) for x in given if x is not None]
+    wanted = as_dtype(dtype) if dtype is not None else found[0].dtype if found else float32
+    if not wanted.is_floating:
+        _refuse_dtype(None, f"assert_same_float_dtype: {wanted.name} is no floating type")
+    for x in found:
+        if x.dtype is not wanted:
+            fact = f"assert_same_float_dtype: {x.dtype.name} is not {wanted.name}"
+            _refuse_dtype(x, fact, wanted)
+    return wanted
+
+
+def _refuse_dtype(x: Any, fact: str, wanted: DType | None = None) -> NoReturn:
+    target = "the type that is expected" if wanted is None else f"tg.{wanted.name}"
+    operands = [] if x is None else [operand_text(x)]
+    fix = f"convert it to {target} with tg.cast, or correct the expectation"
+    fail(DTypeError, fact, source=here(), operands=operands, fix=fix)
+
+
 __all__ = [
+    *("assert_all_finite", "assert_integer", "assert_rank_at_least", "assert_rank_in"),
+    *("assert_same_float_dtype", "assert_scalar"),
     *("Assert", "InvalidArgumentError", "assert_near", "assert_negative", "assert_non_negative"),
     *("assert_non_positive", "assert_positive", "assert_rank", "assert_shapes", "assert_type"),
     *("check_numerics", *_COMPARISONS),

@@ -38,7 +38,8 @@ class LoadError(ValueError):
 
 
 class SignatureError(TraceError, ValueError):
-    """A TraceError where TensorFlow raises ValueError: what a trace assumed no longer holds."""
+    """A TraceError where TensorFlow raises ValueError: what a trace assumed no longer holds, or an
+    argument is none of the values that it may be."""
 
 
 class TapeError(GradientError, RuntimeError):

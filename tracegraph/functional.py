@@ -10,6 +10,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from tracegraph import nest
 from tracegraph.array.arguments import as_axis, as_count, rank_of
 from tracegraph.array.creation import identity
@@ -42,7 +44,7 @@ def pfor(fn: Callable[[Tensor], Any], n: Any) -> Any:
     many iterations at once, naming the op and its line.
 
     >>> tg.pfor(lambda i: i * i, 4).numpy()
-    array([ 0,  1,  4,  9], dtype=int32)
+    array([0, 1, 4, 9], dtype=int32)
     """
     count = as_count("pfor", "the number of iterations", n)
     return parallel_for(lambda elements: fn(elements[0]), [Iota(count, int32)()], count)
@@ -91,7 +93,8 @@ def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0) -> Callabl
       its structure.
     - `out_axes`: where the new axis of the results goes.
 
-    Raises ValueError for sizes that differ along those axes; see `tg.pfor` for what `fn` may do.
+    Keyword arguments go along their first axis. Raises ValueError for sizes that differ along those
+    axes; see `tg.pfor` for what `fn` may do.
 
     >>> dot = tg.vmap(lambda x, y: tg.reduce_sum(x * y), in_axes=(0, None))
     >>> dot(tg.constant([[1.0, 0.0], [0.0, 1.0]]), tg.constant([3.0, 4.0])).numpy()
@@ -99,10 +102,11 @@ def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0) -> Callabl
     """
 
     @functools.wraps(fn)
-    def mapped(*args: Any) -> Any:
-        axes = _argument_axes(in_axes, args)
-        leaves = nest.flatten(list(args))
-        spread = [axis for axis, arg in zip(axes, args, strict=True) for _ in nest.flatten(arg)]
+    def mapped(*args: Any, **keywords: Any) -> Any:
+        given = [*args, keywords]
+        axes = [*_argument_axes(in_axes, args), 0]
+        leaves = nest.flatten(given)
+        spread = [axis for axis, arg in zip(axes, given, strict=True) for _ in nest.flatten(arg)]
         moved = {
             k: _with_first_axis(as_tensor(leaf), axis)
             for k, (leaf, axis) in enumerate(zip(leaves, spread, strict=True))
@@ -113,7 +117,8 @@ def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0) -> Callabl
         def iteration(elements: list[Tensor]) -> Any:
             own = dict(zip(moved, elements, strict=True))
             values = [own.get(k, leaf) for k, leaf in enumerate(leaves)]
-            return fn(*nest.pack_sequence_as(list(args), values))
+            *positional, named = nest.pack_sequence_as(given, values)
+            return fn(*positional, **named)
 
         found = parallel_for(iteration, list(moved.values()), count)
         return nest.map_structure(
@@ -288,13 +293,14 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
     """fn(*primals), and a function from a cotangent of the result to those of the primals.
 
     The cotangent has the structure of the result. What is pulled back is a tuple with one entry
-    per primal, zero where nothing depends on a tensor. It may be called any number of times.
+    per primal, zero where nothing depends on a tensor and None for tensors of integers. It may be
+    called any number of times.
 
     >>> y, pull = tg.vjp(lambda x, y: x * y, 3.0, 4.0)
     >>> [float(g) for g in pull(1.0)]
     [4.0, 3.0]
     """
-    primals, sources = _with_tensors(primals, range(len(primals)))
+    primals, sources = _with_primals(primals)
     with GradientTape(persistent=True) as tape:
         tape.watch(_tensors(sources))
         value = fn(*primals)
@@ -310,7 +316,7 @@ def jvp(fn: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
     """fn(*primals), and the derivative of it in the direction `tangents`, packed like it.
 
     - `primals`: the arguments, as a sequence, of any structure; `tangents`: the same, with a
-      tangent for each floating number and None, or anything, for the others.
+      tangent for each number and floating tensor, and None, or anything, for the others.
 
     The tangent is zero where nothing depends on the primals.
 
@@ -318,7 +324,7 @@ def jvp(fn: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
     >>> float(y), float(slope)
     (0.0, 2.0)
     """
-    values, sources = _with_tensors(tuple(primals), range(len(primals)))
+    values, sources = _with_primals(tuple(primals))
     with ForwardAccumulator(_tensors(sources), _tangents_for(sources, tangents)) as accumulator:
         value = fn(*values)
     return value, accumulator.jvp(_as_tensors(value), "zero")
@@ -333,7 +339,7 @@ def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
     >>> [float(linear(t)) for t in (1.0, 10.0)]
     [6.0, 60.0]
     """
-    values, sources = _with_tensors(primals, range(len(primals)))
+    values, sources = _with_primals(primals)
     with GradientTape(persistent=True) as tape:
         tape.watch(_tensors(sources))
         value = fn(*values)
@@ -410,6 +416,24 @@ def _with_tensors(args: tuple[Any, ...], argnums: Any) -> tuple[tuple[Any, ...],
         new[k] = nest.map_structure(_differentiable, args[k])
     sources = tuple(new[k] for k in positions)
     return tuple(new), sources[0] if isinstance(argnums, int) else sources
+
+
+def _with_primals(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The arguments with tensors of their own, and those, None for what has no derivative."""
+
+    def primal(leaf: Any) -> Any:
+        if isinstance(leaf, (Tensor, Variable, np.ndarray)):
+            leaf = leaf if isinstance(leaf, Variable) else as_tensor(leaf)
+            if not leaf.dtype.is_differentiable:
+                return leaf
+        return _differentiable(leaf)
+
+    values = nest.map_structure(primal, args)
+    return values, nest.map_structure(_source, values)
+
+
+def _source(leaf: Any) -> Any:
+    return leaf if leaf is not None and leaf.dtype.is_differentiable else None
 
 
 def _tensors(structure: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from tracegraph import random
 from tracegraph.array.arguments import as_choice, as_number, as_shape
 from tracegraph.array.creation import fill, ones, zeros
-from tracegraph.errors import fail
+from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import multiply
 from tracegraph.runtime.convert import as_tensor
@@ -241,7 +241,7 @@ def get(identifier: Any) -> Callable[..., Any]:
     if callable(identifier):
         return identifier
     fail(
-        ValueError,
+        SignatureError,
         f"{identifier!r} is not an initializer",
         source=here(),
         fix=f"use a function of shape and dtype, or one of {', '.join(_BY_NAME)}",

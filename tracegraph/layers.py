@@ -24,7 +24,7 @@ from tracegraph.array.arguments import (
 )
 from tracegraph.array.creation import is_tensor
 from tracegraph.array.shaping import reshape
-from tracegraph.errors import fail, shown
+from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, multiply
@@ -65,7 +65,7 @@ def _activation(activation: Any) -> Callable[[Any], Any] | None:
     if isinstance(activation, str) and activation in _ACTIVATIONS:
         return _ACTIVATIONS[activation]
     fail(
-        ValueError,
+        SignatureError,
         f"{shown(activation)} is not an activation",
         source=here(),
         fix=f"use a function, or one of {', '.join(_ACTIVATIONS)}",
@@ -251,7 +251,7 @@ class Conv2D(_Affine):
         channels = _known_last(self, input_shape)
         if channels % self.groups or self.filters % self.groups:
             fail(
-                ValueError,
+                SignatureError,
                 f"Conv2D: {channels} channels and {self.filters} filters do not fall into "
                 f"{self.groups} groups",
                 source=here(),
@@ -482,7 +482,7 @@ def _positive(what: str, value: Any) -> int:
     numbers = as_sizes("layer", what, value)
     if len(numbers) == 1 and isinstance(numbers[0], int) and numbers[0] > 0:
         return numbers[0]
-    fail(ValueError, f"{what} is {shown(value)}", source=here(), fix="use a positive int")
+    fail(SignatureError, f"{what} is {shown(value)}", source=here(), fix="use a positive int")
 
 
 def _pair(what: str, value: Any) -> tuple[int, int]:
@@ -491,7 +491,12 @@ def _pair(what: str, value: Any) -> tuple[int, int]:
         numbers = numbers * 2
     if len(numbers) == 2 and all(isinstance(n, int) and n > 0 for n in numbers):
         return numbers
-    fail(ValueError, f"{what} is {shown(value)}", source=here(), fix="use one positive int, or two")
+    fail(
+        SignatureError,
+        f"{what} is {shown(value)}",
+        source=here(),
+        fix="use one positive int, or two",
+    )
 
 
 def _padding(padding: Any) -> str:

@@ -18,7 +18,7 @@ from tracegraph.ops.constant import Iota
 from tracegraph.ops.contract import adjoint as adjoint_of
 from tracegraph.ops.contract import swap_last
 from tracegraph.ops.elementwise import LESS_EQUAL, SELECT, SUB, LogicalAnd
-from tracegraph.ops.shape import Reshape
+from tracegraph.ops.shape import Reshape, with_size
 from tracegraph.runtime.convert import as_tensor, broadcast
 from tracegraph.shapes import element_count, same_shape, same_size
 from tracegraph.types import bool_, int32
@@ -115,6 +115,8 @@ def set_diag(input: Any, diagonal: Any, name: str = "set_diag") -> Tensor:
     ):
         fix = "give one number for each row or column, whichever are fewer"
         refuse("set_diag", f"a diagonal {new.type} for {x.type}", x, new, fix=fix)
+    if not (known_int(rows) and known_int(columns)):
+        x = with_size(x, rank - 1, rows)
     # The number that belongs on the diagonal, all along its row, or its column if they are fewer.
     wide = BroadcastTo(shape, (*range(rank - 2), rank - 1 if is_tall else rank - 2))(new)
     return SELECT(broadcast(eye(rows, columns, dtype=bool_), shape), wide, x)

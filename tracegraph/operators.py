@@ -31,7 +31,7 @@ from tracegraph.ops.elementwise import (
     ShiftLeft,
     ShiftRight,
 )
-from tracegraph.runtime.convert import as_tensor, binary, cast_to
+from tracegraph.runtime.convert import as_tensor, binary, cast_to, require_rank
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import ShapeVariable, element_count
 from tracegraph.source import here
@@ -116,6 +116,8 @@ def _length(x: Any) -> int:
     shape = own.shape
     if isinstance(shape, tuple) and shape and type(shape[0]) is int:
         return shape[0]
+    if isinstance(x, Tensor):
+        require_rank(x)
     fact, fix = (
         (f"a scalar {own} has no length", "use the scalar itself, or give it an axis: x[None]")
         if shape == ()

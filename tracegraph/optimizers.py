@@ -8,7 +8,7 @@ from typing import Any
 
 from tracegraph.array.arguments import as_flag, as_list, as_number, refuse, refuse_kind
 from tracegraph.array.creation import zeros
-from tracegraph.errors import GradientError, fail
+from tracegraph.errors import GradientError, SignatureError, fail
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, clip_by_value, maximum, multiply, pow, subtract
@@ -51,7 +51,7 @@ class Optimizer(Module):
         given = [self._number(what, bound) for what, bound in bounds.items() if bound is not None]
         if len(given) > 1 or any(bound <= 0 for bound in given):
             fail(
-                ValueError,
+                SignatureError,
                 f"clipnorm is {clipnorm}, clipvalue {clipvalue}, global_clipnorm {global_clipnorm}",
                 source=here(),
                 fix="give at most one of them, and a positive number",

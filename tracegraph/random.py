@@ -24,7 +24,7 @@ from tracegraph.array.arguments import (
     sizes_of,
 )
 from tracegraph.array.shaping import broadcast_to, cut, reshape
-from tracegraph.errors import DTypeError, InvalidArgumentError, fail, shown
+from tracegraph.errors import DTypeError, InvalidArgumentError, SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, divide, floormod, maximum, minimum, multiply, subtract
 from tracegraph.math.functions import erfinv, log, negative
@@ -103,6 +103,11 @@ class Generator(Module):
     def key(self) -> Tensor:
         """The state now, as a tensor: the key of which the next numbers are made."""
         return self._state_variable.read_value()
+
+    @property
+    def algorithm(self) -> int:
+        """TensorFlow's number of the algorithm, which is Threefry."""
+        return 2
 
     def reset_from_seed(self, seed: int) -> None:
         """Starts anew, as `from_seed` does."""
@@ -537,7 +542,7 @@ def _uniform(
     if kind.is_integer:
         if maxval is None:
             fail(
-                ValueError,
+                SignatureError,
                 f"uniform: integers of {kind.name} need a maxval",
                 source=here(),
                 fix="give maxval, such as tg.random.uniform([3], maxval=10, dtype=tg.int32)",
@@ -566,7 +571,7 @@ def _check_bounds(low: Tensor, high: Tensor) -> None:
     lowest, highest = value_at_hand(low), value_at_hand(high)
     if lowest is not None and highest is not None and (lowest >= highest).any():
         fail(
-            ValueError,
+            SignatureError,
             f"uniform: minval {lowest} is not below maxval {highest}",
             source=here(),
             fix="give a maxval above minval; it is not drawn itself",

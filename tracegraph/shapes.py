@@ -11,7 +11,7 @@ import functools
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from tracegraph.errors import Mismatch, UnfitShape, UnknownValue, kind_of
@@ -273,6 +273,10 @@ def _substitute_atom(atom: Any, sizes: Mapping[str, Size]) -> Size:
 
 
 def _apply(function: str, left: Size, right: Size) -> Size:
+    if function == "floordiv" and isinstance(right, int) and right == 0:
+        raise Mismatch(
+            f"{left} is divided by a size that is 0", fix="call it with sizes that are not 0"
+        )
     if isinstance(left, int) and isinstance(right, int):
         return _FUNCTIONS[function](left, right)
     if function == "floordiv":
@@ -465,8 +469,16 @@ def _checked_size(size: Any, shape: Any) -> Size:
 SIZE_LIMIT = 2**63
 
 
-def element_count(shape: Iterable[Size]) -> Size:
+def element_count(shape: Shape) -> Size:
+    """How many elements a shape has; of `*s` the size called `s.size`."""
+    if isinstance(shape, ShapeVariable):
+        return Dim.named(f"{shape.name}.size")
     return functools.reduce(operator.mul, shape, 1)
+
+
+def axis_count(shape: Shape) -> Size:
+    """How many axes a shape has; of `*s` the size called `s.rank`."""
+    return Dim.named(f"{shape.name}.rank") if isinstance(shape, ShapeVariable) else len(shape)
 
 
 def dimensions_text(shape: Shape) -> str:

@@ -12,6 +12,7 @@ from tracegraph.errors import (
     DTypeError,
     Mismatch,
     ShapeError,
+    SignatureError,
     fail,
     kind_of,
     message,
@@ -19,6 +20,7 @@ from tracegraph.errors import (
 )
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.constant import Sizes
 from tracegraph.runtime.convert import as_tensor, cast_to, static_ints
 from tracegraph.shapes import SIZE_LIMIT, Dim, Shape, ShapeVariable, Size, checked_shape
 from tracegraph.source import here
@@ -61,13 +63,25 @@ def rank_of(op: str, x: Tensor) -> int:
 
 def as_shape(op: str, shape: Any) -> Shape:
     """A shape from ints, symbolic sizes, arrays, tensors whose value is known, or a TensorShape."""
-    if isinstance(shape, TensorShape) and isinstance(shape.variable, ShapeVariable):
-        return shape.variable
+    variable = open_rank(shape)
+    if variable is not None:
+        return variable
     sizes = static_ints(shape, f"{op}: a shape")
     try:
         return checked_shape(sizes)
     except Mismatch as mismatch:
         refuse_mismatch(op, mismatch)
+
+
+def open_rank(shape: Any) -> ShapeVariable | None:
+    """The shape of unknown rank that `x.shape` or `tg.shape(x)` stands for, or None."""
+    if isinstance(shape, ShapeVariable):
+        return shape
+    if isinstance(shape, TensorShape) and isinstance(shape.variable, ShapeVariable):
+        return shape.variable
+    if isinstance(shape, Tensor) and shape.node is not None and isinstance(shape.node.op, Sizes):
+        return open_rank(shape.node.op.shape)
+    return None
 
 
 def as_size(op: str, what: str, value: Any) -> Any:
@@ -150,7 +164,9 @@ def as_number(
     if not (low <= value <= high and value < below):
         upper = f" to below {below:g}" if below < math.inf else f" to {high:g}"
         bounds = f"from {low:g}" + (upper if min(high, below) < math.inf else " on")
-        fail(ValueError, f"{op}: {what} is {value}", source=here(), fix=f"use a number {bounds}")
+        fail(
+            SignatureError, f"{op}: {what} is {value}", source=here(), fix=f"use a number {bounds}"
+        )
     return value
 
 
@@ -162,7 +178,7 @@ def as_choice(op: str, what: str, value: Any, choices: Sequence[Any]) -> Any:
     if any(type(value) is type(choice) and value == choice for choice in choices):
         return value
     allowed = " or ".join(map(repr, choices)).replace("'", '"')
-    fail(ValueError, f"{op}: {what} is {shown(value)}", source=here(), fix=f"use {allowed}")
+    fail(SignatureError, f"{op}: {what} is {shown(value)}", source=here(), fix=f"use {allowed}")
 
 
 def as_list(op: str, what: str, value: Any) -> Sequence[Any]:

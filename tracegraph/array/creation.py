@@ -17,15 +17,14 @@ from tracegraph.array.arguments import (
     known_int,
     rank_of,
     refuse,
-    sizes_of,
 )
 from tracegraph.errors import DTypeError, shown
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo, full
-from tracegraph.ops.constant import Constant, DimSize, Iota
+from tracegraph.ops.constant import Constant, DimSize, Iota, Sizes
 from tracegraph.ops.elementwise import EQUAL, IDENTITY, SELECT, Cast, Complex, Less, StopGradient
-from tracegraph.ops.shape import Concatenate, Reshape
+from tracegraph.ops.shape import Concatenate, Reshape, with_sizes
 from tracegraph.runtime.convert import (
     LARGEST_CONSTANT,
     as_array,
@@ -39,7 +38,7 @@ from tracegraph.runtime.convert import (
     static_ints,
     static_value,
 )
-from tracegraph.shapes import Dim, ceiling_divide, element_count
+from tracegraph.shapes import Dim, ShapeVariable, ceiling_divide, element_count, maximum
 from tracegraph.tensorshape import TensorShape, shape_of
 from tracegraph.types import DType, TensorType, as_dtype, bool_, float32, float64, int32
 
@@ -269,9 +268,7 @@ def linspace(start: Any, stop: Any, num: Any, axis: int = 0, name: str | None = 
     >>> tg.linspace(0.0, 1.0, 5).numpy()
     array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
     """
-    count = as_size("linspace", "the number of values", num)
-    if isinstance(count, int) and count < 1:
-        refuse("linspace", f"{count} values were asked for", fix="use num=1 or more")
+    count = as_count("linspace", "the number of values", num)
     if isinstance(count, int) and _is_real(start) and _is_real(stop):
         as_axis("linspace", axis, 1)
         return _linspace_of_numbers(start, stop, count)
@@ -308,7 +305,7 @@ def _fractions(count: Any, dtype: DType) -> Tensor:
     """count values from 0 to 1."""
     if isinstance(count, int):
         return from_array(np.linspace(0, 1, count).astype(dtype.numpy_dtype))
-    return Cast(dtype)(Iota(count, int32)()) / Cast(dtype)(as_tensor(count - 1))
+    return Cast(dtype)(Iota(count, int32)()) / Cast(dtype)(as_tensor(maximum(count - 1, 1)))
 
 
 def one_hot(
@@ -457,7 +454,7 @@ def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
     if own.variable is not None or wanted.variable is not None:
         return x
     sizes = tuple(a if b is None or isinstance(b, str) else b for a, b in zip(own, wanted))
-    return x if sizes == tuple(own) else Reshape(sizes)(x)
+    return with_sizes(x, sizes)
 
 
 def shape(input: Any, out_type: Any = int32, name: str | None = None) -> Tensor:
@@ -466,7 +463,9 @@ def shape(input: Any, out_type: Any = int32, name: str | None = None) -> Tensor:
     >>> tg.shape(tg.zeros([2, 3])).numpy()
     array([2, 3], dtype=int32)
     """
-    sizes, kind = sizes_of("shape", as_tensor(input)), as_dtype(out_type)
+    sizes, kind = as_tensor(input).type.shape, as_dtype(out_type)
+    if isinstance(sizes, ShapeVariable):
+        return cast_to(Sizes(sizes)(), kind)
     if all(map(known_int, sizes)):
         return _folded(np.array(sizes, kind.numpy_dtype))
     rows = [Reshape((1,))(_size_value(one, kind)) for one in sizes]

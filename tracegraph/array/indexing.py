@@ -29,7 +29,7 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.elementwise import LESS, SELECT, Add, Sub
 from tracegraph.ops.index import DynamicSlice
 from tracegraph.ops.shape import Reshape, Reverse, Slice
-from tracegraph.runtime.convert import as_tensor, cast_to, static_value
+from tracegraph.runtime.convert import as_tensor, cast_to, require_rank, static_value
 from tracegraph.shapes import Dim, Size, ceiling_divide, maximum, minimum
 from tracegraph.source import here
 from tracegraph.types import bool_, int32
@@ -248,6 +248,7 @@ def _bound(x: Tensor, bound: Any) -> Any:
         tensor = as_tensor(bound)
         known = static_value(tensor)
         if known is None:
+            require_rank(tensor)
             fail(
                 TraceError,
                 f"getitem: the bound of a slice must be known while tracing, and it is a tensor "

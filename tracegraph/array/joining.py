@@ -21,7 +21,7 @@ from tracegraph.array.shaping import cut, reshape
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo
 from tracegraph.ops.elementwise import ADD
-from tracegraph.ops.shape import Concatenate, Reshape
+from tracegraph.ops.shape import Concatenate, Reshape, with_size, with_sizes
 from tracegraph.runtime.convert import (
     as_tensor,
     cast_to,
@@ -29,6 +29,7 @@ from tracegraph.runtime.convert import (
     refuse_mix,
 )
 from tracegraph.shapes import same_shape, same_size
+from tracegraph.types import DType
 
 
 def together(op: str, values: Any) -> list[Tensor]:
@@ -37,14 +38,24 @@ def together(op: str, values: Any) -> list[Tensor]:
     if not values:
         refuse(op, "there are no tensors", fix="give at least one")
     made = [as_tensor(x) if has_dtype(x) else None for x in values]
-    typed = [x for x in made if x is not None] or [as_tensor(values[0])]
-    dtype = typed[0].dtype
+    typed = [x for x in made if x is not None]
+    dtype = typed[0].dtype if typed else _common_dtype(values)
     for x in typed[1:]:
         dtype = promoted(dtype, x.dtype) or refuse_mix(op, typed[0], x)
     return [
         as_tensor(value, dtype) if x is None else cast_to(x, dtype)
         for value, x in zip(values, made)
     ]
+
+
+def _common_dtype(values: list[Any]) -> DType:
+    """The dtype of numbers, lists and arrays together: floating if one of them is, as in a list."""
+    first, *others = (as_tensor(value).dtype for value in values)
+    for other in others:
+        if first.is_integer and other.is_floating:
+            first = other
+        first = promoted(first, other) or first
+    return first
 
 
 def has_dtype(value: Any) -> bool:
@@ -93,7 +104,8 @@ def stack(values: Any, axis: Any = 0, name: str | None = None) -> Tensor:
                 fix="give all tensors one shape",
             )
     place = as_axis("stack", axis, len(sizes) + 1, *tensors)
-    rows = [Reshape((*sizes[:place], 1, *sizes[place:]))(x) for x in tensors]
+    wide = Reshape((*sizes[:place], 1, *sizes[place:]))
+    rows = [wide(with_sizes(x, sizes)) for x in tensors]
     return Concatenate(place)(*rows) if len(rows) > 1 else rows[0]
 
 
@@ -117,6 +129,7 @@ def unstack(
     if num is not None and size != num:
         refuse("unstack", f"axis {place} has size {size}, and num is {num}", x, fix="leave num out")
     rest = (*sizes[:place], *sizes[place + 1 :])
+    x = with_size(x, place, size)
     return [Reshape(rest)(cut(x, place, k, k + 1)) for k in range(size)]
 
 
@@ -142,17 +155,19 @@ def split(
         parts = _equal_parts(x, place, parts[0])
     else:
         parts = _completed_parts(x, place, parts)
+    total = sum(parts)
+    if same_size(size, total) is None:
+        refuse(
+            "split",
+            f"the sizes {list(parts)} sum to {total}, and axis {place} of {x.type} has {size}",
+            x,
+            fix="give sizes that sum to the size of the axis, or -1 for one of them",
+        )
+    x = with_size(x, place, total)
     pieces, start = [], 0
     for part in parts:
         pieces.append(cut(x, place, start, start + part))
         start = start + part
-    if same_size(size, start) is None:
-        refuse(
-            "split",
-            f"the sizes {list(parts)} sum to {start}, and axis {place} of {x.type} has {size}",
-            x,
-            fix="give sizes that sum to the size of the axis, or -1 for one of them",
-        )
     return pieces
 
 
@@ -208,6 +223,7 @@ def repeat(input: Any, repeats: Any, axis: Any = None, name: str | None = None) 
         )
     if not counts:
         return x
+    x = with_size(x, place, len(counts))
     rows = [_repeated(cut(x, place, k, k + 1), place, count) for k, count in enumerate(counts)]
     return Concatenate(place)(*rows) if len(rows) > 1 else rows[0]
 

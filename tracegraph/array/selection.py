@@ -29,7 +29,7 @@ from tracegraph.ops.index import (
     ScatterMin,
     ScatterUpdate,
 )
-from tracegraph.ops.shape import Reshape
+from tracegraph.ops.shape import Reshape, with_sizes
 from tracegraph.runtime.convert import (
     as_operands,
     as_tensor,
@@ -38,7 +38,7 @@ from tracegraph.runtime.convert import (
     from_array,
     static_value,
 )
-from tracegraph.runtime.indices import check_range
+from tracegraph.runtime.indices import in_range
 from tracegraph.shapes import element_count, same_shape
 from tracegraph.source import here
 from tracegraph.types import TensorType, bool_
@@ -96,6 +96,8 @@ def boolean_mask(tensor: Any, mask: Any, axis: Any = None, name: str | None = No
             fix="the mask needs the sizes of the axes that it stands for",
         )
     found = _known_mask("boolean_mask", mask, "use tg.where(mask, x, 0)")
+    sizes = (*sizes[:first], *found.shape, *sizes[last:])
+    x = with_sizes(x, sizes)
     joined = (*sizes[:first], element_count(sizes[first:last]), *sizes[last:])
     flat = Reshape(joined)(x)
     return Gather(first, 0)(flat, from_array(np.flatnonzero(found).astype(np.int32)))
@@ -142,7 +144,7 @@ def gather(
     place = as_axis("gather", batch if axis is None else axis, len(sizes), x)
     if place < batch:
         refuse("gather", f"axis {place} is a batch axis", x, fix=f"use axis={batch} or more")
-    check_range("gather", x, at, (sizes[place],))
+    x = in_range("gather", x, at, (place,))
     return Gather(place, batch)(x, at)
 
 
@@ -160,7 +162,7 @@ def gather_nd(params: Any, indices: Any, batch_dims: int = 0, name: str | None =
     batch_dims = as_axis("gather_nd", batch_dims, at.ndim, at)
     if batch_dims + depth > len(sizes):
         refuse("gather_nd", f"indices of {depth} numbers into {x.type}", x, at, fix="use fewer")
-    check_range("gather_nd", x, at, sizes[batch_dims : batch_dims + depth])
+    x = in_range("gather_nd", x, at, range(batch_dims, batch_dims + depth))
     return GatherNd(batch_dims, batch_dims)(x, at)
 
 
@@ -250,7 +252,7 @@ def _scattered(op: Any, name: str, tensor: Any, indices: Any, updates: Any) -> T
     sizes, depth = sizes_of(name, x), _depth(name, at)
     if depth > len(sizes):
         refuse(name, f"indices of {depth} numbers into {x.type}", x, at, fix="use fewer")
-    check_range(name, x, at, sizes[:depth])
+    x = in_range(name, x, at, range(depth))
     shape = (*at.type.shape[:-1], *sizes[depth:])
     if rank_of(name, updates) < len(shape):
         updates = broadcast(updates, shape)

@@ -13,17 +13,28 @@ from tracegraph.array.arguments import (
     as_shape,
     as_sizes,
     known_int,
+    open_rank,
     rank_of,
     refuse,
     sizes_of,
+    without,
 )
 from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo
 from tracegraph.ops.elementwise import CONJ
-from tracegraph.ops.shape import Concatenate, Pad, Reshape, Reverse, Slice, Transpose
+from tracegraph.ops.shape import (
+    Concatenate,
+    Pad,
+    Reshape,
+    Reverse,
+    Slice,
+    Transpose,
+    at_least,
+    with_size,
+)
 from tracegraph.runtime.convert import as_tensor, broadcast, static_ints
-from tracegraph.shapes import Size, element_count, floor_divide, same_size
+from tracegraph.shapes import Shape, Size, element_count, floor_divide, same_size
 
 
 def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
@@ -37,12 +48,18 @@ def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
            [3, 4]], dtype=int32)
     """
     x = as_tensor(tensor)
+    sizes = _wanted_shape(x, shape)
+    return x if sizes == x.type.shape else Reshape(sizes)(x)
+
+
+def _wanted_shape(x: Tensor, shape: Any) -> Shape:
+    variable = open_rank(shape)
+    if variable is not None:
+        return variable
     sizes = static_ints(shape, "reshape: a shape")
     if any(size == -1 for size in sizes if known_int(size)):
-        sizes = _completed(x, sizes)
-    else:
-        sizes = as_shape("reshape", sizes)
-    return x if sizes == x.type.shape else Reshape(sizes)(x)
+        return _completed(x, sizes)
+    return as_shape("reshape", sizes)
 
 
 def _completed(x: Tensor, sizes: tuple[Any, ...]) -> Any:
@@ -52,7 +69,7 @@ def _completed(x: Tensor, sizes: tuple[Any, ...]) -> Any:
         refuse("reshape", f"{list(sizes)} has more than one -1", x, fix="give all sizes but one")
     others = as_shape("reshape", [size for k, size in enumerate(sizes) if k != free[0]])
     known = element_count(others)
-    total = element_count(sizes_of("reshape", x))
+    total = element_count(x.type.shape)
     if known_int(known) and known_int(total):
         if total % known if known else total:
             refuse(
@@ -109,6 +126,8 @@ def squeeze(input: Any, axis: Any = None, name: str | None = None) -> Tensor:
     sizes = sizes_of("squeeze", x)
     if axis is None or (isinstance(axis, (list, tuple)) and not axis):
         axes = tuple(k for k, size in enumerate(sizes) if known_int(size) and size == 1)
+        for k in range(len(sizes)):
+            x = x if k in axes else at_least(x, k, 0 if sizes[k] == 0 else 2)
     else:
         axes = as_axes("squeeze", axis, len(sizes), x)
     for k in axes:
@@ -119,9 +138,8 @@ def squeeze(input: Any, axis: Any = None, name: str | None = None) -> Tensor:
                 x,
                 fix="squeeze axes of size 1 only; use tg.reshape to join axes",
             )
-    if not axes:
-        return x
-    return Reshape(tuple(size for k, size in enumerate(sizes) if k not in axes))(x)
+        x = with_size(x, k, 1)
+    return Reshape(without(sizes, axes))(x) if axes else x
 
 
 def broadcast_to(input: Any, shape: Any, name: str | None = None) -> Tensor:

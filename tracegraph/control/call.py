@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tracegraph.errors import Mismatch
@@ -24,7 +24,7 @@ from tracegraph.passes.forward import jvp
 from tracegraph.passes.gradient import gradient, is_diagonal_path
 from tracegraph.passes.simplify import dead_code, simplify
 from tracegraph.passes.sparsity import propagate
-from tracegraph.passes.specialise import bind_sizes, specialise
+from tracegraph.passes.specialise import bind_sizes, bound_names, specialise
 from tracegraph.passes.vectorise import vectorise
 from tracegraph.passes.walk import path_between
 from tracegraph.shapes import substitute_shape
@@ -44,6 +44,8 @@ class Call(Op):
             raise Mismatch(f"@{self.body.name} takes {len(formal)} inputs, not {len(types)}")
         if formal == types:
             return self.body.output_types
+        if all(type.is_static for type in types):  # checks what the body assumes of its sizes
+            return specialise(self.body, types).output_types
         sizes = bind_sizes(formal, types)
         return tuple(
             t if t.is_static else t.with_shape(substitute_shape(t.shape, sizes))
@@ -186,6 +188,7 @@ def derived_name(body: Graph, role: str) -> str:
 def _planned(body: Graph) -> ResidualPlan:
     prepared = _with_forward_calls(body)
     residuals = _residuals(prepared)
+    residuals += naming_inputs(prepared.inputs, residuals)
     inputs = {x: ("input", i) for i, x in enumerate(prepared.inputs)}
     outputs = {y: ("output", i) for i, y in reversed(list(enumerate(prepared.outputs)))}
     extra: list[Tensor] = []
@@ -347,11 +350,26 @@ def _make_factor_graph(
         return simplify(builder.finish(factors)), tuple(places)
 
 
+def naming_inputs(inputs: Sequence[Tensor], given: Iterable[Tensor]) -> list[Tensor]:
+    """Those inputs that give an open size its value, which nothing that is `given` does. A graph
+    that is derived of a body takes them too, whether it reads them or not."""
+    bound = set().union(*(bound_names(x.type) for x in given))
+    found = []
+    for x in inputs:
+        names = bound_names(x.type)
+        if not names <= bound:
+            bound |= names
+            found.append(x)
+    return found
+
+
 def _pruned_body(body: Graph, used: tuple[bool, ...]) -> tuple[Graph, tuple[bool, ...]]:
     outputs = tuple(y for y, is_used in zip(body.outputs, used, strict=True) if is_used)
     small = dead_code(body if all(used) else body.with_outputs(outputs))
     read = {x for node in small.nodes for x in node.inputs}.union(small.outputs)
-    keep = tuple(x in read for x in small.inputs)
+    read_inputs = [x for x in small.inputs if x in read]
+    kept = {*read_inputs, *naming_inputs(small.inputs, read_inputs)}
+    keep = tuple(x in kept for x in small.inputs)
     inputs = tuple(x for x, is_kept in zip(small.inputs, keep, strict=True) if is_kept)
     if len(inputs) == len(body.inputs) and len(outputs) == len(body.outputs) and small is body:
         return body, keep

@@ -16,6 +16,7 @@ from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.op import MissingRule
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import Sum, full, stack
+from tracegraph.ops.constant import Constant
 from tracegraph.ops.contract import Bilinear
 from tracegraph.ops.elementwise import (
     Complex,
@@ -135,6 +136,10 @@ class CustomCall(Call):
         )
         return as_tuple(type(self)(body, backward, self.sources)(*xs)), flags
 
+    def is_diagonal_on(self, type):
+        """Its derivative is the backward's, not that of what the body does."""
+        return False
+
     def depends_given(self, values, *patterns):
         """The patterns of tangents, which go through the transpose of the backward."""
         try:
@@ -176,7 +181,7 @@ class CustomCall(Call):
     def _push(self, given: tuple[int, ...]) -> tuple[Graph, tuple[int, ...]]:
         body, backward = self.body, self.backward
         _check_linear(backward, backward.inputs[len(body.inputs) :])
-        with Builder(f"{body.name}_jvp") as builder:
+        with Builder(derived_name(body, "jvp")) as builder:
             env = copy_inputs(backward, builder)
             gs = builder.inputs[len(body.inputs) :]
             ts = [builder.input(body.inputs[i].type, f"t{i}") for i in given]
@@ -256,7 +261,7 @@ def _check_linear(backward: Graph, gs: Sequence[Tensor]) -> None:
     vanishing = set(gs)
     _follow(backward, vanishing)
     for y in backward.outputs:
-        if y not in vanishing and not is_uniform(y, 0):
+        if y not in vanishing and not _is_zero(y):
             _refuse("a gradient does not depend on the cotangent", y.source)
 
 
@@ -281,7 +286,7 @@ def _through_body(node: Node, vanishing: set[Tensor]) -> list[Tensor]:
     assert isinstance(node.op, Call)
     body = node.op.body
     pairs = zip(body.inputs, node.inputs, strict=True)
-    inside = {formal for formal, x in pairs if x in vanishing or is_uniform(x, 0)}
+    inside = {formal for formal, x in pairs if x in vanishing or _is_zero(x)}
     _follow(body, inside)
     return [y for formal, y in zip(body.outputs, node.outputs, strict=True) if formal in inside]
 
@@ -289,13 +294,19 @@ def _through_body(node: Node, vanishing: set[Tensor]) -> list[Tensor]:
 def _vanishes(node: Node, vanishing: set[Tensor]) -> bool:
     """Whether the outputs are zero where `vanishing` is, unless the node is not linear at all."""
     op = node.op
-    zero = [x in vanishing or is_uniform(x, 0) for x in node.inputs]
+    zero = [x in vanishing or _is_zero(x) for x in node.inputs]
     if isinstance(op, (Mul, Bilinear)):
         return any(zero)
     if isinstance(op, Div):
         return zero[0]
     floating = [z for z, x in zip(zero, node.inputs, strict=True) if x.dtype.is_differentiable]
     return all(floating) if op.is_linear or isinstance(op, (Select, Complex)) else True
+
+
+def _is_zero(x: Tensor) -> bool:
+    """Whether every element of x is known to be 0."""
+    op = x.node.op if x.node is not None else None
+    return is_uniform(x, 0) or (isinstance(op, Constant) and not op.value.any())
 
 
 def _refuse(what: str, source: Source) -> NoReturn:

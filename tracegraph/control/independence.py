@@ -8,7 +8,7 @@ target has at most the source b, the rows are independent.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -28,11 +28,11 @@ from tracegraph.types import TensorType
 #: What the number of rows is taken to be where it is open, one after another until enough of them
 #: fit the graph. One more is larger than the numbers that the graph sets against open sizes: where
 #: a slice ends before the rows do, or a shift is no whole turn, that is seen.
-_SIZES = (7, 11, 8, 12, 16)
+_SIZES = (7, 11, 8, 12, 16, 13, 17)
 _ENOUGH = 2
 #: The most elements that a graph may hold to be looked at.
 _MOST_ELEMENTS = 2**24
-#: Numbers that are computed with count up to this; those above are seldom positions.
+#: Constants count up to this; those above are seldom positions.
 _LARGEST_CONSTANT = 128
 
 
@@ -51,11 +51,15 @@ def _concrete(graph: Graph) -> list[Graph]:
     """The graph with numbers in place of open sizes."""
     if graph.is_static:
         return [graph]
-    largest = max(_numbers(graph), default=0) + 3
+    constants = _constants(graph)
+    near = [n for n in constants if n <= _LARGEST_CONSTANT]
+    largest = max([*_numbers(graph), *near], default=0) + 3
     large = _sized(graph, largest)
     if large is not None and _elements(large) > _MOST_ELEMENTS:
         _refuse_unproved(graph, f"the graph sets {largest - 3} against an open size")
-    small = (_sized(graph, size) for size in _SIZES if size != largest)
+    # A shift by one of the constants should be no whole turn: those sizes come last.
+    sizes = sorted(_SIZES, key=lambda size: any(n and n % size == 0 for n in constants))
+    small = (_sized(graph, size) for size in sizes if size != largest)
     fitting = [g for g in (large, *small) if g is not None]
     if len(fitting) < _ENOUGH:
         _refuse_unproved(graph, "the graph fits few batch sizes")
@@ -95,28 +99,35 @@ def _names_of_sizes(graph: Graph) -> list[str]:
     return list(dict.fromkeys(name for n in sizes for name in sorted(dim_names(n))))
 
 
-def _elements(graph: Graph) -> int:
+def _elements(graph: Graph) -> Any:
     return sum(element_count(y.type.shape) for node in graph.nodes for y in node.outputs)
 
 
 def _numbers(graph: Graph) -> list[int]:
-    """The integers that the graph sets against open sizes: in them, as bounds along them, and as
-    constants, of which positions may be computed."""
+    """The integers that the graph sets against open sizes: in them, and as bounds along them."""
     found: list[int] = []
-    for node in (node for inner in graph.graphs() for node in inner.nodes):
+    for node in _all_nodes(graph):
         op, types = node.op, [z.type for z in (*node.inputs, *node.outputs)]
         sizes: list[Any] = [n for t in types for n in t.shape if not isinstance(n, int)]
         if isinstance(op, Slice):
             sizes += _along_open(types[0], (op.start, op.stop, op.stride))
         elif isinstance(op, Pad):
             sizes += _along_open(types[0], (op.before, op.after, op.interior))
-        elif isinstance(op, Constant) and types[0].dtype.is_integer:
-            sizes += [n for n in map(int, op.value.flat) if abs(n) <= _LARGEST_CONSTANT]
         found += [number for size in sizes for number in _numbers_in(size)]
     return found
 
 
-def _along_open(type: TensorType, bounds: Sequence[tuple[Any, ...]]) -> list[Any]:
+def _constants(graph: Graph) -> list[int]:
+    """The integers that are constants of the graph: positions may be computed of them."""
+    values = [node.op.value for node in _all_nodes(graph) if isinstance(node.op, Constant)]
+    return [abs(int(n)) for value in values if value.dtype.kind in "iu" for n in value.flat]
+
+
+def _all_nodes(graph: Graph) -> Iterator[Node]:
+    return (node for inner in graph.graphs() for node in inner.nodes)
+
+
+def _along_open(type: TensorType, bounds: Any) -> list[Any]:
     """The bounds of axes whose size is open."""
     return [
         n
@@ -142,6 +153,10 @@ def _numbers_in(size: Any) -> list[int]:
 
 def _is_aligned(found: Pattern, axis: int) -> bool:
     """Whether each element depends at most on the source that is its position along `axis`."""
+    if len(found.sources) == 0:
+        return True
+    if found.ndim <= axis:
+        return False
     positions = np.indices(found.shape, sparse=True)[axis]
     own = np.broadcast_to(positions, found.shape).reshape(-1)
     return bool((own[found.elements] == found.sources).all())

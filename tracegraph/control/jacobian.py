@@ -37,6 +37,8 @@ MEMORY_BUDGET = 2**30
 #: What one pull back and one push forward cost, in evaluations of the primal.
 REVERSE_COST = 3
 FORWARD_COST = 2
+#: What it costs more to bring the columns of many small matrices into rows.
+_TRANSPOSE_COST = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +99,11 @@ def _jacobian(
 
 
 def _is_forward(
-    path: Sequence[Node], targets: Sequence[TensorType], sources: Sequence[TensorType], plan: Plan
+    path: Sequence[Node],
+    targets: Sequence[TensorType],
+    sources: Sequence[TensorType],
+    plan: Plan,
+    forward_cost: float = FORWARD_COST,
 ) -> bool:
     if plan.mode is not None:
         return plan.mode == "forward"
@@ -105,7 +111,7 @@ def _is_forward(
     if any(not t.is_static or t.dtype.is_complex for t in types) or not has_forward(path):
         return False
     columns, rows = _total(sources), _total(targets)
-    return FORWARD_COST * columns < REVERSE_COST * rows
+    return forward_cost * columns < REVERSE_COST * rows
 
 
 def _total(types: Iterable[TensorType]) -> Any:
@@ -183,8 +189,8 @@ def _batch_jacobian(nodes: Sequence[Node], y: Tensor, x: Tensor, plan: Plan) -> 
     path = path_between(nodes, [x], [y])
     (b, *row_of_y), (_, *row_of_x) = y.type.shape, x.type.shape
     target, source = y.type.with_shape(tuple(row_of_y)), x.type.with_shape(tuple(row_of_x))
-    size_of_y, size_of_x = element_count(row_of_y), element_count(row_of_x)
-    if _is_forward(path, [target], [source], plan):
+    size_of_y, size_of_x = element_count(target.shape), element_count(source.shape)
+    if _is_forward(path, [target], [source], plan, FORWARD_COST + _TRANSPOSE_COST):
         columns = _columns(path, y, x, plan, rows=b)  # (elements of a row of x, b, *row of y)
         if columns is None:
             return None

@@ -20,7 +20,9 @@ from tracegraph.types import token
 class RecomputedCall(CustomCall):
     """The outputs of `body`, whose backward computes its intermediate values anew."""
 
-    has_forward = True
+    @property
+    def has_forward(self) -> bool:
+        return True
 
     def jvp(self, tangents, *values):
         return Call.jvp(self, tangents, *values)

@@ -6,6 +6,7 @@ is computed is a few columns of J S and a few rows of S^T J, whatever the size o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,7 +34,7 @@ from tracegraph.passes.registry import is_registered
 from tracegraph.passes.share import derive
 from tracegraph.passes.sparsity import element_sources, pattern
 from tracegraph.passes.walk import path_between
-from tracegraph.shapes import element_count
+from tracegraph.shapes import element_count, static_shape
 from tracegraph.source import here, sourced
 from tracegraph.types import int32
 
@@ -48,9 +49,13 @@ class Sparsity:
     colouring: Colouring
 
 
+def _size(x: Tensor) -> int:
+    return math.prod(static_shape(x.type.shape))
+
+
 def nothing(y: Tensor, x: Tensor) -> Sparsity:
     """The sparsity where nothing is connected."""
-    shape = (element_count(y.type.shape), element_count(x.type.shape))
+    shape = (_size(y), _size(x))
     none = np.zeros(0, np.int64)
     return Sparsity(shape, none, none, colour_rows(none, none, shape))
 
@@ -62,7 +67,7 @@ def sparsity(graph: Graph, known: Mapping[int, np.ndarray], is_symmetric: bool) 
     """
     x, y = graph.inputs[0], graph.outputs[0]
     (found,) = pattern(graph, element_sources(graph, [0]), known)
-    shape = (element_count(y.type.shape), element_count(x.type.shape))
+    shape = (_size(y), _size(x))
     rows, columns = found.elements, found.sources
     if not has_forward(graph.nodes) or x.dtype.is_complex or y.dtype.is_complex:
         # Of complex numbers, products in reverse have the conjugates that `gradient` gives.

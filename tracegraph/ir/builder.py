@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tracegraph.errors import DTypeMismatch, Mismatch, TraceError, fail, message
 from tracegraph.ir.tensor import Graph, Node, Tensor, pending_tensor
@@ -167,9 +167,16 @@ def replay(
     """Appends copies of `nodes` to the current builder; `env` maps old tensors to new ones."""
     add = current().add
     for node in nodes:
-        op = node.op if change is None else change(node.op)
+        op = node.op if change is None else _changed(node, change)
         outputs = add(op, tuple([env[x] for x in node.inputs]), node.source)
         env.update(zip(node.outputs, outputs, strict=True))
+
+
+def _changed(node: Node, change: Callable[[Op], Op]) -> Op:
+    try:
+        return change(node.op)
+    except Mismatch as mismatch:
+        raise_mismatch(node.op, node.inputs, mismatch, node.source)
 
 
 def inline(graph: Graph, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -208,7 +215,9 @@ def operand_text(tensor: Tensor) -> str:
     return f"{tensor.type}  from {source.file}:{source.line}" if source.line else str(tensor.type)
 
 
-def raise_mismatch(op: Op, inputs: tuple[Tensor, ...], mismatch: Mismatch, source: Source) -> None:
+def raise_mismatch(
+    op: Op, inputs: tuple[Tensor, ...], mismatch: Mismatch, source: Source
+) -> NoReturn:
     """Raises the error that users see for a rule's `Mismatch`."""
     error = mismatch.kind(
         message(

@@ -45,6 +45,8 @@ class Tensor:
     #: A weak reference to the tensor by which a scalar was differentiated, if that gave this one:
     #: its Jacobian by the same is symmetric.
     _gradient_of: Any
+    #: The user's line, once there is no node that has it.
+    _source: Source
     #: What stands for the Variable that this is a read of, at top level.
     _read_of: Tensor
     #: What a value was made of that has let go of its node: weak references to tensors, and the
@@ -147,8 +149,14 @@ def settle(tensor: Tensor, buffer: Any) -> None:
     tensor.buffer = buffer
     if node is not None:
         tensor._source = node.source
-        tensor._origins = tuple([_origin(x) for x in node.inputs])
         tensor.node = None
+
+
+def remember_origins(tensor: Tensor) -> None:
+    """Notes what a pending tensor is made of, which its node knows until it is let go of."""
+    node = tensor.node
+    if node is not None:
+        tensor._origins = tuple(map(_origin, node.inputs))
 
 
 def _origin(x: Tensor) -> Any:

@@ -9,11 +9,11 @@ import numpy as np
 
 from tracegraph.array.arguments import as_list
 from tracegraph.array.joining import add_n
-from tracegraph.errors import fail
+from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import divide, maximum, minimum, multiply
 from tracegraph.math.functions import rsqrt, sqrt
-from tracegraph.math.reduction import reduce_sum
+from tracegraph.math.reduction import keeps_axes, reduce_sum
 from tracegraph.ops.broadcast import full_like, zeros_of
 from tracegraph.ops.elementwise import CONJ, GREATER, MUL, REAL, SELECT, Cast, IsFinite
 from tracegraph.runtime.convert import as_tensor
@@ -27,7 +27,7 @@ def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = No
     array([0.6, 0.8], dtype=float32)
     """
     x = as_tensor(t)
-    total = reduce_sum(MUL(x, x), axes, keepdims=True)
+    total = reduce_sum(MUL(x, x), axes, keeps_axes(x, axes))
     # The root is not taken at 0, where its derivative is infinite.
     is_positive = GREATER(total, zeros_of(total))
     root = sqrt(SELECT(is_positive, total, full_like(total, 1)))
@@ -48,7 +48,10 @@ def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
     ]
     if not totals:
         fail(
-            ValueError, "global_norm: there are no tensors", source=here(), fix="give at least one"
+            SignatureError,
+            "global_norm: there are no tensors",
+            source=here(),
+            fix="give at least one",
         )
     return sqrt(add_n(totals))
 
@@ -91,7 +94,7 @@ def l2_normalize(
     array([0.6, 0.8], dtype=float32)
     """
     x = as_tensor(x)
-    total = reduce_sum(MUL(x, x), axis, keepdims=True)
+    total = reduce_sum(MUL(x, x), axis, keeps_axes(x, axis))
     return multiply(x, rsqrt(maximum(total, epsilon)))
 
 

@@ -20,7 +20,7 @@ from tracegraph.array.arguments import (
     with_ones,
 )
 from tracegraph.array.shaping import cut
-from tracegraph.errors import DTypeError, fail, shown
+from tracegraph.errors import DTypeError, SignatureError, fail, shown
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import divide, maximum, truncatediv
@@ -73,10 +73,19 @@ def _reduced(op: Callable[[Any], Any], name: str, x: Tensor, axis: Axis, keepdim
     return Reshape(with_ones(sizes, axes))(y) if keepdims and axes else y
 
 
+def keeps_axes(x: Tensor, axis: Axis) -> bool:
+    """Whether a reduction that is to be broadcast to x keeps its axes. Of a tensor of unknown rank
+    all elements are reduced to a scalar, which needs none."""
+    return not (axis is None and x.type.rank is None)
+
+
 def _count(name: str, x: Tensor, axis: Axis) -> Tensor:
     """How many elements are reduced to one, in the dtype of x."""
-    sizes = sizes_of(name, x)
-    count = element_count(sizes[k] for k in as_axes(name, axis, len(sizes), x))
+    if axis is None:
+        count = element_count(x.type.shape)
+    else:
+        sizes = sizes_of(name, x)
+        count = element_count(tuple(sizes[k] for k in as_axes(name, axis, len(sizes), x)))
     if known_int(count):
         return full(count, TensorType(x.dtype))
     return cast_to(as_tensor(count), x.dtype)
@@ -177,10 +186,10 @@ def reduce_logsumexp(
     """
     x = as_tensor(input_tensor)
     # The value does not depend on `top`, so no derivative, of any order, passes through it.
-    top = StopGradient()(reduce_max(x, axis, keepdims=True))
+    top = StopGradient()(reduce_max(x, axis, keeps_axes(x, axis)))
     top = SELECT(IsFinite()(top), top, zeros_of(top))
     total = reduce_sum(EXP(SUB(x, broadcast(top, x.type.shape))), axis, keepdims)
-    is_kept = total.ndim == x.ndim
+    is_kept = total.type.rank == top.type.rank
     return ADD(LOG(total), top if is_kept else Reshape(total.type.shape)(top))
 
 
@@ -193,7 +202,7 @@ def reduce_variance(
     np.float32(1.25)
     """
     x = _inexact("reduce_variance", input_tensor)
-    mean = reduce_mean(x, axis, keepdims=True)
+    mean = reduce_mean(x, axis, keeps_axes(x, axis))
     return reduce_mean(_squared_modulus(SUB(x, broadcast(mean, x.type.shape))), axis, keepdims)
 
 
@@ -291,7 +300,7 @@ def _dropped(x: Tensor, axes: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def refuse_order(ord: Any) -> NoReturn:
     fail(
-        ValueError,
+        SignatureError,
         f"norm: there is no norm of order {shown(ord)} here",
         source=here(),
         fix='use "euclidean", 1, infinity, or a positive number for vectors',

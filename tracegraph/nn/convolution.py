@@ -19,7 +19,7 @@ from tracegraph.math.arithmetic import divide
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.contract import Conv
 from tracegraph.ops.elementwise import ADD, MAXIMUM
-from tracegraph.ops.shape import Pad
+from tracegraph.ops.shape import Pad, at_least
 from tracegraph.runtime.convert import as_operands, as_tensor
 from tracegraph.shapes import ceiling_divide, maximum
 from tracegraph.types import TensorType
@@ -305,12 +305,16 @@ def _pooled(
         _per_axis(op, what, value, rank) for what, value in (("ksize", ksize), ("strides", strides))
     )
     pads = _padding(op, x, padding, window, steps)
+    is_same = isinstance(padding, str) and padding.upper() == "SAME"
+    is_empty = is_same and 0 in x.type.shape[1:-1]  # without an element there is no window
     if any(side != 0 for pair in pads for side in pair):
         before, after = ((0, *(pair[k] for pair in pads), 0) for k in (0, 1))
         x = Pad(before, after, (0,) * (rank + 2))(x, full(neutral, TensorType(x.dtype)))
-    for size, width in zip(x.type.shape[1:-1], window):
-        if known_int(size) and size < width:
+    for axis, width in enumerate(window, 1):
+        size = x.type.shape[axis]
+        if known_int(size) and size < width and not is_empty:
             refuse(op, f"the window {list(window)} is larger than {x.type}", x, fix="use SAME")
+        x = x if is_same else at_least(x, axis, width)
     if math.prod(window) <= _LARGEST_WINDOW_AT_ONCE:
         return _combined(x, tuple(range(1, rank + 1)), window, steps, combine)
     # The last axis first: of equal elements the first in row-major order stays the first.
@@ -327,12 +331,16 @@ def _combined(
     combine: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
     """All places of the window, combined in row-major order."""
-    counts = [(x.type.shape[k] - width) // step + 1 for k, width, step in zip(axes, window, steps)]
+    sizes = x.type.shape
+    counts = [(sizes[k] - width) // step + 1 for k, width, step in zip(axes, window, steps)]
     result = None
     for place in itertools.product(*map(range, window)):
         part = x
         for axis, offset, count, step in zip(axes, place, counts, steps):
-            part = cut(part, axis, offset, offset + (count - 1) * step + 1, step)
+            if known_int(count) and count <= 0:
+                part = cut(part, axis, 0, 0)
+            else:
+                part = cut(part, axis, offset, offset + (count - 1) * step + 1, step)
         result = part if result is None else combine(result, part)
     assert result is not None
     return result

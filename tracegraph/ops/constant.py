@@ -9,7 +9,7 @@ import numpy as np
 from tracegraph.errors import DTypeMismatch
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor
-from tracegraph.shapes import Dim
+from tracegraph.shapes import Dim, Shape, axis_count, is_static
 from tracegraph.types import DType, TensorType, int32, type_of_array
 
 
@@ -64,6 +64,30 @@ class DimSize(Op):
 
     def numpy(self):
         return np.int32(self.size) if isinstance(self.size, int) else NotImplemented
+
+
+class Sizes(Op):
+    """The sizes of a shape, of which even the number may be open, as an int32 vector."""
+
+    shape: Shape
+
+    def infer(self):
+        return TensorType(int32, (axis_count(self.shape),))
+
+    def vjp(self, g, y):
+        return ()
+
+    def jvp(self, tangents, y):
+        return None
+
+    def batch(self, n, batched):
+        return self(), False
+
+    def depends(self):
+        raise NotImplementedError("sizes have no operand to depend on")
+
+    def numpy(self):
+        return np.array(self.shape, np.int32) if is_static(self.shape) else NotImplemented
 
 
 class Iota(Op):

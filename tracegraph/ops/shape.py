@@ -15,6 +15,7 @@ from tracegraph.ops.movement import Movement
 from tracegraph.shapes import (
     Shape,
     ShapeVariable,
+    Size,
     ceiling_divide,
     element_count,
     maximum,
@@ -57,6 +58,36 @@ class Reshape(Op):
         return x.reshape(self.shape)
 
 
+class EnsureShape(Movement):
+    """x, which is taken to have `shape`: every run of a graph with open sizes checks it"""
+
+    shape: Shape
+    is_linear = True
+
+    def infer(self, x):
+        if x.rank is None:
+            return x.with_shape(self.shape)
+        shape = same_shape(x.shape, self.shape)
+        if shape is None:
+            raise Mismatch(
+                f"{x} does not have the shape {list(self.shape)}, which was assumed of it",
+                fix="call it with sizes that fit",
+            )
+        return x.with_shape(shape)
+
+    def vjp(self, g, y, x):
+        return (EnsureShape(x.type.shape)(g),)
+
+    def jvp(self, tangents, y, x):
+        return self(tangents[0])
+
+    def batch(self, n, batched, x):
+        return EnsureShape((n, *self.shape))(x), True
+
+    def numpy(self, x):
+        return x
+
+
 class Transpose(Movement):
     """y[i_perm[0], i_perm[1], ...] = x[i_0, i_1, ...]"""
 
@@ -96,7 +127,8 @@ class Slice(Movement):
         if not len(self.start) == len(self.stop) == len(self.stride) == len(x.shape):
             raise Mismatch(f"a slice needs one start, stop and stride for each axis of {x}")
         for size, start, stop in zip(x.shape, self.start, self.stop, strict=True):
-            if isinstance(size, int) and isinstance(stop, int) and stop > size:
+            known = [bound for bound in (0, start, stop, size) if isinstance(bound, int)]
+            if known != sorted(known):
                 raise Mismatch(
                     f"a slice [{start}:{stop}] is out of range for {x}",
                     fix="check the bounds against the shape",
@@ -280,6 +312,21 @@ def spread_size(size: Any, interior: int) -> Any:
 
 def without_axis(shape: Shape, axis: int) -> Shape:
     return (*shape[:axis], *shape[axis + 1 :])
+
+
+def with_sizes(x: Tensor, sizes: Shape) -> Tensor:
+    """x, whose shape is taken to be `sizes`, which every run checks where one of them is open."""
+    return x if sizes == x.type.shape else EnsureShape(sizes)(x)
+
+
+def with_size(x: Tensor, axis: int, size: Size) -> Tensor:
+    """x, of which one axis is taken to have `size`."""
+    return with_sizes(x, (*x.type.shape[:axis], size, *x.type.shape[axis + 1 :]))
+
+
+def at_least(x: Tensor, axis: int, size: Size) -> Tensor:
+    """x, of which one axis is taken to have `size` or more."""
+    return with_size(x, axis, maximum(x.type.shape[axis], size))
 
 
 def slice_axis(x: Tensor, axis: int, start: Any, stop: Any, stride: int = 1) -> Tensor:

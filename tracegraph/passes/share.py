@@ -59,8 +59,8 @@ def derive(
     start = len(builder.nodes)
     place = place_of_thread()
     source = place.source
-    constants = _constants(builder.nodes)
-    builder.reuse = Sharing((*constants, *_seen_by_all(window, builder.recorders)))
+    shared = (*_constants(builder.nodes), *window)
+    builder.reuse = Sharing(_seen_by_all(shared, builder.recorders))
     try:
         results = compute()
     except BaseException:
@@ -73,14 +73,19 @@ def derive(
     results = _apart(builder, start, results)
     live = live_nodes(builder.nodes[start:], [y for y in results if y is not None])
     builder.nodes[start:] = live
+    # An accumulator appends nodes, upon which what is pending may run: values that nobody holds
+    # would be gone then.
+    held = [y for node in live for y in node.outputs] if builder.recorders else []
     for recorder in builder.recorders:
         for node in live:
             recorder.record(node)
+    del held
     return results
 
 
 def _constants(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes that are made of nothing, and what is made of those alone: no tape follows them."""
+    """The nodes that are made of nothing, and what is made of those alone. Tapes follow them where
+    a constant is watched."""
     found: list[Node] = []
     made: set[Tensor] = set()
     for node in nodes:
@@ -90,17 +95,18 @@ def _constants(nodes: Sequence[Node]) -> list[Node]:
     return found
 
 
-def _seen_by_all(window: Sequence[Node], recorders: Sequence[Any]) -> Iterable[Node]:
+def _seen_by_all(nodes: Sequence[Node], recorders: Sequence[Any]) -> Iterable[Node]:
     """The nodes that may be shared: a tape that follows the inputs of one must know it, too.
 
-    A tape that was opened later does not: what it should see has to be computed anew.
+    A tape that was opened later does not: what it should see has to be computed anew. And what a
+    tape watches as a source is a value of its own: an equal one does not depend on it.
     """
     if not recorders:
-        return window
+        return nodes
     return [
         node
-        for node in window
-        if all(r.depends_on(node.outputs) or not r.depends_on(node.inputs) for r in recorders)
+        for node in nodes
+        if all(r.depends_on(node.outputs) == r.depends_on(node.inputs) for r in recorders)
     ]
 
 

@@ -56,7 +56,9 @@ def _pruned(graph: Graph, nodes: list[Node]) -> Graph:
             outputs = [y for y, is_used in zip(outputs, used, strict=True) if is_used]
         live.update(inputs)
         kept.append((node, op, inputs, outputs))
-    if len(kept) == len(graph.nodes) and all(op is node.op for node, op, _, _ in kept):
+    if len(kept) == len(graph.nodes) and all(
+        op is node.op and len(inputs) == len(node.inputs) for node, op, inputs, _ in kept
+    ):
         return graph
     with Builder(graph.name) as builder:
         env = copy_inputs(graph, builder)

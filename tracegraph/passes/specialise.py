@@ -8,7 +8,7 @@ from typing import Any
 from tracegraph.errors import Mismatch
 from tracegraph.ir.builder import Builder, replay
 from tracegraph.ir.tensor import Graph
-from tracegraph.shapes import Dim, Shape, ShapeVariable, substitute_shape
+from tracegraph.shapes import Dim, Shape, ShapeVariable, axis_count, element_count, substitute_shape
 from tracegraph.types import TensorType
 
 
@@ -31,9 +31,19 @@ def bind_sizes(formal: Sequence[TensorType], actual: Sequence[TensorType]) -> di
     return sizes
 
 
+def bound_names(type: TensorType) -> set[str]:
+    """The names that an input of a graph gives a value: those that are sizes of its by themselves,
+    and that of its shape."""
+    if isinstance(type.shape, ShapeVariable):
+        return {str(type.shape)}
+    return {size.name for size in type.shape if isinstance(size, Dim) and size.name is not None}
+
+
 def _bind_shape(expected: Shape, given: Shape, sizes: dict[str, Any]) -> None:
     if isinstance(expected, ShapeVariable):
         sizes.setdefault(str(expected), given)
+        for of_shape in (element_count, axis_count):
+            sizes.setdefault(str(of_shape(expected)), of_shape(given))
         return
     if isinstance(given, ShapeVariable) or len(expected) != len(given):
         raise Mismatch(f"the shape {list(expected)} was expected and {given} was given")

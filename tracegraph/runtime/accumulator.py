@@ -114,6 +114,9 @@ class ForwardAccumulator:
     def access(self, variable: Variable) -> None:
         """Variables are followed by their handles alone."""
 
+    #: Whether numbers that come from Python are of interest.
+    has_left = False
+
     def leave(self, tensor: Tensor) -> None:
         """What goes to NumPy takes no tangent along."""
 

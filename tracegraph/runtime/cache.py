@@ -110,10 +110,14 @@ class TraceCache:
         return request.with_keys(keys)
 
     def _declared_type(self, key: Any, declared: TensorType) -> TensorType:
+        if _is_empty_where_open(declared, key):
+            return key
         if not (isinstance(declared.shape, ShapeVariable) and self._traces_per_rank):
             return declared
         if not (isinstance(key, TensorType) and isinstance(key.shape, tuple)):
             return declared
+        if 0 in key.shape:
+            return key
         sizes = (Dim.named(f"{declared.shape.name}.{i}") for i in range(len(key.shape)))
         return TensorType(declared.dtype, tuple(sizes))
 
@@ -140,7 +144,8 @@ class TraceCache:
                 continue
             keys = _generalised_keys(known.keys, request.keys)
             if keys is not None:
-                return request.with_keys(canonical_keys(keys))
+                general = canonical_keys(keys)
+                return request.with_keys(general) if _accepts(general, request.keys) else None
         return None
 
     def trace(self, request: Request) -> ConcreteFunction:
@@ -159,6 +164,17 @@ class TraceCache:
                 self._traces.popitem(last=False)
                 self._on_eviction()
             return concrete
+
+
+def _is_empty_where_open(declared: Any, key: Any) -> bool:
+    """Whether a size that is declared open is 0. Open sizes are positive while a graph is traced,
+    so such a call has a trace of its own."""
+    if not isinstance(key, TensorType) or isinstance(declared.shape, ShapeVariable):
+        return False
+    if declared.rank != key.rank or declared.dtype is not key.dtype:
+        return False
+    pairs = zip(declared.shape, key.shape, strict=True)
+    return any(isinstance(size, Dim) and given == 0 for size, given in pairs)
 
 
 def _with_types_of_specs(request: Request) -> Request:
@@ -183,10 +199,10 @@ def _accepts(known: tuple[Any, ...], given: tuple[Any, ...]) -> bool:
     types = [k for k in known if isinstance(k, TensorType)]
     values = [k for k in given if isinstance(k, TensorType)]
     try:
-        bind_sizes(types, values)
+        sizes = bind_sizes(types, values)
     except Mismatch:
         return False
-    return True
+    return not any(size == 0 for size in sizes.values())  # as in `_is_empty_where_open`
 
 
 def _generalised_keys(known: Sequence[Any], given: Sequence[Any]) -> list[Any] | None:

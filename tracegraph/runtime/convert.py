@@ -22,7 +22,7 @@ from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.ops.broadcast import BroadcastTo, Sum
-from tracegraph.ops.constant import Constant, DimSize
+from tracegraph.ops.constant import Constant, DimSize, Sizes
 from tracegraph.ops.elementwise import Cast
 from tracegraph.ops.reduce import Prod
 from tracegraph.ops.shape import Concatenate, Reshape, Reverse, Slice, Transpose
@@ -74,7 +74,8 @@ def from_array(array: np.ndarray) -> Tensor:
     if builder.is_top_level and builder.reuse is None:
         tensor = host_tensor(type_of_array(array), array)
         for recorder in builder.recorders:
-            recorder.arrive(tensor)
+            if array.shape or recorder.has_left:
+                recorder.arrive(tensor)
         return tensor
     if array.size > LARGEST_CONSTANT:
         return host_tensor(type_of_array(array), array)
@@ -437,6 +438,7 @@ def static_ints(value: Any, what: str) -> tuple[Any, ...]:
 def _known_while_tracing(x: Tensor, what: str) -> np.ndarray:
     known = static_value(x)
     if known is None:
+        require_rank(x)
         fail(
             TraceError,
             f"{what} must be known while tracing, and it is a tensor {x.type}",
@@ -445,6 +447,19 @@ def _known_while_tracing(x: Tensor, what: str) -> np.ndarray:
             fix="pass Python ints, such as x.shape[0]",
         )
     return np.asarray(known)
+
+
+def require_rank(x: Tensor) -> None:
+    """Raises ShapeError if x follows from the sizes of a tensor of unknown rank. A live function
+    that meets the error traces again with the rank, where more is known."""
+    waiting = [x]
+    for _ in range(_LOOK_BACK):
+        if not waiting:
+            return
+        node = waiting.pop().node
+        if node is not None and isinstance(node.op, Sizes):
+            len(node.op.shape)  # raises
+        waiting += [] if node is None else node.inputs
 
 
 def _is_tensor(value: Any) -> bool:

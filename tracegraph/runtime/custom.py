@@ -35,7 +35,6 @@ from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.execute import append_call
 from tracegraph.runtime.results import Results, result_leaves
 from tracegraph.runtime.signature import Signature
-from tracegraph.runtime.tape import SourceError
 from tracegraph.runtime.trace import Trace, Traced, restored
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import same_shape
@@ -47,13 +46,7 @@ class TracedAtCalls:
     """A function that is traced at every call, into one node with a backward graph."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        if not callable(function):
-            fail(
-                TraceError,
-                f"{shown(function)} is not a callable object",
-                source=here(),
-                fix="decorate a function",
-            )
+        _check_callable(function)
         self._function = function
         self._name = getattr(function, "__name__", type(function).__name__)
         self._place = caller_of(inspect.unwrap(function))
@@ -88,6 +81,16 @@ class TracedAtCalls:
         raise NotImplementedError
 
 
+def _check_callable(function: Any) -> None:
+    if not callable(function):
+        fail(
+            TraceError,
+            f"{shown(function)} is not a callable object",
+            source=here(),
+            fix="decorate a function",
+        )
+
+
 class _CallTrace(Trace):
     """The trace of one call. What is called at top level, again and again, captures the numbers and
     arrays that it uses, as the top level itself does: when they change, the graph stays the same.
@@ -110,7 +113,7 @@ class _CallTrace(Trace):
 
 def _varies(value: np.ndarray) -> bool:
     """Whether a constant is one that may change: integers are structure, and so are 0 and 1."""
-    is_plain = value.ndim == 0 and value in (0, 1, -1)
+    is_plain = not value.any() or (value.ndim == 0 and value in (1, -1))
     return type_of_array(value).dtype.is_differentiable and not is_plain
 
 
@@ -161,16 +164,10 @@ class CustomGradient(TracedAtCalls):
     ) -> tuple[list[Any], list[Any]]:
         """What the backward function returns: gradients of the arguments, and of the variables."""
         upstream = [full(0, y.type) if g is None else g for g, y in zip(seeds, outputs)]
-        accepts = _accepts_variables(backward)
-        if not trainable:
-            return nest.flatten(backward(*upstream)), []
-        if not accepts:
-            self._refuse(
-                "it uses trainable variables, and its backward function takes no `variables`: "
-                + ", ".join(v.name for v in trainable),
-                "write def grad(*dys, variables=None) and return (gradients, variable_gradients)",
-                SourceError,
-            )
+        if not trainable or not _accepts_variables(backward):
+            self._check_takes(backward, upstream, {})
+            return nest.flatten(backward(*upstream)), [None] * len(trainable)
+        self._check_takes(backward, upstream, {"variables": list(trainable)})
         returned = backward(*upstream, variables=list(trainable))
         if not isinstance(returned, tuple) or len(returned) != 2:
             self._refuse(
@@ -179,6 +176,20 @@ class CustomGradient(TracedAtCalls):
                 "return (gradients, variable_gradients)",
             )
         return nest.flatten(returned[0]), nest.flatten(list(returned[1]))
+
+    def _check_takes(
+        self, backward: Callable[..., Any], upstream: Sequence[Tensor], keywords: dict[str, Any]
+    ) -> None:
+        try:
+            inspect.signature(backward).bind(*upstream, **keywords)
+        except ValueError:  # a function written in C, which does not say what it takes
+            return
+        except TypeError as error:
+            self._refuse(
+                f"its backward function does not take {_counted(len(upstream), 'cotangent')}, one "
+                f"for each output: {error}",
+                "let it take one argument for each output",
+            )
 
     def _check_pure(self, is_pure: bool) -> None:
         if not is_pure:
@@ -200,14 +211,14 @@ class CustomGradient(TracedAtCalls):
             found = [found[i] for i in arguments.counts[len(found)]]
         elif len(found) != len(arguments.tensors):
             self._refuse(
-                f"its backward function returned {len(found)} gradients for {arguments.count} "
-                "arguments",
+                f"its backward function returned {_counted(len(found), 'gradient')} for "
+                f"{_counted(arguments.count, 'argument')}",
                 "return one gradient for each argument, None where there is none",
             )
         if len(by_variable) != len(trainable):
             self._refuse(
-                f"its backward function returned {len(by_variable)} variable gradients for "
-                f"{len(trainable)} variables",
+                f"its backward function returned {_counted(len(by_variable), 'variable gradient')} "
+                f"for {_counted(len(trainable), 'variable')}",
                 "return one gradient for each of `variables`, None where there is none",
             )
         count = len(arguments.tensors)
@@ -317,6 +328,10 @@ def _seeds(trace: Trace, outputs: Sequence[Tensor]) -> list[Tensor | None]:
     ]
 
 
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def _accepts_variables(backward: Callable[..., Any]) -> bool:
     try:
         parameters = inspect.signature(backward).parameters.values()
@@ -343,10 +358,11 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Any:
 
     - A gradient must have the shape and the dtype of its argument; one of an argument that is
       not differentiable is ignored.
+    - A grad that takes no `variables` serves the arguments alone: the gradients of Variables that f
+      reads are None.
     - Arguments that are no arrays are passed as they are; numbers are counted, with gradient None.
 
-    Raises GradientError (a ValueError) for what does not fit, with the line of the function, and
-    a TypeError if f uses trainable Variables and grad takes no `variables`.
+    Raises GradientError (a ValueError) for what does not fit, with the line of the function.
 
     >>> @tg.custom_gradient
     ... def clip_gradient(x):
@@ -386,6 +402,7 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
     >>> float(tg.grad(step)(3.0))
     1.0
     """
+    _check_callable(f)
 
     @functools.wraps(f)
     def passing(*args: Any, **kwargs: Any) -> Any:

@@ -21,7 +21,7 @@ from tracegraph.types import TensorType
 class Route:
     """What the hot path needs of a call that was seen before."""
 
-    __slots__ = ("execution", "is_one_tensor", "pack", "positions", "run", "types")
+    __slots__ = ("captured", "execution", "is_one_tensor", "pack", "positions", "run", "types")
 
     def __init__(
         self, concrete: ConcreteFunction, execution: Execution, positions: list[int]
@@ -31,6 +31,8 @@ class Route:
         self.positions = positions
         #: The compiled program itself where there is neither state nor a check to see to.
         self.run = execution.program.entry() if execution.is_simple else None
+        #: What the program takes after the arguments.
+        self.captured = tuple(map(device_buffer, execution.traced.captures))
         self.types = execution.result_types
         self.is_one_tensor = concrete.results.is_one_tensor
         self.pack = concrete.results.packer()

@@ -47,10 +47,8 @@ class Execution:
         self.result_types = self.graph.output_types[: traced.result_count]
         self._assigned_places = list(traced.assigned)
         self._is_warm = False
-        #: Whether the arguments are all that the program is given, and the results all it gives.
-        self.is_simple = not (
-            traced.variables or traced.captures or traced.checks or traced.has_token
-        )
+        #: Whether there is neither state nor a check to see to.
+        self.is_simple = not (traced.variables or traced.checks or traced.has_token)
 
     def run(
         self, buffers: Sequence[Any], variables: Sequence[Variable] | None = None

@@ -155,7 +155,7 @@ class Function:
         if route.run is None:
             return route.run_with_state(buffers)
         try:
-            outputs = route.run(*buffers)
+            outputs = route.run(*buffers, *route.captured)
         except (TypeError, ValueError, RuntimeError):
             return route.run_with_state(buffers)  # it says what failed, or finds a device for all
         if route.is_one_tensor:
@@ -312,7 +312,7 @@ class Function:
 
     def __reduce__(self) -> Any:
         """By name, as Python functions; one that is bound to an instance is made anew there."""
-        return self.__qualname__ if self._instance is None else (type(None), ())
+        return vars(self)["__qualname__"] if self._instance is None else (type(None), ())
 
     def __repr__(self) -> str:
         return f"<tg.function {self._name}{self._signature.parameters}>"

@@ -7,16 +7,15 @@ next to nothing, and as `Step`s from then on: those hold no tensor, since what i
 from __future__ import annotations
 
 import weakref
-from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 from weakref import ref
 
-from tracegraph.ir.builder import Builder
+from tracegraph.ir.builder import INPUT, Builder
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Node, Tensor, get_type
 from tracegraph.runtime.pending import Pending
-from tracegraph.source import Source, here, next_moment
+from tracegraph.source import UNKNOWN, Source, here, next_moment
 from tracegraph.types import TensorType
 
 #: A tape forgets the oldest of the nodes that it did not follow when there are more of them.
@@ -26,22 +25,61 @@ _CROSSINGS = 1 << 10
 
 
 class Step:
-    """A node as it is remembered: its tensors are weak references, which stand for them."""
+    """A node as it is remembered: its tensors are weak references, which stand for them.
+
+    Where only the ends are known, of a value that was computed and let go of its node, there is
+    no `op`. What stands for a Variable is held, since it has no value.
+    """
 
     __slots__ = ("input_types", "inputs", "op", "output_types", "outputs", "source")
 
+    op: Op | None
+    source: Source
+    inputs: tuple[Any, ...]
+    outputs: tuple[ref[Tensor], ...]
+    input_types: tuple[TensorType, ...]
+    output_types: tuple[TensorType, ...]
+
     def __init__(self, node: Node) -> None:
-        self.op: Op = node.op
-        self.source: Source = node.source
-        self.inputs = references(node.inputs)
+        self.op = node.op
+        self.source = node.source
+        self.inputs = tuple(map(ref, node.inputs))
         self.outputs = references(node.outputs)
-        self.input_types: tuple[TensorType, ...] = tuple(map(get_type, node.inputs))
-        self.output_types: tuple[TensorType, ...] = types_of_outputs(node)
+        self.input_types = tuple(map(get_type, node.inputs))
+        self.output_types = types_of_outputs(node)
+
+    @staticmethod
+    def between(inputs: tuple[Any, ...], output: Tensor, source: Source) -> Step:
+        """A step from inputs, or what is known of them, to a value that has no node any more."""
+        step = Step.__new__(Step)
+        step.op, step.source = None, source
+        step.inputs, step.outputs = inputs, (ref(output),)
+        step.input_types, step.output_types = (), (output.type,)
+        return step
 
 
-def references(tensors: Iterable[Any]) -> tuple[ref[Tensor], ...]:
-    """Weak references to tensors; a node that was let go of has them already."""
-    return tuple([x if type(x) is ref else ref(x) for x in tensors])
+def step_before(x: Tensor) -> Step | None:
+    """What made a tensor, as far as it is known."""
+    handle = getattr(x, "_read_of", None)
+    if handle is not None:
+        return Step.between((handle,), x, UNKNOWN)
+    if x.node is not None:
+        return None if x.node.op is INPUT else Step(x.node)
+    origins = getattr(x, "_origins", None)
+    return None if origins is None else Step.between(origins, x, x.source)
+
+
+def alive(tensors: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors among weak references and tensors that are still there."""
+    for x in tensors:
+        found = x() if type(x) is ref else x
+        if found is not None:
+            yield found
+
+
+def references(outputs: tuple[Any, ...]) -> tuple[ref[Tensor], ...]:
+    """Weak references to the outputs of a node; one that was let go of has them already."""
+    return tuple(map(ref, outputs)) if type(outputs) is tuple else outputs
 
 
 def types_of_outputs(node: Node) -> tuple[TensorType, ...]:
@@ -50,6 +88,14 @@ def types_of_outputs(node: Node) -> tuple[TensorType, ...]:
     if type(outputs) is tuple:
         return tuple(map(get_type, outputs))
     return node.op.output_types(node.inputs)
+
+
+class Crossing(NamedTuple):
+    """A value that went to NumPy or to Python, or came from there: where, and when."""
+
+    tensor: ref[Tensor]
+    source: Source
+    moment: int
 
 
 class Span:
@@ -69,11 +115,13 @@ class History:
     def __init__(self, builder: Builder | None) -> None:
         self._builder = builder
         self.spans: list[Span] = []
-        self.passed: deque[Node | Step] = deque(maxlen=_LIMIT)
-        self.left: deque[tuple[ref[Tensor], Source]] = deque(maxlen=_CROSSINGS)
-        self.arrived: deque[tuple[ref[Tensor], Source]] = deque(maxlen=_CROSSINGS)
+        self.passed: list[Step] = []
+        self.left: list[Crossing] = []
+        self.arrived: list[Crossing] = []
         #: Nodes of `passed` that are still pending; at the end of it.
         self._waiting: list[Node] = []
+        #: What the nodes that have run were made of, and the tape did not see.
+        self.unseen: list[Step] = []
         #: Once the tape was used: what it followed, and what it watched.
         self.followed: list[Node | Step] = []
         self.watched: list[ref[Tensor]] = []
@@ -101,9 +149,28 @@ class History:
 
     def let_go(self) -> None:
         """Turns the nodes that are kept as they are into steps: they have run."""
+        self._look_back(self._waiting)
         self.passed.extend(map(Step, self._waiting))
         self._waiting.clear()
-        self.followed = list(map(as_step, self.followed))
+        if self.followed:
+            self._look_back([x for x in self.followed if isinstance(x, Node)])
+            self.followed = [Step(x) if isinstance(x, Node) else x for x in self.followed]
+        for known in (self.passed, self.unseen):
+            del known[:-_LIMIT]
+
+    def _look_back(self, nodes: Sequence[Node]) -> None:
+        """Remembers what nodes were made of, while it is there: nobody else may hold it."""
+        made = set(nodes)
+        waiting = [x for node in nodes for x in node.inputs if x.node not in made]
+        seen: set[Tensor] = set()
+        while waiting:
+            x = waiting.pop()
+            if x not in seen and x.node not in made:
+                seen.add(x)
+                step = step_before(x)
+                if step is not None:
+                    self.unseen.append(step)
+                    waiting.extend(alive(step.inputs))
 
     def all_passed(self) -> list[Node | Step]:
         """What the tape saw and did not follow, in order."""
@@ -113,19 +180,22 @@ class History:
         """Keeps what a tape that is used up followed, until the values of its nodes are made."""
         made = {y for node in nodes for y in node.outputs}
         self.watched = [ref(x) for x in tracked if x not in made]
+        self._look_back([x for x in nodes if x.outputs[0].node is not x])
         self.followed = [x if x.outputs[0].node is x else Step(x) for x in nodes]
         self._await_run()
+
+    def had_tracked(self, tensor: Tensor) -> bool:
+        """Whether a tape that is used up watched a tensor, or followed what made it."""
+        own = ref(tensor)
+        made = (y is tensor or y is own for entry in self.followed for y in entry.outputs)
+        return any(x is own for x in self.watched) or any(made)
 
     # What goes to NumPy, and what comes from there.
 
     def leave(self, tensor: Tensor) -> None:
-        self.left.append((ref(tensor), here()))
+        self.left.append(Crossing(ref(tensor), here(), next_moment()))
+        del self.left[:-_CROSSINGS]
 
     def arrive(self, tensor: Tensor) -> None:
-        """Remembers an array that became a tensor; a number only where a value went out before."""
-        if self.left or tensor.type.shape:
-            self.arrived.append((ref(tensor), here()))
-
-
-def as_step(entry: Node | Step) -> Step:
-    return entry if type(entry) is Step else Step(entry)  # type: ignore[arg-type]
+        self.arrived.append(Crossing(ref(tensor), here(), next_moment()))
+        del self.arrived[:-_CROSSINGS]

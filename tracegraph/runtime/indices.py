@@ -2,36 +2,57 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from tracegraph.errors import InvalidArgumentError, fail
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.shape import at_least
 from tracegraph.runtime.convert import LARGEST_CONSTANT, static_value
 from tracegraph.shapes import element_count
 from tracegraph.source import here
 
 
-def check_range(op: str, x: Tensor, at: Tensor, limits: tuple[Any, ...]) -> None:
-    """Refuses indices that are known to be out of range: `limits` are sizes of the last axis."""
+def in_range(op: str, x: Tensor, at: Tensor, axes: Sequence[int]) -> Tensor:
+    """x, of which `axes` are indexed by the numbers along the last axis of `at`, or by all of it.
+
+    Refuses indices that are known to be out of range. A size that is open is taken to be large
+    enough for those that are known, and every run checks it.
+    """
+    check_range(op, x, at, axes)
+    for axis, numbers in _known_numbers(at, axes):
+        x = at_least(x, axis, int(numbers.max()) + 1)
+    return x
+
+
+def check_range(op: str, x: Tensor, at: Tensor, axes: Sequence[int]) -> None:
+    """Refuses indices of `axes` that are known to be out of range."""
+    for axis, numbers in _known_numbers(at, axes):
+        bound = x.type.shape[axis]
+        limit = bound if type(bound) is int else np.inf
+        wrong = numbers[(numbers < 0) | (numbers >= limit)]
+        if wrong.size:
+            fail(
+                InvalidArgumentError,
+                f"{op}: index {wrong[0]} is out of range for the size {bound} of {x.type}",
+                source=here(),
+                operands=[operand_text(x), operand_text(at)],
+                fix=f"use indices from 0 to {bound - 1}",
+            )
+
+
+def _known_numbers(at: Tensor, axes: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
+    """Each axis with the indices into it, where they are known."""
     value = value_at_hand(at)
-    if value is None or not value.size or not all(type(limit) is int for limit in limits):
+    if value is None or not value.size:
         return
-    limit: Any = np.array(limits)
-    bounds = np.broadcast_to(limit if limit.size > 1 else limit.item(), value.shape)
-    is_wrong = (value < 0) | (value >= bounds)
-    if is_wrong.any():
-        place = tuple(np.argwhere(is_wrong)[0])
-        bound = bounds[place]
-        fail(
-            InvalidArgumentError,
-            f"{op}: index {value[place]} is out of range for the size {bound} of {x.type}",
-            source=here(),
-            operands=[operand_text(x), operand_text(at)],
-            fix=f"use indices from 0 to {bound - 1}",
-        )
+    if len(axes) == 1:
+        yield axes[0], value
+        return
+    for k, axis in enumerate(axes):
+        yield axis, value[..., k]
 
 
 def check_divisor(op: str, x: Tensor, y: Tensor) -> None:

@@ -24,7 +24,7 @@ from tracegraph.ir.builder import (
     set_top_level,
 )
 from tracegraph.ir.op import Op
-from tracegraph.ir.tensor import Graph, Node, Tensor, pending_tensor, settle
+from tracegraph.ir.tensor import Graph, Node, Tensor, pending_tensor, remember_origins, settle
 from tracegraph.passes.simplify import dead_code
 from tracegraph.runtime import backend
 from tracegraph.source import Source, here
@@ -42,6 +42,9 @@ _LAST_CUT = 4096
 _PROGRAM_LIMIT = 512
 #: Host arrays with more bytes than this move to the device at first use and stay there.
 _HOST_BYTES = 256
+#: Where no more values than this are held, they remember what they were made of. Where more are,
+#: it is mostly a tape that holds them, and it remembers the nodes themselves.
+_FEW_HELD = 16
 _PRINT_FIX = "return it from the @tg.function, or print it there with tg.print"
 #: Frames between the user's and `here` that are ours at least: `add`, `Op.__call__`.
 _FRAMES = 3
@@ -267,6 +270,9 @@ class _Batch:
         except Exception:
             self._run_apart()
             return
+        if len(self.held) <= _FEW_HELD:
+            for slot in self.held:
+                remember_origins(self.values[slot])
         for slot, buffer in zip(self.held, outputs, strict=True):
             settle(self.values[slot], buffer)
 

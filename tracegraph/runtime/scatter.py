@@ -62,8 +62,7 @@ def _scattered(variable: Variable, how: str, vectors: Tensor, updates: Any) -> V
 def _check(variable: Variable, name: str, indices: Tensor, depth: Any) -> None:
     """Refuses indices, or vectors of `depth` of them, that are known to be out of range."""
     if isinstance(depth, int):
-        limits = variable.tensor_type.shape[:depth]
-        check_range(name, host_tensor(variable.tensor_type, None), indices, limits)
+        check_range(name, host_tensor(variable.tensor_type, None), indices, range(depth))
 
 
 def _divided(now: Tensor, vectors: Tensor, values: Tensor) -> Tensor:

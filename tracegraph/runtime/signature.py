@@ -396,7 +396,8 @@ class SpecTypes:
     one."""
 
     def __init__(self, specs: Iterable[TensorSpec]) -> None:
-        self._taken = {name for spec in specs for name in size_names(spec)}
+        # A name with a dot belongs to the name before it: `s0.size` to `*s0`.
+        self._taken = {name.split(".")[0] for spec in specs for name in size_names(spec)}
         self._counter = itertools.count()
 
     def type_of(self, spec: TensorSpec) -> TensorType:

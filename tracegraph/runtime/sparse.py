@@ -124,8 +124,22 @@ def _open_in_structures() -> None:
     nest.tree_util().register_pytree_node(
         SparseJacobian,
         lambda matrix: ((matrix.values,), matrix._rest),
-        lambda rest, leaves: SparseJacobian(*leaves, *rest),
+        lambda rest, leaves: _repacked(*leaves, rest),
     )
+
+
+def _repacked(values: Any, rest: tuple[Any, ...]) -> SparseJacobian:
+    """The matrix with other values. A loop stacks them, and there is no stack of matrices."""
+    if isinstance(values, Tensor) and len(values.type.shape) != 1:
+        fail(
+            ShapeError,
+            f"the values of a sparse Jacobian are a vector, and these are {values.type}: a loop "
+            "stacked those of its iterations",
+            source=here(),
+            operands=[operand_text(values)],
+            fix="return j.values or j.to_dense() from the loop",
+        )
+    return SparseJacobian(values, *rest)
 
 
 def known_value(tensor: Tensor) -> np.ndarray | None:

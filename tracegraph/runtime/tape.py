@@ -7,7 +7,7 @@ import enum
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from tracegraph import nest
 from tracegraph.control.derived import derived_call, gradient_call, noted_call
@@ -38,20 +38,22 @@ from tracegraph.ops.broadcast import full
 from tracegraph.passes.forward import jvp
 from tracegraph.passes.gradient import gradient
 from tracegraph.runtime.convert import as_tensor
+from tracegraph.runtime.explain import Explanation, Record, explain
 from tracegraph.runtime.history import History
 from tracegraph.runtime.pending import refuse_leaked
 from tracegraph.runtime.sparse import SparseJacobian, known_value
 from tracegraph.runtime.trace import Trace
 from tracegraph.runtime.variable import Variable
-from tracegraph.shapes import same_shape, same_size
+from tracegraph.shapes import same_shape, same_size, static_shape
 from tracegraph.source import here
 
 
 class UnconnectedGradients(enum.Enum):
-    """What a gradient is where target and source are not connected: None, or zeros."""
+    """What a gradient is where target and source are not connected: None, zeros, or an error."""
 
     NONE = "none"
     ZERO = "zero"
+    RAISE = "raise"
 
 
 class GradientTape:
@@ -80,6 +82,10 @@ class GradientTape:
 
     def _forget(self) -> None:
         self._history = History(self._builder)
+        #: Whether values went to NumPy or to Python.
+        self.has_left = False
+        #: Whether a gradient was None, so that somebody may ask why.
+        self._is_incomplete = False
         self._nodes: list[Node] = []
         #: What depends on a watched tensor, and the watched tensors themselves.
         self._tracked: set[Tensor] = set()
@@ -140,8 +146,9 @@ class GradientTape:
         return not self._tracked.isdisjoint(tensors)
 
     def leave(self, tensor: Tensor) -> None:
-        """A value goes to NumPy."""
+        """A value goes to NumPy or to Python: from now on numbers that come from there matter."""
         self._history.leave(tensor)
+        self.has_left = True
 
     def arrive(self, tensor: Tensor) -> None:
         """A value comes from NumPy."""
@@ -183,6 +190,7 @@ class GradientTape:
             elif isinstance(leaf, Variable):
                 self._watch_variable(leaf)
             else:
+                assert self._builder is not None
                 self._tracked.add(leaf_tensor(leaf, self._builder))
 
     @contextlib.contextmanager
@@ -241,7 +249,7 @@ class GradientTape:
           each has its shape and dtype.
         - `output_gradients`: cotangents in the structure of `target`; None means ones.
         - `unconnected_gradients`: "none" gives None where target and source are not connected,
-          "zero" gives zeros.
+          "zero" gives zeros, "raise" raises a GradientError that says why, as `explain` does.
 
         Complex: the result is the cotangent times the conjugate of the derivative.
 
@@ -251,7 +259,7 @@ class GradientTape:
         not fit.
         """
         self._check_usable()
-        unconnected = as_unconnected(unconnected_gradients)
+        unconnected = as_unconnected(unconnected_gradients, can_raise=True)
         if target is None:
             _refuse_target(target)
         targets = nest.flatten(target)
@@ -264,13 +272,13 @@ class GradientTape:
             seeds = [gs[i] for i in differentiable]
             derive = gradient_call if self._is_plain() else gradient
             found = self._between(
-                [targets[i] for i in differentiable],
                 [ys[i] for i in differentiable],
                 xs,
                 lambda ys, xs: derive(self._nodes, ys, xs, seeds),
             )
             if len(ys) == 1 and ys[0].type.shape == () and gs[0] is None:
                 self._mark_gradients(found, ys[0], xs)
+        self._check_connected(unconnected, found, targets, leaves)
         if unconnected is UnconnectedGradients.ZERO:
             found = [
                 zeros_like_leaf(x) if g is None else g for g, x in zip(found, leaves, strict=True)
@@ -295,7 +303,7 @@ class GradientTape:
 
         - `target`: one tensor or Variable; `sources`: any nested structure of them.
         - `unconnected_gradients`: "none" gives None where target and source are not connected,
-          "zero" gives zeros.
+          "zero" gives zeros, "raise" raises a GradientError that says why, as `explain` does.
         - `mode`: "reverse", "forward", or None for the one that costs less, as the sizes tell.
         - `chunk_size`: rows, or columns, that are computed at once; it bounds the memory. By
           default as many as fit, with the result, in a GiB.
@@ -317,7 +325,7 @@ class GradientTape:
                [0., 4.]], dtype=float32)
         """
         self._check_usable()
-        unconnected = as_unconnected(unconnected_gradients)
+        unconnected = as_unconnected(unconnected_gradients, can_raise=True)
         plan = _plan(parallel_iterations, experimental_use_pfor, chunk_size, mode)
         y = self._target(target)
         if sparse:
@@ -325,7 +333,8 @@ class GradientTape:
         leaves = nest.flatten(sources)
         xs = [self._source(leaf) for leaf in leaves]
         with self._use():
-            found = self._between([target], [y], xs, lambda ys, xs: self._jacobian(*ys, xs, plan))
+            found = self._between([y], xs, lambda ys, xs: self._jacobian(ys[0], xs, plan))
+        self._check_connected(unconnected, found, [target], leaves)
         if unconnected is UnconnectedGradients.ZERO:
             zeros = (zeros_like_leaf(x, y.type.shape) for x in leaves)
             found = [zero if m is None else m for m, zero in zip(found, zeros, strict=True)]
@@ -355,14 +364,15 @@ class GradientTape:
             return [self._sparse_entries(y, x, patterns) for x in xs]
 
         with self._use():
-            found = self._between([target], [y], xs, derive)
+            found = self._between([y], xs, derive)
+        self._check_connected(unconnected, found, [target], leaves)
         zero = unconnected is UnconnectedGradients.ZERO
         results = []
         for x, values in zip(xs, found, strict=True):
             if values is None and zero:
                 patterns[x] = nothing(y, x)
                 values = full(0, y.type.with_shape((0,)))
-            shapes = y.type.shape, x.type.shape
+            shapes = static_shape(y.type.shape), static_shape(x.type.shape)
             known = None if values is None else SparseJacobian(values, patterns[x], *shapes)
             results.append(known)
         return nest.pack_sequence_as(sources, results)
@@ -399,7 +409,8 @@ class GradientTape:
         """The Jacobian of each row target[b] with respect to the row source[b].
 
         Its shape is (b, *target.shape[1:], *source.shape[1:]). Zeros where target and source are
-        not connected. Other arguments are those of `jacobian`.
+        not connected, or a GradientError if `unconnected_gradients` is "raise". Other arguments
+        are those of `jacobian`.
 
         Raises GradientError (a ValueError) where the first sizes differ, where a rank is below 2,
         and where a row of the target depends on another row of the source.
@@ -413,14 +424,15 @@ class GradientTape:
                [0., 8.]], dtype=float32)
         """
         self._check_usable()
-        as_unconnected(unconnected_gradients)
+        unconnected = as_unconnected(unconnected_gradients, can_raise=True)
         plan = _plan(parallel_iterations, experimental_use_pfor, chunk_size, mode)
         y, x = self._target(target), self._source(source)
         _check_rows(y, x)
         with self._use():
             (found,) = self._between(
-                [target], [y], [x], lambda ys, xs: self._batch_jacobian(*ys, *xs, plan)
+                [y], [x], lambda ys, xs: self._batch_jacobian(ys[0], xs[0], plan)
             )
+        self._check_connected(unconnected, [found], [target], [source])
         return zeros_like_leaf(source, y.type.shape, 1) if found is None else found
 
     def _batch_jacobian(self, y: Tensor, x: Tensor, plan: Plan) -> list[Tensor | None]:
@@ -453,22 +465,26 @@ class GradientTape:
             self._stop("used")
         yield
         if not self._persistent:
-            variables = self._variables
+            variables, history = self._variables, self._history
+            is_incomplete = self._is_incomplete
+            if is_incomplete:
+                history.keep(self._nodes, self._tracked)
             self._forget()
             self._variables, self._is_used = variables, True
+            if is_incomplete:
+                self._history, self._is_incomplete = history, True
 
     def _between(
         self,
-        leaves: Sequence[Any],
         ys: list[Tensor],
         xs: list[Tensor],
         derive: Callable[[list[Tensor], list[Tensor]], list[Tensor | None]],
     ) -> list[Tensor | None]:
         """What `derive` makes between targets and sources; None for sources that are not watched.
 
-        A Variable among the targets, `leaves`, is connected to itself, read or not.
+        A target is connected to itself, watched or not; a Variable, read or not.
         """
-        own = {y for leaf, y in zip(leaves, ys, strict=True) if isinstance(leaf, Variable)}
+        own = set(ys)
         sources = [
             x
             for x in dict.fromkeys(xs)
@@ -477,7 +493,77 @@ class GradientTape:
         targets = [y for y in ys if y.dtype.is_differentiable]
         found = derive(targets, sources) if sources and targets else []
         by_source = dict(zip(map(id, sources), found))
-        return [by_source.get(id(x)) for x in xs]
+        by_leaf = [by_source.get(id(x)) for x in xs]
+        self._is_incomplete = self._is_incomplete or any(g is None for g in by_leaf)
+        return by_leaf
+
+    # Why a gradient is None.
+
+    def explain(self, target: Any, source: Any) -> Explanation:
+        """Why the gradient of `target` with respect to `source` is None.
+
+        `str()` of the answer names the reason, the line and the repair; `reason`, `file`, `line`
+        and `path`, the lines from the source up to the break, are there by themselves. If the two
+        are connected, it says so.
+
+        - `target`: a tensor, a Variable, or a nested structure of them.
+        - `source`: one tensor or Variable.
+
+        Works before `gradient` and after it, also where that used the tape up.
+
+        Raises RuntimeError for a tape that was never entered and for one that is used up and
+        found every gradient, TypeError for what is no tensor.
+
+        >>> x = tg.Variable(2.0, name="x")
+        >>> with tg.GradientTape() as tape:
+        ...     y = tg.stop_gradient(x) * 3.0
+        >>> tape.gradient(y, x)
+        >>> tape.explain(y, x).reason
+        'stop_gradient'
+        """
+        self._check_place()
+        return self._explanation(nest.flatten(target), source)
+
+    def _explanation(self, targets: Sequence[Any], source: Any) -> Explanation:
+        assert self._builder is not None
+        for leaf in targets:
+            if not _is_tensor(leaf):
+                _refuse_target(leaf)
+        if not _is_tensor(source):
+            _refuse_source(source)
+        pairs = [(leaf, leaf_tensor(leaf, self._builder)) for leaf in targets]
+        if not pairs:
+            _refuse_target(None)
+        return explain(self._known(), pairs, source, leaf_tensor(source, self._builder))
+
+    def _known(self) -> Record:
+        """What the tape knows, also where it is used up."""
+        assert self._builder is not None
+        history, watches = self._history, self._watches_variables
+        if self._persistent or not self._is_used:
+            tracked = self._tracked.__contains__
+            return Record(history, self._nodes, tracked, watches, self._builder)
+        if not self._is_incomplete:
+            fail(
+                TapeError,
+                "the tape was used, and kept nothing to explain: none of its gradients was None",
+                source=here(),
+                fix="create it with tg.GradientTape(persistent=True), or ask before the gradient",
+            )
+        return Record(history, history.followed, history.had_tracked, watches, self._builder)
+
+    def _check_connected(
+        self,
+        unconnected: UnconnectedGradients,
+        found: Sequence[Any],
+        targets: Sequence[Any],
+        sources: Sequence[Any],
+    ) -> None:
+        """Raises GradientError for the first source that is not connected, if that was asked."""
+        if unconnected is UnconnectedGradients.RAISE:
+            for g, source in zip(found, sources, strict=True):
+                if g is None:
+                    fail(GradientError, self._explanation(targets, source).text)
 
     def _mark_gradients(
         self, gradients: Sequence[Tensor | None], y: Tensor, xs: Sequence[Tensor]
@@ -506,6 +592,11 @@ class GradientTape:
                 source=here(),
                 fix="create it with tg.GradientTape(persistent=True), and `del` it after use",
             )
+        self._check_place()
+
+    def _check_place(self) -> None:
+        if self._builder is None:
+            self._refuse_never_entered()
         builder = current()
         if isinstance(self._builder, Trace) and not self._is_within(builder):
             fail(
@@ -538,12 +629,7 @@ class GradientTape:
 
     def _source(self, leaf: Any) -> Tensor:
         if not _is_tensor(leaf):
-            fail(
-                SourceError,
-                f"a source of a gradient is {kind_of(leaf)}: {shown(leaf)}",
-                source=here(),
-                fix="pass tg.Tensors or tg.Variables as sources",
-            )
+            _refuse_source(leaf)
         if not leaf.dtype.is_differentiable:
             _warn_dtype("source", leaf.dtype.name)
         assert self._builder is not None
@@ -599,7 +685,18 @@ def _refuse_target(target: Any) -> None:
         SourceError,
         f"the target of a gradient is {kind_of(target)}: {shown(target)}",
         source=here(),
-        fix="pass a tg.Tensor, a tg.Variable, or a nested structure of them",
+        fix="pass one tensor: tg.concat the parts, or ask for each by itself"
+        if isinstance(target, (list, tuple, dict))
+        else "pass a tg.Tensor, a tg.Variable, or a nested structure of them",
+    )
+
+
+def _refuse_source(source: Any) -> NoReturn:
+    fail(
+        SourceError,
+        f"a source of a gradient is {kind_of(source)}: {shown(source)}",
+        source=here(),
+        fix="pass tg.Tensors or tg.Variables as sources",
     )
 
 
@@ -626,16 +723,21 @@ def _cotangent(given: Any, y: Tensor) -> Tensor | None:
     return g
 
 
-def as_unconnected(value: Any) -> UnconnectedGradients:
+def as_unconnected(value: Any, can_raise: bool = False) -> UnconnectedGradients:
+    """The choice that a user made; that of an error is for tapes, which know the reason."""
     try:
-        return UnconnectedGradients(value)
+        choice = UnconnectedGradients(value)
     except ValueError:
+        choice = None
+    if choice is None or (choice is UnconnectedGradients.RAISE and not can_raise):
+        names = "'none', 'zero' or 'raise'" if can_raise else "'none' or 'zero'"
         fail(
             GradientError,
-            f"unconnected_gradients is {value!r}, and it must be 'none' or 'zero'",
+            f"unconnected_gradients is {value!r}, and it must be {names}",
             source=here(),
             fix="use tg.UnconnectedGradients.NONE or tg.UnconnectedGradients.ZERO",
         )
+    return choice
 
 
 def zeros_like_leaf(source: Any, rows: Any = (), shared: int = 0) -> Tensor:

@@ -172,11 +172,13 @@ def device(self: Tensor) -> str:
 
 
 def _dlpack(self: Tensor, **keywords: Any) -> Any:
-    return np.asarray(_asked(self, "a DLPack capsule")).__dlpack__(**keywords)
+    _asked(self, "a DLPack capsule")
+    return device_buffer(self).__dlpack__(**keywords)
 
 
 def _dlpack_device(self: Tensor) -> Any:
-    return np.asarray(_asked(self, "a DLPack device")).__dlpack_device__()
+    _asked(self, "a DLPack device")
+    return device_buffer(self).__dlpack_device__()
 
 
 def _copy(self: Tensor, memo: Any = None) -> Tensor:

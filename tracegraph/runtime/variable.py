@@ -36,8 +36,9 @@ from tracegraph.runtime.naming import scoped_name
 from tracegraph.runtime.pending import device_buffer
 from tracegraph.runtime.trace import Trace, current_trace, innermost_trace, refuse_creation
 from tracegraph.runtime.values import host_array, shape_text, tell_tapes
-from tracegraph.shapes import Dim, same_shape
+from tracegraph.shapes import Dim, Shape, ShapeVariable, same_shape
 from tracegraph.source import here
+from tracegraph.tensorshape import TensorShape
 from tracegraph.types import DType, TensorType, as_dtype
 
 _lock = threading.RLock()
@@ -347,8 +348,7 @@ class Variable:
                 source=here(),
                 fix=f"convert it: tg.cast(value, tg.{self.dtype.name})",
             )
-        same = same_shape(self.tensor_type.shape, new.type.shape)
-        if same is None:
+        if not _fits(self.tensor_type.shape, new.type.shape):
             fail(
                 ShapeError,
                 f"a value of shape {shape_text(new)} was assigned to the variable {self.name!r} "
@@ -498,17 +498,26 @@ def _rebuild(
     return new
 
 
-def _open_shape(type: TensorType) -> tuple[Any, ...]:
-    return tuple(None if isinstance(size, Dim) else size for size in type.shape)
+def _open_shape(type: TensorType) -> TensorShape:
+    if type.rank is None:
+        return TensorShape(None)
+    return TensorShape([None if isinstance(size, Dim) else size for size in type.shape])
 
 
 def _shape_text(type: TensorType) -> str:
     return shape_text(host_tensor(type, None))
 
 
+def _fits(declared: Shape, shape: Shape) -> bool:
+    """Whether a value of `shape` may be assigned where `declared` is, which may be open."""
+    return isinstance(declared, ShapeVariable) or same_shape(declared, shape) is not None
+
+
 def _declared(type: TensorType, shape: Any) -> TensorType:
     if shape is None:
         return type
+    if TensorShape(shape).rank is None:
+        return TensorType(type.dtype, ShapeVariable(f"v{next(_names)}"))
     sizes = tuple(Dim.named(f"v{next(_names)}") if size is None else size for size in tuple(shape))
     declared = TensorType(type.dtype, sizes)
     if same_shape(declared.shape, type.shape) is None:

@@ -24,6 +24,12 @@ class Operation:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
 
+    @property
+    def control_inputs(self) -> tuple[()]:
+        """Operations that come first though no value of theirs is read: there are none, since the
+        order of effects is a value too."""
+        return ()
+
     def __repr__(self) -> str:
         return f"<Operation {self.name}: {self.type}>"
 

@@ -1,0 +1,98 @@
+"""The examples in a short form: what they write and print. train_digits has its own tests."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("scipy")
+pytest.importorskip("sklearn")
+pytest.importorskip("tqdm")
+
+ROOT = Path(__file__).resolve().parent.parent
+SHORT = {
+    "reaction_diffusion": ["--steps", "3", "--every", "16"],
+    "physics_informed": ["--steps", "20"],
+    "newton_hessian": ["--steps", "3", "--hidden", "2"],
+}
+
+
+def run(example, *arguments):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}
+    command = [sys.executable, "-W", "error", str(ROOT / f"examples/{example}.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
+
+
+def run_short(example, out, *arguments):
+    done = run(example, *SHORT[example], "--out", str(out), *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def is_picture(path):
+    return path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_reaction_diffusion(tmp_path):
+    text = run_short("reaction_diffusion", tmp_path)
+    steps = re.findall(r"Newton iterations (\d+)  residual (\S+)  colours (\d+)  nnz (\d+)", text)
+    assert len(steps) == 3
+    points = 22 * 26
+    entries = 2 * points + 2 * points + 2 * (4 * points - 2 * (22 + 26))
+    for iterations, residual, colors, nnz in steps:
+        assert int(iterations) <= 5 and float(residual) < 1e-8
+        assert int(colors) <= 10 and int(nnz) == entries
+    order = float(re.search(r"order ([\d.]+)", text)[1])
+    assert 1.7 < order < 2.5
+    assert is_picture(tmp_path / "reaction_diffusion.png") and is_picture(tmp_path / "newton.png")
+    assert sorted(path.name for path in (tmp_path / "frames").iterdir()) == [
+        "000.png",
+        "001.png",
+        "002.png",
+    ]
+
+
+def test_physics_informed(tmp_path):
+    text = run_short("physics_informed", tmp_path)
+    first, last = re.search(r"loss (\S+) after one step, (\S+) after 20", text).groups()
+    assert float(last) < float(first)
+    assert float(re.search(r"relative L2 error: ([\d.]+)%", text)[1]) < 100
+    assert is_picture(tmp_path / "solution.png") and is_picture(tmp_path / "training.png")
+
+
+def test_newton_hessian(tmp_path):
+    text = run_short("newton_hessian", tmp_path)
+    start = float(re.search(r"at the start: ([\d.]+)", text)[1])
+    newton = float(re.search(r"Newton steps: ([\d.]+)", text)[1])
+    descent = float(re.search(r"gradient steps of rate \S+: ([\d.]+)", text)[1])
+    assert newton < descent < start
+    for name in ("hessian.png", "losses.png", "examples.png"):
+        assert is_picture(tmp_path / name)
+
+
+@pytest.mark.parametrize("example", SHORT)
+def test_a_bad_value_gets_one_line(tmp_path, example):
+    for arguments, words in (
+        (["--steps", "0"], "0 is not a positive number"),
+        (["--seed", "-1"], "-1"),
+        (["--out", __file__], "cannot be a folder"),
+    ):
+        done = run(example, "--out", str(tmp_path), *arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.count("\n") == 1 and words in done.stderr
+
+
+@pytest.mark.slow
+def test_the_waves_are_found(tmp_path):
+    text = run("physics_informed", "--out", str(tmp_path)).stdout
+    assert float(re.search(r"relative L2 error: ([\d.]+)%", text)[1]) < 3
+
+
+@pytest.mark.slow
+def test_the_pattern_comes_to_rest(tmp_path):
+    text = run("reaction_diffusion", "--out", str(tmp_path)).stdout
+    assert float(re.findall(r"speed (\S+)", text)[-1]) < 1e-3

@@ -1,0 +1,286 @@
+"""Sizes and ranks that are left open: one trace must do what a trace of every size would do.
+
+Every function here is run with its sizes open and as it is, at several sizes, zero and one among
+them: the values and the gradients are equal, or both raise the same class of error.
+"""
+
+import os
+import sys
+
+import numpy as np
+import pytest
+
+import tracegraph as tg
+
+# Parametrised tests decorate one piece of code again and again, which a user is warned of.
+pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
+
+VECTOR, MATRIX = tg.TensorSpec([None]), tg.TensorSpec([None, None])
+IMAGES, ANYTHING = tg.TensorSpec([None, None, None, 2]), tg.TensorSpec(None)
+
+
+def line() -> int:
+    """The line of the caller."""
+    return sys._getframe(1).f_lineno
+
+
+def here(number: int) -> str:
+    """How an error names a line of this file."""
+    return f"{os.path.basename(__file__)}:{number}"
+
+
+def opened(fn, spec=VECTOR):
+    """The function with its sizes open."""
+    return tg.function(fn, input_signature=[spec])
+
+
+def numbers(shape):
+    """Numbers of which no two are equal."""
+    count = int(np.prod(shape))
+    return tg.constant(np.random.default_rng(7).permutation(count).reshape(shape) / 4.0 + 0.5)
+
+
+def differentiated(fn):
+    """The gradient of the sum of the squares of what a function returns."""
+
+    def gradient(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            ys = [tg.cast(y, tg.float64) for y in tg.nest.flatten(fn(x))]
+            total = tg.add_n([tg.reduce_sum(y * y) for y in ys])
+        return tape.gradient(total, x, unconnected_gradients="zero")
+
+    return gradient
+
+
+def outcome(fn, x):
+    """The values that a function returns, or the class of what it raises."""
+    try:
+        return [np.asarray(y) for y in tg.nest.flatten(fn(x))]
+    except Exception as error:
+        assert here(0)[:-1] in str(error), "the error names no line of this file"
+        return type(error)
+
+
+def check_same(found, wanted):
+    if isinstance(wanted, type) or isinstance(found, type):
+        assert found is wanted
+        return
+    for a, b in zip(found, wanted, strict=True):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
+
+
+def check_sizes(fn, spec, shapes):
+    """A function with its sizes open does what it does as it is."""
+    gradient = differentiated(fn)
+    forms = [(opened(fn, spec), fn), (opened(gradient, spec), gradient)]
+    for shape in shapes:
+        x = tg.cast(numbers(shape), tg.float32)
+        for form, plain in forms:
+            check_same(outcome(form, x), outcome(plain, x))
+
+
+THREE = [1.0, 2.0, 3.0]
+OF_VECTORS = {
+    "split": lambda x: tg.split(x, 2),
+    "the first part": lambda x: tg.split(x, 2)[0],
+    "split by sizes": lambda x: tg.split(x, [1, 2]),
+    "split, the rest": lambda x: tg.split(x, [2, -1]),
+    "unstack": lambda x: tg.unstack(x, num=3),
+    "repeat by counts": lambda x: tg.repeat(x, [1, 2, 3]),
+    "reshape": lambda x: tg.reshape(x, [2, -1]),
+    "tail": lambda x: x[1:],
+    "head": lambda x: x[:1],
+    "without the ends": lambda x: x[1:-1],
+    "differences": lambda x: x[1:] - x[:-1],
+    "every third": lambda x: x[1::3],
+    "backwards by two": lambda x: x[::-2],
+    "backwards": lambda x: x[-2:0:-1],
+    "an element": lambda x: x[3],
+    "an element from the end": lambda x: x[-3],
+    "strided_slice": lambda x: tg.strided_slice(x, [1], [4], [2]),
+    "slice": lambda x: tg.slice(x, [1], [2]),
+    "roll": lambda x: tg.roll(x, 1, 0),
+    "roll back": lambda x: tg.roll(x, -2, 0),
+    "mirrored": lambda x: tg.pad(x, [[1, 2]], "REFLECT"),
+    "squeeze": lambda x: tg.squeeze(x),
+    "squeeze one": lambda x: tg.squeeze(x, 0),
+    "linspace": lambda x: tg.linspace(0.0, 1.0, x.shape[0]),
+    "gather": lambda x: tg.gather(x, [2, 0]),
+    "gather_nd": lambda x: tg.gather_nd(x, [[0], [2]]),
+    "scatter": lambda x: tg.tensor_scatter_nd_add(x, [[0], [2]], [1.0, 2.0]),
+    "boolean_mask": lambda x: tg.boolean_mask(x, [True, False, True]),
+    "ensure_shape": lambda x: tg.ensure_shape(x, [3]),
+    "broadcast": lambda x: x + tg.constant(THREE),
+    "the first with all": lambda x: x * x[:1],
+    "the last with all": lambda x: x * x[-1:],
+    "running totals": lambda x: tg.cumsum(x, exclusive=True),
+    "the shape of the tail": lambda x: tg.shape(x[1:]),
+    "the shape of the head": lambda x: tg.zeros(x[:1].shape),
+    "softmax": tg.nn.softmax,
+    "argmax": tg.argmax,
+}
+OF_MATRICES = {
+    "stack with the transpose": lambda x: tg.stack([x, tg.transpose(x)]),
+    "add_n": lambda x: tg.add_n([x, tg.transpose(x)]),
+    "concat": lambda x: tg.concat([x, tg.transpose(x)], 0),
+    "split of columns": lambda x: tg.split(x, 2, axis=1),
+    "ensure_shape": lambda x: tg.ensure_shape(x, [2, 3]),
+    "set_diag": lambda x: tg.linalg.set_diag(x, tg.zeros([x.shape[0]])),
+    "a corner": lambda x: x[::-1, -2],
+    "squeeze": lambda x: tg.squeeze(x),
+    "gather of columns": lambda x: tg.gather(x, [1], axis=1),
+    "boolean_mask": lambda x: tg.boolean_mask(x, [[True, False, True], [False, True, True]]),
+    "roll": lambda x: tg.roll(x, [1, 1], [0, 1]),
+    "square": lambda x: x @ x,
+    "diagonal": lambda x: tg.einsum("ii->i", x),
+}
+OF_IMAGES = {
+    "max_pool, same": lambda x: tg.nn.max_pool2d(x, 3, 2, "SAME"),
+    "max_pool, valid": lambda x: tg.nn.max_pool2d(x, 3, 1, "VALID"),
+    "avg_pool, same": lambda x: tg.nn.avg_pool2d(x, 3, 2, "SAME"),
+    "avg_pool, valid": lambda x: tg.nn.avg_pool2d(x, 2, 2, "VALID"),
+    "conv, same": lambda x: tg.nn.conv2d(x, tg.ones([3, 3, 2, 1]), 2, "SAME"),
+    "conv, valid": lambda x: tg.nn.conv2d(x, tg.ones([3, 2, 2, 1]), 1, "VALID"),
+}
+
+
+@pytest.mark.parametrize("name", OF_VECTORS)
+def test_a_vector_of_open_size(name):
+    check_sizes(OF_VECTORS[name], VECTOR, [(5,), (3,), (2,), (1,), (0,)])
+
+
+@pytest.mark.parametrize("name", OF_MATRICES)
+def test_a_matrix_of_open_sizes(name):
+    check_sizes(OF_MATRICES[name], MATRIX, [(3, 3), (2, 3), (3, 1), (0, 2), (2, 0)])
+
+
+@pytest.mark.parametrize("name", OF_IMAGES)
+def test_images_of_open_sizes(name):
+    check_sizes(OF_IMAGES[name], IMAGES, [(2, 5, 4, 2), (1, 2, 3, 2), (0, 4, 4, 2), (2, 0, 3, 2)])
+
+
+NESTED = ("split", "tail", "head", "every third", "backwards by two", "roll", "an element")
+NESTED += ("running totals", "gather", "squeeze", "linspace", "broadcast")
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_a_nested_function_checks_its_sizes_too(name):
+    fn = OF_VECTORS[name]
+    inner = tg.function(fn)
+    for outer, plain in (
+        (lambda x: inner(x * 1.0), fn),
+        (lambda x: inner(x[1:]), lambda x: fn(x[1:])),
+    ):
+        gradient, wanted = opened(differentiated(outer)), differentiated(plain)
+        for size in (4, 2, 1, 3, 0):
+            x = numbers([size])
+            x = tg.cast(x, tg.float32)
+            check_same(outcome(opened(outer), x), outcome(plain, x))
+            check_same(outcome(gradient, x), outcome(wanted, x))
+
+
+def test_what_is_lost_is_an_error_that_names_the_line():
+    halves = opened(lambda x: tg.split(x, 2)); place = here(line())  # fmt: skip  # noqa: E702
+    assert [y.numpy().tolist() for y in halves(tg.range(4.0))] == [[0, 1], [2, 3]]
+    with pytest.raises(tg.errors.ShapeError, match="does not divide into 2 equal parts") as caught:
+        halves(tg.range(5.0))
+    assert place in str(caught.value)
+    assert halves.experimental_get_tracing_count() == 1, "what fails leaves no trace"
+    concrete = halves.get_concrete_function()
+    with pytest.raises(tg.errors.ShapeError, match=r"f32\[5\] does not have the shape \[4\]"):
+        concrete(tg.range(5.0))
+
+
+def test_an_open_size_that_divides_by_zero_is_an_error_with_a_line():
+    concrete = opened(lambda x: tg.roll(x, 1, 0)).get_concrete_function()
+    with pytest.raises(tg.errors.ShapeError, match="divided by a size that is 0") as caught:
+        concrete(tg.zeros([0]))
+    assert here(0)[:-1] in str(caught.value)
+
+
+def test_one_trace_serves_all_sizes_but_zero():
+    f = opened(lambda x: tg.reduce_sum(x[1:] * 2.0))
+    assert [f(tg.ones([n])).numpy() for n in (3, 1, 4)] == [4.0, 0.0, 6.0]
+    assert f.experimental_get_tracing_count() == 1
+    assert [f(tg.ones([0])).numpy() for _ in range(2)] == [0.0, 0.0]
+    assert f.experimental_get_tracing_count() == 2, "an empty batch has a trace of its own"
+    named = tg.function(lambda x, y: x + y, input_signature=[tg.TensorSpec(["batch"])] * 2)
+    with pytest.raises(tg.errors.TraceError, match="sizes of one name|are equal"):
+        named(tg.ones([0]), tg.ones([3]))
+
+
+def test_reduce_retracing_traces_empty_tensors_for_themselves():
+    f = tg.function(lambda x: tg.shape(x[:1]), reduce_retracing=True)
+    assert [f(tg.ones([n])).numpy().tolist() for n in (3, 4, 0, 5, 0)] == [[1], [1], [0], [1], [0]]
+
+
+# Unknown rank.
+
+OF_ANYTHING = {
+    "shape": tg.shape,
+    "size": tg.size,
+    "flat": lambda x: tg.reshape(x, [-1]),
+    "in rows": lambda x: tg.reshape(x, [-1, 1]),
+    "flat and back": lambda x: tg.reshape(tg.cumsum(tg.reshape(x, [-1])), tg.shape(x)),
+    "sum": tg.reduce_sum,
+    "mean": tg.reduce_mean,
+    "largest": tg.reduce_max,
+    "product": tg.reduce_prod,
+    "std": tg.math.reduce_std,
+    "variance": tg.math.reduce_variance,
+    "logsumexp": tg.reduce_logsumexp,
+    "any": lambda x: tg.reduce_any(x > 1.0),
+    "count": tg.math.count_nonzero,
+    "centred": lambda x: x - tg.reduce_mean(x),
+    "norm": tg.norm,
+    "norm of order 1": lambda x: tg.norm(x, 1),
+    "clip_by_norm": lambda x: tg.clip_by_norm(x, 1.0),
+    "l2_normalize": tg.math.l2_normalize,
+    "zeros of the shape": lambda x: tg.zeros(x.shape) + tg.ones(tg.shape(x)) * x,
+    "broadcast": lambda x: tg.broadcast_to(3.0, tg.shape(x)) * x,
+    "squares": lambda x: tg.reduce_mean(tg.square(x - 1.0)),
+}
+SHAPES = [(3,), (2, 3), (), (2, 1, 2), (0,), (1,)]
+
+
+@pytest.mark.parametrize("name", OF_ANYTHING)
+def test_a_tensor_of_unknown_rank_needs_one_trace(name):
+    fn = OF_ANYTHING[name]
+    f, gradient = opened(fn, ANYTHING), opened(differentiated(fn), ANYTHING)
+    outer = opened(lambda x: f(x * 1.0), ANYTHING)
+    for shape in SHAPES:
+        x = tg.cast(numbers(shape), tg.float32)
+        for form, plain in ((f, fn), (outer, fn), (gradient, differentiated(fn))):
+            check_same(outcome(form, x), outcome(plain, x))
+    for form in (f, outer, gradient):
+        assert form.experimental_get_tracing_count() == 1
+    text = f.get_concrete_function().graph.as_text()
+    assert tg.Graph.from_text(text).as_text() == text
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        tg.nn.softmax,
+        lambda x: tg.reduce_mean(x, 0),
+        lambda x: tg.reduce_mean(x, keepdims=True),
+        lambda x: tg.reshape(x, [-1, tg.shape(x)[-1]]),
+        lambda x: tg.constant(float(len(tg.shape(x)))),
+        lambda x: tg.zeros([tg.shape(x)[0]]),
+        lambda x: tg.rank(x),
+    ],
+)
+def test_what_needs_the_rank_is_traced_once_per_rank(fn):
+    f = opened(fn, ANYTHING)
+    for shape in [(3,), (2, 3), (4, 2), (5,)]:
+        x = tg.cast(numbers(shape), tg.float32)
+        check_same(outcome(f, x), outcome(fn, x))
+    assert len(f.pretty_printed_concrete_signatures().split("\n\n")) == 2
+
+
+def test_a_nested_function_of_sizes_alone_keeps_what_names_them():
+    count = opened(lambda x: tg.shape(x))
+    f = opened(lambda x: count(x * 2.0) + 1)
+    assert f(tg.ones([3])).numpy().tolist() == [4]

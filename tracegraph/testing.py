@@ -1,0 +1,386 @@
+"""`tg.testing`: derivatives of a user's own functions, checked by numbers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tracegraph import nest
+from tracegraph.array.creation import cast, identity
+from tracegraph.errors import DTypeError, GradientError, TraceError, fail, message, shown
+from tracegraph.functional import grad, jvp
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math import conj, real, reduce_sum
+from tracegraph.runtime.convert import as_tensor
+from tracegraph.runtime.signature import Signature
+from tracegraph.source import here
+from tracegraph.types import DType, complex128, float64
+
+REVERSE, FORWARD = "reverse", "forward"
+#: Of a larger argument only so many elements are tried, drawn at random.
+_ELEMENTS = 16
+#: How near the two derivatives must be, relative to their size.
+_TOLERANCES = {"float64": 1e-6, "float32": 1e-2, "float16": 0.15, "bfloat16": 0.4}
+#: How much of the size the uncertainty of the numeric derivative may excuse.
+_NOISE = 1e-2
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The largest error of one derivative by one argument, and where it is."""
+
+    #: 1 for the function's derivative, 2 for that of its derivative, and so on.
+    order: int
+    #: The mode of each derivative, the last one first: "forward over reverse".
+    mode: str
+    #: The tensor among the arguments, by the parameter's name and the path to it.
+    argument: str
+    #: The element of that tensor, and whether it is moved along the imaginary axis.
+    index: tuple[int, ...]
+    is_imaginary: bool
+    analytic: float
+    numeric: float
+    error: float
+    #: The largest error that is accepted.
+    limit: float
+
+    @property
+    def is_right(self) -> bool:
+        return self.error <= self.limit
+
+    def __str__(self) -> str:
+        element = f"[{', '.join(map(str, self.index))}]" if self.index else ""
+        part = " (imaginary part)" if self.is_imaginary else ""
+        return (
+            f"{'right' if self.is_right else 'WRONG'}  order {self.order}, {self.mode}, by "
+            f"{self.argument}{element}{part}: analytic {self.analytic:.8g}, numeric "
+            f"{self.numeric:.8g}, error {self.error:.2g}"
+        )
+
+
+@dataclass(frozen=True)
+class GradientReport:
+    """What `check_gradients` found: for each order, mode and argument the largest error."""
+
+    name: str
+    dtype: str
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def is_right(self) -> bool:
+        return all(row.is_right for row in self.comparisons)
+
+    @property
+    def wrong(self) -> tuple[Comparison, ...]:
+        """The comparisons whose error is too large."""
+        return tuple(row for row in self.comparisons if not row.is_right)
+
+    def __str__(self) -> str:
+        count = len(self.comparisons)
+        head = f"{self.name}: {count - len(self.wrong)} of {count} derivatives are right, "
+        return "\n".join([f"{head}in {self.dtype}", *(f"  {row}" for row in self.comparisons)])
+
+
+class WrongGradientError(GradientError, AssertionError):
+    """A GradientError of `check_gradients`, whose findings are its `report`."""
+
+    report: GradientReport
+
+
+def check_gradients(
+    fn: Callable[..., Any],
+    *args: Any,
+    order: int = 2,
+    modes: Sequence[str] = (REVERSE, FORWARD),
+    tolerance: float | None = None,
+) -> GradientReport:
+    """Compares the derivatives of a function with differences of its values.
+
+    - `fn`: a function of structures of tensors that returns one, such as one with a
+      `tg.custom_gradient`. It is called many times, and must give the same values each time.
+    - `args`: where the derivatives are taken; its floating and complex tensors are moved.
+    - `order`: derivatives up to this order, in every order of `modes`: with both modes and order
+      2 these are reverse, forward, and each of the two over each.
+    - `tolerance`: how near they must be, relative to their size; the default follows from the
+      data type. Computes in double precision where the function allows it.
+
+    The result of the function is summed up with random weights, and one element after another is
+    moved, 16 elements of each tensor at most. The numeric derivative is a central difference
+    that is extrapolated from two steps (Richardson, "The approximate arithmetical solution by
+    finite differences", 1911); each order checks the analytic derivative before it by the same
+    means, as `check_grads` of HIPS autograd does.
+
+    Returns a report, which prints as a table. Raises GradientError (a ValueError, here an
+    AssertionError too) with the report, also as its attribute `report`, if a derivative is wrong,
+    and for functions without floating arguments or results; LookupError, with the line, where a
+    derivative does not exist.
+
+    >>> @tg.custom_gradient
+    ... def cube(x):
+    ...     return x**3, lambda dy: dy * 3.0 * x**2
+    >>> report = tg.testing.check_gradients(cube, tg.constant([1.0, 2.0]))
+    >>> report.is_right, len(report.comparisons)
+    (True, 6)
+    >>> print(str(report).splitlines()[1])
+      right  order 1, reverse, by x[...]: analytic ..., numeric ..., error ...
+    """
+    _check_request(order, modes)
+    point = _widened_point(fn, args)
+    rows = tuple(row for k in range(1, order + 1) for row in point.compared(k, modes, tolerance))
+    report = GradientReport(point.name, point.dtype.name, rows)
+    if not report.is_right:
+        _refuse_wrong(report)
+    return report
+
+
+def _check_request(order: Any, modes: Sequence[str]) -> None:
+    if type(order) is not int or order < 1:
+        _refuse(f"the order is {shown(order)}", "give a positive integer")
+    if not modes or any(mode not in (REVERSE, FORWARD) for mode in modes):
+        _refuse(f"the modes are {shown(modes)}", 'give ("reverse", "forward"), or one of them')
+
+
+def _refuse(fact: str, fix: str) -> NoReturn:
+    fail(GradientError, f"check_gradients: {fact}", source=here(), fix=fix)
+
+
+def _refuse_wrong(report: GradientReport) -> NoReturn:
+    fact = (
+        f"check_gradients: {len(report.wrong)} of {len(report.comparisons)} derivatives are wrong"
+    )
+    fix = "mend the rule; where the function itself has a kink, move the arguments away from it"
+    error = WrongGradientError(f"{message(fact, source=here(), fix=fix)}\n{report}")
+    error.report = report
+    raise error
+
+
+# Where derivatives are taken.
+
+
+class _Point:
+    """A function at its arguments, as a function from the tensors that are moved to a number."""
+
+    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], is_wide: bool) -> None:
+        self.name = getattr(fn, "__name__", type(fn).__name__)
+        self._fn, self._args = fn, args
+        leaves = nest.flatten(list(args))
+        self._leaves = [_as_given(leaf) for leaf in leaves]
+        moved = [_is_moved(leaf) for leaf in self._leaves]
+        self._places = [i for i, flag in enumerate(moved) if flag]
+        if not self._places:
+            _refuse("no argument is a floating tensor", "pass floating numbers to differentiate by")
+        self.xs = [_wide(self._leaves[i]) if is_wide else self._leaves[i] for i in self._places]
+        self.names = _names(fn, self.name, args, self._places)
+        results = self._results(self.xs)
+        if not results:
+            _refuse(
+                "the function returned no floating tensor, so it has no derivative",
+                "return what is to be differentiated",
+            )
+        #: The narrowest type of what is moved and of what comes out.
+        self.dtype = max((x.dtype for x in (*self.xs, *results)), key=_precision)
+        rng = np.random.default_rng(0)
+        self._weights = [_random(rng, y) for y in results]
+        self._check_repeats()
+
+    def _results(self, xs: Sequence[Tensor]) -> list[Tensor]:
+        leaves = list(self._leaves)
+        for place, x in zip(self._places, xs, strict=True):
+            leaves[place] = x
+        value = self._fn(*nest.pack_sequence_as(list(self._args), leaves))
+        tensors = [as_tensor(y) for y in nest.flatten(value) if y is not None]
+        return [y for y in tensors if y.dtype.is_differentiable]
+
+    def value(self, *xs: Tensor) -> Tensor:
+        """The results, summed up with weights: one real number."""
+        wide = self.dtype.real
+        terms = [
+            cast(reduce_sum(real(conj(w) * y)), wide)
+            for w, y in zip(self._weights, self._results(xs), strict=True)
+        ]
+        return sum(terms[1:], terms[0])
+
+    def _check_repeats(self) -> None:
+        first, second = (float(self.value(*self.xs)) for _ in range(2))
+        if first != second and not (math.isnan(first) and math.isnan(second)):
+            _refuse(
+                f"the function returned other values when it was called again: {first:.8g}, then "
+                f"{second:.8g}",
+                "fix the random numbers that it draws, and the Variables that it assigns",
+            )
+
+    def compared(
+        self, order: int, modes: Sequence[str], tolerance: float | None
+    ) -> Iterator[Comparison]:
+        """The comparisons of one order, in all its modes."""
+        for chain in itertools.product(modes, repeat=order):
+            function = self.value
+            for k, mode in enumerate(reversed(chain[1:])):
+                function = self._derivative(function, mode, k)
+            for place in range(len(self.xs)):
+                yield self._compared(function, chain, place, tolerance)
+
+    def _derivative(
+        self, function: Callable[..., Tensor], mode: str, seed: int
+    ) -> Callable[..., Tensor]:
+        """The derivative of a number in a random direction, a number again."""
+        rng = np.random.default_rng(seed + 1)
+        direction = [_random(rng, x) for x in self.xs]
+        if mode == FORWARD:
+            return lambda *xs: jvp(function, xs, direction)[1]
+        slope = grad(function, range(len(self.xs)))
+
+        def derivative(*xs: Tensor) -> Tensor:
+            pairs = zip(slope(*xs), direction, strict=True)
+            terms = [cast(reduce_sum(real(conj(g) * d)), self.dtype.real) for g, d in pairs]
+            return sum(terms[1:], terms[0])
+
+        return derivative
+
+    def _compared(
+        self,
+        function: Callable[..., Tensor],
+        chain: Sequence[str],
+        place: int,
+        tolerance: float | None,
+    ) -> Comparison:
+        """The largest error by the elements of one tensor."""
+        x = self.xs[place]
+        analytic = self._analytic(function, chain[0], place)
+        measured = [
+            (index, unit, analytic(index, unit), *self._numeric(function, place, index, unit))
+            for index, unit in _units(x)
+        ]
+        size = max([1e-3, *(abs(v) for row in measured for v in row[2:4] if math.isfinite(v))])
+        near = _TOLERANCES[self.dtype.real.name] if tolerance is None else tolerance
+        head = len(chain), " over ".join(chain), self.names[place]
+        rows = [
+            Comparison(
+                *head,
+                index,
+                unit == 1j,
+                a,
+                n,
+                _distance(a, n),
+                (near + min(noise / size, _NOISE)) * size,
+            )
+            for index, unit, a, n, noise in measured
+        ]
+        nothing = Comparison(*head, (), False, 0.0, 0.0, 0.0, near)
+        return max(rows, key=lambda row: row.error / row.limit, default=nothing)
+
+    def _analytic(
+        self, function: Callable[..., Tensor], mode: str, place: int
+    ) -> Callable[[tuple[int, ...], complex], float]:
+        """The derivative by one element, as the library has it."""
+        if mode == REVERSE:
+            found = grad(function, place)(*self.xs).numpy()
+            return lambda index, unit: float(np.real(np.conj(found[index]) * unit))
+
+        def along(index: tuple[int, ...], unit: complex) -> float:
+            def of_one(x: Tensor) -> Tensor:
+                return function(*self.xs[:place], x, *self.xs[place + 1 :])
+
+            step = _moved(np.zeros_like(self.xs[place].numpy()), index, unit)
+            return float(jvp(of_one, (self.xs[place],), (as_tensor(step),))[1])
+
+        return along
+
+    def _numeric(
+        self, function: Callable[..., Tensor], place: int, index: tuple[int, ...], unit: complex
+    ) -> tuple[float, float]:
+        """The derivative by one element from differences, and how uncertain it is."""
+        array = self.xs[place].numpy()
+        step = _precision(self.dtype) ** 0.2 * max(1.0, abs(complex(array[index])))
+
+        def at(distance: float) -> float:
+            x = as_tensor(_moved(array, index, distance * unit))
+            return float(function(*self.xs[:place], x, *self.xs[place + 1 :]))
+
+        near, far = ((at(h) - at(-h)) / (2 * h) for h in (step, 2 * step))
+        return (4 * near - far) / 3, abs(near - far)
+
+
+def _widened_point(fn: Callable[..., Any], args: tuple[Any, ...]) -> _Point:
+    """In double precision, unless the function refuses it."""
+    try:
+        return _Point(fn, args, is_wide=True)
+    except (DTypeError, TraceError):
+        return _Point(fn, args, is_wide=False)
+
+
+def _as_given(leaf: Any) -> Any:
+    """A leaf as it is passed on: a tensor of its own where it holds numbers that may be moved."""
+    if leaf is None or isinstance(leaf, (bool, int, str)):
+        return leaf
+    try:
+        return identity(as_tensor(leaf))
+    except DTypeError:
+        return leaf
+
+
+def _is_moved(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.dtype.is_differentiable
+
+
+def _wide(x: Tensor) -> Tensor:
+    return identity(cast(x, complex128 if x.dtype.is_complex else float64))
+
+
+def _distance(a: float, b: float) -> float:
+    if a == b or (math.isnan(a) and math.isnan(b)):
+        return 0.0
+    return abs(a - b) if math.isfinite(a) and math.isfinite(b) else math.inf
+
+
+def _precision(dtype: DType) -> float:
+    """The distance of 1 and the next number."""
+    return _EPSILONS[dtype.real.name]
+
+
+_EPSILONS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+def _random(rng: np.random.Generator, x: Tensor) -> Tensor:
+    """Normal numbers of the type of x."""
+    values = rng.normal(size=x.shape)
+    if x.dtype.is_complex:
+        values = values + 1j * rng.normal(size=x.shape)
+    return as_tensor(np.asarray(values, x.dtype.numpy_dtype))
+
+
+def _units(x: Tensor) -> Iterator[tuple[tuple[int, ...], complex]]:
+    """The elements of x that are moved, and the directions of each."""
+    size = math.prod(x.shape)
+    numbers = np.arange(size)
+    if size > _ELEMENTS:
+        numbers = np.sort(np.random.default_rng(size).choice(size, _ELEMENTS, replace=False))
+    for number in numbers:
+        index = tuple(map(int, np.unravel_index(number, tuple(x.shape))))
+        yield index, 1
+        if x.dtype.is_complex:
+            yield index, 1j
+
+
+def _moved(array: np.ndarray, index: tuple[int, ...], step: complex) -> np.ndarray:
+    array = np.array(array)
+    array[index] += step if array.dtype.kind == "c" else step.real
+    return array
+
+
+def _names(
+    fn: Callable[..., Any], name: str, args: tuple[Any, ...], places: Sequence[int]
+) -> list[str]:
+    """The tensors at `places`, by the parameter and the path to them."""
+    signature = Signature(fn, name)
+    _, structure = nest.flatten_structure((args, {}), none_is_leaf=True)
+    names = signature.leaf_names(structure)
+    return [names[place] for place in places]
+
+
+__all__ = ["Comparison", "GradientReport", "WrongGradientError", "check_gradients"]
