@@ -2155,6 +2155,9 @@ def test_target_that_is_not_watched_is_no_source():
     with tg.GradientTape() as tape:
         y = v * x
     assert tape.gradient([y, x], x) is None
+    with tg.GradientTape() as tape:
+        y = v * v
+    assert tape.gradient([y, x], x).numpy() == 1.0
 
 
 def test_result_of_stop_gradient_is_not_watched(run):
@@ -2215,3 +2218,48 @@ def test_what_was_made_of_a_constant_before_a_tape_was_opened_is_made_anew():
 
     found = example()[1]
     np.testing.assert_allclose(found.numpy(), -np.sin([0.5, 1.0]), rtol=1e-6)
+
+
+# A target that is a source.
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_target_among_the_sources_has_the_gradient_one(run, watched):
+    def gradients(x, w):
+        with tg.GradientTape(persistent=True) as tape:
+            if watched:
+                tape.watch(x)
+            y = x * x
+        return (
+            tape.gradient(x, x),
+            tape.gradient(x, x, output_gradients=tg.constant(5.0)),
+            tape.gradient(y, y),
+            tape.gradient([y, y], y),
+            tape.gradient([y, x], x),
+            tape.gradient(y, x),
+            tape.gradient(x, w),
+        )
+
+    found = run(gradients, tg.constant(2.0), tg.constant(3.0))
+    # What is not recorded does not count: without the watch, y is no function of x.
+    wanted = [1.0, 5.0, 1.0, 2.0, *((5.0, 4.0) if watched else (1.0, None)), None]
+    assert [None if g is None else float(g) for g in found] == wanted
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_variable_is_connected_with_itself(run, is_read):
+    v = tg.Variable(3.0)
+
+    def gradients():
+        with tg.GradientTape(persistent=True) as tape:
+            y = v * v if is_read else tg.constant(1.0)
+        return tape.gradient(v, v), tape.gradient([y, v], v)
+
+    assert [float(g) for g in run(gradients)] == [1.0, 7.0 if is_read else 1.0]
+
+
+def test_explain_says_that_a_tensor_is_connected_with_itself():
+    x = tg.constant(2.0)
+    with tg.GradientTape(persistent=True) as tape:
+        tape.watch(tg.constant(1.0))
+    assert tape.explain(x, x).reason == "connected"

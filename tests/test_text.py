@@ -1061,6 +1061,7 @@ def test_operations():
     assert [operation.type for operation in operations] == ["call", "call", "sin", "sin"]
     assert operations[0].inputs == graph.inputs
     assert operations[1].inputs[0] is operations[0].outputs[0]
+    assert operations[1].control_inputs == ()
 
 
 def test_summary():

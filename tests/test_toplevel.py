@@ -275,3 +275,16 @@ def test_loop_whose_first_nodes_never_come_again():
         x = x * 0.999 + 0.001
     np.testing.assert_allclose(x.numpy(), np.ones(8), rtol=1e-4)
     assert waiting() == 0
+
+
+def test_batches_of_data_share_one_program():
+    data = tg.constant(np.arange(64.0, dtype=np.float32).reshape(32, 2))
+    array = data.numpy()
+
+    def batch(start):
+        return float(tg.reduce_sum(data[start : start + 4]))
+
+    batch(0)
+    before = compiled_count()
+    assert [batch(k) for k in range(28)] == [array[k : k + 4].sum() for k in range(28)]
+    assert compiled_count() == before

@@ -51,6 +51,7 @@ def test_a_seed_repeats_the_run(tmp_path):
     [
         (["--model", "rnn"], "rnn"),
         (["--epochs", "0"], "0 is not a positive number"),
+        (["--epochs", "99999999999999999999"], "99999999999999999999 is more than 1000000"),
         (["--epochs", "many"], "many"),
         (["--seed", "-1"], "-1"),
         (["--seed", "x"], "x"),

@@ -15,7 +15,7 @@ import numpy as np
 from tracegraph import nest
 from tracegraph.array.arguments import as_axis, as_count, rank_of
 from tracegraph.array.creation import identity
-from tracegraph.errors import DTypeError, GradientError, ShapeError, fail
+from tracegraph.errors import DTypeError, GradientError, ShapeError, fail, kind_of, shown
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.constant import Iota
@@ -202,11 +202,14 @@ def _common_size(op: str, tensors: Sequence[Tensor], broadcasts: bool = True) ->
 # Derivatives.
 
 
-def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+def value_and_grad(
+    fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
     """A function that returns fn's result, a floating scalar, and its gradient.
 
     The gradient is with respect to the argument at the position `argnums`, of any structure; for a
-    sequence of positions it is a tuple. It is zero where nothing depends on a tensor.
+    sequence of positions it is a tuple. It is zero where nothing depends on a tensor. With
+    `has_aux` fn returns `(result, aux)`, and so does the function in place of the result.
 
     Raises GradientError (a ValueError) for a result that is not one floating scalar, TypeError for
     arguments that cannot be differentiated.
@@ -222,23 +225,29 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> 
         with GradientTape() as tape:
             tape.watch(_tensors(sources))
             value = fn(*args, **kwargs)
-        found = tape.gradient(_scalar(value), _tensors(sources), unconnected_gradients="zero")
+        y = _first(value) if has_aux else value
+        found = tape.gradient(_scalar(y), _tensors(sources), unconnected_gradients="zero")
         return value, _packed_like(sources, found)
 
     return wrapped
 
 
-def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+def grad(
+    fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
     """A function that returns the gradient of fn's result; see `tg.value_and_grad`.
+
+    With `has_aux` fn returns `(result, aux)`, and the function `(gradient, aux)`.
 
     >>> float(tg.grad(tg.grad(tg.sin))(0.0))
     -0.0
     """
-    both = value_and_grad(fn, argnums)
+    both = value_and_grad(fn, argnums, has_aux)
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return both(*args, **kwargs)[1]
+        value, found = both(*args, **kwargs)
+        return (found, value[1]) if has_aux else found
 
     return wrapped
 
@@ -324,6 +333,14 @@ def jvp(fn: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
     >>> float(y), float(slope)
     (0.0, 2.0)
     """
+    for what, given in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(given, (list, tuple)):
+            fail(
+                GradientError,
+                f"the {what} are {kind_of(given)}, and they must be a tuple of arguments",
+                source=here(),
+                fix="write tg.jvp(fn, (x,), (t,))",
+            )
     values, sources = _with_primals(tuple(primals))
     with ForwardAccumulator(_tensors(sources), _tangents_for(sources, tangents)) as accumulator:
         value = fn(*values)
@@ -458,6 +475,19 @@ def _differentiable(leaf: Any) -> Any:
             fix="pass floating numbers: tg.cast(x, tg.float32)",
         )
     return x
+
+
+def _first(value: Any) -> Any:
+    """The result of a function that returns `(result, aux)`."""
+    if not isinstance(value, tuple) or len(value) != 2:
+        fail(
+            GradientError,
+            f"with has_aux the function must return (result, aux), and it returned "
+            f"{kind_of(value)}: {shown(value)}",
+            source=here(),
+            fix="return a pair, or leave out has_aux",
+        )
+    return value[0]
 
 
 def _scalar(value: Any) -> Tensor:

@@ -6,8 +6,6 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from tracegraph import initializers, nn
 from tracegraph.array.arguments import (
     as_axis,
@@ -30,7 +28,7 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, multiply
 from tracegraph.math.functions import exp
 from tracegraph.math.product import matmul
-from tracegraph.runtime.convert import as_tensor
+from tracegraph.runtime.convert import as_tensor, cast_to
 from tracegraph.runtime.module import Module
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import element_count
@@ -92,7 +90,8 @@ class Layer(Module):
         raise NotImplementedError
 
     def __call__(self, inputs: Any, **arguments: Any) -> Any:
-        """The layer's function of the inputs; lists and floating arrays take the layer's dtype."""
+        """The layer's function of the inputs; lists, and whatever is floating, take the layer's
+        dtype."""
         x = self._as_inputs(inputs)
         if not self.built:
             # A value made while tracing is not there when the next trace needs it.
@@ -104,9 +103,10 @@ class Layer(Module):
     def _as_inputs(self, inputs: Any) -> Any:
         if isinstance(inputs, dict) or (isinstance(inputs, (list, tuple)) and _has_tensors(inputs)):
             return inputs
-        if isinstance(inputs, (list, tuple)) or getattr(inputs, "dtype", None) == np.float64:
-            return as_tensor(inputs, None if is_tensor(inputs) else self.dtype)
-        return as_tensor(inputs)
+        if isinstance(inputs, (list, tuple)):
+            return as_tensor(inputs, self.dtype)
+        x = as_tensor(inputs)
+        return cast_to(x, self.dtype) if x.dtype.is_floating else x
 
     def add_weight(
         self,

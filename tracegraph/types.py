@@ -41,6 +41,11 @@ class DType:
         return self.numpy_dtype.type
 
     @property
+    def dtype(self) -> np.dtype:
+        """NumPy's dtype: by this name NumPy finds it, as in `np.zeros(3, tg.float32)`."""
+        return self.numpy_dtype
+
+    @property
     def size(self) -> int:
         """Bytes of one element."""
         return self.numpy_dtype.itemsize if self.numpy_dtype is not None else 0

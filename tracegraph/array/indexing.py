@@ -304,6 +304,8 @@ def _distance(start: Tensor, stop: Tensor) -> int | None:
 
 def _taken(x: Tensor, parts: list[Part]) -> Tensor:
     sizes = x.type.shape
+    if _is_data(x):
+        parts = [_movable(part, size) for part, size in zip(parts, sizes)]
     if any(isinstance(part.start, Tensor) for part in parts):
         x = _dynamic(x, parts)
         parts = [
@@ -320,6 +322,23 @@ def _taken(x: Tensor, parts: list[Part]) -> Tensor:
         x = Slice(starts, stops, tuple(part.step for part in parts))(x)
     axes = tuple(k for k, part in enumerate(parts) if part.is_reversed)
     return Reverse(axes)(x) if axes else x
+
+
+def _is_data(x: Tensor) -> bool:
+    """Whether x is a value at top level that nothing differentiates: data, of which a loop takes
+    one batch after another."""
+    builder = current()
+    if not builder.is_top_level or builder.reuse is not None or not x.is_made:
+        return False
+    return not any(recorder.depends_on((x,)) for recorder in builder.recorders)
+
+
+def _movable(part: Part, size: Size) -> Part:
+    """The part with its start as an input of the program: another start compiles nothing anew."""
+    is_window = part.step == 1 and not part.is_reversed and known_int(part.count)
+    if not is_window or not known_int(part.start) or part.count == size:
+        return part
+    return part._replace(start=as_tensor(part.start), stop=None)
 
 
 def _dynamic(x: Tensor, parts: list[Part]) -> Tensor:

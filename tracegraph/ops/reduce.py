@@ -105,24 +105,19 @@ class Prod(Reduction):
     def factor(self, y, x):
         if self.axes is None:
             row = Reshape((element_count(x.type.shape),))(x)
-            return Reshape(x.type.shape)(others_product(row, 0))
-        axes = self.axes
-        kept = tuple(axis for axis in range(x.ndim) if axis not in axes)
-        order = (*kept, *axes)
-        sizes = [x.type.shape[axis] for axis in order]
-        rows = (*sizes[: len(kept)], element_count(tuple(sizes[len(kept) :])))
+            return Reshape(x.type.shape)(Prod((0,)).factor(y, row))
+        # The product of all others, as what comes before times what comes after.
+        kept = tuple(axis for axis in range(x.ndim) if axis not in self.axes)
+        order = (*kept, *self.axes)
+        sizes = tuple(x.type.shape[axis] for axis in order)
+        rows = (*sizes[: len(kept)], element_count(sizes[len(kept) :]))
         row = Reshape(rows)(Transpose(order)(x))
-        others = others_product(row, len(kept))
-        return Transpose(inverse(order))(Reshape(tuple(sizes))(others))
+        last = len(kept)
+        before, after = (shift(CumProd(last, flag)(row), last, flag, 1) for flag in (False, True))
+        return Transpose(inverse(order))(Reshape(sizes)(MUL(before, after)))
 
     def numpy(self, x):
         return np.prod(x, axis=self.axes, dtype=x.dtype)
-
-
-def others_product(x: Tensor, axis: int) -> Tensor:
-    """For each element along an axis the product of all others: what comes before times after."""
-    before, after = (shift(CumProd(axis, flag)(x), axis, flag, 1) for flag in (False, True))
-    return MUL(before, after)
 
 
 class TruthReduction(Reduction, abstract=True):

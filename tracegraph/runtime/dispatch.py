@@ -73,8 +73,8 @@ def known_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     """The call, or None if it has leaves that the slow path must look at."""
     try:
         return Call(args, kwargs)
-    except (TypeError, ValueError, SystemError, Warning, Mismatch):  # the slow path names what is wrong
-        return None
+    except (TypeError, ValueError, SystemError, Warning, Mismatch):
+        return None  # the slow path names what is wrong
 
 
 def _leaf_key(leaf: Any) -> Any:

@@ -124,7 +124,7 @@ def _open_in_structures() -> None:
     nest.tree_util().register_pytree_node(
         SparseJacobian,
         lambda matrix: ((matrix.values,), matrix._rest),
-        lambda rest, leaves: _repacked(*leaves, rest),
+        lambda rest, leaves: _repacked(next(iter(leaves)), rest),
     )
 
 

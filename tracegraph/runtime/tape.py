@@ -484,11 +484,10 @@ class GradientTape:
 
         A target is connected to itself, watched or not; a Variable, read or not.
         """
-        own = set(ys)
         sources = [
             x
             for x in dict.fromkeys(xs)
-            if x.dtype.is_differentiable and (x in self._tracked or x in own)
+            if x.dtype.is_differentiable and (x in self._tracked or self._is_own(x, ys))
         ]
         targets = [y for y in ys if y.dtype.is_differentiable]
         found = derive(targets, sources) if sources and targets else []
@@ -496,6 +495,14 @@ class GradientTape:
         by_leaf = [by_source.get(id(x)) for x in xs]
         self._is_incomplete = self._is_incomplete or any(g is None for g in by_leaf)
         return by_leaf
+
+    def _is_own(self, x: Tensor, ys: list[Tensor]) -> bool:
+        """Whether a tensor that is not watched is a target by itself: where another target was
+        recorded with it, what it has to do with that is not known, and there is no gradient."""
+        if all(x is not y for y in ys):
+            return False
+        is_alone = self._tracked.isdisjoint(ys)
+        return is_alone or all(x is not operand for node in self._nodes for operand in node.inputs)
 
     # Why a gradient is None.
 
@@ -743,6 +750,8 @@ def as_unconnected(value: Any, can_raise: bool = False) -> UnconnectedGradients:
 def zeros_like_leaf(source: Any, rows: Any = (), shared: int = 0) -> Tensor:
     """Zeros like a source, with `rows` for its first `shared` axes."""
     type = source.handle.type if isinstance(source, Variable) else source.type
+    if not (rows or shared):
+        return full(0, type)  # of any rank
     return full(0, type.with_shape((*rows, *type.shape[shared:])))
 
 

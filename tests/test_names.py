@@ -1,0 +1,198 @@
+"""Names that code written for TensorFlow or the array API brings along, and what they do here."""
+
+import copy
+import math
+import pickle
+
+import jax
+import numpy as np
+import pytest
+
+import tracegraph as tg
+
+# Parametrised tests decorate one piece of code again and again, which a user is warned of.
+pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
+
+
+@pytest.fixture(params=["top level", "function"])
+def run(request):
+    """Returns `run(fn, *args)`: fn(*args) as it is, or compiled by `tg.function`."""
+    if request.param == "function":
+        return lambda fn, *args: tg.function(fn)(*args)
+    return lambda fn, *args: fn(*args)
+
+
+# Order.
+
+
+def test_control_dependencies_are_the_order_of_the_program(run):
+    v = tg.Variable(1.0)
+
+    def step():
+        with tg.control_dependencies([v.assign_add(1.0), None]):
+            y = v * 10.0
+        with tg.control_dependencies(None):
+            tg.group(v.assign(y), tg.group())
+        return v.read_value()
+
+    assert run(step).numpy() == 20.0
+    with pytest.raises(tg.errors.DTypeError, match="group: it takes tensors"):
+        tg.group(3)
+    with pytest.raises(tg.errors.DTypeError, match="control_inputs is a list"):
+        with tg.control_dependencies(v):
+            pass
+
+
+# Checks while tracing.
+
+
+def test_assertions_that_hold(run):
+    def check(x):
+        tg.Assert(tg.reduce_all(x > 0.0), [x])
+        tg.debugging.assert_rank_at_least(x, 1)
+        tg.debugging.assert_rank_in(x, [0, 2])
+        tg.debugging.assert_integer(tg.shape(x))
+        assert tg.debugging.assert_same_float_dtype([x, None, 2 * x]) is tg.float32
+        assert tg.debugging.assert_same_float_dtype([x], tg.float32) is tg.float32
+        return tg.debugging.assert_scalar(tg.reduce_sum(tg.debugging.assert_all_finite(x, "x")))
+
+    assert run(check, tg.ones([2, 3])).numpy() == 6.0
+    assert tg.debugging.assert_same_float_dtype() is tg.float32
+    assert tg.debugging.assert_same_float_dtype(None, tg.float64) is tg.float64
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "kind", "words"),
+    [
+        ("assert_all_finite", ([1.0, math.nan], "weights"), "InvalidArgumentError", "weights: "),
+        ("assert_rank_at_least", ([1.0], 2), "ShapeError", r"f32\[1\] is not of rank 2 or more"),
+        ("assert_rank_in", ([1.0], [0, 2]), "ShapeError", r"is not of a rank in \[0, 2\]"),
+        ("assert_scalar", ([1.0],), "ShapeError", r"f32\[1\] is not a scalar"),
+        ("assert_integer", ([1.0],), "DTypeError", "float32 is no integer"),
+        ("assert_same_float_dtype", ([1.0, 2],), "DTypeError", "int32 is not float32"),
+        ("assert_same_float_dtype", ([1],), "DTypeError", "int32 is no floating type"),
+        ("assert_same_float_dtype", ([1.0], tg.float64), "DTypeError", "float32 is not float64"),
+    ],
+)
+def test_assertions_that_do_not_hold(name, arguments, kind, words):
+    with pytest.raises(getattr(tg.errors, kind), match=words) as caught:
+        getattr(tg.debugging, name)(*arguments)
+    assert "test_names.py" in str(caught.value)
+    assert "fix: " in str(caught.value) or name == "assert_all_finite"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: tg.random.uniform([2], dtype=tg.int32),
+        lambda: tg.norm([1.0], ord="nuclear"),
+        lambda: tg.linalg.global_norm([]),
+        lambda: tg.pad([1.0], [[1, 1]], "WRAP"),
+        lambda: tg.nn.dropout(tg.ones([2]), 2.0),
+        lambda: tg.layers.Dense(0),
+    ],
+)
+def test_a_value_that_an_argument_cannot_have(call):
+    with pytest.raises(tg.errors.TraceError) as caught:
+        call()
+    assert isinstance(caught.value, ValueError)
+    assert "test_names.py" in str(caught.value)
+    assert "fix: " in str(caught.value)
+
+
+# Values.
+
+
+def test_numbers_of_several_types_are_joined_as_in_a_list():
+    for joined in (tg.stack([1, 2.0]), tg.concat([[1], [2.0]], 0)):
+        assert joined.dtype is tg.float32
+        assert joined.numpy().tolist() == [1.0, 2.0]
+    assert tg.stack([1, np.float64(2.0)]).dtype is tg.float64
+    assert tg.stack([1, 2]).dtype is tg.int32
+    assert tg.stack([tg.constant(1.0), 2]).dtype is tg.float32
+
+
+def test_a_variable_of_unknown_rank(run):
+    v = tg.Variable([1.0], shape=tg.TensorShape(None))
+    assert v.shape.rank is None
+    v.assign([[1.0, 2.0]])
+
+    def double():
+        v.assign(v * 2.0)
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_sum(v * v)
+        return loss, tape.gradient(loss, v)
+
+    for value, expected in (([[1.0, 2.0]], 20.0), (3.0, 36.0)):
+        v.assign(value)
+        loss, gradient = run(double)
+        assert loss.numpy() == expected
+        np.testing.assert_array_equal(gradient.numpy(), 4.0 * np.array(value))
+    for other in (copy.deepcopy(v), pickle.loads(pickle.dumps(v))):
+        assert other.shape.rank is None
+        assert other.assign([1.0, 2.0]).numpy().tolist() == [1.0, 2.0]
+    with pytest.raises(TypeError, match="int32 was assigned"):
+        v.assign(tg.constant([1]))
+
+
+def test_arrays_go_to_other_libraries_without_a_copy():
+    x = tg.constant([[1.0, 2.0]])
+    for y in (x, x + 1.0):
+        for take in (jax.dlpack.from_dlpack, np.from_dlpack):
+            np.testing.assert_array_equal(np.asarray(take(y)), y.numpy())
+    assert tg.random.Generator.from_seed(1).algorithm == 2
+
+
+# The array API.
+
+X = np.array([[1.0, -2.0], [3.0, 4.5]], np.float32)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda xp, x: xp.abs(x) + xp.floor_divide(x, xp.full_like(x, 2.0)),
+        lambda xp, x: xp.remainder(x, xp.asarray(2.0, dtype=xp.float32)),
+        lambda xp, x: xp.permute_dims(x, (1, 0)),
+        lambda xp, x: xp.matrix_transpose(x),
+        lambda xp, x: xp.concat([x, xp.zeros_like(x)], axis=None),
+        lambda xp, x: xp.concat([x, xp.ones_like(x)], axis=1),
+        lambda xp, x: xp.flip(x),
+        lambda xp, x: xp.flip(x, axis=1),
+        lambda xp, x: xp.roll(x, 1),
+        lambda xp, x: xp.roll(x, 1, axis=0),
+        lambda xp, x: xp.take(x, xp.asarray([1, 0]), axis=1),
+        lambda xp, x: xp.sum(x, axis=0, keepdims=True),
+        lambda xp, x: xp.prod(x, axis=(0, 1)),
+        lambda xp, x: xp.mean(x, axis=1) - xp.max(x, axis=1) + xp.min(x, axis=1),
+        lambda xp, x: xp.any(x < 0.0, axis=0),
+        lambda xp, x: xp.all(x, axis=1),
+        lambda xp, x: xp.isfinite(x),
+        lambda xp, x: xp.astype(x, xp.int32),
+        lambda xp, x: xp.where(x > 0, x, xp.zeros(x.shape, dtype=x.dtype)),
+        lambda xp, x: xp.meshgrid(xp.arange(2, dtype=xp.int32), xp.arange(3, dtype=xp.int32))[0],
+        lambda xp, x: xp.linspace(0.0, 1.0, 3, dtype=xp.float32) * xp.pi,
+        lambda xp, x: xp.full((2,), 3, dtype=xp.int64) + xp.ones((2,), dtype=xp.int64),
+        lambda xp, x: xp.eye(2, 3, dtype=xp.float64),
+    ],
+)
+def test_the_namespace_of_the_array_api(use):
+    found = use(tg.constant(X).__array_namespace__(), tg.constant(X))
+    wanted = np.asarray(use(np, X))
+    assert (found.dtype.name, tuple(found.shape)) == (wanted.dtype.name, wanted.shape)
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-6)
+
+
+def test_types_of_the_array_api():
+    xp = tg.zeros([]).__array_namespace__(api_version="2023.12")
+    assert xp.bool is tg.bool and xp.uint8 is tg.uint8
+    assert xp.result_type(tg.zeros([]), xp.float64) is tg.float64
+    assert (xp.finfo(xp.float32).eps, xp.iinfo(tg.constant(1)).max) == (2**-23, 2**31 - 1)
+    for dtype in (xp.bool, xp.int8, xp.uint8, xp.float32, xp.complex64):
+        for kind in ("bool", "signed integer", "unsigned integer", "integral", "real floating"):
+            assert xp.isdtype(dtype, kind) == np.isdtype(dtype.numpy_dtype, kind), (dtype, kind)
+    assert xp.isdtype(xp.float32, ("integral", xp.float32))
+    with pytest.raises(tg.errors.DTypeError, match="result_type: int32 and float32 do not mix"):
+        xp.result_type(xp.int32, xp.float32)
+    with pytest.raises(ValueError, match="isdtype: kind is 'number'"):
+        xp.isdtype(xp.int32, "number")
