@@ -983,6 +983,7 @@ def test_jacobian_by_a_tensor(run):
 @pytest.fixture
 def two_layers():
     """The guide's input and layers, and a function that gives the loss's gradient and Hessian."""
+    tg.random.set_seed(0)
     x0 = tg.random.normal([7, 5])
     layer1 = tg.layers.Dense(8, activation=tg.nn.relu)
     layer2 = tg.layers.Dense(6, activation=tg.nn.relu)

@@ -320,7 +320,7 @@ def explain(
     A target is what the user gave and the tensor that stands for it; `x` stands for the source.
     """
     flows = Flows()
-    cases = [_Case(record, leaf, y, source, x, flows) for leaf, y in targets]
+    cases = [_Case(record, y, source, x, flows) for _, y in targets]
     found = next(filter(None, (case.connected() for case in cases)), None)
     if found is not None:
         return found
@@ -341,10 +341,9 @@ class _Case:
     """One target and one source."""
 
     def __init__(
-        self, record: Record, leaf: Any, target: Tensor, given: Any, source: Tensor, flows: Flows
+        self, record: Record, target: Tensor, given: Any, source: Tensor, flows: Flows
     ) -> None:
         self._record = record
-        self._leaf = leaf
         self._target = target
         self._given = given
         self._source = source

@@ -516,7 +516,7 @@ def _fits(declared: Shape, shape: Shape) -> bool:
 def _declared(type: TensorType, shape: Any) -> TensorType:
     if shape is None:
         return type
-    if TensorShape(shape).rank is None:
+    if isinstance(shape, ShapeVariable) or (isinstance(shape, TensorShape) and shape.rank is None):
         return TensorType(type.dtype, ShapeVariable(f"v{next(_names)}"))
     sizes = tuple(Dim.named(f"v{next(_names)}") if size is None else size for size in tuple(shape))
     declared = TensorType(type.dtype, sizes)
