@@ -155,7 +155,8 @@ class Function:
         if route.run is None:
             return route.run_with_state(buffers)
         try:
-            outputs = route.run(*buffers, *route.captured)
+            captured = route.captured
+            outputs = route.run(*buffers, *captured) if captured else route.run(*buffers)
         except (TypeError, ValueError, RuntimeError):
             return route.run_with_state(buffers)  # it says what failed, or finds a device for all
         if route.is_one_tensor:
