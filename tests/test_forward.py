@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
+from tests.oracles import assert_near, by_jax, numbers, tensor
 from tests.test_sparsity import traced
 from tracegraph.errors import GradientError, MissingRuleError
 from tracegraph.passes.simplify import simplify
@@ -21,33 +22,6 @@ pytestmark = [
 ]
 ForwardAccumulator = tg.autodiff.ForwardAccumulator
 W = np.random.default_rng(9).standard_normal((3, 3))
-
-
-@pytest.fixture(params=["top level", "function"])
-def run(request):
-    """Returns `run(fn, *args)`: fn(*args) as it is, or compiled by `tg.function`."""
-    if request.param == "function":
-        return lambda fn, *args: tg.function(fn)(*args)
-    return lambda fn, *args: fn(*args)
-
-
-def numbers(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape)
-
-
-def tensor(*shape, seed=0):
-    return tg.constant(numbers(*shape, seed=seed))
-
-
-def by_jax(function, *xs):
-    with jax.enable_x64(True):
-        return jax.tree_util.tree_map(np.asarray, jax.jit(function)(*xs))
-
-
-def assert_near(found, expected, tolerance=1e-10):
-    found, expected = np.asarray(found), np.asarray(expected)
-    assert found.shape == expected.shape
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
 def push(fn, x, t):

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 import tracegraph as tg
 from lowering.program import graph_function
-from tests.test_sparsity import by_numpy, programs, traced
+from tests.oracles import assert_near, by_jax, numbers
+from tests.test_sparsity import by_numpy, programs, random_values, traced
 from tracegraph.control import derived, independence
 from tracegraph.control import jacobian as dense
 from tracegraph.control.jacobian import Plan
@@ -40,18 +41,6 @@ RNG = np.random.default_rng(0)
 W = RNG.standard_normal((3, 4))
 
 
-@pytest.fixture(params=["top level", "function"])
-def run(request):
-    """Returns `run(fn, *args)`: fn(*args) as it is, or compiled by `tg.function`."""
-    if request.param == "function":
-        return lambda fn, *args: tg.function(fn)(*args)
-    return lambda fn, *args: fn(*args)
-
-
-def numbers(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape)
-
-
 def jacobian(fn, x, **options):
     """The Jacobian of fn(x) by a tape that watches the tensors of x."""
     with tg.GradientTape() as tape:
@@ -72,18 +61,6 @@ def gradient(fn, x):
         tape.watch(x)
         y = fn(x)
     return tape.gradient(y, x)
-
-
-def by_jax(transformed, *xs):
-    """A transformed JAX function of arrays in double precision."""
-    with jax.enable_x64(True):
-        return jax.tree_util.tree_map(np.asarray, jax.jit(transformed)(*xs))
-
-
-def assert_near(found, expected, tolerance=1e-10):
-    found, expected = np.asarray(found), np.asarray(expected)
-    assert found.shape == expected.shape
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
 def line():
@@ -1185,13 +1162,7 @@ def test_no_mixing_graph_is_accepted(steps, is_open):
 def test_sparse_and_dense_are_equal(graph, seed):
     """The compressed Jacobian of the last tensor of a random graph, spread out, is the dense."""
     rng = np.random.default_rng(seed)
-    values = [
-        rng.standard_normal(v.type.shape)
-        if v.dtype is float64
-        else rng.integers(0, 3, v.type.shape)
-        for v in graph.inputs
-    ]
-    values = [np.asarray(v, u.dtype.numpy_dtype) for v, u in zip(values, graph.inputs)]
+    values = random_values(graph, rng)
     given_values = {
         v: value for v, value in zip(graph.inputs[1:], values[1:]) if rng.random() < 0.5
     }

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracegraph as tg
+from tests.oracles import assert_near, by_jax, numbers, tensor
 from tracegraph.errors import MissingRuleError, ShapeError, TraceError
 from tracegraph.passes.simplify import dead_code
 
@@ -19,33 +20,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:5 of the last 5 calls"),
 ]
 Pair = collections.namedtuple("Pair", "first second")
-
-
-@pytest.fixture(params=["top level", "function"])
-def run(request):
-    """Returns `run(fn, *args)`: fn(*args) as it is, or compiled by `tg.function`."""
-    if request.param == "function":
-        return lambda fn, *args: tg.function(fn)(*args)
-    return lambda fn, *args: fn(*args)
-
-
-def numbers(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape)
-
-
-def tensor(*shape, seed=0):
-    return tg.constant(numbers(*shape, seed=seed))
-
-
-def by_jax(function, *xs):
-    with jax.enable_x64(True):
-        return jax.tree_util.tree_map(np.asarray, jax.jit(function)(*xs))
-
-
-def assert_near(found, expected, tolerance=1e-10):
-    found, expected = np.asarray(found), np.asarray(expected)
-    assert found.shape == expected.shape
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
 def gradient(fn, x):

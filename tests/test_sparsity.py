@@ -207,18 +207,23 @@ def by_numpy(graph, values):
     return [np.asarray(env[y]).reshape(-1) for y in graph.outputs]
 
 
+def random_values(graph, rng):
+    """Numbers for the inputs of a random graph; integers are small, to serve as indices."""
+    values = [
+        rng.standard_normal(x.type.shape)
+        if x.dtype is float64
+        else rng.integers(0, 3, x.type.shape)
+        for x in graph.inputs
+    ]
+    return [np.asarray(v, x.dtype.numpy_dtype) for v, x in zip(values, graph.inputs)]
+
+
 @settings(max_examples=300, deadline=None)
 @given(programs(), st.integers(0, 2**32 - 1))
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_no_entry_is_missed(graph, seed):
     rng = np.random.default_rng(seed)
-    values = [
-        rng.standard_normal(v.type.shape)
-        if v.dtype is float64
-        else rng.integers(0, 3, v.type.shape)
-        for v in graph.inputs
-    ]
-    values = [np.asarray(v, u.dtype.numpy_dtype) for v, u in zip(values, graph.inputs)]
+    values = random_values(graph, rng)
     start = by_numpy(graph, values)
     if start is None:
         return

@@ -28,6 +28,7 @@ from tracegraph.passes.specialise import bind_sizes, bound_names, specialise
 from tracegraph.passes.vectorise import vectorise
 from tracegraph.passes.walk import path_between
 from tracegraph.shapes import substitute_shape
+from tracegraph.types import TensorType
 
 
 class Call(Op):
@@ -94,11 +95,7 @@ class Call(Op):
         return tuple(add_all(terms.get(j, [])) for j in range(len(self.body.outputs)))
 
     def batch(self, n, batched, *xs):
-        key = ("vectorise", batched, n)
-        found = self.body.derived.get(key)
-        if found is None:
-            found = self.body.derived[key] = vectorise(self.body, batched, n)
-        graph, flags = found
+        graph, flags = vectorise(self.body, batched, n)
         return tuple(call(graph, xs)), flags
 
     def depends(self, *patterns):
@@ -111,37 +108,31 @@ class Call(Op):
         return tuple(propagate(body, patterns, values, patterns[0].total))
 
     def is_diagonal_on(self, type):
-        key = ("is_diagonal", type)
-        found = self.body.derived.get(key)
-        if found is None:
-            xs = [x for x in self.body.inputs if x.type.dtype.is_differentiable]
-            ys = [y for y in self.body.outputs if y.type.dtype.is_differentiable]
-            # An input of another type may be broadcast: then elements meet in its cotangent.
-            found = all(x.type is type for x in (*xs, *ys)) and is_diagonal_path(
-                path_between(self.body.nodes, xs, ys), type
-            )
-            self.body.derived[key] = found
-        return found
+        return self.body.kept(("is_diagonal", type), lambda: _is_diagonal(self.body, type))
 
     def depending(self, inputs):
-        key = ("depending", inputs)
-        found = self.body.derived.get(key)
-        if found is None:
-            pairs = zip(self.body.inputs, inputs, strict=True)
-            reached = {x for x, is_marked in pairs if is_marked}
-            for node in self.body.nodes:
-                reached.update(node.depending(reached))
-            found = tuple(y in reached for y in self.body.outputs)
-            self.body.derived[key] = found
-        return found
+        return self.body.kept(("depending", inputs), lambda: _depending(self.body, inputs))
 
     def pruned(self, used):
-        key = ("pruned", used)
-        found = self.body.derived.get(key)
-        if found is None:
-            found = self.body.derived[key] = _pruned_body(self.body, used)
-        body, keep = found
+        body, keep = self.body.kept(("pruned", used), lambda: _pruned_body(self.body, used))
         return Call(body), keep
+
+
+def _is_diagonal(body: Graph, type: TensorType) -> bool:
+    xs = [x for x in body.inputs if x.type.dtype.is_differentiable]
+    ys = [y for y in body.outputs if y.type.dtype.is_differentiable]
+    # An input of another type may be broadcast: then elements meet in its cotangent.
+    if any(x.type is not type for x in (*xs, *ys)):
+        return False
+    return is_diagonal_path(path_between(body.nodes, xs, ys), type)
+
+
+def _depending(body: Graph, inputs: tuple[bool, ...]) -> tuple[bool, ...]:
+    pairs = zip(body.inputs, inputs, strict=True)
+    reached = {x for x, is_marked in pairs if is_marked}
+    for node in body.nodes:
+        reached.update(node.depending(reached))
+    return tuple(y in reached for y in body.outputs)
 
 
 def call(body: Graph, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -172,10 +163,7 @@ class ResidualPlan:
 
 def residual_plan(body: Graph) -> ResidualPlan:
     """The plan of `body`, made once and kept on it."""
-    plan = body.derived.get("residuals")
-    if plan is None:
-        plan = body.derived["residuals"] = _planned(body)
-    return plan
+    return body.kept("residuals", lambda: _planned(body))
 
 
 def derived_name(body: Graph, role: str) -> str:
@@ -282,11 +270,7 @@ def backward_graph(forward: Graph, present: tuple[bool, ...]) -> tuple[Graph, tu
 
     `present` says which outputs have cotangents. Kept on the forward form.
     """
-    key = ("backward", present)
-    found = forward.derived.get(key)
-    if found is None:
-        found = forward.derived[key] = _backward_graph(forward, present)
-    return found
+    return forward.kept(("backward", present), lambda: _backward_graph(forward, present))
 
 
 def _backward_graph(forward: Graph, present: tuple[bool, ...]) -> tuple[Graph, tuple[int, ...]]:
@@ -303,11 +287,7 @@ def _backward_graph(forward: Graph, present: tuple[bool, ...]) -> tuple[Graph, t
 
 
 def _tangent_graph(body: Graph, given: tuple[bool, ...]) -> tuple[Graph, tuple[int, ...]]:
-    key = ("tangents", given)
-    found = body.derived.get(key)
-    if found is None:
-        found = body.derived[key] = _make_tangent_graph(body, given)
-    return found
+    return body.kept(("tangents", given), lambda: _make_tangent_graph(body, given))
 
 
 def _make_tangent_graph(body: Graph, given: tuple[bool, ...]) -> tuple[Graph, tuple[int, ...]]:
@@ -327,11 +307,7 @@ def _factor_graph(
 ) -> tuple[Graph, tuple[tuple[int, int], ...]]:
     """Of a diagonal body the derivatives of outputs by the inputs that are given, as a graph of
     its inputs, and `(input, output)` for each."""
-    key = ("factors", given)
-    found = body.derived.get(key)
-    if found is None:
-        found = body.derived[key] = _make_factor_graph(body, given)
-    return found
+    return body.kept(("factors", given), lambda: _make_factor_graph(body, given))
 
 
 def _make_factor_graph(

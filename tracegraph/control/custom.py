@@ -123,14 +123,12 @@ class CustomCall(Call):
 
     def batch(self, n, batched, *xs):
         targets = tuple(self.targets)
-        body, flags = _kept(
-            self.body,
+        body, flags = self.body.kept(
             ("vectorise_targets", batched, targets, n),
             lambda: _batched_body(self.body, targets, batched, n),
         )
         seeds = tuple(flags[i] for i in targets)
-        backward = _kept(
-            self.backward,
+        backward = self.backward.kept(
             ("vectorise_backward", batched, seeds, n),
             lambda: _batched_backward(self.backward, self.sources, batched, seeds, n),
         )
@@ -160,7 +158,7 @@ class CustomCall(Call):
 
     def _transposed(self, given: tuple[int, ...]) -> tuple[Graph, tuple[int, ...]]:
         """`(*inputs, *tangents of inputs) -> tangents of outputs`, and the places of those."""
-        return _kept(self.backward, ("transposed", given), lambda: self._without_seeds(given))
+        return self.backward.kept(("transposed", given), lambda: self._without_seeds(given))
 
     def _without_seeds(self, given: tuple[int, ...]) -> tuple[Graph, tuple[int, ...]]:
         """Raises MissingRuleError where the derivative by a cotangent reads the cotangent."""
@@ -176,7 +174,7 @@ class CustomCall(Call):
     def _pushed(self, given: tuple[int, ...]) -> tuple[Graph, tuple[int, ...]]:
         """`(*inputs, *cotangents, *tangents of inputs) -> tangents of outputs`, and the places of
         those: the derivative of the backward by its cotangents, transposed."""
-        return _kept(self.backward, ("pushed", given), lambda: self._push(given))
+        return self.backward.kept(("pushed", given), lambda: self._push(given))
 
     def _push(self, given: tuple[int, ...]) -> tuple[Graph, tuple[int, ...]]:
         body, backward = self.body, self.backward
@@ -203,14 +201,6 @@ def _differentiable(tensors: Sequence[Tensor]) -> list[int]:
 
 def _is_same(given: TensorType, type: TensorType) -> bool:
     return given.dtype is type.dtype and same_shape(given.shape, type.shape) is not None
-
-
-def _kept(graph: Graph, key: Any, make: Any) -> Any:
-    """What `make` derives of the graph, made once and kept on it."""
-    found = graph.derived.get(key)
-    if found is None:
-        found = graph.derived[key] = make()
-    return found
 
 
 def _batched_body(

@@ -9,12 +9,13 @@ Jacobian is the product of two that meet there.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from tracegraph.control.call import DerivativeBuilder, call
 from tracegraph.control.custom import CustomCall
 from tracegraph.ir.builder import inline
+from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import BroadcastTo, full, stack
 from tracegraph.ops.constant import Iota
@@ -30,7 +31,7 @@ from tracegraph.passes.vectorise import vectorise
 from tracegraph.passes.walk import path_between
 from tracegraph.shapes import element_count
 from tracegraph.source import here, sourced
-from tracegraph.types import TensorType, int32
+from tracegraph.types import DType, TensorType, int32
 
 #: The bytes that a Jacobian and the work on it should fit in, unless the caller says otherwise.
 MEMORY_BUDGET = 2**30
@@ -120,15 +121,17 @@ def _total(types: Iterable[TensorType]) -> Any:
 
 def has_forward(path: Sequence[Node]) -> bool:
     """Whether every node of the path is sure to have a forward rule."""
-    return not any(_is_custom(node) for node in path)
+    return all(isinstance(op, CustomCall) and op.has_forward for op in user_rules(path))
 
 
-def _is_custom(node: Node) -> bool:
-    if isinstance(node.op, HostCall) or is_registered(node.op):
-        return True
-    if isinstance(node.op, CustomCall):
-        return not node.op.has_forward
-    return any(_is_custom(inner) for body in node.op.graphs() for inner in body.nodes)
+def user_rules(nodes: Iterable[Node]) -> Iterator[Op]:
+    """The ops whose derivative is a rule of the user, in the nodes and in the bodies they call."""
+    for node in nodes:
+        if isinstance(node.op, (CustomCall, HostCall)) or is_registered(node.op):
+            yield node.op
+            continue
+        for body in node.op.graphs():
+            yield from user_rules(body.nodes)
 
 
 def _by_rows(
@@ -268,23 +271,16 @@ class Linear:
 
     def _applied(self, apply: Apply, seeds: Tensor, count: Any) -> list[Tensor]:
         batched = (*(False for _ in self._residuals), True)
-        key = ("vectorise", batched, count)
-        found = self._graph.derived.get(key)
-        if found is None:
-            found = self._graph.derived[key] = vectorise(self._graph, batched, count)
-        graph, flags = found
+        graph, flags = vectorise(self._graph, batched, count)
         results = apply(graph, [*self._residuals, seeds])
         return [y if flag else stack(y, count) for y, flag in zip(results, flags, strict=True)]
 
     def _units(self, start: int, count: Any) -> Tensor:
         """`count` rows of the identity from `start` on, as seeds."""
-        width = self._count()
         positions = Iota(count, int32)()
         if start:
             positions = ADD(positions, full(start, positions.type))
-        own = BroadcastTo((count, width), (0,))(positions)
-        other = BroadcastTo((count, width), (1,))(Iota(width, int32)())
-        units = Cast(self._seed.dtype)(EQUAL(own, other))
+        units = where_equal(positions, Iota(self._count(), int32)(), self._seed.dtype)
         shape = self._seed.shape
         if self._rows is None:
             return Reshape((count, *shape))(units)
@@ -298,6 +294,12 @@ class Linear:
         result = count * sum(map(_bytes, self._graph.outputs))
         work = max(MEMORY_BUDGET - result, MEMORY_BUDGET // 4)
         return max(1, work // max(1, _peak_bytes(self._graph)))
+
+
+def where_equal(rows: Tensor, columns: Tensor, dtype: DType) -> Tensor:
+    """The matrix of `dtype` that is 1 where rows[i] == columns[j], and 0 elsewhere."""
+    shape = (*rows.type.shape, *columns.type.shape)
+    return Cast(dtype)(EQUAL(BroadcastTo(shape, (0,))(rows), BroadcastTo(shape, (1,))(columns)))
 
 
 def _joined(pieces: tuple[Tensor, ...]) -> Tensor:

@@ -38,11 +38,7 @@ def recomputed(body: Graph, count: int) -> RecomputedCall:
 
 def _backward(body: Graph, count: int) -> tuple[Graph, tuple[int, ...]]:
     """The backward graph and the inputs whose cotangents it gives; made once, kept on the body."""
-    key = ("recompute", count)
-    found = body.derived.get(key)
-    if found is None:
-        found = body.derived[key] = _recomputing(body, count)
-    return found
+    return body.kept(("recompute", count), lambda: _recomputing(body, count))
 
 
 def _recomputing(body: Graph, count: int) -> tuple[Graph, tuple[int, ...]]:

@@ -12,13 +12,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracegraph.control.custom import CustomCall
-from tracegraph.control.jacobian import FORWARD_COST, REVERSE_COST, Linear, has_forward
+from tracegraph.control.jacobian import (
+    FORWARD_COST,
+    REVERSE_COST,
+    Linear,
+    has_forward,
+    user_rules,
+    where_equal,
+)
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.ops.broadcast import BroadcastTo, full
+from tracegraph.ops.broadcast import full
 from tracegraph.ops.constant import Iota, constant
-from tracegraph.ops.effect import HostCall
-from tracegraph.ops.elementwise import EQUAL, Cast
 from tracegraph.ops.index import Gather
 from tracegraph.ops.shape import Concatenate, Reshape
 from tracegraph.passes.colouring import (
@@ -30,7 +34,6 @@ from tracegraph.passes.colouring import (
 )
 from tracegraph.passes.forward import jvp
 from tracegraph.passes.gradient import gradient
-from tracegraph.passes.registry import is_registered
 from tracegraph.passes.share import derive
 from tracegraph.passes.sparsity import element_sources, pattern
 from tracegraph.passes.walk import path_between
@@ -99,13 +102,7 @@ def is_whole_gradient(nodes: Sequence[Node], seen: Sequence[Node], y: Tensor, x:
     the function than the other, nor where a user's rule stands for a derivative.
     """
     path = path_between(nodes, [x], [y])
-    return path == path_between(seen, [x], [y]) and not any(map(_has_user_rule, path))
-
-
-def _has_user_rule(node: Node) -> bool:
-    if isinstance(node.op, (CustomCall, HostCall)) or is_registered(node.op):
-        return True
-    return any(_has_user_rule(inner) for body in node.op.graphs() for inner in body.nodes)
+    return path == path_between(seen, [x], [y]) and not any(True for _ in user_rules(path))
 
 
 def _entries(path: Sequence[Node], y: Tensor, x: Tensor, pattern: Sparsity) -> Tensor | None:
@@ -131,10 +128,7 @@ def _no_entries(path: Sequence[Node], y: Tensor, x: Tensor) -> Tensor | None:
 
 def _products(linear: Linear, colours: np.ndarray, count: int, end: Tensor) -> Tensor:
     """The products with one seed per colour, one after another in one vector."""
-    width = len(colours)
-    own = BroadcastTo((count, width), (1,))(constant(colours.astype(np.int32)))
-    other = BroadcastTo((count, width), (0,))(Iota(count, int32)())
-    units = Cast(end.dtype)(EQUAL(own, other))
+    units = where_equal(Iota(count, int32)(), constant(colours.astype(np.int32)), end.dtype)
     (found,) = linear.on(Reshape((count, *end.type.shape))(units), count)
     assert found is not None, "the pattern has entries where nothing is connected"
     return Reshape((element_count(found.type.shape),))(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -216,6 +216,13 @@ class Graph:
         self.nodes = nodes
         self.outputs = outputs
         self.derived: dict[Any, Any] = {}
+
+    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What `make` derives of this graph, made once and kept under `key`. It is not None."""
+        found = self.derived.get(key)
+        if found is None:
+            found = self.derived[key] = make()
+        return found
 
     @property
     def input_types(self) -> tuple[TensorType, ...]:

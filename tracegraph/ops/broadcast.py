@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from typing import Any
 
 import numpy as np
@@ -148,10 +147,3 @@ def shifted(axes: tuple[int, ...] | None, batched: Tensor) -> tuple[int, ...]:
     if axes is None:
         return tuple(range(1, batched.ndim))
     return tuple(axis + 1 for axis in axes)
-
-
-def reduced_count(type: TensorType, axes: tuple[int, ...] | None) -> Any:
-    """How many elements a reduction over `axes` combines into one: an int or a Dim."""
-    if axes is None:
-        return math.prod(type.shape)
-    return math.prod(type.shape[axis] for axis in axes)

@@ -13,7 +13,23 @@ from tracegraph.shapes import Dim, Shape, axis_count, is_static
 from tracegraph.types import DType, TensorType, int32, type_of_array
 
 
-class Constant(Op):
+class Nullary(Op, abstract=True):
+    """An op without operands: nothing flows back through it, and iterations share it."""
+
+    def vjp(self, g, y):
+        return ()
+
+    def jvp(self, tangents, y):
+        return None
+
+    def batch(self, n, batched):
+        return self(), False
+
+    def depends(self):
+        raise NotImplementedError(f"{self.name} has no operand to depend on")
+
+
+class Constant(Nullary):
     """A value that is part of the graph: a NumPy array, small."""
 
     value: np.ndarray
@@ -26,23 +42,11 @@ class Constant(Op):
     def infer(self):
         return type_of_array(self.value)
 
-    def vjp(self, g, y):
-        return ()
-
-    def jvp(self, tangents, y):
-        return None
-
-    def batch(self, n, batched):
-        return self(), False
-
-    def depends(self):
-        raise NotImplementedError("a constant has no operand to depend on")
-
     def numpy(self):
         return self.value
 
 
-class DimSize(Op):
+class DimSize(Nullary):
     """The value of a size that is known only when the graph runs, as an int32 scalar."""
 
     size: Dim | int
@@ -50,23 +54,11 @@ class DimSize(Op):
     def infer(self):
         return TensorType(int32, ())
 
-    def vjp(self, g, y):
-        return ()
-
-    def jvp(self, tangents, y):
-        return None
-
-    def batch(self, n, batched):
-        return self(), False
-
-    def depends(self):
-        raise NotImplementedError("a size has no operand to depend on")
-
     def numpy(self):
         return np.int32(self.size) if isinstance(self.size, int) else NotImplemented
 
 
-class Sizes(Op):
+class Sizes(Nullary):
     """The sizes of a shape, of which even the number may be open, as an int32 vector."""
 
     shape: Shape
@@ -74,23 +66,11 @@ class Sizes(Op):
     def infer(self):
         return TensorType(int32, (axis_count(self.shape),))
 
-    def vjp(self, g, y):
-        return ()
-
-    def jvp(self, tangents, y):
-        return None
-
-    def batch(self, n, batched):
-        return self(), False
-
-    def depends(self):
-        raise NotImplementedError("sizes have no operand to depend on")
-
     def numpy(self):
         return np.array(self.shape, np.int32) if is_static(self.shape) else NotImplemented
 
 
-class Iota(Op):
+class Iota(Nullary):
     """0, 1, ..., size - 1"""
 
     size: Dim | int
@@ -103,18 +83,6 @@ class Iota(Op):
                 fix="use tg.int32",
             )
         return TensorType(self.dtype, (self.size,))
-
-    def vjp(self, g, y):
-        return ()
-
-    def jvp(self, tangents, y):
-        return None
-
-    def batch(self, n, batched):
-        return self(), False
-
-    def depends(self):
-        raise NotImplementedError("counting has no operand to depend on")
 
     def numpy(self):
         if not isinstance(self.size, int):

@@ -63,11 +63,7 @@ def specialise(graph: Graph, types: Sequence[TensorType]) -> Graph:
     types = tuple(types)
     if graph.input_types == types:
         return graph
-    key = ("specialise", types)
-    found = graph.derived.get(key)
-    if found is None:
-        found = graph.derived[key] = _specialised(graph, types)
-    return found
+    return graph.kept(("specialise", types), lambda: _specialised(graph, types))
 
 
 def _specialised(graph: Graph, types: tuple[TensorType, ...]) -> Graph:

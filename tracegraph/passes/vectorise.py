@@ -17,8 +17,12 @@ def vectorise(graph: Graph, batched: tuple[bool, ...], n: Any) -> tuple[Graph, t
     """The graph of n instances, and which of its outputs have the loop axis.
 
     Inputs with `batched` get a leading axis of size n; the others are shared by all instances,
-    and what depends on them alone is computed once.
+    and what depends on them alone is computed once. The result is kept on the graph.
     """
+    return graph.kept(("vectorise", batched, n), lambda: _vectorised(graph, batched, n))
+
+
+def _vectorised(graph: Graph, batched: tuple[bool, ...], n: Any) -> tuple[Graph, tuple[bool, ...]]:
     with Builder(f"{graph.name}_pfor") as builder:
         env: dict[Tensor, tuple[Tensor, bool]] = {}
         for x, is_batched in zip(graph.inputs, batched, strict=True):

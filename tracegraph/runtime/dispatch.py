@@ -47,7 +47,7 @@ class Route:
         return tensors[0] if self.is_one_tensor else self.pack(tensors)
 
 
-class Call:
+class CallKey:
     """The leaves of a call, and its key where type and value of each leaf tell all."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -69,10 +69,10 @@ class Call:
         return len(given) == len(wanted) and all(map(operator.is_, given, wanted))
 
 
-def known_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+def known_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallKey | None:
     """The call, or None if it has leaves that the slow path must look at."""
     try:
-        return Call(args, kwargs)
+        return CallKey(args, kwargs)
     except (TypeError, ValueError, SystemError, Warning, Mismatch):
         return None  # the slow path names what is wrong
 

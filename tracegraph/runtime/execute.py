@@ -212,10 +212,7 @@ def note_call(
 
 
 def _forward_program(forward: Graph) -> Any:
-    program = forward.derived.get("program")
-    if program is None:
-        program = forward.derived["program"] = backend.program(forward)
-    return program
+    return forward.kept("program", lambda: backend.program(forward))
 
 
 def run_nested(
