@@ -21,6 +21,12 @@ DICT_LAYERS = 15  # of four arrays each
 MLP_BATCH, MLP_WIDTHS = 128, (784, 512, 512, 10)
 TINY_BATCH, TINY_WIDTHS = 16, (8, 16, 4)
 CONVOLUTION_BATCH, IMAGE_SIDE, CHANNELS, CLASSES = 64, 28, (1, 32, 64), 10
+TANH_BATCH, TANH_WIDTHS = 64, (256, 256, 256, 10)
+PHYSICS_POINTS, PHYSICS_WIDTHS, PHYSICS_ORDER = 256, (1, 32, 32, 1), 6
+PHYSICS_RATE = 1e-7  # the sixth derivative makes the loss steep
+HIGH_ORDER = 7
+GRID = 100  # points per side: 20,000 unknowns
+FEED, CONTROL, DIFFUSION = 1.0, 3.4, 0.1  # of the Brusselator
 
 Inputs = dict[str, Any]
 
@@ -116,17 +122,61 @@ def two_layers(batch: int, widths: tuple[int, ...]) -> Inputs:
 
 
 def hessian() -> Inputs:
-    """A layer of 500 parameters in one vector, a batch, and a direction."""
+    """A layer of 500 parameters in one vector, and a batch."""
     random = generator()
-    return {
-        "parameters": normal(random, (500,)),
-        "direction": normal(random, (500,)),
-        "x": normal(random, (32, 24)),
-    }
+    return {"parameters": normal(random, (500,)), "x": normal(random, (32, 24))}
 
 
-def tridiagonal() -> Inputs:
-    return {"x": normal(generator(), (2_000,))}
+def hessian_vector() -> Inputs:
+    """A perceptron, and one direction for all of its parameters."""
+    inputs = perceptron(TANH_BATCH, TANH_WIDTHS)
+    random = np.random.default_rng(SEED + 1)
+    directions = [normal(random, variable.shape) for variable in inputs["variables"]]
+    return inputs | {"directions": directions}
+
+
+def vector(size: int) -> Inputs:
+    return {"x": normal(generator(), (size,))}
+
+
+def high_order() -> Inputs:
+    return {"x": np.asarray(0.7, np.float32)}
+
+
+def physics() -> Inputs:
+    """A network from a point to a number, with weights so small that training is stable."""
+    variables = perceptron(1, PHYSICS_WIDTHS)["variables"]
+    x = np.linspace(-np.pi, np.pi, PHYSICS_POINTS, dtype=np.float32)
+    return {"variables": [variable / 2 for variable in variables], "x": x}
+
+
+def brusselator() -> Inputs:
+    """Two substances on a square grid, and a vector to multiply the Jacobian by."""
+    random = generator()
+    shape = (2, GRID, GRID)
+    return {"x": normal(random, shape), "direction": normal(random, (2 * GRID * GRID,))}
+
+
+def rates_of(state, roll, stack):
+    """How fast the two substances change, on a torus, with a peer's `roll` and `stack`."""
+    u, v = state[0], state[1]
+    rows = roll(state, 1, 1) + roll(state, -1, 1)
+    columns = roll(state, 1, 2) + roll(state, -1, 2)
+    reaction = u * u * v
+    change = stack([FEED - (CONTROL + 1) * u + reaction, CONTROL * u - reaction])
+    return change + DIFFUSION * (rows + columns - 4 * state)
+
+
+def band_of(matrix: np.ndarray) -> list[np.ndarray]:
+    """The entries of the three diagonals, row by row, and the sum of all."""
+    rows, columns = np.indices(matrix.shape, sparse=True)
+    return [matrix[np.abs(rows - columns) <= 1], np.sum(matrix, dtype=np.float64)]
+
+
+def product_of(values, rows, columns, direction) -> np.ndarray:
+    """A sparse matrix times a vector: the same whatever the order of its entries."""
+    terms = np.asarray(values, np.float64) * direction[columns]
+    return np.bincount(rows, terms, minlength=direction.size)
 
 
 def waist() -> Inputs:
@@ -161,9 +211,14 @@ INPUTS = {
     "jacobian_network": partial(two_layers, 32, (64, 64, 10)),
     "batch_jacobian": partial(two_layers, 256, (32, 32, 32)),
     "hessian": hessian,
-    "hessian_vector": hessian,
-    "jacobian_tridiagonal": tridiagonal,
+    "hessian_vector": hessian_vector,
+    "jacobian_tridiagonal": partial(vector, 2_000),
     "jacobian_waist": waist,
+    "jacobian_again": partial(vector, 2),
+    "pinn_sixth": physics,
+    "trace_order_7": high_order,
+    "brusselator": brusselator,
+    "explain_10000": partial(chain, 10_000),
     "chain_100": partial(chain, 100),
     "chain_1000": partial(chain, 1_000),
     "chain_5000": partial(chain, 5_000),

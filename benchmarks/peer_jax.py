@@ -1,21 +1,29 @@
 """The workloads in JAX: `jax.jit`, with the state as a donated tuple that is fed back."""
 
+import importlib.util
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental.jet import jet
 
 from benchmarks.inputs import (
     ADAM_RATE,
     BETA_1,
     BETA_2,
     EPSILON,
+    HIGH_ORDER,
     LEARNING_RATE,
+    PHYSICS_ORDER,
+    PHYSICS_RATE,
     Inputs,
+    band_of,
     chain_of,
     chain_offset,
+    product_of,
+    rates_of,
 )
 from benchmarks.workload import Phases, Stopwatch, Workload, flat
 
@@ -87,18 +95,22 @@ def chain(inputs: Inputs, compiled: bool = True):
         def total(x):
             return jnp.sum(chain_of(x, inputs["length"], chain_offset(turn), jnp.exp, jnp.log))
 
-        watch = Stopwatch()
-        with watch("trace"):
-            traced = jax.jit(jax.value_and_grad(total)).trace(x)
-        with watch("lower"):
-            lowered = traced.lower()
-        if not compiled:
-            return Phases(watch.seconds)
-        with watch("compile"):
-            program = lowered.compile()
-        return Phases(watch.seconds, flat(program(x)))
+        return phases_of(jax.value_and_grad(total), x, compiled)
 
     return phases
+
+
+def phases_of(function, x, compiled: bool = True) -> Phases:
+    watch = Stopwatch()
+    with watch("trace"):
+        traced = jax.jit(function).trace(x)
+    with watch("lower"):
+        lowered = traced.lower()
+    if not compiled:
+        return Phases(watch.seconds)
+    with watch("compile"):
+        program = lowered.compile()
+    return Phases(watch.seconds, flat(jax.tree.leaves(program(x))))
 
 
 def chain_and_tenth(inputs: Inputs):
@@ -108,11 +120,14 @@ def chain_and_tenth(inputs: Inputs):
     return lambda turn: whole(turn).beside(tenth(turn))
 
 
-def perceptron(variables, x):
+def perceptron(variables, x, activation=jax.nn.relu):
     *hidden, kernel, bias = variables
     for weights, offset in zip(hidden[::2], hidden[1::2]):
-        x = jax.nn.relu(x @ weights + offset)
+        x = activation(x @ weights + offset)
     return x @ kernel + bias
+
+
+tanh_perceptron = partial(perceptron, activation=jnp.tanh)
 
 
 def convolutions(variables, x):
@@ -135,8 +150,8 @@ def mean_cross_entropy(model, variables, x, y):
     return -jnp.mean(jnp.take_along_axis(logarithms, y[:, None], axis=1))
 
 
-def descend(variables, gradients):
-    return tuple(v - LEARNING_RATE * g for v, g in zip(variables, gradients))
+def descend(variables, gradients, rate: float = LEARNING_RATE):
+    return tuple(v - rate * g for v, g in zip(variables, gradients))
 
 
 def adam(variables, gradients, first, second, count):
@@ -179,17 +194,18 @@ def network(kernels, x):
 
 
 def jacobian_network(inputs: Inputs) -> Workload:
+    """All that a function uses is an argument: what it closes over would be a constant, folded."""
     first, second = map(jnp.asarray, inputs["kernels"])
     x = jnp.asarray(inputs["x"])
-    jacobian = jax.jit(jax.jacrev(lambda kernel: network([kernel, second], x)))
-    return sampled(lambda: jacobian(first))
+    jacobian = jax.jit(jax.jacrev(lambda kernel, second, x: network([kernel, second], x)))
+    return sampled(lambda: jacobian(first, second, x))
 
 
 def batch_jacobian(inputs: Inputs) -> Workload:
     kernels = [jnp.asarray(kernel) for kernel in inputs["kernels"]]
     x = jnp.asarray(inputs["x"])
-    jacobian = jax.jit(jax.vmap(jax.jacrev(partial(network, kernels))))
-    return sampled(lambda: jacobian(x))
+    jacobian = jax.jit(jax.vmap(jax.jacrev(network, argnums=1), in_axes=(None, 0)))
+    return sampled(lambda: jacobian(kernels, x))
 
 
 def layer_loss(parameters, x):
@@ -204,15 +220,16 @@ def hessian(inputs: Inputs) -> Workload:
 
 
 def hessian_vector(inputs: Inputs) -> Workload:
-    parameters, x = jnp.asarray(inputs["parameters"]), jnp.asarray(inputs["x"])
-    direction = jnp.asarray(inputs["direction"])
+    parameters = variables_of(inputs)
+    directions = tuple(map(jnp.asarray, inputs["directions"]))
+    x, y = batch_of(inputs)
 
     @jax.jit
-    def product(parameters, direction):
-        slope = jax.grad(lambda p: layer_loss(p, x))
-        return jax.jvp(slope, (parameters,), (direction,))[1]
+    def product(parameters, directions, x, y):
+        slope = jax.grad(lambda p: mean_cross_entropy(tanh_perceptron, p, x, y))
+        return jax.jvp(slope, (parameters,), (directions,))[1]
 
-    return sampled(lambda: product(parameters, direction))
+    return sampled(lambda: product(parameters, directions, x, y))
 
 
 def residual(u):
@@ -224,19 +241,100 @@ def residual(u):
 def jacobian_tridiagonal(inputs: Inputs) -> Workload:
     x = jnp.asarray(inputs["x"])
     jacobian = jax.jit(jax.jacfwd(residual))
-    observe = lambda y: [np.sum(np.asarray(y), dtype=np.float64)]  # noqa: E731
-    return Workload(lambda: jacobian(x), jax.block_until_ready, observe)
+    return Workload(lambda: jacobian(x), jax.block_until_ready, lambda y: band_of(np.asarray(y)))
+
+
+def jacobian_tridiagonal_sparse(inputs: Inputs) -> Workload:
+    import asdex
+
+    x = jnp.asarray(inputs["x"])
+    jacobian = asdex.jacobian(residual, x)
+    entries = jax.jit(lambda x: jacobian(x).data)
+    observe = lambda y: [np.asarray(y), np.sum(np.asarray(y), dtype=np.float64)]  # noqa: E731
+    return Workload(lambda: entries(x), jax.block_until_ready, observe)
 
 
 def jacobian_waist(inputs: Inputs, mode=jax.jacrev) -> Workload:
     down, up, x = (jnp.asarray(inputs[name]) for name in ("down", "up", "x"))
-    jacobian = jax.jit(mode(lambda x: jnp.sin(jnp.tanh(x[None] @ down) @ up)[0]))
-    return sampled(lambda: jacobian(x))
+    jacobian = jax.jit(mode(lambda x, down, up: jnp.sin(jnp.tanh(x[None] @ down) @ up)[0]))
+    return sampled(lambda: jacobian(x, down, up))
+
+
+def jacobian_again(inputs: Inputs) -> Workload:
+    """No `jax.jit`."""
+    x = jnp.asarray(inputs["x"])
+    jacobian = jax.jacrev(lambda x: jnp.sin(x) * jnp.sum(x * x))
+    return workload(lambda: jacobian(x))
+
+
+def nested(fn, order: int):
+    for _ in range(order):
+        fn = jax.grad(fn)
+    return fn
+
+
+def both_nested(solution, x):
+    """A function's value and its sixth derivative."""
+    return solution(x), nested(solution, PHYSICS_ORDER)(x)
+
+
+def both_by_series(solution, x):
+    """The same by a Taylor series: JAX's experimental alternative to nesting."""
+    tangents = [jnp.ones_like(x)] + [jnp.zeros_like(x)] * (PHYSICS_ORDER - 1)
+    value, derivatives = jet(solution, (x,), (tangents,))
+    return value, derivatives[-1]
+
+
+def pinn_sixth(inputs: Inputs, both=both_nested) -> Workload:
+    def loss_of(variables, x):
+        def solution(x):
+            return tanh_perceptron(variables, x.reshape(1, 1))[0, 0]
+
+        u, sixth = jax.vmap(partial(both, solution))(x)
+        return jnp.mean(jnp.square(sixth + u)) + jnp.mean(jnp.square(u - jnp.sin(x)))
+
+    def step(variables, x):
+        loss, gradients = jax.value_and_grad(loss_of)(variables, x)
+        return descend(variables, gradients, PHYSICS_RATE), loss
+
+    return fed_back(jax.jit(step, donate_argnums=0), variables_of(inputs), jnp.asarray(inputs["x"]))
+
+
+def trace_high_order(inputs: Inputs):
+    x = jnp.asarray(inputs["x"])
+    return lambda turn: phases_of(nested(lambda x: jnp.sin(jnp.tanh(x) * x), HIGH_ORDER), x)
+
+
+def brusselator(inputs: Inputs):
+    """Pattern, colouring and trace."""
+    import asdex
+
+    x = jnp.asarray(inputs["x"])
+
+    def phases(turn: int) -> Phases:
+        watch = Stopwatch()
+        with watch("prepare"):
+            rates = partial(rates_of, roll=jnp.roll, stack=jnp.stack)
+            colouring = asdex.jacobian_coloring(rates, x)
+            traced = jax.jit(asdex.jacobian_from_coloring(rates, colouring)).trace(x)
+        with watch("compile"):
+            matrix = jax.block_until_ready(traced.lower().compile()(x))
+        places = np.asarray(matrix.indices).T
+        rows, columns = (np.ravel_multi_index(place, x.shape) for place in (places[:3], places[3:]))
+        product = product_of(matrix.data, rows, columns, inputs["direction"])
+        return Phases(watch.seconds, flat([product]), {"colours": colouring.num_colors})
+
+    return phases
 
 
 def sampled(step) -> Workload:
-    """Compares some of the many entries of the result."""
-    return Workload(step, jax.block_until_ready, lambda y: [np.asarray(y).ravel()[::997]])
+    """Compares some of the many entries of the results."""
+    observe = lambda y: [np.asarray(leaf).ravel()[::997] for leaf in jax.tree.leaves(y)]  # noqa: E731
+    return Workload(step, jax.block_until_ready, observe)
+
+
+def if_installed(name: str, **variants) -> dict:
+    return variants if importlib.util.find_spec(name) else {}
 
 
 WORKLOADS = {
@@ -254,11 +352,18 @@ WORKLOADS = {
     "batch_jacobian": {"jax": batch_jacobian},
     "hessian": {"jax": hessian},
     "hessian_vector": {"jax": hessian_vector},
-    "jacobian_tridiagonal": {"jax": jacobian_tridiagonal},
+    "jacobian_tridiagonal": {
+        "jax": jacobian_tridiagonal,
+        **if_installed("asdex", asdex=jacobian_tridiagonal_sparse),
+    },
     "jacobian_waist": {
         "jax": jacobian_waist,
         "jax_forward": partial(jacobian_waist, mode=jax.jacfwd),
     },
+    "jacobian_again": {"jax": jacobian_again},
+    "pinn_sixth": {"jax": pinn_sixth, "jax_jet": partial(pinn_sixth, both=both_by_series)},
+    "trace_order_7": {"jax": trace_high_order},
+    "brusselator": if_installed("asdex", asdex=brusselator),
     "chain_100": {"jax": chain},
     "chain_1000": {"jax": chain},
     "chain_5000": {"jax": chain},

@@ -9,8 +9,10 @@ from benchmarks.inputs import (
     BETA_1,
     BETA_2,
     EPSILON,
+    HIGH_ORDER,
     LEARNING_RATE,
     Inputs,
+    band_of,
     chain_of,
     chain_offset,
 )
@@ -93,20 +95,161 @@ def chain(inputs: Inputs, mode):
                 y = tf.reduce_sum(chain_of(x, length, offset, tf.exp, tf.math.log))
             return y, tape.gradient(y, x)
 
-        watch = Stopwatch()
-        with watch("trace"):
-            program = value_and_gradient.get_concrete_function(x)
-        with watch("compile"):
-            result = flat(program(x))
-        return Phases(watch.seconds, result)
+        return phases_of(value_and_gradient, x)
 
     return phases
 
 
-def perceptron(variables, x):
+def phases_of(function, x) -> Phases:
+    watch = Stopwatch()
+    with watch("trace"):
+        program = function.get_concrete_function(x)
+    with watch("compile"):
+        result = flat(tf.nest.flatten(program(x)))
+    return Phases(watch.seconds, result)
+
+
+def network(kernels, x):
+    for kernel in kernels:
+        x = tf.tanh(x @ kernel)
+    return x
+
+
+def jacobian_network(inputs: Inputs, mode) -> Workload:
+    """All that a function uses is an argument, as in the other peers."""
+    first, second = map(tf.constant, inputs["kernels"])
+    x = tf.constant(inputs["x"])
+
+    @mode
+    def jacobian(kernel, second, x):
+        with tf.GradientTape() as tape:
+            tape.watch(kernel)
+            y = network([kernel, second], x)
+        return tape.jacobian(y, kernel)
+
+    return sampled(lambda: jacobian(first, second, x))
+
+
+def batch_jacobian(inputs: Inputs, mode) -> Workload:
+    kernels = [tf.constant(kernel) for kernel in inputs["kernels"]]
+    x = tf.constant(inputs["x"])
+
+    @mode
+    def jacobian(kernels, x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = network(kernels, x)
+        return tape.batch_jacobian(y, x)
+
+    return sampled(lambda: jacobian(kernels, x))
+
+
+def layer_loss(parameters, x):
+    kernel, bias = tf.reshape(parameters[:480], [24, 20]), parameters[480:]
+    return tf.reduce_mean(tf.square(tf.tanh(x @ kernel + bias)))
+
+
+def hessian(inputs: Inputs, mode) -> Workload:
+    parameters, x = tf.constant(inputs["parameters"]), tf.constant(inputs["x"])
+
+    @mode
+    def second(parameters, x):
+        with tf.GradientTape() as outer:
+            outer.watch(parameters)
+            with tf.GradientTape() as inner:
+                inner.watch(parameters)
+                loss = layer_loss(parameters, x)
+            slope = inner.gradient(loss, parameters)
+        return outer.jacobian(slope, parameters)
+
+    return sampled(lambda: second(parameters, x))
+
+
+def hessian_vector(inputs: Inputs, mode) -> Workload:
+    parameters = [tf.constant(value) for value in inputs["variables"]]
+    directions = [tf.constant(value) for value in inputs["directions"]]
+    x, y = batch_of(inputs)
+
+    @mode
+    def product(parameters, directions, x, y):
+        with tf.autodiff.ForwardAccumulator(parameters, directions) as accumulator:
+            with tf.GradientTape() as tape:
+                tape.watch(parameters)
+                loss = mean_cross_entropy(perceptron(parameters, x, tf.tanh), y)
+            slope = tape.gradient(loss, parameters)
+        return accumulator.jvp(slope)
+
+    return sampled(lambda: product(parameters, directions, x, y))
+
+
+def residual(u):
+    inner = u[:-2] - 2 * u[1:-1] + u[2:]
+    ends = u[1:2] - 2 * u[:1], u[-2:-1] - 2 * u[-1:]
+    return tf.concat([ends[0], inner, ends[1]], 0) + u**3
+
+
+def jacobian_tridiagonal(inputs: Inputs, mode) -> Workload:
+    x = tf.constant(inputs["x"])
+
+    @mode
+    def jacobian(u):
+        with tf.GradientTape() as tape:
+            tape.watch(u)
+            y = residual(u)
+        return tape.jacobian(y, u)
+
+    return Workload(lambda: jacobian(x), lambda y: None, lambda y: band_of(y.numpy()))
+
+
+def jacobian_waist(inputs: Inputs, mode) -> Workload:
+    down, up, x = (tf.constant(inputs[name]) for name in ("down", "up", "x"))
+
+    @mode
+    def jacobian(x, down, up):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.sin(tf.tanh(x[tf.newaxis] @ down) @ up)[0]
+        return tape.jacobian(y, x)
+
+    return sampled(lambda: jacobian(x, down, up))
+
+
+def jacobian_again(inputs: Inputs) -> Workload:
+    x = tf.constant(inputs["x"])
+
+    def jacobian():
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.sin(x) * tf.reduce_sum(x * x)
+        return tape.jacobian(y, x)
+
+    return workload(jacobian)
+
+
+def nested(fn, order: int):
+    """The derivative of `fn` of an order, by as many nested tapes."""
+    if not order:
+        return fn
+    inner = nested(fn, order - 1)
+
+    def derivative(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = inner(x)
+        return tape.gradient(y, x)
+
+    return derivative
+
+
+def trace_high_order(inputs: Inputs, mode):
+    x = tf.constant(inputs["x"])
+    return lambda turn: phases_of(mode(nested(lambda x: tf.sin(tf.tanh(x) * x), HIGH_ORDER)), x)
+
+
+def perceptron(variables, x, activation=tf.nn.relu):
     *hidden, kernel, bias = variables
     for weights, offset in zip(hidden[::2], hidden[1::2]):
-        x = tf.nn.relu(x @ weights + offset)
+        x = activation(x @ weights + offset)
     return x @ kernel + bias
 
 
@@ -131,6 +274,12 @@ def descend(variables, gradients) -> None:
 def workload(step) -> Workload:
     """TensorFlow waits by itself on the CPU."""
     return Workload(step, block=lambda output: None, observe=tf.nest.flatten)
+
+
+def sampled(step) -> Workload:
+    """Compares some of the many entries of the results."""
+    observe = lambda y: [leaf.numpy().ravel()[::997] for leaf in tf.nest.flatten(y)]  # noqa: E731
+    return Workload(step, block=lambda output: None, observe=observe)
 
 
 def variables_of(inputs: Inputs) -> list:
@@ -158,6 +307,14 @@ WORKLOADS = {
     "convolution_step": modes(partial(adam_step, convolutions)),
     "undecorated_loop": {"tf_eager": undecorated_loop},
     "undecorated_loop_read": {"tf_eager": partial(undecorated_loop, read=True)},
+    "jacobian_network": modes(jacobian_network),
+    "batch_jacobian": modes(batch_jacobian),
+    "hessian": modes(hessian),
+    "hessian_vector": modes(hessian_vector),
+    "jacobian_tridiagonal": modes(jacobian_tridiagonal),
+    "jacobian_waist": modes(jacobian_waist),
+    "jacobian_again": {"tf_eager": jacobian_again},
+    "trace_order_7": modes(trace_high_order, tf_graph=GRAPH, tf_xla=XLA),
     "chain_100": modes(chain, tf_graph=GRAPH, tf_xla=XLA),
     "chain_1000": modes(chain, tf_graph=GRAPH, tf_xla=XLA),
     "chain_5000": modes(chain, tf_graph=GRAPH, tf_xla=XLA),

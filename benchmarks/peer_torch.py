@@ -15,6 +15,7 @@ from benchmarks.inputs import (
     IMAGE_SIDE,
     LEARNING_RATE,
     Inputs,
+    band_of,
     chain_of,
     chain_offset,
 )
@@ -117,17 +118,19 @@ def network(kernels, x):
 
 
 def jacobian_network(inputs: Inputs, mode) -> Workload:
+    """All that a function uses is an argument, as in the other peers."""
     first, second = map(torch.from_numpy, inputs["kernels"])
     x = torch.from_numpy(inputs["x"])
-    jacobian = mode(torch.func.jacrev(lambda kernel: network([kernel, second], x)))
-    return sampled(lambda: jacobian(first))
+    jacobian = mode(torch.func.jacrev(lambda kernel, second, x: network([kernel, second], x)))
+    return sampled(lambda: jacobian(first, second, x))
 
 
 def batch_jacobian(inputs: Inputs, mode) -> Workload:
     kernels = [torch.from_numpy(kernel) for kernel in inputs["kernels"]]
     x = torch.from_numpy(inputs["x"])
-    jacobian = mode(torch.func.vmap(torch.func.jacrev(partial(network, kernels))))
-    return sampled(lambda: jacobian(x))
+    rows = torch.func.jacrev(network, argnums=1)
+    jacobian = mode(torch.func.vmap(rows, in_dims=(None, 0)))
+    return sampled(lambda: jacobian(kernels, x))
 
 
 def layer_loss(parameters, x):
@@ -137,16 +140,23 @@ def layer_loss(parameters, x):
 
 def hessian(inputs: Inputs, mode) -> Workload:
     parameters, x = torch.from_numpy(inputs["parameters"]), torch.from_numpy(inputs["x"])
-    second = mode(torch.func.hessian(lambda p: layer_loss(p, x)))
-    return sampled(lambda: second(parameters))
+    second = mode(torch.func.hessian(layer_loss))
+    return sampled(lambda: second(parameters, x))
 
 
 def hessian_vector(inputs: Inputs, mode) -> Workload:
-    parameters, x = torch.from_numpy(inputs["parameters"]), torch.from_numpy(inputs["x"])
-    direction = torch.from_numpy(inputs["direction"])
-    slope = torch.func.grad(lambda p: layer_loss(p, x))
-    product = mode(lambda p, v: torch.func.jvp(slope, (p,), (v,))[1])
-    return sampled(lambda: product(parameters, direction))
+    parameters = [torch.from_numpy(value) for value in inputs["variables"]]
+    directions = [torch.from_numpy(value) for value in inputs["directions"]]
+    x, y = torch.from_numpy(inputs["x"]), torch.from_numpy(inputs["y"]).long()
+
+    def product(parameters, directions, x, y):
+        def loss(parameters):
+            return functional.cross_entropy(Perceptron.logits(parameters, x, torch.tanh), y)
+
+        return torch.func.jvp(torch.func.grad(loss), (parameters,), (directions,))[1]
+
+    product = mode(product)
+    return sampled(lambda: product(parameters, directions, x, y))
 
 
 def residual(u):
@@ -158,18 +168,25 @@ def residual(u):
 def jacobian_tridiagonal(inputs: Inputs, mode) -> Workload:
     x = torch.from_numpy(inputs["x"])
     jacobian = mode(torch.func.jacfwd(residual))
-    return Workload(lambda: jacobian(x), lambda y: None, lambda y: [y.double().sum().numpy()])
+    return Workload(lambda: jacobian(x), lambda y: None, lambda y: band_of(y.numpy()))
 
 
 def jacobian_waist(inputs: Inputs, mode) -> Workload:
     down, up, x = (torch.from_numpy(inputs[name]) for name in ("down", "up", "x"))
-    jacobian = mode(torch.func.jacrev(lambda x: torch.sin(torch.tanh(x[None] @ down) @ up)[0]))
-    return sampled(lambda: jacobian(x))
+    waist = lambda x, down, up: torch.sin(torch.tanh(x[None] @ down) @ up)[0]  # noqa: E731
+    jacobian = mode(torch.func.jacrev(waist))
+    return sampled(lambda: jacobian(x, down, up))
+
+
+def jacobian_again(inputs: Inputs) -> Workload:
+    x = torch.from_numpy(inputs["x"])
+    jacobian = torch.func.jacrev(lambda x: torch.sin(x) * torch.sum(x * x))
+    return workload(lambda: jacobian(x))
 
 
 def sampled(step) -> Workload:
-    """Compares some of the many entries of the result."""
-    observe = lambda y: [y.detach().numpy().ravel()[::997]]  # noqa: E731
+    """Compares some of the many entries of the results."""
+    observe = lambda y: [leaf.detach().numpy().ravel()[::997] for leaf in leaves(y)]  # noqa: E731
     return Workload(step, block=lambda output: None, observe=observe)
 
 
@@ -179,10 +196,10 @@ class Perceptron:
         return variables_of(inputs["variables"]), torch.from_numpy(inputs["x"])
 
     @staticmethod
-    def logits(variables, x):
+    def logits(variables, x, activation=functional.relu):
         *hidden, kernel, bias = variables
         for weights, offset in zip(hidden[::2], hidden[1::2]):
-            x = functional.relu(x @ weights + offset)
+            x = activation(x @ weights + offset)
         return x @ kernel + bias
 
 
@@ -220,9 +237,11 @@ def workload(step) -> Workload:
 
 
 def leaves(output) -> list:
-    if not isinstance(output, dict):
+    if isinstance(output, dict):
+        output = [output[name] for name in sorted(output)]
+    if not isinstance(output, list):
         return [output]
-    return [leaf for name in sorted(output) for leaf in leaves(output[name])]
+    return [leaf for member in output for leaf in leaves(member)]
 
 
 def variables_of(values) -> list:
@@ -254,6 +273,7 @@ WORKLOADS = {
     "hessian_vector": modes(hessian_vector),
     "jacobian_tridiagonal": modes(jacobian_tridiagonal),
     "jacobian_waist": modes(jacobian_waist),
+    "jacobian_again": {"torch": jacobian_again},
     "chain_100": {"torch_compile": chain},
     "chain_1000": {"torch_compile": chain},
 }

@@ -12,10 +12,15 @@ from benchmarks.inputs import (
     BETA_1,
     BETA_2,
     EPSILON,
+    HIGH_ORDER,
     LEARNING_RATE,
+    PHYSICS_ORDER,
+    PHYSICS_RATE,
     Inputs,
     chain_of,
     chain_offset,
+    product_of,
+    rates_of,
 )
 from benchmarks.workload import Phases, Stopwatch, Workload, flat
 
@@ -94,7 +99,7 @@ def chain(inputs: Inputs, compiled: bool = True):
                 y = tg.reduce_sum(chain_of(x, length, offset, tg.exp, tg.math.log))
             return y, tape.gradient(y, x)
 
-        return tracegraph_chain_phases(value_and_gradient, x, compiled)
+        return phases_of_first_call(value_and_gradient, x, compiled)
 
     return phases
 
@@ -106,7 +111,7 @@ def chain_and_tenth(inputs: Inputs):
     return lambda turn: whole(turn).beside(tenth(turn))
 
 
-def tracegraph_chain_phases(function, x, compiled: bool) -> Phases:
+def phases_of_first_call(function, x, compiled: bool) -> Phases:
     """Splits the first call of `function` into trace (with all passes), lower and compile.
 
     The compiler says itself how long it takes; all else in the first call counts as lowering.
@@ -123,7 +128,7 @@ def tracegraph_chain_phases(function, x, compiled: bool) -> Phases:
         watch.seconds["lower"] += compiler.longest[TRACING] + compiler.longest[LOWERING]
         return Phases(watch.seconds)
     with watch("lower"):
-        result = flat(function(x))
+        result = flat(tg.nest.flatten(function(x)))
     watch.seconds["compile"] = compiler.longest[COMPILING]
     watch.seconds["lower"] -= watch.seconds["compile"]
     return Phases(watch.seconds, result)
@@ -150,10 +155,10 @@ class CompilerTimes:
         self.longest[event] = max(duration_secs, self.longest.get(event, 0.0))
 
 
-def perceptron(variables, x):
+def perceptron(variables, x, activation=tg.nn.relu):
     *hidden, kernel, bias = variables
     for weights, offset in zip(hidden[::2], hidden[1::2]):
-        x = tg.nn.relu(x @ weights + offset)
+        x = activation(x @ weights + offset)
     return x @ kernel + bias
 
 
@@ -170,9 +175,9 @@ def mean_cross_entropy(logits, y):
     return tg.reduce_mean(losses)
 
 
-def descend(variables, gradients) -> None:
+def descend(variables, gradients, rate: float = LEARNING_RATE) -> None:
     for variable, gradient in zip(variables, gradients):
-        variable.assign_sub(LEARNING_RATE * gradient)
+        variable.assign_sub(rate * gradient)
 
 
 def workload(step) -> Workload:
@@ -198,18 +203,22 @@ def network(kernels, x):
     return x
 
 
+# What a function uses is passed to it, kernels too, here and in the peers: parameters are arguments
+# in real use, and an array that JAX finds in a closure is a constant of its program, and folded.
+
+
 def jacobian_network(inputs: Inputs) -> Workload:
     first, second = map(tg.constant, inputs["kernels"])
     x = tg.constant(inputs["x"])
 
     @tg.function
-    def jacobian(kernel):
+    def jacobian(kernel, second, x):
         with tg.GradientTape() as tape:
             tape.watch(kernel)
             y = network([kernel, second], x)
         return tape.jacobian(y, kernel)
 
-    return sampled(lambda: jacobian(first))
+    return sampled(lambda: jacobian(first, second, x))
 
 
 def batch_jacobian(inputs: Inputs) -> Workload:
@@ -217,13 +226,13 @@ def batch_jacobian(inputs: Inputs) -> Workload:
     x = tg.constant(inputs["x"])
 
     @tg.function
-    def jacobian(x):
+    def jacobian(kernels, x):
         with tg.GradientTape() as tape:
             tape.watch(x)
             y = network(kernels, x)
         return tape.batch_jacobian(y, x)
 
-    return sampled(lambda: jacobian(x))
+    return sampled(lambda: jacobian(kernels, x))
 
 
 def layer_loss(parameters, x):
@@ -238,14 +247,19 @@ def hessian(inputs: Inputs) -> Workload:
 
 
 def hessian_vector(inputs: Inputs) -> Workload:
-    parameters, x = tg.constant(inputs["parameters"]), tg.constant(inputs["x"])
-    direction = tg.constant(inputs["direction"])
+    """Forward over reverse, in every peer."""
+    parameters = [tg.constant(value) for value in inputs["variables"]]
+    directions = [tg.constant(value) for value in inputs["directions"]]
+    x, y = batch_of(inputs)
 
     @tg.function
-    def product(parameters, direction):
-        return tg.hvp(lambda p: layer_loss(p, x), parameters, direction)
+    def product(parameters, directions, x, y):
+        def loss(*parameters):
+            return mean_cross_entropy(perceptron(parameters, x, tg.tanh), y)
 
-    return sampled(lambda: product(parameters, direction))
+        return tg.hvp(loss, parameters, directions)
+
+    return sampled(lambda: product(parameters, directions, x, y))
 
 
 def residual(u):
@@ -255,7 +269,7 @@ def residual(u):
 
 
 def jacobian_tridiagonal(inputs: Inputs) -> Workload:
-    """The entries of the three diagonals; the peers compute the whole matrix."""
+    """The entries of the three diagonals, as `asdex` has them; the others make the whole matrix."""
     x = tg.constant(inputs["x"])
 
     @tg.function
@@ -265,25 +279,136 @@ def jacobian_tridiagonal(inputs: Inputs) -> Workload:
             y = residual(u)
         return tape.jacobian(y, u, sparse=True).values
 
-    return Workload(lambda: entries(x), lambda y: y.numpy(), lambda y: [np.sum(y.numpy())])
+    observe = lambda y: [y.numpy(), np.sum(y.numpy(), dtype=np.float64)]  # noqa: E731
+    return Workload(lambda: entries(x), wait_for, observe)
 
 
 def jacobian_waist(inputs: Inputs) -> Workload:
     down, up, x = (tg.constant(inputs[name]) for name in ("down", "up", "x"))
 
     @tg.function
-    def jacobian(x):
+    def jacobian(x, down, up):
         with tg.GradientTape() as tape:
             tape.watch(x)
             y = tg.sin(tg.tanh(x[tg.newaxis] @ down) @ up)[0]
         return tape.jacobian(y, x)
 
-    return sampled(lambda: jacobian(x))
+    return sampled(lambda: jacobian(x, down, up))
+
+
+def jacobian_again(inputs: Inputs) -> Workload:
+    """No `tg.function`; the value is asked for each time."""
+    x = tg.constant(inputs["x"])
+
+    def jacobian():
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = tg.sin(x) * tg.reduce_sum(x * x)
+        return tape.jacobian(y, x).numpy()
+
+    return Workload(jacobian, block=lambda y: None, observe=lambda y: [y])
+
+
+def nested(fn, order: int):
+    """The derivative of `fn` of an order, by as many nested tapes."""
+    if not order:
+        return fn
+    inner = nested(fn, order - 1)
+
+    def derivative(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = inner(x)
+        return tape.gradient(y, x)
+
+    return derivative
+
+
+def pinn_sixth(inputs: Inputs) -> Workload:
+    """One step of training a network to solve u + u = 0."""
+    variables = variables_of(inputs)
+    points = tg.constant(inputs["x"][:, np.newaxis])
+
+    def solution(x):
+        return perceptron(variables, x, tg.tanh)
+
+    @tg.function
+    def step(x):
+        with tg.GradientTape() as tape:
+            u = solution(x)
+            equation = nested(solution, PHYSICS_ORDER)(x) + u
+            loss = tg.reduce_mean(tg.square(equation)) + tg.reduce_mean(tg.square(u - tg.sin(x)))
+        descend(variables, tape.gradient(loss, variables), PHYSICS_RATE)
+        return loss
+
+    return workload(lambda: step(points))
+
+
+def trace_high_order(inputs: Inputs):
+    """The trace, with all gradients and passes; a new function each time."""
+    x = tg.constant(inputs["x"])
+
+    def phases(turn: int) -> Phases:
+        function = tg.function(nested(lambda x: tg.sin(tg.tanh(x) * x), HIGH_ORDER))
+        return phases_of_first_call(function, x, compiled=True)
+
+    return phases
+
+
+def brusselator(inputs: Inputs):
+    """What a sparse Jacobian costs before its first product: trace, pattern, colouring, passes."""
+    x = tg.constant(inputs["x"])
+
+    def phases(turn: int) -> Phases:
+        @tg.function
+        def jacobian(state):
+            with tg.GradientTape() as tape:
+                tape.watch(state)
+                rates = rates_of(state, tg.roll, tg.stack)
+            return tape.jacobian(rates, state, sparse=True)
+
+        watch = Stopwatch()
+        with watch("prepare"):
+            jacobian.get_concrete_function(x)
+        with watch("compile"):
+            matrix = jacobian(x)
+            values = matrix.values.numpy()
+        product = product_of(values, matrix.rows, matrix.cols, inputs["direction"])
+        return Phases(watch.seconds, flat([product]), {"colours": matrix.colors})
+
+    return phases
+
+
+def explain(inputs: Inputs):
+    """Why a gradient is None, asked in a trace of many nodes."""
+    x = tg.constant(inputs["x"])
+
+    def phases(turn: int) -> Phases:
+        watch = Stopwatch()
+
+        @tg.function
+        def traced(x):
+            with tg.GradientTape() as tape:
+                tape.watch(x)
+                y = chain_of(x, inputs["length"], chain_offset(turn), tg.exp, tg.math.log)
+                z = tg.stop_gradient(y) * 2.0
+            with watch("explain"):
+                reason = tape.explain(z, x).reason
+            if reason != "stop_gradient":
+                raise ValueError(f"the reason is {reason!r}")
+            return z
+
+        traced.get_concrete_function(x)
+        return Phases(watch.seconds)
+
+    return phases
 
 
 def sampled(step) -> Workload:
-    """Compares some of the many entries of the result."""
-    return Workload(step, lambda y: y.numpy(), lambda y: [y.numpy().ravel()[::997]])
+    """Compares some of the many entries of the results."""
+    return Workload(
+        step, wait_for, lambda y: [leaf.numpy().ravel()[::997] for leaf in tg.nest.flatten(y)]
+    )
 
 
 WORKLOADS = {
@@ -303,6 +428,11 @@ WORKLOADS = {
     "hessian_vector": {"tracegraph": hessian_vector},
     "jacobian_tridiagonal": {"tracegraph": jacobian_tridiagonal},
     "jacobian_waist": {"tracegraph": jacobian_waist},
+    "jacobian_again": {"tracegraph": jacobian_again},
+    "pinn_sixth": {"tracegraph": pinn_sixth},
+    "trace_order_7": {"tracegraph": trace_high_order},
+    "brusselator": {"tracegraph": brusselator},
+    "explain_10000": {"tracegraph": explain},
     "chain_100": {"tracegraph": chain},
     "chain_1000": {"tracegraph": chain},
     "chain_5000": {"tracegraph": chain},

@@ -51,7 +51,7 @@ class Bench:
     def phases(self, workload: str, variant: str, turn: int) -> dict:
         """Runs a cold workload once; each turn is new to every cache."""
         phases = self.prepared[workload, variant](turn)
-        figures = {**phases.seconds, "total": phases.total, **phases.ratios}
+        figures = {**phases.seconds, "total": phases.total, **phases.others}
         return {"figures": figures, "result": phases.result}
 
     def steps(self, workload: str, variant: str, count: int) -> dict:

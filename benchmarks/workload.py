@@ -50,11 +50,11 @@ class Workload:
 
 @dataclass(frozen=True)
 class Phases:
-    """The seconds of each phase of one cold run, its result, and how it compares to another."""
+    """The seconds of each phase of one cold run, its result, and figures that are no seconds."""
 
     seconds: dict[str, float]
     result: list[float] = field(default_factory=list)
-    ratios: dict[str, float] = field(default_factory=dict)
+    others: dict[str, float] = field(default_factory=dict)
 
     @property
     def total(self) -> float:
@@ -62,7 +62,7 @@ class Phases:
 
     def beside(self, tenth: Phases) -> Phases:
         """Returns these phases with the ratio to those of a workload a tenth as large."""
-        return replace(self, ratios={"to a tenth": self.total / tenth.total})
+        return replace(self, others={"to a tenth": self.total / tenth.total})
 
 
 class Stopwatch:
