@@ -30,6 +30,7 @@ from tracegraph import (
     optimizers,
     random,
     raw_ops,
+    saved_model,
     testing,
 )
 from tracegraph.array import *

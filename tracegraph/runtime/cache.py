@@ -47,6 +47,8 @@ class TraceCache:
         self._traces: OrderedDict[Any, ConcreteFunction] = OrderedDict()
         #: Set when an op needed the rank of an argument that is declared without one.
         self._traces_per_rank = False
+        #: Whether the traces come from elsewhere, and no others can be made.
+        self._is_given = False
 
     def __iter__(self) -> Any:
         return iter(list(self._traces.values()))
@@ -54,6 +56,12 @@ class TraceCache:
     def clear(self) -> None:
         """Forgets all traces."""
         self._traces.clear()
+
+    def add(self, concrete: ConcreteFunction) -> None:
+        """Takes a trace that was made elsewhere. From now on open sizes may be 0: there is no
+        source that could be traced for that."""
+        self._traces[concrete.request.key] = concrete
+        self._is_given = True
 
     def find(self, request: Request) -> tuple[ConcreteFunction, bool]:
         """The trace for a request, and whether it was made now."""
@@ -86,9 +94,15 @@ class TraceCache:
             known = concrete.request
             if concrete.graph.is_static:
                 continue
-            if known.structure == request.structure and _accepts(known.keys, request.keys):
+            if known.structure == request.structure and self._accepts(known.keys, request.keys):
                 return concrete
         return None
+
+    def _accepts(self, known: tuple[Any, ...], given: tuple[Any, ...]) -> bool:
+        sizes = _sizes_of(known, given)
+        if sizes is None:
+            return False
+        return self._is_given or 0 not in sizes.values()  # as in `_is_empty_where_open`
 
     def traced_request(self, request: Request) -> Request:
         """The request with the types that it is traced at: specs, open sizes, names."""
@@ -110,7 +124,7 @@ class TraceCache:
         return request.with_keys(keys)
 
     def _declared_type(self, key: Any, declared: TensorType) -> TensorType:
-        if _is_empty_where_open(declared, key):
+        if not self._is_given and _is_empty_where_open(declared, key):
             return key
         if not (isinstance(declared.shape, ShapeVariable) and self._traces_per_rank):
             return declared
@@ -145,7 +159,7 @@ class TraceCache:
             keys = _generalised_keys(known.keys, request.keys)
             if keys is not None:
                 general = canonical_keys(keys)
-                return request.with_keys(general) if _accepts(general, request.keys) else None
+                return request.with_keys(general) if self._accepts(general, request.keys) else None
         return None
 
     def trace(self, request: Request) -> ConcreteFunction:
@@ -190,19 +204,19 @@ def _has_open_rank(request: Request) -> bool:
     return any(isinstance(type.shape, ShapeVariable) for type in request.types)
 
 
-def _accepts(known: tuple[Any, ...], given: tuple[Any, ...]) -> bool:
+def _sizes_of(known: tuple[Any, ...], given: tuple[Any, ...]) -> dict[str, Any] | None:
+    """The open sizes of known keys where the given ones fit them; None if they do not."""
     for expected, key in zip(known, given, strict=True):
         if isinstance(expected, TensorType) != isinstance(key, TensorType):
-            return False
+            return None
         if not isinstance(expected, TensorType) and expected != key:
-            return False
+            return None
     types = [k for k in known if isinstance(k, TensorType)]
     values = [k for k in given if isinstance(k, TensorType)]
     try:
-        sizes = bind_sizes(types, values)
+        return bind_sizes(types, values)
     except Mismatch:
-        return False
-    return not any(size == 0 for size in sizes.values())  # as in `_is_empty_where_open`
+        return None
 
 
 def _generalised_keys(known: Sequence[Any], given: Sequence[Any]) -> list[Any] | None:

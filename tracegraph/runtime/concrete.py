@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -45,7 +44,7 @@ class StandIn:
     """What a Variable in a trace stands for: a leaf of the arguments, and the one it first was."""
 
     place: int
-    first: weakref.ref[Variable]
+    first: Callable[[], Variable | None]
 
 
 class ConcreteFunction:
@@ -315,6 +314,21 @@ class ConcreteFunction:
         stand_in = self._stand_ins.get(id(variable))
         first = None if stand_in is None else stand_in.first()
         return variable if first is None else first
+
+    def argument_place(self, variable: Variable) -> int | None:
+        """The place among the arguments' leaves that a Variable of the trace stands for, if any."""
+        stand_in = self._stand_ins.get(id(variable))
+        return None if stand_in is None else stand_in.place
+
+    def by_name(self, tensors: dict[str, Any]) -> list[Tensor]:
+        """The result tensors for the tensor arguments, by their names, as a flat list."""
+        rows = zip(tensors.values(), tensors, self.argument_types, strict=True)
+        checked = [self._checked(*row) for row in rows]
+        try:
+            bind_sizes(self.argument_types, [x.type for x in checked])
+        except Mismatch as mismatch:
+            self._refuse(mismatch.fact)
+        return self.results.tensors(self.run(checked))
 
     def captures_one_of(self, variables: Sequence[Variable]) -> bool:
         """Whether the body uses one of the variables from outside."""

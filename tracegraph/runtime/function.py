@@ -76,7 +76,7 @@ class Function:
         self._input_signature = (
             None if input_signature is None else InputSignature(input_signature, self._signature)
         )
-        self._body = Body(python_function, self._signature)
+        self._body = self._make_body()
         self._retracing = Retracing(self._name, python_function)
         #: The calls that were seen before: by the types of arguments that are all tensors, and by
         #: structure, types and values.
@@ -94,7 +94,15 @@ class Function:
         self._key = f"_tg_function_{self._name}_{next(_numbers)}"
         functools.update_wrapper(self, python_function, updated=())
 
+    def _make_body(self) -> Body:
+        return Body(self._python_function, self._signature)
+
     # Attributes.
+
+    @property
+    def traces(self) -> list[ConcreteFunction]:
+        """The traces that the function has now."""
+        return list(self._traces)
 
     @property
     def name(self) -> str:
@@ -109,6 +117,11 @@ class Function:
     def input_signature(self) -> Any:
         """The TensorSpecs given to the decorator, or None."""
         return None if self._input_signature is None else self._input_signature.specs
+
+    @property
+    def signature(self) -> Signature:
+        """How the parameters of the Python function are bound to arguments."""
+        return self._signature
 
     @property
     def function_spec(self) -> Any:

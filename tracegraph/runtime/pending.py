@@ -15,6 +15,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
+import numpy as np
+
 from tracegraph.errors import LoweringError, Mismatch, TraceError, fact_of, fail, message
 from tracegraph.ir.builder import (
     Builder,
@@ -387,11 +389,18 @@ def device_buffer(tensor: Tensor) -> Any:
         try:
             buffer = tensor.buffer
         except AttributeError:
-            buffer = tensor.buffer = backend.put(tensor.host)
+            buffer = tensor.buffer = backend.put(host_value(tensor))
             del tensor.host
     if type(buffer) is Failure:
         raise buffer.error
     return buffer
+
+
+def host_value(tensor: Tensor) -> Any:
+    """The array of a tensor that is on the host; one that stands in a file is read now."""
+    if not isinstance(tensor.host, np.ndarray | np.generic):
+        tensor.host = tensor.host.read()
+    return tensor.host
 
 
 def program_input(tensor: Tensor) -> Any:
@@ -402,8 +411,8 @@ def program_input(tensor: Tensor) -> Any:
     except AttributeError:
         if tensor.node is not None:
             return device_buffer(tensor)
-        host = tensor.host
-        return host if host.nbytes <= _HOST_BYTES else device_buffer(tensor)
+        is_small = tensor.host.nbytes <= _HOST_BYTES
+        return host_value(tensor) if is_small else device_buffer(tensor)
     if type(buffer) is Failure:
         raise buffer.error
     return buffer

@@ -20,23 +20,28 @@ class Results:
     """How the tensors that a trace returns are packed for the caller."""
 
     def __init__(self, structure: nest.Structure, leaves: Sequence[Tensor | None]) -> None:
-        self._structure = structure
+        self.structure = structure
         #: One entry per leaf: True for a tensor, False for None.
-        self._is_tensor = tuple(leaf is not None for leaf in leaves)
+        self.flags = tuple(leaf is not None for leaf in leaves)
 
     def pack(self, tensors: Iterable[Any]) -> Any:
         """The structure that the function returned, with these in place of its tensors."""
         rest = iter(tensors)
-        return self._structure.pack([next(rest) if flag else None for flag in self._is_tensor])
+        return self.structure.pack([next(rest) if flag else None for flag in self.flags])
+
+    def tensors(self, packed: Any) -> list[Any]:
+        """The tensors of what was packed, in their order."""
+        leaves, _ = nest.flatten_structure(packed, none_is_leaf=True)
+        return [leaf for leaf in leaves if leaf is not None]
 
     def packer(self) -> Callable[[Iterable[Any]], Any]:
         """`pack`, by the shortest way."""
-        return self._structure.packer() if all(self._is_tensor) else self.pack
+        return self.structure.packer() if all(self.flags) else self.pack
 
     @property
     def is_one_tensor(self) -> bool:
         """Whether the result is a tensor in no container."""
-        return self._is_tensor == (True,) and self._structure.is_leaf
+        return self.flags == (True,) and self.structure.is_leaf
 
 
 def result_leaves(result: Any, name: str, place: Source) -> tuple[list[Any], nest.Structure]:

@@ -9,7 +9,7 @@ import numpy as np
 from tracegraph.errors import DTypeError, ShapeError, TraceError, fail
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.runtime.pending import device_buffer, make, refuse_value, run_failure
+from tracegraph.runtime.pending import device_buffer, host_value, make, refuse_value, run_failure
 from tracegraph.source import here
 
 
@@ -25,7 +25,7 @@ def host_array(tensor: Tensor) -> np.ndarray:
     try:
         return np.asarray(tensor.buffer)
     except AttributeError:
-        return tensor.host
+        return host_value(tensor)
     except RuntimeError as error:  # the program that makes it ran on after the call
         raise run_failure(error, tensor.source) from None
 

@@ -197,13 +197,31 @@ class Variable:
 
     def stand_in(self) -> Variable:
         """A Variable that stands for this one in a trace whose calls may pass others."""
-        new = object.__new__(Variable)
-        for slot in Variable.__slots__:
-            if slot not in ("__weakref__", "buffer", "handle"):
-                setattr(new, slot, getattr(self, slot))
-        new.buffer = None  # a trace keeps no value alive
-        new.handle = host_tensor(self.tensor_type, None)
+        new = Variable.of_type(self.tensor_type, self.base_name, self._trainable)
+        new.number, new.constraint = self.number, self.constraint
+        new.has_plain_name, new.is_random_state = self.has_plain_name, self.is_random_state
         return new
+
+    @classmethod
+    def of_type(cls, type: TensorType, name: str, trainable: bool = True) -> Variable:
+        """A Variable without a value: one that stands for others, or that `keep_in_file` fills."""
+        new = object.__new__(cls)
+        new.base_name = name
+        new.number = next(_numbers)
+        new._trainable = trainable
+        new.constraint = None
+        new.has_plain_name = new.is_random_state = False
+        new.tensor_type = type
+        new.handle = host_tensor(type, None)
+        new.handle.name = name
+        new.buffer = None
+        return new
+
+    def keep_in_file(self, stored: Any) -> None:
+        """Takes the value of an array that stands in a file, and is read at the first use."""
+        with state_lock():
+            self.buffer = host_tensor(stored.type, stored)
+            unsettled[id(self)] = weakref.ref(self)
 
     # What it is.
 

@@ -1,0 +1,290 @@
+"""A directory of files that are named by their content, and one manifest that makes them count.
+
+Writing never touches a file that the present manifest names. New files come first, each flushed to
+the disk; then the manifest is replaced in one step of the file system; then what no manifest names
+is removed. So a writer that is killed leaves the old state or the new one, and readers see one of
+them, whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import stat
+import unicodedata
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tracegraph.archive import manifest
+from tracegraph.archive.manifest import Entry
+from tracegraph.archive.tensors import as_digest, file_digest
+from tracegraph.errors import LoadError, SignatureError, fail
+from tracegraph.source import here
+
+MANIFEST = "tracegraph.json"
+#: Folders of a saved directory; `extra` belongs to the user.
+ASSETS, EXTRA = "assets", "extra"
+#: The largest manifest that is read, in bytes.
+_LARGEST_MANIFEST = 2**28
+#: Files that we write: their names end in a part of their SHA-256.
+_OURS = re.compile(r"[a-z0-9-]+-[0-9a-f]{12}\.[a-z]+|\.tracegraph-[0-9a-f]{16}")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
+
+
+class Writer:
+    """Adds files to a directory, to be named by a manifest that `commit` writes."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.root = Path(path)
+        self._files: dict[str, dict[str, Any]] = {}
+        _refuse_foreign(self.root)
+        self.root.mkdir(parents=True, exist_ok=True)
+
+    def add(self, stem: str, suffix: str, save: Callable[[Path], None]) -> str:
+        """Writes a file by `save` and returns its name: the stem, its checksum, the suffix."""
+        return self._placed("", save, lambda digest: f"{stem}-{digest[:12]}.{suffix}")
+
+    def add_bytes(self, stem: str, suffix: str, data: bytes) -> str:
+        return self.add(stem, suffix, lambda path: _write(path, data))
+
+    def add_asset(self, source: Path) -> str:
+        """Copies a file of the user's, under its own name and behind its checksum."""
+        check_file_name(source.name)
+
+        def save(path: Path) -> None:
+            with open(source, "rb") as old, open(path, "wb") as new:
+                while block := old.read(2**20):
+                    new.write(block)
+
+        return self._placed(ASSETS, save, lambda digest: f"{digest[:12]}-{source.name}")
+
+    def add_extra(self, name: str, data: bytes) -> None:
+        """Writes a file of the user's to the folder `extra`, which is not read here."""
+        check_file_name(name)
+        directory = self.root / EXTRA
+        directory.mkdir(exist_ok=True)
+        waiting = directory / f".tracegraph-{secrets.token_hex(8)}"
+        try:
+            _write(waiting, data)
+            _flush(waiting)
+            os.replace(waiting, directory / name)
+        finally:
+            waiting.unlink(missing_ok=True)
+
+    def _placed(
+        self, folder: str, save: Callable[[Path], None], name_of: Callable[[str], str]
+    ) -> str:
+        directory = self.root / folder
+        directory.mkdir(exist_ok=True)
+        waiting = directory / f".tracegraph-{secrets.token_hex(8)}"
+        try:
+            waiting.touch()
+            mode = waiting.stat().st_mode  # what the user's files have; some writers take less
+            save(waiting)
+            waiting.chmod(mode)
+            _flush(waiting)
+            digest = file_digest(waiting)
+            size = waiting.stat().st_size
+            name = name_of(digest)
+            os.replace(waiting, directory / name)
+        finally:
+            waiting.unlink(missing_ok=True)
+        name = f"{folder}/{name}" if folder else name
+        self._files[name] = {"bytes": size, "sha256": digest}
+        return name
+
+    def commit(self, content: dict[str, Any]) -> None:
+        """Makes the files count: replaces the manifest, then removes what it does not name."""
+        files = {name: self._files[name] for name in sorted(self._files)}
+        for folder in {self.root, *(self.root / Path(name).parent for name in files)}:
+            _flush(folder)
+        waiting = self.root / f".tracegraph-{secrets.token_hex(8)}"
+        try:
+            _write(waiting, manifest.written({**content, "files": files}))
+            _flush(waiting)
+            os.replace(waiting, self.root / MANIFEST)
+        finally:
+            waiting.unlink(missing_ok=True)
+        _flush(self.root)
+        _flush(self.root.parent)
+        for path in _leftovers(self.root, set(files)):
+            with contextlib.suppress(FileNotFoundError):  # another writer may remove it too
+                path.unlink()
+
+
+def _write(path: Path, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+
+
+def _flush(path: Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _leftovers(root: Path, named: set[str]) -> Iterator[Path]:
+    """Files of ours that no manifest names: of an earlier save, or of one that was killed."""
+    for path in sorted(root.iterdir()):
+        if _OURS.fullmatch(path.name) and path.name not in named and path.is_file():
+            yield path
+    for path in sorted((root / ASSETS).glob("*")):
+        if f"{ASSETS}/{path.name}" not in named and path.is_file():
+            yield path
+
+
+def _refuse_foreign(root: Path) -> None:
+    """Raises for a path that holds something else than a saved directory."""
+    if not root.exists():
+        return
+    if not root.is_dir():
+        fact = f"{root} is a file, and a directory is written there"
+        fail(SignatureError, fact, source=here(), fix="give another path, or remove the file")
+    names = {path.name for path in root.iterdir()}
+    others = sorted(
+        name for name in names if name not in (ASSETS, EXTRA) and not _OURS.fullmatch(name)
+    )
+    if others and MANIFEST not in names:
+        fail(
+            SignatureError,
+            f"{root} holds {len(others)} other files, such as {others[0]!r}, and no {MANIFEST}",
+            source=here(),
+            fix="give a path that does not exist, an empty directory, or one that was saved before",
+        )
+
+
+def check_file_name(name: str) -> None:
+    """Raises SignatureError for the name of a file that may not be the same everywhere."""
+    problem = _name_problem(name)
+    if problem:
+        fact = f"the file name {name!r} {problem}"
+        fail(SignatureError, fact, source=here(), fix="rename the file")
+
+
+def _name_problem(name: str) -> str:
+    if not name or name in (".", "..") or "/" in name or "\\" in name:
+        return "names no file in a folder"
+    if not name.isprintable() or unicodedata.normalize("NFC", name) != name:
+        return "holds letters that do not print, or that are written in several ways"
+    return "is too long" if len(name.encode()) > 230 else ""
+
+
+# Reading.
+
+
+class Reader:
+    """A saved directory: its manifest, and its files after their names and sizes were checked."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.root = Path(path)
+        self.file = str(self.root / MANIFEST)
+        data = self._regular(MANIFEST, None).read_bytes() if self._exists() else b""
+        self.entry = manifest.read(data, self.file)
+        self._files: dict[str, str] = {}
+
+    def _exists(self) -> bool:
+        if not self.root.is_dir():
+            fact = (
+                f"there is no directory {self.root}"
+                if not self.root.exists()
+                else f"{self.root} is a file"
+            )
+            fail(LoadError, fact, fix="give the path that was saved to")
+        if not os.path.lexists(self.root / MANIFEST):
+            fail(
+                LoadError,
+                f"{self.root} holds no {MANIFEST}: nothing was saved there, or not to the end",
+                fix="give the path that was saved to, or save again",
+            )
+        return True
+
+    def check_format(self, format: str, version: int) -> None:
+        """Raises LoadError for another format, and for a version that came after this one."""
+        fields = self.entry.pairs()
+        for name in ("format", "version"):
+            if name not in fields:
+                self.entry.fail(f"the field {name!r} is missing")
+        if fields["format"].text() != format:
+            fields["format"].fail(f"it is {fields['format'].text()[:60]!r}, and not {format!r}")
+        found = fields["version"].count()
+        if found > version:
+            producer = fields.get("producer")
+            by = f", written by {str(producer.value)[:60]}," if producer is not None else ""
+            fields["version"].fail(
+                f"the format has version {found}{by} and this tracegraph reads up to {version}",
+                fix="install a newer tracegraph",
+            )
+        if found < 1:
+            fields["version"].fail("there is no version 0")
+
+    def check_files(self, entry: Entry) -> list[str]:
+        """The names of the files that the manifest lists, all there and of the right size."""
+        for name, row in entry.pairs().items():
+            size, digest = row.fields("bytes", "sha256")
+            self._check_name(row, name)
+            self._regular(name, size.count(), row)
+            self._files[name] = as_digest(digest)
+        return list(self._files)
+
+    def _check_name(self, row: Entry, name: str) -> None:
+        folder, slash, base = name.rpartition("/")
+        problem = _name_problem(base)
+        if not problem and not slash and not _NAME.fullmatch(base):
+            problem = "is no name that is written here"
+        if problem or (slash and folder != ASSETS):
+            row.fail(f"the file name {name[:60]!r} {problem or 'leads out of the directory'}")
+
+    def path(self, entry: Entry) -> Path:
+        """The path of a file that an entry names."""
+        name = entry.text()
+        if name not in self._files:
+            entry.fail(f"it names the file {name[:60]!r}, which is not in the list of files")
+        return self.root / name
+
+    def checked_bytes(self, entry: Entry) -> bytes:
+        """The bytes of a file, compared with its checksum."""
+        data = self.path(entry).read_bytes()
+        self._compare(entry.text(), hashlib.sha256(data).hexdigest())
+        return data
+
+    def verify(self) -> None:
+        """Compares every file with its checksum. Raises LoadError for the first that differs."""
+        for name in self._files:
+            self._compare(name, file_digest(self.root / name))
+
+    def _compare(self, name: str, found: str) -> None:
+        if found != self._files[name]:
+            fail(
+                LoadError,
+                f"{self.root / name} was changed: its SHA-256 is {found} and the manifest has "
+                f"{self._files[name]}",
+                fix=manifest.SAVE_AGAIN,
+            )
+
+    def _regular(self, name: str, size: int | None, row: Entry | None = None) -> Path:
+        """A path inside the directory: of a file, no link, of the size that is expected."""
+        path = self.root / name
+        where = row or Entry(None, str(path))
+        for part in (path, *([path.parent] if path.parent != self.root else [])):
+            if part.is_symlink():
+                where.fail(
+                    f"{part} is a symbolic link, which is not followed", fix="copy the file itself"
+                )
+        try:
+            found = os.lstat(path)
+        except OSError as error:
+            where.fail(f"the file {path} is missing", cause=error)
+        if not stat.S_ISREG(found.st_mode):
+            where.fail(f"{path} is no file")
+        if size is None and found.st_size > _LARGEST_MANIFEST:
+            where.fail(f"{path} has {found.st_size} bytes, more than any manifest")
+        if size is not None and found.st_size != size:
+            where.fail(f"{path} has {found.st_size} bytes, and the manifest says {size}")
+        return path

@@ -1,0 +1,175 @@
+"""JSON that is not trusted: read strictly, and taken apart with errors that name the place.
+
+What Python's reader lets pass is refused: a name that is given twice in one object, numbers that
+are not finite, integers beyond 64 bits, texts that are no unicode, and nesting without end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn, TypeVar
+
+from tracegraph.errors import LoadError, fail
+
+#: The deepest nesting of lists and objects, and the widest integer.
+_DEEPEST = 200
+_WIDEST = 2**63
+
+_KINDS: dict[type, str] = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+}
+
+T = TypeVar("T")
+
+
+def written(value: Any) -> bytes:
+    """The JSON text of `value`, the same for the same value in every process."""
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    return text.encode() + b"\n"
+
+
+def read(data: bytes, file: str) -> Entry:
+    """The value of a JSON text. Raises LoadError that names `file` and where it is wrong."""
+    try:
+        text = data.decode()
+        value = json.loads(
+            text, object_pairs_hook=_without_twins, parse_constant=_refuse, parse_int=_integer
+        )
+    except (UnicodeDecodeError, RecursionError, ValueError) as error:
+        reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+        fail(LoadError, f"{file} is no JSON: {reason}", fix=SAVE_AGAIN, cause=error)
+    entry = Entry(value, file)
+    _check_depth(entry)
+    return entry
+
+
+SAVE_AGAIN = "the file is damaged, or was not written by tracegraph: save it again"
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twin = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {twin!r} is given twice in one object")
+    return found
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number")
+
+
+def _integer(text: str) -> int:
+    if len(text) > len(str(-_WIDEST)) or not -_WIDEST <= int(text) < 2 * _WIDEST:
+        raise ValueError(f"the integer {text[:30]} has more than 64 bits")
+    return int(text)
+
+
+def _check_depth(entry: Entry) -> None:
+    layer = [entry.value]
+    for _ in range(_DEEPEST):
+        layer = [x for value in layer for x in _items(value)]
+        if not layer:
+            return
+    fail(LoadError, f"{entry.file} is nested more than {_DEEPEST} deep", fix=SAVE_AGAIN)
+
+
+def _items(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, list):
+        yield from value
+
+
+class Entry:
+    """A value in a manifest, and its place: each question checks what it returns."""
+
+    __slots__ = ("file", "place", "value")
+
+    def __init__(self, value: Any, file: str, place: str = "$") -> None:
+        self.value = value
+        self.file = file
+        self.place = place
+
+    def fail(
+        self, fact: str, fix: str = SAVE_AGAIN, cause: BaseException | None = None
+    ) -> NoReturn:
+        """Raises the LoadError of something wrong at this place."""
+        fail(LoadError, f"{self.file}: {self.place}: {fact}", fix=fix, cause=cause)
+
+    def _of(self, kind: type[T]) -> T:
+        if type(self.value) is not kind:
+            self.fail(f"it is {_KINDS[type(self.value)]}, and it must be {_KINDS[kind]}")
+        return self.value
+
+    def text(self) -> str:
+        """A string of printable unicode."""
+        found = self._of(str)
+        if any("\ud800" <= letter <= "\udfff" for letter in found):
+            self.fail("the string holds half of a pair of surrogates")
+        return found
+
+    def flag(self) -> bool:
+        return self._of(bool)
+
+    def count(self, most: int = _WIDEST) -> int:
+        """An integer from 0 to below `most`."""
+        found = self._of(int)
+        if not 0 <= found < most:
+            self.fail(f"it is {found}, and it must be from 0 to {most - 1}")
+        return found
+
+    def integer(self) -> int:
+        return self._of(int)
+
+    def choice(self, choices: Mapping[str, T]) -> T:
+        """What the string stands for."""
+        found = self.text()
+        if found not in choices:
+            self.fail(f"it is {found[:60]!r}, and it must be one of {', '.join(choices)}")
+        return choices[found]
+
+    @property
+    def is_null(self) -> bool:
+        return self.value is None
+
+    def optional(self, ask: Callable[[Entry], T]) -> T | None:
+        """None for null, else what `ask` makes of it."""
+        return None if self.is_null else ask(self)
+
+    def items(self) -> list[Entry]:
+        """The entries of a list."""
+        rows = enumerate(self._of(list))
+        return [Entry(item, self.file, f"{self.place}[{i}]") for i, item in rows]
+
+    def each(self, ask: Callable[[Entry], T]) -> list[T]:
+        """What `ask` makes of each entry of a list."""
+        return [ask(item) for item in self.items()]
+
+    def pairs(self) -> dict[str, Entry]:
+        """The entries of an object by their names."""
+        found = self._of(dict)
+        return {name: Entry(item, self.file, self._inside(name)) for name, item in found.items()}
+
+    def fields(self, *names: str, optional: tuple[str, ...] = ()) -> list[Entry]:
+        """The entries of an object that must have these names, may have the `optional` ones,
+        which are null where they are missing, and has no others."""
+        found = self.pairs()
+        for name in names:
+            if name not in found:
+                self.fail(f"the field {name!r} is missing")
+        for name in found:
+            if name not in names and name not in optional:
+                self.fail(f"the field {name[:60]!r} is not known")
+        missing = Entry(None, self.file, self.place)
+        return [found.get(name, missing) for name in (*names, *optional)]
+
+    def _inside(self, name: str) -> str:
+        return f"{self.place}.{name}" if name.isidentifier() else f"{self.place}[{name[:60]!r}]"

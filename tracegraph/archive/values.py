@@ -1,0 +1,280 @@
+"""Python values and structures as JSON: what is data, and nothing that would have to be imported.
+
+None, truth values, integers and strings are themselves. Everything else is an object with one
+name, which says what it is:
+
+    {"float": "2.5"}  {"complex": ["0.0", "1.0"]}  {"bytes": "00ff"}  {"int": "9007199254740993"}
+    {"dtype": "f32"}  {"type": "f32[n,4]"}  {"shape": [null, 4]}
+    {"spec": {"shape": [null, 4], "dtype": "f32", "name": null}}
+    {"list": [...]}  {"tuple": [...]}  {"dict": [[key, value], ...]}
+    {"namedtuple": {"name": "Point", "fields": [["x", ...], ["y", ...]]}}  {"dataclass": ...}
+
+A namedtuple or dataclass comes back as one of the same name and fields: its class is not looked
+for. What a caller adds, such as Variables, has names of the caller's own.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import keyword
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tracegraph.archive.manifest import Entry
+from tracegraph.errors import Mismatch
+from tracegraph.shapes import Dim
+from tracegraph.tensorshape import TensorShape, TensorSpec
+from tracegraph.text.literals import read_size, read_type
+from tracegraph.types import BY_SHORT, DType, TensorType
+
+#: Integers beyond this are written as text.
+_WIDEST = 2**53
+#: Digits of the longest integer.
+_MOST_DIGITS = 4000
+
+
+class NoData(Exception):
+    """A value that is no data: no file can hold it."""
+
+
+#: Encodes what is a caller's own; raises NoData for anything else.
+Special = Callable[[Any], Any]
+
+
+def _no_special(value: Any) -> Any:
+    raise NoData(value)
+
+
+def encoded(value: Any, special: Special = _no_special) -> Any:
+    """The JSON of a value. Raises NoData for what is no data."""
+    if value is None or isinstance(value, (bool, str)):
+        return _checked_text(value)
+    write = _SCALARS.get(type(value))
+    if write is not None:
+        return write(value)
+    if type(value) in (list, tuple):
+        name = "list" if type(value) is list else "tuple"
+        return {name: [encoded(item, special) for item in value]}
+    if isinstance(value, dict) and type(value) in (dict, collections.OrderedDict):
+        rows = value.items()
+        return {"dict": [[encoded(k, special), encoded(v, special)] for k, v in rows]}
+    kind = record_kind(value)
+    if kind is None:
+        return special(value)
+    fields = [[name, encoded(item, special)] for name, item in record_fields(value)]
+    return {kind: {"name": type(value).__name__, "fields": fields}}
+
+
+def _checked_text(value: Any) -> Any:
+    if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise NoData(value)
+    return str(value) if isinstance(value, str) else value
+
+
+def _int(value: int) -> Any:
+    return value if abs(value) < _WIDEST else {"int": str(value)}
+
+
+def _spec(spec: TensorSpec) -> Any:
+    rank = spec.shape.rank
+    shape = None if rank is None else [str(n) if isinstance(n, Dim) else n for n in spec.shape]
+    return {"spec": {"shape": shape, "dtype": spec.dtype.short, "name": spec.name}}
+
+
+def _shape(shape: TensorShape) -> Any:
+    if shape.rank is None:
+        return {"shape": None}
+    return {"shape": [str(n) if isinstance(n, Dim) else n for n in shape]}
+
+
+_SCALARS: dict[type, Callable[[Any], Any]] = {
+    int: _int,
+    float: lambda value: {"float": repr(value)},
+    complex: lambda value: {"complex": [repr(value.real), repr(value.imag)]},
+    bytes: lambda value: {"bytes": value.hex()},
+    DType: lambda value: {"dtype": value.short},
+    TensorType: lambda value: {"type": str(value)},
+    TensorSpec: _spec,
+    TensorShape: _shape,
+}
+
+
+def record_kind(value: Any) -> str | None:
+    """Whether a value is a namedtuple or a dataclass instance."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return "namedtuple"
+    return "dataclass" if dataclasses.is_dataclass(value) and not isinstance(value, type) else None
+
+
+def record_fields(value: Any) -> list[tuple[str, Any]]:
+    """The fields of a namedtuple or dataclass, in their order."""
+    if isinstance(value, tuple):
+        return list(zip(value._fields, value, strict=True))  # type: ignore[attr-defined]
+    return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+
+
+class Records:
+    """The classes of namedtuples and dataclasses that were read: one for each name and fields."""
+
+    def __init__(self) -> None:
+        self._classes: dict[tuple[str, str, tuple[str, ...]], type] = {}
+
+    def find(self, kind: str, name: str, fields: tuple[str, ...]) -> type | None:
+        """The class that was made for these, if one was."""
+        return self._classes.get((kind, name, fields))
+
+    def make(self, kind: str, name: str, fields: tuple[str, ...]) -> type:
+        found = self.find(kind, name, fields)
+        if found is None:
+            if kind == "namedtuple":
+                found = collections.namedtuple(name, fields)
+            else:
+                found = dataclasses.make_dataclass(name, fields)
+            self._classes[kind, name, fields] = found
+        return found
+
+
+class Decoder:
+    """Reads what `encoded` wrote; `special` has what reads each of the caller's own names."""
+
+    def __init__(
+        self,
+        records: Records | None = None,
+        special: Mapping[str, Callable[[Entry], Any]] | None = None,
+    ) -> None:
+        self.records = records or Records()
+        self._readers: dict[str, Callable[[Entry], Any]] = {
+            "int": _read_int,
+            "float": _read_float,
+            "complex": lambda e: complex(*_two(e, _read_float)),
+            "bytes": _read_bytes,
+            "dtype": lambda e: e.choice(BY_SHORT),
+            "type": read_tensor_type,
+            "spec": _read_spec,
+            "shape": _read_shape,
+            "list": lambda e: e.each(self.read),
+            "tuple": lambda e: tuple(e.each(self.read)),
+            "dict": self._dict,
+            "namedtuple": lambda e: self._record("namedtuple", e),
+            "dataclass": lambda e: self._record("dataclass", e),
+            **(special or {}),
+        }
+
+    def read(self, entry: Entry) -> Any:
+        """The value of an entry. Raises LoadError for what `encoded` never writes."""
+        value = entry.value
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, str):
+            return entry.text()
+        if isinstance(value, int):
+            return entry.integer()
+        pairs = entry.pairs()
+        if len(pairs) != 1:
+            entry.fail(f"a value is an object with one name, and this one has {len(pairs)}")
+        ((name, inner),) = pairs.items()
+        reader = self._readers.get(name)
+        if reader is None:
+            entry.fail(f"there is no kind of value {name[:60]!r}")
+        return reader(inner)
+
+    def _dict(self, entry: Entry) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        for row in entry.items():
+            key, value = _two(row, self.read)
+            try:
+                is_twin = key in found
+            except TypeError:
+                row.fail("the key has no hash")
+            if is_twin:
+                row.fail(f"the key {key!r} is given twice")
+            found[key] = value
+        return found
+
+    def _record(self, kind: str, entry: Entry) -> Any:
+        name_entry, fields_entry = entry.fields("name", "fields")
+        rows = [row.items() for row in fields_entry.items()]
+        if any(len(row) != 2 for row in rows):
+            fields_entry.fail("each field is a list of a name and a value")
+        names = tuple(_identifier(row[0]) for row in rows)
+        if len(set(names)) < len(names) or (
+            kind == "namedtuple" and any(n[0] == "_" for n in names)
+        ):
+            fields_entry.fail(f"these are no names of fields: {', '.join(names)}")
+        cls = self.records.make(kind, _identifier(name_entry), names)
+        return cls(*[self.read(row[1]) for row in rows])
+
+
+def _identifier(entry: Entry) -> str:
+    text = entry.text()
+    if not text.isidentifier() or keyword.iskeyword(text) or len(text) > 200:
+        entry.fail(f"{text[:60]!r} is no name")
+    return text
+
+
+def _two(entry: Entry, read: Callable[[Entry], Any]) -> tuple[Any, Any]:
+    items = entry.items()
+    if len(items) != 2:
+        entry.fail(f"it has {len(items)} entries, and it must have 2")
+    return read(items[0]), read(items[1])
+
+
+def _read_int(entry: Entry) -> int:
+    text = entry.text()
+    if not text.removeprefix("-").isascii() or not text.removeprefix("-").isdigit():
+        entry.fail(f"{text[:60]!r} is no integer")
+    if len(text) > _MOST_DIGITS:
+        entry.fail(f"the integer has {len(text)} digits, more than {_MOST_DIGITS}")
+    return int(text)
+
+
+def _read_float(entry: Entry) -> float:
+    text = entry.text()
+    try:
+        found = float(text)
+    except ValueError:
+        entry.fail(f"{text[:60]!r} is no number")
+    if repr(found) != text:
+        entry.fail(f"the number {text[:60]!r} is written {found!r}")
+    return found
+
+
+def _read_bytes(entry: Entry) -> bytes:
+    text = entry.text()
+    if len(text) % 2 or not set(text) <= set("0123456789abcdef"):
+        entry.fail(f"{text[:60]!r} are no bytes in hexadecimal digits")
+    return bytes.fromhex(text)
+
+
+def read_tensor_type(entry: Entry) -> TensorType:
+    """A type such as "f32[n,4]"."""
+    try:
+        return read_type(entry.text())
+    except Mismatch as mismatch:
+        entry.fail(mismatch.fact, cause=mismatch)
+
+
+def _read_spec(entry: Entry) -> TensorSpec:
+    shape, dtype, name = entry.fields("shape", "dtype", "name")
+    return TensorSpec(_sizes(shape), dtype.choice(BY_SHORT), name.optional(Entry.text))
+
+
+def _read_shape(entry: Entry) -> TensorShape:
+    return TensorShape(_sizes(entry))
+
+
+def _sizes(entry: Entry) -> list[Any] | None:
+    return None if entry.is_null else entry.each(_size)
+
+
+def _size(entry: Entry) -> Any:
+    if entry.is_null:
+        return None
+    if not isinstance(entry.value, str):
+        return entry.count()
+    try:
+        read_size(entry.text())
+    except Mismatch as mismatch:
+        entry.fail(mismatch.fact, cause=mismatch)
+    return entry.text()

@@ -1,0 +1,25 @@
+"""Saving and loading of Modules, functions, and containers of them, with every derivative.
+
+What is saved is data: graphs as text, tensors, and the structure that holds them. What is loaded
+needs none of the source: it is called at any shape that its graphs allow, differentiated to any
+order in both modes, trained on, and saved again.
+
+>>> class Scale(tg.Module):
+...     def __init__(self):
+...         super().__init__()
+...         self.factor = tg.Variable(3.0)
+...     @tg.function(input_signature=[tg.TensorSpec([None])])
+...     def __call__(self, x):
+...         return self.factor * x
+>>> tg.saved_model.save(Scale(), "scale")
+>>> loaded = tg.saved_model.load("scale")
+>>> loaded(tg.constant([1.0, 2.0])).numpy()
+array([3., 6.], dtype=float32)
+"""
+
+from tracegraph.saved_model.options import Asset, LoadOptions, SaveOptions
+from tracegraph.saved_model.reading import load
+from tracegraph.saved_model.restored import LoadedModule
+from tracegraph.saved_model.writing import save
+
+__all__ = ["Asset", "LoadOptions", "LoadedModule", "SaveOptions", "load", "save"]
