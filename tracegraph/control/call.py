@@ -9,6 +9,7 @@ form is its own forward form, and any order needs no more residuals.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -27,7 +28,7 @@ from tracegraph.passes.sparsity import propagate
 from tracegraph.passes.specialise import bind_sizes, bound_names, specialise
 from tracegraph.passes.vectorise import vectorise
 from tracegraph.passes.walk import path_between
-from tracegraph.shapes import substitute_shape
+from tracegraph.shapes import Dim, dim_names, substitute_shape
 from tracegraph.types import TensorType
 
 
@@ -95,7 +96,7 @@ class Call(Op):
         return tuple(add_all(terms.get(j, [])) for j in range(len(self.body.outputs)))
 
     def batch(self, n, batched, *xs):
-        graph, flags = vectorise(self.body, batched, n)
+        graph, flags = vectorise(self.body, batched, own_size(self.body, n))
         return tuple(call(graph, xs)), flags
 
     def depends(self, *patterns):
@@ -243,6 +244,12 @@ class DerivativeBuilder(Builder):
         self.residuals[tensor] = found
         return found
 
+    def take_residuals(self) -> dict[Tensor, Tensor]:
+        """The primal tensors and the inputs that stand for them. The builder forgets them: nodes
+        that it made are kept, and would keep the values of one call alive."""
+        found, self.residuals = self.residuals, {}
+        return found
+
 
 def _residuals(body: Graph) -> list[Tensor]:
     """The primal tensors that the rules of `body` read, all cotangents being present."""
@@ -324,6 +331,16 @@ def _make_factor_graph(
             factors += [factor for _, factor in kept]
             places += [(i, j) for j, _ in kept]
         return simplify(builder.finish(factors)), tuple(places)
+
+
+def own_size(body: Graph, n: Any) -> Any:
+    """The size of a loop as a graph has it that is widened by it: an open one gets a name that
+    the graph does not use. Names of the caller may mean something else there."""
+    if isinstance(n, int):
+        return n
+    shapes = [x.shape for x in body.input_types if isinstance(x.shape, tuple)]
+    taken = frozenset().union(*(dim_names(size) for shape in shapes for size in shape))
+    return next(Dim.named(f"n{i}") for i in itertools.count() if f"n{i}" not in taken)
 
 
 def naming_inputs(inputs: Sequence[Tensor], given: Iterable[Tensor]) -> list[Tensor]:

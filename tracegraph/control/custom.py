@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from tracegraph.control.call import Call, as_tuple, call, derived_name
+from tracegraph.control.call import Call, as_tuple, call, derived_name, own_size
 from tracegraph.errors import Mismatch, MissingRuleError, fail
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.op import MissingRule
@@ -123,6 +123,7 @@ class CustomCall(Call):
 
     def batch(self, n, batched, *xs):
         targets = tuple(self.targets)
+        n = own_size(self.body, n)
         body, flags = self.body.kept(
             ("vectorise_targets", batched, targets, n),
             lambda: _batched_body(self.body, targets, batched, n),

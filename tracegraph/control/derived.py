@@ -140,7 +140,7 @@ def _derive(
         outputs = builder.admit_all(tuple(g for g in found if g is not None))
     given = [seed for seed in inner if seed is not None]
     seed_ids = {id(seed) for seed in given}
-    primals = {id(inner): outer for outer, inner in builder.residuals.items()}
+    primals = {id(inner): outer for outer, inner in builder.take_residuals().items()}
     inputs = [x for x in builder.inputs if id(x) not in seed_ids]
     slots = [wiring.slot(primals[id(x)]) for x in inputs]
     graph = Graph("gradient", (*inputs, *given), tuple(builder.nodes), outputs)

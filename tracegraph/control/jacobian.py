@@ -235,7 +235,7 @@ class Linear:
             self._connected = [g is not None for g in found]
             results = builder.admit_all(tuple(g for g in found if g is not None))
         inner = [x for x in builder.inputs if x is not given]
-        outer = {id(x): primal for primal, x in builder.residuals.items()}
+        outer = {id(x): primal for primal, x in builder.take_residuals().items()}
         self._residuals = [outer[id(x)] for x in inner]
         inputs = (*inner, given)
         nodes = tuple(live_nodes(builder.nodes, results))
