@@ -12,6 +12,7 @@ import tracegraph.array_api  # installs the namespace of the array API on Tensor
 import tracegraph.runtime.scatter  # installs the scatter methods on Variable
 import tracegraph.runtime.values
 import tracegraph.text  # installs the text of graphs on Graph
+import tracegraph.views  # installs the views of graphs on Graph
 from tracegraph import (
     array,
     autodiff,
@@ -73,6 +74,7 @@ from tracegraph.types import (
 from tracegraph.types import (
     bool_ as bool,
 )
+from tracegraph.views import diff
 
 __version__ = "0.1.0"
 

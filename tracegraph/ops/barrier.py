@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tracegraph.ir.op import Op
+from tracegraph.ops.movement import no_flops
 
 
 class Barrier(Op):
@@ -14,6 +15,7 @@ class Barrier(Op):
 
     takes_zero_cotangents = True
     can_prune = True
+    flops = no_flops
 
     def infer(self, *types):
         return types

@@ -12,7 +12,14 @@ from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.constant import constant
 from tracegraph.ops.movement import Movement
-from tracegraph.shapes import Shape, ShapeVariable, same_size, static_shape
+from tracegraph.shapes import (
+    Shape,
+    ShapeVariable,
+    Size,
+    element_count,
+    same_size,
+    static_shape,
+)
 from tracegraph.types import TensorType
 
 
@@ -92,8 +99,17 @@ class Sum(Op):
     def depends(self, p):
         return p.any(axis=self.axes)
 
+    def flops(self, x):
+        return steps_of_reduction(x.shape, self.infer(x).shape)
+
     def numpy(self, x):
         return np.sum(x, axis=self.axes, dtype=x.dtype)
+
+
+def steps_of_reduction(whole: Shape, reduced: Shape) -> Size:
+    """How often two elements are combined where a tensor of one shape becomes one of another."""
+    steps = element_count(whole) - element_count(reduced)
+    return max(steps, 0) if isinstance(steps, int) else steps  # nothing is reduced to zeros
 
 
 def full(value: Any, type: TensorType) -> Tensor:

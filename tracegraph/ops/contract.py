@@ -15,7 +15,14 @@ from tracegraph.ops.elementwise import CONJ, NUMERIC, add_all, check_kind
 from tracegraph.ops.index import move_axis
 from tracegraph.ops.shape import Reshape, Reverse, Transpose
 from tracegraph.patterns import element_numbers
-from tracegraph.shapes import Size, floor_divide, same_shape, same_size, static_shape
+from tracegraph.shapes import (
+    Size,
+    element_count,
+    floor_divide,
+    same_shape,
+    same_size,
+    static_shape,
+)
 from tracegraph.types import TensorType
 
 
@@ -73,6 +80,9 @@ class Matmul(Bilinear):
 
     def depends(self, p, q):
         return p.any(axis=-1, keepdims=True) | q.any(axis=-2, keepdims=True)
+
+    def flops(self, x, y):
+        return 2 * element_count(x.shape) * y.shape[-1]
 
     def numpy(self, x, y):
         return np.matmul(x, y)
@@ -231,6 +241,26 @@ class Conv(Bilinear):
         for place, into, out_of in self.taps(spatial, window, sizes):
             z[:, *into] += np.einsum("n...gc,cgk->n...gk", x[:, *out_of], y[place])
         return z.reshape(n, *sizes, outputs)
+
+    def flops(self, x, y):
+        """Two for each product of an element of x and one of y: the zeros of padding and dilation
+        are not multiplied. Where a size is open they are, so that the number is a bound."""
+        n, *spatial, _ = x.shape
+        *window, channels, outputs = y.shape
+        sizes = self.spatial(spatial, window)
+        products = n * channels * outputs
+        for k, (size, width, count) in enumerate(zip(spatial, window, sizes, strict=True)):
+            is_known = all(isinstance(n, int) for n in (size, width, count, *self.padding[k]))
+            met = self._meetings(k, size, width, count) if is_known else count * width
+            products = products * met
+        return 2 * products
+
+    def _meetings(self, k: int, size: Any, width: Any, count: Any) -> int:
+        """How many pairs of a result and an element of the window meet an element along axis k."""
+        met = np.arange(count)[:, None] * self.strides[k] - self.padding[k][0]
+        met = met + np.arange(width) * self.rhs_dilation[k]
+        is_there = (met >= 0) & (met < dilated(size, self.lhs_dilation[k]))
+        return int(np.count_nonzero(is_there & (met % self.lhs_dilation[k] == 0)))
 
     def taps(self, spatial: Any, window: Any, sizes: Any) -> Iterator[tuple[Any, Any, Any]]:
         """For each element of the window: its place, the results it takes part in, and the

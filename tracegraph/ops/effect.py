@@ -11,6 +11,7 @@ from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import MissingRule, Op, check_same_dtype
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.elementwise import ANY, Elementwise
+from tracegraph.ops.movement import no_flops
 from tracegraph.ops.reduce import All
 from tracegraph.source import Source
 from tracegraph.types import TOKEN, TensorType, bool_
@@ -24,6 +25,7 @@ class Read(Elementwise):
     """
 
     kinds = ANY
+    flops = no_flops
 
     def infer(self, value, handle):
         check_same_dtype(self.name, value, handle)

@@ -16,6 +16,7 @@ from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import Op, check_same_dtype
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import full_like, stack, zeros_of
+from tracegraph.ops.movement import no_flops
 from tracegraph.patterns import Pattern, union
 from tracegraph.shapes import same_shape
 from tracegraph.types import DType, TensorType, bool_, complex64, complex128
@@ -750,6 +751,7 @@ class Cast(Elementwise):
 
     dtype: DType
     kinds = ANY
+    flops = no_flops
 
     def result_dtype(self, dtype):
         return self.dtype
@@ -781,6 +783,7 @@ class Real(Elementwise):
 
     kinds = frozenset(["complex"])
     reference = np.real
+    flops = no_flops
 
     def result_dtype(self, dtype):
         return dtype.real
@@ -800,6 +803,7 @@ class Imag(Elementwise):
 
     kinds = frozenset(["complex"])
     reference = np.imag
+    flops = no_flops
 
     def result_dtype(self, dtype):
         return dtype.real
@@ -834,6 +838,7 @@ class Complex(Elementwise):
     """x + iy"""
 
     kinds = FLOATING
+    flops = no_flops
 
     def result_dtype(self, dtype):
         return complex_of(dtype)
@@ -859,6 +864,7 @@ class Identity(Elementwise):
 
     is_linear = True
     kinds = ANY
+    flops = no_flops
 
     def partials(self, y, x):
         return (1,)
@@ -872,6 +878,7 @@ class StopGradient(Elementwise):
 
     stops_gradients = True
     kinds = ANY
+    flops = no_flops
 
     def partials(self, y, x):
         return (None,)
@@ -888,6 +895,7 @@ class PreventGradient(Elementwise):
 
     message: str
     kinds = ANY
+    flops = no_flops
 
     def partials(self, y, x):
         raise Mismatch(

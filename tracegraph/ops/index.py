@@ -30,6 +30,7 @@ from tracegraph.ops.elementwise import (
     conjugated,
     scale,
 )
+from tracegraph.ops.movement import no_flops
 from tracegraph.ops.shape import Concatenate, Reshape, Transpose, inverse
 from tracegraph.patterns import Pattern, element_numbers, moved
 from tracegraph.shapes import Shape, Size, element_count, same_shape
@@ -49,6 +50,7 @@ class GatherNd(Op):
     axis: int
     batch_dims: int
     is_linear = True
+    flops = no_flops
 
     def infer(self, x, indices):
         check_indices(self, x, indices)
@@ -148,6 +150,9 @@ class Scatter(Op, abstract=True):
             )
         return x
 
+    def flops(self, x, indices, updates):
+        return element_count(updates.shape)
+
     def read(self, x: Tensor, indices: Tensor) -> Tensor:
         """What stands at the indices: the transpose of adding there."""
         return GatherNd(self.axis, self.batch_dims)(x, indices)
@@ -210,6 +215,9 @@ class ScatterUpdate(Scatter):
     kinds = NUMERIC | {"bool"}
     reference = None
     is_linear = True
+
+    def flops(self, x, indices, updates):
+        return 0
 
     def vjp(self, g, y, x, indices, updates):
         read = self.read(g, indices)
@@ -319,6 +327,7 @@ class DynamicSlice(Op):
 
     sizes: Shape
     is_linear = True
+    flops = no_flops
 
     def infer(self, x, *starts):
         check_starts(self, x, self.sizes, starts)
@@ -361,6 +370,7 @@ class DynamicUpdateSlice(Op):
     """x with `update` in place of x[start_0 : start_0 + size_0, ...], starts clamped to fit."""
 
     is_linear = True
+    flops = no_flops
 
     def infer(self, x, update, *starts):
         check_same_dtype(self.name, x, update)

@@ -6,8 +6,15 @@ from tracegraph.ir.op import Op
 from tracegraph.patterns import moved
 
 
+def no_flops(self, *types):
+    """The `flops` of ops that move, name or convert elements, which is no arithmetic."""
+    return 0
+
+
 class Movement(Op, abstract=True):
     """Every element of the result is an element of one of the operands."""
+
+    flops = no_flops
 
     def depends(self, *patterns):
         return moved(self.numpy, *patterns)

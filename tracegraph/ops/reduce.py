@@ -10,7 +10,16 @@ import numpy as np
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import Op, check_same_dtype
 from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.broadcast import Sum, full, shifted, spread, stack, without_axes, zeros_of
+from tracegraph.ops.broadcast import (
+    Sum,
+    full,
+    shifted,
+    spread,
+    stack,
+    steps_of_reduction,
+    without_axes,
+    zeros_of,
+)
 from tracegraph.ops.elementwise import (
     DIV,
     EQUAL,
@@ -63,6 +72,9 @@ class Reduction(Op, abstract=True):
 
     def depends(self, p):
         return p.any(axis=self.axes)
+
+    def flops(self, x):
+        return steps_of_reduction(x.shape, without_axes(x, self.axes))
 
     def numpy(self, x):
         return np.asarray(type(self).reference(x, axis=self.axes))
@@ -180,6 +192,9 @@ class ArgExtreme(Op, abstract=True):
     def depends(self, p):
         return p.any(axis=self.axis).emptied()
 
+    def flops(self, x):
+        return steps_of_reduction(x.shape, without_axis(x.shape, self.axis))
+
     def numpy(self, x):
         return type(self).reference(x, axis=self.axis).astype(self.dtype.numpy_dtype)
 
@@ -294,6 +309,9 @@ class Recurrence(Op):
             )
         check_axis(a, self.axis)
         return a.with_shape(shape)
+
+    def flops(self, a, b):
+        return 2 * element_count(a.shape)
 
     def vjp(self, g, y, a, b):
         later = shift(conjugated(a), self.axis, not self.reverse, 0)

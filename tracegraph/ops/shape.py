@@ -11,7 +11,7 @@ from tracegraph.ir.op import Op, check_same_dtype
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full, stack, zeros_of
 from tracegraph.ops.elementwise import SELECT, SUB
-from tracegraph.ops.movement import Movement
+from tracegraph.ops.movement import Movement, no_flops
 from tracegraph.shapes import (
     Shape,
     ShapeVariable,
@@ -30,6 +30,7 @@ class Reshape(Op):
 
     shape: Shape
     is_linear = True
+    flops = no_flops
 
     def infer(self, x):
         if isinstance(self.shape, ShapeVariable) or x.rank is None:

@@ -175,6 +175,10 @@ class ConcreteFunction:
     def __str__(self) -> str:
         return f"ConcreteFunction {self.pretty_printed_signature()}"
 
+    def _repr_html_(self) -> str:
+        """Its graph, as a notebook shows it."""
+        return self.graph._repr_html_()
+
     def declared_as(self, request: Request) -> ConcreteFunction:
         """The same trace under the names that the TensorSpecs of `request` give its arguments."""
         keywords = tuple(request.tensor_keywords)

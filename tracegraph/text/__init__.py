@@ -19,7 +19,6 @@ from tracegraph.ir.tensor import Graph
 from tracegraph.text.parser import parse, parse_module
 from tracegraph.text.printer import graph_symbols, graph_text, module_text, node_text
 from tracegraph.text.verifier import verify
-from tracegraph.views.summary import Operation, get_operations, summary
 
 
 def _str(graph: Graph) -> str:
@@ -32,8 +31,6 @@ def _install() -> None:
         "__str__": _str,
         "as_text": graph_text,
         "from_text": staticmethod(parse),
-        "get_operations": get_operations,
-        "summary": summary,
         "verify": verify,
     }
     for name, method in methods.items():
@@ -43,14 +40,11 @@ def _install() -> None:
 _install()
 
 __all__ = [
-    "Operation",
-    "get_operations",
     "graph_symbols",
     "graph_text",
     "module_text",
     "node_text",
     "parse",
     "parse_module",
-    "summary",
     "verify",
 ]

@@ -1,0 +1,54 @@
+"""Views: graphs as pictures, tables and data, for people and for other programs.
+
+Every picture is drawn from the one outline of a graph (`tracegraph.views.outline`), so that all
+of them name things as the text does.
+"""
+
+from __future__ import annotations
+
+from tracegraph.ir.tensor import Graph
+from tracegraph.views.compare import GraphDiff, diff
+from tracegraph.views.data import to_json
+from tracegraph.views.dot import to_dot
+from tracegraph.views.html import html_frame, to_html
+from tracegraph.views.mermaid import to_mermaid
+from tracegraph.views.model_explorer import to_model_explorer
+from tracegraph.views.network import to_networkx
+from tracegraph.views.outline import Outline, outline
+from tracegraph.views.summary import Operation, get_operations, summary
+
+
+def _install() -> None:
+    """Graphs get their views here, and nowhere else."""
+    methods = {
+        "_repr_html_": html_frame,
+        "get_operations": get_operations,
+        "summary": summary,
+        "to_dot": to_dot,
+        "to_html": to_html,
+        "to_json": to_json,
+        "to_mermaid": to_mermaid,
+        "to_model_explorer": to_model_explorer,
+        "to_networkx": to_networkx,
+    }
+    for name, method in methods.items():
+        setattr(Graph, name, method)
+
+
+_install()
+
+__all__ = [
+    "GraphDiff",
+    "Operation",
+    "Outline",
+    "diff",
+    "get_operations",
+    "outline",
+    "summary",
+    "to_dot",
+    "to_html",
+    "to_json",
+    "to_mermaid",
+    "to_model_explorer",
+    "to_networkx",
+]

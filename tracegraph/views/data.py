@@ -1,0 +1,64 @@
+"""Graphs as JSON: their outline, for programs in any language."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tracegraph.ir.tensor import Graph
+from tracegraph.views.outline import GraphOutline, NodeOutline, ValueOutline, outline
+
+#: Raised when a reader of the JSON would have to change.
+VERSION = 1
+
+
+def to_json(graph: Graph, indent: int | None = None) -> str:
+    """The graph and all graphs that it holds as JSON, callees first; `entry` names the graph.
+
+    It has what the text has, in parts: values with `dtype` and `shape`, in which an open size is
+    a string; nodes with the names of their operands; and, for each attribute that holds a graph,
+    the name of that graph. Large constants are cut short: to keep a graph, keep its text.
+    """
+    found = outline(graph)
+    data = {
+        "format": "tracegraph-outline",
+        "version": VERSION,
+        "entry": found.entry.name,
+        "graphs": [_graph(inner) for inner in found],
+    }
+    return json.dumps(data, indent=indent)
+
+
+def _graph(graph: GraphOutline) -> dict[str, Any]:
+    return {
+        "name": graph.name,
+        "inputs": list(map(_value, graph.inputs)),
+        "nodes": list(map(_node, graph.nodes)),
+        "outputs": list(graph.outputs),
+        "output_types": list(graph.output_types),
+    }
+
+
+def _value(value: ValueOutline) -> dict[str, Any]:
+    found = {
+        "name": value.name,
+        "type": value.type,
+        "dtype": value.dtype,
+        "shape": list(value.shape),
+    }
+    return {**found, "given_name": value.given_name} if value.given_name else found
+
+
+def _node(node: NodeOutline) -> dict[str, Any]:
+    place = node.place
+    return {
+        "id": node.id,
+        "op": node.op,
+        "attributes": dict(node.attributes),
+        "operands": list(node.operands),
+        "outputs": list(map(_value, node.outputs)),
+        "calls": [{"attribute": attribute, "graph": name} for attribute, name in node.calls],
+        "file": place.file,
+        "line": place.line,
+        "roles": list(place.roles),
+    }

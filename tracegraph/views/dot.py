@@ -1,0 +1,92 @@
+"""Graphs in the language of Graphviz: `dot -Tsvg` draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracegraph.ir.tensor import Graph
+from tracegraph.views.outline import (
+    RETURN,
+    GraphOutline,
+    NodeOutline,
+    Outline,
+    outline,
+    printable,
+    shortened,
+)
+
+#: Longer attributes are cut in the boxes, and whole in what is shown when the mouse is on them.
+_LONGEST_LABEL, _LONGEST_TIP = 60, 1000
+
+_HEAD = """\
+  compound=true;
+  fontname="Helvetica";
+  node [shape=box, style="rounded,filled", fillcolor="#eef3fb", color="#7d93b8", \
+fontname="Helvetica", fontsize=11, margin="0.12,0.06"];
+  edge [color="#8a8f98", fontname="Helvetica", fontsize=9, fontcolor="#5b616b", arrowsize=0.7];"""
+_INPUT = 'shape=ellipse, fillcolor="#f4f4f4", color="#9aa0a8"'
+#: What a pass derived, the backward most of all, is told apart by its colour.
+_DERIVED = 'fillcolor="#fdf0e6", color="#c99a6b"'
+_CALL = 'style=dashed, color="#b0b6bf", constraint=false'
+
+
+def to_dot(graph: Graph) -> str:
+    """The graph in the language of Graphviz, one cluster for each graph that it holds.
+
+    Boxes are ops under the names of the text, edges show the type of what goes along them, and a
+    dashed edge leads from a call to what it calls. What a pass derived has another colour. The
+    names of nodes are those of `to_networkx()`.
+    """
+    found = outline(graph)
+    lines = [f"digraph {_quoted(found.entry.name)} {{", _HEAD]
+    for number, inner in enumerate(found):
+        lines += _cluster(number, inner)
+    lines += _calls(found)
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _cluster(number: int, graph: GraphOutline) -> Iterator[str]:
+    yield f"  subgraph cluster_{number} {{"
+    yield f'    label={_quoted("@" + graph.name)}; style=rounded; color="#c3c9d2"; labeljust=l;'
+    for value in graph.inputs:
+        label = _quoted(value.name, value.type)
+        tip = _quoted(shortened(value.given_name or value.name, _LONGEST_TIP))
+        yield f"    {_id(graph, value.name)} [label={label}, tooltip={tip}, {_INPUT}];"
+    for node in graph.nodes:
+        yield f"    {_id(graph, node.id)} [{_look(node)}];"
+    yield f"    {_id(graph, RETURN)} [label={_quoted(RETURN)}, {_INPUT}];"
+    for edge in graph.edges:
+        ends = f"{_id(graph, edge.producer)} -> {_id(graph, edge.consumer)}"
+        yield f"    {ends} [label={_quoted(edge.value.type)}];"
+    yield "  }"
+
+
+def _look(node: NodeOutline) -> str:
+    first = f"{', '.join(value.name for value in node.outputs)} = {node.op}"
+    attributes = [f"{name}={shortened(text, _LONGEST_LABEL)}" for name, text in node.attributes]
+    tip = "  ".join(filter(None, [node.label, str(node.place), node.place.code]))
+    look = f"label={_quoted(first, *attributes)}, tooltip={_quoted(shortened(tip, _LONGEST_TIP))}"
+    return f"{look}, {_DERIVED}" if node.place.roles else look
+
+
+def _calls(found: Outline) -> Iterator[str]:
+    numbers = {graph.name: number for number, graph in enumerate(found)}
+    for caller, node, attribute, callee in found.calls:
+        inner = found[callee]
+        first = inner.inputs[0].name if inner.inputs else RETURN
+        ends = f"{_id(found[caller], node)} -> {_id(inner, first)}"
+        label = f"label={_quoted(attribute)}, lhead=cluster_{numbers[callee]}"
+        yield f"  {ends} [{label}, {_CALL}];"
+
+
+def _id(graph: GraphOutline, name: str) -> str:
+    return _quoted(f"{graph.name}/{name}")
+
+
+def _quoted(*lines: str) -> str:
+    """A string of Graphviz, which reads escapes and entities of HTML in what it shows."""
+    texts = [
+        printable(line).replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;")
+        for line in lines
+    ]
+    return '"' + "\\n".join(texts) + '"'

@@ -1,0 +1,205 @@
+"""A graph as one HTML file, to be looked at, searched and printed, with or without a network.
+
+The page holds everything: the outline of the graph as data, its text, and the style and the script
+that lie beside this module in `page/`. Its security policy forbids it to load anything, and to run
+anything but that script, whatever names a graph may have.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+import re
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from tracegraph.control.call import Call
+from tracegraph.ir.op import OPS
+from tracegraph.ir.tensor import Graph
+from tracegraph.text.printer import graph_text
+from tracegraph.views.outline import (
+    GraphOutline,
+    NodeOutline,
+    Outline,
+    PlaceOutline,
+    ValueOutline,
+    outline,
+)
+
+#: The parts of the script, in the order in which they are joined.
+_SCRIPTS = ("model.js", "layout.js", "planes.js", "paint.js", "app.js")
+#: The families of ops that share a colour, by the module in which an op stands.
+_FAMILIES = {
+    "constant": "data",
+    "random": "data",
+    "elementwise": "elementwise",
+    "image": "elementwise",
+    "contract": "contraction",
+    "reduce": "reduction",
+    "broadcast": "movement",
+    "index": "movement",
+    "shape": "movement",
+    "sort": "movement",
+    "barrier": "effect",
+    "effect": "effect",
+}
+#: What stands in a file of another family.
+_EXCEPTIONS = {"sum": "reduction"}
+#: Attributes are cut for the page, which also has them in full in its text.
+_LONGEST_ATTRIBUTE = 400
+_HEIGHT = 560
+
+
+def to_html(graph: Graph, path: str | os.PathLike[str] | None = None) -> str:
+    """The graph as one HTML page, which is also written to `path` if that is given.
+
+    The page needs nothing from outside. It shows the nodes as they flow or by the lines that made
+    them, opens called functions in place, finds nodes by op, name, line and type, and links forward
+    and backward nodes of one line. Without JavaScript it is the text of the graph.
+    """
+    page = _page(outline(graph), graph_text(graph, locations=True))
+    if path is not None:
+        with open(path, "w", encoding="utf-8", newline="\n") as file:
+            file.write(page)
+    return page
+
+
+def html_frame(graph: Graph) -> str:
+    """The page in a frame of bounded height, closed off from the notebook that shows it."""
+    page = html.escape(to_html(graph))
+    title = html.escape(f"graph {graph.name}")
+    return (
+        f'<iframe srcdoc="{page}" title="{title}" sandbox="allow-scripts allow-downloads" '
+        f'loading="lazy" width="100%" height="{_HEIGHT}" '
+        'style="border: 1px solid #8884; border-radius: 10px; max-height: 85vh"></iframe>'
+    )
+
+
+def _page(found: Outline, text: str) -> str:
+    style, script = _asset("page.css"), _script()
+    entry = found.entry
+    counts = _counts(found)
+    parts = {
+        "title": html.escape(entry.name),
+        "counts": html.escape(counts),
+        "label": html.escape(f"Graph {entry.name}: {counts}"),
+        "style": style,
+        "style_hash": _hash(style),
+        "script": script,
+        "script_hash": _hash(script),
+        "text": html.escape(text, quote=False),
+        "data": _data(found),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html"))
+
+
+def _counts(found: Outline) -> str:
+    nodes = sum(len(graph.nodes) for graph in found)
+    functions = len(found.graphs) - 1
+    words = [_counted(nodes, "node")]
+    if functions:
+        words.append(_counted(functions, "function"))
+    return ", ".join([*words, _counted(len(found.entry.inputs), "argument")])
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+@cache
+def _asset(name: str) -> str:
+    return resources.files("tracegraph.views").joinpath("page", name).read_text("utf-8")
+
+
+@cache
+def _script() -> str:
+    parts = "\n".join(map(_asset, _SCRIPTS))
+    return f'(() => {{\n"use strict";\n{parts}}})();\n'
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
+
+
+def _data(found: Outline) -> str:
+    """The outline as JSON that may stand in a script element: no `<` ends it."""
+    text = json.dumps(_Tables(found).module, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+class _Tables:
+    """The outline in short: types, places and ops stand in tables, values are numbers."""
+
+    def __init__(self, found: Outline) -> None:
+        self.graph_numbers = {graph.name: number for number, graph in enumerate(found)}
+        self.types: dict[tuple[str, str], int] = {}
+        self.files: dict[str, int] = {}
+        self.places: dict[PlaceOutline, int] = {}
+        self.ops: dict[tuple[str, Any], int] = {}
+        self.place_rows: dict[tuple[Any, ...], int] = {}
+        graphs = list(map(self.graph, found))
+        self.module = {
+            "types": list(self.types),
+            "places": list(self.place_rows),
+            "ops": [(op, family(op), rows) for op, rows in self.ops],
+            "graphs": graphs,
+        }
+
+    def graph(self, graph: GraphOutline) -> dict[str, Any]:
+        made = [value for node in graph.nodes for value in node.outputs]
+        numbers = {value.name: n for n, value in enumerate((*graph.inputs, *made))}
+        return {
+            "name": graph.name,
+            "inputs": [(x.name, self.type(x), x.given_name, x.scope) for x in graph.inputs],
+            "nodes": [self.node(node, numbers) for node in graph.nodes],
+            "outputs": [numbers.get(name, -1) for name in graph.outputs],
+        }
+
+    def node(self, node: NodeOutline, numbers: dict[str, int]) -> list[Any]:
+        row: list[Any] = [
+            self.op(node),
+            self.place(node.place),
+            [numbers.get(name, -1) for name in node.operands],
+            list(map(self.type, node.outputs)),
+            [(attribute, self.graph_numbers[name]) for attribute, name in node.calls],
+            node.scope,
+            node.outputs[0].given_name if node.outputs else "",
+        ]
+        while not row[-1] and len(row) > 4:
+            row.pop()
+        return row
+
+    def type(self, value: ValueOutline) -> int:
+        return self.types.setdefault((value.type, value.dtype), len(self.types))
+
+    def place(self, place: PlaceOutline) -> int:
+        found = self.places.get(place)
+        if found is None:
+            # Files of one name in several folders are told apart, but the folders are not named.
+            file = self.files.setdefault(place.file, len(self.files))
+            row = place.short_file, place.line, place.roles, place.code, file
+            found = self.places[place] = self.place_rows.setdefault(row, len(self.place_rows))
+        return found
+
+    def op(self, node: NodeOutline) -> int:
+        rows = tuple((name, _cut(text)) for name, text in node.attributes)
+        return self.ops.setdefault((node.op, rows), len(self.ops))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_ATTRIBUTE else f"{text[: _LONGEST_ATTRIBUTE - 1]}…"
+
+
+@cache
+def family(op: str) -> str:
+    """The family of the op of this name, which says what colour it has in pictures."""
+    kind = OPS.get(op)
+    if kind is not None and issubclass(kind, Call):
+        return "call"
+    module = kind.__module__.rpartition(".")[2] if kind is not None else ""
+    return _EXCEPTIONS.get(op) or _FAMILIES.get(module, "elementwise")

@@ -1,0 +1,67 @@
+"""Graphs as flowcharts of Mermaid, which many pages of documentation and of code draw."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from tracegraph.ir.tensor import Graph
+from tracegraph.views.outline import RETURN, GraphOutline, NodeOutline, outline, shortened
+
+_LONGEST_LABEL = 60
+#: What stands for itself between quotes; the rest is written by its number, as `#34;`.
+_SPECIAL = re.compile(r"[^\w .,:=%@()\[\]/+-]")
+
+
+def to_mermaid(graph: Graph) -> str:
+    """The graph as a flowchart of Mermaid, one subgraph for each graph that it holds.
+
+    For a block ```` ```mermaid ```` of a page. Where Mermaid draws for others it stops at 500
+    edges and 50,000 characters, which its own settings `maxEdges` and `maxTextSize` raise;
+    larger graphs are for `to_html()` and `to_dot()`.
+    """
+    found = outline(graph)
+    words = {inner.name: f"g{number}" for number, inner in enumerate(found)}
+    ids = {inner.name: _ids(words[inner.name], inner) for inner in found}
+    lines = ["flowchart TB"]
+    for inner in found:
+        lines += _subgraph(words[inner.name], inner, ids[inner.name])
+    for caller, node, attribute, callee in found.calls:
+        lines.append(f"  {ids[caller][node]} -.->|{_quoted(attribute)}| {words[callee]}")
+    lines.append("  classDef derived fill:#fdf0e6,stroke:#c99a6b")
+    return "\n".join(lines) + "\n"
+
+
+def _subgraph(word: str, graph: GraphOutline, ids: Mapping[str, str]) -> Iterator[str]:
+    yield f"  subgraph {word}[{_quoted('@' + graph.name)}]"
+    for value in graph.inputs:
+        yield f"    {ids[value.name]}([{_quoted(value.name, value.type)}])"
+    for node in graph.nodes:
+        derived = ":::derived" if node.place.roles else ""
+        yield f"    {ids[node.id]}[{_label(node)}]{derived}"
+    yield f"    {ids[RETURN]}([{_quoted(RETURN)}])"
+    for edge in graph.edges:
+        type = _quoted(edge.value.type)
+        yield f"    {ids[edge.producer]} -->|{type}| {ids[edge.consumer]}"
+    yield "  end"
+
+
+def _ids(word: str, graph: GraphOutline) -> dict[str, str]:
+    """A word for each input and node of the graph, and for what it returns."""
+    names = [*(value.name for value in graph.inputs), *(node.id for node in graph.nodes), RETURN]
+    return {name: f"{word}n{place}" for place, name in enumerate(names)}
+
+
+def _label(node: NodeOutline) -> str:
+    first = f"{', '.join(value.name for value in node.outputs)} = {node.op}"
+    attributes = [f"{name}={shortened(text, _LONGEST_LABEL)}" for name, text in node.attributes]
+    return _quoted(first, *attributes, shortened(str(node.place), _LONGEST_LABEL))
+
+
+def _quoted(*lines: str) -> str:
+    texts = [_SPECIAL.sub(_entity, line) for line in lines if line]
+    return f'"{"<br/>".join(texts)}"'
+
+
+def _entity(match: re.Match[str]) -> str:
+    return f"#{ord(match[0])};"

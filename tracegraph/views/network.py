@@ -1,0 +1,120 @@
+"""Graphs for NetworkX, whose algorithms and file formats follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tracegraph.ir.tensor import Graph
+from tracegraph.views.outline import (
+    RETURN,
+    Edge,
+    GraphOutline,
+    NodeOutline,
+    ValueOutline,
+    outline,
+    printable,
+)
+
+if TYPE_CHECKING:
+    from networkx import MultiDiGraph
+
+
+def to_networkx(graph: Graph, nested: bool = True) -> MultiDiGraph:
+    """The graph as a `networkx.MultiDiGraph`; `networkx` is loaded by the first call.
+
+    There is a node for each input, each op and each output; their `kind` says which. They are
+    called as in the text, with the name of their graph before them: `layer/%x`, `layer/%3`,
+    `layer/return.0`. An edge is a value on its way; its `output` and `operand` are the places
+    where it leaves and arrives, and `operand` is its key too.
+
+    With `nested`, the graphs that ops hold are there as well, as components of their own: the
+    attribute `calls` of an op names them, `body=layer`, and `graph` of a node says where it is.
+
+    All attributes are str or int, so that `networkx.write_graphml` and `networkx.node_link_data`
+    write them as they are. What does not apply is "" or -1.
+    """
+    import networkx
+
+    found = outline(graph)
+    graphs = found.graphs if nested else (found.entry,)
+    result = networkx.MultiDiGraph(
+        name=found.entry.name, entry=found.entry.name, graphs=" ".join(g.name for g in graphs)
+    )
+    for inner in graphs:
+        result.add_nodes_from(_nodes(inner))
+        for edge in inner.edges:
+            producer, consumer, key, attributes = _edge(inner.name, edge)
+            result.add_edge(producer, consumer, key, **attributes)
+    return result
+
+
+def _nodes(graph: GraphOutline) -> Iterator[tuple[str, dict[str, Any]]]:
+    for index, value in enumerate(graph.inputs):
+        yield f"{graph.name}/{value.name}", _attributes(graph.name, "input", [value], index)
+    for index, node in enumerate(graph.nodes):
+        common = _attributes(graph.name, "op", node.outputs, index)
+        yield f"{graph.name}/{node.id}", {**common, **_of_op(node)}
+    values = graph.values
+    for index, name in enumerate(graph.outputs):
+        returned = [values[name]] if name in values else []
+        attributes = _attributes(graph.name, "output", returned, index)
+        yield f"{graph.name}/{RETURN}.{index}", attributes
+
+
+def _attributes(
+    graph: str, kind: str, values: Sequence[ValueOutline], index: int
+) -> dict[str, str | int]:
+    """What all nodes have; `index` counts the nodes of one kind."""
+    return {
+        "graph": graph,
+        "kind": kind,
+        "index": index,
+        "op": kind,
+        "attributes": "",
+        "calls": "",
+        "values": " ".join(value.name for value in values),
+        "types": ", ".join(value.type for value in values),
+        "dtype": " ".join(value.dtype for value in values),
+        "shape": " ".join(shape_text(value) for value in values),
+        "given_name": printable(" ".join(value.given_name for value in values).strip()),
+        "scope": printable(values[0].scope) if values else "",
+        "file": "",
+        "line": -1,
+        "roles": "",
+        "code": "",
+    }
+
+
+def _of_op(node: NodeOutline) -> dict[str, str | int]:
+    place = node.place
+    return {
+        "op": node.op,
+        "attributes": printable(", ".join(f"{name}={text}" for name, text in node.attributes)),
+        "calls": " ".join(f"{attribute}={name}" for attribute, name in node.calls),
+        "file": printable(place.file),
+        "line": place.line if place.file else -1,
+        "roles": " ".join(place.roles),
+        "code": printable(place.code),
+    }
+
+
+def _edge(graph: str, edge: Edge) -> tuple[str, str, int, dict[str, str | int]]:
+    value = edge.value
+    is_returned = edge.consumer == RETURN
+    consumer = f"{RETURN}.{edge.operand}" if is_returned else edge.consumer
+    operand = 0 if is_returned else edge.operand
+    attributes: dict[str, str | int] = {
+        "value": value.name,
+        "output": edge.output,
+        "operand": operand,
+        "type": value.type,
+        "dtype": value.dtype,
+        "shape": shape_text(value),
+    }
+    return f"{graph}/{edge.producer}", f"{graph}/{consumer}", operand, attributes
+
+
+def shape_text(value: ValueOutline) -> str:
+    """A shape as it stands in a type: `[16,4]`."""
+    return f"[{','.join(map(str, value.shape))}]" if value.dtype != "token" else ""

@@ -1,0 +1,316 @@
+"""The outline of a graph: plain data that every picture of it is drawn from.
+
+A view of a graph names what the text of the graph names, and in the same words: `%3` here is the
+`%3` of `as_text()`, `@layer.1` its `@layer.1`, and attributes read as they do there. A view needs
+nothing but the outline, which holds strings and numbers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from inspect import Parameter
+from typing import Any
+
+import numpy as np
+
+from tracegraph.ir.op import Op, attribute_key
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.shapes import ShapeVariable
+from tracegraph.source import UNKNOWN, Source
+from tracegraph.text.literals import value_text
+from tracegraph.text.printer import legal, unique, value_names
+from tracegraph.types import TensorType
+
+#: Where an edge ends that leads to what the graph returns.
+RETURN = "return"
+#: Arrays with more elements are cut to their first few: the text alone is for the bits.
+_LARGEST_ARRAY, _SHOWN = 32, 8
+
+
+@dataclass(frozen=True)
+class ValueOutline:
+    """A value: its name and type as text, and the parts of the type.
+
+    A size that is known is an int, an open one its text; `("*s",)` is the shape of unknown rank.
+    """
+
+    name: str
+    type: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    #: What the user called it; the name of an input comes from it. Empty for most.
+    given_name: str = ""
+    #: The name scope within which it got its name, such as `encoder/dense`; empty for most.
+    scope: str = ""
+
+
+@dataclass(frozen=True)
+class PlaceOutline:
+    """The user's line, and the passes that derived something of it; an empty file is unknown.
+
+    Nodes of one place and of different `roles` belong together, as forward and backward do;
+    `instruction` tells apart what stands on one line, and is -1 where that is not known.
+    """
+
+    file: str = ""
+    line: int = 0
+    roles: tuple[str, ...] = ()
+    instruction: int = -1
+    #: The line of source itself, stripped; empty when it cannot be read.
+    code: str = ""
+
+    @property
+    def short_file(self) -> str:
+        """The file without its directories."""
+        return self.file.replace("\\", "/").rpartition("/")[2]
+
+    def __str__(self) -> str:
+        """`mlp.py:6 vjp`, as in the text; empty where the place is unknown."""
+        place = f"{self.short_file}:{self.line}" if self.file else ""
+        return " ".join([place, *self.roles]).strip()
+
+
+@dataclass(frozen=True)
+class NodeOutline:
+    """A node. Its `id` is the name of its first output, and unique in its graph."""
+
+    id: str
+    op: str
+    #: `(name, text)` of each attribute that has not its default.
+    attributes: tuple[tuple[str, str], ...]
+    #: The names of the operands.
+    operands: tuple[str, ...]
+    outputs: tuple[ValueOutline, ...]
+    place: PlaceOutline
+    #: `(attribute, name of the graph)` for each graph that the op holds.
+    calls: tuple[tuple[str, str], ...] = ()
+    scope: str = ""
+
+    @property
+    def label(self) -> str:
+        """The op and its attributes, as the text has them."""
+        attributes = ", ".join(f"{name}={text}" for name, text in self.attributes)
+        return f"{self.op}<{attributes}>" if attributes else self.op
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A value on its way: from output `output` of `producer` to operand `operand` of `consumer`.
+
+    `producer` is the id of a node or the name of an input; `consumer` is the id of a node, or
+    `return`, of which the operands are what the graph returns.
+    """
+
+    producer: str
+    output: int
+    consumer: str
+    operand: int
+    value: ValueOutline
+
+
+@dataclass(frozen=True)
+class GraphOutline:
+    """One graph: inputs, nodes in their order, and the names of what it returns."""
+
+    name: str
+    inputs: tuple[ValueOutline, ...]
+    nodes: tuple[NodeOutline, ...]
+    outputs: tuple[str, ...]
+    output_types: tuple[str, ...]
+    edges: tuple[Edge, ...]
+
+    @cached_property
+    def values(self) -> Mapping[str, ValueOutline]:
+        """Every value by its name."""
+        made = (value for node in self.nodes for value in node.outputs)
+        return {value.name: value for value in (*self.inputs, *made)}
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A graph and all graphs that it holds, callees first; `entry` is the graph itself."""
+
+    graphs: tuple[GraphOutline, ...]
+
+    @property
+    def entry(self) -> GraphOutline:
+        return self.graphs[-1]
+
+    def __iter__(self) -> Iterator[GraphOutline]:
+        return iter(self.graphs)
+
+    def __getitem__(self, name: str) -> GraphOutline:
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, GraphOutline]:
+        return {graph.name: graph for graph in self.graphs}
+
+    @cached_property
+    def calls(self) -> tuple[tuple[str, str, str, str], ...]:
+        """`(caller, id of the node, attribute, callee)` for each graph that a node holds."""
+        return tuple(
+            (graph.name, node.id, attribute, callee)
+            for graph in self.graphs
+            for node in graph.nodes
+            for attribute, callee in node.calls
+        )
+
+
+def outline(graph: Graph) -> Outline:
+    """The outline of `graph` and of all graphs that it holds. Linear in the number of nodes."""
+    graphs = list(graph.graphs())
+    names = unique([legal(graph.name, "graph") for graph in graphs])
+    writer = _Writer(dict(zip(graphs, names)))
+    return Outline(tuple(map(writer.graph, graphs)))
+
+
+class _Writer:
+    """Writes outlines; remembers those of ops, types and places, which many nodes share."""
+
+    def __init__(self, symbols: dict[Graph, str]) -> None:
+        self.symbols = symbols
+        self.ops: dict[Op, tuple[Any, Any]] = {}
+        self.types: dict[TensorType, tuple[str, str, tuple[int | str, ...]]] = {}
+        self.places: dict[Any, PlaceOutline] = {}
+
+    def graph(self, graph: Graph) -> GraphOutline:
+        names = value_names(graph)
+        values = {x: self.value(x, names[x]) for x in graph.inputs}
+        producers = {x: (names[x], 0) for x in graph.inputs}
+        edges: list[Edge] = []
+        nodes = []
+        for number, node in enumerate(graph.nodes):
+            found = self.node(node, names, f"%{number}()")
+            edges += _edges(found.id, node.inputs, producers, values)
+            for place, (y, value) in enumerate(zip(node.outputs, found.outputs)):
+                producers[y] = found.id, place
+                values[y] = value
+            nodes.append(found)
+        edges += _edges(RETURN, graph.outputs, producers, values)
+        return GraphOutline(
+            name=self.symbols[graph],
+            inputs=tuple([values[x] for x in graph.inputs]),
+            nodes=tuple(nodes),
+            outputs=tuple([names[y] for y in graph.outputs]),
+            output_types=tuple(map(str, graph.output_types)),
+            edges=tuple(edges),
+        )
+
+    def node(self, node: Node, names: Mapping[Tensor, str], anonymous: str) -> NodeOutline:
+        attributes, calls = self.ops.get(node.op) or self.op(node.op)
+        outputs = tuple([self.value(y, names[y]) for y in node.outputs])
+        return NodeOutline(
+            id=outputs[0].name if outputs else anonymous,
+            op=node.op.name,
+            attributes=attributes,
+            operands=tuple([names[x] for x in node.inputs]),
+            outputs=outputs,
+            place=self.place(node.source),
+            calls=calls,
+            scope=outputs[0].scope if outputs else "",
+        )
+
+    def value(self, x: Tensor, name: str) -> ValueOutline:
+        type, dtype, shape = self.types.get(x.type) or self.type(x.type)
+        given = str(x.name or "")
+        return ValueOutline(name, type, dtype, shape, given, given.rpartition("/")[0])
+
+    def type(self, type: TensorType) -> tuple[str, str, tuple[int | str, ...]]:
+        sizes = type.shape
+        if isinstance(sizes, ShapeVariable):
+            shape = (str(sizes),)
+        else:
+            shape = tuple([size if isinstance(size, int) else str(size) for size in sizes])
+        found = self.types[type] = str(type), type.dtype.name, shape
+        return found
+
+    def op(self, op: Op) -> tuple[Any, Any]:
+        """The attributes of an op as text, and the graphs that it holds."""
+        rows = list(zip(op.fields.parameters.values(), op.attributes, strict=True))
+        attributes = tuple(
+            (field.name, attribute_text(value, self.symbols))
+            for field, value in rows
+            if not _is_default(field, value)
+        )
+        calls = tuple(
+            (field.name, self.symbols[inner]) for field, value in rows for inner in _held(value)
+        )
+        found = self.ops[op] = attributes, calls
+        return found
+
+    def place(self, source: Source) -> PlaceOutline:
+        # Traced places are told apart before their lines are looked up, which takes longer.
+        if source.code is None:
+            key = source.file, source.line, source.roles
+        else:
+            key = id(source.code), source.offset, source.roles
+        found = self.places.get(key)
+        if found is None:
+            found = self.places[key] = _place(source)
+        return found
+
+
+def attribute_text(value: Any, symbols: Mapping[Graph, str]) -> str:
+    """An attribute as the text has it, but for large arrays, of which the beginning is shown."""
+    if isinstance(value, np.ndarray) and value.size > _LARGEST_ARRAY:
+        first = value.reshape(-1)[:_SHOWN]
+        dtype, _, elements = value_text(first, symbols).partition(f"[{_SHOWN}]{{")
+        if elements:
+            sizes = ",".join(map(str, value.shape))
+            return f"{dtype}[{sizes}]{{{elements.removesuffix('}')}, ...}}"
+    return value_text(value, symbols)
+
+
+def shortened(text: str, longest: int) -> str:
+    """The text on one line, of no more than `longest` characters, all of which print."""
+    text = printable(text)
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
+def printable(text: str) -> str:
+    """The text with spaces for line ends and tabs, and a mark for all else that does not print: no
+    format of files takes control characters, and some reorder what is shown around them."""
+    if text.isprintable():
+        return text
+    words = " ".join(text.split())
+    return "".join([letter if letter.isprintable() else "\ufffd" for letter in words])
+
+
+def _edges(
+    consumer: str,
+    operands: tuple[Tensor, ...],
+    producers: Mapping[Tensor, tuple[str, int]],
+    values: Mapping[Tensor, ValueOutline],
+) -> list[Edge]:
+    """The edges that end in one node; a wrong graph reads what it does not define: no edge."""
+    return [
+        Edge(*producers[x], consumer, operand, values[x])
+        for operand, x in enumerate(operands)
+        if x in producers
+    ]
+
+
+def _place(source: Source) -> PlaceOutline:
+    if source.line == UNKNOWN.line and source.file == UNKNOWN.file:
+        return PlaceOutline(roles=source.roles)
+    is_traced = source.code is not None
+    code = source.text if is_traced else ""  # a name alone may be that of another file here
+    return PlaceOutline(source.file, source.line, source.roles, source.offset, code)
+
+
+def _held(value: Any) -> Iterator[Graph]:
+    """The graphs in an attribute, in the order in which they are written."""
+    if isinstance(value, Graph):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _held(item)
+
+
+def _is_default(field: Parameter, value: Any) -> bool:
+    return field.default is not field.empty and (
+        attribute_key(field.default) == attribute_key(value)
+    )

@@ -1,0 +1,157 @@
+// The graphs as the page reads them. Arguments and results are nodes too, so that everything that
+// can be drawn, found and selected is one kind of thing.
+
+function readModel(data) {
+  const graphs = data.graphs.map((graph) => ({
+    name: graph.name,
+    nodes: [],
+    values: [],
+    callers: [],
+  }));
+  graphs.forEach((graph, number) => readGraph(data, graphs, graph, data.graphs[number]));
+  for (const graph of graphs)
+    for (const node of graph.nodes) for (const call of node.calls) call.graph.callers.push(node);
+  return { graphs, entry: graphs[graphs.length - 1], total: sum(graphs, (g) => g.count) };
+}
+
+function readGraph(data, graphs, graph, raw) {
+  const nowhere = { file: "", line: 0, roles: [], code: "" };
+  const places = data.places.map(([file, line, roles, code, number]) => ({
+    file,
+    line,
+    roles,
+    code,
+    number,
+  }));
+  const types = data.types.map(([text, dtype]) => ({ text, dtype }));
+  const add = (fields) => {
+    const node = {
+      graph,
+      index: graph.nodes.length,
+      attributes: [],
+      operands: [],
+      outputs: [],
+      calls: [],
+      scope: "",
+      place: nowhere,
+      isBackward: false,
+      ...fields,
+    };
+    graph.nodes.push(node);
+    return node;
+  };
+  const makeValue = (node, name, type, given) => {
+    const index = graph.values.length;
+    graph.values.push({ index, name, type: types[type], node, users: [], given: given || "" });
+    node.outputs.push(index);
+  };
+  for (const [name, type, given, scope] of raw.inputs) {
+    const node = add({ kind: "argument", op: "argument", family: "data", name, scope });
+    makeValue(node, name, type, given);
+  }
+  raw.nodes.forEach(([op, place, operands, outputs, calls, scope, given], number) => {
+    const [name, family, attributes] = data.ops[op];
+    const node = add({ kind: "node", op: name, family, attributes, operands, scope: scope || "" });
+    node.place = places[place];
+    node.isBackward = node.place.roles.includes("vjp");
+    node.calls = (calls || []).map(([attribute, inner]) => ({ attribute, graph: graphs[inner] }));
+    for (const type of outputs)
+      makeValue(node, `%${graph.values.length - raw.inputs.length}`, type, given);
+    node.name = outputs.length ? graph.values[node.outputs[0]].name : `%${number}()`;
+    node.isConstant = !operands.length && family === "data" && outputs.length === 1;
+  });
+  raw.outputs.forEach((value, number) => {
+    const name = raw.outputs.length > 1 ? `result ${number}` : "result";
+    const node = add({ kind: "result", op: "return", family: "data", name, operands: [value] });
+    const maker = value < 0 ? null : graph.values[value].node;
+    if (maker) {
+      node.place = maker.place;
+      node.isBackward = maker.isBackward;
+    }
+  });
+  for (const node of graph.nodes)
+    node.operands.forEach((value, operand) => {
+      if (value >= 0) graph.values[value].users.push({ node, operand });
+    });
+  graph.count = raw.nodes.length;
+  graph.arguments = raw.inputs.length;
+  graph.results = raw.outputs.length;
+  graph.backward =
+    raw.nodes.length && graph.nodes.filter((n) => n.kind === "node" && n.isBackward).length;
+}
+
+const sum = (items, of) => items.reduce((total, item) => total + of(item), 0);
+
+// The node's line in the words of the text form.
+function placeText(place) {
+  return place.file ? `${place.file}:${place.line}` : "";
+}
+
+function lineKey(place) {
+  return place.file ? `${place.number}:${place.line}` : "";
+}
+
+// The value of a constant, without its type.
+function constantText(node) {
+  const found = node.attributes.find(([name]) => name === "value");
+  if (!found) return node.op === "dim_size" ? attributeText(node, "size") : node.op;
+  return found[1].replace(/^\w+ /, "");
+}
+
+function attributeText(node, wanted) {
+  const found = node.attributes.find(([name]) => name === wanted);
+  return found ? found[1] : "";
+}
+
+// The nodes of a graph that stand on the same line of the user's.
+function sameLine(node) {
+  const key = lineKey(node.place);
+  if (!key) return [];
+  return node.graph.nodes.filter(
+    (other) => other.kind === "node" && other !== node && lineKey(other.place) === key,
+  );
+}
+
+// How a search finds a node: every word must occur in what it is called and where it is from. The
+// code of its line counts where nothing else is found, since a line makes many nodes.
+function searchText(node) {
+  if (node.searchText) return node.searchText;
+  const values = node.outputs.map((value) => node.graph.values[value]);
+  const { place } = node;
+  node.searchText = [
+    node.op,
+    node.family,
+    node.name,
+    node.scope,
+    ...values.flatMap((value) => [value.name, value.given, value.type.text, value.type.dtype]),
+    ...node.attributes.map(([name, text]) => `${name}=${text}`),
+    ...node.calls.map((call) => `@${call.graph.name}`),
+    placeText(place),
+    `line ${place.line}`,
+    ...place.roles,
+    node.isBackward ? "backward" : "",
+  ]
+    .join("\n")
+    .toLowerCase();
+  return node.searchText;
+}
+
+function search(model, query) {
+  const words = query.toLowerCase().split(/\s+/).filter(Boolean);
+  if (!words.length) return [];
+  const nodes = [...model.graphs].reverse().flatMap((graph) => graph.nodes);
+  const all = nodes.filter((node) => node.kind !== "result");
+  let found = all.filter((node) => words.every((word) => matches(node, word)));
+  const inCode = (node) => words.every((word) => node.place.code.toLowerCase().includes(word));
+  if (!found.length) found = all.filter(inCode);
+  const exact = (node) => words.includes(node.name.toLowerCase()) || words.includes(node.op);
+  return [...found.filter(exact), ...found.filter((node) => !exact(node))];
+}
+
+// `%12` and `:12` mean that name and that line, not those that merely begin so.
+function matches(node, word) {
+  const text = searchText(node);
+  if (!/^(%|.*:)\d+$/.test(word)) return text.includes(word);
+  const at = text.indexOf(word);
+  return at >= 0 && text.split("\n").some((part) => part === word || part.endsWith(word));
+}

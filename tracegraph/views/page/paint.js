@@ -1,0 +1,437 @@
+// Drawing a scene. Two painters have the same few methods: one draws on a canvas, one writes SVG
+// for files and for print. What is too small to read is not drawn as text.
+
+const DETAIL = { far: 0.3, text: 0.5, fine: 0.62 };
+
+class CanvasPainter {
+  constructor(context, theme) {
+    Object.assign(this, { context, theme });
+  }
+
+  box(x, y, w, h, r, style) {
+    const c = this.context;
+    c.beginPath();
+    c.roundRect(x, y, w, h, Math.min(r, w / 2, h / 2));
+    this.ink(style);
+  }
+
+  // Commands are `["M", x, y]`, `["L", x, y]`, `["C", ...]` and `["Z"]`.
+  path(commands, style) {
+    const c = this.context;
+    c.beginPath();
+    for (const [kind, ...p] of commands)
+      if (kind === "M") c.moveTo(...p);
+      else if (kind === "L") c.lineTo(...p);
+      else if (kind === "C") c.bezierCurveTo(...p);
+      else c.closePath();
+    this.ink(style);
+  }
+
+  ink({ fill, stroke, width = 1, dash = null, alpha = 1, fillAlpha = 1 }) {
+    const c = this.context;
+    if (fill) {
+      c.globalAlpha = alpha * fillAlpha;
+      c.fillStyle = fill;
+      c.fill();
+    }
+    if (stroke) {
+      c.globalAlpha = alpha;
+      c.strokeStyle = stroke;
+      c.lineWidth = width;
+      c.setLineDash(dash || []);
+      c.stroke();
+    }
+    c.globalAlpha = 1;
+  }
+
+  text(x, y, text, font, { fill, anchor = "start", alpha = 1, scale = 1 }) {
+    const c = this.context;
+    c.font = fontOf(font, this.theme, scale);
+    c.textAlign = anchor === "middle" ? "center" : anchor === "end" ? "right" : "left";
+    c.textBaseline = "middle";
+    c.globalAlpha = alpha;
+    c.fillStyle = fill;
+    c.fillText(text, x, y + 0.5);
+    c.globalAlpha = 1;
+  }
+}
+
+class SvgPainter {
+  constructor(theme) {
+    this.theme = theme;
+    this.parts = [];
+  }
+
+  box(x, y, w, h, r, style) {
+    this.parts.push(
+      `<rect x="${f(x)}" y="${f(y)}" width="${f(w)}" height="${f(h)}" rx="${f(r)}"${this.ink(style)}/>`,
+    );
+  }
+
+  path(commands, style) {
+    const d = commands.map(([kind, ...p]) => kind + p.map(f).join(" ")).join("");
+    this.parts.push(`<path d="${d}"${this.ink(style)}/>`);
+  }
+
+  ink({ fill, stroke, width = 1, dash = null, alpha = 1, fillAlpha = 1 }) {
+    let text = ` fill="${fill || "none"}"`;
+    if (fill && alpha * fillAlpha < 1) text += ` fill-opacity="${f(alpha * fillAlpha)}"`;
+    if (stroke) text += ` stroke="${stroke}" stroke-width="${f(width)}"`;
+    if (stroke && alpha < 1) text += ` stroke-opacity="${f(alpha)}"`;
+    return dash && stroke ? `${text} stroke-dasharray="${dash.join(" ")}"` : text;
+  }
+
+  text(x, y, text, font, { fill, anchor = "start", alpha = 1, scale = 1 }) {
+    const family = quotedAttribute(font.mono ? this.theme.mono : this.theme.sans);
+    const weight = font.weight ? ` font-weight="${font.weight}"` : "";
+    const faint = alpha < 1 ? ` fill-opacity="${f(alpha)}"` : "";
+    this.parts.push(
+      `<text x="${f(x)}" y="${f(y + 0.5)}" dy=".35em" text-anchor="${anchor}" xml:space="preserve"` +
+        ` font-family="${family}" font-size="${f(font.size * scale)}"${weight} fill="${fill}"${faint}>` +
+        `${escaped(text)}</text>`,
+    );
+  }
+
+  document(x, y, w, h, label) {
+    return (
+      `<svg xmlns="http://www.w3.org/2000/svg" viewBox="${f(x)} ${f(y)} ${f(w)} ${f(h)}"` +
+      ` width="${f(w)}" height="${f(h)}" role="img" aria-label="${quotedAttribute(label)}">` +
+      `<rect x="${f(x)}" y="${f(y)}" width="${f(w)}" height="${f(h)}" fill="${this.theme.paper}"/>` +
+      `${this.parts.join("")}</svg>`
+    );
+  }
+}
+
+const f = (number) => String(Math.round(number * 100) / 100);
+const escaped = (text) =>
+  text.replace(/[&<>]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[c]);
+const quotedAttribute = (text) => escaped(text).replace(/"/g, "&quot;");
+
+function fontOf(font, theme, scale = 1) {
+  return `${font.weight || 400} ${font.size * scale}px ${font.mono ? theme.mono : theme.sans}`;
+}
+
+// Draws what is visible of the scene. `window` is the visible part in the scene's coordinates,
+// `zoom` the scale at which it is shown, `marks` what is selected, found and related.
+function paintScene(painter, scene, { window, zoom, marks }) {
+  const sees = (box, margin = 0) =>
+    box.x - margin < window.x + window.w &&
+    box.y - margin - 20 < window.y + window.h &&
+    box.x + box.w + margin > window.x &&
+    box.y + box.h + margin + 20 > window.y;
+  const look = { painter, theme: painter.theme, zoom, marks };
+  const visible = scene.boxes.filter((box) => sees(box));
+  // Bundles lie below their cards, edges below their boxes; deeper graphs come later.
+  for (const bundle of scene.bundles) if (sees(bundle, 40)) paintBundle(look, bundle);
+  for (const box of visible) if (box.kind === "card" || box.isOpen) paintFrame(look, box);
+  for (const edge of scene.edges) if (sees(edge)) paintEdge(look, edge);
+  for (const box of visible) if (box.kind !== "card" && !box.isOpen) paintBox(look, box);
+  if (zoom >= DETAIL.fine) for (const box of visible) paintChips(look, box);
+  paintLinks(look, scene);
+  if (zoom < 0.62) for (const box of visible) if (box.kind === "card") paintFarTitle(look, box);
+}
+
+function edgePath(points) {
+  const commands = [["M", ...points[0]]];
+  for (let i = 1; i < points.length; i++) {
+    const [[x0, y0], [x1, y1]] = [points[i - 1], points[i]];
+    if (i % 2 || Math.abs(x0 - x1) < 0.5) commands.push(["L", x1, y1]);
+    else commands.push(["C", x0, (y0 + y1) / 2, x1, (y0 + y1) / 2, x1, y1]);
+  }
+  return commands;
+}
+
+function paintEdge({ painter, theme, zoom, marks }, edge) {
+  const isMarked = marks.edge(edge);
+  const style = isMarked
+    ? { stroke: theme.accent, width: 2.2 / Math.max(zoom, 0.6) }
+    : { stroke: theme.edge, width: Math.max(1.3, 0.75 / zoom), alpha: marks.isActive ? 0.55 : 1 };
+  painter.path(edgePath(edge.points), style);
+  if (zoom < DETAIL.text) return;
+  const [x, y] = edge.points[edge.points.length - 1];
+  const s = edge.flip ? 1 : -1;
+  const tip = [["M", x, y], ["L", x - 3.6, y + 6.5 * s], ["L", x + 3.6, y + 6.5 * s], ["Z"]];
+  painter.path(tip, { fill: isMarked ? theme.accent : theme.edge });
+}
+
+function curvePath([a, b, c, d]) {
+  return [
+    ["M", ...a],
+    ["C", ...b, ...c, ...d],
+  ];
+}
+
+const pointOn = ([a, b, c, d], t) =>
+  [0, 1].map(
+    (i) =>
+      (1 - t) ** 3 * a[i] +
+      3 * (1 - t) ** 2 * t * b[i] +
+      3 * (1 - t) * t ** 2 * c[i] +
+      t ** 3 * d[i],
+  );
+
+function paintBundle({ painter, theme, zoom }, bundle) {
+  const { curve, values } = bundle;
+  const width = Math.min(7, 1.6 + Math.sqrt(values.size)) / Math.min(1, Math.max(zoom, 0.25) * 1.6);
+  painter.path(curvePath(curve), { stroke: theme.bundle, width, alpha: bundle.isNext ? 0.9 : 0.5 });
+  if (zoom < DETAIL.text) return;
+  const [x, y] = curve[3];
+  const [dx, dy] = { top: [0, 1], bottom: [0, -1], left: [1, 0], right: [-1, 0] }[bundle.into];
+  const tip = [
+    ["M", x + dx * 1, y + dy * 1],
+    ["L", x - dx * 9 - dy * 5, y - dy * 9 - dx * 5],
+    ["L", x - dx * 9 + dy * 5, y - dy * 9 + dx * 5],
+    ["Z"],
+  ];
+  painter.path(tip, { fill: theme.bundle });
+  if (zoom < DETAIL.fine) return;
+  const [mx, my] = pointOn(curve, bundle.isNext ? 0.5 : 0.62);
+  paintChip({ painter, theme }, mx, my, bundle.text, bundle.textWidth, theme.paper);
+}
+
+function paintChip({ painter, theme }, x, y, text, w, fill) {
+  painter.box(x - w / 2, y - 8, w, 16, 8, { fill });
+  painter.text(x, y, text, FONT.small, { fill: theme.muted, anchor: "middle" });
+}
+
+function paintChips({ painter, theme }, box) {
+  if (box.kind === "card" || !box.chips.length) return;
+  const y = box.flip ? box.y - 10 : box.y + box.h + 10;
+  for (const chip of box.chips)
+    paintChip(
+      { painter, theme },
+      box.x + box.w / 2 + chip.x,
+      y,
+      chip.text,
+      chip.w,
+      theme[box.ground],
+    );
+}
+
+// Cards, and the frames of calls that are open.
+function paintFrame(look, box) {
+  const { painter, theme, zoom, marks } = look;
+  const isCard = box.kind === "card";
+  const { x, y, w, h } = box;
+  const isBackward = isCard ? box.isBackward : box.node.isBackward;
+  const border = isCard ? theme.border : theme.family.call;
+  paintMarks(look, box, 12);
+  painter.box(x, y, w, h, 12, { fill: isBackward ? theme.backward : theme.surface });
+  const dash = isBackward && zoom > 0.2 ? [6, 4] : null;
+  painter.box(x, y, w, h, 12, {
+    stroke: border,
+    width: Math.max(isCard ? 1.2 : 1.6, 0.9 / zoom),
+    dash,
+  });
+  if (zoom < 0.3) return;
+  if (isCard) paintCardHead(look, box);
+  else {
+    const name = box.node.calls.map((call) => `@${call.graph.name}`).join(" ");
+    paintToggle(look, x + 20, y + 18, true);
+    painter.text(x + 36, y + 18, box.text, FONT.op, { fill: theme.ink });
+    const from = x + 46 + marks.measure(box.text, FONT.op);
+    painter.text(from, y + 18, clipped(name, 60), FONT.code, { fill: theme.family.call });
+    painter.text(x + w - 14, y + 18, box.node.name, FONT.name, {
+      fill: theme.muted,
+      anchor: "end",
+    });
+  }
+}
+
+function paintCardHead({ painter, theme, zoom, marks }, card) {
+  const { x, y, w } = card;
+  paintToggle({ painter, theme }, x + 20, y + 20, card.isOpen);
+  painter.text(x + 36, y + 20, card.title, FONT.title, { fill: theme.ink });
+  let from = x + 46 + marks.measure(card.title, FONT.title);
+  if (card.roles) {
+    const size = marks.measure(card.roles, FONT.name) + 12;
+    painter.box(from, y + 12, size, 16, 8, { fill: theme.role, fillAlpha: 0.16 });
+    painter.text(from + size / 2, y + 20, card.roles, FONT.name, {
+      fill: theme.role,
+      anchor: "middle",
+    });
+    from += size;
+  }
+  painter.text(x + w - 16, y + 20, card.note, FONT.name, { fill: theme.muted, anchor: "end" });
+  if (card.code && zoom >= 0.62) {
+    const most = Math.max(8, Math.floor((w - 2 * CARD.pad) / marks.measure("0", FONT.code)));
+    painter.text(x + CARD.pad, y + 42, clipped(card.code, most), FONT.code, { fill: theme.muted });
+  }
+  if (!card.isOpen) paintFamilies({ painter, theme }, card, x + 14, y + card.h - 9, w - 28, 4);
+}
+
+function paintFamilies({ painter, theme }, card, x, y, w, h) {
+  const total = sum(card.families, ([, count]) => count);
+  let from = x;
+  for (const [family, count] of card.families) {
+    const size = (w * count) / total;
+    painter.box(from, y, Math.max(1, size - 1.5), h, 2, { fill: theme.family[family] });
+    from += size;
+  }
+}
+
+function paintToggle({ painter, theme }, x, y, isOpen) {
+  const arrow = isOpen
+    ? [
+        ["M", x - 5, y - 2.5],
+        ["L", x, y + 3],
+        ["L", x + 5, y - 2.5],
+      ]
+    : [
+        ["M", x - 2.5, y - 5],
+        ["L", x + 3, y],
+        ["L", x - 2.5, y + 5],
+      ];
+  painter.path(arrow, { stroke: theme.muted, width: 1.8 });
+}
+
+// From afar the titles of cards keep the size that they have on the screen.
+function paintFarTitle({ painter, theme, zoom, marks }, card) {
+  const scale = Math.min(1.02, zoom < 0.3 ? 0.92 : 1) / zoom;
+  const room = card.w - 8 / zoom;
+  if (card.w * zoom < 26 || card.h * zoom < 24) return;
+  const most = Math.floor(room / (marks.measure("0", FONT.code) * scale));
+  const line = card.title.replace(/^.*:/, "");
+  const text = !card.code
+    ? clipped(card.title, most)
+    : most < 9
+      ? line
+      : clipped(`${line}  ${card.code}`, most);
+  if (text.length > most) return;
+  const h = 19 / zoom;
+  painter.box(card.x, card.y, card.w, Math.min(h, card.h), 5 / zoom, {
+    fill: card.isBackward ? theme.backward : theme.surface,
+    fillAlpha: 0.94,
+  });
+  painter.text(card.x + 5 / zoom, card.y + Math.min(h, card.h) / 2, text, FONT.code, {
+    fill: theme.ink,
+    scale,
+  });
+}
+
+function paintMarks({ painter, theme, zoom, marks }, box, radius) {
+  const ring = (color, width, out, alpha = 1) =>
+    painter.box(box.x - out, box.y - out, box.w + 2 * out, box.h + 2 * out, radius + out, {
+      stroke: color,
+      width,
+      alpha,
+    });
+  const thin = 1 / Math.max(zoom, 0.35);
+  if (marks.isRelated(box)) {
+    painter.box(box.x - 5, box.y - 5, box.w + 10, box.h + 10, radius + 5, {
+      fill: theme.related,
+      fillAlpha: 0.28,
+    });
+    ring(theme.related, 1.6 * thin, 4);
+  }
+  if (marks.isFound(box)) ring(theme.found, 2.4 * thin, 3);
+  if (marks.isSelected(box)) ring(theme.accent, 2.6 * thin, 3);
+  else if (marks.isSame(box)) ring(theme.accent, 1.6 * thin, 3, 0.7);
+}
+
+function paintBox(look, box) {
+  const { painter, theme, zoom } = look;
+  const color = theme.family[box.node.family];
+  paintMarks(look, box, box.kind === "node" ? 7 : 12);
+  if (zoom < DETAIL.text) return paintFarBox(look, box, color);
+  if (box.kind === "node") paintNode(look, box, color);
+  else paintPill(look, box, color);
+}
+
+// From afar a box is a block of its colour, with the name of the op where that fits.
+function paintFarBox({ painter, theme, zoom, marks }, box, color) {
+  if (box.kind === "pill" || box.kind === "constant") {
+    if (zoom > 0.12) painter.box(box.x, box.y, box.w, box.h, 12, { fill: color, fillAlpha: 0.22 });
+    return;
+  }
+  const isBackward = box.node.isBackward;
+  painter.box(box.x, box.y, box.w, box.h, 6, {
+    fill: color,
+    fillAlpha: box.kind !== "node" ? 0.3 : isBackward ? 0.36 : 0.92,
+    stroke: isBackward ? color : null,
+    width: 1.5,
+  });
+  const scale = 0.72 / zoom;
+  if (zoom < DETAIL.far || marks.measure(box.text, FONT.op) * scale > box.w - 4 / zoom) return;
+  const fill = isBackward || box.kind !== "node" ? theme.ink : theme.surface;
+  painter.text(box.x + box.w / 2, box.y + box.h / 2, box.text, FONT.op, {
+    fill,
+    anchor: "middle",
+    scale,
+  });
+}
+
+function paintNode({ painter, theme, zoom, marks }, box, color) {
+  const { x, y, w, h, node } = box;
+  const isBackward = node.isBackward;
+  painter.box(x, y, w, h, 7, { fill: theme.surface });
+  painter.box(x, y, w, h, 7, {
+    fill: color,
+    fillAlpha: isBackward ? theme.tint * 0.5 : theme.tint,
+    stroke: color,
+    width: 1.2,
+    dash: isBackward ? [4, 3] : null,
+  });
+  // Forward nodes carry their colour on the left, backward nodes on the right.
+  painter.box(isBackward ? x + w - 5 : x + 1, y + 5, 4, h - 10, 2, { fill: color });
+  const middle = box.detail ? y + 15 : y + h / 2;
+  let from = x + BOX.pad;
+  if (box.mark) {
+    painter.text(from, middle, box.mark, FONT.op, { fill: theme.role });
+    from += 14;
+  }
+  painter.text(from, middle, box.text, FONT.op, { fill: theme.ink });
+  painter.text(x + w - BOX.pad, middle, node.name, FONT.name, { fill: theme.muted, anchor: "end" });
+  if (box.detail && zoom >= 0.5) {
+    const fill = node.calls.length ? theme.family.call : theme.muted;
+    painter.text(x + BOX.pad, y + 33, box.detail, FONT.small, { fill });
+  }
+}
+
+function paintPill({ painter, theme, zoom }, box, color) {
+  const { x, y, w, h, kind } = box;
+  const isCopy = kind === "pill";
+  painter.box(x, y, w, h, 12, { fill: theme.surface });
+  painter.box(x, y, w, h, 12, {
+    fill: color,
+    fillAlpha: isCopy && !box.node.isConstant ? 0.04 : theme.tint,
+    stroke: color,
+    width: 1,
+    dash: isCopy && !box.node.isConstant ? [2, 3] : null,
+  });
+  if (kind === "result") painter.box(x, y, w, h, 12, { stroke: theme.ink, width: 1.6 });
+  const middle = y + h / 2;
+  if (!box.type)
+    return painter.text(x + w / 2, middle, box.text, FONT.name, {
+      fill: theme.ink,
+      anchor: "middle",
+    });
+  painter.text(x + BOX.pad, middle, box.text, FONT.name, { fill: theme.ink });
+  if (zoom >= 0.5)
+    painter.text(x + w - BOX.pad, middle, box.type, FONT.small, {
+      fill: theme.muted,
+      anchor: "end",
+    });
+}
+
+// What is selected and its pills, across cards.
+function paintLinks({ painter, theme, zoom, marks }, scene) {
+  for (const [from, to] of marks.links(scene)) {
+    const start = [from.x + from.w / 2, from.flip ? from.y : from.y + from.h];
+    const stop = [to.x + to.w / 2, to.y + to.h / 2];
+    const [dx, dy] = [stop[0] - start[0], stop[1] - start[1]];
+    const sway = Math.min(260, 40 + Math.hypot(dx, dy) / 4) * (from.flip ? -1 : 1);
+    const curve = [
+      start,
+      [start[0], start[1] + sway],
+      [stop[0] - dx * 0.12, stop[1] - sway * 0.6],
+      stop,
+    ];
+    painter.path(curvePath(curve), {
+      stroke: theme.accent,
+      width: 1.5 / Math.max(zoom, 0.3),
+      dash: [6, 5],
+      alpha: 0.75,
+    });
+  }
+}
