@@ -183,6 +183,64 @@ def test_open_sizes_inside():
     assert_near(compute(x, y), np.cumsum(x, 1) * y.sum())
 
 
+MODELS = {
+    "called": lambda f: tg.function(f),
+    "recomputed": lambda f: tg.recompute_grad(f),
+    "custom": lambda f: tg.custom_gradient(lambda x: (f(x), lambda g: 2.0 * g)),
+    "called and custom": lambda f: tg.function(
+        tg.custom_gradient(lambda x: (f(x), lambda g: 2.0 * g))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_loops_of_open_length_around_calls(name):
+    # The sizes of the loops and those of the called function have the same names by themselves.
+    weights = tensor(3, 3)
+    model = MODELS[name](lambda x: tg.nn.softmax(x @ weights))
+
+    def slopes(x, y):
+        def outer(a):
+            def inner(b):
+                with tg.GradientTape() as tape:
+                    tape.watch(a)
+                    loss = tg.reduce_sum(model(tg.stack([a, b, a * b])) ** 2)
+                return tape.gradient(loss, a)
+
+            return tg.vectorized_map(inner, y)
+
+        return tg.vectorized_map(outer, x)
+
+    specs = [tg.TensorSpec([None, 3], tg.float64)] * 2
+    open_sizes = tg.function(slopes, input_signature=specs)
+    for n, k in ((4, 2), (3, 3), (1, 5)):
+        x, y = tensor(n, 3), tensor(k, 3, seed=1)
+        model(x), model(y)  # traced for the same sizes as the loops have
+        assert_near(open_sizes(x, y), slopes(x, y))
+    assert open_sizes.experimental_get_tracing_count() == 1
+
+
+def test_a_jacobian_through_calls_whose_sizes_are_multiples():
+    twice = tg.function(lambda x: tg.concat([x, x], 0))
+    soft = tg.function(tg.nn.softmax)
+
+    @tg.function(input_signature=[tg.TensorSpec([None, 2], tg.float64)])
+    def found(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = twice(x) * soft(tg.concat([x, x], 0))
+        return tape.jacobian(y, x)
+
+    def by_jax(x):
+        x = jnp.concatenate([x, x])
+        return x * jax.nn.softmax(x)
+
+    for size in (1, 4):
+        x = numbers(size, 2)
+        with jax.enable_x64(True):
+            assert_near(found(x), jax.jacobian(by_jax)(x))
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.sampled_from(sorted(ROWS)), min_size=1, max_size=3), st.integers(1, 3))
 def test_several_results(names, count):

@@ -17,6 +17,10 @@ class ShapeError(ValueError):
     """Shapes or sizes do not fit."""
 
 
+class SizeNeeded(ShapeError):
+    """A ShapeError because a size is open that must be known: a function is traced for each."""
+
+
 class DTypeError(TypeError):
     """Data types do not fit."""
 

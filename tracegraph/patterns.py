@@ -107,6 +107,11 @@ class Pattern:
         sources = self.sources[np.arange(starts[-1]) + moves]
         return Pattern(places.shape, self.total, starts, sources)
 
+    def where(self, mask: np.ndarray) -> Pattern:
+        """The elements where `mask` holds, which is broadcast with them; no sources elsewhere."""
+        shape = np.broadcast_shapes(self.shape, mask.shape)
+        return self.take(np.where(mask, element_numbers(self.shape), -1).reshape(shape))
+
     def reshape(self, *shape: int) -> Pattern:
         return Pattern(shape, self.total, self.starts, self.sources)
 
@@ -167,6 +172,11 @@ def union(*patterns: Pattern) -> Pattern:
         return kept[0]
     keys = np.concatenate([p.keys for p in kept])
     return Pattern.of_keys(_distinct(keys, math.prod(shape) * total), shape, total)
+
+
+def without_zeros(p: Pattern, factor: np.ndarray | None) -> Pattern:
+    """The pattern of a product with a factor, if that is known: what meets a zero is gone."""
+    return p if factor is None else p.where(factor != 0)
 
 
 def _different(patterns: list[Pattern]) -> list[Pattern]:

@@ -126,9 +126,17 @@ def _no_entries(path: Sequence[Node], y: Tensor, x: Tensor) -> Tensor | None:
     return full(0, y.type.with_shape((0,))) if pullback.is_connected else None
 
 
+#: Seeds of up to so many elements are literals, through which the compiler computes ahead.
+_LITERAL_SEEDS = 2**15
+
+
 def _products(linear: Linear, colours: np.ndarray, count: int, end: Tensor) -> Tensor:
     """The products with one seed per colour, one after another in one vector."""
-    units = where_equal(Iota(count, int32)(), constant(colours.astype(np.int32)), end.dtype)
+    if count * colours.size <= _LITERAL_SEEDS:
+        literal = np.arange(count)[:, np.newaxis] == colours
+        units = constant(literal.astype(end.dtype.numpy_dtype), end.dtype)
+    else:
+        units = where_equal(Iota(count, int32)(), constant(colours.astype(np.int32)), end.dtype)
     (found,) = linear.on(Reshape((count, *end.type.shape))(units), count)
     assert found is not None, "the pattern has entries where nothing is connected"
     return Reshape((element_count(found.type.shape),))(found)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.constant import Constant
+from tracegraph.ops.contract import Matmul
+from tracegraph.ops.elementwise import Mul
 from tracegraph.passes.share import live_nodes
+from tracegraph.passes.sparsity import keeps_zeros
 from tracegraph.passes.walk import path_between
 
 #: The value of a tensor, if it is known while deriving.
@@ -20,18 +24,55 @@ def window(
     """The graph from x to y through `nodes`, and by position the inputs whose value is known.
 
     x is the first input. Integers that the path reads, such as indices, come with the nodes that
-    make them: where they are known, so is what they pick.
+    make them: where they are known, so is what they pick. So do matrices and constant factors,
+    of which it is known where they are zero.
     """
     path = path_between(nodes, [x], [y])
-    given = [z for z in _read(path, x) if not z.type.dtype.is_differentiable]
-    nodes = live_nodes((*_integer_nodes(given), *path), [y])
+    read = _read(path, x)
+    integers = [z for z in read if not z.type.dtype.is_differentiable]
+    factors = [z for z in read if z in _factors(path)]
+    moved = _nodes_of(factors, _is_moved)
+    nodes = live_nodes((*_nodes_of(integers, _is_made_of_integers), *moved, *path), [y])
     inputs = (x, *_read(nodes, x, y))
+    factors += [z for node in moved for z in node.inputs]
     known = {}
     for place, z in enumerate(inputs):
-        value = None if z.type.dtype.is_differentiable else value_of(z)
+        value = None if z is x else _known(z, value_of, set(factors))
         if value is not None:
             known[place] = value
     return Graph("window", inputs, tuple(nodes), (y,)), known
+
+
+def _known(z: Tensor, value_of: ValueOf, factors: set[Tensor]) -> np.ndarray | None:
+    """The value of integers; of a factor 1 where it is not zero. A Variable has another value in
+    the next step, and what is never zero hides nothing."""
+    if not z.type.dtype.is_differentiable:
+        return value_of(z)
+    value = value_of(z) if z in factors and not hasattr(z, "_read_of") else None
+    return None if value is None or np.all(value) else (value != 0).astype(np.int8)
+
+
+def _factors(path: Sequence[Node]) -> set[Tensor]:
+    """What may have zeros that matter: operands of matrix products, and constant factors. Other
+    factors may be data, whose zeros come and go."""
+    found: set[Tensor] = set()
+    for node in path:
+        if isinstance(node.op, Matmul):
+            found.update(node.inputs)
+        elif isinstance(node.op, Mul):
+            found.update(z for z in node.inputs if _is_constant(z))
+    return found
+
+
+def _is_constant(z: Tensor) -> bool:
+    while z.node is not None and z.node.inputs and _is_moved(z.node):
+        z = z.node.inputs[0]
+    return z.node is not None and isinstance(z.node.op, Constant)
+
+
+def _is_moved(node: Node | None) -> bool:
+    """Whether the node moves the elements of one operand, or is a constant."""
+    return node is not None and keeps_zeros(node.op) and len(node.inputs) <= 1
 
 
 def with_integers(window: Graph, nodes: Sequence[Node]) -> list[Node]:
@@ -54,10 +95,10 @@ def _read(nodes: Sequence[Node], x: Tensor, *ends: Tensor) -> list[Tensor]:
     return list(found)
 
 
-def _integer_nodes(tensors: Sequence[Tensor]) -> list[Node]:
-    """The nodes that make the tensors from integers and truth values, in order."""
+def _nodes_of(tensors: Iterable[Tensor], is_wanted: Callable[[Node | None], bool]) -> list[Node]:
+    """The nodes that make the tensors, as far as they are wanted, in order."""
     found: dict[Node, bool] = {}
-    stack = [(z.node, False) for z in tensors if _is_made_of_integers(z.node)]
+    stack = [(z.node, False) for z in tensors if is_wanted(z.node)]
     while stack:
         node, is_ready = stack.pop()
         if node is None or node in found:
@@ -66,7 +107,7 @@ def _integer_nodes(tensors: Sequence[Tensor]) -> list[Node]:
             found[node] = True
             continue
         stack.append((node, True))
-        stack.extend((z.node, False) for z in node.inputs if _is_made_of_integers(z.node))
+        stack.extend((z.node, False) for z in node.inputs if is_wanted(z.node))
     return list(found)
 
 

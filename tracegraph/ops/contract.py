@@ -14,7 +14,7 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.elementwise import CONJ, NUMERIC, add_all, check_kind
 from tracegraph.ops.index import move_axis
 from tracegraph.ops.shape import Reshape, Reverse, Transpose
-from tracegraph.patterns import element_numbers
+from tracegraph.patterns import Pattern, element_numbers
 from tracegraph.shapes import (
     Size,
     element_count,
@@ -81,11 +81,31 @@ class Matmul(Bilinear):
     def depends(self, p, q):
         return p.any(axis=-1, keepdims=True) | q.any(axis=-2, keepdims=True)
 
+    def depends_given(self, values, p, q):
+        """Products with an element that is known to be zero take no part in the sums."""
+        x, y = values
+        if (x is None) == (y is None) or p.ndim != 2:
+            return self.depends(p, q)
+        if y is None:
+            return _combined(x != 0, q)
+        return _turned(_combined((y != 0).T, _turned(p)))
+
     def flops(self, x, y):
         return 2 * element_count(x.shape) * y.shape[-1]
 
     def numpy(self, x, y):
         return np.matmul(x, y)
+
+
+def _combined(links: np.ndarray, q: Pattern) -> Pattern:
+    """Row i of the result has what the rows j of q have together where links[i, j]."""
+    rows, inner = np.nonzero(links)
+    shape = (links.shape[0], q.shape[1])
+    return q.take(element_numbers(q.shape)[inner]).put(element_numbers(shape)[rows], shape)
+
+
+def _turned(p: Pattern) -> Pattern:
+    return p.take(element_numbers(p.shape).T)
 
 
 MATMUL = Matmul()

@@ -17,7 +17,7 @@ from tracegraph.ir.op import Op, check_same_dtype
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import full_like, stack, zeros_of
 from tracegraph.ops.movement import no_flops
-from tracegraph.patterns import Pattern, union
+from tracegraph.patterns import Pattern, union, without_zeros
 from tracegraph.shapes import same_shape
 from tracegraph.types import DType, TensorType, bool_, complex64, complex128
 
@@ -184,6 +184,10 @@ class Mul(Elementwise):
     def partials(self, z, x, y):
         return y, x
 
+    def depends_given(self, values, p, q):
+        """A factor that is known to be zero hides the other one."""
+        return without_zeros(p, values[1]) | without_zeros(q, values[0])
+
 
 class Div(Elementwise):
     """x / y of floating or complex numbers"""
@@ -339,6 +343,11 @@ class Select(Elementwise):
 
     def depends(self, condition, x, y):
         return x | y
+
+    def depends_given(self, values, condition, x, y):
+        if values[0] is None:
+            return x | y
+        return x.where(values[0]) | y.where(~values[0])
 
 
 # Functions of one variable.

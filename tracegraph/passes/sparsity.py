@@ -8,8 +8,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tracegraph.errors import Mismatch
-from tracegraph.ir.op import MissingRule
+from tracegraph.ir.op import MissingRule, Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.constant import Constant
+from tracegraph.ops.movement import Movement
+from tracegraph.ops.shape import Reshape, Transpose
 from tracegraph.passes.registry import is_registered
 from tracegraph.patterns import Pattern, everything
 from tracegraph.shapes import static_shape
@@ -27,7 +30,8 @@ def pattern(
     `sources` has for some inputs, by position, an array of their shape: the number of the source
     that each element is, or -1 for none. What the other inputs hold counts as constant. Without
     `sources` every element of the differentiable inputs is a source of its own. `values` has, by
-    position, inputs that are known, such as indices.
+    position, inputs that are known, such as indices; of matrices and other factors only the places
+    of their zeros are used.
 
     Never misses an entry: an op without a rule counts as dense. Exact where positions are known,
     as those of slices, and of gathers whose indices follow from what is known. To depend means to
@@ -92,13 +96,21 @@ def _nothing(y: Tensor, total: int) -> Pattern:
 
 
 def _fold(node: Node, known: Known) -> None:
-    """Enters what the node makes of known values, if it is no number to differentiate."""
-    if len(node.outputs) != 1 or node.outputs[0].type.dtype.is_differentiable:
+    """Enters what the node makes of known values: of numbers to differentiate where their zeros
+    are, which is all that is ever known of them."""
+    if len(node.outputs) != 1:
+        return
+    if node.outputs[0].type.dtype.is_differentiable and not keeps_zeros(node.op):
         return
     if all(x in known for x in node.inputs):
         value = node.op.numpy(*(known[x] for x in node.inputs))
         if value is not NotImplemented:
             known[node.outputs[0]] = np.asarray(value)
+
+
+def keeps_zeros(op: Op) -> bool:
+    """Whether the zeros of the result follow from those of the operands."""
+    return isinstance(op, (Constant, Movement, Reshape, Transpose))
 
 
 def _depends(

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tracegraph.errors import Mismatch, ShapeError, TraceError
+from tracegraph.errors import Mismatch, ShapeError, SizeNeeded, TraceError
 from tracegraph.passes.specialise import bind_sizes
 from tracegraph.runtime.body import Body
 from tracegraph.runtime.concrete import ConcreteFunction
@@ -47,6 +47,8 @@ class TraceCache:
         self._traces: OrderedDict[Any, ConcreteFunction] = OrderedDict()
         #: Set when an op needed the rank of an argument that is declared without one.
         self._traces_per_rank = False
+        #: Set when something needed to know every size.
+        self._traces_per_size = False
         #: Whether the traces come from elsewhere, and no others can be made.
         self._is_given = False
 
@@ -124,6 +126,8 @@ class TraceCache:
         return request.with_keys(keys)
 
     def _declared_type(self, key: Any, declared: TensorType) -> TensorType:
+        if self._traces_per_size and isinstance(key, TensorType):
+            return key
         if not self._is_given and _is_empty_where_open(declared, key):
             return key
         if not (isinstance(declared.shape, ShapeVariable) and self._traces_per_rank):
@@ -143,6 +147,12 @@ class TraceCache:
                     return self.trace(general)
         try:
             return self.trace(wanted)
+        except SizeNeeded:
+            if self._traces_per_size or any(not type.is_static for type in request.types):
+                raise
+            # From now on there is one trace per size.
+            self._traces_per_size = True
+            return self.find(request)[0]
         except ShapeError:
             if self._traces_per_rank or not _has_open_rank(wanted):
                 raise

@@ -25,6 +25,7 @@ from tracegraph.errors import (
     DTypeError,
     GradientError,
     ShapeError,
+    SizeNeeded,
     TapeError,
     TraceError,
     fact_of,
@@ -791,11 +792,11 @@ def _has_symmetric_jacobian(tape: GradientTape, y: Tensor, x: Tensor) -> bool:
 def _check_static(tensor: Tensor) -> None:
     if not tensor.type.is_static:
         fail(
-            ShapeError,
+            SizeNeeded,
             f"a sparse Jacobian needs every size, and {tensor.type} has open ones",
             source=here(),
             operands=[operand_text(tensor)],
-            fix="trace the function with known sizes, or leave out sparse=True",
+            fix="give the sizes in the TensorSpec, or leave out sparse=True",
         )
 
 
