@@ -28,7 +28,7 @@ from tracegraph.passes.sparsity import propagate
 from tracegraph.passes.specialise import bind_sizes, bound_names, specialise
 from tracegraph.passes.vectorise import vectorise
 from tracegraph.passes.walk import path_between
-from tracegraph.shapes import Dim, dim_names, substitute_shape
+from tracegraph.shapes import Dim, ShapeVariable, dim_names, substitute_shape
 from tracegraph.types import TensorType
 
 
@@ -96,8 +96,23 @@ class Call(Op):
         return tuple(add_all(terms.get(j, [])) for j in range(len(self.body.outputs)))
 
     def batch(self, n, batched, *xs):
-        graph, flags = vectorise(self.body, batched, own_size(self.body, n))
+        body = self.of_known_rank(batched, xs).body
+        graph, flags = vectorise(body, batched, own_size(body, n))
         return tuple(call(graph, xs)), flags
+
+    def of_known_rank(self, batched: Sequence[bool], xs: Sequence[Tensor]) -> Any:
+        """The op for inputs of the ranks that `xs` have, without the loop's axis where batched."""
+        if not any(isinstance(x.type.shape, ShapeVariable) for x in self.body.inputs):
+            return self
+        types = [
+            x.type.with_shape(x.type.shape[1:]) if is_batched else x.type
+            for x, is_batched in zip(xs, batched, strict=True)
+        ]
+        return self.specialised(_own_types(types))
+
+    def specialised(self, types: Sequence[TensorType]) -> Any:
+        """The op for inputs of these types."""
+        return type(self)(specialise(self.body, types))
 
     def depends(self, *patterns):
         return self.depends_given([None] * len(patterns), *patterns)
@@ -341,6 +356,23 @@ def own_size(body: Graph, n: Any) -> Any:
     shapes = [x.shape for x in body.input_types if isinstance(x.shape, tuple)]
     taken = frozenset().union(*(dim_names(size) for shape in shapes for size in shape))
     return next(Dim.named(f"n{i}") for i in itertools.count() if f"n{i}" not in taken)
+
+
+def _own_types(types: Sequence[TensorType]) -> list[TensorType]:
+    """The types on names of their own, one for each distinct size that is open."""
+    names: dict[Any, Dim] = {}
+
+    def own(size: Any) -> Any:
+        return (
+            size if isinstance(size, int) else names.setdefault(size, Dim.named(f"d{len(names)}"))
+        )
+
+    return [
+        type
+        if type.is_static or isinstance(type.shape, ShapeVariable)
+        else type.with_shape(tuple(map(own, type.shape)))
+        for type in types
+    ]
 
 
 def naming_inputs(inputs: Sequence[Tensor], given: Iterable[Tensor]) -> list[Tensor]:

@@ -121,7 +121,15 @@ class CustomCall(Call):
             return False
         return True
 
+    def specialised(self, types):
+        body = specialise(self.body, types)
+        seeds = [body.outputs[i].type for i in self.targets]
+        return type(self)(body, specialise(self.backward, [*types, *seeds]), self.sources)
+
     def batch(self, n, batched, *xs):
+        op = self.of_known_rank(batched, xs)
+        if op is not self:
+            return op.batch(n, batched, *xs)
         targets = tuple(self.targets)
         n = own_size(self.body, n)
         body, flags = self.body.kept(

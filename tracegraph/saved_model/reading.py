@@ -99,7 +99,7 @@ class _Loader:
         fields["producer"].text()
         fields["custom_gradients"].flag()
         self._graphs = self._read_graphs(fields["graphs"])
-        self._variables = fields["variables"].each(self._variable)
+        self._variables = self._read_variables(fields["variables"])
         self._modules = fields["objects"].each(self._new_module)
         self._functions: list[Any] = []
         self._functions.extend(fields["functions"].each(self._function))
@@ -140,10 +140,20 @@ class _Loader:
 
     # Variables.
 
+    def _read_variables(self, entry: Entry) -> list[Variable]:
+        """The Variables by their numbers, created in the order in which they were once."""
+        items = entry.items()
+        places = [item.fields(*_VARIABLE_FIELDS)[-1] for item in items]
+        order = [place.count(len(items)) for place in places]
+        if len(set(order)) < len(order):
+            entry.fail("two variables have one place in the order of creation")
+        made = {
+            i: self._variable(items[i]) for i in sorted(range(len(items)), key=order.__getitem__)
+        }
+        return [made[i] for i in range(len(items))]
+
     def _variable(self, entry: Entry) -> Variable:
-        weight, name, type_, trainable, plain, random = entry.fields(
-            "weight", "name", "type", "trainable", "plain_name", "random_state"
-        )
+        weight, name, type_, trainable, plain, random, _ = entry.fields(*_VARIABLE_FIELDS)
         stored = self._weights.get(weight.text())
         if stored is None:
             weight.fail(f"there is no weight {weight.text()[:60]!r}")
@@ -296,6 +306,11 @@ class _Loader:
 _FIELDS = (
     *("format", "version", "producer", "custom_gradients", "graphs", "root", "signatures"),
     *("objects", "functions", "variables", "weights", "constants", "files"),
+)
+
+
+_VARIABLE_FIELDS = (
+    *("weight", "name", "type", "trainable", "plain_name", "random_state", "created"),
 )
 
 

@@ -109,6 +109,7 @@ class _Saver:
             "root": self.value(root, ""),
             "signatures": {name: self._signature(name, f) for name, f in sorted(named.items())},
         }
+        self._order_variables()
         content["objects"] = self._objects
         content["functions"] = self._functions
         content["variables"] = self._variables
@@ -136,6 +137,13 @@ class _Saver:
                 "constants": _stored(writer, "constants", self._arrays),
             }
         )
+
+    def _order_variables(self) -> None:
+        """Notes the order in which the Variables were created, in which tapes list them."""
+        pairs = zip(self._variables, self._weights.values(), strict=True)
+        rows = sorted(pairs, key=lambda pair: pair[1].number)
+        for place, (entry, _) in enumerate(rows):
+            entry["created"] = place
 
     def _snapshot(self) -> dict[str, np.ndarray]:
         """The values of all Variables at one moment, which no step falls into."""
