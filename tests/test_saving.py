@@ -688,7 +688,7 @@ def test_captured_variables_go_along(tmp_path):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda m: m.update(version=2), "has version 2, written by tracegraph, and this"),
+        (lambda m: m.update(version=2), "has version 2, written by tracegraph 0"),
         (lambda m: m.update(format="other"), "it is 'other', and not 'tracegraph.saved_model'"),
         (lambda m: m.pop("graphs"), "the field 'graphs' is missing"),
         (lambda m: m.update(more=1), "the field 'more' is not known"),

@@ -74,9 +74,8 @@ from tracegraph.types import (
 from tracegraph.types import (
     bool_ as bool,
 )
+from tracegraph.version import __version__
 from tracegraph.views import diff
-
-__version__ = "0.1.0"
 
 #: Modules that users do not need; completion leaves them out.
 _INTERNAL = frozenset(

@@ -27,7 +27,8 @@ from tracegraph.source import here
 
 MANIFEST = "tracegraph.json"
 #: Folders of a saved directory; `extra` belongs to the user.
-ASSETS, EXTRA = "assets", "extra"
+ASSETS, PAYLOADS, EXTRA = "assets", "stablehlo", "extra"
+_FOLDERS = (ASSETS, PAYLOADS)
 #: The largest manifest that is read, in bytes.
 _LARGEST_MANIFEST = 2**28
 #: Files that we write: their names end in a part of their SHA-256.
@@ -135,9 +136,10 @@ def _leftovers(root: Path, named: set[str]) -> Iterator[Path]:
     for path in sorted(root.iterdir()):
         if _OURS.fullmatch(path.name) and path.name not in named and path.is_file():
             yield path
-    for path in sorted((root / ASSETS).glob("*")):
-        if f"{ASSETS}/{path.name}" not in named and path.is_file():
-            yield path
+    for folder in _FOLDERS:
+        for path in sorted((root / folder).glob("*")):
+            if f"{folder}/{path.name}" not in named and path.is_file():
+                yield path
 
 
 def _refuse_foreign(root: Path) -> None:
@@ -149,7 +151,7 @@ def _refuse_foreign(root: Path) -> None:
         fail(SignatureError, fact, source=here(), fix="give another path, or remove the file")
     names = {path.name for path in root.iterdir()}
     others = sorted(
-        name for name in names if name not in (ASSETS, EXTRA) and not _OURS.fullmatch(name)
+        name for name in names if name not in (*_FOLDERS, EXTRA) and not _OURS.fullmatch(name)
     )
     if others and MANIFEST not in names:
         fail(
@@ -238,7 +240,7 @@ class Reader:
         problem = _name_problem(base)
         if not problem and not slash and not _NAME.fullmatch(base):
             problem = "is no name that is written here"
-        if problem or (slash and folder != ASSETS):
+        if problem or (slash and folder not in _FOLDERS):
             row.fail(f"the file name {name[:60]!r} {problem or 'leads out of the directory'}")
 
     def path(self, entry: Entry) -> Path:

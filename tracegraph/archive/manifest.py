@@ -16,6 +16,9 @@ from tracegraph.errors import LoadError, fail
 _DEEPEST = 200
 _WIDEST = 2**63
 
+#: Lines that are written are no longer than this where they can be divided.
+_WIDEST_LINE = 100
+
 _KINDS: dict[type, str] = {
     dict: "an object",
     list: "a list",
@@ -30,9 +33,28 @@ T = TypeVar("T")
 
 
 def written(value: Any) -> bytes:
-    """The JSON text of `value`, the same for the same value in every process."""
-    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
-    return text.encode() + b"\n"
+    """The JSON text of `value`, the same for the same value in every process: what fits stands on
+    one line, and of what does not, each entry begins a line."""
+    return _lines(value, "").encode() + b"\n"
+
+
+def _lines(value: Any, indent: str) -> str:
+    text = _one_line(value)
+    if len(indent) + len(text) <= _WIDEST_LINE or not isinstance(value, (dict, list)) or not value:
+        return text
+    inner = indent + " "
+    if isinstance(value, dict):
+        rows = [f"{_one_line(name)}: {_lines(item, inner)}" for name, item in value.items()]
+        begin, end = "{", "}"
+    else:
+        rows = [_lines(item, inner) for item in value]
+        begin, end = "[", "]"
+    body = f",\n{inner}".join(rows)
+    return f"{begin}\n{inner}{body}\n{indent}{end}"
+
+
+def _one_line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def read(data: bytes, file: str) -> Entry:

@@ -31,6 +31,7 @@ from tracegraph.source import here
 from tracegraph.text.literals import Opaque
 from tracegraph.text.printer import graph_symbols, module_text
 from tracegraph.types import TensorType
+from tracegraph.version import __version__
 
 #: The signature that a single function has.
 DEFAULT_SIGNATURE = "serving_default"
@@ -129,7 +130,7 @@ class _Saver:
             {
                 "format": FORMAT,
                 "version": VERSION,
-                "producer": "tracegraph",
+                "producer": f"tracegraph {__version__}",
                 "custom_gradients": self._options.experimental_custom_gradients,
                 "graphs": writer.add_bytes("graph", "tgir", text.encode() + b"\n"),
                 **content,
