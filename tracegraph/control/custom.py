@@ -14,6 +14,7 @@ from tracegraph.control.call import Call, as_tuple, call, derived_name, own_size
 from tracegraph.errors import Mismatch, MissingRuleError, fail
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.op import MissingRule
+from tracegraph.ir.stages import passed
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import Sum, full, stack
 from tracegraph.ops.constant import Constant
@@ -178,7 +179,9 @@ class CustomCall(Call):
             if not seeds.isdisjoint(node.inputs):
                 _refuse(f"{node.op.name} is not linear in the cotangent", node.source)
         inputs = (*graph.inputs[:start], *graph.inputs[stop:])
-        return Graph(graph.name, inputs, graph.nodes, graph.outputs), places
+        graph = Graph(graph.name, inputs, graph.nodes, graph.outputs)
+        passed("transposed", graph)
+        return graph, places
 
     def _pushed(self, given: tuple[int, ...]) -> tuple[Graph, tuple[int, ...]]:
         """`(*inputs, *cotangents, *tangents of inputs) -> tangents of outputs`, and the places of

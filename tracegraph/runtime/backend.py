@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegraph.ir.stages import passed
 from tracegraph.ir.tensor import Graph
 
 #: Compiling is rare and expensive: one at a time, so that threads never compile a thing twice.
@@ -25,7 +26,11 @@ def _lowering() -> Any:
 
 def program(graph: Graph, donated: Sequence[int] = ()) -> Any:
     """The compiled program of a graph whose sizes are known: a `lowering.program.Program`."""
-    return _lowering().program.Program(graph, donated)
+    made = _lowering().program.Program(graph, donated)
+    passed("specialised", graph)
+    for stage in ("stablehlo", "optimized_hlo"):
+        passed(stage, graph, lambda stage=stage: compiler_ir(made, stage, None))
+    return made
 
 
 def compiler_ir(program: Any, stage: str, platform_name: str | None) -> Any:

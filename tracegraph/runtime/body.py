@@ -9,6 +9,7 @@ from typing import Any
 
 from tracegraph import nest
 from tracegraph.errors import SignatureError, fail
+from tracegraph.ir.stages import passed
 from tracegraph.passes.simplify import simplify
 from tracegraph.runtime.concrete import ConcreteFunction, StandIn
 from tracegraph.runtime.results import Results, result_leaves
@@ -52,7 +53,9 @@ class Body:
         self._may_create = False if not trace.created else self._may_create
         if trace.created:
             return self._trace_after_creation(trace, request)
+        passed("traced", traced.graph)
         traced = dataclasses.replace(traced, graph=simplify(traced.graph))
+        passed("simplified", traced.graph)
         kept, results = request.without_values(), Results(structure, found)
         return ConcreteFunction(kept, traced, results, stand_ins)
 
