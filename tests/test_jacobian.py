@@ -969,6 +969,34 @@ def test_independent_rows_are_accepted(name, function, width, is_open):
         assert_near(rows[b], matrix[b, :, b])
 
 
+@pytest.mark.parametrize(("name", "function", "width"), INDEPENDENT, ids=IDS)
+@pytest.mark.parametrize("options", [{"mode": "reverse"}, {"mode": "reverse", "chunk_size": 2}])
+def test_as_many_rows_as_elements(name, function, width, options):
+    # Equal sizes tell no axis from another, and a batch may look like a joined pair of axes.
+    for rows in (width, width * width):
+        x = numbers(rows, width)
+        compute = tg.function(
+            lambda x: (batch_jacobian(function, x, **options), jacobian(function, x))
+        )
+        found, matrix = map(np.asarray, compute(tg.constant(x)))
+        for b in range(rows):
+            assert_near(found[b], matrix[b, :, b])
+
+
+@pytest.mark.parametrize(("function", "width"), [(rows_of, 3), (convolved, 12), (normalised, 3)])
+def test_rows_come_first_without_moving_the_result(function, width):
+    compute = tg.function(lambda x: batch_jacobian(function, x, mode="reverse"))
+    graph = compute.get_concrete_function(tg.constant(numbers(5, width))).graph
+    moved = [
+        node
+        for node in graph.nodes
+        if type(node.op).__name__ == "Transpose"
+        and node.op.perm[:2] == (1, 0)
+        and node.outputs[0].ndim > 2
+    ]
+    assert not moved, graph.as_text()
+
+
 def mean_of_batch(x):
     return x - tg.reduce_mean(x, 0)
 

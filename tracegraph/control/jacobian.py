@@ -22,9 +22,11 @@ from tracegraph.ops.constant import Iota
 from tracegraph.ops.contract import Matmul
 from tracegraph.ops.effect import HostCall
 from tracegraph.ops.elementwise import ADD, COMPLEX, EQUAL, MUL, REAL, Cast
+from tracegraph.ops.index import move_axis
 from tracegraph.ops.shape import Concatenate, Reshape, Transpose
 from tracegraph.passes.forward import jvp
 from tracegraph.passes.gradient import gradient
+from tracegraph.passes.interchange import interchange
 from tracegraph.passes.registry import is_registered
 from tracegraph.passes.share import derive, live_nodes
 from tracegraph.passes.vectorise import vectorise
@@ -155,7 +157,7 @@ def _by_columns(path: Sequence[Node], y: Tensor, x: Tensor, plan: Plan) -> Tenso
 def _columns(
     path: Sequence[Node], y: Tensor, x: Tensor, plan: Plan, rows: Any = None
 ) -> Tensor | None:
-    """The tangents of y for each unit tangent of x, along a new first axis.
+    """The tangents of y for each unit tangent of x, along a new first axis, or behind the rows.
 
     Of complex numbers what `gradient` gives: how the real part of y changes with the real part of
     x, and i times how it changes with the imaginary one.
@@ -194,16 +196,15 @@ def _batch_jacobian(nodes: Sequence[Node], y: Tensor, x: Tensor, plan: Plan) -> 
     target, source = y.type.with_shape(tuple(row_of_y)), x.type.with_shape(tuple(row_of_x))
     size_of_y, size_of_x = element_count(target.shape), element_count(source.shape)
     if _is_forward(path, [target], [source], plan, FORWARD_COST + _TRANSPOSE_COST):
-        columns = _columns(path, y, x, plan, rows=b)  # (elements of a row of x, b, *row of y)
+        columns = _columns(path, y, x, plan, rows=b)  # (b, elements of a row of x, *row of y)
         if columns is None:
             return None
-        matrices = Transpose((1, 2, 0))(Reshape((size_of_x, b, size_of_y))(columns))
+        matrices = Transpose((0, 2, 1))(Reshape((b, size_of_x, size_of_y))(columns))
     else:
         pullback = Linear(y.type, lambda seed: gradient(path, [y], [x], [seed]), rows=b)
-        (rows,) = pullback.on_identity(plan)
-        if rows is None:
+        (matrices,) = pullback.on_identity(plan)
+        if matrices is None:
             return None
-        matrices = Transpose((1, 0, 2))(Reshape((size_of_y, b, size_of_x))(rows))
     return Reshape((b, *row_of_y, *row_of_x))(matrices)
 
 
@@ -246,7 +247,7 @@ class Linear:
         return any(self._connected)
 
     def on_identity(self, plan: Plan) -> list[Tensor | None]:
-        """The results for each unit seed, along a new first axis."""
+        """The results for each unit seed, along a new first axis; with `rows`, behind the rows."""
         count = self._count()
         chunk = self._chunk(count) if plan.chunk_size is None else plan.chunk_size
         if not isinstance(count, int) or chunk >= count:
@@ -262,7 +263,8 @@ class Linear:
         return self._results([self._applied(inline, seeds, count)])
 
     def _results(self, pieces: Sequence[list[Tensor]]) -> list[Tensor | None]:
-        found = iter([_joined(piece) for piece in zip(*pieces, strict=True)])
+        axis = 0 if self._rows is None else 1
+        found = iter([_joined(piece, axis) for piece in zip(*pieces, strict=True)])
         return [next(found) if flag else None for flag in self._connected]
 
     def _count(self) -> Any:
@@ -272,8 +274,20 @@ class Linear:
     def _applied(self, apply: Apply, seeds: Tensor, count: Any) -> list[Tensor]:
         batched = (*(False for _ in self._residuals), True)
         graph, flags = vectorise(self._graph, batched, count)
+        if self._rows is not None:
+            moved = interchange(graph, batched)
+            if moved is not None:
+                return list(apply(moved, [*self._residuals, self._for_rows(seeds, axis=1)]))
+            seeds = self._for_rows(seeds, axis=0)
         results = apply(graph, [*self._residuals, seeds])
-        return [y if flag else stack(y, count) for y, flag in zip(results, flags, strict=True)]
+        found = [y if flag else stack(y, count) for y, flag in zip(results, flags, strict=True)]
+        return found if self._rows is None else [move_axis(y, 0, 1) for y in found]
+
+    def _for_rows(self, seeds: Tensor, axis: int) -> Tensor:
+        """The seeds repeated for all rows; `axis` is where the loop over the seeds goes."""
+        (count, *row) = seeds.type.shape
+        pair = (count, self._rows) if axis == 0 else (self._rows, count)
+        return BroadcastTo((*pair, *row), (axis, *range(2, len(row) + 2)))(seeds)
 
     def _units(self, start: int, count: Any) -> Tensor:
         """`count` rows of the identity from `start` on, as seeds."""
@@ -281,11 +295,8 @@ class Linear:
         if start:
             positions = ADD(positions, full(start, positions.type))
         units = where_equal(positions, Iota(self._count(), int32)(), self._seed.dtype)
-        shape = self._seed.shape
-        if self._rows is None:
-            return Reshape((count, *shape))(units)
-        units = Reshape((count, *shape[1:]))(units)
-        return BroadcastTo((count, *shape), (0, *range(2, len(shape) + 1)))(units)
+        shape = self._seed.shape if self._rows is None else self._seed.shape[1:]
+        return Reshape((count, *shape))(units)
 
     def _chunk(self, count: Any) -> int:
         """How many seeds at once the memory budget allows."""
@@ -302,8 +313,8 @@ def where_equal(rows: Tensor, columns: Tensor, dtype: DType) -> Tensor:
     return Cast(dtype)(EQUAL(BroadcastTo(shape, (0,))(rows), BroadcastTo(shape, (1,))(columns)))
 
 
-def _joined(pieces: tuple[Tensor, ...]) -> Tensor:
-    return pieces[0] if len(pieces) == 1 else Concatenate(0)(*pieces)
+def _joined(pieces: tuple[Tensor, ...], axis: int) -> Tensor:
+    return pieces[0] if len(pieces) == 1 else Concatenate(axis)(*pieces)
 
 
 def _bytes(x: Tensor) -> int:
