@@ -708,6 +708,43 @@ def test_forward_modes_stay_small(order):
     assert math.prod(graph.outputs[0].type.shape) == 3
 
 
+DOORS = {
+    "grad": lambda fn: tg.grad(fn)(2.0),
+    "jacobian": lambda fn: tg.jacobian(fn)(2.0),
+    "hessian": lambda fn: tg.hessian(fn)(2.0),
+    "hvp": lambda fn: tg.hvp(fn, 2.0, 1.0),
+    "jvp": lambda fn: tg.jvp(fn, (2.0,), (1.0,))[1],
+    "vjp": lambda fn: tg.vjp(fn, 2.0)[1](1.0)[0],
+    "linearize": lambda fn: tg.linearize(fn, 2.0)[1](1.0),
+}
+DETOURS = {
+    "float": lambda x: float(x) * x,
+    "item": lambda x: x.item() * x,
+    "numpy": lambda x: (x * x).numpy() * x,
+    "a function of NumPy": lambda x: np.sin(x) * x,
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("detour", DETOURS)
+def test_a_detour_through_numpy_is_no_derivative(door, detour):
+    with pytest.raises(tg.errors.TraceError, match="the derivative would miss") as caught:
+        DOORS[door](DETOURS[detour])
+    assert "test_forward.py" in str(caught.value)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_values_that_leave_and_do_not_come_back(door, capsys):
+    other = tg.Variable(3.0)
+
+    def fn(x):
+        print(x, f"{x:.2f}", float(other), tg.stop_gradient(x).numpy())
+        return x**3 if x > 0.0 else x
+
+    assert float(DOORS[door](fn)) == 12.0  # the first derivative of x**3 at 2, and the second
+    assert "2.00" in capsys.readouterr().out
+
+
 def test_integers_among_the_primals(run):
     n, k = tg.constant([2, 3]), np.array([True, False])
 

@@ -15,7 +15,15 @@ import numpy as np
 from tracegraph import nest
 from tracegraph.array.arguments import as_axis, as_count, rank_of
 from tracegraph.array.creation import identity
-from tracegraph.errors import DTypeError, GradientError, ShapeError, fail, kind_of, shown
+from tracegraph.errors import (
+    DTypeError,
+    GradientError,
+    ShapeError,
+    TraceError,
+    fail,
+    kind_of,
+    shown,
+)
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.constant import Iota
@@ -24,6 +32,7 @@ from tracegraph.runtime.accumulator import ForwardAccumulator
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.pfor import parallel_for
 from tracegraph.runtime.tape import GradientTape
+from tracegraph.runtime.values import BOOL, HOST_CALL
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import same_size
 from tracegraph.source import here
@@ -202,6 +211,37 @@ def _common_size(op: str, tensors: Sequence[Tensor], broadcasts: bool = True) ->
 # Derivatives.
 
 
+class _Whole:
+    """Records what a function that is differentiated as a whole does: nothing may get past it.
+
+    A tape lets values go to NumPy, and the gradient that it has then is of what came back as
+    numbers. The derivative of a function would silently be another one.
+    """
+
+    def leave(self, tensor: Tensor, how: str) -> None:
+        if how not in (BOOL, HOST_CALL) and self.depends_on([tensor]):  # type: ignore[attr-defined]
+            fail(
+                TraceError,
+                f"{how} was asked of a tensor {tensor.type} inside a function that is "
+                "differentiated: the derivative would miss what is computed from it",
+                source=here(),
+                operands=[operand_text(tensor)],
+                fix="compute with tensors, or say that it is meant: tg.stop_gradient(x).numpy()",
+            )
+        super().leave(tensor, how)  # type: ignore[misc]
+
+
+class _Tape(_Whole, GradientTape):
+    """The tape of a function's own arguments: what else it reads is constant."""
+
+    def __init__(self, persistent: bool = False) -> None:
+        super().__init__(persistent, watch_accessed_variables=False)
+
+
+class _Accumulator(_Whole, ForwardAccumulator):
+    """The accumulator of a function's own arguments."""
+
+
 def value_and_grad(
     fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -222,7 +262,7 @@ def value_and_grad(
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         args, sources = _with_tensors(args, argnums)
-        with GradientTape() as tape:
+        with _Tape() as tape:
             tape.watch(_tensors(sources))
             value = fn(*args, **kwargs)
         y = _first(value) if has_aux else value
@@ -272,7 +312,7 @@ def jacobian(
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         args, sources = _with_tensors(args, argnums)
-        with GradientTape(persistent=True) as tape:
+        with _Tape(persistent=True) as tape:
             tape.watch(_tensors(sources))
             value = fn(*args, **kwargs)
 
@@ -310,7 +350,7 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
     [4.0, 3.0]
     """
     primals, sources = _with_primals(primals)
-    with GradientTape(persistent=True) as tape:
+    with _Tape(persistent=True) as tape:
         tape.watch(_tensors(sources))
         value = fn(*primals)
 
@@ -342,7 +382,7 @@ def jvp(fn: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
                 fix="write tg.jvp(fn, (x,), (t,))",
             )
     values, sources = _with_primals(tuple(primals))
-    with ForwardAccumulator(_tensors(sources), _tangents_for(sources, tangents)) as accumulator:
+    with _Accumulator(_tensors(sources), _tangents_for(sources, tangents)) as accumulator:
         value = fn(*values)
     return value, accumulator.jvp(_as_tensors(value), "zero")
 
@@ -357,7 +397,7 @@ def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
     [6.0, 60.0]
     """
     values, sources = _with_primals(primals)
-    with GradientTape(persistent=True) as tape:
+    with _Tape(persistent=True) as tape:
         tape.watch(_tensors(sources))
         value = fn(*values)
     targets = _as_tensors(value)

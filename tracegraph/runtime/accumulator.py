@@ -117,7 +117,7 @@ class ForwardAccumulator:
     #: Whether numbers that come from Python are of interest.
     has_left = False
 
-    def leave(self, tensor: Tensor) -> None:
+    def leave(self, tensor: Tensor, how: str) -> None:
         """What goes to NumPy takes no tangent along."""
 
     def arrive(self, tensor: Tensor) -> None:

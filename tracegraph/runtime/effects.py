@@ -21,7 +21,7 @@ from tracegraph.runtime.pending import in_host_call
 from tracegraph.runtime.printing import Template, template_of
 from tracegraph.runtime.tape import GradientTape
 from tracegraph.runtime.trace import Trace, current_trace, init_scope
-from tracegraph.runtime.values import host_array, tell_tapes
+from tracegraph.runtime.values import HOST_CALL, host_array, tell_tapes
 from tracegraph.runtime.variable import Variable, on_behalf_of_a_program
 from tracegraph.shapes import Dim, dim_names, static_shape
 from tracegraph.source import Source, here, sourced, unsourced
@@ -251,7 +251,7 @@ class ArrayFunction:
     def results(self, *inputs: Tensor) -> list[Tensor]:
         """The results for these inputs. Raises what `numpy_function` says."""
         for x in inputs:
-            tell_tapes(x)
+            tell_tapes(x, HOST_CALL)
         arrays = [np.array(host_array(x)) for x in inputs]
         with unsourced():
             result = self._function(*arrays)

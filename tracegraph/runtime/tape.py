@@ -145,7 +145,7 @@ class GradientTape:
         """Whether one of the tensors depends on something watched."""
         return not self._tracked.isdisjoint(tensors)
 
-    def leave(self, tensor: Tensor) -> None:
+    def leave(self, tensor: Tensor, how: str) -> None:
         """A value goes to NumPy or to Python: from now on numbers that come from there matter."""
         self._history.leave(tensor)
         self.has_left = True

@@ -37,7 +37,7 @@ def numpy(self: Tensor) -> Any:
     """
     if is_symbolic(self):
         refuse_value(self, ".numpy()")
-    tell_tapes(self)
+    tell_tapes(self, ".numpy()")
     array = host_array(self)
     return array[()] if array.ndim == 0 else np.array(array)
 
@@ -50,14 +50,20 @@ def item(self: Tensor) -> Any:
 def _asked(tensor: Tensor, how: str, fix: str = "") -> np.ndarray:
     if is_symbolic(tensor):
         refuse_value(tensor, how, *([fix] if fix else []))
-    tell_tapes(tensor)
+    tell_tapes(tensor, how)
     return host_array(tensor)
 
 
-def tell_tapes(tensor: Tensor) -> None:
-    """Tells what records that a value goes to NumPy, or to Python."""
+def tell_tapes(tensor: Tensor, how: str) -> None:
+    """Tells what records that a value goes to NumPy, or to Python, and `how` it was asked for."""
     for recorder in current().recorders:
-        recorder.leave(tensor)
+        recorder.leave(tensor, how)
+
+
+#: How a Python `if` asks. It decides what is computed, and computes nothing itself.
+BOOL = "a Python bool"
+#: How `tg.numpy_function` asks, which says that it has no gradient.
+HOST_CALL = "tg.numpy_function"
 
 
 _CONTROL_FIX = (
@@ -72,7 +78,7 @@ _NUMPY_FIX = "use the function of tg in place of NumPy's, or tg.numpy_function"
 
 
 def _bool(self: Tensor) -> bool:
-    return bool(_element(self, "a Python bool", _CONTROL_FIX))
+    return bool(_element(self, BOOL, _CONTROL_FIX))
 
 
 class OneElementError(ShapeError, TypeError):

@@ -275,7 +275,7 @@ class Variable:
         """The value as a NumPy array of its own. Raises TraceError while tracing."""
         if current_trace() is not None:
             return self.read_value().numpy()  # type: ignore[attr-defined]
-        tell_tapes(self.handle)
+        tell_tapes(self.handle, ".numpy()")
         array = host_array(self.made_tensor())
         return array[()] if array.ndim == 0 else np.array(array)
 
