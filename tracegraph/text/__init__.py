@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from tracegraph.ir.tensor import Graph
 from tracegraph.text.parser import parse, parse_module
-from tracegraph.text.printer import graph_text, module_text, node_text
+from tracegraph.text.printer import graph_symbols, graph_text, module_text, node_text
 from tracegraph.text.verifier import verify
 from tracegraph.views.summary import Operation, get_operations, summary
 
@@ -45,6 +45,7 @@ _install()
 __all__ = [
     "Operation",
     "get_operations",
+    "graph_symbols",
     "graph_text",
     "module_text",
     "node_text",

@@ -5,6 +5,7 @@
             | "opaque" string
     array ::= dtype element                    an array without axes:  f32 1.0
             | type "{" elements "}"            f32[2]{1.0, 0x7fc00001}
+            | "array" string                   one that a file beside the text has by this name
 
 A float whose bits a decimal would not give back, such as a nan with a payload, is written by its
 bits; the dtype beside it says how many there are. What is no data, such as a Python function, is
@@ -102,10 +103,18 @@ class Opaque:
 # Writing.
 
 
-def value_text(value: Any, symbols: Mapping[Graph, str]) -> str:
+#: Keeps an array beside the text, and returns its name there; None for one that stays in the text.
+Keep = Callable[[np.ndarray], "str | None"]
+
+
+def value_text(value: Any, symbols: Mapping[Graph, str], keep: Keep | None = None) -> str:
     """An attribute value as text; `symbols` has the names of the graphs."""
     if isinstance(value, tuple):
-        return f"[{','.join([value_text(item, symbols) for item in value])}]"
+        return f"[{','.join([value_text(item, symbols, keep) for item in value])}]"
+    if keep is not None and isinstance(value, np.ndarray):
+        name = keep(value)
+        if name is not None:
+            return "array" + quoted(name)
     if isinstance(value, Graph):
         return f"@{symbols[value]}"
     if isinstance(value, np.generic):
@@ -335,12 +344,16 @@ def _check(dtype: DType, words: list[str], is_right: Callable[[str], Any]) -> No
 
 
 class Reader:
-    """Reads values one after another from `text`; `graphs` has what was defined before."""
+    """Reads values one after another from `text`; `graphs` has what was defined before, `arrays`
+    what stands beside the text."""
 
-    def __init__(self, text: str, graphs: Mapping[str, Graph]) -> None:
+    def __init__(
+        self, text: str, graphs: Mapping[str, Graph], arrays: Mapping[str, np.ndarray] | None = None
+    ) -> None:
         self.text = text
         self.at = 0
         self.graphs = graphs
+        self.arrays = arrays or {}
 
     @property
     def is_done(self) -> bool:
@@ -428,13 +441,23 @@ class Reader:
             return self._marked(word)
         return self._typed(value) if isinstance(value, DType) else value
 
-    def _marked(self, word: str) -> bytes | Opaque:
+    def _marked(self, word: str) -> Any:
         text = self._string()
         if word == "opaque":
             return Opaque(text)
+        if word == "array":
+            return self._kept_array(text)
         if word != "bytes" or _HEX.fullmatch(text) is None:
             raise Malformed(f"{word}{excerpt(text)} is no value")
         return bytes.fromhex(text)
+
+    def _kept_array(self, name: str) -> np.ndarray:
+        if name not in self.arrays:
+            raise Malformed(
+                f"there is no array {excerpt(name)} beside the text",
+                fix="read the text with the file of arrays that was written with it",
+            )
+        return self.arrays[name]
 
     def _typed(self, dtype: DType) -> Any:
         """A dtype, a type, or an array of that type."""

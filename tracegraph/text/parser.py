@@ -11,7 +11,10 @@ import json
 import re
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any, NoReturn
+
+import numpy as np
 
 from tracegraph.errors import LoadError, Mismatch, TraceError, fail, kind_of, shown
 from tracegraph.ir.builder import Builder
@@ -62,15 +65,18 @@ def parse(text: str) -> Graph:
     return entry
 
 
-def parse_module(text: str) -> dict[str, Graph]:
-    """All graphs of `text` by name, in their order. Raises LoadError as `parse` does."""
-    return _Parser(text).module()
+def parse_module(text: str, arrays: Mapping[str, np.ndarray] | None = None) -> dict[str, Graph]:
+    """All graphs of `text` by name, in their order; `arrays` has those that the text names alone.
+
+    Raises LoadError as `parse` does.
+    """
+    return _Parser(text, arrays).module()
 
 
 class _Parser:
     """Reads line after line; `number` is the line where errors are found."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, arrays: Mapping[str, np.ndarray] | None = None) -> None:
         if not isinstance(text, str):
             fail(
                 TraceError,
@@ -80,6 +86,7 @@ class _Parser:
             )
         self.lines = text.replace("\r\n", "\n").split("\n")
         self.number = 0
+        self.arrays = arrays
         self.graphs: dict[str, Graph] = {}
         self.headers: dict[str, int] = {}
         # What was read once is not read again: most nodes share their op, types and place.
@@ -251,7 +258,7 @@ class _Parser:
 
     def read_attributes(self, cls: type[Op], text: str) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        reader = Reader(text, self.graphs)
+        reader = Reader(text, self.graphs, self.arrays)
         while not reader.is_done:
             if values and not reader.skip(", "):
                 reader.fail("expected ', '")

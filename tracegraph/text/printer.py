@@ -10,7 +10,7 @@ from typing import Any
 from tracegraph.ir.op import Op, attribute_key
 from tracegraph.ir.tensor import Graph, Node, Tensor, get_type
 from tracegraph.source import UNKNOWN, Source
-from tracegraph.text.literals import WORD, quoted, value_text
+from tracegraph.text.literals import WORD, Keep, quoted, value_text
 
 #: Longer lines and lists of types do not widen the column for the others: one large constant
 #: would otherwise pad every line.
@@ -28,12 +28,19 @@ def graph_text(graph: Graph, locations: bool = False) -> str:
     return module_text((graph,), locations)
 
 
-def module_text(graphs: Iterable[Graph], locations: bool = False) -> str:
-    """The text of several graphs; what they share is printed once, callees first."""
+def module_text(graphs: Iterable[Graph], locations: bool = False, keep: Keep | None = None) -> str:
+    """The text of several graphs; what they share is printed once, callees first.
+
+    With `keep`, arrays that it takes are named in the text instead of written.
+    """
+    symbols = graph_symbols(graphs)
+    return "\n\n".join(map(_Printer(symbols, locations, keep).graph, symbols))
+
+
+def graph_symbols(graphs: Iterable[Graph]) -> dict[Graph, str]:
+    """The names that `module_text` gives to the graphs and to all that they hold, in its order."""
     ordered = list(dict.fromkeys(inner for graph in graphs for inner in graph.graphs()))
-    names = unique([legal(graph.name, "graph") for graph in ordered])
-    printer = _Printer(dict(zip(ordered, names)), locations)
-    return "\n\n".join(map(printer.graph, ordered))
+    return dict(zip(ordered, unique([legal(graph.name, "graph") for graph in ordered])))
 
 
 def node_text(graph: Graph, node: Node) -> str:
@@ -86,8 +93,11 @@ def value_names(graph: Graph) -> dict[Tensor, str]:
 class _Printer:
     """Prints graphs whose names are `symbols`; remembers the texts of ops, types and places."""
 
-    def __init__(self, symbols: dict[Graph, str], locations: bool) -> None:
+    def __init__(
+        self, symbols: dict[Graph, str], locations: bool, keep: Keep | None = None
+    ) -> None:
         self.symbols = symbols
+        self.keep = keep
         self.locations = locations
         self.ops: dict[Op, str] = {}
         self.types: dict[tuple[Any, ...], str] = {}
@@ -125,7 +135,7 @@ class _Printer:
 
     def op(self, op: Op) -> str:
         attributes = ", ".join(
-            f"{field.name}={value_text(value, self.symbols)}"
+            f"{field.name}={value_text(value, self.symbols, self.keep)}"
             for field, value in zip(op.fields.parameters.values(), op.attributes, strict=True)
             if not _is_default(field, value)
         )
