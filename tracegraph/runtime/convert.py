@@ -90,7 +90,7 @@ def as_array(value: Any, dtype: DType | None = None) -> np.ndarray:
     if isinstance(value, np.ndarray | np.generic):
         return _adapted(np.array(value), dtype, value)
     if hasattr(value, "__array__"):
-        return _adapted(np.array(value), dtype, value)
+        return _adapted(_own_array(value), dtype, value)
     if isinstance(value, (list, tuple)):
         return _from_list(value, dtype)
     if isinstance(value, range):
@@ -100,6 +100,21 @@ def as_array(value: Any, dtype: DType | None = None) -> np.ndarray:
         f"{kind_of(value)} cannot be a tensor: {shown(value)}",
         source=here(),
         fix="pass a tensor, a NumPy array, a number, or a list of numbers",
+    )
+
+
+def _own_array(value: Any) -> np.ndarray:
+    """A NumPy array of what has `__array__`, or of a list. Raises TraceError for JAX's tracers."""
+    try:
+        return np.array(value)
+    except TypeError as error:
+        if type(error).__name__ != "TracerArrayConversionError":  # JAX is not imported for it
+            raise
+    fail(
+        TraceError,
+        f"{shown(value)} has no value: JAX is tracing a function that computes with it",
+        source=here(),
+        fix="call f.as_jax() of a @tg.function f there, or leave jax.jit, jax.grad and their like",
     )
 
 
@@ -175,7 +190,7 @@ _EXTENDED = frozenset(["bfloat16"])
 
 def _from_list(value: Any, dtype: DType | None) -> np.ndarray:
     try:
-        array = np.array(value)
+        array = _own_array(value)
     except ValueError:
         fail(
             ShapeError,
