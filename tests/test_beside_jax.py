@@ -8,6 +8,7 @@ import pytest
 
 import tracegraph as tg
 from tracegraph.errors import TraceError
+from tracegraph.types import DTYPES, token
 
 # Parametrised tests decorate one piece of code again and again, which a user is warned of.
 pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
@@ -117,7 +118,7 @@ def test_tracers_of_jax_are_refused(take):
     fact, *_, fix = str(caught.value).split("\n")[:3]
     assert fact == f"{shown[0]} has no value: JAX is tracing a function that computes with it"
     assert fix == (
-        "  fix: call f.as_jax() of a @tg.function f there, or leave jax.jit, jax.grad and their like"
+        "  fix: call f.as_jax() of a @tg.function f there, or leave jax.jit and its like"
     )
     assert V.numpy().tolist() == [1.0, 2.0]
 
@@ -130,3 +131,27 @@ def test_tracer_in_a_list_is_refused():
 def test_arrays_of_jax_fit_an_input_signature():
     double = tg.function(lambda a: a * 2, input_signature=SPECS)
     assert double(jnp.ones(2)).numpy().tolist() == [2.0, 2.0]
+
+
+TYPES = [dtype for dtype in DTYPES if dtype is not token]
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=repr)
+def test_values_lead_to_jax_and_numpy_and_back(dtype):
+    numbers = np.array([0, 1], dtype.numpy_dtype)
+    x = tg.constant(numbers)
+    pending, variable = tg.where([True, False], x, x), tg.Variable(x)
+    for value in (x, pending, variable):
+        array = jnp.asarray(value)
+        assert array.dtype == jnp.asarray(numbers).dtype  # 64 bits are 32 to JAX
+        assert array.tolist() == jnp.array(value).tolist() == [0, 1]
+        assert tg.constant(array).numpy().tolist() == [0, 1]
+        assert np.result_type(value, np.bool_) == np.dtype(value) == dtype.numpy_dtype
+        with jax.enable_x64(True):
+            assert jnp.asarray(value).dtype == dtype.numpy_dtype
+
+
+def test_numpy_finds_the_dtype_of_a_tensor_that_has_no_value():
+    found = []
+    tg.function(lambda x: found.append(np.result_type(x, np.float32)))(tg.constant([1.0]))
+    assert found == [np.float32]

@@ -114,7 +114,7 @@ def _own_array(value: Any) -> np.ndarray:
         TraceError,
         f"{shown(value)} has no value: JAX is tracing a function that computes with it",
         source=here(),
-        fix="call f.as_jax() of a @tg.function f there, or leave jax.jit, jax.grad and their like",
+        fix="call f.as_jax() of a @tg.function f there, or leave jax.jit and its like",
     )
 
 

@@ -222,6 +222,10 @@ class Variable:
         return self.tensor_type.dtype
 
     @property
+    def __numpy_dtype__(self) -> np.dtype:
+        return self.dtype.numpy_dtype
+
+    @property
     def ndim(self) -> int:
         return len(self.tensor_type.shape)
 
