@@ -156,6 +156,26 @@ def unfit(call, given, fix):
     return trace_error(call, f"{UNFIT}argument 'rows' is {given}, and {ROWS} is declared", fix)
 
 
+def test_integer_outside_of_the_declared_range():
+    @tg.function(input_signature=[tg.TensorSpec([], tg.int32)])
+    def double(n):
+        return n * 2
+
+    trace_error(
+        lambda: double(np.array(2**32 + 5)),
+        f"{UNFIT}argument 'n' is declared {NUMBER}: "
+        "the int 4294967301 is outside the range of int32",
+        VALUE_FIX,
+    ).check()
+    v = tg.Variable([1], name="v")
+    dtype_error(
+        lambda: v.assign(np.array([2**40])),
+        "the variable 'v:0' is i32[1]: the int 1099511627776 is outside the range of int32",
+        "assign numbers of int32",
+    ).check()
+    assert v.numpy().tolist() == [1]
+
+
 @table(
     rank=unfit(lambda f: f(tg.constant([1.0, 2.0])), "f32[2]", SHAPE_FIX),
     shape=unfit(lambda f: f(tg.ones([1, 3])), "f32[1,3]", SHAPE_FIX),
@@ -681,6 +701,43 @@ ELEMENTS = "tensors hold numbers and truth values: take out or convert what is n
         lambda: tg.constant(300, tg.int8),
         "the int 300 is outside the range of int8",
         "use a wider type, such as tg.int64",
+    ),
+    large_in_a_list=dtype_error(
+        lambda: tg.constant([[1, 300]], tg.int8),
+        "the int 300 is outside the range of int8",
+        "use a wider type, such as tg.int64",
+    ),
+    large_in_a_range=dtype_error(
+        lambda: tg.constant(range(300), tg.uint8),
+        "the int 299 is outside the range of uint8",
+        "use a wider type, such as tg.int64",
+    ),
+    large_in_an_array=dtype_error(
+        lambda: tg.constant(np.array([300, 2]), tg.uint8),
+        "the int 300 is outside the range of uint8",
+        "use a wider type, such as tg.int64",
+    ),
+    negative_in_an_array=dtype_error(
+        lambda: tg.Variable(np.array([2, -1]), dtype=tg.uint8),
+        "the int -1 is outside the range of uint8",
+        "use a wider type, such as tg.int64",
+    ),
+    large_beside_a_tensor=dtype_error(
+        lambda: tg.constant([1]) + np.array([2**32 + 5]),
+        "add: the int 4294967301 is outside the range of int32",
+        "use a wider type, such as tg.int64",
+        ("i32[1]", "array([4294967301])"),
+    ),
+    large_scalar_beside_a_tensor=dtype_error(
+        lambda: tg.constant([1]) + np.int64(2**40),
+        "add: the int 1099511627776 is outside the range of int32",
+        "use a wider type, such as tg.int64",
+        ("i32[1]", "np.int64(1099511627776)"),
+    ),
+    large_unsigned=dtype_error(
+        lambda: tg.constant(np.array([2**64 - 1], np.uint64), tg.int64),
+        "the int 18446744073709551615 is outside the range of int64",
+        "use a wider type, such as tg.float64",
     ),
     huge=dtype_error(
         lambda: tg.constant([2**70]),
