@@ -2633,3 +2633,35 @@ def test_prevented_gradient():
 )
 def test_check_gradients(case):
     case.check()
+
+
+def sparse_jacobian():
+    x = tg.constant([1.0, 2.0])
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = x * x
+    return tape.jacobian(y, x, sparse=True)
+
+
+def taken_for_an_array(call, op=""):
+    return dtype_error(
+        call,
+        f"{op}a sparse Jacobian of shape (2, 2) with 2 entries was taken for an array",
+        "use j.to_dense() or j.to_scipy(), or j.values for the entries alone",
+        ("f32[2]  from {place}", "<tg.SparseJacobian: shape=(2, 2), nnz=2, colors=1, dtype=...")
+        if op
+        else (),
+    )
+
+
+@table(
+    asarray=taken_for_an_array(lambda j: np.asarray(j)),
+    norm=taken_for_an_array(lambda j: np.linalg.norm(j)),
+    operand_of_an_array=taken_for_an_array(lambda j: np.ones((2, 2)) @ j),
+    tensor=taken_for_an_array(lambda j: tg.reduce_sum(j)),
+    operand_of_a_tensor=taken_for_an_array(lambda j: tg.ones([2]) + j, "add: "),
+)
+def test_sparse_jacobian_is_no_array(case):
+    j = sparse_jacobian()
+    case.check(j)
+    assert (j @ np.ones(2)).numpy().tolist() == [2.0, 4.0]
