@@ -2210,6 +2210,9 @@ def vector():
     return tg.constant([1.0, 2.0])
 
 
+W = tg.Variable([1.0, 2.0], name="w")
+
+
 @table(
     flag_is_a_tensor=dtype_error(
         lambda: tg.reduce_sum(vector(), keepdims=tg.constant(True)),
@@ -2338,6 +2341,24 @@ def vector():
         "apply_gradients: grads_and_vars are pairs of a gradient and a tg.Variable, and it was "
         "given a tensor f32[2]",
         "give pairs of gradient and variable: zip(gradients, variables)",
+    ),
+    gradient_of_another_shape=shape_error(
+        lambda: tg.optimizers.Adam().apply_gradients([(tg.ones([3]), W)]),
+        "apply_gradients: the gradient f32[3] of the variable w:0 of f32[2]",
+        "give each variable its own gradient",
+        ("f32[3]  from {place}",),
+    ),
+    gradient_of_another_dtype=dtype_error(
+        lambda: tg.optimizers.Adam().apply_gradients([(tg.ones([2], tg.float64), W)]),
+        "apply_gradients: the gradient f64[2] of the variable w:0 of f32[2]",
+        "convert it: tg.cast(gradient, tg.float32)",
+        ("f64[2]  from {place}",),
+    ),
+    gradient_of_integers=dtype_error(
+        lambda: tg.optimizers.SGD().apply_gradients([(tg.ones([2], tg.int32), W)]),
+        "apply_gradients: the gradient i32[2] of the variable w:0 of f32[2]",
+        "convert it: tg.cast(gradient, tg.float32)",
+        ("i32[2]  from {place}",),
     ),
     unknown_mode=Case(
         lambda: tg.initializers.VarianceScaling(mode="fan"),
