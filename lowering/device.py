@@ -27,13 +27,18 @@ def wait(buffers: Any) -> None:
     jax.block_until_ready(buffers)
 
 
+def is_staging() -> bool:
+    """Whether JAX is tracing a function on this thread, so that what it computes is no value."""
+    return isinstance(jax.device_put(np.False_), jax.core.Tracer)
+
+
 def put(array: np.ndarray) -> Any:
     """The array as a buffer on the device; the caller must own the array."""
-    with _context(array.dtype):
+    with _context(array.dtype), jax.ensure_compile_time_eval():
         return jax.device_put(array)
 
 
 def copy(buffer: Any) -> Any:
     """A buffer with the same value that nobody else holds."""
-    with _context(buffer.dtype):
+    with _context(buffer.dtype), jax.ensure_compile_time_eval():
         return jnp.array(buffer, copy=True)

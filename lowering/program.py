@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lowering.device import WIDE, x64
+from lowering.device import WIDE, is_staging, x64
 from lowering.rules import RULES
 from tracegraph.control.call import Call
 from tracegraph.errors import LoweringError, message
@@ -115,7 +115,8 @@ class Program:
 
     `donated` are positions of inputs whose buffers the program may overwrite. Data types of 64
     bits exist inside JAX's x64 context only, so a program that has some runs in it; JAX's global
-    settings are never changed.
+    settings are never changed. While JAX traces a function of somebody else's, programs run beside
+    its trace, on values.
     """
 
     def __init__(self, graph: Graph, donated: Sequence[int] = ()) -> None:
@@ -150,14 +151,18 @@ class Program:
             else:
                 box.extend(itertools.starmap(self.jitted, (arguments,)))
             self.has_run = True
-        except BaseException:
+        except BaseException as error:
             if not self.has_run:
                 self.renew()
-            raise
+            if not (isinstance(error, ValueError) and is_staging()):
+                raise
+            with jax.ensure_compile_time_eval():
+                self.run_into(box, arguments)
 
     def entry(self) -> Callable[..., Any]:
         """The shortest way into a program that donates nothing and has run, for device arrays.
 
+        It may raise a ValueError where `run_into` succeeds: while somebody's `jax.jit` traces.
         64-bit types need JAX's x64 context to be traced, not to run what was compiled already.
         """
         if not self.needs_x64:
@@ -176,14 +181,18 @@ class Program:
             return self.jitted.lower(*(shape_struct(x.type) for x in self.graph.inputs))
 
 
-def _compiler_options(graph: Graph) -> dict[str, Any] | None:
-    """On CPUs a pass of XLA takes barriers away early, and what they keep apart is merged again."""
+def _compiler_options(graph: Graph) -> dict[str, Any]:
+    """The passes of XLA that a program does without.
+
+    On CPUs a pass takes barriers away early, and what they keep apart is merged again. There are
+    options even if no pass is left out: JAX refuses functions that have some where it is tracing
+    another, so no program ever returns JAX's tracers in place of values, and nothing need look.
+    """
     has_barrier = any(
         isinstance(node.op, Barrier) for inner in graph.graphs() for node in inner.nodes
     )
-    if not has_barrier or jax.default_backend() != "cpu":
-        return None
-    return {"xla_disable_hlo_passes": "cse_barrier_expander"}
+    is_left_out = has_barrier and jax.default_backend() == "cpu"
+    return {"xla_disable_hlo_passes": "cse_barrier_expander" if is_left_out else ""}
 
 
 def shape_struct(type: TensorType) -> Any:

@@ -156,6 +156,26 @@ def unfit(call, given, fix):
     return trace_error(call, f"{UNFIT}argument 'rows' is {given}, and {ROWS} is declared", fix)
 
 
+def test_integer_outside_of_the_declared_range():
+    @tg.function(input_signature=[tg.TensorSpec([], tg.int32)])
+    def double(n):
+        return n * 2
+
+    trace_error(
+        lambda: double(np.array(2**32 + 5)),
+        f"{UNFIT}argument 'n' is declared {NUMBER}: "
+        "the int 4294967301 is outside the range of int32",
+        VALUE_FIX,
+    ).check()
+    v = tg.Variable([1], name="v")
+    dtype_error(
+        lambda: v.assign(np.array([2**40])),
+        "the variable 'v:0' is i32[1]: the int 1099511627776 is outside the range of int32",
+        "assign numbers of int32",
+    ).check()
+    assert v.numpy().tolist() == [1]
+
+
 @table(
     rank=unfit(lambda f: f(tg.constant([1.0, 2.0])), "f32[2]", SHAPE_FIX),
     shape=unfit(lambda f: f(tg.ones([1, 3])), "f32[1,3]", SHAPE_FIX),
@@ -681,6 +701,43 @@ ELEMENTS = "tensors hold numbers and truth values: take out or convert what is n
         lambda: tg.constant(300, tg.int8),
         "the int 300 is outside the range of int8",
         "use a wider type, such as tg.int64",
+    ),
+    large_in_a_list=dtype_error(
+        lambda: tg.constant([[1, 300]], tg.int8),
+        "the int 300 is outside the range of int8",
+        "use a wider type, such as tg.int64",
+    ),
+    large_in_a_range=dtype_error(
+        lambda: tg.constant(range(300), tg.uint8),
+        "the int 299 is outside the range of uint8",
+        "use a wider type, such as tg.int64",
+    ),
+    large_in_an_array=dtype_error(
+        lambda: tg.constant(np.array([300, 2]), tg.uint8),
+        "the int 300 is outside the range of uint8",
+        "use a wider type, such as tg.int64",
+    ),
+    negative_in_an_array=dtype_error(
+        lambda: tg.Variable(np.array([2, -1]), dtype=tg.uint8),
+        "the int -1 is outside the range of uint8",
+        "use a wider type, such as tg.int64",
+    ),
+    large_beside_a_tensor=dtype_error(
+        lambda: tg.constant([1]) + np.array([2**32 + 5]),
+        "add: the int 4294967301 is outside the range of int32",
+        "use a wider type, such as tg.int64",
+        ("i32[1]", "array([4294967301])"),
+    ),
+    large_scalar_beside_a_tensor=dtype_error(
+        lambda: tg.constant([1]) + np.int64(2**40),
+        "add: the int 1099511627776 is outside the range of int32",
+        "use a wider type, such as tg.int64",
+        ("i32[1]", "np.int64(1099511627776)"),
+    ),
+    large_unsigned=dtype_error(
+        lambda: tg.constant(np.array([2**64 - 1], np.uint64), tg.int64),
+        "the int 18446744073709551615 is outside the range of int64",
+        "use a wider type, such as tg.float64",
     ),
     huge=dtype_error(
         lambda: tg.constant([2**70]),
@@ -2153,6 +2210,9 @@ def vector():
     return tg.constant([1.0, 2.0])
 
 
+W = tg.Variable([1.0, 2.0], name="w")
+
+
 @table(
     flag_is_a_tensor=dtype_error(
         lambda: tg.reduce_sum(vector(), keepdims=tg.constant(True)),
@@ -2281,6 +2341,24 @@ def vector():
         "apply_gradients: grads_and_vars are pairs of a gradient and a tg.Variable, and it was "
         "given a tensor f32[2]",
         "give pairs of gradient and variable: zip(gradients, variables)",
+    ),
+    gradient_of_another_shape=shape_error(
+        lambda: tg.optimizers.Adam().apply_gradients([(tg.ones([3]), W)]),
+        "apply_gradients: the gradient f32[3] of the variable w:0 of f32[2]",
+        "give each variable its own gradient",
+        ("f32[3]  from {place}",),
+    ),
+    gradient_of_another_dtype=dtype_error(
+        lambda: tg.optimizers.Adam().apply_gradients([(tg.ones([2], tg.float64), W)]),
+        "apply_gradients: the gradient f64[2] of the variable w:0 of f32[2]",
+        "convert it: tg.cast(gradient, tg.float32)",
+        ("f64[2]  from {place}",),
+    ),
+    gradient_of_integers=dtype_error(
+        lambda: tg.optimizers.SGD().apply_gradients([(tg.ones([2], tg.int32), W)]),
+        "apply_gradients: the gradient i32[2] of the variable w:0 of f32[2]",
+        "convert it: tg.cast(gradient, tg.float32)",
+        ("i32[2]  from {place}",),
     ),
     unknown_mode=Case(
         lambda: tg.initializers.VarianceScaling(mode="fan"),
@@ -2575,4 +2653,83 @@ def test_prevented_gradient():
     ),
 )
 def test_check_gradients(case):
+    case.check()
+
+
+def sparse_jacobian():
+    x = tg.constant([1.0, 2.0])
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = x * x
+    return tape.jacobian(y, x, sparse=True)
+
+
+def taken_for_an_array(call, op=""):
+    return dtype_error(
+        call,
+        f"{op}a sparse Jacobian of shape (2, 2) with 2 entries was taken for an array",
+        "use j.to_dense() or j.to_scipy(), or j.values for the entries alone",
+        ("f32[2]  from {place}", "<tg.SparseJacobian: shape=(2, 2), nnz=2, colors=1, dtype=...")
+        if op
+        else (),
+    )
+
+
+@table(
+    asarray=taken_for_an_array(lambda j: np.asarray(j)),
+    norm=taken_for_an_array(lambda j: np.linalg.norm(j)),
+    operand_of_an_array=taken_for_an_array(lambda j: np.ones((2, 2)) @ j),
+    tensor=taken_for_an_array(lambda j: tg.reduce_sum(j)),
+    operand_of_a_tensor=taken_for_an_array(lambda j: tg.ones([2]) + j, "add: "),
+)
+def test_sparse_jacobian_is_no_array(case):
+    j = sparse_jacobian()
+    case.check(j)
+    assert (j @ np.ones(2)).numpy().tolist() == [2.0, 4.0]
+
+
+def printing(x):
+    tg.print(x)  # here
+    return x
+
+
+def of_numpy(x):
+    return tg.numpy_function(np.sin, [x], tg.TensorSpec([]))  # here
+
+
+def of_python(x):
+    return tg.py_function(tg.sin, [x], tg.TensorSpec([2]))  # here
+
+
+def in_a_loop(called, where, function=None):
+    return rule_error(
+        lambda: tg.vectorized_map(function or where, tg.ones([2])),
+        f"{called} is called in every iteration of a parallel loop, and their order is not known",
+        "call it on the stacked values, after the loop",
+        where=where,
+    )
+
+
+def jacobian_of_python():
+    x = tg.ones([2])
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = tg.function(of_python)(x)
+    return tape.jacobian(y, x)
+
+
+@table(
+    print=in_a_loop("tg.print", printing),
+    print_in_a_function=in_a_loop("tg.print", printing, tg.function(printing)),
+    numpy_function=in_a_loop("tg.numpy_function of sin", of_numpy),
+    py_function=in_a_loop("tg.py_function of sin", of_python),
+    jacobian=rule_error(
+        jacobian_of_python,
+        "host_call: the pullback of sin would be called for each of 2 vectors at once, and it "
+        "takes one",
+        "write the computation with ops, or differentiate one element y[i] at a time",
+        where=of_python,
+    ),
+)
+def test_what_loops_cannot_call(case):
     case.check()

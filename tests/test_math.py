@@ -391,6 +391,22 @@ def test_numbers_and_arrays_adapt_to_the_tensor(other):
     assert isinstance(other * x, tg.Tensor)
 
 
+def test_integers_that_fit_are_narrowed():
+    x = tg.constant([1, 2], tg.uint8)
+    for other in (np.array([0, 255]), np.array([255, 0], np.uint64), np.int64(255), [255, 0]):
+        assert tg.maximum(x, other).numpy().max() == 255
+    assert tg.constant(np.array([], np.int64), tg.int8).shape == [0]
+    assert tg.constant(np.array([-128, 127]), tg.int8).numpy().tolist() == [-128, 127]
+    assert tg.cast(np.array([300]), tg.uint8).numpy().tolist() == [44]  # which asks for it
+
+
+@pytest.mark.parametrize("other", [1e300, [1e300], np.array([1e300]), np.array([1e300 + 0j])])
+def test_floats_beyond_the_range_are_infinite(other):
+    dtype = tg.complex64 if np.iscomplexobj(other) else tg.float32
+    assert np.isinf(tg.constant(other, dtype).numpy()).all()
+    assert np.isinf((tg.constant([1.0], dtype) * other).numpy()).all()
+
+
 def test_an_integer_tensor_takes_no_float():
     with pytest.raises(TypeError, match=r"tg\.cast"):
         tg.constant(1) + 1.5

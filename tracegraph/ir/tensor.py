@@ -63,6 +63,11 @@ class Tensor:
         return self.type.dtype
 
     @property
+    def __numpy_dtype__(self) -> Any:
+        """NumPy's dtype: by this name NumPy finds it, and `jnp.asarray` through NumPy."""
+        return self.type.dtype.numpy_dtype
+
+    @property
     def ndim(self) -> int:
         """Number of axes."""
         return len(self.type.shape)

@@ -39,16 +39,16 @@ def host_call(
 ) -> tuple[Tensor, ...]:
     """Appends a call of a Python function of arrays to the trace, after the effects before it."""
     trace = current()
+    # What comes after a check that fails does not happen.
+    gate = (trace.all_hold,) if isinstance(trace, Trace) and trace.all_hold is not None else ()
+    op = HostCall(function, tuple(types), is_differentiable, bool(gate))
     if not isinstance(trace, Trace):
         fail(
             TraceError,
-            "a Python function was called at run time inside a gradient rule",
+            f"{op.called} was called inside a gradient rule",
             source=here(),
             fix="compute it outside of the rule",
         )
-    # What comes after a check that fails does not happen.
-    gate = () if trace.all_hold is None else (trace.all_hold,)
-    op = HostCall(function, tuple(types), is_differentiable, bool(gate))
     found = op(trace.take_token(), *gate, *inputs)
     token, *outputs = found if isinstance(found, tuple) else (found,)
     trace.give_token(token)
@@ -231,6 +231,8 @@ class ArrayFunction:
     `specs` say what it returns, `source` is the user's line.
     """
 
+    #: The name by which users call it.
+    public_name = "tg.numpy_function"
     is_differentiable = False
 
     def __init__(self, function: Any, specs: Sequence[TensorSpec], source: Source) -> None:
@@ -304,6 +306,11 @@ class ArrayFunction:
         return tensor
 
     @property
+    def called(self) -> str:
+        """What the user called, as messages name it."""
+        return f"{self.public_name} of {self._name}"
+
+    @property
     def _name(self) -> str:
         return getattr(self._function, "__name__", type(self._function).__name__)
 
@@ -312,6 +319,7 @@ class TensorFunction(ArrayFunction):
     """The function of a `py_function`: it computes on tensors, and so it has derivatives, which
     are such functions again."""
 
+    public_name = "tg.py_function"
     is_differentiable = True
 
     def results(self, *inputs: Tensor) -> list[Tensor]:
@@ -353,6 +361,10 @@ class TensorFunction(ArrayFunction):
 
 class _Derivative(TensorFunction):
     """A derivative of a `py_function`: it is ours, so what it makes belongs to the user's line."""
+
+    @property
+    def called(self) -> str:
+        return self._name
 
     def results(self, *inputs: Tensor) -> list[Tensor]:
         return self._declared(self._function(*inputs))

@@ -61,11 +61,12 @@ def _traced(
 
 
 def _refuse_effects(traced: Traced) -> None:
-    for node in traced.graph.nodes:
-        if traced.has_token and isinstance(node.op, HostCall):
+    graphs = traced.graph.graphs() if traced.has_token else ()
+    for node in (node for graph in graphs for node in graph.nodes):
+        if isinstance(node.op, HostCall):
             fail(
                 MissingRuleError,
-                "a Python function is called in every iteration of a parallel loop, and their "
+                f"{node.op.called} is called in every iteration of a parallel loop, and their "
                 "order is not known",
                 source=node.source,
                 fix="call it on the stacked values, after the loop",

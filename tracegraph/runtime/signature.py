@@ -528,7 +528,9 @@ class InputSignature:
         elif isinstance(leaf, (Tensor, Variable)):
             value = as_tensor(leaf)
         elif (
-            isinstance(leaf, np.ndarray | np.generic | list | tuple) or type(leaf) in PYTHON_DTYPES
+            isinstance(leaf, list | tuple)
+            or hasattr(leaf, "__array__")  # NumPy's arrays, JAX's, and others
+            or type(leaf) in PYTHON_DTYPES
         ):
             value = self._as_spec(leaf, spec, name)
         else:

@@ -30,7 +30,7 @@ from tracegraph.ir.builder import at_top_level, current
 from tracegraph.ir.tensor import Node, Tensor, host_tensor
 from tracegraph.ops.effect import READ
 from tracegraph.ops.elementwise import IDENTITY
-from tracegraph.runtime.convert import as_tensor, cast_to
+from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.lift import lifted
 from tracegraph.runtime.naming import scoped_name
 from tracegraph.runtime.pending import device_buffer
@@ -183,8 +183,6 @@ class Variable:
         elif isinstance(initial_value, Variable):
             initial_value = initial_value.made_tensor()
         with at_top_level():
-            if isinstance(initial_value, np.ndarray | np.generic) and dtype is not None:
-                return cast_to(as_tensor(initial_value), dtype)
             return as_tensor(initial_value, dtype)
 
     def __hash__(self) -> int:
@@ -238,6 +236,10 @@ class Variable:
     @property
     def dtype(self) -> DType:
         return self.tensor_type.dtype
+
+    @property
+    def __numpy_dtype__(self) -> np.dtype:
+        return self.dtype.numpy_dtype
 
     @property
     def ndim(self) -> int:
