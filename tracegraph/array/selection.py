@@ -182,7 +182,8 @@ def tensor_scatter_nd_update(
     """`tensor` with `updates` in place of what stands at the index vectors `indices`.
 
     The index vectors lie along the last axis of `indices`; of several updates for one place any
-    one stays.
+    one stays. Raises InvalidArgumentError for a vector that is out of range and known; the update
+    of one that is known only at run time is dropped, unless the function checks bounds.
 
     >>> tg.tensor_scatter_nd_update([1, 2, 3], [[1]], [9]).numpy()
     array([1, 9, 3], dtype=int32)
@@ -195,6 +196,8 @@ def tensor_scatter_nd_add(
 ) -> Tensor:
     """`tensor` with `updates` added at the index vectors; those for one place add up.
 
+    Vectors that are out of range are treated as in `tensor_scatter_nd_update`.
+
     >>> tg.tensor_scatter_nd_add([1, 2, 3], [[1], [1]], [10, 20]).numpy()
     array([ 1, 32,  3], dtype=int32)
     """
@@ -205,6 +208,8 @@ def tensor_scatter_nd_sub(
     tensor: Any, indices: Any, updates: Any, name: str | None = None
 ) -> Tensor:
     """`tensor` with `updates` subtracted at the index vectors.
+
+    Vectors that are out of range are treated as in `tensor_scatter_nd_update`.
 
     >>> tg.tensor_scatter_nd_sub([1, 2, 3], [[1]], [10]).numpy()
     array([ 1, -8,  3], dtype=int32)
@@ -218,6 +223,8 @@ def tensor_scatter_nd_max(
 ) -> Tensor:
     """`tensor` with the maximum of what stands at the index vectors and the updates.
 
+    Vectors that are out of range are treated as in `tensor_scatter_nd_update`.
+
     >>> tg.tensor_scatter_nd_max([1, 2, 3], [[1]], [9]).numpy()
     array([1, 9, 3], dtype=int32)
     """
@@ -229,6 +236,8 @@ def tensor_scatter_nd_min(
 ) -> Tensor:
     """`tensor` with the minimum of what stands at the index vectors and the updates.
 
+    Vectors that are out of range are treated as in `tensor_scatter_nd_update`.
+
     >>> tg.tensor_scatter_nd_min([1, 2, 3], [[1]], [0]).numpy()
     array([1, 0, 3], dtype=int32)
     """
@@ -237,6 +246,8 @@ def tensor_scatter_nd_min(
 
 def scatter_nd(indices: Any, updates: Any, shape: Any, name: str | None = None) -> Tensor:
     """Zeros of `shape` with `updates` added at the index vectors.
+
+    Vectors that are out of range are treated as in `tensor_scatter_nd_update`.
 
     >>> tg.scatter_nd([[1], [3]], [9, 8], [4]).numpy()
     array([0, 9, 0, 8], dtype=int32)
