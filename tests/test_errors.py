@@ -2300,7 +2300,7 @@ def test_arguments_that_do_not_fit(case):
     case.check()
 
 
-DIVISOR_FIX = "divide by what is not 0, or choose: tg.where(y == 0, 0, x // tg.maximum(y, 1))"
+DIVISOR_FIX = "divide by what is not 0, or choose: tg.where(y == 0, 0, x // tg.where(y == 0, 1, y))"
 
 
 @table(
@@ -2328,6 +2328,24 @@ DIVISOR_FIX = "divide by what is not 0, or choose: tg.where(y == 0, 0, x // tg.m
         DIVISOR_FIX,
         ("i32[2]", "i32[2]"),
     ),
+    pending=value_error(
+        lambda: tg.constant([1, 2]) // (tg.constant([1, 2]) - 1),
+        "floordiv: i32[2] is divided by zero",
+        DIVISOR_FIX,
+        ("i32[2]", "i32[2]  from {place}"),
+    ),
+    negative_power=dtype_error(
+        lambda: tg.constant([7, -7]) ** tg.constant([2, -2]),
+        "pow: an integer tensor i32[2] has no power -2",
+        "convert it: tg.cast(x, tg.float32)",
+        ("i32[2]", "i32[2]"),
+    ),
+    pending_negative_power=dtype_error(
+        lambda: tg.constant([7, -7]) ** (tg.constant([2, -1]) - 1),
+        "pow: an integer tensor i32[2] has no power -2",
+        "convert it: tg.cast(x, tg.float32)",
+        ("i32[2]", "i32[2]  from {place}"),
+    ),
 )
 def test_integers_divided_by_zero(case):
     case.check()
@@ -2348,6 +2366,186 @@ def test_integers_divided_by_zero_while_tracing():
     case.check()
     assert f(tg.constant(5), 2).numpy() == 2
     f(tg.constant(5), tg.constant(0))  # what is not known is not looked for
+
+
+def test_the_repair_for_divisors_holds_for_negative_ones():
+    x, y = tg.constant([7, 7, 7]), tg.constant([2, 0, -2])
+    np.testing.assert_array_equal(tg.where(y == 0, 0, x // tg.where(y == 0, 1, y)), [3, 0, -4])
+
+
+@table(
+    pending_index=value_error(
+        lambda: vector()[tg.constant(4) + 1],
+        "getitem: index 5 is out of range for axis 0 of f32[2]",
+        "use an index from -2 to 1",
+        ("f32[2]",),
+    ),
+    pending_indices=value_error(
+        lambda: tg.gather(vector(), tg.constant([1, 4]) + 1),
+        "gather: index 2 is out of range for the size 2 of f32[2]",
+        "use indices from 0 to 1",
+        ("f32[2]", "i32[2]  from {place}"),
+    ),
+    many_indices=value_error(
+        lambda: tg.gather(vector(), tg.constant(np.arange(-1000, 0))),
+        "gather: index -1000 is out of range for the size 2 of f32[2]",
+        "use indices from 0 to 1",
+        ("f32[2]", "i64[1000]"),
+    ),
+    pending_begin=shape_error(
+        lambda: tg.slice(vector(), tg.constant([0]) + 1, [2]),
+        "slice: 2 elements from 1 on are not in axis 0 of f32[2]",
+        "check begin and size against the shape",
+        ("f32[2]",),
+    ),
+    pending_scatter=value_error(
+        lambda: tg.tensor_scatter_nd_add(vector(), tg.constant([[1]]) + 1, [1.0]),
+        "tensor_scatter_nd_add: index 2 is out of range for the size 2 of f32[2]",
+        "use indices from 0 to 1",
+        ("f32[2]", "i32[1,1]  from {place}"),
+    ),
+    pending_label=value_error(
+        lambda: tg.nn.sparse_softmax_cross_entropy_with_logits(tg.constant([4]) + 1, [[1.0, 2.0]]),
+        "sparse_softmax_cross_entropy_with_logits: label 5 is out of range for 2 classes",
+        "use labels from 0 to 1",
+        ("i32[1]  from {place}",),
+    ),
+    rows_of_a_batch=value_error(
+        lambda: tg.vectorized_map(lambda i: tg.gather(vector(), i), tg.constant([1, 2])),
+        "gather: index 2 is out of range for the size 2 of f32[2]",
+        "use indices from 0 to 1",
+    ),
+)
+def test_pending_values_are_known_at_top_level(case):
+    case.check()
+
+
+def checked(call, *arguments):
+    """A call of a function that is built with checks, with arguments that it does not know."""
+    return lambda: tg.function(call, check_bounds=True)(*arguments)
+
+
+def in_function(*arguments, fact, fix, kind=value_error):
+    """A row of the table below: the lambda in the line before is called with the arguments."""
+    return lambda call: kind(checked(call, *arguments), fact, fix, where=call)
+
+
+@table(
+    gather=in_function(
+        tg.constant([0, 7]),
+        fact="gather: index 7 is out of range for the size 2 of f32[2]",
+        fix="use indices from 0 to 1",
+    )(lambda i: tg.gather(vector(), i)),
+    gather_of_bytes=in_function(
+        tg.constant([0, 200], tg.uint8),
+        fact="gather: index 200 is out of range for the size 2 of f32[2]",
+        fix="use indices from 0 to 1",
+    )(lambda i: tg.gather(vector(), i)),
+    gather_of_long=in_function(
+        tg.constant([2**40, 0], tg.int64),
+        fact="gather: index 1099511627776 is out of range for the size 2 of f32[2]",
+        fix="use indices from 0 to 1",
+    )(lambda i: tg.gather(vector(), i)),
+    gather_nd=in_function(
+        tg.constant([[1, 0], [0, -1]]),
+        fact="gather_nd: index -1 is out of range for the size 3 of f32[2,3]",
+        fix="use indices from 0 to 2",
+    )(lambda i: tg.gather_nd(tg.ones([2, 3]), i)),
+    element=in_function(
+        tg.constant(-3),
+        fact="getitem: index -3 is out of range for axis 0 of f32[2]",
+        fix="use an index from -2 to 1",
+    )(lambda i: vector()[i]),
+    moving_slice=in_function(
+        tg.constant(1),
+        fact="getitem: 2 elements from 1 on are not in axis 0 of f32[2]",
+        fix="check begin and size against the shape",
+    )(lambda i: vector()[i : i + 2]),
+    slice=in_function(
+        tg.constant([1]),
+        fact="slice: 2 elements from 1 on are not in axis 0 of f32[2]",
+        fix="check begin and size against the shape",
+    )(lambda i: tg.slice(vector(), i, [2])),
+    scatter=in_function(
+        tg.constant([[1], [2]]),
+        fact="scatter_nd: index 2 is out of range for the size 2 of f32[2]",
+        fix="use indices from 0 to 1",
+    )(lambda i: tg.scatter_nd(i, [1.0, 2.0], [2])),
+    embedding=in_function(
+        tg.constant([2]),
+        fact="gather: index 2 is out of range for the size 2 of f32[2]",
+        fix="use indices from 0 to 1",
+    )(lambda i: tg.nn.embedding_lookup(vector(), i)),
+    label=in_function(
+        tg.constant([5]),
+        fact="sparse_softmax_cross_entropy_with_logits: label 5 is out of range for 2 classes",
+        fix="use labels from 0 to 1",
+    )(lambda i: tg.nn.sparse_softmax_cross_entropy_with_logits(i, [[1.0, 2.0]])),
+    divisor=in_function(
+        tg.constant([1, 0]),
+        fact="floormod: i32[] is divided by zero",
+        fix=DIVISOR_FIX,
+    )(lambda y: 7 % y),
+    power=in_function(
+        tg.constant([1, -2]),
+        fact="pow: an integer tensor i32[2] has no power -2",
+        fix="convert it: tg.cast(x, tg.float32)",
+    )(lambda y: tg.constant([3, 4]) ** y),
+    rows_of_a_batch=in_function(
+        tg.constant([0, 7]),
+        fact="gather: index 7 is out of range for the size 2 of f32[2]",
+        fix="use indices from 0 to 1",
+    )(lambda i: tg.vectorized_map(lambda k: tg.gather(vector(), k), i)),
+)
+def test_a_function_that_checks_bounds(case):
+    case.check()
+
+
+def test_a_function_that_checks_bounds_checks_those_that_it_calls():
+    @tg.function
+    def inner(x, i):
+        return tg.gather(x, i)  # here
+
+    @tg.custom_gradient
+    def custom(x, i):
+        return inner(x, i), lambda dy: (tg.gather(x, i) * dy * tg.ones([2]), None)
+
+    def outer(x, i):
+        return custom(x, i)
+
+    case = value_error(
+        lambda: tg.function(outer, check_bounds=True)(vector(), tg.constant(3)),
+        "gather: index 3 is out of range for the size 2 of f32[2]",
+        "use indices from 0 to 1",
+        where=inner.python_function,
+    )
+    case.check()
+    tg.function(outer)(vector(), tg.constant(3))  # clamped, as it is without the option
+    assert inner.experimental_get_tracing_count() == 1
+
+
+def test_bounds_of_methods_and_of_open_sizes_are_checked():
+    class Table(tg.Module):
+        def __init__(self):
+            self.rows = tg.Variable(tg.ones([2, 3]))
+
+        @tg.function(check_bounds=True, input_signature=[tg.TensorSpec([None], tg.int32)])
+        def put(self, i):
+            self.rows.assign(2.0 * self.rows)
+            self.rows.scatter_nd_update(i[:, None], tg.zeros([1, 3]))  # here
+            self.rows.assign(2.0 * self.rows)
+
+    rows = Table()
+    case = value_error(
+        lambda: rows.put(tg.constant([2])),
+        "scatter_nd_update: index 2 is out of range for the size 2 of f32[2,3]",
+        "use indices from 0 to 1",
+        where=Table.put.python_function,
+    )
+    case.check()
+    np.testing.assert_array_equal(rows.rows, np.full([2, 3], 2.0))
+    rows.put(tg.constant([1]))
+    np.testing.assert_array_equal(rows.rows, [[8.0] * 3, [0.0] * 3])
 
 
 @table(

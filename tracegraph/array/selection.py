@@ -132,8 +132,9 @@ def gather(
 
     The result has the axes of `indices` in place of `axis`; the first `batch_dims` axes of both
     go together, and `axis` is `batch_dims` by default. Gradients are dense.
-    Raises InvalidArgumentError for an index that is out of range and known; one that is known
-    only at run time is clamped.
+    Raises InvalidArgumentError for an index that is out of range, at top level and where it is known
+    while tracing. One that is known only at run time is clamped to the nearest element, unless the
+    function is built with `check_bounds`.
 
     >>> tg.gather([10, 20, 30], [2, 0]).numpy()
     array([30, 10], dtype=int32)
@@ -182,8 +183,9 @@ def tensor_scatter_nd_update(
     """`tensor` with `updates` in place of what stands at the index vectors `indices`.
 
     The index vectors lie along the last axis of `indices`; of several updates for one place any
-    one stays. Raises InvalidArgumentError for a vector that is out of range and known; the update
-    of one that is known only at run time is dropped, unless the function checks bounds.
+    one stays. Raises InvalidArgumentError for a vector that is out of range, at top level and where
+    it is known while tracing. The update of one that is known only at run time is dropped, unless
+    the function is built with `check_bounds`.
 
     >>> tg.tensor_scatter_nd_update([1, 2, 3], [[1]], [9]).numpy()
     array([1, 9, 3], dtype=int32)

@@ -30,7 +30,7 @@ from tracegraph.ops.elementwise import (
     TruncateMod,
 )
 from tracegraph.runtime.convert import as_operands, as_tensor, binary, cast_to, elementwise_operands
-from tracegraph.runtime.indices import check_divisor
+from tracegraph.runtime.indices import check_divisor, check_exponent
 from tracegraph.types import float32, float64
 
 FLOOR_DIV, FLOOR_MOD, TRUNCATE_MOD = FloorDiv(), FloorMod(), TruncateMod()
@@ -105,9 +105,9 @@ truediv = realdiv = divide
 def floordiv(x: Any, y: Any, name: str | None = None) -> Tensor:
     """floor(x / y)
 
-    Raises InvalidArgumentError for an integer divided by zero, if the divisor is known: a Python
-    number, a constant, or a small tensor whose value is there at the call. A zero that is known
-    only when the program runs is not looked for: the quotient is then a number without meaning.
+    Raises InvalidArgumentError for an integer divided by zero, at top level and where the divisor is
+    known while tracing. A zero that is known only at run time gives a number without meaning, unless
+    the function is built with `check_bounds`.
 
     >>> tg.math.floordiv([7, -7], 2).numpy()
     array([ 3, -4], dtype=int32)
@@ -185,7 +185,9 @@ def pow(x: Any, y: Any, name: str | None = None) -> Tensor:
 
     An exponent that is a whole Python number is part of the graph: the power is computed by
     multiplications, is right for negative x, and its derivative at y = 0 is 0.
-    Raises ShapeError for an integer tensor with a negative exponent.
+    Raises DTypeError for an integer tensor with a negative exponent, at top level and where it is
+    known while tracing. One that is known only at run time gives a number without meaning, unless
+    the function is built with `check_bounds`.
 
     >>> tg.pow([2.0, 3.0], 2).numpy()
     array([4., 9.], dtype=float32)
@@ -196,7 +198,10 @@ def pow(x: Any, y: Any, name: str | None = None) -> Tensor:
             return SQRT(x)
         if _is_static_exponent(x, y):
             return IntegerPow(int(y))(x)
-    return POW(*elementwise_operands("pow", x, y))
+    x, y = elementwise_operands("pow", x, y)
+    if x.dtype.is_integer:
+        check_exponent(x, y)
+    return POW(x, y)
 
 
 def _is_static_exponent(x: Tensor, y: Any) -> bool:

@@ -22,8 +22,11 @@ from tracegraph.types import TensorType
 class Body:
     """The Python function, how often it was traced, and whether it may still create Variables."""
 
-    def __init__(self, function: Callable[..., Any], signature: Signature) -> None:
+    def __init__(
+        self, function: Callable[..., Any], signature: Signature, check_bounds: bool = False
+    ) -> None:
         self.tracing_count = 0
+        self._check_bounds = check_bounds
         self._function = function
         self._name = signature.name
         self._signature = signature
@@ -39,6 +42,7 @@ class Body:
     def _traced(self, request: Request, may_create: bool) -> ConcreteFunction:
         trace = Trace(_graph_name(self._name))
         trace.may_create = may_create
+        trace.checks_bounds = self._check_bounds
         trace.actual = request.actual_tensors()
         with trace, unsourced():
             leaves, stand_ins = _placeholders(trace, request)

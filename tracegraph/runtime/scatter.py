@@ -159,6 +159,9 @@ def batch_scatter_update(
     indices = _indices(sparse_delta.indices)
     vectors = Reshape((*indices.type.shape, 1))(indices)
     depth = indices.ndim - 1
+    if len(self.tensor_type.shape) > depth:
+        whole = host_tensor(self.tensor_type, None)
+        check_range("batch_scatter_update", whole, indices, (depth,))
     values = _updates(self, sparse_delta.values)
     return self.assign(ScatterUpdate(depth, depth)(self._now(), vectors, values))
 
