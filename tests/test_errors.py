@@ -2569,6 +2569,108 @@ def test_tensors_as_indices_out_of_range(case):
         case_in_a_function()
 
 
+# ---------------------------------------------------------------- transformations of functions
+
+
+ONE_EACH = "give one tangent for each primal"
+POSITIONS = "give positions of arguments, counted from 0"
+HAS_AUX = "return the loss alone, or (loss, aux) with has_aux=True"
+
+
+def twice(p):
+    return tg.nest.map_structure(lambda x: 2.0 * x, p)
+
+
+@table(
+    key_too_many=gradient_error(
+        lambda: tg.jvp(twice, ({"a": vector()},), ({"a": vector(), "b": vector()},)),
+        "the primals have the structure ({'a': '*'},), and the tangents ({'a': '*', 'b': '*'},)",
+        ONE_EACH,
+    ),
+    other_key=gradient_error(
+        lambda: tg.hvp(lambda p: p["a"][0], ({"a": vector()},), ({"b": vector()},)),
+        "the primals have the structure ({'a': '*'},), and the tangents ({'b': '*'},)",
+        ONE_EACH,
+    ),
+    dict_for_a_list=gradient_error(
+        lambda: tg.linearize(twice, [vector()])[1]({"a": vector()}),
+        "the primals have the structure (['*'],), and the tangents ({'a': '*'},)",
+        ONE_EACH,
+    ),
+    dict_for_a_tensor=gradient_error(
+        lambda: tg.jvp(twice, (vector(),), ({"a": vector()},)),
+        "the primals have the structure ('*',), and the tangents ({'a': '*'},)",
+        ONE_EACH,
+    ),
+    shape_of_a_direction=gradient_error(
+        lambda: tg.linearize(tg.reduce_sum, vector())[1](tg.ones([3])),
+        "a tangent is f32[3] and its primal is f32[2]",
+        "give a tangent of the shape and the dtype of its primal",
+        ("f32[3]  from {place}",),
+    ),
+    dtype_of_a_direction=gradient_error(
+        lambda: tg.linearize(tg.reduce_sum, vector())[1](tg.ones([2], tg.float64)),
+        "a tangent is f64[2] and its primal is f32[2]",
+        "give a tangent of the shape and the dtype of its primal",
+        ("f64[2]  from {place}",),
+    ),
+    structure_of_a_cotangent=gradient_error(
+        lambda: tg.vjp(lambda x: {"a": x, "b": x}, vector())[1]({"a": vector()}),
+        "the cotangent has the structure {'a': '*'}, and the result {'a': '*', 'b': '*'}",
+        "give one cotangent for each tensor of the result, packed like it",
+    ),
+    tuple_of_results=gradient_error(
+        lambda: tg.grad(lambda x: (x[0], x[1]))(vector()),
+        "the function returned a tuple of 2, and a gradient needs one floating scalar",
+        HAS_AUX,
+    ),
+    dict_of_results=gradient_error(
+        lambda: tg.value_and_grad(lambda x: {"loss": x[0]})(vector()),
+        "the function returned a dict of 1, and a gradient needs one floating scalar",
+        HAS_AUX,
+    ),
+    no_result=gradient_error(
+        lambda: tg.grad(lambda x: None)(vector()),
+        "the function returned None, and a gradient needs one floating scalar",
+        HAS_AUX,
+    ),
+    tuple_beside_aux=gradient_error(
+        lambda: tg.grad(lambda x: ((x[0], x[1]), 1), has_aux=True)(vector()),
+        "the function returned a tuple of 2 as the first of the pair, and a gradient needs one "
+        "floating scalar",
+        "return the loss alone as the first of the pair",
+    ),
+    integer_result=gradient_error(
+        lambda: tg.grad(lambda x: tg.argmax(x))(vector()),
+        "the function returned i64[], and a gradient needs one floating scalar",
+        "compute the loss with floating numbers: there is no derivative of int64",
+        ("i64[]  from {place}",),
+    ),
+    position_is_a_name=dtype_error(
+        lambda: tg.grad(twice, argnums="x")(1.0),
+        "argnums is 'x', and it must be an int or a sequence of ints",
+        POSITIONS,
+    ),
+    position_is_a_truth_value=dtype_error(
+        lambda: tg.grad(lambda x, y: x * y, argnums=True)(1.0, 2.0),
+        "argnums is True, and it must be an int or a sequence of ints",
+        POSITIONS,
+    ),
+)
+def test_doors_of_derivatives(case):
+    case.check()
+
+
+def test_lists_stand_for_arrays_in_tangents_and_cotangents():
+    primal = {"a": vector(), "b": [vector()]}
+    tangent = {"a": [1.0, 0.0], "b": ([0.0, 1.0],)}
+    _, found = tg.jvp(twice, (primal,), [tangent])
+    _, pull = tg.vjp(twice, primal)
+    for pushed in (found, pull(tangent)[0]):
+        np.testing.assert_array_equal(pushed["a"], [2.0, 0.0])
+        np.testing.assert_array_equal(pushed["b"][0], [0.0, 2.0])
+
+
 # ---------------------------------------------------------------- custom gradients
 
 

@@ -596,7 +596,7 @@ def inside(vectors: np.ndarray, shape: Any, batch_dims: int) -> np.ndarray:
     """Which of the vectors are in range, for an array of the shape that `clamped_index` takes."""
     limits = np.asarray(shape[1 + batch_dims :][: vectors.shape[-1]])
     numbers = vectors.astype(np.int64)
-    return np.all((numbers >= 0) & (numbers < limits), axis=-1, keepdims=False)
+    return np.asarray(((numbers >= 0) & (numbers < limits)).all(-1))
 
 
 def clamped_slices(shape: Any, sizes: Any, starts: Sequence[Any]) -> tuple[slice, ...]:
