@@ -253,38 +253,49 @@ def atan2(y: Any, x: Any, name: str | None = None) -> Tensor:
 def xlogy(x: Any, y: Any, name: str | None = None) -> Tensor:
     """x * log(y), and 0 where x is 0, whatever y is.
 
+    The derivative by x is log(y) where x is 0 too, and 0 there only if log(y) is not finite. That of
+    TensorFlow is 0 wherever x is.
+
     >>> tg.math.xlogy([0.0, 2.0], [0.0, 1.0]).numpy()
     array([0., 0.], dtype=float32)
     """
     x, y = elementwise_operands("xlogy", x, y)
-    is_zero = EQUAL(x, zeros_of(x))
-    return _product_unless(is_zero, x, LOG(SELECT(is_zero, full_like(y, 1), y)))
+    return _product_unless(x, y, LOG, full_like(y, 1))
 
 
 def xlog1py(x: Any, y: Any, name: str | None = None) -> Tensor:
     """x * log(1 + y), and 0 where x is 0, whatever y is.
 
+    For the derivative where x is 0 see `xlogy`.
+
     >>> tg.math.xlog1py([0.0, 2.0], [-1.0, 0.0]).numpy()
     array([0., 0.], dtype=float32)
     """
     x, y = elementwise_operands("xlog1py", x, y)
-    is_zero = EQUAL(x, zeros_of(x))
-    return _product_unless(is_zero, x, Log1p()(SELECT(is_zero, zeros_of(y), y)))
+    return _product_unless(x, y, Log1p(), zeros_of(y))
 
 
 def xdivy(x: Any, y: Any, name: str | None = None) -> Tensor:
     """x / y, and 0 where x is 0, whatever y is.
 
+    The derivative by x is 1 / y where x is 0 too, and 0 there only if 1 / y is not finite. That of
+    TensorFlow is 0 wherever x is.
+
     >>> tg.math.xdivy([0.0, 3.0], [0.0, 2.0]).numpy()
     array([0. , 1.5], dtype=float32)
     """
     x, y = elementwise_operands("xdivy", x, y)
-    is_zero = EQUAL(x, zeros_of(x))
-    return _product_unless(is_zero, x, DIV(full_like(y, 1), SELECT(is_zero, full_like(y, 1), y)))
+    one = full_like(y, 1)
+    return _product_unless(x, y, lambda y: DIV(one, y), one)
 
 
-def _product_unless(is_zero: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    return SELECT(is_zero, zeros_of(x), MUL(x, y))
+def _product_unless(x: Tensor, y: Tensor, function: Any, harmless: Tensor) -> Tensor:
+    """x * function(y), but 0 where x is 0 and the other factor is not finite; `harmless` stands
+    there for y, so that no derivative is nan."""
+    is_finite = IsFinite()(function(y))
+    is_left_out = LogicalAnd()(EQUAL(x, zeros_of(x)), LogicalNot()(is_finite))
+    factor = function(SELECT(is_left_out, harmless, y))
+    return MUL(x, SELECT(is_left_out, zeros_of(factor), factor))
 
 
 def clip_by_value(
