@@ -2569,6 +2569,130 @@ def test_tensors_as_indices_out_of_range(case):
         case_in_a_function()
 
 
+# ---------------------------------------------------------------- nan and infinity
+
+
+numerics_error = cases_of(tg.errors.NumericsError, FloatingPointError)
+FINITE = "keep the operands where the result is finite; tg.print shows their values"
+ZEROS = np.zeros(2, np.float32)
+
+
+def watched(call, *arguments):
+    """A call of a function that checks numerics; by default its argument is two zeros."""
+    return lambda: tg.function(call, check_numerics=True)(*(arguments or (ZEROS,)))
+
+
+def first_of_two(x):
+    y = tg.exp(x) / x  # here
+    return tg.math.log(x) - y
+
+
+def in_the_gradient(x):
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = tg.sqrt(x)  # here
+    return tape.gradient(y, x)
+
+
+def in_a_function(x):
+    return tg.function(by_itself)(x) + 1.0
+
+
+def by_itself(x):
+    return x / (x * x)  # here
+
+
+@tg.custom_gradient
+def with_a_gradient(x):
+    return tg.math.log(x), lambda dy: dy / x  # here
+
+
+@table(
+    first=numerics_error(
+        watched(first_of_two),
+        "div: f32[2] holds nan or infinity, and the operands are finite",
+        FINITE,
+        ("f32[2]  from {place}", "f32[2]  (argument %x)"),
+        where=first_of_two,
+    ),
+    derived=numerics_error(
+        watched(in_the_gradient),
+        "div: f32[2] holds nan or infinity, and the operands are finite; vjp derived it of this "
+        "line",
+        FINITE,
+        ("f32[2]  from {place}", "f32[2]  from {place}"),
+        where=in_the_gradient,
+    ),
+    called=numerics_error(
+        watched(in_a_function),
+        "div: f32[2] holds nan or infinity, and the operands are finite",
+        FINITE,
+        ("f32[2]  (argument %x)", "f32[2]  from {place}"),
+        where=by_itself,
+    ),
+    custom=numerics_error(
+        watched(lambda x: with_a_gradient(x)),
+        "log: f32[2] holds nan or infinity, and the operands are finite",
+        FINITE,
+        ("f32[2]  (argument %x)",),
+        where=with_a_gradient.__wrapped__,
+    ),
+    nested=numerics_error(
+        lambda: tg.function(lambda x: watched(by_itself, x)())(ZEROS),
+        "div: f32[2] holds nan or infinity, and the operands are finite",
+        FINITE,
+        ("f32[2]  (argument %x)", "f32[2]  from {place}"),
+        where=by_itself,
+    ),
+    row=numerics_error(
+        lambda: tg.vectorized_map(tg.function(by_itself, check_numerics=True), tg.constant(ZEROS)),
+        "div: f32[] holds nan or infinity, and the operands are finite",
+        FINITE,
+        ("f32[]  (argument %x)", "f32[]  from {place}"),
+        where=by_itself,
+    ),
+)
+def test_a_function_that_checks_numerics(case):
+    case.check()
+
+
+def test_what_is_not_finite_from_the_start_is_no_failure():
+    x = tg.constant([0.0, np.inf, np.nan])
+    f = tg.function(lambda x: tg.nn.relu(x * 2.0) - np.inf, check_numerics=True)
+    np.testing.assert_array_equal(f(x), [-np.inf, np.nan, np.nan])
+    masked = tg.function(
+        tg.grad(lambda x: tg.reduce_sum(tg.where(x > 0, tg.sqrt(x), 0.0))), check_numerics=True
+    )
+    np.testing.assert_array_equal(masked(tg.constant([0.0, 4.0])), [0.0, 0.25])
+    assert tg.function(lambda x: x + 1, check_numerics=True)(tg.constant(1)).numpy() == 2
+
+
+def test_no_variable_is_assigned_where_numerics_fail():
+    v, steps = tg.Variable([1.0, 2.0]), tg.Variable(0)
+
+    @tg.function(check_numerics=True, input_signature=[tg.TensorSpec([None])])
+    def update(x):
+        steps.assign_add(1)
+        v.assign_sub(tg.reduce_mean(1.0 / x) * v)
+
+    with pytest.raises(FloatingPointError, match="div"):
+        update(tg.constant([1.0, 0.0, 2.0]))
+    np.testing.assert_array_equal(v, [1.0, 2.0])
+    assert steps.numpy() == 0
+    update(tg.constant([2.0]))
+    np.testing.assert_array_equal(v, [0.5, 1.0])
+    assert steps.numpy() == 1
+
+
+def test_watching_costs_two_outputs_and_keeps_derivatives():
+    f = tg.function(lambda x: tg.reduce_sum(with_a_gradient(tg.exp(x)) ** 2), check_numerics=True)
+    x = tg.constant([1.0, 2.0])
+    assert len(f.graph(x).outputs) == 3
+    np.testing.assert_allclose(tg.grad(f)(x), [2.0, 4.0], rtol=1e-6)
+    np.testing.assert_allclose(tg.function(tg.grad(f))(x), [2.0, 4.0], rtol=1e-6)
+    tg.Graph.from_text(f.graph(x).as_text(locations=True)).verify()
+
+
 # ---------------------------------------------------------------- transformations of functions
 
 

@@ -600,15 +600,16 @@ def _scalar(value: Any, has_aux: bool) -> Tensor:
         )
     y = as_tensor(value)
     if y.type.shape != () or not y.dtype.is_differentiable:
-        is_number = y.dtype.is_differentiable
+        fix = "sum it up, or use tg.jacobian"
+        if not y.dtype.is_differentiable:
+            kind = y.dtype.name
+            fix = f"compute the loss with floating numbers: there is no derivative of {kind}"
         fail(
             GradientError,
             f"the function returned {y.type}, and a gradient needs one floating scalar",
             source=here(),
             operands=[operand_text(y)],
-            fix="sum it up, or use tg.jacobian"
-            if is_number
-            else f"compute the loss with floating numbers: there is no derivative of {y.dtype.name}",
+            fix=fix,
         )
     return y
 

@@ -65,8 +65,8 @@ def getitem(x: Any, index: Any) -> Tensor:
     - `...` for the axes between, None for a new axis of size 1;
     - a bool tensor, alone, which keeps the elements where it is true.
 
-    Raises InvalidArgumentError for an index that is out of range, at top level and where it is known
-    while tracing, and ShapeError for too many indices. An index that is known only at run time is
+    Raises InvalidArgumentError for an index that is out of range, at top level and where it is
+    known while tracing, and ShapeError for too many indices. An index that is known only at run time is
     clamped to the nearest element, unless the function is built with `check_bounds`.
     """
     x = as_tensor(x)

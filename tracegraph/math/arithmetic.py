@@ -105,9 +105,9 @@ truediv = realdiv = divide
 def floordiv(x: Any, y: Any, name: str | None = None) -> Tensor:
     """floor(x / y)
 
-    Raises InvalidArgumentError for an integer divided by zero, at top level and where the divisor is
-    known while tracing. A zero that is known only at run time gives a number without meaning, unless
-    the function is built with `check_bounds`.
+    Raises InvalidArgumentError for an integer divided by zero, at top level and where the divisor
+    is known while tracing. A zero that is known only at run time gives a number without meaning,
+    unless the function is built with `check_bounds`.
 
     >>> tg.math.floordiv([7, -7], 2).numpy()
     array([ 3, -4], dtype=int32)
@@ -253,8 +253,8 @@ def atan2(y: Any, x: Any, name: str | None = None) -> Tensor:
 def xlogy(x: Any, y: Any, name: str | None = None) -> Tensor:
     """x * log(y), and 0 where x is 0, whatever y is.
 
-    The derivative by x is log(y) where x is 0 too, and 0 there only if log(y) is not finite. That of
-    TensorFlow is 0 wherever x is.
+    The derivative by x is log(y) where x is 0 too, and 0 there only if log(y) is not finite. That
+    of TensorFlow is 0 wherever x is.
 
     >>> tg.math.xlogy([0.0, 2.0], [0.0, 1.0]).numpy()
     array([0., 0.], dtype=float32)

@@ -13,7 +13,7 @@ from tracegraph.passes.simplify import simplify
 from tracegraph.runtime.concrete import ConcreteFunction, StandIn
 from tracegraph.runtime.results import Results, result_leaves
 from tracegraph.runtime.signature import Request, Signature, VariableKey
-from tracegraph.runtime.trace import Trace, refuse_creation, restored
+from tracegraph.runtime.trace import Trace, refuse_creation, restored, with_checked_numerics
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import unsourced
 from tracegraph.types import TensorType
@@ -23,10 +23,15 @@ class Body:
     """The Python function, how often it was traced, and whether it may still create Variables."""
 
     def __init__(
-        self, function: Callable[..., Any], signature: Signature, check_bounds: bool = False
+        self,
+        function: Callable[..., Any],
+        signature: Signature,
+        check_bounds: bool = False,
+        check_numerics: bool = False,
     ) -> None:
         self.tracing_count = 0
         self._check_bounds = check_bounds
+        self._check_numerics = check_numerics
         self._function = function
         self._name = signature.name
         self._signature = signature
@@ -57,6 +62,8 @@ class Body:
         if trace.created:
             return self._trace_after_creation(trace, request)
         traced = dataclasses.replace(traced, graph=simplify(traced.graph))
+        if self._check_numerics:
+            traced = with_checked_numerics(traced)
         kept, results = request.without_values(), Results(structure, found)
         return ConcreteFunction(kept, traced, results, stand_ins)
 

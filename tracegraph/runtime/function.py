@@ -63,6 +63,7 @@ class Function:
         jit_compile: bool | None = None,
         reduce_retracing: bool = False,
         check_bounds: bool = False,
+        check_numerics: bool = False,
         name: str | None = None,
     ) -> None:
         self._python_function = python_function
@@ -73,12 +74,13 @@ class Function:
             "jit_compile": jit_compile,
             "reduce_retracing": reduce_retracing,
             "check_bounds": check_bounds,
+            "check_numerics": check_numerics,
         }
         self._signature = Signature(python_function, self._name)
         self._input_signature = (
             None if input_signature is None else InputSignature(input_signature, self._signature)
         )
-        self._body = Body(python_function, self._signature, check_bounds)
+        self._body = Body(python_function, self._signature, check_bounds, check_numerics)
         #: The same function with checks, for calls from a function that is built with them.
         self._checking: Function | None = None
         self._retracing = Retracing(self._name, python_function)
@@ -356,6 +358,7 @@ def function(
     jit_compile: bool | None = None,
     reduce_retracing: bool = False,
     check_bounds: bool = False,
+    check_numerics: bool = False,
     experimental_implements: Any = None,
     experimental_autograph_options: Any = None,
     experimental_attributes: Any = None,
@@ -377,6 +380,9 @@ def function(
       integer divided by zero, a negative power of an integer. Raises InvalidArgumentError (a
       ValueError) with the line. Without it such a read is clamped to the nearest element, such a
       write is dropped, and such a number has no meaning.
+    - `check_numerics`: every node is watched, also of the functions that are called and of
+      gradients that are taken inside; the first that makes nan or infinity of finite numbers raises
+      NumericsError (a FloatingPointError) with its op and line, and no Variable is assigned.
 
     Raises TypeError for something that is not callable.
 
@@ -404,6 +410,7 @@ def function(
             jit_compile=jit_compile,
             reduce_retracing=reduce_retracing or bool(experimental_relax_shapes),
             check_bounds=check_bounds,
+            check_numerics=check_numerics,
         )
 
     return decorated if func is None else decorated(func)

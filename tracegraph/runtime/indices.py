@@ -133,8 +133,8 @@ def _trace() -> Trace:
 
 
 def value_at_hand(x: Tensor) -> np.ndarray | None:
-    """The value if it is known: at top level, where it is made if it is pending, and in a graph that
-    of a tensor from outside, or of a few numbers that follow from constants."""
+    """The value if it is known: at top level, where it is made if it is pending, and in a graph
+    that of a tensor from outside, or of a few numbers that follow from constants."""
     builder = current()
     if x.is_made or (builder.is_top_level and builder.reuse is None):
         return host_array(x)

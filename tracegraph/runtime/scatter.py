@@ -132,8 +132,8 @@ def _scatter_nd_method(how: str) -> Callable[..., Any]:
     scatter.__name__ = f"scatter_nd_{how}"
     scatter.__doc__ = (
         f"Combines ({how}) `updates[i]` with the element or slice at the vector `indices[i]`; "
-        "returns the Variable. What has an index out of range is refused if the index is known, and "
-        "dropped if it is known only at run time."
+        "returns the Variable. What has an index out of range is refused if the index is known, "
+        "and dropped if it is known only at run time."
     )
     return scatter
 

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
-from tracegraph.errors import InvalidArgumentError, SignatureError, TraceError, fail
+from tracegraph.control.numerics import MESSAGE, Site, watched
+from tracegraph.errors import (
+    InvalidArgumentError,
+    NumericsError,
+    SignatureError,
+    TraceError,
+    fail,
+)
 from tracegraph.ir.builder import Builder, at_top_level, builder_of_thread, current
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.effect import READ, Check
@@ -38,7 +45,8 @@ class CheckReport:
     """What a failed check reports; `operand_count` operands follow its flag in the outputs.
 
     Of a range these are the smallest and the largest number, and what they must not be below and
-    above; the number that is out of range takes the place of {} in the message.
+    above; the number that is out of range takes the place of {} in the message. Where `sites` are
+    watched, it is the number of the one that failed.
     """
 
     message: str
@@ -46,10 +54,15 @@ class CheckReport:
     operand_count: int
     fix: str = ""
     is_range: bool = False
+    sites: tuple[Site, ...] = ()
 
     def fail(self, operands: Sequence[Any]) -> NoReturn:
         """Raises the error of the check, for the values of its operands."""
         arrays = [np.asarray(x) for x in operands]
+        if self.sites:
+            site = self.sites[arrays[0].min()]
+            rest = {"operands": site.operands, "fix": self.fix}
+            fail(NumericsError, site.fact, source=site.source, **rest)
         fact = self.message
         if self.is_range:
             fact, arrays = fact.replace("{}", str(_out_of_range(*arrays))), []
@@ -87,6 +100,22 @@ class Traced:
     def first_check(self) -> int:
         """The position of the first flag among the outputs."""
         return self.result_count + len(self.assigned) + self.has_token
+
+
+_NUMERICS_FIX = "keep the operands where the result is finite; tg.print shows their values"
+
+
+def with_checked_numerics(traced: Traced) -> Traced:
+    """The body with one more check: that no node makes nan or infinity of finite numbers. Where one
+    does, no Variable is assigned."""
+    assigned = [
+        (traced.result_count + k, traced.argument_count + i) for k, i in enumerate(traced.assigned)
+    ]
+    graph, sites = watched(traced.graph, assigned)
+    if not sites:
+        return traced
+    report = CheckReport(MESSAGE, sites[0].source, 1, _NUMERICS_FIX, sites=sites)
+    return dataclasses.replace(traced, graph=graph, checks=(*traced.checks, report))
 
 
 class Trace(Builder):
