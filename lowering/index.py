@@ -33,7 +33,9 @@ def _gather(op: ops.GatherNd, x: Any, indices: Any) -> Any:
     )
     single = {*range(b), *indexed}
     sizes = tuple(1 if axis in single else size for axis, size in enumerate(x.shape))
-    return lax.gather(x, indices, numbers, sizes, mode="clip")
+    if op.clamps:
+        return lax.gather(x, indices, numbers, sizes, mode="clip")
+    return lax.gather(x, indices, numbers, sizes, mode="fill", fill_value=0)
 
 
 _SCATTERS: dict[type, Callable[..., Any]] = {
@@ -58,7 +60,7 @@ def _scatter(op: ops.Scatter, x: Any, indices: Any, updates: Any) -> Any:
         operand_batching_dims=tuple(range(b)),
         scatter_indices_batching_dims=tuple(range(b)),
     )
-    return _SCATTERS[type(op)](x, indices, updates, numbers, mode="clip")
+    return _SCATTERS[type(op)](x, indices, updates, numbers, mode="clip" if op.clamps else "drop")
 
 
 def _window_axes(op: Any, rank: int, index_rank: int) -> tuple[int, ...]:

@@ -448,13 +448,23 @@ INDEXING = [
     Case(index.Gather(1, 1), (x(2, 4), at(4, 2, 3)), "fcib"),
     Case(index.Gather(2, 1), (x(2, 3, 4), at(4, 2, 3, dtype=int64)), "fcib"),
     Case(index.Gather(0, 0), (x(4), at(9, 6, dtype=uint8)), "fcib", label=" clamped"),
+    Case(index.Gather(0, 0, False), (x(4), at(9, 6, dtype=uint8)), "fcib", label=" or 0"),
+    Case(index.GatherNd(2, 1, False), (x(2, 3, 4, 2), at(4, 2, 3, 2)), "fcib", label=" or 0"),
     Case(index.GatherNd(0, 0), (x(3, 4, 2), at(3, 5, 2)), "fcib"),
     Case(index.GatherNd(1, 0), (x(2, 3, 4), at(3, 2, 2)), "fcib"),
     Case(index.GatherNd(2, 1), (x(2, 3, 4, 2), at(2, 2, 3, 2)), "fcib"),
     Case(index.GatherNd(0, 0), (x(3, 2), at(3, 4, 0)), "fcib", label=" whole"),
     Case(index.ScatterAdd(0, 0), (x(4, 2), at(4, 5, 1), x(5, 2)), "fci"),
     Case(index.ScatterAdd(1, 0), (x(2, 3, 4), at(3, 3, 2), x(2, 3)), "fci"),
-    Case(index.ScatterAdd(2, 1), (x(2, 3, 4), at(6, 2, 3, 1), x(2, 3, 3)), "fci", label=" clamped"),
+    *(
+        Case(
+            index.ScatterAdd(2, 1, clamps),
+            (x(2, 3, 4), at(6, 2, 3, 1), x(2, 3, 3)),
+            "fci",
+            label=" clamped" if clamps else " dropped",
+        )
+        for clamps in (True, False)
+    ),
     Case(
         index.ScatterUpdate(0, 0),
         (x(5, 2), at(5, 3, 1), x(3, 2)),
@@ -487,6 +497,17 @@ INDEXING = [
         order=1,
         against=DIFFERENCES,
         label=" with zeros",
+    ),
+    *(
+        Case(
+            op(0, 0),
+            (x(4, 2), at(7, 5, 1), x(5, 2)),
+            "fi",
+            is_extra=True,
+            against=DIFFERENCES,
+            label=" dropped",
+        )
+        for op in (index.ScatterUpdate, index.ScatterMax, index.ScatterMul)
     ),
     Case(index.DynamicSlice((2, 3)), (x(4, 3), at(4), at(3)), "fcib"),
     Case(index.DynamicSlice((2, 2, 1)), (x(3, 2, 4), at(3), at(2), at(4)), "fcib"),

@@ -2378,7 +2378,7 @@ def test_arguments_that_do_not_fit(case):
     case.check()
 
 
-DIVISOR_FIX = "divide by what is not 0, or choose: tg.where(y == 0, 0, x // tg.maximum(y, 1))"
+DIVISOR_FIX = "divide by what is not 0, or choose: tg.where(y == 0, 0, x // tg.where(y == 0, 1, y))"
 
 
 @table(
@@ -2406,6 +2406,24 @@ DIVISOR_FIX = "divide by what is not 0, or choose: tg.where(y == 0, 0, x // tg.m
         DIVISOR_FIX,
         ("i32[2]", "i32[2]"),
     ),
+    pending=value_error(
+        lambda: tg.constant([1, 2]) // (tg.constant([1, 2]) - 1),
+        "floordiv: i32[2] is divided by zero",
+        DIVISOR_FIX,
+        ("i32[2]", "i32[2]  from {place}"),
+    ),
+    negative_power=dtype_error(
+        lambda: tg.constant([7, -7]) ** tg.constant([2, -2]),
+        "pow: an integer tensor i32[2] has no power -2",
+        "convert it: tg.cast(x, tg.float32)",
+        ("i32[2]", "i32[2]"),
+    ),
+    pending_negative_power=dtype_error(
+        lambda: tg.constant([7, -7]) ** (tg.constant([2, -1]) - 1),
+        "pow: an integer tensor i32[2] has no power -2",
+        "convert it: tg.cast(x, tg.float32)",
+        ("i32[2]", "i32[2]  from {place}"),
+    ),
 )
 def test_integers_divided_by_zero(case):
     case.check()
@@ -2428,6 +2446,186 @@ def test_integers_divided_by_zero_while_tracing():
     f(tg.constant(5), tg.constant(0))  # what is not known is not looked for
 
 
+def test_the_repair_for_divisors_holds_for_negative_ones():
+    x, y = tg.constant([7, 7, 7]), tg.constant([2, 0, -2])
+    np.testing.assert_array_equal(tg.where(y == 0, 0, x // tg.where(y == 0, 1, y)), [3, 0, -4])
+
+
+@table(
+    pending_index=value_error(
+        lambda: vector()[tg.constant(4) + 1],
+        "getitem: index 5 is out of range for axis 0 of f32[2]",
+        "use an index from -2 to 1",
+        ("f32[2]",),
+    ),
+    pending_indices=value_error(
+        lambda: tg.gather(vector(), tg.constant([1, 4]) + 1),
+        "gather: index 2 is out of range for the size 2 of f32[2]",
+        "use indices from 0 to 1",
+        ("f32[2]", "i32[2]  from {place}"),
+    ),
+    many_indices=value_error(
+        lambda: tg.gather(vector(), tg.constant(np.arange(-1000, 0))),
+        "gather: index -1000 is out of range for the size 2 of f32[2]",
+        "use indices from 0 to 1",
+        ("f32[2]", "i64[1000]"),
+    ),
+    pending_begin=shape_error(
+        lambda: tg.slice(vector(), tg.constant([0]) + 1, [2]),
+        "slice: 2 elements from 1 on are not in axis 0 of f32[2]",
+        "check begin and size against the shape",
+        ("f32[2]",),
+    ),
+    pending_scatter=value_error(
+        lambda: tg.tensor_scatter_nd_add(vector(), tg.constant([[1]]) + 1, [1.0]),
+        "tensor_scatter_nd_add: index 2 is out of range for the size 2 of f32[2]",
+        "use indices from 0 to 1",
+        ("f32[2]", "i32[1,1]  from {place}"),
+    ),
+    pending_label=value_error(
+        lambda: tg.nn.sparse_softmax_cross_entropy_with_logits(tg.constant([4]) + 1, [[1.0, 2.0]]),
+        "sparse_softmax_cross_entropy_with_logits: label 5 is out of range for 2 classes",
+        "use labels from 0 to 1",
+        ("i32[1]  from {place}",),
+    ),
+    rows_of_a_batch=value_error(
+        lambda: tg.vectorized_map(lambda i: tg.gather(vector(), i), tg.constant([1, 2])),
+        "gather: index 2 is out of range for the size 2 of f32[2]",
+        "use indices from 0 to 1",
+    ),
+)
+def test_pending_values_are_known_at_top_level(case):
+    case.check()
+
+
+def checked(call, *arguments):
+    """A call of a function that is built with checks, with arguments that it does not know."""
+    return lambda: tg.function(call, check_bounds=True)(*arguments)
+
+
+def in_function(*arguments, fact, fix, kind=value_error):
+    """A row of the table below: the lambda in the line before is called with the arguments."""
+    return lambda call: kind(checked(call, *arguments), fact, fix, where=call)
+
+
+@table(
+    gather=in_function(
+        tg.constant([0, 7]),
+        fact="gather: index 7 is out of range for the size 2 of f32[2]",
+        fix="use indices from 0 to 1",
+    )(lambda i: tg.gather(vector(), i)),
+    gather_of_bytes=in_function(
+        tg.constant([0, 200], tg.uint8),
+        fact="gather: index 200 is out of range for the size 2 of f32[2]",
+        fix="use indices from 0 to 1",
+    )(lambda i: tg.gather(vector(), i)),
+    gather_of_long=in_function(
+        tg.constant([2**40, 0], tg.int64),
+        fact="gather: index 1099511627776 is out of range for the size 2 of f32[2]",
+        fix="use indices from 0 to 1",
+    )(lambda i: tg.gather(vector(), i)),
+    gather_nd=in_function(
+        tg.constant([[1, 0], [0, -1]]),
+        fact="gather_nd: index -1 is out of range for the size 3 of f32[2,3]",
+        fix="use indices from 0 to 2",
+    )(lambda i: tg.gather_nd(tg.ones([2, 3]), i)),
+    element=in_function(
+        tg.constant(-3),
+        fact="getitem: index -3 is out of range for axis 0 of f32[2]",
+        fix="use an index from -2 to 1",
+    )(lambda i: vector()[i]),
+    moving_slice=in_function(
+        tg.constant(1),
+        fact="getitem: 2 elements from 1 on are not in axis 0 of f32[2]",
+        fix="check begin and size against the shape",
+    )(lambda i: vector()[i : i + 2]),
+    slice=in_function(
+        tg.constant([1]),
+        fact="slice: 2 elements from 1 on are not in axis 0 of f32[2]",
+        fix="check begin and size against the shape",
+    )(lambda i: tg.slice(vector(), i, [2])),
+    scatter=in_function(
+        tg.constant([[1], [2]]),
+        fact="scatter_nd: index 2 is out of range for the size 2 of f32[2]",
+        fix="use indices from 0 to 1",
+    )(lambda i: tg.scatter_nd(i, [1.0, 2.0], [2])),
+    embedding=in_function(
+        tg.constant([2]),
+        fact="gather: index 2 is out of range for the size 2 of f32[2]",
+        fix="use indices from 0 to 1",
+    )(lambda i: tg.nn.embedding_lookup(vector(), i)),
+    label=in_function(
+        tg.constant([5]),
+        fact="sparse_softmax_cross_entropy_with_logits: label 5 is out of range for 2 classes",
+        fix="use labels from 0 to 1",
+    )(lambda i: tg.nn.sparse_softmax_cross_entropy_with_logits(i, [[1.0, 2.0]])),
+    divisor=in_function(
+        tg.constant([1, 0]),
+        fact="floormod: i32[] is divided by zero",
+        fix=DIVISOR_FIX,
+    )(lambda y: 7 % y),
+    power=in_function(
+        tg.constant([1, -2]),
+        fact="pow: an integer tensor i32[2] has no power -2",
+        fix="convert it: tg.cast(x, tg.float32)",
+    )(lambda y: tg.constant([3, 4]) ** y),
+    rows_of_a_batch=in_function(
+        tg.constant([0, 7]),
+        fact="gather: index 7 is out of range for the size 2 of f32[2]",
+        fix="use indices from 0 to 1",
+    )(lambda i: tg.vectorized_map(lambda k: tg.gather(vector(), k), i)),
+)
+def test_a_function_that_checks_bounds(case):
+    case.check()
+
+
+def test_a_function_that_checks_bounds_checks_those_that_it_calls():
+    @tg.function
+    def inner(x, i):
+        return tg.gather(x, i)  # here
+
+    @tg.custom_gradient
+    def custom(x, i):
+        return inner(x, i), lambda dy: (tg.gather(x, i) * dy * tg.ones([2]), None)
+
+    def outer(x, i):
+        return custom(x, i)
+
+    case = value_error(
+        lambda: tg.function(outer, check_bounds=True)(vector(), tg.constant(3)),
+        "gather: index 3 is out of range for the size 2 of f32[2]",
+        "use indices from 0 to 1",
+        where=inner.python_function,
+    )
+    case.check()
+    tg.function(outer)(vector(), tg.constant(3))  # clamped, as it is without the option
+    assert inner.experimental_get_tracing_count() == 1
+
+
+def test_bounds_of_methods_and_of_open_sizes_are_checked():
+    class Table(tg.Module):
+        def __init__(self):
+            self.rows = tg.Variable(tg.ones([2, 3]))
+
+        @tg.function(check_bounds=True, input_signature=[tg.TensorSpec([None], tg.int32)])
+        def put(self, i):
+            self.rows.assign(2.0 * self.rows)
+            self.rows.scatter_nd_update(i[:, None], tg.zeros([1, 3]))  # here
+            self.rows.assign(2.0 * self.rows)
+
+    rows = Table()
+    case = value_error(
+        lambda: rows.put(tg.constant([2])),
+        "scatter_nd_update: index 2 is out of range for the size 2 of f32[2,3]",
+        "use indices from 0 to 1",
+        where=Table.put.python_function,
+    )
+    case.check()
+    np.testing.assert_array_equal(rows.rows, np.full([2, 3], 2.0))
+    rows.put(tg.constant([1]))
+    np.testing.assert_array_equal(rows.rows, [[8.0] * 3, [0.0] * 3])
+
+
 @table(
     index=value_error(
         lambda: vector()[tg.constant(5)],
@@ -2447,6 +2645,232 @@ def test_tensors_as_indices_out_of_range(case):
     case_in_a_function = tg.function(case.call)
     with pytest.raises(case.kind):
         case_in_a_function()
+
+
+# ---------------------------------------------------------------- nan and infinity
+
+
+numerics_error = cases_of(tg.errors.NumericsError, FloatingPointError)
+FINITE = "keep the operands where the result is finite; tg.print shows their values"
+ZEROS = np.zeros(2, np.float32)
+
+
+def watched(call, *arguments):
+    """A call of a function that checks numerics; by default its argument is two zeros."""
+    return lambda: tg.function(call, check_numerics=True)(*(arguments or (ZEROS,)))
+
+
+def first_of_two(x):
+    y = tg.exp(x) / x  # here
+    return tg.math.log(x) - y
+
+
+def in_the_gradient(x):
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = tg.sqrt(x)  # here
+    return tape.gradient(y, x)
+
+
+def in_a_function(x):
+    return tg.function(by_itself)(x) + 1.0
+
+
+def by_itself(x):
+    return x / (x * x)  # here
+
+
+@tg.custom_gradient
+def with_a_gradient(x):
+    return tg.math.log(x), lambda dy: dy / x  # here
+
+
+@table(
+    first=numerics_error(
+        watched(first_of_two),
+        "div: f32[2] holds nan or infinity, and the operands are finite",
+        FINITE,
+        ("f32[2]  from {place}", "f32[2]  (argument %x)"),
+        where=first_of_two,
+    ),
+    derived=numerics_error(
+        watched(in_the_gradient),
+        "div: f32[2] holds nan or infinity, and the operands are finite; vjp derived it of this "
+        "line",
+        FINITE,
+        ("f32[2]  from {place}", "f32[2]  from {place}"),
+        where=in_the_gradient,
+    ),
+    called=numerics_error(
+        watched(in_a_function),
+        "div: f32[2] holds nan or infinity, and the operands are finite",
+        FINITE,
+        ("f32[2]  (argument %x)", "f32[2]  from {place}"),
+        where=by_itself,
+    ),
+    custom=numerics_error(
+        watched(lambda x: with_a_gradient(x)),
+        "log: f32[2] holds nan or infinity, and the operands are finite",
+        FINITE,
+        ("f32[2]  (argument %x)",),
+        where=with_a_gradient.__wrapped__,
+    ),
+    nested=numerics_error(
+        lambda: tg.function(lambda x: watched(by_itself, x)())(ZEROS),
+        "div: f32[2] holds nan or infinity, and the operands are finite",
+        FINITE,
+        ("f32[2]  (argument %x)", "f32[2]  from {place}"),
+        where=by_itself,
+    ),
+    row=numerics_error(
+        lambda: tg.vectorized_map(tg.function(by_itself, check_numerics=True), tg.constant(ZEROS)),
+        "div: f32[] holds nan or infinity, and the operands are finite",
+        FINITE,
+        ("f32[]  (argument %x)", "f32[]  from {place}"),
+        where=by_itself,
+    ),
+)
+def test_a_function_that_checks_numerics(case):
+    case.check()
+
+
+def test_what_is_not_finite_from_the_start_is_no_failure():
+    x = tg.constant([0.0, np.inf, np.nan])
+    f = tg.function(lambda x: tg.nn.relu(x * 2.0) - np.inf, check_numerics=True)
+    np.testing.assert_array_equal(f(x), [-np.inf, np.nan, np.nan])
+    masked = tg.function(
+        tg.grad(lambda x: tg.reduce_sum(tg.where(x > 0, tg.sqrt(x), 0.0))), check_numerics=True
+    )
+    np.testing.assert_array_equal(masked(tg.constant([0.0, 4.0])), [0.0, 0.25])
+    assert tg.function(lambda x: x + 1, check_numerics=True)(tg.constant(1)).numpy() == 2
+
+
+def test_no_variable_is_assigned_where_numerics_fail():
+    v, steps = tg.Variable([1.0, 2.0]), tg.Variable(0)
+
+    @tg.function(check_numerics=True, input_signature=[tg.TensorSpec([None])])
+    def update(x):
+        steps.assign_add(1)
+        v.assign_sub(tg.reduce_mean(1.0 / x) * v)
+
+    with pytest.raises(FloatingPointError, match="div"):
+        update(tg.constant([1.0, 0.0, 2.0]))
+    np.testing.assert_array_equal(v, [1.0, 2.0])
+    assert steps.numpy() == 0
+    update(tg.constant([2.0]))
+    np.testing.assert_array_equal(v, [0.5, 1.0])
+    assert steps.numpy() == 1
+
+
+def test_watching_costs_two_outputs_and_keeps_derivatives():
+    f = tg.function(lambda x: tg.reduce_sum(with_a_gradient(tg.exp(x)) ** 2), check_numerics=True)
+    x = tg.constant([1.0, 2.0])
+    assert len(f.graph(x).outputs) == 3
+    np.testing.assert_allclose(tg.grad(f)(x), [2.0, 4.0], rtol=1e-6)
+    np.testing.assert_allclose(tg.function(tg.grad(f))(x), [2.0, 4.0], rtol=1e-6)
+    tg.Graph.from_text(f.graph(x).as_text(locations=True)).verify()
+
+
+# ---------------------------------------------------------------- transformations of functions
+
+
+ONE_EACH = "give one tangent for each primal"
+POSITIONS = "give positions of arguments, counted from 0"
+HAS_AUX = "return the loss alone, or (loss, aux) with has_aux=True"
+
+
+def twice(p):
+    return tg.nest.map_structure(lambda x: 2.0 * x, p)
+
+
+@table(
+    key_too_many=gradient_error(
+        lambda: tg.jvp(twice, ({"a": vector()},), ({"a": vector(), "b": vector()},)),
+        "the primals have the structure ({'a': '*'},), and the tangents ({'a': '*', 'b': '*'},)",
+        ONE_EACH,
+    ),
+    other_key=gradient_error(
+        lambda: tg.hvp(lambda p: p["a"][0], ({"a": vector()},), ({"b": vector()},)),
+        "the primals have the structure ({'a': '*'},), and the tangents ({'b': '*'},)",
+        ONE_EACH,
+    ),
+    dict_for_a_list=gradient_error(
+        lambda: tg.linearize(twice, [vector()])[1]({"a": vector()}),
+        "the primals have the structure (['*'],), and the tangents ({'a': '*'},)",
+        ONE_EACH,
+    ),
+    dict_for_a_tensor=gradient_error(
+        lambda: tg.jvp(twice, (vector(),), ({"a": vector()},)),
+        "the primals have the structure ('*',), and the tangents ({'a': '*'},)",
+        ONE_EACH,
+    ),
+    shape_of_a_direction=gradient_error(
+        lambda: tg.linearize(tg.reduce_sum, vector())[1](tg.ones([3])),
+        "a tangent is f32[3] and its primal is f32[2]",
+        "give a tangent of the shape and the dtype of its primal",
+        ("f32[3]  from {place}",),
+    ),
+    dtype_of_a_direction=gradient_error(
+        lambda: tg.linearize(tg.reduce_sum, vector())[1](tg.ones([2], tg.float64)),
+        "a tangent is f64[2] and its primal is f32[2]",
+        "give a tangent of the shape and the dtype of its primal",
+        ("f64[2]  from {place}",),
+    ),
+    structure_of_a_cotangent=gradient_error(
+        lambda: tg.vjp(lambda x: {"a": x, "b": x}, vector())[1]({"a": vector()}),
+        "the cotangent has the structure {'a': '*'}, and the result {'a': '*', 'b': '*'}",
+        "give one cotangent for each tensor of the result, packed like it",
+    ),
+    tuple_of_results=gradient_error(
+        lambda: tg.grad(lambda x: (x[0], x[1]))(vector()),
+        "the function returned a tuple of 2, and a gradient needs one floating scalar",
+        HAS_AUX,
+    ),
+    dict_of_results=gradient_error(
+        lambda: tg.value_and_grad(lambda x: {"loss": x[0]})(vector()),
+        "the function returned a dict of 1, and a gradient needs one floating scalar",
+        HAS_AUX,
+    ),
+    no_result=gradient_error(
+        lambda: tg.grad(lambda x: None)(vector()),
+        "the function returned None, and a gradient needs one floating scalar",
+        HAS_AUX,
+    ),
+    tuple_beside_aux=gradient_error(
+        lambda: tg.grad(lambda x: ((x[0], x[1]), 1), has_aux=True)(vector()),
+        "the function returned a tuple of 2 as the first of the pair, and a gradient needs one "
+        "floating scalar",
+        "return the loss alone as the first of the pair",
+    ),
+    integer_result=gradient_error(
+        lambda: tg.grad(lambda x: tg.argmax(x))(vector()),
+        "the function returned i64[], and a gradient needs one floating scalar",
+        "compute the loss with floating numbers: there is no derivative of int64",
+        ("i64[]  from {place}",),
+    ),
+    position_is_a_name=dtype_error(
+        lambda: tg.grad(twice, argnums="x")(1.0),
+        "argnums is 'x', and it must be an int or a sequence of ints",
+        POSITIONS,
+    ),
+    position_is_a_truth_value=dtype_error(
+        lambda: tg.grad(lambda x, y: x * y, argnums=True)(1.0, 2.0),
+        "argnums is True, and it must be an int or a sequence of ints",
+        POSITIONS,
+    ),
+)
+def test_doors_of_derivatives(case):
+    case.check()
+
+
+def test_lists_stand_for_arrays_in_tangents_and_cotangents():
+    primal = {"a": vector(), "b": [vector()]}
+    tangent = {"a": [1.0, 0.0], "b": ([0.0, 1.0],)}
+    _, found = tg.jvp(twice, (primal,), [tangent])
+    _, pull = tg.vjp(twice, primal)
+    for pushed in (found, pull(tangent)[0]):
+        np.testing.assert_array_equal(pushed["a"], [2.0, 0.0])
+        np.testing.assert_array_equal(pushed["b"][0], [0.0, 2.0])
 
 
 # ---------------------------------------------------------------- custom gradients

@@ -451,6 +451,23 @@ def test_safe_products_and_quotients():
     close(tg.math.xlogy([0.0, 2.0], [0.0, 1.0]), np.float32([0, 0]))
 
 
+@pytest.mark.parametrize(
+    ("function", "derivative", "bad"),
+    [
+        (tg.math.xlogy, np.log, [0.0, -1.0, np.inf, np.nan]),
+        (tg.math.xlog1py, np.log1p, [-1.0, -2.0, np.inf, np.nan]),
+        (tg.math.xdivy, lambda y: 1 / y, [0.0, np.nan]),
+    ],
+    ids=["xlogy", "xlog1py", "xdivy"],
+)
+def test_derivatives_of_products_where_a_factor_is_zero(function, derivative, bad):
+    y = np.float32([0.5, 2.0, *bad])
+    by_x, by_y = tg.grad(lambda x, y: tg.reduce_sum(function(x, y)), (0, 1))(np.zeros_like(y), y)
+    np.testing.assert_allclose(by_x, [*derivative(y[:2]), *[0.0] * len(bad)], rtol=1e-6)
+    np.testing.assert_array_equal(by_y, np.zeros(len(y)))
+    np.testing.assert_array_equal(function(np.zeros_like(y), y), np.zeros(len(y)))
+
+
 def test_truth():
     a, b = np.array([1, 1, 0, 0], bool), np.array([1, 0, 1, 0], bool)
     for name in ("logical_and", "logical_or", "logical_xor"):

@@ -556,6 +556,10 @@ KNOWN = [
     Known(index.GatherNd(1, 0), (2, 3, 2), ([[1], [1]],)),
     Known(index.ScatterAdd(0, 0), (5, 2), ([[3], [0], [3]],), ((3, 2),)),
     Known(index.ScatterUpdate(1, 1), (2, 4), ([[[1]], [[2]]],), ((2, 1),)),
+    Known(index.Gather(1, 1, False), (2, 4), ([[1, -1], [0, 9]],)),
+    Known(index.ScatterAdd(0, 0), (4, 2), ([[3], [-1], [4]],), ((3, 2),)),
+    Known(index.ScatterUpdate(0, 0), (4, 2), ([[3], [-1], [4]],), ((3, 2),)),
+    Known(index.ScatterUpdate(0, 0, True), (4, 2), ([[3], [-1]],), ((2, 2),)),
     Known(index.DynamicSlice((2, 3)), (4, 3), (1, 0)),
     Known(index.DynamicUpdateSlice(), (4, 3), (1, 1), ((2, 2),)),
 ]

@@ -64,6 +64,10 @@ class InvalidArgumentError(LoweringError, ValueError, AssertionError):
     """A check of values failed: `tg.debugging.assert_*`, or an index out of range."""
 
 
+class NumericsError(LoweringError, FloatingPointError):
+    """A function that is built with `check_numerics` made nan or infinity of finite numbers."""
+
+
 class VariableError(SignatureError, RuntimeError):
     """A misuse of a Variable that TensorFlow answers with RuntimeError."""
 

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 
 from tracegraph.control.call import Call, call, residual_plan
-from tracegraph.errors import InvalidArgumentError, fail
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer, host_tensor
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
 from tracegraph.runtime import backend
 from tracegraph.runtime.pending import device_buffer, make, raise_failures, run_failure
-from tracegraph.runtime.trace import CheckReport, Trace, Traced
+from tracegraph.runtime.trace import CheckReport, Trace, Traced, current_trace
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import (
     Variable,
@@ -130,18 +129,8 @@ def report_checks(traced: Traced, outputs: Sequence[Any]) -> None:
     place = traced.first_check
     for report in traced.checks:
         if not bool(outputs[place]):
-            raise_check(report, outputs[place + 1 : place + 1 + report.operand_count])
+            report.fail(outputs[place + 1 : place + 1 + report.operand_count])
         place += 1 + report.operand_count
-
-
-def raise_check(report: CheckReport, operands: Sequence[Any]) -> None:
-    """Raises the error of a check that failed, with the offending values."""
-    fail(
-        InvalidArgumentError,
-        report.message,
-        source=report.source,
-        operands=[np.array2string(np.asarray(x), threshold=20) for x in operands],
-    )
 
 
 def _shared_baseline() -> int:
@@ -248,9 +237,15 @@ def append_call(
     elif traced.has_token:
         make(next(rest))  # at top level what has effects runs at once
     for report in traced.checks:
-        values = [next(rest) for _ in range(1 + report.operand_count)]
-        if trace is not None:
-            trace.add_check(report, tuple(values))
-        elif not bool(host_array(values[0])):
-            raise_check(report, [host_array(x) for x in values[1:]])
+        pass_check_on(report, tuple(next(rest) for _ in range(1 + report.operand_count)))
     return list(outputs[: traced.result_count])
+
+
+def pass_check_on(report: CheckReport, values: tuple[Tensor, ...]) -> None:
+    """Takes a check of a body on to what is being built: a trace reports it at every run, the top
+    level raises its error at once. `values` are its flag and its operands."""
+    trace = current_trace()
+    if trace is not None:
+        trace.add_check(report, values)
+    elif not bool(host_array(values[0])):
+        report.fail([host_array(x) for x in values[1:]])

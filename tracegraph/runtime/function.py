@@ -20,7 +20,7 @@ from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.dispatch import Route, known_call
 from tracegraph.runtime.retracing import RetraceExplanation, Retracing
 from tracegraph.runtime.signature import InputSignature, Request, Signature, SpecTypes
-from tracegraph.runtime.trace import tracing
+from tracegraph.runtime.trace import current_trace, tracing
 from tracegraph.source import here
 from tracegraph.tensorshape import TensorSpec
 
@@ -55,6 +55,9 @@ class Function:
     Made by `tg.function`, which see.
     """
 
+    #: Whether there is a Python function that could be traced; a loaded one has its traces alone.
+    has_source = True
+
     def __init__(
         self,
         python_function: Callable[..., Any],
@@ -62,6 +65,8 @@ class Function:
         autograph: bool = True,
         jit_compile: bool | None = None,
         reduce_retracing: bool = False,
+        check_bounds: bool = False,
+        check_numerics: bool = False,
         name: str | None = None,
     ) -> None:
         self._python_function = python_function
@@ -71,12 +76,16 @@ class Function:
             "autograph": autograph,
             "jit_compile": jit_compile,
             "reduce_retracing": reduce_retracing,
+            "check_bounds": check_bounds,
+            "check_numerics": check_numerics,
         }
         self._signature = Signature(python_function, self._name)
         self._input_signature = (
             None if input_signature is None else InputSignature(input_signature, self._signature)
         )
         self._body = self._make_body()
+        #: The same function with checks, for calls from a function that is built with them.
+        self._checking: Function | None = None
         self._retracing = Retracing(self._name, python_function)
         #: The calls that were seen before: by the types of arguments that are all tensors, and by
         #: structure, types and values.
@@ -95,7 +104,8 @@ class Function:
         functools.update_wrapper(self, python_function, updated=())
 
     def _make_body(self) -> Body:
-        return Body(self._python_function, self._signature)
+        options = self._options["check_bounds"], self._options["check_numerics"]
+        return Body(self._python_function, self._signature, *options)
 
     # Attributes.
 
@@ -189,8 +199,12 @@ class Function:
         return route.run_on(call.leaves)
 
     def _call_slowly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if _settings.run_eagerly and current().is_top_level:
-            return self._python_function(*args, **kwargs)
+        if self.has_source:
+            if _settings.run_eagerly and current().is_top_level:
+                return self._python_function(*args, **kwargs)
+            trace = current_trace()
+            if trace is not None and trace.checks_bounds and not self._options["check_bounds"]:
+                return self._with_checks()(*args, **kwargs)
         request = self._request(args, kwargs)
         concrete, is_new = self._traces.find(request)
         self._retracing.seen(is_new)
@@ -206,6 +220,15 @@ class Function:
         if current().is_top_level and not current().recorders:
             self._remember(args, kwargs, request, concrete)
         return result
+
+    def _with_checks(self) -> Function:
+        """The same function, built with `check_bounds`: it has traces of its own."""
+        if self._checking is None:
+            with tracing:
+                if self._checking is None:
+                    options = {**self._options, "check_bounds": True}
+                    self._checking = Function(self._python_function, name=self._name, **options)
+        return self._checking
 
     def _may_trace_again(self, error: ShapeError, concrete: ConcreteFunction) -> bool:
         return not concrete.graph.is_static and hasattr(error, "mismatch")
@@ -352,6 +375,8 @@ def function(
     autograph: bool = True,
     jit_compile: bool | None = None,
     reduce_retracing: bool = False,
+    check_bounds: bool = False,
+    check_numerics: bool = False,
     experimental_implements: Any = None,
     experimental_autograph_options: Any = None,
     experimental_attributes: Any = None,
@@ -368,6 +393,14 @@ def function(
     - `input_signature`: TensorSpecs for the first arguments; one trace serves all that fit.
     - `reduce_retracing`: from the second shape on, sizes that differ are left open.
     - `jit_compile`: accepted; everything is compiled.
+    - `check_bounds`: what is refused while tracing where it is known is looked for at every run
+      too, here and in the functions that are called: an index or a label that is out of range, an
+      integer divided by zero, a negative power of an integer. Raises InvalidArgumentError (a
+      ValueError) with the line. Without it such a read is clamped to the nearest element, such a
+      write is dropped, and such a number has no meaning.
+    - `check_numerics`: every node is watched, also of the functions that are called and of
+      gradients that are taken inside; the first that makes nan or infinity of finite numbers raises
+      NumericsError (a FloatingPointError) with its op and line, and no Variable is assigned.
 
     Raises TypeError for something that is not callable.
 
@@ -394,6 +427,8 @@ def function(
             autograph=autograph,
             jit_compile=jit_compile,
             reduce_retracing=reduce_retracing or bool(experimental_relax_shapes),
+            check_bounds=check_bounds,
+            check_numerics=check_numerics,
         )
 
     return decorated if func is None else decorated(func)

@@ -16,11 +16,11 @@ from tracegraph.ops.effect import HostCall
 from tracegraph.ops.random import RandomSplit
 from tracegraph.ops.shape import Reshape, Slice
 from tracegraph.passes.vectorise import widen
-from tracegraph.runtime.effects import check
+from tracegraph.runtime.execute import pass_check_on
 from tracegraph.runtime.results import Results, result_leaves
 from tracegraph.runtime.trace import Trace, Traced, restored
 from tracegraph.runtime.variable import Variable
-from tracegraph.source import here, sourced
+from tracegraph.source import here
 
 
 def parallel_for(
@@ -97,7 +97,6 @@ def _state(traced: Traced, variable: Variable, count: Any) -> tuple[Tensor, bool
 def _report_checks(traced: Traced, outputs: Sequence[tuple[Tensor, bool]]) -> None:
     place = traced.first_check
     for report in traced.checks:
-        values = [value for value, _ in outputs[place : place + 1 + report.operand_count]]
-        with sourced(report.source):
-            check(values[0], report.message, values[1:])
+        values = tuple(value for value, _ in outputs[place : place + 1 + report.operand_count])
+        pass_check_on(report, values)
         place += len(values)
