@@ -1810,6 +1810,68 @@ def test_gradient_of_host_functions(name, expected):
     assert (grad if grad is None else grad.numpy()) == expected
 
 
+def test_effects_keep_their_order_where_a_shape_must_be_known(capfd):
+    """The first call, which makes the functions while it is traced, is as every other."""
+    seen, v = [], tg.Variable(1.0)
+
+    def note(name):
+        return lambda *xs: seen.append(name)
+
+    def double(name):
+        return lambda a: (seen.append((name, a.shape)), a * 2)[1]
+
+    @tg.function
+    def inner(x):
+        tg.py_function(note("inner"), [x], [])
+        tg.print("printed")
+        return x * tg.py_function(lambda a: (seen.append("declared"), a)[1], [x], tg.TensorSpec([]))
+
+    @tg.function
+    def innermost(x):
+        tg.py_function(note("before"), [], [])
+        return tg.numpy_function(double("third"), [x], tg.float32)
+
+    @tg.function
+    def f(x):
+        tg.py_function(note("first"), [], [])
+        a = tg.numpy_function(double("one"), [x], tg.float32)
+        v.assign(x)
+        y = inner(v)
+        b = tg.numpy_function(double("two"), [y], tg.float32)
+        c = innermost(b)
+        tg.py_function(note("last"), [], [])
+        return a + b + c
+
+    once = [
+        *("first", ("one", ()), "inner", "declared", ("two", ())),
+        *("before", ("third", ()), "last"),
+    ]
+    for calls in (1, 2):
+        assert f(tg.constant(5.0)).numpy() == 160.0
+        assert seen == once * calls
+        assert capfd.readouterr().err == "printed\n"
+        assert v.numpy() == 5.0
+
+
+def test_effects_of_a_call_that_fails_while_traced_are_not_left_out_later():
+    seen, fails = io.StringIO(), [True]
+
+    @tg.function
+    def f(x):
+        tg.print("x", output_stream=seen)
+        y = tg.numpy_function(lambda a: a, [x], tg.float32)
+        if fails:
+            raise OSError
+        return y
+
+    with pytest.raises(OSError):
+        f(tg.constant(1.0))
+    fails.clear()
+    f(tg.constant(1.0))
+    f(tg.constant(1.0))
+    assert seen.getvalue() == "x\n" * 3
+
+
 def test_host_functions_and_assignments_keep_their_order():
     v = tg.Variable(1.0)
     seen = []

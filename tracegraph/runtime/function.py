@@ -18,6 +18,7 @@ from tracegraph.runtime.body import Body
 from tracegraph.runtime.cache import TraceCache
 from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.dispatch import Route, known_call
+from tracegraph.runtime.early import a_call
 from tracegraph.runtime.retracing import RetraceExplanation, Retracing
 from tracegraph.runtime.signature import InputSignature, Request, Signature, SpecTypes
 from tracegraph.runtime.trace import tracing
@@ -191,6 +192,12 @@ class Function:
     def _call_slowly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if _settings.run_eagerly and current().is_top_level:
             return self._python_function(*args, **kwargs)
+        if not current().is_top_level:
+            return self._find_and_run(args, kwargs)
+        with a_call():
+            return self._find_and_run(args, kwargs)
+
+    def _find_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         request = self._request(args, kwargs)
         concrete, is_new = self._traces.find(request)
         self._retracing.seen(is_new)
