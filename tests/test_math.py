@@ -377,6 +377,8 @@ def test_shapes_that_do_not_broadcast_are_an_error():
         (np.uint8(1), np.int8(2), tg.int16),
         (np.float16(1), np.float32(2), tg.float32),
         (np.float32(1), np.complex64(2), tg.complex64),
+        (np.complex64(1), np.complex128(2), tg.complex128),
+        (np.float64(1), np.complex64(2), tg.complex128),
     ],
 )
 def test_tensors_of_one_kind_promote(x, y, dtype):
