@@ -334,6 +334,15 @@ class NoHash:
         return True
 
 
+class CannotHash:
+    __hash__ = None
+
+
+class HashRaises:
+    def __hash__(self):
+        raise TypeError
+
+
 class HashFails:
     def __init__(self):
         self.items = []
@@ -404,6 +413,16 @@ ARRAY_FIX = "convert it with .astype(...) to numbers or truth values"
     unhashable=trace_error(
         lambda f: f(NoHash()),
         f"scale: argument 'x' is a NoHash, {NO_KEY}: <{__name__}.NoHash object>",
+        HASH_FIX,
+    ),
+    unhashable_by_identity=trace_error(
+        lambda f: f(CannotHash()),
+        f"scale: argument 'x' is a CannotHash, {NO_KEY}: <{__name__}.CannotHash object>",
+        HASH_FIX,
+    ),
+    hash_that_raises=trace_error(
+        lambda f: f([HashRaises()]),
+        f"scale: argument 'x_0' is a HashRaises, {NO_KEY}: <{__name__}.HashRaises object>",
         HASH_FIX,
     ),
     hash_that_fails=trace_error(

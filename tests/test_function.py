@@ -1179,6 +1179,22 @@ def test_a_trace_keeps_no_value_of_a_variable_argument_alive():
     assert reference() is None and buffer() is None
 
 
+def test_concrete_functions_take_tensors_by_flat_names():
+    """As they are called here, and as TensorFlow calls them."""
+    spec, one, two = tg.TensorSpec([]), tg.constant(1.0), tg.constant(2.0)
+    by_key = tg.function(lambda d: d["A-b"] * 2.0).get_concrete_function({"A-b": spec})
+    for names in ({"a_b": two}, {"d": two}, {"d_A-b": two}, {"d": {"A-b": two}}):
+        assert by_key(**names).numpy() == 4.0
+    both = tg.function(lambda a: a[0] - a[1]).get_concrete_function((spec, spec))
+    assert both(a=one, a_1=two).numpy() == both(a_0=one, a_1=two).numpy() == -1.0
+    named = tg.function(lambda x, *, k: x - k["x"]).get_concrete_function(spec, k={"x": spec})
+    assert named(x=one, x_1=two).numpy() == named(x=one, k_x=two).numpy() == -1.0
+    of_spec = tg.function(lambda x: -x).get_concrete_function(tg.TensorSpec([], name="In/1"))
+    assert of_spec(in_1=one).numpy() == of_spec(**{"In/1": one}).numpy() == -1.0
+    with pytest.raises(TypeError, match="do not fit the signature"):
+        both(a=one, a_2=two)
+
+
 def test_concrete_functions_bind_structured_before_flat():
     default = tg.constant(10.0)
 

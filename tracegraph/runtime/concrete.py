@@ -228,7 +228,7 @@ class ConcreteFunction:
         if not kwargs and len(args) == len(positions) and all(map(_is_array, args)):
             given = args
         elif kwargs and not args:
-            for names in (self.request.tensor_keywords, self.request.tensor_names):
+            for names in self.request.flat_names:
                 if len(names) == len(kwargs) and set(names) == set(kwargs):
                     given = [kwargs[name] for name in names]
         if given is None:
