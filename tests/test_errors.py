@@ -2409,6 +2409,10 @@ def no_gradient_at_all(x):
     return x * 1.0, lambda dy: "text"
 
 
+def no_function(x):
+    return x * 2.0, 3
+
+
 def no_pair(x):
     return x.shape[0]
 
@@ -2478,7 +2482,14 @@ def custom(function, count=1):
         GRADIENT_FIX,
         where=no_gradient_at_all,
     ),
-    pair=gradient_error(
+    second_is_no_function=source_error(
+        custom(no_function),
+        "custom gradient no_function: it returned a tuple, (<tg.Tensor: shape=(2,), "
+        "dtype=float32>, 3), and not a pair of outputs and a backward function",
+        "return y, grad, where grad(dy) gives one gradient per argument",
+        where=no_function,
+    ),
+    pair=source_error(
         custom(no_pair),
         "custom gradient no_pair: it returned an int, 2, and not a pair of outputs and a backward "
         "function",

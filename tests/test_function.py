@@ -1179,6 +1179,40 @@ def test_a_trace_keeps_no_value_of_a_variable_argument_alive():
     assert reference() is None and buffer() is None
 
 
+def test_the_type_of_a_function():
+    f = tg.function(lambda x, n=2, *rest, k=None: (x * float(n), None))
+    assert f.function_type == f.function_spec
+    spec = tg.TensorSpec([None], name="x")
+    concrete = f.get_concrete_function(spec, 3, spec)
+    found = concrete.function_type
+    assert [p.annotation for p in found.parameters.values()][:2] == [spec, 3]
+    assert list(found.parameters) == ["x", "n", "rest", "k"]
+    assert found.return_annotation == concrete.structured_outputs
+
+
+def test_variables_are_created_by_the_initialization_function():
+    class Counter(tg.Module):
+        def __init__(self):
+            self.v = None
+
+        @tg.function
+        def __call__(self, x):
+            if self.v is None:
+                self.v = tg.Variable(2.0)
+            return self.v.assign_add(x)
+
+    counter = Counter()
+    initialize = counter.__call__.get_initialization_function(tg.TensorSpec([]))
+    assert counter.v is None
+    for _ in range(2):
+        initialize()
+        assert counter.v.numpy() == 2.0
+    assert counter(tg.constant(1.0)).numpy() == 3.0
+    with pytest.raises(RuntimeError, match="has created its Variables already") as caught:
+        counter.__call__.get_initialization_function(tg.TensorSpec([]))
+    assert isinstance(caught.value, tg.errors.TraceError)
+
+
 def test_concrete_functions_take_tensors_by_flat_names():
     """As they are called here, and as TensorFlow calls them."""
     spec, one, two = tg.TensorSpec([]), tg.constant(1.0), tg.constant(2.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -119,6 +120,21 @@ class ConcreteFunction:
     def structured_outputs(self) -> Any:
         """The result's structure with a TensorSpec for each tensor."""
         return self.results.pack([self._spec(y.type, None) for y in self.outputs])
+
+    @property
+    def function_type(self) -> inspect.Signature:
+        """The signature of the Python function, annotated with what was traced: TensorSpecs, and
+        Python values as they are."""
+        args, kwargs = self.structured_input_signature
+        parameters = self.request.signature.parameters
+        traced = parameters.bind(*args, **kwargs).arguments
+        return parameters.replace(
+            parameters=[
+                parameter.replace(annotation=traced.get(name, parameter.annotation))
+                for name, parameter in parameters.parameters.items()
+            ],
+            return_annotation=self.structured_outputs,
+        )
 
     @property
     def output_shapes(self) -> Any:

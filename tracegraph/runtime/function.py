@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracegraph import nest
-from tracegraph.errors import ShapeError, TraceError, fail, shown
+from tracegraph.errors import ShapeError, TraceError, VariableError, fail, shown
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Graph, Tensor, get_buffer, get_type
 from tracegraph.runtime import backend
@@ -128,6 +128,28 @@ class Function:
     def function_spec(self) -> Any:
         """The signature of the Python function."""
         return self._signature.parameters
+
+    #: TensorFlow has its own type for it; this is Python's.
+    function_type = function_spec
+
+    def get_initialization_function(self, *args: Any, **kwargs: Any) -> Callable[[], None]:
+        """A function of no arguments that creates the Variables of this function, with their
+        initial values: it traces it for these arguments, values or TensorSpecs.
+
+        Raises VariableError (a RuntimeError) if there is a trace already, which has created them.
+        """
+        if self._body.tracing_count:
+            fail(
+                VariableError,
+                f"{self._name}: its first trace has created its Variables already",
+                source=here(),
+                fix="call get_initialization_function before anything else, or assign the values",
+            )
+
+        def initialize() -> None:
+            self.get_concrete_function(*args, **kwargs)
+
+        return initialize
 
     def experimental_get_tracing_count(self) -> int:
         """How often the Python function was traced."""
