@@ -354,6 +354,15 @@ class NoHash:
         return True
 
 
+class CannotHash:
+    __hash__ = None
+
+
+class HashRaises:
+    def __hash__(self):
+        raise TypeError
+
+
 class HashFails:
     def __init__(self):
         self.items = []
@@ -424,6 +433,16 @@ ARRAY_FIX = "convert it with .astype(...) to numbers or truth values"
     unhashable=trace_error(
         lambda f: f(NoHash()),
         f"scale: argument 'x' is a NoHash, {NO_KEY}: <{__name__}.NoHash object>",
+        HASH_FIX,
+    ),
+    unhashable_by_identity=trace_error(
+        lambda f: f(CannotHash()),
+        f"scale: argument 'x' is a CannotHash, {NO_KEY}: <{__name__}.CannotHash object>",
+        HASH_FIX,
+    ),
+    hash_that_raises=trace_error(
+        lambda f: f([HashRaises()]),
+        f"scale: argument 'x_0' is a HashRaises, {NO_KEY}: <{__name__}.HashRaises object>",
         HASH_FIX,
     ),
     hash_that_fails=trace_error(
@@ -2892,6 +2911,10 @@ def no_gradient_at_all(x):
     return x * 1.0, lambda dy: "text"
 
 
+def no_function(x):
+    return x * 2.0, 3
+
+
 def no_pair(x):
     return x.shape[0]
 
@@ -2961,7 +2984,14 @@ def custom(function, count=1):
         GRADIENT_FIX,
         where=no_gradient_at_all,
     ),
-    pair=gradient_error(
+    second_is_no_function=source_error(
+        custom(no_function),
+        "custom gradient no_function: it returned a tuple, (<tg.Tensor: shape=(2,), "
+        "dtype=float32>, 3), and not a pair of outputs and a backward function",
+        "return y, grad, where grad(dy) gives one gradient per argument",
+        where=no_function,
+    ),
+    pair=source_error(
         custom(no_pair),
         "custom gradient no_pair: it returned an int, 2, and not a pair of outputs and a backward "
         "function",

@@ -377,6 +377,8 @@ def test_shapes_that_do_not_broadcast_are_an_error():
         (np.uint8(1), np.int8(2), tg.int16),
         (np.float16(1), np.float32(2), tg.float32),
         (np.float32(1), np.complex64(2), tg.complex64),
+        (np.complex64(1), np.complex128(2), tg.complex128),
+        (np.float64(1), np.complex64(2), tg.complex128),
     ],
 )
 def test_tensors_of_one_kind_promote(x, y, dtype):
@@ -938,6 +940,97 @@ def test_linear_algebra():
     close(tg.linalg.band_part(x, 1, 0), np.tril(np.triu(x, -1)))
     close(tg.linalg.cross(x[0], x[1]), np.cross(x[0], x[1]))
     close(tg.linalg.adjoint([[1 + 2j, 3j]]), np.array([[1 - 2j], [-3j]]))
+
+
+def system(*lead, dtype=np.float32):
+    """Matrices that have an inverse, and right-hand sides for them."""
+    rng = np.random.default_rng(3)
+    a = 0.4 * rng.standard_normal((*lead, 3, 3)) + 2 * np.eye(3)
+    return a.astype(dtype), rng.standard_normal((*lead, 3, 2)).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+def test_systems_of_equations(run, dtype):
+    a, b = system(2, dtype=dtype)
+    if a.dtype.kind == "c":
+        a = a * (1 + 0.5j)
+    h = np.swapaxes(a.conj(), 1, 2)
+    close(run(tg.linalg.solve, a, b), np.linalg.solve(a, b))
+    close(run(lambda a, b: tg.linalg.solve(a, b, adjoint=True), a, b), np.linalg.solve(h, b))
+    close(run(tg.linalg.inv, a), np.linalg.inv(a))
+    close(run(lambda a: tg.linalg.inv(a, adjoint=True), a), np.linalg.inv(h))
+    close(run(tg.linalg.triangular_solve, a, b), np.linalg.solve(np.tril(a), b))
+    upper = run(lambda a, b: tg.linalg.triangular_solve(a, b, lower=False, adjoint=True), a, b)
+    close(upper, np.linalg.solve(np.swapaxes(np.triu(a).conj(), 1, 2), b))
+    definite = a @ h
+    chol = run(tg.linalg.cholesky, definite)
+    close(chol, np.linalg.cholesky(definite), rtol=1e-4)
+    close(run(tg.linalg.cholesky_solve, chol, b), np.linalg.solve(definite, b), rtol=1e-3)
+    close(run(tg.linalg.det, a), np.linalg.det(a))
+    sign, logarithm = np.linalg.slogdet(a)
+    found = run(tg.linalg.slogdet, a)
+    close((found.sign, found.log_abs_determinant), (sign, logarithm.astype(dtype)))
+    close(run(tg.linalg.logdet, definite), np.linalg.slogdet(definite)[1], rtol=1e-4)
+
+
+def test_systems_broadcast_and_promote():
+    a, b = system(2)
+    close(tg.linalg.solve(a[0], b), np.linalg.solve(a[0], b))
+    close(tg.linalg.solve(a, b[:1]), np.linalg.solve(a, b[:1]))
+    wide = tg.linalg.triangular_solve(tg.constant(a[0]), tg.constant(b[0], tg.float64))
+    assert wide.dtype is tg.float64
+    batch = tg.vectorized_map(lambda row: tg.linalg.solve(a[0], row[:, tg.newaxis]), b[..., 0])
+    close(batch, np.linalg.solve(a[0], b[..., :1]), rtol=1e-4)
+
+
+def test_newton_through_a_solution():
+    """Second derivatives go through a solution: log det has the gradient a^-1."""
+    a = tg.constant(system(dtype=np.float64)[0])
+    direct = tg.hessian(lambda a: tg.linalg.slogdet(a).log_abs_determinant)(a)
+    by_rule = tg.jacobian(lambda a: tg.linalg.matrix_transpose(tg.linalg.inv(a)))(a)
+    np.testing.assert_allclose(direct, by_rule, atol=1e-12)
+
+
+def test_singular_matrices_give_inf_or_nan():
+    zero = tg.zeros([2, 2])
+    assert not np.isfinite(tg.linalg.solve(zero, tg.ones([2, 1])).numpy()).any()
+    assert not np.isfinite(tg.linalg.inv(zero).numpy()).any()
+    assert np.isnan(tg.linalg.cholesky(-tg.eye(2)).numpy()).any()
+    assert tg.linalg.det(zero).numpy() == 0.0
+    sign, logarithm = tg.linalg.slogdet(zero)
+    assert (sign.numpy(), logarithm.numpy()) == (0.0, -np.inf)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "words"),
+    [
+        (lambda: tg.linalg.solve(tg.ones([2, 3]), tg.ones([2, 1])), "Shape", "is not square"),
+        (lambda: tg.linalg.solve(tg.eye(2), tg.ones([2])), "Shape", r"f32\[2\] is not a matrix"),
+        (lambda: tg.linalg.solve(tg.eye(2), tg.ones([3, 1])), "Shape", "2 equations have 3 right"),
+        (
+            lambda: tg.linalg.solve(tg.ones([2, 3, 3]), tg.ones([4, 3, 1])),
+            "Shape",
+            "solve: the leading axes of .* do not broadcast",
+        ),
+        (lambda: tg.linalg.det([1.0]), "Shape", r"det: f32\[1\] is not a matrix"),
+        (lambda: tg.linalg.inv([[1, 2], [3, 4]]), "DType", r"tg\.cast\(x, tg\.float32\)"),
+        (lambda: tg.linalg.cholesky(tg.ones([2, 2], tg.float16)), "DType", "16 bits are too few"),
+    ],
+)
+def test_systems_that_do_not_fit_are_errors(call, kind, words):
+    with pytest.raises(getattr(tg.errors, f"{kind}Error"), match=words) as caught:
+        call()
+    assert "test_math.py" in str(caught.value) and "fix: " in str(caught.value)
+
+
+def test_operations_of_systems_are_counted():
+    @tg.function
+    def solve(a, b):
+        return tg.linalg.solve(a, b)
+
+    concrete = solve.get_concrete_function(tg.TensorSpec([2, 6, 6]), tg.TensorSpec([2, 6, 5]))
+    (row,) = [line for line in concrete.graph.summary().splitlines() if "test_math.py" in line]
+    assert row.split()[-1] == f"{2 * (2 * 6**3 // 3 + 2 * 6 * 6 * 5):,}"
 
 
 def test_add_n():

@@ -54,6 +54,10 @@ class MissingRuleError(GradientError, LookupError):
     """A GradientError about an op that has no derivative."""
 
 
+class RuleTypeError(GradientError, TypeError):
+    """A GradientError about a custom gradient that is none: not a pair was returned."""
+
+
 class RegistrationError(GradientError, KeyError):
     """A GradientError about a gradient that is registered twice."""
 

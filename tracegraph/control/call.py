@@ -119,10 +119,15 @@ class Call(Op):
         return self.depends_given([None] * len(patterns), *patterns)
 
     def depends_given(self, values, *patterns):
-        """The patterns go through the body as they came, and so do the values that are known."""
+        body, given, known = self.entered(values, *patterns)
+        return tuple(propagate(body, given, known, patterns[0].total))
+
+    def entered(self, values, *patterns):
+        """The graph that patterns go through, with the patterns and the known values of its inputs:
+        the body, which they enter as they came."""
         formal = zip(self.body.input_types, patterns, strict=True)
         body = specialise(self.body, [type.with_shape(p.shape) for type, p in formal])
-        return tuple(propagate(body, patterns, values, patterns[0].total))
+        return body, patterns, values
 
     def is_diagonal_on(self, type):
         return self.body.kept(("is_diagonal", type), lambda: _is_diagonal(self.body, type))

@@ -150,21 +150,31 @@ class CustomCall(Call):
 
     def depends_given(self, values, *patterns):
         """The patterns of tangents, which go through the transpose of the backward."""
+        graph, given, known = self.entered(values, *patterns)
+        total = patterns[0].total
+        _, places = self._pushed(self.sources)
+        outputs = [static_shape(t.shape) for t in self._sized_body(patterns).output_types]
+        nothing = [Pattern.nothing(shape, total) for shape in outputs]
+        found = dict(zip(places, propagate(graph, given, known, total), strict=True))
+        return tuple(found.get(i, p) for i, p in enumerate(nothing))
+
+    def entered(self, values, *patterns):
         try:
-            graph, places = self._pushed(self.sources)
+            graph, _ = self._pushed(self.sources)
         except MissingRuleError:
             raise MissingRule(self, "sparsity") from None
+        outputs = self._sized_body(patterns).output_types
         total = patterns[0].total
-        pairs = zip(self.body.input_types, patterns, strict=True)
-        body = specialise(self.body, [type.with_shape(p.shape) for type, p in pairs])
-        nothing = [Pattern.nothing(static_shape(y.type.shape), total) for y in body.outputs]
-        seeds = [nothing[i] for i in self.targets]
+        seeds = [Pattern.nothing(static_shape(outputs[i].shape), total) for i in self.targets]
         given = (*(p.emptied() for p in patterns), *seeds, *(patterns[i] for i in self.sources))
         formal = zip(graph.input_types, given, strict=True)
         pushed = specialise(graph, [type.with_shape(p.shape) for type, p in formal])
-        known = (*values, *[None] * (len(given) - len(values)))
-        found = dict(zip(places, propagate(pushed, given, known, total), strict=True))
-        return tuple(found.get(i, p) for i, p in enumerate(nothing))
+        return pushed, given, (*values, *[None] * (len(given) - len(values)))
+
+    def _sized_body(self, patterns):
+        """The body at the sizes of the patterns."""
+        pairs = zip(self.body.input_types, patterns, strict=True)
+        return specialise(self.body, [type.with_shape(p.shape) for type, p in pairs])
 
     def _transposed(self, given: tuple[int, ...]) -> tuple[Graph, tuple[int, ...]]:
         """`(*inputs, *tangents of inputs) -> tangents of outputs`, and the places of those."""

@@ -30,6 +30,9 @@ class RecomputedCall(CustomCall):
     def depends_given(self, values, *patterns):
         return Call.depends_given(self, values, *patterns)
 
+    def entered(self, values, *patterns):
+        return Call.entered(self, values, *patterns)
+
 
 def recomputed(body: Graph, count: int) -> RecomputedCall:
     """A call of `body` that keeps nothing for the gradient of its first `count` outputs."""

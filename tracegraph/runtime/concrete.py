@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -121,6 +122,21 @@ class ConcreteFunction:
         return self.results.pack([self._spec(y.type, None) for y in self.outputs])
 
     @property
+    def function_type(self) -> inspect.Signature:
+        """The signature of the Python function, annotated with what was traced: TensorSpecs, and
+        Python values as they are."""
+        args, kwargs = self.structured_input_signature
+        parameters = self.request.signature.parameters
+        traced = parameters.bind(*args, **kwargs).arguments
+        return parameters.replace(
+            parameters=[
+                parameter.replace(annotation=traced.get(name, parameter.annotation))
+                for name, parameter in parameters.parameters.items()
+            ],
+            return_annotation=self.structured_outputs,
+        )
+
+    @property
     def output_shapes(self) -> Any:
         return self.results.pack([self._spec(y.type, None).shape for y in self.outputs])
 
@@ -228,7 +244,7 @@ class ConcreteFunction:
         if not kwargs and len(args) == len(positions) and all(map(_is_array, args)):
             given = args
         elif kwargs and not args:
-            for names in (self.request.tensor_keywords, self.request.tensor_names):
+            for names in self.request.flat_names:
                 if len(names) == len(kwargs) and set(names) == set(kwargs):
                     given = [kwargs[name] for name in names]
         if given is None:

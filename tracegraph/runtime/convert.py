@@ -288,7 +288,7 @@ def promoted(x: DType, y: DType) -> DType | None:
     if x is y:
         return x
     kinds = {x.kind, y.kind}
-    if kinds == {"floating", "complex"}:
+    if "complex" in kinds and kinds <= {"floating", "complex"}:
         wide = x.real.size == 8 or y.real.size == 8
         return as_dtype("complex128" if wide else "complex64")
     if len(kinds) > 1 or "bool" in kinds or "token" in kinds:

@@ -18,6 +18,7 @@ from tracegraph.control.recompute import recomputed
 from tracegraph.errors import (
     DTypeError,
     GradientError,
+    RuleTypeError,
     ShapeError,
     TraceError,
     fact_of,
@@ -153,6 +154,7 @@ class CustomGradient(TracedAtCalls):
                 f"it returned {kind_of(returned)}, {shown(returned)}, and not a pair of outputs "
                 "and a backward function",
                 "return y, grad, where grad(dy) gives one gradient per argument",
+                RuleTypeError,
             )
         return returned
 

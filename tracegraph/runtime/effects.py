@@ -16,8 +16,9 @@ from tracegraph.ops.effect import HostCall, HostFailure, set_host_runner
 from tracegraph.runtime import backend
 from tracegraph.runtime.accumulator import ForwardAccumulator
 from tracegraph.runtime.convert import as_tensor
-from tracegraph.runtime.lift import lifted_with_arguments
-from tracegraph.runtime.pending import in_host_call
+from tracegraph.runtime.early import host_calls, is_call, made_early, once, same_bits
+from tracegraph.runtime.lift import first_token, lifted_with_arguments
+from tracegraph.runtime.pending import in_host_call, make
 from tracegraph.runtime.printing import Template, template_of
 from tracegraph.runtime.tape import GradientTape
 from tracegraph.runtime.trace import Trace, current_trace, init_scope
@@ -64,13 +65,16 @@ def _runner(op: HostCall, source: Source) -> Callable[..., tuple[np.ndarray, ...
         op.function if callable(op.function) else _FUNCTIONS[op.function[0]](*op.function[1:])
     )
 
+    def called(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        results = function(*arrays)
+        return tuple(_checked(y, t, source) for y, t in zip(results, op.types, strict=True))
+
     def run(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         try:
             with on_behalf_of_a_program(), _apart(), sourced(source):
                 if op.is_gated and not arrays[0]:
                     return tuple(map(_zeros, op.types))
-                results = function(*arrays[op.is_gated :])
-                return tuple(_checked(y, t, source) for y, t in zip(results, op.types, strict=True))
+                return once(op, arrays, lambda: called(*arrays[op.is_gated :]))
         except Exception as error:
             error.add_note(f"in a Python function called at {source.file}:{source.line}")
             raise HostFailure(backend.keep_host_error(error)) from None
@@ -246,7 +250,7 @@ class ArrayFunction:
     def __call__(self, *arrays: np.ndarray) -> list[Tensor]:
         """The results for a run of the program; those of the call while tracing, if it is that."""
         first, self._first = self._first, None
-        if first is not None and all(map(_same_bits, arrays, first[0])):
+        if first is not None and all(map(same_bits, arrays, first[0])):
             return first[1]
         return self.results(*map(_value, arrays))
 
@@ -374,10 +378,6 @@ def _differentiable(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [x for x in tensors if x.dtype.is_differentiable]
 
 
-def _same_bits(x: np.ndarray, y: np.ndarray) -> bool:
-    return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
-
-
 def _value(array: np.ndarray) -> Tensor:
     array = np.array(array)
     return host_tensor(type_of_array(array), array)
@@ -389,6 +389,7 @@ def _call_later(function: ArrayFunction, inputs: list[Tensor]) -> list[Tensor]:
     types = _declared_types(function.specs, inputs)
     first: list[Tensor] = []
     if types is None:
+        _make_effects_before()
         lifted = [lifted_with_arguments(x) for x in inputs]
         actual = [x for x in lifted if x is not None]
         is_real = len(actual) == len(inputs)
@@ -397,9 +398,29 @@ def _call_later(function: ArrayFunction, inputs: list[Tensor]) -> list[Tensor]:
         first = found if is_real else []
     outputs = list(host_call(function, inputs, types, function.is_differentiable))
     trace = current_trace()
-    if first and trace is not None:
+    if first and trace is not None and trace.token is not None:
         trace.known.update(zip(outputs, first, strict=True))
+        trace.known[trace.token] = first_token()
     return outputs
+
+
+def _make_effects_before() -> None:
+    """Makes the effects that stand in the trace so far, those of the functions around it first."""
+    traces: list[Trace] = []
+    trace = current_trace()
+    while trace is not None and is_call():
+        traces.append(trace)
+        trace = trace.outer if isinstance(trace.outer, Trace) else None
+    for trace in reversed(traces):
+        left = [node for node in trace.nodes if trace.known.keys().isdisjoint(node.outputs)]
+        ops = frozenset(host_calls(left))
+        if not ops or trace.token is None:
+            continue
+        token = lifted_with_arguments(trace.token)
+        if token is None:
+            return
+        with made_early(ops):
+            make(token)
 
 
 def _declared_types(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracegraph import nest
-from tracegraph.errors import ShapeError, TraceError, fail, shown
+from tracegraph.errors import ShapeError, TraceError, VariableError, fail, shown
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Graph, Tensor, get_buffer, get_type
 from tracegraph.runtime import backend
@@ -18,6 +18,7 @@ from tracegraph.runtime.body import Body
 from tracegraph.runtime.cache import TraceCache
 from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.dispatch import Route, known_call
+from tracegraph.runtime.early import a_call
 from tracegraph.runtime.retracing import RetraceExplanation, Retracing
 from tracegraph.runtime.signature import InputSignature, Request, Signature, SpecTypes
 from tracegraph.runtime.trace import current_trace, tracing
@@ -138,6 +139,28 @@ class Function:
         """The signature of the Python function."""
         return self._signature.parameters
 
+    #: TensorFlow has its own type for it; this is Python's.
+    function_type = function_spec
+
+    def get_initialization_function(self, *args: Any, **kwargs: Any) -> Callable[[], None]:
+        """A function of no arguments that creates the Variables of this function, with their
+        initial values: it traces it for these arguments, values or TensorSpecs.
+
+        Raises VariableError (a RuntimeError) if there is a trace already, which has created them.
+        """
+        if self._body.tracing_count:
+            fail(
+                VariableError,
+                f"{self._name}: its first trace has created its Variables already",
+                source=here(),
+                fix="call get_initialization_function before anything else, or assign the values",
+            )
+
+        def initialize() -> None:
+            self.get_concrete_function(*args, **kwargs)
+
+        return initialize
+
     def experimental_get_tracing_count(self) -> int:
         """How often the Python function was traced."""
         return self._body.tracing_count
@@ -205,6 +228,12 @@ class Function:
             trace = current_trace()
             if trace is not None and trace.checks_bounds and not self._options["check_bounds"]:
                 return self._with_checks()(*args, **kwargs)
+        if not current().is_top_level:
+            return self._find_and_run(args, kwargs)
+        with a_call():
+            return self._find_and_run(args, kwargs)
+
+    def _find_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         request = self._request(args, kwargs)
         concrete, is_new = self._traces.find(request)
         self._retracing.seen(is_new)
