@@ -6,6 +6,7 @@ from lowering import (
     constant,
     contract,
     control,
+    derivatives,
     device,
     effect,
     elementwise,
@@ -15,6 +16,7 @@ from lowering import (
     random,
     reduce,
     shape,
+    sizes,
     sort,
     stages,
 )
@@ -26,6 +28,7 @@ __all__ = [
     "constant",
     "contract",
     "control",
+    "derivatives",
     "device",
     "effect",
     "elementwise",
@@ -35,6 +38,7 @@ __all__ = [
     "random",
     "reduce",
     "shape",
+    "sizes",
     "sort",
     "stages",
 ]

@@ -6,9 +6,9 @@ from typing import Any
 
 from jax import lax
 
+from lowering import sizes
 from lowering.rules import lowers
 from tracegraph.ops import contract as ops
-from tracegraph.shapes import static_size
 
 
 @lowers(ops.Matmul)
@@ -26,9 +26,9 @@ def _conv(op: ops.Conv, x: Any, y: Any) -> Any:
         x,
         y,
         op.strides,
-        tuple((static_size(low), static_size(high)) for low, high in op.padding),
+        tuple((sizes.size(low), sizes.size(high)) for low, high in op.padding),
         op.lhs_dilation,
         op.rhs_dilation,
         lax.ConvDimensionNumbers(layout, kernel, layout),
-        feature_group_count=static_size(op.groups),
+        feature_group_count=sizes.size(op.groups),
     )

@@ -223,6 +223,14 @@ class Request:
         given = [self.leaves[i] for i in self.tensor_positions]
         return None if any(isinstance(x, TensorSpec) for x in given) else self.tensors()
 
+    def without_tensors(self) -> Request:
+        """The request with TensorSpecs in place of the tensors, for a trace that reads none."""
+        leaves = list(self.leaves)
+        for i in self.tensor_positions:
+            if isinstance(key := self.keys[i], TensorType):
+                leaves[i] = TensorSpec(key.shape, key.dtype)
+        return dataclasses.replace(self, leaves=tuple(leaves))
+
     def without_values(self) -> Request:
         """The request as a trace keeps it: without tensors, and without objects kept alive."""
         leaves = tuple(
