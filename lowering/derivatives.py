@@ -220,7 +220,7 @@ def _pushed(node: Node, xs: Sequence[Any], ys: Any, ts: Sequence[Any]) -> Any:
     """The tangents of the outputs, packed as `ys` is."""
     values = ys if isinstance(ys, tuple) else (ys,)
     given = tuple(i for i, t in enumerate(ts) if not isinstance(t, SymbolicZero))
-    types, _ = sizes.types_of([x.type.dtype for x in node.inputs], [x.shape for x in xs])
+    types = sizes.types_of([x.type.dtype for x in node.inputs], [x.shape for x in xs])
     graph, places = _tangent_graph(node, types, given)
     found = graph_function(graph, DIFFERENTIABLE)(*xs, *values, *(ts[i] for i in given))
     results = [_no_tangent(y) for y in values]

@@ -207,9 +207,10 @@ def _compiler_options(graph: Graph) -> dict[str, Any] | None:
     return {"xla_disable_hlo_passes": "cse_barrier_expander"}
 
 
-def shape_struct(type: TensorType) -> Any:
+def shape_struct(type: TensorType, shape: Any = None) -> Any:
+    """JAX's form of a type; `shape` holds its sizes as JAX knows them, where some are open."""
     dtype = jnp.bool_ if type.dtype is token else type.dtype.numpy_dtype
-    return jax.ShapeDtypeStruct(type.shape, dtype)
+    return jax.ShapeDtypeStruct(type.shape if shape is None else shape, dtype)
 
 
 def _has_64_bits(graph: Graph) -> bool:

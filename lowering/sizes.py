@@ -19,7 +19,7 @@ from jax import export
 from tracegraph.errors import UnfitShape
 from tracegraph.ir.tensor import Graph
 from tracegraph.passes.specialise import specialise
-from tracegraph.shapes import Dim
+from tracegraph.shapes import Dim, Shape, ShapeVariable, substitute_size
 from tracegraph.types import TensorType
 
 _FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -82,34 +82,69 @@ def _atom(atom: Any, sizes: Mapping[str, Any]) -> Any:
     return _FUNCTIONS[function](*values)
 
 
-def types_of(dtypes: Sequence[Any], shapes: Sequence[Any]) -> tuple[list[TensorType], dict]:
-    """The types of arrays, and what the names of their open sizes stand for."""
-    names: dict[Any, Dim] = {}
+class _Open:
+    """Names of ours for the symbolic sizes of arrays, one for each distinct size."""
 
-    def known(size: Any) -> Any:
+    def __init__(self) -> None:
+        self._names: dict[Any, Dim] = {}
+
+    def known(self, size: Any) -> Any:
+        """A size of an array as one of ours."""
         if not export.is_symbolic_dim(size):
             return size
-        if size not in names:
-            names[size] = _name(str(size), len(names))
-        return names[size]
+        if size not in self._names:
+            self._names[size] = _name(str(size), len(self._names))
+        return self._names[size]
 
-    pairs = zip(dtypes, shapes, strict=True)
-    types = [TensorType(dtype, tuple(map(known, shape))) for dtype, shape in pairs]
-    return types, {str(name): size for size, name in names.items()}
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What the names stand for."""
+        return {str(name): size for size, name in self._names.items()}
 
 
 def _name(text: str, number: int) -> Dim:
-    """JAX's own name, which a message then shows; that of a compound size says its number."""
+    """JAX's own name, which a message then shows; that of a compound size is a number."""
     try:
         return Dim.named(text)
     except UnfitShape:
         return Dim.named(f"size.{number}")
 
 
+def types_of(dtypes: Sequence[Any], shapes: Sequence[Any]) -> list[TensorType]:
+    """The types of arrays, whose symbolic sizes have names."""
+    known = _Open().known
+    pairs = zip(dtypes, shapes, strict=True)
+    return [TensorType(dtype, tuple(map(known, shape))) for dtype, shape in pairs]
+
+
 def specialised(graph: Graph, arrays: Sequence[Any]) -> tuple[Graph, Mapping[str, Any]]:
     """`graph` for the shapes of `arrays`, and what the names of its open sizes stand for."""
     if graph.is_static:
         return graph, {}
-    dtypes = [x.type.dtype for x in graph.inputs]
-    types, names = types_of(dtypes, [a.shape for a in arrays])
-    return specialise(graph, types), names
+    names = _Open()
+    bound: dict[str, Any] = {}
+    for x, array in zip(graph.inputs, arrays, strict=True):
+        if not isinstance(x.type.shape, ShapeVariable):
+            for size, given in zip(x.type.shape, array.shape, strict=True):
+                if isinstance(size, Dim) and size.name is not None:
+                    bound.setdefault(size.name, names.known(given))
+    pairs = zip(graph.inputs, arrays, strict=True)
+    types = [x.type.with_shape(_sizes(x.type.shape, a.shape, names, bound)) for x, a in pairs]
+    return specialise(graph, types), names.sizes
+
+
+def _sizes(formal: Shape, given: Any, names: _Open, bound: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The sizes of an array as ours: those that a graph states in terms of others as it does."""
+    if isinstance(formal, ShapeVariable):
+        return tuple(map(names.known, given))
+    found = []
+    for size, actual in zip(formal, given, strict=True):
+        if isinstance(size, Dim) and size.name is None and export.is_symbolic_dim(actual):
+            size = substitute_size(size, bound)
+            wanted = size if isinstance(size, int) else evaluated(size, names.sizes)
+            if wanted != actual:
+                raise ValueError(f"the size {actual} is taken to be {wanted}")
+            found.append(size)
+        else:
+            found.append(names.known(actual))
+    return tuple(found)

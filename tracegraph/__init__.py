@@ -18,6 +18,7 @@ from tracegraph import (
     config,
     debugging,
     errors,
+    export,
     functional,
     image,
     initializers,

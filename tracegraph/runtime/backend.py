@@ -57,7 +57,18 @@ def strong(array: Any) -> Any:
 def jax_types(arrays: Sequence[Any]) -> list[TensorType]:
     """The types of JAX's arrays; their symbolic sizes have names."""
     dtypes, shapes = [as_dtype(a.dtype) for a in arrays], [a.shape for a in arrays]
-    return _lowering().sizes.types_of(dtypes, shapes)[0]
+    return _lowering().sizes.types_of(dtypes, shapes)
+
+
+def stablehlo(
+    graph: Graph,
+    names: Sequence[str],
+    constants: Sequence[Any],
+    results: Sequence[str],
+    platforms: Sequence[str],
+) -> bytes:
+    """A graph as a serialised program; see `lowering.export`."""
+    return _lowering().export.stablehlo(graph, names, constants, results, platforms)
 
 
 def put(array: np.ndarray) -> Any:

@@ -332,7 +332,7 @@ class Signature:
         args, kwargs = structure.pack(list(range(structure.count)))
         names = [""] * structure.count
         for parameter, value in (*zip(self.positional(len(args)), args), *kwargs.items()):
-            for path, position in _paths(value):
+            for path, position in leaf_paths(value):
                 names[position] = "_".join((parameter, *path))
         return names
 
@@ -354,8 +354,8 @@ def _anything(*args: Any, **kwargs: Any) -> Any: ...
 _ANYTHING = inspect.signature(_anything)
 
 
-def _paths(value: Any) -> list[tuple[tuple[str, ...], int]]:
-    """The leaves (ints) of a nest with their paths."""
+def leaf_paths(value: Any) -> list[tuple[tuple[str, ...], int]]:
+    """The leaves (ints) of a nest, with the names and numbers that lead to each."""
     found: list[tuple[tuple[str, ...], int]] = []
     stack: list[tuple[tuple[str, ...], Any]] = [((), value)]
     while stack:
