@@ -16,6 +16,7 @@ from tracegraph.errors import LoweringError, SignatureError, fail
 from tracegraph.ir.tensor import Graph
 from tracegraph.passes.specialise import bound_names
 from tracegraph.source import here
+from tracegraph.types import TensorType
 
 #: The kinds of devices that JAX exports for.
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -27,11 +28,12 @@ def stablehlo(
     constants: Sequence[Any],
     results: Sequence[str],
     platforms: Sequence[str],
+    constraints: Sequence[str] = (),
 ) -> bytes:
     """The serialised program `(**arguments) -> dict of results`.
 
     The first inputs of the graph are the arguments `names`, the others are `constants`; the
-    outputs are called `results`.
+    outputs are called `results`. The constraints hold of the open sizes of the arguments.
     """
     _check_platforms(platforms)
     _check_installed()
@@ -43,19 +45,16 @@ def stablehlo(
 
     run.__name__ = run.__qualname__ = graph.name
     with x64():
-        structs = dict(zip(names, _structs(graph, len(names)), strict=True))
+        types = graph.input_types[: len(names)]
+        structs = dict(zip(names, _structs(types, constraints), strict=True))
         exported = export.export(jax.jit(run), platforms=list(platforms))(**structs)
         return bytes(exported.serialize())
 
 
-def _structs(graph: Graph, count: int) -> list[Any]:
-    """The types of the first `count` inputs, whose open sizes are JAX's."""
-    types = graph.input_types[:count]
+def _structs(types: Sequence[TensorType], constraints: Sequence[str]) -> list[Any]:
+    """The types as JAX's, with symbolic sizes for open ones."""
     names = sorted(set().union(*map(bound_names, types)))
-    scope = export.SymbolicScope()
-    text = ", ".join(name.replace(".", "_") for name in names)
-    known = dict(zip(names, export.symbolic_shape(text, scope=scope) if names else (), strict=True))
-    with sizes.named(known):
+    with sizes.named(sizes.symbolic(names, constraints)):
         return [shape_struct(type, sizes.shape(type.shape)) for type in types]
 
 

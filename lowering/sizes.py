@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 from jax import export
 
-from tracegraph.errors import UnfitShape
+from tracegraph.errors import SignatureError, UnfitShape, fail
 from tracegraph.ir.tensor import Graph
 from tracegraph.passes.specialise import specialise
 from tracegraph.shapes import Dim, Shape, ShapeVariable, substitute_size
+from tracegraph.source import here
 from tracegraph.types import TensorType
 
 _FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -48,9 +50,43 @@ def named(sizes: Mapping[str, Any]) -> Iterator[None]:
         _names.sizes = outer
 
 
+FIX = "give the sizes as numbers, or state what holds of them: constraints=['batch >= 2']"
+
+
+def are_open() -> bool:
+    """Whether the body that is being lowered has open sizes."""
+    return bool(_names.sizes)
+
+
 def is_open(size: Any) -> bool:
     """Whether a size of an array is symbolic."""
     return not isinstance(size, int)
+
+
+def symbolic(names: Sequence[str], constraints: Sequence[str]) -> Mapping[str, Any]:
+    """A symbolic size of JAX for each name, of which the constraints hold."""
+    texts = [name.replace(".", "_") for name in names]
+    unknown = {word for text in constraints for word in _WORD.findall(text)}
+    unknown -= {*texts, *_FUNCTIONS, "mod"}
+    if unknown:
+        _refuse(constraints, texts, f"no size is called {', '.join(sorted(unknown))}")
+    try:
+        found = export.symbolic_shape(", ".join(texts), constraints=constraints) if names else ()
+    except ValueError as error:
+        _refuse(constraints, texts, str(error).split("\n")[0])
+    return dict(zip(names, found, strict=True))
+
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+def _refuse(constraints: Sequence[str], names: Sequence[str], problem: str) -> NoReturn:
+    fail(
+        SignatureError,
+        f"{list(constraints)} are no constraints of the sizes {list(names)}: {problem}",
+        source=here(),
+        fix='write them as "batch >= 2", "mod(batch, 2) == 0" or "rows == columns"',
+    )
 
 
 def size(size: Any) -> Any:

@@ -31,6 +31,7 @@ def stablehlo(
     path: str | os.PathLike[str] | None = None,
     gradient: bool = False,
     platforms: Sequence[str] = ("cpu", "cuda"),
+    constraints: Sequence[str] = (),
     **kwargs: Any,
 ) -> bytes:
     """A traced function as StableHLO: the bytes that `jax.export.deserialize` reads.
@@ -43,6 +44,8 @@ def stablehlo(
       TensorFlow's convention for complex numbers. If the result is one real number, they are its
       gradients; otherwise the program takes a cotangent for each floating result.
     - `platforms`: what devices it will run on. None of them needs to be at hand.
+    - `constraints`: what holds of open sizes beyond being 1 or more, in JAX's words: "batch >= 2",
+      "mod(batch, 2) == 0", "rows == columns". A call that breaks one is refused.
 
     The program takes its arguments by name and returns a dict. Arguments have the names of the
     parameters, with the path inside a container ("params_weights"), or of their TensorSpecs.
@@ -72,7 +75,7 @@ def stablehlo(
     if gradient:
         graph, names, results = _with_gradients(graph, concrete.name, names, results)
     held = constants(concrete, concrete.variables)
-    data = backend.stablehlo(graph, names, held, results, platforms)
+    data = backend.stablehlo(graph, names, held, results, platforms, constraints)
     if path is not None:
         pathlib.Path(path).write_bytes(data)
     return data

@@ -66,9 +66,11 @@ def stablehlo(
     constants: Sequence[Any],
     results: Sequence[str],
     platforms: Sequence[str],
+    constraints: Sequence[str],
 ) -> bytes:
     """A graph as a serialised program; see `lowering.export`."""
-    return _lowering().export.stablehlo(graph, names, constants, results, platforms)
+    export = _lowering().export.stablehlo
+    return export(graph, names, constants, results, platforms, constraints)
 
 
 def put(array: np.ndarray) -> Any:
