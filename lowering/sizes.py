@@ -14,8 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-import jax
-from jax import export
+from jax import core, export
 
 from tracegraph.errors import SignatureError, UnfitShape, fail
 from tracegraph.ir.tensor import Graph
@@ -26,8 +25,8 @@ from tracegraph.types import TensorType
 
 _FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "floordiv": operator.floordiv,
-    "max": jax.core.max_dim,
-    "min": jax.core.min_dim,
+    "max": core.max_dim,
+    "min": core.min_dim,
 }
 
 
