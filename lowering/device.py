@@ -18,6 +18,26 @@ def x64() -> Any:
     return jax.enable_x64(True)
 
 
+def has_64_bits() -> bool:
+    """Whether 64-bit types exist here: by JAX's setting, or inside its context."""
+    return jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array of JAX, be it one that stands for a value to come."""
+    return isinstance(value, jax.Array)
+
+
+def strong(array: Any) -> Any:
+    """An array of JAX whose type is not that of a mere Python number."""
+    return jnp.asarray(array, array.dtype)
+
+
+def outside_of_traces() -> Any:
+    """A context in which JAX computes right away, whatever it is tracing."""
+    return jax.ensure_compile_time_eval()
+
+
 def _context(dtype: Any) -> Any:
     return x64() if dtype.name in WIDE else contextlib.nullcontext()
 

@@ -19,6 +19,7 @@ from tracegraph import (
     config,
     debugging,
     errors,
+    export,
     functional,
     image,
     initializers,

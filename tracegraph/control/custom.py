@@ -7,7 +7,7 @@ it. Transposing needs it to be linear in the cotangents; what breaks that is nam
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from tracegraph.control.call import Call, as_tuple, call, derived_name, own_size
@@ -30,6 +30,7 @@ from tracegraph.ops.elementwise import (
     TruncateMod,
 )
 from tracegraph.passes.algebra import is_uniform
+from tracegraph.passes.registry import is_registered, registry_version
 from tracegraph.passes.share import live_nodes
 from tracegraph.passes.simplify import simplify
 from tracegraph.passes.sparsity import propagate
@@ -56,6 +57,8 @@ class CustomCall(Call):
 
     #: Its outputs belong together: the backward knows them by their places.
     can_prune = False
+    #: Whether the backward is somebody's choice, and may be another one than mathematics has.
+    is_chosen = True
 
     def infer(self, *types):
         found = super().infer(*types)
@@ -126,6 +129,19 @@ class CustomCall(Call):
         body = specialise(self.body, types)
         seeds = [body.outputs[i].type for i in self.targets]
         return type(self)(body, specialise(self.backward, [*types, *seeds]), self.sources)
+
+    @property
+    def agrees_with_forward(self) -> bool:
+        """Whether forward mode exists and has the backward for its transpose, whoever transposes:
+        the derivative of the backward by its cotangents is nobody's choice."""
+        return self.has_forward and not self.backward.kept(
+            ("has_choices", registry_version()), lambda: _has_choices(self.backward, self._seeds)
+        )
+
+    @property
+    def _seeds(self) -> tuple[Tensor, ...]:
+        """The inputs of the backward that are cotangents."""
+        return self.backward.inputs[len(self.body.inputs) :]
 
     def batch(self, n, batched, *xs):
         op = self.of_known_rank(batched, xs)
@@ -215,6 +231,23 @@ class CustomCall(Call):
             kept = [(i, t) for i, t in pairs if t is not None]
             graph = builder.finish([t for _, t in kept])
         return simplify(graph), tuple(i for i, _ in kept)
+
+
+def _has_choices(backward: Graph, seeds: Sequence[Tensor]) -> bool:
+    """Whether a node between the cotangents and the gradients has a derivative that was chosen."""
+    path = path_between(backward.nodes, seeds, backward.outputs)
+    inner = [node for node in path for graph in _graphs_of(node) for node in graph.nodes]
+    return any(_is_chosen(node) for node in (*path, *inner))
+
+
+def _graphs_of(node: Node) -> Iterator[Graph]:
+    for graph in node.op.graphs():
+        yield from graph.graphs()
+
+
+def _is_chosen(node: Node) -> bool:
+    op = node.op
+    return is_registered(op) or (isinstance(op, CustomCall) and op.is_chosen)
 
 
 def _differentiable(tensors: Sequence[Tensor]) -> list[int]:

@@ -20,6 +20,8 @@ from tracegraph.types import token
 class RecomputedCall(CustomCall):
     """The outputs of `body`, whose backward computes its intermediate values anew."""
 
+    is_chosen = False
+
     @property
     def has_forward(self) -> bool:
         return True

@@ -14,6 +14,7 @@ import numpy as np
 
 from tracegraph.ir.stages import passed
 from tracegraph.ir.tensor import Graph
+from tracegraph.types import TensorType, as_dtype
 
 #: Compiling is rare and expensive: one at a time, so that threads never compile a thing twice.
 compiling = threading.RLock()
@@ -36,6 +37,45 @@ def program(graph: Graph, donated: Sequence[int] = ()) -> Any:
 def compiler_ir(program: Any, stage: str, platform_name: str | None) -> Any:
     """The compiler's text of a program at a stage."""
     return _lowering().stages.stage_text(program, stage, platform_name)
+
+
+def differentiable(graph: Graph) -> Any:
+    """The graph as a function of arrays that JAX transforms, with our derivatives."""
+    return _lowering().derivatives.differentiable(graph)
+
+
+def outside_of_traces() -> Any:
+    """A context in which JAX computes right away, whatever it is tracing."""
+    return _lowering().device.outside_of_traces()
+
+
+def is_jax_array(value: Any) -> bool:
+    """Whether a value is an array of JAX, be it one that stands for a value to come."""
+    return _lowering().device.is_array(value)
+
+
+def strong(array: Any) -> Any:
+    """An array of JAX whose type is not that of a mere Python number."""
+    return _lowering().device.strong(array)
+
+
+def jax_types(arrays: Sequence[Any]) -> list[TensorType]:
+    """The types of JAX's arrays; their symbolic sizes have names."""
+    dtypes, shapes = [as_dtype(a.dtype) for a in arrays], [a.shape for a in arrays]
+    return _lowering().sizes.types_of(dtypes, shapes)
+
+
+def stablehlo(
+    graph: Graph,
+    names: Sequence[str],
+    constants: Sequence[Any],
+    results: Sequence[str],
+    platforms: Sequence[str],
+    constraints: Sequence[str],
+) -> bytes:
+    """A graph as a serialised program; see `lowering.export`."""
+    export = _lowering().export.stablehlo
+    return export(graph, names, constants, results, platforms, constraints)
 
 
 def put(array: np.ndarray) -> Any:

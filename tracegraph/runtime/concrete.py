@@ -23,6 +23,7 @@ from tracegraph.runtime.execute import (
     run_nested,
     run_recorded,
 )
+from tracegraph.runtime.jax_function import Binding, jax_function
 from tracegraph.runtime.pending import device_buffer
 from tracegraph.runtime.results import Results
 from tracegraph.runtime.signature import (
@@ -213,6 +214,18 @@ class ConcreteFunction:
 
         Raises TraceError (a TypeError) for arguments that do not fit, always.
         """
+        _, tensors, variables = self._binding(args, kwargs)
+        return self.run(tensors, variables)
+
+    def as_jax(self) -> Callable[..., Any]:
+        """The trace as a plain function of JAX arrays; see `Function.as_jax`.
+
+        It takes what the trace takes, and refuses other types with TraceError.
+        """
+        return jax_function(self._binding, self)
+
+    def _binding(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Binding:
+        """The tensors and Variables of a call. Raises TraceError if they do not fit."""
         request = self._bound(args, kwargs)
         given = [request.leaves[i] for i in self.request.tensor_positions]
         values = zip(given, self.request.tensor_names, self.argument_types, strict=True)
@@ -221,7 +234,7 @@ class ConcreteFunction:
             bind_sizes(self.argument_types, [x.type for x in tensors])
         except Mismatch as mismatch:
             self._refuse(mismatch.fact)
-        return self.run(tensors, self.variables_for(request))
+        return Binding(self, tensors, self.variables_for(request))
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
         """The request of a call: bound like the Python function's, else as tensors alone."""

@@ -71,7 +71,7 @@ class Execution:
             assigned = [variables[i] for i in self.traced.assigned]
         box: list[Any] = []
         with state_lock():
-            state = _gather(variables)
+            state = gather(variables)
             if self.donates and (not self._is_warm or self._is_shared(state)):
                 self._copy_shared(state)
             landings.append((assigned, box, self.traced.result_count))
@@ -114,7 +114,7 @@ def run_program(program: Any, arguments: tuple[Any, ...], box: list[Any]) -> tup
     return box[0]
 
 
-def _gather(variables: Sequence[Variable]) -> list[Any]:
+def gather(variables: Sequence[Variable]) -> list[Any]:
     """The buffers of the variables. Needs `state_lock`."""
     if landings:
         complete_landings()

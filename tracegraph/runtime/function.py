@@ -13,12 +13,15 @@ from tracegraph import nest
 from tracegraph.errors import ShapeError, TraceError, VariableError, fail, shown
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Graph, Tensor, get_buffer, get_type
+from tracegraph.passes.specialise import specialise
 from tracegraph.runtime import backend
 from tracegraph.runtime.body import Body
 from tracegraph.runtime.cache import TraceCache
 from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.dispatch import Route, known_call
 from tracegraph.runtime.early import a_call
+from tracegraph.runtime.execute import input_types
+from tracegraph.runtime.jax_function import Binding, jax_function
 from tracegraph.runtime.retracing import RetraceExplanation, Retracing
 from tracegraph.runtime.signature import InputSignature, Request, Signature, SpecTypes
 from tracegraph.runtime.trace import current_trace, tracing
@@ -300,6 +303,47 @@ class Function:
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
         """The graph of the trace for these arguments; see `get_concrete_function`."""
         return self.get_concrete_function(*args, **kwargs).graph
+
+    # Other worlds.
+
+    def as_jax(self) -> Callable[..., Any]:
+        """The function as a plain function of JAX, for `jax.jit`, `grad`, `vmap` and the rest.
+
+        It takes what this function takes, with JAX's arrays in place of tensors (also NumPy's,
+        and Python numbers, which count as values do here), and returns JAX's arrays in the same
+        structure. It is traced per signature when JAX calls it, and then lowered into whatever
+        JAX is tracing. JAX differentiates it by our rules, custom gradients among them.
+
+        Variables and captured tensors enter as constants, with the values that they have when the
+        function is called: under `jax.jit` that is when JAX traces. `tg.print` prints through
+        `jax.debug.callback`. Raises TraceError for a function that does more than return its
+        results: one that assigns a Variable, draws from a generator, checks values or calls
+        Python. Raises DTypeError where 64 bits are needed and `jax_enable_x64` is off.
+
+        >>> import jax
+        >>> @tg.function
+        ... def cube(x):
+        ...     return x * x * x
+        >>> float(jax.grad(jax.grad(cube.as_jax()))(2.0))
+        12.0
+        """
+        return jax_function(self._binding, self._python_function)
+
+    def _binding(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Binding:
+        """The trace for a call whose tensors may be unknown to Python, and what it takes."""
+        request = self._request(args, kwargs)
+        concrete, _ = self._traces.find(request.without_tensors())
+        arguments = request.tensors()
+        variables = concrete.variables_for(request)
+        types = input_types(concrete.traced, [x.type for x in arguments], variables)
+        try:
+            specialise(concrete.graph, types)
+        except ShapeError as error:
+            if not self._may_trace_again(error, concrete):
+                raise
+            concrete = self._traces.trace(request.without_tensors())
+            variables = concrete.variables_for(request)
+        return Binding(concrete, arguments, variables)
 
     # IR.
 

@@ -233,6 +233,14 @@ class Request:
         given = [self.leaves[i] for i in self.tensor_positions]
         return None if any(isinstance(x, TensorSpec) for x in given) else self.tensors()
 
+    def without_tensors(self) -> Request:
+        """The request with TensorSpecs in place of the tensors, for a trace that reads none."""
+        leaves = list(self.leaves)
+        for i in self.tensor_positions:
+            if isinstance(key := self.keys[i], TensorType):
+                leaves[i] = TensorSpec(key.shape, key.dtype)
+        return dataclasses.replace(self, leaves=tuple(leaves))
+
     def without_values(self) -> Request:
         """The request as a trace keeps it: without tensors, and without objects kept alive."""
         leaves = tuple(
@@ -349,7 +357,7 @@ class Signature:
         args, kwargs = structure.pack(list(range(structure.count)))
         paths: list[tuple[str, ...]] = [()] * structure.count
         for parameter, value in (*zip(self.positional(len(args)), args), *kwargs.items()):
-            for path, position in _paths(value):
+            for path, position in leaf_paths(value):
                 paths[position] = (parameter, *path)
         return paths
 
@@ -371,8 +379,8 @@ def _anything(*args: Any, **kwargs: Any) -> Any: ...
 _ANYTHING = inspect.signature(_anything)
 
 
-def _paths(value: Any) -> list[tuple[tuple[str, ...], int]]:
-    """The leaves (ints) of a nest with their paths."""
+def leaf_paths(value: Any) -> list[tuple[tuple[str, ...], int]]:
+    """The leaves (ints) of a nest, with the names and numbers that lead to each."""
     found: list[tuple[tuple[str, ...], int]] = []
     stack: list[tuple[tuple[str, ...], Any]] = [((), value)]
     while stack:
