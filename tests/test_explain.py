@@ -785,11 +785,45 @@ def test_ten_thousand_nodes_are_explained_at_once(is_used):
         if is_used:
             assert tape.gradient(z, x) is None
         for _ in range(5):
-            start = time.perf_counter()
-            found = tape.explain(z, x)
-            times.append(time.perf_counter() - start)
-            assert found.reason == "stop_gradient"
+            start = time.process_time()
+            found = str(tape.explain(z, x))
+            times.append(time.process_time() - start)
+            assert "(stop_gradient)" in found
         return z
 
     traced.get_concrete_function()
-    assert min(times) < 0.25  # 0.05 on a quiet machine
+    assert min(times) < 0.1  # 0.03 on a quiet machine
+
+
+@pytest.mark.parametrize("name", ["connected", "unused", "no_derivative"])
+def test_ten_thousand_nodes_are_explained_at_the_first_call(name):
+    x, w = tg.Variable(2.0), tg.Variable(3.0)
+    times = []
+    for _ in range(3):
+        with tg.GradientTape() as tape:
+            y = tg.floor(x) * w
+            for _ in range(5_000):
+                y = tg.sin(y) * 1.01
+            aside = x * 2.0
+        source = {"connected": w, "unused": aside, "no_derivative": x}[name]
+        start = time.process_time()
+        found = tape.explain(y, source)
+        times.append(time.process_time() - start)
+        assert found.reason == name
+    assert min(times) < 0.1  # 0.03 on a quiet machine
+
+
+def test_text_of_a_long_path_shows_its_ends():
+    x = tg.Variable(2.0)
+    with tg.GradientTape() as tape:
+        y = x * 1.0
+        for _ in range(50):
+            y = tg.sin(y)
+            y = tg.cos(y)
+        z = tg.stop_gradient(y)
+    found = tape.explain(z, x)
+    assert len(found.path) == 102
+    (text,) = [line for line in str(found).split("\n") if line.startswith("  path: ")]
+    lines = text.removeprefix("  path: ").split(" -> ")
+    shown = [str(place) for place in found.path]
+    assert lines == [*shown[:10], "... 82 more ...", *shown[-10:]]
