@@ -5,6 +5,7 @@ is open.
 """
 
 import math
+import operator
 
 import numpy as np
 import pytest
@@ -389,6 +390,50 @@ def test_numbers_and_arrays_adapt_to_the_tensor(other):
     x = tg.constant([1.0, 2.0])
     assert (x + other).dtype == (other + x).dtype == tg.float32
     assert isinstance(other * x, tg.Tensor)
+
+
+ON_THE_LEFT = [
+    *(operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod),
+    *(operator.pow, operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne),
+    *(operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift),
+    *(operator.matmul, divmod),
+]
+
+
+@pytest.mark.parametrize("operate", ON_THE_LEFT)
+@pytest.mark.parametrize("kind", [tg.constant, tg.Variable])
+def test_operators_of_an_array_and_a_tensor_give_tensors(operate, kind):
+    array = np.array([[7, 2], [3, 5]], np.int32)
+    other = np.array([[1, 2], [2, 3]], np.int32)
+    if operate in (operator.and_, operator.or_, operator.xor):
+        array, other = array > 3, other > 1
+    for left in (array, array[0, 0]) if operate is not operator.matmul else (array,):
+        found, expected = operate(left, kind(other)), operate(left, other)
+        pairs = zip(found, expected, strict=True) if operate is divmod else [(found, expected)]
+        for tensor, value in pairs:
+            assert isinstance(tensor, tg.Tensor)
+            np.testing.assert_allclose(tensor.numpy(), value, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [tg.constant, tg.Variable, lambda x: tg.constant(x) + 0.0])
+def test_in_place_operators_write_into_the_array(kind):
+    x = kind([1.0, 2.0])
+    total = name = np.zeros(2)
+    name += x
+    name *= x
+    np.add(total, x, out=total)
+    assert name is total
+    assert total.tolist() == [2.0, 6.0]
+
+
+def test_functions_of_numpy_take_the_values():
+    x, y = tg.constant([1.0, 2.0]), np.zeros(2)
+    assert type(np.sin(x)) is np.ndarray and type(np.add(x, x)) is np.ndarray
+    assert np.add.reduce(x) == np.sum(tg.Variable(x)) == 3.0
+    np.add.at(y, [1, 1], x)
+    assert y.tolist() == [0.0, 3.0]
+    assert np.multiply.outer(y, x).tolist() == [[0.0, 0.0], [3.0, 6.0]]
+    assert np.add(y, y, where=x > 1.0, out=np.ones(2)).tolist() == [1.0, 6.0]
 
 
 def test_integers_that_fit_are_narrowed():
