@@ -2764,3 +2764,32 @@ def add_in_place(x):
 def test_what_numpy_cannot_write(case):
     case.check()
     assert add_in_place(tg.ones([2])).tolist() == [1.0, 1.0]
+
+
+@table(
+    several=shape_error(
+        lambda: tg.linalg.diag([[1.0], [2.0]], k=(0, 1)),
+        "diag: k is (0, 1), and it must be one integer",
+        "use an int",
+    ),
+    small=shape_error(
+        lambda: tg.linalg.diag([1.0, 2.0], k=1, num_rows=2, num_cols=2),
+        "diag: f32[2] is no diagonal 1 of 2 rows and 2 columns",
+        "give num_rows=2 and num_cols=3, or more of one of the two",
+        ("f32[2]",),
+    ),
+    large=shape_error(
+        lambda: tg.linalg.diag([1.0, 2.0], num_rows=3, num_cols=3),
+        "diag: f32[2] is no diagonal 0 of 3 rows and 3 columns",
+        "give num_rows=2 and num_cols=2, or more of one of the two",
+        ("f32[2]",),
+    ),
+    padding=shape_error(
+        lambda: tg.linalg.diag([1.0, 2.0], padding_value=[1.0, 2.0]),
+        "diag: the padding value is f32[2]",
+        "give one number",
+        ("f32[2]",),
+    ),
+)
+def test_diagonals(case):
+    case.check()

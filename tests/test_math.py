@@ -4,6 +4,7 @@ What takes shapes runs three times: at top level, in a function, and in a functi
 is open.
 """
 
+import enum
 import math
 import operator
 
@@ -450,6 +451,27 @@ def test_floats_beyond_the_range_are_infinite(other):
     dtype = tg.complex64 if np.iscomplexobj(other) else tg.float32
     assert np.isinf(tg.constant(other, dtype).numpy()).all()
     assert np.isinf((tg.constant([1.0], dtype) * other).numpy()).all()
+
+
+class Level(enum.IntEnum):
+    HIGH = 2
+
+
+class Length(float):
+    """A number with a unit, say."""
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype"), [(Level.HIGH, tg.int32), (Length(2.0), tg.float32)], ids=["int", "float"]
+)
+def test_numbers_of_a_class_of_their_own(number, dtype):
+    x = tg.constant([1.0, 3.0])
+    for value in (tg.constant(number), tg.Variable(number), tg.constant([number])[0]):
+        assert value.dtype is dtype and value.numpy() == 2
+    assert (x * number).numpy().tolist() == (number * x).numpy().tolist() == [2.0, 6.0]
+    assert tg.function(lambda x, k: x * k)(x, number).numpy().tolist() == [2.0, 6.0]
+    declared = tg.function(lambda k: k * 2, input_signature=[tg.TensorSpec([], dtype)])
+    assert declared(number).numpy() == 4
 
 
 def test_an_integer_tensor_takes_no_float():
@@ -966,6 +988,29 @@ def test_linear_algebra():
     close(tg.linalg.band_part(x, 1, 0), np.tril(np.triu(x, -1)))
     close(tg.linalg.cross(x[0], x[1]), np.cross(x[0], x[1]))
     close(tg.linalg.adjoint([[1 + 2j, 3j]]), np.array([[1 - 2j], [-3j]]))
+
+
+@pytest.mark.parametrize("k", [-2, -1, 0, 1, 2])
+def test_diagonals_beside_the_main_one(k):
+    v, x = sample(2, 3), sample(2, 4, 3)
+    expected = np.stack([np.diag(row, k) for row in v])
+    close(tg.linalg.diag(v, k=k), expected)
+    close(tg.linalg.diag_part(expected, k=k), v)
+    close(tg.linalg.diag_part(x, k=k), np.stack([np.diag(matrix, k) for matrix in x]))
+    spec = [tg.TensorSpec([None, None])]
+    close(tg.function(lambda v: tg.linalg.diag(v, k=k), input_signature=spec)(v), expected)
+
+
+def test_sizes_and_padding_of_diagonals():
+    # The values are those of tf.linalg.diag.
+    for found, expected in (
+        (tg.linalg.diag([1, 2], num_rows=3), [[1, 0], [0, 2], [0, 0]]),
+        (tg.linalg.diag([1, 2], k=-1, num_rows=3), [[0, 0], [1, 0], [0, 2]]),
+        (tg.linalg.diag([1, 2], k=1, num_rows=2, num_cols=4), [[0, 1, 0, 0], [0, 0, 2, 0]]),
+        (tg.linalg.diag([1], k=-1, padding_value=9), [[9, 9], [1, 9]]),
+        (tg.linalg.diag([1], num_cols=2, padding_value=tg.constant(9)), [[1, 9]]),
+    ):
+        assert found.numpy().tolist() == expected
 
 
 def test_add_n():
