@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 #: Data types that exist inside JAX's x64 context only.
 WIDE = frozenset(["int64", "uint64", "float64", "complex128"])
@@ -49,7 +50,7 @@ def wait(buffers: Any) -> None:
 
 def is_staging() -> bool:
     """Whether JAX is tracing a function on this thread, so that what it computes is no value."""
-    return isinstance(jax.device_put(np.False_), jax.core.Tracer)
+    return isinstance(jax.device_put(np.False_), Tracer)
 
 
 def put(array: np.ndarray) -> Any:

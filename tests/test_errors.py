@@ -3187,3 +3187,63 @@ def jacobian_of_python():
 )
 def test_what_loops_cannot_call(case):
     case.check()
+
+
+def add_in_place(x):
+    total = np.zeros(2)
+    total += x  # here
+    return total
+
+
+@table(
+    traced=trace_error(
+        lambda: tg.function(add_in_place)(tg.ones([2])),
+        "a value to write into a NumPy array was asked of a tensor f32[2] that has no value while "
+        "tracing",
+        "write a = a + x in place of a += x: that gives a tensor",
+        ("f32[2]  (argument %x)",),
+        add_in_place,
+    ),
+    tensor=trace_error(
+        lambda: np.add(np.ones(2), 1.0, out=tg.ones([2])),
+        "np.add was told to write into a tensor f32[2], and tensors never change",
+        "take the result that is returned, or use v.assign(value) of a tg.Variable",
+    ),
+    variable=trace_error(
+        lambda: np.negative(np.ones(2), out=tg.Variable([1.0, 2.0])),
+        "np.negative was told to write into a tensor f32[2], and tensors never change",
+        "take the result that is returned, or use v.assign(value) of a tg.Variable",
+    ),
+)
+def test_what_numpy_cannot_write(case):
+    case.check()
+    assert add_in_place(tg.ones([2])).tolist() == [1.0, 1.0]
+
+
+@table(
+    several=shape_error(
+        lambda: tg.linalg.diag([[1.0], [2.0]], k=(0, 1)),
+        "diag: k is (0, 1), and it must be one integer",
+        "use an int",
+    ),
+    small=shape_error(
+        lambda: tg.linalg.diag([1.0, 2.0], k=1, num_rows=2, num_cols=2),
+        "diag: f32[2] is no diagonal 1 of 2 rows and 2 columns",
+        "give num_rows=2 and num_cols=3, or more of one of the two",
+        ("f32[2]",),
+    ),
+    large=shape_error(
+        lambda: tg.linalg.diag([1.0, 2.0], num_rows=3, num_cols=3),
+        "diag: f32[2] is no diagonal 0 of 3 rows and 3 columns",
+        "give num_rows=2 and num_cols=2, or more of one of the two",
+        ("f32[2]",),
+    ),
+    padding=shape_error(
+        lambda: tg.linalg.diag([1.0, 2.0], padding_value=[1.0, 2.0]),
+        "diag: the padding value is f32[2]",
+        "give one number",
+        ("f32[2]",),
+    ),
+)
+def test_diagonals(case):
+    case.check()

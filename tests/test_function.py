@@ -2236,3 +2236,12 @@ def test_error_of_a_host_function_is_raised_with_its_line():
     with pytest.raises(ZeroDivisionError) as error:
         f(tg.constant(1.0))
     assert "test_function.py" in error.value.__notes__[0]
+
+
+def test_an_array_has_its_own_dtype_as_an_argument_alone():
+    x, y = tg.constant([1.0]), np.array([0.1])
+    product = tg.function(lambda x, y: x * y)
+    declared = tg.function(lambda y: x * y, input_signature=[tg.TensorSpec([None])])
+    assert (x * y).dtype == tg.function(lambda x: x * y)(x).dtype == tg.float32
+    assert product(x, y).dtype == product(x, y[0]).dtype == tg.float64
+    assert product(x, tg.constant(y, tg.float32)).dtype == declared(y).dtype == tg.float32

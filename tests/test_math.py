@@ -4,7 +4,9 @@ What takes shapes runs three times: at top level, in a function, and in a functi
 is open.
 """
 
+import enum
 import math
+import operator
 
 import numpy as np
 import pytest
@@ -393,6 +395,50 @@ def test_numbers_and_arrays_adapt_to_the_tensor(other):
     assert isinstance(other * x, tg.Tensor)
 
 
+ON_THE_LEFT = [
+    *(operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod),
+    *(operator.pow, operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne),
+    *(operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift),
+    *(operator.matmul, divmod),
+]
+
+
+@pytest.mark.parametrize("operate", ON_THE_LEFT)
+@pytest.mark.parametrize("kind", [tg.constant, tg.Variable])
+def test_operators_of_an_array_and_a_tensor_give_tensors(operate, kind):
+    array = np.array([[7, 2], [3, 5]], np.int32)
+    other = np.array([[1, 2], [2, 3]], np.int32)
+    if operate in (operator.and_, operator.or_, operator.xor):
+        array, other = array > 3, other > 1
+    for left in (array, array[0, 0]) if operate is not operator.matmul else (array,):
+        found, expected = operate(left, kind(other)), operate(left, other)
+        pairs = zip(found, expected, strict=True) if operate is divmod else [(found, expected)]
+        for tensor, value in pairs:
+            assert isinstance(tensor, tg.Tensor)
+            np.testing.assert_allclose(tensor.numpy(), value, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [tg.constant, tg.Variable, lambda x: tg.constant(x) + 0.0])
+def test_in_place_operators_write_into_the_array(kind):
+    x = kind([1.0, 2.0])
+    total = name = np.zeros(2)
+    name += x
+    name *= x
+    np.add(total, x, out=total)
+    assert name is total
+    assert total.tolist() == [2.0, 6.0]
+
+
+def test_functions_of_numpy_take_the_values():
+    x, y = tg.constant([1.0, 2.0]), np.zeros(2)
+    assert type(np.sin(x)) is np.ndarray and type(np.add(x, x)) is np.ndarray
+    assert np.add.reduce(x) == np.sum(tg.Variable(x)) == 3.0
+    np.add.at(y, [1, 1], x)
+    assert y.tolist() == [0.0, 3.0]
+    assert np.multiply.outer(y, x).tolist() == [[0.0, 0.0], [3.0, 6.0]]
+    assert np.add(y, y, where=x > 1.0, out=np.ones(2)).tolist() == [1.0, 6.0]
+
+
 def test_integers_that_fit_are_narrowed():
     x = tg.constant([1, 2], tg.uint8)
     for other in (np.array([0, 255]), np.array([255, 0], np.uint64), np.int64(255), [255, 0]):
@@ -407,6 +453,27 @@ def test_floats_beyond_the_range_are_infinite(other):
     dtype = tg.complex64 if np.iscomplexobj(other) else tg.float32
     assert np.isinf(tg.constant(other, dtype).numpy()).all()
     assert np.isinf((tg.constant([1.0], dtype) * other).numpy()).all()
+
+
+class Level(enum.IntEnum):
+    HIGH = 2
+
+
+class Length(float):
+    """A number with a unit, say."""
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype"), [(Level.HIGH, tg.int32), (Length(2.0), tg.float32)], ids=["int", "float"]
+)
+def test_numbers_of_a_class_of_their_own(number, dtype):
+    x = tg.constant([1.0, 3.0])
+    for value in (tg.constant(number), tg.Variable(number), tg.constant([number])[0]):
+        assert value.dtype is dtype and value.numpy() == 2
+    assert (x * number).numpy().tolist() == (number * x).numpy().tolist() == [2.0, 6.0]
+    assert tg.function(lambda x, k: x * k)(x, number).numpy().tolist() == [2.0, 6.0]
+    declared = tg.function(lambda k: k * 2, input_signature=[tg.TensorSpec([], dtype)])
+    assert declared(number).numpy() == 4
 
 
 def test_an_integer_tensor_takes_no_float():
@@ -1031,6 +1098,27 @@ def test_operations_of_systems_are_counted():
     concrete = solve.get_concrete_function(tg.TensorSpec([2, 6, 6]), tg.TensorSpec([2, 6, 5]))
     (row,) = [line for line in concrete.graph.summary().splitlines() if "test_math.py" in line]
     assert row.split()[-1] == f"{2 * (2 * 6**3 // 3 + 2 * 6 * 6 * 5):,}"
+@pytest.mark.parametrize("k", [-2, -1, 0, 1, 2])
+def test_diagonals_beside_the_main_one(k):
+    v, x = sample(2, 3), sample(2, 4, 3)
+    expected = np.stack([np.diag(row, k) for row in v])
+    close(tg.linalg.diag(v, k=k), expected)
+    close(tg.linalg.diag_part(expected, k=k), v)
+    close(tg.linalg.diag_part(x, k=k), np.stack([np.diag(matrix, k) for matrix in x]))
+    spec = [tg.TensorSpec([None, None])]
+    close(tg.function(lambda v: tg.linalg.diag(v, k=k), input_signature=spec)(v), expected)
+
+
+def test_sizes_and_padding_of_diagonals():
+    # The values are those of tf.linalg.diag.
+    for found, expected in (
+        (tg.linalg.diag([1, 2], num_rows=3), [[1, 0], [0, 2], [0, 0]]),
+        (tg.linalg.diag([1, 2], k=-1, num_rows=3), [[0, 0], [1, 0], [0, 2]]),
+        (tg.linalg.diag([1, 2], k=1, num_rows=2, num_cols=4), [[0, 1, 0, 0], [0, 0, 2, 0]]),
+        (tg.linalg.diag([1], k=-1, padding_value=9), [[9, 9], [1, 9]]),
+        (tg.linalg.diag([1], num_cols=2, padding_value=tg.constant(9)), [[1, 9]]),
+    ):
+        assert found.numpy().tolist() == expected
 
 
 def test_add_n():

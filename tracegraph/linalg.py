@@ -13,7 +13,7 @@ import numpy as np
 
 from tracegraph.array.arguments import as_flag, as_size, known_int, rank_of, refuse, sizes_of
 from tracegraph.array.creation import eye
-from tracegraph.array.shaping import expand_dims, squeeze
+from tracegraph.array.shaping import expand_dims, pad, squeeze
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.functions import log
 from tracegraph.math.norms import global_norm, l2_normalize
@@ -74,30 +74,71 @@ def trace(x: Any, name: str | None = None) -> Tensor:
     return Sum((diagonal.ndim - 1,))(diagonal)
 
 
-def diag(diagonal: Any, name: str = "diag") -> Tensor:
-    """Matrices with the vectors diagonal[..., :] on their diagonals and 0 elsewhere.
+def diag(
+    diagonal: Any,
+    name: str = "diag",
+    k: Any = 0,
+    num_rows: Any = -1,
+    num_cols: Any = -1,
+    padding_value: Any = 0,
+) -> Tensor:
+    """Matrices with the vectors diagonal[..., :] on a diagonal and `padding_value` elsewhere.
+
+    - `k`: which diagonal, an int: those above the main one are positive.
+    - `num_rows`, `num_cols`: the sizes; -1 is as few as will do, in square matrices if both are.
 
     >>> tg.linalg.diag([1, 2]).numpy()
     array([[1, 0],
            [0, 2]], dtype=int32)
+    >>> tg.linalg.diag([1], k=1).numpy()
+    array([[0, 1],
+           [0, 0]], dtype=int32)
     """
     x = as_tensor(diagonal)
     rank = rank_of("diag", x)
     if rank == 0:
         refuse("diag", "a scalar is no diagonal", x, fix="give a vector")
+    padding = as_tensor(padding_value, x.dtype)
+    if padding.type.shape != ():
+        refuse("diag", f"the padding value is {padding.type}", padding, fix="give one number")
     n = x.type.shape[-1]
+    margins = _margins(n, as_size("diag", "k", k), num_rows, num_cols, x)
     shape = (*x.type.shape, n)
     wide = BroadcastTo(shape, tuple(range(rank)))(x)
-    return SELECT(broadcast(eye(n, dtype=bool_), shape), wide, zeros_of(wide))
+    block = SELECT(broadcast(eye(n, dtype=bool_), shape), wide, broadcast(padding, shape))
+    if margins == [(0, 0), (0, 0)]:
+        return block
+    return pad(block, [*[(0, 0)] * (rank - 1), *margins], constant_values=padding)
 
 
-def diag_part(input: Any, name: str = "diag_part") -> Tensor:
-    """The diagonal of each matrix: y[..., i] = x[..., i, i]
+def _margins(n: Any, k: Any, num_rows: Any, num_cols: Any, x: Tensor) -> list[tuple[Any, Any]]:
+    """How many rows stand before and after a block of n rows on diagonal k, and columns."""
+    before = max(-k, 0), max(k, 0)
+    given = as_size("diag", "num_rows", num_rows), as_size("diag", "num_cols", num_cols)
+    fewest = tuple(n + count for count in before)
+    if given == (-1, -1):
+        sizes = n + abs(k), n + abs(k)
+    else:
+        sizes = tuple(f if size == -1 else size for size, f in zip(given, fewest, strict=True))
+    after = tuple(size - f for size, f in zip(sizes, fewest, strict=True))
+    if any(known_int(count) and count < 0 for count in after) or 0 not in after:
+        rows, columns = fewest
+        fact = f"{x.type} is no diagonal {k} of {sizes[0]} rows and {sizes[1]} columns"
+        fix = f"give num_rows={rows} and num_cols={columns}, or more of one of the two"
+        refuse("diag", fact, x, fix=fix)
+    return list(zip(before, after, strict=True))
+
+
+def diag_part(input: Any, name: str = "diag_part", k: Any = 0) -> Tensor:
+    """A diagonal of each matrix: y[..., i] = x[..., i, i + k], or x[..., i - k, i] for negative k.
 
     >>> tg.linalg.diag_part([[1, 2], [3, 4]]).numpy()
     array([1, 4], dtype=int32)
     """
     x = _matrices("diag_part", input)
+    first = as_size("diag_part", "k", k)
+    if first != 0:
+        x = x[..., max(-first, 0) :, max(first, 0) :]
     rows, columns = x.type.shape[-2:]
     if known_int(rows) and known_int(columns) and rows != columns:
         n = min(rows, columns)

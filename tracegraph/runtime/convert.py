@@ -89,6 +89,9 @@ def as_array(value: Any, dtype: DType | None = None) -> np.ndarray:
         return _number(value, dtype or PYTHON_DTYPES[kind])
     if isinstance(value, np.ndarray | np.generic):
         return _adapted(np.array(value), dtype, value)
+    if isinstance(value, _NUMBERS):  # of a class of its own, as members of an IntEnum are
+        base: Any = next(base for base in _NUMBERS if isinstance(value, base))
+        return _number(base(value), dtype or PYTHON_DTYPES[base])
     if hasattr(value, "__array__"):
         return _adapted(_own_array(value), dtype, value)
     if isinstance(value, (list, tuple)):

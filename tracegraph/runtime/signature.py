@@ -561,9 +561,8 @@ class InputSignature:
         elif isinstance(leaf, (Tensor, Variable)):
             value = as_tensor(leaf)
         elif (
-            isinstance(leaf, list | tuple)
+            isinstance(leaf, (list, tuple, *PYTHON_DTYPES))
             or hasattr(leaf, "__array__")  # NumPy's arrays, JAX's, and others
-            or type(leaf) in PYTHON_DTYPES
         ):
             value = self._as_spec(leaf, spec, name)
         else:
