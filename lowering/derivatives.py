@@ -78,7 +78,21 @@ _SAME = (
 
 def differentiable(graph: Graph) -> Callable[..., tuple[Any, ...]]:
     """A function of the graph's inputs that JAX transforms; made once, and kept on the graph."""
-    return graph.kept("differentiable", lambda: jax.jit(_function(graph)))
+    return graph.kept(("differentiable", _made.era), lambda: jax.jit(_function(graph)))
+
+
+class _Made:
+    """Functions of one era are kept; those of earlier ones are not used any more."""
+
+    era = 0
+
+
+_made = _Made()
+
+
+def renew() -> None:
+    """Begins anew. JAX refuses a function whose trace an interrupt left unfinished."""
+    _made.era += 1
 
 
 def _function(graph: Graph) -> Callable[..., tuple[Any, ...]]:
@@ -86,7 +100,12 @@ def _function(graph: Graph) -> Callable[..., tuple[Any, ...]]:
 
     def checked(*arrays: Any) -> tuple[Any, ...]:
         _check_width(graph)
-        return run(*arrays)
+        try:
+            return run(*arrays)
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                renew()
+            raise
 
     checked.__name__ = checked.__qualname__ = graph.name
     return checked

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
+from lowering import derivatives as jax_derivatives
 from lowering.derivatives import differentiable
 from lowering.program import graph_function
+from lowering.rules import RULES as LOWERING_RULES
 from tests.op_table import CASES
 from tests.test_ops import QUICK, has_derivative, traced
 from tracegraph.ops import constant, elementwise, random
@@ -317,6 +319,13 @@ def test_registered_gradients(register, name):
         close(jax.jacfwd(f)(IMAGE), jax.grad(f)(IMAGE))
 
 
+def test_a_registered_gradient_that_is_not_linear_has_no_forward_mode(register):
+    register("adjust_contrast")(RULES["not linear"])
+    x = tg.constant(IMAGE)
+    push = lambda: tg.jvp(lambda x: tg.image.adjust_contrast(x, 2.0), (x,), (x,))  # noqa: E731
+    assert HERE in raises(tg.errors.MissingRuleError, "not linear in the cotangent", push)
+
+
 def test_an_op_that_is_declared_to_have_no_gradient(register):
     tg.no_gradient("adjust_contrast")
     f = tg.function(lambda x: tg.reduce_sum(tg.image.adjust_contrast(x, 2.0) * x)).as_jax()
@@ -486,6 +495,22 @@ def test_per_example_gradients_of_a_layer():
     kernel = layer.kernel.numpy()
     wanted = ((X @ kernel > 0.0)[:, None] * kernel).sum(-1)
     close(jax.vmap(jax.grad(lambda row: f(row[None])))(X), wanted)
+
+
+def test_an_interrupt_leaves_no_function_behind_that_jax_refuses(monkeypatch):
+    f = tg.function(lambda x: tg.sin(x)).as_jax()
+    rule = LOWERING_RULES[elementwise.Sin]
+
+    def interrupted(op, x):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(LOWERING_RULES, elementwise.Sin, interrupted)
+    before = jax_derivatives._made.era
+    with pytest.raises(KeyboardInterrupt):
+        f(jnp.ones(2))
+    assert jax_derivatives._made.era > before
+    monkeypatch.setitem(LOWERING_RULES, elementwise.Sin, rule)
+    close(f(jnp.ones(2)), np.sin(np.ones(2)))
 
 
 # What a function of JAX cannot do.

@@ -44,6 +44,11 @@ def differentiable(graph: Graph) -> Any:
     return _lowering().derivatives.differentiable(graph)
 
 
+def renew_differentiable() -> None:
+    """Makes such functions anew, since an interrupt may have left one unfinished."""
+    _lowering().derivatives.renew()
+
+
 def outside_of_traces() -> Any:
     """A context in which JAX computes right away, whatever it is tracing."""
     return _lowering().device.outside_of_traces()

@@ -43,7 +43,12 @@ def jax_function(
             graph = pure_graph(concrete, may_print=True)
             values = [*map(device_buffer, arguments), *constants(concrete, variables)]
             values += [_START] * sum(x.type is TOKEN for x in graph.inputs)
-        outputs = backend.differentiable(graph)(*values)
+        try:
+            outputs = backend.differentiable(graph)(*values)
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                backend.renew_differentiable()
+            raise
         return concrete.results.pack(outputs[: concrete.traced.result_count])
 
     return call
