@@ -34,6 +34,7 @@ from tracegraph.runtime.history import (
     step_before,
     types_of_outputs,
 )
+from tracegraph.runtime.lineage import origins_of, variable_read_by
 from tracegraph.runtime.trace import Trace
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import Source, here
@@ -168,8 +169,10 @@ class _Window:
 
     def look_back(self, x: Any) -> bool:
         """Adds what made a value that the tape did not see being made, if that is known."""
-        tensor: Any = x() if type(x) is ref else x
-        step = None if tensor is None else step_before(self._outermost.get(id(tensor), tensor))
+        tensor: Tensor | None = x() if type(x) is ref else x
+        if tensor is None:
+            return False
+        step = step_before(self._outermost.get(id(tensor), tensor))
         if step is None:
             return False
         self._add([step], _UNSEEN)
@@ -728,13 +731,13 @@ def _is_overwritten(tensor: Tensor) -> bool:
 def _is_made_of_variable(tensor: Tensor) -> bool:
     node = tensor.node
     if node is None:
-        return any(isinstance(origin, Tensor) for origin in getattr(tensor, "_origins", ()))
+        return any(isinstance(origin, Tensor) for origin in origins_of(tensor) or ())
     return any(_is_read(x) for x in node.inputs)
 
 
 def _is_read(x: Tensor) -> bool:
     is_node = x.node is not None and isinstance(x.node.op, Read)
-    return is_node or getattr(x, "_read_of", None) is not None
+    return is_node or variable_read_by(x) is not None
 
 
 def _rebound_name(source: Source) -> str | None:

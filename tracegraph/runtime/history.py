@@ -14,6 +14,7 @@ from weakref import ref
 from tracegraph.ir.builder import INPUT, Builder
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Node, Tensor, get_type
+from tracegraph.runtime.lineage import origins_of, variable_read_by
 from tracegraph.runtime.pending import Pending
 from tracegraph.source import UNKNOWN, Source, here, next_moment
 from tracegraph.types import TensorType
@@ -60,12 +61,12 @@ class Step:
 
 def step_before(x: Tensor) -> Step | None:
     """What made a tensor, as far as it is known."""
-    handle = getattr(x, "_read_of", None)
+    handle = variable_read_by(x)
     if handle is not None:
         return Step.between((handle,), x, UNKNOWN)
     if x.node is not None:
         return None if x.node.op is INPUT else Step(x.node)
-    origins = getattr(x, "_origins", None)
+    origins = origins_of(x)
     return None if origins is None else Step.between(origins, x, x.source)
 
 

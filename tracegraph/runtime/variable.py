@@ -268,7 +268,7 @@ class Variable:
         value = self.made_tensor()
         # Each read is a tensor of its own, since each may be watched, or be a source, by itself.
         read = value if value.node is None else _apart(builder, value)
-        read._read_of = self.handle
+        read._origins = self.handle
         if not builder.recorders:
             return read
         node = Node(READ, (value, self.handle), here(), builder)
