@@ -514,6 +514,95 @@ def value_is_assigned_inside_a_function(x, w, c):
     return tape, z, c
 
 
+@case("assigned", where="top level")
+def made_value_is_assigned(x, w, c):
+    with tg.GradientTape() as tape:
+        y = x * 2.0
+        y.numpy()
+        w.assign(y)
+        z = w * 3.0  # break
+    return tape, z, x
+
+
+@case("assigned")
+def function_assigns_what_is_read_outside(x, w, c):
+    @tg.function
+    def inner(value):
+        w.assign(value * 2.0)
+        return value
+
+    with tg.GradientTape() as tape:
+        tape.watch(c)
+        inner(c)
+        z = w * 3.0  # break
+    return tape, z, c
+
+
+@case("numpy", where="top level")
+def value_is_assigned_by_numpy(x, w, c):
+    with tg.GradientTape() as tape:
+        w.assign(x.numpy() * 2)  # break
+        z = w * 1.0
+    return tape, z, x
+
+
+@case("assigned")
+def value_is_assigned_that_a_function_reads(x, w, c):
+    @tg.function
+    def inner():
+        return w * w  # break
+
+    with tg.GradientTape() as tape:
+        y = x * 2.0
+        w.assign(y)
+        z = inner()
+    return tape, z, x
+
+
+@case("assigned")
+def function_reads_what_another_assigned(x, w, c):
+    @tg.function
+    def middle():
+        return w * w  # break
+
+    @tg.function
+    def inner(value):
+        w.assign(value * 2.0)
+        return middle()
+
+    with tg.GradientTape() as tape:
+        tape.watch(c)
+        z = inner(c)
+    return tape, z, c
+
+
+@case("not_watched")
+def variable_is_read_two_functions_deep(x, w, c):
+    @tg.function
+    def inner():
+        own = tg.sin(frozen)  # break
+        return own * w
+
+    @tg.function
+    def outer():
+        return inner() * 2.0
+
+    with tg.GradientTape() as tape:
+        z = outer()
+    return tape, z, frozen
+
+
+@case("not_watched")
+def variable_is_read_in_a_function_of_constants(x, w, c):
+    @tg.function
+    def inner(value):
+        return value * frozen  # break
+
+    with tg.GradientTape() as tape:
+        z = inner(c)
+    return tape, z, frozen
+
+
 # ---------------------------------------------------------------- rules
 
 

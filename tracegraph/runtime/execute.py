@@ -196,6 +196,8 @@ def run_recorded(
     node.outputs = outputs = tuple(map(Tensor, forward.output_types, buffers))
     for recorder in builder.recorders:
         recorder.record(node)
+        for variable, value in zip(assigned, outputs[traced.result_count :], strict=False):
+            recorder.assign(variable.handle, value)
     report_checks(traced, buffers)
     results = list(outputs[: traced.result_count])
     callee = Callee(forward, [v.handle for v in variables], traced.captures)

@@ -164,11 +164,8 @@ class Function:
                 route = self._routes.get((*map(get_type, args),))
                 buffers = (*map(get_buffer, args),)
         except (AttributeError, TypeError, ValueError, SystemError, Warning):
-            route, buffers, leaves = (
-                None,
-                (),
-                (),
-            )  # some leaf is no tensor that is made, or a key has no order
+            # Some leaf is no tensor that is made, or a key has no order.
+            route, buffers, leaves = None, (), ()
         builder = current()
         if route is None or builder.recorders or not builder.is_top_level or _settings.run_eagerly:
             return self._call_any(args, kwargs)

@@ -379,7 +379,10 @@ class Variable:
 
     def _store(self, new: Tensor) -> None:
         """The new value, pending if it is."""
-        (new,) = current().admit_all((new,))
+        builder = current()
+        (new,) = builder.admit_all((new,))
+        for recorder in builder.recorders:
+            recorder.assign(self.handle, new)
         with state_lock():
             complete_landings()
             if new.node is None:
