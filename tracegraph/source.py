@@ -86,6 +86,10 @@ class Source:
             derived._place = self._place
         return derived
 
+    def is_same_place(self, other: Source) -> bool:
+        """Whether it is the same instruction of the user, whatever was derived there."""
+        return self.code is other.code and self.offset == other.offset
+
     @property
     def text(self) -> str:
         """The line of source itself, stripped; empty when it cannot be read."""

@@ -117,6 +117,9 @@ class ForwardAccumulator:
     #: Whether numbers that come from Python are of interest.
     has_left = False
 
+    def assign(self, handle: Tensor, value: Tensor) -> None:
+        """State takes no tangent along."""
+
     def leave(self, tensor: Tensor, how: str) -> None:
         """What goes to NumPy takes no tangent along."""
 

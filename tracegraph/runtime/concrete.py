@@ -314,6 +314,9 @@ class ConcreteFunction:
         buffers = [device_buffer(x) for x in arguments]
         execution = self.execution(tuple(map(get_type, arguments)), variables)
         results = execution.run(buffers, variables)
+        is_own = variables is execution.variables
+        callee = execution.callee if is_own else execution.callee_with(variables)
+        callee.remember(arguments, results, here())
         if builder.recorders:
             note_call(execution, arguments, variables, results)
         return self.results.pack(results)

@@ -15,6 +15,7 @@ from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer, host_tensor
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
 from tracegraph.runtime import backend
+from tracegraph.runtime.lineage import Callee
 from tracegraph.runtime.pending import device_buffer, make, raise_failures, run_failure
 from tracegraph.runtime.trace import CheckReport, Trace, Traced, current_trace
 from tracegraph.runtime.values import host_array
@@ -44,10 +45,15 @@ class Execution:
         self.program = backend.program(dead_code(self.graph), donated)
         self.donates = bool(self.program.donated)
         self.result_types = self.graph.output_types[: traced.result_count]
+        self.callee = self.callee_with(traced.variables)
         self._assigned_places = list(traced.assigned)
         self._is_warm = False
         #: Whether there is neither state nor a check to see to.
         self.is_simple = not (traced.variables or traced.checks or traced.has_token)
+
+    def callee_with(self, variables: Sequence[Variable]) -> Callee:
+        """What results remember of a call with these Variables."""
+        return Callee(self.graph, [v.handle for v in variables], self.traced.captures)
 
     def run(
         self, buffers: Sequence[Any], variables: Sequence[Variable] | None = None
@@ -179,8 +185,13 @@ def run_recorded(
     node.outputs = outputs = tuple(map(Tensor, forward.output_types, buffers))
     for recorder in builder.recorders:
         recorder.record(node)
+        for variable, value in zip(assigned, outputs[traced.result_count :], strict=False):
+            recorder.assign(variable.handle, value)
     report_checks(traced, buffers)
-    return list(outputs[: traced.result_count])
+    results = list(outputs[: traced.result_count])
+    callee = Callee(forward, [v.handle for v in variables], traced.captures)
+    callee.remember(arguments, results, node.source)
+    return results
 
 
 def note_call(

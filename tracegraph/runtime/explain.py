@@ -34,6 +34,7 @@ from tracegraph.runtime.history import (
     step_before,
     types_of_outputs,
 )
+from tracegraph.runtime.lineage import origins_of, variable_read_by
 from tracegraph.runtime.trace import Trace
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import Source, here
@@ -124,10 +125,11 @@ class _Window:
     @staticmethod
     def of_record(record: Record, flows: Flows) -> _Window:
         window = _Window(flows, _outermost(record.builder))
+        history = record.history
         # What stands later in this order is known better.
-        window._add(record.history.unseen, _UNSEEN)
-        window._add(record.history.all_passed(), _PASSED)
-        window._add(record.followed, _FOLLOWED)
+        window._add(history.unseen, _UNSEEN)
+        window._add(history.with_assigned(history.all_passed()), _PASSED)
+        window._add(history.with_assigned(record.followed), _FOLLOWED)
         return window
 
     @staticmethod
@@ -168,8 +170,10 @@ class _Window:
 
     def look_back(self, x: Any) -> bool:
         """Adds what made a value that the tape did not see being made, if that is known."""
-        tensor: Any = x() if type(x) is ref else x
-        step = None if tensor is None else step_before(self._outermost.get(id(tensor), tensor))
+        tensor: Tensor | None = x() if type(x) is ref else x
+        if tensor is None:
+            return False
+        step = step_before(self._outermost.get(id(tensor), tensor))
         if step is None:
             return False
         self._add([step], _UNSEEN)
@@ -455,11 +459,16 @@ class _Case:
             return self._outside(edge.node.source, lines)
         while _has_body(edge.node.op):
             inner, way = window.inside(edge)
-            place = inner.broken_at(way)
-            if place is None:
+            inner_place = inner.broken_at(way)
+            if inner_place is None:
                 break
-            lines, edge = lines + inner.lines(way[: place + 2]), inner.edge(way, place)
-        return self._told(_reason_of(edge, standing), edge.node.source, lines)
+            window, path, place = inner, way, inner_place
+            lines, edge = lines + window.lines(path[: place + 2]), window.edge(path, place)
+        source = edge.node.source
+        if isinstance(edge.node.op, Read):
+            source = _place_of_read(window, path, place)
+            lines.append(source)
+        return self._told(_reason_of(edge, standing), source, lines)
 
     def _outside(self, source: Source, lines: Sequence[Source]) -> Explanation:
         """What was made outside of what the tape recorded."""
@@ -474,7 +483,15 @@ class _Case:
         if not is_seen or (isinstance(self._given, Variable) and not is_used):
             outside = window.lines(path[: unseen + 2])
             return self._outside(outside[-1], outside)
-        return self._told(self._unwatched_reason(), lines[0], lines[:1])
+        place = self._place_of_first(path) or lines[0]
+        return self._told(self._unwatched_reason(), place, [place])
+
+    def _place_of_first(self, path: list[int]) -> Source | None:
+        """Where a Variable is read that a path starts from."""
+        if not isinstance(self._given, Variable) or len(path) < 2:
+            return None
+        is_read = isinstance(self._window.edge(path, 0).node.op, Read)
+        return _place_of_read(self._window, path, 0 if is_read else -1)
 
     def _unwatched_reason(self) -> _Reason:
         given = self._given
@@ -572,8 +589,10 @@ class _Case:
     def _of_source_dtype(self) -> Explanation:
         lines = _without_repeats(self._window.lines(self.path or []))
         user = next(self._window.users(self._x), None)
-        place = lines[0] if lines else here() if user is None else user.source
-        return self._told(_dtype_reason(self._source, "the source"), place, lines[:1])
+        place = self._place_of_first(self.path or [])
+        if place is None:
+            place = lines[0] if lines else here() if user is None else user.source
+        return self._told(_dtype_reason(self._source, "the source"), place, [place])
 
     def _overwritten(self) -> Explanation:
         place = self._source.source
@@ -593,6 +612,26 @@ class _Case:
         if reason.fix:
             parts.append(f"  fix: {reason.fix}")
         return Explanation(reason.word, "\n".join(parts), place, path)
+
+
+def _place_of_read(window: _Window, path: Sequence[int], place: int) -> Source:
+    """Where a Variable is read: the step at `place`, or where a function uses it that is called
+    there and reads it by itself. A path that enters a function at once has the place -1."""
+    source = window.along(path)[max(place, 0)].source
+    while place + 2 < len(path):
+        call = window.edge(path, place + 1)
+        is_handed = place < 0 or call.node.source.is_same_place(source)
+        if not isinstance(call.node.op, Call) or not is_handed:
+            break
+        window, path = window.inside(call)
+        if len(path) < 2:
+            break
+        first = window.along(path)[0]
+        source = first.source
+        if not isinstance(first.op, Read | Call):
+            break
+        place = 0 if isinstance(first.op, Read) else -1
+    return source
 
 
 def _without_repeats(lines: Iterable[Source]) -> tuple[Source, ...]:
@@ -728,13 +767,13 @@ def _is_overwritten(tensor: Tensor) -> bool:
 def _is_made_of_variable(tensor: Tensor) -> bool:
     node = tensor.node
     if node is None:
-        return any(isinstance(origin, Tensor) for origin in getattr(tensor, "_origins", ()))
+        return any(isinstance(origin, Tensor) for origin in origins_of(tensor) or ())
     return any(_is_read(x) for x in node.inputs)
 
 
 def _is_read(x: Tensor) -> bool:
     is_node = x.node is not None and isinstance(x.node.op, Read)
-    return is_node or getattr(x, "_read_of", None) is not None
+    return is_node or variable_read_by(x) is not None
 
 
 def _rebound_name(source: Source) -> str | None:

@@ -32,6 +32,9 @@ from tracegraph.tensorshape import TensorSpec
 _ROUTE_LIMIT = 1024
 
 
+#: Frames between the user's and `here` that are ours: the call.
+_FRAMES = 2
+
 _numbers = itertools.count()
 
 
@@ -193,24 +196,31 @@ class Function:
                 route = self._routes.get((structure, *map(get_type, leaves)))
                 buffers = (*map(get_buffer, leaves),)
             else:
+                leaves = args
                 route = self._routes.get((*map(get_type, args),))
                 buffers = (*map(get_buffer, args),)
         except (AttributeError, TypeError, ValueError, SystemError, Warning):
-            route, buffers = None, ()  # some leaf is no tensor that is made, or a key has no order
+            # Some leaf is no tensor that is made, or a key has no order.
+            route, buffers, leaves = None, (), ()
         builder = current()
         if route is None or builder.recorders or not builder.is_top_level or _settings.run_eagerly:
             return self._call_any(args, kwargs)
         self._row.length = 0  # a call that did not trace ends any row of calls that did
         if route.run is None:
-            return route.run_with_state(buffers)
+            return route.run_with_state(buffers, leaves)
         try:
             captured = route.captured
             outputs = route.run(*buffers, *captured) if captured else route.run(*buffers)
         except (TypeError, ValueError, RuntimeError):
-            return route.run_with_state(buffers)  # it says what failed, or finds a device for all
+            # It says what failed, or finds a device for all.
+            return route.run_with_state(buffers, leaves)
         if route.is_one_tensor:
-            return Tensor(route.types[0], outputs[0])
-        return route.pack(map(Tensor, route.types, outputs))
+            result = Tensor(route.types[0], outputs[0])
+            route.callee.remember(leaves, (result,), here(_FRAMES))
+            return result
+        results = [*map(Tensor, route.types, outputs)]
+        route.callee.remember(leaves, results, here(_FRAMES))
+        return route.pack(results)
 
     def _call_any(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The second path: arrays, Python values, or tensors that are still pending."""

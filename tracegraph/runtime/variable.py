@@ -270,7 +270,7 @@ class Variable:
         value = self.made_tensor()
         # Each read is a tensor of its own, since each may be watched, or be a source, by itself.
         read = value if value.node is None else _apart(builder, value)
-        read._read_of = self.handle
+        read._origins = self.handle
         if not builder.recorders:
             return read
         node = Node(READ, (value, self.handle), here(), builder)
@@ -381,7 +381,10 @@ class Variable:
 
     def _store(self, new: Tensor) -> None:
         """The new value, pending if it is."""
-        (new,) = current().admit_all((new,))
+        builder = current()
+        (new,) = builder.admit_all((new,))
+        for recorder in builder.recorders:
+            recorder.assign(self.handle, new)
         with state_lock():
             complete_landings()
             if new.node is None:
