@@ -2140,7 +2140,7 @@ def test_a_concrete_function_with_sizes_that_differ():
     stage=signature_error(
         lambda f: f.experimental_get_compiler_ir(tg.ones([1, 2]))(stage="bogus"),
         "'bogus' is no stage of the compiler",
-        "use one of stablehlo, stablehlo_serialized, hlo, hlo_no_metadata, hlo_serialized, optimized_hlo, optimized_hlo_serialized",
+        "use one of stablehlo, stablehlo_serialized, hlo, hlo_no_metadata, hlo_serialized, optimized_hlo, optimized_hlo_serialized, optimized_hlo_proto_serialized, optimized_hlo_dot",
     ),
 )
 def test_bad_requests_of_the_compilers_text(case):
