@@ -492,6 +492,29 @@ def test_arguments_that_no_function_takes(case):
     assert scale(tg.constant(3.0), by=3.0).numpy() == 9.0
 
 
+TRANSFORMATIONS = {
+    "grad": lambda fn: tg.grad(fn),
+    "value_and_grad": lambda fn: tg.value_and_grad(fn),
+    "jacobian": lambda fn: tg.jacobian(fn),
+    "hessian": lambda fn: tg.hessian(fn),
+    "vjp": lambda fn: tg.vjp(fn, 1.0),
+    "jvp": lambda fn: tg.jvp(fn, (1.0,), (1.0,)),
+    "linearize": lambda fn: tg.linearize(fn, 1.0),
+    "hvp": lambda fn: tg.hvp(fn, 1.0, 1.0),
+    "vmap": lambda fn: tg.vmap(fn),
+    "vectorized_map": lambda fn: tg.vectorized_map(fn, tg.ones([2])),
+    "pfor": lambda fn: tg.pfor(fn, 2),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMATIONS)
+def test_what_is_no_function_is_refused_at_once(name):
+    transform = TRANSFORMATIONS[name]
+    trace_error(
+        transform, f"{name}: 5 is not callable", "pass a function of tensors", where=transform
+    ).check(5)
+
+
 @table(
     not_callable=trace_error(
         lambda: tg.function(3),
@@ -2117,7 +2140,7 @@ def test_a_concrete_function_with_sizes_that_differ():
     stage=signature_error(
         lambda f: f.experimental_get_compiler_ir(tg.ones([1, 2]))(stage="bogus"),
         "'bogus' is no stage of the compiler",
-        "use one of stablehlo, stablehlo_serialized, hlo, hlo_no_metadata, hlo_serialized, optimized_hlo, optimized_hlo_serialized",
+        "use one of stablehlo, stablehlo_serialized, hlo, hlo_no_metadata, hlo_serialized, optimized_hlo, optimized_hlo_serialized, optimized_hlo_proto_serialized, optimized_hlo_dot",
     ),
 )
 def test_bad_requests_of_the_compilers_text(case):

@@ -1382,7 +1382,14 @@ def test_nested_function_appears_once_in_the_dump():
 
 @pytest.mark.parametrize(
     ("stage", "mark"),
-    [("stablehlo", "stablehlo."), ("hlo", "HloModule"), ("optimized_hlo", "HloModule")],
+    [
+        ("stablehlo", "stablehlo."),
+        ("hlo", "HloModule"),
+        ("optimized_hlo", "HloModule"),
+        ("optimized_hlo_dot", "digraph G {"),
+        ("optimized_hlo_serialized", b"HloModule"),
+        ("optimized_hlo_proto_serialized", b"lambda_"),
+    ],
 )
 def test_compiler_text(stage, mark):
     f = tg.function(lambda x: tg.sin(x) * 2.0, jit_compile=True)

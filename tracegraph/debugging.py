@@ -11,21 +11,24 @@ import itertools
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
+
+import numpy as np
 
 from tracegraph.array.arguments import as_count, as_list, as_sizes, refuse_kind
 from tracegraph.errors import DTypeError, ShapeError, fail
 from tracegraph.ir import stages
 from tracegraph.ir.builder import operand_text
-from tracegraph.ir.tensor import Graph
+from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.math import logic
 from tracegraph.math.functions import abs as absolute
 from tracegraph.math.logic import is_finite
 from tracegraph.math.reduction import reduce_all
 from tracegraph.runtime.convert import as_operands, as_tensor
 from tracegraph.runtime.effects import check
+from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import same_shape
 from tracegraph.source import here
 from tracegraph.tensorshape import TensorShape
@@ -230,6 +233,18 @@ def assert_integer(x: Any, message: str | None = None, name: Any = None) -> None
         _refuse_dtype(tensor, f"{message or 'assert_integer'}: {tensor.dtype.name} is no integer")
 
 
+def assert_proper_iterable(values: Any) -> None:
+    """Checks that `values` is an iterable of several things, such as a list of tensors: a tensor,
+    an array and a str can be iterated over too, but are one thing. Raises DTypeError (a TypeError).
+
+    >>> tg.debugging.assert_proper_iterable([tg.ones([2]), 1.0])
+    """
+    is_one = isinstance(values, (Tensor, Variable, np.ndarray, np.generic, str, bytes))
+    if is_one or not isinstance(values, Iterable):
+        rule = "values are an iterable of several, such as a list"
+        refuse_kind("assert_proper_iterable", rule, values, fix="put it in a list")
+
+
 def assert_same_float_dtype(tensors: Any = None, dtype: Any = None) -> DType:
     """The one floating dtype that all the tensors have, and `dtype` names; float32 if there is
     neither. Raises DTypeError (a TypeError).
@@ -315,7 +330,7 @@ if os.environ.get("TRACEGRAPH_DUMP"):
 
 __all__ = [
     *("assert_all_finite", "assert_integer", "assert_rank_at_least", "assert_rank_in"),
-    *("assert_same_float_dtype", "assert_scalar"),
+    *("assert_proper_iterable", "assert_same_float_dtype", "assert_scalar"),
     *("GraphDump", "dump_graphs"),
     *("Assert", "InvalidArgumentError", "assert_near", "assert_negative", "assert_non_negative"),
     *("assert_non_positive", "assert_positive", "assert_rank", "assert_shapes", "assert_type"),

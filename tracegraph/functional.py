@@ -57,6 +57,7 @@ def pfor(fn: Callable[[Tensor], Any], n: Any) -> Any:
     >>> tg.pfor(lambda i: i * i, 4).numpy()
     array([0, 1, 4, 9], dtype=int32)
     """
+    _check_callable("pfor", fn)
     count = as_count("pfor", "the number of iterations", n)
     return parallel_for(lambda elements: fn(elements[0]), [Iota(count, int32)()], count)
 
@@ -82,6 +83,7 @@ def vectorized_map(
     >>> tg.vectorized_map(lambda row: tg.reduce_sum(row * row), x).numpy()
     array([ 5., 25.], dtype=float32)
     """
+    _check_callable("vectorized_map", fn)
     leaves = nest.flatten(elems)
     tensors = {k: as_tensor(leaf) for k, leaf in enumerate(leaves) if not _is_plain(leaf)}
     count = _common_size("vectorized_map", list(tensors.values()))
@@ -111,6 +113,7 @@ def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0) -> Callabl
     >>> dot(tg.constant([[1.0, 0.0], [0.0, 1.0]]), tg.constant([3.0, 4.0])).numpy()
     array([3., 4.], dtype=float32)
     """
+    _check_callable("vmap", fn)
 
     @functools.wraps(fn)
     def mapped(*args: Any, **keywords: Any) -> Any:
@@ -260,6 +263,7 @@ def value_and_grad(
     >>> float(value), float(slope)
     (9.0, 6.0)
     """
+    _check_callable("value_and_grad", fn)
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -284,6 +288,7 @@ def grad(
     >>> float(tg.grad(tg.grad(tg.sin))(0.0))
     -0.0
     """
+    _check_callable("grad", fn)
     both = value_and_grad(fn, argnums, has_aux)
 
     @functools.wraps(fn)
@@ -310,6 +315,7 @@ def jacobian(
     array([[2., 0.],
            [0., 4.]], dtype=float32)
     """
+    _check_callable("jacobian", fn)
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -337,6 +343,7 @@ def hessian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callabl
     array([[6., 4.],
            [4., 0.]], dtype=float32)
     """
+    _check_callable("hessian", fn)
     return jacobian(grad(fn, argnums), argnums)
 
 
@@ -351,6 +358,7 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
     >>> [float(g) for g in pull(1.0)]
     [4.0, 3.0]
     """
+    _check_callable("vjp", fn)
     primals, sources = _with_primals(primals)
     with _Tape(persistent=True) as tape:
         tape.watch(_tensors(sources))
@@ -377,6 +385,7 @@ def jvp(fn: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
     >>> float(y), float(slope)
     (0.0, 2.0)
     """
+    _check_callable("jvp", fn)
     for what, given in (("primals", primals), ("tangents", tangents)):
         if not isinstance(given, (list, tuple)):
             fail(
@@ -400,6 +409,7 @@ def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
     >>> [float(linear(t)) for t in (1.0, 10.0)]
     [6.0, 60.0]
     """
+    _check_callable("linearize", fn)
     values, sources = _with_primals(primals)
     with _Tape(persistent=True) as tape:
         tape.watch(_tensors(sources))
@@ -423,10 +433,17 @@ def hvp(fn: Callable[..., Any], primals: Any, tangents: Any) -> Any:
     >>> tg.hvp(lambda x: tg.reduce_sum(x**3), tg.constant([1.0, 2.0]), [1.0, 0.0]).numpy()
     array([6., 0.], dtype=float32)
     """
+    _check_callable("hvp", fn)
     if not isinstance(primals, (list, tuple)):
         return hvp(fn, (primals,), (tangents,))[0]
     slope = grad(fn, range(len(primals)))
     return jvp(slope, primals, tangents)[1]
+
+
+def _check_callable(op: str, fn: Any) -> None:
+    if not callable(fn):
+        fact = f"{op}: {shown(fn)} is not callable"
+        fail(TraceError, fact, source=here(), fix="pass a function of tensors")
 
 
 def _tangents_for(sources: tuple[Any, ...], tangents: Any) -> list[Tensor]:

@@ -361,8 +361,9 @@ class Function:
         """A function of `stage` and `platform_name` that returns the compiler's text.
 
         Stages: 'stablehlo', 'stablehlo_serialized', 'hlo' (default), 'hlo_no_metadata',
-        'hlo_serialized', 'optimized_hlo', 'optimized_hlo_serialized'. Arguments are values or
-        TensorSpecs whose sizes are known. Raises ValueError for another stage or an open size.
+        'hlo_serialized', 'optimized_hlo', 'optimized_hlo_serialized',
+        'optimized_hlo_proto_serialized', and 'optimized_hlo_dot' for Graphviz. Arguments are values
+        or TensorSpecs whose sizes are known. Raises ValueError for another stage or an open size.
         """
         request = self._request(args, kwargs)
         concrete, _ = self._traces.find(request)
