@@ -136,7 +136,8 @@ class GraphEntry(Entry):
 
     def __init__(self, name: str, graph: Graph) -> None:
         super().__init__(name, graph)
-        names = [value_names(graph)[x].removeprefix("%") for x in graph.inputs]
+        values = value_names(graph)
+        names = [values[x].removeprefix("%") for x in graph.inputs]
         self.inputs = [Input(*row) for row in zip(names, graph.input_types, strict=True)]
         self.outputs = {f"output_{i}": y.type for i, y in enumerate(graph.outputs)}
 

@@ -82,9 +82,11 @@ def check_derivatives(entry: Entry) -> Check:
             except _REFUSALS as error:
                 note = f"at random arguments: {fact_of(error)}"
                 continue
-            if check is not None:
+            except Exception as error:  # what the library never means to raise is a finding
+                return Check(WRONG, f"{type(error).__name__}: {fact_of(error)}")
+            if isinstance(check, Check):
                 return check
-            note = "at random arguments something is not finite"
+            note = f"at random arguments {check}"
     finally:
         _restore(kept)
     return Check(UNTESTED, note)
@@ -114,12 +116,14 @@ class _Test:
         self._names = tuple(name for name, _ in sources)
         self._sources = [x for _, x in sources]
 
-    def check(self) -> Check | None:
-        """What is found here; None if something is not finite."""
+    def check(self) -> Check | str:
+        """What is found here, or why nothing can be."""
         if not self._sources:
             return Check(NONE, "no argument is a floating number")
         directions = [self._random(x) for x in self._sources]
         pushed = self._pushed(directions)
+        if any(0 in y.shape for y, _ in pushed):
+            return "a result is empty"
         seeds = [self._random(y) for y, _ in pushed]
         pulled = self._pulled(seeds)
         forward = sum(_dot(t, w) for (_, t), w in zip(pushed, seeds, strict=True))
@@ -128,7 +132,7 @@ class _Test:
         size = max(tangents, _norm(pulled) * _norm(directions))
         values = [_array(y) for y, _ in pushed]
         if not all(np.isfinite(x).all() for x in [*values, np.array([forward, reverse, size])]):
-            return None
+            return "something is not finite"
         error = abs(forward - reverse) / size if size else 0.0
         limit = math.sqrt(_epsilon(self._entry))
         verdict = RIGHT if error <= limit else WRONG
