@@ -1,8 +1,10 @@
 """The command line: what it prints, writes and returns, and what it says to a mistake."""
 
+import importlib.util
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
+from tests.test_docs import blocks
 from tracegraph.commands import main, show
 from tracegraph.commands.contents import open_path
 from tracegraph.commands.derivatives import check_derivatives
@@ -793,6 +796,28 @@ def test_an_interrupt(run, monkeypatch):
 
     monkeypatch.setattr(show, "open_path", interrupted)
     assert run("show", "x") == (130, "", "tracegraph: interrupted\n")
+
+
+# The guide.
+
+
+def test_the_commands_of_the_guide(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs/guide-to-saving.md"
+    names = {"__name__": "page"}
+    for _, code in blocks(page):
+        if ">>>" not in code:
+            exec(compile(code, str(page), "exec"), names)
+    np.save("x.npy", np.ones([2, 1], np.float32))
+    lines = re.findall(r"^tracegraph .*", page.read_text("utf-8"), re.MULTILINE)
+    commands = [shlex.split(line, comments=True)[1:] for line in lines]
+    assert {command[0] for command in commands} == set(COMMANDS)
+    for command in commands:
+        if command[0] != "export" or importlib.util.find_spec("tracegraph.export"):
+            code, _, err = run(*command)
+            assert (code, err) == (1 if command[0] == "diff" else 0, ""), command
+    assert np.load("results/output_0.npy").shape == (2, 1)
+    assert Path("step.html").read_text("utf-8").startswith("<!doctype html>")
 
 
 # Exporting.
