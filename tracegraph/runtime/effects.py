@@ -18,7 +18,7 @@ from tracegraph.runtime.accumulator import ForwardAccumulator
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.lift import lifted_with_arguments
 from tracegraph.runtime.pending import in_host_call
-from tracegraph.runtime.printing import Template, template_of
+from tracegraph.runtime.printing import AppendedFile, Template, template_of
 from tracegraph.runtime.tape import GradientTape
 from tracegraph.runtime.trace import Trace, current_trace, init_scope
 from tracegraph.runtime.values import HOST_CALL, host_array, tell_tapes
@@ -162,7 +162,7 @@ def _stream_data(stream: Any) -> Any:
             source=here(),
             fix='give sys.stdout, sys.stderr, an open file, or "file://" and a path',
         )
-    return stream
+    return AppendedFile(stream.removeprefix("file://")) if is_file else stream
 
 
 #: Host functions that graphs hold as data, by name.
