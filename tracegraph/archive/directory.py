@@ -52,7 +52,8 @@ class Writer:
         return self.add(stem, suffix, lambda path: _write(path, data))
 
     def add_asset(self, source: Path) -> str:
-        """Copies a file of the user's, under its own name and behind its checksum."""
+        """Copies a file of the user's, under its own name behind its checksum, which the name of a
+        file that was saved before has already."""
         check_file_name(source.name)
 
         def save(path: Path) -> None:
@@ -60,7 +61,10 @@ class Writer:
                 while block := old.read(2**20):
                     new.write(block)
 
-        return self._placed(ASSETS, save, lambda digest: f"{digest[:12]}-{source.name}")
+        def name_of(digest: str) -> str:
+            return f"{digest[:12]}-{source.name.removeprefix(f'{digest[:12]}-')}"
+
+        return self._placed(ASSETS, save, name_of)
 
     def add_extra(self, name: str, data: bytes) -> None:
         """Writes a file of the user's to the folder `extra`, which is not read here."""
