@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
-from tests import saving_uses
+from tests import damage, saving_uses
 from tests.oracles import assert_near, numbers
 from tracegraph.errors import LoadError, ShapeError, TraceError
 
@@ -696,10 +695,9 @@ def test_captured_variables_go_along(tmp_path):
 )
 def test_manifests_of_others(tmp_path, change, match):
     save(tg.Module(), tmp_path / "m")
-    path = tmp_path / "m" / "tracegraph.json"
-    content = json.loads(path.read_text())
+    content = damage.manifest(tmp_path / "m")
     change(content)
-    path.write_text(json.dumps(content))
+    damage.set_manifest(tmp_path / "m", content)
     with pytest.raises(LoadError, match=match):
         load(tmp_path / "m")
 

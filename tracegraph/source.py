@@ -92,8 +92,9 @@ class Source:
 
     @property
     def text(self) -> str:
-        """The line of source itself, stripped; empty when it cannot be read."""
-        return linecache.getline(self.file, self.line).strip()
+        """The line of source itself, stripped; empty when it cannot be read. A place that is known
+        by name alone may be that of another file here, and is not looked up."""
+        return "" if self.code is None else linecache.getline(self.file, self.line).strip()
 
     def __str__(self) -> str:
         place = f"{os.path.basename(self.file)}:{self.line}"
@@ -156,7 +157,7 @@ def here(skip: int = 1) -> Source:
 def caller_of(function: object) -> Source:
     """The place where a Python function begins, for errors about its signature."""
     code = getattr(function, "__code__", None)
-    return Source.at(code.co_filename, code.co_firstlineno) if code else UNKNOWN
+    return Source(code, -1) if code else UNKNOWN
 
 
 class sourced(contextlib.ContextDecorator):

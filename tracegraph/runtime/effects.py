@@ -19,7 +19,7 @@ from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.early import host_calls, is_call, made_early, once, same_bits
 from tracegraph.runtime.lift import first_token, lifted_with_arguments
 from tracegraph.runtime.pending import in_host_call, make
-from tracegraph.runtime.printing import Template, template_of
+from tracegraph.runtime.printing import AppendedFile, Template, template_of
 from tracegraph.runtime.tape import GradientTape
 from tracegraph.runtime.trace import Trace, current_trace, init_scope
 from tracegraph.runtime.values import HOST_CALL, host_array, tell_tapes
@@ -166,7 +166,7 @@ def _stream_data(stream: Any) -> Any:
             source=here(),
             fix='give sys.stdout, sys.stderr, an open file, or "file://" and a path',
         )
-    return stream
+    return AppendedFile(stream.removeprefix("file://")) if is_file else stream
 
 
 #: Host functions that graphs hold as data, by name.
