@@ -66,8 +66,8 @@ def getitem(x: Any, index: Any) -> Tensor:
     - a bool tensor, alone, which keeps the elements where it is true.
 
     Raises InvalidArgumentError for an index that is out of range, at top level and where it is
-    known while tracing, and ShapeError for too many indices. An index that is known only at run time
-    clamped to the nearest element, unless the function is built with `check_bounds`.
+    known while tracing, and ShapeError for too many indices. An index that is known only at run
+    time is clamped to the nearest element, unless the function is built with `check_bounds`.
     """
     x = as_tensor(x)
     if _is_mask(index):
