@@ -133,8 +133,8 @@ def gather(
     The result has the axes of `indices` in place of `axis`; the first `batch_dims` axes of both
     go together, and `axis` is `batch_dims` by default. Gradients are dense.
     Raises InvalidArgumentError for an index that is out of range, at top level and where it is
-    known while tracing. One that is known only at run time is clamped to the nearest element, unless the
-    function is built with `check_bounds`.
+    known while tracing. One that is known only at run time is clamped to the nearest element,
+    unless the function is built with `check_bounds`.
 
     >>> tg.gather([10, 20, 30], [2, 0]).numpy()
     array([30, 10], dtype=int32)
