@@ -189,7 +189,7 @@ MUTANTS = [
     Mutant(index.GatherNd, "vjp", "zeros_of(x)", "x"),
     Mutant(index.GatherNd, "batch", "self.axis + 1, 0", "self.axis, 0"),
     Mutant(index.GatherNd, "batch", "move_axis(y, self.axis, 0)", "y", index.Gather),
-    Mutant(index.GatherNd, "depends_given", "numbers, values[1]", "numbers, 0 * values[1]"),
+    Mutant(index.GatherNd, "depends_given", "numbers + 1, values[1]", "numbers + 1, 0 * values[1]"),
     Mutant(index.GatherNd, "depends_given", "x.any(axis=", "x.emptied().any(axis="),
     Mutant(index.GatherNd, LOWERING, 'mode="clip"', 'mode="fill"', index.Gather),
     Mutant(

@@ -2524,12 +2524,6 @@ def test_the_repair_for_divisors_holds_for_negative_ones():
         "use indices from 0 to 1",
         ("f32[2]", "i32[1,1]  from {place}"),
     ),
-    pending_label=value_error(
-        lambda: tg.nn.sparse_softmax_cross_entropy_with_logits(tg.constant([4]) + 1, [[1.0, 2.0]]),
-        "sparse_softmax_cross_entropy_with_logits: label 5 is out of range for 2 classes",
-        "use labels from 0 to 1",
-        ("i32[1]  from {place}",),
-    ),
     rows_of_a_batch=value_error(
         lambda: tg.vectorized_map(lambda i: tg.gather(vector(), i), tg.constant([1, 2])),
         "gather: index 2 is out of range for the size 2 of f32[2]",

@@ -33,7 +33,7 @@ from tracegraph.runtime.indices import (
     check_at_run_time,
     checks_at_run_time,
     refuse_outside,
-    value_at_hand,
+    value_now,
 )
 from tracegraph.shapes import Dim, Size, ceiling_divide, maximum, minimum
 from tracegraph.source import here
@@ -188,7 +188,7 @@ def _tensor_index(x: Tensor, axis: int, size: Size, index: Tensor) -> Part:
     known = _known_number(index)
     if known is not None:
         return Part(_checked_index(x, axis, size, known), 1, is_dropped=True)
-    value = value_at_hand(index)
+    value = value_now(index)
     if value is not None:
         # It stays an input of the program, but what is wrong is refused as it is in a graph.
         _checked_index(x, axis, size, int(value))
@@ -287,7 +287,7 @@ def _moving_slice(x: Tensor, axis: int, size: Size, item: slice, step: int) -> P
     count = _distance(start, stop)
     if count is None or static_value_in_graph(start) is not None:
         return None
-    value = value_at_hand(start)
+    value = value_now(start)
     if value is not None and known_int(size) and not 0 <= int(value) <= size - count:
         return None  # shorter than `count`, as every slice that runs over the end
     first = _counted_from_zero(start, size)
@@ -409,7 +409,7 @@ def _part_from(x: Tensor, axis: int, begin: Any, count: Any) -> Part:
         tensor = as_tensor(begin)
         known = _known_number(tensor)
         if known is None and not (known_int(count) and count == -1):
-            value = value_at_hand(tensor)
+            value = value_now(tensor)
             if value is not None:
                 _check_inside(x, axis, int(value), count)
             else:

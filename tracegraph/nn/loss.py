@@ -63,9 +63,9 @@ def sparse_softmax_cross_entropy_with_logits(
     """-log_softmax(logits)[..., labels]: the loss of integer labels.
 
     labels[...] count from 0, logits[..., classes] are floating.
-    Raises InvalidArgumentError for a label that is out of range, at top level and where a function
-    is built with `check_bounds`; without that a label that is known only at run time gives nan, as
-    in TensorFlow on GPUs.
+    Raises InvalidArgumentError for a label that is out of range, where it is known already and
+    where a function is built with `check_bounds`. Else it gives nan, as in TensorFlow on GPUs: that
+    of a function, and that of a label at top level which is still pending.
 
     >>> tg.nn.sparse_softmax_cross_entropy_with_logits(
     ...     labels=[1], logits=[[0.0, 0.0]]

@@ -459,14 +459,14 @@ def function(
     autograph: bool = True,
     jit_compile: bool | None = None,
     reduce_retracing: bool = False,
-    check_bounds: bool = False,
-    check_numerics: bool = False,
     experimental_implements: Any = None,
     experimental_autograph_options: Any = None,
     experimental_attributes: Any = None,
     experimental_relax_shapes: bool | None = None,
     experimental_compile: bool | None = None,
     experimental_follow_type_hints: bool | None = None,
+    check_bounds: bool = False,
+    check_numerics: bool = False,
 ) -> Any:
     """Compiles a Python function: it is traced once per signature, and the graph runs on XLA.
 
@@ -505,14 +505,8 @@ def function(
             )
         if isinstance(python_function, Function):
             python_function = python_function.python_function
-        return Function(
-            python_function,
-            input_signature=input_signature,
-            autograph=autograph,
-            jit_compile=jit_compile,
-            reduce_retracing=reduce_retracing or bool(experimental_relax_shapes),
-            check_bounds=check_bounds,
-            check_numerics=check_numerics,
-        )
+        relaxes = reduce_retracing or bool(experimental_relax_shapes)
+        traced = (input_signature, autograph, jit_compile, relaxes)
+        return Function(python_function, *traced, check_bounds, check_numerics)
 
     return decorated if func is None else decorated(func)

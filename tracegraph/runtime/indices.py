@@ -43,7 +43,7 @@ def in_range(op: str, x: Tensor, at: Tensor, axes: Sequence[int]) -> Tensor:
 def check_range(op: str, x: Tensor, at: Tensor, axes: Sequence[int]) -> np.ndarray | None:
     """Refuses indices of `axes` that are out of range, now or at every run. Returns the indices if
     they are known."""
-    value = value_at_hand(at)
+    value = value_now(at)
     for k, axis in enumerate(axes):
         bound = x.type.shape[axis]
         message = f"{op}: index {{}} is out of range for the size {bound} of {x.type}"
@@ -69,8 +69,8 @@ def refuse_outside(
     bound that is open being infinite; the first of them takes the place of {} in the message."""
     lowest = low if type(low) is int else -np.inf
     highest = high if type(high) is int else np.inf
-    wrong = numbers[(numbers < lowest) | (numbers > highest)]
-    if wrong.size:
+    if numbers.size and not lowest <= numbers.min() <= numbers.max() <= highest:
+        wrong = numbers[(numbers < lowest) | (numbers > highest)]
         fail(
             InvalidArgumentError,
             message.replace("{}", str(wrong[0])),
@@ -101,7 +101,7 @@ def check_divisor(op: str, x: Tensor, y: Tensor) -> None:
     """Refuses integers that are divided by zero, of which XLA makes some number."""
     message = f"{op}: {x.type} is divided by zero"
     fix = "divide by what is not 0, or choose: tg.where(y == 0, 0, x // tg.where(y == 0, 1, y))"
-    value = value_at_hand(y)
+    value = value_now(y)
     if value is None:
         if checks_at_run_time():
             _trace().check(All(None)(NotEqual()(y, zeros_of(y))), message, (), fix)
@@ -112,7 +112,7 @@ def check_divisor(op: str, x: Tensor, y: Tensor) -> None:
 
 def check_exponent(x: Tensor, y: Tensor) -> None:
     """Refuses negative powers of integers, which are no integers."""
-    value = value_at_hand(y)
+    value = value_now(y)
     message, fix = (
         f"pow: an integer tensor {x.type} has no power {{}}",
         "convert it: tg.cast(x, tg.float32)",
@@ -132,13 +132,19 @@ def _trace() -> Trace:
     return trace
 
 
-def value_at_hand(x: Tensor) -> np.ndarray | None:
-    """The value if it is known: at top level, where it is made if it is pending, and in a graph
-    that of a tensor from outside, or of a few numbers that follow from constants."""
+def value_now(x: Tensor) -> np.ndarray | None:
+    """`value_at_hand`, where what is pending at top level is made."""
     builder = current()
-    if x.is_made or (builder.is_top_level and builder.reuse is None):
+    is_asked = builder.is_top_level and builder.reuse is None
+    return host_array(x) if is_asked else value_at_hand(x)
+
+
+def value_at_hand(x: Tensor) -> np.ndarray | None:
+    """The value if it is known already, as that of a tensor that is made, or in a graph of a few
+    numbers that follow from constants; nothing is evaluated for it."""
+    if x.is_made:
         return host_array(x)
-    if builder.is_top_level or not x.type.is_static:
+    if current().is_top_level or not x.type.is_static:
         return None
     if element_count(x.type.shape) > LARGEST_CONSTANT:
         return None
