@@ -175,7 +175,7 @@ def values(folder):
     def sparse(x):
         with tg.GradientTape() as tape:
             tape.watch(x)
-            y = x * tg.constant(model.table[:3], tg.float32)
+            y = x * tg.constant(model.table[1:4], tg.float32)
         return tape.jacobian(y, x, sparse=True)
 
     @tg.function
@@ -186,7 +186,7 @@ def values(folder):
     for n, mode in ((1, "up"), (2.0, "down")):
         __call__(tg.constant(1.0), n, mode)
     model.f, model.sparse = f, sparse
-    setattr(model, "__call__", __call__)
+    model.__call__ = __call__
     return model, None
 
 
@@ -645,7 +645,7 @@ def run(seed, numbers, limit_memory=True):
     return found
 
 
-def survey(seed, count):
+def survey(seed, numbers):
     """Runs inputs and lists their defects, each kind once."""
     kinds = collections.Counter()
 
@@ -665,12 +665,13 @@ def survey(seed, count):
             return "defect"
 
     globals()["run_one"] = checked
-    print(run(seed, range(count)), *kinds.most_common(), sep="\n")
+    print(run(seed, numbers), *kinds.most_common(), sep="\n")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--only", default=None, help="one input, as seed:number")
     parser.add_argument("--go-on", action="store_true", help="list defects and go on")
@@ -680,10 +681,11 @@ def main():
         seed, number = map(int, options.only.split(":"))
         print(run(seed, [number], limit_memory=False))
         return
+    numbers = range(options.first, options.first + options.count)
     if options.go_on:
-        survey(options.seed, options.count)
+        survey(options.seed, numbers)
     else:
-        found = run(options.seed, range(options.count))
+        found = run(options.seed, numbers)
         print(json.dumps(dict(sorted(found.items()))), f"in {time.time() - start:.0f} s")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from tracegraph.errors import SignatureError, UnknownValue, fail, shown
 from tracegraph.source import here
+from tracegraph.tensorshape import TensorShape
 
 
 @functools.cache
@@ -112,7 +113,12 @@ class _Kinds(dict[type, bool]):
 
 _MOST_KINDS = 1000
 _is_dataclass = _Kinds(dataclasses.is_dataclass)
-_is_container = _Kinds(lambda kind: issubclass(kind, (list, tuple, dict)) or _is_dataclass[kind])
+_is_container = _Kinds(
+    lambda kind: (
+        (issubclass(kind, (list, tuple, dict)) and not issubclass(kind, TensorShape))
+        or _is_dataclass[kind]
+    )
+)
 
 #: Deeper structures are refused: JAX goes through them by recursion.
 _DEEPEST = 200

@@ -440,6 +440,11 @@ def checked_shape(shape: Any) -> Shape:
     """`shape` with ints made plain. Raises Mismatch for what cannot be a shape."""
     if isinstance(shape, ShapeVariable):
         return shape
+    if len(shape) > MOST_AXES:
+        raise UnfitShape(
+            f"a tensor has at most {MOST_AXES} axes, and this shape has {len(shape)}",
+            fix="merge axes by a reshape",
+        )
     return tuple(_checked_size(size, shape) for size in shape)
 
 
@@ -465,6 +470,8 @@ def _checked_size(size: Any, shape: Any) -> Size:
     return number
 
 
+#: The most axes of a tensor: those that NumPy has.
+MOST_AXES = 64
 #: Sizes and positions are integers of 64 bits.
 SIZE_LIMIT = 2**63
 

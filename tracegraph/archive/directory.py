@@ -199,12 +199,13 @@ class Reader:
         self._used: set[str] = set()
 
     def _check_root(self) -> None:
-        if not self.root.is_dir():
-            fact = (
-                f"there is no directory {self.root}"
-                if not self.root.exists()
-                else f"{self.root} is a file"
-            )
+        try:
+            is_directory = stat.S_ISDIR(os.stat(self.root).st_mode)
+        except (OSError, ValueError) as error:
+            fact = f"there is no directory {self.root}"
+            fail(LoadError, fact, fix="give the path that was saved to", cause=error)
+        if not is_directory:
+            fact = f"{self.root} is a file"
             fail(LoadError, fact, fix="give the path that was saved to")
         if not os.path.lexists(self.root / MANIFEST):
             fail(

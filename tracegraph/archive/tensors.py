@@ -22,19 +22,20 @@ from safetensors.numpy import save_file
 
 from tracegraph.archive.manifest import Entry, excerpt, has_surrogates
 from tracegraph.errors import LoadError, fail
+from tracegraph.shapes import MOST_AXES
 from tracegraph.types import BY_SHORT, TensorType, type_of_array
 
 #: Bytes per file: larger sets of arrays are cut into shards.
 SHARD_BYTES = 5 * 10**9
 #: The most elements of a tensor: what has more cannot be addressed in bytes.
 _MOST_ELEMENTS = 2**48
-#: The most axes of a tensor in a file: those that NumPy has.
-_MOST_AXES = 64
 
 _NATIVE = {
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64", "bfloat16", "complex64"),
 }
+#: The dtypes that have values, by their short names.
+_STORED_DTYPES = {short: dtype for short, dtype in BY_SHORT.items() if dtype.size}
 _FORMAT_NAMES = {
     "bool": "BOOL",
     **{
@@ -180,18 +181,16 @@ def stored_arrays(entry: Entry, files: Mapping[str, TensorFile]) -> dict[str, St
         if has_surrogates(key):
             row.fail("the name holds half of a pair of surrogates")
         stored = file.choice(files)
-        if len(shape.items()) > _MOST_AXES:
-            shape.fail(f"it has {len(shape.items())} axes, more than {_MOST_AXES}")
+        if len(shape.items()) > MOST_AXES:
+            shape.fail(f"it has {len(shape.items())} axes, more than {MOST_AXES}")
         sizes = tuple(shape.each(lambda n: n.count(_MOST_ELEMENTS)))
-        type = TensorType(dtype.choice(BY_SHORT), sizes)
+        type = TensorType(dtype.choice(_STORED_DTYPES), sizes)
         _check_stored(row, stored, key, type)
         found[key] = Stored(stored, key, type, as_digest(digest))
     return found
 
 
 def _check_stored(row: Entry, file: TensorFile, key: str, type: TensorType) -> None:
-    if not type.dtype.size:
-        row.fail(f"tensors of {type.dtype.name} have no values")
     if key not in file.names:
         row.fail(f"the file {file.name} has no tensor {excerpt(key)}")
     if file.form(key) != _stored_type(type):

@@ -6,6 +6,7 @@ op states its derivative once, as one factor per operand, and inherits every rul
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -93,12 +94,23 @@ class Elementwise(Op, abstract=True):
     kinds: ClassVar[frozenset[str]] = INEXACT
     #: NumPy's function of the same value.
     reference: ClassVar[Any] = None
+    #: How many operands the op takes: those of its `partials`, or else of its reference.
+    arity: ClassVar[int | None] = None
+
+    def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
+        super().__init_subclass__(abstract, **kwargs)
+        code = cls.partials.__code__
+        takes_any = bool(code.co_flags & inspect.CO_VARARGS)
+        count = code.co_argcount - len(("self", "y"))
+        cls.arity = getattr(cls.reference, "nin", None) if takes_any else count
 
     def partials(self, y: Tensor, *xs: Tensor) -> tuple[Any, ...]:
         """dy/dx as one factor per operand, from primal values only: a Tensor, 1, -1 or None."""
         raise NotImplementedError
 
     def infer(self, *types: TensorType) -> TensorType:
+        if self.arity not in (len(types), None):
+            raise Mismatch(f"it takes {self.arity} operands, and {len(types)} are given")
         shape = common_shape(*types)
         dtype = check_same_dtype(self.name, *types)
         check_kind(self.name, types[0], self.kinds)

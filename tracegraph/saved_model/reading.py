@@ -21,6 +21,7 @@ from tracegraph.control.sparse import Sparsity
 from tracegraph.errors import LoadError, Mismatch, TraceError, fact_of, fail
 from tracegraph.ir.tensor import Graph, Tensor, host_tensor
 from tracegraph.passes.colouring import Colouring
+from tracegraph.passes.specialise import bound_names
 from tracegraph.runtime.concrete import ConcreteFunction, StandIn
 from tracegraph.runtime.function import Function
 from tracegraph.runtime.results import Results
@@ -45,7 +46,7 @@ from tracegraph.saved_model.restored import (
     with_signatures,
     wrapped,
 )
-from tracegraph.shapes import ShapeVariable
+from tracegraph.shapes import Dim, ShapeVariable
 from tracegraph.source import Source
 from tracegraph.tensorshape import TensorShape, TensorSpec
 from tracegraph.text.parser import parse_module
@@ -102,6 +103,8 @@ class _Loader:
         if extra is not None:
             reader.entry.fail(f"no table lists the tensor {extra}")
         self._records = Records()
+        #: Graphs all of whose open sizes have values.
+        self._closed: set[Graph] = set()
         values = {
             "variable": self._variable_of,
             "reference": lambda e: Reference(self._variable_of(e)),
@@ -261,6 +264,11 @@ class _Loader:
             traces.fail("two traces are for the same arguments")
         for trace in found:
             function.add(trace)
+        if specs is not None:
+            try:
+                function.get_concrete_function()
+            except TraceError as error:
+                traces.fail(f"none is for the input_signature: {fact_of(error)}", cause=error)
         return function
 
     def _parameters(self, entry: Entry) -> inspect.Signature:
@@ -330,9 +338,22 @@ class _Loader:
         )
         packed = _Results(self._records, self._constant).read(results)
         traced = _with_results(entry, traced, packed.count)
+        self._check_sizes(graph_, graph)
         _check_inputs(entry, traced, request)
         _check_outputs(entry, traced, packed)
         return ConcreteFunction(request, traced, packed.results, stand_ins)
+
+    def _check_sizes(self, entry: Entry, graph: Graph) -> None:
+        """Raises LoadError for an open size that no input of its graph gives a value."""
+        for inner in graph.graphs():
+            if inner not in self._closed:
+                known = set().union(*map(bound_names, inner.input_types))
+                shapes = [name[1:] for name in known if name.startswith("*")]
+                known.update(f"{name}.{of}" for name in shapes for of in ("size", "rank"))
+                unknown = sorted(_sizes_used(inner) - known)
+                if unknown:
+                    entry.fail(f"no input of @{inner.name} gives the size {unknown[0]} a value")
+                self._closed.add(inner)
 
     def _traced_variable(
         self, entry: Entry, given: Mapping[int, Variable], stand_ins: dict[int, StandIn]
@@ -580,6 +601,24 @@ def _misfit(shape: tuple[int, int], arrays: Sequence[np.ndarray]) -> str:
 
 def _leaf_reader(kind: str) -> Any:
     return lambda entry: _Leaf(entry, kind)
+
+
+def _sizes_used(graph: Graph) -> set[str]:
+    """The names of all open sizes and shapes in a graph, without those of the graphs it calls."""
+    types = {y.type for node in graph.nodes for y in node.outputs} | set(graph.input_types)
+    found = set().union(*(_names_in(type) for type in types if not type.is_static))
+    ops = {node.op for node in graph.nodes}
+    return found.union(*(_names_in(op.attributes) for op in ops))
+
+
+def _names_in(value: Any) -> set[str]:
+    if isinstance(value, Dim):
+        return set(value.names())
+    if isinstance(value, ShapeVariable):
+        return {str(value)}
+    if isinstance(value, TensorType):
+        return _names_in(value.shape)
+    return set().union(*map(_names_in, value)) if isinstance(value, tuple) else set()
 
 
 def _pair(entry: Entry) -> tuple[Entry, Entry]:
