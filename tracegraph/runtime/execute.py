@@ -53,7 +53,7 @@ class Execution:
 
     def callee_with(self, variables: Sequence[Variable]) -> Callee:
         """What results remember of a call with these Variables."""
-        return Callee(self.graph, [v.handle for v in variables], self.traced.captures)
+        return _callee(self.graph, self.traced, variables)
 
     def run(
         self, buffers: Sequence[Any], variables: Sequence[Variable] | None = None
@@ -189,9 +189,13 @@ def run_recorded(
             recorder.assign(variable.handle, value)
     report_checks(traced, buffers)
     results = list(outputs[: traced.result_count])
-    callee = Callee(forward, [v.handle for v in variables], traced.captures)
-    callee.remember(arguments, results, node.source)
+    _callee(forward, traced, variables).remember(arguments, results, node.source)
     return results
+
+
+def _callee(graph: Graph, traced: Traced, variables: Sequence[Variable]) -> Callee:
+    handles = [variable.handle for variable in variables]
+    return Callee(graph, handles, traced.captures, variables is not traced.variables)
 
 
 def note_call(

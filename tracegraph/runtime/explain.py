@@ -34,7 +34,8 @@ from tracegraph.runtime.history import (
     step_before,
     types_of_outputs,
 )
-from tracegraph.runtime.lineage import origins_of, variable_read_by
+from tracegraph.runtime.lineage import place_of_last_read, variable_read_by
+from tracegraph.runtime.statements import is_inside, statement_at
 from tracegraph.runtime.trace import Trace
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import Source, here
@@ -596,9 +597,9 @@ class _Case:
 
     def _overwritten(self) -> Explanation:
         place = self._source.source
+        name = _rebound_name(statement_at(place))
         because = (
-            f"the name {_rebound_name(place)!r} was given to a new tensor, made of a Variable, "
-            "which nobody watches"
+            f"the name {name!r} was given to a new tensor, made of a Variable, which nobody watches"
         )
         fix = "change the Variable in place: x.assign_add(...), x.assign_sub(...), x.assign(...)"
         return self._told(_Reason("overwritten", because, fix), place, [place])
@@ -761,14 +762,26 @@ _FROM_HOST = _Reason(
 
 
 def _is_overwritten(tensor: Tensor) -> bool:
-    return _is_made_of_variable(tensor) and _rebound_name(tensor.source) is not None
+    """Whether the statement that made a tensor gave it the name that a Variable had."""
+    statement = statement_at(tensor.source)
+    if statement is None or _rebound_name(statement) is None:
+        return False
+    if tensor.node is None:
+        read_at = place_of_last_read(tensor)
+        return read_at is not None and is_inside(statement, read_at)
+    return _reads_variable(tensor.node, statement)
 
 
-def _is_made_of_variable(tensor: Tensor) -> bool:
-    node = tensor.node
-    if node is None:
-        return any(isinstance(origin, Tensor) for origin in origins_of(tensor) or ())
-    return any(_is_read(x) for x in node.inputs)
+def _reads_variable(node: Node, statement: ast.stmt) -> bool:
+    """Whether a Variable is read among the nodes of a statement that lead to one of them."""
+    waiting, seen = [node], {node}
+    for node in waiting:  # it grows meanwhile
+        if any(map(_is_read, node.inputs)):
+            return True
+        before = {x.node for x in node.inputs if x.node is not None} - seen
+        seen |= before
+        waiting += (x for x in before if x.source.line and is_inside(statement, x.source))
+    return False
 
 
 def _is_read(x: Tensor) -> bool:
@@ -776,14 +789,20 @@ def _is_read(x: Tensor) -> bool:
     return is_node or variable_read_by(x) is not None
 
 
-def _rebound_name(source: Source) -> str | None:
+def _rebound_name(statement: ast.stmt | None) -> str | None:
     """The name that a statement assigns and reads at once, as `x = x + 1` does."""
-    try:
-        (statement,) = ast.parse(source.text).body
-    except (SyntaxError, ValueError):
+    if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
         return None
-    if not isinstance(statement, ast.Assign):
-        return None
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     read = {ast.unparse(node) for node in ast.walk(statement.value) if isinstance(node, ast.expr)}
-    names = (ast.unparse(target) for target in statement.targets)
+    names = (ast.unparse(part) for target in targets for part in _parts(target))
     return next((name for name in names if name in read), None)
+
+
+def _parts(target: ast.expr) -> Iterator[ast.expr]:
+    """What a statement assigns, one by one."""
+    if isinstance(target, ast.Tuple | ast.List):
+        for part in target.elts:
+            yield from _parts(part)
+    else:
+        yield target

@@ -45,13 +45,23 @@ ARRAY = _Array()
 
 
 class Callee:
-    """A function that was called: its body, and the inputs of it that follow the arguments."""
+    """A function that was called: its body, and the inputs of it that follow the arguments.
 
-    __slots__ = ("graph", "rest")
+    `takes_variables` says whether Variables among them are arguments themselves.
+    """
 
-    def __init__(self, graph: Graph, handles: Sequence[Tensor], captures: Sequence[Tensor]) -> None:
+    __slots__ = ("graph", "rest", "takes_variables")
+
+    def __init__(
+        self,
+        graph: Graph,
+        handles: Sequence[Tensor],
+        captures: Sequence[Tensor],
+        takes_variables: bool,
+    ) -> None:
         self.graph = ref(graph)
         self.rest = (*handles, *map(ref, captures))
+        self.takes_variables = takes_variables
 
     def remember(self, arguments: Sequence[Any], results: Sequence[Tensor], at: Source) -> None:
         """Notes for the results of a call where it was, and what it was given."""
@@ -100,8 +110,11 @@ def place_of_last_read(x: Tensor) -> Source | None:
     origins = getattr(x, "_origins", None)
     if type(origins) is Origins:
         return origins.read_at
-    is_read = type(origins) is tuple and any(type(y) is Tensor for y in origins_of(x) or ())
-    return x.source if is_read else None
+    if type(origins) is not tuple:
+        return None
+    callee, inputs, _ = origins
+    is_given_one = callee.takes_variables or Tensor in map(type, inputs)
+    return x.source if is_given_one else None
 
 
 def _flat(entries: Iterable[Any]) -> Iterator[Any]:
