@@ -198,11 +198,11 @@ def _refuse_while_tracing(method: str) -> None:
 
 def _warn_of_strangers(strangers: list[Variable]) -> None:
     """Warns of state that is lost because it belongs to Variables that are not saved."""
-    names = sorted({variable.name for variable in strangers})
+    count = len({id(variable) for variable in strangers})
     place = here()
     text = (
-        f"what the optimizer keeps for {len(names)} variables, such as {names[0]}, is not saved, "
-        "since the variables are not part of the checkpoint. Give the model to the Checkpoint too: "
-        "tg.train.Checkpoint(model=model, optimizer=optimizer)"
+        f"what the optimizer keeps for {count} variables, such as {strangers[0].name}, is not "
+        "saved, since the variables are not part of the checkpoint. Give the model to the "
+        "Checkpoint too: tg.train.Checkpoint(model=model, optimizer=optimizer)"
     )
     warnings.warn_explicit(text, UserWarning, place.file, place.line)

@@ -55,9 +55,16 @@ def slots(owner: Any) -> Iterator[tuple[Variable, str, Variable]]:
                     yield reference.deref(), slot_name, slot
 
 
+def optimizer_of(owner: Any) -> Optimizer | None:
+    """The optimizer that an object is, or is a group of."""
+    found = owner._group_root() if isinstance(owner, Group) else owner
+    return found if isinstance(found, Optimizer) else None
+
+
 def _kept(owner: Any, name: str, kept: Any) -> Iterator[tuple[str, Variable]]:
-    if isinstance(owner, Optimizer) and name == "_slots":
-        yield from zip(map(escaped, owner.slot_names), kept)
+    optimizer = optimizer_of(owner)
+    if optimizer is not None and name == "_slots":
+        yield from zip(map(escaped, optimizer.slot_names), kept)
         return
     for path, leaf in _leaves(kept, name, []):
         if isinstance(leaf, Variable):
@@ -124,8 +131,9 @@ def _refuse(fact: str, fix: str) -> None:
 
 
 def escaped(name: str) -> str:
-    """A name as a part of a path, as TensorFlow writes it: without slashes of its own."""
-    return name.replace(".", "..").replace("/", ".S")
+    """A name as a part of a path, as TensorFlow writes it: without slashes of its own. The one
+    name that safetensors files keep for themselves gets a dot, which no other name begins with."""
+    return f".{name}" if name == "__metadata__" else name.replace(".", "..").replace("/", ".S")
 
 
 class ObjectGraph:

@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 
 from tracegraph.errors import LoadError, MatchError, ShapeError, fail
 from tracegraph.ir.tensor import host_tensor
-from tracegraph.optimizers import Optimizer
 from tracegraph.runtime import deferred
 from tracegraph.runtime.variable import (
     DTypeMismatchError,
@@ -25,7 +24,7 @@ from tracegraph.runtime.variable import (
 )
 from tracegraph.source import here
 from tracegraph.train.files import Saved
-from tracegraph.train.objects import Group, ObjectGraph, parts, slots
+from tracegraph.train.objects import Group, ObjectGraph, optimizer_of, parts, slots
 
 #: How many names a message lists.
 _SHOWN = 10
@@ -114,8 +113,8 @@ class Restoration:
                 for row in self.saved.objects[number].slots
                 for v in variables.get(row[0], ())
             ]
-            optimizer = owner._group_root() if isinstance(owner, Group) else owner
-            if isinstance(optimizer, Optimizer):
+            optimizer = optimizer_of(owner)
+            if optimizer is not None:
                 names = optimizer.slot_names
                 optimizer.build([v for v, name, n in rows if name in names and self._fits(v, n)])
             kept = _by_variable(owner) if rows else {}
