@@ -15,6 +15,7 @@ import pytest
 import tracegraph as tg
 from tests.killing import Kills
 from tracegraph.runtime import deferred
+from tracegraph.runtime import variable as variable_module
 
 # Parametrised tests decorate one piece of code again and again, which a user is warned of.
 pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
@@ -137,7 +138,7 @@ def test_a_shared_variable_is_saved_once_and_found_by_each_of_its_names():
 def test_one_variable_for_two_values_is_refused():
     path = tg.train.Checkpoint(a=tg.Variable(1.0), b=tg.Variable(2.0)).write("saved")
     v = tg.Variable(0.0, name="v")
-    with pytest.raises(tg.errors.LoadError, match="'v:0' has two values .*: a and b"):
+    with pytest.raises(tg.errors.LoadError, match=r"'v:0' has two values .*: a and b"):
         tg.train.Checkpoint(a=v, b=v).read(path)
     assert v.numpy() == 0.0
 
@@ -151,6 +152,12 @@ def test_the_root_has_its_parts_as_names():
     with pytest.raises(ValueError, match="two values stand at 'first'"):
         tg.train.Checkpoint(pair, first=tg.Variable(1))
     tg.train.Checkpoint(pair, first=pair.first)
+    table = {"a": tg.Variable(1), (): None, 3: [tg.Variable(2)]}
+    path = tg.train.Checkpoint(table, b=tg.Variable(3)).write("dict")
+    assert [name for name, _ in tg.train.list_variables(path)] == ["3/0", "a", "b"]
+    table["a"].assign(0)
+    tg.train.Checkpoint({**table, "b": tg.Variable(0)}).read(path).assert_consumed()
+    assert table["a"].numpy() == 1
 
 
 def test_checkpoints_nest_and_modules_may_go_in_circles():
@@ -259,7 +266,9 @@ def test_slots_are_those_of_their_variable_in_any_order():
 def test_a_lone_optimizer_warns_that_its_slots_are_lost():
     training = Training()
     training.losses(1)
-    with pytest.warns(UserWarning, match="what the optimizer keeps for 6 variables, such as kernel"):
+    with pytest.warns(
+        UserWarning, match="what the optimizer keeps for 6 variables, such as kernel"
+    ):
         tg.train.Checkpoint(optimizer=training.optimizer).write("saved")
 
 
@@ -358,6 +367,16 @@ def test_the_checkpoint_restored_last_is_the_one_that_waits():
     assert nobody_waits()
 
 
+def test_waiting_is_no_reason_to_refuse_an_attribute():
+    path = tg.train.Checkpoint(late=Pair(), later=tg.Variable(1.0)).write("saved")
+    late = tg.Module()
+    tg.train.Checkpoint(late=late).read(path)
+    late.others = {tg.Module()}
+    late.table = {(1, 2): tg.Variable(0.0), "": tg.Variable(0.0)}
+    late.first = tg.Variable(0.0)
+    assert late.first.numpy() == 1.0
+
+
 def test_what_waits_keeps_nothing_alive():
     training = Training()
     training.losses(1)
@@ -416,7 +435,7 @@ def test_the_assertions_name_both_sides():
     path = tg.train.Checkpoint(a=tg.Variable(1.0), b=tg.Variable(2.0)).write("saved")
     status = tg.train.Checkpoint(a=tg.Variable(0.0), c=tg.Variable(0.0)).read(path)
     for check in (status.assert_consumed, status.assert_existing_objects_matched):
-        with pytest.raises(AssertionError, match="values of b; .* for the variables c") as caught:
+        with pytest.raises(AssertionError, match=r"values of b; .* for the variables c") as caught:
             check()
         assert isinstance(caught.value, tg.errors.LoadError)
     status.assert_nontrivial_match()
@@ -437,7 +456,7 @@ def test_long_lists_of_names_are_cut():
 def test_a_variable_where_a_module_was_is_no_match():
     path = tg.train.Checkpoint(x=Pair()).write("saved")
     status = tg.train.Checkpoint(x=tg.Variable(0.0)).read(path)
-    with pytest.raises(AssertionError, match="values of x/first, x/second; .* variables x"):
+    with pytest.raises(AssertionError, match=r"values of x/first, x/second; .* variables x"):
         status.assert_consumed()
 
 
@@ -456,7 +475,7 @@ def test_traced_functions_do_not_save_or_restore():
     checkpoint = tg.train.Checkpoint(v=tg.Variable(1.0))
     path = checkpoint.write("saved")
     for call in (checkpoint.save, checkpoint.write, checkpoint.read, checkpoint.restore):
-        with pytest.raises(tg.errors.TraceError, match="outside of the @tg.function"):
+        with pytest.raises(tg.errors.TraceError, match=r"outside of the @tg.function"):
             tg.function(lambda call=call: call(path))()
 
 
@@ -494,11 +513,11 @@ def test_paths_that_are_none_say_what_to_give():
         checkpoint.restore("nowhere")
     with pytest.raises(ValueError, match="3 is no path"):
         checkpoint.write(3)
-    with pytest.raises(ValueError, match="such as .*'v'"):
+    with pytest.raises(ValueError, match=r"such as .*'v'"):
         tg.train.load_variable(path, "w")
     os.mkdir("mine")
     pathlib.Path("mine/notes.txt").write_text("notes")
-    with pytest.raises(ValueError, match="notes.txt"):
+    with pytest.raises(ValueError, match=r"notes.txt"):
         checkpoint.write("mine")
 
 
@@ -507,7 +526,7 @@ def test_saved_models_are_refused_and_the_other_way_round():
     with pytest.raises(tg.errors.LoadError, match=r"tg.saved_model.load\('model'\)"):
         tg.train.Checkpoint(Pair()).restore("model")
     path = tg.train.Checkpoint(Pair()).write("saved")
-    with pytest.raises(tg.errors.LoadError, match="tracegraph.checkpoint"):
+    with pytest.raises(tg.errors.LoadError, match=r"tracegraph.checkpoint"):
         tg.saved_model.load(path)
 
 
@@ -600,7 +619,8 @@ def test_a_value_that_was_changed_restores_nothing():
         '{"format": "x"}',
         '{"format": "tracegraph.checkpoint_state", "version": 1, "preserved": 0, '
         '"checkpoints": [["../../etc", 0]]}',
-        '{"format": "tracegraph.checkpoint_state", "version": 9, "preserved": 0, "checkpoints": []}',
+        '{"format": "tracegraph.checkpoint_state", "version": 9, "preserved": 0, '
+        '"checkpoints": []}',
     ],
 )
 def test_a_damaged_list_of_checkpoints_is_a_load_error(text):
@@ -641,6 +661,25 @@ def test_a_step_in_another_thread_sees_all_values_or_none():
     is_over.set()
     thread.join()
     assert all((row == row[0]).all() for row in seen)
+
+
+def test_an_interrupt_while_values_are_assigned_leaves_all_of_them(monkeypatch):
+    variables = [tg.Variable(float(i)) for i in range(4)]
+    checkpoint = tg.train.Checkpoint(variables)
+    path = checkpoint.write("saved")
+    for v in variables:
+        v.assign(9.0)
+    whole = variable_module.land
+
+    def half(variables, buffers):
+        monkeypatch.setattr(variable_module, "land", whole)
+        whole(variables[:2], buffers[:2])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(variable_module, "land", half)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.read(path)
+    assert [float(v) for v in variables] == [0.0, 1.0, 2.0, 3.0]
 
 
 # The manager.
@@ -724,7 +763,7 @@ def test_arguments_that_do_not_fit_together():
             tg.train.CheckpointManager(checkpoint, "kept", keep)
     with pytest.raises(ValueError, match="nothing counts steps"):
         tg.train.CheckpointManager(checkpoint, "kept", 1, checkpoint_interval=3)
-    with pytest.raises(ValueError, match="give a tg.train.Checkpoint"):
+    with pytest.raises(ValueError, match=r"give a tg.train.Checkpoint"):
         tg.train.CheckpointManager(Pair(), "kept", 1)
     with pytest.raises(ValueError, match="names no file in a folder"):
         tg.train.CheckpointManager(checkpoint, "kept", 1, checkpoint_name="a/b")

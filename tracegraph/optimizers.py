@@ -101,7 +101,7 @@ class Optimizer(Module):
                     _state(start, f"{variable.base_name}_{name}") for name in self.slot_names
                 )
             self._slots[key] = found
-            announce(self)
+            announce(self, kept_for=variable)
         return found
 
     def apply_gradients(

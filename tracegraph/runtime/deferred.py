@@ -14,8 +14,8 @@ from typing import Any, Protocol
 class Waiting(Protocol):
     """Something that waits for the parts of an owner."""
 
-    def resume(self) -> None:
-        """Looks what the owner has now."""
+    def resume(self, kept_for: Any) -> None:
+        """Looks what the owner has now; see `announce`."""
         ...
 
 
@@ -50,7 +50,8 @@ def stop(owner: Any, record: Waiting) -> None:
             del waiting[id(owner)]
 
 
-def announce(owner: Any) -> None:
-    """Tells those who wait for `owner` that it has something new."""
+def announce(owner: Any, kept_for: Any = None) -> None:
+    """Tells those who wait for `owner` that it has something new: an attribute, or what it keeps
+    for the Variable `kept_for`."""
     for record in records(owner):
-        record.resume()
+        record.resume(kept_for)

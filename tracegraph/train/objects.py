@@ -7,7 +7,7 @@ Variables, as an optimizer's slots are, is keyed by those Variables themselves, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from tracegraph.errors import SignatureError, fail, kind_of, shown
@@ -36,14 +36,27 @@ def is_object(value: Any) -> TypeGuard[Variable | Module | Group]:
 
 
 def parts(owner: Any) -> dict[str, Any]:
-    """The Variables, Modules and groups that an object holds, by name; sorted."""
+    """The Variables, Modules and groups that an object holds, by name; sorted.
+
+    Raises ValueError for those that have no name of their own.
+    """
     found: dict[str, Any] = {}
     for name, value in _attributes(owner):
         if not _is_keyed(value):
-            for path, leaf in _leaves(value, escaped(name), []):
+            for path, leaf in _named_leaves(name, value):
                 if found.setdefault(path, leaf) is not leaf:
                     _refuse(f"two values stand at {path!r}", "rename one of them")
     return {name: found[name] for name in sorted(found)}
+
+
+def parts_with_names(owner: Any, names: Iterable[str]) -> dict[str, Any]:
+    """The parts of these names that there are; others do not matter."""
+    found: dict[str, Any] = {}
+    heads = {name.partition("/")[0] for name in names}
+    for name, value in _attributes(owner):
+        if (not name or escaped(name) in heads) and not _is_keyed(value):
+            found.update(_named_leaves(name, value, refuses=False))
+    return {name: found[name] for name in names if name in found}
 
 
 def slots(owner: Any) -> Iterator[tuple[Variable, str, Variable]]:
@@ -51,6 +64,10 @@ def slots(owner: Any) -> Iterator[tuple[Variable, str, Variable]]:
     for name, value in _attributes(owner):
         if _is_keyed(value):
             for reference, kept in value.items():
+                if not isinstance(reference, Reference):
+                    _refuse(
+                        f"a dict has references and {shown(reference)} as keys", "use two dicts"
+                    )
                 for slot_name, slot in _kept(owner, name, kept):
                     yield reference.deref(), slot_name, slot
 
@@ -59,6 +76,17 @@ def optimizer_of(owner: Any) -> Optimizer | None:
     """The optimizer that an object is, or is a group of."""
     found = owner._group_root() if isinstance(owner, Group) else owner
     return found if isinstance(found, Optimizer) else None
+
+
+def slots_of(owner: Any, variable: Variable) -> dict[str, Variable]:
+    """What an object keeps for one Variable, by name."""
+    reference = variable.ref()
+    return {
+        slot_name: slot
+        for name, value in _attributes(owner)
+        if _is_keyed(value) and reference in value
+        for slot_name, slot in _kept(owner, name, value[reference])
+    }
 
 
 def _kept(owner: Any, name: str, kept: Any) -> Iterator[tuple[str, Variable]]:
@@ -86,44 +114,53 @@ def _attributes(owner: Any) -> list[tuple[str, Any]]:
 def _root_attributes(root: Any) -> list[tuple[str, Any]]:
     if root is None:
         return []
-    if isinstance(root, (list, tuple)):
-        return [(str(i), item) for i, item in enumerate(root)]
-    if isinstance(root, dict):
-        return [(_name_of_key(key, value), value) for key, value in root.items()]
-    return _attributes(root)
+    return [("", root)] if isinstance(root, (list, tuple, dict)) else _attributes(root)
 
 
 def _is_keyed(value: Any) -> bool:
     """Whether a value is a dict whose keys are references to Variables."""
-    keys = value if isinstance(value, dict) else ()
-    return len(keys) > 0 and all(isinstance(key, Reference) for key in keys)
+    return isinstance(value, dict) and isinstance(next(iter(value), None), Reference)
 
 
-def _leaves(value: Any, path: str, outer: list[Any]) -> Iterator[tuple[str, Any]]:
-    """The objects in a value, each with the path that leads to it."""
+def _named_leaves(name: str, value: Any, refuses: bool = True) -> Iterator[tuple[str, Any]]:
+    """The objects in an attribute, or in the list or dict, without a name, that is the root."""
+    for path, leaf in _leaves(value, escaped(name), [], refuses):
+        yield path.removeprefix("/"), leaf
+
+
+def _leaves(
+    value: Any, path: str, outer: list[Any], refuses: bool = True
+) -> Iterator[tuple[str, Any]]:
+    """The objects in a value, each with the path that leads to it; those that no path leads to
+    are refused or left out."""
     if is_object(value):
         yield path, value
     if any(value is container for container in outer):
         return
     if isinstance(value, (list, tuple)):
         for i, item in enumerate(value):
-            yield from _leaves(item, f"{path}/{i}", [*outer, value])
+            yield from _leaves(item, f"{path}/{i}", [*outer, value], refuses)
     elif isinstance(value, dict):
         for key, item in value.items():
-            for inner, leaf in _leaves(item, "", [*outer, value]):
-                yield f"{path}/{escaped(_name_of_key(key, leaf))}{inner}", leaf
-    elif isinstance(value, (set, frozenset)) and any(map(is_object, value)):
+            for inner, leaf in _leaves(item, "", [*outer, value], refuses):
+                if refuses or _is_name(key):
+                    yield f"{path}/{escaped(_name_of_key(key, leaf))}{inner}", leaf
+    elif refuses and isinstance(value, (set, frozenset)) and any(map(is_object, value)):
         fact = f"the set at {path!r} has no order by which its objects could be found again"
         _refuse(fact, "keep them in a list or a dict")
 
 
 def _name_of_key(key: Any, value: Any) -> str:
-    if type(key) is int:
-        return str(key)
-    if not isinstance(key, str) or not key or any("\ud800" <= letter <= "\udfff" for letter in key):
+    if not _is_name(key):
         fact = f"a dict has the key {shown(key)}, below which there is {kind_of(value)}"
         _refuse(fact, "use strings as keys, or integers")
-    return key
+    return str(key)
+
+
+def _is_name(key: Any) -> bool:
+    if not isinstance(key, str):
+        return type(key) is int
+    return key != "" and not any("\ud800" <= letter <= "\udfff" for letter in key)
 
 
 def _refuse(fact: str, fix: str) -> None:

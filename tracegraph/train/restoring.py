@@ -24,7 +24,14 @@ from tracegraph.runtime.variable import (
 )
 from tracegraph.source import here
 from tracegraph.train.files import Saved
-from tracegraph.train.objects import Group, ObjectGraph, optimizer_of, parts, slots
+from tracegraph.train.objects import (
+    Group,
+    ObjectGraph,
+    optimizer_of,
+    parts_with_names,
+    slots,
+    slots_of,
+)
 
 #: How many names a message lists.
 _SHOWN = 10
@@ -35,6 +42,13 @@ COUNTER = "save_counter"
 Pair = tuple[Any, int]
 
 
+def _nothing() -> None:
+    """In place of a reference to something that is gone."""
+
+
+_UNKNOWN = (_nothing, -1)
+
+
 class Restoration:
     """One checkpoint on its way into objects."""
 
@@ -42,6 +56,7 @@ class Restoration:
         self.saved = saved
         #: The objects that a saved one was found to be. They are not kept alive.
         self._found: dict[int, list[weakref.ref[Any]]] = {}
+        self._numbers: dict[int, tuple[weakref.ref[Variable], int]] = {}
         self._with_slots: list[_Waiting] = []
 
     def begin(self, root: Group) -> None:
@@ -54,13 +69,18 @@ class Restoration:
         self._wait(pairs)
 
     def resume(self, pairs: Iterable[Pair]) -> None:
-        """Restores objects that were missing, and what is below them."""
-        new = self._matched(pairs)
+        """Restores objects that were missing, but for Variables that have a value under another
+        name, and what is below them, and what is kept for them."""
+        new = self._matched(
+            (value, number)
+            for value, number in pairs
+            if not isinstance(value, Variable) or self.number_of(value) is None
+        )
         self._assign(new)
         self._wait(new)
-        if new:
-            for waiting in [*self._with_slots]:
-                waiting.find_slots()
+        variables = [number for value, number in new if isinstance(value, Variable)]
+        for waiting in [*self._with_slots] if variables else ():
+            waiting.find_slots(variables)
 
     # Matching.
 
@@ -73,14 +93,10 @@ class Restoration:
         """Whether a saved object was found, even if what it was found to be is gone."""
         return number in self._found
 
-    def numbers_of_variables(self) -> dict[int, int]:
-        """What every living Variable was restored from, by identity."""
-        return {
-            id(value): number
-            for number in self._found
-            for value in self.objects(number)
-            if isinstance(value, Variable)
-        }
+    def number_of(self, variable: Variable) -> int | None:
+        """What a Variable was restored from."""
+        reference, number = self._numbers.get(id(variable), _UNKNOWN)
+        return number if reference() is variable else None
 
     def _matched(self, start: Iterable[Pair]) -> list[Pair]:
         """The pairs that follow from those given and that are new, in the order of the walk."""
@@ -96,8 +112,8 @@ class Restoration:
             seen.add((id(value), number))
             found.append((value, number))
             if saved.key is None:
-                inside = parts(value)
-                queue += [(inside[name], n) for name, n in saved.parts.items() if name in inside]
+                inside = parts_with_names(value, saved.parts)
+                queue += [(part, saved.parts[name]) for name, part in inside.items()]
         return found
 
     def _new_slots(self, pairs: list[Pair]) -> list[Pair]:
@@ -155,6 +171,8 @@ class Restoration:
         assign_together([variable for variable, _ in rows], tensors)
         for value, number in pairs:
             self._found.setdefault(number, []).append(weakref.ref(value))
+        for variable, number in rows:
+            self._numbers[id(variable)] = (weakref.ref(variable), number)
 
     def _check_types(self, rows: list[Pair]) -> None:
         unfit = [(v, n) for v, n in rows if not self._fits(v, n)]
@@ -184,7 +202,7 @@ class Restoration:
             labels = {(self.saved.key(row[0]), row[1]) for row in saved.slots}
             for older in deferred.records(owner):
                 older.give_way(saved.parts.keys(), labels)
-            inside = parts(owner)
+            inside = parts_with_names(owner, saved.parts)
             missing = {name: n for name, n in saved.parts.items() if name not in inside}
             rows = [row for row in saved.slots if not self.has_found(row[2])]
             if missing or rows:
@@ -211,54 +229,57 @@ class _Waiting:
         self._restoration = restoration
         self._owner = weakref.ref(owner)
         self._missing = missing
-        self._rows = rows
+        #: For the number of each Variable the numbers of its slots by name.
+        self._slots: dict[int, dict[str, int]] = {}
+        for variable, name, slot in rows:
+            self._slots.setdefault(variable, {})[name] = slot
 
-    def resume(self) -> None:
+    def resume(self, kept_for: Any) -> None:
         """Restores what the owner has got since."""
         owner = self._owner()
         if owner is None:
             return
         with state_lock():
-            if self._missing:
-                inside = parts(owner)
-                arrived = [name for name in self._missing if name in inside]
-                # What has come has come: a part that replaces it later is left as it is.
-                pairs = [(inside[name], self._missing.pop(name)) for name in arrived]
-                self._restore(pairs)
-            self.find_slots()
+            if kept_for is not None:
+                number = self._restoration.number_of(kept_for)
+                self.find_slots([] if number is None else [number])
+                return
+            inside = parts_with_names(owner, self._missing) if self._missing else {}
+            # What has come has come: a part that replaces it later is left as it is.
+            self._restoration.resume([(x, self._missing.pop(name)) for name, x in inside.items()])
+            self.find_slots([*self._slots])
 
-    def find_slots(self) -> None:
-        """Restores the slots that the owner has made."""
+    def find_slots(self, variables: Iterable[int]) -> None:
+        """Restores the slots that the owner has made for the Variables of these numbers."""
         owner = self._owner()
         if owner is None:
             return
-        found = _by_variable(owner) if self._rows else {}
-        pairs, rest = [], []
-        for row in self._rows:
-            keys = ((id(v), row[1]) for v in self._restoration.objects(row[0]))
-            arrived = [(found[key], row[2]) for key in keys if key in found]
-            pairs += arrived
-            rest += [] if arrived else [row]
-        self._rows = rest
-        self._restore(pairs)
-        self._end_if_done(owner)
-
-    def _restore(self, pairs: list[Pair]) -> None:
-        """Restores the pairs, but for Variables that have a value under another name."""
+        pairs = []
+        for number in variables:
+            wanted = self._slots.get(number, {})
+            for variable in self._restoration.objects(number) if wanted else ():
+                found = slots_of(owner, variable)
+                pairs += [(found[name], wanted.pop(name)) for name in [*wanted] if name in found]
+            if not wanted:
+                self._slots.pop(number, None)
         if pairs:
-            known = self._restoration.numbers_of_variables()
-            self._restoration.resume([(v, n) for v, n in pairs if id(v) not in known])
+            self._restoration.resume(pairs)
+        self._end_if_done(owner)
 
     def give_way(self, names: Iterable[str], labels: set[tuple[str, str]]) -> None:
         """Leaves parts and slots to a checkpoint that was restored after this one."""
         for name in names:
             self._missing.pop(name, None)
-        key = self._restoration.saved.key
-        self._rows = [row for row in self._rows if (key(row[0]), row[1]) not in labels]
+        for number, wanted in [*self._slots.items()]:
+            key = self._restoration.saved.key(number)
+            rest = {name: slot for name, slot in wanted.items() if (key, name) not in labels}
+            self._slots[number] = rest
+            if not rest:
+                del self._slots[number]
         self._end_if_done(self._owner())
 
     def _end_if_done(self, owner: Any) -> None:
-        if not self._rows:
+        if not self._slots:
             self._restoration.end_slots(self)
             if not self._missing:
                 deferred.stop(owner, self)
@@ -322,9 +343,9 @@ class CheckpointLoadStatus:
 
     def _unrestored(self) -> list[str]:
         """The paths of the Variables that have got no value."""
-        known = self._restoration.numbers_of_variables()
         rows = ObjectGraph(self._root).variables().items()
-        return sorted(path for path, v in rows if path != COUNTER and id(v) not in known)
+        number_of = self._restoration.number_of
+        return sorted(path for path, v in rows if path != COUNTER and number_of(v) is None)
 
     def _compare(self, unused: list[str], missing: list[str]) -> None:
         facts = []
