@@ -11,9 +11,10 @@ from lowering.rules import lowers
 from tracegraph.control import call as ops
 from tracegraph.control.custom import CustomCall
 from tracegraph.control.recompute import RecomputedCall
+from tracegraph.control.undifferentiable import UndifferentiableCall
 
 
-@lowers(ops.Call, CustomCall, RecomputedCall)
+@lowers(ops.Call, CustomCall, RecomputedCall, UndifferentiableCall)
 def _call(op: ops.Call, *xs: Any) -> Any:
     function = op.body.derived.get("lowered")
     if function is None:

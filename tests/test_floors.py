@@ -25,6 +25,7 @@ FLOORS = (
         "tracegraph.tensorshape",
         "tracegraph.shapes",
         "tracegraph.source",
+        "tracegraph.version",
         "tracegraph.errors",
         "tracegraph.nest",
         "tracegraph.patterns",

@@ -8,17 +8,21 @@
 <tg.Tensor: shape=(), dtype=float32, numpy=6.0>
 """
 
+from typing import TYPE_CHECKING, NoReturn
+
 import tracegraph.array_api  # installs the namespace of the array API on Tensor
 import tracegraph.runtime.scatter  # installs the scatter methods on Variable
 import tracegraph.runtime.values
 import tracegraph.text  # installs the text of graphs on Graph
 import tracegraph.views  # installs the views of graphs on Graph
 from tracegraph import (
+    absent,
     array,
     autodiff,
     config,
     debugging,
     errors,
+    export,
     functional,
     image,
     initializers,
@@ -75,14 +79,16 @@ from tracegraph.types import (
 from tracegraph.types import (
     bool_ as bool,
 )
+from tracegraph.version import __version__
 from tracegraph.views import diff
-
-__version__ = "0.1.0"
 
 #: Modules that users do not need; completion leaves them out.
 _INTERNAL = frozenset(
     [
         *(
+            "NoReturn",
+            "TYPE_CHECKING",
+            "absent",
             "array",
             "array_api",
             "control",
@@ -97,6 +103,12 @@ _INTERNAL = frozenset(
         *("runtime", "shapes", "source", "tensorshape", "text", "tracegraph", "types", "views"),
     ]
 )
+
+
+if not TYPE_CHECKING:  # a checker would take every name for one that exists
+
+    def __getattr__(name: str) -> NoReturn:
+        absent.refuse(name)
 
 
 def __dir__() -> list[str]:

@@ -86,10 +86,15 @@ class Source:
             derived._place = self._place
         return derived
 
+    def is_same_place(self, other: Source) -> bool:
+        """Whether it is the same instruction of the user, whatever was derived there."""
+        return self.code is other.code and self.offset == other.offset
+
     @property
     def text(self) -> str:
-        """The line of source itself, stripped; empty when it cannot be read."""
-        return linecache.getline(self.file, self.line).strip()
+        """The line of source itself, stripped; empty when it cannot be read. A place that is known
+        by name alone may be that of another file here, and is not looked up."""
+        return "" if self.code is None else linecache.getline(self.file, self.line).strip()
 
     def __str__(self) -> str:
         place = f"{os.path.basename(self.file)}:{self.line}"
@@ -152,7 +157,7 @@ def here(skip: int = 1) -> Source:
 def caller_of(function: object) -> Source:
     """The place where a Python function begins, for errors about its signature."""
     code = getattr(function, "__code__", None)
-    return Source.at(code.co_filename, code.co_firstlineno) if code else UNKNOWN
+    return Source(code, -1) if code else UNKNOWN
 
 
 class sourced(contextlib.ContextDecorator):

@@ -15,7 +15,7 @@ import re
 import secrets
 import stat
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,12 @@ from tracegraph.source import here
 
 MANIFEST = "tracegraph.json"
 #: Folders of a saved directory; `extra` belongs to the user.
-ASSETS, EXTRA = "assets", "extra"
-#: The largest manifest that is read, in bytes.
-_LARGEST_MANIFEST = 2**28
-#: Files that we write: their names end in a part of their SHA-256.
-_OURS = re.compile(r"[a-z0-9-]+-[0-9a-f]{12}\.[a-z]+|\.tracegraph-[0-9a-f]{16}")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
+ASSETS, PAYLOADS, EXTRA = "assets", "stablehlo", "extra"
+_FOLDERS = (ASSETS, PAYLOADS)
+#: Files that we write: their names have a part of their SHA-256.
+_NAMED = re.compile(r"[a-z0-9-]{1,100}-([0-9a-f]{12})\.[a-z]{1,20}")
+_WAITING = re.compile(r"\.tracegraph-[0-9a-f]{16}")
+_ASSET = re.compile(r"([0-9a-f]{12})-.+", re.DOTALL)
 
 
 class Writer:
@@ -52,7 +52,8 @@ class Writer:
         return self.add(stem, suffix, lambda path: _write(path, data))
 
     def add_asset(self, source: Path) -> str:
-        """Copies a file of the user's, under its own name and behind its checksum."""
+        """Copies a file of the user's, under its own name behind its checksum, which the name of a
+        file that was saved before has already."""
         check_file_name(source.name)
 
         def save(path: Path) -> None:
@@ -60,7 +61,10 @@ class Writer:
                 while block := old.read(2**20):
                     new.write(block)
 
-        return self._placed(ASSETS, save, lambda digest: f"{digest[:12]}-{source.name}")
+        def name_of(digest: str) -> str:
+            return f"{digest[:12]}-{source.name.removeprefix(f'{digest[:12]}-')}"
+
+        return self._placed(ASSETS, save, name_of)
 
     def add_extra(self, name: str, data: bytes) -> None:
         """Writes a file of the user's to the folder `extra`, which is not read here."""
@@ -133,11 +137,16 @@ def _flush(path: Path) -> None:
 def _leftovers(root: Path, named: set[str]) -> Iterator[Path]:
     """Files of ours that no manifest names: of an earlier save, or of one that was killed."""
     for path in sorted(root.iterdir()):
-        if _OURS.fullmatch(path.name) and path.name not in named and path.is_file():
+        if _is_ours(path.name) and path.name not in named and path.is_file():
             yield path
-    for path in sorted((root / ASSETS).glob("*")):
-        if f"{ASSETS}/{path.name}" not in named and path.is_file():
-            yield path
+    for folder in _FOLDERS:
+        for path in sorted((root / folder).glob("*")):
+            if f"{folder}/{path.name}" not in named and path.is_file():
+                yield path
+
+
+def _is_ours(name: str) -> bool:
+    return bool(_NAMED.fullmatch(name) or _WAITING.fullmatch(name))
 
 
 def _refuse_foreign(root: Path) -> None:
@@ -148,9 +157,7 @@ def _refuse_foreign(root: Path) -> None:
         fact = f"{root} is a file, and a directory is written there"
         fail(SignatureError, fact, source=here(), fix="give another path, or remove the file")
     names = {path.name for path in root.iterdir()}
-    others = sorted(
-        name for name in names if name not in (ASSETS, EXTRA) and not _OURS.fullmatch(name)
-    )
+    others = sorted(name for name in names if name not in (*_FOLDERS, EXTRA) and not _is_ours(name))
     if others and MANIFEST not in names:
         fail(
             SignatureError,
@@ -185,11 +192,13 @@ class Reader:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.root = Path(path)
         self.file = str(self.root / MANIFEST)
-        data = self._regular(MANIFEST, None).read_bytes() if self._exists() else b""
-        self.entry = manifest.read(data, self.file)
-        self._files: dict[str, str] = {}
+        self._check_root()
+        self._data = _bytes(self._regular(MANIFEST, None), Entry(None, self.file))
+        self.entry = manifest.read(self._data, self.file)
+        self._digests: dict[str, str] = {}
+        self._used: set[str] = set()
 
-    def _exists(self) -> bool:
+    def _check_root(self) -> None:
         if not self.root.is_dir():
             fact = (
                 f"there is no directory {self.root}"
@@ -203,68 +212,103 @@ class Reader:
                 f"{self.root} holds no {MANIFEST}: nothing was saved there, or not to the end",
                 fix="give the path that was saved to, or save again",
             )
-        return True
 
     def check_format(self, format: str, version: int) -> None:
-        """Raises LoadError for another format, and for a version that came after this one."""
+        """Raises LoadError for another format, for a version that came after this one, and for a
+        manifest that was changed."""
         fields = self.entry.pairs()
         for name in ("format", "version"):
             if name not in fields:
                 self.entry.fail(f"the field {name!r} is missing")
         if fields["format"].text() != format:
-            fields["format"].fail(f"it is {fields['format'].text()[:60]!r}, and not {format!r}")
+            found = manifest.excerpt(fields["format"].text())
+            fields["format"].fail(f"it is {found}, and not {format!r}")
         found = fields["version"].count()
         if found > version:
             producer = fields.get("producer")
-            by = f", written by {str(producer.value)[:60]}," if producer is not None else ""
+            by = f", written by {_plain(producer.value)}," if producer is not None else ""
             fields["version"].fail(
                 f"the format has version {found}{by} and this tracegraph reads up to {version}",
                 fix="install a newer tracegraph",
             )
         if found < 1:
             fields["version"].fail("there is no version 0")
+        self.entry = manifest.unsealed(self._data, self.entry)
 
     def check_files(self, entry: Entry) -> list[str]:
         """The names of the files that the manifest lists, all there and of the right size."""
         for name, row in entry.pairs().items():
             size, digest = row.fields("bytes", "sha256")
-            self._check_name(row, name)
+            self._check_name(row, name, as_digest(digest))
             self._regular(name, size.count(), row)
-            self._files[name] = as_digest(digest)
-        return list(self._files)
+            self._digests[name] = as_digest(digest)
+        return list(self._digests)
 
-    def _check_name(self, row: Entry, name: str) -> None:
+    def _check_name(self, row: Entry, name: str, digest: str) -> None:
+        """Raises LoadError for a name that is not made here of this checksum."""
         folder, slash, base = name.rpartition("/")
+        shown = manifest.excerpt(name)
+        if slash and folder not in _FOLDERS:
+            row.fail(f"the file name {shown} leads out of the directory")
         problem = _name_problem(base)
-        if not problem and not slash and not _NAME.fullmatch(base):
-            problem = "is no name that is written here"
-        if problem or (slash and folder != ASSETS):
-            row.fail(f"the file name {name[:60]!r} {problem or 'leads out of the directory'}")
+        match = (_ASSET if slash else _NAMED).fullmatch(base)
+        if problem or match is None:
+            row.fail(f"the file name {shown} {problem or 'is no name that is written here'}")
+        if match[1] != digest[:12]:
+            row.fail(f"the file name {shown} is not that of its SHA-256, {digest}")
 
     def path(self, entry: Entry) -> Path:
         """The path of a file that an entry names."""
         name = entry.text()
-        if name not in self._files:
-            entry.fail(f"it names the file {name[:60]!r}, which is not in the list of files")
+        if name not in self._digests:
+            shown = manifest.excerpt(name)
+            entry.fail(f"it names the file {shown}, which is not in the list of files")
+        self._used.add(name)
         return self.root / name
 
-    def checked_bytes(self, entry: Entry) -> bytes:
-        """The bytes of a file, compared with its checksum."""
-        data = self.path(entry).read_bytes()
+    def checked_bytes(self, entry: Entry, most: int) -> bytes:
+        """The bytes of a file of at most `most`, compared with its checksum."""
+        path = self.path(entry)
+        if path.stat().st_size > most:
+            entry.fail(f"{path} has {path.stat().st_size} bytes, more than {most}")
+        data = _bytes(path, entry)
         self._compare(entry.text(), hashlib.sha256(data).hexdigest())
         return data
 
+    def asset(self, entry: Entry) -> Path:
+        """The path of a file of the user's, compared with its checksum."""
+        path = self.path(entry)
+        if path.parent.name != ASSETS:
+            entry.fail(f"{path} is no asset: those stand in the folder {ASSETS}")
+        self._verify(entry.text())
+        return path
+
+    def check_all_used(self, entry: Entry, others: Container[str]) -> None:
+        """Raises LoadError for a file that the manifest lists and that nothing else has named."""
+        for name, row in entry.pairs().items():
+            is_payload = name.startswith(f"{PAYLOADS}/")
+            if name not in self._used and name not in others and not is_payload:
+                row.fail("nothing in the manifest uses this file")
+
     def verify(self) -> None:
         """Compares every file with its checksum. Raises LoadError for the first that differs."""
-        for name in self._files:
-            self._compare(name, file_digest(self.root / name))
+        for name in self._digests:
+            self._verify(name)
+
+    def _verify(self, name: str) -> None:
+        path = self.root / name
+        try:
+            found = file_digest(path)
+        except OSError as error:
+            fail(LoadError, f"{path} cannot be read: {error}", cause=error)
+        self._compare(name, found)
 
     def _compare(self, name: str, found: str) -> None:
-        if found != self._files[name]:
+        if found != self._digests[name]:
             fail(
                 LoadError,
                 f"{self.root / name} was changed: its SHA-256 is {found} and the manifest has "
-                f"{self._files[name]}",
+                f"{self._digests[name]}",
                 fix=manifest.SAVE_AGAIN,
             )
 
@@ -283,8 +327,21 @@ class Reader:
             where.fail(f"the file {path} is missing", cause=error)
         if not stat.S_ISREG(found.st_mode):
             where.fail(f"{path} is no file")
-        if size is None and found.st_size > _LARGEST_MANIFEST:
+        if size is None and found.st_size > manifest.LARGEST:
             where.fail(f"{path} has {found.st_size} bytes, more than any manifest")
         if size is not None and found.st_size != size:
             where.fail(f"{path} has {found.st_size} bytes, and the manifest says {size}")
         return path
+
+
+def _bytes(path: Path, entry: Entry) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        entry.fail(f"{path} cannot be read: {error}", cause=error)
+
+
+def _plain(value: Any) -> str:
+    """A name as messages show it: what does not print is escaped."""
+    text = str(value)[:60]
+    return text if text.isprintable() else repr(text)

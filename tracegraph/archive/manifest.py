@@ -1,20 +1,35 @@
 """JSON that is not trusted: read strictly, and taken apart with errors that name the place.
 
 What Python's reader lets pass is refused: a name that is given twice in one object, numbers that
-are not finite, integers beyond 64 bits, texts that are no unicode, and nesting without end.
+are not finite, integers beyond 64 bits, texts that are no unicode, and nesting without end. The
+last line is a checksum of all that stands above it, so that no damage is read as something else.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
-from tracegraph.errors import LoadError, fail
+from tracegraph.errors import LoadError, SignatureError, fail
+from tracegraph.source import here
 
 #: The deepest nesting of lists and objects, and the widest integer.
 _DEEPEST = 200
 _WIDEST = 2**63
+#: The largest text, and the most lists, objects and entries of them: what is read takes some
+#: hundred bytes of memory for each.
+LARGEST = 2**26
+_MOST_VALUES = 2**22
+#: The longest name of something, and of what a message shows of it.
+_LONGEST_NAME = 1000
+_SHOWN = 60
+
+#: Lines that are written are no longer than this where they can be divided.
+_WIDEST_LINE = 100
 
 _KINDS: dict[type, str] = {
     dict: "an object",
@@ -29,14 +44,70 @@ _KINDS: dict[type, str] = {
 T = TypeVar("T")
 
 
-def written(value: Any) -> bytes:
-    """The JSON text of `value`, the same for the same value in every process."""
-    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
-    return text.encode() + b"\n"
+def written(content: Mapping[str, Any]) -> bytes:
+    """The JSON text of an object, the same for the same one in every process: what fits stands on
+    one line, and of what does not, each entry begins a line. The last one is the checksum.
+
+    Raises SignatureError for what `read` would refuse.
+    """
+    problem = _too_deep(content)
+    rows = [] if problem else [f"{_one_line(k)}: {_lines(v, ' ')}" for k, v in content.items()]
+    data = ("{\n " + "".join(f"{row},\n " for row in rows)).encode()[:-1]
+    problem = problem or _too_large(data)
+    if problem:
+        fail(SignatureError, f"what is saved {problem}", source=here(), fix="save it in parts")
+    return data + _seal(data)
+
+
+def _seal(data: bytes) -> bytes:
+    return b' "checksum": "' + hashlib.sha256(data).hexdigest().encode() + b'"\n}\n'
+
+
+_SEAL = len(_seal(b""))
+
+
+def _too_large(data: bytes) -> str:
+    """What is too much of a JSON text to be read; nothing if it is not."""
+    if len(data) > LARGEST:
+        return f"has {len(data)} bytes, more than any manifest"
+    if sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+        return f"has more than {_MOST_VALUES} values"
+    return ""
+
+
+def _too_deep(value: Any) -> str:
+    layer = [value]
+    for _ in range(_DEEPEST):
+        layer = [x for value in layer for x in _items(value)]
+        if not layer:
+            return ""
+    return f"is nested more than {_DEEPEST} deep"
+
+
+def _lines(value: Any, indent: str) -> str:
+    text = _one_line(value)
+    if len(indent) + len(text) <= _WIDEST_LINE or not isinstance(value, (dict, list)) or not value:
+        return text
+    inner = indent + " "
+    if isinstance(value, dict):
+        rows = [f"{_one_line(name)}: {_lines(item, inner)}" for name, item in value.items()]
+        begin, end = "{", "}"
+    else:
+        rows = [_lines(item, inner) for item in value]
+        begin, end = "[", "]"
+    body = f",\n{inner}".join(rows)
+    return f"{begin}\n{inner}{body}\n{indent}{end}"
+
+
+def _one_line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def read(data: bytes, file: str) -> Entry:
     """The value of a JSON text. Raises LoadError that names `file` and where it is wrong."""
+    problem = _too_large(data)
+    if problem:
+        fail(LoadError, f"{file} {problem}", fix=SAVE_AGAIN)
     try:
         text = data.decode()
         value = json.loads(
@@ -45,9 +116,23 @@ def read(data: bytes, file: str) -> Entry:
     except (UnicodeDecodeError, RecursionError, ValueError) as error:
         reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
         fail(LoadError, f"{file} is no JSON: {reason}", fix=SAVE_AGAIN, cause=error)
-    entry = Entry(value, file)
-    _check_depth(entry)
-    return entry
+    problem = _too_deep(value)
+    if problem:
+        fail(LoadError, f"{file} {problem}", fix=SAVE_AGAIN)
+    return Entry(value, file)
+
+
+def unsealed(data: bytes, entry: Entry) -> Entry:
+    """What was read of `data`, without its checksum. Raises LoadError where it was changed."""
+    head, seal = data[:-_SEAL], data[-_SEAL:]
+    if seal != _seal(head):
+        fail(
+            LoadError,
+            f"{entry.file} was changed: its checksum is not that of what it holds",
+            fix=SAVE_AGAIN,
+        )
+    rest = {name: value for name, value in entry.value.items() if name != "checksum"}
+    return Entry(rest, entry.file)
 
 
 SAVE_AGAIN = "the file is damaged, or was not written by tracegraph: save it again"
@@ -56,9 +141,9 @@ SAVE_AGAIN = "the file is damaged, or was not written by tracegraph: save it aga
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twin = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the name {twin!r} is given twice in one object")
+        seen: set[str] = set()
+        twin = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise ValueError(f"the name {excerpt(twin)} is given twice in one object")
     return found
 
 
@@ -70,15 +155,6 @@ def _integer(text: str) -> int:
     if len(text) > len(str(-_WIDEST)) or not -_WIDEST <= int(text) < 2 * _WIDEST:
         raise ValueError(f"the integer {text[:30]} has more than 64 bits")
     return int(text)
-
-
-def _check_depth(entry: Entry) -> None:
-    layer = [entry.value]
-    for _ in range(_DEEPEST):
-        layer = [x for value in layer for x in _items(value)]
-        if not layer:
-            return
-    fail(LoadError, f"{entry.file} is nested more than {_DEEPEST} deep", fix=SAVE_AGAIN)
 
 
 def _items(value: Any) -> Iterator[Any]:
@@ -110,10 +186,18 @@ class Entry:
         return self.value
 
     def text(self) -> str:
-        """A string of printable unicode."""
+        """A string of unicode."""
         found = self._of(str)
-        if any("\ud800" <= letter <= "\udfff" for letter in found):
+        if has_surrogates(found):
             self.fail("the string holds half of a pair of surrogates")
+        return found
+
+    def label(self) -> str:
+        """A string that names something."""
+        found = self.text()
+        problem = label_problem(found)
+        if problem:
+            self.fail(f"the name {excerpt(found)} {problem}")
         return found
 
     def flag(self) -> bool:
@@ -133,7 +217,7 @@ class Entry:
         """What the string stands for."""
         found = self.text()
         if found not in choices:
-            self.fail(f"it is {found[:60]!r}, and it must be one of {', '.join(choices)}")
+            self.fail(f"it is {excerpt(found)}, and it must be one of {_listed(choices)}")
         return choices[found]
 
     @property
@@ -167,9 +251,37 @@ class Entry:
                 self.fail(f"the field {name!r} is missing")
         for name in found:
             if name not in names and name not in optional:
-                self.fail(f"the field {name[:60]!r} is not known")
+                self.fail(f"the field {excerpt(name)} is not known")
         missing = Entry(None, self.file, self.place)
         return [found.get(name, missing) for name in (*names, *optional)]
 
     def _inside(self, name: str) -> str:
-        return f"{self.place}.{name}" if name.isidentifier() else f"{self.place}[{name[:60]!r}]"
+        is_plain = name.isidentifier() and len(name) <= _SHOWN
+        return f"{self.place}.{name}" if is_plain else f"{self.place}[{excerpt(name)}]"
+
+
+def has_surrogates(text: str) -> bool:
+    """Whether a string holds halves of surrogate pairs, which no file can hold."""
+    return any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def label_problem(name: str) -> str:
+    """What makes a string no name of something; nothing if it is one. Two names that look the
+    same are the same."""
+    if not name:
+        return "is empty"
+    if len(name) > _LONGEST_NAME:
+        return f"has more than {_LONGEST_NAME} letters"
+    if not name.isprintable():
+        return "holds letters that do not print"
+    return "" if unicodedata.is_normalized("NFC", name) else "is written in several ways"
+
+
+def excerpt(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
+
+
+def _listed(names: Iterable[str]) -> str:
+    few = list(itertools.islice(names, 13))
+    shown = [name if name.isprintable() and len(name) <= _SHOWN else excerpt(name) for name in few]
+    return ", ".join(shown[:12]) + (" and others" if len(few) > 12 else "") or "nothing"

@@ -20,7 +20,7 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from tracegraph.archive.manifest import Entry
+from tracegraph.archive.manifest import Entry, excerpt, has_surrogates
 from tracegraph.errors import LoadError, fail
 from tracegraph.types import BY_SHORT, TensorType, type_of_array
 
@@ -28,6 +28,8 @@ from tracegraph.types import BY_SHORT, TensorType, type_of_array
 SHARD_BYTES = 5 * 10**9
 #: The most elements of a tensor: what has more cannot be addressed in bytes.
 _MOST_ELEMENTS = 2**48
+#: The most axes of a tensor in a file: those that NumPy has.
+_MOST_AXES = 64
 
 _NATIVE = {
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -175,12 +177,15 @@ def stored_arrays(entry: Entry, files: Mapping[str, TensorFile]) -> dict[str, St
     found: dict[str, Stored] = {}
     for key, row in entry.pairs().items():
         file, dtype, shape, digest = row.fields("file", "dtype", "shape", "sha256")
-        name = file.choice({name: name for name in files})
-        type = TensorType(
-            dtype.choice(BY_SHORT), tuple(shape.each(lambda n: n.count(_MOST_ELEMENTS)))
-        )
-        _check_stored(row, files[name], key, type)
-        found[key] = Stored(files[name], key, type, as_digest(digest))
+        if has_surrogates(key):
+            row.fail("the name holds half of a pair of surrogates")
+        stored = file.choice(files)
+        if len(shape.items()) > _MOST_AXES:
+            shape.fail(f"it has {len(shape.items())} axes, more than {_MOST_AXES}")
+        sizes = tuple(shape.each(lambda n: n.count(_MOST_ELEMENTS)))
+        type = TensorType(dtype.choice(BY_SHORT), sizes)
+        _check_stored(row, stored, key, type)
+        found[key] = Stored(stored, key, type, as_digest(digest))
     return found
 
 
@@ -188,7 +193,7 @@ def _check_stored(row: Entry, file: TensorFile, key: str, type: TensorType) -> N
     if not type.dtype.size:
         row.fail(f"tensors of {type.dtype.name} have no values")
     if key not in file.names:
-        row.fail(f"the file {file.name} has no tensor {key!r}")
+        row.fail(f"the file {file.name} has no tensor {excerpt(key)}")
     if file.form(key) != _stored_type(type):
         row.fail(f"the file {file.name} has {file.form(key)}, and {type} is {_stored_type(type)}")
 

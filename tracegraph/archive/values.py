@@ -9,8 +9,9 @@ name, which says what it is:
     {"list": [...]}  {"tuple": [...]}  {"dict": [[key, value], ...]}
     {"namedtuple": {"name": "Point", "fields": [["x", ...], ["y", ...]]}}  {"dataclass": ...}
 
-A namedtuple or dataclass comes back as one of the same name and fields: its class is not looked
-for. What a caller adds, such as Variables, has names of the caller's own.
+Each value has one form: what is read is written the same. A namedtuple or dataclass comes back as
+one of the same name and fields: its class is not looked for. What a caller adds, such as
+Variables, has names of the caller's own.
 """
 
 from __future__ import annotations
@@ -18,25 +19,32 @@ from __future__ import annotations
 import collections
 import dataclasses
 import keyword
-from collections.abc import Callable, Mapping
+import re
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tracegraph.archive.manifest import Entry
-from tracegraph.errors import Mismatch
+from tracegraph.archive.manifest import Entry, excerpt, has_surrogates
+from tracegraph.errors import Mismatch, shown
 from tracegraph.shapes import Dim
 from tracegraph.tensorshape import TensorShape, TensorSpec
 from tracegraph.text.literals import read_size, read_type
-from tracegraph.types import BY_SHORT, DType, TensorType
+from tracegraph.types import BY_SHORT, DType, TensorType, token
 
 #: Integers beyond this are written as text.
 _WIDEST = 2**53
 #: Digits of the longest integer.
 _MOST_DIGITS = 4000
+#: The most fields of a namedtuple or dataclass, and the most classes of them in one file: each is
+#: made by Python's own means, which compile code.
+_MOST_FIELDS, _MOST_RECORDS = 1000, 1000
 
 
 class NoData(Exception):
     """A value that is no data: no file can hold it."""
 
+
+_INT = re.compile("-?[1-9][0-9]*")
 
 #: Encodes what is a caller's own; raises NoData for anything else.
 Special = Callable[[Any], Any]
@@ -48,7 +56,9 @@ def _no_special(value: Any) -> Any:
 
 def encoded(value: Any, special: Special = _no_special) -> Any:
     """The JSON of a value. Raises NoData for what is no data."""
-    if value is None or isinstance(value, (bool, str)):
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
         return _checked_text(value)
     write = _SCALARS.get(type(value))
     if write is not None:
@@ -60,20 +70,30 @@ def encoded(value: Any, special: Special = _no_special) -> Any:
         rows = value.items()
         return {"dict": [[encoded(k, special), encoded(v, special)] for k, v in rows]}
     kind = record_kind(value)
-    if kind is None:
-        return special(value)
-    fields = [[name, encoded(item, special)] for name, item in record_fields(value)]
+    try:
+        return special(value)  # a dataclass may be a Module
+    except NoData:
+        if kind is None:
+            raise
+    rows = record_fields(value)
+    if record_problem(kind, type(value).__name__, [name for name, _ in rows]):
+        raise NoData(value)
+    fields = [[name, encoded(item, special)] for name, item in rows]
     return {kind: {"name": type(value).__name__, "fields": fields}}
 
 
-def _checked_text(value: Any) -> Any:
-    if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+def _checked_text(value: str) -> str:
+    if has_surrogates(value):
         raise NoData(value)
-    return str(value) if isinstance(value, str) else value
+    return str(value)
 
 
 def _int(value: int) -> Any:
-    return value if abs(value) < _WIDEST else {"int": str(value)}
+    if abs(value) < _WIDEST:
+        return value
+    if abs(value) >= 10 ** (_MOST_DIGITS - 1):
+        raise NoData(value)
+    return {"int": str(value)}
 
 
 def _spec(spec: TensorSpec) -> Any:
@@ -114,6 +134,26 @@ def record_fields(value: Any) -> list[tuple[str, Any]]:
     return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
 
 
+def record_problem(kind: str, name: str, fields: Sequence[str]) -> str:
+    """Why no namedtuple or dataclass can have this name and these fields; nothing if one can."""
+    if len(fields) > _MOST_FIELDS:
+        return f"it has {len(fields)} fields, more than {_MOST_FIELDS}"
+    for text in (name, *fields):
+        if not _is_name(text):
+            return f"{excerpt(text)} is no name"
+    if len(set(fields)) < len(fields):
+        return "two fields have one name"
+    hidden = "_" if kind == "namedtuple" else "__"  # what the classes keep for themselves
+    wrong = [text for text in fields if text.startswith(hidden)]
+    return f"no field can be called {wrong[0]}" if wrong else ""
+
+
+def _is_name(text: str) -> bool:
+    """Whether a string is an identifier, in the one form in which Python keeps them."""
+    is_plain = text.isidentifier() and not keyword.iskeyword(text) and len(text) <= 200
+    return is_plain and unicodedata.is_normalized("NFKC", text)
+
+
 class Records:
     """The classes of namedtuples and dataclasses that were read: one for each name and fields."""
 
@@ -124,9 +164,10 @@ class Records:
         """The class that was made for these, if one was."""
         return self._classes.get((kind, name, fields))
 
-    def make(self, kind: str, name: str, fields: tuple[str, ...]) -> type:
+    def make(self, kind: str, name: str, fields: tuple[str, ...]) -> type | None:
+        """The one class for these; None if there are too many."""
         found = self.find(kind, name, fields)
-        if found is None:
+        if found is None and len(self._classes) < _MOST_RECORDS:
             if kind == "namedtuple":
                 found = collections.namedtuple(name, fields)
             else:
@@ -169,14 +210,16 @@ class Decoder:
         if isinstance(value, str):
             return entry.text()
         if isinstance(value, int):
-            return entry.integer()
+            if abs(entry.integer()) >= _WIDEST:
+                entry.fail(f'the integer {value} is written {{"int": "{value}"}}')
+            return value
         pairs = entry.pairs()
         if len(pairs) != 1:
             entry.fail(f"a value is an object with one name, and this one has {len(pairs)}")
         ((name, inner),) = pairs.items()
         reader = self._readers.get(name)
         if reader is None:
-            entry.fail(f"there is no kind of value {name[:60]!r}")
+            entry.fail(f"there is no kind of value {excerpt(name)}")
         return reader(inner)
 
     def _dict(self, entry: Entry) -> dict[Any, Any]:
@@ -188,7 +231,7 @@ class Decoder:
             except TypeError:
                 row.fail("the key has no hash")
             if is_twin:
-                row.fail(f"the key {key!r} is given twice")
+                row.fail(f"the key {shown(key)} is given twice")
             found[key] = value
         return found
 
@@ -197,20 +240,14 @@ class Decoder:
         rows = [row.items() for row in fields_entry.items()]
         if any(len(row) != 2 for row in rows):
             fields_entry.fail("each field is a list of a name and a value")
-        names = tuple(_identifier(row[0]) for row in rows)
-        if len(set(names)) < len(names) or (
-            kind == "namedtuple" and any(n[0] == "_" for n in names)
-        ):
-            fields_entry.fail(f"these are no names of fields: {', '.join(names)}")
-        cls = self.records.make(kind, _identifier(name_entry), names)
+        name, names = name_entry.text(), tuple(row[0].text() for row in rows)
+        problem = record_problem(kind, name, names)
+        if problem:
+            entry.fail(problem)
+        cls = self.records.make(kind, name, names)
+        if cls is None:
+            entry.fail(f"there are more than {_MOST_RECORDS} kinds of namedtuples and dataclasses")
         return cls(*[self.read(row[1]) for row in rows])
-
-
-def _identifier(entry: Entry) -> str:
-    text = entry.text()
-    if not text.isidentifier() or keyword.iskeyword(text) or len(text) > 200:
-        entry.fail(f"{text[:60]!r} is no name")
-    return text
 
 
 def _two(entry: Entry, read: Callable[[Entry], Any]) -> tuple[Any, Any]:
@@ -222,10 +259,12 @@ def _two(entry: Entry, read: Callable[[Entry], Any]) -> tuple[Any, Any]:
 
 def _read_int(entry: Entry) -> int:
     text = entry.text()
-    if not text.removeprefix("-").isascii() or not text.removeprefix("-").isdigit():
-        entry.fail(f"{text[:60]!r} is no integer")
+    if not _INT.fullmatch(text):
+        entry.fail(f"{excerpt(text)} is no integer")
     if len(text) > _MOST_DIGITS:
         entry.fail(f"the integer has {len(text)} digits, more than {_MOST_DIGITS}")
+    if abs(int(text)) < _WIDEST:
+        entry.fail(f"the integer {text} is written without quotes")
     return int(text)
 
 
@@ -234,29 +273,34 @@ def _read_float(entry: Entry) -> float:
     try:
         found = float(text)
     except ValueError:
-        entry.fail(f"{text[:60]!r} is no number")
+        entry.fail(f"{excerpt(text)} is no number")
     if repr(found) != text:
-        entry.fail(f"the number {text[:60]!r} is written {found!r}")
+        entry.fail(f"the number {excerpt(text)} is written {found!r}")
     return found
 
 
 def _read_bytes(entry: Entry) -> bytes:
     text = entry.text()
     if len(text) % 2 or not set(text) <= set("0123456789abcdef"):
-        entry.fail(f"{text[:60]!r} are no bytes in hexadecimal digits")
+        entry.fail(f"{excerpt(text)} are no bytes in hexadecimal digits")
     return bytes.fromhex(text)
 
 
 def read_tensor_type(entry: Entry) -> TensorType:
     """A type such as "f32[n,4]"."""
     try:
-        return read_type(entry.text())
+        found = read_type(entry.text())
     except Mismatch as mismatch:
         entry.fail(mismatch.fact, cause=mismatch)
+    if str(found) != entry.text():
+        entry.fail(f"the type {excerpt(entry.text())} is written {found}")
+    return found
 
 
 def _read_spec(entry: Entry) -> TensorSpec:
     shape, dtype, name = entry.fields("shape", "dtype", "name")
+    if dtype.choice(BY_SHORT) is token:
+        dtype.fail("no tensor is a token")
     return TensorSpec(_sizes(shape), dtype.choice(BY_SHORT), name.optional(Entry.text))
 
 
@@ -274,7 +318,9 @@ def _size(entry: Entry) -> Any:
     if not isinstance(entry.value, str):
         return entry.count()
     try:
-        read_size(entry.text())
+        size = read_size(entry.text())
     except Mismatch as mismatch:
         entry.fail(mismatch.fact, cause=mismatch)
-    return entry.text()
+    if not isinstance(size, Dim) or str(size) != entry.text():
+        entry.fail(f"the size {excerpt(entry.text())} is written {size}")
+    return size.name or size

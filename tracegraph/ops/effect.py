@@ -84,13 +84,36 @@ class HostCall(Op):
 
     takes_zero_cotangents = True
 
+    @property
+    def called(self):
+        """What the user called, as messages name it."""
+        if not callable(self.function):
+            return f"tg.{self.function[0]}"
+        return getattr(self.function, "called", "a Python function")
+
     def infer(self, token, *xs):
         if token is not TOKEN:
             raise Mismatch(f"the first operand is {token}, and it must be a token")
+        if isinstance(self.function, tuple):
+            self._check_data(len(xs) - self.is_gated)
         if self.is_gated and xs[:1] != (_TRUTH,):
             given = str(xs[0]) if xs else "missing"
             raise Mismatch(f"the call is gated, and its truth value is {given}")
         return (TOKEN, *self.types)
+
+    def _check_data(self, count):
+        """Raises Mismatch for data that names no function of ours, or does not fit it: a graph may
+        come from a file that is not trusted."""
+        match self.function:
+            case ("print", tuple(pieces), int(summarize), stream):
+                is_text = all(type(piece) is str for piece in pieces)
+                is_stream = not isinstance(stream, str) or stream in ("stdout", "stderr")
+                fits = is_text and is_stream and len(pieces) == count + 1 and summarize >= -1
+                fits = fits and not self.types and not self.is_differentiable
+            case _:
+                fits = False
+        if not fits:
+            raise Mismatch("the data of the function are not those of one of ours")
 
     def vjp(self, *values):
         count = len(self.types)
@@ -134,7 +157,10 @@ class HostCall(Op):
         return HostCall(derive(count, types), types, True, self.is_gated)
 
     def batch(self, n, batched, *xs):
-        raise MissingRule(self, "vectorisation")
+        raise Mismatch(
+            f"{self.called} would be called for each of {n} vectors at once, and it takes one",
+            fix="write the computation with ops, or differentiate one element y[i] at a time",
+        )
 
     def depends(self, *patterns):
         raise MissingRule(self, "sparsity")

@@ -48,11 +48,34 @@ def template_of(inputs: Sequence[Any], sep: str, end: str) -> tuple[tuple[str, .
     return tuple((sep.join(parts) + end).split(_HOLE)), found
 
 
+class AppendedFile:
+    """A file that is printed to. No string stands for it: a graph that was read from a text names
+    the file, and does not write to it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        #: What the text of a graph calls it.
+        self.__qualname__ = f"file://{path}"
+
+    def write(self, text: str) -> None:
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(text)
+
+    def flush(self) -> None:
+        """Each text is written at once."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AppendedFile) and other._path == self._path
+
+    def __hash__(self) -> int:
+        return hash(self._path)
+
+
 class Template:
     """The function of arrays that prints: `pieces` are the texts around them.
 
     `summarize` elements are shown at each end of an axis, all for -1. `stream` is "stdout",
-    "stderr", "file://" and a path, or a stream.
+    "stderr", or a stream.
     """
 
     def __init__(self, pieces: Sequence[str], summarize: int, stream: Any) -> None:
@@ -68,18 +91,14 @@ class Template:
 
 
 def _write(text: str, stream: Any) -> None:
-    if isinstance(stream, str) and stream.startswith("file://"):
-        with open(stream.removeprefix("file://"), "a", encoding="utf-8") as file:
-            file.write(text)
-        return
     if isinstance(stream, str):
-        stream = getattr(sys, stream)
+        stream = {"stdout": sys.stdout, "stderr": sys.stderr}[stream]
     if not hasattr(stream, "write"):
         fail(
             TraceError,
             f"tg.print: {shown(stream)} is no stream to write to",
             source=here(),
-            fix="print to sys.stdout, sys.stderr or a file, which the text of a graph can name",
+            fix="print to sys.stdout or sys.stderr, which the text of a graph can name",
         )
     stream.write(text)
     stream.flush()
@@ -124,4 +143,4 @@ def _number(value: Any) -> str:
     return text if type(exact)(text) == exact or exact != exact else f"{exact:.{many}g}"
 
 
-__all__ = ["Template", "template_of", "value_text"]
+__all__ = ["AppendedFile", "Template", "template_of", "value_text"]

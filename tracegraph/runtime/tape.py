@@ -155,6 +155,10 @@ class GradientTape:
         """A value comes from NumPy."""
         self._history.arrive(tensor)
 
+    def assign(self, handle: Tensor, value: Tensor) -> None:
+        """A Variable gets a value at top level, where no node says so."""
+        self._history.assign(handle, value)
+
     def access(self, variable: Variable) -> None:
         """Watches a trainable variable that is read."""
         if self._watches_variables and variable.trainable:

@@ -30,7 +30,7 @@ from tracegraph.ir.builder import at_top_level, current
 from tracegraph.ir.tensor import Node, Tensor, host_tensor
 from tracegraph.ops.effect import READ
 from tracegraph.ops.elementwise import IDENTITY
-from tracegraph.runtime.convert import as_tensor, cast_to
+from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.lift import lifted
 from tracegraph.runtime.naming import scoped_name
 from tracegraph.runtime.pending import device_buffer
@@ -183,8 +183,6 @@ class Variable:
         elif isinstance(initial_value, Variable):
             initial_value = initial_value.made_tensor()
         with at_top_level():
-            if isinstance(initial_value, np.ndarray | np.generic) and dtype is not None:
-                return cast_to(as_tensor(initial_value), dtype)
             return as_tensor(initial_value, dtype)
 
     def __hash__(self) -> int:
@@ -240,6 +238,10 @@ class Variable:
         return self.tensor_type.dtype
 
     @property
+    def __numpy_dtype__(self) -> np.dtype:
+        return self.dtype.numpy_dtype
+
+    @property
     def ndim(self) -> int:
         return len(self.tensor_type.shape)
 
@@ -268,7 +270,7 @@ class Variable:
         value = self.made_tensor()
         # Each read is a tensor of its own, since each may be watched, or be a source, by itself.
         read = value if value.node is None else _apart(builder, value)
-        read._read_of = self.handle
+        read._origins = self.handle
         if not builder.recorders:
             return read
         node = Node(READ, (value, self.handle), here(), builder)
@@ -379,7 +381,10 @@ class Variable:
 
     def _store(self, new: Tensor) -> None:
         """The new value, pending if it is."""
-        (new,) = current().admit_all((new,))
+        builder = current()
+        (new,) = builder.admit_all((new,))
+        for recorder in builder.recorders:
+            recorder.assign(self.handle, new)
         with state_lock():
             complete_landings()
             if new.node is None:

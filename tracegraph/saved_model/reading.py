@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import os
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from tracegraph import nest
 from tracegraph.archive.directory import Reader
-from tracegraph.archive.manifest import Entry
+from tracegraph.archive.manifest import Entry, excerpt, label_problem
 from tracegraph.archive.tensors import Stored, TensorFile, stored_arrays, unlisted
 from tracegraph.archive.values import Decoder, Records, read_tensor_type
 from tracegraph.control.sparse import Sparsity
@@ -18,23 +22,40 @@ from tracegraph.errors import LoadError, Mismatch, TraceError, fact_of, fail
 from tracegraph.ir.tensor import Graph, Tensor, host_tensor
 from tracegraph.passes.colouring import Colouring
 from tracegraph.runtime.concrete import ConcreteFunction, StandIn
+from tracegraph.runtime.function import Function
 from tracegraph.runtime.results import Results
 from tracegraph.runtime.signature import Request, Signature, VariableKey, leaf_key
 from tracegraph.runtime.sparse import SparseJacobian
 from tracegraph.runtime.trace import CheckReport, Traced
 from tracegraph.runtime.variable import Reference, Variable
-from tracegraph.saved_model.options import FORMAT, VERSION, Asset, LoadOptions, as_options
+from tracegraph.saved_model.options import (
+    FORMAT,
+    LARGEST_TEXT,
+    VERSION,
+    Asset,
+    LoadOptions,
+    as_options,
+)
 from tracegraph.saved_model.restored import (
     LoadedModule,
     SavedFunction,
     SignatureFunction,
+    attribute_problem,
     new_module,
     with_signatures,
     wrapped,
 )
+from tracegraph.shapes import ShapeVariable
 from tracegraph.source import Source
+from tracegraph.tensorshape import TensorShape, TensorSpec
 from tracegraph.text.parser import parse_module
-from tracegraph.types import TOKEN, TensorType
+from tracegraph.types import TOKEN, DType, TensorType
+
+#: The most rows of a table of the manifest: each takes some thousand bytes of memory.
+_MOST_ROWS = 2**16
+#: The integers of a matrix's places, and the types of the leaves that a trace is made for.
+_INDEX = np.dtype(np.int64)
+_VALUES = (bool, int, float, complex, str, bytes, DType, TensorType, TensorShape)
 
 _KINDS = {kind.name.lower(): kind for kind in inspect._ParameterKind}
 
@@ -81,43 +102,56 @@ class _Loader:
         if extra is not None:
             reader.entry.fail(f"no table lists the tensor {extra}")
         self._records = Records()
-        self._decoder = Decoder(
-            self._records,
-            {
-                "object": lambda e: self._modules[e.count(len(self._modules))],
-                "variable": self._variable_of,
-                "reference": lambda e: Reference(self._variable_of(e)),
-                "function": lambda e: self._functions[e.count(len(self._functions))],
-                "tensor": lambda e: self._tensor_of(e),
-                "array": lambda e: self._constant(e).read(),
-                "asset": lambda e: Asset(self._reader.path(e)),
-            },
-        )
+        values = {
+            "variable": self._variable_of,
+            "reference": lambda e: Reference(self._variable_of(e)),
+            "tensor": lambda e: self._tensor_of(e),
+            "array": lambda e: self._constant(e).read(),
+            "asset": lambda e: Asset(self._reader.asset(e)),
+        }
+        objects = {
+            "object": lambda e: self._modules[e.count(len(self._modules))],
+            "function": lambda e: self._functions[e.count(len(self._functions))],
+        }
+        #: Of plain data; of what defaults may be; of what modules hold.
+        self._plain = Decoder(self._records)
+        self._defaults = Decoder(self._records, values)
+        self._decoder = Decoder(self._records, {**values, **objects})
 
     def load(self) -> LoadedModule:
         fields = self._fields
         fields["producer"].text()
         fields["custom_gradients"].flag()
+        for table in ("objects", "functions", "variables"):
+            if len(fields[table].items()) > _MOST_ROWS:
+                fields[table].fail(f"there are more than {_MOST_ROWS}")
         self._graphs = self._read_graphs(fields["graphs"])
-        self._variables = fields["variables"].each(self._variable)
+        self._variables = self._read_variables(fields["variables"])
         self._modules = fields["objects"].each(self._new_module)
         self._functions: list[Any] = []
         self._functions.extend(fields["functions"].each(self._function))
         for module, entry in zip(self._modules, fields["objects"].items(), strict=True):
             self._fill(module, entry)
-        root = self._decoder.read(fields["root"])
-        if not isinstance(root, LoadedModule):
-            root = wrapped(root)
+        root = self._root(fields["root"])
         signatures = {
             name: self._signature(name, entry)
             for name, entry in fields["signatures"].pairs().items()
         }
+        self._reader.check_all_used(fields["files"], self._tensors)
         return with_signatures(root, signatures)
+
+    def _root(self, entry: Entry) -> LoadedModule:
+        root = self._decoder.read(entry)
+        if isinstance(root, LoadedModule):
+            return root
+        if not isinstance(root, (Function, ConcreteFunction)) and type(root) not in (dict, list):
+            entry.fail("what was saved is an object, a function, a dict or a list")
+        return wrapped(root)
 
     # Graphs and tensors.
 
     def _read_graphs(self, entry: Entry) -> dict[str, Graph]:
-        data = self._reader.checked_bytes(entry)
+        data = self._reader.checked_bytes(entry, LARGEST_TEXT)
         if not data.strip():
             return {}
         arrays = _Arrays(self._constants)
@@ -131,7 +165,7 @@ class _Loader:
     def _constant(self, entry: Entry) -> Stored:
         name = entry.text()
         if name not in self._constants:
-            entry.fail(f"there is no constant {name[:60]!r}")
+            entry.fail(f"there is no constant {excerpt(name)}")
         return self._constants[name]
 
     def _tensor_of(self, entry: Entry) -> Tensor:
@@ -140,16 +174,32 @@ class _Loader:
 
     # Variables.
 
+    def _read_variables(self, entry: Entry) -> list[Variable]:
+        """The Variables by their numbers, created in the order in which they were once."""
+        items = entry.items()
+        places = [item.fields(*_VARIABLE_FIELDS)[-1] for item in items]
+        order = [place.count(len(items)) for place in places]
+        if len(set(order)) < len(order):
+            entry.fail("two variables have one place in the order of creation")
+        weights = [item.pairs()["weight"].text() for item in items]
+        if len(set(weights)) < len(weights):
+            entry.fail("two variables have one weight")
+        if len(weights) < len(self._weights):
+            unused = min(set(self._weights) - set(weights))
+            self._fields["weights"].fail(f"the weight {excerpt(unused)} is of no variable")
+        made = {
+            i: self._variable(items[i]) for i in sorted(range(len(items)), key=order.__getitem__)
+        }
+        return [made[i] for i in range(len(items))]
+
     def _variable(self, entry: Entry) -> Variable:
-        weight, name, type_, trainable, plain, random = entry.fields(
-            "weight", "name", "type", "trainable", "plain_name", "random_state"
-        )
+        weight, name, type_, trainable, plain, random, _ = entry.fields(*_VARIABLE_FIELDS)
         stored = self._weights.get(weight.text())
         if stored is None:
-            weight.fail(f"there is no weight {weight.text()[:60]!r}")
+            weight.fail(f"there is no weight {excerpt(weight.text())}")
         type = read_tensor_type(type_)
         _check_fits(type_, type, stored.type)
-        variable = Variable.of_type(type, name.text(), trainable.flag())
+        variable = Variable.of_type(type, name.label(), trainable.flag())
         variable.has_plain_name = plain.flag()
         variable.is_random_state = random.flag()
         variable.keep_in_file(stored)
@@ -162,19 +212,32 @@ class _Loader:
 
     def _new_module(self, entry: Entry) -> Any:
         cls, attributes, hidden, omitted = entry.fields("class", "attributes", "hidden", "omitted")
-        name = cls.text()
+        name = cls.label()
         if not name.isidentifier():
-            cls.fail(f"{name[:60]!r} is no name of a class")
-        names = [_pair(row)[0].text() for row in attributes.items()]
+            cls.fail(f"{excerpt(name)} is no name of a class")
+        names = [self._attribute_name(_pair(row)[0]) for row in attributes.items()]
         if len(set(names)) < len(names):
             attributes.fail("an attribute is given twice")
-        reasons = {_pair(row)[0].text(): _pair(row)[1].text() for row in omitted.items()}
+        reasons = {_pair(row)[0].label(): _pair(row)[1].label() for row in omitted.items()}
         return new_module(name, "__call__" in names, hidden.each(Entry.text), reasons)
+
+    def _attribute_name(self, entry: Entry) -> str:
+        name = entry.text()
+        problem = attribute_problem(name)
+        if problem:
+            entry.fail(f"no attribute is called {excerpt(name)}, which {problem}")
+        return name
 
     def _fill(self, module: Any, entry: Entry) -> None:
         for row in entry.pairs()["attributes"].items():
-            name, value = _pair(row)
-            vars(module)[name.text()] = self._decoder.read(value)
+            name, given = _pair(row)
+            value = self._decoder.read(given)
+            if name.text() == "_name" and not _is_module_name(value):
+                given.fail("the name of a module is a string, and an identifier")
+            is_function = isinstance(value, (Function, ConcreteFunction))
+            if name.text() == "__call__" and not is_function:
+                given.fail("what is called is a function")
+            vars(module)[name.text()] = value
 
     # Functions.
 
@@ -182,9 +245,9 @@ class _Loader:
         name_, parameters_, traces, declared, concrete = entry.fields(
             "name", "parameters", "traces", optional=("input_signature", "is_concrete")
         )
-        name = name_.text()
+        name = name_.label()
         parameters = self._parameters(parameters_)
-        specs = self._decoder.read(declared)
+        specs = self._plain.read(declared)
         try:
             function = SavedFunction(name, parameters, self._records, input_signature=specs)
         except TraceError as error:
@@ -194,6 +257,8 @@ class _Loader:
             if len(found) != 1:
                 traces.fail(f"a concrete function has one trace, and this one has {len(found)}")
             return found[0]
+        if len({trace.request.key for trace in found}) < len(found):
+            traces.fail("two traces are for the same arguments")
         for trace in found:
             function.add(trace)
         return function
@@ -205,13 +270,15 @@ class _Loader:
             try:
                 found.append(
                     inspect.Parameter(
-                        name.text(),
+                        name.label(),
                         kind.choice(_KINDS),
                         default=self._default(default, "default" in row.pairs()),
                     )
                 )
             except ValueError as error:
                 row.fail(str(error), cause=error)
+        if any(unicodedata.normalize("NFKC", p.name) != p.name for p in found):
+            entry.fail("the name of a parameter is written in several ways")
         try:
             return inspect.Signature(found)
         except ValueError as error:
@@ -221,8 +288,8 @@ class _Loader:
         if not is_given:
             return inspect.Parameter.empty
         if isinstance(entry.value, dict) and set(entry.value) == {"opaque"}:
-            return _Opaque(entry.pairs()["opaque"].text())
-        return self._decoder.read(entry)
+            return _Opaque(entry.pairs()["opaque"].label())
+        return self._defaults.read(entry)
 
     def _trace(self, entry: Entry, function: SavedFunction) -> ConcreteFunction:
         names = (
@@ -243,15 +310,20 @@ class _Loader:
         stand_ins: dict[int, StandIn] = {}
         given = {}
         for place, key in enumerate(request.keys):
-            if isinstance(key, VariableKey):
+            if isinstance(key, VariableKey) and key.alias == len(given):
                 given[place] = Variable.of_type(key.type, request.names[place], key.trainable)
         used = [self._traced_variable(row, given, stand_ins) for row in variables.items()]
+        if len(set(map(id, used))) < len(used):
+            variables.fail("a variable is given twice")
+        places = assigned.each(lambda e: e.count(len(used)))
+        if sorted(set(places)) != places:
+            assigned.fail("the variables that are assigned are not in their order")
         traced = Traced(
             graph=graph,
             argument_count=len(request.types),
             result_count=0,
             variables=tuple(used),
-            assigned=tuple(assigned.each(lambda e: e.count(len(used)))),
+            assigned=tuple(places),
             captures=tuple(captures.each(self._tensor_of)),
             has_token=token.flag(),
             checks=tuple(checks.each(_check_report)),
@@ -259,6 +331,7 @@ class _Loader:
         packed = _Results(self._records, self._constant).read(results)
         traced = _with_results(entry, traced, packed.count)
         _check_inputs(entry, traced, request)
+        _check_outputs(entry, traced, packed)
         return ConcreteFunction(request, traced, packed.results, stand_ins)
 
     def _traced_variable(
@@ -268,7 +341,7 @@ class _Loader:
         if set(pairs) == {"argument"}:
             place = pairs["argument"].count()
             if place not in given:
-                entry.fail(f"the argument {place} is no Variable")
+                entry.fail(f"the argument {place} is no Variable, or one that came before")
             stand_ins[id(given[place])] = StandIn(place, _nothing)
             return given[place]
         (variable,) = entry.fields("variable")
@@ -278,6 +351,9 @@ class _Loader:
 
     def _signature(self, name: str, entry: Entry) -> SignatureFunction:
         function, inputs, outputs = entry.fields("function", "inputs", "outputs")
+        problem = label_problem(name)
+        if problem:
+            entry.fail(f"the name of the signature {problem}")
         concrete = self._functions[function.count(len(self._functions))]
         if not isinstance(concrete, ConcreteFunction):
             function.fail("a signature is a concrete function")
@@ -296,6 +372,11 @@ class _Loader:
 _FIELDS = (
     *("format", "version", "producer", "custom_gradients", "graphs", "root", "signatures"),
     *("objects", "functions", "variables", "weights", "constants", "files"),
+)
+
+
+_VARIABLE_FIELDS = (
+    *("weight", "name", "type", "trainable", "plain_name", "random_state", "created"),
 )
 
 
@@ -360,8 +441,9 @@ class _Arguments:
         if any(not isinstance(leaf, _Leaf) for leaf in leaves):
             entry.fail("each leaf says what it was traced for")
         keys, values, specs = [], [], []
+        aliases: list[VariableKey] = []
         for leaf in leaves:
-            key, kept, spec = self._leaf(leaf)
+            key, kept, spec = self._leaf(leaf, aliases)
             keys.append(key)
             values.append(kept)
             if leaf.kind == "argument":
@@ -379,26 +461,51 @@ class _Arguments:
         if not all(request.names):
             entry.fail("an argument has no name")
 
-    def _leaf(self, leaf: _Leaf) -> tuple[Any, Any, Any]:
+    def _leaf(self, leaf: _Leaf, aliases: list[VariableKey]) -> tuple[Any, Any, Any]:
         """The key of an argument, its value where it is a constant, and its spec."""
         if leaf.kind == "value":
             value = self._plain.read(leaf.entry)
+            if type(value) not in _VALUES:
+                leaf.entry.fail("no trace is made for a value of this kind")
             return leaf_key(value), value, None
         if leaf.kind == "argument":
             type_, spec = leaf.entry.fields("type", "spec")
-            declared = self._plain.read(spec)
-            return read_tensor_type(type_), None, declared
+            return _tensor_type(type_), None, self._spec(spec, _tensor_type(type_))
         type_, trainable, alias = leaf.entry.fields("type", "trainable", "alias")
-        key = VariableKey(read_tensor_type(type_), trainable.flag(), alias.count())
+        key = VariableKey(_tensor_type(type_), trainable.flag(), alias.count(len(aliases) + 1))
+        aliases[key.alias :] = aliases[key.alias :] or [key]
+        if aliases[key.alias] != key:
+            alias.fail("one variable has two types")
         return key, None, None
+
+    def _spec(self, entry: Entry, type: TensorType) -> TensorSpec | None:
+        """What an argument was declared with: it allows the type for which it was traced."""
+        spec = self._plain.read(entry)
+        if spec is None:
+            return None
+        if not isinstance(spec, TensorSpec):
+            entry.fail("it is no spec")
+        shape = None if isinstance(type.shape, ShapeVariable) else type.shape
+        if spec.dtype is not type.dtype or not spec.shape.is_compatible_with(shape):
+            entry.fail(f"{spec!r} does not allow {type}")
+        return spec
+
+
+def _tensor_type(entry: Entry) -> TensorType:
+    type = read_tensor_type(entry)
+    if type is TOKEN:
+        entry.fail("no argument is a token")
+    return type
 
 
 class _Packed:
-    """The results of a trace: how they are packed, and how many tensors they are."""
+    """The results of a trace: how they are packed, how many tensors they are, and how many values
+    those that belong to sparse Jacobians have."""
 
-    def __init__(self, results: Results, count: int) -> None:
+    def __init__(self, results: Results, count: int, sparse: Mapping[int, int]) -> None:
         self.results = results
         self.count = count
+        self.sparse = sparse
 
 
 class _Results:
@@ -406,6 +513,7 @@ class _Results:
 
     def __init__(self, records: Records, constant: Any) -> None:
         self._constant = constant
+        self._sizes: dict[int, int] = {}
         self._decoder = Decoder(
             records, {"result": _leaf_reader("result"), "sparse_jacobian": self._sparse}
         )
@@ -420,25 +528,54 @@ class _Results:
         for number, leaf in enumerate(tensors):
             if not isinstance(leaf, _Leaf) or leaf.entry.count() != number:
                 entry.fail("the results are numbered in their order")
-        return _Packed(Results(structure, leaves), len(tensors))
+        return _Packed(Results(structure, leaves), len(tensors), self._sizes)
 
     def _sparse(self, entry: Entry) -> SparseJacobian:
         arrays = ("rows", "columns", "column_colours", "row_colours", "products", "places")
-        values, target, source, *names = entry.fields("values", "target", "source", *arrays)
+        values_, target_, source_, *names = entry.fields("values", "target", "source", *arrays)
+        values = self._decoder.read(values_)
+        if not isinstance(values, _Leaf):
+            values_.fail("the values of a matrix are one tensor")
         found = [self._constant(name).read() for name in names]
-        if any(array.ndim != 1 or array.dtype.kind != "i" for array in found):
-            entry.fail("places in a matrix are lists of integers")
-        shapes = [tuple(e.each(Entry.count)) for e in (target, source)]
+        if any(array.ndim != 1 or array.dtype != _INDEX for array in found):
+            entry.fail("places in a matrix are lists of integers of 64 bits")
+        target, source = (tuple(e.each(Entry.count)) for e in (target_, source_))
         rows, columns, column_colours, row_colours, products, places = found
-        height, width = len(row_colours), len(column_colours)
-        for numbers, limit in ((rows, height), (columns, width)):
-            if numbers.size and not 0 <= numbers.min() <= numbers.max() < limit:
-                entry.fail("an entry stands outside of the matrix")
-        shape = (height, width)
+        shape = len(row_colours), len(column_colours)
+        if shape != (math.prod(target), math.prod(source)):
+            entry.fail(
+                f"{target} and {source} are the shapes of another matrix than one of {shape}"
+            )
+        problem = _misfit(shape, found)
+        if problem:
+            entry.fail(problem)
+        self._sizes[values.entry.count()] = len(rows)
         colouring = Colouring(shape, column_colours, row_colours, products, places)
         return SparseJacobian(
-            self._decoder.read(values), Sparsity(shape, rows, columns, colouring), *shapes
+            values,  # type: ignore[arg-type]
+            Sparsity(shape, rows, columns, colouring),
+            target,
+            source,
         )
+
+
+def _misfit(shape: tuple[int, int], arrays: Sequence[np.ndarray]) -> str:
+    """What of a sparse matrix is out of its range; nothing if all fits."""
+    rows, columns, column_colours, row_colours, products, places = arrays
+    if len({len(rows), len(columns), len(products), len(places)}) > 1:
+        return "the entries of a matrix have each a row, a column, a product and a place"
+    counts = [int(colours.max(initial=-1)) + 1 for colours in (column_colours, row_colours)]
+    limits = (
+        *((rows, 0, shape[0]), (columns, 0, shape[1])),
+        *((column_colours, -1, shape[1]), (row_colours, -1, shape[0])),
+        *((products, 0, sum(counts)), (places, 0, max(shape))),
+    )
+    for numbers, least, limit in limits:
+        if numbers.size and not least <= numbers.min() <= numbers.max() < limit:
+            return "an entry stands outside of the matrix"
+    if shape[0] * shape[1] >= 2**63 or np.any(np.diff(rows * shape[1] + columns) <= 0):
+        return "the entries of a matrix are not in their order"
+    return ""
 
 
 def _leaf_reader(kind: str) -> Any:
@@ -462,9 +599,15 @@ def _check_fits(entry: Entry, type: TensorType, stored: TensorType) -> None:
         entry.fail(f"the weight is {stored}, and the variable is {type}")
 
 
+def _is_module_name(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and value.isidentifier())
+
+
 def _check_report(entry: Entry) -> CheckReport:
     message, file, line, operands = entry.fields("message", "file", "line", "operands")
-    source = Source.at(file.text(), line.count(2**31))
+    if "/" in file.label() or "\\" in file.label():
+        file.fail(f"{excerpt(file.text())} names a folder")
+    source = Source.at(file.text(), line.count(10**9))
     return CheckReport(message.text(), source, operands.count(2**16))
 
 
@@ -492,16 +635,38 @@ def _check_inputs(entry: Entry, traced: Traced, request: Request) -> None:
     for number, (type, described) in enumerate(zip(found, wanted)):
         if type is not described:
             entry.fail(f"input {number} of the graph is {type}, and {described} is described")
+
+
+def _check_outputs(entry: Entry, traced: Traced, packed: _Packed) -> None:
+    """Raises LoadError where the outputs of a graph are not what is said of them."""
+    results = traced.graph.output_types[: traced.result_count]
     outputs = traced.graph.output_types[traced.result_count :]
+    for number, count in packed.sparse.items():
+        if results[number].shape != (count,):
+            entry.fail(f"a matrix of {count} values has those of type {results[number]}")
     for number, place in enumerate(traced.assigned):
         expected = traced.variables[place].tensor_type
-        if outputs[number].dtype is not expected.dtype:
+        if not _may_hold(expected, outputs[number]):
             entry.fail(f"a variable of type {expected} is assigned {outputs[number]}")
     if traced.has_token and outputs[len(traced.assigned)] is not TOKEN:
         entry.fail("the token is not where it is described")
+    if traced.graph.output_types.count(TOKEN) > traced.has_token:
+        entry.fail("a token is no result")
     place = traced.first_check
     for report in traced.checks:
         flag = traced.graph.output_types[place]
         if flag.dtype.name != "bool" or flag.shape != ():
             entry.fail(f"the flag of a check is {flag}")
         place += 1 + report.operand_count
+
+
+def _may_hold(variable: TensorType, value: TensorType) -> bool:
+    """Whether a variable may be assigned a value of this type, at any sizes that are open."""
+    if variable.dtype is not value.dtype:
+        return False
+    if variable.is_static or isinstance(variable.shape, ShapeVariable):
+        return variable is value or isinstance(variable.shape, ShapeVariable)
+    if isinstance(value.shape, ShapeVariable) or len(value.shape) != len(variable.shape):
+        return False
+    pairs = zip(variable.shape, value.shape, strict=True)
+    return all(size == given for size, given in pairs if isinstance(size, int))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Iterator, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
+from tracegraph.archive.manifest import label_problem
 from tracegraph.archive.values import Records, record_fields, record_kind
 from tracegraph.errors import ShapeError, TraceError, fail, shown
 from tracegraph.ir.tensor import Tensor
@@ -21,6 +23,17 @@ from tracegraph.source import here
 _SIGNATURES = "_tg_signatures"
 
 
+class _Yielding:
+    """A property that gives way to an attribute of the same name, if one was saved."""
+
+    def __init__(self, ask: Callable[[Any], Any]) -> None:
+        self._ask = ask
+        self.__doc__ = ask.__doc__
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else self._ask(instance)
+
+
 class LoadedModule(Module):
     """A module that was loaded: its attributes are those that were saved, and its methods are
     functions of the saved graphs.
@@ -30,8 +43,6 @@ class LoadedModule(Module):
     has the signatures that were saved, by name.
     """
 
-    #: Whether it stands for something that is no module.
-    is_wrapper = False
     #: Attributes that were not saved, with what they were.
     _omitted: Mapping[str, str] = types.MappingProxyType({})
     _no_signatures: Mapping[str, SignatureFunction] = types.MappingProxyType({})
@@ -44,15 +55,15 @@ class LoadedModule(Module):
         """The signatures that were saved, by name."""
         return vars(self).get(_SIGNATURES, self._no_signatures)
 
-    @property
+    @_Yielding
     def omitted(self) -> Mapping[str, str]:
         """The attributes that were not saved, with what each of them was."""
         return type(self)._omitted
 
-    @property
+    @_Yielding
     def content(self) -> Any:
         """What was saved: the module itself, or the dict, list or function it stands for."""
-        return vars(self)["content_"] if self.is_wrapper else self
+        return self
 
     def __getattr__(self, name: str) -> Any:
         omitted = type(self)._omitted.get(name)
@@ -76,7 +87,10 @@ class _Callable(LoadedModule):
 class _Wrapper(LoadedModule):
     """Stands for a dict, list or function that was saved."""
 
-    is_wrapper = True
+    @_Yielding
+    def content(self) -> Any:
+        """The dict, list or function."""
+        return vars(self)["content_"]
 
     def __getitem__(self, key: Any) -> Any:
         return self.content[key]
@@ -99,9 +113,49 @@ class _CallableWrapper(_Wrapper):
         return self.content(*args, **kwargs)
 
 
+def content_of(value: Any) -> Any:
+    """What a loaded module stands for, if it is none of its own."""
+    return vars(value)["content_"] if isinstance(value, _Wrapper) else value
+
+
+def omitted_of(module: Module) -> Mapping[str, str]:
+    """What a module that was loaded had lost when it was saved first."""
+    return type(module)._omitted if isinstance(module, LoadedModule) else {}
+
+
 def python_class_name(module: Module) -> str:
     """The name of the class that a module has, or had when it was saved first."""
-    return type(module).__name__
+    name = type(module).__name__
+    return name if name.isidentifier() and not label_problem(name) else Module.__name__
+
+
+def attribute_problem(name: str) -> str:
+    """Why no attribute that is saved can have this name; nothing if it can: it would stand in the
+    way of what Modules, or Python, find under it."""
+    problem = label_problem(name)
+    if problem:
+        return problem
+    plain = unicodedata.normalize("NFKC", name)
+    if plain != name:
+        return f"is read as {plain!r} by Python"
+    if is_special(name) and name != "__call__":
+        return "is one of Python's own"
+    is_ours = name in _RESERVED or name.startswith("_tg_")
+    return "is one that every module has" if is_ours else ""
+
+
+def is_special(name: str) -> bool:
+    """Whether a name has a meaning for Python."""
+    return name.startswith("__") and name.endswith("__")
+
+
+#: What loaded modules have of their own, and attributes must not hide.
+_RESERVED = {
+    name
+    for cls in LoadedModule.__mro__
+    for name, value in vars(cls).items()
+    if not isinstance(value, _Yielding)
+}
 
 
 def new_module(name: str, is_callable: bool, hidden: Sequence[str], omitted: dict[str, str]) -> Any:
@@ -151,6 +205,8 @@ def shown_key(key: Any) -> str:
 
 class SavedFunction(Function):
     """A function that was loaded: what was traced before it was saved, and nothing else."""
+
+    has_source = False
 
     def __init__(
         self, name: str, parameters: inspect.Signature, records: Records, **options: Any

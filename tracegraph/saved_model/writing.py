@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any, NoReturn
 
 import numpy as np
 
 from tracegraph.archive import tensors
 from tracegraph.archive.directory import Writer
+from tracegraph.archive.manifest import label_problem
 from tracegraph.archive.tensors import description, shards
 from tracegraph.archive.values import NoData, encoded
 from tracegraph.control.undifferentiable import without_custom_gradients
@@ -25,12 +27,29 @@ from tracegraph.runtime.signature import ObjectKey, VariableKey, is_tensor_key
 from tracegraph.runtime.sparse import SparseJacobian
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Reference, Variable, complete_landings, state_lock
-from tracegraph.saved_model.options import FORMAT, VERSION, Asset, SaveOptions, as_options
-from tracegraph.saved_model.restored import LoadedModule, SignatureFunction, python_class_name
+from tracegraph.saved_model.options import (
+    FORMAT,
+    LARGEST_TEXT,
+    VERSION,
+    Asset,
+    SaveOptions,
+    as_options,
+)
+from tracegraph.saved_model.restored import (
+    LoadedModule,
+    SignatureFunction,
+    attribute_problem,
+    content_of,
+    is_special,
+    omitted_of,
+    python_class_name,
+)
+from tracegraph.shapes import Dim, ShapeVariable
 from tracegraph.source import here
 from tracegraph.text.literals import Opaque
 from tracegraph.text.printer import graph_symbols, module_text
-from tracegraph.types import TensorType
+from tracegraph.types import DType, TensorType, as_dtype
+from tracegraph.version import __version__
 
 #: The signature that a single function has.
 DEFAULT_SIGNATURE = "serving_default"
@@ -103,12 +122,12 @@ class _Saver:
     def content(self, root: Any, signatures: Any) -> dict[str, Any]:
         """The manifest without the names of files."""
         named = _named_signatures(root, signatures)
-        if isinstance(root, LoadedModule) and root.is_wrapper:
-            root = root.content
+        root = content_of(root)
         content: dict[str, Any] = {
             "root": self.value(root, ""),
             "signatures": {name: self._signature(name, f) for name, f in sorted(named.items())},
         }
+        self._order_variables()
         content["objects"] = self._objects
         content["functions"] = self._functions
         content["variables"] = self._variables
@@ -118,7 +137,10 @@ class _Saver:
         """Writes the files, and the manifest that makes them count."""
         symbols = graph_symbols(self._graphs)
         _name_graphs(content, symbols)
-        text = module_text(self._graphs, self._options.locations, self._kept)
+        text = module_text(self._graphs, self._options.locations, self._kept).encode() + b"\n"
+        if len(text) > LARGEST_TEXT:
+            fact = f"the graphs are {len(text)} bytes of text, more than {LARGEST_TEXT}"
+            fail(SignatureError, fact, source=here(), fix="save the functions in parts")
         for place, path in self._assets:
             place["asset"] = writer.add_asset(path)
         for name, data in self._options.extra.items():
@@ -128,14 +150,21 @@ class _Saver:
             {
                 "format": FORMAT,
                 "version": VERSION,
-                "producer": "tracegraph",
+                "producer": f"tracegraph {__version__}",
                 "custom_gradients": self._options.experimental_custom_gradients,
-                "graphs": writer.add_bytes("graph", "tgir", text.encode() + b"\n"),
+                "graphs": writer.add_bytes("graph", "tgir", text),
                 **content,
                 "weights": _stored(writer, "weights", weights),
                 "constants": _stored(writer, "constants", self._arrays),
             }
         )
+
+    def _order_variables(self) -> None:
+        """Notes the order in which the Variables were created, in which tapes list them."""
+        pairs = zip(self._variables, self._weights.values(), strict=True)
+        rows = sorted(pairs, key=lambda pair: pair[1].number)
+        for place, (entry, _) in enumerate(rows):
+            entry["created"] = place
 
     def _snapshot(self) -> dict[str, np.ndarray]:
         """The values of all Variables at one moment, which no step falls into."""
@@ -180,9 +209,12 @@ class _Saver:
         if isinstance(value, Tensor):
             return {"tensor": self._array(host_array(value))}
         if isinstance(value, np.ndarray | np.generic):
-            if value.dtype.hasobject:
-                raise NoData(value)
-            return {"array": self._array(np.asarray(value))}
+            array = np.asarray(value, value.dtype.newbyteorder("="))
+            try:
+                as_dtype(array.dtype)
+            except TypeError:
+                raise NoData(value) from None
+            return {"array": self._array(array)}
         if isinstance(value, Asset):
             place: dict[str, Any] = {"asset": ""}
             self._assets.append((place, Path(value.path)))
@@ -215,14 +247,25 @@ class _Saver:
 
     def _attributes(self, module: Module, path: str) -> dict[str, Any]:
         kept: list[list[Any]] = []
-        omitted = [list(pair) for pair in _omitted_before(module)]
+        omitted = [list(pair) for pair in omitted_of(module).items()]
         for name, value in [*_own_attributes(module), *_methods(module)]:
             try:
-                kept.append([name, self.value(value, _joined(path, name))])
+                kept.append([name, self._attribute(module, name, value, path)])
             except NoData as problem:
                 omitted.append([name, kind_of(problem.args[0])])
         hidden = sorted(name for name, _ in kept if name in module._hidden)
         return {"attributes": kept, "hidden": hidden, "omitted": sorted(omitted)}
+
+    def _attribute(self, module: Module, name: str, value: Any, path: str) -> Any:
+        """The JSON of an attribute. Raises NoData for one that means something to Python."""
+        is_call = name == "__call__" and isinstance(value, (Function, ConcreteFunction))
+        if is_special(name) and not is_call:
+            raise NoData(value)
+        problem = attribute_problem(name)
+        if problem:
+            owner = type(module).__name__
+            _refuse_name(name, f"of an attribute of {owner}", problem)
+        return self.value(value, _joined(path, name))
 
     # Variables.
 
@@ -231,6 +274,7 @@ class _Saver:
         if number is None:
             number = self._variable_numbers[id(variable)] = len(self._variables)
             self._alive.append(variable)
+            _check_label(variable.base_name, "of a Variable")
             key = _unused(path or variable.base_name, self._weights)
             self._weights[key] = variable
             self._variables.append(
@@ -254,6 +298,7 @@ class _Saver:
             self._alive.append(function)
             entry: dict[str, Any] = {}
             self._functions.append(entry)
+            _check_label(function.name, "of a function")
             if isinstance(function, ConcreteFunction):
                 entry.update(self._one_trace(function, path))
             else:
@@ -280,6 +325,12 @@ class _Saver:
             "traces": traces,
         }
 
+    def _default(self, value: Any) -> Any:
+        """The JSON of a default value. Functions are made of theirs, and so they are none."""
+        if isinstance(value, (Function, ConcreteFunction, SignatureFunction, Module)):
+            raise NoData(value)
+        return self._special(value, "")
+
     def _no_data(self, value: Any) -> NoReturn:
         raise NoData(value)
 
@@ -289,7 +340,7 @@ class _Saver:
             row: dict[str, Any] = {"name": parameter.name, "kind": parameter.kind.name.lower()}
             if parameter.default is not parameter.empty:
                 try:
-                    row["default"] = self.value(parameter.default, "")
+                    row["default"] = encoded(parameter.default, self._default)
                 except NoData:
                     row["default"] = {"opaque": kind_of(parameter.default)}
             found.append(row)
@@ -340,7 +391,7 @@ class _Saver:
         specs = iter(request.tensor_specs)
         rows = zip(request.keys, request.leaves, request.names, strict=True)
         leaves = [self._leaf(concrete, *row, specs) for row in rows]
-        return self._structure(request.structure, leaves, concrete.name)
+        return self._structure(request.structure, leaves, concrete.name, _no_sparse)
 
     def _leaf(self, concrete: ConcreteFunction, key: Any, leaf: Any, name: str, specs: Any) -> Any:
         if is_tensor_key(key):
@@ -369,16 +420,17 @@ class _Saver:
         counter = iter(range(concrete.traced.result_count))
         flags = concrete.results.flags
         leaves = [{"result": next(counter)} if flag else None for flag in flags]
-        return self._structure(concrete.results.structure, leaves, concrete.name)
+        return self._structure(concrete.results.structure, leaves, concrete.name, self._sparse)
 
-    def _structure(self, structure: Any, leaves: list[Any], name: str) -> Any:
-        """A structure with these JSON values in the places of its leaves."""
+    def _structure(self, structure: Any, leaves: list[Any], name: str, sparse: Any) -> Any:
+        """A structure with these JSON values in the places of its leaves; `sparse` writes sparse
+        Jacobians."""
 
         def special(item: Any) -> Any:
             if isinstance(item, _Place):
                 return leaves[item.number]
             if isinstance(item, SparseJacobian):
-                return {"sparse_jacobian": self._sparse(item, special)}
+                return {"sparse_jacobian": sparse(item, special)}
             raise NoData(item)
 
         packed = structure.pack([_Place(i) for i in range(structure.count)])
@@ -426,6 +478,11 @@ class _Saver:
         }
 
 
+def _no_sparse(matrix: SparseJacobian, special: Any) -> NoReturn:
+    """A sparse Jacobian as an argument: its trace is for this one, whose sparsity is an object."""
+    raise NoData(matrix)
+
+
 class _Place:
     """Marks the place of a leaf in a structure."""
 
@@ -450,9 +507,16 @@ def _own_attributes(module: Module) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in module._ordered_attributes() if not _is_cache(name)]
 
 
-def _omitted_before(module: Module) -> list[tuple[str, str]]:
-    """What a module that was loaded had lost when it was saved first."""
-    return list(module.omitted.items()) if isinstance(module, LoadedModule) else []
+def _check_label(name: str, what: str) -> None:
+    """Raises SignatureError for a name that a manifest does not hold."""
+    problem = label_problem(name)
+    if problem:
+        _refuse_name(name, what, problem)
+
+
+def _refuse_name(name: str, what: str, problem: str) -> NoReturn:
+    fact = f"the name {shown(name)} {what} cannot be saved: it {problem}"
+    fail(SignatureError, fact, source=here(), fix="give it another name")
 
 
 def _is_cache(name: str) -> bool:
@@ -498,18 +562,36 @@ def _in_order(traces: Iterable[ConcreteFunction]) -> list[ConcreteFunction]:
 
 
 def _check_data(node: Node, name: str) -> None:
-    """Raises TraceError for a node that calls Python code."""
-    for value in node.op.attributes:
-        if callable(value) and not isinstance(value, (type, Graph, TensorType)):
-            called = getattr(value, "__qualname__", type(value).__name__)
-            is_text = isinstance(value, Opaque)
-            fail(
-                TraceError,
-                f"{name} calls the Python function {called} when it runs, and no file can hold "
-                f"{'more than its name' if is_text else 'it'}",
-                source=node.source,
-                fix="write it with tg ops, or keep it outside of what is saved",
-            )
+    """Raises TraceError for a node that calls Python code, or writes to an object of Python's."""
+    for value in _flat(node.op.attributes):
+        if isinstance(value, _DATA):
+            continue
+        called = getattr(value, "__qualname__", type(value).__name__)
+        does = "calls the Python function" if callable(value) else "writes to"
+        is_text = isinstance(value, Opaque)
+        fail(
+            TraceError,
+            f"{name} {does} {called} when it runs, and no file can hold "
+            f"{'more than its name' if is_text else 'it'}",
+            source=node.source,
+            fix="write it with tg ops, print to sys.stdout or sys.stderr, or keep it outside of "
+            "what is saved",
+        )
+
+
+#: What attributes of ops are, other than tuples.
+_DATA = (
+    *(NoneType, bool, int, float, complex, str, bytes, np.ndarray, np.generic),
+    *(DType, TensorType, Dim, ShapeVariable, Graph),
+)
+
+
+def _flat(values: tuple[Any, ...]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _flat(value)
+        else:
+            yield value
 
 
 def _name_graphs(value: Any, symbols: Mapping[Graph, str]) -> None:
@@ -536,8 +618,9 @@ def _named_signatures(root: Any, signatures: Any) -> dict[str, Any]:
         return dict(given or {})
     if isinstance(signatures, Mapping):
         for name in signatures:
-            if not isinstance(name, str) or not name:
+            if not isinstance(name, str):
                 _refuse_signature(name, "its name is no string")
+            _check_label(name, "of a signature")
         return dict(signatures)
     return {DEFAULT_SIGNATURE: signatures}
 

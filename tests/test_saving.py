@@ -1,0 +1,727 @@
+"""Saving and loading: what comes back is what was saved, in another process too."""
+
+import collections
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import tracegraph as tg
+from tests import damage, saving_uses
+from tests.oracles import assert_near, numbers
+from tracegraph.errors import LoadError, ShapeError, TraceError
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
+
+ROOT = Path(__file__).parent.parent
+BATCH = [tg.TensorSpec([None, 3], tg.float64)]
+ANY_RANK = [tg.TensorSpec(None, tg.float64)]
+save, load = tg.saved_model.save, tg.saved_model.load
+
+
+def run_python(*arguments):
+    """Runs this interpreter in a process of its own, which fails with what it printed."""
+    found = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+# Every derivative, in a process that has none of the source.
+
+
+class Model(tg.Module):
+    def __init__(self, body, signature):
+        super().__init__()
+        self.w = tg.Variable(numbers(3, 3) / 2, name="w")
+        self.b = tg.Variable(numbers(3, seed=1) / 2, name="b")
+        self.f = tg.function(lambda x: body(self, x), input_signature=signature)
+
+
+@tg.custom_gradient
+def doubled(x):
+    return tg.sin(x) * x, lambda g: 2.0 * g * tg.cos(x)
+
+
+@tg.custom_gradient
+def twice_custom(x):
+    @tg.custom_gradient
+    def second(x):
+        return 1.0 - tg.tanh(x) ** 2, lambda g: g * (-3.0 * tg.tanh(x))
+
+    return tg.tanh(x), lambda g: 2.0 * g * second(x)
+
+
+once = tg.function(lambda x: tg.sin(x) * x)
+rebuilt = tg.recompute_grad(lambda x: tg.sin(tg.exp(tg.tanh(x))))
+
+MODELS = {
+    "plain": (lambda m, x: tg.sin(x @ m.w) * x, BATCH),
+    "custom": (lambda m, x: doubled(x @ m.w), BATCH),
+    "nested custom": (lambda m, x: twice_custom(x @ m.w) * x, BATCH),
+    "variables": (lambda m, x: tg.tanh(x @ m.w + m.b) @ m.w * m.b, BATCH),
+    "nested functions": (lambda m, x: once(once(x) @ m.w), BATCH),
+    "recomputed": (lambda m, x: rebuilt(x @ m.w) @ m.w, BATCH),
+    "unknown rank": (lambda m, x: tg.sin(x) * x * m.b[0], ANY_RANK),
+    "unknown rank, custom": (lambda m, x: doubled(x) * m.b[0], ANY_RANK),
+    "unknown rank, functions": (lambda m, x: once(rebuilt(x)) * m.b[0], ANY_RANK),
+}
+
+
+@pytest.fixture(scope="module")
+def reloaded(tmp_path_factory):
+    """By model what each use gave before it was saved, and in another process after loading."""
+    folder = tmp_path_factory.mktemp("models")
+    before = {}
+    for name, (body, signature) in MODELS.items():
+        model = Model(body, signature)
+        before[name] = saving_uses.results(model.f)
+        save(model, folder / name)
+    run_python("-m", "tests.saving_uses", str(folder))
+    return {name: (before[name], np.load(folder / f"{name}.npz")) for name in MODELS}
+
+
+@pytest.mark.parametrize("use", saving_uses.USES)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_derivative_after_loading_elsewhere(reloaded, name, use):
+    before, after = reloaded[name]
+    assert np.all(np.isfinite(before[use]))
+    np.testing.assert_allclose(after[use], before[use], rtol=1e-10, atol=1e-12)
+
+
+def test_the_derivatives_are_those_of_the_custom_gradient(reloaded):
+    (before, after), w = reloaded["custom"], numbers(3, 3) / 2
+    y = np.sin(saving_uses.X @ w) * (saving_uses.X @ w)
+    expected = 2 * y * 2 * np.cos(saving_uses.X @ w) @ w.T
+    assert_near(after["gradient"], expected, 1e-10)
+    assert_near(before["gradient"], expected, 1e-10)
+
+
+@pytest.mark.parametrize("name", ["plain", "variables"])
+def test_the_derivatives_are_those_of_jax(reloaded, name):
+    w, b = numbers(3, 3) / 2, numbers(3, seed=1) / 2
+
+    def by_jax(x):
+        if name == "plain":
+            return jax.numpy.sin(x @ w) * x
+        return jax.numpy.tanh(x @ w + b) @ w * b
+
+    with jax.enable_x64(True):
+        rows = jax.vmap(jax.jacrev(lambda r: by_jax(r[None])[0]))(saving_uses.X)
+        second = jax.hessian(lambda x: (by_jax(x) ** 3).sum())(saving_uses.X)
+    assert_near(reloaded[name][1]["batch_jacobian"], rows, 1e-10)
+    assert_near(reloaded[name][1]["hessian"], second, 1e-9)
+
+
+# What is loaded.
+
+
+class Layered(tg.Module):
+    def __init__(self):
+        super().__init__("layered")
+        self.hidden = tg.layers.Dense(8, activation="tanh")
+        self.out = tg.layers.Dense(3)
+        self.optimizer = tg.optimizers.Adam(0.01)
+        self.options = {"rates": [1, 2.5, "x", None, True], "shape": (1, 2)}
+        self.scale = tg.constant([1.0, 2.0])
+        self.table = np.arange(6.0).reshape(2, 3)
+        self.first = self.hidden.kernel if self.hidden.built else None
+        self.function = len
+
+    @tg.function(input_signature=[tg.TensorSpec([None, 4], name="inputs")])
+    def __call__(self, x):
+        return self.out(self.hidden(x))
+
+    @tg.function
+    def step(self, x, y):
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_mean((self(x) - y) ** 2)
+        weights = self.hidden.trainable_variables + self.out.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return {"loss": loss}
+
+
+@pytest.fixture
+def trained():
+    model = Layered()
+    x, y = tg.constant(numbers(5, 4), tg.float32), tg.constant(numbers(5, 3), tg.float32)
+    for _ in range(3):
+        model.step(x, y)
+    return model, x, y
+
+
+def test_a_module_comes_back(tmp_path, trained):
+    model = trained[0]
+    save(model, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    assert isinstance(loaded, tg.Module)
+    assert type(loaded).__name__ == "Layered" and loaded.name == "layered"
+    for kind in ("variables", "trainable_variables", "submodules"):
+        names = [v.name for v in getattr(model, kind)]
+        assert [v.name for v in getattr(loaded, kind)] == names and names
+    for old, new in zip(model.variables, loaded.variables, strict=True):
+        assert (new.dtype, new.shape, new.trainable) == (old.dtype, old.shape, old.trainable)
+        np.testing.assert_array_equal(new.numpy(), old.numpy())
+    assert loaded.options == model.options and type(loaded.options["shape"]) is tuple
+    np.testing.assert_array_equal(loaded.scale.numpy(), [1.0, 2.0])
+    np.testing.assert_array_equal(loaded.table, model.table)
+    for rows in (1, 5, 7):
+        given = tg.constant(numbers(rows, 4), tg.float32)
+        np.testing.assert_array_equal(loaded(given).numpy(), model(given).numpy())
+
+
+def test_training_goes_on(tmp_path, trained):
+    model, x, y = trained
+    save(model, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    for _ in range(4):
+        losses = [float(m.step(x, y)["loss"]) for m in (model, loaded)]
+        assert losses[0] == losses[1]
+    for old, new in zip(model.variables, loaded.variables, strict=True):
+        np.testing.assert_array_equal(new.numpy(), old.numpy())
+    with tg.GradientTape() as tape:
+        loss = tg.reduce_sum(loaded(x) ** 2)
+    assert all(g is not None for g in tape.gradient(loss, list(loaded.hidden.variables)))
+
+
+def test_what_was_left_out_says_so(tmp_path, trained):
+    save(trained[0], tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    with pytest.raises(AttributeError, match="'function' was a builtin_function_or_method"):
+        loaded.function  # noqa: B018
+    with pytest.raises(AttributeError, match="without an attribute 'other'"):
+        loaded.other  # noqa: B018
+    assert not hasattr(loaded.hidden, "activation")
+
+
+def test_three_times_round(tmp_path, trained):
+    save(trained[0], tmp_path / "0", signatures={"predict": trained[0].__call__})
+    for turn in range(3):
+        save(load(tmp_path / str(turn)), tmp_path / str(turn + 1))
+    for turn in (1, 2, 3):
+        assert contents(tmp_path / str(turn)) == contents(tmp_path / "0")
+    x = tg.constant(numbers(2, 4), tg.float32)
+    found = load(tmp_path / "3").signatures["predict"](inputs=x)
+    np.testing.assert_array_equal(found["output_0"].numpy(), trained[0](x).numpy())
+
+
+def contents(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+SAVED_TWICE = """
+import sys
+import numpy as np
+import tracegraph as tg
+
+class M(tg.Module):
+    def __init__(self):
+        super().__init__()
+        self.v = [tg.Variable(np.arange(5.0) + i, name=f"v{i}") for i in range(4)]
+        self.d = {"b": tg.Variable(1.0), "a": tg.Variable(2)}
+        self.big = tg.constant(np.arange(2000.0))
+    @tg.function(input_signature=[tg.TensorSpec([None])])
+    def f(self, x):
+        return tg.custom_gradient(lambda x: (x * 2.0, lambda g: g))(x) + self.d["b"]
+    @tg.function
+    def g(self, x, flag=True):
+        return tg.reduce_sum(self.big) * x if flag else x
+
+m = M()
+for shape in eval(sys.argv[2]):
+    m.g(tg.ones(shape))
+    m.g(tg.ones(shape), flag=False)
+tg.saved_model.save(m, sys.argv[1])
+"""
+
+
+def test_the_same_module_has_the_same_bytes(tmp_path):
+    # Neither the process nor how often a trace was used since shows in the files.
+    run_python("-c", SAVED_TWICE, str(tmp_path / "a"), "[(2,), (3,), (2,)]")
+    run_python("-c", SAVED_TWICE, str(tmp_path / "b"), "[(3,), (2,), (3,), (3,)]")
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+def test_the_size_does_not_depend_on_orders(tmp_path):
+    model = Model(*MODELS["nested custom"])
+    save(model, tmp_path / "before")
+    x = tg.constant(saving_uses.X)
+    for order in range(1, 5):
+        saving_uses.slope(model.f, x, order).numpy()
+    save(model, tmp_path / "after")
+    assert contents(tmp_path / "before") == contents(tmp_path / "after")
+
+
+def test_models_of_one_name_do_not_meet(tmp_path):
+    def named(k):
+        model = tg.Module()
+        model.v = tg.Variable(k, name="v")
+
+        @tg.custom_gradient
+        def scaled(x):
+            return x * model.v, lambda g: g * 10.0 * model.v
+
+        model.f = tg.function(scaled, input_signature=[tg.TensorSpec([])])
+        return model
+
+    for k in (1.0, 2.0):
+        save(named(k), tmp_path / str(k))
+    first, second = load(tmp_path / "1.0"), load(tmp_path / "2.0")
+    again = load(tmp_path / "1.0")
+    again.v.assign(7.0)
+    x = tg.constant(3.0)
+    for module, factor in ((first, 1.0), (second, 2.0), (again, 7.0)):
+        assert float(module.f(x)) == 3.0 * factor
+        assert float(tg.grad(module.f)(x)) == 10.0 * factor
+
+
+# Structures, arguments and values.
+
+
+Point = collections.namedtuple("Point", ["x", "y"])
+
+
+@dataclasses.dataclass
+class Pair:
+    left: object
+    right: object
+
+
+def test_structures_in_and_out(tmp_path):
+    @tg.function
+    def f(a, *rest, scale=2.0, named=None, **others):
+        point = a["p"]
+        return {
+            "pair": Pair(point.x * scale, [point.y, None]),
+            "point": Point(rest[0], (others["z"],)),
+            "none": None,
+        }
+
+    def call(function):
+        p = Point(tg.constant([1.0]), tg.constant([2, 3]))
+        return function({"p": p}, tg.constant(4.0), scale=3.0, z=tg.constant(5.0))
+
+    expected = call(f)
+    save({"f": f, "list": [f, 1]}, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    found = call(loaded["f"])
+    assert loaded["list"][0] is loaded["f"] and loaded["list"][1] == 1
+    assert type(found["pair"]).__name__ == "Pair" and type(found["point"]).__name__ == "Point"
+    assert found["pair"].right[1] is None and found["none"] is None
+    assert_near(found["pair"].left, expected["pair"].left)
+    assert_near(found["point"].y[0], 5.0)
+    with pytest.raises(TypeError, match=r"was not saved: it was saved as\n    f\("):
+        loaded["f"]({"p": 1}, tg.constant(4.0), z=tg.constant(5.0))
+    save(loaded, tmp_path / "again")
+    assert contents(tmp_path / "again") == contents(tmp_path / "m")
+
+
+def test_python_values_choose_the_trace(tmp_path):
+    @tg.function
+    def power(x, n, mode="up"):
+        return x**n if mode == "up" else x**-n
+
+    x = tg.constant(2.0)
+    for n, mode in ((2, "up"), (3, "up"), (2, "down"), (2.0, "up")):
+        power(x, n, mode)
+    save(power, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    assert [float(loaded(x, 2)), float(loaded(x, 3)), float(loaded(x, 2, mode="down"))] == [
+        4,
+        8,
+        0.25,
+    ]
+    assert float(loaded(x, 2.0)) == 4.0
+    with pytest.raises(TypeError, match=r"power\(x: f32\[\], n: 4, mode: up\) was not saved"):
+        loaded(x, 4)
+    with pytest.raises(TypeError, match="fit the signature"):
+        loaded(x, 2, 3, 4)
+
+
+def test_variables_as_arguments(tmp_path):
+    @tg.function
+    def add(v, w):
+        v.assign_add(w)
+        return v * 2.0
+
+    v, w = tg.Variable([1.0]), tg.Variable([2.0])
+    add(v, w)
+    add(v, v)
+    save(add, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    a, b = tg.Variable([10.0]), tg.Variable([1.0])
+    assert loaded(a, b).numpy() == 22.0 and a.numpy() == 11.0
+    assert loaded(a, a).numpy() == 44.0
+
+
+def test_aliases_and_cycles(tmp_path):
+    model = tg.Module()
+    model.v = model.same = tg.Variable(1.0)
+    model.inner = tg.Module()
+    model.inner.v, model.inner.outer = model.v, model
+    model.inners = [model.inner, model.inner]
+    save(model, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    assert loaded.same is loaded.v is loaded.inner.v
+    assert loaded.inner.outer is loaded and loaded.inners[0] is loaded.inners[1] is loaded.inner
+    loaded.v.assign(5.0)
+    assert loaded.inner.v.numpy() == 5.0 and len(loaded.variables) == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+    ],
+)
+def test_every_dtype(tmp_path, name):
+    dtype = tg.as_dtype(name)
+    model = tg.Module()
+    for shape in ((), (0, 2), (3,), (2, 3)):
+        values = np.asarray(numbers(*shape) * 3).astype(dtype.numpy_dtype)
+        key = "x".join(map(str, shape)) or "scalar"
+        setattr(model, f"v_{key}", tg.Variable(values))
+        setattr(model, f"c_{key}", tg.constant(values))
+    save(model, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    for key, old in vars(model).items():
+        if not key.startswith("_"):
+            new = getattr(loaded, key)
+            assert new.dtype is dtype and new.shape == old.shape
+            assert np.asarray(new.numpy()).tobytes() == np.asarray(old.numpy()).tobytes()
+
+
+def test_odd_numbers(tmp_path):
+    model = tg.Module()
+    model.values = [float("nan"), float("inf"), -0.0, 1e-320, 2**100, -(2**70), 1j, b"\x00\xff"]
+    model.texts = ["", "\u202e", "a\nb", "\U0001f600", '"\\']
+    model.keys = {1: "a", "1": "b", None: 3, (1, 2): 4, 2.5: 5}
+    model.types = [tg.float32, tg.TensorSpec([None, 3], name="x"), tg.TensorShape([1, None])]
+    model.v = tg.Variable([np.nan, -0.0, np.inf])
+    save(model, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    assert list(map(repr, loaded.values)) == list(map(repr, model.values))
+    assert loaded.texts == model.texts and loaded.keys == model.keys
+    assert repr(loaded.types) == repr(model.types)
+    assert loaded.v.numpy().tobytes() == model.v.numpy().tobytes()
+
+
+def test_large_constants_stand_beside_the_text(tmp_path):
+    table = np.random.default_rng(0).standard_normal(5000)
+
+    @tg.function(input_signature=[tg.TensorSpec([], tg.float64)])
+    def f(x):
+        return x * tg.reduce_sum(tg.constant(table)) + tg.constant(table)[7]
+
+    save(f, tmp_path / "m")
+    text = next((tmp_path / "m").glob("graph-*.tgir")).read_text()
+    assert len(text) < 2000
+    assert_near(load(tmp_path / "m")(2.0), 2 * table.sum() + table[7])
+
+
+def test_variables_of_open_shape(tmp_path):
+    model = tg.Module()
+    model.v = tg.Variable(np.zeros((2, 3), np.float32), shape=[None, 3])
+    model.f = tg.function(lambda x: model.v * x, input_signature=[tg.TensorSpec([])])
+    save(model, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    loaded.v.assign(np.ones((4, 3), np.float32))
+    assert loaded.f(2.0).shape == (4, 3)
+
+
+def test_random_numbers(tmp_path):
+    generator = tg.random.Generator.from_seed(3)
+    model = tg.Module()
+    model.generator = generator
+    model.f = tg.function(lambda: generator.normal([3]), input_signature=[])
+    model.f()
+    save(model, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    for _ in range(3):
+        np.testing.assert_array_equal(loaded.f().numpy(), model.f().numpy())
+
+
+def test_what_runs_in_order(tmp_path, capfd):
+    model = tg.Module()
+    model.v = tg.Variable(1.0)
+
+    @tg.function(input_signature=[tg.TensorSpec([])])
+    def f(x):
+        tg.print("before", model.v)
+        model.v.assign(x)
+        tg.debugging.assert_less(x, 10.0, message="too large")
+        model.v.assign_add(1.0)
+        tg.print("after", model.v)
+        return x
+
+    model.f = f
+    save(model, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    loaded.f(2.0)
+    assert capfd.readouterr().err.split() == ["before", "1", "after", "3"]
+    with pytest.raises(tg.errors.InvalidArgumentError, match="too large") as caught:
+        loaded.f(20.0)
+    assert "test_saving.py" in str(caught.value)
+    assert loaded.v.numpy() == 20.0  # what comes before the check holds, what comes after does not
+
+
+# Shapes.
+
+
+def test_every_shape_that_the_graph_allows(tmp_path):
+    specs = [tg.TensorSpec(["n", None]), tg.TensorSpec(["n"])]
+    f = tg.function(lambda x, y: x * y[:, None] + tg.reduce_mean(x), input_signature=specs)
+    save(f, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    for shape in ((2, 3), (5, 1), (1, 4)):
+        x, y = numbers(*shape).astype("f"), numbers(shape[0]).astype("f")
+        assert_near(loaded(x, y), x * y[:, None] + x.mean(), 1e-5)
+    assert loaded(np.zeros((0, 3), "f"), np.zeros(0, "f")).shape == (0, 3)
+    with pytest.raises(TypeError, match="pass equal sizes where the names are equal"):
+        loaded(np.zeros((2, 3), "f"), np.zeros(3, "f"))
+
+
+def test_a_size_that_the_graph_took_to_be_equal(tmp_path):
+    f = tg.function(
+        lambda x, y: x + y, input_signature=[tg.TensorSpec([None]), tg.TensorSpec([None])]
+    )
+    save(f, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    assert_near(loaded(np.ones(3, "f"), np.ones(3, "f")), 2 * np.ones(3))
+    with pytest.raises(ShapeError, match=r"test_saving\.py"):
+        loaded(np.ones(3, "f"), np.ones(1, "f"))  # a live function would trace this again
+
+
+def test_unknown_rank_that_an_op_needs(tmp_path):
+    f = tg.function(lambda x: tg.reduce_sum(x, 0), input_signature=[tg.TensorSpec(None)])
+    with pytest.raises(ShapeError, match="give the rank in the input_signature"):
+        save(f, tmp_path / "m")
+    f(tg.ones([2, 3]))
+    with pytest.raises(ShapeError, match="give the rank in the input_signature"):
+        save(f, tmp_path / "m")
+
+
+def test_a_function_that_was_never_traced(tmp_path):
+    save(tg.function(lambda x: x), tmp_path / "m")
+    with pytest.raises(TypeError, match="it was never traced before saving"):
+        load(tmp_path / "m")(1.0)
+
+
+# Signatures, assets, options.
+
+
+def test_signatures(tmp_path):
+    @tg.function(input_signature=[tg.TensorSpec([None], name="a"), tg.TensorSpec([], name="b")])
+    def scale(x, factor):
+        return {"scaled": x * factor, "sum": tg.reduce_sum(x)}
+
+    save(tg.Module(), tmp_path / "m", signatures=scale)
+    loaded = load(tmp_path / "m")
+    assert list(loaded.signatures) == ["serving_default"]
+    found = loaded.signatures["serving_default"](a=tg.constant([1.0, 2.0]), b=3.0)
+    assert_near(found["scaled"], [3.0, 6.0])
+    assert float(found["sum"]) == 3.0
+    with pytest.raises(TypeError, match="takes a, b by name, and was given a, c"):
+        loaded.signatures["serving_default"](a=1.0, c=2.0)
+    with pytest.raises(TypeError):
+        loaded.signatures["other"] = None
+    with tg.GradientTape() as tape:
+        x = tg.constant([1.0, 2.0])
+        tape.watch(x)
+        y = loaded.signatures["serving_default"](a=x, b=3.0)["scaled"]
+    assert_near(tape.gradient(y, x), [3.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    ("function", "match"),
+    [
+        (lambda: tg.function(lambda x: x), "has 0 traces"),
+        (lambda: len, "builtin_function"),
+        (lambda: tg.function(lambda x: [[x]], input_signature=[tg.TensorSpec([])]), "nested"),
+        (
+            lambda: tg.function(lambda x: {"a": [x]}, input_signature=[tg.TensorSpec([])]),
+            "more than",
+        ),
+    ],
+)
+def test_bad_signatures(tmp_path, function, match):
+    with pytest.raises(ValueError, match=match):
+        save(tg.Module(), tmp_path / "m", signatures={"s": function()})
+    assert not (tmp_path / "m").exists()
+
+
+def test_assets(tmp_path):
+    words = tmp_path / "words.txt"
+    words.write_text("one\ntwo")
+    model = tg.Module()
+    model.words = tg.saved_model.Asset(words)
+    save(model, tmp_path / "m")
+    words.unlink()
+    os.rename(tmp_path / "m", tmp_path / "moved")
+    assert Path(load(tmp_path / "moved").words.path).read_text() == "one\ntwo"
+    save(load(tmp_path / "moved"), tmp_path / "again")
+    assert Path(load(tmp_path / "again").words).read_text() == "one\ntwo"
+    with pytest.raises(ValueError, match="there is no file"):
+        tg.saved_model.Asset(words)
+
+
+def test_without_custom_gradients(tmp_path):
+    options = tg.saved_model.SaveOptions(experimental_custom_gradients=False)
+    inner = tg.function(doubled)
+    f = tg.function(lambda x: inner(x) * 2.0, input_signature=[tg.TensorSpec([], tg.float64)])
+    save(f, tmp_path / "m", options=options)
+    loaded = load(tmp_path / "m")
+    x = tg.constant(1.0, tg.float64)
+    assert_near(loaded(x), f(x))
+    for derive in (lambda: tg.grad(loaded)(x), lambda: tg.jvp(loaded, (x,), (x,))):
+        with pytest.raises(LookupError, match="was left out when it was saved") as caught:
+            derive()
+        assert "experimental_custom_gradients=True" in str(caught.value)
+    assert float(tg.grad(f)(x)) != 0.0
+
+
+def test_without_locations(tmp_path):
+    f = tg.function(lambda x: tg.sin(x), input_signature=[tg.TensorSpec([])])
+    save(f, tmp_path / "m", options=tg.saved_model.SaveOptions(locations=False))
+    assert "test_saving" not in next((tmp_path / "m").glob("*.tgir")).read_text()
+    save(f, tmp_path / "m")
+    assert "at test_saving.py:" in next((tmp_path / "m").glob("*.tgir")).read_text()
+    assert str(ROOT) not in "".join(path.read_text() for path in (tmp_path / "m").iterdir())
+
+
+def test_extra_files(tmp_path):
+    options = tg.saved_model.SaveOptions(extra={"notes.txt": b"mine"})
+    save(tg.Module(), tmp_path / "m", options=options)
+    (tmp_path / "m" / "extra" / "more.bin").write_bytes(b"1")
+    save(tg.Module(), tmp_path / "m")
+    load(tmp_path / "m", options=tg.saved_model.LoadOptions(verify=True))
+    assert sorted(path.name for path in (tmp_path / "m" / "extra").iterdir()) == [
+        "more.bin",
+        "notes.txt",
+    ]
+
+
+def test_saving_over_an_older_save(tmp_path):
+    model = tg.Module()
+    model.v = tg.Variable([1.0, 2.0])
+    save(model, tmp_path / "m")
+    first = load(tmp_path / "m")
+    model.v.assign([3.0, 4.0])
+    save(model, tmp_path / "m")
+    assert_near(load(tmp_path / "m").v, [3.0, 4.0])
+    assert_near(first.v, [1.0, 2.0])  # read at its first use, from the file that was there
+    assert len(list((tmp_path / "m").glob("weights-*"))) == 1
+
+
+# What cannot be saved.
+
+
+def refused_callback():
+    def f(x):
+        return tg.numpy_function(np.sin, [x], tg.float32)
+
+    return tg.function(f, input_signature=[tg.TensorSpec([])])
+
+
+def refused_object():
+    class Thing:
+        pass
+
+    f = tg.function(lambda x, thing: x)
+    f(tg.constant(1.0), Thing())
+    return f
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "match"),
+    [
+        (lambda: 5, ValueError, "an int cannot be saved"),
+        (lambda: lambda x: x, ValueError, "cannot be saved"),
+        (refused_callback, TraceError, "calls the Python function sin when it runs"),
+        (refused_object, TraceError, "was traced for a Python object as its argument 'thing'"),
+    ],
+)
+def test_what_cannot_be_saved(tmp_path, make, error, match):
+    with pytest.raises(error, match=match) as caught:
+        save(make(), tmp_path / "m")
+    assert "test_saving.py" in str(caught.value) or error is ValueError
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_path_that_holds_something_else(tmp_path):
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(ValueError, match=r"holds 1 other files, such as 'letter\.txt'"):
+        save(tg.Module(), tmp_path)
+    with pytest.raises(ValueError, match="is a file, and a directory is written there"):
+        save(tg.Module(), tmp_path / "letter.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_captured_variables_go_along(tmp_path):
+    outside = tg.Variable(3.0, name="outside")
+    model = tg.Module()
+    model.f = tg.function(lambda x: x * outside, input_signature=[tg.TensorSpec([])])
+    model.f.get_concrete_function()
+    save(model, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    with tg.GradientTape() as tape:
+        y = loaded.f(2.0)
+        (variable,) = tape.watched_variables()
+    assert variable.name == "outside:0" and float(tape.gradient(y, variable)) == 2.0
+
+
+# What is not there, and versions.
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda m: m.update(version=2), "has version 2, written by tracegraph 0"),
+        (lambda m: m.update(format="other"), "it is 'other', and not 'tracegraph.saved_model'"),
+        (lambda m: m.pop("graphs"), "the field 'graphs' is missing"),
+        (lambda m: m.update(more=1), "the field 'more' is not known"),
+    ],
+)
+def test_manifests_of_others(tmp_path, change, match):
+    save(tg.Module(), tmp_path / "m")
+    content = damage.manifest(tmp_path / "m")
+    change(content)
+    damage.set_manifest(tmp_path / "m", content)
+    with pytest.raises(LoadError, match=match):
+        load(tmp_path / "m")
+
+
+def test_paths_without_a_model(tmp_path):
+    with pytest.raises(LoadError, match="there is no directory"):
+        load(tmp_path / "nothing")
+    with pytest.raises(LoadError, match=r"holds no tracegraph.json"):
+        load(tmp_path)
+
+
+def test_values_are_read_at_their_first_use(tmp_path):
+    model = tg.Module()
+    model.v = tg.Variable(numbers(100))
+    save(model, tmp_path / "m")
+    (path,) = (tmp_path / "m").glob("weights-*")
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    loaded = load(tmp_path / "m")  # the manifest and the graphs are as they were
+    for _ in range(2):
+        with pytest.raises(LoadError, match="the tensor 'v' was changed"):
+            loaded.v.numpy()
+    loaded.v.assign(np.zeros(100))
+    assert not loaded.v.numpy().any()
+    with pytest.raises(LoadError, match="was changed: its SHA-256"):
+        load(tmp_path / "m", options=tg.saved_model.LoadOptions(verify=True))

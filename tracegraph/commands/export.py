@@ -1,0 +1,44 @@
+"""`tracegraph export`: an entry as a program for others."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+from typing import Any
+
+from tracegraph.commands.answers import Answer, Misuse, size_text, write_file
+from tracegraph.commands.contents import TraceEntry, open_path
+
+#: The one place that knows where programs are made.
+_MODULE = "tracegraph.export"
+_stablehlo: Any = (
+    importlib.import_module(_MODULE).stablehlo if importlib.util.find_spec(_MODULE) else None
+)
+
+
+def export(options: argparse.Namespace) -> Answer:
+    if _stablehlo is None:
+        raise Misuse("this tracegraph cannot export to StableHLO", "install a newer one")
+    entry = open_path(options.path).one(options.entry)
+    if not isinstance(entry, TraceEntry):
+        raise Misuse(
+            f"{options.path} is the text of a graph, and functions are exported",
+            "give the directory of a saved model",
+        )
+    platforms = [name.strip() for name in options.platforms.split(",") if name.strip()]
+    data = _stablehlo(entry.concrete, gradient=options.gradient, platforms=platforms)
+    write_file(options.output, data)
+    kind = f"{entry.name}{' and its gradients' if options.gradient else ''} as {options.format}"
+    return Answer(
+        f"{kind} for {', '.join(platforms)}: {options.output}, {size_text(len(data))}",
+        {
+            "path": str(options.path),
+            "entry": entry.name,
+            "format": options.format,
+            "platforms": platforms,
+            "gradient": options.gradient,
+            "output": str(options.output),
+            "bytes": len(data),
+        },
+    )

@@ -1,0 +1,3 @@
+"""The version of the package, which stands in the files that it writes."""
+
+__version__ = "0.1.0"
