@@ -37,6 +37,7 @@ from tracegraph import (
     raw_ops,
     saved_model,
     testing,
+    train,
 )
 from tracegraph.array import *
 from tracegraph.debugging import Assert

@@ -25,10 +25,6 @@ ABSENT = {
     ),
     "metrics": ("there are no metrics", "compute them, as with tg.reduce_mean"),
     "data": ("there are no datasets", "loop over NumPy arrays, or over any iterator of them"),
-    "train": (
-        "optimizers have a module of their own, and checkpoints are not there yet",
-        "use tg.optimizers, and tg.saved_model.save",
-    ),
     **dict.fromkeys(["cond", "case", "switch_case"], (_CONTROL, "use tg.where")),
     **dict.fromkeys(["while_loop", "scan", "foldl", "foldr"], (_CONTROL, "use a Python loop")),
     "map_fn": (_CONTROL, "use tg.vectorized_map, or a Python loop and tg.stack"),

@@ -68,6 +68,11 @@ class InvalidArgumentError(LoweringError, ValueError, AssertionError):
     """A check of values failed: `tg.debugging.assert_*`, or an index out of range."""
 
 
+class MatchError(LoadError, AssertionError):
+    """A LoadError where TensorFlow raises AssertionError: a checkpoint and the objects that it
+    was restored to do not have the same variables."""
+
+
 class NumericsError(LoweringError, FloatingPointError):
     """A function that is built with `check_numerics` made nan or infinity of finite numbers."""
 

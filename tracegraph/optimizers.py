@@ -15,6 +15,7 @@ from tracegraph.math.arithmetic import add, clip_by_value, maximum, multiply, po
 from tracegraph.math.functions import sqrt, square
 from tracegraph.math.norms import clip_by_global_norm, clip_by_norm
 from tracegraph.runtime.convert import as_tensor, cast_to, promoted
+from tracegraph.runtime.deferred import announce
 from tracegraph.runtime.module import Module
 from tracegraph.runtime.variable import Reference, Variable
 from tracegraph.source import here
@@ -100,6 +101,7 @@ class Optimizer(Module):
                     _state(start, f"{variable.base_name}_{name}") for name in self.slot_names
                 )
             self._slots[key] = found
+            announce(self, kept_for=variable)
         return found
 
     def apply_gradients(

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
-from typing import Any
 
 from tracegraph.commands.answers import Answer, Misuse, size_text, write_file
 from tracegraph.commands.contents import TraceEntry, open_path
-
-#: The one place that knows where programs are made.
-_MODULE = "tracegraph.export"
-_stablehlo: Any = (
-    importlib.import_module(_MODULE).stablehlo if importlib.util.find_spec(_MODULE) else None
-)
+from tracegraph.export import stablehlo
 
 
 def export(options: argparse.Namespace) -> Answer:
-    if _stablehlo is None:
-        raise Misuse("this tracegraph cannot export to StableHLO", "install a newer one")
     entry = open_path(options.path).one(options.entry)
     if not isinstance(entry, TraceEntry):
         raise Misuse(
@@ -27,7 +17,7 @@ def export(options: argparse.Namespace) -> Answer:
             "give the directory of a saved model",
         )
     platforms = [name.strip() for name in options.platforms.split(",") if name.strip()]
-    data = _stablehlo(entry.concrete, gradient=options.gradient, platforms=platforms)
+    data = stablehlo(entry.concrete, gradient=options.gradient, platforms=platforms)
     write_file(options.output, data)
     kind = f"{entry.name}{' and its gradients' if options.gradient else ''} as {options.format}"
     return Answer(

@@ -553,6 +553,27 @@ def _declared(type: TensorType, shape: Any) -> TensorType:
     return declared
 
 
+def assign_together(variables: Sequence[Variable], values: Sequence[Tensor]) -> None:
+    """Gives variables their values at one moment: a step in another thread sees all or none.
+
+    The values must be of the variables' types, and no two of them one tensor.
+    """
+    buffers = tuple(map(device_buffer, values))
+    with state_lock():
+        complete_landings()
+        # An interrupt that falls in here leaves the record, which whoever comes next completes.
+        landings.append((variables, [buffers], 0))
+        complete_landings()
+        for variable in variables:
+            unsettled.pop(id(variable), None)
+
+
+def has_room_for(variable: Variable, type: TensorType) -> bool:
+    """Whether the variable, whose sizes may be open, can be assigned a value of `type`."""
+    declared = variable.tensor_type
+    return declared.dtype is type.dtype and _fits(declared.shape, type.shape)
+
+
 def _type_of_buffer(variable: Variable) -> TensorType:
     if variable.tensor_type.is_static:
         return variable.tensor_type
@@ -583,4 +604,13 @@ def land(variables: Sequence[Variable], outputs: Sequence[Any]) -> None:
         variable.buffer = buffer
 
 
-__all__ = ["Reference", "SignatureError", "Variable", "complete_landings", "landings", "state_lock"]
+__all__ = [
+    "Reference",
+    "SignatureError",
+    "Variable",
+    "assign_together",
+    "complete_landings",
+    "has_room_for",
+    "landings",
+    "state_lock",
+]
