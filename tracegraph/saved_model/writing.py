@@ -189,11 +189,19 @@ class _Saver:
         if type(value) is dict:
             return {
                 "dict": [
-                    [encoded(key, special), self.value(item, _joined(path, key))]
+                    [encoded(key, special), self.value(item, _joined(path, self._key_name(key)))]
                     for key, item in value.items()
                 ]
             }
         return encoded(value, special)
+
+    def _key_name(self, key: Any) -> Any:
+        """How paths name an entry of a dict; state that belongs to a Variable is named by it."""
+        if not isinstance(key, Reference):
+            return key
+        variable = key.deref()
+        number = self._variable_numbers.get(id(variable))
+        return variable.base_name if number is None else self._variables[number]["weight"]
 
     def _special(self, value: Any, path: str) -> Any:
         if isinstance(value, Variable):
