@@ -754,3 +754,31 @@ def test_a_spec_that_does_not_fit_its_trace(tmp_path, place):
     path.write_bytes(manifest.written(data))
     with pytest.raises(LoadError, match=r"tracegraph\.json: "):
         load(tmp_path / "m")
+
+
+def test_checks_say_afterwards_what_they_said_before(tmp_path):
+    model = tg.Module()
+    model.bounds = tg.function(
+        lambda x, i: tg.gather(x, i),
+        input_signature=[tg.TensorSpec([None]), tg.TensorSpec([None], tg.int32)],
+        check_bounds=True,
+    )
+    model.numerics = tg.function(
+        lambda x: tg.sqrt(tg.math.log(x)), input_signature=[tg.TensorSpec([])], check_numerics=True
+    )
+    save(model, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    calls = {
+        "bounds": lambda m: m.bounds([1.0, 2.0, 3.0], [0, 7]),
+        "numerics": lambda m: m.numerics(0.5),
+    }
+    for call in calls.values():
+        errors = []
+        for module in (model, loaded):
+            with pytest.raises(tg.errors.LoweringError) as caught:
+                call(module)
+            errors.append((type(caught.value), str(caught.value).splitlines()))
+        (kind, before), (kind_after, after) = errors
+        assert kind is kind_after and before[0] == after[0] and before[-1] == after[-1]
+        assert before[1].split(":")[1] == after[1].split(":")[1]  # the line
+    assert_near(loaded.bounds([1.0, 2.0], [1]), [2.0])

@@ -25,6 +25,7 @@ from tracegraph.runtime.function import Function
 from tracegraph.runtime.module import Module
 from tracegraph.runtime.signature import ObjectKey, VariableKey, is_tensor_key
 from tracegraph.runtime.sparse import SparseJacobian
+from tracegraph.runtime.trace import CheckReport
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Reference, Variable, complete_landings, state_lock
 from tracegraph.saved_model.options import (
@@ -45,7 +46,7 @@ from tracegraph.saved_model.restored import (
     python_class_name,
 )
 from tracegraph.shapes import Dim, ShapeVariable
-from tracegraph.source import here
+from tracegraph.source import Source, here
 from tracegraph.text.literals import Opaque
 from tracegraph.text.printer import graph_symbols, module_text
 from tracegraph.types import DType, TensorType, as_dtype
@@ -367,15 +368,7 @@ class _Saver:
             "assigned": list(traced.assigned),
             "captures": [self._array(host_array(x)) for x in traced.captures],
             "token": traced.has_token,
-            "checks": [
-                {
-                    "message": report.message,
-                    "file": os.path.basename(report.source.file),
-                    "line": report.source.line,
-                    "operands": report.operand_count,
-                }
-                for report in traced.checks
-            ],
+            "checks": [_check(report) for report in traced.checks],
         }
 
     def _saved_graph(self, concrete: ConcreteFunction) -> Graph:
@@ -600,6 +593,29 @@ def _flat(values: tuple[Any, ...]) -> Iterator[Any]:
             yield from _flat(value)
         else:
             yield value
+
+
+def _check(report: CheckReport) -> dict[str, Any]:
+    """What a failed check reports; what it does not say is left out."""
+    entry = {"message": report.message, **_place(report.source), "operands": report.operand_count}
+    if report.fix:
+        entry["fix"] = report.fix
+    if report.is_range:
+        entry["is_range"] = True
+    if report.sites:
+        entry["sites"] = [
+            {"fact": site.fact, **_place(site.source), "operands": list(site.operands)}
+            for site in report.sites
+        ]
+    return entry
+
+
+def _place(source: Source) -> dict[str, Any]:
+    return {
+        "file": os.path.basename(source.file),
+        "line": source.line,
+        "roles": list(source.roles),
+    }
 
 
 def _name_graphs(value: Any, symbols: Mapping[Graph, str]) -> None:
