@@ -676,7 +676,7 @@ CASES = [
 ]
 
 #: Ops whose contract other tests hold: they take tokens, Python functions or graphs.
-ELSEWHERE = frozenset(["call", "check", "host_call"])
+ELSEWHERE = frozenset(["call", "check", "host_call", "undifferentiable_call"])
 
 #: Rules that an op does not have, on purpose.
 WITHOUT = {
