@@ -293,6 +293,8 @@ def places(tree):
 def hurt_tree(tree, draw):
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
         found = places(tree)
+        if not found:
+            return
         item, key = draw.choice(found)
         kind = draw.randrange(9)
         if kind == 0:

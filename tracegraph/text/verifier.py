@@ -80,14 +80,18 @@ def _fault(
 
 def check_arity(op: Op, count: int) -> None:
     """Raises Malformed if the type rule of `op` does not take `count` operands."""
-    least, most = _arity(type(op))
+    least, most = operand_count(type(op))
     if not least <= count <= most:
         wanted = least if least == most else f"{least} or more"
         raise Malformed(f"{op.name} takes {wanted} operands, and {count} are given")
 
 
 @functools.cache
-def _arity(cls: type[Op]) -> tuple[int, float]:
+def operand_count(cls: type[Op]) -> tuple[int, float]:
+    """The least and the most operands that an op takes."""
+    arity = getattr(cls, "arity", None)
+    if arity is not None:
+        return arity, arity
     parameters = list(inspect.signature(cls.infer).parameters.values())[1:]
     names = [p for p in parameters if p.kind is not p.VAR_POSITIONAL]
     least = sum(p.default is p.empty for p in names)

@@ -1,0 +1,38 @@
+"""The fuzzer of loading, run in a process of its own, whose memory is limited."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def fuzz(seed, count):
+    """How often each outcome was, among inputs of a seed. Fails with the input that has a defect:
+    `python -m tests.fuzz_loading --only SEED:NUMBER` repeats it."""
+    command = [sys.executable, "-m", "tests.fuzz_loading", "--seed", seed, "--count", count]
+    found = subprocess.run(
+        list(map(str, command)), cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    inputs = re.findall(r"^input (\S+)", found.stderr, re.M)
+    assert found.returncode == 0, f"input {inputs[-1:]}\n{found.stderr[-5000:]}\n{found.stdout}"
+    return json.loads(found.stdout.splitlines()[-1].partition("} in ")[0] + "}")
+
+
+def test_damaged_directories():
+    outcomes = fuzz(seed=0, count=1500)
+    assert sum(outcomes.values()) == 1500
+    for hurt in ("bytes", "files", "manifest", "manifest_text", "graphs", "tensors"):
+        assert outcomes[f"hurt_{hurt} refused"] > 10
+    assert outcomes["hurt_graphs accepted"] > 50
+    assert outcomes["hurt_manifest accepted"] > 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_many_damaged_directories():
+    fuzz(seed=7, count=20_000)
