@@ -28,6 +28,7 @@ from tracegraph.ops.effect import HostCall, Read
 from tracegraph.passes.registry import is_registered
 from tracegraph.runtime.history import (
     Crossing,
+    Decision,
     History,
     Span,
     Step,
@@ -573,21 +574,28 @@ class _Case:
 
     def _branch_not_taken(self, nodes: Sequence[Entry]) -> Explanation | None:
         """That a decision, which was made before the target, left out what reads the source."""
+        decisions = self._record.history.decisions
+        if not decisions:
+            return None
         made = max((node.source.moment for node in nodes), default=self._target.source.moment)
-        reached = self._window.descendants(self._x)
-        for decision in reversed(self._record.history.decisions.values()):
+        for decision in reversed(decisions.values()):
             source = decision.source
-            if source.moment > made or len(decision.outcomes) > 1:
-                continue
-            (outcome,) = decision.outcomes
-            for part in branch_not_taken(source, outcome):
-                for name in filter(_is_loaded, ast.walk(part)):
-                    value = _value_of(name, decision.names)
-                    handle = value.handle if isinstance(value, Variable) else value
-                    if isinstance(handle, Tensor) and self._window.number(handle) in reached:
-                        line = Source.at(source.file, name.lineno)  # type: ignore[attr-defined]
-                        return self._told(_branch_reason(line), source, [source, line])
+            if source.moment < made and len(decision.outcomes) == 1:
+                (outcome,) = decision.outcomes
+                parts = branch_not_taken(source, outcome)
+                names = (x for part in parts for x in ast.walk(part) if _is_loaded(x))
+                user = next((x for x in names if self._is_of_source(x, decision)), None)
+                if user is not None:
+                    line = Source.at(source.file, user.lineno)  # type: ignore[attr-defined]
+                    return self._told(_branch_reason(line), source, [source, line])
         return None
+
+    def _is_of_source(self, name: ast.AST, decision: Decision) -> bool:
+        """Whether a name stood for the source, or for what was made of it."""
+        value = _value_of(name, decision.names)
+        tensor = value.handle if isinstance(value, Variable) else value
+        is_tensor = isinstance(tensor, Tensor)
+        return is_tensor and self._window.path(self._x, tensor) is not None
 
     def _common(self) -> Iterator[str]:
         """The nearest nodes that source and target have in common: before both, after both."""
