@@ -807,6 +807,91 @@ def other_output_of_a_function(x, w, c):
     return tape, z, x
 
 
+@case("branch_not_taken", where="top level")
+def branch_is_not_taken(x, w, c):
+    with tg.GradientTape() as tape:
+        if x > 100.0:  # break
+            z = w * 2.0
+        else:
+            z = x * 2.0
+    return tape, z, w
+
+
+@case("branch_not_taken", where="top level")
+def other_branch_is_not_taken(x, w, c):
+    with tg.GradientTape() as tape:
+        aside = w * 2.0
+        if not x > 100.0:  # break
+            z = x * 2.0
+        else:
+            z = x * aside
+    held.append(aside)
+    return tape, z, w
+
+
+@case("branch_not_taken", where="top level")
+def function_returns_early(x, w, c):
+    def inner(value, other):
+        if value < 100.0:  # break
+            return value * 2.0
+        return value * other
+
+    with tg.GradientTape() as tape:
+        z = inner(x, w)
+    return tape, z, w
+
+
+@case("branch_not_taken", where="top level")
+def conditional_expression(x, w, c):
+    holder = Holder()
+    holder.w = w
+    with tg.GradientTape() as tape:
+        z = holder.w * 2.0 if x > 1.0 and x > 100.0 else x * 2.0  # break
+    held.append(holder)
+    return tape, z, w
+
+
+@case("branch_not_taken", where="top level")
+def loop_is_never_entered(x, w, c):
+    with tg.GradientTape() as tape:
+        z = x * 2.0
+        while z > 100.0:  # break
+            z = z * w
+        z = z + 1.0
+    return tape, z, w
+
+
+@case("unused", where="top level")
+def branch_is_taken_at_other_times(x, w, c):
+    with tg.GradientTape() as tape:
+        for i in range(2):
+            if x > 100.0 * i:
+                aside = w * 2.0
+            else:
+                z = x * 2.0  # break
+    held.append(aside)
+    return tape, z, c
+
+
+@case("unconnected", where="top level")
+def decided_by_the_source(x, w, c):
+    with tg.GradientTape() as tape:
+        if x > 100.0:
+            z = w * 3.0
+        else:
+            z = w * 2.0  # break
+    return tape, z, x
+
+
+@case("unused", where="top level")
+def decision_comes_later(x, w, c):
+    with tg.GradientTape() as tape:
+        z = x * 2.0  # break
+        if z > 100.0:
+            held.append(w * 2.0)
+    return tape, z, w
+
+
 @case("connected", gives_none=False)
 def connected(x, w, c):
     with tg.GradientTape() as tape:
@@ -925,6 +1010,20 @@ def test_path_goes_into_called_functions():
     lines = [place.line for place in tape.explain(z, x).path]
     _, start = inspect.getsourcelines(test_path_goes_into_called_functions)
     assert [line - start for line in lines] == [9, 5, 6]
+
+
+def test_branch_that_was_not_taken_is_named():
+    x, w = tg.Variable(2.0), tg.Variable(3.0)
+    with tg.GradientTape() as tape:
+        if x > 100.0:
+            y = x * 2.0
+            y = y * w
+        else:
+            y = x * 2.0
+    found = tape.explain(y, w)
+    _, start = inspect.getsourcelines(test_branch_that_was_not_taken_is_named)
+    assert [place.line - start for place in found.path] == [3, 5]
+    assert f"the branch that uses it, at test_explain.py:{start + 5}, was not taken" in str(found)
 
 
 def test_nearest_common_nodes_are_named():

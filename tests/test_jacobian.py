@@ -1526,3 +1526,25 @@ def test_no_warning_is_given():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         jacobian(tridiagonal, tg.constant(numbers(5)), sparse=True).to_dense().numpy()
+
+
+@pytest.mark.parametrize("mode", [None, "forward", "reverse"])
+@pytest.mark.parametrize("choice", ["none", "raise"])
+def test_gradient_that_is_zero_by_rule_is_connected(mode, choice):
+    @tg.custom_gradient
+    def tripled(x):
+        return x * 3.0, lambda g: tg.zeros_like(g)
+
+    @tg.custom_gradient
+    def cut(x):
+        return x * 3.0, lambda g: None
+
+    x = tg.constant([[1.0, 2.0]])
+    options = {"mode": mode, "unconnected_gradients": choice}
+    assert np.array_equal(jacobian(tripled, x, **options), np.zeros((1, 2, 1, 2)))
+    assert np.array_equal(batch_jacobian(tripled, x, **options), np.zeros((1, 2, 2)))
+    wide = tg.constant(np.ones(100, np.float32))
+    through = jacobian(lambda z: tg.ones([100]) * tg.reduce_sum(tripled(z)), wide, **options)
+    assert np.array_equal(through, np.zeros((100, 100)))
+    if choice == "none":
+        assert jacobian(cut, x, mode=mode) is None

@@ -16,7 +16,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
-from types import CodeType
+from types import CodeType, FrameType
 
 import numpy
 
@@ -152,6 +152,16 @@ def here(skip: int = 1) -> Source:
             return Source(frame.f_code, frame.f_lasti)
         frame = frame.f_back
     return UNKNOWN
+
+
+def user_frame() -> FrameType | None:
+    """The innermost frame that is not ours."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if not os.path.abspath(frame.f_code.co_filename).startswith(_HOUSE):
+            return frame
+        frame = frame.f_back
+    return None
 
 
 def caller_of(function: object) -> Source:

@@ -120,6 +120,9 @@ class ForwardAccumulator:
     def assign(self, handle: Tensor, value: Tensor) -> None:
         """State takes no tangent along."""
 
+    def decide(self, outcome: bool) -> None:
+        """A decision has no tangent."""
+
     def leave(self, tensor: Tensor, how: str) -> None:
         """What goes to NumPy takes no tangent along."""
 

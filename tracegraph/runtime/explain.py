@@ -12,7 +12,7 @@ import ast
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -28,6 +28,7 @@ from tracegraph.ops.effect import HostCall, Read
 from tracegraph.passes.registry import is_registered
 from tracegraph.runtime.history import (
     Crossing,
+    Decision,
     History,
     Span,
     Step,
@@ -35,7 +36,7 @@ from tracegraph.runtime.history import (
     types_of_outputs,
 )
 from tracegraph.runtime.lineage import place_of_last_read, variable_read_by
-from tracegraph.runtime.statements import is_inside, statement_at
+from tracegraph.runtime.statements import branch_not_taken, is_inside, statement_at
 from tracegraph.runtime.trace import Trace
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import Source, here
@@ -53,8 +54,8 @@ class Explanation:
 
     - `reason`: one of "connected", "not_watched", "before_tape", "after_tape", "tape_used",
       "recording_stopped", "not_recorded", "stop_gradient", "dtype", "no_derivative",
-      "no_gradient", "custom_gradient", "assigned", "overwritten", "numpy", "unused" and
-      "unconnected".
+      "no_gradient", "custom_gradient", "assigned", "overwritten", "numpy", "branch_not_taken",
+      "unused" and "unconnected".
     - `text`: what happened, the line, and what to do; `str()` gives it.
     - `source`: the line of the break, with its `file` and `line`.
     - `path`: the lines from the source of the gradient up to the break.
@@ -557,6 +558,9 @@ class _Case:
         return self._told(_FROM_NUMPY, came.source, (*before, gone.source, came.source))
 
     def _apart(self, is_used: bool, nodes: Sequence[Entry]) -> Explanation:
+        branch = self._branch_not_taken(nodes)
+        if branch is not None:
+            return branch
         place = self._place_of_target(nodes)
         if not is_used:
             because = "the target is not made of it, and nothing that the tape recorded uses it"
@@ -567,6 +571,31 @@ class _Case:
         common = [f"; {text}" for text in self._common()]
         fix = "use what is made of it in the target, or leave it out of the sources"
         return self._told(_Reason("unconnected", because + "".join(common), fix), place, (first,))
+
+    def _branch_not_taken(self, nodes: Sequence[Entry]) -> Explanation | None:
+        """That a decision, which was made before the target, left out what reads the source."""
+        decisions = self._record.history.decisions
+        if not decisions:
+            return None
+        made = max((node.source.moment for node in nodes), default=self._target.source.moment)
+        for decision in reversed(decisions.values()):
+            source = decision.source
+            if source.moment < made and len(decision.outcomes) == 1:
+                (outcome,) = decision.outcomes
+                parts = branch_not_taken(source, outcome)
+                names = (x for part in parts for x in ast.walk(part) if _is_loaded(x))
+                user = next((x for x in names if self._is_of_source(x, decision)), None)
+                if user is not None:
+                    line = Source.at(source.file, user.lineno)  # type: ignore[attr-defined]
+                    return self._told(_branch_reason(line), source, [source, line])
+        return None
+
+    def _is_of_source(self, name: ast.AST, decision: Decision) -> bool:
+        """Whether a name stood for the source, or for what was made of it."""
+        value = _value_of(name, decision.names)
+        tensor = value.handle if isinstance(value, Variable) else value
+        is_tensor = isinstance(tensor, Tensor)
+        return is_tensor and self._window.path(self._x, tensor) is not None
 
     def _common(self) -> Iterator[str]:
         """The nearest nodes that source and target have in common: before both, after both."""
@@ -676,6 +705,24 @@ def _outside_reason(spans: Sequence[Span], source: Source) -> _Reason:
             break
         cause = "inside" if span.stop is None or source.moment < span.stop else span.cause
     return _OUTSIDE[cause]
+
+
+def _branch_reason(line: Source) -> _Reason:
+    because = f"the branch that uses it, at {line}, was not taken: it was decided here"
+    fix = "use tg.where(condition, x, y), or take None as zero: unconnected_gradients='zero'"
+    return _Reason("branch_not_taken", because, fix)
+
+
+def _is_loaded(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)
+
+
+def _value_of(node: ast.AST, names: Mapping[str, ref[Any]]) -> Any:
+    """What a name, or an attribute of what it stands for, was; None if that is not known."""
+    if isinstance(node, ast.Attribute):
+        return getattr(_value_of(node.value, names), "__dict__", {}).get(node.attr)
+    found = names.get(node.id) if isinstance(node, ast.Name) else None
+    return None if found is None else found()
 
 
 _INSIDE = "compute it inside the `with` block"

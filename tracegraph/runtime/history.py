@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from types import FrameType
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -18,7 +19,7 @@ from tracegraph.ir.tensor import Node, Tensor, get_type
 from tracegraph.ops.effect import Read
 from tracegraph.runtime.lineage import origins_of, variable_read_by
 from tracegraph.runtime.pending import Pending
-from tracegraph.source import UNKNOWN, Source, here, next_moment
+from tracegraph.source import UNKNOWN, Source, here, next_moment, user_frame
 from tracegraph.types import TensorType
 
 #: A tape forgets the oldest of the nodes that it did not follow when there are more of them.
@@ -115,6 +116,27 @@ class Assignment(NamedTuple):
     moment: int
 
 
+class Decision(NamedTuple):
+    """The truth of a tensor that Python asked for: where, the answers that were given there, and
+    what the names in that code stood for."""
+
+    source: Source
+    outcomes: set[bool]
+    names: dict[str, ref[Any]]
+
+
+def _names_of(frame: FrameType) -> dict[str, ref[Any]]:
+    """What the names in the code of a frame stand for, as far as it can be held weakly."""
+    code, own = frame.f_code, frame.f_locals
+    names = (*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars)
+    found = {}
+    for name in names:
+        value = own.get(name, frame.f_globals.get(name))
+        if value is not None and type(value).__weakrefoffset__:
+            found[name] = ref(value)
+    return found
+
+
 class Span:
     """Moments between which a tape recorded, and what ended that: "left", "stopped" or "used"."""
 
@@ -136,6 +158,8 @@ class History:
         self.left: list[Crossing] = []
         self.arrived: list[Crossing] = []
         self.assigned: list[Assignment] = []
+        #: By code and instruction, the latest last.
+        self.decisions: dict[tuple[int, int], Decision] = {}
         #: Nodes of `passed` that are still pending; at the end of it.
         self._waiting: list[Node] = []
         #: What the nodes that have run were made of, and the tape did not see.
@@ -217,6 +241,20 @@ class History:
     def arrive(self, tensor: Tensor) -> None:
         self.arrived.append(Crossing(ref(tensor), here(), next_moment()))
         del self.arrived[:-_CROSSINGS]
+
+    # What Python decides by values.
+
+    def decide(self, outcome: bool) -> None:
+        frame = user_frame()
+        if frame is None:
+            return
+        source = Source(frame.f_code, frame.f_lasti)
+        key = id(source.code), source.offset
+        before = self.decisions.pop(key, None)
+        outcomes = {outcome} if before is None else before.outcomes | {outcome}
+        self.decisions[key] = Decision(source, outcomes, _names_of(frame))
+        if len(self.decisions) > _CROSSINGS:
+            del self.decisions[next(iter(self.decisions))]
 
     # What is assigned to Variables.
 

@@ -39,6 +39,63 @@ def is_inside(statement: ast.AST, source: Source) -> bool:
     return _contains(statement, position_of(source))
 
 
+def branch_not_taken(source: Source, outcome: bool) -> list[ast.AST]:
+    """What was not run since the truth of the expression at a place was `outcome`: the branch of
+    an `if`, a `while` or a conditional expression, and what follows an `if` that was left."""
+    tree = _tree_of(source.file)
+    if tree is None:
+        return []
+    position = position_of(source)
+    outer: ast.AST = tree
+    for node in _around(tree, position):
+        if isinstance(node, ast.If | ast.While | ast.IfExp) and _contains(node.test, position):
+            truth = _truth(node.test, position, outcome)
+            return [] if truth is None else list(_not_taken(node, outer, truth))
+        outer = node
+    return []
+
+
+def _truth(test: ast.expr, position: Position, outcome: bool) -> bool | None:
+    """The truth of a test that asked for that of the expression at a position; None where it goes
+    on to ask for more."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        truth = _truth(test.operand, position, outcome)
+        return None if truth is None else not truth
+    if isinstance(test, ast.BoolOp):
+        place = next((i for i, x in enumerate(test.values) if _contains(x, position)), -1)
+        truth = _truth(test.values[place], position, outcome)
+        is_last = place in (-1, len(test.values) - 1)
+        return truth if is_last or truth is isinstance(test.op, ast.Or) else None
+    return outcome
+
+
+def _not_taken(
+    node: ast.If | ast.While | ast.IfExp, outer: ast.AST, truth: bool
+) -> Iterator[ast.AST]:
+    if isinstance(node, ast.IfExp):
+        yield node.orelse if truth else node.body
+        return
+    if not truth:
+        yield from node.body
+    elif isinstance(node, ast.If):
+        yield from node.orelse
+        if isinstance(node.body[-1], _LEAVING):
+            yield from _behind(node, outer)
+
+
+#: What leaves a block of statements.
+_LEAVING = ast.Return | ast.Continue | ast.Break | ast.Raise
+
+
+def _behind(statement: ast.stmt, outer: ast.AST) -> list[ast.stmt]:
+    """The statements after one in its block."""
+    blocks = (getattr(outer, name, None) for name in ("body", "orelse", "finalbody"))
+    for block in blocks:
+        if isinstance(block, list) and statement in block:
+            return block[block.index(statement) + 1 :]
+    return []
+
+
 def _around(tree: ast.AST, position: Position) -> Iterator[ast.AST]:
     """What is around a position, from the outside to the inside."""
     waiting = [tree]
