@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -51,8 +52,9 @@ def child(saver, pipe):
     """Saves until it is killed."""
     try:
         saver().run(lambda generation: os.write(pipe, b"%d\n" % generation))
-    finally:
-        os._exit(1)
+    except BaseException:
+        traceback.print_exc()
+    os._exit(1)
 
 
 def kill_one(saver):

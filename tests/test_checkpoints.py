@@ -14,6 +14,7 @@ import pytest
 
 import tracegraph as tg
 from tests.killing import Kills
+from tracegraph.archive import manifest
 from tracegraph.runtime import deferred
 from tracegraph.runtime import variable as variable_module
 
@@ -552,17 +553,18 @@ def pair_and_optimizer():
 def damaged(change):
     """Writes a checkpoint whose manifest was changed by a function, and returns its path."""
     path = pathlib.Path(pair_and_optimizer().write("saved"))
-    manifest = json.loads((path / "tracegraph.json").read_text())
-    change(manifest)
-    (path / "tracegraph.json").write_text(json.dumps(manifest))
+    content = json.loads((path / "tracegraph.json").read_text())
+    del content["checksum"]
+    change(content)
+    (path / "tracegraph.json").write_bytes(manifest.written(content))
     return str(path)
 
 
 def with_entry(*place, value):
-    def change(manifest):
+    def change(content):
         for name in place[:-1]:
-            manifest = manifest[name]
-        manifest[place[-1]] = value
+            content = content[name]
+        content[place[-1]] = value
 
     return change
 
@@ -594,6 +596,14 @@ def test_a_manifest_that_was_changed_is_a_load_error(change):
             read(path)
 
 
+STATE = {
+    "format": "tracegraph.checkpoint_state",
+    "version": 1,
+    "checkpoints": [],
+    "preserved": 0,
+}
+
+
 def test_a_value_that_was_changed_restores_nothing():
     old = Late()
     old(tg.ones([1, 3]))
@@ -611,20 +621,24 @@ def test_a_value_that_was_changed_restores_nothing():
 
 
 @pytest.mark.parametrize(
-    "text",
+    "data",
     [
-        "",
-        "model_checkpoint_path: 'ckpt-1'",
-        "[]",
-        '{"format": "x"}',
-        '{"format": "tracegraph.checkpoint_state", "version": 1, "preserved": 0, '
-        '"checkpoints": [["../../etc", 0]]}',
-        '{"format": "tracegraph.checkpoint_state", "version": 9, "preserved": 0, '
-        '"checkpoints": []}',
+        b"",
+        b"model_checkpoint_path: 'ckpt-1'",
+        b"[]",
+        manifest.written(STATE).replace(b'"version": 1', b'"version":1'),
+        manifest.written({"format": "x"}),
+        manifest.written({**STATE, "format": "x"}),
+        manifest.written({**STATE, "version": 9}),
+        manifest.written({**STATE, "preserved": -1}),
+        manifest.written({**STATE, "checkpoints": ["ckpt-1"]}),
+        manifest.written({**STATE, "checkpoints": [["../../etc", 0]]}),
     ],
 )
-def test_a_damaged_list_of_checkpoints_is_a_load_error(text):
-    pathlib.Path("checkpoint").write_text(text)
+def test_a_damaged_list_of_checkpoints_is_a_load_error(data):
+    pathlib.Path("checkpoint").write_bytes(manifest.written(STATE))
+    assert tg.train.latest_checkpoint(".") is None
+    pathlib.Path("checkpoint").write_bytes(data)
     with pytest.raises(tg.errors.LoadError):
         tg.train.latest_checkpoint(".")
     with pytest.raises(tg.errors.LoadError):
@@ -776,6 +790,20 @@ def test_a_checkpoint_that_somebody_removed_is_passed_over():
     shutil.rmtree("kept/ckpt-3")
     assert tg.train.latest_checkpoint("kept") == manager.latest_checkpoint == "kept/ckpt-2"
     assert manager_of(tg.Variable(0)).checkpoints == ["kept/ckpt-1", "kept/ckpt-2"]
+
+
+def test_what_a_kill_leaves_is_no_obstacle_and_goes():
+    for directory in ("kept/ckpt-1", "kept/ckpt-7"):
+        os.makedirs(directory)
+        for name in (
+            ".tmpwDoV6h",
+            ".tracegraph-0123456789abcdef",
+            "values-0123456789ab.safetensors",
+        ):
+            pathlib.Path(directory, name).write_bytes(b"half")
+    manager_of(tg.Variable(0)).save()
+    assert sorted(os.listdir("kept")) == ["checkpoint", "ckpt-1"]
+    assert len(os.listdir("kept/ckpt-1")) == 2
 
 
 def test_files_of_the_users_stay():

@@ -64,6 +64,22 @@ def test_a_kill_at_any_moment_leaves_one_generation():
             assert told in (last, last + 1)
     assert told > 20
     tg.saved_model.save(Generation(0), "model")
-    before = sorted(path.name for path in pathlib.Path("model").iterdir())
     tg.saved_model.save(Generation(0), "other")
-    assert before == sorted(path.name for path in pathlib.Path("other").iterdir())
+    assert files("model") == files("other")
+
+
+def files(path):
+    """The names of the files, without those that safetensors writes to; see the next test."""
+    return {file.name for file in pathlib.Path(path).iterdir() if ".tmp" not in file.name}
+
+
+@pytest.mark.xfail(strict=True, reason="the archive does not know safetensors' own temporary files")
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_file_that_safetensors_was_writing_is_no_obstacle_and_goes(is_first):
+    """What a kill inside of `save_file` leaves: it writes to such a name, and renames that."""
+    if not is_first:
+        tg.saved_model.save(Generation(0), "model")
+    os.makedirs("model", exist_ok=True)
+    pathlib.Path("model/.tmpwDoV6h").write_bytes(b"half")
+    tg.saved_model.save(Generation(1), "model")
+    assert not os.path.exists("model/.tmpwDoV6h")

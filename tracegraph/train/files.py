@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,10 @@ from tracegraph.train.state import STATE, is_whole, latest_checkpoint
 FORMAT = "tracegraph.checkpoint"
 VERSION = 1
 _STEM = "values"
+#: Files of a checkpoint, and those that they are written as: safetensors writes to `.tmpAbC123`.
+_OURS = re.compile(
+    _STEM + r"-[a-z0-9-]*\.safetensors|\.tracegraph-[0-9a-f]{16}|\.tmp[A-Za-z0-9]{6}"
+)
 
 
 # Writing.
@@ -46,8 +51,8 @@ _STEM = "values"
 
 def write_checkpoint(path: str, graph: ObjectGraph) -> None:
     """Writes the values that the Variables of a graph have now to a directory."""
-    variables = graph.variables()
-    arrays = _snapshot(variables)
+    arrays = _snapshot(graph.variables())
+    remove_torn(Path(path))
     writer = Writer(path)
     values = {}
     parts = shards({key: arrays[key] for key in sorted(arrays)})
@@ -88,10 +93,19 @@ def remove_checkpoint(path: Path) -> None:
     if path.is_symlink() or not path.is_dir():
         return
     (path / MANIFEST).unlink(missing_ok=True)
-    for file in [*path.glob(f"{_STEM}-*.safetensors"), *path.glob(".tracegraph-*")]:
-        file.unlink(missing_ok=True)
+    for file in [*path.iterdir()]:
+        if _OURS.fullmatch(file.name):
+            file.unlink(missing_ok=True)
     if not any(path.iterdir()):
         path.rmdir()
+
+
+def remove_torn(path: Path) -> None:
+    """Removes what a process left that was killed before its checkpoint counted, or while it
+    removed one. A directory that holds anything else is left as it is."""
+    is_torn = path.is_dir() and not is_whole(str(path))
+    if is_torn and all(_OURS.fullmatch(file.name) for file in path.iterdir()):
+        remove_checkpoint(path)
 
 
 # Reading.
@@ -131,6 +145,7 @@ class Saved:
             reader.entry.fail(f"no table lists the tensor {extra}")
         self.objects = objects.each(self._object)
         self._check(objects)
+        reader.check_all_used(files, tensors)
 
     def _object(self, entry: Entry) -> SavedObject:
         if entry.pairs().keys() == {"variable"}:

@@ -14,7 +14,7 @@ from tracegraph.errors import SignatureError, fail, kind_of, shown
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import here
 from tracegraph.train.checkpoint import Checkpoint
-from tracegraph.train.files import as_path, remove_checkpoint
+from tracegraph.train.files import as_path, remove_checkpoint, remove_torn
 from tracegraph.train.state import State, is_whole, read_state
 
 _HOUR = 3600 * 10**9
@@ -161,8 +161,8 @@ class CheckpointManager:
     def _remove_torn(self) -> None:
         """Removes what is left of checkpoints that were not written, or not removed, to the end."""
         for path in Path(self._directory).glob(f"{_literal(self._name)}-*"):
-            if self._is_ours(path.name) and not is_whole(str(path)):
-                remove_checkpoint(path)
+            if self._is_ours(path.name):
+                remove_torn(path)
 
     def _is_ours(self, name: str) -> bool:
         return re.fullmatch(rf"{re.escape(self._name)}--?[0-9]+", name) is not None

@@ -21,7 +21,6 @@ STATE = "checkpoint"
 FORMAT = "tracegraph.checkpoint_state"
 VERSION = 1
 _WAITING = ".tracegraph-state-"
-_LARGEST = 2**24
 
 
 @dataclass
@@ -65,9 +64,10 @@ def read_state(directory: str, filename: str = STATE) -> State | None:
     path = Path(directory) / filename
     if not path.is_file():
         return None
-    if path.stat().st_size > _LARGEST:
-        fail(LoadError, f"{path} has more bytes than any list of checkpoints")
-    entry = manifest.read(path.read_bytes(), str(path))
+    if path.stat().st_size > manifest.LARGEST:
+        fail(LoadError, f"{path} has {path.stat().st_size} bytes, more than any list")
+    data = path.read_bytes()
+    entry = manifest.unsealed(data, manifest.read(data, str(path)))
     format, version, checkpoints, preserved = entry.fields(
         "format", "version", "checkpoints", "preserved"
     )
