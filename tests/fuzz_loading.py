@@ -660,7 +660,9 @@ def survey(seed, numbers):
             kinds[kind] += 1
             if kinds[kind] == 1:
                 rows = [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in frames[-9:]]
-                print(f"--- {seed}:{number}: {error!r}"[:700], *rows, sep="\n  ", file=sys.__stdout__)
+                print(
+                    f"--- {seed}:{number}: {error!r}"[:700], *rows, sep="\n  ", file=sys.__stdout__
+                )
                 sys.__stdout__.flush()
             return "defect"
 

@@ -782,3 +782,15 @@ def test_checks_say_afterwards_what_they_said_before(tmp_path):
         assert kind is kind_after and before[0] == after[0] and before[-1] == after[-1]
         assert before[1].split(":")[1] == after[1].split(":")[1]  # the line
     assert_near(loaded.bounds([1.0, 2.0], [1]), [2.0])
+
+
+def test_a_name_that_files_of_tensors_reserve(tmp_path):
+    save({"__metadata__": tg.Variable([1.0, 2.0])}, tmp_path / "m")
+    assert_near(load(tmp_path / "m")["__metadata__"], [1.0, 2.0])
+
+
+def test_a_loaded_function_is_decorated_again(tmp_path):
+    save(tg.function(lambda x: x * 2.0, input_signature=[tg.TensorSpec([None])]), tmp_path / "m")
+    loaded = load(tmp_path / "m").content
+    assert_near(tg.function(loaded)([1.0, 2.0]), [2.0, 4.0])
+    assert_near(tg.function(lambda x: loaded(x) + 1.0, check_bounds=True)(tg.ones([3])), [3.0] * 3)

@@ -478,13 +478,12 @@ def function(
     - `reduce_retracing`: from the second shape on, sizes that differ are left open.
     - `jit_compile`: accepted; everything is compiled.
     - `check_bounds`: what is refused while tracing where it is known is looked for at every run
-      too, here and in the functions that are called: an index or a label that is out of range, an
-      integer divided by zero, a negative power of an integer. Raises InvalidArgumentError (a
-      ValueError) with the line. Without it such a read is clamped to the nearest element, such a
-      write is dropped, and such a number has no meaning.
+      too, also in what is called: an index or label out of range, an integer divided by zero, a
+      negative power of an integer. Raises InvalidArgumentError (a ValueError) with the line.
+      Without it such a read is clamped, such a write dropped, and such a number has no meaning.
     - `check_numerics`: every node is watched, also of the functions that are called and of
-      gradients that are taken inside; the first that makes nan or infinity of finite numbers raises
-      NumericsError (a FloatingPointError) with its op and line, and no Variable is assigned.
+      gradients; the first that makes nan or infinity of finite numbers raises NumericsError (a
+      FloatingPointError) with its op and line, and no Variable is assigned.
 
     Raises TypeError for something that is not callable.
 
@@ -503,10 +502,10 @@ def function(
                 source=here(),
                 fix="decorate a function, or pass one to tg.function",
             )
-        if isinstance(python_function, Function):
+        if isinstance(python_function, Function) and python_function.has_source:
             python_function = python_function.python_function
         relaxes = reduce_retracing or bool(experimental_relax_shapes)
-        traced = (input_signature, autograph, jit_compile, relaxes)
-        return Function(python_function, *traced, check_bounds, check_numerics)
+        options = (input_signature, autograph, jit_compile, relaxes, check_bounds, check_numerics)
+        return Function(python_function, *options)
 
     return decorated if func is None else decorated(func)

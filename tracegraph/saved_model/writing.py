@@ -284,7 +284,7 @@ class _Saver:
             number = self._variable_numbers[id(variable)] = len(self._variables)
             self._alive.append(variable)
             _check_label(variable.base_name, "of a Variable")
-            key = _unused(path or variable.base_name, self._weights)
+            key = _unused(path or variable.base_name, (*self._weights, *_RESERVED))
             self._weights[key] = variable
             self._variables.append(
                 {
@@ -482,6 +482,10 @@ class _Saver:
 def _no_sparse(matrix: SparseJacobian, special: Any) -> NoReturn:
     """A sparse Jacobian as an argument: its trace is for this one, whose sparsity is an object."""
     raise NoData(matrix)
+
+
+#: What safetensors keeps for itself among the names of a file.
+_RESERVED = ("__metadata__",)
 
 
 class _Place:
