@@ -142,6 +142,7 @@ def host_tensor(type: TensorType, array: Any) -> Tensor:
     tensor.type = type
     tensor.node = None
     tensor.host = array
+    tensor._origins = None  # what is there is found faster than what is not
     return tensor
 
 

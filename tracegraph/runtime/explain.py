@@ -217,9 +217,10 @@ class _Window:
     def broken_at(self, path: Sequence[int]) -> int | None:
         """The first step of a path along which the derivative does not go."""
         for place, (x, y) in enumerate(itertools.pairwise(path)):
-            fed = self._derivatives(self._makers[y], y)
+            entry = self._makers[y]
+            fed = self._derivatives(entry, y)
             # Mostly it is all that the entry takes.
-            if fed is not self._makers[y].inputs and x not in map(self.number, fed):
+            if fed is not entry.inputs and x not in map(self.number, fed):
                 return place
         return None
 
@@ -230,7 +231,7 @@ class _Window:
     ) -> dict[int, int]:
         """What reaches the target by what is `feeding`, the nearest first, up to the source; for
         each the value that it was found by."""
-        makers, number, is_plain = self._makers, self.number, not self._outermost
+        makers, number, outer = self._makers, self.number, self._outermost
         last = number(target)
         ahead, waiting = {last: last}, [last]
         if last == source:
@@ -242,7 +243,9 @@ class _Window:
             if entry is None:
                 continue
             for x in feeding(entry, y):
-                key = id(x) if is_plain and type(x) is Tensor else number(x)
+                key = id(x) if type(x) is Tensor else number(x)
+                if key in outer:
+                    key = id(outer[key])
                 if key in ahead:
                     continue
                 ahead[key] = y
@@ -278,8 +281,8 @@ class _Window:
     def last_unseen(self, path: Sequence[int], place: int) -> int:
         """The last place in a row, from this one on, that the tape did not see; -1 for none."""
         last = -1
-        for i, entry in enumerate(self.along(path)[place:], start=place):
-            if self.standing(entry) != _UNSEEN:
+        for i in range(place, len(path) - 1):
+            if self.standing(self._makers[path[i + 1]]) != _UNSEEN:
                 break
             last = i
         return last

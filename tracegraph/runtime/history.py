@@ -151,8 +151,8 @@ class Span:
 class History:
     """What a tape saw and did not follow, when it recorded, and what went to NumPy and back."""
 
-    def __init__(self, builder: Builder | None) -> None:
-        self._builder = builder
+    def __init__(self) -> None:
+        self._builder: Builder | None = None
         self.spans: list[Span] = []
         self.passed: list[Step] = []
         self.left: list[Crossing] = []
@@ -168,7 +168,8 @@ class History:
         self.followed: list[Node | Step] = []
         self.watched: list[ref[Tensor]] = []
 
-    def start(self) -> None:
+    def start(self, builder: Builder) -> None:
+        self._builder = builder
         self.spans.append(Span())
 
     def stop(self, cause: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -125,12 +125,6 @@ def _flat(entries: Iterable[Any]) -> Iterator[Any]:
             yield entry
 
 
-def _origin(x: Tensor) -> Any:
-    """What is remembered of a tensor: a read of a Variable is soon gone, the Variable is not."""
-    origins = getattr(x, "_origins", None)
-    return ref(x) if origins is None else _beyond(x, origins)
-
-
 def _beyond(x: Any, origins: Any) -> Any:
     """What is remembered of a tensor and, since it may be gone soon, of what it was made of."""
     kind = type(origins)
@@ -142,11 +136,23 @@ def _beyond(x: Any, origins: Any) -> Any:
 
 
 class _Trail(NamedTuple):
-    """What a result was made of, as places in a list of entries; and each with the position of
-    the node that took it, the last node first."""
+    """Of a result: what it was made of, picked from the entries of all slots, and the positions
+    of those with that of the node that took each, the last node first."""
 
-    places: tuple[int, ...]
+    slot: int
+    pick: Callable[[Sequence[Any]], tuple[Any, ...]]
     takers: list[tuple[int, int]]
+
+
+class _Found(NamedTuple):
+    """What follows from a structure and from the reads in it: the values and the inputs that
+    results were made of, and the trail of each result. `read_at` has for the positions of entries
+    that are Variables the node that took the last of them, for each trail."""
+
+    values: list[int]
+    inputs: list[int]
+    trails: list[_Trail]
+    read_at: dict[tuple[int, ...], list[int | None]]
 
 
 class Trails:
@@ -165,42 +171,48 @@ class Trails:
         self._held = held
         #: The values among which reads of Variables may be.
         self._copies = copies
-        self._known: dict[frozenset[int], tuple[list[int], list[tuple[int, _Trail]]]] = {}
+        self._known: dict[tuple[int, ...], _Found] = {}
 
     def remember(
         self, nodes: Sequence[Node], inputs: Sequence[Tensor], values: Sequence[Tensor]
     ) -> None:
         """Notes for the results what they were made of, before they let go of their nodes."""
         copies = self._copies
-        reads = frozenset([i for i in copies if variable_read_by(values[i]) is not None])
-        slots, trails = self._known.get(reads) or self._found(reads)
-        entries = [_origin(values[x] if x >= 0 else inputs[-x - 1]) for x in slots]
-        is_flat = tuple not in map(type, entries)
-        for slot, (places, takers) in trails:
-            tensors = tuple([entries[i] for i in places])
+        reads = tuple([i for i in copies if variable_read_by(values[i]) is not None])
+        found = self._known.get(reads) or self._find(reads)
+        tensors = [values[i] for i in found.values]
+        tensors += [inputs[i] for i in found.inputs]
+        entries = []
+        for x in tensors:  # in every run of a loop that is not decorated
+            origins = getattr(x, "_origins", None)
+            entries.append(ref(x) if origins is None else _beyond(x, origins))
+        kinds = [*map(type, entries)]
+        handles = tuple([i for i, kind in enumerate(kinds) if kind is Tensor])
+        read_at = found.read_at.get(handles) or _last_takers(found, handles)
+        is_flat = tuple not in kinds
+        for (slot, pick, _), node in zip(found.trails, read_at, strict=True):
+            own = pick(entries)
             if not is_flat:
-                tensors = tuple(itertools.islice(_flat(tensors), _LIMIT))
-            last = next((node for i, node in takers if type(entries[i]) is Tensor), None)
-            read_at = None if last is None else nodes[last].source
-            values[slot]._origins = Origins(tensors, read_at)
+                own = tuple(itertools.islice(_flat(own), _LIMIT))
+            values[slot]._origins = Origins(own, None if node is None else nodes[node].source)
 
-    def _found(self, reads: frozenset[int]) -> tuple[list[int], list[tuple[int, _Trail]]]:
-        """The slots that something was made of, and the trail of each result that is no read."""
-        ends = reads.union(self._held)
+    def _find(self, reads: tuple[int, ...]) -> _Found:
+        ends = {*reads, *self._held}
         limit = _LIMIT if len(self._held) <= _FEW_RESULTS else _LOWER_LIMIT
-        places: dict[int, int] = {}
+        behind = {y: self._behind(y, ends, reads, limit) for y in self._held if y not in reads}
+        slots = dict.fromkeys(x for found in behind.values() for x, _ in found)
+        values, inputs = [x for x in slots if x >= 0], [x for x in slots if x < 0]
+        places = {x: i for i, x in enumerate((*values, *inputs))}
         trails = []
-        for slot in self._held:
-            if slot not in reads:
-                found = self._behind(slot, ends, reads, limit)
-                takers = [(places.setdefault(x, len(places)), node) for x, node in found]
-                own = tuple(i for i, _ in takers)
-                trails.append((slot, _Trail(own, sorted(takers, key=_node, reverse=True))))
-        self._known[reads] = list(places), trails
+        for slot, found in behind.items():
+            takers = [(places[x], node) for x, node in found]
+            pick = _picker([place for place, _ in takers])
+            trails.append(_Trail(slot, pick, sorted(takers, key=_node, reverse=True)))
+        self._known[reads] = _Found(values, [-x - 1 for x in inputs], trails, {})
         return self._known[reads]
 
     def _behind(
-        self, slot: int, ends: frozenset[int], reads: frozenset[int], limit: int
+        self, slot: int, ends: Container[int], reads: Container[int], limit: int
     ) -> list[tuple[int, int]]:
         """Slots that a value was made of, each with the node that took it, the nearest first."""
         found, waiting, seen = [], [slot], {slot}
@@ -220,3 +232,18 @@ class Trails:
 
 
 _node = operator.itemgetter(1)
+
+
+def _last_takers(found: _Found, handles: tuple[int, ...]) -> list[int | None]:
+    """For each trail the last node that took one of the Variables."""
+    own = set(handles)
+    last = [next((node for i, node in x.takers if i in own), None) for x in found.trails]
+    found.read_at[handles] = last
+    return last
+
+
+def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """What picks the items at the places, as a tuple."""
+    if len(places) > 1:
+        return operator.itemgetter(*places)
+    return lambda items: tuple([items[i] for i in places])

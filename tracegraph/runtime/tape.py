@@ -83,7 +83,7 @@ class GradientTape:
         self._forget()
 
     def _forget(self) -> None:
-        self._history = History(self._builder)
+        self._history = History()
         #: Whether values went to NumPy or to Python.
         self.has_left = False
         #: Whether a gradient was None, so that somebody may ask why.
@@ -108,8 +108,9 @@ class GradientTape:
         builder = current()
         is_over = self._is_used and not self._persistent
         if self._builder is not builder or is_over:
+            if self._builder is not None:  # there is something to forget
+                self._forget()
             self._builder = builder
-            self._forget()
             self._is_used = False
         self._start()
         return self
@@ -122,7 +123,7 @@ class GradientTape:
         assert self._builder is not None
         self._is_recording = True
         self._builder.recorders.append(self)
-        self._history.start()
+        self._history.start(self._builder)
 
     def _stop(self, cause: str) -> None:
         assert self._builder is not None
@@ -229,8 +230,9 @@ class GradientTape:
         if self._builder is None:
             self._refuse_never_entered()
         self._check_recording()
+        assert self._builder is not None
         self._forget()
-        self._history.start()
+        self._history.start(self._builder)
 
     def _check_recording(self) -> None:
         if not self._is_recording:
