@@ -537,7 +537,11 @@ FUNCTIONS = [
         lambda m: trace(m, "add", 0).update(copy.deepcopy(trace(m, "add", 1))),
         "two traces are for the",
     ),
-    (lambda m: function(m, "f").update(input_signature=5), "input_signature must be a tuple or a"),
+    (
+        lambda m: function(m, "f").update(input_signature=5),
+        "an input_signature is a tuple or a list",
+    ),
+    (lambda m: function(m, "f").update(input_signature={"shape": None}), "an input_signature is a"),
     (lambda m: function(m, "f").update(input_signature={"tuple": [1]}), "it holds 1"),
     (
         lambda m: function(m, "f").update(input_signature={"tuple": [SPEC]}),
