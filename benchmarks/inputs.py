@@ -197,6 +197,12 @@ def scaled(random: np.random.Generator, shape: tuple[int, ...], fan_in: int) -> 
     return normal(random, shape) * np.float32((2 / fan_in) ** 0.5)
 
 
+def save_custom() -> Inputs:
+    """A small model whose gradient is clipped by a rule of its own."""
+    random = generator()
+    return {"kernel": normal(random, (8, 8)), "x": normal(random, (4, 8))}
+
+
 INPUTS = {
     "scalar_call": scalar_call,
     "array_call": partial(array_call, np.float32),
@@ -219,6 +225,9 @@ INPUTS = {
     "trace_order_7": high_order,
     "brusselator": brusselator,
     "explain_10000": partial(chain, 10_000),
+    "save_custom": save_custom,
+    "load_gigabyte": dict,
+    "parse_100000": dict,
     "chain_100": partial(chain, 100),
     "chain_1000": partial(chain, 1_000),
     "chain_5000": partial(chain, 5_000),

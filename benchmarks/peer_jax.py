@@ -327,6 +327,41 @@ def brusselator(inputs: Inputs):
     return phases
 
 
+@jax.custom_vjp
+def clipped(x):
+    return x
+
+
+def clipped_backward(_, g):
+    norm = jnp.sqrt(jnp.sum(g * g))
+    return (g * 0.5 / jnp.maximum(norm, 0.5),)
+
+
+clipped.defvjp(lambda x: (x, None), clipped_backward)
+
+
+def save_custom(inputs: Inputs):
+    """The kernel is an argument: `jax.export` has no weights of its own."""
+    kernel = jnp.asarray(inputs["kernel"])
+
+    def phases(turn: int) -> Phases:
+        watch, x = Stopwatch(), jnp.asarray(inputs["x"])
+        with watch("save"):
+            function = jax.jit(lambda kernel, x: clipped(jnp.tanh(x @ kernel)))
+            (rows,) = jax.export.symbolic_shape("rows")
+            batch = jax.ShapeDtypeStruct((rows, 8), x.dtype)
+            data = jax.export.export(function)(kernel, batch).serialize(vjp_order=1)
+        with watch("load"):
+            loaded = jax.export.deserialize(data)
+        with watch("call"):
+            np.asarray(loaded.call(kernel, x))
+        with watch("gradient"):
+            slope = np.asarray(jax.grad(lambda x: loaded.call(kernel, x).sum())(x))
+        return Phases(watch.seconds, flat([slope]), {"bytes": len(data)})
+
+    return phases
+
+
 def sampled(step) -> Workload:
     """Compares some of the many entries of the results."""
     observe = lambda y: [np.asarray(leaf).ravel()[::997] for leaf in jax.tree.leaves(y)]  # noqa: E731
@@ -364,6 +399,7 @@ WORKLOADS = {
     "pinn_sixth": {"jax": pinn_sixth, "jax_jet": partial(pinn_sixth, both=both_by_series)},
     "trace_order_7": {"jax": trace_high_order},
     "brusselator": if_installed("asdex", asdex=brusselator),
+    "save_custom": {"jax": save_custom},
     "chain_100": {"jax": chain},
     "chain_1000": {"jax": chain},
     "chain_5000": {"jax": chain},

@@ -1,5 +1,7 @@
 """The workloads in TensorFlow, three ways: eager, `tf.function`, and `tf.function` through XLA."""
 
+import os
+import tempfile
 from functools import partial
 
 import tensorflow as tf
@@ -246,6 +248,46 @@ def trace_high_order(inputs: Inputs, mode):
     return lambda turn: phases_of(mode(nested(lambda x: tf.sin(tf.tanh(x) * x), HIGH_ORDER)), x)
 
 
+class Clipping(tf.Module):
+    """A layer whose gradient is clipped."""
+
+    def __init__(self, kernel) -> None:
+        super().__init__()
+        self.kernel = tf.Variable(kernel)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 8])], autograph=False)
+    def __call__(self, x):
+        return clipped(tf.tanh(x @ self.kernel))
+
+
+@tf.custom_gradient
+def clipped(x):
+    return x, lambda g: tf.clip_by_norm(g, 0.5)
+
+
+def save_custom(inputs: Inputs):
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+
+    def phases(turn: int) -> Phases:
+        watch, x = Stopwatch(), tf.constant(inputs["x"])
+        with tempfile.TemporaryDirectory() as folder:
+            with watch("save"):
+                tf.saved_model.save(Clipping(inputs["kernel"]), folder, options=options)
+            size = os.path.getsize(os.path.join(folder, "saved_model.pb"))
+            with watch("load"):
+                loaded = tf.saved_model.load(folder)
+            with watch("call"):
+                loaded(x).numpy()
+            with watch("gradient"):
+                with tf.GradientTape() as tape:
+                    tape.watch(x)
+                    y = loaded(x)
+                slope = tape.gradient(y, x).numpy()
+        return Phases(watch.seconds, flat([slope]), {"bytes": size})
+
+    return phases
+
+
 def perceptron(variables, x, activation=tf.nn.relu):
     *hidden, kernel, bias = variables
     for weights, offset in zip(hidden[::2], hidden[1::2]):
@@ -315,6 +357,7 @@ WORKLOADS = {
     "jacobian_waist": modes(jacobian_waist),
     "jacobian_again": {"tf_eager": jacobian_again},
     "trace_order_7": modes(trace_high_order, tf_graph=GRAPH, tf_xla=XLA),
+    "save_custom": {"tf_graph": save_custom},
     "chain_100": modes(chain, tf_graph=GRAPH, tf_xla=XLA),
     "chain_1000": modes(chain, tf_graph=GRAPH, tf_xla=XLA),
     "chain_5000": modes(chain, tf_graph=GRAPH, tf_xla=XLA),

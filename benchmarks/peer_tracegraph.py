@@ -1,6 +1,8 @@
 """The workloads in tracegraph, written as its users write them."""
 
+import tempfile
 from functools import cache, partial
+from pathlib import Path
 from typing import Self
 
 import jax
@@ -404,6 +406,85 @@ def explain(inputs: Inputs):
     return phases
 
 
+@tg.custom_gradient
+def clipped(x):
+    return x, lambda g: tg.clip_by_norm(g, 0.5)
+
+
+class Clipping(tg.Module):
+    """A layer whose gradient is clipped."""
+
+    def __init__(self, kernel) -> None:
+        super().__init__()
+        self.kernel = tg.Variable(kernel)
+
+    @tg.function(input_signature=[tg.TensorSpec([None, 8])])
+    def __call__(self, x):
+        return clipped(tg.tanh(x @ self.kernel))
+
+
+def save_custom(inputs: Inputs):
+    """The bytes are those of the graph and of what describes it."""
+
+    def phases(turn: int) -> Phases:
+        watch, x = Stopwatch(), tg.constant(inputs["x"])
+        with tempfile.TemporaryDirectory() as folder:
+            with watch("save"):
+                tg.saved_model.save(Clipping(inputs["kernel"]), folder)
+            with watch("load"):
+                loaded = tg.saved_model.load(folder)
+            size = sum(p.stat().st_size for p in Path(folder).iterdir() if "weights" not in p.name)
+            with watch("call"):
+                loaded(x).numpy()
+            with watch("gradient"):
+                with tg.GradientTape() as tape:
+                    tape.watch(x)
+                    y = loaded(x)
+                slope = tape.gradient(y, x).numpy()
+        return Phases(watch.seconds, flat([slope]), {"bytes": size})
+
+    return phases
+
+
+@cache
+def gigabyte_folder() -> tempfile.TemporaryDirectory:
+    """A saved model of 32 variables of 32 MiB each."""
+    folder = tempfile.TemporaryDirectory()
+    module = tg.Module()
+    module.layers = [tg.Variable(np.full((8, 2**20), k, np.float32)) for k in range(32)]
+    tg.saved_model.save(module, folder.name)
+    return folder
+
+
+def load_gigabyte(inputs: Inputs):
+    def phases(turn: int) -> Phases:
+        watch, folder = Stopwatch(), gigabyte_folder().name
+        with watch("load"):
+            loaded = tg.saved_model.load(folder)
+        with watch("first variable"):
+            first = loaded.layers[7].numpy()
+        return Phases(watch.seconds, [float(first[0, 0])])
+
+    return phases
+
+
+def parse_nodes(inputs: Inputs):
+    def of(count: int) -> Phases:
+        def long(x):
+            for _ in range(count // 2):
+                x = tg.sin(x) * 1.01
+            return x
+
+        spec = tg.TensorSpec([8])
+        text = tg.function(long).get_concrete_function(spec).graph.as_text(locations=True)
+        watch = Stopwatch()
+        with watch("parse"):
+            graph = tg.Graph.from_text(text)
+        return Phases(watch.seconds, [float(len(graph.nodes))])
+
+    return lambda turn: of(100_000).beside(of(10_000))
+
+
 def sampled(step) -> Workload:
     """Compares some of the many entries of the results."""
     return Workload(
@@ -433,6 +514,9 @@ WORKLOADS = {
     "trace_order_7": {"tracegraph": trace_high_order},
     "brusselator": {"tracegraph": brusselator},
     "explain_10000": {"tracegraph": explain},
+    "save_custom": {"tracegraph": save_custom},
+    "load_gigabyte": {"tracegraph": load_gigabyte},
+    "parse_100000": {"tracegraph": parse_nodes},
     "chain_100": {"tracegraph": chain},
     "chain_1000": {"tracegraph": chain},
     "chain_5000": {"tracegraph": chain},

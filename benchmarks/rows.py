@@ -51,6 +51,14 @@ ROWS = (
     Row("trace_order_7", "seven nested gradients", "phases", rounds=5, tolerance=1e-3),
     Row("brusselator", "sparse Jacobian by 20,000 unknowns, first call", "phases", rounds=5),
     Row("explain_10000", "why a gradient is None, 10,000 nodes", "phases", rounds=5),
+    Row(
+        "save_custom",
+        "save, load, first call and first gradient of a model with a custom gradient",
+        "phases",
+        rounds=9,
+    ),
+    Row("load_gigabyte", "load of 1 GiB up to the first of 32 variables", "phases", rounds=5),
+    Row("parse_100000", "text of a graph of 100,000 nodes, parsed", "phases", rounds=3),
     Row("chain_100", "chain of 100 operations and its gradient", "phases", rounds=5),
     Row("chain_1000", "chain of 1,000 and its gradient", "phases", rounds=3),
     Row("chain_5000", "chain of 5,000 and its gradient", "phases", rounds=3, tolerance=1e-3),
@@ -80,12 +88,14 @@ UNITS = {
     "jax modules": "",
     "colours": "",
     "to a tenth": "x",
+    "bytes": "B",
 }
 LONE = {
     "growth",
     "jax modules",
     "colours",
     "to a tenth",
+    "bytes",
 }  # figures that are not divided by another peer's
 
 
@@ -135,6 +145,11 @@ TARGETS = (
     Target("trace_order_7", "trace", "", 0.1),
     Target("brusselator", "prepare", "", 1.0),
     Target("explain_10000", "explain", "", 0.05),
+    Target("save_custom", "total", "tf_graph", 1.0),
+    Target("save_custom", "bytes", "", 5_000),
+    Target("load_gigabyte", "total", "", 0.3),
+    Target("parse_100000", "parse", "", 5.0),
+    Target("parse_100000", "to a tenth", "", 15.0),
     Target("chain_5000", "total", "jax", 1.25),
     Target("chain_5000", "trace", "jax", 1.5),
     Target("chain_50000", "to a tenth", "", 12.0),

@@ -15,6 +15,7 @@ myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
 exclude_patterns = ["_build"]
+suppress_warnings = ["misc.highlighting_failure"]  # Pygments has no colours for Mermaid
 nitpicky = True
 
 html_theme = "furo"

@@ -7,14 +7,14 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from lowering import sizes
 from lowering.rules import lowers
 from tracegraph.ops import broadcast as ops
-from tracegraph.shapes import static_shape
 
 
 @lowers(ops.BroadcastTo)
 def _broadcast_to(op: ops.BroadcastTo, x: Any) -> Any:
-    return lax.broadcast_in_dim(x, static_shape(op.shape), op.axes)
+    return lax.broadcast_in_dim(x, sizes.shape(op.shape), op.axes)
 
 
 @lowers(ops.Sum)

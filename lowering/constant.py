@@ -7,9 +7,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from lowering import sizes
 from lowering.rules import lowers
 from tracegraph.ops import constant as ops
-from tracegraph.shapes import static_shape, static_size
 
 
 @lowers(ops.Constant)
@@ -19,14 +19,17 @@ def _constant(op: ops.Constant) -> Any:
 
 @lowers(ops.DimSize)
 def _dim_size(op: ops.DimSize) -> Any:
-    return jnp.asarray(op.size, jnp.int32)
+    return jnp.asarray(sizes.size(op.size), jnp.int32)
 
 
 @lowers(ops.Sizes)
 def _sizes(op: ops.Sizes) -> Any:
-    return jnp.asarray(static_shape(op.shape), jnp.int32)
+    shape = sizes.shape(op.shape)
+    if not any(map(sizes.is_open, shape)):
+        return jnp.asarray(shape, jnp.int32)
+    return jnp.stack([jnp.asarray(size, jnp.int32) for size in shape])
 
 
 @lowers(ops.Iota)
 def _iota(op: ops.Iota) -> Any:
-    return lax.iota(op.dtype.numpy_dtype, static_size(op.size))
+    return lax.iota(op.dtype.numpy_dtype, sizes.size(op.size))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 from jax import lax
 
+from lowering import sizes
 from lowering.rules import lowers
 from tracegraph.ops import contract as ops
-from tracegraph.shapes import static_size
 
 
 @lowers(ops.Matmul)
@@ -22,13 +23,19 @@ def _conv(op: ops.Conv, x: Any, y: Any) -> Any:
     rank = len(op.strides)
     layout = (0, rank + 1, *range(1, rank + 1))  # where batch, channels and space stand
     kernel = (rank + 1, rank, *range(rank))  # outputs, channels, window
+    padding = tuple((sizes.size(low), sizes.size(high)) for low, high in op.padding)
+    lhs_dilation = op.lhs_dilation
+    if any(sizes.is_open(size) for pair in padding for size in pair):  # more than JAX takes here
+        around = ((*pair, step - 1) for pair, step in zip(padding, lhs_dilation, strict=True))
+        x = lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), *around, (0, 0, 0)))
+        padding, lhs_dilation = ((0, 0),) * rank, (1,) * rank
     return lax.conv_general_dilated(
         x,
         y,
         op.strides,
-        tuple((static_size(low), static_size(high)) for low, high in op.padding),
-        op.lhs_dilation,
+        padding,
+        lhs_dilation,
         op.rhs_dilation,
         lax.ConvDimensionNumbers(layout, kernel, layout),
-        feature_group_count=static_size(op.groups),
+        feature_group_count=sizes.size(op.groups),
     )

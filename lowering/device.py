@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 #: Data types that exist inside JAX's x64 context only.
 WIDE = frozenset(["int64", "uint64", "float64", "complex128"])
@@ -16,6 +17,26 @@ WIDE = frozenset(["int64", "uint64", "float64", "complex128"])
 def x64() -> Any:
     """JAX's context in which 64-bit types exist; its global setting stays as it is."""
     return jax.enable_x64(True)
+
+
+def has_64_bits() -> bool:
+    """Whether 64-bit types exist here: by JAX's setting, or inside its context."""
+    return jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array of JAX, be it one that stands for a value to come."""
+    return isinstance(value, jax.Array)
+
+
+def strong(array: Any) -> Any:
+    """An array of JAX whose type is not that of a mere Python number."""
+    return jnp.asarray(array, array.dtype)
+
+
+def outside_of_traces() -> Any:
+    """A context in which JAX computes right away, whatever it is tracing."""
+    return jax.ensure_compile_time_eval()
 
 
 def _context(dtype: Any) -> Any:
@@ -27,13 +48,18 @@ def wait(buffers: Any) -> None:
     jax.block_until_ready(buffers)
 
 
+def is_staging() -> bool:
+    """Whether JAX is tracing a function on this thread, so that what it computes is no value."""
+    return isinstance(jax.device_put(np.False_), Tracer)
+
+
 def put(array: np.ndarray) -> Any:
     """The array as a buffer on the device; the caller must own the array."""
-    with _context(array.dtype):
+    with _context(array.dtype), jax.ensure_compile_time_eval():
         return jax.device_put(array)
 
 
 def copy(buffer: Any) -> Any:
     """A buffer with the same value that nobody else holds."""
-    with _context(buffer.dtype):
+    with _context(buffer.dtype), jax.ensure_compile_time_eval():
         return jnp.array(buffer, copy=True)

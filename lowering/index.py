@@ -9,9 +9,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from lowering import sizes
 from lowering.rules import lowers
 from tracegraph.ops import index as ops
-from tracegraph.shapes import static_shape
 
 
 @lowers(ops.Gather, ops.GatherNd)
@@ -32,8 +32,10 @@ def _gather(op: ops.GatherNd, x: Any, indices: Any) -> Any:
         start_indices_batching_dims=tuple(range(b)),
     )
     single = {*range(b), *indexed}
-    sizes = tuple(1 if axis in single else size for axis, size in enumerate(x.shape))
-    return lax.gather(x, indices, numbers, sizes, mode="clip")
+    window = tuple(1 if axis in single else size for axis, size in enumerate(x.shape))
+    if op.clamps:
+        return lax.gather(x, indices, numbers, window, mode="clip")
+    return lax.gather(x, indices, numbers, window, mode="fill", fill_value=0)
 
 
 _SCATTERS: dict[type, Callable[..., Any]] = {
@@ -58,7 +60,7 @@ def _scatter(op: ops.Scatter, x: Any, indices: Any, updates: Any) -> Any:
         operand_batching_dims=tuple(range(b)),
         scatter_indices_batching_dims=tuple(range(b)),
     )
-    return _SCATTERS[type(op)](x, indices, updates, numbers, mode="clip")
+    return _SCATTERS[type(op)](x, indices, updates, numbers, mode="clip" if op.clamps else "drop")
 
 
 def _window_axes(op: Any, rank: int, index_rank: int) -> tuple[int, ...]:
@@ -70,7 +72,7 @@ def _window_axes(op: Any, rank: int, index_rank: int) -> tuple[int, ...]:
 def _dynamic_slice(op: ops.DynamicSlice, x: Any, *starts: Any) -> Any:
     if not starts:
         return x
-    return lax.dynamic_slice(x, starts, static_shape(op.sizes), allow_negative_indices=False)
+    return lax.dynamic_slice(x, starts, sizes.shape(op.sizes), allow_negative_indices=False)
 
 
 @lowers(ops.DynamicUpdateSlice)

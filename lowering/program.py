@@ -9,14 +9,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lowering.device import WIDE, x64
-from lowering.rules import RULES
+from lowering import sizes
+from lowering.device import WIDE, is_staging, x64
+from lowering.rules import RULES, Rule
 from tracegraph.control.call import Call
-from tracegraph.errors import LoweringError, message
+from tracegraph.errors import DTypeError, GradientError, LoweringError, ShapeError, message
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.barrier import Barrier
 from tracegraph.ops.effect import HostCall
-from tracegraph.passes.specialise import specialise
 from tracegraph.source import place_of_thread
 from tracegraph.types import TensorType, token
 
@@ -25,14 +25,29 @@ from tracegraph.types import TensorType, token
 _DEEPEST = 16
 
 
-def graph_function(graph: Graph) -> Callable[..., tuple[Any, ...]]:
+class Lowering:
+    """How nodes become JAX's operations: by the table of rules."""
+
+    def opens(self, op: Call) -> bool:
+        """Whether a call may be replaced by the nodes of its body."""
+        return True
+
+    def rule(self, node: Node) -> Rule | None:
+        """The rule that lowers a node."""
+        return RULES.get(type(node.op))
+
+
+BY_TABLE = Lowering()
+
+
+def graph_function(graph: Graph, way: Lowering = BY_TABLE) -> Callable[..., tuple[Any, ...]]:
     """A JAX-traceable function of the graph's inputs that returns the tuple of its outputs."""
 
     def run(*arrays: Any) -> tuple[Any, ...]:
         place = place_of_thread()
         source = place.source
         try:
-            return _lowered(graph, arrays)
+            return _lowered(graph, arrays, way)
         finally:
             place.source = source  # a plain store, which no interrupt can divide
 
@@ -44,34 +59,40 @@ class _Body:
     """A graph that is being lowered: the nodes that are left, and the values so far."""
 
     def __init__(self, graph: Graph, arrays: Sequence[Any]) -> None:
-        if not graph.is_static:
-            pairs = zip(graph.inputs, arrays, strict=True)
-            types = [TensorType(x.type.dtype, tuple(a.shape)) for x, a in pairs]
-            graph = specialise(graph, types)
+        #: What the names of open sizes stand for, in a program for every size.
+        graph, self.sizes = sizes.specialised(graph, arrays)
         self.outputs = graph.outputs
         self.nodes = iter(graph.nodes)
         self.env: dict[Tensor, Any] = dict(zip(graph.inputs, arrays, strict=True))
 
 
-def _lowered(graph: Graph, arrays: Sequence[Any]) -> tuple[Any, ...]:
+def _lowered(graph: Graph, arrays: Sequence[Any], way: Lowering) -> tuple[Any, ...]:
     """The outputs of `graph` for JAX's arrays."""
     open_bodies: list[tuple[_Body, Node | None]] = [(_Body(graph, arrays), None)]
-    place = place_of_thread()
     while True:
         body, caller = open_bodies[-1]
-        for node in body.nodes:
-            place.source = node.source
-            if isinstance(node.op, Call) and _depth(node.op.body) > _DEEPEST:
-                inputs = [body.env[x] for x in node.inputs]
-                open_bodies.append((_Body(node.op.body, inputs), node))
-                break
-            _lower_node(node, body.env)
-        else:
-            outputs = tuple([body.env[y] for y in body.outputs])
-            open_bodies.pop()
-            if caller is None:
-                return outputs
-            open_bodies[-1][0].env.update(zip(caller.outputs, outputs, strict=True))
+        with sizes.named(body.sizes):
+            inner = _lower_nodes(body, way)
+        if inner is not None:
+            open_bodies.append(inner)
+            continue
+        outputs = tuple([body.env[y] for y in body.outputs])
+        open_bodies.pop()
+        if caller is None:
+            return outputs
+        open_bodies[-1][0].env.update(zip(caller.outputs, outputs, strict=True))
+
+
+def _lower_nodes(body: _Body, way: Lowering) -> tuple[_Body, Node] | None:
+    """Lowers the nodes that are left; stops at a call that must be opened in place, and returns
+    its body and its node."""
+    place = place_of_thread()
+    for node in body.nodes:
+        place.source = node.source
+        if isinstance(node.op, Call) and way.opens(node.op) and _depth(node.op.body) > _DEEPEST:
+            return _Body(node.op.body, [body.env[x] for x in node.inputs]), node
+        _lower_node(node, body.env, way)
+    return None
 
 
 def _depth(graph: Graph) -> int:
@@ -84,8 +105,8 @@ def _depth(graph: Graph) -> int:
     return graph.derived["depth"]
 
 
-def _lower_node(node: Node, env: dict[Tensor, Any]) -> None:
-    rule = RULES.get(type(node.op))
+def _lower_node(node: Node, env: dict[Tensor, Any], way: Lowering) -> None:
+    rule = way.rule(node)
     if rule is None:
         raise LoweringError(
             message(f"{node.op.name}: there is no lowering rule for this op", source=node.source)
@@ -93,8 +114,8 @@ def _lower_node(node: Node, env: dict[Tensor, Any]) -> None:
     try:
         with jax.named_scope(str(node.source)):  # XLA's own dumps then name the user's line
             results = rule(node.op, *[env[x] for x in node.inputs])
-    except LoweringError:
-        raise
+    except (DTypeError, GradientError, LoweringError, ShapeError):
+        raise  # our own: it has its place
     except Exception as error:
         first = str(error).split("\n")[0]
         raise LoweringError(
@@ -102,6 +123,7 @@ def _lower_node(node: Node, env: dict[Tensor, Any]) -> None:
                 f"{node.op.name}: XLA refuses this op: {first}",
                 source=node.source,
                 operands=[str(x.type) for x in node.inputs],
+                fix=sizes.FIX if sizes.are_open() else "",
             )
         ) from error
     if len(node.outputs) == 1 and not isinstance(results, tuple):
@@ -115,7 +137,8 @@ class Program:
 
     `donated` are positions of inputs whose buffers the program may overwrite. Data types of 64
     bits exist inside JAX's x64 context only, so a program that has some runs in it; JAX's global
-    settings are never changed.
+    settings are never changed. While JAX traces a function of somebody else's, programs run beside
+    its trace, on values.
     """
 
     def __init__(self, graph: Graph, donated: Sequence[int] = ()) -> None:
@@ -150,14 +173,18 @@ class Program:
             else:
                 box.extend(itertools.starmap(self.jitted, (arguments,)))
             self.has_run = True
-        except BaseException:
+        except BaseException as error:
             if not self.has_run:
                 self.renew()
-            raise
+            if not (isinstance(error, ValueError) and is_staging()):
+                raise
+            with jax.ensure_compile_time_eval():
+                self.run_into(box, arguments)
 
     def entry(self) -> Callable[..., Any]:
         """The shortest way into a program that donates nothing and has run, for device arrays.
 
+        It may raise a ValueError where `run_into` succeeds: while somebody's `jax.jit` traces.
         64-bit types need JAX's x64 context to be traced, not to run what was compiled already.
         """
         if not self.needs_x64:
@@ -176,19 +203,24 @@ class Program:
             return self.jitted.lower(*(shape_struct(x.type) for x in self.graph.inputs))
 
 
-def _compiler_options(graph: Graph) -> dict[str, Any] | None:
-    """On CPUs a pass of XLA takes barriers away early, and what they keep apart is merged again."""
+def _compiler_options(graph: Graph) -> dict[str, Any]:
+    """The passes of XLA that a program does without.
+
+    On CPUs a pass takes barriers away early, and what they keep apart is merged again. There are
+    options even if no pass is left out: JAX refuses functions that have some where it is tracing
+    another, so no program ever returns JAX's tracers in place of values, and nothing need look.
+    """
     has_barrier = any(
         isinstance(node.op, Barrier) for inner in graph.graphs() for node in inner.nodes
     )
-    if not has_barrier or jax.default_backend() != "cpu":
-        return None
-    return {"xla_disable_hlo_passes": "cse_barrier_expander"}
+    is_left_out = has_barrier and jax.default_backend() == "cpu"
+    return {"xla_disable_hlo_passes": "cse_barrier_expander" if is_left_out else ""}
 
 
-def shape_struct(type: TensorType) -> Any:
+def shape_struct(type: TensorType, shape: Any = None) -> Any:
+    """JAX's form of a type; `shape` holds its sizes as JAX knows them, where some are open."""
     dtype = jnp.bool_ if type.dtype is token else type.dtype.numpy_dtype
-    return jax.ShapeDtypeStruct(type.shape, dtype)
+    return jax.ShapeDtypeStruct(type.shape if shape is None else shape, dtype)
 
 
 def _has_64_bits(graph: Graph) -> bool:

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from lowering import sizes
 from lowering.rules import lowers
 from tracegraph.ops import random as ops
-from tracegraph.shapes import static_shape, static_size
 
 
 def _per_key(make: Callable[..., Any], key: Any, *others: Any) -> Any:
@@ -28,7 +28,7 @@ def _wrap(key: Any) -> Any:
 @lowers(ops.RandomSplit)
 def _split(op: ops.RandomSplit, key: Any) -> Any:
     return _per_key(
-        lambda k: jax.random.key_data(jax.random.split(_wrap(k), static_size(op.count))), key
+        lambda k: jax.random.key_data(jax.random.split(_wrap(k), sizes.size(op.count))), key
     )
 
 
@@ -40,19 +40,19 @@ def _fold(op: ops.RandomFold, key: Any, data: Any) -> Any:
 @lowers(ops.RandomBits)
 def _bits(op: ops.RandomBits, key: Any) -> Any:
     dtype = op.dtype.numpy_dtype
-    return _per_key(lambda k: jax.random.bits(_wrap(k), static_shape(op.shape), dtype), key)
+    return _per_key(lambda k: jax.random.bits(_wrap(k), sizes.shape(op.shape), dtype), key)
 
 
 @lowers(ops.RandomUniform)
 def _uniform(op: ops.RandomUniform, key: Any) -> Any:
     dtype = op.dtype.numpy_dtype
-    return _per_key(lambda k: jax.random.uniform(_wrap(k), static_shape(op.shape), dtype), key)
+    return _per_key(lambda k: jax.random.uniform(_wrap(k), sizes.shape(op.shape), dtype), key)
 
 
 @lowers(ops.RandomNormal)
 def _normal(op: ops.RandomNormal, key: Any) -> Any:
     dtype = op.dtype.numpy_dtype
-    return _per_key(lambda k: jax.random.normal(_wrap(k), static_shape(op.shape), dtype), key)
+    return _per_key(lambda k: jax.random.normal(_wrap(k), sizes.shape(op.shape), dtype), key)
 
 
 @lowers(ops.RandomGamma)
@@ -67,5 +67,5 @@ def _gamma_slope(op: ops.GammaSlope, alpha: Any, number: Any) -> Any:
 
 @lowers(ops.RandomPermutation)
 def _permutation(op: ops.RandomPermutation, key: Any) -> Any:
-    start = jnp.arange(op.size, dtype=jnp.int32)
+    start = jnp.arange(sizes.size(op.size), dtype=jnp.int32)
     return _per_key(lambda k: jax.random.permutation(_wrap(k), start), key)

@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from lowering import sizes
 from lowering.rules import lowers
 from tracegraph.ops import reduce as ops
 
@@ -117,6 +118,10 @@ def _running(
         return jnp.moveaxis(ys, 0, op.axis)
 
     size, steps = xs[0].size, xs[0].shape[op.axis]
+    if sizes.is_open(steps):
+        return rows(*xs)
+    if sizes.is_open(size):
+        return tree(*xs)
     if size < LONG_ROW * steps or steps < 2 or xs[0].dtype.itemsize == 2:
         return tree(*xs)
     return lax.platform_dependent(*xs, cpu=rows, default=tree)

@@ -6,18 +6,21 @@ from typing import Any
 
 from jax import lax
 
+from lowering import sizes
 from lowering.rules import lowers
 from tracegraph.ops import shape as ops
-from tracegraph.shapes import static_shape
 
 
 @lowers(ops.Reshape)
 def _reshape(op: ops.Reshape, x: Any) -> Any:
-    return lax.reshape(x, static_shape(op.shape))
+    return lax.reshape(x, sizes.shape(op.shape))
 
 
 @lowers(ops.EnsureShape)
 def _ensure_shape(op: ops.EnsureShape, x: Any) -> Any:
+    wanted = sizes.shape(op.shape)
+    if tuple(x.shape) != wanted:  # sizes that are known were checked when the graph was specialised
+        raise ValueError(f"{list(x.shape)} is taken to be {list(wanted)}, which may differ")
     return x
 
 
@@ -28,12 +31,16 @@ def _transpose(op: ops.Transpose, x: Any) -> Any:
 
 @lowers(ops.Slice)
 def _slice(op: ops.Slice, x: Any) -> Any:
-    return lax.slice(x, static_shape(op.start), static_shape(op.stop), op.stride)
+    return lax.slice(x, sizes.shape(op.start), sizes.shape(op.stop), op.stride)
 
 
 @lowers(ops.Pad)
 def _pad(op: ops.Pad, x: Any, value: Any) -> Any:
-    return lax.pad(x, value, tuple(zip(op.before, op.after, op.interior, strict=True)))
+    return lax.pad(
+        x,
+        value,
+        tuple(zip(sizes.shape(op.before), sizes.shape(op.after), op.interior, strict=True)),
+    )
 
 
 @lowers(ops.Concatenate)

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from lowering import sizes
 from lowering.rules import lowers
 from tracegraph.ops import sort as ops
 
@@ -29,5 +30,5 @@ def _arg_sort(op: ops.ArgSort, x: Any) -> Any:
 
 @lowers(ops.TopK)
 def _top_k(op: ops.TopK, x: Any) -> Any:
-    values, indices = lax.top_k(x, op.k)
+    values, indices = lax.top_k(x, sizes.size(op.k))
     return values, indices.astype(jnp.int32)

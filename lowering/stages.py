@@ -30,6 +30,18 @@ def _optimized(program: Program) -> str:
     return program.lowered().compile().as_text()
 
 
+def _optimized_proto(program: Program) -> bytes:
+    """The module that XLA runs, as bytes of its protocol buffer."""
+    (module,) = program.lowered().compile().runtime_executable().hlo_modules()
+    return module.as_serialized_hlo_module_proto()
+
+
+def _optimized_dot(program: Program) -> str:
+    """The same as a picture, in Graphviz's language."""
+    computation: Any = type(program.lowered().compiler_ir("hlo"))
+    return computation(_optimized_proto(program)).as_hlo_dot_graph()
+
+
 def _bytes(text: Callable[[Program], str]) -> Callable[[Program], bytes]:
     return lambda program: text(program).encode()
 
@@ -42,6 +54,8 @@ _STAGES: dict[str, Callable[[Program], Any]] = {
     "hlo_serialized": _bytes(_hlo),
     "optimized_hlo": _optimized,
     "optimized_hlo_serialized": _bytes(_optimized),
+    "optimized_hlo_proto_serialized": _optimized_proto,
+    "optimized_hlo_dot": _optimized_dot,
 }
 
 

@@ -27,6 +27,7 @@ from tracegraph.ops import (
     elementwise,
     image,
     index,
+    linalg,
     random,
     reduce,
     shape,
@@ -158,6 +159,11 @@ def _with_zeros(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return values
 
 
+def _regular(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Matrices far from having no inverse, whose Hermitian parts are positive definite."""
+    return 0.4 * rng.standard_normal(shape) + 3 * np.eye(shape[-1])
+
+
 SAMPLES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
     "normal": lambda rng, shape: rng.standard_normal(shape),
     "positive": lambda rng, shape: 0.5 + 1.5 * rng.random(shape),
@@ -170,6 +176,7 @@ SAMPLES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]]
     "off_halves": lambda rng, shape: rng.integers(-3, 4, shape) + 0.4 * rng.random(shape),
     "apart": _apart,
     "with_zeros": _with_zeros,
+    "regular": _regular,
 }
 
 
@@ -448,13 +455,23 @@ INDEXING = [
     Case(index.Gather(1, 1), (x(2, 4), at(4, 2, 3)), "fcib"),
     Case(index.Gather(2, 1), (x(2, 3, 4), at(4, 2, 3, dtype=int64)), "fcib"),
     Case(index.Gather(0, 0), (x(4), at(9, 6, dtype=uint8)), "fcib", label=" clamped"),
+    Case(index.Gather(0, 0, False), (x(4), at(9, 6, dtype=uint8)), "fcib", label=" or 0"),
+    Case(index.GatherNd(2, 1, False), (x(2, 3, 4, 2), at(4, 2, 3, 2)), "fcib", label=" or 0"),
     Case(index.GatherNd(0, 0), (x(3, 4, 2), at(3, 5, 2)), "fcib"),
     Case(index.GatherNd(1, 0), (x(2, 3, 4), at(3, 2, 2)), "fcib"),
     Case(index.GatherNd(2, 1), (x(2, 3, 4, 2), at(2, 2, 3, 2)), "fcib"),
     Case(index.GatherNd(0, 0), (x(3, 2), at(3, 4, 0)), "fcib", label=" whole"),
     Case(index.ScatterAdd(0, 0), (x(4, 2), at(4, 5, 1), x(5, 2)), "fci"),
     Case(index.ScatterAdd(1, 0), (x(2, 3, 4), at(3, 3, 2), x(2, 3)), "fci"),
-    Case(index.ScatterAdd(2, 1), (x(2, 3, 4), at(6, 2, 3, 1), x(2, 3, 3)), "fci", label=" clamped"),
+    *(
+        Case(
+            index.ScatterAdd(2, 1, clamps),
+            (x(2, 3, 4), at(6, 2, 3, 1), x(2, 3, 3)),
+            "fci",
+            label=" clamped" if clamps else " dropped",
+        )
+        for clamps in (True, False)
+    ),
     Case(
         index.ScatterUpdate(0, 0),
         (x(5, 2), at(5, 3, 1), x(3, 2)),
@@ -488,6 +505,17 @@ INDEXING = [
         against=DIFFERENCES,
         label=" with zeros",
     ),
+    *(
+        Case(
+            op(0, 0),
+            (x(4, 2), at(7, 5, 1), x(5, 2)),
+            "fi",
+            is_extra=True,
+            against=DIFFERENCES,
+            label=" dropped",
+        )
+        for op in (index.ScatterUpdate, index.ScatterMax, index.ScatterMul)
+    ),
     Case(index.DynamicSlice((2, 3)), (x(4, 3), at(4), at(3)), "fcib"),
     Case(index.DynamicSlice((2, 2, 1)), (x(3, 2, 4), at(3), at(2), at(4)), "fcib"),
     Case(index.DynamicSlice(()), (x(),), "fcib", label=" scalar"),
@@ -504,6 +532,34 @@ SORTING = [
     Case(sort.ArgSort(1, True), (x(2, 5),), "fib"),
     Case(sort.TopK(2), (apart(3, 5),), "fib"),
     Case(sort.TopK(3), (apart(4),), "fib"),
+]
+
+
+def system(op: Op, a: tuple[int, ...], b: tuple[int, ...], **more: Any) -> Case:
+    """A system of equations: its matrices a, and its right-hand sides b."""
+    return Case(op, (x(*a, sample="regular"), x(*b)), refuses=(float16, bfloat16), **more)
+
+
+def square(op: Op, *sizes: int, **more: Any) -> Case:
+    return Case(op, (x(*sizes, sample="regular"),), refuses=(float16, bfloat16), **more)
+
+
+L = linalg
+LINALG = [
+    system(L.Solve(False), (3, 3), (3, 2), is_exact=True),
+    system(L.Solve(True), (2, 2, 2), (2, 2, 1), is_exact=True),
+    *(
+        system(L.TriangularSolve(adjoint, lower), (3, 3), (3, 2), is_exact=True)
+        for adjoint in (False, True)
+        for lower in (False, True)
+    ),
+    system(L.TriangularSolve(False, True), (2, 2, 2), (2, 2, 1), is_exact=True, is_extra=True),
+    square(L.Det(), 3, 3, is_exact=True),
+    square(L.Det(), 2, 4, 4, is_exact=True, is_extra=True, order=2),
+    square(L.Slogdet(), 3, 3),
+    square(L.Slogdet(), 2, 2, 2, is_extra=True),
+    square(L.Cholesky(), 3, 3, is_exact=True),
+    square(L.Cholesky(), 2, 2, 2, is_exact=True, is_extra=True),
 ]
 
 RANDOM = [
@@ -615,12 +671,12 @@ CALLS = [
 
 CASES = [
     *(*CONSTANTS, *BROADCASTS, *ARITHMETIC, *FUNCTIONS, *COMPARISONS, *CASTS, *SHAPES),
-    *(*REDUCTIONS, *CONTRACTIONS, *INDEXING, *SORTING, *RANDOM, *IMAGES, *EFFECTS),
+    *(*REDUCTIONS, *CONTRACTIONS, *INDEXING, *SORTING, *LINALG, *RANDOM, *IMAGES, *EFFECTS),
     *(*BARRIERS, *CALLS),
 ]
 
 #: Ops whose contract other tests hold: they take tokens, Python functions or graphs.
-ELSEWHERE = frozenset(["call", "check", "host_call"])
+ELSEWHERE = frozenset(["call", "check", "host_call", "undifferentiable_call"])
 
 #: Rules that an op does not have, on purpose.
 WITHOUT = {

@@ -38,7 +38,8 @@ def run(test):
 
 
 @pytest.mark.parametrize("name", list(modules()))
-def test_docstrings(name):
+def test_docstrings(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     names = {"tg": tg, "np": np, "sys": sys}
     found = doctest.DocTestFinder(exclude_empty=True).find(
         importlib.import_module(name), extraglobs=names

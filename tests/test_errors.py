@@ -156,6 +156,26 @@ def unfit(call, given, fix):
     return trace_error(call, f"{UNFIT}argument 'rows' is {given}, and {ROWS} is declared", fix)
 
 
+def test_integer_outside_of_the_declared_range():
+    @tg.function(input_signature=[tg.TensorSpec([], tg.int32)])
+    def double(n):
+        return n * 2
+
+    trace_error(
+        lambda: double(np.array(2**32 + 5)),
+        f"{UNFIT}argument 'n' is declared {NUMBER}: "
+        "the int 4294967301 is outside the range of int32",
+        VALUE_FIX,
+    ).check()
+    v = tg.Variable([1], name="v")
+    dtype_error(
+        lambda: v.assign(np.array([2**40])),
+        "the variable 'v:0' is i32[1]: the int 1099511627776 is outside the range of int32",
+        "assign numbers of int32",
+    ).check()
+    assert v.numpy().tolist() == [1]
+
+
 @table(
     rank=unfit(lambda f: f(tg.constant([1.0, 2.0])), "f32[2]", SHAPE_FIX),
     shape=unfit(lambda f: f(tg.ones([1, 3])), "f32[1,3]", SHAPE_FIX),
@@ -334,6 +354,15 @@ class NoHash:
         return True
 
 
+class CannotHash:
+    __hash__ = None
+
+
+class HashRaises:
+    def __hash__(self):
+        raise TypeError
+
+
 class HashFails:
     def __init__(self):
         self.items = []
@@ -406,6 +435,16 @@ ARRAY_FIX = "convert it with .astype(...) to numbers or truth values"
         f"scale: argument 'x' is a NoHash, {NO_KEY}: <{__name__}.NoHash object>",
         HASH_FIX,
     ),
+    unhashable_by_identity=trace_error(
+        lambda f: f(CannotHash()),
+        f"scale: argument 'x' is a CannotHash, {NO_KEY}: <{__name__}.CannotHash object>",
+        HASH_FIX,
+    ),
+    hash_that_raises=trace_error(
+        lambda f: f([HashRaises()]),
+        f"scale: argument 'x_0' is a HashRaises, {NO_KEY}: <{__name__}.HashRaises object>",
+        HASH_FIX,
+    ),
     hash_that_fails=trace_error(
         lambda f: f(HashFails()),
         f"scale: argument 'x' is a HashFails, {NO_KEY}: <{__name__}.HashFails object>",
@@ -451,6 +490,29 @@ def test_arguments_that_no_function_takes(case):
     case.check(scale)
     assert scale(tg.constant(3.0)).numpy() == 6.0
     assert scale(tg.constant(3.0), by=3.0).numpy() == 9.0
+
+
+TRANSFORMATIONS = {
+    "grad": lambda fn: tg.grad(fn),
+    "value_and_grad": lambda fn: tg.value_and_grad(fn),
+    "jacobian": lambda fn: tg.jacobian(fn),
+    "hessian": lambda fn: tg.hessian(fn),
+    "vjp": lambda fn: tg.vjp(fn, 1.0),
+    "jvp": lambda fn: tg.jvp(fn, (1.0,), (1.0,)),
+    "linearize": lambda fn: tg.linearize(fn, 1.0),
+    "hvp": lambda fn: tg.hvp(fn, 1.0, 1.0),
+    "vmap": lambda fn: tg.vmap(fn),
+    "vectorized_map": lambda fn: tg.vectorized_map(fn, tg.ones([2])),
+    "pfor": lambda fn: tg.pfor(fn, 2),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMATIONS)
+def test_what_is_no_function_is_refused_at_once(name):
+    transform = TRANSFORMATIONS[name]
+    trace_error(
+        transform, f"{name}: 5 is not callable", "pass a function of tensors", where=transform
+    ).check(5)
 
 
 @table(
@@ -681,6 +743,43 @@ ELEMENTS = "tensors hold numbers and truth values: take out or convert what is n
         lambda: tg.constant(300, tg.int8),
         "the int 300 is outside the range of int8",
         "use a wider type, such as tg.int64",
+    ),
+    large_in_a_list=dtype_error(
+        lambda: tg.constant([[1, 300]], tg.int8),
+        "the int 300 is outside the range of int8",
+        "use a wider type, such as tg.int64",
+    ),
+    large_in_a_range=dtype_error(
+        lambda: tg.constant(range(300), tg.uint8),
+        "the int 299 is outside the range of uint8",
+        "use a wider type, such as tg.int64",
+    ),
+    large_in_an_array=dtype_error(
+        lambda: tg.constant(np.array([300, 2]), tg.uint8),
+        "the int 300 is outside the range of uint8",
+        "use a wider type, such as tg.int64",
+    ),
+    negative_in_an_array=dtype_error(
+        lambda: tg.Variable(np.array([2, -1]), dtype=tg.uint8),
+        "the int -1 is outside the range of uint8",
+        "use a wider type, such as tg.int64",
+    ),
+    large_beside_a_tensor=dtype_error(
+        lambda: tg.constant([1]) + np.array([2**32 + 5]),
+        "add: the int 4294967301 is outside the range of int32",
+        "use a wider type, such as tg.int64",
+        ("i32[1]", "array([4294967301])"),
+    ),
+    large_scalar_beside_a_tensor=dtype_error(
+        lambda: tg.constant([1]) + np.int64(2**40),
+        "add: the int 1099511627776 is outside the range of int32",
+        "use a wider type, such as tg.int64",
+        ("i32[1]", "np.int64(1099511627776)"),
+    ),
+    large_unsigned=dtype_error(
+        lambda: tg.constant(np.array([2**64 - 1], np.uint64), tg.int64),
+        "the int 18446744073709551615 is outside the range of int64",
+        "use a wider type, such as tg.float64",
     ),
     huge=dtype_error(
         lambda: tg.constant([2**70]),
@@ -2041,7 +2140,7 @@ def test_a_concrete_function_with_sizes_that_differ():
     stage=signature_error(
         lambda f: f.experimental_get_compiler_ir(tg.ones([1, 2]))(stage="bogus"),
         "'bogus' is no stage of the compiler",
-        "use one of stablehlo, stablehlo_serialized, hlo, hlo_no_metadata, hlo_serialized, optimized_hlo, optimized_hlo_serialized",
+        "use one of stablehlo, stablehlo_serialized, hlo, hlo_no_metadata, hlo_serialized, optimized_hlo, optimized_hlo_serialized, optimized_hlo_proto_serialized, optimized_hlo_dot",
     ),
 )
 def test_bad_requests_of_the_compilers_text(case):
@@ -2151,6 +2250,9 @@ def test_an_error_keeps_nothing_alive():
 
 def vector():
     return tg.constant([1.0, 2.0])
+
+
+W = tg.Variable([1.0, 2.0], name="w")
 
 
 @table(
@@ -2282,6 +2384,24 @@ def vector():
         "given a tensor f32[2]",
         "give pairs of gradient and variable: zip(gradients, variables)",
     ),
+    gradient_of_another_shape=shape_error(
+        lambda: tg.optimizers.Adam().apply_gradients([(tg.ones([3]), W)]),
+        "apply_gradients: the gradient f32[3] of the variable w:0 of f32[2]",
+        "give each variable its own gradient",
+        ("f32[3]  from {place}",),
+    ),
+    gradient_of_another_dtype=dtype_error(
+        lambda: tg.optimizers.Adam().apply_gradients([(tg.ones([2], tg.float64), W)]),
+        "apply_gradients: the gradient f64[2] of the variable w:0 of f32[2]",
+        "convert it: tg.cast(gradient, tg.float32)",
+        ("f64[2]  from {place}",),
+    ),
+    gradient_of_integers=dtype_error(
+        lambda: tg.optimizers.SGD().apply_gradients([(tg.ones([2], tg.int32), W)]),
+        "apply_gradients: the gradient i32[2] of the variable w:0 of f32[2]",
+        "convert it: tg.cast(gradient, tg.float32)",
+        ("i32[2]  from {place}",),
+    ),
     unknown_mode=Case(
         lambda: tg.initializers.VarianceScaling(mode="fan"),
         ValueError,
@@ -2300,7 +2420,7 @@ def test_arguments_that_do_not_fit(case):
     case.check()
 
 
-DIVISOR_FIX = "divide by what is not 0, or choose: tg.where(y == 0, 0, x // tg.maximum(y, 1))"
+DIVISOR_FIX = "divide by what is not 0, or choose: tg.where(y == 0, 0, x // tg.where(y == 0, 1, y))"
 
 
 @table(
@@ -2328,6 +2448,24 @@ DIVISOR_FIX = "divide by what is not 0, or choose: tg.where(y == 0, 0, x // tg.m
         DIVISOR_FIX,
         ("i32[2]", "i32[2]"),
     ),
+    pending=value_error(
+        lambda: tg.constant([1, 2]) // (tg.constant([1, 2]) - 1),
+        "floordiv: i32[2] is divided by zero",
+        DIVISOR_FIX,
+        ("i32[2]", "i32[2]  from {place}"),
+    ),
+    negative_power=dtype_error(
+        lambda: tg.constant([7, -7]) ** tg.constant([2, -2]),
+        "pow: an integer tensor i32[2] has no power -2",
+        "convert it: tg.cast(x, tg.float32)",
+        ("i32[2]", "i32[2]"),
+    ),
+    pending_negative_power=dtype_error(
+        lambda: tg.constant([7, -7]) ** (tg.constant([2, -1]) - 1),
+        "pow: an integer tensor i32[2] has no power -2",
+        "convert it: tg.cast(x, tg.float32)",
+        ("i32[2]", "i32[2]  from {place}"),
+    ),
 )
 def test_integers_divided_by_zero(case):
     case.check()
@@ -2348,6 +2486,180 @@ def test_integers_divided_by_zero_while_tracing():
     case.check()
     assert f(tg.constant(5), 2).numpy() == 2
     f(tg.constant(5), tg.constant(0))  # what is not known is not looked for
+
+
+def test_the_repair_for_divisors_holds_for_negative_ones():
+    x, y = tg.constant([7, 7, 7]), tg.constant([2, 0, -2])
+    np.testing.assert_array_equal(tg.where(y == 0, 0, x // tg.where(y == 0, 1, y)), [3, 0, -4])
+
+
+@table(
+    pending_index=value_error(
+        lambda: vector()[tg.constant(4) + 1],
+        "getitem: index 5 is out of range for axis 0 of f32[2]",
+        "use an index from -2 to 1",
+        ("f32[2]",),
+    ),
+    pending_indices=value_error(
+        lambda: tg.gather(vector(), tg.constant([1, 4]) + 1),
+        "gather: index 2 is out of range for the size 2 of f32[2]",
+        "use indices from 0 to 1",
+        ("f32[2]", "i32[2]  from {place}"),
+    ),
+    many_indices=value_error(
+        lambda: tg.gather(vector(), tg.constant(np.arange(-1000, 0))),
+        "gather: index -1000 is out of range for the size 2 of f32[2]",
+        "use indices from 0 to 1",
+        ("f32[2]", "i64[1000]"),
+    ),
+    pending_begin=shape_error(
+        lambda: tg.slice(vector(), tg.constant([0]) + 1, [2]),
+        "slice: 2 elements from 1 on are not in axis 0 of f32[2]",
+        "check begin and size against the shape",
+        ("f32[2]",),
+    ),
+    pending_scatter=value_error(
+        lambda: tg.tensor_scatter_nd_add(vector(), tg.constant([[1]]) + 1, [1.0]),
+        "tensor_scatter_nd_add: index 2 is out of range for the size 2 of f32[2]",
+        "use indices from 0 to 1",
+        ("f32[2]", "i32[1,1]  from {place}"),
+    ),
+    rows_of_a_batch=value_error(
+        lambda: tg.vectorized_map(lambda i: tg.gather(vector(), i), tg.constant([1, 2])),
+        "gather: index 2 is out of range for the size 2 of f32[2]",
+        "use indices from 0 to 1",
+    ),
+)
+def test_pending_values_are_known_at_top_level(case):
+    case.check()
+
+
+def checked(call, *arguments):
+    """A call of a function that is built with checks, with arguments that it does not know."""
+    return lambda: tg.function(call, check_bounds=True)(*arguments)
+
+
+def in_function(*arguments, fact, fix, kind=value_error):
+    """A row of the table below: the lambda in the line before is called with the arguments."""
+    return lambda call: kind(checked(call, *arguments), fact, fix, where=call)
+
+
+@table(
+    gather=in_function(
+        tg.constant([0, 7]),
+        fact="gather: index 7 is out of range for the size 2 of f32[2]",
+        fix="use indices from 0 to 1",
+    )(lambda i: tg.gather(vector(), i)),
+    gather_of_bytes=in_function(
+        tg.constant([0, 200], tg.uint8),
+        fact="gather: index 200 is out of range for the size 2 of f32[2]",
+        fix="use indices from 0 to 1",
+    )(lambda i: tg.gather(vector(), i)),
+    gather_of_long=in_function(
+        tg.constant([2**40, 0], tg.int64),
+        fact="gather: index 1099511627776 is out of range for the size 2 of f32[2]",
+        fix="use indices from 0 to 1",
+    )(lambda i: tg.gather(vector(), i)),
+    gather_nd=in_function(
+        tg.constant([[1, 0], [0, -1]]),
+        fact="gather_nd: index -1 is out of range for the size 3 of f32[2,3]",
+        fix="use indices from 0 to 2",
+    )(lambda i: tg.gather_nd(tg.ones([2, 3]), i)),
+    element=in_function(
+        tg.constant(-3),
+        fact="getitem: index -3 is out of range for axis 0 of f32[2]",
+        fix="use an index from -2 to 1",
+    )(lambda i: vector()[i]),
+    moving_slice=in_function(
+        tg.constant(1),
+        fact="getitem: 2 elements from 1 on are not in axis 0 of f32[2]",
+        fix="check begin and size against the shape",
+    )(lambda i: vector()[i : i + 2]),
+    slice=in_function(
+        tg.constant([1]),
+        fact="slice: 2 elements from 1 on are not in axis 0 of f32[2]",
+        fix="check begin and size against the shape",
+    )(lambda i: tg.slice(vector(), i, [2])),
+    scatter=in_function(
+        tg.constant([[1], [2]]),
+        fact="scatter_nd: index 2 is out of range for the size 2 of f32[2]",
+        fix="use indices from 0 to 1",
+    )(lambda i: tg.scatter_nd(i, [1.0, 2.0], [2])),
+    embedding=in_function(
+        tg.constant([2]),
+        fact="gather: index 2 is out of range for the size 2 of f32[2]",
+        fix="use indices from 0 to 1",
+    )(lambda i: tg.nn.embedding_lookup(vector(), i)),
+    label=in_function(
+        tg.constant([5]),
+        fact="sparse_softmax_cross_entropy_with_logits: label 5 is out of range for 2 classes",
+        fix="use labels from 0 to 1",
+    )(lambda i: tg.nn.sparse_softmax_cross_entropy_with_logits(i, [[1.0, 2.0]])),
+    divisor=in_function(
+        tg.constant([1, 0]),
+        fact="floormod: i32[] is divided by zero",
+        fix=DIVISOR_FIX,
+    )(lambda y: 7 % y),
+    power=in_function(
+        tg.constant([1, -2]),
+        fact="pow: an integer tensor i32[2] has no power -2",
+        fix="convert it: tg.cast(x, tg.float32)",
+    )(lambda y: tg.constant([3, 4]) ** y),
+    rows_of_a_batch=in_function(
+        tg.constant([0, 7]),
+        fact="gather: index 7 is out of range for the size 2 of f32[2]",
+        fix="use indices from 0 to 1",
+    )(lambda i: tg.vectorized_map(lambda k: tg.gather(vector(), k), i)),
+)
+def test_a_function_that_checks_bounds(case):
+    case.check()
+
+
+def test_a_function_that_checks_bounds_checks_those_that_it_calls():
+    @tg.function
+    def inner(x, i):
+        return tg.gather(x, i)  # here
+
+    @tg.custom_gradient
+    def custom(x, i):
+        return inner(x, i), lambda dy: (tg.gather(x, i) * dy * tg.ones([2]), None)
+
+    def outer(x, i):
+        return custom(x, i)
+
+    case = value_error(
+        lambda: tg.function(outer, check_bounds=True)(vector(), tg.constant(3)),
+        "gather: index 3 is out of range for the size 2 of f32[2]",
+        "use indices from 0 to 1",
+        where=inner.python_function,
+    )
+    case.check()
+    tg.function(outer)(vector(), tg.constant(3))  # clamped, as it is without the option
+    assert inner.experimental_get_tracing_count() == 1
+
+
+def test_bounds_of_methods_and_of_open_sizes_are_checked():
+    class Table(tg.Module):
+        def __init__(self):
+            self.rows = tg.Variable(tg.ones([2, 3]))
+
+        @tg.function(check_bounds=True, input_signature=[tg.TensorSpec([None], tg.int32)])
+        def put(self, i):
+            self.rows.assign(2.0 * self.rows)
+            self.rows.scatter_nd_update(i[:, None], tg.zeros([1, 3]))  # here
+            self.rows.assign(2.0 * self.rows)
+
+    rows = Table()
+    case = value_error(
+        lambda: rows.put(tg.constant([2])),
+        "scatter_nd_update: index 2 is out of range for the size 2 of f32[2,3]",
+        "use indices from 0 to 1",
+        where=Table.put.python_function,
+    )
+    case.check()
+    np.testing.assert_array_equal(rows.rows, np.full([2, 3], 2.0))
+    rows.put(tg.constant([1]))
+    np.testing.assert_array_equal(rows.rows, [[8.0] * 3, [0.0] * 3])
 
 
 @table(
@@ -2371,6 +2683,232 @@ def test_tensors_as_indices_out_of_range(case):
         case_in_a_function()
 
 
+# ---------------------------------------------------------------- nan and infinity
+
+
+numerics_error = cases_of(tg.errors.NumericsError, FloatingPointError)
+FINITE = "keep the operands where the result is finite; tg.print shows their values"
+ZEROS = np.zeros(2, np.float32)
+
+
+def watched(call, *arguments):
+    """A call of a function that checks numerics; by default its argument is two zeros."""
+    return lambda: tg.function(call, check_numerics=True)(*(arguments or (ZEROS,)))
+
+
+def first_of_two(x):
+    y = tg.exp(x) / x  # here
+    return tg.math.log(x) - y
+
+
+def in_the_gradient(x):
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = tg.sqrt(x)  # here
+    return tape.gradient(y, x)
+
+
+def in_a_function(x):
+    return tg.function(by_itself)(x) + 1.0
+
+
+def by_itself(x):
+    return x / (x * x)  # here
+
+
+@tg.custom_gradient
+def with_a_gradient(x):
+    return tg.math.log(x), lambda dy: dy / x  # here
+
+
+@table(
+    first=numerics_error(
+        watched(first_of_two),
+        "div: f32[2] holds nan or infinity, and the operands are finite",
+        FINITE,
+        ("f32[2]  from {place}", "f32[2]  (argument %x)"),
+        where=first_of_two,
+    ),
+    derived=numerics_error(
+        watched(in_the_gradient),
+        "div: f32[2] holds nan or infinity, and the operands are finite; vjp derived it of this "
+        "line",
+        FINITE,
+        ("f32[2]  from {place}", "f32[2]  from {place}"),
+        where=in_the_gradient,
+    ),
+    called=numerics_error(
+        watched(in_a_function),
+        "div: f32[2] holds nan or infinity, and the operands are finite",
+        FINITE,
+        ("f32[2]  (argument %x)", "f32[2]  from {place}"),
+        where=by_itself,
+    ),
+    custom=numerics_error(
+        watched(lambda x: with_a_gradient(x)),
+        "log: f32[2] holds nan or infinity, and the operands are finite",
+        FINITE,
+        ("f32[2]  (argument %x)",),
+        where=with_a_gradient.__wrapped__,
+    ),
+    nested=numerics_error(
+        lambda: tg.function(lambda x: watched(by_itself, x)())(ZEROS),
+        "div: f32[2] holds nan or infinity, and the operands are finite",
+        FINITE,
+        ("f32[2]  (argument %x)", "f32[2]  from {place}"),
+        where=by_itself,
+    ),
+    row=numerics_error(
+        lambda: tg.vectorized_map(tg.function(by_itself, check_numerics=True), tg.constant(ZEROS)),
+        "div: f32[] holds nan or infinity, and the operands are finite",
+        FINITE,
+        ("f32[]  (argument %x)", "f32[]  from {place}"),
+        where=by_itself,
+    ),
+)
+def test_a_function_that_checks_numerics(case):
+    case.check()
+
+
+def test_what_is_not_finite_from_the_start_is_no_failure():
+    x = tg.constant([0.0, np.inf, np.nan])
+    f = tg.function(lambda x: tg.nn.relu(x * 2.0) - np.inf, check_numerics=True)
+    np.testing.assert_array_equal(f(x), [-np.inf, np.nan, np.nan])
+    masked = tg.function(
+        tg.grad(lambda x: tg.reduce_sum(tg.where(x > 0, tg.sqrt(x), 0.0))), check_numerics=True
+    )
+    np.testing.assert_array_equal(masked(tg.constant([0.0, 4.0])), [0.0, 0.25])
+    assert tg.function(lambda x: x + 1, check_numerics=True)(tg.constant(1)).numpy() == 2
+
+
+def test_no_variable_is_assigned_where_numerics_fail():
+    v, steps = tg.Variable([1.0, 2.0]), tg.Variable(0)
+
+    @tg.function(check_numerics=True, input_signature=[tg.TensorSpec([None])])
+    def update(x):
+        steps.assign_add(1)
+        v.assign_sub(tg.reduce_mean(1.0 / x) * v)
+
+    with pytest.raises(FloatingPointError, match="div"):
+        update(tg.constant([1.0, 0.0, 2.0]))
+    np.testing.assert_array_equal(v, [1.0, 2.0])
+    assert steps.numpy() == 0
+    update(tg.constant([2.0]))
+    np.testing.assert_array_equal(v, [0.5, 1.0])
+    assert steps.numpy() == 1
+
+
+def test_watching_costs_two_outputs_and_keeps_derivatives():
+    f = tg.function(lambda x: tg.reduce_sum(with_a_gradient(tg.exp(x)) ** 2), check_numerics=True)
+    x = tg.constant([1.0, 2.0])
+    assert len(f.graph(x).outputs) == 3
+    np.testing.assert_allclose(tg.grad(f)(x), [2.0, 4.0], rtol=1e-6)
+    np.testing.assert_allclose(tg.function(tg.grad(f))(x), [2.0, 4.0], rtol=1e-6)
+    tg.Graph.from_text(f.graph(x).as_text(locations=True)).verify()
+
+
+# ---------------------------------------------------------------- transformations of functions
+
+
+ONE_EACH = "give one tangent for each primal"
+POSITIONS = "give positions of arguments, counted from 0"
+HAS_AUX = "return the loss alone, or (loss, aux) with has_aux=True"
+
+
+def twice(p):
+    return tg.nest.map_structure(lambda x: 2.0 * x, p)
+
+
+@table(
+    key_too_many=gradient_error(
+        lambda: tg.jvp(twice, ({"a": vector()},), ({"a": vector(), "b": vector()},)),
+        "the primals have the structure ({'a': '*'},), and the tangents ({'a': '*', 'b': '*'},)",
+        ONE_EACH,
+    ),
+    other_key=gradient_error(
+        lambda: tg.hvp(lambda p: p["a"][0], ({"a": vector()},), ({"b": vector()},)),
+        "the primals have the structure ({'a': '*'},), and the tangents ({'b': '*'},)",
+        ONE_EACH,
+    ),
+    dict_for_a_list=gradient_error(
+        lambda: tg.linearize(twice, [vector()])[1]({"a": vector()}),
+        "the primals have the structure (['*'],), and the tangents ({'a': '*'},)",
+        ONE_EACH,
+    ),
+    dict_for_a_tensor=gradient_error(
+        lambda: tg.jvp(twice, (vector(),), ({"a": vector()},)),
+        "the primals have the structure ('*',), and the tangents ({'a': '*'},)",
+        ONE_EACH,
+    ),
+    shape_of_a_direction=gradient_error(
+        lambda: tg.linearize(tg.reduce_sum, vector())[1](tg.ones([3])),
+        "a tangent is f32[3] and its primal is f32[2]",
+        "give a tangent of the shape and the dtype of its primal",
+        ("f32[3]  from {place}",),
+    ),
+    dtype_of_a_direction=gradient_error(
+        lambda: tg.linearize(tg.reduce_sum, vector())[1](tg.ones([2], tg.float64)),
+        "a tangent is f64[2] and its primal is f32[2]",
+        "give a tangent of the shape and the dtype of its primal",
+        ("f64[2]  from {place}",),
+    ),
+    structure_of_a_cotangent=gradient_error(
+        lambda: tg.vjp(lambda x: {"a": x, "b": x}, vector())[1]({"a": vector()}),
+        "the cotangent has the structure {'a': '*'}, and the result {'a': '*', 'b': '*'}",
+        "give one cotangent for each tensor of the result, packed like it",
+    ),
+    tuple_of_results=gradient_error(
+        lambda: tg.grad(lambda x: (x[0], x[1]))(vector()),
+        "the function returned a tuple of 2, and a gradient needs one floating scalar",
+        HAS_AUX,
+    ),
+    dict_of_results=gradient_error(
+        lambda: tg.value_and_grad(lambda x: {"loss": x[0]})(vector()),
+        "the function returned a dict of 1, and a gradient needs one floating scalar",
+        HAS_AUX,
+    ),
+    no_result=gradient_error(
+        lambda: tg.grad(lambda x: None)(vector()),
+        "the function returned None, and a gradient needs one floating scalar",
+        HAS_AUX,
+    ),
+    tuple_beside_aux=gradient_error(
+        lambda: tg.grad(lambda x: ((x[0], x[1]), 1), has_aux=True)(vector()),
+        "the function returned a tuple of 2 as the first of the pair, and a gradient needs one "
+        "floating scalar",
+        "return the loss alone as the first of the pair",
+    ),
+    integer_result=gradient_error(
+        lambda: tg.grad(lambda x: tg.argmax(x))(vector()),
+        "the function returned i64[], and a gradient needs one floating scalar",
+        "compute the loss with floating numbers: there is no derivative of int64",
+        ("i64[]  from {place}",),
+    ),
+    position_is_a_name=dtype_error(
+        lambda: tg.grad(twice, argnums="x")(1.0),
+        "argnums is 'x', and it must be an int or a sequence of ints",
+        POSITIONS,
+    ),
+    position_is_a_truth_value=dtype_error(
+        lambda: tg.grad(lambda x, y: x * y, argnums=True)(1.0, 2.0),
+        "argnums is True, and it must be an int or a sequence of ints",
+        POSITIONS,
+    ),
+)
+def test_doors_of_derivatives(case):
+    case.check()
+
+
+def test_lists_stand_for_arrays_in_tangents_and_cotangents():
+    primal = {"a": vector(), "b": [vector()]}
+    tangent = {"a": [1.0, 0.0], "b": ([0.0, 1.0],)}
+    _, found = tg.jvp(twice, (primal,), [tangent])
+    _, pull = tg.vjp(twice, primal)
+    for pushed in (found, pull(tangent)[0]):
+        np.testing.assert_array_equal(pushed["a"], [2.0, 0.0])
+        np.testing.assert_array_equal(pushed["b"][0], [0.0, 2.0])
+
+
 # ---------------------------------------------------------------- custom gradients
 
 
@@ -2388,6 +2926,10 @@ def another_dtype(x):
 
 def no_gradient_at_all(x):
     return x * 1.0, lambda dy: "text"
+
+
+def no_function(x):
+    return x * 2.0, 3
 
 
 def no_pair(x):
@@ -2459,7 +3001,14 @@ def custom(function, count=1):
         GRADIENT_FIX,
         where=no_gradient_at_all,
     ),
-    pair=gradient_error(
+    second_is_no_function=source_error(
+        custom(no_function),
+        "custom gradient no_function: it returned a tuple, (<tg.Tensor: shape=(2,), "
+        "dtype=float32>, 3), and not a pair of outputs and a backward function",
+        "return y, grad, where grad(dy) gives one gradient per argument",
+        where=no_function,
+    ),
+    pair=source_error(
         custom(no_pair),
         "custom gradient no_pair: it returned an int, 2, and not a pair of outputs and a backward "
         "function",
@@ -2575,4 +3124,143 @@ def test_prevented_gradient():
     ),
 )
 def test_check_gradients(case):
+    case.check()
+
+
+def sparse_jacobian():
+    x = tg.constant([1.0, 2.0])
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = x * x
+    return tape.jacobian(y, x, sparse=True)
+
+
+def taken_for_an_array(call, op=""):
+    return dtype_error(
+        call,
+        f"{op}a sparse Jacobian of shape (2, 2) with 2 entries was taken for an array",
+        "use j.to_dense() or j.to_scipy(), or j.values for the entries alone",
+        ("f32[2]  from {place}", "<tg.SparseJacobian: shape=(2, 2), nnz=2, colors=1, dtype=...")
+        if op
+        else (),
+    )
+
+
+@table(
+    asarray=taken_for_an_array(lambda j: np.asarray(j)),
+    norm=taken_for_an_array(lambda j: np.linalg.norm(j)),
+    operand_of_an_array=taken_for_an_array(lambda j: np.ones((2, 2)) @ j),
+    tensor=taken_for_an_array(lambda j: tg.reduce_sum(j)),
+    operand_of_a_tensor=taken_for_an_array(lambda j: tg.ones([2]) + j, "add: "),
+)
+def test_sparse_jacobian_is_no_array(case):
+    j = sparse_jacobian()
+    case.check(j)
+    assert (j @ np.ones(2)).numpy().tolist() == [2.0, 4.0]
+
+
+def printing(x):
+    tg.print(x)  # here
+    return x
+
+
+def of_numpy(x):
+    return tg.numpy_function(np.sin, [x], tg.TensorSpec([]))  # here
+
+
+def of_python(x):
+    return tg.py_function(tg.sin, [x], tg.TensorSpec([2]))  # here
+
+
+def in_a_loop(called, where, function=None):
+    return rule_error(
+        lambda: tg.vectorized_map(function or where, tg.ones([2])),
+        f"{called} is called in every iteration of a parallel loop, and their order is not known",
+        "call it on the stacked values, after the loop",
+        where=where,
+    )
+
+
+def jacobian_of_python():
+    x = tg.ones([2])
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = tg.function(of_python)(x)
+    return tape.jacobian(y, x)
+
+
+@table(
+    print=in_a_loop("tg.print", printing),
+    print_in_a_function=in_a_loop("tg.print", printing, tg.function(printing)),
+    numpy_function=in_a_loop("tg.numpy_function of sin", of_numpy),
+    py_function=in_a_loop("tg.py_function of sin", of_python),
+    jacobian=rule_error(
+        jacobian_of_python,
+        "host_call: the pullback of sin would be called for each of 2 vectors at once, and it "
+        "takes one",
+        "write the computation with ops, or differentiate one element y[i] at a time",
+        where=of_python,
+    ),
+)
+def test_what_loops_cannot_call(case):
+    case.check()
+
+
+def add_in_place(x):
+    total = np.zeros(2)
+    total += x  # here
+    return total
+
+
+@table(
+    traced=trace_error(
+        lambda: tg.function(add_in_place)(tg.ones([2])),
+        "a value to write into a NumPy array was asked of a tensor f32[2] that has no value while "
+        "tracing",
+        "write a = a + x in place of a += x: that gives a tensor",
+        ("f32[2]  (argument %x)",),
+        add_in_place,
+    ),
+    tensor=trace_error(
+        lambda: np.add(np.ones(2), 1.0, out=tg.ones([2])),
+        "np.add was told to write into a tensor f32[2], and tensors never change",
+        "take the result that is returned, or use v.assign(value) of a tg.Variable",
+    ),
+    variable=trace_error(
+        lambda: np.negative(np.ones(2), out=tg.Variable([1.0, 2.0])),
+        "np.negative was told to write into a tensor f32[2], and tensors never change",
+        "take the result that is returned, or use v.assign(value) of a tg.Variable",
+    ),
+)
+def test_what_numpy_cannot_write(case):
+    case.check()
+    assert add_in_place(tg.ones([2])).tolist() == [1.0, 1.0]
+
+
+@table(
+    several=shape_error(
+        lambda: tg.linalg.diag([[1.0], [2.0]], k=(0, 1)),
+        "diag: k is (0, 1), and it must be one integer",
+        "use an int",
+    ),
+    small=shape_error(
+        lambda: tg.linalg.diag([1.0, 2.0], k=1, num_rows=2, num_cols=2),
+        "diag: f32[2] is no diagonal 1 of 2 rows and 2 columns",
+        "give num_rows=2 and num_cols=3, or more of one of the two",
+        ("f32[2]",),
+    ),
+    large=shape_error(
+        lambda: tg.linalg.diag([1.0, 2.0], num_rows=3, num_cols=3),
+        "diag: f32[2] is no diagonal 0 of 3 rows and 3 columns",
+        "give num_rows=2 and num_cols=2, or more of one of the two",
+        ("f32[2]",),
+    ),
+    padding=shape_error(
+        lambda: tg.linalg.diag([1.0, 2.0], padding_value=[1.0, 2.0]),
+        "diag: the padding value is f32[2]",
+        "give one number",
+        ("f32[2]",),
+    ),
+)
+def test_diagonals(case):
     case.check()

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import tracegraph as tg
+
 pytest.importorskip("matplotlib")
 pytest.importorskip("scipy")
 pytest.importorskip("sklearn")
@@ -18,6 +20,8 @@ SHORT = {
     "reaction_diffusion": ["--steps", "3", "--every", "16"],
     "physics_informed": ["--steps", "20"],
     "newton_hessian": ["--steps", "3", "--hidden", "2"],
+    "save_and_go_on": ["--epochs", "2"],
+    "clip_gradients": [],
 }
 
 
@@ -74,10 +78,38 @@ def test_newton_hessian(tmp_path):
         assert is_picture(tmp_path / name)
 
 
+def test_save_and_go_on(tmp_path):
+    text = run_short("save_and_go_on", tmp_path)
+    saved, loaded, last = map(float, re.findall(r"test accuracy ([\d.]+)%", text))
+    assert saved == loaded > 60 and last > saved - 5
+    before, after = map(float, re.findall(r"([\d.]+)% (?:of the digits|with a change)", text))
+    assert before == pytest.approx(100 - last, abs=0.1) and after > before
+    assert is_picture(tmp_path / "learning_curve.png") and is_picture(tmp_path / "adversarial.png")
+    model = tg.saved_model.load(tmp_path / "model")
+    assert len(model.accuracies) == 4 and int(model.optimizer.iterations) == 4 * (1437 // 32)
+    graphs = next((tmp_path / "model").glob("*.tgir")).read_text("utf-8")
+    assert "at save_and_go_on.py:" in graphs and str(ROOT) not in graphs
+
+
+def test_a_second_process_that_fails(tmp_path):
+    done = run("save_and_go_on", "--go-on", "--out", str(tmp_path))
+    assert done.returncode == 1 and "model" in done.stderr.splitlines()[-2]
+
+
+def test_clip_gradients(tmp_path):
+    text = run_short("clip_gradients", tmp_path)
+    gradients = re.findall(r"^gradient \w+ \w+: ([\d.]+)$", text, re.MULTILINE)
+    assert gradients == ["4.0", "2.0", "2.0"]
+    assert "the custom gradient of @clip_gradients was left out" in text
+    files = list((tmp_path / "clip").iterdir())
+    assert sum(file.stat().st_size for file in files) < 5000
+
+
 @pytest.mark.parametrize("example", SHORT)
 def test_a_bad_value_gets_one_line(tmp_path, example):
+    number = [([SHORT[example][0], "0"], "0 is not a positive number")] if SHORT[example] else []
     for arguments, words in (
-        (["--steps", "0"], "0 is not a positive number"),
+        *number,
         (["--seed", "-1"], "-1"),
         (["--out", __file__], "cannot be a folder"),
     ):

@@ -1179,6 +1179,56 @@ def test_a_trace_keeps_no_value_of_a_variable_argument_alive():
     assert reference() is None and buffer() is None
 
 
+def test_the_type_of_a_function():
+    f = tg.function(lambda x, n=2, *rest, k=None: (x * float(n), None))
+    assert f.function_type == f.function_spec
+    spec = tg.TensorSpec([None], name="x")
+    concrete = f.get_concrete_function(spec, 3, spec)
+    found = concrete.function_type
+    assert [p.annotation for p in found.parameters.values()][:2] == [spec, 3]
+    assert list(found.parameters) == ["x", "n", "rest", "k"]
+    assert found.return_annotation == concrete.structured_outputs
+
+
+def test_variables_are_created_by_the_initialization_function():
+    class Counter(tg.Module):
+        def __init__(self):
+            self.v = None
+
+        @tg.function
+        def __call__(self, x):
+            if self.v is None:
+                self.v = tg.Variable(2.0)
+            return self.v.assign_add(x)
+
+    counter = Counter()
+    initialize = counter.__call__.get_initialization_function(tg.TensorSpec([]))
+    assert counter.v is None
+    for _ in range(2):
+        initialize()
+        assert counter.v.numpy() == 2.0
+    assert counter(tg.constant(1.0)).numpy() == 3.0
+    with pytest.raises(RuntimeError, match="has created its Variables already") as caught:
+        counter.__call__.get_initialization_function(tg.TensorSpec([]))
+    assert isinstance(caught.value, tg.errors.TraceError)
+
+
+def test_concrete_functions_take_tensors_by_flat_names():
+    """As they are called here, and as TensorFlow calls them."""
+    spec, one, two = tg.TensorSpec([]), tg.constant(1.0), tg.constant(2.0)
+    by_key = tg.function(lambda d: d["A-b"] * 2.0).get_concrete_function({"A-b": spec})
+    for names in ({"a_b": two}, {"d": two}, {"d_A-b": two}, {"d": {"A-b": two}}):
+        assert by_key(**names).numpy() == 4.0
+    both = tg.function(lambda a: a[0] - a[1]).get_concrete_function((spec, spec))
+    assert both(a=one, a_1=two).numpy() == both(a_0=one, a_1=two).numpy() == -1.0
+    named = tg.function(lambda x, *, k: x - k["x"]).get_concrete_function(spec, k={"x": spec})
+    assert named(x=one, x_1=two).numpy() == named(x=one, k_x=two).numpy() == -1.0
+    of_spec = tg.function(lambda x: -x).get_concrete_function(tg.TensorSpec([], name="In/1"))
+    assert of_spec(in_1=one).numpy() == of_spec(**{"In/1": one}).numpy() == -1.0
+    with pytest.raises(TypeError, match="do not fit the signature"):
+        both(a=one, a_2=two)
+
+
 def test_concrete_functions_bind_structured_before_flat():
     default = tg.constant(10.0)
 
@@ -1332,7 +1382,14 @@ def test_nested_function_appears_once_in_the_dump():
 
 @pytest.mark.parametrize(
     ("stage", "mark"),
-    [("stablehlo", "stablehlo."), ("hlo", "HloModule"), ("optimized_hlo", "HloModule")],
+    [
+        ("stablehlo", "stablehlo."),
+        ("hlo", "HloModule"),
+        ("optimized_hlo", "HloModule"),
+        ("optimized_hlo_dot", "digraph G {"),
+        ("optimized_hlo_serialized", b"HloModule"),
+        ("optimized_hlo_proto_serialized", b"lambda_"),
+    ],
 )
 def test_compiler_text(stage, mark):
     f = tg.function(lambda x: tg.sin(x) * 2.0, jit_compile=True)
@@ -1810,6 +1867,68 @@ def test_gradient_of_host_functions(name, expected):
     assert (grad if grad is None else grad.numpy()) == expected
 
 
+def test_effects_keep_their_order_where_a_shape_must_be_known(capfd):
+    """The first call, which makes the functions while it is traced, is as every other."""
+    seen, v = [], tg.Variable(1.0)
+
+    def note(name):
+        return lambda *xs: seen.append(name)
+
+    def double(name):
+        return lambda a: (seen.append((name, a.shape)), a * 2)[1]
+
+    @tg.function
+    def inner(x):
+        tg.py_function(note("inner"), [x], [])
+        tg.print("printed")
+        return x * tg.py_function(lambda a: (seen.append("declared"), a)[1], [x], tg.TensorSpec([]))
+
+    @tg.function
+    def innermost(x):
+        tg.py_function(note("before"), [], [])
+        return tg.numpy_function(double("third"), [x], tg.float32)
+
+    @tg.function
+    def f(x):
+        tg.py_function(note("first"), [], [])
+        a = tg.numpy_function(double("one"), [x], tg.float32)
+        v.assign(x)
+        y = inner(v)
+        b = tg.numpy_function(double("two"), [y], tg.float32)
+        c = innermost(b)
+        tg.py_function(note("last"), [], [])
+        return a + b + c
+
+    once = [
+        *("first", ("one", ()), "inner", "declared", ("two", ())),
+        *("before", ("third", ()), "last"),
+    ]
+    for calls in (1, 2):
+        assert f(tg.constant(5.0)).numpy() == 160.0
+        assert seen == once * calls
+        assert capfd.readouterr().err == "printed\n"
+        assert v.numpy() == 5.0
+
+
+def test_effects_of_a_call_that_fails_while_traced_are_not_left_out_later():
+    seen, fails = io.StringIO(), [True]
+
+    @tg.function
+    def f(x):
+        tg.print("x", output_stream=seen)
+        y = tg.numpy_function(lambda a: a, [x], tg.float32)
+        if fails:
+            raise OSError
+        return y
+
+    with pytest.raises(OSError):
+        f(tg.constant(1.0))
+    fails.clear()
+    f(tg.constant(1.0))
+    f(tg.constant(1.0))
+    assert seen.getvalue() == "x\n" * 3
+
+
 def test_host_functions_and_assignments_keep_their_order():
     v = tg.Variable(1.0)
     seen = []
@@ -2124,3 +2243,12 @@ def test_error_of_a_host_function_is_raised_with_its_line():
     with pytest.raises(ZeroDivisionError) as error:
         f(tg.constant(1.0))
     assert "test_function.py" in error.value.__notes__[0]
+
+
+def test_an_array_has_its_own_dtype_as_an_argument_alone():
+    x, y = tg.constant([1.0]), np.array([0.1])
+    product = tg.function(lambda x, y: x * y)
+    declared = tg.function(lambda y: x * y, input_signature=[tg.TensorSpec([None])])
+    assert (x * y).dtype == tg.function(lambda x: x * y)(x).dtype == tg.float32
+    assert product(x, y).dtype == product(x, y[0]).dtype == tg.float64
+    assert product(x, tg.constant(y, tg.float32)).dtype == declared(y).dtype == tg.float32

@@ -1032,13 +1032,15 @@ def test_newton_step(run, two_layers):
         h_mat = tg.reshape(h, [40, 40])
         eps = 1e-3
         eye_eps = tg.eye(h_mat.shape[0]) * eps
-        return n_params, g_vec, h_mat + eye_eps
+        # X(k+1) = X(k) - (∇²f(X(k)))^-1 @ ∇f(X(k))
+        update = tg.linalg.solve(h_mat + eye_eps, g_vec)
+        # Reshape the update and apply it to the variable.
+        _ = layer1.kernel.assign_sub(tg.reshape(update, layer1.kernel.shape))
+        return n_params, g_vec, h_mat + eye_eps, update
 
-    n_params, g_vec, regular = run(example)
+    n_params, g_vec, regular, update = run(example)
     assert n_params.numpy() == 40
-    # X(k+1) = X(k) - (∇²f(X(k)))^-1 @ ∇f(X(k))
-    update = np.linalg.solve(regular.numpy(), g_vec.numpy())
-    _ = layer1.kernel.assign_sub(tg.reshape(update, layer1.kernel.shape))
+    np.testing.assert_allclose(regular.numpy() @ update.numpy(), g_vec.numpy(), atol=1e-4)
     assert derivatives()[0].numpy() < before
 
 

@@ -495,6 +495,45 @@ def test_index_out_of_range_and_known_is_an_error(wrap):
             wrap(fn)(tg.ones([3]))
 
 
+@pytest.mark.parametrize(
+    ("scatter", "expected"),
+    [
+        (tg.tensor_scatter_nd_update, [9, 1, 2]),
+        (tg.tensor_scatter_nd_add, [9, 1, 2]),
+        (tg.tensor_scatter_nd_sub, [-9, 1, 2]),
+        (tg.tensor_scatter_nd_max, [9, 1, 2]),
+        (tg.tensor_scatter_nd_min, [0, 1, 2]),
+    ],
+)
+def test_an_update_out_of_range_overwrites_nothing_else(scatter, expected):
+    f = tg.function(scatter)
+    same(
+        f(tg.constant(numbers(3)), tg.constant([[3], [0], [-1]]), tg.constant([7.0, 9, 8])),
+        expected,
+    )
+
+
+def test_what_was_dropped_has_no_gradient():
+    f = tg.function(lambda x, i, u: tg.reduce_sum(tg.tensor_scatter_nd_update(x, i, u) ** 2))
+    x, u = tg.constant([1.0, 2.0, 3.0]), tg.constant([4.0, 5.0])
+    with tg.GradientTape() as tape:
+        tape.watch([x, u])
+        y = f(x, tg.constant([[0], [3]]), u)
+    same(tape.gradient(y, [x, u]), (np.float32([0, 4, 6]), np.float32([8, 0])))
+
+
+def test_an_update_of_a_variable_out_of_range_is_dropped():
+    v = tg.Variable([1.0, 2.0, 3.0])
+
+    @tg.function
+    def put(i):
+        v.scatter_update(tg.IndexedSlices(tg.constant([9.0]), i))
+        v.scatter_nd_add(tg.expand_dims(i, 0), [9.0])
+
+    put(tg.constant([7]))
+    same(v, [1, 2, 3])
+
+
 def test_floating_indices_are_an_error():
     with pytest.raises(TypeError, match="integers"):
         tg.gather(tg.ones([3]), [0.0])

@@ -1073,7 +1073,7 @@ MIXING = [
     ("sum of all", lambda x: x + tg.reduce_sum(x), "sum"),
     ("cumulative sum", lambda x: tg.cumsum(x, 0), None),
     ("softmax over rows", lambda x: tg.nn.softmax(x, 0), None),
-    ("functions", by_mixing_function, "call"),
+    ("functions", by_mixing_function, "reverse"),
     ("pairs", paired, "reverse"),
     ("shift", shifted, None),
     ("sort", lambda x: tg.sort(x, 0), None),
@@ -1118,6 +1118,50 @@ def test_the_line_that_mixes(run):
     with pytest.raises(ValueError, match="sum makes a row") as caught:
         run(lambda x: batch_jacobian(function, x), tg.ones([4, 3]))
     assert here(lines[0]) in str(caught.value)
+
+
+def test_the_line_that_mixes_in_what_is_called(run):
+    lines = []
+
+    def mix(z):
+        lines.append(line() + 1)
+        return z - tg.reduce_max(tg.tanh(z), 0)
+
+    inner = tg.function(mix)
+    outer = tg.function(lambda z: inner(z * 2.0) + 1.0)
+    for function in (inner, outer, tg.recompute_grad(mix), tg.recompute_grad(outer)):
+        with pytest.raises(ValueError, match="reduce_max makes a row") as caught:
+            run(lambda x, f=function: batch_jacobian(f, x), tg.ones([4, 3]))
+        assert here(lines[0]) in str(caught.value)
+
+
+def test_the_line_that_mixes_in_a_custom_gradient(run):
+    lines = []
+
+    @tg.custom_gradient
+    def function(x):
+        def rule(g):
+            lines.append(line() + 1)
+            return tg.reverse(g, [0])
+
+        return tg.tanh(x), rule
+
+    with pytest.raises(ValueError, match="reverse makes a row") as caught:
+        run(lambda x: batch_jacobian(function, x), tg.ones([4, 3]))
+    assert here(lines[0]) in str(caught.value)
+
+
+def test_known_indices_reach_what_is_called():
+    """The gather inside moves no rows, so the one that mixes them comes after it."""
+    own = tg.constant([0, 1, 2, 3])
+
+    @tg.function
+    def inner(x, at):
+        y = tg.gather(x, at)
+        return tg.cumsum(y, 0)
+
+    with pytest.raises(ValueError, match=r"cum_?sum makes a row"):
+        batch_jacobian(lambda x: inner(x, own), tg.ones([4, 3]))
 
 
 def test_the_line_that_turns(run):
@@ -1482,3 +1526,25 @@ def test_no_warning_is_given():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         jacobian(tridiagonal, tg.constant(numbers(5)), sparse=True).to_dense().numpy()
+
+
+@pytest.mark.parametrize("mode", [None, "forward", "reverse"])
+@pytest.mark.parametrize("choice", ["none", "raise"])
+def test_gradient_that_is_zero_by_rule_is_connected(mode, choice):
+    @tg.custom_gradient
+    def tripled(x):
+        return x * 3.0, lambda g: tg.zeros_like(g)
+
+    @tg.custom_gradient
+    def cut(x):
+        return x * 3.0, lambda g: None
+
+    x = tg.constant([[1.0, 2.0]])
+    options = {"mode": mode, "unconnected_gradients": choice}
+    assert np.array_equal(jacobian(tripled, x, **options), np.zeros((1, 2, 1, 2)))
+    assert np.array_equal(batch_jacobian(tripled, x, **options), np.zeros((1, 2, 2)))
+    wide = tg.constant(np.ones(100, np.float32))
+    through = jacobian(lambda z: tg.ones([100]) * tg.reduce_sum(tripled(z)), wide, **options)
+    assert np.array_equal(through, np.zeros((100, 100)))
+    if choice == "none":
+        assert jacobian(cut, x, mode=mode) is None

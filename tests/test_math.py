@@ -4,7 +4,9 @@ What takes shapes runs three times: at top level, in a function, and in a functi
 is open.
 """
 
+import enum
 import math
+import operator
 
 import numpy as np
 import pytest
@@ -377,6 +379,8 @@ def test_shapes_that_do_not_broadcast_are_an_error():
         (np.uint8(1), np.int8(2), tg.int16),
         (np.float16(1), np.float32(2), tg.float32),
         (np.float32(1), np.complex64(2), tg.complex64),
+        (np.complex64(1), np.complex128(2), tg.complex128),
+        (np.float64(1), np.complex64(2), tg.complex128),
     ],
 )
 def test_tensors_of_one_kind_promote(x, y, dtype):
@@ -389,6 +393,87 @@ def test_numbers_and_arrays_adapt_to_the_tensor(other):
     x = tg.constant([1.0, 2.0])
     assert (x + other).dtype == (other + x).dtype == tg.float32
     assert isinstance(other * x, tg.Tensor)
+
+
+ON_THE_LEFT = [
+    *(operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod),
+    *(operator.pow, operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne),
+    *(operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift),
+    *(operator.matmul, divmod),
+]
+
+
+@pytest.mark.parametrize("operate", ON_THE_LEFT)
+@pytest.mark.parametrize("kind", [tg.constant, tg.Variable])
+def test_operators_of_an_array_and_a_tensor_give_tensors(operate, kind):
+    array = np.array([[7, 2], [3, 5]], np.int32)
+    other = np.array([[1, 2], [2, 3]], np.int32)
+    if operate in (operator.and_, operator.or_, operator.xor):
+        array, other = array > 3, other > 1
+    for left in (array, array[0, 0]) if operate is not operator.matmul else (array,):
+        found, expected = operate(left, kind(other)), operate(left, other)
+        pairs = zip(found, expected, strict=True) if operate is divmod else [(found, expected)]
+        for tensor, value in pairs:
+            assert isinstance(tensor, tg.Tensor)
+            np.testing.assert_allclose(tensor.numpy(), value, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [tg.constant, tg.Variable, lambda x: tg.constant(x) + 0.0])
+def test_in_place_operators_write_into_the_array(kind):
+    x = kind([1.0, 2.0])
+    total = name = np.zeros(2)
+    name += x
+    name *= x
+    np.add(total, x, out=total)
+    assert name is total
+    assert total.tolist() == [2.0, 6.0]
+
+
+def test_functions_of_numpy_take_the_values():
+    x, y = tg.constant([1.0, 2.0]), np.zeros(2)
+    assert type(np.sin(x)) is np.ndarray and type(np.add(x, x)) is np.ndarray
+    assert np.add.reduce(x) == np.sum(tg.Variable(x)) == 3.0
+    np.add.at(y, [1, 1], x)
+    assert y.tolist() == [0.0, 3.0]
+    assert np.multiply.outer(y, x).tolist() == [[0.0, 0.0], [3.0, 6.0]]
+    assert np.add(y, y, where=x > 1.0, out=np.ones(2)).tolist() == [1.0, 6.0]
+
+
+def test_integers_that_fit_are_narrowed():
+    x = tg.constant([1, 2], tg.uint8)
+    for other in (np.array([0, 255]), np.array([255, 0], np.uint64), np.int64(255), [255, 0]):
+        assert tg.maximum(x, other).numpy().max() == 255
+    assert tg.constant(np.array([], np.int64), tg.int8).shape == [0]
+    assert tg.constant(np.array([-128, 127]), tg.int8).numpy().tolist() == [-128, 127]
+    assert tg.cast(np.array([300]), tg.uint8).numpy().tolist() == [44]  # which asks for it
+
+
+@pytest.mark.parametrize("other", [1e300, [1e300], np.array([1e300]), np.array([1e300 + 0j])])
+def test_floats_beyond_the_range_are_infinite(other):
+    dtype = tg.complex64 if np.iscomplexobj(other) else tg.float32
+    assert np.isinf(tg.constant(other, dtype).numpy()).all()
+    assert np.isinf((tg.constant([1.0], dtype) * other).numpy()).all()
+
+
+class Level(enum.IntEnum):
+    HIGH = 2
+
+
+class Length(float):
+    """A number with a unit, say."""
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype"), [(Level.HIGH, tg.int32), (Length(2.0), tg.float32)], ids=["int", "float"]
+)
+def test_numbers_of_a_class_of_their_own(number, dtype):
+    x = tg.constant([1.0, 3.0])
+    for value in (tg.constant(number), tg.Variable(number), tg.constant([number])[0]):
+        assert value.dtype is dtype and value.numpy() == 2
+    assert (x * number).numpy().tolist() == (number * x).numpy().tolist() == [2.0, 6.0]
+    assert tg.function(lambda x, k: x * k)(x, number).numpy().tolist() == [2.0, 6.0]
+    declared = tg.function(lambda k: k * 2, input_signature=[tg.TensorSpec([], dtype)])
+    assert declared(number).numpy() == 4
 
 
 def test_an_integer_tensor_takes_no_float():
@@ -433,6 +518,23 @@ def test_safe_products_and_quotients():
     close(tg.math.multiply_no_nan([inf, nan, 3.0], [0.0, 0.0, 2.0]), np.float32([0, 0, 6]))
     close(tg.math.xdivy([0.0, 3.0], [0.0, 2.0]), np.float32([0, 1.5]))
     close(tg.math.xlogy([0.0, 2.0], [0.0, 1.0]), np.float32([0, 0]))
+
+
+@pytest.mark.parametrize(
+    ("function", "derivative", "bad"),
+    [
+        (tg.math.xlogy, np.log, [0.0, -1.0, np.inf, np.nan]),
+        (tg.math.xlog1py, np.log1p, [-1.0, -2.0, np.inf, np.nan]),
+        (tg.math.xdivy, lambda y: 1 / y, [0.0, np.nan]),
+    ],
+    ids=["xlogy", "xlog1py", "xdivy"],
+)
+def test_derivatives_of_products_where_a_factor_is_zero(function, derivative, bad):
+    y = np.float32([0.5, 2.0, *bad])
+    by_x, by_y = tg.grad(lambda x, y: tg.reduce_sum(function(x, y)), (0, 1))(np.zeros_like(y), y)
+    np.testing.assert_allclose(by_x, [*derivative(y[:2]), *[0.0] * len(bad)], rtol=1e-6)
+    np.testing.assert_array_equal(by_y, np.zeros(len(y)))
+    np.testing.assert_array_equal(function(np.zeros_like(y), y), np.zeros(len(y)))
 
 
 def test_truth():
@@ -905,6 +1007,120 @@ def test_linear_algebra():
     close(tg.linalg.band_part(x, 1, 0), np.tril(np.triu(x, -1)))
     close(tg.linalg.cross(x[0], x[1]), np.cross(x[0], x[1]))
     close(tg.linalg.adjoint([[1 + 2j, 3j]]), np.array([[1 - 2j], [-3j]]))
+
+
+def system(*lead, dtype=np.float32):
+    """Matrices that have an inverse, and right-hand sides for them."""
+    rng = np.random.default_rng(3)
+    a = 0.4 * rng.standard_normal((*lead, 3, 3)) + 2 * np.eye(3)
+    return a.astype(dtype), rng.standard_normal((*lead, 3, 2)).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+def test_systems_of_equations(run, dtype):
+    a, b = system(2, dtype=dtype)
+    if a.dtype.kind == "c":
+        a = a * (1 + 0.5j)
+    h = np.swapaxes(a.conj(), 1, 2)
+    close(run(tg.linalg.solve, a, b), np.linalg.solve(a, b))
+    close(run(lambda a, b: tg.linalg.solve(a, b, adjoint=True), a, b), np.linalg.solve(h, b))
+    close(run(tg.linalg.inv, a), np.linalg.inv(a))
+    close(run(lambda a: tg.linalg.inv(a, adjoint=True), a), np.linalg.inv(h))
+    close(run(tg.linalg.triangular_solve, a, b), np.linalg.solve(np.tril(a), b))
+    upper = run(lambda a, b: tg.linalg.triangular_solve(a, b, lower=False, adjoint=True), a, b)
+    close(upper, np.linalg.solve(np.swapaxes(np.triu(a).conj(), 1, 2), b))
+    definite = a @ h
+    chol = run(tg.linalg.cholesky, definite)
+    close(chol, np.linalg.cholesky(definite), rtol=1e-4)
+    close(run(tg.linalg.cholesky_solve, chol, b), np.linalg.solve(definite, b), rtol=1e-3)
+    close(run(tg.linalg.det, a), np.linalg.det(a))
+    sign, logarithm = np.linalg.slogdet(a)
+    found = run(tg.linalg.slogdet, a)
+    close((found.sign, found.log_abs_determinant), (sign, logarithm.astype(dtype)))
+    close(run(tg.linalg.logdet, definite), np.linalg.slogdet(definite)[1], rtol=1e-4)
+
+
+def test_systems_broadcast_and_promote():
+    a, b = system(2)
+    close(tg.linalg.solve(a[0], b), np.linalg.solve(a[0], b))
+    close(tg.linalg.solve(a, b[:1]), np.linalg.solve(a, b[:1]))
+    wide = tg.linalg.triangular_solve(tg.constant(a[0]), tg.constant(b[0], tg.float64))
+    assert wide.dtype is tg.float64
+    batch = tg.vectorized_map(lambda row: tg.linalg.solve(a[0], row[:, tg.newaxis]), b[..., 0])
+    close(batch, np.linalg.solve(a[0], b[..., :1]), rtol=1e-4)
+
+
+def test_newton_through_a_solution():
+    """Second derivatives go through a solution: log det has the gradient a^-1."""
+    a = tg.constant(system(dtype=np.float64)[0])
+    direct = tg.hessian(lambda a: tg.linalg.slogdet(a).log_abs_determinant)(a)
+    by_rule = tg.jacobian(lambda a: tg.linalg.matrix_transpose(tg.linalg.inv(a)))(a)
+    np.testing.assert_allclose(direct, by_rule, atol=1e-12)
+
+
+def test_singular_matrices_give_inf_or_nan():
+    zero = tg.zeros([2, 2])
+    assert not np.isfinite(tg.linalg.solve(zero, tg.ones([2, 1])).numpy()).any()
+    assert not np.isfinite(tg.linalg.inv(zero).numpy()).any()
+    assert np.isnan(tg.linalg.cholesky(-tg.eye(2)).numpy()).any()
+    assert tg.linalg.det(zero).numpy() == 0.0
+    sign, logarithm = tg.linalg.slogdet(zero)
+    assert (sign.numpy(), logarithm.numpy()) == (0.0, -np.inf)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "words"),
+    [
+        (lambda: tg.linalg.solve(tg.ones([2, 3]), tg.ones([2, 1])), "Shape", "is not square"),
+        (lambda: tg.linalg.solve(tg.eye(2), tg.ones([2])), "Shape", r"f32\[2\] is not a matrix"),
+        (lambda: tg.linalg.solve(tg.eye(2), tg.ones([3, 1])), "Shape", "2 equations have 3 right"),
+        (
+            lambda: tg.linalg.solve(tg.ones([2, 3, 3]), tg.ones([4, 3, 1])),
+            "Shape",
+            "solve: the leading axes of .* do not broadcast",
+        ),
+        (lambda: tg.linalg.det([1.0]), "Shape", r"det: f32\[1\] is not a matrix"),
+        (lambda: tg.linalg.inv([[1, 2], [3, 4]]), "DType", r"tg\.cast\(x, tg\.float32\)"),
+        (lambda: tg.linalg.cholesky(tg.ones([2, 2], tg.float16)), "DType", "16 bits are too few"),
+    ],
+)
+def test_systems_that_do_not_fit_are_errors(call, kind, words):
+    with pytest.raises(getattr(tg.errors, f"{kind}Error"), match=words) as caught:
+        call()
+    assert "test_math.py" in str(caught.value) and "fix: " in str(caught.value)
+
+
+def test_operations_of_systems_are_counted():
+    @tg.function
+    def solve(a, b):
+        return tg.linalg.solve(a, b)
+
+    concrete = solve.get_concrete_function(tg.TensorSpec([2, 6, 6]), tg.TensorSpec([2, 6, 5]))
+    (row,) = [line for line in concrete.graph.summary().splitlines() if "test_math.py" in line]
+    assert row.split()[-1] == f"{2 * (2 * 6**3 // 3 + 2 * 6 * 6 * 5):,}"
+
+
+@pytest.mark.parametrize("k", [-2, -1, 0, 1, 2])
+def test_diagonals_beside_the_main_one(k):
+    v, x = sample(2, 3), sample(2, 4, 3)
+    expected = np.stack([np.diag(row, k) for row in v])
+    close(tg.linalg.diag(v, k=k), expected)
+    close(tg.linalg.diag_part(expected, k=k), v)
+    close(tg.linalg.diag_part(x, k=k), np.stack([np.diag(matrix, k) for matrix in x]))
+    spec = [tg.TensorSpec([None, None])]
+    close(tg.function(lambda v: tg.linalg.diag(v, k=k), input_signature=spec)(v), expected)
+
+
+def test_sizes_and_padding_of_diagonals():
+    # The values are those of tf.linalg.diag.
+    for found, expected in (
+        (tg.linalg.diag([1, 2], num_rows=3), [[1, 0], [0, 2], [0, 0]]),
+        (tg.linalg.diag([1, 2], k=-1, num_rows=3), [[0, 0], [1, 0], [0, 2]]),
+        (tg.linalg.diag([1, 2], k=1, num_rows=2, num_cols=4), [[0, 1, 0, 0], [0, 0, 2, 0]]),
+        (tg.linalg.diag([1], k=-1, padding_value=9), [[9, 9], [1, 9]]),
+        (tg.linalg.diag([1], num_cols=2, padding_value=tg.constant(9)), [[1, 9]]),
+    ):
+        assert found.numpy().tolist() == expected
 
 
 def test_add_n():

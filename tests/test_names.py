@@ -2,13 +2,16 @@
 
 import copy
 import math
+import operator
 import pickle
+import re
 
 import jax
 import numpy as np
 import pytest
 
 import tracegraph as tg
+from tracegraph import absent
 
 # Parametrised tests decorate one piece of code again and again, which a user is warned of.
 pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
@@ -57,6 +60,8 @@ def test_assertions_that_hold(run):
         return tg.debugging.assert_scalar(tg.reduce_sum(tg.debugging.assert_all_finite(x, "x")))
 
     assert run(check, tg.ones([2, 3])).numpy() == 6.0
+    for values in ([1, 2], (), {"a": 1}, range(3), iter([1])):
+        tg.debugging.assert_proper_iterable(values)
     assert tg.debugging.assert_same_float_dtype() is tg.float32
     assert tg.debugging.assert_same_float_dtype(None, tg.float64) is tg.float64
 
@@ -68,6 +73,10 @@ def test_assertions_that_hold(run):
         ("assert_rank_at_least", ([1.0], 2), "ShapeError", r"f32\[1\] is not of rank 2 or more"),
         ("assert_rank_in", ([1.0], [0, 2]), "ShapeError", r"is not of a rank in \[0, 2\]"),
         ("assert_scalar", ([1.0],), "ShapeError", r"f32\[1\] is not a scalar"),
+        ("assert_proper_iterable", (5,), "DTypeError", "given 5, which is an int"),
+        ("assert_proper_iterable", ("ab",), "DTypeError", "given 'ab', which is a str"),
+        ("assert_proper_iterable", (np.ones(2),), "DTypeError", "which is an? ndarray"),
+        ("assert_proper_iterable", (tg.ones([2]),), "DTypeError", r"given a tensor f32\[2\]"),
         ("assert_integer", ([1.0],), "DTypeError", "float32 is no integer"),
         ("assert_same_float_dtype", ([1.0, 2],), "DTypeError", "int32 is not float32"),
         ("assert_same_float_dtype", ([1],), "DTypeError", "int32 is no floating type"),
@@ -98,6 +107,26 @@ def test_a_value_that_an_argument_cannot_have(call):
     assert isinstance(caught.value, ValueError)
     assert "test_names.py" in str(caught.value)
     assert "fix: " in str(caught.value)
+
+
+# Names that are not here.
+
+
+def test_names_that_are_not_here_say_what_to_use():
+    with pytest.raises(AttributeError) as caught:
+        _ = tg.keras
+    assert str(caught.value) == (
+        "there is no tg.keras: a few layers of Keras are here, under names of their own\n"
+        f"  at {__file__}:{caught.traceback[0].lineno + 1}:  _ = tg.keras\n"
+        "  fix: use tg.layers, tg.optimizers, tg.initializers and tg.nn"
+    )
+    for name, (_, fix) in absent.ABSENT.items():
+        assert name not in vars(tg), "the table is out of date"
+        assert not hasattr(tg, name)
+        for named in re.findall(r"tg((?:\.\w+)+)", fix):
+            assert operator.attrgetter(named[1:])(tg) is not None
+    with pytest.raises(AttributeError, match=r"^module 'tracegraph' has no attribute 'qwerty'$"):
+        _ = tg.qwerty
 
 
 # Values.

@@ -27,7 +27,7 @@ from tracegraph.errors import GradientError
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.op import OPS, Op
 from tracegraph.ir.tensor import Graph
-from tracegraph.ops import broadcast, contract, elementwise, index, reduce, shape, sort
+from tracegraph.ops import broadcast, contract, elementwise, index, linalg, reduce, shape, sort
 from tracegraph.ops.random import RandomNormal, RandomUniform
 from tracegraph.passes.forward import jvp_graph
 from tracegraph.passes.gradient import vjp_graph
@@ -556,6 +556,10 @@ KNOWN = [
     Known(index.GatherNd(1, 0), (2, 3, 2), ([[1], [1]],)),
     Known(index.ScatterAdd(0, 0), (5, 2), ([[3], [0], [3]],), ((3, 2),)),
     Known(index.ScatterUpdate(1, 1), (2, 4), ([[[1]], [[2]]],), ((2, 1),)),
+    Known(index.Gather(1, 1, False), (2, 4), ([[1, -1], [0, 9]],)),
+    Known(index.ScatterAdd(0, 0), (4, 2), ([[3], [-1], [4]],), ((3, 2),)),
+    Known(index.ScatterUpdate(0, 0), (4, 2), ([[3], [-1], [4]],), ((3, 2),)),
+    Known(index.ScatterUpdate(0, 0, True), (4, 2), ([[3], [-1]],), ((2, 2),)),
     Known(index.DynamicSlice((2, 3)), (4, 3), (1, 0)),
     Known(index.DynamicUpdateSlice(), (4, 3), (1, 1), ((2, 2),)),
 ]
@@ -634,6 +638,11 @@ SYMBOLIC: list[tuple[Op, tuple[Any, ...]]] = [
     (sort.Sort(0, False), ((A, B),)),
     (sort.ArgSort(0, True), ((A, B),)),
     (sort.TopK(2), ((A, B),)),
+    (linalg.Solve(True), ((A, A), (A, B))),
+    (linalg.TriangularSolve(False, True), ((2, A, A), (2, A, B))),
+    (linalg.Det(), ((A, A),)),
+    (linalg.Slogdet(), ((B, A, A),)),
+    (linalg.Cholesky(), ((A, A),)),
 ]
 
 
@@ -800,6 +809,10 @@ def wrong_kink(kink: Kink) -> Iterator[str]:
         (index.DynamicSlice((0,)), ((3,), at(3)), np.zeros(0)),
         (sort.Sort(0, True), ((0, 2),), np.zeros((0, 2))),
         (shape.Concatenate(0), ((0, 2), (0, 2)), np.zeros((0, 2))),
+        (linalg.Solve(False), ((0, 0), (0, 2)), np.zeros((0, 2))),
+        (linalg.TriangularSolve(False, True), ((2, 0, 0), (2, 0, 2)), np.zeros((2, 0, 2))),
+        (linalg.Det(), ((0, 0),), np.asarray(1.0)),
+        (linalg.Cholesky(), ((0, 0),), np.zeros((0, 0))),
     ],
     ids=repr,
 )

@@ -315,3 +315,11 @@ def test_bad_arguments_of_optimizers_are_errors(make, kind, words):
     assert "test_optimizers.py" in str(error.value)
     assert "fix: " in str(error.value)
     assert v.numpy().tolist() == [1.0, 2.0]
+
+
+def test_gradients_adapt_to_the_variable():
+    v = tg.Variable([1.0, 2.0])
+    wide = tg.Variable([1.0, 2.0], dtype=tg.float64)
+    rows = [(np.ones(2), v), ([1.0, 1.0], v), (tg.ones([2]), wide), (np.ones(2, np.float32), wide)]
+    tg.optimizers.SGD(0.25).apply_gradients(rows)
+    assert v.numpy().tolist() == wide.numpy().tolist() == [0.5, 1.5]

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import tracegraph as tg
 from tests import damage, saving_uses
 from tests.oracles import assert_near, numbers
+from tracegraph.archive import manifest
 from tracegraph.errors import LoadError, ShapeError, TraceError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
@@ -725,3 +727,70 @@ def test_values_are_read_at_their_first_use(tmp_path):
     assert not loaded.v.numpy().any()
     with pytest.raises(LoadError, match="was changed: its SHA-256"):
         load(tmp_path / "m", options=tg.saved_model.LoadOptions(verify=True))
+
+
+def test_state_of_an_optimizer_is_named_by_its_variable(tmp_path):
+    model = tg.Module()
+    model.encoder = tg.Module()
+    model.encoder.kernel = tg.Variable([1.0], name="kernel")
+    model.optimizer = tg.optimizers.Adam(0.1)
+    model.optimizer.build([model.encoder.kernel])
+    save(model, tmp_path / "m")
+    names = json.loads((tmp_path / "m" / "tracegraph.json").read_text())["weights"]
+    assert "optimizer/_slots/encoder/kernel/0" in names
+
+
+@pytest.mark.parametrize("place", ["arguments", "signature"])
+def test_a_spec_that_does_not_fit_its_trace(tmp_path, place):
+    f = tg.function(lambda x: 2.0 * x, input_signature=[tg.TensorSpec([None, 4])])
+    save({"f": f}, tmp_path / "m")
+    path = tmp_path / "m" / "tracegraph.json"
+    data = json.loads(path.read_text())
+    del data["checksum"]
+    (argument,) = data["functions"][0]["traces"][0]["arguments"]["tuple"][0]["tuple"]
+    declared = data["functions"][0]["input_signature"]["tuple"][0]
+    spec = argument["argument"]["spec"] if place == "arguments" else declared
+    spec["spec"]["shape"] = [4]
+    path.write_bytes(manifest.written(data))
+    with pytest.raises(LoadError, match=r"tracegraph\.json: "):
+        load(tmp_path / "m")
+
+
+def test_checks_say_afterwards_what_they_said_before(tmp_path):
+    model = tg.Module()
+    model.bounds = tg.function(
+        lambda x, i: tg.gather(x, i),
+        input_signature=[tg.TensorSpec([None]), tg.TensorSpec([None], tg.int32)],
+        check_bounds=True,
+    )
+    model.numerics = tg.function(
+        lambda x: tg.sqrt(tg.math.log(x)), input_signature=[tg.TensorSpec([])], check_numerics=True
+    )
+    save(model, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    calls = {
+        "bounds": lambda m: m.bounds([1.0, 2.0, 3.0], [0, 7]),
+        "numerics": lambda m: m.numerics(0.5),
+    }
+    for call in calls.values():
+        errors = []
+        for module in (model, loaded):
+            with pytest.raises(tg.errors.LoweringError) as caught:
+                call(module)
+            errors.append((type(caught.value), str(caught.value).splitlines()))
+        (kind, before), (kind_after, after) = errors
+        assert kind is kind_after and before[0] == after[0] and before[-1] == after[-1]
+        assert before[1].split(":")[1] == after[1].split(":")[1]  # the line
+    assert_near(loaded.bounds([1.0, 2.0], [1]), [2.0])
+
+
+def test_a_name_that_files_of_tensors_reserve(tmp_path):
+    save({"__metadata__": tg.Variable([1.0, 2.0])}, tmp_path / "m")
+    assert_near(load(tmp_path / "m")["__metadata__"], [1.0, 2.0])
+
+
+def test_a_loaded_function_is_decorated_again(tmp_path):
+    save(tg.function(lambda x: x * 2.0, input_signature=[tg.TensorSpec([None])]), tmp_path / "m")
+    loaded = load(tmp_path / "m").content
+    assert_near(tg.function(loaded)([1.0, 2.0]), [2.0, 4.0])
+    assert_near(tg.function(lambda x: loaded(x) + 1.0, check_bounds=True)(tg.ones([3])), [3.0] * 3)

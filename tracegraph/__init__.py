@@ -8,17 +8,21 @@
 <tg.Tensor: shape=(), dtype=float32, numpy=6.0>
 """
 
+from typing import TYPE_CHECKING, NoReturn
+
 import tracegraph.array_api  # installs the namespace of the array API on Tensor
 import tracegraph.runtime.scatter  # installs the scatter methods on Variable
 import tracegraph.runtime.values
 import tracegraph.text  # installs the text of graphs on Graph
 import tracegraph.views  # installs the views of graphs on Graph
 from tracegraph import (
+    absent,
     array,
     autodiff,
     config,
     debugging,
     errors,
+    export,
     functional,
     image,
     initializers,
@@ -33,6 +37,7 @@ from tracegraph import (
     raw_ops,
     saved_model,
     testing,
+    train,
 )
 from tracegraph.array import *
 from tracegraph.debugging import Assert
@@ -81,6 +86,9 @@ from tracegraph.views import diff
 _INTERNAL = frozenset(
     [
         *(
+            "NoReturn",
+            "TYPE_CHECKING",
+            "absent",
             "array",
             "array_api",
             "control",
@@ -95,6 +103,12 @@ _INTERNAL = frozenset(
         *("runtime", "shapes", "source", "tensorshape", "text", "tracegraph", "types", "views"),
     ]
 )
+
+
+if not TYPE_CHECKING:  # a checker would take every name for one that exists
+
+    def __getattr__(name: str) -> NoReturn:
+        absent.refuse(name)
 
 
 def __dir__() -> list[str]:

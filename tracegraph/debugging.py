@@ -7,21 +7,32 @@ come before a check that fails hold, those that come after it do not.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import itertools
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, NoReturn
+
+import numpy as np
 
 from tracegraph.array.arguments import as_count, as_list, as_sizes, refuse_kind
 from tracegraph.errors import DTypeError, ShapeError, fail
+from tracegraph.ir import stages
 from tracegraph.ir.builder import operand_text
+from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.math import logic
 from tracegraph.math.functions import abs as absolute
 from tracegraph.math.logic import is_finite
 from tracegraph.math.reduction import reduce_all
 from tracegraph.runtime.convert import as_operands, as_tensor
 from tracegraph.runtime.effects import check
+from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import same_shape
 from tracegraph.source import here
 from tracegraph.tensorshape import TensorShape
+from tracegraph.text.printer import graph_text
 from tracegraph.types import DType, as_dtype, float32
 
 
@@ -222,6 +233,18 @@ def assert_integer(x: Any, message: str | None = None, name: Any = None) -> None
         _refuse_dtype(tensor, f"{message or 'assert_integer'}: {tensor.dtype.name} is no integer")
 
 
+def assert_proper_iterable(values: Any) -> None:
+    """Checks that `values` is an iterable of several things, such as a list of tensors: a tensor,
+    an array and a str can be iterated over too, but are one thing. Raises DTypeError (a TypeError).
+
+    >>> tg.debugging.assert_proper_iterable([tg.ones([2]), 1.0])
+    """
+    is_one = isinstance(values, (Tensor, Variable, np.ndarray, np.generic, str, bytes))
+    if is_one or not isinstance(values, Iterable):
+        rule = "values are an iterable of several, such as a list"
+        refuse_kind("assert_proper_iterable", rule, values, fix="put it in a list")
+
+
 def assert_same_float_dtype(tensors: Any = None, dtype: Any = None) -> DType:
     """The one floating dtype that all the tensors have, and `dtype` names; float32 if there is
     neither. Raises DTypeError (a TypeError).
@@ -248,9 +271,67 @@ def _refuse_dtype(x: Any, fact: str, wanted: DType | None = None) -> NoReturn:
     fail(DTypeError, fact, source=here(), operands=operands, fix=fix)
 
 
+# Dumps.
+
+
+class GraphDump:
+    """Writes each graph that passes a stage to a file of its own; made by `dump_graphs`."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        stages.watchers.append(self._write)
+
+    def stop(self) -> None:
+        """Ends the writing. What is made afterwards is not written."""
+        if self._write in stages.watchers:
+            stages.watchers.remove(self._write)
+
+    def __enter__(self) -> GraphDump:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def _write(self, stage: str, graph: Graph, text: str | None) -> None:
+        with self._lock:
+            number = next(self._numbers)
+        suffix = "tgir" if text is None else "txt"
+        name = f"{number:04}-{re.sub('[^A-Za-z0-9_.]', '_', graph.name)[:80]}.{stage}.{suffix}"
+        content = graph_text(graph, locations=True) if text is None else text
+        (self.directory / name).write_text(f"{content}\n", encoding="utf-8")
+
+
+def dump_graphs(directory: str | os.PathLike[str]) -> GraphDump:
+    """Writes every graph that is made from now on to `directory`, one file per pass.
+
+    Files are numbered in the order of the passes and named by function and stage: `traced` and
+    `simplified` for a function; `forward`, `backward`, `tangents`, `derivative`, `transposed` and
+    `vectorised` for what is derived of it, `derived` for a gradient at top level; `specialised` for
+    known sizes; `stablehlo` and `optimized_hlo` for what XLA is given and makes of it, with the
+    lines of the user in its metadata. Compiling takes longer meanwhile.
+
+    Ends with `.stop()`, or with the block of a `with`. The environment variable `TRACEGRAPH_DUMP`
+    names a directory from the start.
+
+    >>> with tg.debugging.dump_graphs("dump") as dump:
+    ...     _ = tg.function(lambda x: tg.sin(x))(1.0)
+    >>> sorted(path.name.split(".")[1] for path in dump.directory.iterdir())
+    ['optimized_hlo', 'simplified', 'specialised', 'stablehlo', 'traced']
+    """
+    return GraphDump(directory)
+
+
+if os.environ.get("TRACEGRAPH_DUMP"):
+    dump_graphs(os.environ["TRACEGRAPH_DUMP"])
+
+
 __all__ = [
     *("assert_all_finite", "assert_integer", "assert_rank_at_least", "assert_rank_in"),
-    *("assert_same_float_dtype", "assert_scalar"),
+    *("assert_proper_iterable", "assert_same_float_dtype", "assert_scalar"),
+    *("GraphDump", "dump_graphs"),
     *("Assert", "InvalidArgumentError", "assert_near", "assert_negative", "assert_non_negative"),
     *("assert_non_positive", "assert_positive", "assert_rank", "assert_shapes", "assert_type"),
     *("check_numerics", *_COMPARISONS),

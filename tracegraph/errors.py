@@ -54,6 +54,10 @@ class MissingRuleError(GradientError, LookupError):
     """A GradientError about an op that has no derivative."""
 
 
+class RuleTypeError(GradientError, TypeError):
+    """A GradientError about a custom gradient that is none: not a pair was returned."""
+
+
 class RegistrationError(GradientError, KeyError):
     """A GradientError about a gradient that is registered twice."""
 
@@ -62,6 +66,15 @@ class RegistrationError(GradientError, KeyError):
 
 class InvalidArgumentError(LoweringError, ValueError, AssertionError):
     """A check of values failed: `tg.debugging.assert_*`, or an index out of range."""
+
+
+class MatchError(LoadError, AssertionError):
+    """A LoadError where TensorFlow raises AssertionError: a checkpoint and the objects that it
+    was restored to do not have the same variables."""
+
+
+class NumericsError(LoweringError, FloatingPointError):
+    """A function that is built with `check_numerics` made nan or infinity of finite numbers."""
 
 
 class VariableError(SignatureError, RuntimeError):

@@ -6,7 +6,9 @@ parallel loop: what those record and make, these do too.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,10 +30,10 @@ from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.shape import Reshape, Transpose
-from tracegraph.runtime.accumulator import ForwardAccumulator
+from tracegraph.runtime.accumulator import ForwardAccumulator, tangent_of
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.pfor import parallel_for
-from tracegraph.runtime.tape import GradientTape
+from tracegraph.runtime.tape import GradientTape, structure_of
 from tracegraph.runtime.values import BOOL, HOST_CALL
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import same_size
@@ -55,6 +57,7 @@ def pfor(fn: Callable[[Tensor], Any], n: Any) -> Any:
     >>> tg.pfor(lambda i: i * i, 4).numpy()
     array([0, 1, 4, 9], dtype=int32)
     """
+    _check_callable("pfor", fn)
     count = as_count("pfor", "the number of iterations", n)
     return parallel_for(lambda elements: fn(elements[0]), [Iota(count, int32)()], count)
 
@@ -80,6 +83,7 @@ def vectorized_map(
     >>> tg.vectorized_map(lambda row: tg.reduce_sum(row * row), x).numpy()
     array([ 5., 25.], dtype=float32)
     """
+    _check_callable("vectorized_map", fn)
     leaves = nest.flatten(elems)
     tensors = {k: as_tensor(leaf) for k, leaf in enumerate(leaves) if not _is_plain(leaf)}
     count = _common_size("vectorized_map", list(tensors.values()))
@@ -109,6 +113,7 @@ def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0) -> Callabl
     >>> dot(tg.constant([[1.0, 0.0], [0.0, 1.0]]), tg.constant([3.0, 4.0])).numpy()
     array([3., 4.], dtype=float32)
     """
+    _check_callable("vmap", fn)
 
     @functools.wraps(fn)
     def mapped(*args: Any, **keywords: Any) -> Any:
@@ -258,6 +263,7 @@ def value_and_grad(
     >>> float(value), float(slope)
     (9.0, 6.0)
     """
+    _check_callable("value_and_grad", fn)
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -265,8 +271,8 @@ def value_and_grad(
         with _Tape() as tape:
             tape.watch(_tensors(sources))
             value = fn(*args, **kwargs)
-        y = _first(value) if has_aux else value
-        found = tape.gradient(_scalar(y), _tensors(sources), unconnected_gradients="zero")
+        y = _scalar(_first(value) if has_aux else value, has_aux)
+        found = tape.gradient(y, _tensors(sources), unconnected_gradients="zero")
         return value, _packed_like(sources, found)
 
     return wrapped
@@ -282,6 +288,7 @@ def grad(
     >>> float(tg.grad(tg.grad(tg.sin))(0.0))
     -0.0
     """
+    _check_callable("grad", fn)
     both = value_and_grad(fn, argnums, has_aux)
 
     @functools.wraps(fn)
@@ -308,6 +315,7 @@ def jacobian(
     array([[2., 0.],
            [0., 4.]], dtype=float32)
     """
+    _check_callable("jacobian", fn)
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -335,6 +343,7 @@ def hessian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callabl
     array([[6., 4.],
            [4., 0.]], dtype=float32)
     """
+    _check_callable("hessian", fn)
     return jacobian(grad(fn, argnums), argnums)
 
 
@@ -349,12 +358,15 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
     >>> [float(g) for g in pull(1.0)]
     [4.0, 3.0]
     """
+    _check_callable("vjp", fn)
     primals, sources = _with_primals(primals)
     with _Tape(persistent=True) as tape:
         tape.watch(_tensors(sources))
         value = fn(*primals)
 
     def pull(cotangent: Any) -> tuple[Any, ...]:
+        if cotangent is not None:
+            cotangent = _cotangent_like(value, cotangent)
         found = tape.gradient(value, _tensors(sources), cotangent, unconnected_gradients="zero")
         return _packed_like(sources, found)
 
@@ -373,6 +385,7 @@ def jvp(fn: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
     >>> float(y), float(slope)
     (0.0, 2.0)
     """
+    _check_callable("jvp", fn)
     for what, given in (("primals", primals), ("tangents", tangents)):
         if not isinstance(given, (list, tuple)):
             fail(
@@ -396,6 +409,7 @@ def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
     >>> [float(linear(t)) for t in (1.0, 10.0)]
     [6.0, 60.0]
     """
+    _check_callable("linearize", fn)
     values, sources = _with_primals(primals)
     with _Tape(persistent=True) as tape:
         tape.watch(_tensors(sources))
@@ -419,38 +433,80 @@ def hvp(fn: Callable[..., Any], primals: Any, tangents: Any) -> Any:
     >>> tg.hvp(lambda x: tg.reduce_sum(x**3), tg.constant([1.0, 2.0]), [1.0, 0.0]).numpy()
     array([6., 0.], dtype=float32)
     """
+    _check_callable("hvp", fn)
     if not isinstance(primals, (list, tuple)):
         return hvp(fn, (primals,), (tangents,))[0]
     slope = grad(fn, range(len(primals)))
     return jvp(slope, primals, tangents)[1]
 
 
-def _tangents_for(sources: Any, tangents: Any) -> list[Any]:
+def _check_callable(op: str, fn: Any) -> None:
+    if not callable(fn):
+        fact = f"{op}: {shown(fn)} is not callable"
+        fail(TraceError, fact, source=here(), fix="pass a function of tensors")
+
+
+def _tangents_for(sources: tuple[Any, ...], tangents: Any) -> list[Tensor]:
     """The tangents of the tensors of `sources`, in their order."""
-    leaves, given = nest.flatten(list(sources)), _leaves_like(list(sources), tangents)
-    return [
-        as_tensor(t, None if isinstance(t, (Tensor, Variable)) else x.dtype)
-        for x, t in zip(leaves, given, strict=True)
-        if x is not None
-    ]
-
-
-def _leaves_like(structure: Any, values: Any) -> list[Any]:
-    """The values where `structure` has leaves: lists may stand for arrays."""
-    if not isinstance(structure, (list, tuple, dict)):
-        return [values]
-    if isinstance(structure, dict):
-        keys = sorted(structure)
-        structure, values = [structure[k] for k in keys], [values[k] for k in keys]
-    if len(values) != len(structure):
+    given = _leaves_like(sources, tangents)
+    if given is None:
         fail(
             GradientError,
-            f"{len(values)} tangents were given for {len(structure)} primals",
+            f"the primals have the structure {structure_of(sources)}, and the tangents "
+            f"{structure_of(tangents)}",
             source=here(),
             fix="give one tangent for each primal",
         )
-    pairs = zip(structure, values, strict=True)
-    return [leaf for inner, value in pairs for leaf in _leaves_like(inner, value)]
+    pairs = zip(nest.flatten(sources), given, strict=True)
+    return [tangent_of(x, t) for x, t in pairs if x is not None]
+
+
+def _cotangent_like(value: Any, cotangent: Any) -> Any:
+    """The cotangent of the result `value`, packed like it."""
+    given = _leaves_like(value, cotangent)
+    if given is None:
+        fail(
+            GradientError,
+            f"the cotangent has the structure {structure_of(cotangent)}, and the result "
+            f"{structure_of(value)}",
+            source=here(),
+            fix="give one cotangent for each tensor of the result, packed like it",
+        )
+    leaves = [as_tensor(g) if isinstance(g, (list, tuple)) else g for g in given]
+    return nest.pack_sequence_as(value, leaves) if nest.is_nested(value) else cotangent
+
+
+def _leaves_like(structure: Any, values: Any) -> list[Any] | None:
+    """The values where `structure` has leaves, or None where the containers are other ones. A list
+    may stand for a tuple, and for the array at a leaf; for None, anything."""
+    if structure is None:
+        return [None]
+    if not nest.is_nested(structure):
+        return None if isinstance(values, dict) else [values]
+    pairs = _paired_items(structure, values)
+    leaves: list[Any] = []
+    for pair in pairs or ():
+        found = _leaves_like(*pair)
+        if found is None:
+            return None
+        leaves += found
+    return None if pairs is None else leaves
+
+
+def _paired_items(structure: Any, values: Any) -> list[tuple[Any, Any]] | None:
+    """What one container holds with what the other holds there, in the order of leaves."""
+    if isinstance(structure, dict):
+        if not isinstance(values, dict) or structure.keys() != values.keys():
+            return None
+        return [(structure[key], values[key]) for key in sorted(structure)]
+    if isinstance(structure, (list, tuple)):
+        if not isinstance(values, (list, tuple)) or len(values) != len(structure):
+            return None
+        return list(zip(structure, values, strict=True))
+    if type(values) is not type(structure):
+        return None
+    names = sorted(field.name for field in dataclasses.fields(structure))
+    return [(getattr(structure, name), getattr(values, name)) for name in names]
 
 
 def _as_tensors(value: Any) -> Any:
@@ -459,7 +515,7 @@ def _as_tensors(value: Any) -> Any:
 
 def _with_tensors(args: tuple[Any, ...], argnums: Any) -> tuple[tuple[Any, ...], Any]:
     """The arguments with tensors of their own at the positions to differentiate at, and those."""
-    positions = [argnums] if isinstance(argnums, int) else list(argnums)
+    positions = _positions(argnums)
     for k in positions:
         if not -len(args) <= k < len(args):
             fail(
@@ -472,7 +528,23 @@ def _with_tensors(args: tuple[Any, ...], argnums: Any) -> tuple[tuple[Any, ...],
     for k in positions:
         new[k] = nest.map_structure(_differentiable, args[k])
     sources = tuple(new[k] for k in positions)
-    return tuple(new), sources[0] if isinstance(argnums, int) else sources
+    return tuple(new), sources if isinstance(argnums, (Sequence, range)) else sources[0]
+
+
+def _positions(argnums: Any) -> list[int]:
+    """The positions that `argnums` names: one, or several."""
+    given = argnums if isinstance(argnums, (Sequence, range)) else [argnums]
+    try:
+        if isinstance(argnums, str) or any(isinstance(k, (bool, np.bool_)) for k in given):
+            raise TypeError
+        return [operator.index(k) for k in given]
+    except TypeError:
+        fail(
+            DTypeError,
+            f"argnums is {shown(argnums)}, and it must be an int or a sequence of ints",
+            source=here(),
+            fix="give positions of arguments, counted from 0",
+        )
 
 
 def _with_primals(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -530,15 +602,31 @@ def _first(value: Any) -> Any:
     return value[0]
 
 
-def _scalar(value: Any) -> Tensor:
+def _scalar(value: Any, has_aux: bool) -> Tensor:
+    """The result that is differentiated. Raises GradientError for what is no floating scalar."""
+    if value is None or nest.is_nested(value):
+        count = f" of {len(value)}" if isinstance(value, (list, tuple, dict)) else ""
+        what = "None" if value is None else f"{kind_of(value)}{count}"
+        loss = " as the first of the pair" if has_aux else ""
+        aux = "" if has_aux else ", or (loss, aux) with has_aux=True"
+        fail(
+            GradientError,
+            f"the function returned {what}{loss}, and a gradient needs one floating scalar",
+            source=here(),
+            fix=f"return the loss alone{loss}{aux}",
+        )
     y = as_tensor(value)
     if y.type.shape != () or not y.dtype.is_differentiable:
+        fix = "sum it up, or use tg.jacobian"
+        if not y.dtype.is_differentiable:
+            kind = y.dtype.name
+            fix = f"compute the loss with floating numbers: there is no derivative of {kind}"
         fail(
             GradientError,
             f"the function returned {y.type}, and a gradient needs one floating scalar",
             source=here(),
             operands=[operand_text(y)],
-            fix="sum it up, or use tg.jacobian",
+            fix=fix,
         )
     return y
 

@@ -29,6 +29,7 @@ from tracegraph.math.arithmetic import add, multiply
 from tracegraph.math.functions import exp
 from tracegraph.math.product import matmul
 from tracegraph.runtime.convert import as_tensor, cast_to
+from tracegraph.runtime.deferred import announce
 from tracegraph.runtime.module import Module
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import element_count
@@ -456,6 +457,7 @@ class Sequential(Layer):
         if not callable(layer):
             refuse_kind("Sequential", "a layer is a function of tensors", layer, fix=_LAYERS)
         self.layers.append(layer)
+        announce(self)
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         x = inputs

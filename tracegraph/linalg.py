@@ -1,25 +1,32 @@
-"""Linear algebra that is made of other functions; decompositions are not here yet."""
+"""Linear algebra: matrices and their parts, systems of equations, determinants.
+
+A matrix that has no inverse raises nothing: as in XLA, the results hold inf or nan, and so does
+the Cholesky factor of a matrix that is not positive definite. Of the decompositions there is
+Cholesky's; the others are not here yet.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tracegraph.array.arguments import as_flag, as_size, known_int, rank_of, refuse, sizes_of
 from tracegraph.array.creation import eye
-from tracegraph.array.shaping import expand_dims, squeeze
+from tracegraph.array.shaping import expand_dims, pad, squeeze
 from tracegraph.ir.tensor import Tensor
+from tracegraph.math.functions import log
 from tracegraph.math.norms import global_norm, l2_normalize
-from tracegraph.math.product import einsum, matmul, tensordot
+from tracegraph.math.product import einsum, matmul, tensordot, with_common_batch
 from tracegraph.math.reduction import norm
 from tracegraph.ops.broadcast import BroadcastTo, Sum, zeros_of
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.contract import adjoint as adjoint_of
 from tracegraph.ops.contract import swap_last
-from tracegraph.ops.elementwise import LESS_EQUAL, SELECT, SUB, LogicalAnd
+from tracegraph.ops.elementwise import LESS_EQUAL, REAL, SELECT, SUB, LogicalAnd
+from tracegraph.ops.linalg import Cholesky, Det, Slogdet, Solve, TriangularSolve
 from tracegraph.ops.shape import Reshape, with_size
-from tracegraph.runtime.convert import as_tensor, broadcast
+from tracegraph.runtime.convert import as_operands, as_tensor, broadcast, cast_to
 from tracegraph.shapes import element_count, same_shape, same_size
 from tracegraph.types import bool_, int32
 
@@ -67,30 +74,71 @@ def trace(x: Any, name: str | None = None) -> Tensor:
     return Sum((diagonal.ndim - 1,))(diagonal)
 
 
-def diag(diagonal: Any, name: str = "diag") -> Tensor:
-    """Matrices with the vectors diagonal[..., :] on their diagonals and 0 elsewhere.
+def diag(
+    diagonal: Any,
+    name: str = "diag",
+    k: Any = 0,
+    num_rows: Any = -1,
+    num_cols: Any = -1,
+    padding_value: Any = 0,
+) -> Tensor:
+    """Matrices with the vectors diagonal[..., :] on a diagonal and `padding_value` elsewhere.
+
+    - `k`: which diagonal, an int: those above the main one are positive.
+    - `num_rows`, `num_cols`: the sizes; -1 is as few as will do, in square matrices if both are.
 
     >>> tg.linalg.diag([1, 2]).numpy()
     array([[1, 0],
            [0, 2]], dtype=int32)
+    >>> tg.linalg.diag([1], k=1).numpy()
+    array([[0, 1],
+           [0, 0]], dtype=int32)
     """
     x = as_tensor(diagonal)
     rank = rank_of("diag", x)
     if rank == 0:
         refuse("diag", "a scalar is no diagonal", x, fix="give a vector")
+    padding = as_tensor(padding_value, x.dtype)
+    if padding.type.shape != ():
+        refuse("diag", f"the padding value is {padding.type}", padding, fix="give one number")
     n = x.type.shape[-1]
+    margins = _margins(n, as_size("diag", "k", k), num_rows, num_cols, x)
     shape = (*x.type.shape, n)
     wide = BroadcastTo(shape, tuple(range(rank)))(x)
-    return SELECT(broadcast(eye(n, dtype=bool_), shape), wide, zeros_of(wide))
+    block = SELECT(broadcast(eye(n, dtype=bool_), shape), wide, broadcast(padding, shape))
+    if margins == [(0, 0), (0, 0)]:
+        return block
+    return pad(block, [*[(0, 0)] * (rank - 1), *margins], constant_values=padding)
 
 
-def diag_part(input: Any, name: str = "diag_part") -> Tensor:
-    """The diagonal of each matrix: y[..., i] = x[..., i, i]
+def _margins(n: Any, k: Any, num_rows: Any, num_cols: Any, x: Tensor) -> list[tuple[Any, Any]]:
+    """How many rows stand before and after a block of n rows on diagonal k, and columns."""
+    before = max(-k, 0), max(k, 0)
+    given = as_size("diag", "num_rows", num_rows), as_size("diag", "num_cols", num_cols)
+    fewest = tuple(n + count for count in before)
+    if given == (-1, -1):
+        sizes = n + abs(k), n + abs(k)
+    else:
+        sizes = tuple(f if size == -1 else size for size, f in zip(given, fewest, strict=True))
+    after = tuple(size - f for size, f in zip(sizes, fewest, strict=True))
+    if any(known_int(count) and count < 0 for count in after) or 0 not in after:
+        rows, columns = fewest
+        fact = f"{x.type} is no diagonal {k} of {sizes[0]} rows and {sizes[1]} columns"
+        fix = f"give num_rows={rows} and num_cols={columns}, or more of one of the two"
+        refuse("diag", fact, x, fix=fix)
+    return list(zip(before, after, strict=True))
+
+
+def diag_part(input: Any, name: str = "diag_part", k: Any = 0) -> Tensor:
+    """A diagonal of each matrix: y[..., i] = x[..., i, i + k], or x[..., i - k, i] for negative k.
 
     >>> tg.linalg.diag_part([[1, 2], [3, 4]]).numpy()
     array([1, 4], dtype=int32)
     """
     x = _matrices("diag_part", input)
+    first = as_size("diag_part", "k", k)
+    if first != 0:
+        x = x[..., max(-first, 0) :, max(first, 0) :]
     rows, columns = x.type.shape[-2:]
     if known_int(rows) and known_int(columns) and rows != columns:
         n = min(rows, columns)
@@ -188,6 +236,128 @@ def tensor_diag(diagonal: Any, name: str | None = None) -> Tensor:
     return Reshape((*sizes, *sizes))(flat)
 
 
+def solve(matrix: Any, rhs: Any, adjoint: bool = False, name: str | None = None) -> Tensor:
+    """The columns y with matrix y = rhs, or with matrix^H y = rhs if `adjoint`.
+
+    The shapes are matrix[..., n, n] and rhs[..., n, k]; the leading axes broadcast. A singular
+    matrix gives inf or nan. Raises ShapeError if the matrix is not square, or rhs is a vector.
+
+    >>> tg.linalg.solve([[2.0, 0.0], [0.0, 4.0]], [[2.0], [2.0]]).numpy()
+    array([[1. ],
+           [0.5]], dtype=float32)
+    """
+    a, b = _system("solve", matrix, rhs)
+    return Solve(as_flag("solve", "adjoint", adjoint))(a, b)
+
+
+def triangular_solve(
+    matrix: Any, rhs: Any, lower: bool = True, adjoint: bool = False, name: str | None = None
+) -> Tensor:
+    """The columns y with matrix y = rhs, of which the lower triangle alone is read.
+
+    The upper triangle if `lower` is False; `adjoint` solves with the conjugate transpose of the
+    triangle. The shapes are matrix[..., n, n] and rhs[..., n, k]; the leading axes broadcast.
+
+    >>> tg.linalg.triangular_solve([[2.0, 9.0], [1.0, 1.0]], [[2.0], [3.0]]).numpy()
+    array([[1.],
+           [2.]], dtype=float32)
+    """
+    op = "triangular_solve"
+    a, b = _system(op, matrix, rhs)
+    is_adjoint, is_lower = as_flag(op, "adjoint", adjoint), as_flag(op, "lower", lower)
+    return TriangularSolve(is_adjoint, is_lower)(a, b)
+
+
+def inv(input: Any, adjoint: bool = False, name: str | None = None) -> Tensor:
+    """The inverse of each matrix, of its conjugate transpose if `adjoint`; see `tg.linalg.solve`.
+
+    >>> tg.linalg.inv([[2.0, 0.0], [0.0, 4.0]]).numpy()
+    array([[0.5 , 0.  ],
+           [0.  , 0.25]], dtype=float32)
+    """
+    a = _matrices("inv", input)
+    identity = broadcast(eye(a.type.shape[-1], dtype=a.dtype), a.type.shape)
+    return Solve(as_flag("inv", "adjoint", adjoint))(a, identity)
+
+
+def det(input: Any, name: str | None = None) -> Tensor:
+    """The determinant of each matrix. Its gradient holds nan where the matrix is singular.
+
+    >>> tg.linalg.det([[2.0, 1.0], [1.0, 2.0]]).numpy()
+    np.float32(3.0)
+    """
+    return Det()(_matrices("det", input))
+
+
+class SignAndLogarithm(NamedTuple):
+    """What `tg.linalg.slogdet` returns."""
+
+    sign: Tensor
+    log_abs_determinant: Tensor
+
+
+def slogdet(input: Any, name: str | None = None) -> SignAndLogarithm:
+    """The sign of each determinant, and the logarithm of its absolute value, of the same dtype.
+
+    The sign of a complex determinant is a number of absolute value 1. A singular matrix has the
+    sign 0 and the logarithm -inf.
+
+    >>> sign, logarithm = tg.linalg.slogdet([[0.0, 1.0], [1.0, 0.0]])
+    >>> sign.numpy(), abs(logarithm.numpy())
+    (np.float32(-1.0), np.float32(0.0))
+    """
+    x = _matrices("slogdet", input)
+    sign, logarithm = Slogdet()(x)
+    return SignAndLogarithm(sign, cast_to(logarithm, x.dtype))
+
+
+def logdet(matrix: Any, name: str | None = None) -> Tensor:
+    """The real logarithm of the determinant of each Hermitian positive definite matrix.
+
+    >>> tg.linalg.logdet([[1.0, 0.0], [0.0, 1.0]]).numpy()
+    np.float32(0.0)
+    """
+    diagonal = diag_part(cholesky(matrix))
+    logarithms = log(REAL(diagonal) if diagonal.dtype.is_complex else diagonal)
+    return 2.0 * Sum((logarithms.ndim - 1,))(logarithms)
+
+
+def cholesky(input: Any, name: str | None = None) -> Tensor:
+    """The lower triangle y with y y^H = input, for each Hermitian positive definite matrix.
+
+    Of another matrix a the factor of (a + a^H) / 2 is meant, so gradients are Hermitian too. It
+    is nan where that is not positive definite.
+
+    >>> tg.linalg.cholesky([[4.0, 2.0], [2.0, 2.0]]).numpy()
+    array([[2., 0.],
+           [1., 1.]], dtype=float32)
+    """
+    return Cholesky()(_matrices("cholesky", input))
+
+
+def cholesky_solve(chol: Any, rhs: Any, name: str | None = None) -> Tensor:
+    """The columns x with a x = rhs, given the factor `chol = tg.linalg.cholesky(a)`.
+
+    >>> chol = tg.linalg.cholesky([[4.0, 2.0], [2.0, 2.0]])
+    >>> tg.linalg.cholesky_solve(chol, [[6.0], [4.0]]).numpy()
+    array([[1.],
+           [1.]], dtype=float32)
+    """
+    a, b = _system("cholesky_solve", chol, rhs)
+    return TriangularSolve(True, True)(a, TriangularSolve(False, True)(a, b))
+
+
+def _system(op: str, matrix: Any, rhs: Any) -> tuple[Tensor, Tensor]:
+    """Matrices and right-hand sides of one dtype, with the same leading axes."""
+    a, b = as_operands(op, matrix, rhs)
+    ranks = rank_of(op, a), rank_of(op, b)
+    if min(ranks) < 2:
+        short = a if ranks[0] < 2 else b
+        fix = "give a vector a last axis of size 1: x[..., tg.newaxis]"
+        refuse(op, f"{short.type} is not a matrix", a, b, fix=fix)
+    return with_common_batch(op, a, b)
+
+
 def _matrices(op: str, x: Any) -> Tensor:
     x = as_tensor(x)
     if rank_of(op, x) < 2:
@@ -198,20 +368,28 @@ def _matrices(op: str, x: Any) -> Tensor:
 __all__ = [
     "adjoint",
     "band_part",
+    "cholesky",
+    "cholesky_solve",
     "cross",
+    "det",
     "diag",
     "diag_part",
     "einsum",
     "eye",
     "global_norm",
+    "inv",
     "l2_normalize",
+    "logdet",
     "matmul",
     "matrix_transpose",
     "matvec",
     "norm",
     "normalize",
     "set_diag",
+    "slogdet",
+    "solve",
     "tensor_diag",
     "tensordot",
     "trace",
+    "triangular_solve",
 ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from tracegraph.array.arguments import as_size
 from tracegraph.array.indexing import getitem
 from tracegraph.array.shaping import transpose
@@ -32,6 +34,8 @@ from tracegraph.ops.elementwise import (
     ShiftRight,
 )
 from tracegraph.runtime.convert import as_tensor, binary, cast_to, require_rank
+from tracegraph.runtime.pending import refuse_value
+from tracegraph.runtime.values import is_symbolic
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import ShapeVariable, element_count
 from tracegraph.source import here
@@ -79,6 +83,66 @@ def _ne(x: Any, y: Any) -> Any:
 
 def _is_foreign(value: Any) -> bool:
     return value is None or isinstance(value, (str, bytes, type))
+
+
+#: The operators as NumPy calls them where an array is on the left.
+_UFUNCS: dict[Any, Binary] = {
+    np.add: ARITHMETIC["add"],
+    np.subtract: ARITHMETIC["sub"],
+    np.multiply: ARITHMETIC["mul"],
+    np.divide: ARITHMETIC["truediv"],
+    np.floor_divide: ARITHMETIC["floordiv"],
+    np.remainder: ARITHMETIC["mod"],
+    np.power: ARITHMETIC["pow"],
+    np.matmul: ARITHMETIC["matmul"],
+    np.bitwise_and: ARITHMETIC["and"],
+    np.bitwise_or: ARITHMETIC["or"],
+    np.bitwise_xor: ARITHMETIC["xor"],
+    np.left_shift: ARITHMETIC["lshift"],
+    np.right_shift: ARITHMETIC["rshift"],
+    np.divmod: ARITHMETIC["divmod"],
+    np.less: COMPARISONS["lt"],
+    np.less_equal: COMPARISONS["le"],
+    np.greater: COMPARISONS["gt"],
+    np.greater_equal: COMPARISONS["ge"],
+    np.equal: _equal,
+    np.not_equal: _not_equal,
+}
+
+
+def _ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
+    """NumPy's functions: an operator with an array on its left gives a tensor, and anything else
+    takes the values, as `np.asarray` does. `array += x` writes them into the array.
+
+    Raises TraceError while tracing, and for an `out` that is a tensor.
+    """
+    function = _UFUNCS.get(ufunc) if method == "__call__" and not keywords else None
+    if function is not None and isinstance(inputs[0], np.ndarray | np.generic):
+        return function(*inputs)
+    out = keywords.get("out", ())
+    for x in out:
+        if isinstance(x, Tensor | Variable):
+            fail(
+                TraceError,
+                f"np.{ufunc.__name__} was told to write into a tensor {_type_of(x)}, and tensors "
+                "never change",
+                source=here(),
+                fix="take the result that is returned, or use v.assign(value) of a tg.Variable",
+            )
+    values = [_value(x, bool(out)) for x in inputs]
+    options = {name: x if name == "out" else _value(x) for name, x in keywords.items()}
+    return getattr(ufunc, method)(*values, **options)
+
+
+def _value(x: Any, is_written: bool = False) -> Any:
+    """What NumPy computes with; `is_written` if the result goes into an array."""
+    if not isinstance(x, Tensor | Variable):
+        return x
+    tensor = as_tensor(x)
+    if is_written and is_symbolic(tensor):
+        fix = "write a = a + x in place of a += x: that gives a tensor"
+        refuse_value(tensor, "a value to write into a NumPy array", fix)
+    return np.asarray(tensor)
 
 
 def _reflected(function: Binary) -> Binary:
@@ -182,6 +246,7 @@ def _methods() -> Iterator[tuple[str, Any]]:
         "__len__": _length,
         "__iter__": _iterated,
         "__getitem__": getitem,
+        "__array_ufunc__": _ufunc,
         "get_shape": _shape,
         "shape": property(_shape),
         "rank": property(_rank),

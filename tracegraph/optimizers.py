@@ -8,13 +8,14 @@ from typing import Any
 
 from tracegraph.array.arguments import as_flag, as_list, as_number, refuse, refuse_kind
 from tracegraph.array.creation import zeros
-from tracegraph.errors import GradientError, SignatureError, fail
-from tracegraph.ir.builder import at_top_level
+from tracegraph.errors import DTypeError, GradientError, SignatureError, fail
+from tracegraph.ir.builder import at_top_level, operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, clip_by_value, maximum, multiply, pow, subtract
 from tracegraph.math.functions import sqrt, square
 from tracegraph.math.norms import clip_by_global_norm, clip_by_norm
-from tracegraph.runtime.convert import as_tensor, cast_to
+from tracegraph.runtime.convert import as_tensor, cast_to, promoted
+from tracegraph.runtime.deferred import announce
 from tracegraph.runtime.module import Module
 from tracegraph.runtime.variable import Reference, Variable
 from tracegraph.source import here
@@ -100,6 +101,7 @@ class Optimizer(Module):
                     _state(start, f"{variable.base_name}_{name}") for name in self.slot_names
                 )
             self._slots[key] = found
+            announce(self, kept_for=variable)
         return found
 
     def apply_gradients(
@@ -182,11 +184,24 @@ _PAIRS = "give pairs of gradient and variable: zip(gradients, variables)"
 
 
 def _checked_gradient(gradient: Any, variable: Variable) -> Tensor:
-    """The gradient as a tensor of the variable's shape. Raises ShapeError if it has another."""
-    g, own = as_tensor(gradient), variable.tensor_type
+    """The gradient as a tensor of the variable's shape, whose dtype has room for it.
+
+    Raises ShapeError or DTypeError for another.
+    """
+    own = variable.tensor_type
+    is_typed = isinstance(gradient, Tensor) or hasattr(gradient, "__tracegraph_tensor__")
+    g = as_tensor(gradient, None if is_typed else own.dtype)
+    fact = f"the gradient {g.type} of the variable {variable.name} of {own}"
     if not shape_of(g.type.shape).is_compatible_with(shape_of(own.shape)):
-        fact = f"the gradient {g.type} of the variable {variable.name} of {own}"
         refuse("apply_gradients", fact, g, fix="give each variable its own gradient")
+    if promoted(g.dtype, own.dtype) is not own.dtype:
+        fail(
+            DTypeError,
+            f"apply_gradients: {fact}",
+            source=here(),
+            operands=[operand_text(g)],
+            fix=f"convert it: tg.cast(gradient, tg.{own.dtype.name})",
+        )
     return g
 
 

@@ -16,7 +16,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
-from types import CodeType
+from types import CodeType, FrameType
 
 import numpy
 
@@ -86,6 +86,10 @@ class Source:
             derived._place = self._place
         return derived
 
+    def is_same_place(self, other: Source) -> bool:
+        """Whether it is the same instruction of the user, whatever was derived there."""
+        return self.code is other.code and self.offset == other.offset
+
     @property
     def text(self) -> str:
         """The line of source itself, stripped; empty when it cannot be read. A place that is known
@@ -148,6 +152,16 @@ def here(skip: int = 1) -> Source:
             return Source(frame.f_code, frame.f_lasti)
         frame = frame.f_back
     return UNKNOWN
+
+
+def user_frame() -> FrameType | None:
+    """The innermost frame that is not ours."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if not os.path.abspath(frame.f_code.co_filename).startswith(_HOUSE):
+            return frame
+        frame = frame.f_back
+    return None
 
 
 def caller_of(function: object) -> Source:

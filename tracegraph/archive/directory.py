@@ -31,7 +31,8 @@ ASSETS, PAYLOADS, EXTRA = "assets", "stablehlo", "extra"
 _FOLDERS = (ASSETS, PAYLOADS)
 #: Files that we write: their names have a part of their SHA-256.
 _NAMED = re.compile(r"[a-z0-9-]{1,100}-([0-9a-f]{12})\.[a-z]{1,20}")
-_WAITING = re.compile(r"\.tracegraph-[0-9a-f]{16}")
+#: What they are written as; safetensors writes to a name of its own first.
+_WAITING = re.compile(r"\.tracegraph-[0-9a-f]{16}|\.tmp[A-Za-z0-9]{6}")
 _ASSET = re.compile(r"([0-9a-f]{12})-.+", re.DOTALL)
 
 

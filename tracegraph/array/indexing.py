@@ -18,7 +18,6 @@ from tracegraph.array.arguments import (
 from tracegraph.array.selection import boolean_mask
 from tracegraph.errors import (
     DTypeError,
-    InvalidArgumentError,
     TraceError,
     fail,
     kind_of,
@@ -30,6 +29,12 @@ from tracegraph.ops.elementwise import LESS, SELECT, Add, Sub
 from tracegraph.ops.index import DynamicSlice
 from tracegraph.ops.shape import Reshape, Reverse, Slice
 from tracegraph.runtime.convert import as_tensor, cast_to, require_rank, static_value
+from tracegraph.runtime.indices import (
+    check_at_run_time,
+    checks_at_run_time,
+    refuse_outside,
+    value_now,
+)
 from tracegraph.shapes import Dim, Size, ceiling_divide, maximum, minimum
 from tracegraph.source import here
 from tracegraph.types import bool_, int32
@@ -60,9 +65,9 @@ def getitem(x: Any, index: Any) -> Tensor:
     - `...` for the axes between, None for a new axis of size 1;
     - a bool tensor, alone, which keeps the elements where it is true.
 
-    Raises InvalidArgumentError for an index that is out of range and known, as that of a tensor
-    whose value is there at the call is, and ShapeError for too many indices. An index that is
-    known only at run time is clamped.
+    Raises InvalidArgumentError for an index that is out of range, at top level and where it is
+    known while tracing, and ShapeError for too many indices. An index that is known only at run
+    time is clamped to the nearest element, unless the function is built with `check_bounds`.
     """
     x = as_tensor(x)
     if _is_mask(index):
@@ -157,15 +162,18 @@ def _as_int(x: Tensor, item: Any) -> int:
 
 def _checked_index(x: Tensor, axis: int, size: Size, index: Any) -> Any:
     """The index, counted from 0."""
-    if known_int(index) and known_int(size) and not -size <= index < size:
-        fail(
-            InvalidArgumentError,
-            f"getitem: index {index} is out of range for axis {axis} of {x.type}",
-            source=here(),
-            operands=[operand_text(x)],
-            fix=f"use an index from {-size} to {size - 1}" if size else "the axis is empty",
-        )
+    if known_int(index):
+        message, fix = _index_texts(x, axis, size)
+        refuse_outside(np.asarray(index), -size, size - 1, message, fix, (x,))
     return index + size if known_int(index) and index < 0 else index
+
+
+def _index_texts(x: Tensor, axis: int, size: Size) -> tuple[str, str]:
+    """The message for an index that is out of range, and the repair."""
+    fix = "the axis is empty"
+    if not known_int(size) or size:
+        fix = f"use an index from {-size} to {size - 1}"
+    return f"getitem: index {{}} is out of range for axis {axis} of {x.type}", fix
 
 
 def _tensor_index(x: Tensor, axis: int, size: Size, index: Tensor) -> Part:
@@ -178,11 +186,14 @@ def _tensor_index(x: Tensor, axis: int, size: Size, index: Tensor) -> Part:
             fix="use tg.gather(x, indices) for several, or tg.cast(index, tg.int32)",
         )
     known = _known_number(index)
-    if known is None and index.is_made:
-        # It stays an input of the program, but what is wrong is refused as it is in a graph.
-        _checked_index(x, axis, size, int(index.numpy()))
     if known is not None:
         return Part(_checked_index(x, axis, size, known), 1, is_dropped=True)
+    value = value_now(index)
+    if value is not None:
+        # It stays an input of the program, but what is wrong is refused as it is in a graph.
+        _checked_index(x, axis, size, int(value))
+    elif checks_at_run_time():
+        check_at_run_time(index, -size, size - 1, *_index_texts(x, axis, size))
     return Part(_counted_from_zero(index, size), 1, is_dropped=True)
 
 
@@ -215,7 +226,7 @@ def _sliced(x: Tensor, axis: int, size: Size, item: slice) -> Part:
         refuse(
             "getitem", f"the step of a slice is {item.step!r}", x, fix="give a step that is not 0"
         )
-    moving = _moving_slice(x, size, item, step)
+    moving = _moving_slice(x, axis, size, item, step)
     if moving is not None:
         return moving
     start, stop = (None if b is None else _bound(x, b) for b in (item.start, item.stop))
@@ -268,7 +279,7 @@ def _clamped(bound: Any, size: Size) -> Any:
     return minimum(bound, size)
 
 
-def _moving_slice(x: Tensor, size: Size, item: slice, step: int) -> Part | None:
+def _moving_slice(x: Tensor, axis: int, size: Size, item: slice, step: int) -> Part | None:
     """A slice x[i : i + n] with a tensor i; None if it is none."""
     start, stop = item.start, item.stop
     if not isinstance(start, Tensor) or not isinstance(stop, Tensor) or step != 1:
@@ -276,9 +287,13 @@ def _moving_slice(x: Tensor, size: Size, item: slice, step: int) -> Part | None:
     count = _distance(start, stop)
     if count is None or static_value_in_graph(start) is not None:
         return None
-    if start.is_made and known_int(size) and not 0 <= int(start.numpy()) <= size - count:
+    value = value_now(start)
+    if value is not None and known_int(size) and not 0 <= int(value) <= size - count:
         return None  # shorter than `count`, as every slice that runs over the end
-    return Part(_counted_from_zero(start, size), count)
+    first = _counted_from_zero(start, size)
+    if value is None:
+        _check_inside_at_run_time("getitem", x, axis, first, count)
+    return Part(first, count)
 
 
 def static_value_in_graph(x: Tensor) -> Any:
@@ -355,7 +370,8 @@ def slice_of(input_: Any, begin: Any, size: Any, name: str | None = None) -> Ten
     """size[k] elements from begin[k] on along axis k; -1 for all that are left.
 
     `begin` may be a tensor, the sizes are known while tracing.
-    Raises ShapeError if they do not fit.
+    Raises ShapeError if they do not fit. A begin that is known only at run time is moved until they
+    do, unless the function is built with `check_bounds`.
 
     >>> tg.slice([1, 2, 3, 4], [1], [2]).numpy()
     array([2, 3], dtype=int32)
@@ -368,9 +384,6 @@ def slice_of(input_: Any, begin: Any, size: Any, name: str | None = None) -> Ten
             "slice", f"{len(begins)} begins and {len(sizes)} sizes for {x.type}", x, fix=_ONE_EACH
         )
     sizes = [_bound(x, count) for count in sizes]
-    if isinstance(begin, Tensor) and begin.is_made:
-        for axis, (first, count) in enumerate(zip(begin.numpy().reshape(-1).tolist(), sizes)):
-            _check_inside(x, axis, first, count)
     parts = [_part_from(x, axis, b, n) for axis, (b, n) in enumerate(zip(begins, sizes))]
     return _taken(x, parts)
 
@@ -395,15 +408,26 @@ def _part_from(x: Tensor, axis: int, begin: Any, count: Any) -> Part:
     if isinstance(begin, Tensor) or hasattr(begin, "__tracegraph_tensor__"):
         tensor = as_tensor(begin)
         known = _known_number(tensor)
-        if known is None and tensor.is_made:
-            _check_inside(x, axis, int(tensor.numpy()), count)
         if known is None and not (known_int(count) and count == -1):
-            return Part(cast_to(as_tensor(begin), int32), count)
+            value = value_now(tensor)
+            if value is not None:
+                _check_inside(x, axis, int(value), count)
+            else:
+                _check_inside_at_run_time("slice", x, axis, tensor, count)
+            return Part(cast_to(tensor, int32), count)
         begin = _bound(x, begin) if known is None else known
     begin = begin if isinstance(begin, Dim) else _as_int(x, begin)
     count = size - begin if known_int(count) and count == -1 else count
     _check_inside(x, axis, begin, count)
     return Part(begin, count)
+
+
+def _check_inside_at_run_time(op: str, x: Tensor, axis: int, begin: Tensor, count: Size) -> None:
+    """Like `_check_inside`, for a slice whose begin is not known, in a function that checks."""
+    if checks_at_run_time():
+        message = f"{op}: {count} elements from {{}} on are not in axis {axis} of {x.type}"
+        fix = "check begin and size against the shape"
+        check_at_run_time(begin, 0, x.type.shape[axis] - count, message, fix)
 
 
 def _check_inside(x: Tensor, axis: int, begin: Any, count: Any) -> None:

@@ -132,8 +132,9 @@ def gather(
 
     The result has the axes of `indices` in place of `axis`; the first `batch_dims` axes of both
     go together, and `axis` is `batch_dims` by default. Gradients are dense.
-    Raises InvalidArgumentError for an index that is out of range and known; one that is known
-    only at run time is clamped.
+    Raises InvalidArgumentError for an index that is out of range, at top level and where it is
+    known while tracing. One that is known only at run time is clamped to the nearest element,
+    unless the function is built with `check_bounds`.
 
     >>> tg.gather([10, 20, 30], [2, 0]).numpy()
     array([30, 10], dtype=int32)
@@ -182,7 +183,9 @@ def tensor_scatter_nd_update(
     """`tensor` with `updates` in place of what stands at the index vectors `indices`.
 
     The index vectors lie along the last axis of `indices`; of several updates for one place any
-    one stays.
+    one stays. Raises InvalidArgumentError for a vector that is out of range, at top level and where
+    it is known while tracing. The update of one that is known only at run time is dropped, unless
+    the function is built with `check_bounds`.
 
     >>> tg.tensor_scatter_nd_update([1, 2, 3], [[1]], [9]).numpy()
     array([1, 9, 3], dtype=int32)
@@ -195,6 +198,8 @@ def tensor_scatter_nd_add(
 ) -> Tensor:
     """`tensor` with `updates` added at the index vectors; those for one place add up.
 
+    Vectors that are out of range are treated as in `tensor_scatter_nd_update`.
+
     >>> tg.tensor_scatter_nd_add([1, 2, 3], [[1], [1]], [10, 20]).numpy()
     array([ 1, 32,  3], dtype=int32)
     """
@@ -205,6 +210,8 @@ def tensor_scatter_nd_sub(
     tensor: Any, indices: Any, updates: Any, name: str | None = None
 ) -> Tensor:
     """`tensor` with `updates` subtracted at the index vectors.
+
+    Vectors that are out of range are treated as in `tensor_scatter_nd_update`.
 
     >>> tg.tensor_scatter_nd_sub([1, 2, 3], [[1]], [10]).numpy()
     array([ 1, -8,  3], dtype=int32)
@@ -218,6 +225,8 @@ def tensor_scatter_nd_max(
 ) -> Tensor:
     """`tensor` with the maximum of what stands at the index vectors and the updates.
 
+    Vectors that are out of range are treated as in `tensor_scatter_nd_update`.
+
     >>> tg.tensor_scatter_nd_max([1, 2, 3], [[1]], [9]).numpy()
     array([1, 9, 3], dtype=int32)
     """
@@ -229,6 +238,8 @@ def tensor_scatter_nd_min(
 ) -> Tensor:
     """`tensor` with the minimum of what stands at the index vectors and the updates.
 
+    Vectors that are out of range are treated as in `tensor_scatter_nd_update`.
+
     >>> tg.tensor_scatter_nd_min([1, 2, 3], [[1]], [0]).numpy()
     array([1, 0, 3], dtype=int32)
     """
@@ -237,6 +248,8 @@ def tensor_scatter_nd_min(
 
 def scatter_nd(indices: Any, updates: Any, shape: Any, name: str | None = None) -> Tensor:
     """Zeros of `shape` with `updates` added at the index vectors.
+
+    Vectors that are out of range are treated as in `tensor_scatter_nd_update`.
 
     >>> tg.scatter_nd([[1], [3]], [9, 8], [4]).numpy()
     array([0, 9, 0, 8], dtype=int32)

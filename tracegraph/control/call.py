@@ -17,6 +17,7 @@ from typing import Any
 from tracegraph.errors import Mismatch
 from tracegraph.ir.builder import Builder, copy_inputs, current, replay
 from tracegraph.ir.op import Op
+from tracegraph.ir.stages import passed
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import full_like
 from tracegraph.ops.constant import Constant
@@ -118,10 +119,15 @@ class Call(Op):
         return self.depends_given([None] * len(patterns), *patterns)
 
     def depends_given(self, values, *patterns):
-        """The patterns go through the body as they came, and so do the values that are known."""
+        body, given, known = self.entered(values, *patterns)
+        return tuple(propagate(body, given, known, patterns[0].total))
+
+    def entered(self, values, *patterns):
+        """The graph that patterns go through, with the patterns and the known values of its inputs:
+        the body, which they enter as they came."""
         formal = zip(self.body.input_types, patterns, strict=True)
         body = specialise(self.body, [type.with_shape(p.shape) for type, p in formal])
-        return tuple(propagate(body, patterns, values, patterns[0].total))
+        return body, patterns, values
 
     def is_diagonal_on(self, type):
         return self.body.kept(("is_diagonal", type), lambda: _is_diagonal(self.body, type))
@@ -208,6 +214,7 @@ def _planned(body: Graph) -> ResidualPlan:
     else:
         name = body.name if body.name.endswith("_forward") else f"{body.name}_forward"
         forward = Graph(name, prepared.inputs, prepared.nodes, (*prepared.outputs, *extra))
+        passed("forward", forward)
     plan = ResidualPlan(forward, tuple(places), tuple(residuals))
     forward.derived["residuals"] = plan
     return plan
@@ -305,7 +312,9 @@ def _backward_graph(forward: Graph, present: tuple[bool, ...]) -> tuple[Graph, t
     assert not unknown, f"@{forward.name}: residuals are missing: {unknown}"
     outputs = tuple(g for _, g in results)
     graph = Graph(builder.name, (*residuals, *gs), tuple(builder.nodes), outputs)
-    return simplify(graph), tuple(i for i, _ in results)
+    graph = simplify(graph)
+    passed("backward", graph)
+    return graph, tuple(i for i, _ in results)
 
 
 def _tangent_graph(body: Graph, given: tuple[bool, ...]) -> tuple[Graph, tuple[int, ...]]:
@@ -321,7 +330,8 @@ def _make_tangent_graph(body: Graph, given: tuple[bool, ...]) -> tuple[Graph, tu
         found = jvp(builder.nodes, [env[y] for y in body.outputs], xs, ts)
         kept = [(i, t) for i, t in enumerate(found) if t is not None]
         graph = dead_code(builder.finish([t for _, t in kept]))
-        return graph, tuple(i for i, _ in kept)
+    passed("tangents", graph)
+    return graph, tuple(i for i, _ in kept)
 
 
 def _factor_graph(
@@ -345,7 +355,9 @@ def _make_factor_graph(
             kept = [(j, factor) for j, factor in enumerate(found) if factor is not None]
             factors += [factor for _, factor in kept]
             places += [(i, j) for j, _ in kept]
-        return simplify(builder.finish(factors)), tuple(places)
+        graph = simplify(builder.finish(factors))
+    passed("derivative", graph)
+    return graph, tuple(places)
 
 
 def own_size(body: Graph, n: Any) -> Any:

@@ -7,13 +7,14 @@ it. Transposing needs it to be linear in the cotangents; what breaks that is nam
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from tracegraph.control.call import Call, as_tuple, call, derived_name, own_size
 from tracegraph.errors import Mismatch, MissingRuleError, fail
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.op import MissingRule
+from tracegraph.ir.stages import passed
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import Sum, full, stack
 from tracegraph.ops.constant import Constant
@@ -29,6 +30,7 @@ from tracegraph.ops.elementwise import (
     TruncateMod,
 )
 from tracegraph.passes.algebra import is_uniform
+from tracegraph.passes.registry import is_registered, registry_version
 from tracegraph.passes.share import live_nodes
 from tracegraph.passes.simplify import simplify
 from tracegraph.passes.sparsity import propagate
@@ -55,6 +57,8 @@ class CustomCall(Call):
 
     #: Its outputs belong together: the backward knows them by their places.
     can_prune = False
+    #: Whether the backward is somebody's choice, and may be another one than mathematics has.
+    is_chosen = True
 
     def infer(self, *types):
         found = super().infer(*types)
@@ -126,6 +130,19 @@ class CustomCall(Call):
         seeds = [body.outputs[i].type for i in self.targets]
         return type(self)(body, specialise(self.backward, [*types, *seeds]), self.sources)
 
+    @property
+    def agrees_with_forward(self) -> bool:
+        """Whether forward mode exists and has the backward for its transpose, whoever transposes:
+        the derivative of the backward by its cotangents is nobody's choice."""
+        return self.has_forward and not self.backward.kept(
+            ("has_choices", registry_version()), lambda: _has_choices(self.backward, self._seeds)
+        )
+
+    @property
+    def _seeds(self) -> tuple[Tensor, ...]:
+        """The inputs of the backward that are cotangents."""
+        return self.backward.inputs[len(self.body.inputs) :]
+
     def batch(self, n, batched, *xs):
         op = self.of_known_rank(batched, xs)
         if op is not self:
@@ -149,21 +166,31 @@ class CustomCall(Call):
 
     def depends_given(self, values, *patterns):
         """The patterns of tangents, which go through the transpose of the backward."""
+        graph, given, known = self.entered(values, *patterns)
+        total = patterns[0].total
+        _, places = self._pushed(self.sources)
+        outputs = [static_shape(t.shape) for t in self._sized_body(patterns).output_types]
+        nothing = [Pattern.nothing(shape, total) for shape in outputs]
+        found = dict(zip(places, propagate(graph, given, known, total), strict=True))
+        return tuple(found.get(i, p) for i, p in enumerate(nothing))
+
+    def entered(self, values, *patterns):
         try:
-            graph, places = self._pushed(self.sources)
+            graph, _ = self._pushed(self.sources)
         except MissingRuleError:
             raise MissingRule(self, "sparsity") from None
+        outputs = self._sized_body(patterns).output_types
         total = patterns[0].total
-        pairs = zip(self.body.input_types, patterns, strict=True)
-        body = specialise(self.body, [type.with_shape(p.shape) for type, p in pairs])
-        nothing = [Pattern.nothing(static_shape(y.type.shape), total) for y in body.outputs]
-        seeds = [nothing[i] for i in self.targets]
+        seeds = [Pattern.nothing(static_shape(outputs[i].shape), total) for i in self.targets]
         given = (*(p.emptied() for p in patterns), *seeds, *(patterns[i] for i in self.sources))
         formal = zip(graph.input_types, given, strict=True)
         pushed = specialise(graph, [type.with_shape(p.shape) for type, p in formal])
-        known = (*values, *[None] * (len(given) - len(values)))
-        found = dict(zip(places, propagate(pushed, given, known, total), strict=True))
-        return tuple(found.get(i, p) for i, p in enumerate(nothing))
+        return pushed, given, (*values, *[None] * (len(given) - len(values)))
+
+    def _sized_body(self, patterns):
+        """The body at the sizes of the patterns."""
+        pairs = zip(self.body.input_types, patterns, strict=True)
+        return specialise(self.body, [type.with_shape(p.shape) for type, p in pairs])
 
     def _transposed(self, given: tuple[int, ...]) -> tuple[Graph, tuple[int, ...]]:
         """`(*inputs, *tangents of inputs) -> tangents of outputs`, and the places of those."""
@@ -178,7 +205,9 @@ class CustomCall(Call):
             if not seeds.isdisjoint(node.inputs):
                 _refuse(f"{node.op.name} is not linear in the cotangent", node.source)
         inputs = (*graph.inputs[:start], *graph.inputs[stop:])
-        return Graph(graph.name, inputs, graph.nodes, graph.outputs), places
+        graph = Graph(graph.name, inputs, graph.nodes, graph.outputs)
+        passed("transposed", graph)
+        return graph, places
 
     def _pushed(self, given: tuple[int, ...]) -> tuple[Graph, tuple[int, ...]]:
         """`(*inputs, *cotangents, *tangents of inputs) -> tangents of outputs`, and the places of
@@ -202,6 +231,23 @@ class CustomCall(Call):
             kept = [(i, t) for i, t in pairs if t is not None]
             graph = builder.finish([t for _, t in kept])
         return simplify(graph), tuple(i for i, _ in kept)
+
+
+def _has_choices(backward: Graph, seeds: Sequence[Tensor]) -> bool:
+    """Whether a node between the cotangents and the gradients has a derivative that was chosen."""
+    path = path_between(backward.nodes, seeds, backward.outputs)
+    inner = [node for node in path for graph in _graphs_of(node) for node in graph.nodes]
+    return any(_is_chosen(node) for node in (*path, *inner))
+
+
+def _graphs_of(node: Node) -> Iterator[Graph]:
+    for graph in node.op.graphs():
+        yield from graph.graphs()
+
+
+def _is_chosen(node: Node) -> bool:
+    op = node.op
+    return is_registered(op) or (isinstance(op, CustomCall) and op.is_chosen)
 
 
 def _differentiable(tensors: Sequence[Tensor]) -> list[int]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from tracegraph.control.call import DerivativeBuilder, call
+from tracegraph.ir.stages import passed
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.constant import Constant
 from tracegraph.passes.gradient import gradient
@@ -144,4 +145,6 @@ def _derive(
     inputs = [x for x in builder.inputs if id(x) not in seed_ids]
     slots = [wiring.slot(primals[id(x)]) for x in inputs]
     graph = Graph("gradient", (*inputs, *given), tuple(builder.nodes), outputs)
-    return _Derived(simplify(graph), slots, [g is not None for g in found], note)
+    graph = simplify(graph)
+    passed("derived", graph)
+    return _Derived(graph, slots, [g is not None for g in found], note)

@@ -45,6 +45,13 @@ class Flows:
             found = self._known[key] = self._flow(op, inputs, outputs)
         return found
 
+    def of_node(self, node: Node) -> Flow:
+        """The flow of a node; the types of its outputs are asked for only where it is new."""
+        op = node.op
+        inputs = tuple(map(get_type, node.inputs))
+        found = self._known.get((op, inputs))
+        return found or self.of(op, inputs, op.output_types(node.inputs))
+
     def _flow(self, op: Op, inputs: Types, outputs: Types) -> Flow:
         if not isinstance(op, Call):
             every = (1 << len(inputs)) - 1

@@ -13,12 +13,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from tracegraph.control.call import Call
 from tracegraph.errors import GradientError, ShapeError, fail
 from tracegraph.ir.builder import operand_text
+from tracegraph.ir.op import MissingRule
 from tracegraph.ir.tensor import Graph, Node
 from tracegraph.ops.constant import Constant
 from tracegraph.ops.shape import Pad, Slice
-from tracegraph.passes.sparsity import pattern, row_sources
+from tracegraph.passes.sparsity import follow, input_patterns, pattern, row_sources
 from tracegraph.passes.specialise import specialise
 from tracegraph.patterns import Pattern
 from tracegraph.shapes import dim_names, element_count, substitute_size
@@ -177,13 +179,31 @@ def _refuse(graph: Graph, known: Mapping[int, np.ndarray]) -> NoReturn:
 
 
 def _mixing_node(graph: Graph, known: Mapping[int, np.ndarray]) -> Node:
-    """The first node whose rows meet, or are moved to where other rows were."""
-    values = [y for node in graph.nodes for y in node.outputs]
-    everything = Graph(graph.name, graph.inputs, graph.nodes, (graph.inputs[0], *values))
-    found = dict(zip(everything.outputs, pattern(everything, row_sources(graph, 0), known)))
+    """The first node whose rows meet, or are moved to where other rows were; inside of the function
+    that is called there, if that is where it happens."""
+    patterns = input_patterns(graph, row_sources(graph, 0))
+    values = [known.get(place) for place in range(len(patterns))]
+    found, held = follow(graph, patterns, values, patterns[0].total)
+    node = _node_at_fault(graph, found) or graph.nodes[-1]
+    while isinstance(node.op, Call):
+        try:
+            body, patterns, values = node.op.entered(
+                [held.get(x) for x in node.inputs], *(found[x] for x in node.inputs)
+            )
+        except MissingRule:
+            return node
+        found, held = follow(body, patterns, values, patterns[0].total)
+        inner = _node_at_fault(body, found)
+        if inner is None:
+            return node
+        node = inner
+    return node
+
+
+def _node_at_fault(graph: Graph, found: Mapping[Any, Pattern]) -> Node | None:
     meeting = _leaving(graph, found, _is_in_order)
     moving = _leaving(graph, found, lambda p: _is_aligned(p, 0))
-    return [*meeting[:1], *moving[-1:], graph.nodes[-1]][0]
+    return [*meeting[:1], *moving[-1:], None][0]
 
 
 def _leaving(
@@ -193,7 +213,7 @@ def _leaving(
     return [
         node
         for node in graph.nodes
-        if all(holds(found[x]) for x in node.inputs if x in found)
+        if all(holds(found[x]) for x in node.inputs)
         and not all(holds(found[y]) for y in node.outputs)
     ]
 

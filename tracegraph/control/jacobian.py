@@ -148,8 +148,8 @@ def _by_rows(
 def _by_columns(path: Sequence[Node], y: Tensor, x: Tensor, plan: Plan) -> Tensor | None:
     """In forward: column j is the tangent that element j of x gives."""
     columns = _columns(path, y, x, plan)
-    if columns is None:
-        return None
+    if columns is None:  # no tangent arrives, and yet a gradient may be there, which is zero
+        return _by_rows(path, y, [x], plan)[0]
     rows, width = _matrix(y, x)
     return Transpose((1, 0))(Reshape((width, rows))(columns))
 
@@ -197,8 +197,9 @@ def _batch_jacobian(nodes: Sequence[Node], y: Tensor, x: Tensor, plan: Plan) -> 
     size_of_y, size_of_x = element_count(target.shape), element_count(source.shape)
     if _is_forward(path, [target], [source], plan, FORWARD_COST + _TRANSPOSE_COST):
         columns = _columns(path, y, x, plan, rows=b)  # (b, elements of a row of x, *row of y)
-        if columns is None:
-            return None
+    else:
+        columns = None
+    if columns is not None:
         matrices = Transpose((0, 2, 1))(Reshape((b, size_of_x, size_of_y))(columns))
     else:
         pullback = Linear(y.type, lambda seed: gradient(path, [y], [x], [seed]), rows=b)

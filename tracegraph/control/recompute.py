@@ -20,6 +20,8 @@ from tracegraph.types import token
 class RecomputedCall(CustomCall):
     """The outputs of `body`, whose backward computes its intermediate values anew."""
 
+    is_chosen = False
+
     @property
     def has_forward(self) -> bool:
         return True
@@ -29,6 +31,9 @@ class RecomputedCall(CustomCall):
 
     def depends_given(self, values, *patterns):
         return Call.depends_given(self, values, *patterns)
+
+    def entered(self, values, *patterns):
+        return Call.entered(self, values, *patterns)
 
 
 def recomputed(body: Graph, count: int) -> RecomputedCall:

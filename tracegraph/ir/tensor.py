@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
-from weakref import ref
 
 from tracegraph.source import UNKNOWN, Source
 from tracegraph.types import DType, TensorType
@@ -29,7 +28,7 @@ class Tensor:
     """
 
     __slots__ = (
-        *("__weakref__", "_gradient_of", "_name", "_origins", "_read_of", "_slice_of", "_source"),
+        *("__weakref__", "_gradient_of", "_name", "_origins", "_slice_of", "_source"),
         *("buffer", "host", "node", "type"),
     )
 
@@ -47,11 +46,9 @@ class Tensor:
     _gradient_of: Any
     #: The user's line, once there is no node that has it.
     _source: Source
-    #: What stands for the Variable that this is a read of, at top level.
-    _read_of: Tensor
-    #: What a value was made of that has let go of its node: weak references to tensors, and the
-    #: tensors themselves that stand for Variables.
-    _origins: tuple[Any, ...]
+    #: What a value was made of that has no node, as `runtime.lineage` notes it; of one that is a
+    #: read of a Variable, what stands for that.
+    _origins: Any
 
     def __init__(self, type: TensorType, buffer: Any) -> None:
         self.type = type
@@ -61,6 +58,11 @@ class Tensor:
     @property
     def dtype(self) -> DType:
         return self.type.dtype
+
+    @property
+    def __numpy_dtype__(self) -> Any:
+        """NumPy's dtype: by this name NumPy finds it, and `jnp.asarray` through NumPy."""
+        return self.type.dtype.numpy_dtype
 
     @property
     def ndim(self) -> int:
@@ -150,19 +152,6 @@ def settle(tensor: Tensor, buffer: Any) -> None:
     if node is not None:
         tensor._source = node.source
         tensor.node = None
-
-
-def remember_origins(tensor: Tensor) -> None:
-    """Notes what a pending tensor is made of, which its node knows until it is let go of."""
-    node = tensor.node
-    if node is not None:
-        tensor._origins = tuple(map(_origin, node.inputs))
-
-
-def _origin(x: Tensor) -> Any:
-    """What is remembered of an input: a read of a Variable is soon gone, the Variable is not."""
-    handle = getattr(x, "_read_of", None)
-    return ref(x) if handle is None else handle
 
 
 class Node:

@@ -30,7 +30,7 @@ from tracegraph.ops.elementwise import (
     TruncateMod,
 )
 from tracegraph.runtime.convert import as_operands, as_tensor, binary, cast_to, elementwise_operands
-from tracegraph.runtime.indices import check_divisor
+from tracegraph.runtime.indices import check_divisor, check_exponent
 from tracegraph.types import float32, float64
 
 FLOOR_DIV, FLOOR_MOD, TRUNCATE_MOD = FloorDiv(), FloorMod(), TruncateMod()
@@ -105,9 +105,9 @@ truediv = realdiv = divide
 def floordiv(x: Any, y: Any, name: str | None = None) -> Tensor:
     """floor(x / y)
 
-    Raises InvalidArgumentError for an integer divided by zero, if the divisor is known: a Python
-    number, a constant, or a small tensor whose value is there at the call. A zero that is known
-    only when the program runs is not looked for: the quotient is then a number without meaning.
+    Raises InvalidArgumentError for an integer divided by zero, at top level and where the divisor
+    is known while tracing. A zero that is known only at run time gives a number without meaning,
+    unless the function is built with `check_bounds`.
 
     >>> tg.math.floordiv([7, -7], 2).numpy()
     array([ 3, -4], dtype=int32)
@@ -185,7 +185,9 @@ def pow(x: Any, y: Any, name: str | None = None) -> Tensor:
 
     An exponent that is a whole Python number is part of the graph: the power is computed by
     multiplications, is right for negative x, and its derivative at y = 0 is 0.
-    Raises ShapeError for an integer tensor with a negative exponent.
+    Raises DTypeError for an integer tensor with a negative exponent, at top level and where it is
+    known while tracing. One that is known only at run time gives a number without meaning, unless
+    the function is built with `check_bounds`.
 
     >>> tg.pow([2.0, 3.0], 2).numpy()
     array([4., 9.], dtype=float32)
@@ -196,7 +198,10 @@ def pow(x: Any, y: Any, name: str | None = None) -> Tensor:
             return SQRT(x)
         if _is_static_exponent(x, y):
             return IntegerPow(int(y))(x)
-    return POW(*elementwise_operands("pow", x, y))
+    x, y = elementwise_operands("pow", x, y)
+    if x.dtype.is_integer:
+        check_exponent(x, y)
+    return POW(x, y)
 
 
 def _is_static_exponent(x: Tensor, y: Any) -> bool:
@@ -248,38 +253,49 @@ def atan2(y: Any, x: Any, name: str | None = None) -> Tensor:
 def xlogy(x: Any, y: Any, name: str | None = None) -> Tensor:
     """x * log(y), and 0 where x is 0, whatever y is.
 
+    The derivative by x is log(y) where x is 0 too, and 0 there only if log(y) is not finite. That
+    of TensorFlow is 0 wherever x is.
+
     >>> tg.math.xlogy([0.0, 2.0], [0.0, 1.0]).numpy()
     array([0., 0.], dtype=float32)
     """
     x, y = elementwise_operands("xlogy", x, y)
-    is_zero = EQUAL(x, zeros_of(x))
-    return _product_unless(is_zero, x, LOG(SELECT(is_zero, full_like(y, 1), y)))
+    return _product_unless(x, y, LOG, full_like(y, 1))
 
 
 def xlog1py(x: Any, y: Any, name: str | None = None) -> Tensor:
     """x * log(1 + y), and 0 where x is 0, whatever y is.
 
+    For the derivative where x is 0 see `xlogy`.
+
     >>> tg.math.xlog1py([0.0, 2.0], [-1.0, 0.0]).numpy()
     array([0., 0.], dtype=float32)
     """
     x, y = elementwise_operands("xlog1py", x, y)
-    is_zero = EQUAL(x, zeros_of(x))
-    return _product_unless(is_zero, x, Log1p()(SELECT(is_zero, zeros_of(y), y)))
+    return _product_unless(x, y, Log1p(), zeros_of(y))
 
 
 def xdivy(x: Any, y: Any, name: str | None = None) -> Tensor:
     """x / y, and 0 where x is 0, whatever y is.
 
+    The derivative by x is 1 / y where x is 0 too, and 0 there only if 1 / y is not finite. That of
+    TensorFlow is 0 wherever x is.
+
     >>> tg.math.xdivy([0.0, 3.0], [0.0, 2.0]).numpy()
     array([0. , 1.5], dtype=float32)
     """
     x, y = elementwise_operands("xdivy", x, y)
-    is_zero = EQUAL(x, zeros_of(x))
-    return _product_unless(is_zero, x, DIV(full_like(y, 1), SELECT(is_zero, full_like(y, 1), y)))
+    one = full_like(y, 1)
+    return _product_unless(x, y, lambda y: DIV(one, y), one)
 
 
-def _product_unless(is_zero: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    return SELECT(is_zero, zeros_of(x), MUL(x, y))
+def _product_unless(x: Tensor, y: Tensor, function: Any, harmless: Tensor) -> Tensor:
+    """x * function(y), but 0 where x is 0 and the other factor is not finite; `harmless` stands
+    there for y, so that no derivative is nan."""
+    is_finite = IsFinite()(function(y))
+    is_left_out = LogicalAnd()(EQUAL(x, zeros_of(x)), LogicalNot()(is_finite))
+    factor = function(SELECT(is_left_out, harmless, y))
+    return MUL(x, SELECT(is_left_out, zeros_of(factor), factor))
 
 
 def clip_by_value(

@@ -62,7 +62,7 @@ def matmul(
         return MATMUL(a, b)
     if ranks[1] == 2:
         return _rows_times_matrix(a, b)
-    return MATMUL(*_with_common_batch(a, b))
+    return MATMUL(*with_common_batch("matmul", a, b))
 
 
 def _turned(x: Tensor, letter: str, is_transposed: Any, is_adjoint: Any) -> Tensor:
@@ -88,16 +88,17 @@ def _rows_times_matrix(a: Tensor, b: Tensor) -> Tensor:
     return Reshape((*sizes[:-1], b.type.shape[-1]))(product)
 
 
-def _with_common_batch(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def with_common_batch(op: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The matrices of `a` and `b` with the leading axes that theirs broadcast to."""
     lead_a, lead_b = a.type.shape[:-2], b.type.shape[:-2]
     if lead_a == lead_b:
         return a, b
     # The last two axes are shown as 1, so that only the leading ones are compared.
     try:
-        lead = broadcast_shape("matmul", *(_leading(x) for x in (a, b)))[:-2]
+        lead = broadcast_shape(op, *(_leading(x) for x in (a, b)))[:-2]
     except ShapeError:
         fact = f"the leading axes of {a.type} and {b.type} do not broadcast"
-        refuse("matmul", fact, a, b, fix="give both the same leading axes, or 1 for what repeats")
+        refuse(op, fact, a, b, fix="give both the same leading axes, or 1 for what repeats")
     return tuple(broadcast(x, (*lead, *x.type.shape[-2:])) for x in (a, b))  # type: ignore[return-value]
 
 

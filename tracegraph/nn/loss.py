@@ -8,7 +8,7 @@ import numpy as np
 
 from tracegraph.array.arguments import rank_of, refuse
 from tracegraph.array.creation import one_hot
-from tracegraph.errors import DTypeError, InvalidArgumentError, fail
+from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.functions import log_sigmoid, softplus
@@ -30,7 +30,12 @@ from tracegraph.runtime.convert import (
     cast_to,
     elementwise_operands,
 )
-from tracegraph.runtime.indices import value_at_hand
+from tracegraph.runtime.indices import (
+    check_at_run_time,
+    checks_at_run_time,
+    refuse_outside,
+    value_at_hand,
+)
 from tracegraph.shapes import same_shape
 from tracegraph.source import here
 from tracegraph.types import bool_, int32, uint32, uint64
@@ -58,8 +63,9 @@ def sparse_softmax_cross_entropy_with_logits(
     """-log_softmax(logits)[..., labels]: the loss of integer labels.
 
     labels[...] count from 0, logits[..., classes] are floating.
-    Raises InvalidArgumentError for a label that is out of range and known; one that is known only
-    at run time gives nan.
+    Raises InvalidArgumentError for a label that is out of range, where it is known already and
+    where a function is built with `check_bounds`. Else it gives nan, as in TensorFlow on GPUs: that
+    of a function, and that of a label at top level which is still pending.
 
     >>> tg.nn.sparse_softmax_cross_entropy_with_logits(
     ...     labels=[1], logits=[[0.0, 0.0]]
@@ -104,19 +110,14 @@ def sparse_softmax_cross_entropy_with_logits(
 
 def _are_in_range(op: str, labels: Tensor, classes: Any) -> bool:
     """Whether the labels are known, and then right. Raises InvalidArgumentError if they are not."""
+    message = f"{op}: label {{}} is out of range for {classes} classes"
+    fix = f"use labels from 0 to {classes - 1}"
     value = value_at_hand(labels) if isinstance(classes, int) else None
-    if value is None:
-        return False
-    if value.size and not 0 <= value.min() <= value.max() < classes:
-        wrong = value.min() if value.min() < 0 else value.max()
-        fail(
-            InvalidArgumentError,
-            f"{op}: label {wrong} is out of range for {classes} classes",
-            source=here(),
-            operands=[operand_text(labels)],
-            fix=f"use labels from 0 to {classes - 1}",
-        )
-    return True
+    if value is not None:
+        refuse_outside(value, 0, classes - 1, message, fix, (labels,))
+    elif checks_at_run_time():
+        check_at_run_time(labels, 0, classes - 1, message, fix)
+    return value is not None
 
 
 def sigmoid_cross_entropy_with_logits(labels: Any, logits: Any, name: str | None = None) -> Tensor:

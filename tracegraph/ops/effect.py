@@ -84,6 +84,13 @@ class HostCall(Op):
 
     takes_zero_cotangents = True
 
+    @property
+    def called(self):
+        """What the user called, as messages name it."""
+        if not callable(self.function):
+            return f"tg.{self.function[0]}"
+        return getattr(self.function, "called", "a Python function")
+
     def infer(self, token, *xs):
         if token is not TOKEN:
             raise Mismatch(f"the first operand is {token}, and it must be a token")
@@ -150,7 +157,10 @@ class HostCall(Op):
         return HostCall(derive(count, types), types, True, self.is_gated)
 
     def batch(self, n, batched, *xs):
-        raise MissingRule(self, "vectorisation")
+        raise Mismatch(
+            f"{self.called} would be called for each of {n} vectors at once, and it takes one",
+            fix="write the computation with ops, or differentiate one element y[i] at a time",
+        )
 
     def depends(self, *patterns):
         raise MissingRule(self, "sparsity")

@@ -1,7 +1,9 @@
 """Reading and writing at positions that are values: gather, scatter, and slices that move.
 
-An index that is out of range is clamped to the nearest one that is not, in every op here, so that
-what a derivative writes back lands where the value was read.
+What is out of range is read at the nearest index that is not, and is not written at all: a write
+that is clamped would destroy what stands elsewhere. The field `clamps` says which of the two an op
+does, and its derivative does the same: a gather that clamps goes with a scatter that clamps, and a
+scatter that drops with a gather that reads 0 there.
 """
 
 from __future__ import annotations
@@ -44,11 +46,13 @@ class GatherNd(Op):
 
     b stands for the first `batch_dims` axes of both operands, s for the axes of x from there to
     `axis`, v for the k axes of x from `axis` on, t for the rest; i for the axes of `indices`
-    between b and the last one, which has size k.
+    between b and the last one, which has size k. A vector that is out of range is clamped, or gives
+    0 if the op does not clamp.
     """
 
     axis: int
     batch_dims: int
+    clamps: bool = True
     is_linear = True
     flops = no_flops
 
@@ -57,7 +61,7 @@ class GatherNd(Op):
         return x.with_shape(window_shape(self, x, indices))
 
     def vjp(self, g, y, x, indices):
-        add = ScatterAdd(self.axis, self.batch_dims)
+        add = ScatterAdd(self.axis, self.batch_dims, self.clamps)
         return add(zeros_of(x), self.as_vectors(indices), g), None
 
     def jvp(self, tangents, y, x, indices):
@@ -66,10 +70,11 @@ class GatherNd(Op):
     def batch(self, n, batched, x, indices):
         moves = type(self)
         if batched[0] and not batched[1] and self.batch_dims == 0:
-            return moves(self.axis + 1, 0)(x, indices), True  # one more axis that is not indexed
+            # One more axis that is not indexed.
+            return moves(self.axis + 1, 0, self.clamps)(x, indices), True
         if batched[0]:
             indices = indices if batched[1] else stack(indices, n)
-            return moves(self.axis + 1, self.batch_dims + 1)(x, indices), True
+            return moves(self.axis + 1, self.batch_dims + 1, self.clamps)(x, indices), True
         # x is shared: the loop axis becomes one more axis of the indices.
         y = self(x, move_axis(indices, 0, self.batch_dims))
         return move_axis(y, self.axis, 0), True
@@ -79,16 +84,18 @@ class GatherNd(Op):
 
     def depends_given(self, values, x, indices):
         """`depends`, where `values` holds the indices themselves if they are known."""
-        if values[1] is not None:
-            return moved(lambda numbers: self.numpy(numbers, values[1]), x)
+        if values[1] is not None:  # what is read as 0 is element -1, which depends on nothing
+            return moved(lambda numbers: self.numpy(numbers + 1, values[1]) - 1, x)
         found = x.any(axis=range(self.axis, self.axis + self.index_count(indices.shape)))
         return insert_axes(found, self.axis, self.index_shape(indices.shape))
 
     def numpy(self, x, indices):
         vectors = self.as_vectors(indices)
         order = leading_order(x.ndim, self.axis, vectors.shape[-1], self.batch_dims)
-        y = x.transpose(order)[None]
-        y = y[clamped_index(vectors, y.shape, self.batch_dims)]
+        whole = x.transpose(order)[None]
+        y = whole[clamped_index(vectors, whole.shape, self.batch_dims)]
+        if not self.clamps:
+            y[~inside(vectors, whole.shape, self.batch_dims)] = 0
         index_rank = vectors.ndim - 1 - self.batch_dims
         return y.transpose(inverse(leading_order(y.ndim, self.axis, index_rank, self.batch_dims)))
 
@@ -127,11 +134,13 @@ class Gather(GatherNd):
 class Scatter(Op, abstract=True):
     """x where updates[b, s, i, t] was combined into x[b, s, v, t] with v = indices[b, i].
 
-    The letters are those of `GatherNd`, of whose result the updates have the shape.
+    The letters are those of `GatherNd`, of whose result the updates have the shape. An update whose
+    vector is out of range is dropped, or put at the nearest place if the op clamps.
     """
 
     axis: int
     batch_dims: int
+    clamps: bool = False
     #: How NumPy combines.
     reference = np.add
     kinds = NUMERIC
@@ -155,14 +164,15 @@ class Scatter(Op, abstract=True):
 
     def read(self, x: Tensor, indices: Tensor) -> Tensor:
         """What stands at the indices: the transpose of adding there."""
-        return GatherNd(self.axis, self.batch_dims)(x, indices)
+        return GatherNd(self.axis, self.batch_dims, self.clamps)(x, indices)
 
     def batch(self, n, batched, x, indices, updates):
         x, updates = (v if b else stack(v, n) for v, b in ((x, batched[0]), (updates, batched[2])))
         if not batched[1] and self.batch_dims == 0:
-            return type(self)(self.axis + 1, 0)(x, indices, updates), True
+            return type(self)(self.axis + 1, 0, self.clamps)(x, indices, updates), True
         indices = indices if batched[1] else stack(indices, n)
-        return type(self)(self.axis + 1, self.batch_dims + 1)(x, indices, updates), True
+        op = type(self)(self.axis + 1, self.batch_dims + 1, self.clamps)
+        return op(x, indices, updates), True
 
     def depends(self, x, indices, updates):
         return self.depends_given((None, None, None), x, indices, updates)
@@ -170,15 +180,18 @@ class Scatter(Op, abstract=True):
     def depends_given(self, values, x, indices, updates):
         """`depends`, where `values` holds the indices themselves if they are known."""
         if values[1] is not None:
-            return x | updates.put(self.places(x, values[1]), x.shape)
+            places = self.places(x, values[1])
+            counted = updates.take(np.where(places < 0, -1, element_numbers(updates.shape)))
+            return x | counted.put(np.maximum(places, 0), x.shape)
         index_rank = indices.ndim - 1 - self.batch_dims
         found = updates.any(axis=range(self.axis, self.axis + index_rank))
         count = indices.shape[-1]
         return x | insert_axes(found, self.axis, x.shape[self.axis : self.axis + count])
 
     def places(self, x: Pattern, indices: np.ndarray) -> np.ndarray:
-        """For each update the number of the element of x that it is combined into."""
-        return GatherNd(self.axis, self.batch_dims).numpy(element_numbers(x.shape), indices)
+        """For each update the number of the element of x that it is combined into; -1 if none."""
+        read = GatherNd(self.axis, self.batch_dims, self.clamps)
+        return read.numpy(element_numbers(x.shape) + 1, indices) - 1
 
     def numpy(self, x, indices, updates):
         return self.combined(type(self).reference, x, indices, updates)
@@ -189,11 +202,18 @@ class Scatter(Op, abstract=True):
         index_rank = indices.ndim - 1 - self.batch_dims
         from_updates = leading_order(updates.ndim, self.axis, index_rank, self.batch_dims)
         y = x.transpose(order)[None].copy()
-        at = clamped_index(indices, y.shape, self.batch_dims)
+        at, updates = (
+            clamped_index(indices, y.shape, self.batch_dims),
+            updates.transpose(from_updates),
+        )
+        if not self.clamps:
+            kept = inside(indices, y.shape, self.batch_dims)
+            at = tuple(np.broadcast_to(column, kept.shape)[kept] for column in at)
+            updates = updates[kept]
         if function is None:
-            y[at] = updates.transpose(from_updates)
+            y[at] = updates
         else:
-            function.at(y, at, updates.transpose(from_updates))
+            function.at(y, at, updates)
         return y[0].transpose(inverse(order))
 
 
@@ -230,8 +250,9 @@ class ScatterUpdate(Scatter):
         shape = indices.type.shape[:-1]
         numbers = Reshape(shape)(Iota(element_count(shape), int32)())
         places = (*x.type.shape[:b], *x.type.shape[self.axis : self.axis + count])
-        written = ScatterUpdate(b, b)(full(0, TensorType(int32, places)), indices, numbers)
-        stayed = EQUAL(GatherNd(b, b)(written, indices), numbers)
+        write, read = ScatterUpdate(b, b, self.clamps), GatherNd(b, b, self.clamps)
+        written = write(full(0, TensorType(int32, places)), indices, numbers)
+        stayed = EQUAL(read(written, indices), numbers)
         index_axes = range(self.axis, self.axis + len(shape) - b)
         return BroadcastTo(updates.type.shape, (*range(b), *index_axes))(stayed)
 
@@ -241,7 +262,8 @@ class ScatterUpdate(Scatter):
     def depends_given(self, values, x, indices, updates):
         if values[1] is not None:
             rest = element_numbers(x.shape)
-            rest.reshape(-1)[self.places(x, values[1])] = -1  # what was there is gone
+            places = self.places(x, values[1])
+            rest.reshape(-1)[places[places >= 0]] = -1  # what was there is gone
             x = x.take(rest)
         return super().depends_given(values, x, indices, updates)
 
@@ -262,7 +284,7 @@ class ScatterExtreme(Scatter, abstract=True):
         if from_updates is None:
             return from_x
         start = zeros_of(x) if from_x is None else from_x
-        return ScatterAdd(self.axis, self.batch_dims)(start, indices, from_updates)
+        return ScatterAdd(self.axis, self.batch_dims, self.clamps)(start, indices, from_updates)
 
     def _shares(
         self, y: Tensor, x: Tensor, indices: Tensor, updates: Tensor
@@ -270,8 +292,10 @@ class ScatterExtreme(Scatter, abstract=True):
         as_number = Cast(x.dtype)
         x_is = as_number(EQUAL(x, y))
         update_is = as_number(EQUAL(updates, self.read(y, indices)))
-        count = ScatterAdd(self.axis, self.batch_dims)(x_is, indices, update_is)
-        return DIV(x_is, count), DIV(update_is, self.read(count, indices))
+        count = ScatterAdd(self.axis, self.batch_dims, self.clamps)(x_is, indices, update_is)
+        # Clamped, so that what is divided by is not 0; where it was dropped the share is not used.
+        own_count = GatherNd(self.axis, self.batch_dims)(count, indices)
+        return DIV(x_is, count), DIV(update_is, own_count)
 
 
 class ScatterMax(ScatterExtreme):
@@ -306,14 +330,14 @@ class ScatterMul(Scatter):
         if tu is None:
             return from_x
         start = zeros_of(x) if from_x is None else from_x
-        add = ScatterAdd(self.axis, self.batch_dims)
+        add = ScatterAdd(self.axis, self.batch_dims, self.clamps)
         return add(start, indices, MUL(tu, self._others(x, indices, updates)))
 
     def _others(self, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
         """For each update the product of all that meets it at its place: x and the others."""
         zero, one = zeros_of(updates), full(1, updates.type)
         is_zero = EQUAL(updates, zero)
-        add = ScatterAdd(self.axis, self.batch_dims)
+        add = ScatterAdd(self.axis, self.batch_dims, self.clamps)
         count = self.read(add(zeros_of(x), indices, SELECT(is_zero, one, zero)), indices)
         # The product without what is 0, of which the update itself is taken out again.
         factors = SELECT(is_zero, one, updates)
@@ -576,6 +600,13 @@ def clamped_index(vectors: np.ndarray, shape: Any, batch_dims: int) -> tuple[np.
     clipped = [np.clip(column, 0, size - 1) for column, size in zip(columns, limits)]
     # The first axis is there so that vectors of no numbers index something too.
     return np.zeros(vectors.shape[:-1], np.int64), *grid[:batch_dims], *clipped
+
+
+def inside(vectors: np.ndarray, shape: Any, batch_dims: int) -> np.ndarray:
+    """Which of the vectors are in range, for an array of the shape that `clamped_index` takes."""
+    limits = np.asarray(shape[1 + batch_dims :][: vectors.shape[-1]])
+    numbers = vectors.astype(np.int64)
+    return np.asarray(((numbers >= 0) & (numbers < limits)).all(-1))
 
 
 def clamped_slices(shape: Any, sizes: Any, starts: Sequence[Any]) -> tuple[slice, ...]:

@@ -37,15 +37,17 @@ def pattern(
     as those of slices, and of gathers whose indices follow from what is known. To depend means to
     have a derivative: integer and boolean outputs depend on nothing. All sizes must be known.
     """
-    if sources is None:
-        sources = element_sources(graph)
-    total = 1 + max((int(numbers.max(initial=-1)) for numbers in sources.values()), default=-1)
-    patterns = []
-    for place, x in enumerate(graph.inputs):
-        given = sources.get(place)
-        patterns.append(_nothing(x, total) if given is None else _numbered(x, given, total))
+    patterns = input_patterns(graph, element_sources(graph) if sources is None else sources)
     values = values or {}
+    total = patterns[0].total if patterns else 0
     return propagate(graph, patterns, [values.get(i) for i in range(len(patterns))], total)
+
+
+def input_patterns(graph: Graph, sources: Sources) -> list[Pattern]:
+    """The patterns of the inputs of a graph, whose elements are these sources."""
+    total = 1 + max((int(numbers.max(initial=-1)) for numbers in sources.values()), default=-1)
+    given = [(x, sources.get(place)) for place, x in enumerate(graph.inputs)]
+    return [_nothing(x, total) if n is None else _numbered(x, n, total) for x, n in given]
 
 
 def element_sources(graph: Graph, places: Sequence[int] | None = None) -> Sources:
@@ -77,13 +79,24 @@ def propagate(
     total: int,
 ) -> list[Pattern]:
     """The patterns of the outputs, from those of the inputs and the inputs that are known."""
+    env, _ = follow(graph, patterns, values, total)
+    return [env[y] for y in graph.outputs]
+
+
+def follow(
+    graph: Graph,
+    patterns: Sequence[Pattern],
+    values: Sequence[np.ndarray | None],
+    total: int,
+) -> tuple[dict[Tensor, Pattern], Known]:
+    """The patterns of all tensors of a graph, and the values of those that are known."""
     env = dict(zip(graph.inputs, patterns, strict=True))
     known = {x: v for x, v in zip(graph.inputs, values, strict=True) if v is not None}
     for node in graph.nodes:
         _fold(node, known)
         for y, p in zip(node.outputs, _depends(node, env, known, total), strict=True):
             env[y] = p if y.type.dtype.is_differentiable else _nothing(y, total)
-    return [env[y] for y in graph.outputs]
+    return env, known
 
 
 def _numbered(x: Tensor, numbers: np.ndarray, total: int) -> Pattern:

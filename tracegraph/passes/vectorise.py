@@ -7,6 +7,7 @@ from typing import Any
 from tracegraph.errors import Mismatch, MissingRuleError, fail
 from tracegraph.ir.builder import Builder, current
 from tracegraph.ir.op import MissingRule, missing_rule
+from tracegraph.ir.stages import passed
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.passes.share import live_nodes
 from tracegraph.source import sourced
@@ -19,7 +20,13 @@ def vectorise(graph: Graph, batched: tuple[bool, ...], n: Any) -> tuple[Graph, t
     Inputs with `batched` get a leading axis of size n; the others are shared by all instances,
     and what depends on them alone is computed once. The result is kept on the graph.
     """
-    return graph.kept(("vectorise", batched, n), lambda: _vectorised(graph, batched, n))
+
+    def make() -> tuple[Graph, tuple[bool, ...]]:
+        found = _vectorised(graph, batched, n)
+        passed("vectorised", found[0])
+        return found
+
+    return graph.kept(("vectorise", batched, n), make)
 
 
 def _vectorised(graph: Graph, batched: tuple[bool, ...], n: Any) -> tuple[Graph, tuple[bool, ...]]:

@@ -147,6 +147,11 @@ def _transposed_graph(
         places = [i for i, g in enumerate(seeds) if g is not None]
         kept = [(place, t) for place, t in zip(places, results, strict=True) if t is not None]
         nodes = live_nodes(builder.nodes, [t for _, t in kept])
+        if not set(sources).isdisjoint(x for node in nodes for x in node.inputs):
+            raise Mismatch(
+                "its gradient is not linear in the cotangent, so it has no forward mode",
+                fix="make the registered gradient linear in its cotangents, or use reverse mode",
+            )
         graph = Graph(
             builder.name, (*ts, *ys, *prototypes), tuple(nodes), tuple(t for _, t in kept)
         )

@@ -58,7 +58,7 @@ class ForwardAccumulator:
                 fix="give one tangent for each primal",
             )
         pairs = zip(nest.flatten(primals), nest.flatten(tangents), strict=True)
-        self._pairs = [(x, _tangent(x, t)) for x, t in pairs if x is not None]
+        self._pairs = [(x, tangent_of(x, t)) for x, t in pairs if x is not None]
         if len({id(x) for x, _ in self._pairs}) < len(self._pairs):
             _refuse("a primal is given several times", fix="add its tangents, and give it once")
         self._builder: Builder | None = None
@@ -117,6 +117,12 @@ class ForwardAccumulator:
     #: Whether numbers that come from Python are of interest.
     has_left = False
 
+    def assign(self, handle: Tensor, value: Tensor) -> None:
+        """State takes no tangent along."""
+
+    def decide(self, outcome: bool) -> None:
+        """A decision has no tangent."""
+
     def leave(self, tensor: Tensor, how: str) -> None:
         """What goes to NumPy takes no tangent along."""
 
@@ -160,7 +166,9 @@ class ForwardAccumulator:
         return self._tangents.get(leaf_tensor(leaf, self._builder))
 
 
-def _tangent(primal: Any, given: Any) -> Tensor:
+def tangent_of(primal: Any, given: Any) -> Tensor:
+    """What was given as the tangent of a primal, as a tensor. Raises GradientError if its shape or
+    its dtype is another one, and TypeError for a primal that has no tangents."""
     if not isinstance(primal, (Tensor, Variable)):
         fail(
             DTypeError,

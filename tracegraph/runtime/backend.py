@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from tracegraph.ir.stages import passed
 from tracegraph.ir.tensor import Graph
+from tracegraph.types import TensorType, as_dtype
 
 #: Compiling is rare and expensive: one at a time, so that threads never compile a thing twice.
 compiling = threading.RLock()
@@ -25,12 +27,60 @@ def _lowering() -> Any:
 
 def program(graph: Graph, donated: Sequence[int] = ()) -> Any:
     """The compiled program of a graph whose sizes are known: a `lowering.program.Program`."""
-    return _lowering().program.Program(graph, donated)
+    made = _lowering().program.Program(graph, donated)
+    passed("specialised", graph)
+    for stage in ("stablehlo", "optimized_hlo"):
+        passed(stage, graph, lambda stage=stage: compiler_ir(made, stage, None))
+    return made
 
 
 def compiler_ir(program: Any, stage: str, platform_name: str | None) -> Any:
     """The compiler's text of a program at a stage."""
     return _lowering().stages.stage_text(program, stage, platform_name)
+
+
+def differentiable(graph: Graph) -> Any:
+    """The graph as a function of arrays that JAX transforms, with our derivatives."""
+    return _lowering().derivatives.differentiable(graph)
+
+
+def renew_differentiable() -> None:
+    """Makes such functions anew, since an interrupt may have left one unfinished."""
+    _lowering().derivatives.renew()
+
+
+def outside_of_traces() -> Any:
+    """A context in which JAX computes right away, whatever it is tracing."""
+    return _lowering().device.outside_of_traces()
+
+
+def is_jax_array(value: Any) -> bool:
+    """Whether a value is an array of JAX, be it one that stands for a value to come."""
+    return _lowering().device.is_array(value)
+
+
+def strong(array: Any) -> Any:
+    """An array of JAX whose type is not that of a mere Python number."""
+    return _lowering().device.strong(array)
+
+
+def jax_types(arrays: Sequence[Any]) -> list[TensorType]:
+    """The types of JAX's arrays; their symbolic sizes have names."""
+    dtypes, shapes = [as_dtype(a.dtype) for a in arrays], [a.shape for a in arrays]
+    return _lowering().sizes.types_of(dtypes, shapes)
+
+
+def stablehlo(
+    graph: Graph,
+    names: Sequence[str],
+    constants: Sequence[Any],
+    results: Sequence[str],
+    platforms: Sequence[str],
+    constraints: Sequence[str],
+) -> bytes:
+    """A graph as a serialised program; see `lowering.export`."""
+    export = _lowering().export.stablehlo
+    return export(graph, names, constants, results, platforms, constraints)
 
 
 def put(array: np.ndarray) -> Any:

@@ -9,11 +9,12 @@ from typing import Any
 
 from tracegraph import nest
 from tracegraph.errors import SignatureError, fail
+from tracegraph.ir.stages import passed
 from tracegraph.passes.simplify import simplify
 from tracegraph.runtime.concrete import ConcreteFunction, StandIn
 from tracegraph.runtime.results import Results, result_leaves
 from tracegraph.runtime.signature import Request, Signature, VariableKey
-from tracegraph.runtime.trace import Trace, refuse_creation, restored
+from tracegraph.runtime.trace import Trace, refuse_creation, restored, with_checked_numerics
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import unsourced
 from tracegraph.types import TensorType
@@ -22,8 +23,16 @@ from tracegraph.types import TensorType
 class Body:
     """The Python function, how often it was traced, and whether it may still create Variables."""
 
-    def __init__(self, function: Callable[..., Any], signature: Signature) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        signature: Signature,
+        check_bounds: bool = False,
+        check_numerics: bool = False,
+    ) -> None:
         self.tracing_count = 0
+        self._check_bounds = check_bounds
+        self._check_numerics = check_numerics
         self._function = function
         self._name = signature.name
         self._signature = signature
@@ -39,6 +48,7 @@ class Body:
     def _traced(self, request: Request, may_create: bool) -> ConcreteFunction:
         trace = Trace(_graph_name(self._name))
         trace.may_create = may_create
+        trace.checks_bounds = self._check_bounds
         trace.actual = request.actual_tensors()
         with trace, unsourced():
             leaves, stand_ins = _placeholders(trace, request)
@@ -52,7 +62,11 @@ class Body:
         self._may_create = False if not trace.created else self._may_create
         if trace.created:
             return self._trace_after_creation(trace, request)
+        passed("traced", traced.graph)
         traced = dataclasses.replace(traced, graph=simplify(traced.graph))
+        if self._check_numerics:
+            traced = with_checked_numerics(traced)
+        passed("simplified", traced.graph)
         kept, results = request.without_values(), Results(structure, found)
         return ConcreteFunction(kept, traced, results, stand_ins)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -22,6 +23,7 @@ from tracegraph.runtime.execute import (
     run_nested,
     run_recorded,
 )
+from tracegraph.runtime.jax_function import Binding, jax_function
 from tracegraph.runtime.pending import device_buffer
 from tracegraph.runtime.results import Results
 from tracegraph.runtime.signature import (
@@ -121,6 +123,21 @@ class ConcreteFunction:
         return self.results.pack([self._spec(y.type, None) for y in self.outputs])
 
     @property
+    def function_type(self) -> inspect.Signature:
+        """The signature of the Python function, annotated with what was traced: TensorSpecs, and
+        Python values as they are."""
+        args, kwargs = self.structured_input_signature
+        parameters = self.request.signature.parameters
+        traced = parameters.bind(*args, **kwargs).arguments
+        return parameters.replace(
+            parameters=[
+                parameter.replace(annotation=traced.get(name, parameter.annotation))
+                for name, parameter in parameters.parameters.items()
+            ],
+            return_annotation=self.structured_outputs,
+        )
+
+    @property
     def output_shapes(self) -> Any:
         return self.results.pack([self._spec(y.type, None).shape for y in self.outputs])
 
@@ -197,6 +214,18 @@ class ConcreteFunction:
 
         Raises TraceError (a TypeError) for arguments that do not fit, always.
         """
+        _, tensors, variables = self._binding(args, kwargs)
+        return self.run(tensors, variables)
+
+    def as_jax(self) -> Callable[..., Any]:
+        """The trace as a plain function of JAX arrays; see `Function.as_jax`.
+
+        It takes what the trace takes, and refuses other types with TraceError.
+        """
+        return jax_function(self._binding, self)
+
+    def _binding(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Binding:
+        """The tensors and Variables of a call. Raises TraceError if they do not fit."""
         request = self._bound(args, kwargs)
         given = [request.leaves[i] for i in self.request.tensor_positions]
         values = zip(given, self.request.tensor_names, self.argument_types, strict=True)
@@ -205,7 +234,7 @@ class ConcreteFunction:
             bind_sizes(self.argument_types, [x.type for x in tensors])
         except Mismatch as mismatch:
             self._refuse(mismatch.fact)
-        return self.run(tensors, self.variables_for(request))
+        return Binding(self, tensors, self.variables_for(request))
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
         """The request of a call: bound like the Python function's, else as tensors alone."""
@@ -228,7 +257,7 @@ class ConcreteFunction:
         if not kwargs and len(args) == len(positions) and all(map(_is_array, args)):
             given = args
         elif kwargs and not args:
-            for names in (self.request.tensor_keywords, self.request.tensor_names):
+            for names in self.request.flat_names:
                 if len(names) == len(kwargs) and set(names) == set(kwargs):
                     given = [kwargs[name] for name in names]
         if given is None:
@@ -285,6 +314,9 @@ class ConcreteFunction:
         buffers = [device_buffer(x) for x in arguments]
         execution = self.execution(tuple(map(get_type, arguments)), variables)
         results = execution.run(buffers, variables)
+        is_own = variables is execution.variables
+        callee = execution.callee if is_own else execution.callee_with(variables)
+        callee.remember(arguments, results, here())
         if builder.recorders:
             note_call(execution, arguments, variables, results)
         return self.results.pack(results)

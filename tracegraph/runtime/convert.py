@@ -89,17 +89,35 @@ def as_array(value: Any, dtype: DType | None = None) -> np.ndarray:
         return _number(value, dtype or PYTHON_DTYPES[kind])
     if isinstance(value, np.ndarray | np.generic):
         return _adapted(np.array(value), dtype, value)
+    if isinstance(value, _NUMBERS):  # of a class of its own, as members of an IntEnum are
+        base: Any = next(base for base in _NUMBERS if isinstance(value, base))
+        return _number(base(value), dtype or PYTHON_DTYPES[base])
     if hasattr(value, "__array__"):
-        return _adapted(np.array(value), dtype, value)
+        return _adapted(_own_array(value), dtype, value)
     if isinstance(value, (list, tuple)):
         return _from_list(value, dtype)
     if isinstance(value, range):
-        return np.array(list(value), (dtype or int32).numpy_dtype)
+        return _from_list(list(value), dtype if value else dtype or int32)
     fail(
         DTypeError,
         f"{kind_of(value)} cannot be a tensor: {shown(value)}",
         source=here(),
         fix="pass a tensor, a NumPy array, a number, or a list of numbers",
+    )
+
+
+def _own_array(value: Any) -> np.ndarray:
+    """A NumPy array of what has `__array__`, or of a list. Raises TraceError for JAX's tracers."""
+    try:
+        return np.array(value)
+    except TypeError as error:
+        if type(error).__name__ != "TracerArrayConversionError":  # JAX is not imported for it
+            raise
+    fail(
+        TraceError,
+        f"{shown(value)} has no value: JAX is tracing a function that computes with it",
+        source=here(),
+        fix="call f.as_jax() of a @tg.function f there, or leave jax.jit and its like",
     )
 
 
@@ -145,7 +163,18 @@ def _adapted(array: np.ndarray, dtype: DType | None, value: Any) -> np.ndarray:
             source=here(),
             fix=_throughout(own),
         )
-    return array.astype(dtype.numpy_dtype)
+    return _as_type(array, dtype)
+
+
+def _as_type(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """The array as `dtype`, whose kind has room for it. Raises DTypeError for an integer that is
+    outside of the range; a float outside of it is infinite."""
+    if dtype.is_integer and not np.can_cast(array.dtype, dtype.numpy_dtype):
+        for extreme in (array.max(initial=0), array.min(initial=0)):
+            if not dtype.min <= int(extreme) <= dtype.max:
+                _refuse_range(int(extreme), dtype)
+    with np.errstate(over="ignore"):
+        return array.astype(dtype.numpy_dtype)
 
 
 def _refuse_elements(array: np.ndarray, value: Any) -> NoReturn:
@@ -175,7 +204,7 @@ _EXTENDED = frozenset(["bfloat16"])
 
 def _from_list(value: Any, dtype: DType | None) -> np.ndarray:
     try:
-        array = np.array(value)
+        array = _own_array(value)
     except ValueError:
         fail(
             ShapeError,
@@ -186,10 +215,9 @@ def _from_list(value: Any, dtype: DType | None) -> np.ndarray:
     if array.size == 0 and array.dtype == np.float64:
         return array.astype((dtype or float32).numpy_dtype)
     if dtype is None and not _holds_numpy(value):
-        default = {"f": np.float32, "i": np.int32}.get(array.dtype.kind)
-        if default is np.int32 and array.size and np.abs(array).max() > np.iinfo(np.int32).max:
-            default = np.int64
-        return array.astype(default) if default else _adapted(array, dtype, value)
+        dtype = {"f": float32, "i": int32}.get(array.dtype.kind)
+        if dtype is int32 and array.size and np.abs(array).max() > int32.max:
+            dtype = int64
     return _adapted(array, dtype, value)
 
 
@@ -263,7 +291,7 @@ def promoted(x: DType, y: DType) -> DType | None:
     if x is y:
         return x
     kinds = {x.kind, y.kind}
-    if kinds == {"floating", "complex"}:
+    if "complex" in kinds and kinds <= {"floating", "complex"}:
         wide = x.real.size == 8 or y.real.size == 8
         return as_dtype("complex128" if wide else "complex64")
     if len(kinds) > 1 or "bool" in kinds or "token" in kinds:

@@ -18,6 +18,7 @@ from tracegraph.control.recompute import recomputed
 from tracegraph.errors import (
     DTypeError,
     GradientError,
+    RuleTypeError,
     ShapeError,
     TraceError,
     fact_of,
@@ -128,6 +129,7 @@ class CustomGradient(TracedAtCalls):
             trainable = [v for v in trace.variables if v.trainable]
             effects = _effects(trace)
             seeds = _seeds(trace, outputs)
+            trace.checks_bounds = False  # what computes gradients alone has no checks
             found = self._pulled(backward, outputs, seeds, trainable)
             self._check_pure(effects == _effects(trace))
             sources = self._matched(*found, trace, arguments, trainable)
@@ -152,6 +154,7 @@ class CustomGradient(TracedAtCalls):
                 f"it returned {kind_of(returned)}, {shown(returned)}, and not a pair of outputs "
                 "and a backward function",
                 "return y, grad, where grad(dy) gives one gradient per argument",
+                RuleTypeError,
             )
         return returned
 

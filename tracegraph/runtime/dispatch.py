@@ -13,15 +13,19 @@ from tracegraph.errors import Mismatch, UnknownValue
 from tracegraph.ir.tensor import Tensor
 from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.execute import Execution
+from tracegraph.runtime.lineage import ARRAY
 from tracegraph.runtime.pending import device_buffer
 from tracegraph.runtime.signature import LITERALS, Request, leaf_key
+from tracegraph.source import here
 from tracegraph.types import TensorType
 
 
 class Route:
     """What the hot path needs of a call that was seen before."""
 
-    __slots__ = ("captured", "execution", "is_one_tensor", "pack", "positions", "run", "types")
+    __slots__ = (
+        *("callee", "captured", "execution", "is_one_tensor", "pack", "positions", "run", "types"),
+    )
 
     def __init__(
         self, concrete: ConcreteFunction, execution: Execution, positions: list[int]
@@ -34,16 +38,20 @@ class Route:
         #: What the program takes after the arguments.
         self.captured = tuple(map(device_buffer, execution.traced.captures))
         self.types = execution.result_types
+        self.callee = execution.callee
         self.is_one_tensor = concrete.results.is_one_tensor
         self.pack = concrete.results.packer()
 
     def run_on(self, leaves: Sequence[Any]) -> Any:
         """The packed results for the leaves of a call."""
-        return self.run_with_state([_buffer_of(leaves[i]) for i in self.positions])
+        given = [leaves[i] for i in self.positions]
+        tensors = [x if type(x) is Tensor else ARRAY for x in given]
+        return self.run_with_state([*map(_buffer_of, given)], tensors)
 
-    def run_with_state(self, buffers: Sequence[Any]) -> Any:
-        """The packed results for the buffers of the tensor leaves."""
+    def run_with_state(self, buffers: Sequence[Any], arguments: Sequence[Any]) -> Any:
+        """The packed results for the buffers of the arguments."""
         tensors = self.execution.run(buffers)
+        self.callee.remember(arguments, tensors, here())
         return tensors[0] if self.is_one_tensor else self.pack(tensors)
 
 

@@ -16,8 +16,9 @@ from tracegraph.ops.effect import HostCall, HostFailure, set_host_runner
 from tracegraph.runtime import backend
 from tracegraph.runtime.accumulator import ForwardAccumulator
 from tracegraph.runtime.convert import as_tensor
-from tracegraph.runtime.lift import lifted_with_arguments
-from tracegraph.runtime.pending import in_host_call
+from tracegraph.runtime.early import host_calls, is_call, made_early, once, same_bits
+from tracegraph.runtime.lift import first_token, lifted_with_arguments
+from tracegraph.runtime.pending import in_host_call, make
 from tracegraph.runtime.printing import AppendedFile, Template, template_of
 from tracegraph.runtime.tape import GradientTape
 from tracegraph.runtime.trace import Trace, current_trace, init_scope
@@ -39,16 +40,16 @@ def host_call(
 ) -> tuple[Tensor, ...]:
     """Appends a call of a Python function of arrays to the trace, after the effects before it."""
     trace = current()
+    # What comes after a check that fails does not happen.
+    gate = (trace.all_hold,) if isinstance(trace, Trace) and trace.all_hold is not None else ()
+    op = HostCall(function, tuple(types), is_differentiable, bool(gate))
     if not isinstance(trace, Trace):
         fail(
             TraceError,
-            "a Python function was called at run time inside a gradient rule",
+            f"{op.called} was called inside a gradient rule",
             source=here(),
             fix="compute it outside of the rule",
         )
-    # What comes after a check that fails does not happen.
-    gate = () if trace.all_hold is None else (trace.all_hold,)
-    op = HostCall(function, tuple(types), is_differentiable, bool(gate))
     found = op(trace.take_token(), *gate, *inputs)
     token, *outputs = found if isinstance(found, tuple) else (found,)
     trace.give_token(token)
@@ -64,13 +65,16 @@ def _runner(op: HostCall, source: Source) -> Callable[..., tuple[np.ndarray, ...
         op.function if callable(op.function) else _FUNCTIONS[op.function[0]](*op.function[1:])
     )
 
+    def called(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        results = function(*arrays)
+        return tuple(_checked(y, t, source) for y, t in zip(results, op.types, strict=True))
+
     def run(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         try:
             with on_behalf_of_a_program(), _apart(), sourced(source):
                 if op.is_gated and not arrays[0]:
                     return tuple(map(_zeros, op.types))
-                results = function(*arrays[op.is_gated :])
-                return tuple(_checked(y, t, source) for y, t in zip(results, op.types, strict=True))
+                return once(op, arrays, lambda: called(*arrays[op.is_gated :]))
         except Exception as error:
             error.add_note(f"in a Python function called at {source.file}:{source.line}")
             raise HostFailure(backend.keep_host_error(error)) from None
@@ -231,6 +235,8 @@ class ArrayFunction:
     `specs` say what it returns, `source` is the user's line.
     """
 
+    #: The name by which users call it.
+    public_name = "tg.numpy_function"
     is_differentiable = False
 
     def __init__(self, function: Any, specs: Sequence[TensorSpec], source: Source) -> None:
@@ -244,7 +250,7 @@ class ArrayFunction:
     def __call__(self, *arrays: np.ndarray) -> list[Tensor]:
         """The results for a run of the program; those of the call while tracing, if it is that."""
         first, self._first = self._first, None
-        if first is not None and all(map(_same_bits, arrays, first[0])):
+        if first is not None and all(map(same_bits, arrays, first[0])):
             return first[1]
         return self.results(*map(_value, arrays))
 
@@ -304,6 +310,11 @@ class ArrayFunction:
         return tensor
 
     @property
+    def called(self) -> str:
+        """What the user called, as messages name it."""
+        return f"{self.public_name} of {self._name}"
+
+    @property
     def _name(self) -> str:
         return getattr(self._function, "__name__", type(self._function).__name__)
 
@@ -312,6 +323,7 @@ class TensorFunction(ArrayFunction):
     """The function of a `py_function`: it computes on tensors, and so it has derivatives, which
     are such functions again."""
 
+    public_name = "tg.py_function"
     is_differentiable = True
 
     def results(self, *inputs: Tensor) -> list[Tensor]:
@@ -354,16 +366,16 @@ class TensorFunction(ArrayFunction):
 class _Derivative(TensorFunction):
     """A derivative of a `py_function`: it is ours, so what it makes belongs to the user's line."""
 
+    @property
+    def called(self) -> str:
+        return self._name
+
     def results(self, *inputs: Tensor) -> list[Tensor]:
         return self._declared(self._function(*inputs))
 
 
 def _differentiable(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [x for x in tensors if x.dtype.is_differentiable]
-
-
-def _same_bits(x: np.ndarray, y: np.ndarray) -> bool:
-    return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
 
 
 def _value(array: np.ndarray) -> Tensor:
@@ -377,6 +389,7 @@ def _call_later(function: ArrayFunction, inputs: list[Tensor]) -> list[Tensor]:
     types = _declared_types(function.specs, inputs)
     first: list[Tensor] = []
     if types is None:
+        _make_effects_before()
         lifted = [lifted_with_arguments(x) for x in inputs]
         actual = [x for x in lifted if x is not None]
         is_real = len(actual) == len(inputs)
@@ -385,9 +398,29 @@ def _call_later(function: ArrayFunction, inputs: list[Tensor]) -> list[Tensor]:
         first = found if is_real else []
     outputs = list(host_call(function, inputs, types, function.is_differentiable))
     trace = current_trace()
-    if first and trace is not None:
+    if first and trace is not None and trace.token is not None:
         trace.known.update(zip(outputs, first, strict=True))
+        trace.known[trace.token] = first_token()
     return outputs
+
+
+def _make_effects_before() -> None:
+    """Makes the effects that stand in the trace so far, those of the functions around it first."""
+    traces: list[Trace] = []
+    trace = current_trace()
+    while trace is not None and is_call():
+        traces.append(trace)
+        trace = trace.outer if isinstance(trace.outer, Trace) else None
+    for trace in reversed(traces):
+        left = [node for node in trace.nodes if trace.known.keys().isdisjoint(node.outputs)]
+        ops = frozenset(host_calls(left))
+        if not ops or trace.token is None:
+            continue
+        token = lifted_with_arguments(trace.token)
+        if token is None:
+            return
+        with made_early(ops):
+            make(token)
 
 
 def _declared_types(

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from tracegraph.control.call import Call, call, residual_plan
-from tracegraph.errors import InvalidArgumentError, fail
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer, host_tensor
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
 from tracegraph.runtime import backend
+from tracegraph.runtime.lineage import Callee
 from tracegraph.runtime.pending import device_buffer, make, raise_failures, run_failure
-from tracegraph.runtime.trace import CheckReport, Trace, Traced
+from tracegraph.runtime.trace import CheckReport, Trace, Traced, current_trace
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import (
     Variable,
@@ -45,10 +45,15 @@ class Execution:
         self.program = backend.program(dead_code(self.graph), donated)
         self.donates = bool(self.program.donated)
         self.result_types = self.graph.output_types[: traced.result_count]
+        self.callee = self.callee_with(traced.variables)
         self._assigned_places = list(traced.assigned)
         self._is_warm = False
         #: Whether there is neither state nor a check to see to.
         self.is_simple = not (traced.variables or traced.checks or traced.has_token)
+
+    def callee_with(self, variables: Sequence[Variable]) -> Callee:
+        """What results remember of a call with these Variables."""
+        return _callee(self.graph, self.traced, variables)
 
     def run(
         self, buffers: Sequence[Any], variables: Sequence[Variable] | None = None
@@ -72,7 +77,7 @@ class Execution:
             assigned = [variables[i] for i in self.traced.assigned]
         box: list[Any] = []
         with state_lock():
-            state = _gather(variables)
+            state = gather(variables)
             if self.donates and (not self._is_warm or self._is_shared(state)):
                 self._copy_shared(state)
             landings.append((assigned, box, self.traced.result_count))
@@ -115,7 +120,7 @@ def run_program(program: Any, arguments: tuple[Any, ...], box: list[Any]) -> tup
     return box[0]
 
 
-def _gather(variables: Sequence[Variable]) -> list[Any]:
+def gather(variables: Sequence[Variable]) -> list[Any]:
     """The buffers of the variables. Needs `state_lock`."""
     if landings:
         complete_landings()
@@ -130,18 +135,8 @@ def report_checks(traced: Traced, outputs: Sequence[Any]) -> None:
     place = traced.first_check
     for report in traced.checks:
         if not bool(outputs[place]):
-            raise_check(report, outputs[place + 1 : place + 1 + report.operand_count])
+            report.fail(outputs[place + 1 : place + 1 + report.operand_count])
         place += 1 + report.operand_count
-
-
-def raise_check(report: CheckReport, operands: Sequence[Any]) -> None:
-    """Raises the error of a check that failed, with the offending values."""
-    fail(
-        InvalidArgumentError,
-        report.message,
-        source=report.source,
-        operands=[np.array2string(np.asarray(x), threshold=20) for x in operands],
-    )
 
 
 def _shared_baseline() -> int:
@@ -190,8 +185,17 @@ def run_recorded(
     node.outputs = outputs = tuple(map(Tensor, forward.output_types, buffers))
     for recorder in builder.recorders:
         recorder.record(node)
+        for variable, value in zip(assigned, outputs[traced.result_count :], strict=False):
+            recorder.assign(variable.handle, value)
     report_checks(traced, buffers)
-    return list(outputs[: traced.result_count])
+    results = list(outputs[: traced.result_count])
+    _callee(forward, traced, variables).remember(arguments, results, node.source)
+    return results
+
+
+def _callee(graph: Graph, traced: Traced, variables: Sequence[Variable]) -> Callee:
+    handles = [variable.handle for variable in variables]
+    return Callee(graph, handles, traced.captures, variables is not traced.variables)
 
 
 def note_call(
@@ -248,9 +252,15 @@ def append_call(
     elif traced.has_token:
         make(next(rest))  # at top level what has effects runs at once
     for report in traced.checks:
-        values = [next(rest) for _ in range(1 + report.operand_count)]
-        if trace is not None:
-            trace.add_check(report, tuple(values))
-        elif not bool(host_array(values[0])):
-            raise_check(report, [host_array(x) for x in values[1:]])
+        pass_check_on(report, tuple(next(rest) for _ in range(1 + report.operand_count)))
     return list(outputs[: traced.result_count])
+
+
+def pass_check_on(report: CheckReport, values: tuple[Tensor, ...]) -> None:
+    """Takes a check of a body on to what is being built: a trace reports it at every run, the top
+    level raises its error at once. `values` are its flag and its operands."""
+    trace = current_trace()
+    if trace is not None:
+        trace.add_check(report, values)
+    elif not bool(host_array(values[0])):
+        report.fail([host_array(x) for x in values[1:]])

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
 from tracegraph.control.call import Call
 from tracegraph.control.custom import CustomCall
-from tracegraph.control.flow import Flow, Flows, types_of
+from tracegraph.control.flow import Flow, Flows
 from tracegraph.control.recompute import RecomputedCall
 from tracegraph.errors import message
 from tracegraph.ir.builder import Builder
@@ -27,16 +28,24 @@ from tracegraph.ops.effect import HostCall, Read
 from tracegraph.passes.registry import is_registered
 from tracegraph.runtime.history import (
     Crossing,
+    Decision,
     History,
     Span,
     Step,
-    alive,
     step_before,
     types_of_outputs,
 )
+from tracegraph.runtime.lineage import place_of_last_read, variable_read_by
+from tracegraph.runtime.statements import branch_not_taken, is_inside, statement_at
 from tracegraph.runtime.trace import Trace
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import Source, here
+
+#: Of a path that is longer than this, the text shows the ends.
+_SHOWN = 20
+
+#: A node, or what is remembered of one.
+Entry = Node | Step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +54,8 @@ class Explanation:
 
     - `reason`: one of "connected", "not_watched", "before_tape", "after_tape", "tape_used",
       "recording_stopped", "not_recorded", "stop_gradient", "dtype", "no_derivative",
-      "no_gradient", "custom_gradient", "assigned", "overwritten", "numpy", "unused" and
-      "unconnected".
+      "no_gradient", "custom_gradient", "assigned", "overwritten", "numpy", "branch_not_taken",
+      "unused" and "unconnected".
     - `text`: what happened, the line, and what to do; `str()` gives it.
     - `source`: the line of the break, with its `file` and `line`.
     - `path`: the lines from the source of the gradient up to the break.
@@ -85,70 +94,64 @@ class Record:
     builder: Builder
 
 
-# The rows of a record: what was computed, by whom it was seen.
-
+#: Who saw an entry being recorded: the tape, which followed it or passed it by, or nobody.
 _FOLLOWED, _PASSED, _UNSEEN = range(3)
 
 
-#: What needs no weak reference to be resolved.
-_PLAIN = frozenset([Tensor])
-
-
-class _Row:
-    """A node or a step, with numbers for its tensors."""
-
-    __slots__ = ("entry", "inputs", "op", "outputs", "source", "standing")
-
-    def __init__(
-        self,
-        entry: Node | Step,
-        inputs: tuple[int, ...],
-        outputs: tuple[int, ...],
-        standing: int,
-    ) -> None:
-        self.entry = entry
-        self.op = entry.op
-        self.inputs = inputs
-        self.outputs = outputs
-        self.source = entry.source
-        self.standing = standing
-
-
 class _Edge(NamedTuple):
-    """One step of a path: by which input it enters a row, and by which output it leaves."""
+    """One step of a path: by which input it enters a node, and by which output it leaves."""
 
-    row: _Row
+    node: Entry
     entry: int
     exit: int
 
 
 class _Window:
-    """Rows, by whom each value was made, and the paths along them."""
+    """By whom each value was made, and the paths along them.
 
-    def __init__(self, flows: Flows, aliases: dict[int, Tensor]) -> None:
+    A number stands for a tensor, which may be gone. Large graphs have as many numbers as nodes, so
+    walks keep numbers alone: objects would wake the garbage collector.
+    """
+
+    def __init__(self, flows: Flows, outermost: dict[int, Tensor]) -> None:
         self._flows = flows
-        self._aliases = aliases
-        self.rows: list[_Row] = []
-        self.makers: dict[int, tuple[_Row, int]] = {}
+        self._outermost = outermost
+        #: Entries by standing, in the order in which they were recorded.
+        self.entries: list[list[Entry]] = [[], [], []]
+        #: What is not followed, by the identity of the entry.
+        self._unfollowed: dict[int, int] = {}
+        self._makers: dict[int, Entry] = {}
+        #: What weak references stand for: it must not go, and change its number, meanwhile.
+        self._held: list[Tensor | None] = []
 
     @staticmethod
-    def of_record(record: Record, target: Tensor, flows: Flows) -> _Window:
-        window = _Window(flows, _aliases(record.builder))
-        for entry in record.followed:
-            window.add(entry, _FOLLOWED)
-        for entry in record.history.all_passed():
-            window.add(entry, _PASSED)
-        for step in record.history.unseen:
-            window.add(step, _UNSEEN)
-        window._add_unseen(target)
+    def of_record(record: Record, flows: Flows) -> _Window:
+        window = _Window(flows, _outermost(record.builder))
+        history = record.history
+        # What stands later in this order is known better.
+        window._add(history.unseen, _UNSEEN)
+        window._add(history.with_assigned(history.all_passed()), _PASSED)
+        window._add(history.with_assigned(record.followed), _FOLLOWED)
         return window
 
     @staticmethod
     def of_body(body: Graph, flows: Flows) -> _Window:
         window = _Window(flows, {})
-        for node in body.nodes:
-            window.add(node, _FOLLOWED)
+        window._add(body.nodes, _FOLLOWED)
         return window
+
+    def _add(self, entries: Sequence[Entry], standing: int) -> None:
+        self.entries[standing] += entries
+        if standing != _FOLLOWED:
+            self._unfollowed.update(dict.fromkeys(map(id, entries), standing))
+        makers, number = self._makers, self.number
+        for entry in entries:
+            for y in entry.outputs:
+                if type(y) is Tensor:
+                    makers[id(y)] = entry
+                else:
+                    self._held.append(y())  # type: ignore[operator]
+                    makers[number(y)] = entry
 
     def number(self, x: Any) -> int:
         """What stands for a tensor, or for one that is gone."""
@@ -157,156 +160,199 @@ class _Window:
             if found is None:
                 return id(x)
             x = found
-        return id(self.outermost(x))
+        outer = self._outermost
+        return id(outer.get(id(x), x)) if outer else id(x)
 
-    def outermost(self, x: Tensor) -> Tensor:
-        """What a tensor of a trace stands for, or the tensor itself."""
-        aliases = self._aliases
-        while id(x) in aliases:
-            x = aliases[id(x)]
-        return x
+    def standing(self, entry: Entry) -> int:
+        return self._unfollowed.get(id(entry), _FOLLOWED)
 
-    def _numbers(self, tensors: tuple[Any, ...]) -> tuple[int, ...]:
-        if not self._aliases and _PLAIN.issuperset(map(type, tensors)):
-            return tuple(map(id, tensors))
-        return tuple(map(self.number, tensors))
+    def maker(self, y: int) -> Entry | None:
+        """What made a value, as far as it is known."""
+        return self._makers.get(y)
 
-    def add(self, entry: Node | Step, standing: int) -> _Row:
-        inputs, outputs = self._numbers(entry.inputs), self._numbers(entry.outputs)
-        row = _Row(entry, inputs, outputs, standing)
-        self.rows.append(row)
-        for place, y in enumerate(outputs):
-            self.makers.setdefault(y, (row, place))
-        return row
-
-    def _add_unseen(self, target: Tensor) -> None:
-        """Adds what the target was made of that the tape did not see, as far as it is known."""
-        seen: set[int] = set()
-        waiting: list[tuple[int, Any]] = [(self.number(target), target)]
-        while waiting:
-            number, x = waiting.pop()
-            if number in seen:
-                continue
-            seen.add(number)
-            made = self.makers.get(number)
-            row = self._unseen_row(x) if made is None else made[0]
-            if row is not None:
-                waiting.extend(zip(row.inputs, row.entry.inputs, strict=True))
-
-    def _unseen_row(self, x: Any) -> _Row | None:
-        """What made a value that the tape did not see being made, if that is known."""
-        steps = (step_before(self.outermost(tensor)) for tensor in alive([x]))
-        step = next(steps, None)
-        return None if step is None else self.add(step, _UNSEEN)
+    def look_back(self, x: Any) -> bool:
+        """Adds what made a value that the tape did not see being made, if that is known."""
+        tensor: Tensor | None = x() if type(x) is ref else x
+        if tensor is None:
+            return False
+        step = step_before(self._outermost.get(id(tensor), tensor))
+        if step is None:
+            return False
+        self._add([step], _UNSEEN)
+        return True
 
     # What flows.
 
-    def flow(self, row: _Row) -> Flow:
-        entry = row.entry
+    def flow(self, entry: Entry) -> Flow:
+        if type(entry) is Node:
+            return self._flows.of_node(entry)
+        assert isinstance(entry, Step)
         if entry.op is None:
-            every = (1 << len(row.inputs)) - 1
-            return Flow((every,) * len(row.outputs), (every,) * len(row.outputs))
-        if isinstance(entry, Step):
-            return self._flows.of(entry.op, entry.input_types, entry.output_types)
-        return self._flows.of(entry.op, types_of(entry.inputs), types_of_outputs(entry))
+            every = (1 << len(entry.inputs)) - 1
+            return Flow((every,) * len(entry.outputs), (every,) * len(entry.outputs))
+        return self._flows.of(entry.op, entry.input_types, entry.output_types)
 
-    def _feeding(self, row: _Row, place: int) -> Iterable[tuple[int, int]]:
-        """The inputs whose values reach an output, and their places."""
-        if not isinstance(row.op, Call):
-            return enumerate(row.inputs)
-        values = self.flow(row).values[place]
-        return [(i, x) for i, x in enumerate(row.inputs) if values >> i & 1]
+    def _place(self, entry: Entry, y: int) -> int:
+        """Which output of an entry a value is."""
+        outputs = entry.outputs
+        return 0 if len(outputs) == 1 else list(map(self.number, outputs)).index(y)
 
-    def is_carried(self, edge: _Edge) -> bool:
-        """Whether the derivative goes along an edge."""
-        row = edge.row
-        if row.standing != _FOLLOWED:
-            return False
-        derivatives = self.flow(row).derivatives[edge.exit]
-        x = row.inputs[edge.entry]
-        return any(derivatives >> i & 1 and other == x for i, other in enumerate(row.inputs))
+    def _values(self, entry: Entry, y: int) -> Sequence[Any]:
+        """The inputs whose values reach an output."""
+        if not isinstance(entry.op, Call):
+            return entry.inputs
+        values = self.flow(entry).values[self._place(entry, y)]
+        return [x for i, x in enumerate(entry.inputs) if values >> i & 1]
 
-    def reached(self, source: int) -> set[int]:
-        """What the derivative by the source reaches."""
-        found = {source}
-        for row in self.rows:
-            if row.standing != _FOLLOWED or found.isdisjoint(row.inputs):
-                continue
-            mask = 0
-            for i, x in enumerate(row.inputs):
-                mask |= (x in found) << i
-            for y, through in zip(row.outputs, self.flow(row).derivatives, strict=False):
-                if through & mask:
-                    found.add(y)
-        return found
+    def _derivatives(self, entry: Entry, y: int) -> Sequence[Any]:
+        """The inputs whose derivatives reach an output, as far as the tape followed them."""
+        if id(entry) in self._unfollowed:
+            return ()
+        derivatives = self.flow(entry).derivatives[self._place(entry, y)]
+        inputs = entry.inputs
+        if derivatives == (1 << len(inputs)) - 1:
+            return inputs
+        return [x for i, x in enumerate(inputs) if derivatives >> i & 1]
 
-    def path(self, source: int, target: int) -> list[_Edge] | None:
-        """The shortest way that values take from the source to the target."""
-        ahead: dict[int, _Edge | None] = {target: None}
-        waiting = deque([target])
-        while waiting:
-            y = waiting.popleft()
-            if y == source:
-                return list(_followed(ahead, source))
-            made = self.makers.get(y)
-            if made is None:
-                continue
-            row, place = made
-            for i, x in self._feeding(row, place):
-                if x not in ahead:
-                    ahead[x] = _Edge(row, i, place)
-                    waiting.append(x)
+    def broken_at(self, path: Sequence[int]) -> int | None:
+        """The first step of a path along which the derivative does not go."""
+        for place, (x, y) in enumerate(itertools.pairwise(path)):
+            fed = self._derivatives(self._makers[y], y)
+            # Mostly it is all that the entry takes.
+            if fed is not self._makers[y].inputs and x not in map(self.number, fed):
+                return place
         return None
 
-    def ancestors(self, target: int) -> dict[int, _Row | None]:
-        """What the target is made of, the nearest first, and what made it."""
-        found: dict[int, _Row | None] = {}
-        waiting = deque([target])
-        while waiting:
-            y = waiting.popleft()
-            if y in found:
+    # Walks.
+
+    def _behind(
+        self, target: Any, source: int | None, feeding: Callable[[Entry, int], Sequence[Any]]
+    ) -> dict[int, int]:
+        """What reaches the target by what is `feeding`, the nearest first, up to the source; for
+        each the value that it was found by."""
+        makers, number, is_plain = self._makers, self.number, not self._outermost
+        last = number(target)
+        ahead, waiting = {last: last}, [last]
+        if last == source:
+            return ahead
+        if last not in makers:
+            self.look_back(target)
+        for y in waiting:  # it grows meanwhile
+            entry = makers.get(y)
+            if entry is None:
                 continue
-            row, place = self.makers.get(y, (None, 0))
-            found[y] = row
-            if row is not None:
-                waiting.extend(x for _, x in self._feeding(row, place))
-        return found
+            for x in feeding(entry, y):
+                key = id(x) if is_plain and type(x) is Tensor else number(x)
+                if key in ahead:
+                    continue
+                ahead[key] = y
+                if key == source:
+                    return ahead
+                if key in makers or self.look_back(x):
+                    waiting.append(key)
+        return ahead
+
+    def path(self, source: int, target: Any) -> list[int] | None:
+        """The shortest way that values take from the source to the target: what is on it."""
+        return _way_from(source, self.ancestors(target, source))
+
+    def derivative_path(self, source: int, target: Any) -> list[int] | None:
+        """The shortest way that derivatives take."""
+        return _way_from(source, self._behind(target, source, self._derivatives))
+
+    def along(self, path: Sequence[int]) -> list[Entry]:
+        """The entries that a path goes through, one less than it has values."""
+        return [self._makers[y] for y in path[1:]]
+
+    def edge(self, path: Sequence[int], place: int) -> _Edge:
+        """How a path goes through the entry at a place."""
+        x, y = path[place], path[place + 1]
+        node = self._makers[y]
+        fed = next(z for z in self._values(node, y) if self.number(z) == x)
+        entry = next(i for i, z in enumerate(node.inputs) if z is fed)
+        return _Edge(node, entry, self._place(node, y))
+
+    def lines(self, path: Sequence[int]) -> list[Source]:
+        return [entry.source for entry in self.along(path)]
+
+    def last_unseen(self, path: Sequence[int], place: int) -> int:
+        """The last place in a row, from this one on, that the tape did not see; -1 for none."""
+        last = -1
+        for i, entry in enumerate(self.along(path)[place:], start=place):
+            if self.standing(entry) != _UNSEEN:
+                break
+            last = i
+        return last
+
+    def inside(self, edge: _Edge) -> tuple[_Window, list[int]]:
+        """The way through the body of a call, from where an edge enters it to where it leaves."""
+        body = edge.node.op.body  # type: ignore[union-attr]
+        window = _Window.of_body(body, self._flows)
+        return window, window.path(id(body.inputs[edge.entry]), body.outputs[edge.exit]) or []
+
+    def ancestors(self, target: Any, source: int | None = None) -> dict[int, int]:
+        """What the target is made of, the nearest first, itself included; the search ends at the
+        source."""
+        return self._behind(target, source, self._values)
 
     def descendants(self, source: int) -> set[int]:
         """What is made of a value, itself included."""
-        takers: dict[int, list[_Row]] = {}
-        for row in self.rows:
-            for x in row.inputs:
-                takers.setdefault(x, []).append(row)
+        takers, number = self._takers, self.number
         found, waiting = {source}, [source]
         while waiting:
-            for row in takers.get(waiting.pop(), ()):
-                new = [y for y in row.outputs if y not in found]
+            for entry in takers.get(waiting.pop(), ()):
+                new = [y for y in map(number, entry.outputs) if y not in found]
                 found.update(new)
                 waiting += new
         return found
 
-    def users(self, source: int) -> Iterator[_Row]:
-        """The rows that the tape saw and that take the source."""
-        return (row for row in self.rows if row.standing != _UNSEEN and source in row.inputs)
+    @property
+    def _takers(self) -> dict[int, list[Entry]]:
+        """The entries by their inputs."""
+        takers: dict[int, list[Entry]] = {}
+        for entries in self.entries:
+            for entry in entries:
+                for x in map(self.number, entry.inputs):
+                    takers.setdefault(x, []).append(entry)
+        return takers
+
+    def users(self, source: int) -> Iterator[Entry]:
+        """What the tape saw that takes the source."""
+        number, is_plain = self.number, not self._outermost
+        for entry in itertools.chain(self.entries[_FOLLOWED], self.entries[_PASSED]):
+            for x in entry.inputs:
+                if source == (id(x) if is_plain and type(x) is Tensor else number(x)):
+                    yield entry
+                    break
 
 
-def _followed(ahead: dict[int, _Edge | None], source: int) -> Iterator[_Edge]:
-    edge = ahead[source]
-    while edge is not None:
-        yield edge
-        edge = ahead[edge.row.outputs[edge.exit]]
+def _way_from(x: int, ahead: dict[int, int]) -> list[int] | None:
+    """The way from a value to where a search began, if it came so far."""
+    if x not in ahead:
+        return None
+    path = [x]
+    while ahead[x] != x:
+        x = ahead[x]
+        path.append(x)
+    return path
 
 
-def _aliases(builder: Builder | None) -> dict[int, Tensor]:
-    """By the tensors of a trace that stand for something outside: what they stand for."""
+def _outermost(builder: Builder | None) -> dict[int, Tensor]:
+    """By the tensors of a trace that stand for something outside: what they stand for in the
+    end."""
     found: dict[int, Tensor] = {}
     while isinstance(builder, Trace):
         found.update((id(inner), outer) for outer, inner in builder.captures.items())
         states = ((builder.states[id(v)].handle, v.handle) for v in builder.variables)
         found.update((id(inner), outer) for inner, outer in states)
         builder = builder.outer
-    return found
+    return {x: _end(found, outer) for x, outer in found.items()}
+
+
+def _end(found: dict[int, Tensor], x: Tensor) -> Tensor:
+    while id(x) in found:
+        x = found[id(x)]
+    return x
 
 
 # The explanation.
@@ -319,8 +365,8 @@ def explain(
 
     A target is what the user gave and the tensor that stands for it; `x` stands for the source.
     """
-    flows = Flows()
-    cases = [_Case(record, y, source, x, flows) for _, y in targets]
+    window = _Window.of_record(record, Flows())
+    cases = [_Case(record, window, y, source, x) for _, y in targets]
     found = next(filter(None, (case.connected() for case in cases)), None)
     if found is not None:
         return found
@@ -341,17 +387,31 @@ class _Case:
     """One target and one source."""
 
     def __init__(
-        self, record: Record, target: Tensor, given: Any, source: Tensor, flows: Flows
+        self, record: Record, window: _Window, target: Tensor, given: Any, source: Tensor
     ) -> None:
         self._record = record
+        self._window = window
         self._target = target
         self._given = given
         self._source = source
-        self._flows = flows
-        self._window = window = _Window.of_record(record, target, flows)
         self._is_tracked = record.is_tracked(source)
         self._x, self._y = window.number(source), window.number(target)
-        self.path = window.path(self._x, self._y)
+
+    @functools.cached_property
+    def made_of(self) -> dict[int, int]:
+        """What the target is made of, the nearest first, up to the source."""
+        return self._window.ancestors(self._target, self._x)
+
+    @functools.cached_property
+    def path(self) -> list[int] | None:
+        """How values take their way from the source to the target."""
+        return _way_from(self._x, self.made_of)
+
+    @functools.cached_property
+    def broken_at(self) -> int | None:
+        """The first step of the path without a derivative."""
+        assert self.path is not None
+        return self._window.broken_at(self.path)
 
     @property
     def _name(self) -> str:
@@ -362,13 +422,17 @@ class _Case:
 
     def connected(self) -> Explanation | None:
         """That the two are connected, if they are."""
-        is_own = self._x == self._y
         types = self._source.dtype, self._target.dtype
         if not all(dtype.is_differentiable for dtype in types):
             return None
-        if not (self._is_tracked or is_own) or self._y not in self._window.reached(self._x):
+        path, window = self.path, self._window
+        if path is None or not (self._is_tracked or self._x == self._y):
             return None
-        lines = _without_repeats(_lines(self.path or []))
+        if self.broken_at is not None:
+            path = window.derivative_path(self._x, self._target)
+        if path is None:
+            return None
+        lines = _without_repeats(window.lines(path))
         place = lines[-1] if lines else here()
         text = message(f"target and source are connected: {self._name} has a gradient")
         return Explanation("connected", text, place, lines)
@@ -386,48 +450,50 @@ class _Case:
 
     # A path that breaks.
 
-    def _broken(self, path: list[_Edge]) -> Explanation:
-        window, lines = self._window, []
-        edge = self._break(window, path, lines)
-        assert edge is not None
-        if edge.row.standing == _UNSEEN:
-            return self._outside(edge.row.source, tuple(lines))
-        while _has_body(edge.row.op):
-            body = edge.row.op.body  # type: ignore[union-attr]
-            inner = _Window.of_body(body, self._flows)
-            ends = id(body.inputs[edge.entry]), id(body.outputs[edge.exit])
-            way = inner.path(*ends)
-            found = None if way is None else self._break(inner, way, lines)
-            if found is None:
+    def _broken(self, path: list[int]) -> Explanation:
+        window, place = self._window, self.broken_at
+        assert place is not None
+        # Of what the tape did not see, the last in a row: the tape saw it next, or was given it.
+        place = max(place, window.last_unseen(path, place))
+        lines, edge = window.lines(path[: place + 2]), window.edge(path, place)
+        standing = window.standing(edge.node)
+        if standing == _UNSEEN:
+            return self._outside(edge.node.source, lines)
+        while _has_body(edge.node.op):
+            inner, way = window.inside(edge)
+            inner_place = inner.broken_at(way)
+            if inner_place is None:
                 break
-            window, edge = inner, found
-        return self._told(_reason_of(edge), edge.row.source, tuple(lines))
+            window, path, place = inner, way, inner_place
+            lines, edge = lines + window.lines(path[: place + 2]), window.edge(path, place)
+        source = edge.node.source
+        if isinstance(edge.node.op, Read):
+            source = _place_of_read(window, path, place)
+            lines.append(source)
+        return self._told(_reason_of(edge, standing), source, lines)
 
-    def _break(self, window: _Window, path: list[_Edge], lines: list[Source]) -> _Edge | None:
-        """The first edge without a derivative, and in `lines` those up to it. Of what the tape did
-        not see, the last in a row: it is what the tape saw next, or was given."""
-        place = next((i for i, edge in enumerate(path) if not window.is_carried(edge)), None)
-        if place is None:
-            return None
-        while path[place].row.standing == _UNSEEN and _is_unseen_at(path, place + 1):
-            place += 1
-        lines.extend(_lines(path[: place + 1]))
-        return path[place]
-
-    def _outside(self, source: Source, lines: tuple[Source, ...]) -> Explanation:
+    def _outside(self, source: Source, lines: Sequence[Source]) -> Explanation:
         """What was made outside of what the tape recorded."""
         return self._told(_outside_reason(self._record.history.spans, source), source, lines)
 
-    def _unwatched(self, path: list[_Edge]) -> Explanation:
-        lines = _lines(path)
-        seen = [edge.row for edge in path if edge.row.standing != _UNSEEN]
-        user = next(self._window.users(self._x), None)
-        if not seen or (isinstance(self._given, Variable) and user is None):
-            place = 0
-            while _is_unseen_at(path, place + 1):
-                place += 1
-            return self._outside(path[place].row.source, _lines(path[: place + 1]))
-        return self._told(self._unwatched_reason(), lines[0], lines[:1])
+    def _unwatched(self, path: list[int]) -> Explanation:
+        window = self._window
+        lines = _without_repeats(window.lines(path))
+        unseen = window.last_unseen(path, 0)
+        is_seen = unseen < len(path) - 2
+        is_used = any(window.users(self._x))
+        if not is_seen or (isinstance(self._given, Variable) and not is_used):
+            outside = window.lines(path[: unseen + 2])
+            return self._outside(outside[-1], outside)
+        place = self._place_of_first(path) or lines[0]
+        return self._told(self._unwatched_reason(), place, [place])
+
+    def _place_of_first(self, path: list[int]) -> Source | None:
+        """Where a Variable is read that a path starts from."""
+        if not isinstance(self._given, Variable) or len(path) < 2:
+            return None
+        is_read = isinstance(self._window.edge(path, 0).node.op, Read)
+        return _place_of_read(self._window, path, 0 if is_read else -1)
 
     def _unwatched_reason(self) -> _Reason:
         given = self._given
@@ -447,37 +513,38 @@ class _Case:
 
     def _without_path(self) -> Explanation:
         window = self._window
-        made_of = window.ancestors(self._y)
-        numpy = self._by_numpy(made_of)
+        numpy = self._by_numpy()
         if numpy is not None:
             return numpy
         is_used = any(window.users(self._x))
-        rows = [row for row in made_of.values() if row is not None]
-        is_followed = any(row.standing == _FOLLOWED for row in rows)
-        unseen = [row.source for row in rows if row.standing == _UNSEEN and row.source.line]
-        if unseen and (rows[0].standing == _UNSEEN or not (is_followed or is_used)):
-            return self._outside(unseen[0], (unseen[0],))
-        arrived = self._arrived(made_of)
+        nodes = [node for node in map(window.maker, self.made_of) if node is not None]
+        standings = list(map(window.standing, nodes))
+        is_followed = _FOLLOWED in standings
+        pairs = zip(nodes, standings, strict=True)
+        unseen = next((x.source for x, how in pairs if how == _UNSEEN and x.source.line), None)
+        if unseen is not None and (standings[0] == _UNSEEN or not (is_followed or is_used)):
+            return self._outside(unseen, [unseen])
+        arrived = self._arrived()
         if arrived and not is_followed and not is_used:
             place = arrived[-1].source
-            return self._told(_FROM_NUMPY, place, (place,))
+            return self._told(_FROM_NUMPY, place, [place])
         if not self._target.dtype.is_differentiable:
-            place = self._place_of_target(rows)
-            return self._told(_dtype_reason(self._target, "the target"), place, (place,))
-        return self._apart(is_used, made_of, rows)
+            place = self._place_of_target(nodes)
+            return self._told(_dtype_reason(self._target, "the target"), place, [place])
+        return self._apart(is_used, nodes)
 
-    def _place_of_target(self, rows: Sequence[_Row]) -> Source:
-        places = (row.source for row in rows if row.source.line)
+    def _place_of_target(self, nodes: Sequence[Entry]) -> Source:
+        places = (node.source for node in nodes if node.source.line)
         return next(places, self._target.source if self._target.source.line else here())
 
-    def _arrived(self, made_of: dict[int, _Row | None]) -> list[Crossing]:
+    def _arrived(self) -> list[Crossing]:
         """What came from NumPy and became the target."""
-        arrived = self._record.history.arrived
-        return [crossing for crossing in arrived if self._window.number(crossing.tensor) in made_of]
+        number, made_of = self._window.number, self.made_of
+        return [x for x in self._record.history.arrived if number(x.tensor) in made_of]
 
-    def _by_numpy(self, made_of: dict[int, _Row | None]) -> Explanation | None:
+    def _by_numpy(self) -> Explanation | None:
         """That what the source became went to NumPy, and what came back became the target."""
-        back = self._arrived(made_of)
+        back = self._arrived()
         if not back:
             return None
         window = self._window
@@ -487,76 +554,141 @@ class _Case:
         gone, came = next(pairs, (None, None))
         if gone is None or came is None:
             return None
-        before = _lines(window.path(self._x, window.number(gone.tensor)) or [])
+        before = window.lines(window.path(self._x, gone.tensor) or [])
         return self._told(_FROM_NUMPY, came.source, (*before, gone.source, came.source))
 
-    def _apart(
-        self, is_used: bool, made_of: dict[int, _Row | None], rows: Sequence[_Row]
-    ) -> Explanation:
-        place = self._place_of_target(rows)
+    def _apart(self, is_used: bool, nodes: Sequence[Entry]) -> Explanation:
+        branch = self._branch_not_taken(nodes)
+        if branch is not None:
+            return branch
+        place = self._place_of_target(nodes)
         if not is_used:
             because = "the target is not made of it, and nothing that the tape recorded uses it"
             fix = "use it in what makes the target, or leave it out of the sources"
             return self._told(_Reason("unused", because, fix), place, ())
         first = next(self._window.users(self._x)).source
         because = f"it is used at {first}, and nothing made of it reaches the target"
-        common = [f"; {text}" for text in self._common(made_of)]
+        common = [f"; {text}" for text in self._common()]
         fix = "use what is made of it in the target, or leave it out of the sources"
         return self._told(_Reason("unconnected", because + "".join(common), fix), place, (first,))
 
-    def _common(self, made_of: dict[int, _Row | None]) -> Iterator[str]:
+    def _branch_not_taken(self, nodes: Sequence[Entry]) -> Explanation | None:
+        """That a decision, which was made before the target, left out what reads the source."""
+        decisions = self._record.history.decisions
+        if not decisions:
+            return None
+        made = max((node.source.moment for node in nodes), default=self._target.source.moment)
+        for decision in reversed(decisions.values()):
+            source = decision.source
+            if source.moment < made and len(decision.outcomes) == 1:
+                (outcome,) = decision.outcomes
+                parts = branch_not_taken(source, outcome)
+                names = (x for part in parts for x in ast.walk(part) if _is_loaded(x))
+                user = next((x for x in names if self._is_of_source(x, decision)), None)
+                if user is not None:
+                    line = Source.at(source.file, user.lineno)  # type: ignore[attr-defined]
+                    return self._told(_branch_reason(line), source, [source, line])
+        return None
+
+    def _is_of_source(self, name: ast.AST, decision: Decision) -> bool:
+        """Whether a name stood for the source, or for what was made of it."""
+        value = _value_of(name, decision.names)
+        tensor = value.handle if isinstance(value, Variable) else value
+        is_tensor = isinstance(tensor, Tensor)
+        return is_tensor and self._window.path(self._x, tensor) is not None
+
+    def _common(self) -> Iterator[str]:
         """The nearest nodes that source and target have in common: before both, after both."""
-        own = self._window.ancestors(self._x)
-        before = next((row for y, row in made_of.items() if row is not None and y in own), None)
+        window = self._window
+        own = window.ancestors(self._source)
+        shared = (window.maker(y) for y in self.made_of if y in own)
+        before = next(filter(None, shared), None)
         if before is not None and before.source.line:
             yield f"both are made of what {before.source} computes"
-        ours, theirs = map(self._window.descendants, (self._x, self._y))
-        for row in self._window.rows:
-            if not ours.isdisjoint(row.inputs) and not theirs.isdisjoint(row.inputs):
-                yield f"they meet at {row.source}"
+        if not any(window.users(self._y)):
+            return
+        ours, theirs = map(window.descendants, (self._x, self._y))
+        for node in itertools.chain(*window.entries):
+            inputs = list(map(window.number, node.inputs))
+            if not ours.isdisjoint(inputs) and not theirs.isdisjoint(inputs):
+                yield f"they meet at {node.source}"
                 return
 
     # The source itself.
 
     def _of_source_dtype(self) -> Explanation:
-        lines = _lines(self.path or [])
+        lines = _without_repeats(self._window.lines(self.path or []))
         user = next(self._window.users(self._x), None)
-        place = lines[0] if lines else here() if user is None else user.source
-        return self._told(_dtype_reason(self._source, "the source"), place, lines[:1])
+        place = self._place_of_first(self.path or [])
+        if place is None:
+            place = lines[0] if lines else here() if user is None else user.source
+        return self._told(_dtype_reason(self._source, "the source"), place, [place])
 
     def _overwritten(self) -> Explanation:
         place = self._source.source
+        name = _rebound_name(statement_at(place))
         because = (
-            f"the name {_rebound_name(place)!r} was given to a new tensor, made of a Variable, "
-            "which nobody watches"
+            f"the name {name!r} was given to a new tensor, made of a Variable, which nobody watches"
         )
         fix = "change the Variable in place: x.assign_add(...), x.assign_sub(...), x.assign(...)"
-        return self._told(_Reason("overwritten", because, fix), place, (place,))
+        return self._told(_Reason("overwritten", because, fix), place, [place])
 
-    def _told(self, reason: _Reason, place: Source, lines: tuple[Source, ...]) -> Explanation:
-        lines = _without_repeats(lines)
+    def _told(self, reason: _Reason, place: Source, lines: Sequence[Source]) -> Explanation:
+        path = _without_repeats(lines)
         fact = f"the gradient with respect to {self._name} is None ({reason.word}): "
         parts = [message(fact + reason.because, source=place)]
-        if len(lines) > 1:
-            parts.append("  path: " + " -> ".join(map(str, lines)))
+        if len(path) > 1:
+            parts.append("  path: " + " -> ".join(_shown(path)))
         if reason.fix:
             parts.append(f"  fix: {reason.fix}")
-        return Explanation(reason.word, "\n".join(parts), place, lines)
+        return Explanation(reason.word, "\n".join(parts), place, path)
 
 
-def _lines(path: Sequence[_Edge]) -> tuple[Source, ...]:
-    """The lines of a path, without those that are not known."""
-    return tuple(edge.row.source for edge in path if edge.row.source.line)
+def _place_of_read(window: _Window, path: Sequence[int], place: int) -> Source:
+    """Where a Variable is read: the step at `place`, or where a function uses it that is called
+    there and reads it by itself. A path that enters a function at once has the place -1."""
+    source = window.along(path)[max(place, 0)].source
+    while place + 2 < len(path):
+        call = window.edge(path, place + 1)
+        is_handed = place < 0 or call.node.source.is_same_place(source)
+        if not isinstance(call.node.op, Call) or not is_handed:
+            break
+        window, path = window.inside(call)
+        if len(path) < 2:
+            break
+        first = window.along(path)[0]
+        source = first.source
+        if not isinstance(first.op, Read | Call):
+            break
+        place = 0 if isinstance(first.op, Read) else -1
+    return source
 
 
-def _without_repeats(lines: Sequence[Source]) -> tuple[Source, ...]:
-    """The lines, each once where it follows upon itself."""
-    pairs = zip(lines, (None, *lines), strict=False)
-    return tuple(x for x, last in pairs if last is None or str(x) != str(last))
+def _without_repeats(lines: Iterable[Source]) -> tuple[Source, ...]:
+    """The lines that are known, each once where it follows upon itself."""
+    places: dict[Any, tuple[Any, ...]] = {}
+    kept: list[Source] = []
+    last = None
+    for source in lines:
+        key = source if source.code is None else (id(source.code), source.offset, source.roles)
+        place = places.get(key)
+        if place is None:
+            place = places[key] = source.file, source.line, source.roles
+        if place[1] and place != last:
+            kept.append(source)
+            last = place
+    return tuple(kept)
 
 
-def _is_unseen_at(path: Sequence[_Edge], place: int) -> bool:
-    return place < len(path) and path[place].row.standing == _UNSEEN
+def _shown(path: Sequence[Source]) -> Iterator[str]:
+    """The lines as texts show them: of many, those at the ends."""
+    if len(path) <= _SHOWN:
+        yield from map(str, path)
+        return
+    half = _SHOWN // 2
+    yield from map(str, path[:half])
+    yield f"... {len(path) - 2 * half:,} more ..."
+    yield from map(str, path[-half:])
 
 
 def _has_body(op: Any) -> bool:
@@ -573,6 +705,24 @@ def _outside_reason(spans: Sequence[Span], source: Source) -> _Reason:
             break
         cause = "inside" if span.stop is None or source.moment < span.stop else span.cause
     return _OUTSIDE[cause]
+
+
+def _branch_reason(line: Source) -> _Reason:
+    because = f"the branch that uses it, at {line}, was not taken: it was decided here"
+    fix = "use tg.where(condition, x, y), or take None as zero: unconnected_gradients='zero'"
+    return _Reason("branch_not_taken", because, fix)
+
+
+def _is_loaded(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)
+
+
+def _value_of(node: ast.AST, names: Mapping[str, ref[Any]]) -> Any:
+    """What a name, or an attribute of what it stands for, was; None if that is not known."""
+    if isinstance(node, ast.Attribute):
+        return getattr(_value_of(node.value, names), "__dict__", {}).get(node.attr)
+    found = names.get(node.id) if isinstance(node, ast.Name) else None
+    return None if found is None else found()
 
 
 _INSIDE = "compute it inside the `with` block"
@@ -610,12 +760,11 @@ def _dtype_reason(tensor: Any, what: str) -> _Reason:
     )
 
 
-def _reason_of(edge: _Edge) -> _Reason:
+def _reason_of(edge: _Edge, standing: int) -> _Reason:
     """Why the derivative does not go along an edge that the tape saw."""
-    row, op = edge.row, edge.row.op
+    node, op = edge.node, edge.node.op
     assert op is not None
-    outputs = row.entry.output_types if isinstance(row.entry, Step) else None
-    made = outputs or types_of_outputs(row.entry)  # type: ignore[arg-type]
+    made = node.output_types if isinstance(node, Step) else types_of_outputs(node)
     dtype = made[edge.exit].dtype
     if op.stops_gradients:
         return _Reason("stop_gradient", "tg.stop_gradient stops the gradient here", "remove it")
@@ -626,17 +775,17 @@ def _reason_of(edge: _Edge) -> _Reason:
     if not dtype.is_differentiable:
         because = f"{op.name} makes {dtype.name} of it, which has no derivatives"
         return _Reason("dtype", because, "compute with floating numbers up to the target")
-    return _rule_reason(row, op)
+    return _rule_reason(op, standing)
 
 
-def _rule_reason(row: _Row, op: Op) -> _Reason:
+def _rule_reason(op: Op, standing: int) -> _Reason:
     if is_registered(op):
         because = f"the gradient that was registered for {op.name} is None here"
         return _Reason("no_gradient", because, "register a gradient that returns a tensor")
     if isinstance(op, CustomCall):
         because = f"the custom gradient of {op.body.name} returns None for it"
         return _Reason("custom_gradient", because, "return a gradient for this argument")
-    if row.standing == _PASSED:
+    if standing == _PASSED:
         because = "it was watched only after this line had used it"
         return _Reason("not_watched", because, "call tape.watch before the first use")
     because = f"{op.name} has no derivative with respect to it: it is constant between jumps"
@@ -660,29 +809,47 @@ _FROM_HOST = _Reason(
 
 
 def _is_overwritten(tensor: Tensor) -> bool:
-    return _is_made_of_variable(tensor) and _rebound_name(tensor.source) is not None
+    """Whether the statement that made a tensor gave it the name that a Variable had."""
+    statement = statement_at(tensor.source)
+    if statement is None or _rebound_name(statement) is None:
+        return False
+    if tensor.node is None:
+        read_at = place_of_last_read(tensor)
+        return read_at is not None and is_inside(statement, read_at)
+    return _reads_variable(tensor.node, statement)
 
 
-def _is_made_of_variable(tensor: Tensor) -> bool:
-    node = tensor.node
-    if node is None:
-        return any(isinstance(origin, Tensor) for origin in getattr(tensor, "_origins", ()))
-    return any(_is_read(x) for x in node.inputs)
+def _reads_variable(node: Node, statement: ast.stmt) -> bool:
+    """Whether a Variable is read among the nodes of a statement that lead to one of them."""
+    waiting, seen = [node], {node}
+    for node in waiting:  # it grows meanwhile
+        if any(map(_is_read, node.inputs)):
+            return True
+        before = {x.node for x in node.inputs if x.node is not None} - seen
+        seen |= before
+        waiting += (x for x in before if x.source.line and is_inside(statement, x.source))
+    return False
 
 
 def _is_read(x: Tensor) -> bool:
     is_node = x.node is not None and isinstance(x.node.op, Read)
-    return is_node or getattr(x, "_read_of", None) is not None
+    return is_node or variable_read_by(x) is not None
 
 
-def _rebound_name(source: Source) -> str | None:
+def _rebound_name(statement: ast.stmt | None) -> str | None:
     """The name that a statement assigns and reads at once, as `x = x + 1` does."""
-    try:
-        (statement,) = ast.parse(source.text).body
-    except (SyntaxError, ValueError):
+    if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
         return None
-    if not isinstance(statement, ast.Assign):
-        return None
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     read = {ast.unparse(node) for node in ast.walk(statement.value) if isinstance(node, ast.expr)}
-    names = (ast.unparse(target) for target in statement.targets)
+    names = (ast.unparse(part) for target in targets for part in _parts(target))
     return next((name for name in names if name in read), None)
+
+
+def _parts(target: ast.expr) -> Iterator[ast.expr]:
+    """What a statement assigns, one by one."""
+    if isinstance(target, ast.Tuple | ast.List):
+        for part in target.elts:
+            yield from _parts(part)
+    else:
+        yield target

@@ -10,23 +10,30 @@ from collections.abc import Callable
 from typing import Any
 
 from tracegraph import nest
-from tracegraph.errors import ShapeError, TraceError, fail, shown
+from tracegraph.errors import ShapeError, TraceError, VariableError, fail, shown
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Graph, Tensor, get_buffer, get_type
+from tracegraph.passes.specialise import specialise
 from tracegraph.runtime import backend
 from tracegraph.runtime.body import Body
 from tracegraph.runtime.cache import TraceCache
 from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.dispatch import Route, known_call
+from tracegraph.runtime.early import a_call
+from tracegraph.runtime.execute import input_types
+from tracegraph.runtime.jax_function import Binding, jax_function
 from tracegraph.runtime.retracing import RetraceExplanation, Retracing
 from tracegraph.runtime.signature import InputSignature, Request, Signature, SpecTypes
-from tracegraph.runtime.trace import tracing
+from tracegraph.runtime.trace import current_trace, tracing
 from tracegraph.source import here
 from tracegraph.tensorshape import TensorSpec
 
 #: Calls that the table of the hot path holds.
 _ROUTE_LIMIT = 1024
 
+
+#: Frames between the user's and `here` that are ours: the call.
+_FRAMES = 2
 
 _numbers = itertools.count()
 
@@ -55,6 +62,9 @@ class Function:
     Made by `tg.function`, which see.
     """
 
+    #: Whether there is a Python function that could be traced; a loaded one has its traces alone.
+    has_source = True
+
     def __init__(
         self,
         python_function: Callable[..., Any],
@@ -62,6 +72,8 @@ class Function:
         autograph: bool = True,
         jit_compile: bool | None = None,
         reduce_retracing: bool = False,
+        check_bounds: bool = False,
+        check_numerics: bool = False,
         name: str | None = None,
     ) -> None:
         self._python_function = python_function
@@ -71,12 +83,16 @@ class Function:
             "autograph": autograph,
             "jit_compile": jit_compile,
             "reduce_retracing": reduce_retracing,
+            "check_bounds": check_bounds,
+            "check_numerics": check_numerics,
         }
         self._signature = Signature(python_function, self._name)
         self._input_signature = (
             None if input_signature is None else InputSignature(input_signature, self._signature)
         )
         self._body = self._make_body()
+        #: The same function with checks, for calls from a function that is built with them.
+        self._checking: Function | None = None
         self._retracing = Retracing(self._name, python_function)
         #: The calls that were seen before: by the types of arguments that are all tensors, and by
         #: structure, types and values.
@@ -95,7 +111,8 @@ class Function:
         functools.update_wrapper(self, python_function, updated=())
 
     def _make_body(self) -> Body:
-        return Body(self._python_function, self._signature)
+        options = self._options["check_bounds"], self._options["check_numerics"]
+        return Body(self._python_function, self._signature, *options)
 
     # Attributes.
 
@@ -128,6 +145,28 @@ class Function:
         """The signature of the Python function."""
         return self._signature.parameters
 
+    #: TensorFlow has its own type for it; this is Python's.
+    function_type = function_spec
+
+    def get_initialization_function(self, *args: Any, **kwargs: Any) -> Callable[[], None]:
+        """A function of no arguments that creates the Variables of this function, with their
+        initial values: it traces it for these arguments, values or TensorSpecs.
+
+        Raises VariableError (a RuntimeError) if there is a trace already, which has created them.
+        """
+        if self._body.tracing_count:
+            fail(
+                VariableError,
+                f"{self._name}: its first trace has created its Variables already",
+                source=here(),
+                fix="call get_initialization_function before anything else, or assign the values",
+            )
+
+        def initialize() -> None:
+            self.get_concrete_function(*args, **kwargs)
+
+        return initialize
+
     def experimental_get_tracing_count(self) -> int:
         """How often the Python function was traced."""
         return self._body.tracing_count
@@ -157,24 +196,31 @@ class Function:
                 route = self._routes.get((structure, *map(get_type, leaves)))
                 buffers = (*map(get_buffer, leaves),)
             else:
+                leaves = args
                 route = self._routes.get((*map(get_type, args),))
                 buffers = (*map(get_buffer, args),)
         except (AttributeError, TypeError, ValueError, SystemError, Warning):
-            route, buffers = None, ()  # some leaf is no tensor that is made, or a key has no order
+            # Some leaf is no tensor that is made, or a key has no order.
+            route, buffers, leaves = None, (), ()
         builder = current()
         if route is None or builder.recorders or not builder.is_top_level or _settings.run_eagerly:
             return self._call_any(args, kwargs)
         self._row.length = 0  # a call that did not trace ends any row of calls that did
         if route.run is None:
-            return route.run_with_state(buffers)
+            return route.run_with_state(buffers, leaves)
         try:
             captured = route.captured
             outputs = route.run(*buffers, *captured) if captured else route.run(*buffers)
         except (TypeError, ValueError, RuntimeError):
-            return route.run_with_state(buffers)  # it says what failed, or finds a device for all
+            # It says what failed, or finds a device for all.
+            return route.run_with_state(buffers, leaves)
         if route.is_one_tensor:
-            return Tensor(route.types[0], outputs[0])
-        return route.pack(map(Tensor, route.types, outputs))
+            result = Tensor(route.types[0], outputs[0])
+            route.callee.remember(leaves, (result,), here(_FRAMES))
+            return result
+        results = [*map(Tensor, route.types, outputs)]
+        route.callee.remember(leaves, results, here(_FRAMES))
+        return route.pack(results)
 
     def _call_any(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The second path: arrays, Python values, or tensors that are still pending."""
@@ -189,8 +235,18 @@ class Function:
         return route.run_on(call.leaves)
 
     def _call_slowly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if _settings.run_eagerly and current().is_top_level:
-            return self._python_function(*args, **kwargs)
+        if self.has_source:
+            if _settings.run_eagerly and current().is_top_level:
+                return self._python_function(*args, **kwargs)
+            trace = current_trace()
+            if trace is not None and trace.checks_bounds and not self._options["check_bounds"]:
+                return self._with_checks()(*args, **kwargs)
+        if not current().is_top_level:
+            return self._find_and_run(args, kwargs)
+        with a_call():
+            return self._find_and_run(args, kwargs)
+
+    def _find_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         request = self._request(args, kwargs)
         concrete, is_new = self._traces.find(request)
         self._retracing.seen(is_new)
@@ -206,6 +262,15 @@ class Function:
         if current().is_top_level and not current().recorders:
             self._remember(args, kwargs, request, concrete)
         return result
+
+    def _with_checks(self) -> Function:
+        """The same function, built with `check_bounds`: it has traces of its own."""
+        if self._checking is None:
+            with tracing:
+                if self._checking is None:
+                    options = {**self._options, "check_bounds": True}
+                    self._checking = Function(self._python_function, name=self._name, **options)
+        return self._checking
 
     def _may_trace_again(self, error: ShapeError, concrete: ConcreteFunction) -> bool:
         return not concrete.graph.is_static and hasattr(error, "mismatch")
@@ -249,14 +314,56 @@ class Function:
         """The graph of the trace for these arguments; see `get_concrete_function`."""
         return self.get_concrete_function(*args, **kwargs).graph
 
+    # Other worlds.
+
+    def as_jax(self) -> Callable[..., Any]:
+        """The function as a plain function of JAX, for `jax.jit`, `grad`, `vmap` and the rest.
+
+        It takes what this function takes, with JAX's arrays in place of tensors (also NumPy's,
+        and Python numbers, which count as values do here), and returns JAX's arrays in the same
+        structure. It is traced per signature when JAX calls it, and then lowered into whatever
+        JAX is tracing. JAX differentiates it by our rules, custom gradients among them.
+
+        Variables and captured tensors enter as constants, with the values that they have when the
+        function is called: under `jax.jit` that is when JAX traces. `tg.print` prints through
+        `jax.debug.callback`. Raises TraceError for a function that does more than return its
+        results: one that assigns a Variable, draws from a generator, checks values or calls
+        Python. Raises DTypeError where 64 bits are needed and `jax_enable_x64` is off.
+
+        >>> import jax
+        >>> @tg.function
+        ... def cube(x):
+        ...     return x * x * x
+        >>> float(jax.grad(jax.grad(cube.as_jax()))(2.0))
+        12.0
+        """
+        return jax_function(self._binding, self._python_function)
+
+    def _binding(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Binding:
+        """The trace for a call whose tensors may be unknown to Python, and what it takes."""
+        request = self._request(args, kwargs)
+        concrete, _ = self._traces.find(request.without_tensors())
+        arguments = request.tensors()
+        variables = concrete.variables_for(request)
+        types = input_types(concrete.traced, [x.type for x in arguments], variables)
+        try:
+            specialise(concrete.graph, types)
+        except ShapeError as error:
+            if not self._may_trace_again(error, concrete):
+                raise
+            concrete = self._traces.trace(request.without_tensors())
+            variables = concrete.variables_for(request)
+        return Binding(concrete, arguments, variables)
+
     # IR.
 
     def experimental_get_compiler_ir(self, *args: Any, **kwargs: Any) -> Callable[..., Any]:
         """A function of `stage` and `platform_name` that returns the compiler's text.
 
         Stages: 'stablehlo', 'stablehlo_serialized', 'hlo' (default), 'hlo_no_metadata',
-        'hlo_serialized', 'optimized_hlo', 'optimized_hlo_serialized'. Arguments are values or
-        TensorSpecs whose sizes are known. Raises ValueError for another stage or an open size.
+        'hlo_serialized', 'optimized_hlo', 'optimized_hlo_serialized',
+        'optimized_hlo_proto_serialized', and 'optimized_hlo_dot' for Graphviz. Arguments are values
+        or TensorSpecs whose sizes are known. Raises ValueError for another stage or an open size.
         """
         request = self._request(args, kwargs)
         concrete, _ = self._traces.find(request)
@@ -358,6 +465,8 @@ def function(
     experimental_relax_shapes: bool | None = None,
     experimental_compile: bool | None = None,
     experimental_follow_type_hints: bool | None = None,
+    check_bounds: bool = False,
+    check_numerics: bool = False,
 ) -> Any:
     """Compiles a Python function: it is traced once per signature, and the graph runs on XLA.
 
@@ -368,6 +477,13 @@ def function(
     - `input_signature`: TensorSpecs for the first arguments; one trace serves all that fit.
     - `reduce_retracing`: from the second shape on, sizes that differ are left open.
     - `jit_compile`: accepted; everything is compiled.
+    - `check_bounds`: what is refused while tracing where it is known is looked for at every run
+      too, also in what is called: an index or label out of range, an integer divided by zero, a
+      negative power of an integer. Raises InvalidArgumentError (a ValueError) with the line.
+      Without it such a read is clamped, such a write dropped, and such a number has no meaning.
+    - `check_numerics`: every node is watched, also of the functions that are called and of
+      gradients; the first that makes nan or infinity of finite numbers raises NumericsError (a
+      FloatingPointError) with its op and line, and no Variable is assigned.
 
     Raises TypeError for something that is not callable.
 
@@ -386,14 +502,10 @@ def function(
                 source=here(),
                 fix="decorate a function, or pass one to tg.function",
             )
-        if isinstance(python_function, Function):
+        if isinstance(python_function, Function) and python_function.has_source:
             python_function = python_function.python_function
-        return Function(
-            python_function,
-            input_signature=input_signature,
-            autograph=autograph,
-            jit_compile=jit_compile,
-            reduce_retracing=reduce_retracing or bool(experimental_relax_shapes),
-        )
+        relaxes = reduce_retracing or bool(experimental_relax_shapes)
+        options = (input_signature, autograph, jit_compile, relaxes, check_bounds, check_numerics)
+        return Function(python_function, *options)
 
     return decorated if func is None else decorated(func)

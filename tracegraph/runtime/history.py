@@ -6,16 +6,20 @@ next to nothing, and as `Step`s from then on: those hold no tensor, since what i
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from types import FrameType
 from typing import Any, NamedTuple
 from weakref import ref
 
 from tracegraph.ir.builder import INPUT, Builder
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Node, Tensor, get_type
+from tracegraph.ops.effect import Read
+from tracegraph.runtime.lineage import origins_of, variable_read_by
 from tracegraph.runtime.pending import Pending
-from tracegraph.source import UNKNOWN, Source, here, next_moment
+from tracegraph.source import UNKNOWN, Source, here, next_moment, user_frame
 from tracegraph.types import TensorType
 
 #: A tape forgets the oldest of the nodes that it did not follow when there are more of them.
@@ -48,6 +52,12 @@ class Step:
         self.input_types = tuple(map(get_type, node.inputs))
         self.output_types = types_of_outputs(node)
 
+    def taking(self, inputs: tuple[Any, ...]) -> Step:
+        """The same step with other inputs of the same types."""
+        step = copy.copy(self)
+        step.inputs = inputs
+        return step
+
     @staticmethod
     def between(inputs: tuple[Any, ...], output: Tensor, source: Source) -> Step:
         """A step from inputs, or what is known of them, to a value that has no node any more."""
@@ -60,12 +70,12 @@ class Step:
 
 def step_before(x: Tensor) -> Step | None:
     """What made a tensor, as far as it is known."""
-    handle = getattr(x, "_read_of", None)
+    handle = variable_read_by(x)
     if handle is not None:
         return Step.between((handle,), x, UNKNOWN)
     if x.node is not None:
         return None if x.node.op is INPUT else Step(x.node)
-    origins = getattr(x, "_origins", None)
+    origins = origins_of(x)
     return None if origins is None else Step.between(origins, x, x.source)
 
 
@@ -98,6 +108,35 @@ class Crossing(NamedTuple):
     moment: int
 
 
+class Assignment(NamedTuple):
+    """What a Variable was given while a tape recorded, and when."""
+
+    handle: Tensor
+    value: ref[Tensor]
+    moment: int
+
+
+class Decision(NamedTuple):
+    """The truth of a tensor that Python asked for: where, the answers that were given there, and
+    what the names in that code stood for."""
+
+    source: Source
+    outcomes: set[bool]
+    names: dict[str, ref[Any]]
+
+
+def _names_of(frame: FrameType) -> dict[str, ref[Any]]:
+    """What the names in the code of a frame stand for, as far as it can be held weakly."""
+    code, own = frame.f_code, frame.f_locals
+    names = (*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars)
+    found = {}
+    for name in names:
+        value = own.get(name, frame.f_globals.get(name))
+        if value is not None and type(value).__weakrefoffset__:
+            found[name] = ref(value)
+    return found
+
+
 class Span:
     """Moments between which a tape recorded, and what ended that: "left", "stopped" or "used"."""
 
@@ -118,6 +157,9 @@ class History:
         self.passed: list[Step] = []
         self.left: list[Crossing] = []
         self.arrived: list[Crossing] = []
+        self.assigned: list[Assignment] = []
+        #: By code and instruction, the latest last.
+        self.decisions: dict[tuple[int, int], Decision] = {}
         #: Nodes of `passed` that are still pending; at the end of it.
         self._waiting: list[Node] = []
         #: What the nodes that have run were made of, and the tape did not see.
@@ -199,3 +241,37 @@ class History:
     def arrive(self, tensor: Tensor) -> None:
         self.arrived.append(Crossing(ref(tensor), here(), next_moment()))
         del self.arrived[:-_CROSSINGS]
+
+    # What Python decides by values.
+
+    def decide(self, outcome: bool) -> None:
+        frame = user_frame()
+        if frame is None:
+            return
+        source = Source(frame.f_code, frame.f_lasti)
+        key = id(source.code), source.offset
+        before = self.decisions.pop(key, None)
+        outcomes = {outcome} if before is None else before.outcomes | {outcome}
+        self.decisions[key] = Decision(source, outcomes, _names_of(frame))
+        if len(self.decisions) > _CROSSINGS:
+            del self.decisions[next(iter(self.decisions))]
+
+    # What is assigned to Variables.
+
+    def assign(self, handle: Tensor, value: Tensor) -> None:
+        self.assigned.append(Assignment(handle, ref(value), next_moment()))
+        del self.assigned[:-_CROSSINGS]
+
+    def with_assigned(self, entries: Sequence[Node | Step]) -> Sequence[Node | Step]:
+        """The entries, where a read of a Variable takes what that was given last: what it took
+        was the value alone."""
+        if not self.assigned:
+            return entries
+        return [self._linked(x) if isinstance(x.op, Read) else x for x in entries]
+
+    def _linked(self, read: Node | Step) -> Node | Step:
+        step = Step(read) if isinstance(read, Node) else read
+        handle = step.inputs[1]
+        before = (x for x in reversed(self.assigned) if x.moment < read.source.moment)
+        last = next((x for x in before if handle in (ref(x.handle), x.handle)), None)
+        return read if last is None else step.taking((last.value, handle))

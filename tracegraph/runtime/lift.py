@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.builder import at_top_level, operand_text, replay
-from tracegraph.ir.tensor import Node, Tensor
+from tracegraph.ir.tensor import Node, Tensor, host_tensor
 from tracegraph.runtime.pending import refuse_leaked
 from tracegraph.runtime.trace import Trace
 from tracegraph.source import here
+from tracegraph.types import TOKEN
 
 
 def lifted(tensor: Tensor) -> Tensor:
@@ -33,6 +36,11 @@ def lifted(tensor: Tensor) -> Tensor:
     return found
 
 
+def first_token() -> Tensor:
+    """What stands before all effects, or after those that were made already."""
+    return host_tensor(TOKEN, np.zeros((), np.bool_))
+
+
 def lifted_with_arguments(tensor: Tensor) -> Tensor | None:
     """`tensor` for the arguments of the call that is being traced; None if there is no call."""
     found, missing = _lift(tensor, with_arguments=True)
@@ -50,6 +58,10 @@ def _lift(tensor: Tensor, with_arguments: bool) -> tuple[Tensor, Tensor | None]:
     outside = {inner: outer for outer, inner in trace.captures.items()}
     if with_arguments and trace.actual is not None:
         outside.update(zip(trace.arguments, trace.actual, strict=True))
+    if with_arguments and trace.token_input is not None:
+        # The effects of the function that calls this one come first.
+        before = trace.outer.token if isinstance(trace.outer, Trace) else None
+        outside[trace.token_input] = first_token() if before is None else before
     nodes, inputs = _needed(trace.nodes, tensor, env)
     for x in inputs:
         if x in env:
@@ -61,6 +73,9 @@ def _lift(tensor: Tensor, with_arguments: bool) -> tuple[Tensor, Tensor | None]:
             return tensor, missing
     with at_top_level():
         replay(nodes, env)
+    for node in nodes:
+        if any(x.type is TOKEN for x in node.inputs):  # its effects happen once
+            trace.known.update((y, env[y]) for y in node.outputs)
     return env[tensor], None
 
 

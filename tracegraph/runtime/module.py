@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tracegraph.errors import SignatureError, fail, shown
+from tracegraph.runtime.deferred import announce, waiting
 from tracegraph.runtime.naming import name_scope
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import here
@@ -37,6 +38,11 @@ class Module:
                 fix="use letters, digits and underscores, not beginning with a digit",
             )
         self._name = name or _snake_case(type(self).__name__)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if waiting:
+            announce(self)
 
     @property
     def name(self) -> str:

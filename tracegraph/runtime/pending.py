@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -26,9 +26,11 @@ from tracegraph.ir.builder import (
     set_top_level,
 )
 from tracegraph.ir.op import Op
-from tracegraph.ir.tensor import Graph, Node, Tensor, pending_tensor, remember_origins, settle
+from tracegraph.ir.tensor import Graph, Node, Tensor, pending_tensor, settle
+from tracegraph.ops.elementwise import Identity
 from tracegraph.passes.simplify import dead_code
 from tracegraph.runtime import backend
+from tracegraph.runtime.lineage import Trails
 from tracegraph.source import Source, here
 
 #: From this many pending nodes on, the list is cut at a repetition.
@@ -44,9 +46,6 @@ _LAST_CUT = 4096
 _PROGRAM_LIMIT = 512
 #: Host arrays with more bytes than this move to the device at first use and stay there.
 _HOST_BYTES = 256
-#: Where no more values than this are held, they remember what they were made of. Where more are,
-#: it is mostly a tape that holds them, and it remembers the nodes themselves.
-_FEW_HELD = 16
 _PRINT_FIX = "return it from the @tg.function, or print it there with tg.print"
 #: Frames between the user's and `here` that are ours at least: `add`, `Op.__call__`.
 _FRAMES = 3
@@ -267,14 +266,12 @@ class _Batch:
 
     def run(self) -> None:
         try:
-            program = self._program()
-            outputs = _outputs(program, self.buffers)
+            kept = self._program()
+            outputs = _outputs(kept.program, self.buffers)
         except Exception:
             self._run_apart()
             return
-        if len(self.held) <= _FEW_HELD:
-            for slot in self.held:
-                remember_origins(self.values[slot])
+        kept.trails.remember(self.nodes, self.inputs, self.values)
         for slot, buffer in zip(self.held, outputs, strict=True):
             settle(self.values[slot], buffer)
 
@@ -290,15 +287,22 @@ class _Batch:
             if not held.issuperset(map(id, node.outputs)):
                 node.outputs = _Released(map(weakref.ref, node.outputs))
 
-    def _program(self) -> Any:
-        program = _programs.get(self.key)
-        if program is None:
+    def _program(self) -> _Kept:
+        kept = _programs.get(self.key)
+        if kept is None:
             with backend.compiling:
-                program = _programs.get(self.key)
-                if program is None:
+                kept = _programs.get(self.key)
+                if kept is None:
                     program = backend.program(self._graph(self.held))
-                    _programs.put(self.key, program)
-        return program
+                    kept = _Kept(program, self._trails())
+                    _programs.put(self.key, kept)
+        return kept
+
+    def _trails(self) -> Trails:
+        slots, nodes = self._slots, self.nodes
+        wires = [([slots[id(x)] for x in node.inputs], len(node.outputs)) for node in nodes]
+        copies = [slots[id(x.outputs[0])] for x in nodes if isinstance(x.op, Identity)]
+        return Trails(wires, self.held, copies)
 
     def _graph(self, held: Sequence[int]) -> Graph:
         with Builder("top_level") as builder:
@@ -347,6 +351,13 @@ def _calibrated() -> int:
 _BASELINE = _calibrated()
 
 
+class _Kept(NamedTuple):
+    """A program, and how its results came about."""
+
+    program: Any
+    trails: Trails
+
+
 class _Programs:
     """Programs by structure; the least recently used go first."""
 
@@ -356,17 +367,17 @@ class _Programs:
         self._lock = threading.Lock()
         self.compiled = 0
 
-    def get(self, key: Any) -> Any:
-        program = self._kept.get(key)
-        if program is not None:
+    def get(self, key: Any) -> _Kept | None:
+        kept = self._kept.get(key)
+        if kept is not None:
             with self._lock:
                 if key in self._kept:
                     self._kept.move_to_end(key)
-        return program
+        return kept
 
-    def put(self, key: Any, program: Any) -> None:
+    def put(self, key: Any, kept: _Kept) -> None:
         with self._lock:
-            self._kept[key] = program
+            self._kept[key] = kept
             self.compiled += 1
             if len(self._kept) > self._limit:
                 self._kept.popitem(last=False)

@@ -16,11 +16,11 @@ from tracegraph.ops.effect import HostCall
 from tracegraph.ops.random import RandomSplit
 from tracegraph.ops.shape import Reshape, Slice
 from tracegraph.passes.vectorise import widen
-from tracegraph.runtime.effects import check
+from tracegraph.runtime.execute import pass_check_on
 from tracegraph.runtime.results import Results, result_leaves
 from tracegraph.runtime.trace import Trace, Traced, restored
 from tracegraph.runtime.variable import Variable
-from tracegraph.source import here, sourced
+from tracegraph.source import here
 
 
 def parallel_for(
@@ -61,11 +61,12 @@ def _traced(
 
 
 def _refuse_effects(traced: Traced) -> None:
-    for node in traced.graph.nodes:
-        if traced.has_token and isinstance(node.op, HostCall):
+    graphs = traced.graph.graphs() if traced.has_token else ()
+    for node in (node for graph in graphs for node in graph.nodes):
+        if isinstance(node.op, HostCall):
             fail(
                 MissingRuleError,
-                "a Python function is called in every iteration of a parallel loop, and their "
+                f"{node.op.called} is called in every iteration of a parallel loop, and their "
                 "order is not known",
                 source=node.source,
                 fix="call it on the stacked values, after the loop",
@@ -96,7 +97,6 @@ def _state(traced: Traced, variable: Variable, count: Any) -> tuple[Tensor, bool
 def _report_checks(traced: Traced, outputs: Sequence[tuple[Tensor, bool]]) -> None:
     place = traced.first_check
     for report in traced.checks:
-        values = [value for value, _ in outputs[place : place + 1 + report.operand_count]]
-        with sourced(report.source):
-            check(values[0], report.message, values[1:])
+        values = tuple(value for value, _ in outputs[place : place + 1 + report.operand_count])
+        pass_check_on(report, values)
         place += len(values)

@@ -117,7 +117,8 @@ def _scatter_method(how: str) -> Callable[..., Any]:
     scatter.__name__ = f"scatter_{how}"
     scatter.__doc__ = (
         f"Rows of the value are combined ({how}) with `sparse_delta.values`, those of one index "
-        "one after another; returns the Variable. Indices out of range are clamped."
+        "one after another; returns the Variable. What has an index out of range is refused if the "
+        "index is known, and dropped if it is known only at run time."
     )
     return scatter
 
@@ -131,7 +132,8 @@ def _scatter_nd_method(how: str) -> Callable[..., Any]:
     scatter.__name__ = f"scatter_nd_{how}"
     scatter.__doc__ = (
         f"Combines ({how}) `updates[i]` with the element or slice at the vector `indices[i]`; "
-        "returns the Variable. Indices out of range are clamped."
+        "returns the Variable. What has an index out of range is refused if the index is known, "
+        "and dropped if it is known only at run time."
     )
     return scatter
 
@@ -157,6 +159,9 @@ def batch_scatter_update(
     indices = _indices(sparse_delta.indices)
     vectors = Reshape((*indices.type.shape, 1))(indices)
     depth = indices.ndim - 1
+    if len(self.tensor_type.shape) > depth:
+        whole = host_tensor(self.tensor_type, None)
+        check_range("batch_scatter_update", whole, indices, (depth,))
     values = _updates(self, sparse_delta.values)
     return self.assign(ScatterUpdate(depth, depth)(self._now(), vectors, values))
 

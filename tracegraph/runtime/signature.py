@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
@@ -118,13 +119,12 @@ def _array_type(array: Any) -> TensorType:
 def _object_key(leaf: Any) -> Any:
     if isinstance(leaf, tuple(types for types, _ in _NO_KEY)):
         raise NoKey(leaf)
-    counts_by_identity = type(leaf).__eq__ is object.__eq__ or isinstance(leaf, type)
-    if counts_by_identity or type(leaf).__hash__ is None:
-        return _identity_key(leaf)
     try:
         hash(leaf)
     except TypeError:
         raise NoKey(leaf) from None
+    if type(leaf).__eq__ is object.__eq__ or isinstance(leaf, type):
+        return _identity_key(leaf)
     return (type(leaf), leaf)
 
 
@@ -132,8 +132,6 @@ def _identity_key(leaf: Any) -> Any:
     try:
         return ObjectKey(leaf)
     except TypeError:  # it takes no weak reference
-        if type(leaf).__hash__ is None:
-            raise NoKey(leaf) from None
         return (type(leaf), leaf)
 
 
@@ -194,6 +192,18 @@ class Request:
         return [name if spec is None else spec.name or name for spec, name in rows]
 
     @property
+    def flat_names(self) -> list[list[str]]:
+        """What the tensor leaves may be called where they are given alone, by name: as here, or as
+        TensorFlow calls them, by the last word on the way to each, in small letters and numbered
+        where it comes again: `a, a_1`."""
+        paths = self.signature.leaf_paths(self.structure)
+        paths = [paths[i] for i in self.tensor_positions]
+        words = [[word for word in path if not word.isdecimal()][-1] for path in paths]
+        named = [w if s is None else s.name or w for s, w in zip(self.tensor_specs, words)]
+        plain = [path[0] for path in paths]
+        return [self.tensor_keywords, self.tensor_names, _numbered(named), _numbered(plain)]
+
+    @property
     def types(self) -> tuple[TensorType, ...]:
         """The types of the tensor leaves."""
         return tuple(key for key in self.keys if isinstance(key, TensorType))
@@ -223,6 +233,14 @@ class Request:
         given = [self.leaves[i] for i in self.tensor_positions]
         return None if any(isinstance(x, TensorSpec) for x in given) else self.tensors()
 
+    def without_tensors(self) -> Request:
+        """The request with TensorSpecs in place of the tensors, for a trace that reads none."""
+        leaves = list(self.leaves)
+        for i in self.tensor_positions:
+            if isinstance(key := self.keys[i], TensorType):
+                leaves[i] = TensorSpec(key.shape, key.dtype)
+        return dataclasses.replace(self, leaves=tuple(leaves))
+
     def without_values(self) -> Request:
         """The request as a trace keeps it: without tensors, and without objects kept alive."""
         leaves = tuple(
@@ -230,6 +248,17 @@ class Request:
             for leaf, key in zip(self.leaves, self.keys, strict=True)
         )
         return dataclasses.replace(self, leaves=leaves)
+
+
+def _numbered(words: Sequence[str]) -> list[str]:
+    """Each word as a name, with a number where the name was taken before."""
+    found: list[str] = []
+    for word in words:
+        name = re.sub("[^a-z0-9]", "_", word.lower())
+        name = name if name[:1].isalpha() else f"arg_{name}"
+        numbers = (f"{name}_{k}" for k in itertools.count(1))
+        found.append(next(n for n in itertools.chain([name], numbers) if n not in found))
+    return found
 
 
 def _as_argument(leaf: Any) -> Tensor:
@@ -321,12 +350,16 @@ class Signature:
 
     def leaf_names(self, structure: nest.Structure) -> list[str]:
         """A name per leaf of `(args, kwargs)`."""
+        return ["_".join(path) for path in self.leaf_paths(structure)]
+
+    def leaf_paths(self, structure: nest.Structure) -> list[tuple[str, ...]]:
+        """For each leaf of `(args, kwargs)` its parameter, and the keys that lead to it there."""
         args, kwargs = structure.pack(list(range(structure.count)))
-        names = [""] * structure.count
+        paths: list[tuple[str, ...]] = [()] * structure.count
         for parameter, value in (*zip(self.positional(len(args)), args), *kwargs.items()):
-            for path, position in _paths(value):
-                names[position] = "_".join((parameter, *path))
-        return names
+            for path, position in leaf_paths(value):
+                paths[position] = (parameter, *path)
+        return paths
 
     def positional(self, count: int) -> list[str]:
         """The names of `count` positional arguments."""
@@ -346,8 +379,8 @@ def _anything(*args: Any, **kwargs: Any) -> Any: ...
 _ANYTHING = inspect.signature(_anything)
 
 
-def _paths(value: Any) -> list[tuple[tuple[str, ...], int]]:
-    """The leaves (ints) of a nest with their paths."""
+def leaf_paths(value: Any) -> list[tuple[tuple[str, ...], int]]:
+    """The leaves (ints) of a nest, with the names and numbers that lead to each."""
     found: list[tuple[tuple[str, ...], int]] = []
     stack: list[tuple[tuple[str, ...], Any]] = [((), value)]
     while stack:
@@ -528,7 +561,8 @@ class InputSignature:
         elif isinstance(leaf, (Tensor, Variable)):
             value = as_tensor(leaf)
         elif (
-            isinstance(leaf, np.ndarray | np.generic | list | tuple) or type(leaf) in PYTHON_DTYPES
+            isinstance(leaf, (list, tuple, *PYTHON_DTYPES))
+            or hasattr(leaf, "__array__")  # NumPy's arrays, JAX's, and others
         ):
             value = self._as_spec(leaf, spec, name)
         else:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from tracegraph import nest
 from tracegraph.control.sparse import Sparsity
-from tracegraph.errors import ShapeError, fail
+from tracegraph.errors import DTypeError, ShapeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo, full
@@ -108,6 +108,15 @@ class SparseJacobian:
         start = full(0, x.type.with_shape((self.shape[0], *x.type.shape[1:])))
         rows = constant(_index(self.rows, self.shape[0]))
         return ScatterAdd(0, 0)(start, _column(rows), MUL(entries, picked))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        fail(
+            DTypeError,
+            f"a sparse Jacobian of shape {self.shape} with {self.nnz} entries was taken for an "
+            "array",
+            source=here(),
+            fix="use j.to_dense() or j.to_scipy(), or j.values for the entries alone",
+        )
 
     def __repr__(self) -> str:
         values = self.values

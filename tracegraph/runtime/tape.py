@@ -44,6 +44,7 @@ from tracegraph.runtime.history import History
 from tracegraph.runtime.pending import refuse_leaked
 from tracegraph.runtime.sparse import SparseJacobian, known_value
 from tracegraph.runtime.trace import Trace
+from tracegraph.runtime.values import BOOL
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import same_shape, same_size, static_shape
 from tracegraph.source import here
@@ -148,12 +149,21 @@ class GradientTape:
 
     def leave(self, tensor: Tensor, how: str) -> None:
         """A value goes to NumPy or to Python: from now on numbers that come from there matter."""
-        self._history.leave(tensor)
-        self.has_left = True
+        if how != BOOL:  # which computes nothing, and is told as a decision
+            self._history.leave(tensor)
+            self.has_left = True
+
+    def decide(self, outcome: bool) -> None:
+        """A Python `if` or the like asked for the truth of a tensor."""
+        self._history.decide(outcome)
 
     def arrive(self, tensor: Tensor) -> None:
         """A value comes from NumPy."""
         self._history.arrive(tensor)
+
+    def assign(self, handle: Tensor, value: Tensor) -> None:
+        """A Variable gets a value at top level, where no node says so."""
+        self._history.assign(handle, value)
 
     def access(self, variable: Variable) -> None:
         """Watches a trainable variable that is read."""

@@ -6,9 +6,18 @@ import dataclasses
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from tracegraph.errors import SignatureError, TraceError, fail
+import numpy as np
+
+from tracegraph.control.numerics import MESSAGE, Site, watched
+from tracegraph.errors import (
+    InvalidArgumentError,
+    NumericsError,
+    SignatureError,
+    TraceError,
+    fail,
+)
 from tracegraph.ir.builder import Builder, at_top_level, builder_of_thread, current
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.effect import READ, Check
@@ -33,11 +42,40 @@ class State:
 
 @dataclasses.dataclass(frozen=True)
 class CheckReport:
-    """What a failed check reports; `operand_count` operands follow its flag in the outputs."""
+    """What a failed check reports; `operand_count` operands follow its flag in the outputs.
+
+    Of a range these are the smallest and the largest number, and what they must not be below and
+    above; the number that is out of range takes the place of {} in the message. Where `sites` are
+    watched, it is the number of the one that failed.
+    """
 
     message: str
     source: Source
     operand_count: int
+    fix: str = ""
+    is_range: bool = False
+    sites: tuple[Site, ...] = ()
+
+    def fail(self, operands: Sequence[Any]) -> NoReturn:
+        """Raises the error of the check, for the values of its operands."""
+        arrays = [np.asarray(x) for x in operands]
+        if self.sites:
+            site = self.sites[arrays[0].min()]
+            rest = {"operands": site.operands, "fix": self.fix}
+            fail(NumericsError, site.fact, source=site.source, **rest)
+        fact = self.message
+        if self.is_range:
+            fact, arrays = fact.replace("{}", str(_out_of_range(*arrays))), []
+        shown = [np.array2string(x, threshold=20) for x in arrays]
+        fail(InvalidArgumentError, fact, source=self.source, operands=shown, fix=self.fix)
+
+
+def _out_of_range(
+    smallest: np.ndarray, largest: np.ndarray, low: np.ndarray, high: np.ndarray
+) -> int:
+    """The first number that is out of range; a parallel loop has one of each per iteration."""
+    wrong = np.concatenate([smallest[smallest < low].ravel(), largest[largest > high].ravel()])
+    return int(wrong[0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,12 +102,28 @@ class Traced:
         return self.result_count + len(self.assigned) + self.has_token
 
 
+_NUMERICS_FIX = "keep the operands where the result is finite; tg.print shows their values"
+
+
+def with_checked_numerics(traced: Traced) -> Traced:
+    """The body with one more check: that no node makes nan or infinity of finite numbers. Where one
+    does, no Variable is assigned."""
+    assigned = [
+        (traced.result_count + k, traced.argument_count + i) for k, i in enumerate(traced.assigned)
+    ]
+    graph, sites = watched(traced.graph, assigned)
+    if not sites:
+        return traced
+    report = CheckReport(MESSAGE, sites[0].source, 1, _NUMERICS_FIX, sites=sites)
+    return dataclasses.replace(traced, graph=graph, checks=(*traced.checks, report))
+
+
 class Trace(Builder):
     """Appends the nodes of a function body. `outer` is where the function is being called."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.outer = current()
+        self.outer = outer = current()
         self.arguments: list[Tensor] = []
         #: The arguments of the call that is being traced, if it is one.
         self.actual: list[Tensor] | None = None
@@ -82,6 +136,9 @@ class Trace(Builder):
         self.token: Tensor | None = None
         self.checks: list[tuple[CheckReport, tuple[Tensor, ...]]] = []
         self.all_hold: Tensor | None = None
+        #: Whether indices and divisors that are not known are checked at every run; at top level,
+        #: where values are known, they are.
+        self.checks_bounds: bool = outer.is_top_level or getattr(outer, "checks_bounds", False)
         self.created: list[Any] = []
         self.may_create = False
 
@@ -154,11 +211,19 @@ class Trace(Builder):
     def give_token(self, token: Tensor) -> None:
         self.token = token
 
-    def check(self, condition: Tensor, message: str, operands: Sequence[Tensor]) -> None:
-        """Adds a check to the outputs of the program."""
+    def check(
+        self,
+        condition: Tensor,
+        message: str,
+        operands: Sequence[Tensor],
+        fix: str = "",
+        is_range: bool = False,
+    ) -> None:
+        """Adds a check to the outputs of the program; see `CheckReport`."""
         operands = self.admit_all(tuple(operands))
         flag = Check(message)(condition, *operands)
-        self.add_check(CheckReport(message, here(), len(operands)), (flag, *operands))
+        report = CheckReport(message, here(), len(operands), fix, is_range)
+        self.add_check(report, (flag, *operands))
 
     def add_check(self, report: CheckReport, values: tuple[Tensor, ...]) -> None:
         self.checks.append((report, values))

@@ -78,7 +78,10 @@ _NUMPY_FIX = "use the function of tg in place of NumPy's, or tg.numpy_function"
 
 
 def _bool(self: Tensor) -> bool:
-    return bool(_element(self, BOOL, _CONTROL_FIX))
+    outcome = bool(_element(self, BOOL, _CONTROL_FIX))
+    for recorder in current().recorders:
+        recorder.decide(outcome)
+    return outcome
 
 
 class OneElementError(ShapeError, TypeError):

@@ -30,7 +30,7 @@ from tracegraph.ir.builder import at_top_level, current
 from tracegraph.ir.tensor import Node, Tensor, host_tensor
 from tracegraph.ops.effect import READ
 from tracegraph.ops.elementwise import IDENTITY
-from tracegraph.runtime.convert import as_tensor, cast_to
+from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.lift import lifted
 from tracegraph.runtime.naming import scoped_name
 from tracegraph.runtime.pending import device_buffer
@@ -183,8 +183,6 @@ class Variable:
         elif isinstance(initial_value, Variable):
             initial_value = initial_value.made_tensor()
         with at_top_level():
-            if isinstance(initial_value, np.ndarray | np.generic) and dtype is not None:
-                return cast_to(as_tensor(initial_value), dtype)
             return as_tensor(initial_value, dtype)
 
     def __hash__(self) -> int:
@@ -240,6 +238,10 @@ class Variable:
         return self.tensor_type.dtype
 
     @property
+    def __numpy_dtype__(self) -> np.dtype:
+        return self.dtype.numpy_dtype
+
+    @property
     def ndim(self) -> int:
         return len(self.tensor_type.shape)
 
@@ -268,7 +270,7 @@ class Variable:
         value = self.made_tensor()
         # Each read is a tensor of its own, since each may be watched, or be a source, by itself.
         read = value if value.node is None else _apart(builder, value)
-        read._read_of = self.handle
+        read._origins = self.handle
         if not builder.recorders:
             return read
         node = Node(READ, (value, self.handle), here(), builder)
@@ -379,7 +381,10 @@ class Variable:
 
     def _store(self, new: Tensor) -> None:
         """The new value, pending if it is."""
-        (new,) = current().admit_all((new,))
+        builder = current()
+        (new,) = builder.admit_all((new,))
+        for recorder in builder.recorders:
+            recorder.assign(self.handle, new)
         with state_lock():
             complete_landings()
             if new.node is None:
@@ -548,6 +553,27 @@ def _declared(type: TensorType, shape: Any) -> TensorType:
     return declared
 
 
+def assign_together(variables: Sequence[Variable], values: Sequence[Tensor]) -> None:
+    """Gives variables their values at one moment: a step in another thread sees all or none.
+
+    The values must be of the variables' types, and no two of them one tensor.
+    """
+    buffers = tuple(map(device_buffer, values))
+    with state_lock():
+        complete_landings()
+        # An interrupt that falls in here leaves the record, which whoever comes next completes.
+        landings.append((variables, [buffers], 0))
+        complete_landings()
+        for variable in variables:
+            unsettled.pop(id(variable), None)
+
+
+def has_room_for(variable: Variable, type: TensorType) -> bool:
+    """Whether the variable, whose sizes may be open, can be assigned a value of `type`."""
+    declared = variable.tensor_type
+    return declared.dtype is type.dtype and _fits(declared.shape, type.shape)
+
+
 def _type_of_buffer(variable: Variable) -> TensorType:
     if variable.tensor_type.is_static:
         return variable.tensor_type
@@ -578,4 +604,13 @@ def land(variables: Sequence[Variable], outputs: Sequence[Any]) -> None:
         variable.buffer = buffer
 
 
-__all__ = ["Reference", "SignatureError", "Variable", "complete_landings", "landings", "state_lock"]
+__all__ = [
+    "Reference",
+    "SignatureError",
+    "Variable",
+    "assign_together",
+    "complete_landings",
+    "has_room_for",
+    "landings",
+    "state_lock",
+]

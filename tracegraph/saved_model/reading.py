@@ -17,6 +17,7 @@ from tracegraph.archive.directory import Reader
 from tracegraph.archive.manifest import Entry, excerpt, label_problem
 from tracegraph.archive.tensors import Stored, TensorFile, stored_arrays, unlisted
 from tracegraph.archive.values import Decoder, Records, read_tensor_type
+from tracegraph.control.numerics import Site
 from tracegraph.control.sparse import Sparsity
 from tracegraph.errors import LoadError, Mismatch, TraceError, fact_of, fail
 from tracegraph.ir.tensor import Graph, Tensor, host_tensor
@@ -645,11 +646,33 @@ def _is_module_name(value: Any) -> bool:
 
 
 def _check_report(entry: Entry) -> CheckReport:
-    message, file, line, operands = entry.fields("message", "file", "line", "operands")
+    message, file, line, roles, operands, fix, is_range, sites = entry.fields(
+        *("message", "file", "line", "roles", "operands"), optional=("fix", "is_range", "sites")
+    )
+    report = CheckReport(
+        message.text(),
+        _place(file, line, roles),
+        operands.count(2**16),
+        fix.optional(Entry.text) or "",
+        is_range.optional(Entry.flag) or False,
+        tuple(sites.optional(lambda e: e.each(_site)) or ()),
+    )
+    wanted = 4 if report.is_range else 1 if report.sites else report.operand_count
+    if report.operand_count != wanted:
+        operands.fail(f"a check of this kind has {wanted} operands")
+    return report
+
+
+def _site(entry: Entry) -> Site:
+    fact, file, line, roles, operands = entry.fields("fact", "file", "line", "roles", "operands")
+    return Site(fact.text(), _place(file, line, roles), tuple(operands.each(Entry.text)))
+
+
+def _place(file: Entry, line: Entry, roles: Entry) -> Source:
+    """A line of the user's, and the passes that derived something of it."""
     if "/" in file.label() or "\\" in file.label():
         file.fail(f"{excerpt(file.text())} names a folder")
-    source = Source.at(file.text(), line.count(10**9))
-    return CheckReport(message.text(), source, operands.count(2**16))
+    return Source.at(file.text(), line.count(10**9), tuple(roles.each(Entry.label)))
 
 
 def _with_results(entry: Entry, traced: Traced, count: int) -> Traced:

@@ -206,6 +206,8 @@ def shown_key(key: Any) -> str:
 class SavedFunction(Function):
     """A function that was loaded: what was traced before it was saved, and nothing else."""
 
+    has_source = False
+
     def __init__(
         self, name: str, parameters: inspect.Signature, records: Records, **options: Any
     ) -> None:

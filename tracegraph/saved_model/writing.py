@@ -25,6 +25,7 @@ from tracegraph.runtime.function import Function
 from tracegraph.runtime.module import Module
 from tracegraph.runtime.signature import ObjectKey, VariableKey, is_tensor_key
 from tracegraph.runtime.sparse import SparseJacobian
+from tracegraph.runtime.trace import CheckReport
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Reference, Variable, complete_landings, state_lock
 from tracegraph.saved_model.options import (
@@ -45,7 +46,7 @@ from tracegraph.saved_model.restored import (
     python_class_name,
 )
 from tracegraph.shapes import Dim, ShapeVariable
-from tracegraph.source import here
+from tracegraph.source import Source, here
 from tracegraph.text.literals import Opaque
 from tracegraph.text.printer import graph_symbols, module_text
 from tracegraph.types import DType, TensorType, as_dtype
@@ -189,11 +190,19 @@ class _Saver:
         if type(value) is dict:
             return {
                 "dict": [
-                    [encoded(key, special), self.value(item, _joined(path, key))]
+                    [encoded(key, special), self.value(item, _joined(path, self._key_name(key)))]
                     for key, item in value.items()
                 ]
             }
         return encoded(value, special)
+
+    def _key_name(self, key: Any) -> Any:
+        """How paths name an entry of a dict; state that belongs to a Variable is named by it."""
+        if not isinstance(key, Reference):
+            return key
+        variable = key.deref()
+        number = self._variable_numbers.get(id(variable))
+        return variable.base_name if number is None else self._variables[number]["weight"]
 
     def _special(self, value: Any, path: str) -> Any:
         if isinstance(value, Variable):
@@ -275,7 +284,7 @@ class _Saver:
             number = self._variable_numbers[id(variable)] = len(self._variables)
             self._alive.append(variable)
             _check_label(variable.base_name, "of a Variable")
-            key = _unused(path or variable.base_name, self._weights)
+            key = _unused(path or variable.base_name, (*self._weights, *_RESERVED))
             self._weights[key] = variable
             self._variables.append(
                 {
@@ -359,15 +368,7 @@ class _Saver:
             "assigned": list(traced.assigned),
             "captures": [self._array(host_array(x)) for x in traced.captures],
             "token": traced.has_token,
-            "checks": [
-                {
-                    "message": report.message,
-                    "file": os.path.basename(report.source.file),
-                    "line": report.source.line,
-                    "operands": report.operand_count,
-                }
-                for report in traced.checks
-            ],
+            "checks": [_check(report) for report in traced.checks],
         }
 
     def _saved_graph(self, concrete: ConcreteFunction) -> Graph:
@@ -483,6 +484,10 @@ def _no_sparse(matrix: SparseJacobian, special: Any) -> NoReturn:
     raise NoData(matrix)
 
 
+#: What safetensors keeps for itself among the names of a file.
+_RESERVED = ("__metadata__",)
+
+
 class _Place:
     """Marks the place of a leaf in a structure."""
 
@@ -592,6 +597,29 @@ def _flat(values: tuple[Any, ...]) -> Iterator[Any]:
             yield from _flat(value)
         else:
             yield value
+
+
+def _check(report: CheckReport) -> dict[str, Any]:
+    """What a failed check reports; what it does not say is left out."""
+    entry = {"message": report.message, **_place(report.source), "operands": report.operand_count}
+    if report.fix:
+        entry["fix"] = report.fix
+    if report.is_range:
+        entry["is_range"] = True
+    if report.sites:
+        entry["sites"] = [
+            {"fact": site.fact, **_place(site.source), "operands": list(site.operands)}
+            for site in report.sites
+        ]
+    return entry
+
+
+def _place(source: Source) -> dict[str, Any]:
+    return {
+        "file": os.path.basename(source.file),
+        "line": source.line,
+        "roles": list(source.roles),
+    }
 
 
 def _name_graphs(value: Any, symbols: Mapping[Graph, str]) -> None:

@@ -1,0 +1,163 @@
+"""Writes docs/gallery.md: one small program in every form in which a graph can be seen.
+
+    python docs/make_gallery.py
+
+The pictures of the HTML page are taken by hand, in a browser; all else is made by running code, and
+a test compares the page with what the code makes now.
+"""
+
+import contextlib
+import io
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import tracegraph as tg
+from tracegraph.commands import main as command
+
+PAGE = Path(__file__).resolve().parent / "gallery.md"
+
+MODEL = '''\
+import tracegraph as tg
+
+
+@tg.custom_gradient
+def clipped(x):
+    """The identity; no element of its gradient is larger than 1."""
+    return x, lambda g: tg.clip_by_value(g, -1.0, 1.0)
+
+
+class Layer(tg.Module):
+    def __init__(self, inputs, units):
+        super().__init__()
+        self.w = tg.Variable(tg.ones([inputs, units]), name="w")
+
+    @tg.function(input_signature=[tg.TensorSpec([None, 4])])
+    def __call__(self, x):
+        return tg.tanh(clipped(x) @ self.w)
+
+
+layer = Layer(4, 3)
+
+
+@tg.function(input_signature=[tg.TensorSpec([None, 4]), tg.TensorSpec([None, 3])])
+def train_step(x, y):
+    with tg.GradientTape() as tape:
+        loss = tg.reduce_mean((layer(x) - y) ** 2)
+    layer.w.assign_sub(0.1 * tape.gradient(loss, layer.w))
+    return loss
+'''
+
+TEXT = """\
+# Gallery
+
+One small program in every form in which a graph can be seen. `docs/make_gallery.py` makes this page
+by running it, so what stands here is what comes out.
+
+```python
+{model}```
+
+## Text
+
+`print(graph)`: one node per line, with its type and the line of `model.py` that it comes from.
+`vjp` marks what the gradient derived; the layer's custom gradient is a graph of its own, and so is
+the layer's backward.
+
+```text
+{text}
+```
+
+## Table
+
+`print(graph.summary())`: what a step costs, for each op and each line, with the size of the batch
+left open.
+
+```text
+{summary}
+```
+
+## Difference
+
+`print(tg.diff(before, after))`, where the layer has a `relu` in place of the `tanh`:
+
+```text
+{diff}
+```
+
+## Mermaid
+
+`graph.to_mermaid()` goes into pages as it is. This is the layer:
+
+```mermaid
+{mermaid}
+```
+
+## The page
+
+`graph.to_html()` is one file that needs no network. Here a node is chosen: its line, its operands,
+and what the gradient made of that line.
+
+![A graph of eight nodes with one chosen](images/graph_small.png)
+
+Large graphs fold by the lines of the program. This is the train step of `examples/train_digits.py`,
+with the backward of each line beside it,
+
+![The train step of the digits example, by lines](images/graph_train_step.png)
+
+and this a network of 58 layers, with 3,015 nodes:
+
+![A graph of 3,015 nodes, by lines](images/graph_large.png)
+
+## On the command line
+
+`tracegraph show model` lists what a saved model holds:
+
+```text
+{listing}
+```
+"""
+
+
+def run_model(source):
+    """The names that the model defines, with lines that count from its first one."""
+    names = {"__name__": "model"}
+    exec(compile(source, "model.py", "exec"), names)
+    return names
+
+
+def listing(model):
+    """What the command line says of the model and its train step, when they are saved."""
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            both = {"layer": model["layer"], "train_step": model["train_step"]}
+            tg.saved_model.save(both, "model")
+            output = io.StringIO()
+            with contextlib.redirect_stdout(output):
+                command(["show", "model"])
+        finally:
+            os.chdir(before)
+    return output.getvalue().rstrip("\n")
+
+
+def page():
+    """The text of the page."""
+    model = run_model(MODEL)
+    graph = model["train_step"].get_concrete_function().graph
+    layer = model["layer"].__call__.get_concrete_function()
+    changed = run_model(MODEL.replace("tg.tanh", "tg.nn.relu"))
+    return TEXT.format(
+        model=MODEL,
+        text=graph.as_text(locations=True),
+        summary=graph.summary(),
+        diff=tg.diff(layer, changed["layer"].__call__.get_concrete_function()),
+        mermaid=layer.graph.to_mermaid().rstrip("\n"),
+        listing=listing(model),
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
+    print(f"written: {PAGE}", file=sys.stderr)

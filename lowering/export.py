@@ -1,0 +1,79 @@
+"""Programs as bytes of StableHLO, for every size and for several kinds of devices."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax import export
+
+from lowering import sizes
+from lowering.device import x64
+from lowering.program import graph_function, shape_struct
+from tracegraph.errors import LoweringError, SignatureError, fail
+from tracegraph.ir.tensor import Graph
+from tracegraph.passes.specialise import bound_names
+from tracegraph.source import here
+from tracegraph.types import TensorType
+
+#: The kinds of devices that JAX exports for.
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+
+
+def stablehlo(
+    graph: Graph,
+    names: Sequence[str],
+    constants: Sequence[Any],
+    results: Sequence[str],
+    platforms: Sequence[str],
+    constraints: Sequence[str] = (),
+) -> bytes:
+    """The serialised program `(**arguments) -> dict of results`.
+
+    The first inputs of the graph are the arguments `names`, the others are `constants`; the
+    outputs are called `results`. The constraints hold of the open sizes of the arguments.
+    """
+    _check_platforms(platforms)
+    _check_installed()
+    lowered = graph_function(graph)
+
+    def run(**arguments: Any) -> dict[str, Any]:
+        outputs = lowered(*(arguments[name] for name in names), *constants)
+        return dict(zip(results, outputs, strict=True))
+
+    run.__name__ = run.__qualname__ = graph.name
+    with x64():
+        types = graph.input_types[: len(names)]
+        structs = dict(zip(names, _structs(types, constraints), strict=True))
+        exported = export.export(jax.jit(run), platforms=list(platforms))(**structs)
+        return bytes(exported.serialize())
+
+
+def _structs(types: Sequence[TensorType], constraints: Sequence[str]) -> list[Any]:
+    """The types as JAX's, with symbolic sizes for open ones."""
+    names = sorted(set().union(*map(bound_names, types)))
+    with sizes.named(sizes.symbolic(names, constraints)):
+        return [shape_struct(type, sizes.shape(type.shape)) for type in types]
+
+
+def _check_platforms(platforms: Sequence[str]) -> None:
+    unknown = [name for name in platforms if name not in PLATFORMS]
+    if unknown or not platforms:
+        fail(
+            SignatureError,
+            f"platforms are {list(platforms)}, and known ones are {list(PLATFORMS)}",
+            source=here(),
+            fix='write platforms=("cpu", "cuda")',
+        )
+
+
+def _check_installed() -> None:
+    if importlib.util.find_spec("flatbuffers") is None:
+        fail(
+            LoweringError,
+            "programs are exported with the package flatbuffers, which is not installed",
+            source=here(),
+            fix="pip install 'tracegraph[export]'",
+        )

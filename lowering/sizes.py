@@ -1,0 +1,185 @@
+"""Sizes while a graph is lowered: ints, or JAX's symbolic sizes in a program for every size.
+
+A body whose sizes are open is specialised to the arrays that it is given. Where those have
+symbolic sizes, each distinct one gets a name of ours, and what a rule needs of an op's attributes
+is computed from JAX's sizes by that name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+from jax import core, export
+
+from tracegraph.errors import SignatureError, UnfitShape, fail
+from tracegraph.ir.tensor import Graph
+from tracegraph.passes.specialise import specialise
+from tracegraph.shapes import Dim, Shape, ShapeVariable, substitute_size
+from tracegraph.source import here
+from tracegraph.types import TensorType
+
+_FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "floordiv": operator.floordiv,
+    "max": core.max_dim,
+    "min": core.min_dim,
+}
+
+
+class _Names(threading.local):
+    def __init__(self) -> None:
+        self.sizes: Mapping[str, Any] = {}
+
+
+#: What the names of open sizes stand for, in the body that is being lowered on this thread.
+_names = _Names()
+
+
+@contextlib.contextmanager
+def named(sizes: Mapping[str, Any]) -> Iterator[None]:
+    """A context in which names of open sizes stand for JAX's sizes."""
+    outer, _names.sizes = _names.sizes, sizes
+    try:
+        yield
+    finally:
+        _names.sizes = outer
+
+
+FIX = "give the sizes as numbers, or state what holds of them: constraints=['batch >= 2']"
+
+
+def are_open() -> bool:
+    """Whether the body that is being lowered has open sizes."""
+    return bool(_names.sizes)
+
+
+def is_open(size: Any) -> bool:
+    """Whether a size of an array is symbolic."""
+    return not isinstance(size, int)
+
+
+def symbolic(names: Sequence[str], constraints: Sequence[str]) -> Mapping[str, Any]:
+    """A symbolic size of JAX for each name, of which the constraints hold."""
+    texts = [name.replace(".", "_") for name in names]
+    unknown = {word for text in constraints for word in _WORD.findall(text)}
+    unknown -= {*texts, *_FUNCTIONS, "mod"}
+    if unknown:
+        _refuse(constraints, texts, f"no size is called {', '.join(sorted(unknown))}")
+    try:
+        found = export.symbolic_shape(", ".join(texts), constraints=constraints) if names else ()
+    except ValueError as error:
+        _refuse(constraints, texts, str(error).split("\n")[0])
+    return dict(zip(names, found, strict=True))
+
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+def _refuse(constraints: Sequence[str], names: Sequence[str], problem: str) -> NoReturn:
+    fail(
+        SignatureError,
+        f"{list(constraints)} are no constraints of the sizes {list(names)}: {problem}",
+        source=here(),
+        fix='write them as "batch >= 2", "mod(batch, 2) == 0" or "rows == columns"',
+    )
+
+
+def size(size: Any) -> Any:
+    """A size of an op's attributes as JAX takes it: an int, or a symbolic size."""
+    return size if isinstance(size, int) else evaluated(size, _names.sizes)
+
+
+def shape(shape: Any) -> tuple[Any, ...]:
+    """A shape of an op's attributes as JAX takes it."""
+    return tuple([size(x) for x in shape])
+
+
+def evaluated(size: Dim, sizes: Mapping[str, Any]) -> Any:
+    """The polynomial `size` with JAX's sizes for its names."""
+    total: Any = 0
+    for monomial, coefficient in size.terms:
+        product: Any = coefficient
+        for atom, power in monomial:
+            product = product * _atom(atom, sizes) ** power
+        total = total + product
+    return total
+
+
+def _atom(atom: Any, sizes: Mapping[str, Any]) -> Any:
+    if isinstance(atom, str):
+        return sizes[atom]
+    function, *operands = atom
+    values = [x if isinstance(x, int) else evaluated(x, sizes) for x in operands]
+    return _FUNCTIONS[function](*values)
+
+
+class _Open:
+    """Names of ours for the symbolic sizes of arrays, one for each distinct size."""
+
+    def __init__(self) -> None:
+        self._names: dict[Any, Dim] = {}
+
+    def known(self, size: Any) -> Any:
+        """A size of an array as one of ours."""
+        if not export.is_symbolic_dim(size):
+            return size
+        if size not in self._names:
+            self._names[size] = _name(str(size), len(self._names))
+        return self._names[size]
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What the names stand for."""
+        return {str(name): size for size, name in self._names.items()}
+
+
+def _name(text: str, number: int) -> Dim:
+    """JAX's own name, which a message then shows; that of a compound size is a number."""
+    try:
+        return Dim.named(text)
+    except UnfitShape:
+        return Dim.named(f"size.{number}")
+
+
+def types_of(dtypes: Sequence[Any], shapes: Sequence[Any]) -> list[TensorType]:
+    """The types of arrays, whose symbolic sizes have names."""
+    known = _Open().known
+    pairs = zip(dtypes, shapes, strict=True)
+    return [TensorType(dtype, tuple(map(known, shape))) for dtype, shape in pairs]
+
+
+def specialised(graph: Graph, arrays: Sequence[Any]) -> tuple[Graph, Mapping[str, Any]]:
+    """`graph` for the shapes of `arrays`, and what the names of its open sizes stand for."""
+    if graph.is_static:
+        return graph, {}
+    names = _Open()
+    bound: dict[str, Any] = {}
+    for x, array in zip(graph.inputs, arrays, strict=True):
+        if not isinstance(x.type.shape, ShapeVariable):
+            for size, given in zip(x.type.shape, array.shape, strict=True):
+                if isinstance(size, Dim) and size.name is not None:
+                    bound.setdefault(size.name, names.known(given))
+    pairs = zip(graph.inputs, arrays, strict=True)
+    types = [x.type.with_shape(_sizes(x.type.shape, a.shape, names, bound)) for x, a in pairs]
+    return specialise(graph, types), names.sizes
+
+
+def _sizes(formal: Shape, given: Any, names: _Open, bound: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The sizes of an array as ours: those that a graph states in terms of others as it does."""
+    if isinstance(formal, ShapeVariable):
+        return tuple(map(names.known, given))
+    found = []
+    for size, actual in zip(formal, given, strict=True):
+        if isinstance(size, Dim) and size.name is None and export.is_symbolic_dim(actual):
+            size = substitute_size(size, bound)
+            wanted = size if isinstance(size, int) else evaluated(size, names.sizes)
+            if wanted != actual:
+                raise ValueError(f"the size {actual} is taken to be {wanted}")
+            found.append(size)
+        else:
+            found.append(names.known(actual))
+    return tuple(found)

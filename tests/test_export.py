@@ -1,0 +1,396 @@
+"""`tg.export.stablehlo`: programs for every size, read back by JAX.
+
+The oracles are the traced function itself, JAX on the same function, and NumPy.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tracegraph as tg
+from tests import test_open_sizes as open_sizes
+
+pytest.importorskip("flatbuffers")
+
+# Parametrised tests decorate one piece of code again and again, which a user is warned of.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*were traced, which is slow:UserWarning"),
+]
+
+HERE = os.path.basename(__file__)
+SIZES = (1, 3, 7)
+W = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+
+
+def exported(*args, **kwargs):
+    """What a program is, read back."""
+    return jax.export.deserialize(bytearray(tg.export.stablehlo(*args, **kwargs)))
+
+
+def close(found, wanted, tolerance=1e-5):
+    np.testing.assert_allclose(found, np.asarray(wanted), rtol=tolerance, atol=tolerance)
+
+
+def raises(kind, words, call):
+    with pytest.raises(kind, match=words) as caught:
+        call()
+    assert "fix: " in str(caught.value)
+    return str(caught.value)
+
+
+@tg.function
+def hidden(x, w):
+    return tg.tanh(x @ w)
+
+
+@tg.function
+def classify(x, labels):
+    logits = hidden(x, W)
+    losses = tg.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    return {"loss": tg.reduce_mean(losses), "logits": logits, "pair": (losses, None, logits[:-1])}
+
+
+def batch(n):
+    rng = np.random.default_rng(n)
+    return rng.standard_normal((n, 4)).astype(np.float32), np.arange(n, dtype=np.int32) % 3
+
+
+SPECS = tg.TensorSpec(["batch", 4]), tg.TensorSpec(["batch"], tg.int32)
+
+
+def test_every_batch_size_on_several_devices():
+    program = exported(classify, *SPECS)
+    assert program.platforms == ("cpu", "cuda")
+    assert [str(x) for x in program.in_avals] == ["int32[batch]", "float32[batch,4]"]
+    for n in SIZES:
+        x, labels = batch(n)
+        found, wanted = program.call(x=x, labels=labels), classify(x, labels)
+        assert set(found) == {"loss", "logits", "pair_0", "pair_2"}
+        close(found["loss"], wanted["loss"])
+        close(found["logits"], wanted["logits"])
+        close(found["pair_0"], wanted["pair"][0])
+        close(found["pair_2"], wanted["pair"][2])
+
+
+def test_it_is_read_by_a_process_without_the_source(tmp_path):
+    path = tmp_path / "program.bin"
+    data = tg.export.stablehlo(classify, *SPECS, path=path)
+    assert path.read_bytes() == data
+    code = (
+        "import sys, jax.export, numpy as np\n"
+        "program = jax.export.deserialize(bytearray(open(sys.argv[1], 'rb').read()))\n"
+        "x = np.ones((5, 4), np.float32)\n"
+        "print(float(program.call(x=x, labels=np.zeros(5, np.int32))['loss']))\n"
+        "assert 'tracegraph' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    close(float(done.stdout), classify(np.ones((5, 4), np.float32), np.zeros(5, np.int32))["loss"])
+
+
+def test_gradients_of_a_number():
+    @tg.function
+    def energy(x, params):
+        return tg.reduce_sum(tg.tanh(x @ params["w"]) + params["b"]) * 0.5
+
+    specs = tg.TensorSpec([None, 4]), {"w": tg.TensorSpec([4, 3]), "b": tg.TensorSpec([])}
+    program = exported(energy, *specs, gradient=True)
+
+    def energy_of_jax(x, w, b):
+        return jnp.sum(jnp.tanh(x @ w) + b) * 0.5
+
+    for n in SIZES:
+        x, _ = batch(n)
+        found = program.call(x=x, params_w=W, params_b=np.float32(2))
+        value, gradients = jax.value_and_grad(energy_of_jax, argnums=(0, 1, 2))(x, W, 2.0)
+        close(found["output_0"], value)
+        for name, wanted in zip(("x", "params_w", "params_b"), gradients, strict=True):
+            close(found[f"gradient_{name}"], wanted)
+
+
+def test_gradients_of_several_results_take_cotangents():
+    program = exported(classify, *SPECS, gradient=True)
+    for n in SIZES:
+        x, labels = batch(n)
+        with tg.GradientTape() as tape:
+            xs = tg.constant(x)
+            tape.watch(xs)
+            y = classify(xs, labels)
+        losses, _, tail = y["pair"]
+        gs = [2.0, np.cos(y["logits"]), np.sin(losses), np.sin(tail)]
+        wanted = tape.gradient([y["loss"], y["logits"], losses, tail], xs, gs)
+        names = ("loss", "logits", "pair_0", "pair_2")
+        cotangents = {f"cotangent_{k}": np.float32(g) for k, g in zip(names, gs, strict=True)}
+        found = program.call(x=x, labels=labels, **cotangents)
+        close(found["gradient_x"], wanted)
+        close(found["loss"], y["loss"])
+
+
+def test_custom_gradients_are_in_force():
+    @tg.custom_gradient
+    def clipped(x):
+        return tg.identity(x), lambda dy: tg.clip_by_value(dy, -0.5, 0.5)
+
+    program = exported(
+        lambda x: tg.reduce_sum(clipped(x) * x), tg.TensorSpec([None]), gradient=True
+    )
+    for n in SIZES:
+        x = np.linspace(-2.0, 2.0, n, dtype=np.float32)
+        close(program.call(x=x)["gradient_x"], x + np.clip(x, -0.5, 0.5))
+
+
+def test_gradients_of_higher_order_are_written_as_functions():
+    @tg.function
+    def curvature(x):
+        with tg.GradientTape() as outer:
+            outer.watch(x)
+            with tg.GradientTape() as inner:
+                inner.watch(x)
+                y = tg.reduce_sum(x**3)
+            slope = inner.gradient(y, x)
+        return outer.gradient(slope, x)
+
+    program = exported(curvature, tg.TensorSpec([None]), gradient=True)
+    x = np.float32([1, 2])
+    found = program.call(x=x, cotangent_output_0=np.ones_like(x))
+    close(found["output_0"], 6 * x)
+    close(found["gradient_x"], 6 + 0 * x)
+
+
+def test_gradients_that_are_not_connected_are_zeros():
+    program = exported(
+        lambda x, y: tg.reduce_sum(x * 2.0), *[tg.TensorSpec([None])] * 2, gradient=True
+    )
+    found = program.call(x=np.ones(2, np.float32), y=np.ones(3, np.float32))
+    assert found["gradient_y"].tolist() == [0.0] * 3
+
+
+def test_complex_gradients_are_those_of_tensorflow():
+    program = exported(
+        lambda z: tg.math.real(z * z), tg.TensorSpec([], tg.complex64), gradient=True
+    )
+    close(program.call(z=np.complex64(1 + 2j))["gradient_z"], 2 - 4j)
+
+
+def test_64_bits():
+    program = exported(
+        lambda x: tg.reduce_sum(tg.sin(x)), tg.TensorSpec([None], tg.float64), gradient=True
+    )
+    x = np.linspace(0.0, 1.0, 5)
+    with jax.enable_x64(True):
+        found = {name: np.asarray(y) for name, y in program.call(x=x).items()}
+    assert found["gradient_x"].dtype == np.float64
+    np.testing.assert_allclose(found["gradient_x"], np.cos(x), rtol=1e-15)
+    assert not jax.config.jax_enable_x64
+
+
+def test_variables_are_constants_of_now():
+    v = tg.Variable([1.0, 2.0])
+    scaled = tg.function(lambda x: x * v + tg.constant(1.0))
+    program = exported(scaled, tg.TensorSpec([None, 2]))
+    v.assign([5.0, 5.0])
+    close(program.call(x=np.ones((3, 2), np.float32))["output_0"], [[2.0, 3.0]] * 3)
+
+
+def test_concrete_functions_signatures_and_names():
+    concrete = tg.function(lambda x, y: x + y).get_concrete_function(
+        tg.TensorSpec([None], name="left"), tg.TensorSpec([1], name="left")
+    )
+    program = exported(concrete)
+    assert (
+        program.call(left=np.ones(3, np.float32), left_1=np.ones(1, np.float32))[
+            "output_0"
+        ].tolist()
+        == [2.0] * 3
+    )
+    declared = tg.function(lambda x: -x, input_signature=[tg.TensorSpec([None])])
+    assert exported(declared).call(x=np.ones(2, np.float32))["output_0"].tolist() == [-1.0, -1.0]
+
+
+def test_random_numbers_of_a_seed():
+    noise = tg.function(lambda x, seed: x + tg.random.stateless_normal(tg.shape(x), seed))
+    program = exported(noise, tg.TensorSpec([None]), tg.TensorSpec([2], tg.int32))
+    seed = np.array([1, 2], np.int32)
+    for n in SIZES:
+        x = np.zeros(n, np.float32)
+        close(program.call(x=x, seed=seed)["output_0"], noise(x, seed))
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_images_of_every_size(padding, gradient):
+    kernel = np.random.default_rng(0).standard_normal((3, 3, 2, 4)).astype(np.float32)
+    f = tg.function(lambda x: tg.reduce_sum(tg.sin(tg.nn.conv2d(x, kernel, 2, padding))))
+    program = exported(f, tg.TensorSpec([None, None, None, 2]), gradient=gradient)
+    for shape in ((1, 7, 6, 2), (3, 5, 9, 2)):
+        x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+        found = program.call(x=x)
+        with tg.GradientTape() as tape:
+            xs = tg.constant(x)
+            tape.watch(xs)
+            y = f(xs)
+        close(found["output_0"], y, 1e-4)
+        if gradient:
+            close(found["gradient_x"], tape.gradient(y, xs), 1e-4)
+
+
+OPS = {
+    "cumsum": lambda x: tg.cumsum(x, 0) + tg.cumsum(x, 1, exclusive=True, reverse=True),
+    "cumprod": lambda x: tg.math.cumprod(x, 0),
+    "cumulative_logsumexp": lambda x: tg.math.cumulative_logsumexp(x, 0),
+    "argmax": lambda x: (tg.argmax(x, 0), tg.argmax(x, 1)),
+    "sort": lambda x: (tg.sort(x, 0), tg.argsort(x, 0)),
+    "top_k": lambda x: tg.math.top_k(x, 2)[0],
+    "softmax": lambda x: (tg.nn.softmax(x, 0), tg.nn.log_softmax(x)),
+    "moments": lambda x: tg.nn.moments(x, [0, 1]),
+    "einsum": lambda x: tg.einsum("ij,kj->ik", x, x),
+    "shape": lambda x: (tg.shape(x), tg.size(x), tg.range(tg.shape(x)[0])),
+    "scatter": lambda x: tg.tensor_scatter_nd_add(x, [[0]], tg.ones([1, 5])),
+    "pad": lambda x: tg.pad(x, [[1, 2], [0, 1]]),
+    "one_hot": lambda x: tg.one_hot(tg.argmax(x, 1), 5),
+    "flatten": lambda x: tg.reshape(x, [-1]),
+    "tile": lambda x: tg.tile(x, [2, 1]),
+    "norm": lambda x: tg.norm(x),
+    "eye": lambda x: tg.eye(x.shape[0]) @ x,
+}
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_ops_of_open_sizes(name):
+    f = tg.function(OPS[name])
+    program = exported(f, tg.TensorSpec([None, 5]))
+    for n in SIZES:
+        x = np.random.default_rng(n).uniform(0.5, 1.5, (n, 5)).astype(np.float32)
+        with jax.enable_x64(True):
+            found = program.call(x=x)
+        for place, y in enumerate(tg.nest.flatten(f(x))):
+            y = y.numpy()
+            assert found[f"output_{place}"].dtype == y.dtype
+            close(found[f"output_{place}"], y)
+
+
+SUITE = {
+    **{
+        f"vector: {k}": (f, open_sizes.VECTOR, [(5,), (4,)])
+        for k, f in open_sizes.OF_VECTORS.items()
+    },
+    **{
+        f"matrix: {k}": (f, open_sizes.MATRIX, [(3, 3), (2, 3)])
+        for k, f in open_sizes.OF_MATRICES.items()
+    },
+    **{
+        f"images: {k}": (f, open_sizes.IMAGES, [(2, 7, 6, 2), (1, 5, 5, 2)])
+        for k, f in open_sizes.OF_IMAGES.items()
+    },
+}
+#: Functions that take a size to be something that does not hold of every size.
+ASSUMING = {
+    *("split", "the first part", "split by sizes", "split, the rest", "unstack"),
+    *("repeat by counts", "an element", "an element from the end", "slice", "mirrored"),
+    *("squeeze", "squeeze one", "gather", "gather_nd", "scatter", "boolean_mask", "ensure_shape"),
+    *("broadcast", "stack with the transpose", "add_n", "concat", "split of columns", "set_diag"),
+    *("a corner", "gather of columns", "square", "diagonal", "max_pool, valid", "avg_pool, valid"),
+}
+
+
+@pytest.mark.parametrize("name", SUITE)
+def test_no_size_is_assumed_in_silence(name):
+    f, spec, shapes = SUITE[name]
+    f = tg.function(f)
+    if name.split(": ")[1] in ASSUMING:
+        message = raises(tg.errors.LoweringError, "XLA refuses", lambda: exported(f, spec))
+        assert os.path.basename(open_sizes.__file__) in message
+        return
+    program = exported(f, spec)
+    parameter = next(iter(f.function_spec.parameters))
+    for shape in shapes:
+        x = open_sizes.numbers(shape)
+        try:
+            wanted = [y.numpy() for y in tg.nest.flatten(f(x))]
+        except tg.errors.ShapeError:
+            wanted = None
+        with jax.enable_x64(True):
+            if wanted is None:
+                with pytest.raises(ValueError):
+                    program.call(**{parameter: x.numpy()})
+                continue
+            found = program.call(**{parameter: x.numpy()})
+        assert len(found) == len(wanted)
+        for place, y in enumerate(wanted):
+            np.testing.assert_allclose(found[f"output_{place}"], y, rtol=1e-6, atol=1e-9)
+
+
+def test_what_holds_of_sizes_can_be_stated():
+    spec = tg.TensorSpec(["batch"])
+    halves = exported(lambda x: tg.split(x, 2), spec, constraints=["mod(batch, 2) == 0"])
+    found = halves.call(x=np.arange(4, dtype=np.float32))
+    assert [y.tolist() for y in found.values()] == [[0.0, 1.0], [2.0, 3.0]]
+    with pytest.raises(ValueError):
+        halves.call(x=np.arange(5, dtype=np.float32))
+    fourth = exported(lambda x: x[3], spec, constraints=["batch >= 4"], gradient=True)
+    assert fourth.call(x=np.arange(6, dtype=np.float32))["gradient_x"].tolist() == [
+        0,
+        0,
+        0,
+        1,
+        0,
+        0,
+    ]
+    for constraint in ("columns >= 2", "batch is 3"):
+        call = lambda c=constraint: exported(lambda x: x, spec, constraints=[c])  # noqa: E731
+        assert HERE in raises(tg.errors.TraceError, "no constraints of the sizes", call)
+
+
+def test_what_cannot_be_exported():
+    v = tg.Variable(0.0, name="counter")
+    number = tg.TensorSpec([])
+    refused = [
+        (tg.errors.TraceError, "assigns the Variable 'counter:0'", lambda x: v.assign_add(x)),
+        (tg.errors.TraceError, "prints when it runs", lambda x: tg.print(x)),
+        (tg.errors.TraceError, "checks values", lambda x: tg.debugging.assert_positive(x)),
+        (
+            tg.errors.TraceError,
+            "calls Python",
+            lambda x: tg.numpy_function(np.sin, [x], tg.float32),
+        ),
+    ]
+    for kind, words, body in refused:
+        assert HERE in raises(kind, words, lambda body=body: exported(body, number))
+    rank = lambda: exported(lambda x: x + 1.0, tg.TensorSpec(None))  # noqa: E731
+    assert HERE in raises(tg.errors.ShapeError, "the rank of 'x'", rank)
+    none = lambda: exported(lambda x: tg.argmax(x), tg.TensorSpec([3]), gradient=True)  # noqa: E731
+    assert HERE in raises(tg.errors.GradientError, "no result is a floating tensor", none)
+    where = lambda: exported(lambda x: x, number, platforms=("gpu",))  # noqa: E731
+    assert HERE in raises(tg.errors.TraceError, "platforms are", where)
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    call = lambda: exported(lambda x: x, tg.TensorSpec([3]))  # noqa: E731
+    assert r"tracegraph[export]" in raises(tg.errors.LoweringError, "flatbuffers", call)
+
+
+def test_an_independent_interpreter_agrees():
+    compiler = pytest.importorskip("iree.compiler")
+    runtime = pytest.importorskip("iree.runtime")
+    f = tg.function(lambda x, w: tg.reduce_sum(tg.tanh(x @ w)))
+    program = exported(
+        f, tg.TensorSpec([3, 4]), tg.TensorSpec([4, 3]), gradient=True, platforms=("cpu",)
+    )
+    binary = compiler.compile_str(
+        program.mlir_module(), input_type="stablehlo", target_backends=["llvm-cpu"]
+    )
+    module = runtime.load_vm_flatbuffer(binary, driver="local-task")
+    x, _ = batch(3)
+    found = [np.asarray(y) for y in module.main(W, x)]
+    wanted = program.call(x=x, w=W)
+    for a, name in zip(found, sorted(wanted), strict=True):
+        close(a, wanted[name], 1e-4)

@@ -1,0 +1,9 @@
+"""The command line: `tracegraph show`, `run`, `diff`, `verify` and `export`.
+
+Each command is a function from its options to an `Answer`: a text for people, data for programs
+and an exit code. `main` alone prints, and turns what went wrong into messages.
+"""
+
+from tracegraph.commands.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,91 @@
+"""What commands give back: answers, refusals, and the tables in them."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tracegraph.views.outline import printable
+
+#: Exit codes: the answer is yes, it is no or the data is bad, the command was misused.
+OK, NO, MISUSED, INTERRUPTED = 0, 1, 2, 130
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command found: `text` for people, `data` for `--json`, and the exit code."""
+
+    text: str
+    data: dict[str, Any] = field(default_factory=dict)
+    code: int = OK
+
+
+class Misuse(Exception):
+    """A command that was asked for something that is not there: the fact and the repair."""
+
+    def __init__(self, fact: str, fix: str = "") -> None:
+        super().__init__(fact)
+        self.fact = fact
+        self.fix = fix
+
+
+def refuse_name(fact: str, name: str, names: Sequence[str], otherwise: str) -> NoReturn:
+    """Raises Misuse for a name that is not there, with those that are near it."""
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if near:
+        raise Misuse(fact, f"did you mean {' or '.join(near)}?")
+    raise Misuse(fact, otherwise)
+
+
+def table(rows: Iterable[Sequence[Any]], sides: str) -> str:
+    """The rows, the first of which has the titles, with their columns aligned: `<` left, `>` right.
+
+    What comes from a file that nobody vouches for must not move the cursor: cells are made
+    printable.
+    """
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    return "\n".join(
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths)).rstrip()
+        for row in cells
+    )
+
+
+def size_text(count: int) -> str:
+    """A number of bytes as people read it: 512 B, 12.3 kB, 1.2 GB."""
+    if count < 1000:
+        return f"{count} B"
+    size = float(count)
+    for unit in ("kB", "MB", "GB"):
+        size /= 1000
+        if size < 999.95:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1000:.1f} TB"
+
+
+def counted(count: int, word: str) -> str:
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def write_file(path: Path, data: str | bytes) -> None:
+    """Writes a result. Raises Misuse for a path that cannot be written."""
+    try:
+        path.write_bytes(data.encode() if isinstance(data, str) else data)
+    except OSError as error:
+        raise Misuse(f"{path} cannot be written: {reason(error)}") from None
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder for results. Raises Misuse where none can be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Misuse(f"{path} cannot be a folder: {reason(error)}") from None
+
+
+def reason(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error)

@@ -1,0 +1,378 @@
+"""What a path holds: entries that can be shown, run and differentiated, and what is around them."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tracegraph.archive.directory import MANIFEST, Reader
+from tracegraph.archive.manifest import Entry as ManifestEntry
+from tracegraph.archive.values import record_fields, record_kind
+from tracegraph.commands.answers import Misuse, refuse_name
+from tracegraph.control.call import Call, as_tuple
+from tracegraph.control.custom import CustomCall
+from tracegraph.control.recompute import RecomputedCall
+from tracegraph.errors import LoadError, fact_of, fail
+from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.runtime.concrete import ConcreteFunction
+from tracegraph.runtime.function import Function
+from tracegraph.runtime.module import Module
+from tracegraph.runtime.signature import VariableKey, is_tensor_key
+from tracegraph.runtime.variable import Variable
+from tracegraph.saved_model import LoadedModule, load
+from tracegraph.saved_model.restored import SignatureFunction
+from tracegraph.text.parser import parse_module
+from tracegraph.text.printer import unique, value_names
+from tracegraph.types import BY_SHORT, TOKEN, TensorType
+
+#: Where signatures are among the entries, whatever else has their name.
+SIGNATURES = "signatures"
+ROOT = "."
+
+
+class Input(NamedTuple):
+    """An argument of an entry; one that is a Variable is passed as one."""
+
+    name: str
+    type: TensorType
+    is_variable: bool = False
+
+
+class Entry(abc.ABC):
+    """One graph with a name: a trace of a function, a signature, or a graph of a text."""
+
+    def __init__(self, name: str, graph: Graph) -> None:
+        self.name = name
+        self.graph = graph
+        self.inputs: list[Input] = []
+        #: The results by name, which are the first outputs of the graph.
+        self.outputs: dict[str, TensorType] = {}
+        #: Python values that it was traced for, by the names of the arguments.
+        self.fixed: dict[str, Any] = {}
+        #: The Variables that it reads or assigns, but for those that are arguments.
+        self.variables: tuple[Variable, ...] = ()
+
+    @abc.abstractmethod
+    def run(self, arguments: Sequence[Any]) -> list[Tensor]:
+        """The results for tensors, and for Variables where an input is one; ordered as `inputs`."""
+
+    def call(self, arguments: Sequence[Any]) -> list[Tensor]:
+        """`run`, where what the graph prints goes to the standard error: the output is ours."""
+        with contextlib.redirect_stdout(sys.stderr):
+            return self.run(arguments)
+
+    @property
+    def arguments_text(self) -> str:
+        fixed = [f"{name}={value!r}" for name, value in self.fixed.items()]
+        return ", ".join([*(f"{x.name}: {x.type}" for x in self.inputs), *fixed])
+
+    @property
+    def results_text(self) -> str:
+        return ", ".join(f"{name}: {type}" for name, type in self.outputs.items())
+
+    @property
+    def custom_gradients(self) -> list[tuple[str, str]]:
+        """The names of the bodies that have a gradient of the user's, and of these gradients."""
+        ops = (node.op for graph in self.graph.graphs() for node in graph.nodes)
+        pairs = (
+            (op.body.name, op.backward.name)
+            for op in ops
+            if isinstance(op, CustomCall) and not isinstance(op, RecomputedCall)
+        )
+        return list(dict.fromkeys(pairs))
+
+
+class TraceEntry(Entry):
+    """A trace of a function, or a signature of one."""
+
+    def __init__(self, name: str, concrete: ConcreteFunction) -> None:
+        super().__init__(name, concrete.graph)
+        self.concrete = concrete
+        request = concrete.request
+        keywords = request.tensor_keywords
+        names = keywords if len(set(keywords)) == len(keywords) else request.tensor_names
+        types = zip(names, concrete.argument_types, strict=True)
+        self.inputs = [Input(*row) for row in types]
+        for key, leaf, own in zip(request.keys, request.leaves, request.names, strict=True):
+            if isinstance(key, VariableKey):
+                self.inputs.append(Input(own, key.type, True))
+            elif not is_tensor_key(key):
+                self.fixed[own] = leaf
+        self.outputs = dict(zip(_result_names(concrete), (y.type for y in concrete.outputs)))
+        traced = concrete.traced.variables
+        self.variables = tuple(v for v in traced if concrete.argument_place(v) is None)
+
+    def run(self, arguments: Sequence[Any]) -> list[Tensor]:
+        concrete = self.concrete
+        tensors = [x for x, own in zip(arguments, self.inputs) if not own.is_variable]
+        given = {own.name: x for x, own in zip(arguments, self.inputs) if own.is_variable}
+        variables = []
+        for variable in concrete.traced.variables:
+            place = concrete.argument_place(variable)
+            variables.append(variable if place is None else given[concrete.request.names[place]])
+        return concrete.results.tensors(concrete.run(tensors, variables))
+
+
+class SignatureEntry(TraceEntry):
+    """A signature: its inputs and outputs have the names that were saved."""
+
+    def __init__(self, name: str, signature: SignatureFunction) -> None:
+        super().__init__(name, signature.concrete)
+        tensors = zip(signature.inputs, self.concrete.argument_types, strict=True)
+        self.inputs = [
+            *(Input(*row) for row in tensors),
+            *(x for x in self.inputs if x.is_variable),
+        ]
+        self.outputs = dict(zip(signature.outputs, self.outputs.values(), strict=True))
+
+
+class GraphEntry(Entry):
+    """A graph of a text: all its inputs are arguments."""
+
+    def __init__(self, name: str, graph: Graph) -> None:
+        super().__init__(name, graph)
+        values = value_names(graph)
+        names = [values[x].removeprefix("%") for x in graph.inputs]
+        self.inputs = [Input(*row) for row in zip(names, graph.input_types, strict=True)]
+        self.outputs = {f"output_{i}": y.type for i, y in enumerate(graph.outputs)}
+
+    def run(self, arguments: Sequence[Any]) -> list[Tensor]:
+        if TOKEN in self.graph.input_types:
+            raise Misuse(
+                f"@{self.graph.name} has effects in order, which a text alone cannot run",
+                "run the saved model that it belongs to",
+            )
+        return list(as_tuple(Call(self.graph)(*arguments)))
+
+
+class Kept(NamedTuple):
+    """A Variable in a saved model, as the manifest has it: `key` is the name of its value."""
+
+    key: str
+    #: Its declared type, in which sizes may be open.
+    type: str
+    trainable: bool
+    #: Of the value that was saved.
+    shape: tuple[int, ...]
+    bytes: int
+    digest: str
+
+
+class Contents:
+    """What a path holds."""
+
+    kind = ""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.entries: dict[str, Entry] = {}
+
+    def find(self, name: str) -> list[Entry]:
+        """The traces that a name stands for. Raises Misuse if it stands for none."""
+        found = self.entries.get(name)
+        if found is not None:
+            return [found]
+        refuse_name(
+            f"there is no entry {name!r} in {self.path}",
+            name,
+            list(self.entries),
+            f"`tracegraph show {self.path}` lists what is there",
+        )
+
+    def one(self, name: str | None) -> Entry:
+        """The only trace of a name, or the only one of all. Raises Misuse if there are several."""
+        found = list(self.entries.values()) if name is None else self.find(name)
+        if len(found) == 1:
+            return found[0]
+        what = str(self.path) if name is None else name
+        if not found:
+            raise Misuse(f"{what} holds no graph: no function was traced before it was saved")
+        rows = "".join(f"\n    {x.name}  ({x.arguments_text})" for x in found[:20])
+        more = f"\n    and {len(found) - 20} more" if len(found) > 20 else ""
+        raise Misuse(f"{what} has {len(found)} graphs:{rows}{more}", "choose one with --entry")
+
+
+class TextContents(Contents):
+    """A file of graphs as text."""
+
+    kind = "text"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        try:
+            graphs = parse_module(path.read_bytes().decode())
+        except UnicodeDecodeError as error:
+            fail(LoadError, f"{path} is no text: {error}", cause=error)
+        except LoadError as error:
+            fix = getattr(error, "fix", "")
+            if (path.parent / MANIFEST).is_file():
+                fix = f"give the directory: arrays stand beside the text, `{path.parent}`"
+            fail(LoadError, f"{path}: {fact_of(error)}", fix=fix, cause=error)
+        self.entries = {name: GraphEntry(name, graph) for name, graph in graphs.items()}
+
+    def one(self, name: str | None) -> Entry:
+        """The graph of a name; the last of the text is the entry."""
+        return super().one(name) if name is not None else list(self.entries.values())[-1]
+
+
+class SavedContents(Contents):
+    """A directory that `tg.saved_model.save` wrote."""
+
+    kind = "saved model"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.reader = Reader(path)
+        self.root = load(path)
+        self.manifest = self.reader.entry.pairs()
+        self.objects: list[tuple[str, Module]] = []
+        #: Functions by their paths, as often as they are met.
+        self.functions: list[tuple[str, Function | ConcreteFunction]] = []
+        for found, value in _walk(self.root):
+            if isinstance(value, Module):
+                self.objects.append((found, value))
+            else:
+                self.functions.append((found, value))
+        self.traces = {name: _traces(name, value) for name, value in self.functions}
+        for traces in self.traces.values():
+            self.entries.update((entry.name, entry) for entry in traces)
+        self.signatures = [
+            SignatureEntry(f"{SIGNATURES}/{name}", signature)
+            for name, signature in self.root.signatures.items()
+        ]
+        self.entries.update((entry.name, entry) for entry in self.signatures)
+
+    def find(self, name: str) -> list[Entry]:
+        if self.traces.get(name):
+            return list(self.traces[name])
+        if name in self.entries:
+            return [self.entries[name]]
+        under = self.entries.get(f"{SIGNATURES}/{name}")
+        if under is not None:
+            return [under]
+        value = _at(self.root, name)
+        if isinstance(value, (Function, ConcreteFunction)):
+            traces = _traces(name, value)
+            if traces:
+                return list(traces)
+            raise Misuse(
+                f"{name} was never traced before {self.path} was saved, so it has no graph",
+                "give it an input_signature, or call it before saving",
+            )
+        named = [own for own, value in self.functions if value.name == name and self.traces[own]]
+        if len(named) == 1:
+            return list(self.traces[named[0]])
+        if named:
+            raise Misuse(f"several functions are called {name}: {', '.join(named)}")
+        return super().find(name)
+
+    @property
+    def files(self) -> dict[str, ManifestEntry]:
+        return self.manifest["files"].pairs()
+
+    @property
+    def variables(self) -> list[Kept]:
+        """The Variables, in the order in which the manifest has them."""
+        weights = self.manifest["weights"].value
+        found = []
+        for row in self.manifest["variables"].value:
+            weight = weights[row["weight"]]
+            type = TensorType(BY_SHORT[weight["dtype"]], tuple(weight["shape"]))
+            size = math.prod(type.shape) * type.dtype.size  # type: ignore[arg-type]
+            found.append(
+                Kept(
+                    row["weight"],
+                    row["type"],
+                    row["trainable"],
+                    tuple(weight["shape"]),
+                    size,
+                    weight["sha256"],
+                )
+            )
+        return found
+
+
+def open_path(path: Path) -> Contents:
+    """What is at a path. Raises Misuse if there is nothing, LoadError if it is damaged."""
+    if not path.exists():
+        raise Misuse(
+            f"there is no file or directory {path}",
+            "give a directory that tg.saved_model.save wrote, or a file with the text of a graph",
+        )
+    return SavedContents(path) if path.is_dir() else TextContents(path)
+
+
+def _traces(name: str, value: Function | ConcreteFunction) -> list[Entry]:
+    """The entries of a function: its own name for a single trace, else `name:0`, `name:1`, ..."""
+    traces = [value] if isinstance(value, ConcreteFunction) else value.traces
+    names = [name] if len(traces) == 1 else [f"{name}:{i}" for i in range(len(traces))]
+    return [TraceEntry(*row) for row in zip(names, traces, strict=True)]
+
+
+def _walk(root: LoadedModule) -> Iterator[tuple[str, Any]]:
+    """Modules, each once, and functions, with the path of attributes, keys and places to each."""
+    if root.is_wrapper:
+        content = root.content
+        is_function = isinstance(content, (Function, ConcreteFunction))
+        queue: list[tuple[str, Any]] = [(content.name if is_function else "", content)]
+    else:
+        queue = [("", root)]
+    seen: set[int] = set()
+    while queue:
+        path, value = queue.pop(0)
+        if isinstance(value, (Function, ConcreteFunction)):
+            yield path, value
+        elif isinstance(value, Module):
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            yield path or ROOT, value
+        queue.extend((f"{path}/{name}" if path else name, x) for name, x in _children(value))
+
+
+def _children(value: Any) -> list[tuple[str, Any]]:
+    """What a module or container holds, by the steps that lead there."""
+    if isinstance(value, Module):
+        return value._ordered_attributes()
+    if isinstance(value, dict):
+        return [(str(key), item) for key, item in value.items()]
+    if record_kind(value) is not None:
+        return record_fields(value)
+    if isinstance(value, (list, tuple)):
+        return [(str(place), item) for place, item in enumerate(value)]
+    return []
+
+
+def _at(root: LoadedModule, path: str) -> Any:
+    """What a path leads to, or None. The same object may be reached by several."""
+    value: Any = root.content
+    for step in path.split("/"):
+        value = dict(_children(value)).get(step)
+    return value
+
+
+def _result_names(concrete: ConcreteFunction) -> list[str]:
+    """The names of the results: those of a dict, else `output_0` and so on; no two are equal."""
+    packed = concrete.results.pack(range(concrete.traced.result_count))
+    is_named = isinstance(packed, dict) or record_kind(packed) is not None
+    return unique(
+        "_".join(steps if is_named else ("output", *(steps or ("0",))))
+        for steps in _leaf_paths(packed)
+    )
+
+
+def _leaf_paths(value: Any) -> list[tuple[str, ...]]:
+    """The steps to each tensor of a result, in the order of the tensors."""
+    found: dict[int, tuple[str, ...]] = {}
+    stack: list[tuple[tuple[str, ...], Any]] = [((), value)]
+    while stack:
+        steps, item = stack.pop()
+        if type(item) is int:
+            found[item] = steps
+        stack.extend(((*steps, step), inner) for step, inner in _children(item))
+    return [found[number] for number in sorted(found)]

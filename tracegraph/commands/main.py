@@ -1,0 +1,278 @@
+"""The options of every command, and what becomes of an answer or an error."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tracegraph.commands.answers import INTERRUPTED, MISUSED, NO, Answer, Misuse, reason
+from tracegraph.commands.compare import compare
+from tracegraph.commands.export import export
+from tracegraph.commands.run import run
+from tracegraph.commands.show import FORMATS, show
+from tracegraph.commands.verify import verify
+from tracegraph.errors import (
+    DTypeError,
+    GradientError,
+    LoadError,
+    LoweringError,
+    Mismatch,
+    ShapeError,
+    TraceError,
+    fact_of,
+    fix_of,
+)
+from tracegraph.views.outline import printable
+
+#: What the library raises for graphs and data that do not hold together.
+_ERRORS = (DTypeError, GradientError, LoadError, LoweringError, Mismatch, ShapeError, TraceError)
+
+_PATH = "a directory that tg.saved_model.save wrote, or a file with graphs as text"
+_ENTRY = "a path such as encoder/__call__, with :0, :1 ... for one of several traces; a signature"
+
+_CODES = """exit codes:
+  0  done; no difference; everything is right
+  1  a difference; something is wrong; damaged data, or a graph that fails
+  2  an option, a path or an entry that is not there
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command and returns the exit code; nothing that a user does ends in a traceback."""
+    try:
+        return _answered(_parser().parse_args(arguments))
+    except SystemExit as exit:  # argparse: after --help, --version and a misuse
+        return _finished(exit.code if isinstance(exit.code, int) else MISUSED)
+    except KeyboardInterrupt:
+        print("tracegraph: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _answered(options: argparse.Namespace) -> int:
+    command: Callable[[argparse.Namespace], Answer] = options.run
+    try:
+        answer = command(options)
+    except Misuse as misuse:
+        return _refused(options, MISUSED, misuse.fact, misuse.fix)
+    except _ERRORS as error:
+        return _refused(options, NO, fact_of(error), fix_of(error))
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _refused(options, NO, f"{where}{reason(error)}", "")
+    _write(_json(answer.data) if options.json else answer.text)
+    return _finished(answer.code)
+
+
+def _refused(options: argparse.Namespace, code: int, fact: str, fix: str) -> int:
+    """Reports an error to people and, with --json, to programs."""
+    if options.json:
+        _write(_json({"error": fact, "fix": fix}))
+    lines = [f"tracegraph {options.command}: {fact}", *([f"  fix: {fix}"] if fix else [])]
+    for line in "\n".join(lines).split("\n"):
+        indent = line[: len(line) - len(line.lstrip(" "))]
+        print(f"{indent}{printable(line.strip())}", file=sys.stderr)
+    return _finished(code)
+
+
+def _json(data: dict[str, Any]) -> str:
+    return json.dumps(data, indent=1)
+
+
+def _write(text: str) -> None:
+    """Prints, whatever the encoding of the output can hold."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    try:
+        print(text.encode(encoding, "backslashreplace").decode(encoding))
+    except BrokenPipeError:
+        _let_go()
+
+
+def _finished(code: int) -> int:
+    """The exit code, once all is printed that somebody reads."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _let_go()
+    return code
+
+
+def _let_go() -> None:
+    """Nobody reads the output any more, as behind `| head`: the rest goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+# Options.
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tracegraph",
+        description="Looks at saved graphs, runs and compares them, and checks them.",
+        epilog="""examples:
+  tracegraph show model                       what is there
+  tracegraph show model --entry train_step    one graph, as text
+  tracegraph run model --entry predict --inputs x=x.npy --outdir results
+  tracegraph verify model
+
+`tracegraph COMMAND --help` has the options of a command, and more examples.
+
+"""
+        + _CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"tracegraph {_version()}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for add in (_add_show, _add_run, _add_diff, _add_verify, _add_export):
+        add(commands)
+    return parser
+
+
+def _version() -> str:
+    package = sys.modules["tracegraph"]
+    return str(package.__version__)
+
+
+def _command(
+    commands: Any, run: Callable[[argparse.Namespace], Answer], *texts: str
+) -> argparse.ArgumentParser:
+    """A command: its name, what it does in a word and in a sentence, and examples."""
+    name, help, description, examples = texts
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help,
+        description=description,
+        epilog=f"examples:\n{examples}\n{_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def _add_show(commands: Any) -> None:
+    parser = _command(
+        commands,
+        show,
+        "show",
+        "what a path holds, or one graph of it",
+        "Lists functions, Variables, signatures, custom gradients and files; or shows one graph.",
+        """  tracegraph show model
+  tracegraph show model --entry encoder/__call__
+  tracegraph show model --entry train_step --format summary
+  tracegraph show model --entry train_step --format html --output step.html
+  tracegraph show model --entry train_step --format dot | dot -Tsvg > step.svg
+  tracegraph show graph.txt --format mermaid
+""",
+    )
+    parser.add_argument("path", metavar="PATH", type=Path, help=_PATH)
+    parser.add_argument("--entry", metavar="NAME", help=f"the graph to show: {_ENTRY}")
+    parser.add_argument("--format", choices=tuple(FORMATS), help="of the graph; default: text")
+    parser.add_argument("--output", metavar="FILE", type=Path, help="write the graph to a file")
+    _add_json(parser)
+
+
+def _add_run(commands: Any) -> None:
+    parser = _command(
+        commands,
+        run,
+        "run",
+        "run a function on arrays and numbers",
+        "Runs one function and writes each result as a .npy file. The saved model stays as it is.\n"
+        "What .npy files lack, such as bfloat16, is float32 there (small integers: int8), which\n"
+        "holds each value exactly; inputs are read from such files again.",
+        """  tracegraph run model --entry predict --inputs images=digits.npy --outdir results
+  tracegraph run model --entry scale --inputs x=[1.5,2] factor=3
+  tracegraph run model --entry __call__ --inputs x=x.npy training=False --json
+""",
+    )
+    parser.add_argument("path", metavar="PATH", type=Path, help=_PATH)
+    parser.add_argument("--entry", metavar="NAME", help=f"the function: {_ENTRY}")
+    parser.add_argument(
+        "--inputs",
+        metavar="NAME=VALUE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="a file.npy, a number, or nested lists of numbers, for each argument",
+    )
+    parser.add_argument("--outdir", metavar="DIR", type=Path, help="the folder for the results")
+    _add_json(parser)
+
+
+def _add_diff(commands: Any) -> None:
+    parser = _command(
+        commands,
+        compare,
+        "diff",
+        "what differs between two graphs or saved models",
+        "Compares graphs by what they compute: numbers of nodes, lines and names do not count.\n"
+        "Two saved models are compared in all their entries and Variables.",
+        """  tracegraph diff before after
+  tracegraph diff before after --entry train_step
+  tracegraph diff model model --entry encoder/__call__ --entry decoder/__call__
+  tracegraph diff expected.txt graph.txt
+""",
+    )
+    parser.add_argument("before", metavar="A", type=Path, help=_PATH)
+    parser.add_argument("after", metavar="B", type=Path, help="what to compare it with")
+    parser.add_argument(
+        "--entry",
+        metavar="NAME",
+        action="append",
+        help="compare this graph alone; given twice, the one of A with the other of B",
+    )
+    parser.add_argument(
+        "--no-values", action="store_true", help="let the values of Variables differ"
+    )
+    _add_json(parser)
+
+
+def _add_verify(commands: Any) -> None:
+    parser = _command(
+        commands,
+        verify,
+        "verify",
+        "check files, graphs and derivatives",
+        "Compares every file and tensor with its checksum, infers all types anew, and tests the\n"
+        "derivatives of each graph: <Jv, w> by forward mode must be <v, J'w> by reverse mode, at\n"
+        "random arguments, with small numbers for open sizes.",
+        """  tracegraph verify model
+  tracegraph verify model --entry train_step
+  tracegraph verify model --json > report.json
+""",
+    )
+    parser.add_argument("path", metavar="PATH", type=Path, help=_PATH)
+    parser.add_argument("--entry", metavar="NAME", help=f"check only this graph: {_ENTRY}")
+    _add_json(parser)
+
+
+def _add_export(commands: Any) -> None:
+    parser = _command(
+        commands,
+        export,
+        "export",
+        "write a function as a program for others",
+        "Writes one function as StableHLO, which JAX and other compilers read.",
+        """  tracegraph export model --entry predict --output predict.stablehlo
+  tracegraph export model --entry loss --gradient --platforms cpu --output loss.stablehlo
+""",
+    )
+    parser.add_argument("path", metavar="PATH", type=Path, help=_PATH)
+    parser.add_argument("--entry", metavar="NAME", help=f"the function: {_ENTRY}")
+    parser.add_argument(
+        "--format", choices=("stablehlo",), default="stablehlo", help="default: stablehlo"
+    )
+    parser.add_argument(
+        "--output", metavar="FILE", type=Path, required=True, help="the file to write"
+    )
+    parser.add_argument("--gradient", action="store_true", help="with the gradients of arguments")
+    parser.add_argument("--platforms", metavar="LIST", default="cpu,cuda", help="default: cpu,cuda")
+    _add_json(parser)

@@ -1,0 +1,149 @@
+"""`tracegraph verify`: whether files are as they were written, and graphs and derivatives right."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tracegraph.archive.directory import Reader
+from tracegraph.archive.tensors import TensorFile, file_digest, stored_arrays
+from tracegraph.commands.answers import NO, OK, Answer, counted, table
+from tracegraph.commands.contents import Entry, SavedContents, open_path
+from tracegraph.commands.derivatives import Check, check_derivatives
+from tracegraph.errors import DTypeError, LoadError, ShapeError, fact_of
+from tracegraph.saved_model.options import FORMAT, VERSION
+from tracegraph.text.verifier import verify as verify_graph
+
+
+def verify(options: argparse.Namespace) -> Answer:
+    path: Path = options.path
+    files = list(_files(path)) if path.is_dir() else []
+    data: dict[str, Any] = {"path": str(path), "files": files}
+    if not all(row["is_right"] for row in files):
+        data["is_right"] = False
+        return Answer(f"{_file_table(files)}\n\n{path} is DAMAGED", data, NO)
+    contents = open_path(path)
+    if isinstance(contents, SavedContents):
+        _read_tensors(contents)
+    chosen = contents.find(options.entry) if options.entry else list(contents.entries.values())
+    entries = _distinct(chosen)
+    graphs = [_graph_row(entry) for entry in entries]
+    sound = [entry for entry, row in zip(entries, graphs) if row["is_right"]]
+    checks = [(entry, check_derivatives(entry)) for entry in sound]
+    is_right = len(sound) == len(entries) and not any(check.is_wrong for _, check in checks)
+    data["graphs"] = graphs
+    data["derivatives"] = [_check_data(entry, check) for entry, check in checks]
+    data["is_right"] = is_right
+    parts = [_file_table(files), _graph_table(graphs), _check_table(checks)]
+    parts.append(_conclusion(path, graphs, [check for _, check in checks], is_right))
+    return Answer("\n\n".join(part for part in parts if part), data, OK if is_right else NO)
+
+
+def _files(path: Path) -> Iterator[dict[str, Any]]:
+    """Each file that the manifest lists, compared with its checksum.
+
+    Raises LoadError for a manifest that cannot be read, and files that are missing or cut.
+    """
+    reader = Reader(path)
+    reader.check_format(FORMAT, VERSION)
+    entries = reader.entry.pairs()
+    if "files" not in entries:
+        reader.entry.fail("the field 'files' is missing")
+    for name in reader.check_files(entries["files"]):
+        size, digest = entries["files"].pairs()[name].fields("bytes", "sha256")
+        is_right = file_digest(path / name) == digest.text()
+        yield {"name": name, "bytes": size.count(), "is_right": is_right}
+
+
+def _read_tensors(contents: SavedContents) -> None:
+    """Reads every tensor once: each is compared with a checksum of its own. Raises LoadError."""
+    tensors = {
+        name: TensorFile(contents.path / name, str(contents.path / name))
+        for name in contents.files
+        if name.endswith(".safetensors") and "/" not in name
+    }
+    for field in ("weights", "constants"):
+        for stored in stored_arrays(contents.manifest[field], tensors).values():
+            stored.read()
+
+
+def _distinct(entries: list[Entry]) -> list[Entry]:
+    """Each graph once: a signature is often a trace of a function too."""
+    found: dict[int, Entry] = {}
+    for entry in entries:
+        found.setdefault(id(entry.graph), entry)
+    return list(found.values())
+
+
+def _graph_row(entry: Entry) -> dict[str, Any]:
+    inner = list(entry.graph.graphs())
+    row = {
+        "entry": entry.name,
+        "graphs": len(inner),
+        "nodes": sum(len(graph.nodes) for graph in inner),
+        "is_right": True,
+    }
+    try:
+        verify_graph(entry.graph)
+    except (LoadError, ShapeError, DTypeError) as error:
+        return {**row, "is_right": False, "error": fact_of(error)}
+    return row
+
+
+def _check_data(entry: Entry, check: Check) -> dict[str, Any]:
+    found = {"entry": entry.name, "verdict": check.verdict, "by": list(check.sources)}
+    if check.error is None:
+        return {**found, "reason": check.note}
+    return {
+        **found,
+        "jvp": repr(check.forward),
+        "vjp": repr(check.reverse),
+        "error": repr(check.error),
+        "limit": check.limit,
+    }
+
+
+def _file_table(files: list[dict[str, Any]]) -> str:
+    if not files:
+        return ""
+    rows: list[tuple[Any, ...]] = [("file", "bytes", "SHA-256")]
+    for row in files:
+        rows.append((row["name"], f"{row['bytes']:,}", "right" if row["is_right"] else "CHANGED"))
+    return table(rows, "<><")
+
+
+def _graph_table(graphs: list[dict[str, Any]]) -> str:
+    if not graphs:
+        return ""
+    rows: list[tuple[Any, ...]] = [("entry", "graphs", "nodes", "types")]
+    for row in graphs:
+        verdict = "right" if row["is_right"] else f"WRONG: {row['error']}"
+        rows.append((row["entry"], row["graphs"], row["nodes"], verdict))
+    return table(rows, "<>><")
+
+
+def _check_table(checks: list[tuple[Entry, Check]]) -> str:
+    if not checks:
+        return ""
+    rows: list[tuple[Any, ...]] = [("entry", "<Jv, w>", "<v, J'w>", "error", "derivatives")]
+    for entry, check in checks:
+        if check.error is None:
+            rows.append((entry.name, "", "", "", f"{check.verdict}: {check.note}"))
+            continue
+        numbers = f"{check.forward:.7g}", f"{check.reverse:.7g}", f"{check.error:.1e}"
+        by = f", by {', '.join(check.sources)}" if check.sources else ""
+        rows.append((entry.name, *numbers, f"{check.verdict}{by}"))
+    return table(rows, "<>>><")
+
+
+def _conclusion(
+    path: Path, graphs: list[dict[str, Any]], checks: list[Check], is_right: bool
+) -> str:
+    if not is_right:
+        return f"{path} is WRONG"
+    tested = sum(check.error is not None for check in checks)
+    rest = len(checks) - tested
+    missing = f", {rest} not tested for the reasons above" if rest else ""
+    return f"{path} is right: {counted(len(graphs), 'graph')}, {tested} with derivatives{missing}"

@@ -1,0 +1,160 @@
+"""`tg.export`: traced functions as programs for others."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pathlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tracegraph.errors import GradientError, ShapeError, fail
+from tracegraph.ir.builder import Builder, copy_inputs, replay
+from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.ops.broadcast import full
+from tracegraph.passes.gradient import gradient as gradients_of
+from tracegraph.passes.simplify import simplify
+from tracegraph.runtime import backend
+from tracegraph.runtime.concrete import ConcreteFunction
+from tracegraph.runtime.function import Function, function
+from tracegraph.runtime.jax_function import constants, pure_graph
+from tracegraph.runtime.signature import leaf_paths
+from tracegraph.shapes import ShapeVariable
+from tracegraph.source import here
+
+__all__ = ["stablehlo"]
+
+
+def stablehlo(
+    f: Any,
+    *args: Any,
+    path: str | os.PathLike[str] | None = None,
+    gradient: bool = False,
+    platforms: Sequence[str] = ("cpu", "cuda"),
+    constraints: Sequence[str] = (),
+    **kwargs: Any,
+) -> bytes:
+    """A traced function as StableHLO: the bytes that `jax.export.deserialize` reads.
+
+    - `f`: a `tg.function`, a ConcreteFunction, or a Python function, which is traced.
+    - `args`, `kwargs`: TensorSpecs or values, as for `get_concrete_function`. Sizes that are None
+      or named stay open: the program takes every size from 1 on.
+    - `path`: a file to write the bytes to.
+    - `gradient`: also gives the gradients by the floating arguments, by our rules and in
+      TensorFlow's convention for complex numbers. If the result is one real number, they are its
+      gradients; otherwise the program takes a cotangent for each floating result.
+    - `platforms`: what devices it will run on. None of them needs to be at hand.
+    - `constraints`: what holds of open sizes beyond being 1 or more, in JAX's words: "batch >= 2",
+      "mod(batch, 2) == 0", "rows == columns". A call that breaks one is refused.
+
+    The program takes its arguments by name and returns a dict. Arguments have the names of the
+    parameters, with the path inside a container ("params_weights"), or of their TensorSpecs.
+    Results in a dict have its keys, others are "output_0" and so on. Gradients are called
+    "gradient_x" for the argument "x", cotangents "cotangent_output_0". An independent reader finds
+    both in the order of their sorted names.
+
+    Variables and captured tensors are constants of the program, with the values of now. JAX keeps
+    what it exports readable for 6 months, and for 3 weeks to readers that are older than the
+    writer: keep the graph, and export it anew.
+
+    Raises TraceError for a function that does more than return its results, ShapeError for an
+    open rank, and LoweringError, with the user's line, for an op that needs to know an open size.
+
+    >>> import jax.export
+    >>> mean = tg.function(lambda x: tg.reduce_mean(x * x))
+    >>> data = tg.export.stablehlo(mean, tg.TensorSpec([None]), gradient=True)
+    >>> program = jax.export.deserialize(bytearray(data))
+    >>> {name: y.tolist() for name, y in program.call(x=np.float32([1, 2])).items()}
+    {'gradient_x': [1.0, 2.0], 'output_0': 2.5}
+    """
+    concrete = _concrete(f, args, kwargs)
+    graph = pure_graph(concrete, may_print=False)
+    names = _unique(concrete.request.tensor_keywords)
+    _check_ranks(concrete, names)
+    results = _result_names(concrete)
+    if gradient:
+        graph, names, results = _with_gradients(graph, concrete.name, names, results)
+    held = constants(concrete, concrete.variables)
+    data = backend.stablehlo(graph, names, held, results, platforms, constraints)
+    if path is not None:
+        pathlib.Path(path).write_bytes(data)
+    return data
+
+
+def _concrete(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ConcreteFunction:
+    if isinstance(f, ConcreteFunction) and not args and not kwargs:
+        return f
+    traced = f if isinstance(f, Function) else function(f)
+    return traced.get_concrete_function(*args, **kwargs)
+
+
+def _check_ranks(concrete: ConcreteFunction, names: Sequence[str]) -> None:
+    for name, type in zip(names, concrete.argument_types, strict=True):
+        if isinstance(type.shape, ShapeVariable):
+            fail(
+                ShapeError,
+                f"{concrete.name}: the rank of {name!r}, {type}, is open, and a program needs it",
+                source=here(),
+                fix="give the rank: tg.TensorSpec([None, None])",
+            )
+
+
+def _result_names(concrete: ConcreteFunction) -> list[str]:
+    count = concrete.traced.result_count
+    paths = leaf_paths(concrete.results.pack(range(count)))
+    names = [""] * count
+    for path, place in paths:
+        is_named = path and not path[0].isdigit()
+        names[place] = "_".join(path if is_named else ("output", *(path or ("0",))))
+    return _unique(names)
+
+
+def _unique(names: Iterable[str]) -> list[str]:
+    """The names, where one that was there before has a number."""
+    taken: list[str] = []
+    for name in names:
+        candidates = itertools.chain([name], (f"{name}_{i}" for i in itertools.count(1)))
+        taken.append(next(x for x in candidates if x not in taken))
+    return taken
+
+
+def _with_gradients(
+    graph: Graph, name: str, names: Sequence[str], results: Sequence[str]
+) -> tuple[Graph, list[str], list[str]]:
+    """The graph with gradients among its outputs, and the names of arguments and results."""
+    places = [i for i, x in enumerate(graph.inputs[: len(names)]) if _is_floating(x)]
+    targets = [i for i, y in enumerate(graph.outputs) if _is_floating(y)]
+    if not places or not targets:
+        what = "argument" if not places else "result"
+        fail(
+            GradientError,
+            f"{name}: no {what} is a floating tensor, so it has no gradient",
+            source=here(),
+            fix="export it without gradient=True",
+        )
+    is_scalar = len(graph.outputs) == 1 and _is_real_number(graph.outputs[0])
+    seeded = [] if is_scalar else targets
+    with Builder(f"{graph.name}_gradient") as builder:
+        env = copy_inputs(graph, builder)
+        seeds = [builder.input(graph.outputs[i].type, f"g{i}") for i in seeded]
+        replay(graph.nodes, env)
+        ys = [env[y] for y in graph.outputs]
+        xs = [env[graph.inputs[i]] for i in places]
+        found = gradients_of(builder.nodes, [ys[i] for i in targets], xs, seeds or None)
+        found = [full(0, x.type) if g is None else g for g, x in zip(found, xs, strict=True)]
+    arguments = builder.inputs[: len(names)]
+    rest = builder.inputs[len(names) : len(graph.inputs)]
+    inputs, outputs = (*arguments, *seeds, *rest), (*ys, *found)
+    return (
+        simplify(Graph(builder.name, inputs, tuple(builder.nodes), outputs)),
+        [*names, *(f"cotangent_{results[i]}" for i in seeded)],
+        [*results, *(f"gradient_{names[i]}" for i in places)],
+    )
+
+
+def _is_floating(x: Tensor) -> bool:
+    return x.type.dtype.is_differentiable
+
+
+def _is_real_number(y: Tensor) -> bool:
+    return y.type.shape == () and y.type.dtype.is_floating

@@ -1,0 +1,23 @@
+"""Stages: graphs on their way through the compiler, for whoever watches.
+
+Passes say what they made by `passed`, which costs nothing while nobody watches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tracegraph.ir.tensor import Graph
+
+#: Takes the name of a stage and either its graph or, for what the compiler makes, its text.
+Watcher = Callable[[str, Graph, "str | None"], None]
+
+watchers: list[Watcher] = []
+
+
+def passed(stage: str, graph: Graph, text: Callable[[], str] | None = None) -> None:
+    """Tells the watchers that a graph has passed a stage, of which `text` makes the text."""
+    if watchers:
+        made = None if text is None else text()
+        for watcher in list(watchers):
+            watcher(stage, graph, made)

@@ -1,0 +1,278 @@
+"""Linear algebra: systems of equations, determinants, and the Cholesky factor.
+
+Matrices stand in the last two axes, and all axes before them are batch axes. A matrix that has no
+inverse raises nothing: the results hold inf or nan, as XLA computes them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tracegraph.errors import DTypeMismatch, Mismatch
+from tracegraph.ir.op import Op, check_same_dtype
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.broadcast import BroadcastTo, stack, zeros_of
+from tracegraph.ops.constant import Iota
+from tracegraph.ops.contract import MATMUL, adjoint, merge_axis, split_axis
+from tracegraph.ops.elementwise import (
+    COMPLEX,
+    EQUAL,
+    GREATER_EQUAL,
+    IMAG,
+    INEXACT,
+    SELECT,
+    Cast,
+    check_kind,
+    conjugated,
+)
+from tracegraph.patterns import Pattern, element_numbers, moved
+from tracegraph.shapes import Size, element_count, floor_divide, same_shape, same_size
+from tracegraph.types import TensorType, int32
+
+
+def check_square(op: str, a: TensorType) -> TensorType:
+    """a, if it is made of square matrices of at least 32 bits. Raises Mismatch otherwise."""
+    check_kind(op, a, INEXACT)
+    if a.dtype.size < 4:
+        raise DTypeMismatch(
+            f"the operand is {a}, and 16 bits are too few to factor a matrix",
+            fix="convert it: tg.cast(x, tg.float32)",
+        )
+    if len(a.shape) < 2:
+        raise Mismatch(f"{a} is not a matrix", fix="give a tensor of at least two axes")
+    size = same_size(a.shape[-2], a.shape[-1])
+    if size is None:
+        raise Mismatch(f"the matrix {a} is not square", fix="give as many rows as columns")
+    return a.with_shape((*a.shape[:-2], size, size))
+
+
+def _cube(a: TensorType) -> Size:
+    """n ** 3 for each matrix: what factoring costs is a fraction of it."""
+    return element_count(a.shape) * a.shape[-1]
+
+
+class Solver(Op, abstract=True):
+    """y with a y = b, or a^H y = b if `adjoint`; a[..., n, n], and b[..., n, k] are k columns"""
+
+    adjoint: bool
+
+    def opposite(self) -> Op:
+        """The op that solves with the conjugate transpose."""
+        raise NotImplementedError
+
+    def part(self, a: Tensor) -> Tensor:
+        """What is read of a matrix, and 0 elsewhere."""
+        raise NotImplementedError
+
+    def infer(self, a, b):
+        check_same_dtype(self.name, a, b)
+        a = check_square(self.name, a)
+        if len(a.shape) != len(b.shape):
+            raise Mismatch(
+                f"the operands must both be matrices, or equally many of them: {a} and {b}",
+                fix="give a vector a last axis of size 1: b[..., tg.newaxis]",
+            )
+        size = same_size(a.shape[-1], b.shape[-2])
+        if size is None:
+            raise Mismatch(
+                f"{a.shape[-1]} equations have {b.shape[-2]} right-hand sides: {a} and {b}",
+                fix="give one row for each equation",
+            )
+        leading = same_shape(a.shape[:-2], b.shape[:-2])
+        if leading is None:
+            raise Mismatch(
+                f"batch dimensions differ: {a} and {b}",
+                fix="broadcast one of them with tg.broadcast_to",
+            )
+        return b.with_shape((*leading, size, b.shape[-1]))
+
+    def vjp(self, g, y, a, b):
+        to_b = self.opposite()(a, g)
+        rows, columns = (y, to_b) if self.adjoint else (to_b, y)
+        return -self.part(MATMUL(rows, adjoint(columns))), to_b
+
+    def jvp(self, tangents, y, a, b):
+        ta, tb = tangents
+        if ta is None:
+            return None if tb is None else self(a, tb)
+        moved_by = self.part(ta)
+        product = MATMUL(adjoint(moved_by) if self.adjoint else moved_by, y)
+        return self(a, -product if tb is None else tb - product)
+
+    def batch(self, n, batched, a, b):
+        if batched[0]:
+            return self(a, b if batched[1] else stack(b, n)), True
+        # One matrix serves all: the loop axis joins the columns, and it is factored once.
+        columns = b.type.shape[-1]
+        y = self(a, merge_axis(b, b.ndim - 2))
+        return split_axis(y, y.ndim - 1, n, columns), True
+
+
+class Solve(Solver):
+    """y with a y = b, or a^H y = b if `adjoint`; a[..., n, n], and b[..., n, k] are k columns"""
+
+    def opposite(self):
+        return Solve(not self.adjoint)
+
+    def part(self, a):
+        return a
+
+    def depends(self, p, q):
+        known = p.any(axis=(-2, -1), keepdims=True) | q.any(axis=-2, keepdims=True)
+        return known.broadcast_to(q.shape)
+
+    def numpy(self, a, b):
+        return np.linalg.solve(_adjoint(a) if self.adjoint else a, b)
+
+    def flops(self, a, b):
+        return floor_divide(2 * _cube(a), 3) + 2 * element_count(b.shape) * a.shape[-1]
+
+
+class TriangularSolve(Solver):
+    """y with a y = b, or a^H y = b if `adjoint`, where of a the triangle alone is read"""
+
+    lower: bool
+
+    def opposite(self):
+        return TriangularSolve(not self.adjoint, self.lower)
+
+    def part(self, a):
+        return SELECT(_triangle(a, self.lower), a, zeros_of(a))
+
+    def depends(self, p, q):
+        p = _of_triangle(p, self.lower)
+        p = moved(_transposed, p) if self.adjoint else p
+        known = p.any(axis=-1, keepdims=True) | q
+        return known.accumulate(q.ndim - 2, reverse=self.lower is self.adjoint)
+
+    def numpy(self, a, b):
+        a = np.tril(a) if self.lower else np.triu(a)
+        return np.linalg.solve(_adjoint(a) if self.adjoint else a, b)
+
+    def flops(self, a, b):
+        return element_count(b.shape) * a.shape[-1]
+
+
+class Det(Op):
+    """The determinant of each matrix a[..., n, n]"""
+
+    def infer(self, a):
+        a = check_square(self.name, a)
+        return a.with_shape(a.shape[:-2])
+
+    def vjp(self, g, y, a):
+        return (_over(a, g * conjugated(y)),)
+
+    def batch(self, n, batched, a):
+        return self(a), True
+
+    def depends(self, p):
+        return p.any(axis=(-2, -1))
+
+    def numpy(self, a):
+        return np.linalg.det(a)
+
+    def flops(self, a):
+        return floor_divide(2 * _cube(a), 3)
+
+
+class Slogdet(Op):
+    """The sign of the determinant of each matrix, and the logarithm of its absolute value.
+
+    The sign of a complex matrix is a number of absolute value 1; the logarithm is always real.
+    """
+
+    def infer(self, a):
+        a = check_square(self.name, a)
+        return a.with_shape(a.shape[:-2]), TensorType(a.dtype.real, a.shape[:-2])
+
+    def vjp(self, g_sign, g, sign, y, a):
+        if a.dtype.is_complex:  # the sign turns with the imaginary part of d log det
+            g = COMPLEX(g, IMAG(g_sign * conjugated(sign)))
+        return (_over(a, g),)
+
+    def batch(self, n, batched, a):
+        return self(a), (True, True)
+
+    def depends(self, p):
+        p = p.any(axis=(-2, -1))
+        return p, p
+
+    def numpy(self, a):
+        sign, y = np.linalg.slogdet(a)
+        return sign, y
+
+    def flops(self, a):
+        return floor_divide(2 * _cube(a), 3)
+
+
+class Cholesky(Op):
+    """The lower triangle y with y y^H = (a + a^H) / 2, which must be positive definite"""
+
+    def infer(self, a):
+        return check_square(self.name, a)
+
+    def vjp(self, g, y, a):
+        product = MATMUL(adjoint(y), g)
+        below, diagonal = _triangle(y, True), _diagonal(y)
+        half = SELECT(diagonal, product * 0.5, SELECT(below, product, zeros_of(y)))
+        solve = TriangularSolve(True, True)
+        left = solve(y, half)  # y^-H half y^-1, of which the Hermitian part is meant
+        whole = adjoint(solve(y, adjoint(left)))
+        return ((whole + adjoint(whole)) * 0.5,)
+
+    def batch(self, n, batched, a):
+        return self(a), True
+
+    def depends(self, p):
+        # Of row i what comes first, and the block that the first j rows and columns make.
+        along = (p | moved(_transposed, p)).accumulate(p.ndim - 1)
+        corners = np.diagonal(element_numbers(p.shape), axis1=-2, axis2=-1)
+        blocks = along.accumulate(p.ndim - 2).take(corners[..., np.newaxis, :])
+        return _of_triangle(along | blocks, True)
+
+    def numpy(self, a):
+        return np.linalg.cholesky((a + _adjoint(a)) / 2)
+
+    def flops(self, a):
+        return floor_divide(_cube(a), 3)
+
+
+def _over(a: Tensor, factor: Tensor) -> Tensor:
+    """factor a^-H, with one factor for each matrix: the derivative of log det."""
+    wide = BroadcastTo(a.type.shape, tuple(range(a.ndim - 2)))(Cast(a.dtype)(factor))
+    return Solve(True)(a, SELECT(_diagonal(a), wide, zeros_of(a)))
+
+
+def _rows_and_columns(a: Tensor) -> tuple[Tensor, Tensor]:
+    """The number of the row and of the column of each element."""
+    shape, rank = a.type.shape, a.ndim
+    numbers = Iota(shape[-1], int32)()
+    return BroadcastTo(shape, (rank - 2,))(numbers), BroadcastTo(shape, (rank - 1,))(numbers)
+
+
+def _diagonal(a: Tensor) -> Tensor:
+    """Where the diagonals are."""
+    return EQUAL(*_rows_and_columns(a))
+
+
+def _triangle(a: Tensor, lower: bool) -> Tensor:
+    """Where the lower triangles are, or the upper ones, with the diagonals."""
+    rows, columns = _rows_and_columns(a)
+    return GREATER_EQUAL(rows, columns) if lower else GREATER_EQUAL(columns, rows)
+
+
+def _of_triangle(p: Pattern, lower: bool) -> Pattern:
+    """The pattern of the triangles alone."""
+    inside = np.tri(*p.shape[-2:], dtype=bool)
+    return p.take(np.where(inside if lower else inside.T, element_numbers(p.shape), -1))
+
+
+def _transposed(a: np.ndarray) -> np.ndarray:
+    return np.swapaxes(a, -1, -2)
+
+
+def _adjoint(a: np.ndarray) -> Any:
+    return np.conj(_transposed(a))

@@ -1,0 +1,22 @@
+"""Checkpoints: the values of Variables on disk, by the paths that lead to them.
+
+>>> v = tg.Variable([1.0, 2.0])
+>>> path = tg.train.Checkpoint(v=v).save("checkpoints/ckpt")
+>>> _ = v.assign([0.0, 0.0])
+>>> _ = tg.train.Checkpoint(v=v).restore(path)
+>>> v.numpy()
+array([1., 2.], dtype=float32)
+"""
+
+from tracegraph.train.checkpoint import Checkpoint
+from tracegraph.train.files import list_variables, load_variable
+from tracegraph.train.manager import CheckpointManager
+from tracegraph.train.state import latest_checkpoint
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointManager",
+    "latest_checkpoint",
+    "list_variables",
+    "load_variable",
+]

@@ -1,0 +1,208 @@
+"""Checkpoint: objects by name, whose Variables are saved and restored together."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from typing import Any
+
+from tracegraph.archive.directory import check_file_name
+from tracegraph.errors import SignatureError, TraceError, fail, kind_of, shown
+from tracegraph.ir.builder import at_top_level
+from tracegraph.runtime.deferred import announce
+from tracegraph.runtime.module import Module
+from tracegraph.runtime.trace import current_trace
+from tracegraph.runtime.variable import Variable
+from tracegraph.source import here
+from tracegraph.train.files import as_path, open_checkpoint, write_checkpoint
+from tracegraph.train.objects import Group, ObjectGraph, parts
+from tracegraph.train.restoring import (
+    COUNTER,
+    CheckpointLoadStatus,
+    InitializationOnlyStatus,
+    Restoration,
+)
+from tracegraph.train.state import State
+from tracegraph.types import int64
+
+
+class Checkpoint(Group):
+    """Saves and restores the Variables of objects: `Checkpoint(model=model, optimizer=optimizer)`.
+
+    - `root`: a Module, list or dict whose parts are those of the checkpoint itself.
+    - `objects`: Modules, Variables, and lists, tuples and dicts of them, by name. They are
+      attributes of the checkpoint, and more may be assigned later.
+
+    What is saved are values only, by the names that lead to them from the checkpoint: attributes,
+    indices of lists, keys of dicts, which are strings or integers. What an optimizer keeps for
+    each Variable goes with it. Restoring needs objects that have parts of the same names.
+
+    Raises ValueError for anything else as an object.
+
+    >>> model, optimizer = tg.layers.Dense(1), tg.optimizers.Adam(0.1)
+    >>> checkpoint = tg.train.Checkpoint(model=model, optimizer=optimizer)
+    >>> _ = model(tg.ones([1, 2]))
+    >>> path = checkpoint.save("training/ckpt")
+    >>> path
+    'training/ckpt-1'
+    >>> [name for name, shape in tg.train.list_variables(path) if name.startswith("model")]
+    ['model/bias', 'model/kernel']
+    """
+
+    _root: Any
+    _save_counter: Variable | None
+
+    def __init__(self, root: Any = None, **objects: Any) -> None:
+        if root is not None and not isinstance(root, (Module, Group, list, tuple, dict)):
+            _refuse_object("root", root)
+        vars(self)["_root"] = root
+        vars(self)["_save_counter"] = None
+        for name, value in objects.items():
+            setattr(self, name, value)
+        parts(self)  # raises for two parts of one name
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if hasattr(Checkpoint, name) or name in ("_root", "_save_counter"):
+            fail(
+                SignatureError,
+                f"Checkpoint: an object cannot have the name {name!r}, which has a meaning here",
+                source=here(),
+                fix="give it another name",
+            )
+        if not isinstance(value, (Module, Group, Variable, list, tuple, dict)):
+            _refuse_object(name, value)
+        super().__setattr__(name, value)
+        announce(self)
+
+    def _group_root(self) -> Any:
+        return self._root
+
+    def _group_members(self) -> dict[str, Any]:
+        own = {k: v for k, v in vars(self).items() if k not in ("_root", "_save_counter")}
+        return own if self._save_counter is None else {**own, COUNTER: self._save_counter}
+
+    @property
+    def save_counter(self) -> Variable:
+        """How often `save` was called; it is saved too, and made at its first use."""
+        counter = self._save_counter
+        if counter is None:
+            with at_top_level():
+                counter = Variable(0, trainable=False, name=COUNTER, dtype=int64)
+            vars(self)["_save_counter"] = counter
+            announce(self)
+        return counter
+
+    # Writing.
+
+    def write(self, file_prefix: str | os.PathLike[str]) -> str:
+        """Writes the values to the directory `file_prefix` and returns its path; see `read`.
+
+        A checkpoint that is there is replaced in one step: who reads, or finds what was left by a
+        process that was killed, has the old one or the new one.
+
+        Raises ValueError for objects and paths that cannot be saved, and TraceError while tracing.
+        """
+        _refuse_while_tracing("write")
+        path = as_path("Checkpoint.write", file_prefix)
+        graph = ObjectGraph(self)
+        if graph.strangers:
+            _warn_of_strangers(graph.strangers)
+        write_checkpoint(path, graph)
+        return path
+
+    def save(self, file_prefix: str | os.PathLike[str]) -> str:
+        """Writes the values to the directory `file_prefix-1`, the next time `file_prefix-2` and so
+        on, and returns its path. It is then the `tg.train.latest_checkpoint` of its directory.
+
+        `tg.train.CheckpointManager` saves, too, and removes old ones.
+        """
+        _refuse_while_tracing("save")
+        prefix = as_path("Checkpoint.save", file_prefix)
+        directory, name = os.path.split(prefix)
+        check_file_name(f"{name}-1")
+        number = int(self.save_counter.assign_add(1))
+        path = self.write(f"{prefix}-{number}")
+        State({f"{name}-{number}": time.time_ns()}).write(directory or ".")
+        return path
+
+    # Reading.
+
+    def read(
+        self, save_path: str | os.PathLike[str] | None
+    ) -> CheckpointLoadStatus | InitializationOnlyStatus:
+        """Restores values that `write` or `save` wrote; see `restore`."""
+        _refuse_while_tracing("read")
+        if save_path is None:
+            return InitializationOnlyStatus()
+        restoration = Restoration(open_checkpoint(as_path("Checkpoint.read", save_path)))
+        restoration.begin(self)
+        return CheckpointLoadStatus(self, restoration)
+
+    def restore(
+        self, save_path: str | os.PathLike[str] | None
+    ) -> CheckpointLoadStatus | InitializationOnlyStatus:
+        """Gives the Variables the values that they had when they were saved.
+
+        All values are checked before any is assigned, and they are assigned at one moment. A
+        value whose Variable does not exist yet waits for it: layers that were not called,
+        optimizers that took no step, attributes that are assigned later get theirs when they make
+        it. A list that grows is looked at when an attribute of its Module is assigned next.
+
+        - `save_path`: what `save` returned, or None, for which nothing is done.
+
+        The result tells how well it went: `assert_consumed()` raises AssertionError unless all
+        values and Variables have found each other, `assert_existing_objects_matched()` unless all
+        Variables that exist have got values, `assert_nontrivial_match()` unless any did.
+
+        Raises LoadError (a ValueError) for files that are damaged, ShapeError and DTypeError (both
+        a ValueError here) where Variables differ from what was saved; nothing is restored then.
+
+        >>> layer = tg.layers.Dense(1)
+        >>> _ = layer(tg.ones([1, 2]))
+        >>> path = tg.train.Checkpoint(layer=layer).save("one/ckpt")
+        >>> other = tg.layers.Dense(1)
+        >>> status = tg.train.Checkpoint(layer=other).restore(path)
+        >>> bool((other(tg.ones([1, 2])) == layer(tg.ones([1, 2]))).numpy().all())
+        True
+        >>> _ = status.assert_consumed()
+        """
+        if save_path is not None:
+            _ = self.save_counter  # which gets its value too
+        return self.read(save_path)
+
+    def __repr__(self) -> str:
+        return f"<tg.train.Checkpoint of {', '.join(self._group_members()) or 'nothing'}>"
+
+
+def _refuse_object(name: str, value: Any) -> None:
+    fail(
+        SignatureError,
+        f"Checkpoint: {name} is {kind_of(value)}, which holds no variables: {shown(value)}",
+        source=here(),
+        fix="give tg.Modules and tg.Variables, or lists and dicts of them; wrap a number: "
+        "tg.Variable(0)",
+    )
+
+
+def _refuse_while_tracing(method: str) -> None:
+    if current_trace() is not None:
+        fail(
+            TraceError,
+            f"Checkpoint.{method} was called while a function is traced, when variables have no "
+            "values",
+            source=here(),
+            fix=f"call {method} outside of the @tg.function",
+        )
+
+
+def _warn_of_strangers(strangers: list[Variable]) -> None:
+    """Warns of state that is lost because it belongs to Variables that are not saved."""
+    count = len({id(variable) for variable in strangers})
+    place = here()
+    text = (
+        f"what the optimizer keeps for {count} variables, such as {strangers[0].name}, is not "
+        "saved, since the variables are not part of the checkpoint. Give the model to the "
+        "Checkpoint too: tg.train.Checkpoint(model=model, optimizer=optimizer)"
+    )
+    warnings.warn_explicit(text, UserWarning, place.file, place.line)

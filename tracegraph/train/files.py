@@ -1,0 +1,278 @@
+"""Checkpoints as files: a manifest with the objects, and the values of their Variables.
+
+    {"format": "tracegraph.checkpoint", "version": 1, "producer": "tracegraph",
+     "objects": [{"parts": {"model": 1}}, {"parts": {"kernel": 2}}, {"variable": "model/kernel"}],
+     "values": {"model/kernel": {"file": ..., "dtype": "f32", "shape": [4, 2], "sha256": ...}},
+     "files": {...}}
+
+Object 0 is the root. What an optimizer keeps for a Variable stands beside its parts:
+`"slots": [[2, "momentum", 7]]` says that object 7 is the momentum of object 2.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tracegraph.archive.directory import MANIFEST, Reader, Writer
+from tracegraph.archive.manifest import Entry
+from tracegraph.archive.tensors import (
+    Stored,
+    TensorFile,
+    description,
+    shards,
+    stored_arrays,
+    unlisted,
+)
+from tracegraph.errors import LoadError, SignatureError, fail, shown
+from tracegraph.runtime.values import host_array
+from tracegraph.runtime.variable import Variable, complete_landings, state_lock
+from tracegraph.source import here
+from tracegraph.train.objects import ObjectGraph
+from tracegraph.train.state import STATE, is_whole, latest_checkpoint
+
+FORMAT = "tracegraph.checkpoint"
+VERSION = 1
+_STEM = "values"
+#: Files of a checkpoint, and those that they are written as: safetensors writes to `.tmpAbC123`.
+_OURS = re.compile(
+    _STEM + r"-[a-z0-9-]*\.safetensors|\.tracegraph-[0-9a-f]{16}|\.tmp[A-Za-z0-9]{6}"
+)
+
+
+# Writing.
+
+
+def write_checkpoint(path: str, graph: ObjectGraph) -> None:
+    """Writes the values that the Variables of a graph have now to a directory."""
+    arrays = _snapshot(graph.variables())
+    remove_torn(Path(path))
+    writer = Writer(path)
+    values = {}
+    parts = shards({key: arrays[key] for key in sorted(arrays)})
+    for number, part in enumerate(parts, start=1):
+        stem = _STEM if len(parts) == 1 else f"{_STEM}-{number:05}-of-{len(parts):05}"
+        file = writer.add(stem, "safetensors", part.save)
+        values.update({key: description(arrays[key], file) for key in part.arrays})
+    writer.commit(
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "producer": "tracegraph",
+            "objects": [_written(graph, number) for number in range(len(graph.objects))],
+            "values": values,
+        }
+    )
+
+
+def _snapshot(variables: dict[str, Variable]) -> dict[str, np.ndarray]:
+    """The values at one moment, which no step falls into."""
+    with state_lock():
+        complete_landings()
+        return {key: np.array(host_array(v.made_tensor())) for key, v in variables.items()}
+
+
+def _written(graph: ObjectGraph, number: int) -> dict[str, Any]:
+    if isinstance(graph.objects[number], Variable):
+        return {"variable": graph.paths[number]}
+    entry: dict[str, Any] = {"parts": graph.parts[number]}
+    if graph.slots[number]:
+        entry["slots"] = [list(row) for row in graph.slots[number]]
+    return entry
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Removes a checkpoint: first what makes it count, then its files. Files of the user's, and
+    the directory that they are in, stay."""
+    if path.is_symlink() or not path.is_dir():
+        return
+    (path / MANIFEST).unlink(missing_ok=True)
+    for file in [*path.iterdir()]:
+        if _OURS.fullmatch(file.name):
+            file.unlink(missing_ok=True)
+    if not any(path.iterdir()):
+        path.rmdir()
+
+
+def remove_torn(path: Path) -> None:
+    """Removes what a process left that was killed before its checkpoint counted, or while it
+    removed one. A directory that holds anything else is left as it is."""
+    is_torn = path.is_dir() and not is_whole(str(path))
+    if is_torn and all(_OURS.fullmatch(file.name) for file in path.iterdir()):
+        remove_checkpoint(path)
+
+
+# Reading.
+
+
+@dataclass(frozen=True)
+class SavedObject:
+    """An object of a checkpoint: a Variable, by the key of its value, or one that has parts."""
+
+    key: str | None
+    parts: dict[str, int]
+    #: The number of a Variable, the name of what is kept for it, and the number of that.
+    slots: list[tuple[int, str, int]]
+
+
+class Saved:
+    """A checkpoint: its objects, and their values, which are read when they are asked for.
+
+    Raises LoadError for whatever is not as `write_checkpoint` writes it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        reader = Reader(path)
+        _refuse_saved_model(reader)
+        reader.check_format(FORMAT, VERSION)
+        fields = ("format", "version", "producer", "objects", "values", "files")
+        _, _, producer, objects, values, files = reader.entry.fields(*fields)
+        producer.text()
+        tensors = {
+            name: TensorFile(reader.root / name, str(reader.root / name))
+            for name in reader.check_files(files)
+        }
+        self.values: dict[str, Stored] = stored_arrays(values, tensors)
+        extra = next(unlisted(tensors.values(), (self.values,)), None)
+        if extra is not None:
+            reader.entry.fail(f"no table lists the tensor {extra}")
+        self.objects = objects.each(self._object)
+        self._check(objects)
+        reader.check_all_used(files, tensors)
+
+    def _object(self, entry: Entry) -> SavedObject:
+        if entry.pairs().keys() == {"variable"}:
+            return SavedObject(entry.pairs()["variable"].text(), {}, [])
+        parts, slots = entry.fields("parts", optional=("slots",))
+        rows = [] if slots.is_null else slots.each(_slot_row)
+        return SavedObject(None, {n: e.count() for n, e in parts.pairs().items()}, rows)
+
+    def _check(self, entry: Entry) -> None:
+        """Raises LoadError where numbers or keys lead nowhere."""
+        count = len(self.objects)
+        keys = [saved.key for saved in self.objects if saved.key is not None]
+        if not count or self.objects[0].key is not None:
+            entry.fail("the first object is the root, and has parts")
+        if sorted(keys) != sorted(self.values):
+            entry.fail("the values are not those of its variables, each once")
+        for saved in self.objects:
+            kept = [number for place, _, slot in saved.slots for number in (place, slot)]
+            if any(number >= count for number in [*saved.parts.values(), *kept]):
+                entry.fail(f"there are {count} objects, and another one is named")
+            if any(self.objects[number].key is None for number in kept):
+                entry.fail("slots are variables, and are kept for variables")
+
+    def value(self, number: int) -> Stored:
+        """The value of an object that is a Variable."""
+        return self.values[self.key(number)]
+
+    def key(self, number: int) -> str:
+        key = self.objects[number].key
+        assert key is not None
+        return key
+
+
+def _slot_row(entry: Entry) -> tuple[int, str, int]:
+    items = entry.items()
+    if len(items) != 3:
+        entry.fail(f"it has {len(items)} entries, and it must have 3")
+    return items[0].count(), items[1].text(), items[2].count()
+
+
+def _refuse_saved_model(reader: Reader) -> None:
+    format = reader.entry.pairs().get("format")
+    if format is not None and format.value == "tracegraph.saved_model":
+        fail(
+            LoadError,
+            f"{reader.root} holds a saved model, and no checkpoint",
+            fix=f"load it: tg.saved_model.load({str(reader.root)!r})",
+        )
+
+
+def open_checkpoint(path: str) -> Saved:
+    """The checkpoint at a path. Raises LoadError that says which paths there are instead."""
+    if os.path.isdir(path) and not is_whole(path) and os.path.isfile(os.path.join(path, STATE)):
+        fail(
+            LoadError,
+            f"{path} is a directory of checkpoints, and no checkpoint",
+            fix=f"give one of them: tg.train.latest_checkpoint({path!r})",
+        )
+    if not os.path.exists(path):
+        others = sorted(str(found) for found in Path(path).parent.glob(Path(path).name + "-*"))
+        if others:
+            fail(
+                LoadError,
+                f"there is no checkpoint {path}",
+                fix=f"give the path that save returned, such as {others[-1]!r}",
+            )
+    return Saved(path)
+
+
+def as_path(what: str, path: Any) -> str:
+    """A path as a string. Raises ValueError for anything else."""
+    try:
+        found = os.fspath(path)
+    except TypeError:
+        found = None
+    if not isinstance(found, str) or not found:
+        fail(
+            SignatureError,
+            f"{what}: {shown(path)} is no path",
+            source=here(),
+            fix="give a string, or a pathlib.Path",
+        )
+    return found
+
+
+def _named(what: str, path: Any) -> Saved:
+    """A checkpoint by its path, or the latest one of a directory."""
+    found = as_path(what, path)
+    latest = None if is_whole(found) else latest_checkpoint(found)
+    return open_checkpoint(latest or found)
+
+
+def list_variables(ckpt_dir_or_file: str | os.PathLike[str]) -> list[tuple[str, list[int]]]:
+    """The names and shapes of the values in a checkpoint, or in the latest one of a directory.
+
+    >>> path = tg.train.Checkpoint(w=tg.Variable(tg.zeros([2, 3]))).write("only_w")
+    >>> tg.train.list_variables(path)
+    [('w', [2, 3])]
+    """
+    saved = _named("list_variables", ckpt_dir_or_file)
+    rows = sorted(saved.values.items())
+    return [(key, [int(size) for size in stored.type.shape]) for key, stored in rows]  # type: ignore[union-attr]
+
+
+#: What TensorFlow writes behind every name.
+_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def load_variable(ckpt_dir_or_file: str | os.PathLike[str], name: str) -> np.ndarray:
+    """The value of one name in a checkpoint, or in the latest one of a directory, as an array.
+
+    Raises ValueError for a name that is not there.
+
+    >>> path = tg.train.Checkpoint(w=tg.Variable([1.0, 2.0])).write("only_w")
+    >>> tg.train.load_variable(path, "w")
+    array([1., 2.], dtype=float32)
+    """
+    saved = _named("load_variable", ckpt_dir_or_file)
+    key = name.removesuffix(_SUFFIX) if isinstance(name, str) else name
+    if key not in saved.values:
+        near = (
+            difflib.get_close_matches(str(name), saved.values, 3, 0.3) or sorted(saved.values)[:3]
+        )
+        fail(
+            SignatureError,
+            f"load_variable: {saved.path} has no value {shown(name)}",
+            source=here(),
+            fix=f"use a name of list_variables, such as {', '.join(map(repr, near))}",
+        )
+    return np.array(saved.values[key].read())

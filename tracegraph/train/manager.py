@@ -1,0 +1,193 @@
+"""CheckpointManager: the last few checkpoints of a training."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tracegraph.archive.directory import check_file_name
+from tracegraph.errors import SignatureError, fail, kind_of, shown
+from tracegraph.runtime.variable import Variable
+from tracegraph.source import here
+from tracegraph.train.checkpoint import Checkpoint
+from tracegraph.train.files import as_path, remove_checkpoint, remove_torn
+from tracegraph.train.state import State, is_whole, read_state
+
+_HOUR = 3600 * 10**9
+
+
+class CheckpointManager:
+    """Saves checkpoints to `directory`, and removes all but the last `max_to_keep`.
+
+    - `checkpoint`: a `tg.train.Checkpoint`.
+    - `max_to_keep`: how many stay, or None for all.
+    - `keep_checkpoint_every_n_hours`: of those that would be removed, one in so many hours stays.
+    - `checkpoint_name`: the names are `ckpt-1`, `ckpt-2` and so on.
+    - `step_counter`, `checkpoint_interval`: a Variable that counts steps, and after how many of
+      them `save` saves; calls that come sooner do nothing.
+    - `init_fn`: what `restore_or_initialize` calls where there is nothing to restore.
+
+    A process that is killed at any moment leaves a `latest_checkpoint` that is whole. One process
+    at a time saves to a directory; any number may read.
+
+    Raises ValueError for arguments that do not fit together.
+
+    >>> v = tg.Variable(0.0)
+    >>> manager = tg.train.CheckpointManager(tg.train.Checkpoint(v=v), "kept", max_to_keep=2)
+    >>> for _ in range(3):
+    ...     _ = v.assign_add(1.0)
+    ...     path = manager.save()
+    >>> manager.checkpoints
+    ['kept/ckpt-2', 'kept/ckpt-3']
+    >>> _ = manager.checkpoint.restore(manager.checkpoints[0])
+    >>> v.numpy()
+    np.float32(2.0)
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        directory: str | os.PathLike[str],
+        max_to_keep: int | None,
+        keep_checkpoint_every_n_hours: float | None = None,
+        checkpoint_name: str = "ckpt",
+        step_counter: Variable | None = None,
+        checkpoint_interval: int | None = None,
+        init_fn: Callable[[], Any] | None = None,
+    ) -> None:
+        if not isinstance(checkpoint, Checkpoint):
+            _refuse(f"checkpoint is {kind_of(checkpoint)}", "give a tg.train.Checkpoint")
+        if max_to_keep is not None and not _is_positive(max_to_keep):
+            _refuse(f"max_to_keep is {shown(max_to_keep)}", "give a positive int, or None for all")
+        if checkpoint_interval is not None and step_counter is None:
+            fact = f"checkpoint_interval is {shown(checkpoint_interval)}, and nothing counts steps"
+            _refuse(fact, "give step_counter=optimizer.iterations, or another Variable")
+        check_file_name(f"{checkpoint_name}-1")
+        self._checkpoint = checkpoint
+        self._directory = as_path("CheckpointManager", directory)
+        self._max_to_keep = max_to_keep
+        self._hours = keep_checkpoint_every_n_hours
+        self._name = checkpoint_name
+        self._step_counter = step_counter
+        self._interval = checkpoint_interval
+        self._init_fn = init_fn
+        self._last_step: int | None = None
+        self._state = self._recovered()
+
+    def _recovered(self) -> State:
+        """The state that is there, without checkpoints that are gone or torn."""
+        now = time.time_ns()
+        found = read_state(self._directory)
+        if found is None:
+            return State(preserved=now)
+        there = {n: min(t, now) for n, t in found.checkpoints.items() if is_whole(self._path(n))}
+        return State(there, min(found.preserved, now))
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._directory, name)
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The Checkpoint that is saved."""
+        return self._checkpoint
+
+    @property
+    def directory(self) -> str:
+        """Where the checkpoints are."""
+        return self._directory
+
+    @property
+    def checkpoint_interval(self) -> int | None:
+        """How many steps lie between two checkpoints."""
+        return self._interval
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """The paths from old to new, without those that stay for good."""
+        return [*map(self._path, self._state.checkpoints)]
+
+    @property
+    def latest_checkpoint(self) -> str | None:
+        """The path of the newest one, or None."""
+        return self._state.latest_in(self._directory)
+
+    def save(
+        self, checkpoint_number: int | Variable | None = None, check_interval: bool = True
+    ) -> str | None:
+        """Saves a checkpoint, removes the oldest, and returns the path of the new one.
+
+        - `checkpoint_number`: the number in its name, instead of how often it was saved.
+        - `check_interval`: False to save even if the last checkpoint is not so many steps ago.
+
+        Returns None, and saves nothing, where the interval has not passed.
+        """
+        step = None if self._interval is None else int(self._step_counter)  # type: ignore[arg-type]
+        if check_interval and not self._is_due(step):
+            return None
+        counter = self._checkpoint.save_counter.assign_add(1)
+        name = f"{self._name}-{int(counter if checkpoint_number is None else checkpoint_number)}"
+        path = self._checkpoint.write(self._path(name))
+        self._state.checkpoints.pop(name, None)
+        self._state.checkpoints[name] = time.time_ns()
+        # What will be removed is on the list until it is, so that a kill leaves nothing unlisted.
+        self._state.write(self._directory)
+        if self._remove_old():
+            self._state.write(self._directory)
+        self._remove_torn()
+        self._last_step = step
+        return path
+
+    def _is_due(self, step: int | None) -> bool:
+        if step is None or self._interval is None or self._last_step is None:
+            return True
+        return step - self._last_step >= self._interval
+
+    def _remove_old(self) -> bool:
+        """Removes the oldest checkpoints; returns whether there were any too many."""
+        listed = self._state.checkpoints
+        count = 0 if self._max_to_keep is None else len(listed) - self._max_to_keep
+        for name in [*listed][: max(count, 0)]:
+            written = listed.pop(name)
+            if self._hours and written - self._state.preserved >= self._hours * _HOUR:
+                self._state.preserved = written
+            elif self._is_ours(name):
+                remove_checkpoint(Path(self._path(name)))
+        return count > 0
+
+    def _remove_torn(self) -> None:
+        """Removes what is left of checkpoints that were not written, or not removed, to the end."""
+        for path in Path(self._directory).glob(f"{_literal(self._name)}-*"):
+            if self._is_ours(path.name):
+                remove_torn(path)
+
+    def _is_ours(self, name: str) -> bool:
+        return re.fullmatch(rf"{re.escape(self._name)}--?[0-9]+", name) is not None
+
+    def restore_or_initialize(self) -> str | None:
+        """Restores the latest checkpoint and returns its path. Where there is none, calls
+        `init_fn` if one was given, and returns None."""
+        latest = self.latest_checkpoint
+        if latest is not None:
+            self._checkpoint.restore(latest)
+            if self._interval is not None:
+                self._last_step = int(self._step_counter)  # type: ignore[arg-type]
+        elif self._init_fn is not None:
+            self._init_fn()
+        return latest
+
+
+def _literal(name: str) -> str:
+    """A name as a pattern of `glob` that matches it alone."""
+    return re.sub(r"([*?[])", r"[\1]", name)
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _refuse(fact: str, fix: str) -> None:
+    fail(SignatureError, f"CheckpointManager: {fact}", source=here(), fix=fix)

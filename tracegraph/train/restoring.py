@@ -1,0 +1,397 @@
+"""Restoring: values find the Variables that exist, and wait for those that will.
+
+A restoration matches saved objects with objects of the program from the root on, by the names of
+their parts. What it finds is checked and read as a whole before anything is assigned. A part that
+the program does not have yet is waited for, without keeping its owner alive: see
+`tracegraph.runtime.deferred`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from tracegraph.errors import LoadError, MatchError, ShapeError, fail
+from tracegraph.ir.tensor import host_tensor
+from tracegraph.runtime import deferred
+from tracegraph.runtime.variable import (
+    DTypeMismatchError,
+    Variable,
+    assign_together,
+    has_room_for,
+    state_lock,
+)
+from tracegraph.source import here
+from tracegraph.train.files import Saved
+from tracegraph.train.objects import (
+    Group,
+    ObjectGraph,
+    optimizer_of,
+    parts_with_names,
+    slots,
+    slots_of,
+)
+
+#: How many names a message lists.
+_SHOWN = 10
+#: The counter of `Checkpoint.save`, which `write` does not save.
+COUNTER = "save_counter"
+
+#: An object of the program, and the number of the saved object that it is.
+Pair = tuple[Any, int]
+
+
+def _nothing() -> None:
+    """In place of a reference to something that is gone."""
+
+
+_UNKNOWN = (_nothing, -1)
+
+
+class Restoration:
+    """One checkpoint on its way into objects."""
+
+    def __init__(self, saved: Saved) -> None:
+        self.saved = saved
+        #: The objects that a saved one was found to be. They are not kept alive.
+        self._found: dict[int, list[weakref.ref[Any]]] = {}
+        self._numbers: dict[int, tuple[weakref.ref[Variable], int]] = {}
+        self._with_slots: list[_Waiting] = []
+
+    def begin(self, root: Group) -> None:
+        """Restores what exists below `root`, and waits for the rest."""
+        pairs = self._matched([(root, 0)])
+        pairs += self._new_slots(pairs)
+        self._check_one_value_each(pairs)
+        self._read_others({number for _, number in pairs})
+        self._assign(pairs)
+        self._wait(pairs)
+
+    def resume(self, pairs: Iterable[Pair]) -> None:
+        """Restores objects that were missing, but for Variables that have a value under another
+        name, and what is below them, and what is kept for them."""
+        new = self._matched(
+            (value, number)
+            for value, number in pairs
+            if not isinstance(value, Variable) or self.number_of(value) is None
+        )
+        self._assign(new)
+        self._wait(new)
+        variables = [number for value, number in new if isinstance(value, Variable)]
+        for waiting in [*self._with_slots] if variables else ():
+            waiting.find_slots(variables)
+
+    # Matching.
+
+    def objects(self, number: int) -> list[Any]:
+        """The living objects that a saved one was found to be."""
+        found = (reference() for reference in self._found.get(number, ()))
+        return [value for value in found if value is not None]
+
+    def has_found(self, number: int) -> bool:
+        """Whether a saved object was found, even if what it was found to be is gone."""
+        return number in self._found
+
+    def number_of(self, variable: Variable) -> int | None:
+        """What a Variable was restored from."""
+        reference, number = self._numbers.get(id(variable), _UNKNOWN)
+        return number if reference() is variable else None
+
+    def _matched(self, start: Iterable[Pair]) -> list[Pair]:
+        """The pairs that follow from those given and that are new, in the order of the walk."""
+        queue, found = list(start), []
+        seen: set[tuple[int, int]] = set()
+        for value, number in queue:  # which grows
+            saved = self.saved.objects[number]
+            is_known = (id(value), number) in seen or any(
+                value is known for known in self.objects(number)
+            )
+            if is_known or isinstance(value, Variable) != (saved.key is not None):
+                continue
+            seen.add((id(value), number))
+            found.append((value, number))
+            if saved.key is None:
+                inside = parts_with_names(value, saved.parts)
+                queue += [(part, saved.parts[name]) for name, part in inside.items()]
+        return found
+
+    def _new_slots(self, pairs: list[Pair]) -> list[Pair]:
+        """The pairs of slots; an optimizer makes now those that its first step would make."""
+        variables: dict[int, list[Variable]] = {}
+        for value, number in pairs:
+            if isinstance(value, Variable):
+                variables.setdefault(number, []).append(value)
+        found = []
+        for owner, number in pairs:
+            rows = [
+                (v, *row[1:])
+                for row in self.saved.objects[number].slots
+                for v in variables.get(row[0], ())
+            ]
+            optimizer = optimizer_of(owner)
+            if optimizer is not None:
+                names = optimizer.slot_names
+                optimizer.build([v for v, name, n in rows if name in names and self._fits(v, n)])
+            kept = _by_variable(owner) if rows else {}
+            keys = (((id(v), name), n) for v, name, n in rows)
+            found += [(kept[key], n) for key, n in keys if key in kept]
+        return self._matched(found)
+
+    def _fits(self, variable: Variable, number: int) -> bool:
+        return has_room_for(variable, self.saved.value(number).type)
+
+    def _check_one_value_each(self, pairs: list[Pair]) -> None:
+        keys: dict[int, str] = {}
+        for value, number in pairs:
+            key = self.saved.objects[number].key
+            if key is not None and keys.setdefault(id(value), key) != key:
+                fail(
+                    LoadError,
+                    f"the variable {value.name!r} has two values in the checkpoint "
+                    f"{self.saved.path}: {keys[id(value)]} and {key}",
+                    fix="restore to objects whose variables are shared as those that were saved",
+                )
+
+    # Assigning.
+
+    def _read_others(self, numbers: set[int]) -> None:
+        """Compares the checksums of what will not be assigned now: nothing is restored of a
+        checkpoint that is damaged anywhere."""
+        for number, saved in enumerate(self.saved.objects):
+            if saved.key is not None and number not in numbers:
+                self.saved.value(number).read()
+
+    def _assign(self, pairs: list[Pair]) -> None:
+        """Gives the Variables their values, after all of them were checked and read."""
+        rows = [(value, number) for value, number in pairs if isinstance(value, Variable)]
+        self._check_types(rows)
+        values = [self.saved.value(number) for _, number in rows]
+        tensors = [host_tensor(stored.type, stored.read()) for stored in values]
+        assign_together([variable for variable, _ in rows], tensors)
+        for value, number in pairs:
+            self._found.setdefault(number, []).append(weakref.ref(value))
+        for variable, number in rows:
+            self._numbers[id(variable)] = (weakref.ref(variable), number)
+
+    def _check_types(self, rows: list[Pair]) -> None:
+        unfit = [(v, n) for v, n in rows if not self._fits(v, n)]
+        if not unfit:
+            return
+        facts = [
+            f"{self.saved.key(n)} is {self.saved.value(n).type} there, and the variable "
+            f"{v.name!r} is {v.tensor_type}"
+            for v, n in unfit
+        ]
+        is_dtype = all(v.dtype is self.saved.value(n).type.dtype for v, n in unfit)
+        fail(
+            ShapeError if is_dtype else DTypeMismatchError,
+            f"the checkpoint {self.saved.path} does not fit, and the variables keep their values: "
+            f"{_listed(facts, '; ')}",
+            source=here(),
+            fix="make the variables as they were made when they were saved",
+        )
+
+    # Waiting.
+
+    def _wait(self, pairs: list[Pair]) -> None:
+        for owner, number in pairs:
+            if isinstance(owner, Variable):
+                continue
+            saved = self.saved.objects[number]
+            labels = {(self.saved.key(row[0]), row[1]) for row in saved.slots}
+            for older in deferred.records(owner):
+                older.give_way(saved.parts.keys(), labels)
+            inside = parts_with_names(owner, saved.parts)
+            missing = {name: n for name, n in saved.parts.items() if name not in inside}
+            rows = [row for row in saved.slots if not self.has_found(row[2])]
+            if missing or rows:
+                waiting = _Waiting(self, owner, missing, rows)
+                deferred.wait(owner, waiting)
+                if rows:
+                    self._with_slots.append(waiting)
+
+    def end_slots(self, waiting: _Waiting) -> None:
+        if waiting in self._with_slots:
+            self._with_slots.remove(waiting)
+
+
+class _Waiting:
+    """The parts and slots of one owner that a restoration waits for."""
+
+    def __init__(
+        self,
+        restoration: Restoration,
+        owner: Any,
+        missing: dict[str, int],
+        rows: list[tuple[int, str, int]],
+    ) -> None:
+        self._restoration = restoration
+        self._owner = weakref.ref(owner)
+        self._missing = missing
+        #: For the number of each Variable the numbers of its slots by name.
+        self._slots: dict[int, dict[str, int]] = {}
+        for variable, name, slot in rows:
+            self._slots.setdefault(variable, {})[name] = slot
+
+    def resume(self, kept_for: Any) -> None:
+        """Restores what the owner has got since."""
+        owner = self._owner()
+        if owner is None:
+            return
+        with state_lock():
+            if kept_for is not None:
+                number = self._restoration.number_of(kept_for)
+                self.find_slots([] if number is None else [number])
+                return
+            inside = parts_with_names(owner, self._missing) if self._missing else {}
+            # What has come has come: a part that replaces it later is left as it is.
+            self._restoration.resume([(x, self._missing.pop(name)) for name, x in inside.items()])
+            self.find_slots([*self._slots])
+
+    def find_slots(self, variables: Iterable[int]) -> None:
+        """Restores the slots that the owner has made for the Variables of these numbers."""
+        owner = self._owner()
+        if owner is None:
+            return
+        pairs = []
+        for number in variables:
+            wanted = self._slots.get(number, {})
+            for variable in self._restoration.objects(number) if wanted else ():
+                found = slots_of(owner, variable)
+                pairs += [(found[name], wanted.pop(name)) for name in [*wanted] if name in found]
+            if not wanted:
+                self._slots.pop(number, None)
+        if pairs:
+            self._restoration.resume(pairs)
+        self._end_if_done(owner)
+
+    def give_way(self, names: Iterable[str], labels: set[tuple[str, str]]) -> None:
+        """Leaves parts and slots to a checkpoint that was restored after this one."""
+        for name in names:
+            self._missing.pop(name, None)
+        for number, wanted in [*self._slots.items()]:
+            key = self._restoration.saved.key(number)
+            rest = {name: slot for name, slot in wanted.items() if (key, name) not in labels}
+            self._slots[number] = rest
+            if not rest:
+                del self._slots[number]
+        self._end_if_done(self._owner())
+
+    def _end_if_done(self, owner: Any) -> None:
+        if not self._slots:
+            self._restoration.end_slots(self)
+            if not self._missing:
+                deferred.stop(owner, self)
+
+
+def _by_variable(owner: Any) -> dict[tuple[int, str], Variable]:
+    """What an object keeps for Variables, by their identity and the name of what is kept."""
+    return {(id(variable), name): slot for variable, name, slot in slots(owner)}
+
+
+def _listed(names: list[str], separator: str = ", ") -> str:
+    """Names as a message lists them: the first few, and how many more there are."""
+    more = f"{separator}and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return separator.join(names[:_SHOWN]) + more
+
+
+# What is told of it.
+
+
+class CheckpointLoadStatus:
+    """How a restored checkpoint and the objects fit together: what `restore` returns."""
+
+    def __init__(self, root: Group, restoration: Restoration) -> None:
+        self._root = root
+        self._restoration = restoration
+
+    def assert_consumed(self) -> CheckpointLoadStatus:
+        """Raises AssertionError unless every value of the checkpoint has found its Variable, and
+        every Variable its value. Values that wait for Variables have not found them."""
+        self._compare(self._unused(), self._unrestored())
+        return self
+
+    def assert_existing_objects_matched(self) -> CheckpointLoadStatus:
+        """Raises AssertionError unless every Variable that exists now has got its value."""
+        missing = self._unrestored()
+        if missing:
+            self._compare(self._unused(), missing)
+        return self
+
+    def assert_nontrivial_match(self) -> CheckpointLoadStatus:
+        """Raises AssertionError unless anything below the root was found."""
+        saved = self._restoration.saved
+        own = {0, saved.objects[0].parts.get(COUNTER, 0)}
+        if all(n in own or not self._restoration.has_found(n) for n in range(len(saved.objects))):
+            self._compare(self._unused(), self._unrestored())
+            _refuse(f"the checkpoint {saved.path} has nothing that could be restored")
+        return self
+
+    def expect_partial(self) -> CheckpointLoadStatus:
+        """Says that the checkpoint is meant to fit in parts; there are no warnings to silence."""
+        return self
+
+    def _unused(self) -> list[str]:
+        """The keys of values that no Variable has got."""
+        objects = enumerate(self._restoration.saved.objects)
+        return sorted(
+            saved.key
+            for number, saved in objects
+            if saved.key not in (None, COUNTER) and not self._restoration.has_found(number)
+        )
+
+    def _unrestored(self) -> list[str]:
+        """The paths of the Variables that have got no value."""
+        rows = ObjectGraph(self._root).variables().items()
+        number_of = self._restoration.number_of
+        return sorted(path for path, v in rows if path != COUNTER and number_of(v) is None)
+
+    def _compare(self, unused: list[str], missing: list[str]) -> None:
+        facts = []
+        if unused:
+            facts.append(f"there is no variable for the values of {_listed(unused)}")
+        if missing:
+            facts.append(f"there is no value for the variables {_listed(missing)}")
+        if facts:
+            path = self._restoration.saved.path
+            _refuse(f"the checkpoint {path} and the objects differ: {'; '.join(facts)}")
+
+
+def _refuse(fact: str) -> NoReturn:
+    fail(
+        MatchError,
+        fact,
+        source=here(),
+        fix="give the Checkpoint the objects, by the names, that it was saved with; layers and "
+        "optimizers make variables at their first call",
+    )
+
+
+class InitializationOnlyStatus:
+    """What `restore(None)` returns: nothing was restored, and the assertions say so."""
+
+    def assert_consumed(self) -> NoReturn:
+        """Raises AssertionError."""
+        _refuse_none()
+
+    def assert_existing_objects_matched(self) -> NoReturn:
+        """Raises AssertionError."""
+        _refuse_none()
+
+    def assert_nontrivial_match(self) -> NoReturn:
+        """Raises AssertionError."""
+        _refuse_none()
+
+    def expect_partial(self) -> InitializationOnlyStatus:
+        """Says that nothing is expected."""
+        return self
+
+
+def _refuse_none() -> NoReturn:
+    fail(
+        MatchError,
+        "no checkpoint was given, so nothing was restored: the path was None",
+        source=here(),
+        fix="save a checkpoint first; tg.train.latest_checkpoint returns None without one",
+    )

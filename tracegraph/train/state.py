@@ -1,0 +1,110 @@
+"""The file `checkpoint` of a directory: which checkpoints there are, and which is the latest.
+
+It is written after the checkpoint that it names, and replaced in one step, so what it calls the
+latest is whole at every moment.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tracegraph.archive import manifest
+from tracegraph.archive.directory import MANIFEST
+from tracegraph.archive.manifest import Entry
+from tracegraph.errors import LoadError, fail
+
+#: The name of the file.
+STATE = "checkpoint"
+FORMAT = "tracegraph.checkpoint_state"
+VERSION = 1
+_WAITING = ".tracegraph-state-"
+
+
+@dataclass
+class State:
+    """What the file says: names in its directory, from old to new, each with its time in ns."""
+
+    checkpoints: dict[str, int] = field(default_factory=dict)
+    #: When the last checkpoint was written that is kept for good.
+    preserved: int = 0
+
+    def write(self, directory: str, filename: str = STATE) -> None:
+        """Replaces the file, and removes what an earlier writer left that was killed."""
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        waiting = folder / f"{_WAITING}{secrets.token_hex(8)}"
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "checkpoints": [[name, time] for name, time in self.checkpoints.items()],
+            "preserved": self.preserved,
+        }
+        try:
+            with open(waiting, "wb") as file:
+                file.write(manifest.written(content))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(waiting, folder / filename)
+        finally:
+            waiting.unlink(missing_ok=True)
+        for left in folder.glob(f"{_WAITING}*"):
+            left.unlink(missing_ok=True)
+
+    def latest_in(self, directory: str) -> str | None:
+        """The path of the newest checkpoint that is there, or None."""
+        paths = (os.path.join(directory, name) for name in reversed(self.checkpoints))
+        return next(filter(is_whole, paths), None)
+
+
+def read_state(directory: str, filename: str = STATE) -> State | None:
+    """The state of a directory, None where there is none. Raises LoadError for a damaged file."""
+    path = Path(directory) / filename
+    if not path.is_file():
+        return None
+    if path.stat().st_size > manifest.LARGEST:
+        fail(LoadError, f"{path} has {path.stat().st_size} bytes, more than any list")
+    data = path.read_bytes()
+    entry = manifest.unsealed(data, manifest.read(data, str(path)))
+    format, version, checkpoints, preserved = entry.fields(
+        "format", "version", "checkpoints", "preserved"
+    )
+    format.choice({FORMAT: FORMAT})
+    if version.count() != VERSION:
+        version.fail(f"the format has version {version.count()}, and version {VERSION} is read")
+    found = dict(checkpoints.each(_row))
+    return State(found, preserved.count())
+
+
+def _row(entry: Entry) -> tuple[str, int]:
+    items = entry.items()
+    if len(items) != 2:
+        entry.fail(f"it has {len(items)} entries, and it must have 2")
+    name = items[0].text()
+    if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
+        items[0].fail(f"{name[:60]!r} names nothing in the directory")
+    return name, items[1].count()
+
+
+def is_whole(path: str) -> bool:
+    """Whether something was saved at a path to the end."""
+    return os.path.isfile(os.path.join(path, MANIFEST))
+
+
+def latest_checkpoint(
+    checkpoint_dir: str | os.PathLike[str], latest_filename: str | None = None
+) -> str | None:
+    """The path of the newest checkpoint of a directory that is still there; None without one.
+
+    It is what `tg.train.Checkpoint.restore` takes, which does nothing for None.
+    Raises LoadError (a ValueError) where the list of the directory is damaged.
+
+    >>> _ = tg.train.Checkpoint(v=tg.Variable(1.0)).save("latest/ckpt")
+    >>> tg.train.latest_checkpoint("latest")
+    'latest/ckpt-1'
+    """
+    directory = os.fspath(checkpoint_dir)
+    state = read_state(directory, latest_filename or STATE)
+    return None if state is None else state.latest_in(directory)
