@@ -37,7 +37,7 @@ _WIDEST = 2**53
 _MOST_DIGITS = 4000
 #: The most fields of a namedtuple or dataclass, and the most classes of them in one file: each is
 #: made by Python's own means, which compile code.
-_MOST_FIELDS, _MOST_RECORDS = 1000, 1000
+_MOST_FIELDS, _MOST_RECORDS = 500, 250
 
 
 class NoData(Exception):

@@ -252,6 +252,8 @@ class _Loader:
         name = name_.label()
         parameters = self._parameters(parameters_)
         specs = self._plain.read(declared)
+        if type(specs) not in (tuple, list, type(None)):
+            declared.fail("an input_signature is a tuple or a list")
         try:
             function = SavedFunction(name, parameters, self._records, input_signature=specs)
         except TraceError as error:

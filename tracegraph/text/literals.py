@@ -47,7 +47,7 @@ _DEEPEST = 50
 #: A size or a shape with longer text than this is refused, and so is a shape whose element count
 #: would have more terms than that: nobody writes them, and they could exhaust the memory.
 _LONGEST_SIZE, _LONGEST_SHAPE = 1000, 10_000
-_MOST_TERMS = 4096
+_MOST_TERMS = 512
 _MOST_DIGITS = 18
 
 WORD = re.compile(r"[^\W\d][\w.]*")
