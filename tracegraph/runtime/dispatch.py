@@ -13,18 +13,22 @@ from tracegraph.errors import Mismatch, UnknownValue
 from tracegraph.ir.tensor import Tensor
 from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.execute import Execution
-from tracegraph.runtime.lineage import ARRAY
+from tracegraph.runtime.lineage import ARRAY, TOP_LEVEL_TAPES, Callee
 from tracegraph.runtime.pending import device_buffer
 from tracegraph.runtime.signature import LITERALS, Request, leaf_key
-from tracegraph.source import here
+from tracegraph.source import Source, here
 from tracegraph.types import TensorType
+
+#: How many calls are noted before a function stops noting them.
+_CALLS_NOTED = 100
 
 
 class Route:
     """What the hot path needs of a call that was seen before."""
 
     __slots__ = (
-        *("callee", "captured", "execution", "is_one_tensor", "pack", "positions", "run", "types"),
+        *("__weakref__", "callee", "calls_noted", "captured", "execution", "is_one_tensor"),
+        *("pack", "positions", "run", "types"),
     )
 
     def __init__(
@@ -38,7 +42,9 @@ class Route:
         #: What the program takes after the arguments.
         self.captured = tuple(map(device_buffer, execution.traced.captures))
         self.types = execution.result_types
-        self.callee = execution.callee
+        #: What notes where results come from; None where nobody is going to ask.
+        self.callee: Callee | None = execution.callee
+        self.calls_noted = 0
         self.is_one_tensor = concrete.results.is_one_tensor
         self.pack = concrete.results.packer()
 
@@ -51,8 +57,26 @@ class Route:
     def run_with_state(self, buffers: Sequence[Any], arguments: Sequence[Any]) -> Any:
         """The packed results for the buffers of the arguments."""
         tensors = self.execution.run(buffers)
-        self.callee.remember(arguments, tensors, here())
+        if self.callee is not None:
+            self.note(arguments, tensors, here())
         return tensors[0] if self.is_one_tensor else self.pack(tensors)
+
+    def note(self, arguments: Sequence[Any], results: Sequence[Tensor], at: Source) -> None:
+        """Notes for results where they come from, so that a None can be explained.
+
+        It costs a sixth of a short call. Where no tape was ever opened at top level, a function
+        that is called again and again stops doing it.
+        """
+        assert self.callee is not None
+        self.callee.remember(arguments, results, at)
+        self.calls_noted += 1
+        if self.calls_noted >= _CALLS_NOTED and not TOP_LEVEL_TAPES.were_opened:
+            self.callee = None
+            TOP_LEVEL_TAPES.waiting.add(self)
+
+    def note_again(self) -> None:
+        """Notes from now on what `note` says."""
+        self.callee = self.execution.callee
 
 
 class CallKey:

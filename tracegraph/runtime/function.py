@@ -216,10 +216,12 @@ class Function:
             return route.run_with_state(buffers, leaves)
         if route.is_one_tensor:
             result = Tensor(route.types[0], outputs[0])
-            route.callee.remember(leaves, (result,), here(_FRAMES))
+            if route.callee is not None:
+                route.note(leaves, (result,), here(_FRAMES))
             return result
         results = [*map(Tensor, route.types, outputs)]
-        route.callee.remember(leaves, results, here(_FRAMES))
+        if route.callee is not None:
+            route.note(leaves, results, here(_FRAMES))
         return route.pack(results)
 
     def _call_any(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

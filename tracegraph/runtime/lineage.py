@@ -10,7 +10,7 @@ import itertools
 import operator
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
-from weakref import ref
+from weakref import WeakSet, ref
 
 from tracegraph.control.flow import Flows
 from tracegraph.ir.tensor import Graph, Node, Tensor
@@ -20,6 +20,26 @@ from tracegraph.source import Source
 _LIMIT = 32
 #: Where programs have more results than this, each remembers fewer.
 _FEW_RESULTS, _LOWER_LIMIT = 16, 8
+
+
+class _TopLevelTapes:
+    """Whether tapes were ever opened at top level, where alone they see values of calls, and what
+    waits for the first one: objects with a method `note_again`."""
+
+    def __init__(self) -> None:
+        self.were_opened = False
+        self.waiting: WeakSet[Any] = WeakSet()
+
+    def open(self) -> None:
+        """Notes that a tape is opened at top level."""
+        if not self.were_opened:
+            self.were_opened = True
+            for waiting in list(self.waiting):
+                waiting.note_again()
+            self.waiting.clear()
+
+
+TOP_LEVEL_TAPES = _TopLevelTapes()
 
 
 class Origins:

@@ -41,6 +41,7 @@ from tracegraph.passes.gradient import gradient
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.explain import Explanation, Record, explain
 from tracegraph.runtime.history import History
+from tracegraph.runtime.lineage import TOP_LEVEL_TAPES
 from tracegraph.runtime.pending import refuse_leaked
 from tracegraph.runtime.sparse import SparseJacobian, known_value
 from tracegraph.runtime.trace import Trace
@@ -106,6 +107,8 @@ class GradientTape:
                 fix="leave the first `with` block before entering it again, or use a second tape",
             )
         builder = current()
+        if builder.is_top_level:
+            TOP_LEVEL_TAPES.open()
         is_over = self._is_used and not self._persistent
         if self._builder is not builder or is_over:
             if self._builder is not None:  # there is something to forget
