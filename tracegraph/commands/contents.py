@@ -25,7 +25,7 @@ from tracegraph.runtime.module import Module
 from tracegraph.runtime.signature import VariableKey, is_tensor_key
 from tracegraph.runtime.variable import Variable
 from tracegraph.saved_model import LoadedModule, load
-from tracegraph.saved_model.restored import SignatureFunction
+from tracegraph.saved_model.restored import SignatureFunction, content_of
 from tracegraph.text.parser import parse_module
 from tracegraph.text.printer import unique, value_names
 from tracegraph.types import BY_SHORT, TOKEN, TensorType
@@ -316,8 +316,8 @@ def _traces(name: str, value: Function | ConcreteFunction) -> list[Entry]:
 
 def _walk(root: LoadedModule) -> Iterator[tuple[str, Any]]:
     """Modules, each once, and functions, with the path of attributes, keys and places to each."""
-    if root.is_wrapper:
-        content = root.content
+    content = content_of(root)
+    if content is not root:
         is_function = isinstance(content, (Function, ConcreteFunction))
         queue: list[tuple[str, Any]] = [(content.name if is_function else "", content)]
     else:
@@ -350,7 +350,7 @@ def _children(value: Any) -> list[tuple[str, Any]]:
 
 def _at(root: LoadedModule, path: str) -> Any:
     """What a path leads to, or None. The same object may be reached by several."""
-    value: Any = root.content
+    value: Any = content_of(root)
     for step in path.split("/"):
         value = dict(_children(value)).get(step)
     return value

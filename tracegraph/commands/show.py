@@ -18,7 +18,8 @@ from tracegraph.commands.answers import (
 )
 from tracegraph.commands.contents import Contents, Entry, SavedContents, open_path
 from tracegraph.ir.tensor import Graph
-from tracegraph.saved_model import LoadedModule
+from tracegraph.runtime.module import Module
+from tracegraph.saved_model.restored import omitted_of
 from tracegraph.text.printer import graph_text
 from tracegraph.views import summary, to_dot, to_html, to_json, to_mermaid
 from tracegraph.views.outline import shortened
@@ -131,7 +132,7 @@ def listing_data(contents: Contents) -> dict[str, Any]:
 
 
 def _omitted(module: Any) -> dict[str, str]:
-    return dict(module.omitted) if isinstance(module, LoadedModule) else {}
+    return dict(omitted_of(module)) if isinstance(module, Module) else {}
 
 
 def _extra(contents: SavedContents) -> list[str]:
