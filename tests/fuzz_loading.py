@@ -125,7 +125,17 @@ def shapes():
         return tg.einsum("bij,bjk->bik", x, x), tg.one_hot([1, 2], 3), tg.unstack(x)[0]
 
     any_rank = tg.function(g, input_signature=[tg.TensorSpec(None)])
-    return {"f": many(f), "g": any_rank, "h": declared(spec(2, 2, 2))(h)}, None
+
+    def linear(a, b):
+        found = tg.linalg.solve(a, b), tg.linalg.det(a), tg.linalg.cholesky(a @ tg.transpose(a))
+        return *found, tg.tensor_scatter_nd_update(b, [[0]], tg.ones([1, 1]))
+
+    return {
+        "f": many(f),
+        "g": any_rank,
+        "h": declared(spec(2, 2, 2))(h),
+        "l": declared(spec(2, 2), spec(2, 1))(linear),
+    }, None
 
 
 def effects():
@@ -147,10 +157,18 @@ def effects():
         v.assign_add(w * factor)
         return v + w
 
+    @tg.function(input_signature=[spec(None), spec(dtype=tg.int32)], check_bounds=True)
+    def pick(x, i):
+        return tg.gather(x, i)
+
+    @tg.function(input_signature=[spec()], check_numerics=True)
+    def root(x):
+        return tg.sqrt(tg.sqrt(x) - 1.0)
+
     add(tg.Variable([1.0]), tg.Variable([2.0]))
     shared = tg.Variable([1.0])
     add(shared, shared, 3)
-    model.f, model.add = f, add
+    model.f, model.add, model.pick, model.root = f, add, pick, root
     return model, None
 
 

@@ -23,16 +23,17 @@ def fuzz(seed, count):
     return json.loads(found.stdout.splitlines()[-1].partition("} in ")[0] + "}")
 
 
-def test_damaged_directories():
-    outcomes = fuzz(seed=0, count=1500)
-    assert sum(outcomes.values()) == 1500
+@pytest.mark.parametrize("seed", [0, 1])
+def test_damaged_directories(seed):
+    outcomes = fuzz(seed, count=750)
+    assert sum(outcomes.values()) == 750
     for hurt in ("bytes", "files", "manifest", "manifest_text", "graphs", "tensors"):
         assert outcomes[f"hurt_{hurt} refused"] > 10
-    assert outcomes["hurt_graphs accepted"] > 50
-    assert outcomes["hurt_manifest accepted"] > 5
+    assert outcomes["hurt_graphs accepted"] > 25
+    assert outcomes["hurt_manifest accepted"] > 2
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_many_damaged_directories():
-    fuzz(seed=7, count=20_000)
+    fuzz(seed=8, count=20_000)

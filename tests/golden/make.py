@@ -187,10 +187,18 @@ def effects():
         b.assign(-b)
         return a * b
 
+    @tg.function(input_signature=[spec(None), spec(dtype=tg.int32)], check_bounds=True)
+    def pick(x, i):
+        return tg.gather(x, i)
+
+    @tg.function(input_signature=[spec()], check_numerics=True)
+    def root(x):
+        return tg.sqrt(tg.sqrt(x) - 1.0)
+
     move(tg.Variable([1.0]), tg.Variable([2.0]))
     shared = tg.Variable([1.0])
     move(shared, shared)
-    model.add, model.draw, model.move = add, draw, move
+    model.add, model.draw, model.move, model.pick, model.root = add, draw, move, pick, root
     return model, {}
 
 
@@ -198,10 +206,12 @@ def effects_gives(model):
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         found = {f"add {x}": model.add(x)["total"] for x in (2.0, 3.0)}
-        try:
-            model.add(11.0)
-        except tg.errors.InvalidArgumentError as error:
-            found["failed"] = error.fact
+        found["picked"] = model.pick([1.0, 2.0], 1)
+        for name, *given in (("add", 11.0), ("pick", [1.0], 5), ("root", -1.0), ("root", 0.0)):
+            try:
+                getattr(model, name)(*given)
+            except tg.errors.LoweringError as error:
+                found[f"{name} {given} failed"] = str(error)
         model.rows.assign(np.ones((4, 3), np.float32))
         found["sum"] = model.add(0.0)["sum"]
     found["printed"] = printed.getvalue()

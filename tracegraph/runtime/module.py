@@ -12,6 +12,7 @@ from tracegraph.runtime.deferred import announce, waiting
 from tracegraph.runtime.naming import name_scope
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import here
+from tracegraph.tensorshape import TensorShape
 
 
 class Module:
@@ -130,6 +131,8 @@ def _in_container(value: Any, seen: set[int]) -> Iterator[Any]:
         yield value
         return
     if not isinstance(value, (dict, list, tuple, set, frozenset)) or id(value) in seen:
+        return
+    if isinstance(value, TensorShape):  # which has no entries where the rank is open
         return
     seen.add(id(value))
     if isinstance(value, dict):

@@ -60,7 +60,8 @@ class CheckReport:
         """Raises the error of the check, for the values of its operands."""
         arrays = [np.asarray(x) for x in operands]
         if self.sites:
-            site = self.sites[arrays[0].min()]
+            last = len(self.sites) - 1  # a graph that was loaded may give any number
+            site = self.sites[min(max(int(arrays[0].min(initial=last)), 0), last)]
             rest = {"operands": site.operands, "fix": self.fix}
             fail(NumericsError, site.fact, source=site.source, **rest)
         fact = self.message
@@ -74,8 +75,9 @@ def _out_of_range(
     smallest: np.ndarray, largest: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> int:
     """The first number that is out of range; a parallel loop has one of each per iteration."""
-    wrong = np.concatenate([smallest[smallest < low].ravel(), largest[largest > high].ravel()])
-    return int(wrong[0])
+    smallest, largest, low, high = np.broadcast_arrays(smallest, largest, low, high)
+    wrong = [*smallest[smallest < low].ravel(), *largest[largest > high].ravel()]
+    return int(wrong[0]) if wrong else 0
 
 
 @dataclasses.dataclass(frozen=True)

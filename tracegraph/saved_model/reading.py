@@ -721,7 +721,16 @@ def _check_outputs(entry: Entry, traced: Traced, packed: _Packed) -> None:
         flag = traced.graph.output_types[place]
         if flag.dtype.name != "bool" or flag.shape != ():
             entry.fail(f"the flag of a check is {flag}")
+        operands = traced.graph.output_types[place + 1 : place + 1 + report.operand_count]
+        if (report.is_range or report.sites) and not _are_numbers(operands):
+            entry.fail("the operands of a check of this kind are integers, one for each")
         place += 1 + report.operand_count
+
+
+def _are_numbers(operands: Sequence[TensorType]) -> bool:
+    """Whether operands are integers, alone or one for each iteration of a loop."""
+    shapes = {operand.shape for operand in operands if operand.shape != ()}
+    return all(operand.dtype.is_integer for operand in operands) and len(shapes) <= 1
 
 
 def _may_hold(variable: TensorType, value: TensorType) -> bool:

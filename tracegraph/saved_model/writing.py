@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import NoneType
@@ -608,10 +609,18 @@ def _check(report: CheckReport) -> dict[str, Any]:
         entry["is_range"] = True
     if report.sites:
         entry["sites"] = [
-            {"fact": site.fact, **_place(site.source), "operands": list(site.operands)}
+            {
+                "fact": site.fact,
+                **_place(site.source),
+                "operands": [_FOLDERS.sub(r"\1", operand) for operand in site.operands],
+            }
             for site in report.sites
         ]
     return entry
+
+
+#: The folders of the file that an operand came from, which are no business of who loads it.
+_FOLDERS = re.compile(r"(  from )[^\n]*[\\/]")
 
 
 def _place(source: Source) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from tracegraph.optimizers import Optimizer
 from tracegraph.runtime.module import Module
 from tracegraph.runtime.variable import Reference, Variable
 from tracegraph.source import here
+from tracegraph.tensorshape import TensorShape
 
 #: Between the path of a Variable and what an optimizer keeps for it, as in TensorFlow.
 SLOT = ".OPTIMIZER_SLOT"
@@ -135,7 +136,7 @@ def _leaves(
     are refused or left out."""
     if is_object(value):
         yield path, value
-    if any(value is container for container in outer):
+    if any(value is container for container in outer) or isinstance(value, TensorShape):
         return
     if isinstance(value, (list, tuple)):
         for i, item in enumerate(value):
