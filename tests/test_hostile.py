@@ -519,6 +519,7 @@ FUNCTIONS = [
         "the graph has 7 outputs, and 8 are described",
     ),
     (lambda m: trace(m).update(arguments={"tuple": []}), "the arguments are a pair of a tuple and"),
+    (lambda m: trace(m).update(arguments={"shape": None}), "the arguments are a pair of a tuple"),
     (lambda m: arguments(m, [1]), "each leaf says what it was traced for"),
     (lambda m: arguments(m, []), "the arguments do not fit the parameters: missing a required arg"),
     (lambda m: arguments(m, [{"value": None}]), "no trace is made for a value of this kind"),

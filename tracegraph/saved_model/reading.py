@@ -455,8 +455,8 @@ class _Arguments:
 
     def request(self, entry: Entry, signature: Signature) -> Request:
         value = self._decoder.read(entry)
-        is_pair = isinstance(value, tuple) and len(value) == 2
-        if not is_pair or not isinstance(value[0], tuple) or not isinstance(value[1], dict):
+        kinds = [type(item) for item in value] if type(value) is tuple else []
+        if kinds != [tuple, dict]:
             entry.fail("the arguments are a pair of a tuple and a dict")
         try:
             leaves, structure = nest.flatten_structure(value)
