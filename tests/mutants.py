@@ -234,7 +234,7 @@ MUTANTS = [
     Mutant(CustomCall, "jvp", "zip(places, found", "zip(places[::-1], found"),
     Mutant(CustomCall, "jvp", "if tangents[i] is not None)", "if tangents[i] is not None)[:1]"),
     Mutant(CustomCall, "batch", "(*xs)), flags", "(*xs)), flags[::-1]"),
-    Mutant(CustomCall, "depends_given", "*(patterns[i] for", "*(patterns[i].emptied() for"),
+    Mutant(CustomCall, "entered", "*(patterns[i] for", "*(patterns[i].emptied() for"),
     Mutant(CustomCall, "depends_given", "zip(places, propagate", "zip(places[::-1], propagate"),
     Mutant(RecomputedCall, "jvp", "Call.jvp(self, tangents", "Call.jvp(self, tangents[::-1]"),
     Mutant(
@@ -323,7 +323,8 @@ def checks_for(mutant: Mutant) -> list[str]:
     """The names of the checks, those first that look at the rule."""
     order = ["first", "kinks", "batch", "pattern", "types", "values", "known", "second", "third"]
     first = {"batch": "batch", "infer": "types", "numpy": "values", LOWERING: "values"}
-    first |= {"depends": "pattern", "depends_given": "pattern", "taps": "pattern"}
+    rules_of_patterns = ("depends", "depends_given", "entered", "taps")
+    first |= dict.fromkeys(rules_of_patterns, "pattern")
     name = "pattern" if mutant.op is Pattern else first.get(mutant.rule, "first")
     return [name, *(other for other in order if other != name)]
 
