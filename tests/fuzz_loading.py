@@ -142,6 +142,7 @@ def effects():
     model = tg.Module("effects")
     model.v = tg.Variable(1.0, name="v")
     model.open = tg.Variable([1.0, 2.0], shape=[None], name="open")
+    model.any = tg.Variable([[1.0]], shape=tg.TensorShape(None), name="any")
     model.generator = tg.random.Generator.from_seed(3)
 
     @declared(spec())
@@ -149,7 +150,7 @@ def effects():
         tg.print("before", model.v, output_stream=sys.stdout)
         model.v.assign(x)
         tg.debugging.assert_less(x, 10.0, message="too large")
-        model.v.assign_add(tg.reduce_sum(model.open))
+        model.v.assign_add(tg.reduce_sum(model.open) * tg.reduce_sum(model.any))
         return {"x": x + model.generator.normal([2])}
 
     @tg.function
@@ -550,7 +551,7 @@ def functions_of(root):
             stack.extend(vars(item).values())
         elif isinstance(item, dict):
             stack.extend(item.values())
-        elif isinstance(item, (list, tuple)):
+        elif isinstance(item, (list, tuple)) and not isinstance(item, tg.TensorShape):
             stack.extend(item)
 
 

@@ -489,8 +489,8 @@ FUNCTIONS = [
         "variables: a variable is given twice",
     ),
     (
-        lambda m: trace(m)["variables"].append({"variable": 3}),
-        "it is 3, and it must be from 0 to 2",
+        lambda m: trace(m)["variables"].append({"variable": 9}),
+        "it is 9, and it must be from 0 to 3",
     ),
     (lambda m: trace(m)["variables"].append({"argument": 0}), "the argument 0 is no Variable"),
     (
@@ -501,7 +501,7 @@ FUNCTIONS = [
         lambda m: trace(m).update(assigned=[0, 0]),
         "the variables that are assigned are not in their",
     ),
-    (lambda m: trace(m).update(assigned=[1, 2]), "a variable of type f32[v0] is assigned f32[]"),
+    (lambda m: trace(m).update(assigned=[1, 2]), "is assigned f32[]"),
     (lambda m: trace(m).update(assigned=[0]), "has 7 outputs, and 6 are described"),
     (lambda m: trace(m).update(token=False), "the graph has 7 outputs, and 6 are described"),
     (lambda m: trace(m).update(checks=[]), "the graph has 7 outputs, and 4 are described"),
@@ -566,10 +566,13 @@ FUNCTIONS = [
         lambda m: parameters(m, [parameter("x", default={"function": 0})]),
         "there is no kind of value",
     ),
-    (lambda m: m["variables"][0].update(type="f32[2]"), "the weight is f32[], and the variable is"),
+    (
+        lambda m: m["variables"][0].update(type="f32[2]"),
+        "the weight is f32[1,1], and the variable is f32[2]",
+    ),
     (
         lambda m: m["variables"][0].update(type="token"),
-        "the weight is f32[], and the variable is tok",
+        "the weight is f32[1,1], and the variable is token",
     ),
     (lambda m: m["variables"][0].update(weight="none"), "there is no weight 'none'"),
     (lambda m: m["variables"][0].update(weight="f/f/open"), "two variables have one weight"),

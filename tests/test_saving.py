@@ -443,6 +443,37 @@ def test_variables_of_open_shape(tmp_path):
     assert loaded.f(2.0).shape == (4, 3)
 
 
+def open_model():
+    model = tg.Module()
+    model.v = tg.Variable(np.ones((2, 3), np.float32), shape=[None, 3], name="v")
+    model.w = tg.Variable(np.ones(2, np.float32), shape=tg.TensorShape(None), name="w")
+    inner = tg.function(lambda x: tg.reduce_sum(model.v * x, 0))
+    one = [tg.TensorSpec(["v0"])]
+    model.f = tg.function(lambda x: inner(2.0) + x[0] * tg.reduce_sum(model.w), input_signature=one)
+    model.g = tg.function(lambda v, w: v * w)
+    model.g(model.v, model.v)
+    return model
+
+
+def test_open_sizes_of_variables_have_names_of_their_own(tmp_path):
+    # Neither the files nor other models tell how many Variables there were before.
+    save(open_model(), tmp_path / "a")
+    save(open_model(), tmp_path / "b")
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    first, second = load(tmp_path / "a"), load(tmp_path / "a")
+    save(first, tmp_path / "again")
+    assert contents(tmp_path / "again") == contents(tmp_path / "a")
+    second.v.assign(np.ones((5, 3), np.float32))
+    second.w.assign(np.ones((2, 2), np.float32))
+    both = tg.function(lambda x: (first.f(x), second.f(x), tg.reduce_sum(second.v)))
+    for f, total in ((first.f, 4.0 + 2.0), (second.f, 10.0 + 4.0)):
+        assert_near(f(tg.ones([7])), np.full(3, total))
+    found = both(tg.ones([1]))
+    assert_near(found[0], np.full(3, 6.0))
+    assert_near(found[1], np.full(3, 14.0))
+    assert_near(found[2], 15.0)
+
+
 def test_random_numbers(tmp_path):
     generator = tg.random.Generator.from_seed(3)
     model = tg.Module()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tracegraph.errors import Mismatch
-from tracegraph.ir.builder import Builder, replay
+from tracegraph.ir.builder import Builder, replay, substituted
 from tracegraph.ir.tensor import Graph
 from tracegraph.shapes import Dim, Shape, ShapeVariable, axis_count, element_count, substitute_shape
 from tracegraph.types import TensorType
@@ -72,3 +73,58 @@ def _specialised(graph: Graph, types: tuple[TensorType, ...]) -> Graph:
         env = {x: builder.input(type, x.name) for x, type in zip(graph.inputs, types, strict=True)}
         replay(graph.nodes, env, lambda op: op.substitute(sizes))
         return builder.finish([env[y] for y in graph.outputs])
+
+
+def renamed(graph: Graph, sizes: Mapping[str, Any], done: dict[Graph, Graph]) -> Graph:
+    """`graph`, and all that it calls, with open sizes under the names that `sizes` has for them;
+    `done` has the graphs that came before, and takes the others."""
+    for inner in graph.graphs():  # callees first
+        if inner not in done:
+            done[inner] = _renamed(inner, sizes, done)
+    return done[graph]
+
+
+def _renamed(graph: Graph, sizes: Mapping[str, Any], done: dict[Graph, Graph]) -> Graph:
+    def changed(value: Any) -> Any:
+        if isinstance(value, Graph):
+            return done[value]
+        if isinstance(value, tuple):
+            items = tuple(map(changed, value))
+            return value if all(map(operator.is_, items, value)) else items
+        return substituted(value, sizes)
+
+    def with_names(op: Any) -> Any:
+        old = op.attributes
+        new = [changed(value) for value in old]
+        return op if all(map(operator.is_, old, new)) else type(op)(*new)
+
+    types = [with_sizes(type, sizes) for type in graph.input_types]
+    calls_changed = any(done[x] is not x for node in graph.nodes for x in node.op.graphs())
+    if types == list(graph.input_types) and not calls_changed:
+        return graph  # names get their values from the inputs
+    with Builder(graph.name) as builder:
+        env = {x: builder.input(type, x.name) for x, type in zip(graph.inputs, types, strict=True)}
+        replay(graph.nodes, env, with_names)
+        return builder.finish([env[y] for y in graph.outputs])
+
+
+def new_names(type: TensorType, names: Iterator[str]) -> dict[str, Any]:
+    """What stands for the open sizes of a type, each by itself, under new names."""
+    if isinstance(type.shape, ShapeVariable):
+        shape = ShapeVariable(next(names))
+        return {
+            str(old): new
+            for of in (_itself, element_count, axis_count)
+            for old, new in [(of(type.shape), of(shape))]
+        }
+    named = [size.name for size in type.shape if isinstance(size, Dim) and size.name]
+    return {name: Dim.named(next(names)) for name in named}
+
+
+def _itself(shape: Shape) -> Shape:
+    return shape
+
+
+def with_sizes(type: TensorType, sizes: Mapping[str, Any]) -> TensorType:
+    """A type with named sizes replaced."""
+    return type if type.is_static else type.with_shape(substitute_shape(type.shape, sizes))

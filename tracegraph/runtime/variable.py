@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -536,12 +536,18 @@ def _fits(declared: Shape, shape: Shape) -> bool:
     return isinstance(declared, ShapeVariable) or same_shape(declared, shape) is not None
 
 
+def names_of_sizes(taken: Container[str] = ()) -> Iterator[str]:
+    """Names for open sizes of Variables, none of which another Variable has, or is `taken`."""
+    return (name for name in (f"v{number}" for number in _names) if name not in taken)
+
+
 def _declared(type: TensorType, shape: Any) -> TensorType:
     if shape is None:
         return type
     if isinstance(shape, ShapeVariable) or (isinstance(shape, TensorShape) and shape.rank is None):
-        return TensorType(type.dtype, ShapeVariable(f"v{next(_names)}"))
-    sizes = tuple(Dim.named(f"v{next(_names)}") if size is None else size for size in tuple(shape))
+        return TensorType(type.dtype, ShapeVariable(next(names_of_sizes())))
+    names = names_of_sizes()
+    sizes = tuple(Dim.named(next(names)) if size is None else size for size in tuple(shape))
     declared = TensorType(type.dtype, sizes)
     if same_shape(declared.shape, type.shape) is None:
         fail(

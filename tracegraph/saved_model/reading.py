@@ -7,7 +7,7 @@ import inspect
 import math
 import os
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,14 +22,14 @@ from tracegraph.control.sparse import Sparsity
 from tracegraph.errors import LoadError, Mismatch, TraceError, fact_of, fail
 from tracegraph.ir.tensor import Graph, Tensor, host_tensor
 from tracegraph.passes.colouring import Colouring
-from tracegraph.passes.specialise import bound_names
+from tracegraph.passes.specialise import bound_names, new_names, renamed, with_sizes
 from tracegraph.runtime.concrete import ConcreteFunction, StandIn
 from tracegraph.runtime.function import Function
 from tracegraph.runtime.results import Results
 from tracegraph.runtime.signature import Request, Signature, VariableKey, leaf_key
 from tracegraph.runtime.sparse import SparseJacobian
 from tracegraph.runtime.trace import CheckReport, Traced
-from tracegraph.runtime.variable import Reference, Variable
+from tracegraph.runtime.variable import Reference, Variable, names_of_sizes
 from tracegraph.saved_model.options import (
     FORMAT,
     LARGEST_TEXT,
@@ -104,6 +104,11 @@ class _Loader:
         if extra is not None:
             reader.entry.fail(f"no table lists the tensor {extra}")
         self._records = Records()
+        #: Names of open sizes in the graphs; what stands for those of Variables here; and the
+        #: graphs with these.
+        self._taken: set[str] = set()
+        self._sizes: dict[str, Any] = {}
+        self._own: dict[Graph, Graph] = {}
         #: Graphs all of whose open sizes have values.
         self._closed: set[Graph] = set()
         values = {
@@ -203,11 +208,34 @@ class _Loader:
             weight.fail(f"there is no weight {excerpt(weight.text())}")
         type = read_tensor_type(type_)
         _check_fits(type_, type, stored.type)
-        variable = Variable.of_type(type, name.label(), trainable.flag())
+        variable = Variable.of_type(self._own_type(type_, type), name.label(), trainable.flag())
         variable.has_plain_name = plain.flag()
         variable.is_random_state = random.flag()
         variable.keep_in_file(stored)
         return variable
+
+    def _own_type(self, entry: Entry, type: TensorType) -> TensorType:
+        """The type of a saved Variable, no two of which have an open size of one name."""
+        names = bound_names(type)
+        if names & self._sizes.keys() or len(names) < _open_count(type):
+            entry.fail("two open sizes of variables have one name")
+        return self._named(entry, type)
+
+    def _named(self, entry: Entry, type: TensorType) -> TensorType:
+        """The type of a Variable with names of its own for the sizes that are open: those in the
+        file may be the names of another Variable here."""
+        if type.is_static:
+            return type
+        if not isinstance(type.shape, ShapeVariable):
+            open_sizes = [size for size in type.shape if isinstance(size, Dim)]
+            if any(size.name is None or "." in size.name for size in open_sizes):
+                entry.fail("an open size of a variable is a name")
+        if not self._taken:
+            types = {type for graph in self._graphs.values() for type in graph.input_types}
+            self._taken.update(*map(bound_names, types))
+        if not bound_names(type) <= self._sizes.keys():
+            self._sizes.update(new_names(type, names_of_sizes(self._taken)))
+        return with_sizes(type, self._sizes)
 
     def _variable_of(self, entry: Entry) -> Variable:
         return self._variables[entry.count(len(self._variables))]
@@ -317,7 +345,9 @@ class _Loader:
             *names
         )
         graph = graph_.choice(self._graphs)
-        request = _Arguments(self._records).request(arguments, function.signature)
+        request = _Arguments(self._records, self._named).request(arguments, function.signature)
+        if self._sizes:
+            graph = renamed(graph, self._sizes, self._own)
         stand_ins: dict[int, StandIn] = {}
         given = {}
         for place, key in enumerate(request.keys):
@@ -448,8 +478,9 @@ class _Leaf:
 class _Arguments:
     """Reads the arguments of a trace: a structure whose leaves say what they were traced for."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, named: Callable[[Entry, TensorType], TensorType]) -> None:
         kinds = ("argument", "stand_in", "value")
+        self._named = named
         self._decoder = Decoder(records, {kind: _leaf_reader(kind) for kind in kinds})
         self._plain = Decoder(records)
 
@@ -496,7 +527,8 @@ class _Arguments:
             type_, spec = leaf.entry.fields("type", "spec")
             return _tensor_type(type_), None, self._spec(spec, _tensor_type(type_))
         type_, trainable, alias = leaf.entry.fields("type", "trainable", "alias")
-        key = VariableKey(_tensor_type(type_), trainable.flag(), alias.count(len(aliases) + 1))
+        named = self._named(type_, _tensor_type(type_))
+        key = VariableKey(named, trainable.flag(), alias.count(len(aliases) + 1))
         aliases[key.alias :] = aliases[key.alias :] or [key]
         if aliases[key.alias] != key:
             alias.fail("one variable has two types")
@@ -633,12 +665,20 @@ def _pair(entry: Entry) -> tuple[Entry, Entry]:
 
 def _check_fits(entry: Entry, type: TensorType, stored: TensorType) -> None:
     """Whether a stored value is one of a Variable's declared type, whose sizes may be open."""
-    same_rank = isinstance(type.shape, tuple) and len(type.shape) == len(stored.shape)  # type: ignore[arg-type]
-    if type.dtype is not stored.dtype or not same_rank:
+    fits = type.dtype is stored.dtype
+    if not isinstance(type.shape, ShapeVariable):
+        pairs = list(zip(type.shape, stored.shape))  # type: ignore[arg-type]
+        fits = fits and len(type.shape) == len(stored.shape)  # type: ignore[arg-type]
+        fits = fits and all(size == given for size, given in pairs if isinstance(size, int))
+    if not fits:
         entry.fail(f"the weight is {stored}, and the variable is {type}")
-    pairs = zip(type.shape, stored.shape, strict=True)  # type: ignore[arg-type]
-    if any(isinstance(size, int) and size != given for size, given in pairs):
-        entry.fail(f"the weight is {stored}, and the variable is {type}")
+
+
+def _open_count(type: TensorType) -> int:
+    """How many sizes of a type are open; an open shape counts as one."""
+    if isinstance(type.shape, ShapeVariable):
+        return 1
+    return sum(isinstance(size, Dim) for size in type.shape)
 
 
 def _is_module_name(value: Any) -> bool:

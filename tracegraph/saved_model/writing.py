@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +22,7 @@ from tracegraph.archive.values import NoData, encoded
 from tracegraph.control.undifferentiable import without_custom_gradients
 from tracegraph.errors import ShapeError, SignatureError, TraceError, fact_of, fail, kind_of, shown
 from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.passes.specialise import bound_names, new_names, renamed, with_sizes
 from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.function import Function
 from tracegraph.runtime.module import Module
@@ -115,6 +117,10 @@ class _Saver:
         self._weights: dict[str, Variable] = {}
         self._arrays: dict[str, np.ndarray] = {}
         self._graphs: list[Graph] = []
+        #: Types of Variables that are arguments, with the entries that say them; names of the open
+        #: sizes of arguments.
+        self._stand_ins: list[tuple[dict[str, Any], TensorType]] = []
+        self._taken: set[str] = set()
         self._assets: list[tuple[dict[str, Any], Path]] = []
         #: What must stay alive while identities stand for objects.
         self._alive: list[Any] = []
@@ -137,9 +143,10 @@ class _Saver:
 
     def write(self, writer: Writer, content: dict[str, Any]) -> None:
         """Writes the files, and the manifest that makes them count."""
-        symbols = graph_symbols(self._graphs)
-        _name_graphs(content, symbols)
-        text = module_text(self._graphs, self._options.locations, self._kept).encode() + b"\n"
+        graphs = self._with_names_of_their_own()
+        symbols = graph_symbols(graphs.values())
+        _name_graphs(content, {old: symbols[new] for old, new in graphs.items()})
+        text = module_text(graphs.values(), self._options.locations, self._kept).encode() + b"\n"
         if len(text) > LARGEST_TEXT:
             fact = f"the graphs are {len(text)} bytes of text, more than {LARGEST_TEXT}"
             fail(SignatureError, fact, source=here(), fix="save the functions in parts")
@@ -160,6 +167,21 @@ class _Saver:
                 "constants": _stored(writer, "constants", self._arrays),
             }
         )
+
+    def _with_names_of_their_own(self) -> dict[Graph, Graph]:
+        """The graphs with the open sizes of Variables called v0, v1 and so on, in manifest and
+        text: in the process their names tell how many there were before."""
+        variables = zip(self._variables, self._weights.values(), strict=True)
+        rows = [*((entry, v.tensor_type) for entry, v in variables), *self._stand_ins]
+        names = (name for i in itertools.count() if (name := f"v{i}") not in self._taken)
+        sizes: dict[str, Any] = {}
+        for _, type in rows:
+            if not bound_names(type) <= sizes.keys():
+                sizes.update(new_names(type, names))
+        for entry, type in rows:
+            entry["type"] = str(with_sizes(type, sizes))
+        done: dict[Graph, Graph] = {}
+        return {graph: renamed(graph, sizes, done) if sizes else graph for graph in self._graphs}
 
     def _order_variables(self) -> None:
         """Notes the order in which the Variables were created, in which tapes list them."""
@@ -360,6 +382,7 @@ class _Saver:
         traced = concrete.traced
         graph = self._saved_graph(concrete)
         self._graphs.append(graph)
+        self._taken.update(*map(bound_names, concrete.request.types))
         own = _joined(path, concrete.name)
         return {
             "graph": graph,
@@ -400,9 +423,9 @@ class _Saver:
             spec = next(specs)
             return {"argument": {"type": str(key), "spec": None if spec is None else encoded(spec)}}
         if isinstance(key, VariableKey):
-            return {
-                "stand_in": {"type": str(key.type), "trainable": key.trainable, "alias": key.alias}
-            }
+            entry = {"type": str(key.type), "trainable": key.trainable, "alias": key.alias}
+            self._stand_ins.append((entry, key.type))
+            return {"stand_in": entry}
         try:
             if isinstance(key, ObjectKey):
                 raise NoData(leaf)
