@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from types import CodeType, FrameType
+from typing import Any
 
 import numpy
 
@@ -68,6 +69,14 @@ class Source:
     @property
     def line(self) -> int:
         return self._resolved()[1]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for what was made at one place by the same passes. Places of traced code are told
+        apart before their lines are looked up, which takes longer."""
+        if self.code is None:
+            return self.file, self.line, self.roles
+        return id(self.code), self.offset, self.roles
 
     def _resolved(self) -> tuple[str, int]:
         try:

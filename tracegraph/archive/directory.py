@@ -72,32 +72,24 @@ class Writer:
         check_file_name(name)
         directory = self.root / EXTRA
         directory.mkdir(exist_ok=True)
-        waiting = directory / f".tracegraph-{secrets.token_hex(8)}"
-        try:
+        with _waiting(directory) as waiting:
             _write(waiting, data)
-            _flush(waiting)
-            os.replace(waiting, directory / name)
-        finally:
-            waiting.unlink(missing_ok=True)
+            _settle(waiting, directory / name)
 
     def _placed(
         self, folder: str, save: Callable[[Path], None], name_of: Callable[[str], str]
     ) -> str:
         directory = self.root / folder
         directory.mkdir(exist_ok=True)
-        waiting = directory / f".tracegraph-{secrets.token_hex(8)}"
-        try:
+        with _waiting(directory) as waiting:
             waiting.touch()
             mode = waiting.stat().st_mode  # what the user's files have; some writers take less
             save(waiting)
             waiting.chmod(mode)
-            _flush(waiting)
             digest = file_digest(waiting)
             size = waiting.stat().st_size
             name = name_of(digest)
-            os.replace(waiting, directory / name)
-        finally:
-            waiting.unlink(missing_ok=True)
+            _settle(waiting, directory / name)
         name = f"{folder}/{name}" if folder else name
         self._files[name] = {"bytes": size, "sha256": digest}
         return name
@@ -107,18 +99,30 @@ class Writer:
         files = {name: self._files[name] for name in sorted(self._files)}
         for folder in {self.root, *(self.root / Path(name).parent for name in files)}:
             _flush(folder)
-        waiting = self.root / f".tracegraph-{secrets.token_hex(8)}"
-        try:
+        with _waiting(self.root) as waiting:
             _write(waiting, manifest.written({**content, "files": files}))
-            _flush(waiting)
-            os.replace(waiting, self.root / MANIFEST)
-        finally:
-            waiting.unlink(missing_ok=True)
+            _settle(waiting, self.root / MANIFEST)
         _flush(self.root)
         _flush(self.root.parent)
         for path in _leftovers(self.root, set(files)):
             with contextlib.suppress(FileNotFoundError):  # another writer may remove it too
                 path.unlink()
+
+
+@contextlib.contextmanager
+def _waiting(folder: Path) -> Iterator[Path]:
+    """The path of a file that gets its name when it is whole; nothing is left if it does not."""
+    path = folder / f".tracegraph-{secrets.token_hex(8)}"
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _settle(waiting: Path, path: Path) -> None:
+    """Gives a file its name, after what it holds is on the disk."""
+    _flush(waiting)
+    os.replace(waiting, path)
 
 
 def _write(path: Path, data: bytes) -> None:

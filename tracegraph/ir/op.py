@@ -212,7 +212,7 @@ class Op(metaclass=_Interning):
 
     def graphs(self) -> Iterator[Graph]:
         """The graphs among the attributes."""
-        yield from _graphs_in(self.attributes)
+        yield from graphs_in(self.attributes)
 
     # The rules.
 
@@ -265,6 +265,11 @@ class Op(metaclass=_Interning):
         new = [building.substituted(value, sizes) for value in old]
         return self if all(map(operator.is_, old, new)) else type(self)(*new)
 
+    def given_attributes(self) -> Iterator[tuple[str, Any]]:
+        """The attributes that a text must name: those that do not have their default."""
+        pairs = zip(self.fields.parameters.values(), self.attributes, strict=True)
+        return ((field.name, value) for field, value in pairs if not _is_default(field, value))
+
     def __repr__(self) -> str:
         pairs = zip(self.field_names, self.attributes, strict=True)
         attributes = ", ".join(f"{name}={value}" for name, value in pairs)
@@ -274,12 +279,18 @@ class Op(metaclass=_Interning):
         return type(self), self.attributes
 
 
-def _graphs_in(value: Any) -> Iterator[Graph]:
+def _is_default(field: Parameter, value: Any) -> bool:
+    default = field.default
+    return default is not field.empty and attribute_key(default) == attribute_key(value)
+
+
+def graphs_in(value: Any) -> Iterator[Graph]:
+    """The graphs in an attribute, in the order in which they are written."""
     if isinstance(value, Graph):
         yield value
     elif isinstance(value, tuple):
         for item in value:
-            yield from _graphs_in(item)
+            yield from graphs_in(item)
 
 
 class MissingRule(Exception):

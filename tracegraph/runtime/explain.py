@@ -673,10 +673,9 @@ def _without_repeats(lines: Iterable[Source]) -> tuple[Source, ...]:
     kept: list[Source] = []
     last = None
     for source in lines:
-        key = source if source.code is None else (id(source.code), source.offset, source.roles)
-        place = places.get(key)
+        place = places.get(source.key)
         if place is None:
-            place = places[key] = source.file, source.line, source.roles
+            place = places[source.key] = source.file, source.line, source.roles
         if place[1] and place != last:
             kept.append(source)
             last = place

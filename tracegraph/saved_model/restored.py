@@ -182,9 +182,14 @@ def wrapped(content: Any) -> LoadedModule:
 class _SavedBody(Body):
     """The body of a function whose source is not there: it has the traces that were saved."""
 
+    def __init__(self, owner: SavedFunction) -> None:
+        super().__init__(owner.python_function, owner.signature)
+        self._owner = owner
+
     def trace(self, request: Request) -> NoReturn:
         given = [f"{name}: {shown_key(key)}" for name, key in zip(request.names, request.keys)]
-        known = self.signatures()
+        traces = self._owner.traces
+        known = "\n    ".join(trace.pretty_printed_signature(verbose=False) for trace in traces)
         fail(
             TraceError,
             f"{self._name}({', '.join(given)}) was not saved: "
@@ -193,9 +198,6 @@ class _SavedBody(Body):
             fix="call it with arguments that fit, or trace it for these before saving: declare "
             "open sizes with input_signature=[tg.TensorSpec([None, ...])]",
         )
-
-    def signatures(self) -> str:
-        return ""
 
 
 def shown_key(key: Any) -> str:
@@ -214,14 +216,9 @@ class SavedFunction(Function):
         stub = _stub(name, parameters)
         super().__init__(stub, name=name, **options)
         self._records = records
-        self._is_concrete = False
 
     def _make_body(self) -> Body:
-        body = _SavedBody(self._python_function, self._signature)
-        body.signatures = lambda: "\n    ".join(  # type: ignore[method-assign]
-            trace.pretty_printed_signature(verbose=False) for trace in self.traces
-        )
-        return body
+        return _SavedBody(self)
 
     def add(self, concrete: ConcreteFunction) -> None:
         """Takes a trace that was loaded."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from inspect import Parameter
 from typing import Any
 
-from tracegraph.ir.op import Op, attribute_key
+from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor, get_type
 from tracegraph.source import UNKNOWN, Source
 from tracegraph.text.literals import WORD, Keep, quoted, value_text
@@ -135,20 +134,15 @@ class _Printer:
 
     def op(self, op: Op) -> str:
         attributes = ", ".join(
-            f"{field.name}={value_text(value, self.symbols, self.keep)}"
-            for field, value in zip(op.fields.parameters.values(), op.attributes, strict=True)
-            if not _is_default(field, value)
+            f"{name}={value_text(value, self.symbols, self.keep)}"
+            for name, value in op.given_attributes()
         )
         text = self.ops[op] = f"{op.name}<{attributes}>" if attributes else op.name
         return text
 
     def place(self, source: Source) -> str:
         """` at file:line role...`, or nothing where the place is unknown."""
-        # Traced places are told apart before their lines are looked up, which takes longer.
-        if source.code is None:
-            key = source.file, source.line, source.roles
-        else:
-            key = id(source.code), source.offset, source.roles
+        key = source.key
         text = self.places.get(key)
         if text is None:
             text = self.places[key] = _place_text(source)
@@ -161,12 +155,6 @@ def _place_text(source: Source) -> str:
     file = re.split(r"[\\/]", source.file)[-1] or UNKNOWN.file
     is_plain = _PLAIN_FILE.fullmatch(file) and file.isprintable()
     return " ".join((f" at {file if is_plain else quoted(file)}:{source.line}", *source.roles))
-
-
-def _is_default(field: Parameter, value: Any) -> bool:
-    return field.default is not field.empty and (
-        attribute_key(field.default) == attribute_key(value)
-    )
 
 
 def _listed(words: Iterable[str]) -> str:

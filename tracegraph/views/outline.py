@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from inspect import Parameter
 from typing import Any
 
 import numpy as np
 
-from tracegraph.ir.op import Op, attribute_key
+from tracegraph.ir.op import Op, graphs_in
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.shapes import ShapeVariable
 from tracegraph.source import UNKNOWN, Source
@@ -229,24 +228,16 @@ class _Writer:
 
     def op(self, op: Op) -> tuple[Any, Any]:
         """The attributes of an op as text, and the graphs that it holds."""
-        rows = list(zip(op.fields.parameters.values(), op.attributes, strict=True))
-        attributes = tuple(
-            (field.name, attribute_text(value, self.symbols))
-            for field, value in rows
-            if not _is_default(field, value)
-        )
+        rows = list(op.given_attributes())
+        attributes = tuple((name, attribute_text(value, self.symbols)) for name, value in rows)
         calls = tuple(
-            (field.name, self.symbols[inner]) for field, value in rows for inner in _held(value)
+            (name, self.symbols[inner]) for name, value in rows for inner in graphs_in(value)
         )
         found = self.ops[op] = attributes, calls
         return found
 
     def place(self, source: Source) -> PlaceOutline:
-        # Traced places are told apart before their lines are looked up, which takes longer.
-        if source.code is None:
-            key = source.file, source.line, source.roles
-        else:
-            key = id(source.code), source.offset, source.roles
+        key = source.key
         found = self.places.get(key)
         if found is None:
             found = self.places[key] = _place(source)
@@ -299,18 +290,3 @@ def _place(source: Source) -> PlaceOutline:
     is_traced = source.code is not None
     code = source.text if is_traced else ""  # a name alone may be that of another file here
     return PlaceOutline(source.file, source.line, source.roles, source.offset, code)
-
-
-def _held(value: Any) -> Iterator[Graph]:
-    """The graphs in an attribute, in the order in which they are written."""
-    if isinstance(value, Graph):
-        yield value
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _held(item)
-
-
-def _is_default(field: Parameter, value: Any) -> bool:
-    return field.default is not field.empty and (
-        attribute_key(field.default) == attribute_key(value)
-    )
