@@ -1151,6 +1151,31 @@ def test_the_line_that_mixes_in_a_custom_gradient(run):
     assert here(lines[0]) in str(caught.value)
 
 
+def test_each_of_two_equal_graphs_has_its_own_line():
+    """What is traced or derived is kept by structure; equal structures of two places are two."""
+
+    def mixed(rule, kind):
+        @tg.custom_gradient
+        def function(x):
+            return tg.tanh(x), rule
+
+        def energy(x):
+            with tg.GradientTape() as tape:
+                tape.watch(x)
+                y = kind(x)
+            return tape.gradient(y, x)
+
+        for mixing in (function, energy):
+            with pytest.raises(ValueError, match="rows are not independent") as caught:
+                batch_jacobian(mixing, tg.ones([4, 3]))
+            yield str(caught.value)
+
+    first = mixed(lambda g: tg.reverse(g, [0]), lambda x: tg.reduce_sum(x, 0) ** 3.0)  # once
+    second = mixed(lambda g: tg.reverse(g, [0]), lambda x: tg.reduce_sum(x, 0) ** 3.0)  # again
+    for texts, mark in ((first, "# once"), (second, "# again")):
+        assert [mark in text for text in texts] == [True, True]
+
+
 def test_known_indices_reach_what_is_called():
     """The gather inside moves no rows, so the one that mixes them comes after it."""
     own = tg.constant([0, 1, 2, 3])

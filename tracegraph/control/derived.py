@@ -1,4 +1,4 @@
-"""Gradients as calls: at top level the backward graph is derived once per structure of the nodes.
+"""Gradients as calls: at top level the backward graph is derived once per structure and place.
 
 A loop that is not decorated builds the same nodes in every iteration. What is derived of them is
 the same too, so it is kept, and each iteration appends one call.
@@ -38,14 +38,14 @@ class _Derived:
 
 
 class _Wiring:
-    """Nodes by structure: tensors numbered in the order in which the nodes mention them."""
+    """Nodes by structure and place: tensors numbered in the order in which the nodes mention them."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.key: list[Any] = []
         self.tensors: list[Tensor] = []
         self._slots: dict[int, int] = {}
         for node in nodes:
-            self.key.append(node.op)
+            self.key += node.op, node.source.key  # errors name the lines of what is derived
             for x in node.inputs:
                 self.mention(x)
             for y in node.outputs:

@@ -1,4 +1,4 @@
-"""Graphs by structure: what is traced again and again stays one graph.
+"""Graphs by structure and place: what is traced again and again stays one graph.
 
 Undecorated code traces a custom gradient at every call. Where the graph is one that was seen
 before, that one is used, with all that was derived of it, and nothing is compiled again.
@@ -19,7 +19,7 @@ _lock = threading.Lock()
 
 
 def interned(graph: Graph) -> Graph:
-    """A graph of the same ops, wired in the same way: the first one that was seen."""
+    """A graph of the same ops, from the same lines, wired in the same way: the first one seen."""
     key = _structure(graph)
     with _lock:
         found = _kept.setdefault(key, graph)
@@ -33,7 +33,7 @@ def _structure(graph: Graph) -> Any:
     numbers = {x: i for i, x in enumerate(graph.inputs)}
     key: list[Any] = [graph.name, graph.input_types]
     for node in graph.nodes:
-        key.append((node.op, *(numbers[x] for x in node.inputs)))
+        key.append((node.op, node.source.key, *(numbers[x] for x in node.inputs)))
         for y in node.outputs:
             numbers[y] = len(numbers)
     return (*key, tuple(numbers[y] for y in graph.outputs))
