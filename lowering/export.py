@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 from jax import export
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo as dialect
 
 from lowering import sizes
 from lowering.device import x64
@@ -48,7 +52,30 @@ def stablehlo(
         types = graph.input_types[: len(names)]
         structs = dict(zip(names, _structs(types, constraints), strict=True))
         exported = export.export(jax.jit(run), platforms=list(platforms))(**structs)
-        return bytes(exported.serialize())
+        return bytes(_without_paths(exported).serialize())
+
+
+#: A place as MLIR prints it that has a name of its own: that of a scope, or of an argument.
+_NAME = re.compile(r'loc\("((?:[^"\\]|\\.)*)"[()]')
+
+
+def _without_paths(exported: export.Exported) -> export.Exported:
+    """The program with our lines and without the files of this machine, which JAX adds to them:
+    it tells nobody where it was made, and is the same bytes wherever it is."""
+    with ir.Context() as context:
+        dialect.register_dialect(context)
+        module = dialect.deserialize_portable_artifact(context, exported.mlir_module_serialized)
+
+        def rename(operation: ir.Operation) -> ir.WalkResult:
+            name = _NAME.match(str(operation.location))
+            operation.location = ir.Location.name(name[1]) if name else ir.Location.unknown()
+            return ir.WalkResult.ADVANCE
+
+        module.operation.walk(rename)
+        compatibility = dialect.StablehloCompatibilityRequirement.WEEK_4  # as JAX does
+        version = dialect.get_version_from_compatibility_requirement(compatibility)
+        data = dialect.serialize_portable_artifact(module, version)
+    return dataclasses.replace(exported, mlir_module_serialized=data)
 
 
 def _structs(types: Sequence[TensorType], constraints: Sequence[str]) -> list[Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import tracegraph as tg
+from tests.derivatives import batch_jacobian, jacobian
 
 #: One row of three numbers for each example of a batch.
 X = np.random.default_rng(7).standard_normal((4, 3))
@@ -30,20 +31,6 @@ def pushed(f, x):
     with tg.autodiff.ForwardAccumulator(x, tg.constant(T)) as accumulator:
         y = f(x)
     return accumulator.jvp(y)
-
-
-def jacobian(f, x, **options):
-    with tg.GradientTape() as tape:
-        tape.watch(x)
-        y = f(x)
-    return tape.jacobian(y, x, **options)
-
-
-def batch_jacobian(f, x):
-    with tg.GradientTape() as tape:
-        tape.watch(x)
-        y = f(x)
-    return tape.batch_jacobian(y, x)
 
 
 def by_variables(f, x):

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import tracegraph as tg
 from lowering.program import graph_function
+from tests.derivatives import batch_jacobian, gradient, jacobian
 from tests.oracles import assert_near, by_jax, numbers
 from tests.test_sparsity import by_numpy, programs, random_values, traced
 from tracegraph.control import derived, independence
@@ -39,28 +40,6 @@ pytestmark = [
 
 RNG = np.random.default_rng(0)
 W = RNG.standard_normal((3, 4))
-
-
-def jacobian(fn, x, **options):
-    """The Jacobian of fn(x) by a tape that watches the tensors of x."""
-    with tg.GradientTape() as tape:
-        tape.watch(x)
-        y = fn(x)
-    return tape.jacobian(y, x, **options)
-
-
-def batch_jacobian(fn, x, **options):
-    with tg.GradientTape() as tape:
-        tape.watch(x)
-        y = fn(x)
-    return tape.batch_jacobian(y, x, **options)
-
-
-def gradient(fn, x):
-    with tg.GradientTape() as tape:
-        tape.watch(x)
-        y = fn(x)
-    return tape.gradient(y, x)
 
 
 def line():

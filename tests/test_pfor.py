@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracegraph as tg
+from tests.derivatives import gradient, jacobian
 from tests.oracles import assert_near, by_jax, numbers, tensor
 from tracegraph.errors import MissingRuleError, ShapeError, TraceError
 from tracegraph.passes.simplify import dead_code
@@ -20,13 +21,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:5 of the last 5 calls"),
 ]
 Pair = collections.namedtuple("Pair", "first second")
-
-
-def gradient(fn, x):
-    with tg.GradientTape() as tape:
-        tape.watch(x)
-        y = fn(x)
-    return tape.gradient(y, x)
 
 
 # Values.
@@ -359,12 +353,6 @@ def test_each_example_has_its_own_gradient(run):
 
 def test_jacobians_inside_and_outside(run):
     x = numbers(4, 3)
-
-    def jacobian(fn, x):
-        with tg.GradientTape() as tape:
-            tape.watch(x)
-            y = fn(x)
-        return tape.jacobian(y, x)
 
     inside = run(
         lambda x: tg.vectorized_map(lambda r: jacobian(lambda r: tg.sin(r) * r[0], r), x),

@@ -15,7 +15,7 @@ import pytest
 import tracegraph as tg
 from tests import damage, saving_uses
 from tests.oracles import assert_near, numbers
-from tracegraph.archive import manifest
+from tracegraph.archive import manifest, tensors
 from tracegraph.errors import LoadError, ShapeError, TraceError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
@@ -623,6 +623,65 @@ def test_without_custom_gradients(tmp_path):
             derive()
         assert "experimental_custom_gradients=True" in str(caught.value)
     assert float(tg.grad(f)(x)) != 0.0
+
+
+def test_programs_of_signatures(tmp_path):
+    """They run in a process that has JAX alone, and tell nobody where they were made."""
+    model = Model(lambda m, x: doubled(x @ m.w), BATCH)
+    options = tg.saved_model.SaveOptions(stablehlo=("cpu", "cuda"))
+    for name in ("m", "again"):
+        save(model, tmp_path / name, signatures={"a name / of mine": model.f}, options=options)
+    program = load(tmp_path / "m").signatures["a name / of mine"].program
+    assert program.parent == tmp_path / "m" / "stablehlo"
+    again = load(tmp_path / "again").signatures["a name / of mine"].program
+    assert program.name == again.name and program.read_bytes() == again.read_bytes()
+    assert str(ROOT).encode() not in program.read_bytes()
+    found = run_python(
+        "-c",
+        "import sys, jax, numpy as np\n"
+        "import jax.export\n"
+        "jax.config.update('jax_enable_x64', True)\n"
+        "program = jax.export.deserialize(bytearray(open(sys.argv[1], 'rb').read()))\n"
+        "assert program.platforms == ('cpu', 'cuda')\n"
+        "print(float(program.call(x=np.ones((5, 3)))['output_0'].sum()))",
+        program,
+    )
+    assert_near(float(found), tg.reduce_sum(model.f(tg.ones([5, 3], tg.float64))))
+    save(load(tmp_path / "m"), tmp_path / "m")
+    assert load(tmp_path / "m").signatures["a name / of mine"].program is None
+    assert not list((tmp_path / "m" / "stablehlo").iterdir())
+
+
+def test_what_is_loaded_is_exported_as_it_was(tmp_path):
+    model = Model(lambda m, x: tg.reduce_sum(doubled(x @ m.w)), BATCH)
+    save(model, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    for gradient in (False, True):
+        data = [
+            tg.export.stablehlo(f.get_concrete_function(*BATCH), gradient=gradient)
+            for f in (model.f, loaded.f)
+        ]
+        assert data[0] == data[1]
+    x = numbers(4, 3)
+    with jax.enable_x64(True):
+        for derive in (lambda f: f, jax.grad, jax.hessian, lambda f: jax.jit(jax.jacfwd(f))):
+            wanted, found = derive(model.f.as_jax())(x), derive(loaded.f.as_jax())(x)
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_large_weights_stand_in_several_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(tensors, "SHARD_BYTES", 100)
+    model = tg.Module()
+    model.parts = [tg.Variable(numbers(n, seed=n)) for n in (4, 4, 30, 5, 5, 2, 1)]
+    save(model, tmp_path / "m")
+    names = sorted(path.name[:23] for path in (tmp_path / "m").glob("weights-*"))
+    assert names == [f"weights-0000{n}-of-00004-"[:23] for n in (1, 2, 3, 4)]
+    for options in (None, tg.saved_model.LoadOptions(verify=True)):
+        for old, new in zip(model.parts, load(tmp_path / "m", options=options).parts, strict=True):
+            np.testing.assert_array_equal(new.numpy(), old.numpy())
+    next((tmp_path / "m").glob("weights-00003*")).unlink()
+    with pytest.raises(LoadError, match="weights-00003-of-00004"):
+        load(tmp_path / "m")
 
 
 def test_without_locations(tmp_path):

@@ -9,6 +9,7 @@ them, whole.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import re
@@ -51,6 +52,11 @@ class Writer:
 
     def add_bytes(self, stem: str, suffix: str, data: bytes) -> str:
         return self.add(stem, suffix, lambda path: _write(path, data))
+
+    def add_program(self, data: bytes) -> str:
+        """Writes a compiled form, which nothing here reads."""
+        save = functools.partial(_write, data=data)
+        return self._placed(PAYLOADS, save, lambda digest: f"program-{digest[:12]}.stablehlo")
 
     def add_asset(self, source: Path) -> str:
         """Copies a file of the user's, under its own name behind its checksum, which the name of a
@@ -257,7 +263,7 @@ class Reader:
         if slash and folder not in _FOLDERS:
             row.fail(f"the file name {shown} leads out of the directory")
         problem = _name_problem(base)
-        match = (_ASSET if slash else _NAMED).fullmatch(base)
+        match = (_ASSET if folder == ASSETS else _NAMED).fullmatch(base)
         if problem or match is None:
             row.fail(f"the file name {shown} {problem or 'is no name that is written here'}")
         if match[1] != digest[:12]:
@@ -289,11 +295,17 @@ class Reader:
         self._verify(entry.text())
         return path
 
+    def program(self, entry: Entry) -> Path:
+        """The path of a compiled form, which is not opened."""
+        path = self.path(entry)
+        if path.parent.name != PAYLOADS:
+            entry.fail(f"{path} is no program: those stand in the folder {PAYLOADS}")
+        return path
+
     def check_all_used(self, entry: Entry, others: Container[str]) -> None:
         """Raises LoadError for a file that the manifest lists and that nothing else has named."""
         for name, row in entry.pairs().items():
-            is_payload = name.startswith(f"{PAYLOADS}/")
-            if name not in self._used and name not in others and not is_payload:
+            if name not in self._used and name not in others:
                 row.fail("nothing in the manifest uses this file")
 
     def verify(self) -> None:

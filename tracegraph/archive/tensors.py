@@ -90,13 +90,13 @@ class Shard(NamedTuple):
         save_file(self.arrays, path)
 
 
-def shards(arrays: Mapping[str, np.ndarray], limit: int = SHARD_BYTES) -> list[Shard]:
-    """The arrays in as many shards as `limit`, in bytes, asks for; one array is never cut."""
+def shards(arrays: Mapping[str, np.ndarray]) -> list[Shard]:
+    """The arrays in shards of at most `SHARD_BYTES`; one array is never cut."""
     found: list[Shard] = []
     size = 0
     for name, array in arrays.items():
         view = storage_view(array)
-        if not found or (size + view.nbytes > limit and found[-1].arrays):
+        if not found or (size + view.nbytes > SHARD_BYTES and found[-1].arrays):
             found.append(Shard({}))
             size = 0
         found[-1].arrays[name] = view

@@ -38,7 +38,7 @@ class _Derived:
 
 
 class _Wiring:
-    """Nodes by structure and place: tensors numbered in the order in which the nodes mention them."""
+    """Nodes by structure and place: tensors numbered in the order in which nodes mention them."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.key: list[Any] = []

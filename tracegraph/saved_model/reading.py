@@ -404,14 +404,22 @@ class _Loader:
     # Signatures.
 
     def _signature(self, name: str, entry: Entry) -> SignatureFunction:
-        function, inputs, outputs = entry.fields("function", "inputs", "outputs")
+        function, inputs, outputs, program = entry.fields(
+            "function", "inputs", "outputs", optional=("program",)
+        )
         problem = label_problem(name)
         if problem:
             entry.fail(f"the name of the signature {problem}")
         concrete = self._functions[function.count(len(self._functions))]
         if not isinstance(concrete, ConcreteFunction):
             function.fail("a signature is a concrete function")
-        found = SignatureFunction(name, concrete, inputs.each(Entry.text), outputs.each(Entry.text))
+        found = SignatureFunction(
+            name,
+            concrete,
+            inputs.each(Entry.text),
+            outputs.each(Entry.text),
+            program.optional(self._reader.program),
+        )
         if len(found.inputs) != len(concrete.argument_types) or len(set(found.inputs)) < len(
             found.inputs
         ):

@@ -6,6 +6,7 @@ import inspect
 import types
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from tracegraph.archive.manifest import label_problem
@@ -285,12 +286,19 @@ class SignatureFunction:
     """
 
     def __init__(
-        self, name: str, concrete: ConcreteFunction, inputs: Sequence[str], outputs: Sequence[str]
+        self,
+        name: str,
+        concrete: ConcreteFunction,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        program: Path | None = None,
     ) -> None:
         self.name = name
         self.concrete = concrete
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
+        #: Where the signature lies as StableHLO, if it was saved as a program too.
+        self.program = program
 
     @property
     def graph(self) -> Any:

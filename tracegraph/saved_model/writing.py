@@ -21,6 +21,7 @@ from tracegraph.archive.tensors import description, shards
 from tracegraph.archive.values import NoData, encoded
 from tracegraph.control.undifferentiable import without_custom_gradients
 from tracegraph.errors import ShapeError, SignatureError, TraceError, fact_of, fail, kind_of, shown
+from tracegraph.export import stablehlo
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.passes.specialise import bound_names, new_names, renamed, with_sizes
 from tracegraph.runtime.concrete import ConcreteFunction
@@ -122,6 +123,8 @@ class _Saver:
         self._stand_ins: list[tuple[dict[str, Any], TensorType]] = []
         self._taken: set[str] = set()
         self._assets: list[tuple[dict[str, Any], Path]] = []
+        #: What is also written as a program, by the name of its signature.
+        self._programs: dict[str, ConcreteFunction] = {}
         #: What must stay alive while identities stand for objects.
         self._alive: list[Any] = []
 
@@ -150,6 +153,9 @@ class _Saver:
         if len(text) > LARGEST_TEXT:
             fact = f"the graphs are {len(text)} bytes of text, more than {LARGEST_TEXT}"
             fail(SignatureError, fact, source=here(), fix="save the functions in parts")
+        for name, concrete in self._programs.items():
+            data = stablehlo(concrete, platforms=self._options.stablehlo)
+            content["signatures"][name]["program"] = writer.add_program(data)
         for place, path in self._assets:
             place["asset"] = writer.add_asset(path)
         for name, data in self._options.extra.items():
@@ -496,6 +502,8 @@ class _Saver:
         inputs = concrete.request.tensor_keywords
         if len(set(inputs)) < len(inputs):
             _refuse_signature(name, f"two of its inputs have one name: {', '.join(inputs)}")
+        if self._options.stablehlo:
+            self._programs[name] = concrete
         return {
             "function": self._function(concrete, f"signatures/{name}"),
             "inputs": list(inputs),
