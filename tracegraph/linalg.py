@@ -11,7 +11,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tracegraph.array.arguments import as_flag, as_size, known_int, rank_of, refuse, sizes_of
+from tracegraph.array.arguments import (
+    as_flag,
+    as_open_number,
+    as_size,
+    known_int,
+    rank_of,
+    refuse,
+    sizes_of,
+)
 from tracegraph.array.creation import eye
 from tracegraph.array.shaping import expand_dims, pad, squeeze
 from tracegraph.ir.tensor import Tensor
@@ -23,7 +31,7 @@ from tracegraph.ops.broadcast import BroadcastTo, Sum, zeros_of
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.contract import adjoint as adjoint_of
 from tracegraph.ops.contract import swap_last
-from tracegraph.ops.elementwise import LESS_EQUAL, REAL, SELECT, SUB, LogicalAnd
+from tracegraph.ops.elementwise import REAL, SELECT, SUB, LogicalAnd
 from tracegraph.ops.linalg import Cholesky, Det, Slogdet, Solve, TriangularSolve
 from tracegraph.ops.shape import Reshape, with_size
 from tracegraph.runtime.convert import as_operands, as_tensor, broadcast, cast_to
@@ -173,7 +181,7 @@ def set_diag(input: Any, diagonal: Any, name: str = "set_diag") -> Tensor:
 def band_part(input: Any, num_lower: Any, num_upper: Any, name: str | None = None) -> Tensor:
     """Each matrix with 0 outside of a band: `num_lower` diagonals below and `num_upper` above.
 
-    A negative number keeps all of them.
+    A negative number keeps all of them. The numbers may be tensors.
 
     >>> tg.linalg.band_part([[1, 2], [3, 4]], 0, -1).numpy()
     array([[1, 2],
@@ -186,10 +194,12 @@ def band_part(input: Any, num_lower: Any, num_upper: Any, name: str | None = Non
     j = BroadcastTo(shape, (1,))(Iota(columns, int32)())
     inside = None
     for count, distance in ((num_lower, SUB(i, j)), (num_upper, SUB(j, i))):
-        limit = as_size("band_part", "a number of diagonals", count)
+        limit = as_open_number("band_part", "a number of diagonals", count)
         if known_int(limit) and limit < 0:
             continue
-        near = LESS_EQUAL(distance, broadcast(as_tensor(limit), shape))
+        near = distance <= limit  # type: ignore[operator]
+        if isinstance(limit, Tensor):
+            near = near | (limit < 0)  # type: ignore[operator]
         inside = near if inside is None else LogicalAnd()(inside, near)
     if inside is None:
         return x
