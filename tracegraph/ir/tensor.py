@@ -28,7 +28,7 @@ class Tensor:
     """
 
     __slots__ = (
-        *("__weakref__", "_gradient_of", "_name", "_origins", "_slice_of", "_source"),
+        *("__weakref__", "_assigned", "_gradient_of", "_name", "_origins", "_slice_of", "_source"),
         *("buffer", "host", "node", "type"),
     )
 
@@ -48,6 +48,7 @@ class Tensor:
     _source: Source
     #: What a value was made of that has no node, as `runtime.lineage` notes it; of one that is a
     #: read of a Variable, what stands for that.
+    _assigned: Any
     _origins: Any
 
     def __init__(self, type: TensorType, buffer: Any) -> None:

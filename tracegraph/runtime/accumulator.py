@@ -19,6 +19,7 @@ from tracegraph.ir.builder import Builder, current, operand_text
 from tracegraph.ir.tensor import Node, Tensor
 from tracegraph.passes.walk import push_forward
 from tracegraph.runtime.convert import as_tensor
+from tracegraph.runtime.lineage import Assignment
 from tracegraph.runtime.tape import (
     UnconnectedGradients,
     as_unconnected,
@@ -117,7 +118,7 @@ class ForwardAccumulator:
     #: Whether numbers that come from Python are of interest.
     has_left = False
 
-    def assign(self, handle: Tensor, value: Tensor) -> None:
+    def assign(self, handle: Tensor, assignment: Assignment) -> None:
         """State takes no tangent along."""
 
     def decide(self, outcome: bool) -> None:

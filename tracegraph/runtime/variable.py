@@ -32,6 +32,7 @@ from tracegraph.ops.effect import READ
 from tracegraph.ops.elementwise import IDENTITY
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.lift import lifted
+from tracegraph.runtime.lineage import remember_assignment
 from tracegraph.runtime.naming import scoped_name
 from tracegraph.runtime.pending import device_buffer
 from tracegraph.runtime.trace import Trace, current_trace, innermost_trace, refuse_creation
@@ -173,6 +174,8 @@ class Variable:
         self.buffer = device_buffer(value)
         if trace is not None:
             trace.created.append(weakref.ref(self))
+        else:
+            self.tell_assigned(value)
 
     @staticmethod
     def _initial(initial_value: Any, dtype: DType | None) -> Tensor:
@@ -383,8 +386,7 @@ class Variable:
         """The new value, pending if it is."""
         builder = current()
         (new,) = builder.admit_all((new,))
-        for recorder in builder.recorders:
-            recorder.assign(self.handle, new)
+        self.tell_assigned(new)
         with state_lock():
             complete_landings()
             if new.node is None:
@@ -392,6 +394,12 @@ class Variable:
             else:
                 unsettled[id(self)] = weakref.ref(self)
                 self.buffer = new
+
+    def tell_assigned(self, value: Tensor) -> None:
+        """Tells open tapes, and those that are opened later, what the variable was given."""
+        assignment = remember_assignment(self.handle, value)
+        for recorder in current().recorders:
+            recorder.assign(self.handle, assignment)
 
     def settle(self) -> Any:
         """The buffer, made if it was pending. Call with `state_lock` held."""
