@@ -1378,3 +1378,23 @@ def test_the_line_of_the_assignment_is_told():
     assert found.reason == "assigned"
     assert f"assigned to a Variable at test_explain.py:{assigned}, which is read here" in str(found)
     assert found.path[0].line == assigned
+
+
+def test_what_a_reset_forgot_is_told():
+    x = tg.constant(1.0)
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = x * 2.0
+        tape.reset()
+        z = x * 3.0
+    before, unwatched = tape.explain(y, x), tape.explain(z, x)
+    assert (before.reason, unwatched.reason) == ("before_tape", "not_watched")
+    assert "before tape.reset(), which forgets all" in str(before)
+    assert "tape.reset() forgets all that was watched" in str(unwatched)
+
+
+def test_a_lambda_is_called_as_python_calls_it():
+    w = tg.Variable(2.0)
+    with tg.GradientTape() as tape:
+        y = tg.grad_pass_through(lambda x: x * w)(tg.constant(1.0))
+    assert "the custom gradient of <lambda> returns None" in str(tape.explain(y, w))

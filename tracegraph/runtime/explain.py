@@ -30,7 +30,6 @@ from tracegraph.runtime.history import (
     Crossing,
     Decision,
     History,
-    Span,
     Step,
     step_before,
     types_of_outputs,
@@ -481,7 +480,7 @@ class _Case:
 
     def _outside(self, source: Source, lines: Sequence[Source]) -> Explanation:
         """What was made outside of what the tape recorded."""
-        return self._told(_outside_reason(self._record.history.spans, source), source, lines)
+        return self._told(_outside_reason(self._record.history, source), source, lines)
 
     def _unwatched(self, path: list[int]) -> Explanation:
         window = self._window
@@ -505,6 +504,9 @@ class _Case:
     def _unwatched_reason(self) -> _Reason:
         given = self._given
         if not isinstance(given, Variable):
+            if self._record.history.is_after_reset:
+                because = "the tape does not watch it: tape.reset() forgets all that was watched"
+                return _Reason("not_watched", because, "call tape.watch(x) after tape.reset()")
             fix = "call tape.watch(x) inside the block, before x is used"
             return _Reason("not_watched", "the tape does not watch it", fix)
         watch = "call tape.watch(variable) before it is read"
@@ -731,10 +733,10 @@ def _has_body(op: Any) -> bool:
     return isinstance(op, Call) and not is_custom
 
 
-def _outside_reason(spans: Sequence[Span], source: Source) -> _Reason:
+def _outside_reason(history: History, source: Source) -> _Reason:
     """Why the tape did not record what was made at that moment."""
-    cause = "before"
-    for span in spans:
+    cause = "reset" if history.is_after_reset else "before"
+    for span in history.spans:
         if source.moment < span.start:
             break
         cause = "inside" if span.stop is None or source.moment < span.stop else span.cause
@@ -767,6 +769,11 @@ def _value_of(node: ast.AST, names: Mapping[str, ref[Any]]) -> Any:
 _INSIDE = "compute it inside the `with` block"
 _OUTSIDE = {
     "before": _Reason("before_tape", "this was computed before the tape was opened", _INSIDE),
+    "reset": _Reason(
+        "before_tape",
+        "this was computed before tape.reset(), which forgets all that was recorded and watched",
+        "compute it after tape.reset()",
+    ),
     "left": _Reason("after_tape", "this was computed after the tape's block", _INSIDE),
     "stopped": _Reason(
         "recording_stopped",

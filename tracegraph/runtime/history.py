@@ -150,6 +150,8 @@ class History:
 
     def __init__(self) -> None:
         self._builder: Builder | None = None
+        #: Whether `tape.reset()` made it, and what came before is forgotten.
+        self.is_after_reset = False
         self.spans: list[Span] = []
         self.passed: list[Step] = []
         self.left: list[Crossing] = []

@@ -235,6 +235,7 @@ class GradientTape:
         self._check_recording()
         assert self._builder is not None
         self._forget()
+        self._history.is_after_reset = True
         self._history.start(self._builder)
 
     def _check_recording(self) -> None:
