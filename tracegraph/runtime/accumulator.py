@@ -162,8 +162,8 @@ class ForwardAccumulator:
                 source=here(),
                 fix="pass tg.Tensors or tg.Variables",
             )
-        if self._builder is None:
-            return None
+        if self._builder is None:  # nothing was computed inside, and the primals are there already
+            return next((t for x, t in self._pairs if x is leaf), None)
         return self._tangents.get(leaf_tensor(leaf, self._builder))
 
 
