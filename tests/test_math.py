@@ -1358,3 +1358,49 @@ def test_targets_that_are_no_class_are_not_in_the_top():
 
 def test_the_mean_of_no_integers():
     assert tg.reduce_mean(tg.zeros([0], tg.int32)).numpy() == 0
+
+
+# ---------------------------------------------------------------- diagonals
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (4, 3), (3, 3), (2, 3, 4)])
+@pytest.mark.parametrize("align", ["RIGHT_LEFT", "LEFT_RIGHT", "LEFT_LEFT", "RIGHT_RIGHT"])
+@pytest.mark.parametrize("k", [(-1, 1), (0, 2), (-2, -1), (-1, 2)])
+def test_several_diagonals(shape, align, k):
+    x = sample(*shape)
+    ones = {d: np.diagonal(x, d, -2, -1) for d in range(k[0], k[1] + 1)}
+    longest = max(one.shape[-1] for one in ones.values())
+    above, below = align.split("_")
+    rows = []
+    for d, one in sorted(ones.items(), reverse=True):
+        sides = [above] * (d >= 0) + [below] * (d <= 0)
+        missing = longest - one.shape[-1]
+        margin = (missing, 0) if "RIGHT" in sides else (0, missing)
+        margins = [*[(0, 0)] * (x.ndim - 2), margin]
+        rows.append(np.pad(one, margins, constant_values=np.float32(9)))
+    fn = lambda x: tg.linalg.diag_part(x, k=k, padding_value=9, align=align)  # noqa: E731
+    close(fn(tg.constant(x)), np.stack(rows, -2))
+    close(tg.function(fn)(tg.constant(x)), np.stack(rows, -2))
+
+
+def test_diagonals_that_are_refused():
+    with pytest.raises(ValueError, match=r"k is \[1, -1\]"):
+        tg.linalg.diag_part(tg.ones([3, 3]), k=(1, -1))
+    with pytest.raises(ValueError, match="align"):
+        tg.linalg.diag_part(tg.ones([3, 3]), k=(-1, 1), align="LEFT")
+    with pytest.raises(ValueError, match="no such diagonal"):
+        tg.linalg.tensor_diag_part(tg.ones([2, 3]))
+
+
+def test_the_diagonal_of_a_tensor(run):
+    x = sample(2, 3, 2, 3)
+    close(run(tg.linalg.tensor_diag_part, x), np.einsum("ijij->ij", x))
+    small = sample(2, 3)
+    close(run(lambda x: tg.linalg.tensor_diag_part(tg.linalg.tensor_diag(x)), small), small)
+
+
+def test_what_data_types_say_of_themselves():
+    assert tg.complex64.real_dtype is tg.float32 and tg.int32.real_dtype is tg.int32
+    assert tg.float32.is_compatible_with("float32")
+    assert not tg.float32.is_compatible_with(np.float64)
+    assert (tg.float32.limits, tg.uint8.limits, tg.bool.limits) == ((0, 1), (0, 255), (0, True))

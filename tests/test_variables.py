@@ -1188,3 +1188,12 @@ def test_threads_assign_slices_of_one_variable():
 
     together(assign_own, 1)
     assert v.numpy().tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+
+
+def test_where_a_variable_is_and_how_its_replicas_are_kept():
+    v = tg.Variable(1.0)
+    assert v.device == tg.constant(1.0).device
+    assert v.synchronization is tg.VariableSynchronization.AUTO
+    assert v.aggregation is tg.VariableAggregation.NONE
+    summed = tg.Variable(1.0, aggregation=tg.VariableAggregation.SUM)
+    assert summed.aggregation is tg.VariableAggregation.SUM

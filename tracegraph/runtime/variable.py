@@ -8,6 +8,7 @@ records that an interrupt left behind.
 from __future__ import annotations
 
 import contextlib
+import enum
 import itertools
 import threading
 import weakref
@@ -83,6 +84,24 @@ _names = itertools.count()
 _numbers = itertools.count()
 
 
+class VariableSynchronization(enum.Enum):
+    """When replicas of a Variable are synchronized, which matters where there are several."""
+
+    AUTO = 0
+    NONE = 1
+    ON_WRITE = 2
+    ON_READ = 3
+
+
+class VariableAggregation(enum.Enum):
+    """How replicas of a Variable are put together, which matters where there are several."""
+
+    NONE = 0
+    SUM = 1
+    MEAN = 2
+    ONLY_FIRST_REPLICA = 3
+
+
 class Reference:
     """A hashable stand-in for a Variable, which has no hash: `variable.ref()`."""
 
@@ -124,8 +143,9 @@ class Variable:
     """
 
     __slots__ = (
-        *("__weakref__", "_trainable", "base_name", "buffer", "constraint", "handle"),
-        *("has_plain_name", "is_random_state", "number", "tensor_type"),
+        *("__weakref__", "_trainable", "aggregation", "base_name", "buffer", "constraint"),
+        *("handle", "has_plain_name", "is_random_state", "number", "synchronization"),
+        "tensor_type",
     )
 
     #: NumPy hands binary operations with an ndarray on the left to us.
@@ -163,6 +183,9 @@ class Variable:
         self.number = next(_numbers)
         self._trainable = True if trainable is None else bool(trainable)
         self.constraint = constraint
+        #: Read by code that also runs on several replicas; here there is one.
+        self.synchronization = synchronization or VariableSynchronization.AUTO
+        self.aggregation = aggregation or VariableAggregation.NONE
         #: Whether the name is shown without a suffix; layers set it.
         self.has_plain_name = False
         #: Whether it is the state of a generator, which parallel iterations split among them.
@@ -211,6 +234,8 @@ class Variable:
         new.number = next(_numbers)
         new._trainable = trainable
         new.constraint = None
+        new.synchronization = VariableSynchronization.AUTO
+        new.aggregation = VariableAggregation.NONE
         new.has_plain_name = new.is_random_state = False
         new.tensor_type = type
         new.handle = host_tensor(type, None)
@@ -247,6 +272,11 @@ class Variable:
     @property
     def ndim(self) -> int:
         return len(self.tensor_type.shape)
+
+    @property
+    def device(self) -> str:
+        """The device that holds the value, such as 'cpu:0'."""
+        return self.made_tensor().device  # type: ignore[attr-defined]
 
     def ref(self) -> Reference:
         """A hashable reference: `v.ref().deref() is v`."""
@@ -479,6 +509,8 @@ class Variable:
             trainable=self.trainable,
             name=self.base_name,
             constraint=self.constraint,
+            synchronization=self.synchronization,
+            aggregation=self.aggregation,
             shape=None if self.tensor_type.is_static else self.tensor_type.shape,
         )
         copied.has_plain_name = self.has_plain_name
