@@ -1315,6 +1315,47 @@ def test_pretty_printed_signatures(concrete):
     assert len(f.pretty_printed_concrete_signatures()) > len(text)
 
 
+def test_signatures_show_keywords_and_the_structure_of_results():
+    weight = tg.Variable(1.0, name="weight")
+
+    @tg.function
+    def f(x, flag=False, *, scale):
+        return {"a": x * weight, "b": (scale, None)}
+
+    spec = tg.TensorSpec([None, 2], name="inp")
+    traced = f.get_concrete_function(spec, scale=tg.TensorSpec([]))
+    x = "TensorSpec(shape=(None, 2), dtype=tg.float32, name='inp')"
+    scalar = "TensorSpec(shape=(), dtype=tg.float32, name=None)"
+    result = (
+        "Dict[['a', TensorSpec(shape=(None, 2), dtype=tg.float32, name=None)], "
+        f"['b', Tuple[{scalar}, Literal[None]]]]"
+    )
+    scale = "TensorSpec(shape=(), dtype=tg.float32, name='scale')"
+    text = traced.pretty_printed_signature()
+    assert text.replace(scale, scalar) == "\n".join(
+        [
+            "Input Parameters:",
+            f"  x (POSITIONAL_OR_KEYWORD): {x}",
+            "  flag (POSITIONAL_OR_KEYWORD): Literal[False]",
+            f"  scale (KEYWORD_ONLY): {scalar}",
+            "Output Type:",
+            f"  {result}",
+            "Captures:",
+            f"  weight:0: {scalar}",
+        ]
+    )
+    assert str(traced) == f"ConcreteFunction f\n{text}"
+    line = f"(x: {x}, flag: Literal[False], *, scale: {scalar}) -> {result}"
+    assert traced.pretty_printed_signature(verbose=False).replace(scale, scalar) == line
+    assert repr(traced).replace(scale, scalar) == f"<ConcreteFunction f{line}>"
+
+
+def test_what_captures_nothing_says_so():
+    traced = tg.function(lambda x: [x, x]).get_concrete_function(tg.constant(1))
+    assert traced.pretty_printed_signature().endswith("Captures:\n  None")
+    assert "List[TensorSpec(" in repr(traced)
+
+
 def operations(f, *args):
     """The operations of the graph of f."""
     return f.get_concrete_function(*args).graph.get_operations()

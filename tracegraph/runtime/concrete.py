@@ -170,7 +170,32 @@ class ConcreteFunction:
         return TensorSpec(sizes, type.dtype, name)
 
     def pretty_printed_signature(self, verbose: bool = True) -> str:
-        """The signature as text: parameters, results and, if `verbose`, what is captured."""
+        """The signature as text: one line, or, if `verbose`, blocks of the parameters, of the
+        results and of what is captured."""
+        rows, result = self._parameter_rows(), _structure_text(self.structured_outputs)
+        if not verbose:
+            return f"({_one_line(rows)}) -> {result}"
+        captured = [f"{v.name}: {self._spec(v.tensor_type, None)!r}" for v in self.variables]
+        captured += [repr(self._spec(x.type, None)) for x in self.traced.captures]
+        blocks = {
+            "Input Parameters": [f"{p.name} ({p.kind.name}): {text}" for p, text in rows],
+            "Output Type": [result],
+            "Captures": captured,
+        }
+        lines = (
+            (f"{head}:", *(f"  {x}" for x in body or ["None"])) for head, body in blocks.items()
+        )
+        return "\n".join(line for block in lines for line in block)
+
+    def _parameter_rows(self) -> list[tuple[inspect.Parameter, str]]:
+        """The parameters, and what each was in the trace."""
+        args, kwargs = self.structured_input_signature
+        parameters = self.request.signature.parameters
+        traced = parameters.bind(*args, **kwargs).arguments
+        return [(parameters.parameters[x], _structure_text(value)) for x, value in traced.items()]
+
+    def call_text(self) -> str:
+        """How it is called, in short: names, types and Python values."""
         types = iter(self.argument_types)
         rows = [
             f"{name}: {next(types)}" if is_tensor_key(key) else f"{name}={_shown(key, leaf)}"
@@ -179,18 +204,14 @@ class ConcreteFunction:
             )
         ]
         results = ", ".join(str(y.type) for y in self.outputs)
-        head = f"{self.name}({', '.join(rows)}) -> ({results})"
-        if not verbose:
-            return head
-        captured = [f"  {v.name}: {v.tensor_type}" for v in self.variables]
-        captured += [f"  {x.type}" for x in self.traced.captures]
-        return "\n".join([head, *(["captures:", *captured] if captured else [])])
+        return f"{self.name}({', '.join(rows)}) -> ({results})"
 
     def __repr__(self) -> str:
-        return f"<ConcreteFunction {self.pretty_printed_signature(verbose=False)}>"
+        text = self.pretty_printed_signature(verbose=False)
+        return f"<ConcreteFunction {self.name}{text}>"
 
     def __str__(self) -> str:
-        return f"ConcreteFunction {self.pretty_printed_signature()}"
+        return f"ConcreteFunction {self.name}\n{self.pretty_printed_signature()}"
 
     def _repr_html_(self) -> str:
         """Its graph, as a notebook shows it."""
@@ -297,7 +318,7 @@ class ConcreteFunction:
             TraceError,
             f"{self.name}: {fact}",
             source=here(),
-            fix=f"call it with {self.pretty_printed_signature(verbose=False)}",
+            fix=f"call it with {self.call_text()}",
         )
 
     def run(self, arguments: Sequence[Tensor], variables: Sequence[Variable] | None = None) -> Any:
@@ -388,6 +409,34 @@ class ConcreteFunction:
 
 def _is_array(value: Any) -> bool:
     return isinstance(value, (Tensor, Variable, np.ndarray, np.generic))
+
+
+def _one_line(rows: Sequence[tuple[inspect.Parameter, str]]) -> str:
+    """Parameters and what they were as a signature, with what tells their kinds apart."""
+    parts, is_open = [], True
+    for parameter, text in rows:
+        if parameter.kind is parameter.KEYWORD_ONLY and is_open:
+            parts.append("*")
+        is_open = is_open and parameter.kind not in (
+            parameter.KEYWORD_ONLY,
+            parameter.VAR_POSITIONAL,
+        )
+        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}
+        parts.append(f"{stars.get(parameter.kind, '')}{parameter.name}: {text}")
+    return ", ".join(parts)
+
+
+def _structure_text(value: Any) -> str:
+    """A structure of TensorSpecs and Python values as TensorFlow writes it."""
+    if isinstance(value, TensorSpec):
+        return repr(value)
+    if isinstance(value, dict):
+        rows = (f"[{key!r}, {_structure_text(x)}]" for key, x in value.items())
+        return f"Dict[{', '.join(rows)}]"
+    if isinstance(value, (list, tuple)):
+        name = {list: "List", tuple: "Tuple"}.get(type(value), type(value).__name__)
+        return f"{name}[{', '.join(map(_structure_text, value))}]"
+    return f"Literal[{shown(value)}]"
 
 
 def _shown(key: Any, leaf: Any) -> str:

@@ -190,7 +190,7 @@ class _SavedBody(Body):
     def trace(self, request: Request) -> NoReturn:
         given = [f"{name}: {shown_key(key)}" for name, key in zip(request.names, request.keys)]
         traces = self._owner.traces
-        known = "\n    ".join(trace.pretty_printed_signature(verbose=False) for trace in traces)
+        known = "\n    ".join(trace.call_text() for trace in traces)
         fail(
             TraceError,
             f"{self._name}({', '.join(given)}) was not saved: "
