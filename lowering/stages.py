@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from lowering.program import Program
 from tracegraph.errors import SignatureError, message
 from tracegraph.source import here
@@ -60,7 +62,17 @@ _STAGES: dict[str, Callable[[Program], Any]] = {
 
 
 def stage_text(program: Program, stage: str, platform_name: str | None = None) -> Any:
-    """The text, or bytes for a serialized stage. Raises ValueError for an unknown stage."""
+    """The text, or bytes for a serialized stage. Raises ValueError for an unknown stage, and for a
+    platform that this machine lacks."""
+    own = {device.platform for device in jax.devices()}
+    if platform_name is not None and platform_name.lower() not in own:
+        raise SignatureError(
+            message(
+                f"there is no platform {platform_name!r} here",
+                source=here(),
+                fix=f"use one of {', '.join(sorted(own))}, or leave platform_name out",
+            )
+        )
     if stage not in _STAGES:
         raise SignatureError(
             message(

@@ -19,6 +19,7 @@ import threading
 import weakref
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -2293,3 +2294,12 @@ def test_an_array_has_its_own_dtype_as_an_argument_alone():
     assert (x * y).dtype == tg.function(lambda x: x * y)(x).dtype == tg.float32
     assert product(x, y).dtype == product(x, y[0]).dtype == tg.float64
     assert product(x, tg.constant(y, tg.float32)).dtype == declared(y).dtype == tg.float32
+
+
+def test_compiler_ir_of_a_platform():
+    ir = tg.function(tg.sin).experimental_get_compiler_ir(tg.constant(1.0))
+    own = jax.devices()[0].platform
+    assert ir(stage="hlo", platform_name=own) == ir(stage="hlo", platform_name=own.upper())
+    assert "sine" in ir(stage="hlo", platform_name=own)
+    with pytest.raises(ValueError, match="there is no platform 'abacus' here"):
+        ir(stage="hlo", platform_name="abacus")

@@ -8,3 +8,7 @@ from tests.mutants import MUTANTS, Mutant, caught_by
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_the_mutant_is_caught(mutant: Mutant):
     assert caught_by(mutant)
+
+
+def test_there_are_many_mutants():
+    assert len({str(mutant) for mutant in MUTANTS}) == len(MUTANTS) >= 30

@@ -606,3 +606,29 @@ def test_a_tape_opened_outside_is_used_inside(run):
 def test_what_is_no_tensor_names_what_was_called(call, name):
     with pytest.raises(TypeError, match=f"the function of {name} returned a str: 's'"):
         call(lambda x: "s")
+
+
+def products(function, *specs):
+    """How many multiplications the matrix products in the graph of a function make."""
+    graph = tg.function(function).get_concrete_function(*specs).graph
+    nodes = [node for inner in graph.graphs() for node in inner.nodes]
+    found = [node for node in nodes if node.op.name == "matmul"]
+    return sum(node.outputs[0].size * node.inputs[0].type.shape[-1] for node in found)
+
+
+def test_work_that_all_iterations_share_is_done_once():
+    n, size = 50, 20
+    matrix, rows = tg.TensorSpec([size, size]), tg.TensorSpec([n, size])
+
+    def shared(a, xs):
+        return tg.vectorized_map(lambda x: tg.linalg.matvec(a @ a @ a, x), xs)
+
+    def slopes(a, xs):
+        def loss(x):
+            return tg.reduce_sum(tg.linalg.matvec(tg.linalg.matmul(a, a), x) ** 2)
+
+        return tg.vectorized_map(tg.grad(loss), xs)
+
+    assert products(shared, matrix, rows) == 2 * size**3 + n * size**2
+    # The product of the matrices once, and for each row one product on the way there and back.
+    assert products(slopes, matrix, rows) == size**3 + 2 * n * size**2
