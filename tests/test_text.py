@@ -672,7 +672,7 @@ def test_random_graphs(random, nodes):
 
 
 def test_random_graphs_reach_the_ops():
-    graph = Draw(random.Random(1)).graph(1500)
+    graph = Draw(random.Random(1)).graph(2000)
     used = {node.op.name for node in graph.nodes}
     assert len(used) > 0.7 * len(OPS), sorted(OPS.keys() - used)
     check_round_trip(graph)

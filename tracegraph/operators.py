@@ -39,7 +39,7 @@ from tracegraph.runtime.values import is_symbolic
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import ShapeVariable, element_count
 from tracegraph.source import here
-from tracegraph.tensorshape import TensorShape, shape_of
+from tracegraph.tensorshape import TensorShape, asked_shape, shape_of
 from tracegraph.types import TensorType
 
 Binary = Callable[[Any, Any], Any]
@@ -209,7 +209,8 @@ def _type_of(x: Any) -> TensorType:
 
 def _shape(x: Any) -> TensorShape:
     """The sizes: ints, or symbolic ones that are known when the graph runs."""
-    return shape_of(_type_of(x).shape)
+    type = _type_of(x)
+    return shape_of(type.shape) if type.is_static else asked_shape(type.shape)
 
 
 def _rank(x: Any) -> int | None:
