@@ -262,7 +262,7 @@ class DerivativeBuilder(Builder):
             found = node.op()
             self.reuse = reuse
         else:
-            found = self.input(tensor.type, tensor.name)
+            found = self.input_for(tensor)
         self.residuals[tensor] = found
         return found
 

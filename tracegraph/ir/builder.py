@@ -88,6 +88,20 @@ class Builder:
         self.inputs.append(tensor)
         return tensor
 
+    def input_like(self, x: Tensor, type: TensorType | None = None) -> Tensor:
+        """A new input that is what `x` is in its graph, maybe of another type."""
+        tensor = self.input(type or x.type, x.name)
+        if x.is_variable:
+            tensor.is_variable = True
+        return tensor
+
+    def input_for(self, x: Tensor) -> Tensor:
+        """A new input for a value of elsewhere, called after its op if it has no name."""
+        tensor = self.input_like(x)
+        if tensor.name is None and x.node is not None:
+            tensor.name = x.node.op.name
+        return tensor
+
     def finish(self, outputs: Sequence[Tensor]) -> Graph:
         """The finished graph. The builder must not be used afterwards."""
         return Graph(self.name, tuple(self.inputs), tuple(self.nodes), tuple(outputs))
@@ -188,7 +202,7 @@ def inline(graph: Graph, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 def copy_inputs(graph: Graph, builder: Builder) -> dict[Tensor, Tensor]:
     """Inputs like those of `graph` in `builder`, as the beginning of an environment."""
-    return {x: builder.input(x.type, x.name) for x in graph.inputs}
+    return {x: builder.input_like(x) for x in graph.inputs}
 
 
 def substituted(value: Any, sizes: Mapping[str, Any]) -> Any:

@@ -28,8 +28,8 @@ class Tensor:
     """
 
     __slots__ = (
-        *("__weakref__", "_gradient_of", "_name", "_origins", "_slice_of", "_source"),
-        *("buffer", "host", "node", "type"),
+        *("__weakref__", "_gradient_of", "_is_variable", "_name", "_origins", "_slice_of"),
+        *("_source", "buffer", "host", "node", "type"),
     )
 
     #: NumPy hands binary operations with an ndarray on the left to us.
@@ -44,6 +44,8 @@ class Tensor:
     #: A weak reference to the tensor by which a scalar was differentiated, if that gave this one:
     #: its Jacobian by the same is symmetric.
     _gradient_of: Any
+    #: Whether it is an input that stands for a Variable, set by what makes such inputs.
+    _is_variable: bool
     #: The user's line, once there is no node that has it.
     _source: Source
     #: What a value was made of that has no node, as `runtime.lineage` notes it; of one that is a
@@ -85,6 +87,15 @@ class Tensor:
     @name.setter
     def name(self, name: str | None) -> None:
         self._name = name
+
+    @property
+    def is_variable(self) -> bool:
+        """Whether it is an input of a graph that stands for a Variable."""
+        return getattr(self, "_is_variable", False)
+
+    @is_variable.setter
+    def is_variable(self, is_variable: bool) -> None:
+        self._is_variable = is_variable
 
     @property
     def source(self) -> Source:

@@ -82,6 +82,10 @@ _names = itertools.count()
 _numbers = itertools.count()
 
 
+#: What Variables are called that the user gave no name.
+_NO_NAME = "Variable"
+
+
 class Reference:
     """A hashable stand-in for a Variable, which has no hash: `variable.ref()`."""
 
@@ -157,7 +161,7 @@ class Variable:
             refuse_creation()
         wanted = None if dtype is None else as_dtype(dtype)
         value = self._initial(initial_value, wanted)
-        self.base_name = scoped_name(name or "Variable")
+        self.base_name = scoped_name(name or _NO_NAME)
         #: Counts the Variables of the process in the order of their creation.
         self.number = next(_numbers)
         self._trainable = True if trainable is None else bool(trainable)
@@ -222,6 +226,11 @@ class Variable:
             unsettled[id(self)] = weakref.ref(self)
 
     # What it is.
+
+    @property
+    def is_unnamed(self) -> bool:
+        """Whether the user gave it no name."""
+        return self.base_name.rpartition("/")[2] == _NO_NAME
 
     @property
     def name(self) -> str:

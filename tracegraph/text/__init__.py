@@ -8,7 +8,7 @@ here knows an op. Printing what was parsed prints the same. The grammar:
     arg    ::= "%" name ": " type                       type  ::= dtype "[" sizes "]" | "token"
     node   ::= values " = " op ["<" attr (", " attr)* ">"] "(" values ")" " : " types [" at " place]
     attr   ::= name "=" value                           value ::= see `tracegraph.text.literals`
-    place  ::= file ":" line (" " role)*
+    place  ::= file ":" line [" in " scope] (" " role)*
 
 One node stands on one line. Attributes that have their default are left out.
 """

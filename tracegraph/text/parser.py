@@ -42,7 +42,8 @@ _NODE_FORM = "%0 = op<attribute=value>(%x, %y) : f32[2] at file.py:6"
 _HEADER = re.compile(rf"graph @({_NAME})\(")
 _HEADER_FORM = "graph @name(%x: f32[2]) -> (f32[2]) {"
 _RETURN = re.compile(rf"\s*+return(?: ({_VALUES}))?\s*+$")
-_PLACE = re.compile(r'("(?:[^"\\]++|\\.)*+"|[^\s":]++):([0-9]{1,9})((?: [^\s":]++)*+)')
+_WORD = r'"(?:[^"\\]++|\\.)*+"|[^\s":]++'
+_PLACE = re.compile(rf'({_WORD}):([0-9]{{1,9}})(?: in ({_WORD}))?((?: [^\s":]++)*+)')
 _ATTRIBUTE = re.compile(r"([^\W\d]\w*)=")
 
 
@@ -229,15 +230,12 @@ class _Parser:
     def place(self, text: str) -> Source:
         match = _PLACE.fullmatch(text.rstrip())
         if match is None:
-            raise Malformed(f"{excerpt(text)} is no place", fix="write: file.py:6 vjp")
-        file = match[1]
-        try:
-            file = json.loads(file) if file.startswith('"') else file
-        except ValueError as error:
-            raise Malformed(f"{excerpt(file)} is no file name: {error}") from None
+            raise Malformed(f"{excerpt(text)} is no place", fix="write: file.py:6 in encoder vjp")
+        file, scope = _unquoted(match[1], "file name"), _unquoted(match[3] or "", "scope")
         if "/" in file or "\\" in file:
             raise Malformed(f"{excerpt(file)} names a folder", fix="name the file alone")
-        source = self.places[text] = Source.at(file, int(match[2]), tuple(match[3].split()))
+        roles = tuple(match[4].split())
+        source = self.places[text] = Source.at(file, int(match[2]), roles, scope)
         return source
 
     def op(self, text: str) -> Op:
@@ -273,6 +271,13 @@ class _Parser:
             _check_attribute(cls, name, values[name], text[start : reader.at])
         _check_complete(cls, values)
         return values
+
+
+def _unquoted(word: str, what: str) -> str:
+    try:
+        return json.loads(word) if word.startswith('"') else word
+    except ValueError as error:
+        raise Malformed(f"{excerpt(word)} is no {what}: {error}") from None
 
 
 def _types_text(values: tuple[Tensor, ...]) -> str:

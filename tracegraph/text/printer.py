@@ -15,7 +15,7 @@ from tracegraph.text.literals import WORD, Keep, quoted, value_text
 #: would otherwise pad every line.
 _WIDEST_LEFT, _WIDEST_TYPES = 100, 60
 
-_PLAIN_FILE = re.compile(r'[^\s":]+')
+_PLAIN = re.compile(r'[^\s":]+')
 
 
 def graph_text(graph: Graph, locations: bool = False) -> str:
@@ -53,7 +53,7 @@ def legal(name: str | None, default: str) -> str:
     """`name` as a word of letters, digits, `_` and `.` that does not begin with a digit or dot."""
     if name and WORD.fullmatch(name):
         return name
-    word = re.sub(r"[^\w.]+", "_", name or "").strip("_.")
+    word = re.sub(r"[^\w.]+", "_", (name or "").replace("/", ".")).strip("_.")
     if not word:
         return default
     return word if WORD.fullmatch(word) else f"_{word}"
@@ -150,11 +150,19 @@ class _Printer:
 
 
 def _place_text(source: Source) -> str:
-    if source.line == UNKNOWN.line and source.file == UNKNOWN.file and not source.roles:
+    if (
+        source.line == UNKNOWN.line
+        and source.file == UNKNOWN.file
+        and not (source.roles or source.scope)
+    ):
         return ""
     file = re.split(r"[\\/]", source.file)[-1] or UNKNOWN.file
-    is_plain = _PLAIN_FILE.fullmatch(file) and file.isprintable()
-    return " ".join((f" at {file if is_plain else quoted(file)}:{source.line}", *source.roles))
+    scope = ("in", _word(source.scope)) if source.scope else ()
+    return " ".join((f" at {_word(file)}:{source.line}", *scope, *source.roles))
+
+
+def _word(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) and name.isprintable() else quoted(name)
 
 
 def _listed(words: Iterable[str]) -> str:

@@ -96,6 +96,7 @@ def _of_op(node: NodeOutline) -> dict[str, str | int]:
         "line": place.line if place.file else -1,
         "roles": " ".join(place.roles),
         "code": printable(place.code),
+        "scope": printable(node.scope),
     }
 
 

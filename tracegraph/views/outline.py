@@ -85,6 +85,7 @@ class NodeOutline:
     place: PlaceOutline
     #: `(attribute, name of the graph)` for each graph that the op holds.
     calls: tuple[tuple[str, str], ...] = ()
+    #: The name scope in which it was made, such as `encoder/dense`; empty for most.
     scope: str = ""
 
     @property
@@ -209,7 +210,7 @@ class _Writer:
             outputs=outputs,
             place=self.place(node.source),
             calls=calls,
-            scope=outputs[0].scope if outputs else "",
+            scope=node.source.scope,
         )
 
     def value(self, x: Tensor, name: str) -> ValueOutline:
