@@ -501,7 +501,7 @@ def test_names_are_legal_unique_and_stable():
     parsed = check_round_trip(graph)
     assert [inner.name for inner in parsed.graphs()] == [
         *("lambda", "layer", "layer.1", "layer.1.1", "my_graph", "_3d", "graph", "größe"),
-        *("x_y_0", "layer.2", "layer.3"),
+        *("x.y_0", "layer.2", "layer.3"),
     ]
 
 

@@ -258,7 +258,7 @@ def test_attributes_for_networkx():
     custom = found.nodes["layer_forward/%1"]
     assert custom["calls"] == "body=clipped backward=clipped_backward"
     assert found.nodes["step/return.1"]["kind"] == "output"
-    (edge,) = found.get_edge_data("layer_forward/%encoder_w", "layer_forward/%0").values()
+    (edge,) = found.get_edge_data("layer_forward/%encoder.w", "layer_forward/%0").values()
     assert (edge["operand"], edge["type"]) == (1, "f32[4,3]")
     assert len(networkx.descendants(found, "step/%x")) > 3
 
