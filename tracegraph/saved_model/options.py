@@ -14,8 +14,6 @@ from tracegraph.source import here
 #: What the format is called, and the newest version of it that is written and read.
 FORMAT = "tracegraph.saved_model"
 VERSION = 1
-#: The most bytes of graphs that are written and read: each takes some dozens of memory.
-LARGEST_TEXT = 2**28
 
 
 @dataclass(frozen=True)

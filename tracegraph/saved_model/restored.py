@@ -19,6 +19,7 @@ from tracegraph.runtime.function import Function
 from tracegraph.runtime.module import Module
 from tracegraph.runtime.signature import Request
 from tracegraph.source import here
+from tracegraph.tensorshape import TensorShape
 
 #: Where the signatures of a loaded module are.
 _SIGNATURES = "_tg_signatures"
@@ -58,8 +59,9 @@ class LoadedModule(Module):
 
     @_Yielding
     def omitted(self) -> Mapping[str, str]:
-        """The attributes that were not saved, with what each of them was."""
-        return type(self)._omitted
+        """What was not saved: attributes by name, and what stood in lists and dicts of them by
+        path, such as `layers/1`; each with what it was."""
+        return _omitted_of(self)
 
     @_Yielding
     def content(self) -> Any:
@@ -121,7 +123,20 @@ def content_of(value: Any) -> Any:
 
 def omitted_of(module: Module) -> Mapping[str, str]:
     """What a module that was loaded had lost when it was saved first."""
-    return type(module)._omitted if isinstance(module, LoadedModule) else {}
+    return _omitted_of(module) if isinstance(module, LoadedModule) else {}
+
+
+def _omitted_of(module: LoadedModule) -> dict[str, str]:
+    content = content_of(module)
+    rows = vars(module).items() if content is module else [("", content)]
+    inside = [pair for name, value in rows for pair in not_saved_in(name, value)]
+    return {**lost_attributes(module), **dict(inside)}
+
+
+def lost_attributes(module: Module) -> dict[str, str]:
+    """The attributes that a module lost when it was saved first, and that it did not get since."""
+    lost = type(module)._omitted if isinstance(module, LoadedModule) else {}
+    return {name: what for name, what in lost.items() if name not in vars(module)}
 
 
 def python_class_name(module: Module) -> str:
@@ -199,6 +214,49 @@ class _SavedBody(Body):
             fix="call it with arguments that fit, or trace it for these before saving: declare "
             "open sizes with input_signature=[tg.TensorSpec([None, ...])]",
         )
+
+
+class NotSaved:
+    """Stands in a list, a dict or a default value for what no file can hold: places and keys are
+    as they were. Whoever uses it is told what it was."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    @property
+    def _fact(self) -> str:
+        return f"this was {self._what}, which no file can hold: it was not saved"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        fail(TraceError, self._fact, source=here(), fix="put it back into its place after loading")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError("it is empty" if is_special(name) else self._fact)
+
+    def __repr__(self) -> str:
+        return f"<{self._what}, which was not saved>"
+
+
+def not_saved_in(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    """What was left out of a list or dict, by its path."""
+    for inner, leaf in leaves(path, value):
+        if isinstance(leaf, NotSaved):
+            yield inner, vars(leaf)["_what"]
+
+
+def leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What stands in a value that was loaded and in the containers of it, by path."""
+    if isinstance(value, dict):
+        rows = list(value.items())
+    elif isinstance(value, (list, tuple)) and not isinstance(value, TensorShape):
+        rows = record_fields(value) if record_kind(value) else list(enumerate(value))
+    elif record_kind(value) and not isinstance(value, Module):
+        rows = record_fields(value)
+    else:
+        yield path, value
+        return
+    for name, item in rows:
+        yield from leaves(f"{path}/{name}" if path else str(name), item)
 
 
 def shown_key(key: Any) -> str:

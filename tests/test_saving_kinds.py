@@ -1,0 +1,204 @@
+"""What is saved with a model, what is left out with a word, and what is refused before it is
+written."""
+
+import collections
+import json
+
+import numpy as np
+import pytest
+
+import tracegraph as tg
+from tests.oracles import assert_near
+from tests.test_saving import contents, run_python
+from tracegraph.saved_model import writing
+
+save, load = tg.saved_model.save, tg.saved_model.load
+ONE = tg.TensorSpec([None])
+
+
+@pytest.fixture
+def again(tmp_path):
+    """What is loaded of an object that is saved, and saved again as it was."""
+
+    def round_trip(value, **given):
+        save(value, tmp_path / "m", **given)
+        loaded = load(tmp_path / "m")
+        save(loaded, tmp_path / "n")
+        assert contents(tmp_path / "n") == contents(tmp_path / "m")
+        return loaded
+
+    return round_trip
+
+
+# Values.
+
+
+SCALARS = [
+    *(np.float32(0.1), np.float64("nan"), np.int64(-3), np.uint8(255), np.bool_(True)),
+    *(np.complex64(1 - 2j), np.float16(np.inf), tg.bfloat16.numpy_dtype.type(1.5)),
+]
+
+
+@pytest.mark.parametrize("value", SCALARS, ids=lambda value: type(value).__name__)
+def test_numpy_scalars_stay_what_they_are(again, value):
+    model = tg.Module()
+    model.value, model.rows = value, {"inside": (value,), "zero": np.array(value)}
+    loaded = again(model)
+    for found in (loaded.value, loaded.rows["inside"][0]):
+        assert type(found) is type(value) and found.tobytes() == value.tobytes()
+    assert type(loaded.rows["zero"]) is np.ndarray
+
+
+def test_keys_of_dicts(again):
+    key = collections.namedtuple("Key", ["x"])
+    model = tg.Module()
+    model.rows = {np.int64(1): "one", np.float32(2.5): "two", key(np.int8(3)): "three", 4: "four"}
+    loaded = again(model)
+    assert loaded.rows == model.rows
+    assert list(map(type, loaded.rows))[:2] == [np.int64, np.float32]
+
+
+# What is no data leaves its place in a container.
+
+
+def test_what_stands_beside_something_that_is_no_data(again):
+    model = tg.Module()
+    model.layers = [tg.layers.Dense(2), tg.nn.relu, tg.layers.Dense(1)]
+    model.given = {"units": 3, "act": tg.nn.relu, "scale": tg.Variable(2.0), len: [4, (len,)]}
+    for layer, size in zip(model.layers[::2], (3, 2), strict=True):
+        layer(tg.ones([1, size]))
+    loaded = again(model)
+    assert len(loaded.variables) == len(model.variables) == 5
+    assert loaded.layers[2].kernel.shape == (2, 1) and loaded.given["units"] == 3
+    assert loaded.omitted == {
+        "layers/1": "a function",
+        "given/act": "a function",
+        f"given/{list(loaded.given)[3]}/1/0": "a builtin_function_or_method",
+    }
+    assert repr(loaded.layers[1]) == "<a function, which was not saved>"
+    with pytest.raises(TypeError, match="this was a function, which no file can hold"):
+        loaded.layers[1](1.0)
+    with pytest.raises(AttributeError, match="this was a function"):
+        loaded.layers[1].name  # noqa: B018
+
+
+def test_containers_that_are_saved_themselves(again):
+    loaded = again({"act": tg.nn.relu, "v": tg.Variable(2.0)})
+    assert loaded.omitted == {"act": "a function"} and float(loaded["v"]) == 2.0
+    assert again([len, 1]).omitted == {"0": "a builtin_function_or_method"}
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (np.ma.array([1.0, 2.0], mask=[False, True]), "a masked array of float64"),
+        (np.array(["a"]), "an array of str32"),
+        (np.array(["2020-01-01"], "M8[D]"), "an array of datetime64[D]"),
+        (np.array([(1, 2.0)], [("a", int), ("b", float)]), "an array of void128"),
+        (np.array([len]), "an array of object"),
+        (np.datetime64("2020-01-01"), "a datetime64"),
+    ],
+)
+def test_arrays_that_are_no_tensors(again, value, what):
+    model = tg.Module()
+    model.value, model.rows = value, [1, value]
+    loaded = again(model)
+    assert loaded.omitted == {"value": what, "rows/1": what} and loaded.rows[0] == 1
+
+
+def test_what_a_loaded_module_gets_back_is_not_missing(tmp_path):
+    model = tg.Module()
+    model.size = len
+    save(model, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    loaded.size = 3
+    assert loaded.omitted == {}
+
+
+# What would not be loaded is not written.
+
+
+def too_many_variables():
+    model = tg.Module()
+    model.rows = [tg.Variable(0.0) for _ in range(9)]
+    return model
+
+
+def too_many_records():
+    return [collections.namedtuple(f"P{i}", ["x"])(i) for i in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (too_many_variables, r"\$.variables: there are 9 variables, more than 8"),
+        (too_many_records, "there are more than 8 kinds of namedtuples"),
+    ],
+)
+def test_more_than_a_reader_takes(tmp_path, monkeypatch, make, match):
+    for name in ("MOST_ROWS", "MOST_RECORDS"):
+        monkeypatch.setattr(f"tracegraph.archive.limits.{name}", 8)
+    with pytest.raises(ValueError, match=match):
+        save(make(), tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_time_goes_with_the_number_of_variables():
+    """Every name of a weight is looked up once or twice, not compared with all others."""
+
+    class Counted(dict):
+        count = 0
+
+        def __contains__(self, key):
+            Counted.count += 1
+            return super().__contains__(key)
+
+    names = writing._Names(())
+    names._next = Counted()
+    found = [names.new(name) for _ in range(300) for name in ("a", "b")]
+    assert len(set(found)) == 600 and found[:4] == ["a", "b", "a.1", "b.1"]
+    assert Counted.count <= 3 * 600
+
+
+# Functions.
+
+
+class Static(tg.Module):
+    @staticmethod
+    @tg.function(input_signature=[ONE])
+    def double(x):
+        return x * 2.0
+
+    @classmethod
+    @tg.function(input_signature=[ONE])
+    def named(cls, x):
+        return x * float(len(cls.__name__))
+
+
+def test_static_methods_and_those_of_the_class(again):
+    loaded = again(Static())
+    assert_near(loaded.double([1.0]), [2.0])
+    assert_near(loaded.named([1.0]), [6.0])
+
+
+ORDERED = """
+import sys
+import tracegraph as tg
+
+@tg.function
+def f(x, k):
+    return x * float(k[0])
+
+for k in eval(sys.argv[2]):
+    f(tg.ones([2]), k)
+tg.saved_model.save(f, sys.argv[1])
+"""
+
+
+def test_traces_whose_signatures_look_the_same(tmp_path):
+    """k=(tensor,) and k=[tensor] are told apart by what is written of them."""
+    for name, order in (("a", "[(1,), [1]]"), ("b", "[[1], (1,)]")):
+        run_python("-c", ORDERED, str(tmp_path / name), order)
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    entry = json.loads((tmp_path / "a" / "tracegraph.json").read_text())["functions"][0]
+    assert len(entry["traces"]) == 2
