@@ -2,6 +2,7 @@
 written."""
 
 import collections
+import copy
 import json
 
 import numpy as np
@@ -202,3 +203,128 @@ def test_traces_whose_signatures_look_the_same(tmp_path):
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
     entry = json.loads((tmp_path / "a" / "tracegraph.json").read_text())["functions"][0]
     assert len(entry["traces"]) == 2
+
+
+# Custom gradients that were left out.
+
+
+@tg.custom_gradient
+def tripled(x):
+    return x * x, lambda g: 3.0 * g
+
+
+@pytest.fixture
+def without_gradients(tmp_path):
+    f = tg.function(lambda x: (tripled(x), 5.0 * x), input_signature=[ONE])
+    options = tg.saved_model.SaveOptions(experimental_custom_gradients=False)
+    save(f, tmp_path / "m", options=options)
+    return load(tmp_path / "m")
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_the_error_comes_when_the_gradient_is_asked_for(without_gradients, is_nested):
+    """Not when the function is called, and only for the outputs that have none."""
+    loaded = tg.function(without_gradients) if is_nested else without_gradients
+    x = tg.Variable([1.0, 2.0])
+    with tg.GradientTape(persistent=True) as tape:
+        y, z = loaded(x)
+        stopped = tg.reduce_sum(tg.stop_gradient(y) * x)
+    assert_near(y, [1.0, 4.0])
+    assert_near(tape.gradient(stopped, x), [1.0, 4.0])
+    assert_near(tape.gradient(z, x), [5.0, 5.0])
+    with pytest.raises(LookupError, match="was left out when it was saved"):
+        tape.gradient(y, x)
+    derive = tg.function(lambda x: tg.grad(lambda x: tg.reduce_sum(loaded(x)[1]))(x))
+    assert_near(derive(tg.constant([1.0])), [5.0])
+
+
+# Variables that no attribute holds, and copies.
+
+outside = tg.Variable([2.0], name="outside")
+
+
+class Capturing(tg.Module):
+    def __init__(self, inner=None):
+        super().__init__()
+        self.own = tg.Variable([3.0], name="own")
+        self.inner = inner
+
+    @tg.function(input_signature=[ONE])
+    def __call__(self, x):
+        return x * outside * self.own
+
+
+def names(variables):
+    return [v.name for v in variables]
+
+
+def test_variables_that_no_attribute_holds(again, tmp_path):
+    f = tg.function(lambda x: x * outside, input_signature=[ONE])
+    frozen = tg.Variable([1.0], trainable=False, name="frozen")
+    g = tg.function(lambda x: x * frozen * outside, input_signature=[ONE])
+    assert names(again(f).variables) == ["outside:0"]
+    loaded = again({"f": f, "g": [g]}, signatures=f)
+    assert names(loaded.variables) == ["outside:0", "frozen:0"]
+    assert names(loaded.trainable_variables) == ["outside:0"]
+    loaded = again(Capturing(Capturing()))
+    assert names(loaded.variables) == ["own:0", "outside:0", "own:0"]
+    assert names(loaded.inner.variables) == ["own:0", "outside:0"]
+    path = tg.train.Checkpoint(model=loaded).write(tmp_path / "checkpoint")
+    loaded.variables[1].assign([7.0])
+    tg.train.Checkpoint(model=loaded).read(path).assert_consumed()
+    assert_near(loaded.variables[1], [2.0])
+    assert names(again(tg.Module(), signatures=f).variables) == ["outside:0"]
+
+
+def test_hidden_variables_stay_hidden(again):
+    """What an attribute holds that is not listed is not listed after loading."""
+    model = tg.Module()
+    model.optimizer = tg.optimizers.Adam(0.1)
+    model.v = tg.Variable([1.0], name="v")
+    model.step = tg.function(
+        lambda g: model.optimizer.apply_gradients([(g, model.v)]), input_signature=[ONE]
+    )
+    model.step([1.0])
+    assert names(again(model).variables) == names(model.variables)
+
+
+def test_a_copy_has_functions_of_its_own(tmp_path):
+    save(Capturing(Capturing()), tmp_path / "m", signatures={"s": Capturing().__call__})
+    loaded = load(tmp_path / "m")
+    other = copy.deepcopy(loaded)
+    assert names(other.variables) == names(loaded.variables)
+    assert not {id(v) for v in other.variables} & {id(v) for v in loaded.variables}
+    for variable in other.variables:
+        variable.assign([10.0])
+    assert_near(loaded([1.0]), [6.0])
+    assert_near(loaded.signatures["s"](x=[1.0])["output_0"], [6.0])
+    for f in (other, other.inner, lambda x: other.signatures["s"](x=x)["output_0"]):
+        x = tg.constant([1.0])
+        assert_near(tg.nest.flatten(f(x))[0], [100.0])
+    assert_near(copy.deepcopy(loaded.inner)([2.0]), [12.0])
+    save(other, tmp_path / "n")
+    assert_near(load(tmp_path / "n")([1.0]), [100.0])
+
+
+def test_a_copy_with_variables_of_open_size(tmp_path):
+    model = tg.Module()
+    model.v = tg.Variable([1.0, 2.0], shape=[None], name="v")
+    model.f = tg.function(lambda x: model.v * x, input_signature=[tg.TensorSpec([])])
+    save(model, tmp_path / "m")
+    other = copy.deepcopy(load(tmp_path / "m"))
+    other.v.assign([1.0, 2.0, 3.0])
+    assert_near(other.f(2.0), [2.0, 4.0, 6.0])
+    save(other, tmp_path / "n")
+    assert_near(load(tmp_path / "n").f(2.0), [2.0, 4.0, 6.0])
+
+
+def test_an_assignment_of_an_open_size(again):
+    """A Variable of a known shape keeps it: every call checks, before saving and after loading."""
+    model = tg.Module()
+    model.v = tg.Variable([1.0, 2.0])
+    model.f = tg.function(lambda x: model.v.assign(x), input_signature=[ONE])
+    for module in (model, again(model)):
+        module.f([3.0, 4.0])
+        with pytest.raises(tg.errors.ShapeError, match="test_saving_kinds"):
+            module.f([1.0, 2.0, 3.0])
+        assert_near(module.v, [3.0, 4.0])

@@ -42,10 +42,14 @@ from tracegraph.saved_model.options import (
 from tracegraph.saved_model.restored import (
     LoadedModule,
     NotSaved,
+    SavedConcreteFunction,
     SavedFunction,
     SignatureFunction,
     attribute_problem,
+    functions_in,
     new_module,
+    variables_of,
+    with_captured,
     with_signatures,
     wrapped,
 )
@@ -190,7 +194,13 @@ class Loader:
         #: Of plain data; of what defaults may be; of what modules hold.
         self._plain = Decoder(self._records)
         self._defaults = Decoder(self._records, values)
-        self._decoder = Decoder(self._records, {**values, **objects})
+        held = {
+            "variable": lambda e: self._held(self._variable_of(e)),
+            "reference": lambda e: Reference(self._held(self._variable_of(e))),
+        }
+        self._decoder = Decoder(self._records, {**values, **objects, **held})
+        #: Identities of Variables that some attribute holds.
+        self._in_attributes: set[int] = set()
 
     def load(self) -> LoadedModule:
         fields = self._fields
@@ -213,7 +223,8 @@ class Loader:
             for name, entry in fields["signatures"].pairs().items()
         }
         self._files.check_all_used(fields["files"])
-        return with_signatures(root, signatures)
+        self._list_captured(with_signatures(root, signatures))
+        return root
 
     def _root(self, entry: Entry) -> LoadedModule:
         root = self._decoder.read(entry)
@@ -222,6 +233,21 @@ class Loader:
         if not isinstance(root, (Function, ConcreteFunction)) and type(root) not in (dict, list):
             entry.fail("what was saved is an object, a function, a dict or a list")
         return wrapped(root)
+
+    def _held(self, variable: Variable) -> Variable:
+        self._in_attributes.add(id(variable))
+        return variable
+
+    def _list_captured(self, root: LoadedModule) -> None:
+        """Lets modules list the Variables that functions use and no attribute holds: each module
+        those of its own functions, and the root all."""
+        created = sorted(self._variables, key=lambda variable: variable.number)
+        left = [v for v in created if id(v) not in self._in_attributes]
+        if left:
+            for module in self._modules:
+                used = {id(v) for f in functions_in(module) for v in variables_of(f)}
+                with_captured(module, [v for v in left if id(v) in used])
+            with_captured(root, left)
 
     # Tensors.
 
@@ -426,7 +452,7 @@ class Loader:
         self._check_sizes(graph_, graph)
         _check_inputs(entry, traced, request)
         _check_outputs(entry, traced, packed)
-        return ConcreteFunction(request, traced, packed.results, stand_ins)
+        return SavedConcreteFunction(request, traced, packed.results, stand_ins)
 
     def _check_sizes(self, entry: Entry, graph: Graph) -> None:
         """Raises LoadError for an open size that no input of its graph gives a value."""

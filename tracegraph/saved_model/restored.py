@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import inspect
 import types
 import unicodedata
@@ -18,11 +20,15 @@ from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.function import Function
 from tracegraph.runtime.module import Module
 from tracegraph.runtime.signature import Request
+from tracegraph.runtime.variable import Variable
 from tracegraph.source import here
 from tracegraph.tensorshape import TensorShape
 
-#: Where the signatures of a loaded module are.
+#: Where the signatures of a loaded module are, and the Variables that its functions use and that
+#: no attribute of anything holds. Names that begin like these are none of attributes.
+_OWN = "_tg_"
 _SIGNATURES = "_tg_signatures"
+_CAPTURED = "_tg_captured"
 
 
 class _Yielding:
@@ -47,7 +53,6 @@ class LoadedModule(Module):
 
     #: Attributes that were not saved, with what they were.
     _omitted: Mapping[str, str] = types.MappingProxyType({})
-    _no_signatures: Mapping[str, SignatureFunction] = types.MappingProxyType({})
 
     def __init__(self) -> None:
         """Loaded modules are filled by `tg.saved_model.load`."""
@@ -55,7 +60,7 @@ class LoadedModule(Module):
     @property
     def signatures(self) -> Mapping[str, SignatureFunction]:
         """The signatures that were saved, by name."""
-        return vars(self).get(_SIGNATURES, self._no_signatures)
+        return types.MappingProxyType(vars(self).get(_SIGNATURES, {}))
 
     @_Yielding
     def omitted(self) -> Mapping[str, str]:
@@ -121,6 +126,12 @@ def content_of(value: Any) -> Any:
     return vars(value)["content_"] if isinstance(value, _Wrapper) else value
 
 
+def own_attributes(module: Module) -> list[tuple[str, Any]]:
+    """The attributes of an instance, in the order in which its variables are listed."""
+    own = (_SIGNATURES, _CAPTURED) if isinstance(module, LoadedModule) else ()
+    return [(name, value) for name, value in module._ordered_attributes() if name not in own]
+
+
 def omitted_of(module: Module) -> Mapping[str, str]:
     """What a module that was loaded had lost when it was saved first."""
     return _omitted_of(module) if isinstance(module, LoadedModule) else {}
@@ -128,7 +139,7 @@ def omitted_of(module: Module) -> Mapping[str, str]:
 
 def _omitted_of(module: LoadedModule) -> dict[str, str]:
     content = content_of(module)
-    rows = vars(module).items() if content is module else [("", content)]
+    rows = own_attributes(module) if content is module else [("", content)]
     inside = [pair for name, value in rows for pair in not_saved_in(name, value)]
     return {**lost_attributes(module), **dict(inside)}
 
@@ -156,7 +167,7 @@ def attribute_problem(name: str) -> str:
         return f"is read as {plain!r} by Python"
     if is_special(name) and name != "__call__":
         return "is one of Python's own"
-    is_ours = name in _RESERVED or name.startswith("_tg_")
+    is_ours = name in _RESERVED or name.startswith(_OWN)
     return "is one that every module has" if is_ours else ""
 
 
@@ -183,8 +194,30 @@ def new_module(name: str, is_callable: bool, hidden: Sequence[str], omitted: dic
 
 def with_signatures(module: LoadedModule, signatures: Mapping[str, SignatureFunction]) -> Any:
     """The module, which has these signatures from now on."""
-    vars(module)[_SIGNATURES] = types.MappingProxyType(dict(signatures))
+    vars(module)[_SIGNATURES] = dict(signatures)
     return module
+
+
+def with_captured(module: LoadedModule, variables: Sequence[Variable]) -> None:
+    """Lets a module list Variables that nothing holds but its functions."""
+    if variables:
+        vars(module)[_CAPTURED] = list(variables)
+
+
+def functions_in(module: LoadedModule) -> Iterator[Function | ConcreteFunction]:
+    """The functions among the attributes of a module, and in lists and dicts of them."""
+    for name, value in vars(module).items():
+        for _, leaf in leaves(name, value):
+            if isinstance(leaf, SignatureFunction):
+                yield leaf.concrete
+            elif isinstance(leaf, (Function, ConcreteFunction)):
+                yield leaf
+
+
+def variables_of(function: Function | ConcreteFunction) -> Iterator[Variable]:
+    """The Variables that the traces of a function use."""
+    traces = [function] if isinstance(function, ConcreteFunction) else function.traces
+    return (variable for trace in traces for variable in trace.traced.variables)
 
 
 def wrapped(content: Any) -> LoadedModule:
@@ -307,7 +340,17 @@ class SavedFunction(Function):
         return value if cls is None else cls(*[self._of_known_classes(x) for _, x in fields])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SavedFunction:
-        return self
+        """The same traces with the copies of their Variables."""
+        new = SavedFunction(
+            self._name,
+            self.function_spec,
+            self._records,
+            input_signature=self._options["input_signature"],
+        )
+        memo[id(self)] = new
+        for concrete in self.traces:
+            new.add(copy.deepcopy(concrete, memo))
+        return new
 
     def __copy__(self) -> SavedFunction:
         return self
@@ -319,6 +362,20 @@ class SavedFunction(Function):
             source=here(),
             fix="save it with tg.saved_model.save",
         )
+
+
+class SavedConcreteFunction(ConcreteFunction):
+    """A trace that was loaded."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SavedConcreteFunction:
+        """The same trace with the copies of its Variables, as a method of a copy has its own."""
+        variables = tuple(
+            v if id(v) in self._stand_ins else copy.deepcopy(v, memo) for v in self.traced.variables
+        )
+        traced = dataclasses.replace(self.traced, variables=variables)
+        new = SavedConcreteFunction(self.request, traced, self.results, self._stand_ins)
+        memo[id(self)] = new
+        return new
 
 
 def _stub(name: str, parameters: inspect.Signature) -> Any:

@@ -58,6 +58,7 @@ from tracegraph.saved_model.restored import (
     content_of,
     is_special,
     lost_attributes,
+    own_attributes,
     python_class_name,
 )
 from tracegraph.shapes import Dim, ShapeVariable
@@ -335,7 +336,7 @@ class _Saver:
     def _attributes(self, module: Module, path: str) -> dict[str, Any]:
         kept: list[list[Any]] = []
         omitted = [list(pair) for pair in lost_attributes(module).items()]
-        for name, value in [*_own_attributes(module), *_methods(module)]:
+        for name, value in [*_attributes_of(module), *_methods(module)]:
             try:
                 kept.append([name, self._attribute(module, name, value, path)])
             except NoData as problem:
@@ -680,11 +681,6 @@ class _Names:
         return found
 
 
-def _own_attributes(module: Module) -> list[tuple[str, Any]]:
-    """The attributes of an instance, in the order in which its variables are listed."""
-    return [(name, value) for name, value in module._ordered_attributes() if not _is_cache(name)]
-
-
 def _check_label(name: str, what: str) -> None:
     """Raises SignatureError for a name that a manifest does not hold."""
     problem = label_problem(name)
@@ -695,6 +691,10 @@ def _check_label(name: str, what: str) -> None:
 def _refuse_name(name: str, what: str, problem: str) -> NoReturn:
     fact = f"the name {shown(name)} {what} cannot be saved: it {problem}"
     fail(SignatureError, fact, source=here(), fix="give it another name")
+
+
+def _attributes_of(module: Module) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in own_attributes(module) if not _is_cache(name)]
 
 
 def _is_cache(name: str) -> bool:
