@@ -11,6 +11,7 @@ import pytest
 import tracegraph as tg
 from tests.oracles import assert_near
 from tests.test_saving import contents, run_python
+from tracegraph.passes import registry
 from tracegraph.saved_model import writing
 
 save, load = tg.saved_model.save, tg.saved_model.load
@@ -328,3 +329,135 @@ def test_an_assignment_of_an_open_size(again):
         with pytest.raises(tg.errors.ShapeError, match="test_saving_kinds"):
             module.f([1.0, 2.0, 3.0])
         assert_near(module.v, [3.0, 4.0])
+
+
+# Gradients that were registered for ops.
+
+IMAGE = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+REGISTERED = """
+import sys
+import numpy as np
+import tracegraph as tg
+
+x = tg.constant(np.arange(12, dtype=np.float32).reshape(2, 3, 2))
+f = tg.saved_model.load(sys.argv[1])
+
+def slope(x, order):
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = tg.reduce_sum(f(x) if order == 1 else slope(x, order - 1))
+    return tape.gradient(y, x)
+
+found = [slope(x, order).numpy() for order in (1, 2, 3)]
+found.append(tg.jvp(f, (x,), (x,))[1].numpy())
+np.save(sys.argv[2], found)
+tg.saved_model.save(f, sys.argv[3])
+"""
+
+
+@pytest.fixture
+def register(monkeypatch):
+    """`tg.RegisterGradient`, undone after the test."""
+    for name in ("_registered", "_places"):
+        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
+    return tg.RegisterGradient
+
+
+def contrasted(**given):
+    image = tg.TensorSpec([None, 3, 2])
+    return tg.function(lambda x: tg.image.adjust_contrast(x, 2.0), input_signature=[image], **given)
+
+
+def test_registered_gradients_go_along(register, tmp_path):
+    """In a process that has no rule, to every order and in both modes."""
+    register("adjust_contrast")(lambda op, g: (g * op.inputs[0] ** 3.0, None))
+    f = contrasted()
+    save(f, tmp_path / "m")
+    run_python("-c", REGISTERED, *(str(tmp_path / name) for name in ("m", "found.npy", "n")))
+    found = np.load(tmp_path / "found.npy")
+    powers = [IMAGE**3, 3 * IMAGE**2, 6 * IMAGE, IMAGE**4]
+    for value, expected in zip(found, powers, strict=True):
+        assert_near(value, expected, 1e-4)
+    assert contents(tmp_path / "n") == contents(tmp_path / "m")
+    save(load(tmp_path / "m"), tmp_path / "n")  # where the rule is still there
+    assert contents(tmp_path / "n") == contents(tmp_path / "m")
+
+
+def test_an_op_that_is_declared_to_have_no_gradient(register, tmp_path):
+    tg.no_gradient("adjust_contrast")
+    save(contrasted(), tmp_path / "m")
+    del registry._registered["adjust_contrast"]
+    x = tg.constant(IMAGE)
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = load(tmp_path / "m")(x) + x
+    assert_near(tape.gradient(y, x), np.ones_like(IMAGE))
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [lambda op, g: (float(tg.reduce_sum(g)) * g, None), lambda op, g: (g * outside, None)],
+    ids=["a number", "a variable"],
+)
+def test_a_registered_gradient_that_no_graph_holds(register, tmp_path, rule):
+    register("adjust_contrast")(rule)
+    with pytest.raises(ValueError, match="an op whose registered gradient cannot be saved: "):
+        save(contrasted(), tmp_path / "m")
+    options = tg.saved_model.SaveOptions(experimental_custom_gradients=False)
+    save(contrasted(), tmp_path / "m", options=options)
+    del registry._registered["adjust_contrast"]
+    loaded, x = load(tmp_path / "m"), tg.Variable(IMAGE)
+    with tg.GradientTape() as tape:
+        y = loaded(x)
+    with pytest.raises(LookupError, match="no gradient rule is registered"):
+        tape.gradient(y, x)
+
+
+# Errors are those that users of TensorFlow catch.
+
+
+def nested(count):
+    value = []
+    for _ in range(count):
+        value = [value]
+    return value
+
+
+def cyclic():
+    value = [1]
+    value.append(value)
+    return value
+
+
+def chain():
+    module = root = tg.Module()
+    for _ in range(2000):
+        module.inner = tg.Module()
+        module = module.inner
+    return root
+
+
+@pytest.mark.parametrize("make", [lambda: nested(2000), lambda: nested(150), cyclic, chain])
+def test_what_is_nested_too_deep(tmp_path, make):
+    with pytest.raises(ValueError, match="is nested"):
+        save([make()] if make is not chain else make(), tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("kind", [TypeError, ValueError, tg.errors.TraceError])
+def test_calls_that_were_not_saved(tmp_path, kind):
+    f, declared = tg.function(lambda x: x), tg.function(lambda x: x, input_signature=[ONE])
+    g = tg.function(lambda x: tg.numpy_function(np.sin, [x], [tg.TensorSpec([2])]))
+    f(tg.ones([2]))
+    g(tg.ones([2]))
+    save({"f": f, "declared": declared, "untraced": tg.function(lambda x: x)}, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    for call, match in (
+        (lambda: loaded["f"](tg.ones([3])), "was not saved: it was saved as"),
+        (lambda: loaded["f"](1, 2), "do not fit the signature"),
+        (lambda: loaded["declared"](tg.ones([1, 2])), "do not fit the input_signature"),
+        (lambda: loaded["untraced"](1), "it was never traced before saving"),
+        (lambda: save(g, tmp_path / "n"), "calls the Python function sin"),
+    ):
+        with pytest.raises(kind, match=match):
+            call()

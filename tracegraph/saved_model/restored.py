@@ -13,7 +13,15 @@ from typing import Any, NoReturn
 
 from tracegraph.archive.manifest import label_problem
 from tracegraph.archive.values import Records, record_fields, record_kind
-from tracegraph.errors import ShapeError, TraceError, fail, shown
+from tracegraph.errors import (
+    ShapeError,
+    SignatureError,
+    TraceError,
+    fact_of,
+    fail,
+    fix_of,
+    shown,
+)
 from tracegraph.ir.tensor import Tensor
 from tracegraph.runtime.body import Body
 from tracegraph.runtime.concrete import ConcreteFunction
@@ -240,7 +248,7 @@ class _SavedBody(Body):
         traces = self._owner.traces
         known = "\n    ".join(trace.pretty_printed_signature(verbose=False) for trace in traces)
         fail(
-            TraceError,
+            SignatureError,
             f"{self._name}({', '.join(given)}) was not saved: "
             + (f"it was saved as\n    {known}" if known else "it was never traced before saving"),
             source=here(),
@@ -320,7 +328,13 @@ class SavedFunction(Function):
         return False
 
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
-        return super()._request(*self._of_known_classes((args, kwargs)))
+        try:
+            return super()._request(*self._of_known_classes((args, kwargs)))
+        except SignatureError:
+            raise
+        except TraceError as error:  # of a loaded function TensorFlow raises ValueError
+            fact, fix = fact_of(error), fix_of(error)
+            fail(SignatureError, fact, source=here(), fix=fix, cause=error.__cause__)
 
     def clear_cache(self) -> None:
         """Forgets compiled programs; the traces stay, since nothing could make them anew."""

@@ -20,8 +20,11 @@ from tracegraph.archive.directory import Writer
 from tracegraph.archive.manifest import Entry, label_problem
 from tracegraph.archive.tensors import description, shards
 from tracegraph.archive.values import NoData, encoded
+from tracegraph.control.registered import with_registered_gradients
 from tracegraph.control.undifferentiable import without_custom_gradients
 from tracegraph.errors import (
+    DTypeError,
+    GradientError,
     LoadError,
     ShapeError,
     SignatureError,
@@ -111,8 +114,13 @@ def save(
             fix="save a tg.Module, a @tg.function, or a dict or list of them",
         )
     saver = _Saver(chosen)
-    content = saver.content(obj, signatures)
-    text = saver.text(content)
+    try:
+        content = saver.content(obj, signatures)
+        text = saver.text(content)
+    except RecursionError as error:
+        fact = "what is saved is nested too deep: lists, dicts or modules in each other, or a list "
+        fact += "that holds itself"
+        fail(SignatureError, fact, source=here(), fix="keep them side by side", cause=error)
     with Writer(path) as writer:
         saver.write(writer, content, text)
 
@@ -470,9 +478,20 @@ class _Saver:
         for inner in graph.graphs():
             for node in inner.nodes:
                 _check_data(node, concrete.name)
-        if self._options.experimental_custom_gradients:
-            return graph
-        return without_custom_gradients(graph)
+        if not self._options.experimental_custom_gradients:
+            return without_custom_gradients(graph)
+        try:
+            return with_registered_gradients(graph)
+        except (TraceError, GradientError, ShapeError, DTypeError) as error:
+            fail(
+                SignatureError,
+                f"{concrete.name} uses an op whose registered gradient cannot be saved: "
+                f"{fact_of(error)}",
+                source=here(),
+                fix="write the gradient with tg ops of op.inputs, op.outputs and the cotangents, "
+                "or save with SaveOptions(experimental_custom_gradients=False)",
+                cause=error,
+            )
 
     def _traced_variable(self, concrete: ConcreteFunction, variable: Variable, path: str) -> Any:
         place = concrete.argument_place(variable)
@@ -507,7 +526,7 @@ class _Saver:
             return {"value": encoded(leaf)}
         except NoData:
             fail(
-                TraceError,
+                SignatureError,
                 f"{concrete.name} was traced for a Python object as its argument {name!r} "
                 f"({key.text if isinstance(key, ObjectKey) else shown(leaf)}), which no file can "
                 "hold",
@@ -538,7 +557,7 @@ class _Saver:
             return encoded(packed, special)
         except NoData as problem:
             fail(
-                TraceError,
+                SignatureError,
                 f"{name} takes or returns {kind_of(problem.args[0])}, whose structure no file can "
                 "hold",
                 source=here(),
@@ -741,7 +760,7 @@ def _refuse_rank(function: Function, fact: str) -> NoReturn:
 
 
 def _check_data(node: Node, name: str) -> None:
-    """Raises TraceError for a node that calls Python code, or writes to an object of Python's."""
+    """Raises SignatureError for a node that calls Python, or writes to an object of it."""
     for value in _flat(node.op.attributes):
         if isinstance(value, _DATA):
             continue
@@ -749,7 +768,7 @@ def _check_data(node: Node, name: str) -> None:
         does = "calls the Python function" if callable(value) else "writes to"
         is_text = isinstance(value, Opaque)
         fail(
-            TraceError,
+            SignatureError,
             f"{name} {does} {called} when it runs, and no file can hold "
             f"{'more than its name' if is_text else 'it'}",
             source=node.source,
