@@ -461,3 +461,33 @@ def test_calls_that_were_not_saved(tmp_path, kind):
     ):
         with pytest.raises(kind, match=match):
             call()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"namespace_whitelist": ["Mine"], "save_debug_info": True, "extra_tags": ["serve"]},
+        {"experimental_io_device": "/job:localhost", "experimental_image_format": True},
+        {"function_aliases": {}, "experimental_variable_policy": None},
+    ],
+)
+def test_options_of_tensorflow_that_change_nothing(again, given):
+    assert_near(again([1.0], options=tg.saved_model.SaveOptions(**given))[0], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "match"),
+    [
+        ("Save", "function_aliases", {"a": len}, "functions are found where they stand"),
+        ("Save", "experimental_debug_stripper", True, "lines are kept apart"),
+        ("Save", "experimental_variable_policy", "expand_distributed_variables", "on one device"),
+        ("Save", "other", None, "there is no such option"),
+        ("Load", "allow_partial_checkpoint", True, "a model holds all its values"),
+        ("Load", "experimental_skip_checkpoint", True, "read when they are used first"),
+    ],
+)
+def test_options_of_tensorflow_that_are_not_here(kind, name, value, match):
+    with pytest.raises(ValueError, match=f"{kind}Options: {name}=.*{match}") as caught:
+        getattr(tg.saved_model, f"{kind}Options")(**{name: value})
+    assert isinstance(caught.value, TypeError) and "test_saving_kinds.py" in str(caught.value)
+    assert tg.saved_model.LoadOptions(allow_partial_checkpoint=False, verify=True).verify
