@@ -491,3 +491,14 @@ def test_options_of_tensorflow_that_are_not_here(kind, name, value, match):
         getattr(tg.saved_model, f"{kind}Options")(**{name: value})
     assert isinstance(caught.value, TypeError) and "test_saving_kinds.py" in str(caught.value)
     assert tg.saved_model.LoadOptions(allow_partial_checkpoint=False, verify=True).verify
+
+
+def test_shapes_that_are_too_long_to_be_read(tmp_path):
+    def f(*parts):
+        whole = tg.concat(parts, 0)
+        return whole[:, None] * whole[None, :]
+
+    specs = [tg.TensorSpec([f"n{i}"]) for i in range(23)]
+    with pytest.raises(ValueError, match=r"it could not be loaded: the shape .* too long"):
+        save(tg.function(f, input_signature=specs), tmp_path / "m")
+    assert not (tmp_path / "m").exists()

@@ -308,7 +308,7 @@ def _read_scalar(entry: Entry) -> np.generic:
         entry.fail(mismatch.fact, cause=mismatch)
     if not isinstance(found, np.ndarray) or found.ndim or value_text(found, {}) != entry.text():
         entry.fail(f"{excerpt(entry.text())} is no scalar, such as 'f32 2.5'")
-    return found[()]
+    return found.reshape(-1)[0]
 
 
 def read_tensor_type(entry: Entry) -> TensorType:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tracegraph.control.call import Call
 from tracegraph.control.custom import CustomCall
@@ -47,6 +47,6 @@ def without_custom_gradients(graph: Graph) -> Graph:
     return graph.kept("without_custom_gradients", lambda: replaced(graph, _plain))
 
 
-def _plain(node: Node, op: Op) -> Op:
+def _plain(node: Node, op: Any) -> Op:
     is_custom = isinstance(op, CustomCall) and not isinstance(op, RecomputedCall)
     return UndifferentiableCall(op.body) if is_custom else op

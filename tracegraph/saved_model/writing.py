@@ -26,6 +26,7 @@ from tracegraph.errors import (
     DTypeError,
     GradientError,
     LoadError,
+    Mismatch,
     ShapeError,
     SignatureError,
     TraceError,
@@ -66,7 +67,7 @@ from tracegraph.saved_model.restored import (
 )
 from tracegraph.shapes import Dim, ShapeVariable
 from tracegraph.source import Source, here
-from tracegraph.text.literals import Opaque
+from tracegraph.text.literals import Opaque, read_size, read_type
 from tracegraph.text.printer import graph_symbols, module_text
 from tracegraph.types import DType, TensorType, as_dtype, type_of_array
 from tracegraph.version import __version__
@@ -180,19 +181,21 @@ class _Saver:
         if len(text) > limits.TEXT_BYTES:
             fact = f"the graphs are {len(text)} bytes of text, more than {limits.TEXT_BYTES}"
             fail(SignatureError, fact, source=here(), fix="save the functions in parts")
-        self._rehearse(content, {symbols[graph]: graph for graph in graphs.values()})
+        try:
+            _check_sizes(graphs.values())
+            self._rehearse(content, {symbols[graph]: graph for graph in graphs.values()})
+        except (LoadError, Mismatch) as error:
+            fact = f"it could not be loaded: {fact_of(error)}"
+            fail(SignatureError, fact, source=here(), fix="save it in parts, or without this value")
         return text
 
     def _rehearse(self, content: dict[str, Any], graphs: Mapping[str, Graph]) -> None:
-        """Makes all objects once as a reader will: whatever one refuses is not written at all."""
+        """Makes all objects once as a reader will: whatever one refuses is not written at all.
+        Raises LoadError."""
         names = {"graphs": "", "weights": {}, "constants": {}, "files": {}}
         fields = manifest_fields(Entry({**self._head(), **content, **names}, "what is saved"))
         weights = {key: v.tensor_type for key, v in self._weights.items()}
-        try:
-            Loader(fields, _Memory(graphs, weights, self._arrays)).load()
-        except LoadError as error:
-            fact = f"it could not be loaded: {fact_of(error)}"
-            fail(SignatureError, fact, source=here(), fix="save it in parts, or without this value")
+        Loader(fields, _Memory(graphs, weights, self._arrays)).load()
 
     def _head(self) -> dict[str, Any]:
         return {
@@ -821,6 +824,19 @@ def _place(source: Source) -> dict[str, Any]:
         "line": source.line,
         "roles": list(source.roles),
     }
+
+
+def _check_sizes(graphs: Iterable[Graph]) -> None:
+    """Raises Mismatch for an open size or shape that is too long to be read."""
+    inner = {inner for graph in graphs for inner in graph.graphs()}
+    nodes = [node for graph in inner for node in graph.nodes]
+    types = {x.type for graph in inner for x in graph.inputs}
+    types.update(y.type for node in nodes for y in node.outputs)
+    for type in types:
+        if not type.is_static:
+            read_type(str(type))
+    for size in {x for node in nodes for x in _flat(node.op.attributes) if isinstance(x, Dim)}:
+        read_size(str(size))
 
 
 def _name_graphs(value: Any, symbols: Mapping[Graph, str]) -> None:
