@@ -502,3 +502,21 @@ def test_shapes_that_are_too_long_to_be_read(tmp_path):
     with pytest.raises(ValueError, match=r"it could not be loaded: the shape .* too long"):
         save(tg.function(f, input_signature=specs), tmp_path / "m")
     assert not (tmp_path / "m").exists()
+
+
+def test_steps_while_files_are_written_leave_the_snapshot(tmp_path, monkeypatch):
+    """A save holds the values and does not copy them: a step may not overwrite what is held."""
+    model = tg.Module()
+    model.v = tg.Variable(np.zeros(1000, np.float32))
+    step = tg.function(lambda: model.v.assign_add(tg.ones([1000])))
+    step()
+    stored = writing._stored
+
+    def stored_after_steps(*args):
+        step()
+        return stored(*args)
+
+    monkeypatch.setattr(writing, "_stored", stored_after_steps)
+    save(model, tmp_path / "m")
+    assert_near(load(tmp_path / "m").v, np.ones(1000))
+    assert float(model.v[0]) > 1.0

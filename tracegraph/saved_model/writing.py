@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple, NoReturn
@@ -214,7 +215,8 @@ class _Saver:
             place["asset"] = writer.add_asset(path)
         for name, data in self._options.extra.items():
             writer.add_extra(name, data)
-        weights = self._snapshot()
+        values = self._snapshot()
+        weights = {key: host_array(value) for key, value in values.items()}
         writer.commit(
             {
                 **self._head(),
@@ -247,11 +249,12 @@ class _Saver:
         for place, (entry, _) in enumerate(rows):
             entry["created"] = place
 
-    def _snapshot(self) -> dict[str, np.ndarray]:
-        """The values of all Variables at one moment, which no step falls into."""
+    def _snapshot(self) -> dict[str, Tensor]:
+        """The values of all Variables at one moment, which no step falls into. What holds them is
+        kept: a step copies a buffer that somebody holds, and does not overwrite it."""
         with state_lock():
             complete_landings()
-            return {key: np.array(v.numpy()) for key, v in self._weights.items()}
+            return {key: v.made_tensor() for key, v in self._weights.items()}
 
     # Values.
 
@@ -850,11 +853,18 @@ def _stored(writer: Writer, stem: str, arrays: Mapping[str, np.ndarray]) -> dict
     """Writes arrays to files, and returns what the manifest says of each."""
     parts = shards({key: arrays[key] for key in sorted(arrays)})
     found: dict[str, Any] = {}
-    for number, part in enumerate(parts, start=1):
-        name = stem if len(parts) == 1 else f"{stem}-{number:05}-of-{len(parts):05}"
-        file = writer.add(name, "safetensors", part.save)
-        found.update({key: description(arrays[key], file) for key in part.arrays})
+    with ThreadPoolExecutor(1) as pool:  # hashes, which needs no Python, while files are written
+        for number, part in enumerate(parts, start=1):
+            name = stem if len(parts) == 1 else f"{stem}-{number:05}-of-{len(parts):05}"
+            digests = pool.submit(_checksums, part.arrays)
+            file = writer.add(name, "safetensors", part.save)
+            for key, digest in digests.result().items():
+                found[key] = description(arrays[key], file, digest)
     return found
+
+
+def _checksums(arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
+    return {key: tensors.checksum(array) for key, array in arrays.items()}
 
 
 def _named_signatures(root: Any, signatures: Any) -> dict[str, Any]:
