@@ -693,18 +693,6 @@ def test_without_locations(tmp_path):
     assert str(ROOT) not in "".join(path.read_text() for path in (tmp_path / "m").iterdir())
 
 
-def test_extra_files(tmp_path):
-    options = tg.saved_model.SaveOptions(extra={"notes.txt": b"mine"})
-    save(tg.Module(), tmp_path / "m", options=options)
-    (tmp_path / "m" / "extra" / "more.bin").write_bytes(b"1")
-    save(tg.Module(), tmp_path / "m")
-    load(tmp_path / "m", options=tg.saved_model.LoadOptions(verify=True))
-    assert sorted(path.name for path in (tmp_path / "m" / "extra").iterdir()) == [
-        "more.bin",
-        "notes.txt",
-    ]
-
-
 def test_saving_over_an_older_save(tmp_path):
     model = tg.Module()
     model.v = tg.Variable([1.0, 2.0])

@@ -30,6 +30,7 @@ from tracegraph.ir.builder import at_top_level, current
 from tracegraph.ir.tensor import Node, Tensor, host_tensor
 from tracegraph.ops.effect import READ
 from tracegraph.ops.elementwise import IDENTITY
+from tracegraph.ops.shape import EnsureShape
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.lift import lifted
 from tracegraph.runtime.naming import scoped_name
@@ -386,7 +387,7 @@ class Variable:
                 fix="assign a value of the variable's shape, or declare it with "
                 "tg.Variable(..., shape=[None])",
             )
-        return new
+        return _sized(new, self.tensor_type.shape)
 
     def _store(self, new: Tensor) -> None:
         """The new value, pending if it is."""
@@ -543,6 +544,15 @@ def _shape_text(type: TensorType) -> str:
 def _fits(declared: Shape, shape: Shape) -> bool:
     """Whether a value of `shape` may be assigned where `declared` is, which may be open."""
     return isinstance(declared, ShapeVariable) or same_shape(declared, shape) is not None
+
+
+def _sized(value: Tensor, declared: Shape) -> Tensor:
+    """The value with the sizes that are declared; where its own are open, every run checks them."""
+    if isinstance(declared, ShapeVariable) or isinstance(value.type.shape, ShapeVariable):
+        return value
+    pairs = zip(declared, value.type.shape, strict=True)
+    sizes = tuple(size if isinstance(size, int) else given for size, given in pairs)
+    return value if sizes == value.type.shape else EnsureShape(sizes)(value)
 
 
 def names_of_sizes(taken: Container[str] = ()) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import inspect
 import types
 import unicodedata
@@ -11,17 +13,30 @@ from typing import Any, NoReturn
 
 from tracegraph.archive.manifest import label_problem
 from tracegraph.archive.values import Records, record_fields, record_kind
-from tracegraph.errors import ShapeError, TraceError, fail, shown
+from tracegraph.errors import (
+    ShapeError,
+    SignatureError,
+    TraceError,
+    fact_of,
+    fail,
+    fix_of,
+    shown,
+)
 from tracegraph.ir.tensor import Tensor
 from tracegraph.runtime.body import Body
 from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.function import Function
 from tracegraph.runtime.module import Module
 from tracegraph.runtime.signature import Request
+from tracegraph.runtime.variable import Variable
 from tracegraph.source import here
+from tracegraph.tensorshape import TensorShape
 
-#: Where the signatures of a loaded module are.
+#: Where the signatures of a loaded module are, and the Variables that its functions use and that
+#: no attribute of anything holds. Names that begin like these are none of attributes.
+_OWN = "_tg_"
 _SIGNATURES = "_tg_signatures"
+_CAPTURED = "_tg_captured"
 
 
 class _Yielding:
@@ -46,7 +61,6 @@ class LoadedModule(Module):
 
     #: Attributes that were not saved, with what they were.
     _omitted: Mapping[str, str] = types.MappingProxyType({})
-    _no_signatures: Mapping[str, SignatureFunction] = types.MappingProxyType({})
 
     def __init__(self) -> None:
         """Loaded modules are filled by `tg.saved_model.load`."""
@@ -54,12 +68,13 @@ class LoadedModule(Module):
     @property
     def signatures(self) -> Mapping[str, SignatureFunction]:
         """The signatures that were saved, by name."""
-        return vars(self).get(_SIGNATURES, self._no_signatures)
+        return types.MappingProxyType(vars(self).get(_SIGNATURES, {}))
 
     @_Yielding
     def omitted(self) -> Mapping[str, str]:
-        """The attributes that were not saved, with what each of them was."""
-        return type(self)._omitted
+        """What was not saved: attributes by name, and what stood in lists and dicts of them by
+        path, such as `layers/1`; each with what it was."""
+        return _omitted_of(self)
 
     @_Yielding
     def content(self) -> Any:
@@ -119,9 +134,28 @@ def content_of(value: Any) -> Any:
     return vars(value)["content_"] if isinstance(value, _Wrapper) else value
 
 
+def own_attributes(module: Module) -> list[tuple[str, Any]]:
+    """The attributes of an instance, in the order in which its variables are listed."""
+    own = (_SIGNATURES, _CAPTURED) if isinstance(module, LoadedModule) else ()
+    return [(name, value) for name, value in module._ordered_attributes() if name not in own]
+
+
 def omitted_of(module: Module) -> Mapping[str, str]:
     """What a module that was loaded had lost when it was saved first."""
-    return type(module)._omitted if isinstance(module, LoadedModule) else {}
+    return _omitted_of(module) if isinstance(module, LoadedModule) else {}
+
+
+def _omitted_of(module: LoadedModule) -> dict[str, str]:
+    content = content_of(module)
+    rows = own_attributes(module) if content is module else [("", content)]
+    inside = [pair for name, value in rows for pair in not_saved_in(name, value)]
+    return {**lost_attributes(module), **dict(inside)}
+
+
+def lost_attributes(module: Module) -> dict[str, str]:
+    """The attributes that a module lost when it was saved first, and that it did not get since."""
+    lost = type(module)._omitted if isinstance(module, LoadedModule) else {}
+    return {name: what for name, what in lost.items() if name not in vars(module)}
 
 
 def python_class_name(module: Module) -> str:
@@ -141,7 +175,7 @@ def attribute_problem(name: str) -> str:
         return f"is read as {plain!r} by Python"
     if is_special(name) and name != "__call__":
         return "is one of Python's own"
-    is_ours = name in _RESERVED or name.startswith("_tg_")
+    is_ours = name in _RESERVED or name.startswith(_OWN)
     return "is one that every module has" if is_ours else ""
 
 
@@ -168,8 +202,30 @@ def new_module(name: str, is_callable: bool, hidden: Sequence[str], omitted: dic
 
 def with_signatures(module: LoadedModule, signatures: Mapping[str, SignatureFunction]) -> Any:
     """The module, which has these signatures from now on."""
-    vars(module)[_SIGNATURES] = types.MappingProxyType(dict(signatures))
+    vars(module)[_SIGNATURES] = dict(signatures)
     return module
+
+
+def with_captured(module: LoadedModule, variables: Sequence[Variable]) -> None:
+    """Lets a module list Variables that nothing holds but its functions."""
+    if variables:
+        vars(module)[_CAPTURED] = list(variables)
+
+
+def functions_in(module: LoadedModule) -> Iterator[Function | ConcreteFunction]:
+    """The functions among the attributes of a module, and in lists and dicts of them."""
+    for name, value in vars(module).items():
+        for _, leaf in leaves(name, value):
+            if isinstance(leaf, SignatureFunction):
+                yield leaf.concrete
+            elif isinstance(leaf, (Function, ConcreteFunction)):
+                yield leaf
+
+
+def variables_of(function: Function | ConcreteFunction) -> Iterator[Variable]:
+    """The Variables that the traces of a function use."""
+    traces = [function] if isinstance(function, ConcreteFunction) else function.traces
+    return (variable for trace in traces for variable in trace.traced.variables)
 
 
 def wrapped(content: Any) -> LoadedModule:
@@ -192,13 +248,56 @@ class _SavedBody(Body):
         traces = self._owner.traces
         known = "\n    ".join(trace.pretty_printed_signature(verbose=False) for trace in traces)
         fail(
-            TraceError,
+            SignatureError,
             f"{self._name}({', '.join(given)}) was not saved: "
             + (f"it was saved as\n    {known}" if known else "it was never traced before saving"),
             source=here(),
             fix="call it with arguments that fit, or trace it for these before saving: declare "
             "open sizes with input_signature=[tg.TensorSpec([None, ...])]",
         )
+
+
+class NotSaved:
+    """Stands in a list, a dict or a default value for what no file can hold: places and keys are
+    as they were. Whoever uses it is told what it was."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    @property
+    def _fact(self) -> str:
+        return f"this was {self._what}, which no file can hold: it was not saved"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        fail(TraceError, self._fact, source=here(), fix="put it back into its place after loading")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError("it is empty" if is_special(name) else self._fact)
+
+    def __repr__(self) -> str:
+        return f"<{self._what}, which was not saved>"
+
+
+def not_saved_in(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    """What was left out of a list or dict, by its path."""
+    for inner, leaf in leaves(path, value):
+        if isinstance(leaf, NotSaved):
+            yield inner, vars(leaf)["_what"]
+
+
+def leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What stands in a value that was loaded and in the containers of it, by path."""
+    if isinstance(value, dict):
+        rows = list(value.items())
+    elif isinstance(value, (list, tuple)) and not isinstance(value, TensorShape):
+        rows = record_fields(value) if record_kind(value) else list(enumerate(value))
+    elif record_kind(value) and not isinstance(value, Module):
+        rows = record_fields(value)
+    else:
+        yield path, value
+        return
+    for name, item in rows:
+        yield from leaves(f"{path}/{name}" if path else str(name), item)
 
 
 def shown_key(key: Any) -> str:
@@ -229,7 +328,13 @@ class SavedFunction(Function):
         return False
 
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
-        return super()._request(*self._of_known_classes((args, kwargs)))
+        try:
+            return super()._request(*self._of_known_classes((args, kwargs)))
+        except SignatureError:
+            raise
+        except TraceError as error:  # of a loaded function TensorFlow raises ValueError
+            fact, fix = fact_of(error), fix_of(error)
+            fail(SignatureError, fact, source=here(), fix=fix, cause=error.__cause__)
 
     def clear_cache(self) -> None:
         """Forgets compiled programs; the traces stay, since nothing could make them anew."""
@@ -249,7 +354,17 @@ class SavedFunction(Function):
         return value if cls is None else cls(*[self._of_known_classes(x) for _, x in fields])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SavedFunction:
-        return self
+        """The same traces with the copies of their Variables."""
+        new = SavedFunction(
+            self._name,
+            self.function_spec,
+            self._records,
+            input_signature=self._options["input_signature"],
+        )
+        memo[id(self)] = new
+        for concrete in self.traces:
+            new.add(copy.deepcopy(concrete, memo))
+        return new
 
     def __copy__(self) -> SavedFunction:
         return self
@@ -261,6 +376,20 @@ class SavedFunction(Function):
             source=here(),
             fix="save it with tg.saved_model.save",
         )
+
+
+class SavedConcreteFunction(ConcreteFunction):
+    """A trace that was loaded."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SavedConcreteFunction:
+        """The same trace with the copies of its Variables, as a method of a copy has its own."""
+        variables = tuple(
+            v if id(v) in self._stand_ins else copy.deepcopy(v, memo) for v in self.traced.variables
+        )
+        traced = dataclasses.replace(self.traced, variables=variables)
+        new = SavedConcreteFunction(self.request, traced, self.results, self._stand_ins)
+        memo[id(self)] = new
+        return new
 
 
 def _stub(name: str, parameters: inspect.Signature) -> Any:
