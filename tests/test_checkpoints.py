@@ -541,6 +541,123 @@ def test_a_loaded_model_has_checkpoints_too():
     assert loaded.first.numpy() == 1.0
 
 
+class Trainer(tg.Module):
+    """A variable, an optimizer and a step, which are saved together."""
+
+    def __init__(self, optimizer):
+        super().__init__()
+        self.v = tg.Variable([3.0, -1.0])
+        self.opt = optimizer
+
+    @tg.function
+    def step(self):
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_sum(self.v**4)
+        self.opt.apply_gradients([(tape.gradient(loss, self.v), self.v)])
+        return loss
+
+
+def losses(trainer, count=3):
+    return [float(trainer.step()) for _ in range(count)]
+
+
+class Heavy(tg.optimizers.Optimizer):
+    """An optimizer of the user's own, whose class has the names of the slots."""
+
+    slot_names = ("z", "a/b")
+
+    def update_step(self, gradient, value, slots, factors):
+        speed, age = slots
+        speed.assign(0.9 * speed + gradient)
+        age.assign(age + 1.0)
+        return value - factors * speed / tg.sqrt(age)
+
+
+def loaded_from(module, path="model"):
+    tg.saved_model.save(module, path)
+    return tg.saved_model.load(path)
+
+
+OPTIMIZERS = {
+    "adam": lambda: tg.optimizers.Adam(0.05),
+    "amsgrad": lambda: tg.optimizers.Adam(0.05, amsgrad=True),
+    "momentum": lambda: tg.optimizers.SGD(0.001, momentum=0.9),
+    "own": lambda: Heavy(0.001),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("goes_to_the_loaded_one", [True, False])
+def test_slots_go_between_a_module_and_its_saved_model(name, goes_to_the_loaded_one):
+    live = Trainer(OPTIMIZERS[name]())
+    live.step()
+    loaded = loaded_from(live)
+    pair = (live, loaded) if goes_to_the_loaded_one else (loaded, live)
+    losses(pair[0], 5)
+    path = tg.train.Checkpoint(m=pair[0]).save("saved/ckpt")
+    tg.train.Checkpoint(m=pair[1]).restore(path).assert_consumed()
+    expected = losses(pair[0])
+    assert losses(pair[1]) == expected
+    fresh = Trainer(OPTIMIZERS[name]())
+    tg.train.Checkpoint(m=fresh).restore(path).assert_consumed()
+    assert losses(fresh) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_loaded_optimizer_as_root_of_a_checkpoint():
+    live = Trainer(tg.optimizers.Adam(0.05))
+    live.step()
+    loaded = loaded_from(live)
+    path = tg.train.Checkpoint(tg.train.Checkpoint(live.opt), v=live.v).write("saved")
+    names = [name for name, _ in tg.train.list_variables(path)]
+    assert names == [
+        *("iterations", "learning_rate", "v"),
+        *("v/.OPTIMIZER_SLOT/momentum", "v/.OPTIMIZER_SLOT/velocity"),
+    ]
+    tg.train.Checkpoint(loaded.opt, v=loaded.v).read(path).assert_consumed()
+
+
+def test_the_learning_rate_of_a_loaded_optimizer():
+    live = Trainer(tg.optimizers.SGD(0.01))
+    live.step()
+    loaded = loaded_from(live)
+    assert loaded.opt.learning_rate.numpy() == np.float32(0.01)
+    loaded.opt.learning_rate = live.opt.learning_rate = 0.002
+    assert losses(loaded) == losses(live)
+    loaded.opt.learning_rate.assign(0.0)
+    assert losses(loaded, 2) == [losses(loaded, 1)[0]] * 2
+    with pytest.raises(tg.errors.SignatureError, match="was a Variable when its steps") as caught:
+        loaded.opt.learning_rate = lambda: 0.1
+    assert "fix: assign a number" in str(caught.value)
+    again = loaded_from(loaded, "again")
+    again.opt.learning_rate = loaded.opt.learning_rate = 0.002
+    assert losses(again) == losses(loaded)
+
+
+def test_a_learning_rate_that_the_graphs_hold_says_so():
+    live = Trainer(tg.optimizers.SGD(lambda: 0.01))
+    live.step()
+    loaded = loaded_from(live)
+    for name in ("learning_rate", "_learning_rate"):
+        with pytest.raises(AttributeError, match="was a Python function.*when they were traced"):
+            getattr(loaded.opt, name)
+    with pytest.raises(tg.errors.SignatureError, match="0.5 would not be in force"):
+        loaded.opt.learning_rate = 0.5
+    assert not hasattr(loaded, "learning_rate")
+
+
+def test_a_learning_rate_that_is_a_saved_function():
+    @tg.function
+    def rate(iterations):
+        return 0.01 / (1.0 + tg.cast(iterations, tg.float32))
+
+    live = Trainer(tg.optimizers.SGD(rate))
+    live.step()
+    loaded = loaded_from(live)
+    assert loaded.opt.learning_rate.numpy() == np.float32(0.005)
+    assert losses(loaded) == losses(live)
+    assert loaded.opt.learning_rate.numpy() == live.opt.learning_rate.numpy()
+
+
 # Files that are not trusted.
 
 

@@ -251,7 +251,7 @@ class _Loader:
         if len(set(names)) < len(names):
             attributes.fail("an attribute is given twice")
         reasons = {_pair(row)[0].label(): _pair(row)[1].label() for row in omitted.items()}
-        return new_module(name, "__call__" in names, hidden.each(Entry.text), reasons)
+        return new_module(name, names, hidden.each(Entry.text), reasons)
 
     def _attribute_name(self, entry: Entry) -> str:
         name = entry.text()

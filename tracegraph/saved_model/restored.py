@@ -11,13 +11,15 @@ from typing import Any, NoReturn
 
 from tracegraph.archive.manifest import label_problem
 from tracegraph.archive.values import Records, record_fields, record_kind
-from tracegraph.errors import ShapeError, TraceError, fail, shown
+from tracegraph.errors import ShapeError, SignatureError, TraceError, fail, shown
 from tracegraph.ir.tensor import Tensor
+from tracegraph.optimizers import ATTRIBUTES, rate_at
 from tracegraph.runtime.body import Body
 from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.function import Function
 from tracegraph.runtime.module import Module
 from tracegraph.runtime.signature import Request
+from tracegraph.runtime.variable import Variable
 from tracegraph.source import here
 
 #: Where the signatures of a loaded module are.
@@ -83,6 +85,42 @@ class _Callable(LoadedModule):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return vars(self)["__call__"](*args, **kwargs)
+
+
+class _LoadedOptimizer(LoadedModule):
+    """A loaded optimizer: its steps are those that were traced, with the learning rate of now."""
+
+    @property
+    def learning_rate(self) -> Any:
+        """The learning rate now: a Variable, or what a `tg.function` that was saved returns."""
+        rate = self._learning_rate
+        call = vars(rate)["__call__"] if isinstance(rate, _Callable) else rate
+        return rate_at(call, self.iterations)
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        rate = vars(self).get("_learning_rate")
+        if not isinstance(rate, Variable) or callable(value):
+            was = "a Variable" if isinstance(rate, Variable) else "a function"
+            fail(
+                SignatureError,
+                f"the learning rate of the optimizer was {was} when its steps were traced, and "
+                f"{shown(value)} would not be in force in them",
+                source=here(),
+                fix="assign a number to it"
+                if isinstance(rate, Variable)
+                else "give the optimizer a number, or a tg.Variable, before it is saved",
+            )
+        rate.assign(value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("learning_rate", "_learning_rate") and name not in vars(self):
+            raise AttributeError(
+                "the learning rate was a Python function, which no file can hold: in the steps "
+                "that were saved it is what it was when they were traced. Give the optimizer a "
+                "number, or a tg.Variable, to change it after loading"
+            )
+        return super().__getattr__(name)
 
 
 class _Wrapper(LoadedModule):
@@ -159,11 +197,18 @@ _RESERVED = {
 }
 
 
-def new_module(name: str, is_callable: bool, hidden: Sequence[str], omitted: dict[str, str]) -> Any:
-    """An empty module of a class of its own, with the name that the class had."""
-    base = _Callable if is_callable else LoadedModule
-    own = {"_hidden": frozenset(hidden), "_omitted": omitted, "__module__": base.__module__}
-    return type(name, (base,), own)()
+def new_module(
+    name: str, attributes: Sequence[str], hidden: Sequence[str], omitted: dict[str, str]
+) -> Any:
+    """An empty module of a class of its own, with the name that the class had, for attributes of
+    these names."""
+    bases: tuple[type, ...] = (LoadedModule,)
+    if ATTRIBUTES <= set(attributes):
+        bases = (_LoadedOptimizer, *bases)
+    if "__call__" in attributes:
+        bases = (_Callable, *bases)
+    own = {"_hidden": frozenset(hidden), "_omitted": omitted, "__module__": __name__}
+    return type(name, bases, own)()
 
 
 def with_signatures(module: LoadedModule, signatures: Mapping[str, SignatureFunction]) -> Any:
