@@ -5,6 +5,8 @@ import json
 import os
 import pathlib
 import shutil
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -371,7 +373,7 @@ def test_the_checkpoint_restored_last_is_the_one_that_waits():
 def test_waiting_is_no_reason_to_refuse_an_attribute():
     path = tg.train.Checkpoint(late=Pair(), later=tg.Variable(1.0)).write("saved")
     late = tg.Module()
-    tg.train.Checkpoint(late=late).read(path)
+    tg.train.Checkpoint(late=late).read(path).expect_partial()
     late.others = {tg.Module()}
     late.table = {(1, 2): tg.Variable(0.0), "": tg.Variable(0.0)}
     late.first = tg.Variable(0.0)
@@ -383,7 +385,7 @@ def test_what_waits_keeps_nothing_alive():
     training.losses(1)
     path = training.checkpoint.save("ckpt")
     new = Training()
-    new.checkpoint.restore(path)
+    new.checkpoint.restore(path).expect_partial()
     assert deferred.waiting
     references = [weakref.ref(new.model), weakref.ref(new.checkpoint)]
     del new
@@ -446,6 +448,48 @@ def test_the_assertions_name_both_sides():
         partial.assert_consumed()
     with pytest.raises(AssertionError):
         tg.train.Checkpoint(x=tg.Variable(0.0)).read(path).assert_nontrivial_match()
+
+
+def test_values_that_were_never_used_are_told_of_in_the_end():
+    path = tg.train.Checkpoint(a=Pair(), b=Pair(), c=tg.Variable(1.0)).write("saved")
+    message = "saved were never used: there was no variable for b/first, b/second, c. Give"
+    with pytest.warns(UserWarning, match=message) as caught:
+        tg.train.Checkpoint(a=Pair()).read(path)
+        gc.collect()
+    assert caught[0].filename == __file__
+    later = tg.train.Checkpoint(a=Pair())
+    later.read(path)
+    later.b, later.c = Pair(), tg.Variable(0.0)
+    for tell in ("expect_partial", "assert_consumed"):
+        status = tg.train.Checkpoint(a=Pair()).read(path)
+        if tell == "assert_consumed":  # who was told once is not told again
+            with pytest.raises(AssertionError, match="b/first, b/second, c"):
+                status.assert_consumed()
+        else:
+            assert status.expect_partial() is status
+    again = tg.train.Checkpoint(a=Pair())
+    again.read(path)
+    again.read(path).expect_partial()  # which takes the place of the first
+    del later, status, again
+    gc.collect()
+    assert nobody_waits()
+
+
+def test_the_end_of_the_program_is_one_too():
+    tg.train.Checkpoint(a=tg.Variable(1.0), b=tg.Variable(1.0)).write("saved")
+    program = (
+        "import tracegraph as tg\n"
+        "checkpoint = tg.train.Checkpoint(a=tg.Variable(0.0))\n"
+        "status = checkpoint.restore('saved')\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": os.fspath(pathlib.Path(__file__).parent.parent)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "UserWarning: values of the checkpoint saved were never used" in found.stderr
 
 
 def test_long_lists_of_names_are_cut():
