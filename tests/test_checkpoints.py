@@ -682,9 +682,9 @@ def test_a_learning_rate_that_the_graphs_hold_says_so():
     live.step()
     loaded = loaded_from(live)
     for name in ("learning_rate", "_learning_rate"):
-        with pytest.raises(AttributeError, match="was a Python function.*when they were traced"):
+        with pytest.raises(AttributeError, match=r"was a Python function.*when they were traced"):
             getattr(loaded.opt, name)
-    with pytest.raises(tg.errors.SignatureError, match="0.5 would not be in force"):
+    with pytest.raises(tg.errors.SignatureError, match=r"0\.5 would not be in force"):
         loaded.opt.learning_rate = 0.5
     assert not hasattr(loaded, "learning_rate")
 
@@ -965,6 +965,14 @@ def test_what_a_kill_leaves_is_no_obstacle_and_goes():
     manager_of(tg.Variable(0)).save()
     assert sorted(os.listdir("kept")) == ["checkpoint", "ckpt-1"]
     assert len(os.listdir("kept/ckpt-1")) == 2
+
+
+def test_the_list_of_checkpoints_removes_what_was_to_become_one_and_nothing_else():
+    os.mkdir("kept")
+    for name in (".tracegraph-0123456789abcdef", ".tmpwDoV6h", "notes.txt"):
+        pathlib.Path("kept", name).write_bytes(b"half")
+    manager_of(tg.Variable(0)).save()
+    assert sorted(os.listdir("kept")) == [".tmpwDoV6h", "checkpoint", "ckpt-1", "notes.txt"]
 
 
 def test_files_of_the_users_stay():

@@ -16,13 +16,15 @@ import re
 import secrets
 import stat
 import unicodedata
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tracegraph.archive import manifest
 from tracegraph.archive.manifest import Entry
-from tracegraph.archive.tensors import as_digest, file_digest
+from tracegraph.archive.tensors import as_digest, description, file_digest, shards
 from tracegraph.errors import LoadError, SignatureError, fail
 from tracegraph.source import here
 
@@ -32,8 +34,9 @@ ASSETS, PAYLOADS, EXTRA = "assets", "stablehlo", "extra"
 _FOLDERS = (ASSETS, PAYLOADS)
 #: Files that we write: their names have a part of their SHA-256.
 _NAMED = re.compile(r"[a-z0-9-]{1,100}-([0-9a-f]{12})\.[a-z]{1,20}")
-#: What they are written as; safetensors writes to a name of its own first.
-_WAITING = re.compile(r"\.tracegraph-[0-9a-f]{16}|\.tmp[A-Za-z0-9]{6}")
+#: What they are written as; safetensors writes to a name of its own first, which others have too.
+_WAITING = re.compile(r"\.tracegraph-[0-9a-f]{16}")
+_TEMPORARY = re.compile(r"\.tmp[A-Za-z0-9]{6}")
 _ASSET = re.compile(r"([0-9a-f]{12})-.+", re.DOTALL)
 
 
@@ -52,6 +55,16 @@ class Writer:
 
     def add_bytes(self, stem: str, suffix: str, data: bytes) -> str:
         return self.add(stem, suffix, lambda path: _write(path, data))
+
+    def add_arrays(self, stem: str, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Writes arrays to files, and returns what the manifest says of each."""
+        parts = shards({key: arrays[key] for key in sorted(arrays)})
+        found: dict[str, Any] = {}
+        for number, part in enumerate(parts, start=1):
+            name = stem if len(parts) == 1 else f"{stem}-{number:05}-of-{len(parts):05}"
+            file = self.add(name, "safetensors", part.save)
+            found.update({key: description(arrays[key], file) for key in part.arrays})
+        return found
 
     def add_program(self, data: bytes) -> str:
         """Writes a compiled form, which nothing here reads."""
@@ -78,9 +91,7 @@ class Writer:
         check_file_name(name)
         directory = self.root / EXTRA
         directory.mkdir(exist_ok=True)
-        with _waiting(directory) as waiting:
-            _write(waiting, data)
-            _settle(waiting, directory / name)
+        replace_file(directory / name, data)
 
     def _placed(
         self, folder: str, save: Callable[[Path], None], name_of: Callable[[str], str]
@@ -105,14 +116,31 @@ class Writer:
         files = {name: self._files[name] for name in sorted(self._files)}
         for folder in {self.root, *(self.root / Path(name).parent for name in files)}:
             _flush(folder)
-        with _waiting(self.root) as waiting:
-            _write(waiting, manifest.written({**content, "files": files}))
-            _settle(waiting, self.root / MANIFEST)
+        replace_file(self.root / MANIFEST, manifest.written({**content, "files": files}))
         _flush(self.root)
         _flush(self.root.parent)
         for path in _leftovers(self.root, set(files)):
             with contextlib.suppress(FileNotFoundError):  # another writer may remove it too
                 path.unlink()
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Gives a file these bytes in one step: who reads it has the old ones or the new ones."""
+    with _waiting(path.parent) as waiting:
+        _write(waiting, data)
+        _settle(waiting, path)
+
+
+def remove_waiting(folder: Path) -> None:
+    """Removes what `replace_file` left where it was killed. The folder may be the user's."""
+    for path in folder.iterdir():
+        if _WAITING.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+
+
+def is_waiting(name: str) -> bool:
+    """Whether a name is that of a file that is not whole yet, in a folder of ours."""
+    return bool(_WAITING.fullmatch(name) or _TEMPORARY.fullmatch(name))
 
 
 @contextlib.contextmanager
@@ -157,7 +185,7 @@ def _leftovers(root: Path, named: set[str]) -> Iterator[Path]:
 
 
 def _is_ours(name: str) -> bool:
-    return bool(_NAMED.fullmatch(name) or _WAITING.fullmatch(name))
+    return _NAMED.fullmatch(name) is not None or is_waiting(name)
 
 
 def _refuse_foreign(root: Path) -> None:

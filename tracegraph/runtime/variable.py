@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -593,6 +593,13 @@ def _apart(builder: Any, value: Tensor) -> Tensor:
         return IDENTITY(value)
     finally:
         builder.recorders = recorders
+
+
+def values_now(variables: Mapping[str, Variable]) -> dict[str, np.ndarray]:
+    """The values of variables at one moment, which no step falls into, as arrays of their own."""
+    with state_lock():
+        complete_landings()
+        return {key: np.array(host_array(v.made_tensor())) for key, v in variables.items()}
 
 
 def complete_landings() -> None:

@@ -203,7 +203,7 @@ def new_module(
     """An empty module of a class of its own, with the name that the class had, for attributes of
     these names."""
     bases: tuple[type, ...] = (LoadedModule,)
-    if ATTRIBUTES <= set(attributes):
+    if set(attributes) >= ATTRIBUTES:
         bases = (_LoadedOptimizer, *bases)
     if "__call__" in attributes:
         bases = (_Callable, *bases)

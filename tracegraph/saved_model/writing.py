@@ -17,7 +17,6 @@ import numpy as np
 from tracegraph.archive import tensors
 from tracegraph.archive.directory import Writer
 from tracegraph.archive.manifest import label_problem
-from tracegraph.archive.tensors import description, shards
 from tracegraph.archive.values import NoData, encoded
 from tracegraph.control.undifferentiable import without_custom_gradients
 from tracegraph.errors import ShapeError, SignatureError, TraceError, fact_of, fail, kind_of, shown
@@ -31,7 +30,7 @@ from tracegraph.runtime.signature import ObjectKey, VariableKey, is_tensor_key
 from tracegraph.runtime.sparse import SparseJacobian
 from tracegraph.runtime.trace import CheckReport
 from tracegraph.runtime.values import host_array
-from tracegraph.runtime.variable import Reference, Variable, complete_landings, state_lock
+from tracegraph.runtime.variable import Reference, Variable, values_now
 from tracegraph.saved_model.options import (
     FORMAT,
     LARGEST_TEXT,
@@ -160,7 +159,7 @@ class _Saver:
             place["asset"] = writer.add_asset(path)
         for name, data in self._options.extra.items():
             writer.add_extra(name, data)
-        weights = self._snapshot()
+        weights = values_now(self._weights)
         writer.commit(
             {
                 "format": FORMAT,
@@ -169,8 +168,8 @@ class _Saver:
                 "custom_gradients": self._options.experimental_custom_gradients,
                 "graphs": writer.add_bytes("graph", "tgir", text),
                 **content,
-                "weights": _stored(writer, "weights", weights),
-                "constants": _stored(writer, "constants", self._arrays),
+                "weights": writer.add_arrays("weights", weights),
+                "constants": writer.add_arrays("constants", self._arrays),
             }
         )
 
@@ -195,12 +194,6 @@ class _Saver:
         rows = sorted(pairs, key=lambda pair: pair[1].number)
         for place, (entry, _) in enumerate(rows):
             entry["created"] = place
-
-    def _snapshot(self) -> dict[str, np.ndarray]:
-        """The values of all Variables at one moment, which no step falls into."""
-        with state_lock():
-            complete_landings()
-            return {key: np.array(v.numpy()) for key, v in self._weights.items()}
 
     # Values.
 
@@ -667,17 +660,6 @@ def _name_graphs(value: Any, symbols: Mapping[Graph, str]) -> None:
     for function in value["functions"]:
         for trace in function["traces"]:
             trace["graph"] = symbols[trace["graph"]]
-
-
-def _stored(writer: Writer, stem: str, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Writes arrays to files, and returns what the manifest says of each."""
-    parts = shards({key: arrays[key] for key in sorted(arrays)})
-    found: dict[str, Any] = {}
-    for number, part in enumerate(parts, start=1):
-        name = stem if len(parts) == 1 else f"{stem}-{number:05}-of-{len(parts):05}"
-        file = writer.add(name, "safetensors", part.save)
-        found.update({key: description(arrays[key], file) for key in part.arrays})
-    return found
 
 
 def _named_signatures(root: Any, signatures: Any) -> dict[str, Any]:

@@ -120,9 +120,9 @@ def _attributes(owner: Any) -> list[tuple[str, Any]]:
     if isinstance(owner, Group):
         root = owner._group_root()
         return [*_root_attributes(root), *owner._group_members().items()]
-    names = {"_learning_rate": "learning_rate"} if is_optimizer(owner) else {}
+    rate = "_learning_rate" if is_optimizer(owner) else None
     return [
-        (names.get(name, name), value)
+        ("learning_rate" if name == rate else name, value)
         for name, value in vars(owner).items()
         if name not in owner._hidden
     ]
