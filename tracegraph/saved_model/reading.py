@@ -420,13 +420,11 @@ class _Loader:
             outputs.each(Entry.text),
             program.optional(self._reader.program),
         )
-        if len(found.inputs) != len(concrete.argument_types) or len(set(found.inputs)) < len(
-            found.inputs
-        ):
+        names = found.input_names
+        if len(names) != len(concrete.argument_types) or len(set(names)) < len(names):
             inputs.fail(f"they do not name the {len(concrete.argument_types)} inputs")
-        if len(found.outputs) != len(concrete.outputs) or len(set(found.outputs)) < len(
-            found.outputs
-        ):
+        names = found.output_names
+        if len(names) != len(concrete.outputs) or len(set(names)) < len(names):
             outputs.fail(f"they do not name the {len(concrete.outputs)} outputs")
         return found
 

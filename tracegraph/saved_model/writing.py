@@ -233,10 +233,10 @@ class _Saver:
             return {"reference": self._variable(value.deref(), path)}
         if isinstance(value, Module):
             return {"object": self._module(value, path)}
-        if isinstance(value, (Function, ConcreteFunction)):
-            return {"function": self._function(value, path)}
         if isinstance(value, SignatureFunction):
             return {"function": self._function(value.concrete, path)}
+        if isinstance(value, (Function, ConcreteFunction)):
+            return {"function": self._function(value, path)}
         if isinstance(value, Tensor):
             return {"tensor": self._array(host_array(value))}
         if isinstance(value, np.ndarray | np.generic):
@@ -279,6 +279,8 @@ class _Saver:
     def _attributes(self, module: Module, path: str) -> dict[str, Any]:
         kept: list[list[Any]] = []
         omitted = [list(pair) for pair in omitted_of(module).items()]
+        if _is_called_in_python(module):
+            omitted.append(["__call__", "a Python function"])
         for name, value in [*_own_attributes(module), *_methods(module)]:
             try:
                 kept.append([name, self._attribute(module, name, value, path)])
@@ -535,6 +537,12 @@ def _unused(name: str, taken: Iterable[str]) -> str:
 def _own_attributes(module: Module) -> list[tuple[str, Any]]:
     """The attributes of an instance, in the order in which its variables are listed."""
     return [(name, value) for name, value in module._ordered_attributes() if not _is_cache(name)]
+
+
+def _is_called_in_python(module: Module) -> bool:
+    """Whether the class has a `__call__` that is no `tg.function`."""
+    call = type(module).__call__ if callable(module) else None
+    return not isinstance(module, LoadedModule) and inspect.isfunction(call)
 
 
 def _check_label(name: str, what: str) -> None:

@@ -14,6 +14,7 @@ from tracegraph.errors import SignatureError, fail, kind_of, shown
 from tracegraph.optimizers import Optimizer, is_optimizer
 from tracegraph.runtime.module import Module
 from tracegraph.runtime.variable import Reference, Variable
+from tracegraph.saved_model.restored import content_of
 from tracegraph.source import here
 from tracegraph.tensorshape import TensorShape
 
@@ -129,9 +130,10 @@ def _attributes(owner: Any) -> list[tuple[str, Any]]:
 
 
 def _root_attributes(root: Any) -> list[tuple[str, Any]]:
-    if root is None:
-        return []
-    return [("", root)] if isinstance(root, (list, tuple, dict)) else _attributes(root)
+    root = content_of(root)
+    if isinstance(root, (list, tuple, dict)):
+        return [("", root)]
+    return _attributes(root) if isinstance(root, (Module, Group)) else []
 
 
 def _is_keyed(value: Any) -> bool:
@@ -150,6 +152,7 @@ def _leaves(
 ) -> Iterator[tuple[str, Any]]:
     """The objects in a value, each with the path that leads to it; those that no path leads to
     are refused or left out."""
+    value = content_of(value)
     if is_object(value):
         yield path, value
     if any(value is container for container in outer) or isinstance(value, TensorShape):
