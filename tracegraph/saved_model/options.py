@@ -25,15 +25,15 @@ class SaveOptions:
     - `experimental_custom_gradients`: whether custom gradients are saved with their functions.
       Without them a gradient through such a function raises LookupError after loading.
     - `locations`: whether every node keeps the file name and the line where it was made.
-    - `stablehlo`: kinds of devices, such as `("cpu", "cuda")`, for which each of the `signatures`
-      is also written as a program, see `tg.export.stablehlo`: for readers that run it without
-      tracegraph. Variables are constants of it, with the values of now.
+    - `stablehlo`: kinds of devices, "cpu" or several of them as `("cpu", "cuda")`, for which each
+      of the `signatures` is also written as a program, see `tg.export.stablehlo`: for readers that
+      run it without tracegraph. Variables are constants of it, with the values of now.
     - `extra`: files for the folder `extra`, as bytes by name; they are never read here.
     """
 
     experimental_custom_gradients: bool = True
     locations: bool = True
-    stablehlo: Sequence[str] = ()
+    stablehlo: str | Sequence[str] = ()
     extra: Mapping[str, bytes] = field(default_factory=dict)
 
 
