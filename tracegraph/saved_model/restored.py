@@ -134,6 +134,10 @@ class _LoadedOptimizer(LoadedModule):
         return super().__getattr__(name)
 
 
+#: What the `__call__` of a class was that is omitted; one of an instance alone calls nothing.
+CALLED_IN_PYTHON = "a Python function"
+
+
 class _Uncallable(LoadedModule):
     """A loaded module whose class was called in Python, as layers are: that is no data."""
 
@@ -286,7 +290,7 @@ def new_module(
         bases = (_LoadedOptimizer, *bases)
     if "__call__" in attributes:
         bases = (_Callable, *bases)
-    elif "__call__" in omitted:
+    elif omitted.get("__call__") == CALLED_IN_PYTHON:
         bases = (_Uncallable, *bases)
     own = {"_hidden": frozenset(hidden), "_omitted": omitted, "__module__": __name__}
     return type(name, bases, own)()

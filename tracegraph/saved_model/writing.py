@@ -40,6 +40,7 @@ from tracegraph.saved_model.options import (
     as_options,
 )
 from tracegraph.saved_model.restored import (
+    CALLED_IN_PYTHON,
     LoadedModule,
     SignatureFunction,
     attribute_problem,
@@ -280,7 +281,7 @@ class _Saver:
         kept: list[list[Any]] = []
         omitted = [list(pair) for pair in omitted_of(module).items()]
         if _is_called_in_python(module):
-            omitted.append(["__call__", "a Python function"])
+            omitted.append(["__call__", CALLED_IN_PYTHON])
         for name, value in [*_own_attributes(module), *_methods(module)]:
             try:
                 kept.append([name, self._attribute(module, name, value, path)])
