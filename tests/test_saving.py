@@ -645,7 +645,7 @@ def test_a_function_as_root_is_one(tmp_path):
         assert [v.name for v in loaded.trainable_variables] == ["v:0"]
         assert loaded.name == cube.name
         assert not hasattr(loaded, "other") and not hasattr(loaded, "keys")
-        assert tg.train.list_variables(tg.train.Checkpoint(loaded).write("w")) == []
+        assert tg.train.list_variables(tg.train.Checkpoint(loaded).write(tmp_path / "w")) == []
     assert load(tmp_path / "c").graph.outputs[0].type is cube.graph().outputs[0].type
     loaded = load(tmp_path / "f")
     assert loaded.get_concrete_function().graph is loaded.graph()
