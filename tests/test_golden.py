@@ -14,7 +14,8 @@ NAMES = sorted(path.stem for path in make.FOLDER.glob("*.json"))
 #: Why the same model is saved with other bytes today, where it is.
 EXPLAINED = dict.fromkeys(
     ("custom_gradients", "dtypes", "effects", "layers"),
-    "inputs are called after what holds the Variables, and nodes have name scopes",
+    "inputs are called after what holds the Variables, nodes have name scopes, and what is omitted "
+    "has the __call__ of Python",
 )
 
 

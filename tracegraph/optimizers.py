@@ -64,6 +64,8 @@ class Optimizer(Module):
             self.iterations = _state(0, "iteration", int32)
             self._learning_rate = _as_rate(learning_rate)
         self._slots: dict[Reference, tuple[Variable, ...]] = {}
+        # Whoever has the slots without the class, as after loading, has their names so.
+        self.slot_names = self.slot_names
 
     def _number(self, what: str, value: Any, **bounds: float) -> Any:
         return as_number(type(self).__name__, what, value, **bounds)
@@ -74,10 +76,7 @@ class Optimizer(Module):
     @property
     def learning_rate(self) -> Any:
         """The learning rate now: a Variable, or what the function that was given returns."""
-        rate = self._learning_rate
-        if isinstance(rate, Variable):
-            return rate
-        return rate(self.iterations) if _takes_an_argument(rate) else rate()
+        return rate_at(self._learning_rate, self.iterations)
 
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
@@ -159,6 +158,22 @@ class Optimizer(Module):
     ) -> Tensor:
         """The new value of a variable; assigns the new values of its slots."""
         raise NotImplementedError
+
+
+def is_optimizer(module: Module) -> bool:
+    """Whether a module is an optimizer, or one that was loaded, which has its attributes alone."""
+    return vars(module).keys() >= ATTRIBUTES
+
+
+#: What every optimizer keeps, beside the `_learning_rate` if that is no Python function.
+ATTRIBUTES = frozenset(("iterations", "_slots", "slot_names"))
+
+
+def rate_at(rate: Any, iterations: Variable) -> Any:
+    """A learning rate after so many steps: a Variable, or what a function returns."""
+    if isinstance(rate, Variable):
+        return rate
+    return rate(iterations) if _takes_an_argument(rate) else rate()
 
 
 def _checked_pairs(grads_and_vars: Any) -> list[tuple[Any, Variable]]:

@@ -21,12 +21,15 @@ import secrets
 import stat
 import unicodedata
 from collections.abc import Callable, Container, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tracegraph.archive import manifest
 from tracegraph.archive.manifest import Entry
-from tracegraph.archive.tensors import as_digest, file_digest
+from tracegraph.archive.tensors import as_digest, checksum, description, file_digest, shards
 from tracegraph.errors import LoadError, SignatureError, fail
 from tracegraph.source import here
 
@@ -38,8 +41,9 @@ _FOLDERS = (ASSETS, PAYLOADS)
 _OWN = (*_FOLDERS, EXTRA)
 #: Files that we write: their names have a part of their SHA-256.
 _NAMED = re.compile(r"[a-z0-9-]{1,100}-([0-9a-f]{12})\.[a-z]{1,20}")
-#: What they are written as; safetensors writes to a name of its own first.
-_WAITING = re.compile(r"\.tracegraph-[0-9a-f]{16}|\.tmp[A-Za-z0-9]{6}")
+#: What they are written as; safetensors writes to a name of its own first, which others have too.
+_WAITING = re.compile(r"\.tracegraph-[0-9a-f]{16}")
+_TEMPORARY = re.compile(r"\.tmp[A-Za-z0-9]{6}")
 _ASSET = re.compile(r"([0-9a-f]{12})-.+", re.DOTALL)
 
 
@@ -70,6 +74,21 @@ class Writer:
 
     def add_bytes(self, stem: str, suffix: str, data: bytes) -> str:
         return self.add(stem, suffix, lambda path: _write(path, data))
+
+    def add_arrays(self, stem: str, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Writes arrays to files, and returns what the manifest says of each."""
+        parts = shards({key: arrays[key] for key in sorted(arrays)})
+        found: dict[str, Any] = {}
+        with ThreadPoolExecutor(
+            1
+        ) as pool:  # hashes, which needs no Python, while files are written
+            for number, part in enumerate(parts, start=1):
+                name = stem if len(parts) == 1 else f"{stem}-{number:05}-of-{len(parts):05}"
+                digests = pool.submit(_checksums, part.arrays)
+                file = self.add(name, "safetensors", part.save)
+                for key, digest in digests.result().items():
+                    found[key] = description(arrays[key], file, digest)
+        return found
 
     def add_program(self, data: bytes) -> str:
         """Writes a compiled form, which nothing here reads."""
@@ -153,6 +172,29 @@ class Writer:
                 path.unlink()
 
 
+def _checksums(arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
+    return {key: checksum(array) for key, array in arrays.items()}
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Gives a file these bytes in one step: who reads it has the old ones or the new ones."""
+    with _waiting(path.parent) as waiting:
+        _write(waiting, data)
+        _settle(waiting, path)
+
+
+def remove_waiting(folder: Path) -> None:
+    """Removes what `replace_file` left where it was killed. The folder may be the user's."""
+    for path in folder.iterdir():
+        if _WAITING.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+
+
+def is_waiting(name: str) -> bool:
+    """Whether a name is that of a file that is not whole yet, in a folder of ours."""
+    return bool(_WAITING.fullmatch(name) or _TEMPORARY.fullmatch(name))
+
+
 @contextlib.contextmanager
 def _waiting(folder: Path) -> Iterator[Path]:
     """The path of a file that gets its name when it is whole; nothing is left if it does not."""
@@ -209,7 +251,7 @@ def _files_in(folder: Path) -> list[Path]:
 def _is_ours(name: str, folder: str = "") -> bool:
     """Whether a file was named here."""
     pattern = _ASSET if folder in (ASSETS, EXTRA) else _NAMED
-    return bool(pattern.fullmatch(name) or _WAITING.fullmatch(name))
+    return pattern.fullmatch(name) is not None or is_waiting(name)
 
 
 def _refuse_foreign(root: Path) -> None:

@@ -123,12 +123,12 @@ class SignatureEntry(TraceEntry):
 
     def __init__(self, name: str, signature: SignatureFunction) -> None:
         super().__init__(name, signature.concrete)
-        tensors = zip(signature.inputs, self.concrete.argument_types, strict=True)
+        tensors = zip(signature.input_names, self.concrete.argument_types, strict=True)
         self.inputs = [
             *(Input(*row) for row in tensors),
             *(x for x in self.inputs if x.is_variable),
         ]
-        self.outputs = dict(zip(signature.outputs, self.outputs.values(), strict=True))
+        self.outputs = dict(zip(signature.output_names, self.outputs.values(), strict=True))
 
 
 class GraphEntry(Entry):

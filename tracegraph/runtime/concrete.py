@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -103,6 +103,11 @@ class ConcreteFunction:
         return self.graph.input_types[: self.traced.argument_count]
 
     @property
+    def keywords(self) -> list[str]:
+        """The names of the tensor arguments by which the tensors alone can be given, in order."""
+        return self.request.tensor_keywords
+
+    @property
     def structured_input_signature(self) -> Any:
         """`(args, kwargs)` with a TensorSpec for each tensor, as it was declared, and Variable."""
         specs = iter(self._specs())
@@ -150,7 +155,7 @@ class ConcreteFunction:
         rows = zip(
             self.argument_types,
             self.request.tensor_specs,
-            self.request.tensor_keywords,
+            self.keywords,
             strict=True,
         )
         return [
@@ -171,20 +176,23 @@ class ConcreteFunction:
 
     def pretty_printed_signature(self, verbose: bool = True) -> str:
         """The signature as text: parameters, results and, if `verbose`, what is captured."""
-        types = iter(self.argument_types)
-        rows = [
-            f"{name}: {next(types)}" if is_tensor_key(key) else f"{name}={_shown(key, leaf)}"
-            for key, leaf, name in zip(
-                self.request.keys, self.request.leaves, self.request.names, strict=True
-            )
-        ]
-        results = ", ".join(str(y.type) for y in self.outputs)
-        head = f"{self.name}({', '.join(rows)}) -> ({results})"
+        head = f"{self.name}({', '.join(self._argument_texts())}) -> {self._results_text()}"
         if not verbose:
             return head
         captured = [f"  {v.name}: {v.tensor_type}" for v in self.variables]
         captured += [f"  {x.type}" for x in self.traced.captures]
         return "\n".join([head, *(["captures:", *captured] if captured else [])])
+
+    def _argument_texts(self) -> list[str]:
+        types = iter(self.argument_types)
+        rows = zip(self.request.keys, self.request.leaves, self.request.names, strict=True)
+        return [
+            f"{name}: {next(types)}" if is_tensor_key(key) else f"{name}={shown_value(key, leaf)}"
+            for key, leaf, name in rows
+        ]
+
+    def _results_text(self) -> str:
+        return f"({', '.join(str(y.type) for y in self.outputs)})"
 
     def __repr__(self) -> str:
         return f"<ConcreteFunction {self.pretty_printed_signature(verbose=False)}>"
@@ -228,13 +236,18 @@ class ConcreteFunction:
         """The tensors and Variables of a call. Raises TraceError if they do not fit."""
         request = self._bound(args, kwargs)
         given = [request.leaves[i] for i in self.request.tensor_positions]
-        values = zip(given, self.request.tensor_names, self.argument_types, strict=True)
-        tensors = [self._checked(*row) for row in values]
+        tensors = self._all_checked(given, self.request.tensor_names)
+        return Binding(self, tensors, self.variables_for(request))
+
+    def _all_checked(self, values: Iterable[Any], names: Iterable[str]) -> list[Tensor]:
+        """The tensor arguments of a call. Raises TraceError if they do not fit, or not together."""
+        rows = zip(values, names, self.argument_types, strict=True)
+        tensors = [self._checked(*row) for row in rows]
         try:
             bind_sizes(self.argument_types, [x.type for x in tensors])
         except Mismatch as mismatch:
             self._refuse(mismatch.fact)
-        return Binding(self, tensors, self.variables_for(request))
+        return tensors
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
         """The request of a call: bound like the Python function's, else as tensors alone."""
@@ -277,7 +290,9 @@ class ConcreteFunction:
         own = zip(self.request.names, self.request.keys, self.request.leaves, strict=True)
         for (name, key, kept), given, leaf in zip(own, bound.keys, bound.leaves, strict=True):
             if not isinstance(key, TensorType) and given != key:
-                value = f"another {key.text}" if isinstance(key, ObjectKey) else _shown(key, kept)
+                value = (
+                    f"another {key.text}" if isinstance(key, ObjectKey) else shown_value(key, kept)
+                )
                 return f"argument {name!r} is {shown(leaf)}, and the trace has {value}"
         return None
 
@@ -356,16 +371,6 @@ class ConcreteFunction:
         stand_in = self._stand_ins.get(id(variable))
         return None if stand_in is None else stand_in.place
 
-    def by_name(self, tensors: dict[str, Any]) -> list[Tensor]:
-        """The result tensors for the tensor arguments, by their names, as a flat list."""
-        rows = zip(tensors.values(), tensors, self.argument_types, strict=True)
-        checked = [self._checked(*row) for row in rows]
-        try:
-            bind_sizes(self.argument_types, [x.type for x in checked])
-        except Mismatch as mismatch:
-            self._refuse(mismatch.fact)
-        return self.results.tensors(self.run(checked))
-
     def captures_one_of(self, variables: Sequence[Variable]) -> bool:
         """Whether the body uses one of the variables from outside."""
         given = {id(v) for v in variables}
@@ -390,7 +395,7 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, (Tensor, Variable, np.ndarray, np.generic))
 
 
-def _shown(key: Any, leaf: Any) -> str:
+def shown_value(key: Any, leaf: Any) -> str:
     """A Python value as a signature shows it; of what traces do not keep alive, the type."""
     if isinstance(key, ObjectKey):
         return f"<{key.text}>"

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -612,6 +612,14 @@ def _apart(builder: Any, value: Tensor) -> Tensor:
         return IDENTITY(value)
     finally:
         builder.recorders = recorders
+
+
+def values_now(variables: Mapping[str, Variable]) -> dict[str, Tensor]:
+    """The values of variables at one moment, which no step falls into. They stay as they are while
+    they are held: a step copies a buffer that somebody holds, and does not overwrite it."""
+    with state_lock():
+        complete_landings()
+        return {key: v.made_tensor() for key, v in variables.items()}
 
 
 def complete_landings() -> None:

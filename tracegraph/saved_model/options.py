@@ -82,9 +82,9 @@ class SaveOptions:
       ops, are saved with their functions. Without them a gradient through such a function raises
       LookupError after loading.
     - `locations`: whether every node keeps the file name and the line where it was made.
-    - `stablehlo`: kinds of devices, such as `("cpu", "cuda")`, for which each of the `signatures`
-      is also written as a program, see `tg.export.stablehlo`: for readers that run it without
-      tracegraph. Variables are constants of it, with the values of now.
+    - `stablehlo`: kinds of devices, "cpu" or several of them as `("cpu", "cuda")`, for which each
+      of the `signatures` is also written as a program, see `tg.export.stablehlo`: for readers that
+      run it without tracegraph. Variables are constants of it, with the values of now.
     - `extra`: files for the folder `extra`, as bytes by name; they are never read here. A save
       replaces those of the save before, and leaves other files there alone.
 
@@ -94,14 +94,14 @@ class SaveOptions:
 
     experimental_custom_gradients: bool
     locations: bool
-    stablehlo: Sequence[str]
+    stablehlo: str | Sequence[str]
     extra: Mapping[str, bytes]
 
     def __init__(
         self,
         experimental_custom_gradients: bool = True,
         locations: bool = True,
-        stablehlo: Sequence[str] = (),
+        stablehlo: str | Sequence[str] = (),
         extra: Mapping[str, bytes] = MappingProxyType({}),
         **elsewhere: Any,
     ) -> None:

@@ -331,7 +331,7 @@ class Loader:
         if len(set(names)) < len(names):
             attributes.fail("an attribute is given twice")
         reasons = {_pair(row)[0].label(): _pair(row)[1].label() for row in omitted.items()}
-        return new_module(name, "__call__" in names, hidden.each(Entry.text), reasons)
+        return new_module(name, names, hidden.each(Entry.text), reasons)
 
     def _attribute_name(self, entry: Entry) -> str:
         name = entry.text()
@@ -498,13 +498,11 @@ class Loader:
             outputs.each(Entry.text),
             program.optional(self._files.program),
         )
-        if len(found.inputs) != len(concrete.argument_types) or len(set(found.inputs)) < len(
-            found.inputs
-        ):
+        names = found.input_names
+        if len(names) != len(concrete.argument_types) or len(set(names)) < len(names):
             inputs.fail(f"they do not name the {len(concrete.argument_types)} inputs")
-        if len(found.outputs) != len(concrete.outputs) or len(set(found.outputs)) < len(
-            found.outputs
-        ):
+        names = found.output_names
+        if len(names) != len(concrete.outputs) or len(set(names)) < len(names):
             outputs.fail(f"they do not name the {len(concrete.outputs)} outputs")
         return found
 

@@ -9,7 +9,6 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple, NoReturn
@@ -19,7 +18,6 @@ import numpy as np
 from tracegraph.archive import limits, tensors
 from tracegraph.archive.directory import Writer
 from tracegraph.archive.manifest import Entry, label_problem
-from tracegraph.archive.tensors import description, shards
 from tracegraph.archive.values import NoData, encoded
 from tracegraph.control.registered import with_registered_gradients
 from tracegraph.control.undifferentiable import without_custom_gradients
@@ -46,7 +44,7 @@ from tracegraph.runtime.signature import ObjectKey, VariableKey, is_tensor_key
 from tracegraph.runtime.sparse import SparseJacobian
 from tracegraph.runtime.trace import CheckReport
 from tracegraph.runtime.values import host_array
-from tracegraph.runtime.variable import Reference, Variable, complete_landings, state_lock
+from tracegraph.runtime.variable import Reference, Variable, values_now
 from tracegraph.saved_model.options import (
     FORMAT,
     VERSION,
@@ -56,6 +54,7 @@ from tracegraph.saved_model.options import (
 )
 from tracegraph.saved_model.reading import Files, Loader, manifest_fields
 from tracegraph.saved_model.restored import (
+    CALLED_IN_PYTHON,
     LoadedModule,
     NotSaved,
     SignatureFunction,
@@ -215,15 +214,15 @@ class _Saver:
             place["asset"] = writer.add_asset(path)
         for name, data in self._options.extra.items():
             writer.add_extra(name, data)
-        values = self._snapshot()
+        values = values_now(self._weights)
         weights = {key: host_array(value) for key, value in values.items()}
         writer.commit(
             {
                 **self._head(),
                 "graphs": writer.add_bytes("graph", "tgir", text),
                 **content,
-                "weights": _stored(writer, "weights", weights),
-                "constants": _stored(writer, "constants", self._arrays),
+                "weights": writer.add_arrays("weights", weights),
+                "constants": writer.add_arrays("constants", self._arrays),
             }
         )
 
@@ -248,13 +247,6 @@ class _Saver:
         rows = sorted(pairs, key=lambda pair: pair[1].number)
         for place, (entry, _) in enumerate(rows):
             entry["created"] = place
-
-    def _snapshot(self) -> dict[str, Tensor]:
-        """The values of all Variables at one moment, which no step falls into. What holds them is
-        kept: a step copies a buffer that somebody holds, and does not overwrite it."""
-        with state_lock():
-            complete_landings()
-            return {key: v.made_tensor() for key, v in self._weights.items()}
 
     # Values.
 
@@ -302,10 +294,10 @@ class _Saver:
             return {"reference": self._variable(value.deref(), path)}
         if isinstance(value, Module):
             return {"object": self._module(value, path)}
-        if isinstance(value, (Function, ConcreteFunction)):
-            return {"function": self._function(value, path)}
         if isinstance(value, SignatureFunction):
             return {"function": self._function(value.concrete, path)}
+        if isinstance(value, (Function, ConcreteFunction)):
+            return {"function": self._function(value, path)}
         if isinstance(value, Tensor):
             return {"tensor": self._array(host_array(value))}
         if isinstance(value, NotSaved):
@@ -350,6 +342,8 @@ class _Saver:
     def _attributes(self, module: Module, path: str) -> dict[str, Any]:
         kept: list[list[Any]] = []
         omitted = [list(pair) for pair in lost_attributes(module).items()]
+        if _is_called_in_python(module):
+            omitted.append(["__call__", CALLED_IN_PYTHON])
         for name, value in [*_attributes_of(module), *_methods(module)]:
             try:
                 kept.append([name, self._attribute(module, name, value, path)])
@@ -706,6 +700,12 @@ class _Names:
         return found
 
 
+def _is_called_in_python(module: Module) -> bool:
+    """Whether the class has a `__call__` that is no `tg.function`."""
+    call = type(module).__call__ if callable(module) else None
+    return not isinstance(module, LoadedModule) and inspect.isfunction(call)
+
+
 def _check_label(name: str, what: str) -> None:
     """Raises SignatureError for a name that a manifest does not hold."""
     problem = label_problem(name)
@@ -847,24 +847,6 @@ def _name_graphs(value: Any, symbols: Mapping[Graph, str]) -> None:
     for function in value["functions"]:
         for trace in function["traces"]:
             trace["graph"] = symbols[trace["graph"]]
-
-
-def _stored(writer: Writer, stem: str, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Writes arrays to files, and returns what the manifest says of each."""
-    parts = shards({key: arrays[key] for key in sorted(arrays)})
-    found: dict[str, Any] = {}
-    with ThreadPoolExecutor(1) as pool:  # hashes, which needs no Python, while files are written
-        for number, part in enumerate(parts, start=1):
-            name = stem if len(parts) == 1 else f"{stem}-{number:05}-of-{len(parts):05}"
-            digests = pool.submit(_checksums, part.arrays)
-            file = writer.add(name, "safetensors", part.save)
-            for key, digest in digests.result().items():
-                found[key] = description(arrays[key], file, digest)
-    return found
-
-
-def _checksums(arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
-    return {key: tensors.checksum(array) for key, array in arrays.items()}
 
 
 def _named_signatures(root: Any, signatures: Any) -> dict[str, Any]:
