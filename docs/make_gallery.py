@@ -104,7 +104,7 @@ Larger graphs fold, by name scopes where there are any and else by the lines of 
 is on the left and what was derived of it on the right. This is the train step of
 `examples/train_digits.py`, where the optimizer does the same for each variable,
 
-![The train step of the digits example, by lines](images/graph_train_step.png)
+![The train step of the digits example, by name scopes and lines](images/graph_train_step.png)
 
 and this a network of 58 layers, with 2,968 nodes, as it first looks in the dark. Whatever is opened
 lays out what is in it:

@@ -211,7 +211,11 @@ function look() {
   looked = { ...camera };
 }
 
-const easeOf = (card) => card.nodes.length + (card.group.children.length ? 1000 : 0);
+// Scopes come first, then small leaves, arguments, and what holds groups of the same line.
+function easeOf({ nodes, group }) {
+  if (group.scope && group.children.length) return 0;
+  return nodes.length + (group.children.length ? 1000 : group.isArguments ? 500 : 0);
+}
 
 function unfoldWhile(isLarge, least) {
   const queue = scene.boxes.filter((box) => box.kind === "card" && !box.path);

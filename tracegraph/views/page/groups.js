@@ -6,6 +6,8 @@
 
 const GROUP = { leaf: 60, round: 30, least: 12, most: 14, period: 160, rounds: 3, part: 4 };
 
+const LONG_NAME = 24; // of longer names the end says most
+
 // The tree for a mode, made once: `{tops, leafOf, flows}`.
 function groupsOf(graph, mode) {
   graph.groups ||= {};
@@ -398,7 +400,9 @@ const makesResult = (node) =>
 function namedBy(nodes) {
   const names = nodes.flatMap(resultsOf).sort((a, b) => a.length - b.length);
   if (!names.length) return "";
-  return names.length > 1 ? `${names[0]} +${names.length - 1}` : names[0];
+  const name = names[0].replace(/^new /, "");
+  const end = name.length > LONG_NAME ? `\u2026${name.slice(1 - LONG_NAME)}` : name;
+  return names.length > 1 ? `${end} +${names.length - 1}` : end;
 }
 
 // The names of the results that a node makes, as far as they have any.
