@@ -2,8 +2,8 @@
 
     python docs/make_gallery.py
 
-The pictures of the HTML page are taken by hand, in a browser; all else is made by running code, and
-a test compares the page with what the code makes now.
+`docs/make_pictures.py` takes the pictures of the HTML page, in a browser; all else is made here by
+running code, and a test compares the page with what the code makes now.
 """
 
 import contextlib
@@ -95,19 +95,21 @@ left open.
 
 ## The page
 
-`graph.to_html()` is one file that needs no network. Here a node is chosen: its line, its operands,
-and what the gradient made of that line.
+`graph.to_html()` is one file that needs no network; `docs/make_pictures.py` takes these pictures of
+it. Here a node is chosen: its line, its operands, and what the gradient made of it.
 
-![A graph of eight nodes with one chosen](images/graph_small.png)
+![A graph of eleven nodes with one chosen](images/graph_small.png)
 
-Large graphs fold by the lines of the program. This is the train step of `examples/train_digits.py`,
-with the backward of each line beside it,
+Larger graphs fold, by name scopes where there are any and else by the lines of the program: forward
+is on the left and what was derived of it on the right. This is the train step of
+`examples/train_digits.py`, where the optimizer does the same for each variable,
 
-![The train step of the digits example, by lines](images/graph_train_step.png)
+![The train step of the digits example, by name scopes and lines](images/graph_train_step.png)
 
-and this a network of 58 layers, with 3,015 nodes:
+and this a network of 58 layers, with 2,968 nodes, as it first looks in the dark. Whatever is opened
+lays out what is in it:
 
-![A graph of 3,015 nodes, by lines](images/graph_large.png)
+![A graph of 2,968 nodes, by the rounds of its loop](images/graph_large.png)
 
 ## On the command line
 

@@ -196,6 +196,11 @@ class Node:
         return f"<{self.op.name}({operands}) at {self.source}>"
 
 
+#: The key in `derived` of a traced graph for what it assigns: pairs of the position of a new value
+#: among the outputs and of the old one among the inputs.
+ASSIGNED = "assigned"
+
+
 class Graph:
     """A function as data: `outputs` computed from `inputs` by `nodes`, in topological order.
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tracegraph.errors import DTypeError, Mismatch, ShapeError, TraceError, fact_of, fail, shown
 from tracegraph.ir.builder import current
-from tracegraph.ir.tensor import Graph, Tensor, get_type
+from tracegraph.ir.tensor import ASSIGNED, Graph, Tensor, get_type
 from tracegraph.passes.specialise import bind_sizes
 from tracegraph.runtime import backend
 from tracegraph.runtime.convert import as_tensor
@@ -58,6 +58,7 @@ class ConcreteFunction:
         #: What was traced: the structure of the arguments, their types and Python values.
         self.request = request
         self.traced = traced
+        traced.graph.derived[ASSIGNED] = traced.assigned_places  # what pictures call the results
         #: How the result tensors are packed for the caller.
         self.results = results
         self.name = request.signature.name

@@ -112,6 +112,14 @@ class Traced:
         """The position of the first flag among the outputs."""
         return self.result_count + len(self.assigned) + self.has_token
 
+    @property
+    def assigned_places(self) -> list[tuple[int, int]]:
+        """For each variable that is assigned: where its new value is among the outputs, and where
+        its old one is among the inputs."""
+        return [
+            (self.result_count + k, self.argument_count + i) for k, i in enumerate(self.assigned)
+        ]
+
 
 _NUMERICS_FIX = "keep the operands where the result is finite; tg.print shows their values"
 
@@ -119,10 +127,7 @@ _NUMERICS_FIX = "keep the operands where the result is finite; tg.print shows th
 def with_checked_numerics(traced: Traced) -> Traced:
     """The body with one more check: that no node makes nan or infinity of finite numbers. Where one
     does, no Variable is assigned."""
-    assigned = [
-        (traced.result_count + k, traced.argument_count + i) for k, i in enumerate(traced.assigned)
-    ]
-    graph, sites = watched(traced.graph, assigned)
+    graph, sites = watched(traced.graph, traced.assigned_places)
     if not sites:
         return traced
     report = CheckReport(MESSAGE, sites[0].source, 1, _NUMERICS_FIX, sites=sites)

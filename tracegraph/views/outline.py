@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tracegraph.ir.op import Op, graphs_in
-from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor
 from tracegraph.shapes import ShapeVariable
 from tracegraph.source import UNKNOWN, Source
 from tracegraph.text.literals import value_text
@@ -120,6 +120,8 @@ class GraphOutline:
     outputs: tuple[str, ...]
     output_types: tuple[str, ...]
     edges: tuple[Edge, ...]
+    #: What each result is called, such as the variable that it is the new value of; else empty.
+    result_names: tuple[str, ...] = ()
 
     @cached_property
     def values(self) -> Mapping[str, ValueOutline]:
@@ -197,6 +199,7 @@ class _Writer:
             outputs=tuple([names[y] for y in graph.outputs]),
             output_types=tuple(map(str, graph.output_types)),
             edges=tuple(edges),
+            result_names=_result_names(graph, names),
         )
 
     def node(self, node: Node, names: Mapping[Tensor, str], anonymous: str) -> NodeOutline:
@@ -269,6 +272,18 @@ def printable(text: str) -> str:
         return text
     words = " ".join(text.split())
     return "".join([letter if letter.isprintable() else "\ufffd" for letter in words])
+
+
+def _result_names(graph: Graph, names: Mapping[Tensor, str]) -> tuple[str, ...]:
+    """New values of variables are called after the arguments that had the old ones."""
+    assigned = dict(graph.derived.get(ASSIGNED, ()))
+    found = [
+        f"new {names[graph.inputs[assigned[k]]].removeprefix('%')}"
+        if k in assigned
+        else y.name or ""
+        for k, y in enumerate(graph.outputs)
+    ]
+    return tuple(found)
 
 
 def _edges(
