@@ -70,6 +70,11 @@ def jax_types(arrays: Sequence[Any]) -> list[TensorType]:
     return _lowering().sizes.types_of(dtypes, shapes)
 
 
+def platforms() -> tuple[str, ...]:
+    """The kinds of devices that programs can be exported for."""
+    return _lowering().export.PLATFORMS
+
+
 def stablehlo(
     graph: Graph,
     names: Sequence[str],
