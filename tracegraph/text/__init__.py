@@ -10,7 +10,8 @@ here knows an op. Printing what was parsed prints the same. The grammar:
     attr   ::= name "=" value                           value ::= see `tracegraph.text.literals`
     place  ::= file ":" line [" in " scope] (" " role)*
 
-One node stands on one line. Attributes that have their default are left out.
+One node stands on one line, and of a long header each argument. Attributes that have their default
+are left out.
 """
 
 from __future__ import annotations
