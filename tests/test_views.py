@@ -615,12 +615,17 @@ def test_the_summary_has_numbers():
 
 
 def test_rows_by_scope():
-    graph = chain(3)
-    assert "scope" not in graph.summary()
-    graph.nodes[1].outputs[0].name = "encoder/dense/tanh"
-    rows = rows_of(graph.summary(), "scope")
+    assert "scope" not in chain(3).summary()
+    within = Source.at("train.py", 8, (), "encoder/dense")
+
+    def body(add, x):
+        return add(Sin(), add(Tanh(), add(Sin(), x), at=within))
+
+    table = traced("f", {"x": f32(2)}, body).summary()
+    rows = rows_of(table, "scope")
     assert rows["encoder/dense"] == ["1", "8", "2"] and rows["total"][0] == "3"
-    assert "(no scope)" in graph.summary()
+    assert "(no scope)" in table
+    assert [row.total.nodes for row in table.rows if row.by == "scope"] == [2, 1]
 
 
 def test_tangents_have_columns_of_their_own():

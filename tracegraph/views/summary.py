@@ -245,17 +245,10 @@ def _short_names(files: Iterable[str]) -> dict[str, str]:
 
 def _by_scope(runs: list[Run]) -> list[SummaryRow]:
     """Rows by name scopes; none where no node has one."""
-    groups = _grouped(runs, _scope)
+    groups = _grouped(runs, lambda node: node.source.scope)
     if all(not name for name, _ in groups):
         return []
     return [SummaryRow("scope", name or _NO_SCOPE, costs) for name, costs in groups]
-
-
-def _scope(node: Node) -> str:
-    """The name scope of a node: that of its place, or of the name that its value has."""
-    known = getattr(node.source, "scope", "")
-    names = (str(y.name or "").rpartition("/")[0] for y in node.outputs[:1])
-    return str(known) if known else next(names, "")
 
 
 def _cost_data(costs: Costs) -> dict[str, Any]:
