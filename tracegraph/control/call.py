@@ -338,9 +338,8 @@ def _backward_graph(forward: Graph, present: tuple[bool, ...]) -> tuple[Graph, t
     assert not unknown, f"@{forward.name}: residuals are missing: {unknown}"
     outputs = tuple(g for _, g in results)
     graph = Graph(builder.name, (*residuals, *gs), tuple(builder.nodes), outputs)
-    graph = simplify(graph)
     passed("backward", graph)
-    return graph, tuple(i for i, _ in results)
+    return simplify(graph), tuple(i for i, _ in results)
 
 
 def _tangent_graph(body: Graph, given: tuple[bool, ...]) -> tuple[Graph, tuple[int, ...]]:
@@ -381,9 +380,9 @@ def _make_factor_graph(
             kept = [(j, factor) for j, factor in enumerate(found) if factor is not None]
             factors += [factor for _, factor in kept]
             places += [(i, j) for j, _ in kept]
-        graph = simplify(builder.finish(factors))
+        graph = builder.finish(factors)
     passed("derivative", graph)
-    return graph, tuple(places)
+    return simplify(graph), tuple(places)
 
 
 def own_size(body: Graph, n: Any) -> Any:

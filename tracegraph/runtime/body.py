@@ -69,7 +69,7 @@ class Body:
         traced = dataclasses.replace(traced, graph=simplify(traced.graph))
         if self._check_numerics:
             traced = with_checked_numerics(traced)
-        passed("simplified", traced.graph)
+            passed("checked", traced.graph)
         kept, results = request.without_values(), Results(structure, found)
         return ConcreteFunction(kept, traced, results, stand_ins)
 

@@ -49,6 +49,16 @@ class StandIn:
     first: Callable[[], Variable | None]
 
 
+class _View:
+    """A view of the trace's graph, under its own name and with what it takes there."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, concrete: ConcreteFunction | None, owner: type | None = None) -> Any:
+        return getattr(Graph if concrete is None else concrete.graph, self._name)
+
+
 class ConcreteFunction:
     """One trace of a function: a graph, callable with arguments that fit its signature."""
 
@@ -201,9 +211,18 @@ class ConcreteFunction:
     def __str__(self) -> str:
         return f"ConcreteFunction {self.pretty_printed_signature()}"
 
-    def _repr_html_(self) -> str:
-        """Its graph, as a notebook shows it."""
-        return self.graph._repr_html_()
+    # How it looks: the views of its graph.
+
+    _repr_html_ = _View()
+    as_text = _View()
+    get_operations = _View()
+    summary = _View()
+    to_dot = _View()
+    to_html = _View()
+    to_json = _View()
+    to_mermaid = _View()
+    to_model_explorer = _View()
+    to_networkx = _View()
 
     def declared_as(self, request: Request) -> ConcreteFunction:
         """The same trace under the names that the TensorSpecs of `request` give its arguments."""

@@ -27,6 +27,7 @@ from tracegraph.runtime.signature import InputSignature, Request, Signature, Spe
 from tracegraph.runtime.trace import current_trace, tracing
 from tracegraph.source import here
 from tracegraph.tensorshape import TensorSpec
+from tracegraph.views.frames import html_frames
 
 #: Calls that the table of the hot path holds.
 _ROUTE_LIMIT = 1024
@@ -439,6 +440,13 @@ class Function:
 
     def __repr__(self) -> str:
         return f"<tg.function {self._name}{self._signature.parameters}>"
+
+    def _repr_html_(self) -> str | None:
+        """Its trace as a notebook shows it, or a list of several; nothing without one."""
+        traces = self.traces
+        if len(traces) < 2:
+            return traces[0]._repr_html_() if traces else None
+        return html_frames((x.pretty_printed_signature(verbose=False), x.graph) for x in traces)
 
 
 def _name_of(function: Callable[..., Any]) -> str:

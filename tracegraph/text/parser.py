@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import itertools
 import json
 import re
 import types
@@ -116,13 +117,16 @@ class _Parser:
     def graph(self, header: str) -> None:
         """Reads the graph that begins at the current line; goes to its last line."""
         start = self.number
-        name, arguments, results = self.split_header(header)
+        whole, end = self.whole_header(header)
+        name, arguments, results = self.split_header(whole)
         if name in self.graphs:
             raise Malformed(f"there are two graphs @{name}", fix="give each graph its own name")
         builder = Builder(name)
         env: dict[str, Tensor] = {}
-        for argument in arguments:
+        for place, argument in enumerate(arguments, 1):
+            self.number = min(start + place, end)  # of a long header each has a line
             self.argument(argument, builder, env)
+        self.number = end
         self.nodes(builder, env)
         outputs = self.results(env)
         if tuple(map(get_type, outputs)) != results:
@@ -131,6 +135,18 @@ class _Parser:
         self.closing()
         self.graphs[name] = builder.finish(outputs)
         self.headers[name] = start
+
+    def whole_header(self, header: str) -> tuple[str, int]:
+        """A header that may be broken behind brackets and commas as one line, and the number of its
+        last line."""
+        words, number = [header], self.number
+        for line in itertools.islice(self.lines, number, None):
+            line = line.strip()
+            if not words[-1].endswith(("(", ",")) and not line.startswith(")"):
+                break
+            words.append(f" {line}" if words[-1].endswith(",") else line)
+            number += 1
+        return "".join(words), number
 
     def split_header(self, header: str) -> tuple[str, list[str], tuple[Any, ...]]:
         begin = _HEADER.match(header)

@@ -19,11 +19,13 @@ from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor
 from tracegraph.shapes import ShapeVariable
 from tracegraph.source import UNKNOWN, Source
 from tracegraph.text.literals import value_text
-from tracegraph.text.printer import legal, unique, value_names
+from tracegraph.text.printer import graph_symbols, value_names
 from tracegraph.types import TensorType
 
 #: Where an edge ends that leads to what the graph returns.
 RETURN = "return"
+#: Attributes whose graphs are held but not run: the derivative that the user gave to a call.
+NOT_RUN = ("backward",)
 #: Arrays with more elements are cut to their first few: the text alone is for the bits.
 _LARGEST_ARRAY, _SHOWN = 32, 8
 
@@ -132,7 +134,8 @@ class GraphOutline:
 
 @dataclass(frozen=True)
 class Outline:
-    """A graph and all graphs that it holds, callees first; `entry` is the graph itself."""
+    """A graph and all graphs that it holds, callees first; `entry` is the graph itself, and the
+    last of several."""
 
     graphs: tuple[GraphOutline, ...]
 
@@ -161,12 +164,11 @@ class Outline:
         )
 
 
-def outline(graph: Graph) -> Outline:
-    """The outline of `graph` and of all graphs that it holds. Linear in the number of nodes."""
-    graphs = list(graph.graphs())
-    names = unique([legal(graph.name, "graph") for graph in graphs])
-    writer = _Writer(dict(zip(graphs, names)))
-    return Outline(tuple(map(writer.graph, graphs)))
+def outline(*graphs: Graph) -> Outline:
+    """The outline of a graph, or of several, and of all graphs that they hold; what they share is
+    there once. Linear in the number of nodes."""
+    symbols = graph_symbols(graphs)
+    return Outline(tuple(map(_Writer(symbols).graph, symbols)))
 
 
 class _Writer:
