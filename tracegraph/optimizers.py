@@ -17,6 +17,7 @@ from tracegraph.math.norms import clip_by_global_norm, clip_by_norm
 from tracegraph.runtime.convert import as_tensor, cast_to, promoted
 from tracegraph.runtime.deferred import announce
 from tracegraph.runtime.module import Module
+from tracegraph.runtime.trace import init_scope
 from tracegraph.runtime.variable import Reference, Variable
 from tracegraph.source import here
 from tracegraph.tensorshape import shape_of
@@ -92,10 +93,12 @@ class Optimizer(Module):
             self._slots_of(_checked_variable(variable, "variables are tg.Variables"))
 
     def _slots_of(self, variable: Variable) -> tuple[Variable, ...]:
+        variable = variable.actual()
         key = variable.ref()
         found = self._slots.get(key)
         if found is None:
-            with at_top_level():
+            # They outlive the trace that asks first, and are no part of what it computes.
+            with init_scope():
                 start = zeros(variable.shape, variable.dtype)  # type: ignore[attr-defined]
                 found = tuple(
                     _state(start, f"{variable.base_name}_{name}") for name in self.slot_names
