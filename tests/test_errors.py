@@ -2887,12 +2887,12 @@ def twice(p):
     position_is_a_name=dtype_error(
         lambda: tg.grad(twice, argnums="x")(1.0),
         "argnums is 'x', and it must be an int or a sequence of ints",
-        POSITIONS,
+        f"{POSITIONS}; the arguments go to the function that is returned: tg.grad(fn)(x)",
     ),
     position_is_a_truth_value=dtype_error(
         lambda: tg.grad(lambda x, y: x * y, argnums=True)(1.0, 2.0),
         "argnums is True, and it must be an int or a sequence of ints",
-        POSITIONS,
+        f"{POSITIONS}; the arguments go to the function that is returned: tg.grad(fn)(x)",
     ),
 )
 def test_doors_of_derivatives(case):

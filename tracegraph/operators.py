@@ -33,8 +33,15 @@ from tracegraph.ops.elementwise import (
     ShiftLeft,
     ShiftRight,
 )
-from tracegraph.runtime.convert import as_tensor, binary, cast_to, require_rank
+from tracegraph.runtime.convert import (
+    as_tensor,
+    binary,
+    cast_to,
+    elementwise_operands,
+    require_rank,
+)
 from tracegraph.runtime.pending import refuse_value
+from tracegraph.runtime.sparse import SparseJacobian
 from tracegraph.runtime.values import is_symbolic
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import ShapeVariable, element_count
@@ -44,11 +51,21 @@ from tracegraph.types import TensorType
 
 Binary = Callable[[Any, Any], Any]
 
+
+def _multiply(x: Any, y: Any) -> Any:
+    """x * y by elements, where y may be a sparse Jacobian and x a number."""
+    if type(x) is Tensor and type(y) is Tensor and x.type is y.type:
+        return MUL(x, y)
+    if type(y) is SparseJacobian:
+        return y * x
+    return MUL(*elementwise_operands("multiply", x, y))
+
+
 #: Python's name of each operator that has a reflected form, and its function.
 ARITHMETIC: dict[str, Binary] = {
     "add": binary(ADD, "add"),
     "sub": binary(SUB, "subtract"),
-    "mul": binary(MUL, "multiply"),
+    "mul": _multiply,
     "truediv": divide,
     "floordiv": floordiv,
     "mod": mod,
