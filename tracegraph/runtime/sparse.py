@@ -148,8 +148,12 @@ class SparseJacobian:
             fix="use j.to_dense()[...] or j.to_scipy()[...], or j.values, j.rows and j.cols",
         )
 
-    #: NumPy leaves operations with an array on the left to the methods here.
-    __array_ufunc__ = None
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
+        """Products with an array on the left, as NumPy calls them; there is no other function."""
+        reflected = {np.matmul: self.__rmatmul__, np.multiply: self.__rmul__}.get(ufunc)
+        if reflected is None or method != "__call__" or keywords or len(inputs) != 2:
+            return self.__array__()
+        return reflected(inputs[0]) if inputs[1] is self else self.__array__()
 
     def _factor(self, other: Any) -> Tensor:
         return as_tensor(other, None if isinstance(other, Tensor) else self.values.dtype)
