@@ -332,7 +332,7 @@ __all__ = [
     *("assert_all_finite", "assert_integer", "assert_rank_at_least", "assert_rank_in"),
     *("assert_proper_iterable", "assert_same_float_dtype", "assert_scalar"),
     *("GraphDump", "dump_graphs"),
-    *("Assert", "InvalidArgumentError", "assert_near", "assert_negative", "assert_non_negative"),
+    *("Assert", "assert_near", "assert_negative", "assert_non_negative"),
     *("assert_non_positive", "assert_positive", "assert_rank", "assert_shapes", "assert_type"),
     *("check_numerics", *_COMPARISONS),
 ]
