@@ -2929,19 +2929,19 @@ def test_lists_stand_for_arrays_in_tangents_and_cotangents():
 
 
 def too_few(x, y):
-    return x * y, lambda dy: dy
+    return x * y, lambda dy: dy  # here
 
 
 def another_shape(x):
-    return x * 1.0, lambda dy: tg.reduce_sum(dy)
+    return x * 1.0, lambda dy: tg.reduce_sum(dy)  # here
 
 
 def another_dtype(x):
-    return x * 1.0, lambda dy: tg.cast(dy, tg.float64)
+    return x * 1.0, lambda dy: tg.cast(dy, tg.float64)  # here
 
 
 def no_gradient_at_all(x):
-    return x * 1.0, lambda dy: "text"
+    return x * 1.0, lambda dy: "text"  # here
 
 
 def no_function(x):
@@ -2953,28 +2953,28 @@ def no_pair(x):
 
 
 def takes_more(x):
-    return x * 1.0, lambda dy, more: dy
+    return x * 1.0, lambda dy, more: dy  # here
 
 
 def prints_backwards(x):
-    return x * 1.0, lambda dy: (tg.print("back"), dy)[1]
+    return x * 1.0, lambda dy: (tg.print("back"), dy)[1]  # here
 
 
 def assigns_backwards(x):
     v = WEIGHT
-    return x * 1.0, lambda dy: (v.assign(tg.reduce_sum(dy)), dy)[1]
+    return x * 1.0, lambda dy: (v.assign(tg.reduce_sum(dy)), dy)[1]  # here
 
 
 def no_pair_of_gradients(x):
-    return x * WEIGHT, lambda dy, variables=None: dy
+    return x * WEIGHT, lambda dy, variables=None: dy  # here
 
 
 def too_many_for_variables(x):
-    return x * WEIGHT, lambda dy, variables=None: (dy, [None, None])
+    return x * WEIGHT, lambda dy, variables=None: (dy, [None, None])  # here
 
 
 def another_shape_for_a_variable(x):
-    return x * WEIGHT, lambda dy, variables=None: (dy, [dy])
+    return x * WEIGHT, lambda dy, variables=None: (dy, [dy])  # here
 
 
 def clips(x):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
-from tracegraph import absent
+from tracegraph import absent, operators
 
 # Parametrised tests decorate one piece of code again and again, which a user is warned of.
 pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
@@ -154,6 +154,18 @@ def test_completion_shows_what_a_module_is_for():
         for own in dir(module):
             assert not isinstance(getattr(module, own), types.ModuleType)
     assert {"Any", "NoReturn", "fail", "here"}.isdisjoint(dir(tg.layers) + dir(tg))
+
+
+@pytest.mark.parametrize("x", [tg.constant([1.0, 2.0]), tg.Variable([1.0, 2.0])], ids=["t", "v"])
+def test_methods_of_other_arrays_are_told(x):
+    for name in operators._FUNCTIONS:
+        assert name not in dir(x) and not hasattr(x, name)
+    with pytest.raises(
+        AttributeError, match=r"has no attribute 'sum'\n  at .*\n  fix: use tg.reduce"
+    ):
+        x.sum()
+    assert np.sum(x) == np.mean(x) * 2 == 3.0  # NumPy looks for the methods
+    assert np.reshape(x, (2, 1)).shape == (2, 1)
 
 
 # Values.

@@ -276,6 +276,25 @@ def test_the_state_of_an_argument_is_that_of_the_variable_of_the_call():
     np.testing.assert_allclose(v.numpy(), same.numpy(), rtol=1e-5)
 
 
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_minimize(is_traced):
+    optimizer, v = tg.optimizers.SGD(0.25), tg.Variable([1.0, 2.0], trainable=False)
+
+    def step():
+        return optimizer.minimize(lambda: tg.reduce_sum(v * v), [v])
+
+    (tg.function(step) if is_traced else step)()
+    assert v.numpy().tolist() == [0.5, 1.0] and optimizer.iterations.numpy() == 1
+    with tg.GradientTape() as tape:
+        tape.watch(v)
+        loss = tg.reduce_sum(v * v)
+    optimizer.minimize(loss, [v], tape)
+    assert v.numpy().tolist() == [0.25, 0.5]
+    with pytest.raises(ValueError, match="the loss is a Tensor, and there is no tape") as caught:
+        optimizer.minimize(loss, [v])
+    assert "fix: give a function" in str(caught.value)
+
+
 def test_variables_of_several_dtypes():
     optimizer = tg.optimizers.Adam(0.1)
     a, b = tg.Variable([1.0]), tg.Variable([1.0], dtype=tg.float64)

@@ -332,6 +332,14 @@ class CheckpointLoadStatus:
         """Says that the checkpoint is meant to fit in parts; there are no warnings to silence."""
         return self
 
+    def __repr__(self) -> str:
+        unused, missing = len(self._unused()), len(self._unrestored())
+        given = len(ObjectGraph(self._root).variables().keys() - {COUNTER}) - missing
+        return (
+            f"<tg.train status: {given} Variables restored, {missing} without a value, "
+            f"{unused} values unused>"
+        )
+
     def _unused(self) -> list[str]:
         """The keys of values that no Variable has got."""
         objects = enumerate(self._restoration.saved.objects)
@@ -382,6 +390,9 @@ class InitializationOnlyStatus:
     def assert_nontrivial_match(self) -> NoReturn:
         """Raises AssertionError."""
         _refuse_none()
+
+    def __repr__(self) -> str:
+        return "<tg.train status: nothing was restored, the path was None>"
 
     def expect_partial(self) -> InitializationOnlyStatus:
         """Says that nothing is expected."""
