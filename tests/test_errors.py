@@ -17,6 +17,7 @@ import dataclasses
 import functools
 import gc
 import linecache
+import traceback
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -2808,6 +2809,56 @@ def test_watching_costs_two_outputs_and_keeps_derivatives():
     np.testing.assert_allclose(tg.grad(f)(x), [2.0, 4.0], rtol=1e-6)
     np.testing.assert_allclose(tg.function(tg.grad(f))(x), [2.0, 4.0], rtol=1e-6)
     tg.Graph.from_text(f.graph(x).as_text(locations=True)).verify()
+
+
+# ---------------------------------------------------------------- tracebacks
+
+
+def inner(x):
+    return x @ tg.ones([3])
+
+
+def frames_of(call):
+    with pytest.raises(Exception) as caught:
+        call()
+    error = caught.value
+    names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+    return error, names[names.index("<lambda>") :]
+
+
+def test_a_traceback_has_the_frames_of_the_user():
+    f = tg.function(lambda x: inner(x))
+    outer = tg.function(lambda x: f(x) * 2.0)
+    call = lambda: outer(tg.ones([2, 2]))  # noqa: E731 - its name is looked for
+    error, names = frames_of(call)
+    assert names == ["<lambda>", "__call__", "<lambda>", "<lambda>", "inner"]
+    assert isinstance(error, ShapeError) and error.__cause__ is None
+    assert is_filtering()
+    tg.debugging.disable_traceback_filtering()
+    try:
+        assert not is_filtering() and len(frames_of(call)[1]) > 15
+    finally:
+        tg.debugging.enable_traceback_filtering()
+
+
+def test_a_traceback_keeps_causes_and_notes_and_what_is_not_the_users_fault(monkeypatch):
+    def body(x):
+        try:
+            raise KeyError("first")
+        except KeyError as cause:
+            error = RuntimeError("second")
+            error.add_note("a note")
+            raise error from cause
+
+    error, names = frames_of(lambda: tg.function(body)(tg.ones([2])))
+    assert names == ["<lambda>", "__call__", "body"]
+    assert isinstance(error.__cause__, KeyError) and error.__notes__ == ["a note"]
+    f = tg.function(inner)
+    monkeypatch.setattr(f, "_request", None)  # a mistake of ours
+    assert frames_of(lambda: f(tg.ones([2])))[1][-1] == "_find_and_run"
+
+
+is_filtering = tg.debugging.is_traceback_filtering_enabled
 
 
 # ---------------------------------------------------------------- where operands are from

@@ -65,7 +65,8 @@ class Sparsity:
         """The same entries with rows and columns exchanged: one object, so that it is one key."""
         order = self.order_by_column
         turned = self.colouring.transposed(order)
-        new = Sparsity(self.shape[::-1], self.columns[order], self.rows[order], turned)
+        height, width = self.shape
+        new = Sparsity((width, height), self.columns[order], self.rows[order], turned)
         vars(new)["transposed"] = self
         return new
 

@@ -74,8 +74,9 @@ class Colouring:
         moved = np.where(
             self.products < self.forward, self.products + self.reverse, self.products - self.forward
         )
+        height, width = self.shape
         rest = moved[order], self.places[order]
-        return Colouring(self.shape[::-1], self.row_colours, self.column_colours, *rest)
+        return Colouring((width, height), self.row_colours, self.column_colours, *rest)
 
     def cost(self, forward_cost: float, reverse_cost: float) -> float:
         return self.forward * forward_cost + self.reverse * reverse_cost
