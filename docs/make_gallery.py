@@ -3,8 +3,8 @@
     python docs/make_gallery.py
 
 `docs/make_pictures.py` takes the pictures of the HTML page, in a browser; that of Graphviz is what
-`dot -Tsvg` draws of the layer's `to_dot()`. All else is made here by running code, and tests compare
-the page, and the names in the picture, with what the code makes now.
+`dot -Tsvg` draws of the layer's `to_dot()`. All else is made here by running code, and tests
+compare the page, and the names in the picture, with what the code makes now.
 """
 
 import contextlib

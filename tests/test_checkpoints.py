@@ -1034,3 +1034,13 @@ def test_a_kill_at_any_moment_leaves_whole_checkpoints():
     saver.manager.save()
     there = {f"kept/{name}" for name in os.listdir("kept")} - {"kept/checkpoint"}
     assert there == set(saver.manager.checkpoints)
+
+
+def test_a_status_shows_counts(tmp_path):
+    v, w, extra = (tg.Variable(float(k)) for k in range(3))
+    path = tg.train.Checkpoint(v=v, extra=extra).save(tmp_path / "ckpt")
+    status = tg.train.Checkpoint(v=v, w=w).restore(path)
+    assert repr(status) == (
+        "<tg.train status: 1 Variables restored, 1 without a value, 1 values unused>"
+    )
+    assert "the path was None" in str(tg.train.Checkpoint(v=v).restore(None))

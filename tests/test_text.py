@@ -768,7 +768,12 @@ def with_node(line: str) -> str:
 REFUSED = [
     ("", "the text holds no graph\n  fix: begin with a line such as: graph @name("),
     ("hello", 'line 1: a graph must begin here\n  text: "hello"\n  fix: write: graph @name('),
-    ("graph @f(%x: f32[2]) -> (f32[2]) { return %y }", "line 1: a graph must begin here"),
+    (
+        "graph @f(%x: f32[2]) -> (f32[2]) { return %y }",
+        "line 1: more follows '{' on its line\n"
+        '  text: "graph @f(%x: f32[2]) -> (f32[2]) { return %y }"\n'
+        "  fix: end the line after '{'",
+    ),
     ("graph f() -> () {\n  return\n}", "line 1: a graph must begin here"),
     ("graph @f(%x) -> () {\n  return\n}", 'line 1: "%x" is no argument'),
     ("graph @f(x: f32[]) -> () {\n  return\n}", 'line 1: "x: f32[]" is no argument'),

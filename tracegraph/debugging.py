@@ -29,6 +29,11 @@ from tracegraph.math.logic import is_finite
 from tracegraph.math.reduction import reduce_all
 from tracegraph.runtime.convert import as_operands, as_tensor
 from tracegraph.runtime.effects import check
+from tracegraph.runtime.tracebacks import (
+    disable_traceback_filtering,
+    enable_traceback_filtering,
+    is_traceback_filtering_enabled,
+)
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import same_shape
 from tracegraph.source import here
@@ -407,7 +412,10 @@ __all__ = [
     *("assert_all_finite", "assert_integer", "assert_rank_at_least", "assert_rank_in"),
     *("assert_proper_iterable", "assert_same_float_dtype", "assert_scalar"),
     *("GraphDump", "dump_graphs"),
-    *("Assert", "InvalidArgumentError", "assert_near", "assert_negative", "assert_non_negative"),
+    "disable_traceback_filtering",
+    "enable_traceback_filtering",
+    "is_traceback_filtering_enabled",
+    *("Assert", "assert_near", "assert_negative", "assert_non_negative"),
     *("assert_non_positive", "assert_positive", "assert_rank", "assert_shapes", "assert_type"),
     *("check_numerics", *_COMPARISONS),
 ]

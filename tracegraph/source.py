@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import functools
+import importlib.util
 import itertools
 import linecache
 import os
@@ -19,14 +20,19 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-import numpy
+
+def _folders(*names: str) -> tuple[str, ...]:
+    """The folders of packages, which are not loaded for that."""
+    found = [importlib.util.find_spec(name) for name in names]
+    return tuple(os.path.dirname(os.path.abspath(str(x.origin))) + os.sep for x in found if x)
+
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 #: Where frames are not the user's: our packages, and what stands between the user and us.
 _HOUSE = (
     _PACKAGE + os.sep,
     os.path.join(os.path.dirname(_PACKAGE), "lowering") + os.sep,
-    os.path.dirname(os.path.abspath(numpy.__file__)) + os.sep,
+    *_folders("numpy", "jax", "jax" + "lib"),  # which no line names: nothing of it is used
     *(os.path.abspath(str(module.__file__)) for module in (contextlib, functools)),
 )
 #: Per file name: whether frames of that file belong to us and not to the user.

@@ -223,10 +223,22 @@ def substituted(value: Any, sizes: Mapping[str, Any]) -> Any:
 
 def operand_text(tensor: Tensor) -> str:
     """An operand as errors show it: its type and where it came from."""
+    variable = _variable_read_by(tensor)
+    if variable is not None:
+        return f"{tensor.type}  (Variable {variable!r})"
     if tensor.node is not None and tensor.node.op is INPUT and tensor.name:
         return f"{tensor.type}  (argument %{tensor.name})"
     source = tensor.source
     return f"{tensor.type}  from {source.file}:{source.line}" if source.line else str(tensor.type)
+
+
+def _variable_read_by(tensor: Tensor) -> str | None:
+    """The name of the Variable that a tensor is a read of, if it is one."""
+    origins, node = getattr(tensor, "_origins", None), tensor.node
+    if type(origins) is Tensor:
+        return origins.name
+    # The op is of a floor above. Its second operand stands for the Variable.
+    return node.inputs[1].name if node is not None and node.op.name == "read" else None
 
 
 def raise_mismatch(

@@ -396,6 +396,11 @@ class ConcreteFunction:
         given = {id(v) for v in variables}
         return any(id(v) in given for v in self.traced.variables)
 
+    @property
+    def is_of_one_variable(self) -> bool:
+        """Whether the body asked which Variable an argument is, and so fits no other."""
+        return any(v.is_identified for v in self.traced.variables)
+
     def execution(
         self, types: Sequence[TensorType], variables: Sequence[Variable] | None = None
     ) -> Execution:

@@ -128,8 +128,8 @@ class Variable:
     """
 
     __slots__ = (
-        *("__weakref__", "_trainable", "base_name", "buffer", "constraint", "handle"),
-        *("has_plain_name", "is_random_state", "number", "tensor_type"),
+        *("__weakref__", "_stands_for", "_trainable", "base_name", "buffer", "constraint"),
+        *("handle", "has_plain_name", "is_identified", "is_random_state", "number", "tensor_type"),
     )
 
     #: NumPy hands binary operations with an ndarray on the left to us.
@@ -166,6 +166,10 @@ class Variable:
         #: Counts the Variables of the process in the order of their creation.
         self.number = next(_numbers)
         self._trainable = True if trainable is None else bool(trainable)
+        #: The Variable that this one stands for in a trace, if it does, which keeps it not alive.
+        self._stands_for: Callable[[], Variable | None] | None = None
+        #: Whether somebody asked which that is, so that no other may take its place.
+        self.is_identified = False
         self.constraint = constraint
         #: Whether the name is shown without a suffix; layers set it.
         self.has_plain_name = False
@@ -201,9 +205,19 @@ class Variable:
     def stand_in(self) -> Variable:
         """A Variable that stands for this one in a trace whose calls may pass others."""
         new = Variable.of_type(self.tensor_type, self.base_name, self._trainable)
+        new._stands_for = weakref.ref(self)
         new.number, new.constraint = self.number, self.constraint
         new.has_plain_name, new.is_random_state = self.has_plain_name, self.is_random_state
         return new
+
+    def actual(self) -> Variable:
+        """The Variable itself; for one that stands for an argument, what the call gives. A trace
+        that asks is that of this one Variable: see `is_identified`."""
+        found = None if self._stands_for is None else self._stands_for()
+        if found is None:
+            return self
+        self.is_identified = True
+        return found.actual()
 
     @classmethod
     def of_type(cls, type: TensorType, name: str, trainable: bool = True) -> Variable:
@@ -212,6 +226,7 @@ class Variable:
         new.base_name = name
         new.number = next(_numbers)
         new._trainable = trainable
+        new._stands_for, new.is_identified = None, False
         new.constraint = None
         new.has_plain_name = new.is_random_state = False
         new.tensor_type = type

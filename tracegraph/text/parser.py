@@ -152,6 +152,8 @@ class _Parser:
         begin = _HEADER.match(header)
         arguments, arrow, results = header.partition(") -> (")
         if begin is None or not arrow or not results.endswith(") {"):
+            if begin is not None and arrow and ") {" in results:
+                raise Malformed("more follows '{' on its line", fix="end the line after '{'")
             raise Malformed("a graph must begin here", fix=f"write: {_HEADER_FORM}")
         rest = arguments[begin.end() :]
         listed = re.split(", (?=%)", rest) if rest else []

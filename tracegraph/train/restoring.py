@@ -377,6 +377,14 @@ class CheckpointLoadStatus:
         self._restoration.unused.is_known = True
         return self
 
+    def __repr__(self) -> str:
+        unused, missing = len(self._restoration.unused.keys()), len(self._unrestored())
+        given = len(ObjectGraph(self._root).variables().keys() - {COUNTER}) - missing
+        return (
+            f"<tg.train status: {given} Variables restored, {missing} without a value, "
+            f"{unused} values unused>"
+        )
+
     def _unrestored(self) -> list[str]:
         """The paths of the Variables that have got no value."""
         rows = ObjectGraph(self._root).variables().items()
@@ -419,6 +427,9 @@ class InitializationOnlyStatus:
     def assert_nontrivial_match(self) -> NoReturn:
         """Raises AssertionError."""
         _refuse_none()
+
+    def __repr__(self) -> str:
+        return "<tg.train status: nothing was restored, the path was None>"
 
     def expect_partial(self) -> InitializationOnlyStatus:
         """Says that nothing is expected."""
