@@ -642,16 +642,6 @@ def test_keywords_bind_by_signature():
         assert [g.numpy() for g in gradients(call, x, y)] == [30.0, 200.0]
 
 
-def test_what_comes_by_keyword_only_has_no_gradient():
-    @tg.custom_gradient
-    def f(x, *, factor):
-        return x * factor, lambda dy: dy * factor
-
-    found = gradients(lambda x, c: f(x, factor=c), tg.constant(2.0), tg.constant(3.0))
-    assert found[0].numpy() == 3.0
-    assert found[1] is None
-
-
 def test_none_among_the_gradients():
     @tg.custom_gradient
     def f(x, y):
@@ -1659,3 +1649,51 @@ def test_prevent_gradient_in_forward_mode():
     with pytest.raises(LookupError, match="explicitly disabled"):
         tg.jvp(f, (1.0,), (1.0,))
     assert tg.vectorized_map(f, tg.constant([1.0, 2.0])).shape == (2,)
+
+
+# ---------------------------------------------------------------- what is passed by name alone
+
+
+@tg.custom_gradient
+def scaled_by_name(x, *, scale, shift):
+    return x * scale + shift, lambda dy: (dy * scale, dy * x, dy * 10.0)
+
+
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_what_is_passed_by_name_alone_has_gradients_in_signature_order(is_traced):
+    def gradients(x, scale, shift):
+        with tg.GradientTape() as tape:
+            tape.watch([x, scale, shift])
+            y = scaled_by_name(x, shift=shift, scale=scale)
+        return tape.gradient(y, [x, scale, shift])
+
+    fn = tg.function(gradients) if is_traced else gradients
+    found = fn(tg.constant(2.0), tg.constant(3.0), tg.constant(4.0))
+    assert [float(g) for g in found] == [3.0, 2.0, 10.0]
+
+
+def test_a_backward_that_leaves_out_what_is_followed_is_refused():
+    @tg.custom_gradient
+    def scaled(x, *, scale):
+        return x * scale, lambda dy: dy * scale
+
+    x, scale = tg.constant(2.0), tg.constant(3.0)
+    assert float(tg.grad(lambda x: scaled(x, scale=scale))(x)) == 3.0
+    with tg.GradientTape() as tape:
+        tape.watch([x, scale])
+        with pytest.raises(ValueError, match="returned 1 gradient for 2 arguments"):
+            scaled(x, scale=scale)
+
+
+def test_grad_pass_through_of_what_is_passed_by_name_alone():
+    step = tg.grad_pass_through(stepped)
+    x, width = tg.constant(2.4), tg.constant(1.0)
+    with tg.GradientTape() as tape:
+        tape.watch([x, width])
+        y = step(x, width=width)
+    slope, other = tape.gradient(y, [x, width])
+    assert float(slope) == 1.0 and other is None
+
+
+def stepped(x, *, width):
+    return tg.round(x / width) * width

@@ -3007,8 +3007,22 @@ def takes_more(x):
     return x * 1.0, lambda dy, more: dy  # here
 
 
+def prints_gradient(dy):
+    tg.print("back")  # here
+    return dy
+
+
 def prints_backwards(x):
-    return x * 1.0, lambda dy: (tg.print("back"), dy)[1]  # here
+    return x * 1.0, prints_gradient
+
+
+def checks_gradient(dy):
+    tg.debugging.assert_all_finite(dy, "not finite")  # here
+    return dy
+
+
+def checks_backwards(x):
+    return x * 1.0, checks_gradient
 
 
 def assigns_backwards(x):
@@ -3035,6 +3049,9 @@ def clips(x):
 WEIGHT = tg.Variable(2.0, name="weight")
 GRADIENT_FIX = "return a gradient of the shape and dtype of each argument"
 COUNT_FIX = "return one gradient for each argument, None where there is none"
+
+
+PURE_FIX = "let it compute gradients alone, and print or check the gradients outside"
 
 
 def custom(function, count=1):
@@ -3093,14 +3110,21 @@ def custom(function, count=1):
         custom(prints_backwards),
         "custom gradient prints_backwards: its backward function prints, checks, calls Python or "
         "assigns a Variable",
-        "let it compute gradients alone",
-        where=prints_backwards,
+        PURE_FIX,
+        where=prints_gradient,
+    ),
+    checks=gradient_error(
+        custom(checks_backwards),
+        "custom gradient checks_backwards: its backward function prints, checks, calls Python or "
+        "assigns a Variable",
+        PURE_FIX,
+        where=checks_gradient,
     ),
     assigns=gradient_error(
         custom(assigns_backwards),
         "custom gradient assigns_backwards: its backward function prints, checks, calls Python or "
         "assigns a Variable",
-        "let it compute gradients alone",
+        PURE_FIX,
         where=assigns_backwards,
     ),
     pair_of_gradients=gradient_error(

@@ -628,6 +628,24 @@ def function_assigns_what_is_read_outside(x, w, c):
     return tape, z, c
 
 
+@case("assigned", where="top level")
+def value_becomes_a_variable(x, w, c):
+    with tg.GradientTape() as tape:
+        v = tg.Variable(x * 2.0)
+        z = v * 3.0  # break
+    held.append(v)
+    return tape, z, x
+
+
+@case("assigned", where="top level")
+def value_is_assigned_before_the_tape_is_opened(x, w, c):
+    w.assign(c)
+    with tg.GradientTape() as tape:
+        tape.watch(c)
+        z = w * 3.0  # break
+    return tape, z, c
+
+
 @case("numpy", where="top level")
 def value_is_assigned_by_numpy(x, w, c):
     with tg.GradientTape() as tape:
@@ -881,6 +899,85 @@ def decided_by_the_source(x, w, c):
         else:
             z = w * 2.0  # break
     return tape, z, x
+
+
+@case("branch_not_taken", where="top level")
+def variable_of_the_other_branch(x, w, c):
+    v = tg.Variable(3.0)
+    with tg.GradientTape() as tape:
+        if x > 0.0:  # break
+            z = w
+        else:
+            z = v**2
+    held.append(v)
+    return tape, z, v
+
+
+@case("branch_not_taken", where="top level")
+def target_is_older_than_the_decision(x, w, c):
+    with tg.GradientTape() as tape:
+        z = x * 2.0
+        if x < 0.0:  # break
+            z = z + w
+    return tape, z, w
+
+
+@case("branch_not_taken", where="top level")
+def bare_name_is_asked(x, w, c):
+    with tg.GradientTape() as tape:
+        is_small = x < 100.0
+        if is_small:  # break
+            z = x * 2.0
+        else:
+            z = w * 3.0
+    return tape, z, w
+
+
+@case("branch_not_taken", where="top level")
+def call_is_asked(x, w, c):
+    with tg.GradientTape() as tape:
+        if tg.reduce_any(x > 100.0):  # break
+            z = w * 3.0
+        else:
+            z = x * 2.0
+    return tape, z, w
+
+
+@case("branch_not_taken", where="top level")
+def conditional_expression_of_a_bare_name(x, w, c):
+    with tg.GradientTape() as tape:
+        is_small = x < 100.0
+        z = x * 2.0 if is_small else w * 3.0  # break
+    return tape, z, w
+
+
+@case("branch_not_taken", where="top level")
+def decided_by_a_python_number(x, w, c):
+    with tg.GradientTape() as tape:
+        if float(x) > 100.0:  # break
+            z = w * 3.0
+        else:
+            z = x * 2.0
+    return tape, z, w
+
+
+@case("branch_not_taken", where="top level")
+def decided_by_a_numpy_number(x, w, c):
+    with tg.GradientTape() as tape:
+        z = x * 2.0
+        if x.numpy() > 100.0:  # break
+            z += w
+    return tape, z, w
+
+
+@case("unused", where="top level")
+def decision_is_about_something_else(x, w, c):
+    v = tg.Variable(3.0)
+    with tg.GradientTape() as tape:
+        if float(x) < 100.0:
+            z = w * 3.0  # break
+    held.append(v)
+    return tape, z, v
 
 
 @case("unused", where="top level")
@@ -1267,3 +1364,37 @@ def test_text_of_a_long_path_shows_its_ends():
     lines = text.removeprefix("  path: ").split(" -> ")
     shown = [str(place) for place in found.path]
     assert lines == [*shown[:10], "... 82 more ...", *shown[-10:]]
+
+
+def test_the_line_of_the_assignment_is_told():
+    x = tg.constant(1.0)
+    v = tg.Variable(0.0)
+    v.assign(x)
+    assigned = inspect.currentframe().f_lineno - 1
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = v * 2.0
+    found = tape.explain(y, x)
+    assert found.reason == "assigned"
+    assert f"assigned to a Variable at test_explain.py:{assigned}, which is read here" in str(found)
+    assert found.path[0].line == assigned
+
+
+def test_what_a_reset_forgot_is_told():
+    x = tg.constant(1.0)
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = x * 2.0
+        tape.reset()
+        z = x * 3.0
+    before, unwatched = tape.explain(y, x), tape.explain(z, x)
+    assert (before.reason, unwatched.reason) == ("before_tape", "not_watched")
+    assert "before tape.reset(), which forgets all" in str(before)
+    assert "tape.reset() forgets all that was watched" in str(unwatched)
+
+
+def test_a_lambda_is_called_as_python_calls_it():
+    w = tg.Variable(2.0)
+    with tg.GradientTape() as tape:
+        y = tg.grad_pass_through(lambda x: x * w)(tg.constant(1.0))
+    assert "the custom gradient of <lambda> returns None" in str(tape.explain(y, w))

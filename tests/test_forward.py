@@ -777,3 +777,11 @@ def test_values_are_held_while_tangents_are_made():
     )
     for _ in range(2):
         assert_near(push(function, x, tg.ones_like(x)), expected)
+
+
+def test_an_accumulator_that_was_never_entered_knows_its_primals():
+    x, other = tg.Variable(1.0), tg.constant(1.0)
+    accumulator = tg.autodiff.ForwardAccumulator(x, tg.constant(2.0))
+    assert float(accumulator.jvp(x)) == 2.0
+    assert accumulator.jvp(other) is None
+    assert float(accumulator.jvp(other, "zero")) == 0.0

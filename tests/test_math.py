@@ -867,6 +867,64 @@ def test_segments():
     )
 
 
+def test_segments_without_elements(run):
+    x, ids = sample(6, 2), [0, 0, 2, 2, 2, 4]
+    rows = [x[np.array(ids) == k] for k in range(5)]
+    for segment, numpys in ((tg.math.segment_max, np.max), (tg.math.segment_min, np.min)):
+        expected = [numpys(r, 0) if len(r) else np.zeros(2, "f") for r in rows]
+        close(run(lambda x, segment=segment: segment(x, ids), x), np.stack(expected))
+    close(tg.math.segment_max([1, 3], [0, 2]), np.int32([1, 0, 3]))
+    slope = tg.grad(lambda x: tg.reduce_sum(tg.math.segment_max(x, ids)))(x)
+    assert float(tg.reduce_sum(slope)) == 6.0
+
+
+@pytest.mark.parametrize(
+    ("fn", "fix"),
+    [
+        (lambda i: tg.math.segment_sum(tg.ones(3), i), "tg.math.unsorted_segment_sum"),
+        (lambda i: tg.math.segment_mean(tg.ones(3), i), "tg.math.unsorted_segment_mean"),
+        (lambda i: tg.math.segment_max(tg.ones(3), i), "tg.math.unsorted_segment_max"),
+        (lambda i: tg.repeat(tg.ones(3), i), "tg.gather"),
+        (lambda i: tg.repeat(tg.ones(3), [i[0], 1, 2]), "tg.gather"),
+        (lambda i: tg.math.bincount(i), "maxlength="),
+        (lambda i: tg.sequence_mask(i), "maxlen="),
+        (lambda i: tg.math.confusion_matrix(i, i), "num_classes="),
+    ],
+)
+def test_shapes_that_depend_on_values_are_refused_with_the_repair(fn, fix):
+    numbers = tg.constant([0, 1, 1])
+    fn(numbers)
+    with pytest.raises(tg.errors.ShapeError, match="depends on the value") as error:
+        tg.function(fn)(numbers)
+    assert fix in str(error.value)
+
+
+def test_numbers_that_no_shape_follows_from_may_be_tensors(run):
+    x = sample(4, 3)
+    for shift in (0, 1, -5, 7):
+        close(run(lambda x, s: tg.roll(x, s, 0), x, np.int32(shift)), np.roll(x, shift, 0))
+    close(
+        run(lambda x, s: tg.roll(x, s, [0, 1]), x, np.int32([1, -2])), np.roll(x, (1, -2), (0, 1))
+    )
+    close(run(lambda x, s: tg.roll(x, [s, 1], [0, 1]), x, np.uint8(3)), np.roll(x, (3, 1), (0, 1)))
+    lowest = np.int64(-(2**63))
+    close(run(lambda x, s: tg.roll(x, s, 1), x, lowest), np.roll(x, int(lowest) % 3, 1))
+    for lower, upper in ((-1, 1), (0, -1), (2, 0), (9, 9)):
+        expected = tg.linalg.band_part(x, lower, upper).numpy()
+        limits = np.int64(lower), np.int32(upper)
+        close(run(lambda x, a, b: tg.linalg.band_part(x, a, b), x, *limits), expected)
+    found = run(lambda k: tg.math.in_top_k([1, 0], [[0.1, 0.9], [0.2, 0.8]], k), np.int32(1))
+    close(found, [True, False])
+
+
+def test_numbers_may_differ_from_iteration_to_iteration():
+    x, shifts = sample(3, 3), [0, 1, 2]
+    rolled = tg.vectorized_map(lambda s: tg.roll(x, s, 0), tg.constant(shifts))
+    close(rolled, np.stack([np.roll(x, s, 0) for s in shifts]))
+    bands = tg.vectorized_map(lambda s: tg.linalg.band_part(x, s, 0), tg.constant(shifts))
+    close(bands, np.stack([np.tril(x) - np.tril(x, -s - 1) for s in shifts]))
+
+
 # ---------------------------------------------------------------- products
 
 
@@ -1300,3 +1358,49 @@ def test_targets_that_are_no_class_are_not_in_the_top():
 
 def test_the_mean_of_no_integers():
     assert tg.reduce_mean(tg.zeros([0], tg.int32)).numpy() == 0
+
+
+# ---------------------------------------------------------------- diagonals
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (4, 3), (3, 3), (2, 3, 4)])
+@pytest.mark.parametrize("align", ["RIGHT_LEFT", "LEFT_RIGHT", "LEFT_LEFT", "RIGHT_RIGHT"])
+@pytest.mark.parametrize("k", [(-1, 1), (0, 2), (-2, -1), (-1, 2)])
+def test_several_diagonals(shape, align, k):
+    x = sample(*shape)
+    ones = {d: np.diagonal(x, d, -2, -1) for d in range(k[0], k[1] + 1)}
+    longest = max(one.shape[-1] for one in ones.values())
+    above, below = align.split("_")
+    rows = []
+    for d, one in sorted(ones.items(), reverse=True):
+        sides = [above] * (d >= 0) + [below] * (d <= 0)
+        missing = longest - one.shape[-1]
+        margin = (missing, 0) if "RIGHT" in sides else (0, missing)
+        margins = [*[(0, 0)] * (x.ndim - 2), margin]
+        rows.append(np.pad(one, margins, constant_values=np.float32(9)))
+    fn = lambda x: tg.linalg.diag_part(x, k=k, padding_value=9, align=align)  # noqa: E731
+    close(fn(tg.constant(x)), np.stack(rows, -2))
+    close(tg.function(fn)(tg.constant(x)), np.stack(rows, -2))
+
+
+def test_diagonals_that_are_refused():
+    with pytest.raises(ValueError, match=r"k is \[1, -1\]"):
+        tg.linalg.diag_part(tg.ones([3, 3]), k=(1, -1))
+    with pytest.raises(ValueError, match="align"):
+        tg.linalg.diag_part(tg.ones([3, 3]), k=(-1, 1), align="LEFT")
+    with pytest.raises(ValueError, match="no such diagonal"):
+        tg.linalg.tensor_diag_part(tg.ones([2, 3]))
+
+
+def test_the_diagonal_of_a_tensor(run):
+    x = sample(2, 3, 2, 3)
+    close(run(tg.linalg.tensor_diag_part, x), np.einsum("ijij->ij", x))
+    small = sample(2, 3)
+    close(run(lambda x: tg.linalg.tensor_diag_part(tg.linalg.tensor_diag(x)), small), small)
+
+
+def test_what_data_types_say_of_themselves():
+    assert tg.complex64.real_dtype is tg.float32 and tg.int32.real_dtype is tg.int32
+    assert tg.float32.is_compatible_with("float32")
+    assert not tg.float32.is_compatible_with(np.float64)
+    assert (tg.float32.limits, tg.uint8.limits, tg.bool.limits) == ((0, 1), (0, 255), (0, True))

@@ -593,3 +593,16 @@ def test_a_tape_opened_outside_is_used_inside(run):
         )
 
     assert_near(run(compute, x), np.diag(3 * x.numpy() ** 2))
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda f: tg.vectorized_map(f, tg.ones(2)), "vectorized_map"),
+        (lambda f: tg.vmap(f)(tg.ones(2)), "vmap"),
+        (lambda f: tg.pfor(f, 2), "pfor"),
+    ],
+)
+def test_what_is_no_tensor_names_what_was_called(call, name):
+    with pytest.raises(TypeError, match=f"the function of {name} returned a str: 's'"):
+        call(lambda x: "s")

@@ -142,6 +142,39 @@ def test_random_functions_are_refused():
         check_gradients(lambda x: x * tg.random.uniform([]), 1.0)
 
 
+def test_arguments_that_are_not_computed_yet_change_nothing():
+    """The first call would compute them, in a program that rounds otherwise than the second."""
+    for seed in range(4):
+        x = tg.random.stateless_normal([8, 3], [seed, 1])
+        mean, variance = tg.nn.moments(x, [0])
+
+        def normalised(x, mean, variance):
+            return tg.nn.batch_normalization(x, mean, variance, None, None, 1e-3)
+
+        assert check_gradients(normalised, x * 1.1, mean, variance, order=1).is_right
+
+
+def test_what_a_function_takes_from_outside_may_round_otherwise():
+    values, calls = [1.0, 1.0 + 2**-50], []
+
+    def rounded(x):
+        calls.append(x)
+        return x * values[min(len(calls), 2) - 1]
+
+    assert check_gradients(rounded, 1.0, order=1).is_right
+
+
+def test_small_differences_are_found_too():
+    calls = []
+
+    def drifting(x):
+        calls.append(x)
+        return x * (1.0 + 1e-12 * len(calls))
+
+    with pytest.raises(GradientError, match="other values when it was called again"):
+        check_gradients(drifting, tg.constant([1.0, 2.0]))
+
+
 def test_double_precision_is_used_where_the_function_allows_it():
     assert check_gradients(tg.sin, tg.constant([1.0]), order=1).dtype == "float64"
     only_single = tg.function(tg.sin, input_signature=[tg.TensorSpec([1], tg.float32)])

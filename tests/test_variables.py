@@ -455,6 +455,52 @@ def test_slice_assignment_like_numpy(run, name):
     np.testing.assert_array_equal(v.numpy(), expected)
 
 
+@pytest.mark.parametrize("place", [0, 2, -1, -3])
+@pytest.mark.parametrize(
+    "where",
+    [
+        lambda i: np.s_[i],
+        lambda i: np.s_[i, :],
+        lambda i: np.s_[:, i],
+        lambda i: np.s_[..., i],
+        lambda i: np.s_[None, 1:, i],
+        lambda i: np.s_[i, i],
+    ],
+)
+def test_slice_assignment_at_a_tensor(run, where, place):
+    expected = np.arange(12, dtype=np.float32).reshape(3, 4)
+    v = tg.Variable(expected)
+    value = -np.ones_like(expected[where(place)])
+    run(lambda i: v[where(i)].assign(value), tg.constant(place))
+    expected[where(place)] = value
+    np.testing.assert_array_equal(v.numpy(), expected)
+
+
+def test_slice_assignment_from_a_tensor_on(run):
+    v = tg.Variable(tg.zeros(4))
+    run(lambda i: v[i : i + 2].assign([1.0, 2.0]), tg.constant(1))
+    assert v.numpy().tolist() == [0.0, 1.0, 2.0, 0.0]
+
+
+def test_slice_assignment_out_of_range_at_run_time_writes_nothing():
+    v = tg.Variable(tg.zeros(4))
+    one = tg.function(lambda i: v[i].assign(1.0))
+    two = tg.function(lambda i: v[i : i + 2].assign([1.0, 2.0]))
+    for place in (4, -5):
+        one(tg.constant(place))
+    two(tg.constant(3))
+    assert v.numpy().tolist() == [0.0] * 4
+    checked = tg.function(lambda i: v[i].assign(1.0), check_bounds=True)
+    with pytest.raises(tg.errors.InvalidArgumentError, match="index 4 is out of range"):
+        checked(tg.constant(4))
+
+
+def test_slice_assignment_at_the_place_that_a_variable_holds(run):
+    v, place = tg.Variable(tg.zeros(3)), tg.Variable(2)
+    run(lambda: v[place].assign(1.0))
+    assert v.numpy().tolist() == [0.0, 0.0, 1.0]
+
+
 def test_slice_assignment_broadcasts(run):
     v = tg.Variable([1.0, 2.0, 3.0])
     run(lambda: v[0:2].assign(9.0))
@@ -1142,3 +1188,12 @@ def test_threads_assign_slices_of_one_variable():
 
     together(assign_own, 1)
     assert v.numpy().tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+
+
+def test_where_a_variable_is_and_how_its_replicas_are_kept():
+    v = tg.Variable(1.0)
+    assert v.device == tg.constant(1.0).device
+    assert v.synchronization is tg.VariableSynchronization.AUTO
+    assert v.aggregation is tg.VariableAggregation.NONE
+    summed = tg.Variable(1.0, aggregation=tg.VariableAggregation.SUM)
+    assert summed.aggregation is tg.VariableAggregation.SUM

@@ -55,7 +55,7 @@ from tracegraph.runtime.naming import name_scope
 from tracegraph.runtime.sparse import SparseJacobian
 from tracegraph.runtime.tape import GradientTape, UnconnectedGradients
 from tracegraph.runtime.trace import executing_eagerly, init_scope
-from tracegraph.runtime.variable import Variable
+from tracegraph.runtime.variable import Variable, VariableAggregation, VariableSynchronization
 from tracegraph.tensorshape import IndexedSlices, TensorShape, TensorSpec
 from tracegraph.types import (
     DType,

@@ -95,7 +95,7 @@ def vectorized_map(
         values = [own.get(k, leaf) for k, leaf in enumerate(leaves)]
         return fn(nest.pack_sequence_as(elems, values))
 
-    return parallel_for(iteration, [tensors[k] for k in batched], count)
+    return parallel_for(iteration, [tensors[k] for k in batched], count, "vectorized_map")
 
 
 def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0) -> Callable[..., Any]:
@@ -134,7 +134,7 @@ def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0) -> Callabl
             *positional, named = nest.pack_sequence_as(given, values)
             return fn(*positional, **named)
 
-        found = parallel_for(iteration, list(moved.values()), count)
+        found = parallel_for(iteration, list(moved.values()), count, "vmap")
         return nest.map_structure(
             lambda y: None if y is None else _with_axis_at(y, out_axes), found
         )

@@ -11,8 +11,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tracegraph.array.arguments import as_flag, as_size, known_int, rank_of, refuse, sizes_of
+from tracegraph.array.arguments import (
+    as_choice,
+    as_flag,
+    as_open_number,
+    as_size,
+    as_sizes,
+    known_int,
+    rank_of,
+    refuse,
+    sizes_of,
+)
 from tracegraph.array.creation import eye
+from tracegraph.array.joining import stack
 from tracegraph.array.shaping import expand_dims, pad, squeeze
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.functions import log
@@ -23,7 +34,7 @@ from tracegraph.ops.broadcast import BroadcastTo, Sum, zeros_of
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.contract import adjoint as adjoint_of
 from tracegraph.ops.contract import swap_last
-from tracegraph.ops.elementwise import LESS_EQUAL, REAL, SELECT, SUB, LogicalAnd
+from tracegraph.ops.elementwise import REAL, SELECT, SUB, LogicalAnd
 from tracegraph.ops.linalg import Cholesky, Det, Slogdet, Solve, TriangularSolve
 from tracegraph.ops.shape import Reshape, with_size
 from tracegraph.runtime.convert import as_operands, as_tensor, broadcast, cast_to
@@ -129,16 +140,62 @@ def _margins(n: Any, k: Any, num_rows: Any, num_cols: Any, x: Tensor) -> list[tu
     return list(zip(before, after, strict=True))
 
 
-def diag_part(input: Any, name: str = "diag_part", k: Any = 0) -> Tensor:
+def diag_part(
+    input: Any,
+    name: str = "diag_part",
+    k: Any = 0,
+    padding_value: Any = 0,
+    align: str = "RIGHT_LEFT",
+) -> Tensor:
     """A diagonal of each matrix: y[..., i] = x[..., i, i + k], or x[..., i - k, i] for negative k.
+
+    - `k`: an int, or a pair (lowest, highest) for the diagonals between them, stacked along a new
+      axis from the highest to the lowest.
+    - `padding_value`: what fills those that are shorter than the longest.
+    - `align`: on which side diagonals above and below the main one stand; "RIGHT_LEFT" fills the
+      former at the front and the latter at the end.
 
     >>> tg.linalg.diag_part([[1, 2], [3, 4]]).numpy()
     array([1, 4], dtype=int32)
+    >>> tg.linalg.diag_part([[1, 2], [3, 4]], k=(-1, 1)).numpy()
+    array([[0, 2],
+           [1, 4],
+           [3, 0]], dtype=int32)
     """
     x = _matrices("diag_part", input)
-    first = as_size("diag_part", "k", k)
-    if first != 0:
-        x = x[..., max(-first, 0) :, max(first, 0) :]
+    sides = as_choice("diag_part", "align", align, _ALIGNMENTS).split("_")
+    numbers = as_sizes("diag_part", "k", k)
+    if not 1 <= len(numbers) <= 2 or numbers[0] > numbers[-1]:
+        fix = "give an int, or a pair (lowest, highest)"
+        refuse("diag_part", f"k is {list(numbers)}", x, fix=fix)
+    if numbers[0] == numbers[-1]:
+        return _diagonal(x, numbers[0])
+    rows, columns = x.type.shape[-2:]
+    if not (known_int(rows) and known_int(columns)):
+        fix = "give the sizes in the TensorSpec, or take one diagonal after another"
+        refuse(
+            "diag_part", f"the sizes of {x.type} must be known for several diagonals", x, fix=fix
+        )
+    longest = min(rows + min(numbers[1], 0), columns - max(numbers[0], 0))
+    found = []
+    for number in range(numbers[1], numbers[0] - 1, -1):
+        one = _diagonal(x, number)
+        missing = longest - one.type.shape[-1]
+        # The main diagonal stands where either side would have it on the right.
+        own = sides if number == 0 else sides[:1] if number > 0 else sides[1:]
+        margin = (missing, 0) if "RIGHT" in own else (0, missing)
+        margins = [*[(0, 0)] * (x.ndim - 2), margin]
+        found.append(pad(one, margins, constant_values=as_tensor(padding_value, x.dtype)))
+    return stack(found, axis=-2)
+
+
+_ALIGNMENTS = ("RIGHT_LEFT", "LEFT_RIGHT", "LEFT_LEFT", "RIGHT_RIGHT")
+
+
+def _diagonal(x: Tensor, k: Any) -> Tensor:
+    """One diagonal of each matrix."""
+    if k != 0:
+        x = x[..., max(-k, 0) :, max(k, 0) :]  # type: ignore[index]
     rows, columns = x.type.shape[-2:]
     if known_int(rows) and known_int(columns) and rows != columns:
         n = min(rows, columns)
@@ -173,7 +230,7 @@ def set_diag(input: Any, diagonal: Any, name: str = "set_diag") -> Tensor:
 def band_part(input: Any, num_lower: Any, num_upper: Any, name: str | None = None) -> Tensor:
     """Each matrix with 0 outside of a band: `num_lower` diagonals below and `num_upper` above.
 
-    A negative number keeps all of them.
+    A negative number keeps all of them. The numbers may be tensors.
 
     >>> tg.linalg.band_part([[1, 2], [3, 4]], 0, -1).numpy()
     array([[1, 2],
@@ -186,10 +243,12 @@ def band_part(input: Any, num_lower: Any, num_upper: Any, name: str | None = Non
     j = BroadcastTo(shape, (1,))(Iota(columns, int32)())
     inside = None
     for count, distance in ((num_lower, SUB(i, j)), (num_upper, SUB(j, i))):
-        limit = as_size("band_part", "a number of diagonals", count)
+        limit = as_open_number("band_part", "a number of diagonals", count)
         if known_int(limit) and limit < 0:
             continue
-        near = LESS_EQUAL(distance, broadcast(as_tensor(limit), shape))
+        near = distance <= limit  # type: ignore[operator]
+        if isinstance(limit, Tensor):
+            near = near | (limit < 0)  # type: ignore[operator]
         inside = near if inside is None else LogicalAnd()(inside, near)
     if inside is None:
         return x
@@ -234,6 +293,22 @@ def tensor_diag(diagonal: Any, name: str | None = None) -> Tensor:
     sizes = sizes_of("tensor_diag", x)
     flat = diag(Reshape((element_count(sizes),))(x))
     return Reshape((*sizes, *sizes))(flat)
+
+
+def tensor_diag_part(input: Any, name: str | None = None) -> Tensor:
+    """The diagonal y[i, j, ...] = x[i, j, ..., i, j, ...] of a tensor whose sizes come twice.
+
+    >>> tg.linalg.tensor_diag_part([[1, 2], [3, 4]]).numpy()
+    array([1, 4], dtype=int32)
+    """
+    x = as_tensor(input)
+    sizes = sizes_of("tensor_diag_part", x)
+    half = len(sizes) // 2
+    if len(sizes) in (0, 2 * half + 1) or same_shape(sizes[:half], sizes[half:]) is None:
+        fix = "give a tensor of the shape (*sizes, *sizes)"
+        refuse("tensor_diag_part", f"{x.type} has no such diagonal", x, fix=fix)
+    count = element_count(sizes[:half])
+    return Reshape(sizes[:half])(_diagonal(Reshape((count, count))(x), 0))
 
 
 def solve(matrix: Any, rhs: Any, adjoint: bool = False, name: str | None = None) -> Tensor:
@@ -389,6 +464,7 @@ __all__ = [
     "slogdet",
     "solve",
     "tensor_diag",
+    "tensor_diag_part",
     "tensordot",
     "trace",
     "triangular_solve",

@@ -28,6 +28,9 @@ _ELEMENTS = 16
 _TOLERANCES = {"float64": 1e-6, "float32": 1e-2, "float16": 0.15, "bfloat16": 0.4}
 #: How much of the size the uncertainty of the numeric derivative may excuse.
 _NOISE = 1e-2
+#: By how many roundings two calls of one function may differ: what it took from outside may have
+#: been computed in the program of the first.
+_ROUNDINGS = 16
 
 
 @dataclass(frozen=True)
@@ -206,11 +209,24 @@ class _Point:
         return sum(terms[1:], terms[0])
 
     def _check_repeats(self) -> None:
-        first, second = (float(self.value(*self.xs)) for _ in range(2))
-        if first != second and not (math.isnan(first) and math.isnan(second)):
+        # What only the first call would compute makes another program of it, which rounds anew.
+        for x in (*self._leaves, *self.xs, *self._weights):
+            if isinstance(x, Tensor):
+                x.numpy()  # type: ignore[attr-defined]
+        calls = ([y.numpy() for y in self._results(self.xs)] for _ in range(2))  # type: ignore[attr-defined]
+        for first, second in zip(*calls, strict=True):
+            self._check_repeated(first, second)
+
+    def _check_repeated(self, first: np.ndarray, second: np.ndarray) -> None:
+        """Refuses values that differ by more than the rounding of the largest."""
+        largest = np.max(np.abs(first), initial=0.0, where=np.isfinite(first))
+        limit = _ROUNDINGS * _precision(self.dtype) * largest
+        is_same = np.isclose(first, second, rtol=0.0, atol=limit, equal_nan=True)
+        if not np.all(is_same):
+            place = tuple(np.argwhere(~is_same)[0])
             _refuse(
-                f"the function returned other values when it was called again: {first:.8g}, then "
-                f"{second:.8g}",
+                f"the function returned other values when it was called again: {first[place]}, "
+                f"then {second[place]}",
                 "fix the random numbers that it draws, and the Variables that it assigns",
             )
 

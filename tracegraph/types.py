@@ -86,6 +86,20 @@ class DType:
         """The largest finite value."""
         return self._limits().max
 
+    @property
+    def limits(self) -> tuple[Any, Any]:
+        """The range of intensities in images of this type, as TensorFlow has it: from 0 to 1 of
+        floating numbers, and to the largest value of others."""
+        if self.is_bool:
+            return 0, True
+        return (0, 1) if self.is_floating else (0, int(self.max))
+
+    real_dtype = real
+
+    def is_compatible_with(self, other: Any) -> bool:
+        """Whether `other` names the same type."""
+        return as_dtype(other) is self
+
     def _limits(self) -> Any:
         return ml_dtypes.finfo(self.numpy_dtype) if self.is_floating else np.iinfo(self.numpy_dtype)  # type: ignore[arg-type]
 

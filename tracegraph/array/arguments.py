@@ -21,11 +21,20 @@ from tracegraph.errors import (
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.constant import Sizes
-from tracegraph.runtime.convert import as_tensor, cast_to, static_ints
-from tracegraph.shapes import SIZE_LIMIT, Dim, Shape, ShapeVariable, Size, checked_shape
+from tracegraph.ops.shape import Reshape, slice_axis
+from tracegraph.runtime.convert import as_tensor, cast_to, require_rank, static_ints, static_value
+from tracegraph.shapes import (
+    SIZE_LIMIT,
+    Dim,
+    Shape,
+    ShapeVariable,
+    Size,
+    checked_shape,
+    element_count,
+)
 from tracegraph.source import here
 from tracegraph.tensorshape import TensorShape
-from tracegraph.types import int32
+from tracegraph.types import int32, int64
 
 
 def refuse(op: str, fact: str, *operands: Tensor, fix: str) -> NoReturn:
@@ -110,6 +119,56 @@ def as_sizes(op: str, what: str, value: Any) -> tuple[Any, ...]:
         if known_int(number) and not -SIZE_LIMIT <= number < SIZE_LIMIT:
             refuse(op, f"{what} has {number}, which has more than 64 bits", fix="use smaller ints")
     return numbers
+
+
+def known_array(op: str, x: Tensor, fix: str) -> np.ndarray:
+    """The value of a tensor that decides the shape of the result. Raises ShapeError with the
+    repair if it is not known while tracing."""
+    value = static_value(x)
+    if value is None:
+        require_rank(x)
+        refuse(
+            op,
+            f"the shape of the result depends on the value of {x.type}, which is not known while "
+            "tracing",
+            x,
+            fix=fix,
+        )
+    return np.asarray(value)
+
+
+def as_open_numbers(op: str, what: str, value: Any) -> list[Any]:
+    """Integers from a list, an array or a tensor, which shapes do not follow from: those that are
+    known only at run time are scalar int64 tensors."""
+    if not is_open(value):
+        return list(as_sizes(op, what, value))
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    found: list[Any] = []
+    for part in parts:
+        if not is_open(part):
+            found += as_sizes(op, what, part)
+        else:
+            x = as_integers(op, what, part)
+            count = element_count(sizes_of(op, x))
+            flat = Reshape((count,))(cast_to(x, int64))
+            found += [Reshape(())(slice_axis(flat, 0, k, k + 1)) for k in range(count)]
+    return found
+
+
+def is_open(value: Any) -> bool:
+    """Whether a value, or one in a list of them, is known only at run time."""
+    if isinstance(value, (list, tuple)):
+        return any(map(is_open, value))
+    is_tensor = isinstance(value, Tensor) or hasattr(value, "__tracegraph_tensor__")
+    return is_tensor and static_value(as_tensor(value)) is None
+
+
+def as_open_number(op: str, what: str, value: Any) -> Any:
+    """One integer, which is a scalar int64 tensor where it is known only at run time."""
+    numbers = as_open_numbers(op, what, value)
+    if len(numbers) == 1:
+        return numbers[0]
+    refuse(op, f"{what} is {shown(value)}, and it must be one integer", fix="use an int")
 
 
 def as_axis(op: str, axis: Any, rank: int, *operands: Tensor) -> int:

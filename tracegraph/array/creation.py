@@ -15,6 +15,7 @@ from tracegraph.array.arguments import (
     as_shape,
     as_size,
     as_sizes,
+    known_array,
     known_int,
     rank_of,
     refuse,
@@ -368,7 +369,8 @@ def sequence_mask(
     """
     lengths = as_integers("sequence_mask", "the lengths", lengths)
     if maxlen is None:
-        maxlen = max((0, *as_sizes("sequence_mask", "the lengths", lengths)))
+        known = known_array("sequence_mask", lengths, "give the largest length: maxlen=")
+        maxlen = max((0, *as_sizes("sequence_mask", "the lengths", known)))
     size = as_count("sequence_mask", "maxlen", maxlen)
     long = (*lengths.type.shape, size)
     rank = len(long) - 1

@@ -12,6 +12,8 @@ from tracegraph.array.arguments import (
     as_count,
     as_shape,
     as_sizes,
+    is_open,
+    known_array,
     known_int,
     rank_of,
     refuse,
@@ -211,6 +213,8 @@ def repeat(input: Any, repeats: Any, axis: Any = None, name: str | None = None) 
         x, axis = reshape(x, [-1]), 0
     sizes = sizes_of("repeat", x)
     place = as_axis("repeat", axis, len(sizes), x)
+    if is_open(repeats):
+        repeats = known_array("repeat", as_tensor(repeats), _REPEAT_FIX)
     counts = as_shape("repeat", as_sizes("repeat", "the counts", repeats))
     if len(counts) == 1:
         return _repeated(x, place, counts[0])
@@ -226,6 +230,9 @@ def repeat(input: Any, repeats: Any, axis: Any = None, name: str | None = None) 
     x = with_size(x, place, len(counts))
     rows = [_repeated(cut(x, place, k, k + 1), place, count) for k, count in enumerate(counts)]
     return Concatenate(place)(*rows) if len(rows) > 1 else rows[0]
+
+
+_REPEAT_FIX = "give the counts as Python ints, or use tg.gather(x, indices) with so many indices"
 
 
 def _repeated(x: Tensor, axis: int, count: Any) -> Tensor:

@@ -10,14 +10,13 @@ from tracegraph.array.arguments import (
     as_axis,
     as_integers,
     as_shape,
+    known_array,
     known_int,
     rank_of,
     refuse,
     sizes_of,
 )
 from tracegraph.array.joining import together
-from tracegraph.errors import ShapeError, fail
-from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.elementwise import NEG, SELECT
@@ -36,11 +35,9 @@ from tracegraph.runtime.convert import (
     broadcast,
     broadcast_shape,
     from_array,
-    static_value,
 )
 from tracegraph.runtime.indices import in_range
 from tracegraph.shapes import element_count, same_shape
-from tracegraph.source import here
 from tracegraph.types import TensorType, bool_
 
 
@@ -58,7 +55,7 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
     """
     condition = as_tensor(condition)
     if x is None and y is None:
-        found = _known_mask(
+        found = known_array(
             "where", condition, "use tg.where(condition, x, y) with values for both"
         )
         return from_array(np.argwhere(found).astype(np.int64))
@@ -95,26 +92,12 @@ def boolean_mask(tensor: Any, mask: Any, axis: Any = None, name: str | None = No
             mask,
             fix="the mask needs the sizes of the axes that it stands for",
         )
-    found = _known_mask("boolean_mask", mask, "use tg.where(mask, x, 0)")
+    found = known_array("boolean_mask", mask, "use tg.where(mask, x, 0)")
     sizes = (*sizes[:first], *found.shape, *sizes[last:])
     x = with_sizes(x, sizes)
     joined = (*sizes[:first], element_count(sizes[first:last]), *sizes[last:])
     flat = Reshape(joined)(x)
     return Gather(first, 0)(flat, from_array(np.flatnonzero(found).astype(np.int32)))
-
-
-def _known_mask(op: str, mask: Tensor, fix: str) -> np.ndarray:
-    value = static_value(mask)
-    if value is None:
-        fail(
-            ShapeError,
-            f"{op}: the shape of the result depends on the value of {mask.type}, which is not "
-            "known while tracing",
-            source=here(),
-            operands=[operand_text(mask)],
-            fix=fix,
-        )
-    return np.asarray(value)
 
 
 # Reading at indices.

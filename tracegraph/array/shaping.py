@@ -10,6 +10,7 @@ from tracegraph.array.arguments import (
     as_axis,
     as_choice,
     as_flag,
+    as_open_numbers,
     as_shape,
     as_sizes,
     known_int,
@@ -22,7 +23,9 @@ from tracegraph.array.arguments import (
 from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo
+from tracegraph.ops.constant import Iota
 from tracegraph.ops.elementwise import CONJ
+from tracegraph.ops.index import Gather
 from tracegraph.ops.shape import (
     Concatenate,
     Pad,
@@ -33,8 +36,9 @@ from tracegraph.ops.shape import (
     at_least,
     with_size,
 )
-from tracegraph.runtime.convert import as_tensor, broadcast, static_ints
-from tracegraph.shapes import Shape, Size, element_count, floor_divide, same_size
+from tracegraph.runtime.convert import as_tensor, broadcast, cast_to, static_ints
+from tracegraph.shapes import Shape, Size, element_count, floor_divide, maximum, same_size
+from tracegraph.types import int64
 
 
 def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
@@ -277,12 +281,14 @@ def reverse(tensor: Any, axis: Any, name: str | None = None) -> Tensor:
 def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
     """`input` moved by `shift` places along `axis`; what leaves at the end comes in at the front.
 
+    The shifts, one for each axis or one for all, may be tensors.
+
     >>> tg.roll([1, 2, 3, 4], shift=1, axis=0).numpy()
     array([4, 1, 2, 3], dtype=int32)
     """
     x = as_tensor(input)
     rank = rank_of("roll", x)
-    shifts = as_sizes("roll", "a shift", shift)
+    shifts = as_open_numbers("roll", "a shift", shift)
     axes = [as_axis("roll", one, rank, x) for one in as_sizes("roll", "an axis", axis)]
     if len(shifts) == 1:
         shifts = shifts * len(axes)
@@ -299,6 +305,11 @@ def _rolled(x: Tensor, places: Any, axis: int) -> Tensor:
     size = x.type.shape[axis]
     if known_int(size) and size == 0:
         return x
+    if isinstance(places, Tensor):
+        length = cast_to(as_tensor(maximum(size, 1)), int64)
+        # The remainder comes first: the difference of large numbers would overflow.
+        positions = Iota(size, int64)() - places % length  # type: ignore[operator]
+        return Gather(axis, 0)(x, positions % length)
     first = places % size
     if known_int(first) and first == 0:
         return x

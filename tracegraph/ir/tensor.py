@@ -29,8 +29,8 @@ class Tensor:
     """
 
     __slots__ = (
-        *("__weakref__", "_gradient_of", "_is_variable", "_name", "_origins", "_slice_of"),
-        *("_source", "buffer", "host", "node", "type"),
+        *("__weakref__", "_assigned", "_gradient_of", "_is_variable", "_name", "_origins"),
+        *("_slice_of", "_source", "buffer", "host", "node", "type"),
     )
 
     #: NumPy hands binary operations with an ndarray on the left to us.
@@ -51,6 +51,7 @@ class Tensor:
     _source: Any
     #: What a value was made of that has no node, as `runtime.lineage` notes it; of one that is a
     #: read of a Variable, what stands for that.
+    _assigned: Any
     _origins: Any
 
     def __init__(self, type: TensorType, buffer: Any) -> None:

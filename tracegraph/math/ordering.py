@@ -12,8 +12,9 @@ from tracegraph.array.arguments import (
     as_count,
     as_flag,
     as_integers,
-    as_size,
+    as_open_number,
     as_sizes,
+    known_array,
     rank_of,
     refuse,
     sizes_of,
@@ -28,7 +29,7 @@ from tracegraph.ops.elementwise import EQUAL, GREATER, LESS, LESS_EQUAL, SELECT,
 from tracegraph.ops.index import Gather, ScatterAdd, ScatterMax, ScatterMin
 from tracegraph.ops.shape import Reshape
 from tracegraph.ops.sort import ArgSort, Sort, TopK
-from tracegraph.runtime.convert import as_operands, as_tensor, broadcast, cast_to
+from tracegraph.runtime.convert import as_operands, as_tensor, broadcast, cast_to, static_ints
 from tracegraph.shapes import same_shape
 from tracegraph.source import here
 from tracegraph.types import as_dtype, int32
@@ -104,7 +105,7 @@ def in_top_k(targets: Any, predictions: Any, k: Any, name: str | None = None) ->
     """
     targets = as_integers("in_top_k", "the targets", targets)
     predictions = as_tensor(predictions)
-    count = min(as_size("in_top_k", "k", k), _LARGEST_COUNT)
+    count = as_open_number("in_top_k", "k", k)
     if rank_of("in_top_k", predictions) != 2 or rank_of("in_top_k", targets) != 1:
         fact = f"targets {targets.type} do not fit predictions {predictions.type}"
         fix = "give targets[batch] and predictions[batch, classes]"
@@ -112,7 +113,7 @@ def in_top_k(targets: Any, predictions: Any, k: Any, name: str | None = None) ->
     own = Gather(1, 1)(predictions, targets)
     larger = GREATER(predictions, BroadcastTo(predictions.type.shape, (0,))(own))
     rank = Sum((1,))(Cast(int32)(larger))
-    is_near = LESS(rank, full(count, rank.type))
+    is_near = rank < (count if isinstance(count, Tensor) else min(count, _LARGEST_COUNT))  # type: ignore[operator]
     return LogicalAnd()(is_near, _is_counted(targets, predictions.type.shape[1]))
 
 
@@ -168,7 +169,8 @@ def bincount(
     x = reshape(as_integers("bincount", "the elements", arr), [-1])
     length = 0 if minlength is None else as_count("bincount", "minlength", minlength)
     if maxlength is None:
-        length = max(length, _number_count("bincount", "the elements", x))
+        fix = "give the length: maxlength="
+        length = max(length, _number_count("bincount", "the elements", x, fix))
     else:
         length = as_count("bincount", "maxlength", maxlength)
     counted = _is_counted(x, length)
@@ -199,7 +201,8 @@ def confusion_matrix(
     rows, columns = reshape(labels, [-1]), reshape(predictions, [-1])
     if num_classes is None:
         names = {"the labels": rows, "the predictions": columns}
-        num_classes = max(_number_count("confusion_matrix", *one) for one in names.items())
+        fix = "give the number of classes: num_classes="
+        num_classes = max(_number_count("confusion_matrix", *one, fix) for one in names.items())
     kind = as_dtype(dtype)
     row_is, column_is = (one_hot(x, num_classes, dtype=kind) for x in (rows, columns))
     if weights is not None:
@@ -283,21 +286,38 @@ def segment_mean(data: Any, segment_ids: Any, name: str | None = None) -> Tensor
 
 
 def segment_max(data: Any, segment_ids: Any, name: str | None = None) -> Tensor:
-    """y[k] = the maximum of data[i] over the i with segment_ids[i] = k, which must be known.
+    """y[k] = the maximum of data[i] over the i with segment_ids[i] = k, 0 if there is none.
+
+    The numbers must be known.
 
     >>> tg.math.segment_max([1, 2, 3], [0, 0, 1]).numpy()
     array([2, 3], dtype=int32)
     """
-    return unsorted_segment_max(data, segment_ids, _segment_count("segment_max", segment_ids))
+    count = _segment_count("segment_max", segment_ids)
+    return _zero_in_gaps(unsorted_segment_max(data, segment_ids, count), segment_ids)
 
 
 def segment_min(data: Any, segment_ids: Any, name: str | None = None) -> Tensor:
-    """y[k] = the minimum of data[i] over the i with segment_ids[i] = k, which must be known.
+    """y[k] = the minimum of data[i] over the i with segment_ids[i] = k, 0 if there is none.
+
+    The numbers must be known.
 
     >>> tg.math.segment_min([1, 2, 3], [0, 0, 1]).numpy()
     array([1, 3], dtype=int32)
     """
-    return unsorted_segment_min(data, segment_ids, _segment_count("segment_min", segment_ids))
+    count = _segment_count("segment_min", segment_ids)
+    return _zero_in_gaps(unsorted_segment_min(data, segment_ids, count), segment_ids)
+
+
+def _zero_in_gaps(y: Tensor, segment_ids: Any) -> Tensor:
+    """Segments, whose numbers are known, with 0 in those that have no elements."""
+    count, rank = y.type.shape[0], y.ndim
+    is_filled = np.zeros(count, bool)
+    is_filled[list(static_ints(segment_ids, "the segment numbers"))] = True
+    if is_filled.all():
+        return y
+    shape = (count, *[1] * (rank - 1))
+    return SELECT(broadcast(as_tensor(is_filled.reshape(shape)), y.type.shape), y, full(0, y.type))
 
 
 def _ordered(op: str, data: Any) -> Tensor:
@@ -308,12 +328,13 @@ def _ordered(op: str, data: Any) -> Tensor:
 
 
 def _segment_count(op: str, segment_ids: Any) -> int:
-    return _number_count(op, "the segment numbers", segment_ids)
+    fix = f"use tg.math.unsorted_{op}(data, segment_ids, num_segments), which is given their number"
+    return _number_count(op, "the segment numbers", segment_ids, fix)
 
 
-def _number_count(op: str, what: str, numbers: Any) -> int:
-    """One more than the largest of numbers that are known; they count from 0."""
-    known = as_sizes(op, what, as_integers(op, what, numbers))
+def _number_count(op: str, what: str, numbers: Any, fix: str) -> int:
+    """One more than the largest of numbers that must be known; they count from 0."""
+    known = as_sizes(op, what, known_array(op, as_integers(op, what, numbers), fix))
     if min(known, default=0) < 0:
         fail(
             InvalidArgumentError,

@@ -19,6 +19,7 @@ from tracegraph.ir.builder import Builder, current, operand_text
 from tracegraph.ir.tensor import Node, Tensor
 from tracegraph.passes.walk import push_forward
 from tracegraph.runtime.convert import as_tensor
+from tracegraph.runtime.lineage import Assignment
 from tracegraph.runtime.tape import (
     UnconnectedGradients,
     as_unconnected,
@@ -117,7 +118,7 @@ class ForwardAccumulator:
     #: Whether numbers that come from Python are of interest.
     has_left = False
 
-    def assign(self, handle: Tensor, value: Tensor) -> None:
+    def assign(self, handle: Tensor, assignment: Assignment) -> None:
         """State takes no tangent along."""
 
     def decide(self, outcome: bool) -> None:
@@ -161,8 +162,8 @@ class ForwardAccumulator:
                 source=here(),
                 fix="pass tg.Tensors or tg.Variables",
             )
-        if self._builder is None:
-            return None
+        if self._builder is None:  # nothing was computed inside, and the primals are there already
+            return next((t for x, t in self._pairs if x is leaf), None)
         return self._tangents.get(leaf_tensor(leaf, self._builder))
 
 

@@ -26,6 +26,7 @@ from tracegraph.errors import (
     kind_of,
     shown,
 )
+from tracegraph.ir.builder import current
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Tensor, host_tensor
 from tracegraph.ops.broadcast import full
@@ -40,7 +41,7 @@ from tracegraph.runtime.trace import Trace, Traced, restored
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import same_shape
 from tracegraph.source import Source, caller_of, here
-from tracegraph.types import TensorType, type_of_array
+from tracegraph.types import TOKEN, TensorType, type_of_array
 
 
 class TracedAtCalls:
@@ -130,11 +131,11 @@ class CustomGradient(TracedAtCalls):
             leaves, structure = result_leaves(value, self._name, self._place)
             outputs = trace.admit_all(tuple(y for y in leaves if y is not None))
             trainable = [v for v in trace.variables if v.trainable]
-            effects = _effects(trace)
+            effects = _Effects(trace)
             seeds = _seeds(trace, outputs)
             trace.checks_bounds = False  # what computes gradients alone has no checks
             found = self._pulled(backward, outputs, seeds, trainable)
-            self._check_pure(effects == _effects(trace))
+            self._check_pure(effects.next_place())
             sources = self._matched(*found, trace, arguments, trainable)
             gradients = trace.admit_all(tuple(sources.values()))
             traced = trace.traced(outputs)
@@ -200,11 +201,16 @@ class CustomGradient(TracedAtCalls):
                 "let it take one argument for each output",
             )
 
-    def _check_pure(self, is_pure: bool) -> None:
-        if not is_pure:
-            self._refuse(
-                "its backward function prints, checks, calls Python or assigns a Variable",
-                "let it compute gradients alone",
+    def _check_pure(self, place: Source | None) -> None:
+        """Refuses an effect at a place: derivatives are graphs, which are called where and as often
+        as mathematics wants it."""
+        if place is not None:
+            fail(
+                GradientError,
+                f"custom gradient {self._name}: its backward function prints, checks, calls Python "
+                "or assigns a Variable",
+                source=place,
+                fix="let it compute gradients alone, and print or check the gradients outside",
             )
 
     def _matched(
@@ -216,14 +222,14 @@ class CustomGradient(TracedAtCalls):
         trainable: Sequence[Variable],
     ) -> dict[int, Tensor]:
         """The gradients by the position of the graph's input that each belongs to."""
-        if len(found) in arguments.counts:
-            found = [found[i] for i in arguments.counts[len(found)]]
-        elif len(found) != len(arguments.tensors):
+        aligned = arguments.aligned(found)
+        if aligned is None:
             self._refuse(
                 f"its backward function returned {_counted(len(found), 'gradient')} for "
                 f"{_counted(arguments.count, 'argument')}",
                 "return one gradient for each argument, None where there is none",
             )
+        found = aligned
         if len(by_variable) != len(trainable):
             self._refuse(
                 f"its backward function returned {_counted(len(by_variable), 'variable gradient')} "
@@ -287,23 +293,41 @@ class _Arguments:
         args, self._kwargs = signature.bind_given(args, kwargs)
         self._leaves, self._structure = nest.flatten_structure((args, {}))
         self._places = [i for i, x in enumerate(self._leaves) if isinstance(x, _ARRAYS)]
-        self.tensors = [as_tensor(self._leaves[i]) for i in self._places]
         names = signature.leaf_names(self._structure)
-        self.tensor_names = [names[i] for i in self._places]
+        #: The tensors that are passed by name alone, in the order of the signature.
+        ordered = dict.fromkeys((*signature.parameters.parameters, *self._kwargs))
+        self._by_name = [x for x in ordered if isinstance(self._kwargs.get(x), Tensor)]
+        last = [self._kwargs[name] for name in self._by_name]
+        self.tensors = [*(as_tensor(self._leaves[i]) for i in self._places), *last]
+        self.tensor_names = [*(names[i] for i in self._places), *self._by_name]
+        self._is_last_followed = any(x.depends_on(last) for x in current().recorders)
         everything = nest.flatten(list(args))
         counted = [x for x in everything if _is_counted(x)]
         #: How many arguments there are, as a backward function may count them: numbers and arrays,
         #: or all; and the places of the tensors among those.
-        self.counts = {len(xs): _places_of_arrays(xs) for xs in (everything, counted)}
-        self.count = len(counted)
+        self._counts = {len(xs): _places_of_arrays(xs) for xs in (everything, counted)}
+        self.count = len(counted) + len(last)
+
+    def aligned(self, found: Sequence[Any]) -> list[Any] | None:
+        """Those of the gradients that a backward function returned that belong to the tensors, or
+        None for another number of them. Those of tensors that are passed by name alone come last,
+        and may be left out where no tape follows them."""
+        named = len(self._by_name)
+        for count in (named,) if self._is_last_followed else (named, 0):
+            first = len(found) - count
+            if first in self._counts:
+                rest = found[first:] or [None] * named
+                return [*(found[i] for i in self._counts[first]), *rest]
+        return list(found) if len(found) == len(self.tensors) else None
 
     def called(self, function: Callable[..., Any], tensors: Sequence[Tensor]) -> Any:
         """What the function returns for these tensors."""
-        leaves = list(self._leaves)
-        for place, x in zip(self._places, tensors, strict=True):
+        leaves, count = list(self._leaves), len(self._places)
+        for place, x in zip(self._places, tensors[:count], strict=True):
             leaves[place] = x
         args, _ = self._structure.pack(leaves)
-        return function(*args, **self._kwargs)
+        by_name = dict(zip(self._by_name, tensors[count:], strict=True))
+        return function(*args, **{**self._kwargs, **by_name})
 
 
 _ARRAYS = (Tensor, Variable, np.ndarray, np.generic)
@@ -319,14 +343,31 @@ def _is_counted(leaf: Any) -> bool:
     return isinstance(leaf, (*_ARRAYS, *_NUMBERS))
 
 
-def _effects(trace: Trace) -> Any:
-    """What the trace has done to the world so far, but for drawing random numbers."""
-    assigned = [
-        (id(v), id(trace.states[id(v)].value))
-        for v in trace.variables
-        if trace.states[id(v)].is_assigned and not v.is_random_state
-    ]
-    return trace.token, len(trace.checks), assigned
+class _Effects:
+    """What a trace has done to the world so far, but for drawing random numbers."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._node_count, self._check_count = len(trace.nodes), len(trace.checks)
+        self._token, self._assigned = trace.token, self._values()
+
+    def _values(self) -> dict[int, Tensor]:
+        """The values that were assigned to Variables."""
+        states = {id(v): self._trace.states[id(v)] for v in self._trace.variables}
+        random = {id(v) for v in self._trace.variables if v.is_random_state}
+        return {k: x.value for k, x in states.items() if x.is_assigned and k not in random}
+
+    def next_place(self) -> Source | None:
+        """Where the next effect came from, if there was one."""
+        trace = self._trace
+        if trace.token is not self._token:
+            new = trace.nodes[self._node_count :]
+            return next(node.source for node in new if any(x.type is TOKEN for x in node.inputs))
+        if len(trace.checks) > self._check_count:
+            return trace.checks[self._check_count][0].source
+        now = self._values()
+        new = (x for k, x in now.items() if x is not self._assigned.get(k))
+        return next((x.source for x in new), None)
 
 
 def _seeds(trace: Trace, outputs: Sequence[Tensor]) -> list[Tensor | None]:
@@ -357,8 +398,8 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Any:
     """A decorator for a function that says itself what its gradient is.
 
     `f(*args)` returns `(outputs, grad)`: a structure of tensors, and a function
-    `grad(*upstream)` from one cotangent per output to one gradient per positional argument, in
-    their order, None where there is none. Where f reads trainable Variables, grad also takes
+    `grad(*upstream)` from one cotangent per output to one gradient per argument, in the order of
+    the signature, None where there is none. Where f reads trainable Variables, grad also takes
     `variables=`, their list, and returns `(gradients, variable_gradients)`.
 
     The two are traced together, and become one node with a backward graph. What grad uses of f's
@@ -416,8 +457,9 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(f)
     def passing(*args: Any, **kwargs: Any) -> Any:
         def backward(*upstream: Any, variables: Any = ()) -> Any:
-            rest = sum(map(_is_counted, nest.flatten(list(args)))) - len(upstream)
-            gradients = [*upstream, *[None] * rest]
+            by_name = sum(isinstance(x, Tensor) for x in kwargs.values())
+            count = sum(map(_is_counted, nest.flatten(list(args)))) + by_name
+            gradients = [*upstream, *[None] * (count - len(upstream))]
             return (gradients, [None] * len(variables)) if variables else gradients
 
         return f(*args, **kwargs), backward

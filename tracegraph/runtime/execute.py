@@ -185,8 +185,8 @@ def run_recorded(
     node.outputs = outputs = tuple(map(Tensor, forward.output_types, buffers))
     for recorder in builder.recorders:
         recorder.record(node)
-        for variable, value in zip(assigned, outputs[traced.result_count :], strict=False):
-            recorder.assign(variable.handle, value)
+    for variable, value in zip(assigned, outputs[traced.result_count :], strict=False):
+        variable.tell_assigned(value)
     report_checks(traced, buffers)
     results = list(outputs[: traced.result_count])
     _callee(forward, traced, variables).remember(arguments, results, node.source)

@@ -30,13 +30,12 @@ from tracegraph.runtime.history import (
     Crossing,
     Decision,
     History,
-    Span,
     Step,
     step_before,
     types_of_outputs,
 )
 from tracegraph.runtime.lineage import place_of_last_read, variable_read_by
-from tracegraph.runtime.statements import branch_not_taken, is_inside, statement_at
+from tracegraph.runtime.statements import Fork, fork_at, is_inside, statement_at
 from tracegraph.runtime.trace import Trace
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import Source, here
@@ -469,15 +468,19 @@ class _Case:
                 break
             window, path, place = inner, way, inner_place
             lines, edge = lines + window.lines(path[: place + 2]), window.edge(path, place)
-        source = edge.node.source
+        reason, source = _reason_of(edge, standing), edge.node.source
         if isinstance(edge.node.op, Read):
             source = _place_of_read(window, path, place)
+            given = edge.node.assigned_at if isinstance(edge.node, Step) else None
+            if given is not None:
+                reason = _assigned_reason(f"to a Variable at {given}")
+                lines.insert(-1, given)
             lines.append(source)
-        return self._told(_reason_of(edge, standing), source, lines)
+        return self._told(reason, source, lines)
 
     def _outside(self, source: Source, lines: Sequence[Source]) -> Explanation:
         """What was made outside of what the tape recorded."""
-        return self._told(_outside_reason(self._record.history.spans, source), source, lines)
+        return self._told(_outside_reason(self._record.history, source), source, lines)
 
     def _unwatched(self, path: list[int]) -> Explanation:
         window = self._window
@@ -501,6 +504,9 @@ class _Case:
     def _unwatched_reason(self) -> _Reason:
         given = self._given
         if not isinstance(given, Variable):
+            if self._record.history.is_after_reset:
+                because = "the tape does not watch it: tape.reset() forgets all that was watched"
+                return _Reason("not_watched", because, "call tape.watch(x) after tape.reset()")
             fix = "call tape.watch(x) inside the block, before x is used"
             return _Reason("not_watched", "the tape does not watch it", fix)
         watch = "call tape.watch(variable) before it is read"
@@ -576,25 +582,53 @@ class _Case:
         return self._told(_Reason("unconnected", because + "".join(common), fix), place, (first,))
 
     def _branch_not_taken(self, nodes: Sequence[Entry]) -> Explanation | None:
-        """That a decision, which was made before the target, left out what reads the source."""
-        decisions = self._record.history.decisions
-        if not decisions:
-            return None
-        made = max((node.source.moment for node in nodes), default=self._target.source.moment)
-        for decision in reversed(decisions.values()):
-            source = decision.source
-            if source.moment < made and len(decision.outcomes) == 1:
-                (outcome,) = decision.outcomes
-                parts = branch_not_taken(source, outcome)
-                names = (x for part in parts for x in ast.walk(part) if _is_loaded(x))
-                user = next((x for x in names if self._is_of_source(x, decision)), None)
-                if user is not None:
-                    line = Source.at(source.file, user.lineno)  # type: ignore[attr-defined]
-                    return self._told(_branch_reason(line), source, [source, line])
+        """That a decision on which the target depends left out what reads the source."""
+        made = max((node.source.moment for node in nodes), default=-1)
+        for decision in reversed(self._record.history.decisions.values()):
+            fork = fork_at(decision.source)
+            if fork is None or not (
+                decision.source.moment < made or self._may_change_target(fork, decision)
+            ):
+                continue
+            names = (x for part in self._left_out(fork, decision) for x in ast.walk(part))
+            user = next((x for x in names if self._is_of_source(x, decision)), None)
+            if user is not None:
+                source = decision.source
+                line = Source.at(source.file, user.lineno)  # type: ignore[attr-defined]
+                return self._told(_branch_reason(line), source, [source, line])
         return None
+
+    def _may_change_target(self, fork: Fork, decision: Decision) -> bool:
+        """Whether a decision that came after the target was made lies between names of it."""
+        branches = (*fork.left_out_if_true, *fork.left_out_if_false)
+        names = (x for part in branches for x in ast.walk(part))
+        values = (_value_of(x, decision.names) for x in names)
+        tensors = (x.handle if isinstance(x, Variable) else x for x in values)
+        return any(isinstance(x, Tensor) and self._window.number(x) == self._y for x in tensors)
+
+    def _left_out(self, fork: Fork, decision: Decision) -> Sequence[ast.AST]:
+        """What a decision left out; nothing where it was made in both ways."""
+        if decision.outcomes:
+            is_clear = len(decision.outcomes) == 1
+            return fork.left_out(True in decision.outcomes) if is_clear else ()
+        # By a number: what was recorded in the branches tells.
+        branches = fork.left_out_if_true, fork.left_out_if_false
+        has_run = [self._has_run(branch, decision.source) for branch in branches]
+        for branch, is_run, is_other_run in zip(branches, has_run, reversed(has_run), strict=True):
+            if not is_run and (is_other_run or any(map(_computes, branch))):
+                return branch
+        return ()
+
+    def _has_run(self, branch: Sequence[ast.AST], place: Source) -> bool:
+        """Whether something was recorded in a branch of the code of a place."""
+        sources = (entry.source for entry in itertools.chain(*self._window.entries))
+        places = {source.offset: source for source in sources if source.code is place.code}
+        return any(is_inside(part, x) for x in places.values() for part in branch)
 
     def _is_of_source(self, name: ast.AST, decision: Decision) -> bool:
         """Whether a name stood for the source, or for what was made of it."""
+        if not _is_loaded(name):
+            return False
         value = _value_of(name, decision.names)
         tensor = value.handle if isinstance(value, Variable) else value
         is_tensor = isinstance(tensor, Tensor)
@@ -699,10 +733,10 @@ def _has_body(op: Any) -> bool:
     return isinstance(op, Call) and not is_custom
 
 
-def _outside_reason(spans: Sequence[Span], source: Source) -> _Reason:
+def _outside_reason(history: History, source: Source) -> _Reason:
     """Why the tape did not record what was made at that moment."""
-    cause = "before"
-    for span in spans:
+    cause = "reset" if history.is_after_reset else "before"
+    for span in history.spans:
         if source.moment < span.start:
             break
         cause = "inside" if span.stop is None or source.moment < span.stop else span.cause
@@ -713,6 +747,11 @@ def _branch_reason(line: Source) -> _Reason:
     because = f"the branch that uses it, at {line}, was not taken: it was decided here"
     fix = "use tg.where(condition, x, y), or take None as zero: unconnected_gradients='zero'"
     return _Reason("branch_not_taken", because, fix)
+
+
+def _computes(part: ast.AST) -> bool:
+    """Whether code would have been recorded, had it run: calls may be recorded elsewhere."""
+    return any(isinstance(node, ast.BinOp | ast.UnaryOp | ast.AugAssign) for node in ast.walk(part))
 
 
 def _is_loaded(node: ast.AST) -> bool:
@@ -730,6 +769,11 @@ def _value_of(node: ast.AST, names: Mapping[str, ref[Any]]) -> Any:
 _INSIDE = "compute it inside the `with` block"
 _OUTSIDE = {
     "before": _Reason("before_tape", "this was computed before the tape was opened", _INSIDE),
+    "reset": _Reason(
+        "before_tape",
+        "this was computed before tape.reset(), which forgets all that was recorded and watched",
+        "compute it after tape.reset()",
+    ),
     "left": _Reason("after_tape", "this was computed after the tape's block", _INSIDE),
     "stopped": _Reason(
         "recording_stopped",
@@ -771,7 +815,7 @@ def _reason_of(edge: _Edge, standing: int) -> _Reason:
     if op.stops_gradients:
         return _Reason("stop_gradient", "tg.stop_gradient stops the gradient here", "remove it")
     if isinstance(op, Read):
-        return _ASSIGNED
+        return _assigned_reason("to a Variable")
     if isinstance(op, HostCall):
         return _FROM_HOST
     if not dtype.is_differentiable:
@@ -785,7 +829,8 @@ def _rule_reason(op: Op, standing: int) -> _Reason:
         because = f"the gradient that was registered for {op.name} is None here"
         return _Reason("no_gradient", because, "register a gradient that returns a tensor")
     if isinstance(op, CustomCall):
-        because = f"the custom gradient of {op.body.name} returns None for it"
+        name = "<lambda>" if op.body.name == "lambda_" else op.body.name  # as graphs may be called
+        because = f"the custom gradient of {name} returns None for it"
         return _Reason("custom_gradient", because, "return a gradient for this argument")
     if standing == _PASSED:
         because = "it was watched only after this line had used it"
@@ -795,11 +840,11 @@ def _rule_reason(op: Op, standing: int) -> _Reason:
     return _Reason("no_derivative", because, fix)
 
 
-_ASSIGNED = _Reason(
-    "assigned",
-    "it was assigned to a Variable, which is read here: state stops gradients",
-    "use the tensor itself in place of the Variable",
-)
+def _assigned_reason(where: str) -> _Reason:
+    because = f"it was assigned {where}, which is read here: state stops gradients"
+    return _Reason("assigned", because, "use the tensor itself in place of the Variable")
+
+
 _FROM_HOST = _Reason(
     "numpy",
     "a Python function computes this at run time, which tapes do not see into",

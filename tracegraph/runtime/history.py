@@ -17,7 +17,7 @@ from tracegraph.ir.builder import INPUT, Builder
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Node, Tensor, get_type
 from tracegraph.ops.effect import Read
-from tracegraph.runtime.lineage import origins_of, variable_read_by
+from tracegraph.runtime.lineage import Assignment, last_assignment, origins_of, variable_read_by
 from tracegraph.runtime.pending import Pending
 from tracegraph.source import UNKNOWN, Source, here, next_moment, user_frame
 from tracegraph.types import TensorType
@@ -35,7 +35,10 @@ class Step:
     no `op`. What stands for a Variable is held, since it has no value.
     """
 
-    __slots__ = ("input_types", "inputs", "op", "output_types", "outputs", "source")
+    __slots__ = ("assigned_at", "input_types", "inputs", "op", "output_types", "outputs", "source")
+
+    #: Of the read of a Variable: where it was given what is read, if that is known.
+    assigned_at: Source | None
 
     op: Op | None
     source: Source
@@ -45,6 +48,7 @@ class Step:
     output_types: tuple[TensorType, ...]
 
     def __init__(self, node: Node) -> None:
+        self.assigned_at = None
         self.op = node.op
         self.source = node.source
         self.inputs = tuple(map(ref, node.inputs))
@@ -52,17 +56,18 @@ class Step:
         self.input_types = tuple(map(get_type, node.inputs))
         self.output_types = types_of_outputs(node)
 
-    def taking(self, inputs: tuple[Any, ...]) -> Step:
-        """The same step with other inputs of the same types."""
+    def reading(self, assignment: Assignment) -> Step:
+        """The same read of a Variable, with the value that was assigned as what it takes."""
         step = copy.copy(self)
-        step.inputs = inputs
+        step.inputs = (assignment.value, self.inputs[1])
+        step.assigned_at = assignment.source
         return step
 
     @staticmethod
     def between(inputs: tuple[Any, ...], output: Tensor, source: Source) -> Step:
         """A step from inputs, or what is known of them, to a value that has no node any more."""
         step = Step.__new__(Step)
-        step.op, step.source = None, source
+        step.op, step.source, step.assigned_at = None, source, None
         step.inputs, step.outputs = inputs, (ref(output),)
         step.input_types, step.output_types = (), (output.type,)
         return step
@@ -108,17 +113,9 @@ class Crossing(NamedTuple):
     moment: int
 
 
-class Assignment(NamedTuple):
-    """What a Variable was given while a tape recorded, and when."""
-
-    handle: Tensor
-    value: ref[Tensor]
-    moment: int
-
-
 class Decision(NamedTuple):
-    """The truth of a tensor that Python asked for: where, the answers that were given there, and
-    what the names in that code stood for."""
+    """A value that Python asked for and may decide by: where, the answers that were given there if
+    it was a truth, and what the names in that code stood for."""
 
     source: Source
     outcomes: set[bool]
@@ -153,11 +150,14 @@ class History:
 
     def __init__(self) -> None:
         self._builder: Builder | None = None
+        #: Whether `tape.reset()` made it, and what came before is forgotten.
+        self.is_after_reset = False
         self.spans: list[Span] = []
         self.passed: list[Step] = []
         self.left: list[Crossing] = []
         self.arrived: list[Crossing] = []
-        self.assigned: list[Assignment] = []
+        #: With the handles of the Variables.
+        self.assigned: list[tuple[Tensor, Assignment]] = []
         #: By code and instruction, the latest last.
         self.decisions: dict[tuple[int, int], Decision] = {}
         #: Nodes of `passed` that are still pending; at the end of it.
@@ -238,6 +238,7 @@ class History:
     def leave(self, tensor: Tensor) -> None:
         self.left.append(Crossing(ref(tensor), here(), next_moment()))
         del self.left[:-_CROSSINGS]
+        self._decide(set())  # by a number, in what way nobody knows
 
     def arrive(self, tensor: Tensor) -> None:
         self.arrived.append(Crossing(ref(tensor), here(), next_moment()))
@@ -246,33 +247,39 @@ class History:
     # What Python decides by values.
 
     def decide(self, outcome: bool) -> None:
+        self._decide({outcome})
+
+    def _decide(self, outcomes: set[bool]) -> None:
         frame = user_frame()
         if frame is None:
             return
         source = Source(frame.f_code, frame.f_lasti)
         key = id(source.code), source.offset
         before = self.decisions.pop(key, None)
-        outcomes = {outcome} if before is None else before.outcomes | {outcome}
+        if before is not None:
+            outcomes = before.outcomes | outcomes
         self.decisions[key] = Decision(source, outcomes, _names_of(frame))
         if len(self.decisions) > _CROSSINGS:
             del self.decisions[next(iter(self.decisions))]
 
     # What is assigned to Variables.
 
-    def assign(self, handle: Tensor, value: Tensor) -> None:
-        self.assigned.append(Assignment(handle, ref(value), next_moment()))
+    def assign(self, handle: Tensor, assignment: Assignment) -> None:
+        self.assigned.append((handle, assignment))
         del self.assigned[:-_CROSSINGS]
 
     def with_assigned(self, entries: Sequence[Node | Step]) -> Sequence[Node | Step]:
         """The entries, where a read of a Variable takes what that was given last: what it took
         was the value alone."""
-        if not self.assigned:
-            return entries
         return [self._linked(x) if isinstance(x.op, Read) else x for x in entries]
 
     def _linked(self, read: Node | Step) -> Node | Step:
         step = Step(read) if isinstance(read, Node) else read
-        handle = step.inputs[1]
-        before = (x for x in reversed(self.assigned) if x.moment < read.source.moment)
-        last = next((x for x in before if handle in (ref(x.handle), x.handle)), None)
-        return read if last is None else step.taking((last.value, handle))
+        given = step.inputs[1]
+        handle = given() if type(given) is ref else given
+        if handle is None:
+            return read
+        own = [x for other, x in self.assigned if other is handle]
+        known = (*reversed(own), last_assignment(handle))
+        last = next((x for x in known if x and x.moment < read.source.moment), None)
+        return read if last is None else step.reading(last)

@@ -14,7 +14,7 @@ from weakref import WeakSet, ref
 
 from tracegraph.control.flow import Flows
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.source import Source
+from tracegraph.source import Source, here, next_moment
 
 #: How many of the tensors that it was made of a value remembers, the nearest first.
 _LIMIT = 32
@@ -53,6 +53,26 @@ class Origins:
     def __init__(self, tensors: tuple[Any, ...], read_at: Source | None) -> None:
         self.tensors = tensors
         self.read_at = read_at
+
+
+class Assignment(NamedTuple):
+    """What a Variable was given, where and when."""
+
+    value: ref[Tensor]
+    source: Source
+    moment: int
+
+
+def remember_assignment(handle: Tensor, value: Tensor) -> Assignment:
+    """Notes what the Variable that a handle stands for was given last."""
+    found = Assignment(ref(value), here(), next_moment())
+    handle._assigned = found
+    return found
+
+
+def last_assignment(handle: Tensor) -> Assignment | None:
+    """What the Variable was given last, before tapes were opened too."""
+    return getattr(handle, "_assigned", None)
 
 
 class _Array:

@@ -24,14 +24,18 @@ from tracegraph.source import here
 
 
 def parallel_for(
-    function: Callable[[list[Tensor]], Any], elements: Sequence[Tensor], count: Any
+    function: Callable[[list[Tensor]], Any],
+    elements: Sequence[Tensor],
+    count: Any,
+    caller: str = "pfor",
 ) -> Any:
     """`function` of the elements of each iteration, its results stacked along a new first axis.
 
     `elements` are tensors with a first axis of size `count`; `function` is given the list of what
-    one iteration has of them, and returns a structure of tensors and None.
+    one iteration has of them, and returns a structure of tensors and None. Errors about what it
+    returns name the `caller`, which the user called.
     """
-    traced, results = _traced(function, elements)
+    traced, results = _traced(function, elements, caller)
     _refuse_effects(traced)
     env: dict[Tensor, tuple[Tensor, bool]] = {}
     inputs = iter(traced.graph.inputs)
@@ -47,13 +51,13 @@ def parallel_for(
 
 
 def _traced(
-    function: Callable[[list[Tensor]], Any], elements: Sequence[Tensor]
+    function: Callable[[list[Tensor]], Any], elements: Sequence[Tensor], caller: str
 ) -> tuple[Traced, Results]:
     def run() -> tuple[Traced, Results]:
         with Trace("pfor") as trace:
             types = [x.type.with_shape(x.type.shape[1:]) for x in elements]
             result = function([trace.argument(type, None) for type in types])
-            leaves, structure = result_leaves(result, "pfor", here())
+            leaves, structure = result_leaves(result, f"the function of {caller}", here())
             traced = trace.traced([y for y in leaves if y is not None])
         return traced, Results(structure, leaves)
 

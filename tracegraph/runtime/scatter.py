@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,9 @@ from tracegraph.errors import DTypeError, ShapeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor, host_tensor
-from tracegraph.ops.broadcast import full_like
-from tracegraph.ops.elementwise import DIV, NEG, FloorDiv
+from tracegraph.ops.broadcast import full, full_like
+from tracegraph.ops.constant import Iota
+from tracegraph.ops.elementwise import DIV, LESS, LESS_EQUAL, NEG, SELECT, Add, FloorDiv
 from tracegraph.ops.index import (
     Gather,
     GatherNd,
@@ -24,12 +25,13 @@ from tracegraph.ops.index import (
     ScatterUpdate,
 )
 from tracegraph.ops.shape import Reshape
-from tracegraph.runtime.convert import as_tensor, broadcast
+from tracegraph.runtime.convert import as_tensor, broadcast, cast_to, static_value
 from tracegraph.runtime.indices import check_range
 from tracegraph.runtime.variable import DTypeMismatchError, Variable, state_lock
 from tracegraph.shapes import static_shape
 from tracegraph.source import here
 from tracegraph.tensorshape import IndexedSlices
+from tracegraph.types import int32, int64
 
 
 def _same(x: Tensor) -> Tensor:
@@ -190,17 +192,18 @@ def _assign_slice(
         )
     values = _updates(variable, value)
     positions = _positions(variable, index)
-    if len(values.type.shape) > positions.ndim or not _fits(values.type.shape, positions.shape):
+    part = static_shape(positions.type.shape)
+    if len(values.type.shape) > len(part) or not _fits(values.type.shape, part):
         fail(
             ShapeError,
-            f"a value {values.type} was assigned to a slice of shape {positions.shape} of the "
+            f"a value {values.type} was assigned to a slice of shape {part} of the "
             f"variable {variable.name!r}",
             source=here(),
             fix="assign a value of the slice's shape",
         )
-    count = math.prod(positions.shape)
-    vectors = as_tensor(positions.reshape(count, 1).astype(np.int32))
-    spread = Reshape((count,))(broadcast(values, positions.shape))
+    count = math.prod(part)
+    vectors = Reshape((count, 1))(positions)
+    spread = Reshape((count,))(broadcast(values, part))
     shape = variable.tensor_type.shape
     with state_lock():  # reading and storing are one, whatever other threads assign
         flat = Reshape((math.prod(shape),))(variable._now())
@@ -208,20 +211,57 @@ def _assign_slice(
         return variable.assign(Reshape(shape)(new), read_value=read_value)
 
 
-def _positions(variable: Variable, index: Any) -> np.ndarray:
-    """The positions that the index selects among the elements in row-major order."""
+def _positions(variable: Variable, index: Any) -> Tensor:
+    """The positions that the index selects among the elements in row-major order. Where it is
+    known only at run time and out of range, they are behind the end, and nothing is written."""
     shape = static_shape(variable.tensor_type.shape)
-    numbers = np.arange(math.prod(shape)).reshape(shape)
-    parts = index if isinstance(index, tuple) else (index,)
-    return np.asarray(numbers[tuple(_known(part) for part in parts)])
+    items = index if isinstance(index, tuple) else (index,)
+    if any(map(_is_open, items)):
+        numbers = Reshape(shape)(Iota(math.prod(shape), int32)())
+        found = numbers[index]  # type: ignore[index]
+        for is_inside in _conditions(shape, items):
+            kept = broadcast(is_inside, found.type.shape)
+            found = SELECT(kept, found, full(math.prod(shape), found.type))
+        return found
+    numbers = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
+    return as_tensor(np.asarray(numbers[tuple(map(_known, items))]))
+
+
+def _is_open(part: Any) -> bool:
+    """Whether a part of an index is known only at run time."""
+    if isinstance(part, slice):
+        return any(map(_is_open, (part.start, part.stop, part.step)))
+    return isinstance(part, (Tensor, Variable)) and static_value(as_tensor(part)) is None
 
 
 def _known(part: Any) -> Any:
     if isinstance(part, (Tensor, Variable)):
-        return as_tensor(part).numpy()  # type: ignore[attr-defined]
+        return np.asarray(static_value(as_tensor(part)))
     if isinstance(part, slice):
         return slice(*(_known(bound) for bound in (part.start, part.stop, part.step)))
     return part
+
+
+def _conditions(shape: Sequence[int], items: Sequence[Any]) -> Iterator[Tensor]:
+    """That the parts of an index that are known only at run time are in range."""
+    rest = len(shape) - sum(1 for item in items if item is not None and item is not Ellipsis)
+    axis = 0
+    for item in items:
+        if _is_open(item):
+            ends = (item.start, item.stop) if isinstance(item, slice) else (item, None)
+            yield from _range_conditions(*ends, shape[axis])
+        axis += rest if item is Ellipsis else item is not None
+
+
+def _range_conditions(start: Any, stop: Any, size: int) -> Iterator[Tensor]:
+    """That start is not below -size, and stop not above size, or start below it where there is no
+    stop. A start that is negative counts from the end, and its stop with it."""
+    last = as_tensor(start if stop is None else stop)
+    first, last, low = (cast_to(as_tensor(x), int64) for x in (start, last, -size))
+    yield LESS_EQUAL(low, first)
+    length, zero = full(size, first.type), full(0, first.type)
+    counted = Add()(last, SELECT(LESS(first, zero), length, zero))
+    yield (LESS if stop is None else LESS_EQUAL)(counted, length)
 
 
 def _fits(shape: Any, target: tuple[int, ...]) -> bool:

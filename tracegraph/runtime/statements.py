@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import dis
 import functools
 import itertools
 import linecache
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from tracegraph.source import Source
 
@@ -39,20 +41,52 @@ def is_inside(statement: ast.AST, source: Source) -> bool:
     return _contains(statement, position_of(source))
 
 
-def branch_not_taken(source: Source, outcome: bool) -> list[ast.AST]:
-    """What was not run since the truth of the expression at a place was `outcome`: the branch of
-    an `if`, a `while` or a conditional expression, and what follows an `if` that was left."""
+class Fork(NamedTuple):
+    """An `if`, a `while` or a conditional expression: what is left out where its test is true, and
+    where it is false, with what follows an `if` that was left."""
+
+    node: ast.If | ast.While | ast.IfExp
+    left_out_if_true: Sequence[ast.AST]
+    left_out_if_false: Sequence[ast.AST]
+    #: Where the test asked for the value of a tensor.
+    asked_at: Position
+
+    def left_out(self, outcome: bool) -> Sequence[ast.AST]:
+        """What was not run, since the truth of the expression that was asked was `outcome`."""
+        truth = _truth(self.node.test, self.asked_at, outcome)
+        if truth is None:
+            return ()
+        return self.left_out_if_true if truth else self.left_out_if_false
+
+
+def fork_at(source: Source) -> Fork | None:
+    """What is decided by the value that the code at a place asked for, if it is in a test."""
     tree = _tree_of(source.file)
     if tree is None:
-        return []
-    position = position_of(source)
+        return None
+    position = _tested_position(source)
     outer: ast.AST = tree
     for node in _around(tree, position):
         if isinstance(node, ast.If | ast.While | ast.IfExp) and _contains(node.test, position):
-            truth = _truth(node.test, position, outcome)
-            return [] if truth is None else list(_not_taken(node, outer, truth))
+            return Fork(node, *_left_out(node, outer), position)
         outer = node
-    return []
+    return None
+
+
+def _tested_position(source: Source) -> Position:
+    """Where the expression begins whose value was asked for. Python 3.11 says of a jump that it
+    stands for the whole statement; what is before it, which makes the value, knows better."""
+    if source.code is None:
+        return position_of(source)
+    before = None
+    for instruction in dis.get_instructions(source.code):
+        if instruction.offset == source.offset:
+            if before is not None and "JUMP" in instruction.opname:
+                return position_of(Source(source.code, before.offset))
+            break
+        if instruction.opname not in ("EXTENDED_ARG", "NOP"):
+            before = instruction
+    return position_of(source)
 
 
 def _truth(test: ast.expr, position: Position, outcome: bool) -> bool | None:
@@ -69,18 +103,19 @@ def _truth(test: ast.expr, position: Position, outcome: bool) -> bool | None:
     return outcome
 
 
-def _not_taken(
-    node: ast.If | ast.While | ast.IfExp, outer: ast.AST, truth: bool
-) -> Iterator[ast.AST]:
+def _left_out(
+    node: ast.If | ast.While | ast.IfExp, outer: ast.AST
+) -> tuple[Sequence[ast.AST], Sequence[ast.AST]]:
+    """What is not run where the test is true, and where it is false."""
     if isinstance(node, ast.IfExp):
-        yield node.orelse if truth else node.body
-        return
-    if not truth:
-        yield from node.body
-    elif isinstance(node, ast.If):
-        yield from node.orelse
-        if isinstance(node.body[-1], _LEAVING):
-            yield from _behind(node, outer)
+        return [node.orelse], [node.body]
+    if isinstance(node, ast.While):
+        return [], node.body
+    behind = _behind(node, outer)
+    return tuple(
+        [*other, *(behind if block and isinstance(block[-1], _LEAVING) else ())]
+        for block, other in ((node.body, node.orelse), (node.orelse, node.body))
+    )  # type: ignore[return-value]
 
 
 #: What leaves a block of statements.

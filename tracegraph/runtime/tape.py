@@ -41,7 +41,7 @@ from tracegraph.passes.gradient import gradient
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.explain import Explanation, Record, explain
 from tracegraph.runtime.history import History
-from tracegraph.runtime.lineage import TOP_LEVEL_TAPES
+from tracegraph.runtime.lineage import TOP_LEVEL_TAPES, Assignment
 from tracegraph.runtime.pending import refuse_leaked
 from tracegraph.runtime.sparse import SparseJacobian, known_value
 from tracegraph.runtime.trace import Trace
@@ -165,9 +165,9 @@ class GradientTape:
         """A value comes from NumPy."""
         self._history.arrive(tensor)
 
-    def assign(self, handle: Tensor, value: Tensor) -> None:
+    def assign(self, handle: Tensor, assignment: Assignment) -> None:
         """A Variable gets a value at top level, where no node says so."""
-        self._history.assign(handle, value)
+        self._history.assign(handle, assignment)
 
     def access(self, variable: Variable) -> None:
         """Watches a trainable variable that is read."""
@@ -235,6 +235,7 @@ class GradientTape:
         self._check_recording()
         assert self._builder is not None
         self._forget()
+        self._history.is_after_reset = True
         self._history.start(self._builder)
 
     def _check_recording(self) -> None:

@@ -8,6 +8,7 @@ records that an interrupt left behind.
 from __future__ import annotations
 
 import contextlib
+import enum
 import itertools
 import threading
 import weakref
@@ -33,6 +34,7 @@ from tracegraph.ops.elementwise import IDENTITY
 from tracegraph.ops.shape import EnsureShape
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.lift import lifted
+from tracegraph.runtime.lineage import remember_assignment
 from tracegraph.runtime.naming import scoped_name
 from tracegraph.runtime.pending import device_buffer
 from tracegraph.runtime.trace import Trace, current_trace, innermost_trace, refuse_creation
@@ -87,6 +89,24 @@ _numbers = itertools.count()
 _NO_NAME = "Variable"
 
 
+class VariableSynchronization(enum.Enum):
+    """When replicas of a Variable are synchronized, which matters where there are several."""
+
+    AUTO = 0
+    NONE = 1
+    ON_WRITE = 2
+    ON_READ = 3
+
+
+class VariableAggregation(enum.Enum):
+    """How replicas of a Variable are put together, which matters where there are several."""
+
+    NONE = 0
+    SUM = 1
+    MEAN = 2
+    ONLY_FIRST_REPLICA = 3
+
+
 class Reference:
     """A hashable stand-in for a Variable, which has no hash: `variable.ref()`."""
 
@@ -128,8 +148,9 @@ class Variable:
     """
 
     __slots__ = (
-        *("__weakref__", "_stands_for", "_trainable", "base_name", "buffer", "constraint"),
-        *("handle", "has_plain_name", "is_identified", "is_random_state", "number", "tensor_type"),
+        *("__weakref__", "_stands_for", "_trainable", "aggregation", "base_name", "buffer"),
+        *("constraint", "handle", "has_plain_name", "is_identified", "is_random_state", "number"),
+        *("synchronization", "tensor_type"),
     )
 
     #: NumPy hands binary operations with an ndarray on the left to us.
@@ -171,6 +192,9 @@ class Variable:
         #: Whether somebody asked which that is, so that no other may take its place.
         self.is_identified = False
         self.constraint = constraint
+        #: Read by code that also runs on several replicas; here there is one.
+        self.synchronization = synchronization or VariableSynchronization.AUTO
+        self.aggregation = aggregation or VariableAggregation.NONE
         #: Whether the name is shown without a suffix; layers set it.
         self.has_plain_name = False
         #: Whether it is the state of a generator, which parallel iterations split among them.
@@ -182,6 +206,8 @@ class Variable:
         self.buffer = device_buffer(value)
         if trace is not None:
             trace.created.append(weakref.ref(self))
+        else:
+            self.tell_assigned(value)
 
     @staticmethod
     def _initial(initial_value: Any, dtype: DType | None) -> Tensor:
@@ -228,6 +254,8 @@ class Variable:
         new._trainable = trainable
         new._stands_for, new.is_identified = None, False
         new.constraint = None
+        new.synchronization = VariableSynchronization.AUTO
+        new.aggregation = VariableAggregation.NONE
         new.has_plain_name = new.is_random_state = False
         new.tensor_type = type
         new.handle = host_tensor(type, None)
@@ -269,6 +297,11 @@ class Variable:
     @property
     def ndim(self) -> int:
         return len(self.tensor_type.shape)
+
+    @property
+    def device(self) -> str:
+        """The device that holds the value, such as 'cpu:0'."""
+        return self.made_tensor().device  # type: ignore[attr-defined]
 
     def ref(self) -> Reference:
         """A hashable reference: `v.ref().deref() is v`."""
@@ -408,8 +441,7 @@ class Variable:
         """The new value, pending if it is."""
         builder = current()
         (new,) = builder.admit_all((new,))
-        for recorder in builder.recorders:
-            recorder.assign(self.handle, new)
+        self.tell_assigned(new)
         with state_lock():
             complete_landings()
             if new.node is None:
@@ -417,6 +449,12 @@ class Variable:
             else:
                 unsettled[id(self)] = weakref.ref(self)
                 self.buffer = new
+
+    def tell_assigned(self, value: Tensor) -> None:
+        """Tells open tapes, and those that are opened later, what the variable was given."""
+        assignment = remember_assignment(self.handle, value)
+        for recorder in current().recorders:
+            recorder.assign(self.handle, assignment)
 
     def settle(self) -> Any:
         """The buffer, made if it was pending. Call with `state_lock` held."""
@@ -496,6 +534,8 @@ class Variable:
             trainable=self.trainable,
             name=self.base_name,
             constraint=self.constraint,
+            synchronization=self.synchronization,
+            aggregation=self.aggregation,
             shape=None if self.tensor_type.is_static else self.tensor_type.shape,
         )
         copied.has_plain_name = self.has_plain_name
