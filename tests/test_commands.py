@@ -393,6 +393,25 @@ def test_forms_of_a_graph(run, model, format, tmp_path):
     assert (data["entry"], data["format"], data["variables"]) == ("train", format, 2)
 
 
+def test_parts_of_a_graph(run, tmp_path):
+    def slope(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = tg.sin(x) * x
+        return tape.gradient(y, x)
+
+    f = tg.function(slope, input_signature=[tg.TensorSpec([])])
+    tg.saved_model.save({"slope": f, "plain": tg.function(lambda x: x)}, tmp_path / "m")
+    graph = tg.saved_model.load(tmp_path / "m")["slope"].get_concrete_function().graph
+    for part in ("forward", "backward"):
+        wanted = getattr(graph, part)().as_text(locations=True) + "\n"
+        assert run("show", tmp_path / "m", "--entry", "slope", "--part", part) == (0, wanted, "")
+    text = tmp_path / "g.txt"
+    text.write_text(graph.forward().as_text(), "utf-8")
+    code, _, err = run("show", text, "--part", "backward")
+    assert code == 1 and "has no backward part" in err
+
+
 NAMES = ["narrow:0", "narrow:1", "train", "encoder/__call__", "parts/square"]
 
 

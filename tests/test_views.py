@@ -547,6 +547,10 @@ def test_inputs_and_parameters():
     assert "parameters: 1 of them, 6 elements, 24 bytes" in table
     assert rows_of(table, "input")["%w"] == ["f32[6]", "6", "24"]
     assert "parameters" not in chain(2).summary()
+    found = layered().summary()
+    assert "arguments: 4*d0 elements, 16*d0 bytes" in found
+    assert "parameters: 1 of them, 12 elements, 48 bytes" in found
+    assert [row["is_variable"] for row in found.to_dict()["inputs"]] == [False, True, False]
     assert "arguments: 0 elements, 0 bytes" in empty().summary()
 
 

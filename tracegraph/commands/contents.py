@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import copy
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -56,6 +57,12 @@ class Entry(abc.ABC):
         self.fixed: dict[str, Any] = {}
         #: The Variables that it reads or assigns, but for those that are arguments.
         self.variables: tuple[Variable, ...] = ()
+
+    def with_graph(self, graph: Graph) -> Entry:
+        """The same entry with another graph to look at."""
+        entry = copy.copy(self)
+        entry.graph = graph
+        return entry
 
     @abc.abstractmethod
     def run(self, arguments: Sequence[Any]) -> list[Tensor]:

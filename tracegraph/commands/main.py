@@ -14,7 +14,7 @@ from tracegraph.commands.answers import INTERRUPTED, MISUSED, NO, Answer, Misuse
 from tracegraph.commands.compare import compare
 from tracegraph.commands.export import export
 from tracegraph.commands.run import run
-from tracegraph.commands.show import FORMATS, show
+from tracegraph.commands.show import FORMATS, PARTS, show
 from tracegraph.commands.verify import UNREAD, verify
 from tracegraph.errors import (
     DTypeError,
@@ -211,6 +211,7 @@ def _add_show(commands: Any) -> None:
   tracegraph show model --entry train_step --format summary
   tracegraph show model --entry train_step --format html --output step.html
   tracegraph show model --format html --output model.html
+  tracegraph show model --entry train_step --part backward
   tracegraph show model --entry train_step --format dot | dot -Tsvg > step.svg
   tracegraph show graph.txt --format mermaid
 """,
@@ -218,6 +219,9 @@ def _add_show(commands: Any) -> None:
     parser.add_argument("path", metavar="PATH", type=Path, help=_PATH)
     parser.add_argument("--entry", metavar="NAME", help=f"the graph to show, or graphs: {_ENTRY}")
     parser.add_argument("--format", choices=tuple(FORMATS), help="of the graphs; default: text")
+    parser.add_argument(
+        "--part", choices=tuple(PARTS), help="what is before a gradient, or from there on"
+    )
     parser.add_argument("--output", metavar="FILE", type=Path, help="write the graphs to a file")
     _add_json(parser)
 

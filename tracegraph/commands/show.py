@@ -18,6 +18,7 @@ from tracegraph.commands.answers import (
 )
 from tracegraph.commands.contents import Contents, Entry, SavedContents, open_path
 from tracegraph.ir.tensor import Graph
+from tracegraph.passes.parts import backward_part, forward_part
 from tracegraph.runtime.module import Module
 from tracegraph.saved_model.restored import omitted_of
 from tracegraph.text.printer import graph_text, module_text
@@ -72,13 +73,16 @@ FORMATS = {
     "json": Form(lambda graph: to_json(graph, indent=1), _outlines, json_data),
 }
 
+#: The parts of a graph, by the names that --part takes.
+PARTS = {"forward": forward_part, "backward": backward_part}
+
 #: Longer lists of arguments and results are cut in the table.
 _WIDEST = 72
 
 
 def show(options: argparse.Namespace) -> Answer:
     contents = open_path(options.path)
-    if options.entry is None and options.format is None:
+    if options.entry is None and options.format is None and options.part is None:
         if options.output is not None:
             raise Misuse(
                 "--output is for a graph, and none was chosen", "add --entry NAME, or --format"
@@ -86,7 +90,10 @@ def show(options: argparse.Namespace) -> Answer:
         data = listing_data(contents)
         return Answer(listing_text(contents, data), data)
     format = options.format or ("json" if options.json else "text")
-    return _of_entries(options, contents.chosen(options.entry), format)
+    entries = contents.chosen(options.entry)
+    if options.part is not None:
+        entries = [entry.with_graph(PARTS[options.part](entry.graph)) for entry in entries]
+    return _of_entries(options, entries, format)
 
 
 def _of_entries(options: argparse.Namespace, entries: Sequence[Entry], format: str) -> Answer:

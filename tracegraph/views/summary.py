@@ -107,15 +107,15 @@ class Summary(str):
     rows: tuple[SummaryRow, ...]
     #: The cost of each part of the program: forward, backward and tangents, if they are there.
     totals: Costs
-    #: The name and the type of each input.
-    inputs: tuple[tuple[str, TensorType], ...]
+    #: The name and the type of each input, and whether it stands for a Variable.
+    inputs: tuple[tuple[str, TensorType, bool], ...]
 
     def __new__(
         cls,
         text: str,
         rows: Iterable[SummaryRow] = (),
         totals: Costs | None = None,
-        inputs: Iterable[tuple[str, TensorType]] = (),
+        inputs: Iterable[tuple[str, TensorType, bool]] = (),
     ) -> Summary:
         found = super().__new__(cls, text)
         found.rows = tuple(rows)
@@ -129,7 +129,8 @@ class Summary(str):
     def to_dict(self) -> dict[str, Any]:
         """The numbers as JSON has them; open sizes are strings, as in `to_json()`."""
         inputs = [
-            {"name": name, "type": str(type), **_size_data([type])} for name, type in self.inputs
+            {"name": name, "type": str(type), "is_variable": is_variable, **_size_data([type])}
+            for name, type, is_variable in self.inputs
         ]
         return {
             "inputs": inputs,
@@ -144,7 +145,8 @@ def summary(graph: Graph) -> Summary:
     operations of one run. The dearest rows come first. It is a str, which has the numbers too:
     `rows`, `totals` and `to_dict()`.
 
-    Inputs that the graph reads as Variables are counted as its parameters. Where a gradient pass
+    Inputs that stand for Variables are counted as parameters; a graph that was read from text does
+    not tell them from arguments. Where a gradient pass
     derived nodes, forward and backward stand beside each other, and so do the tangents of forward
     mode; the nodes of a line are then those that the user wrote there and those derived of them.
 
@@ -170,7 +172,8 @@ def summary(graph: Graph) -> Summary:
     tables = [_table(by, found, totals) for by, found in rows.items() if found or by != "scope"]
     text = "\n\n".join("\n".join(table) for table in [head, _inputs(graph), *tables] if table)
     names = value_names(graph)
-    inputs = [(names[x], x.type) for x in graph.inputs]
+    variables = _variables(graph)
+    inputs = [(names[x], x.type, x in variables) for x in graph.inputs]
     return Summary(text, itertools.chain(*rows.values()), totals, inputs)
 
 
@@ -277,11 +280,12 @@ def _head(graph: Graph) -> list[str]:
     counts = (_count(len(graph.inputs), "input"), _count(len(graph.outputs), "output"))
     nested = _count(sum(1 for _ in graph.graphs()), "graph")
     lines = [f"@{graph.name}: {', '.join(counts)}, {nested}"]
-    lines.append(f"arguments: {_size_of([x.type for x in graph.inputs])}")
-    handles = _handles(graph)
-    if handles:
-        parameters = [x.type for x in graph.inputs if x in handles]
-        lines.append(f"parameters: {len(parameters)} of them, {_size_of(parameters)}")
+    variables = _variables(graph)
+    arguments = [x.type for x in graph.inputs if x not in variables]
+    lines.append(f"arguments: {_size_of(arguments)}")
+    if variables:
+        size = _size_of([x.type for x in variables])
+        lines.append(f"parameters: {len(variables)} of them, {size}")
     return lines
 
 
@@ -289,10 +293,10 @@ def _size_of(types: list[TensorType]) -> str:
     return f"{_number(elements(types))} elements, {_number(bytes_of(types))} bytes"
 
 
-def _handles(graph: Graph) -> set[Tensor]:
-    """The inputs that stand for Variables, as far as the graph reads them by `read`."""
+def _variables(graph: Graph) -> dict[Tensor, None]:
+    """The inputs that stand for Variables: those of a trace, and those that the graph reads so."""
     read = {node.inputs[1] for node in graph.nodes if isinstance(node.op, Read)}
-    return read.intersection(graph.inputs)
+    return dict.fromkeys(x for x in graph.inputs if x.is_variable or x in read)
 
 
 def _inputs(graph: Graph) -> list[str]:
