@@ -1,21 +1,24 @@
 """Sphinx: `pip install -e '.[docs]'`, then `sphinx-build -W docs docs/_build`."""
 
+import runpy
 import tomllib
 from pathlib import Path
 
-pyproject = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text("utf-8"))
+ROOT = Path(__file__).parent.parent
+pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
 project = pyproject["project"]["name"]
 author = pyproject["project"]["authors"][0]["name"]
 copyright = f"2026, {author}"
-release = version = pyproject["project"]["version"]
+version_file = ROOT / pyproject["tool"]["hatch"]["version"]["path"]
+release = version = runpy.run_path(str(version_file))["__version__"]
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinxcontrib.mermaid"]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_fence_as_directive = ["mermaid"]
 myst_heading_anchors = 3
 
 exclude_patterns = ["_build"]
-suppress_warnings = ["misc.highlighting_failure"]  # Pygments has no colours for Mermaid
 nitpicky = True
 
 html_theme = "furo"

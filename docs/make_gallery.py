@@ -2,13 +2,16 @@
 
     python docs/make_gallery.py
 
-The pictures of the HTML page are taken by hand, in a browser; all else is made by running code, and
-a test compares the page with what the code makes now.
+`docs/make_pictures.py` takes the pictures of the HTML page, in a browser; that of Graphviz is what
+`dot -Tsvg` draws of the layer's `to_dot()`. All else is made here by running code, and tests
+compare the page, and the names in the picture, with what the code makes now.
 """
 
 import contextlib
 import io
+import linecache
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -70,8 +73,8 @@ the layer's backward.
 
 ## Table
 
-`print(graph.summary())`: what a step costs, for each op and each line, with the size of the batch
-left open.
+`print(graph.summary())`: what a step costs, for each op and each line, the dearest first, with the
+size of the batch left open.
 
 ```text
 {summary}
@@ -93,21 +96,62 @@ left open.
 {mermaid}
 ```
 
+## Graphviz
+
+`graph.to_dot("layer.dot")`, drawn by `dot -Tsvg layer.dot`. Each function is a cluster, and a
+dashed edge leads from a call to what it calls:
+
+![The layer as Graphviz draws it](images/layer.svg)
+
+## What the passes do
+
+With `tg.debugging.dump_graphs("dump")` each graph is written after each pass; a pass that left the
+graph as it was says so. These are the files of `train_step`, without their numbers:
+
+```text
+{dump}
+```
+
+Here is what they hold for a function that computes one thing twice:
+
+```python
+{repeated}```
+
+`traced` is what the code does,
+
+```text
+{traced}
+```
+
+`shared` computes what is equal once,
+
+```text
+{shared}
+```
+
+and the operations of `stablehlo`, which XLA is given, name the lines of the program:
+
+```text
+{stablehlo}
+```
+
 ## The page
 
-`graph.to_html()` is one file that needs no network. Here a node is chosen: its line, its operands,
-and what the gradient made of that line.
+`graph.to_html()` is one file that needs no network; `docs/make_pictures.py` takes these pictures of
+it. Here a node is chosen: its line, its operands, and what the gradient made of it.
 
-![A graph of eight nodes with one chosen](images/graph_small.png)
+![A graph of eleven nodes with one chosen](images/graph_small.png)
 
-Large graphs fold by the lines of the program. This is the train step of `examples/train_digits.py`,
-with the backward of each line beside it,
+Larger graphs fold, by name scopes where there are any and else by the lines of the program: forward
+is on the left and what was derived of it on the right. This is the train step of
+`examples/train_digits.py`, where the optimizer does the same for each variable,
 
-![The train step of the digits example, by lines](images/graph_train_step.png)
+![The train step of the digits example, by name scopes and lines](images/graph_train_step.png)
 
-and this a network of 58 layers, with 3,015 nodes:
+and this a network of 58 layers, with 2,968 nodes, as it first looks in the dark. Whatever is opened
+lays out what is in it:
 
-![A graph of 3,015 nodes, by lines](images/graph_large.png)
+![A graph of 2,968 nodes, by the rounds of its loop](images/graph_large.png)
 
 ## On the command line
 
@@ -122,6 +166,7 @@ and this a network of 58 layers, with 3,015 nodes:
 def run_model(source):
     """The names that the model defines, with lines that count from its first one."""
     names = {"__name__": "model"}
+    linecache.cache["model.py"] = len(source), None, source.splitlines(keepends=True), "model.py"
     exec(compile(source, "model.py", "exec"), names)
     return names
 
@@ -142,19 +187,65 @@ def listing(model):
     return output.getvalue().rstrip("\n")
 
 
+REPEATED = """\
+@tg.function
+def twice(x):
+    return tg.sin(x) * tg.sin(x)
+"""
+
+
+def dumped(call):
+    """The files that are written while `call` runs, by their names and in their order."""
+    with tempfile.TemporaryDirectory() as folder:
+        with tg.debugging.dump_graphs(folder):
+            call()
+        return {path.name: path.read_text("utf-8") for path in sorted(Path(folder).iterdir())}
+
+
+def stage(files, function, stage):
+    """The text of a function at a stage."""
+    (text,) = [text for name, text in files.items() if f"-{function}.{stage}." in name]
+    return text.rstrip("\n")
+
+
+def operations(text):
+    """The operations of a StableHLO program, each with its place, which stands in a table there."""
+    places = dict(re.findall(r'^(#loc\d+) = loc\((".*?")', text, re.MULTILINE))
+    lines = [line.strip() for line in text.splitlines() if "= stablehlo." in line]
+    return "\n".join(re.sub(r"#loc\d+", lambda match: places[match[0]], line) for line in lines)
+
+
+def passes():
+    """What the passes do with the train step, and with a function that repeats itself."""
+    train_step = run_model(MODEL)["train_step"]
+    files = dumped(lambda: train_step(tg.ones([2, 4]), tg.zeros([2, 3])))
+    twice = run_model(f"import tracegraph as tg\n\n\n{REPEATED}")["twice"]
+    repeated = dumped(lambda: twice(tg.ones([2])))
+    shown = [name for name in files if "-train_step." in name]
+    return {
+        "dump": "\n".join(name.partition("-")[2] for name in shown),
+        "repeated": REPEATED,
+        "traced": stage(repeated, "twice", "traced"),
+        "shared": stage(repeated, "twice", "shared"),
+        "stablehlo": operations(stage(repeated, "twice", "stablehlo")),
+    }
+
+
 def page():
     """The text of the page."""
     model = run_model(MODEL)
     graph = model["train_step"].get_concrete_function().graph
     layer = model["layer"].__call__.get_concrete_function()
+    summary = graph.summary()  # while the lines of `model.py` are still those of this model
     changed = run_model(MODEL.replace("tg.tanh", "tg.nn.relu"))
     return TEXT.format(
         model=MODEL,
         text=graph.as_text(locations=True),
-        summary=graph.summary(),
+        summary=summary,
         diff=tg.diff(layer, changed["layer"].__call__.get_concrete_function()),
         mermaid=layer.graph.to_mermaid().rstrip("\n"),
         listing=listing(model),
+        **passes(),
     )
 
 

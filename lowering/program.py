@@ -105,6 +105,12 @@ def _depth(graph: Graph) -> int:
     return graph.derived["depth"]
 
 
+def _scope(node: Node) -> str:
+    """The name scope, the line and the roles of a node."""
+    scope = node.source.scope
+    return f"{scope}/{node.source}" if scope else str(node.source)
+
+
 def _lower_node(node: Node, env: dict[Tensor, Any], way: Lowering) -> None:
     rule = way.rule(node)
     if rule is None:
@@ -112,7 +118,7 @@ def _lower_node(node: Node, env: dict[Tensor, Any], way: Lowering) -> None:
             message(f"{node.op.name}: there is no lowering rule for this op", source=node.source)
         )
     try:
-        with jax.named_scope(str(node.source)):  # XLA's own dumps then name the user's line
+        with jax.named_scope(_scope(node)):  # XLA's own dumps then name the user's line
             results = rule(node.op, *[env[x] for x in node.inputs])
     except (DTypeError, GradientError, LoweringError, ShapeError):
         raise  # our own: it has its place

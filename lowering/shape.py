@@ -21,6 +21,10 @@ def _ensure_shape(op: ops.EnsureShape, x: Any) -> Any:
     wanted = sizes.shape(op.shape)
     if tuple(x.shape) != wanted:  # sizes that are known were checked when the graph was specialised
         raise ValueError(f"{list(x.shape)} is taken to be {list(wanted)}, which may differ")
+    apart = sizes.shape(op.apart)
+    for left, right in zip(apart[::2], apart[1::2], strict=True):
+        if not sizes.differ(left, right):
+            raise ValueError(f"the sizes {left} and {right} are taken to differ, and may be equal")
     return x
 
 

@@ -62,6 +62,14 @@ def is_open(size: Any) -> bool:
     return not isinstance(size, int)
 
 
+def differ(left: Any, right: Any) -> bool:
+    """Whether two sizes of JAX are known to differ: of symbolic ones order may tell."""
+    try:
+        return bool(left < right) or bool(left > right)
+    except core.InconclusiveDimensionOperation:
+        return False
+
+
 def symbolic(names: Sequence[str], constraints: Sequence[str]) -> Mapping[str, Any]:
     """A symbolic size of JAX for each name, of which the constraints hold."""
     texts = [name.replace(".", "_") for name in names]

@@ -115,12 +115,20 @@ def test_tracers_of_jax_are_refused(take):
 
     with pytest.raises(TraceError) as caught:
         jax.jit(traced)(jnp.ones(2))
-    fact, *_, fix = str(caught.value).split("\n")[:3]
+    fact, place, fix = str(caught.value).split("\n")[:3]
+    # JAX's lines are not the user's; those of a function that is decorated here are.
+    assert place.startswith(f"  at {__file__}:")
     assert fact == f"{shown[0]} has no value: JAX is tracing a function that computes with it"
     assert fix == (
         "  fix: call f.as_jax() of a @tg.function f there, or leave jax.jit and its like"
     )
     assert V.numpy().tolist() == [1.0, 2.0]
+
+
+def test_what_jax_calls_is_told_by_the_line_of_the_user():
+    double = tg.function(lambda a: a * 2)
+    with pytest.raises(TraceError, match=r"at .*test_beside_jax.py:\d+:  jax.jit\(double\)"):
+        jax.jit(double)(1.0)
 
 
 def test_tracer_in_a_list_is_refused():

@@ -5,6 +5,8 @@ import json
 import os
 import pathlib
 import shutil
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -371,7 +373,7 @@ def test_the_checkpoint_restored_last_is_the_one_that_waits():
 def test_waiting_is_no_reason_to_refuse_an_attribute():
     path = tg.train.Checkpoint(late=Pair(), later=tg.Variable(1.0)).write("saved")
     late = tg.Module()
-    tg.train.Checkpoint(late=late).read(path)
+    tg.train.Checkpoint(late=late).read(path).expect_partial()
     late.others = {tg.Module()}
     late.table = {(1, 2): tg.Variable(0.0), "": tg.Variable(0.0)}
     late.first = tg.Variable(0.0)
@@ -383,7 +385,7 @@ def test_what_waits_keeps_nothing_alive():
     training.losses(1)
     path = training.checkpoint.save("ckpt")
     new = Training()
-    new.checkpoint.restore(path)
+    new.checkpoint.restore(path).expect_partial()
     assert deferred.waiting
     references = [weakref.ref(new.model), weakref.ref(new.checkpoint)]
     del new
@@ -446,6 +448,48 @@ def test_the_assertions_name_both_sides():
         partial.assert_consumed()
     with pytest.raises(AssertionError):
         tg.train.Checkpoint(x=tg.Variable(0.0)).read(path).assert_nontrivial_match()
+
+
+def test_values_that_were_never_used_are_told_of_in_the_end():
+    path = tg.train.Checkpoint(a=Pair(), b=Pair(), c=tg.Variable(1.0)).write("saved")
+    message = "saved were never used: there was no variable for b/first, b/second, c. Give"
+    with pytest.warns(UserWarning, match=message) as caught:
+        tg.train.Checkpoint(a=Pair()).read(path)
+        gc.collect()
+    assert caught[0].filename == __file__
+    later = tg.train.Checkpoint(a=Pair())
+    later.read(path)
+    later.b, later.c = Pair(), tg.Variable(0.0)
+    for tell in ("expect_partial", "assert_consumed"):
+        status = tg.train.Checkpoint(a=Pair()).read(path)
+        if tell == "assert_consumed":  # who was told once is not told again
+            with pytest.raises(AssertionError, match="b/first, b/second, c"):
+                status.assert_consumed()
+        else:
+            assert status.expect_partial() is status
+    again = tg.train.Checkpoint(a=Pair())
+    again.read(path)
+    again.read(path).expect_partial()  # which takes the place of the first
+    del later, status, again
+    gc.collect()
+    assert nobody_waits()
+
+
+def test_the_end_of_the_program_is_one_too():
+    tg.train.Checkpoint(a=tg.Variable(1.0), b=tg.Variable(1.0)).write("saved")
+    program = (
+        "import tracegraph as tg\n"
+        "checkpoint = tg.train.Checkpoint(a=tg.Variable(0.0))\n"
+        "status = checkpoint.restore('saved')\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": os.fspath(pathlib.Path(__file__).parent.parent)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "UserWarning: values of the checkpoint saved were never used" in found.stderr
 
 
 def test_long_lists_of_names_are_cut():
@@ -539,6 +583,123 @@ def test_a_loaded_model_has_checkpoints_too():
     tg.train.Checkpoint(model=Pair()).read(path).assert_consumed()
     tg.train.Checkpoint(model=loaded).read(path).assert_consumed()
     assert loaded.first.numpy() == 1.0
+
+
+class Trainer(tg.Module):
+    """A variable, an optimizer and a step, which are saved together."""
+
+    def __init__(self, optimizer):
+        super().__init__()
+        self.v = tg.Variable([3.0, -1.0])
+        self.opt = optimizer
+
+    @tg.function
+    def step(self):
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_sum(self.v**4)
+        self.opt.apply_gradients([(tape.gradient(loss, self.v), self.v)])
+        return loss
+
+
+def losses(trainer, count=3):
+    return [float(trainer.step()) for _ in range(count)]
+
+
+class Heavy(tg.optimizers.Optimizer):
+    """An optimizer of the user's own, whose class has the names of the slots."""
+
+    slot_names = ("z", "a/b")
+
+    def update_step(self, gradient, value, slots, factors):
+        speed, age = slots
+        speed.assign(0.9 * speed + gradient)
+        age.assign(age + 1.0)
+        return value - factors * speed / tg.sqrt(age)
+
+
+def loaded_from(module, path="model"):
+    tg.saved_model.save(module, path)
+    return tg.saved_model.load(path)
+
+
+OPTIMIZERS = {
+    "adam": lambda: tg.optimizers.Adam(0.05),
+    "amsgrad": lambda: tg.optimizers.Adam(0.05, amsgrad=True),
+    "momentum": lambda: tg.optimizers.SGD(0.001, momentum=0.9),
+    "own": lambda: Heavy(0.001),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("goes_to_the_loaded_one", [True, False])
+def test_slots_go_between_a_module_and_its_saved_model(name, goes_to_the_loaded_one):
+    live = Trainer(OPTIMIZERS[name]())
+    live.step()
+    loaded = loaded_from(live)
+    pair = (live, loaded) if goes_to_the_loaded_one else (loaded, live)
+    losses(pair[0], 5)
+    path = tg.train.Checkpoint(m=pair[0]).save("saved/ckpt")
+    tg.train.Checkpoint(m=pair[1]).restore(path).assert_consumed()
+    expected = losses(pair[0])
+    assert losses(pair[1]) == expected
+    fresh = Trainer(OPTIMIZERS[name]())
+    tg.train.Checkpoint(m=fresh).restore(path).assert_consumed()
+    assert losses(fresh) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_loaded_optimizer_as_root_of_a_checkpoint():
+    live = Trainer(tg.optimizers.Adam(0.05))
+    live.step()
+    loaded = loaded_from(live)
+    path = tg.train.Checkpoint(tg.train.Checkpoint(live.opt), v=live.v).write("saved")
+    names = [name for name, _ in tg.train.list_variables(path)]
+    assert names == [
+        *("iterations", "learning_rate", "v"),
+        *("v/.OPTIMIZER_SLOT/momentum", "v/.OPTIMIZER_SLOT/velocity"),
+    ]
+    tg.train.Checkpoint(loaded.opt, v=loaded.v).read(path).assert_consumed()
+
+
+def test_the_learning_rate_of_a_loaded_optimizer():
+    live = Trainer(tg.optimizers.SGD(0.01))
+    live.step()
+    loaded = loaded_from(live)
+    assert loaded.opt.learning_rate.numpy() == np.float32(0.01)
+    loaded.opt.learning_rate = live.opt.learning_rate = 0.002
+    assert losses(loaded) == losses(live)
+    loaded.opt.learning_rate.assign(0.0)
+    assert losses(loaded, 2) == [losses(loaded, 1)[0]] * 2
+    with pytest.raises(tg.errors.SignatureError, match="was a Variable when its steps") as caught:
+        loaded.opt.learning_rate = lambda: 0.1
+    assert "fix: assign a number" in str(caught.value)
+    again = loaded_from(loaded, "again")
+    again.opt.learning_rate = loaded.opt.learning_rate = 0.002
+    assert losses(again) == losses(loaded)
+
+
+def test_a_learning_rate_that_the_graphs_hold_says_so():
+    live = Trainer(tg.optimizers.SGD(lambda: 0.01))
+    live.step()
+    loaded = loaded_from(live)
+    for name in ("learning_rate", "_learning_rate"):
+        with pytest.raises(AttributeError, match=r"was a Python function.*when they were traced"):
+            getattr(loaded.opt, name)
+    with pytest.raises(tg.errors.SignatureError, match=r"0\.5 would not be in force"):
+        loaded.opt.learning_rate = 0.5
+    assert not hasattr(loaded, "learning_rate")
+
+
+def test_a_learning_rate_that_is_a_saved_function():
+    @tg.function
+    def rate(iterations):
+        return 0.01 / (1.0 + tg.cast(iterations, tg.float32))
+
+    live = Trainer(tg.optimizers.SGD(rate))
+    live.step()
+    loaded = loaded_from(live)
+    assert loaded.opt.learning_rate.numpy() == np.float32(0.005)
+    assert losses(loaded) == losses(live)
+    assert loaded.opt.learning_rate.numpy() == live.opt.learning_rate.numpy()
 
 
 # Files that are not trusted.
@@ -806,6 +967,14 @@ def test_what_a_kill_leaves_is_no_obstacle_and_goes():
     assert len(os.listdir("kept/ckpt-1")) == 2
 
 
+def test_the_list_of_checkpoints_removes_what_was_to_become_one_and_nothing_else():
+    os.mkdir("kept")
+    for name in (".tracegraph-0123456789abcdef", ".tmpwDoV6h", "notes.txt"):
+        pathlib.Path("kept", name).write_bytes(b"half")
+    manager_of(tg.Variable(0)).save()
+    assert sorted(os.listdir("kept")) == [".tmpwDoV6h", "checkpoint", "ckpt-1", "notes.txt"]
+
+
 def test_files_of_the_users_stay():
     manager = manager_of(tg.Variable(0), max_to_keep=1)
     manager.save()
@@ -865,3 +1034,13 @@ def test_a_kill_at_any_moment_leaves_whole_checkpoints():
     saver.manager.save()
     there = {f"kept/{name}" for name in os.listdir("kept")} - {"kept/checkpoint"}
     assert there == set(saver.manager.checkpoints)
+
+
+def test_a_status_shows_counts(tmp_path):
+    v, w, extra = (tg.Variable(float(k)) for k in range(3))
+    path = tg.train.Checkpoint(v=v, extra=extra).save(tmp_path / "ckpt")
+    status = tg.train.Checkpoint(v=v, w=w).restore(path)
+    assert repr(status) == (
+        "<tg.train status: 1 Variables restored, 1 without a value, 1 values unused>"
+    )
+    assert "the path was None" in str(tg.train.Checkpoint(v=v).restore(None))

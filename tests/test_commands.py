@@ -18,11 +18,11 @@ import pytest
 
 import tracegraph as tg
 from tests.test_docs import blocks
-from tracegraph.commands import main, show
-from tracegraph.commands.contents import open_path
+from tracegraph.commands import compare, main, show
+from tracegraph.commands.contents import Kept, open_path
 from tracegraph.commands.derivatives import check_derivatives
 from tracegraph.ops.contract import Matmul
-from tracegraph.text import module_text
+from tracegraph.text import module_text, parse_module
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = ("show", "run", "diff", "verify", "export")
@@ -135,13 +135,13 @@ def one(x_type="f32[2]"):
 
 
 HELP = """\
-usage: tracegraph [-h] [--version] COMMAND ...
+usage: tracegraph [-h] [--version] [--json] COMMAND ...
 
 Looks at saved graphs, runs and compares them, and checks them.
 
 positional arguments:
   COMMAND
-    show      what a path holds, or one graph of it
+    show      what a path holds, or graphs of it
     run       run a function on arrays and numbers
     diff      what differs between two graphs or saved models
     verify    check files, graphs and derivatives
@@ -150,6 +150,7 @@ positional arguments:
 options:
   -h, --help  show this help message and exit
   --version   show program's version number and exit
+  --json      print JSON, for programs
 
 examples:
   tracegraph show model                       what is there
@@ -214,6 +215,24 @@ def test_a_misuse_of_options(run, arguments):
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
     assert err.startswith("usage: tracegraph") and "error: " in err
+    code, out, err = run("--json", *arguments)
+    found = json.loads(out)
+    assert code == 2 and set(found) == {"error", "fix"} and "--help" in found["fix"]
+    assert err.endswith(f"error: {found['error']}\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["show", "--json"], ["--json", "show"], ["show", "--js"], ["dance", "--json"]]
+)
+def test_a_misuse_of_options_for_programs(run, arguments):
+    code, out, _ = run(*arguments)
+    assert code == 2 and set(json.loads(out)) == {"error", "fix"}
+
+
+def test_json_before_the_command(run, model):
+    assert run("--json", "show", model) == run("show", model, "--json")
+    code, out, _ = run("--json", "show", "net")
+    assert code == 2 and "no file or directory net" in json.loads(out)["error"]
 
 
 def test_the_script_is_what_is_tested():
@@ -369,9 +388,86 @@ def test_forms_of_a_graph(run, model, format, tmp_path):
     assert (code, out, err) == (0, f"train as {format}: {file}\n", "")
     assert file.read_text("utf-8") == wanted
     data = json.loads(run("show", model, "--entry", "train", "--format", format, "--json")[1])
-    content = data["content"]
-    assert content == (json.loads(wanted) if format == "json" else wanted.rstrip("\n"))
+    known = {"json": json.loads(graph.to_json()), "summary": graph.summary().to_dict()}
+    assert data["content"] == known.get(format, wanted.rstrip("\n"))
     assert (data["entry"], data["format"], data["variables"]) == ("train", format, 2)
+
+
+def test_parts_of_a_graph(run, tmp_path):
+    def slope(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = tg.sin(x) * x
+        return tape.gradient(y, x)
+
+    f = tg.function(slope, input_signature=[tg.TensorSpec([])])
+    tg.saved_model.save({"slope": f, "plain": tg.function(lambda x: x)}, tmp_path / "m")
+    graph = tg.saved_model.load(tmp_path / "m")["slope"].get_concrete_function().graph
+    for part in ("forward", "backward"):
+        wanted = getattr(graph, part)().as_text(locations=True) + "\n"
+        assert run("show", tmp_path / "m", "--entry", "slope", "--part", part) == (0, wanted, "")
+    text = tmp_path / "g.txt"
+    text.write_text(graph.forward().as_text(), "utf-8")
+    code, _, err = run("show", text, "--part", "backward")
+    assert code == 1 and "has no backward part" in err
+
+
+NAMES = ["narrow:0", "narrow:1", "train", "encoder/__call__", "parts/square"]
+
+
+@pytest.mark.parametrize("format", list(show.FORMATS))
+def test_forms_of_all_graphs(run, model, format, tmp_path):
+    code, out, err = run("show", model, "--format", format)
+    assert (code, err) == (0, "")
+    file = tmp_path / "all.out"
+    wanted = (0, f"5 graphs as {format}: {file}\n", "")
+    assert run("show", model, "--format", format, "--output", file) == wanted
+    assert file.read_text("utf-8") == out
+    data = json.loads(run("show", model, "--format", format, "--json")[1])
+    assert [row["entry"] for row in data["entries"]] == NAMES
+    for row in data["entries"]:
+        (alone,) = [run("show", model, "--entry", row["entry"], "--format", format, "--json")[1]]
+        assert json.loads(alone)["content"] == row["content"]
+
+
+def test_all_graphs_as_text_parse_back(run, model):
+    graphs = parse_module(run("show", model, "--format", "text")[1])
+    kept = [entry.graph for entry in open_path(Path(model)).distinct]
+    assert len(graphs) == len({inner for graph in kept for inner in graph.graphs()})
+    assert {"train", "narrow", "narrow.1"} <= set(graphs)
+
+
+def test_all_graphs_are_one_picture(run, model):
+    count = len(parse_module(run("show", model, "--format", "text")[1]))
+    dot = run("show", model, "--format", "dot")[1]
+    assert dot.count("digraph ") == 1 and dot.count("subgraph cluster_") == count
+    mermaid = run("show", model, "--format", "mermaid")[1]
+    assert mermaid.count("flowchart") == 1 and mermaid.count("  subgraph g") == count
+
+
+def test_all_graphs_in_one_page(run, model):
+    page = run("show", model, "--format", "html")[1]
+    assert re.findall(r"<summary>(.*?)</summary><iframe", page) == NAMES
+    assert page.count('<details name="graphs" open>') == 1 and "<script" not in page
+    assert page.count('sandbox="allow-scripts') == 5
+
+
+def test_all_summaries_and_outlines_have_their_names(run, model):
+    table = run("show", model, "--format", "summary")[1]
+    assert re.findall(r"^entry (.*)$", table, re.MULTILINE) == NAMES
+    outlines = json.loads(run("show", model, "--format", "json")[1])
+    assert list(outlines) == NAMES and outlines["train"]["entry"] == "train"
+
+
+def test_all_traces_of_a_function(run, model):
+    data = json.loads(run("show", model, "--entry", "narrow", "--json")[1])
+    assert [row["entry"] for row in data["entries"]] == ["narrow:0", "narrow:1"]
+
+
+def test_nothing_to_show(run, saved):
+    path = saved(tg.function(lambda x: x))
+    code, _, err = run("show", path, "--format", "text")
+    assert code == 2 and "holds no graph" in err
 
 
 def test_json_of_a_graph_without_a_format(run, model):
@@ -379,11 +475,21 @@ def test_json_of_a_graph_without_a_format(run, model):
     assert data["format"] == "json" and data["content"]["format"] == "tracegraph-outline"
 
 
-def test_the_last_graph_of_a_text_is_the_entry(run, tmp_path):
+def test_graphs_of_a_text(run, tmp_path):
     path = tmp_path / "two.tgir"
-    path.write_text(one() + "\n" + one().replace("@one", "@two"), "utf-8")
-    assert "graph @two" in run("show", path, "--format", "text")[1]
-    assert "graph @one" in run("show", path, "--entry", "one")[1]
+    text = one() + "\n" + one().replace("@one", "@two")
+    path.write_text(text, "utf-8")
+    assert run("show", path, "--format", "text") == (0, text, "")
+    assert run("show", path, "--entry", "one")[1] == one()
+    found = json.loads(run("run", path, "--inputs", "x=[0,0]", "--json")[1])
+    assert found["entry"] == "two"  # the last is the entry
+
+
+def test_what_a_text_calls_is_shown_with_its_caller(run, model, tmp_path):
+    path = tmp_path / "train.tgir"
+    text = run("show", model, "--entry", "train")[1]
+    path.write_text(text, "utf-8")
+    assert run("show", path, "--format", "text") == (0, text, "")
 
 
 @pytest.mark.parametrize(
@@ -395,17 +501,40 @@ def test_the_last_graph_of_a_text_is_the_entry(run, tmp_path):
         (["show", "model", "--entry", "encoder"], 2, "did you mean encoder/__call__?"),
         (["show", "model", "--entry", "encoder/w"], 2, "there is no entry 'encoder/w'"),
         (["show", "model", "--entry", "never"], 2, "never was never traced before"),
-        (["show", "model", "--entry", "narrow"], 2, "narrow:1  (x: f32[2], wide=True)"),
-        (["show", "model", "--format", "dot"], 2, "choose one with --entry"),
+        (["diff", "model", "x.txt", "--entry", "narrow"], 2, "there is no file or directory x.txt"),
+        (["diff", "model", "model", "--entry", "narrow"], 2, "narrow:1  (x: f32[2], wide=True)"),
+        (["export", "model", "--entry", "narrow"], 2, "choose one with --entry"),
+        (["export", "model", "--platforms", "tpux"], 2, "fix: write --platforms cpu,cuda"),
+        (["export", "model", "--platforms", ","], 2, "known ones are cpu, cuda"),
         (["show", "model", "--output", "x"], 2, "add --entry NAME"),
         (["show", "model", "--entry", "train", "--output", "no/x"], 2, "no/x cannot be written"),
         (["run", "model", "--entry", "serve"], 2, "needs a value for x"),
-        (["run", "model", "--entry", "serve", "--inputs", "x"], 2, "the input 'x' has no name"),
+        (
+            ["run", "model", "--entry", "serve", "--inputs", "x"],
+            2,
+            "value of the input 'x' is missing",
+        ),
+        (
+            ["run", "model", "--entry", "serve", "--inputs", "x="],
+            2,
+            "fix: write --inputs x=file.npy",
+        ),
+        (["run", "model", "--entry", "serve", "--inputs", "=5"], 2, "the input '=5' has no name"),
         (["run", "model", "--entry", "serve", "--inputs", "x=1", "x=2"], 2, "is given twice"),
         (["run", "model", "--entry", "train", "--inputs", "lable=1"], 2, "did you mean labels?"),
         (["run", "model", "--entry", "serve", "--inputs", "x=y.npy"], 2, "y.npy cannot be read"),
-        (["run", "model", "--entry", "serve", "--inputs", "x=bad.npy"], 1, "bad.npy is no array"),
-        (["run", "model", "--entry", "serve", "--inputs", "x=object.npy"], 1, "is no array"),
+        (
+            ["run", "model", "--entry", "serve", "--inputs", "x=bad.npy"],
+            1,
+            "does not begin as a .npy",
+        ),
+        (["run", "model", "--entry", "serve", "--inputs", "x=none.npy"], 1, "it is empty"),
+        (["run", "model", "--entry", "serve", "--inputs", "x=cut.npy"], 1, "its data is damaged"),
+        (
+            ["run", "model", "--entry", "serve", "--inputs", "x=object.npy"],
+            1,
+            "it holds Python objects",
+        ),
         (["run", "model", "--entry", "serve", "--inputs", "x=[[1,2,3]]"], 2, "'x' is f32[1,3]"),
         (["run", "model", "--entry", "serve", "--inputs", "x=[[1],[2,3]]"], 2, "f32[d0,4] is exp"),
         (["run", "model", "--entry", "serve", "--inputs", "x=wide.npy"], 2, "save it as float32"),
@@ -445,12 +574,14 @@ def test_a_mistake_gets_a_message(run, model, arguments, code, words):
     np.save("object.npy", np.array([{}], dtype=object), allow_pickle=True)
     np.save("wide.npy", np.zeros([2, 4]))
     np.save("z.npy", np.zeros([2, 4], np.float32))
+    Path("none.npy").touch()
+    Path("cut.npy").write_bytes(Path("z.npy").read_bytes()[:-1])
     found, out, err = run(*arguments)
     assert (found, out) == (code, "")
     assert err.startswith(f"tracegraph {arguments[0]}: ") and words in err
-    assert "Traceback" not in err and "site-packages" not in err
+    assert "Traceback" not in err and "site-packages" not in err and "pickle" not in err
     again, out, _ = run(*arguments, "--json")
-    assert again == code and set(json.loads(out)) == {"error", "fix"}
+    assert again == code and json.loads(out).keys() >= {"error", "fix"}
 
 
 def test_a_text_beside_its_arrays_points_to_the_directory(run, model):
@@ -641,7 +772,26 @@ def test_difference_of_two_models(run, model):
     code, out, _ = run("diff", "changed", "trained", "--no-values")
     assert (code, out) == (1, "+ entry parts/square\n- variable more: f32[]\n")
     data = json.loads(run("diff", "trained", "changed", "--json", "--no-values")[1])
-    assert data["notes"] == ["- entry parts/square", "+ variable more: f32[]"]
+    gone = {"kind": "removed", "what": "entry", "name": "parts/square"}
+    new = {"kind": "added", "what": "variable", "name": "more", "after": "f32[]"}
+    nothing = {"field": None, "before": None, "after": None}
+    assert data["notes"] == [nothing | gone, nothing | new]
+    data = json.loads(run("diff", model, "trained", "--json")[1])
+    assert [(note["kind"], note["name"], note["field"]) for note in data["notes"]] == [
+        ("changed", "encoder/w", "value"),
+        ("changed", "steps", "value"),
+    ]
+
+
+def test_notes_of_a_variable():
+    before = Kept("w", "f32[2]", True, (2,), 8, "a")
+    after = Kept("w", "f32[n]", False, (2,), 8, "a")
+    notes = list(compare._changes("w", before, after, no_values=False))
+    assert list(map(str, notes)) == [
+        "~ variable w: type: f32[2] is now f32[n]",
+        "~ variable w: trainable: True is now False",
+    ]
+    assert (notes[1].before, notes[1].after) == (True, False)
 
 
 # Verifying.
@@ -656,8 +806,8 @@ def test_all_is_right(run, model):
     assert data["is_right"] is True and all(row["is_right"] for row in data["files"])
     (row,) = data["derivatives"]
     assert (row["entry"], row["verdict"], row["by"]) == ("train", "right", ["images", "w:0"])
-    assert float(row["error"]) < row["limit"] < 1e-3
-    assert abs(float(row["jvp"]) - float(row["vjp"])) < 1e-3
+    assert row["error"] < row["limit"] < 1e-3 and row["reason"] is None
+    assert abs(row["jvp"] - row["vjp"]) < 1e-3
 
 
 def test_a_flipped_bit(run, model):
@@ -671,7 +821,8 @@ def test_a_flipped_bit(run, model):
     assert re.search(r"^graph-\S+ +[\d,]+  right$", out, re.MULTILINE)
     assert out.endswith("model is DAMAGED\n")
     data = json.loads(run("verify", model, "--json")[1])
-    assert data["is_right"] is False
+    assert data["is_right"] is False and data["graphs"] == data["derivatives"] == []
+    assert data["error"] == f"model is damaged: {weights.name} differs from the checksum"
     assert [row["is_right"] for row in data["files"]] == [True, False]
 
 
@@ -689,6 +840,20 @@ def test_damage_is_named(run, model, command, damage, words):
     damage(Path(model))
     code, out, err = run(command, model)
     assert (code, out) == (1, "") and words in err and "model" in err
+
+
+def test_every_answer_of_verify_has_the_same_fields(run, model, saved):
+    path = saved({"f": tg.function(lambda x: x * 2, input_signature=specs([2], dtype=tg.int32))})
+    right, none = (json.loads(run("verify", name, "--json")[1]) for name in (model, path))
+    (Path(path) / "tracegraph.json").write_text("{")
+    code, out, _ = run("verify", path, "--json")
+    damaged = json.loads(out)
+    assert code == 1 and damaged["is_right"] is False and "is no JSON" in damaged["error"]
+    assert right.keys() == none.keys() == damaged.keys() and right["error"] is None
+    rows = [*right["derivatives"], *none["derivatives"]]
+    assert len({tuple(row) for row in rows}) == 1 and rows[-1]["jvp"] is None
+    for row in rows[:-1]:
+        assert all(type(row[name]) is float for name in ("jvp", "vjp", "error", "limit"))
 
 
 def test_a_wrong_derivative_is_found(run, model, monkeypatch):
@@ -835,3 +1000,15 @@ def test_export(run, model):
     assert out.startswith("signatures/serve as stablehlo for cpu, cuda: serve.stablehlo, ")
     assert json.loads(run(*arguments, "--gradient", "--json")[1])["gradient"] is True
     assert run("export", model, "--entry", "train", "--output", "x")[0] == 1
+
+
+@pytest.mark.skipif(not CAN_EXPORT, reason="flatbuffers is not installed")
+def test_export_needs_no_options(run, model, saved):
+    code, out, err = run("export", model, "--platforms", "cpu")  # its only signature
+    assert (code, err) == (0, "") and Path("serve.stablehlo").is_file()
+    assert out.startswith("signatures/serve as stablehlo for cpu: serve.stablehlo, ")
+    path = saved({"deep": [tg.function(lambda x: x * 2.0, input_signature=specs([2]))]})
+    code, out, _ = run("export", path, "--platforms", "cpu", "--json")
+    assert code == 0 and json.loads(out)["output"] == "0.stablehlo"
+    run("export", model, "--entry", "encoder/__call__", "--platforms", "cpu")
+    assert Path("encoder___call__.stablehlo").is_file()

@@ -17,6 +17,7 @@ import dataclasses
 import functools
 import gc
 import linecache
+import traceback
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -66,7 +67,8 @@ class Case:
         where = self.where or self.call
         number = marked(where, "# here") or where.__code__.co_firstlineno
         place = f"{__file__}:{number}"
-        operands = [text.replace("{place}", place) for text in self.operands]
+        made = f"{__file__}:{vector.__code__.co_firstlineno + 1}"
+        operands = [x.replace("{place}", place).replace("{vector}", made) for x in self.operands]
         rows = [
             self.fact,
             f"  at {place}:  {linecache.getline(__file__, number).strip()}",
@@ -768,13 +770,13 @@ ELEMENTS = "tensors hold numbers and truth values: take out or convert what is n
         lambda: tg.constant([1]) + np.array([2**32 + 5]),
         "add: the int 4294967301 is outside the range of int32",
         "use a wider type, such as tg.int64",
-        ("i32[1]", "array([4294967301])"),
+        ("i32[1]  from {place}", "array([4294967301])"),
     ),
     large_scalar_beside_a_tensor=dtype_error(
         lambda: tg.constant([1]) + np.int64(2**40),
         "add: the int 1099511627776 is outside the range of int32",
         "use a wider type, such as tg.int64",
-        ("i32[1]", "np.int64(1099511627776)"),
+        ("i32[1]  from {place}", "np.int64(1099511627776)"),
     ),
     large_unsigned=dtype_error(
         lambda: tg.constant(np.array([2**64 - 1], np.uint64), tg.int64),
@@ -790,7 +792,7 @@ ELEMENTS = "tensors hold numbers and truth values: take out or convert what is n
         lambda: tg.constant(1.0) + "a",
         "add: a str cannot be a tensor: 'a'",
         PASS_TENSOR,
-        ("f32[]", "'a'"),
+        ("f32[]  from {place}", "'a'"),
     ),
     list_for_a_matrix=shape_error(
         lambda: [[1.0, 2.0], [3.0]] @ tg.ones([2, 2]),
@@ -819,37 +821,37 @@ CAST_FLOAT = "convert one of them: tg.cast(x, tg.float32)"
         lambda: tg.constant(1) + tg.constant(1.0),
         "add: int32 and float32 do not mix",
         CAST_FLOAT,
-        ("i32[]", "f32[]"),
+        ("i32[]  from {place}", "f32[]  from {place}"),
     ),
     bool=dtype_error(
         lambda: tg.ones([2]) * tg.constant(True),
         "multiply: float32 and bool do not mix",
         CAST_FLOAT,
-        ("f32[2]  from {place}", "bool[]"),
+        ("f32[2]  from {place}", "bool[]  from {place}"),
     ),
     python_float=dtype_error(
         lambda: tg.constant(1) - 1.5,
         "subtract: the float 1.5 does not fit in int32",
         "use tg.float32 throughout: tg.cast(x, tg.float32)",
-        ("i32[]", "1.5"),
+        ("i32[]  from {place}", "1.5"),
     ),
     array=dtype_error(
         lambda: np.ones(2) * tg.constant([1, 2]),
         "multiply: an array of float64 does not fit in int32",
         "use tg.float64 throughout: tg.cast(x, tg.float64)",
-        ("array([1., 1.])", "i32[2]"),
+        ("array([1., 1.])", "i32[2]  from {place}"),
     ),
     compare=dtype_error(
         lambda: tg.constant(1) < tg.constant(1.0),
         "less: int32 and float32 do not mix",
         CAST_FLOAT,
-        ("i32[]", "f32[]"),
+        ("i32[]  from {place}", "f32[]  from {place}"),
     ),
     variable=dtype_error(
         lambda: tg.Variable(1) * tg.constant(2.0),
         "multiply: int32 and float32 do not mix",
         CAST_FLOAT,
-        ("i32[]", "f32[]"),
+        ("i32[]  (Variable 'Variable')", "f32[]  from {place}"),
     ),
     matmul=dtype_error(
         lambda: tg.ones([2, 2]) @ tg.ones([2, 2], tg.int32),
@@ -861,7 +863,7 @@ CAST_FLOAT = "convert one of them: tg.cast(x, tg.float32)"
         lambda: tg.where(True, tg.constant(1), tg.constant(1.0)),
         "where: int32 and float32 do not mix",
         CAST_FLOAT,
-        ("i32[]", "f32[]"),
+        ("i32[]  from {place}", "f32[]  from {place}"),
     ),
     concat=dtype_error(
         lambda: tg.concat([tg.ones([2]), tg.ones([2], tg.int32)], 0),
@@ -873,7 +875,7 @@ CAST_FLOAT = "convert one of them: tg.cast(x, tg.float32)"
         lambda: tg.sin(tg.constant(1)),
         "sin: the operand is i32[], and only floating or complex types are allowed",
         "convert it: tg.cast(x, tg.float32)",
-        ("i32[]",),
+        ("i32[]  from {place}",),
     ),
 )
 def test_mixing_kinds_of_data_types(case):
@@ -1035,19 +1037,19 @@ def test_shapes_that_do_not_fit_while_tracing(case):
         lambda: [1, 2][tg.constant(1.0)],
         "an index must be an integer, and a tensor of float32 was given",
         "convert it: tg.cast(x, tg.int32)",
-        ("f32[]",),
+        ("f32[]  from {place}",),
     ),
     loop=trace_error(
         lambda: list(tg.constant(1.0)),
         "a scalar f32[] has no length",
         "use the scalar itself, or give it an axis: x[None]",
-        ("f32[]",),
+        ("f32[]  from {place}",),
     ),
     item=trace_error(
         lambda: tg.constant([1.0]).__setitem__(0, 2.0),
         "an item of a tensor f32[1] was assigned or deleted, and tensors never change",
         "use tg.tensor_scatter_nd_update or tg.where, or v[...].assign(value) of a tg.Variable",
-        ("f32[1]",),
+        ("f32[1]  from {place}",),
     ),
     slice_of_a_tensor=Case(
         lambda: tg.constant([1.0])[0:1].assign([2.0]),
@@ -1055,7 +1057,7 @@ def test_shapes_that_do_not_fit_while_tracing(case):
         AttributeError,
         "a tensor f32[1] was assigned, and only Variables and slices of them can be",
         "make it a tg.Variable, and use v.assign(value) or v[1:3].assign(value)",
-        ("f32[1]",),
+        ("f32[1]  from {place}",),
     ),
 )
 def test_python_values_of_tensors(case):
@@ -1129,12 +1131,13 @@ def test_python_values_while_tracing(case):
     assert f(tg.constant(3.0), False).numpy() == 6.0
 
 
+READ_OF_V = "f32[]  (Variable 'Variable')"
+
+
 @table(
-    numpy=symbolic(lambda v: v.numpy(), ".numpy()", PRINT_FIX, "f32[]  from {place}"),
-    float=symbolic(lambda v: float(v), "float()", NUMBER_FIX, "f32[]  from {place}"),
-    python_if=symbolic(
-        lambda v: 1.0 if v else 2.0, "a Python bool", BOOL_FIX, "f32[]  from {place}"
-    ),
+    numpy=symbolic(lambda v: v.numpy(), ".numpy()", PRINT_FIX, READ_OF_V),
+    float=symbolic(lambda v: float(v), "float()", NUMBER_FIX, READ_OF_V),
+    python_if=symbolic(lambda v: 1.0 if v else 2.0, "a Python bool", BOOL_FIX, READ_OF_V),
 )
 def test_python_values_of_variables_while_tracing(case):
     v = tg.Variable(3.0)
@@ -1518,7 +1521,7 @@ def value_case(call, fact):
         lambda v: v[5].assign(1.0),
         "getitem: index 5 is out of range for axis 0 of f32[2]",
         "use an index from -2 to 1",
-        ("f32[2]",),
+        ("f32[2]  (Variable 'v')",),
     ),
     scattered_dtype=Case(
         lambda v: v.scatter_add(tg.IndexedSlices(tg.constant([1]), [0])),
@@ -1526,7 +1529,7 @@ def value_case(call, fact):
         ValueError,
         "updates of int32 were scattered into the variable 'v:0' of float32",
         "convert them: tg.cast(updates, tg.float32)",
-        ("i32[1]",),
+        ("i32[1]  from {place}",),
     ),
     scattered_indices=dtype_error(
         lambda v: v.scatter_add(tg.IndexedSlices([1.0], [0.5])),
@@ -1731,7 +1734,7 @@ def cotangent(call, type, operand):
         lambda t, y, v: t.gradient(y, v, tg.ones([3])), "f32[3]", "f32[3]  from {place}"
     ),
     cotangent_that_broadcasts=cotangent(
-        lambda t, y, v: t.gradient(y, v, tg.constant(1.0)), "f32[]", "f32[]"
+        lambda t, y, v: t.gradient(y, v, tg.constant(1.0)), "f32[]", "f32[]  from {place}"
     ),
     cotangent_dtype=cotangent(
         lambda t, y, v: t.gradient(y, v, tg.ones([2], tg.float64)), "f64[2]", "f64[2]  from {place}"
@@ -1883,12 +1886,13 @@ RETURN_FIX = "return one tensor of the type of each input, None where there is n
 )
 def test_a_registered_gradient_that_returns_what_does_not_fit(register, rule, fact):
     register("adjust_contrast")(rule)
-    image = tg.constant([[[1.0, 2.0, 3.0]]])
+    image = tg.constant([[[1.0, 2.0, 3.0]]])  # made
+    made = marked(test_a_registered_gradient_that_returns_what_does_not_fit, "# made")
     gradient_error(
         lambda: plain_gradient(image),
         WRONG_RULE + fact,
         RETURN_FIX,
-        ("f32[1,1,3]", "f32[]"),
+        (f"f32[1,1,3]  from {__file__}:{made}", "f32[]"),
         where=contrast,
     ).check()
 
@@ -2296,7 +2300,7 @@ W = tg.Variable([1.0, 2.0], name="w")
         lambda: tg.tensordot(vector(), vector(), [[0, 0], [0, 0]]),
         "tensordot: the axes [0, 0] name one axis twice",
         "give each axis once",
-        ("f32[2]",),
+        ("f32[2]  from {vector}",),
     ),
     unknown_direction=Case(
         lambda: tg.sort(vector(), direction="UP"),
@@ -2327,7 +2331,7 @@ W = tg.Variable([1.0, 2.0], name="w")
         lambda: tg.strided_slice(vector(), [0, 0], [1]),
         "strided_slice: 2 begins, 1 ends and 2 strides",
         "give as many of each",
-        ("f32[2]",),
+        ("f32[2]  from {vector}",),
     ),
     equation_is_no_string=dtype_error(
         lambda: tg.einsum(3, vector()),
@@ -2350,7 +2354,7 @@ W = tg.Variable([1.0, 2.0], name="w")
         lambda: tg.one_hot(vector(), 3),
         "one_hot: the indices are f32[2], and they must be integers",
         "convert them: tg.cast(indices, tg.int32)",
-        ("f32[2]",),
+        ("f32[2]  from {vector}",),
     ),
     no_list_of_tensors=dtype_error(
         lambda: tg.clip_by_global_norm(1.0, 1.0),
@@ -2428,13 +2432,13 @@ DIVISOR_FIX = "divide by what is not 0, or choose: tg.where(y == 0, 0, x // tg.w
         lambda: tg.constant([1, 2]) // 0,
         "floordiv: i32[2] is divided by zero",
         DIVISOR_FIX,
-        ("i32[2]", "i32[]"),
+        ("i32[2]  from {place}", "i32[]"),
     ),
     floormod=value_error(
         lambda: 7 % tg.constant([1, 0]),
         "floormod: i32[] is divided by zero",
         DIVISOR_FIX,
-        ("i32[]", "i32[2]"),
+        ("i32[]", "i32[2]  from {place}"),
     ),
     truncatediv=value_error(
         lambda: tg.truncatediv([1, 2], 0),
@@ -2452,19 +2456,19 @@ DIVISOR_FIX = "divide by what is not 0, or choose: tg.where(y == 0, 0, x // tg.w
         lambda: tg.constant([1, 2]) // (tg.constant([1, 2]) - 1),
         "floordiv: i32[2] is divided by zero",
         DIVISOR_FIX,
-        ("i32[2]", "i32[2]  from {place}"),
+        ("i32[2]  from {place}", "i32[2]  from {place}"),
     ),
     negative_power=dtype_error(
         lambda: tg.constant([7, -7]) ** tg.constant([2, -2]),
         "pow: an integer tensor i32[2] has no power -2",
         "convert it: tg.cast(x, tg.float32)",
-        ("i32[2]", "i32[2]"),
+        ("i32[2]  from {place}", "i32[2]  from {place}"),
     ),
     pending_negative_power=dtype_error(
         lambda: tg.constant([7, -7]) ** (tg.constant([2, -1]) - 1),
         "pow: an integer tensor i32[2] has no power -2",
         "convert it: tg.cast(x, tg.float32)",
-        ("i32[2]", "i32[2]  from {place}"),
+        ("i32[2]  from {place}", "i32[2]  from {place}"),
     ),
 )
 def test_integers_divided_by_zero(case):
@@ -2498,31 +2502,31 @@ def test_the_repair_for_divisors_holds_for_negative_ones():
         lambda: vector()[tg.constant(4) + 1],
         "getitem: index 5 is out of range for axis 0 of f32[2]",
         "use an index from -2 to 1",
-        ("f32[2]",),
+        ("f32[2]  from {vector}",),
     ),
     pending_indices=value_error(
         lambda: tg.gather(vector(), tg.constant([1, 4]) + 1),
         "gather: index 2 is out of range for the size 2 of f32[2]",
         "use indices from 0 to 1",
-        ("f32[2]", "i32[2]  from {place}"),
+        ("f32[2]  from {vector}", "i32[2]  from {place}"),
     ),
     many_indices=value_error(
         lambda: tg.gather(vector(), tg.constant(np.arange(-1000, 0))),
         "gather: index -1000 is out of range for the size 2 of f32[2]",
         "use indices from 0 to 1",
-        ("f32[2]", "i64[1000]"),
+        ("f32[2]  from {vector}", "i64[1000]  from {place}"),
     ),
     pending_begin=shape_error(
         lambda: tg.slice(vector(), tg.constant([0]) + 1, [2]),
         "slice: 2 elements from 1 on are not in axis 0 of f32[2]",
         "check begin and size against the shape",
-        ("f32[2]",),
+        ("f32[2]  from {vector}",),
     ),
     pending_scatter=value_error(
         lambda: tg.tensor_scatter_nd_add(vector(), tg.constant([[1]]) + 1, [1.0]),
         "tensor_scatter_nd_add: index 2 is out of range for the size 2 of f32[2]",
         "use indices from 0 to 1",
-        ("f32[2]", "i32[1,1]  from {place}"),
+        ("f32[2]  from {vector}", "i32[1,1]  from {place}"),
     ),
     rows_of_a_batch=value_error(
         lambda: tg.vectorized_map(lambda i: tg.gather(vector(), i), tg.constant([1, 2])),
@@ -2667,13 +2671,13 @@ def test_bounds_of_methods_and_of_open_sizes_are_checked():
         lambda: vector()[tg.constant(5)],
         "getitem: index 5 is out of range for axis 0 of f32[2]",
         "use an index from -2 to 1",
-        ("f32[2]",),
+        ("f32[2]  from {vector}",),
     ),
     begin=shape_error(
         lambda: tg.slice(vector(), tg.constant([1]), [2]),
         "slice: 2 elements from 1 on are not in axis 0 of f32[2]",
         "check begin and size against the shape",
-        ("f32[2]",),
+        ("f32[2]  from {vector}",),
     ),
 )
 def test_tensors_as_indices_out_of_range(case):
@@ -2807,6 +2811,69 @@ def test_watching_costs_two_outputs_and_keeps_derivatives():
     tg.Graph.from_text(f.graph(x).as_text(locations=True)).verify()
 
 
+# ---------------------------------------------------------------- tracebacks
+
+
+def inner(x):
+    return x @ tg.ones([3])
+
+
+def frames_of(call):
+    with pytest.raises(Exception) as caught:
+        call()
+    error = caught.value
+    names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+    return error, names[names.index("<lambda>") :]
+
+
+def test_a_traceback_has_the_frames_of_the_user():
+    f = tg.function(lambda x: inner(x))
+    outer = tg.function(lambda x: f(x) * 2.0)
+    call = lambda: outer(tg.ones([2, 2]))  # noqa: E731 - its name is looked for
+    error, names = frames_of(call)
+    assert names == ["<lambda>", "__call__", "<lambda>", "<lambda>", "inner"]
+    assert isinstance(error, ShapeError) and error.__cause__ is None
+    assert is_filtering()
+    tg.debugging.disable_traceback_filtering()
+    try:
+        assert not is_filtering() and len(frames_of(call)[1]) > 15
+    finally:
+        tg.debugging.enable_traceback_filtering()
+
+
+def test_a_traceback_keeps_causes_and_notes_and_what_is_not_the_users_fault(monkeypatch):
+    def body(x):
+        try:
+            raise KeyError("first")
+        except KeyError as cause:
+            error = RuntimeError("second")
+            error.add_note("a note")
+            raise error from cause
+
+    error, names = frames_of(lambda: tg.function(body)(tg.ones([2])))
+    assert names == ["<lambda>", "__call__", "body"]
+    assert isinstance(error.__cause__, KeyError) and error.__notes__ == ["a note"]
+    f = tg.function(inner)
+    monkeypatch.setattr(f, "_request", None)  # a mistake of ours
+    assert frames_of(lambda: f(tg.ones([2])))[1][-1] == "_find_and_run"
+
+
+is_filtering = tg.debugging.is_traceback_filtering_enabled
+
+
+# ---------------------------------------------------------------- where operands are from
+
+
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_operands_that_are_variables_have_names(is_traced):
+    layer = tg.layers.Dense(2, name="head")
+    layer(tg.ones([1, 3]))
+    call = tg.function(layer.__call__) if is_traced else layer
+    with pytest.raises(ShapeError) as caught:
+        call(tg.ones([1, 4]))
+    assert "operand 1: f32[3,2]  (Variable 'kernel')" in str(caught.value)
+
+
 # ---------------------------------------------------------------- transformations of functions
 
 
@@ -2887,12 +2954,12 @@ def twice(p):
     position_is_a_name=dtype_error(
         lambda: tg.grad(twice, argnums="x")(1.0),
         "argnums is 'x', and it must be an int or a sequence of ints",
-        POSITIONS,
+        f"{POSITIONS}; the arguments go to the function that is returned: tg.grad(fn)(x)",
     ),
     position_is_a_truth_value=dtype_error(
         lambda: tg.grad(lambda x, y: x * y, argnums=True)(1.0, 2.0),
         "argnums is True, and it must be an int or a sequence of ints",
-        POSITIONS,
+        f"{POSITIONS}; the arguments go to the function that is returned: tg.grad(fn)(x)",
     ),
 )
 def test_doors_of_derivatives(case):
@@ -2913,19 +2980,19 @@ def test_lists_stand_for_arrays_in_tangents_and_cotangents():
 
 
 def too_few(x, y):
-    return x * y, lambda dy: dy
+    return x * y, lambda dy: dy  # here
 
 
 def another_shape(x):
-    return x * 1.0, lambda dy: tg.reduce_sum(dy)
+    return x * 1.0, lambda dy: tg.reduce_sum(dy)  # here
 
 
 def another_dtype(x):
-    return x * 1.0, lambda dy: tg.cast(dy, tg.float64)
+    return x * 1.0, lambda dy: tg.cast(dy, tg.float64)  # here
 
 
 def no_gradient_at_all(x):
-    return x * 1.0, lambda dy: "text"
+    return x * 1.0, lambda dy: "text"  # here
 
 
 def no_function(x):
@@ -2937,7 +3004,7 @@ def no_pair(x):
 
 
 def takes_more(x):
-    return x * 1.0, lambda dy, more: dy
+    return x * 1.0, lambda dy, more: dy  # here
 
 
 def prints_gradient(dy):
@@ -2964,15 +3031,15 @@ def assigns_backwards(x):
 
 
 def no_pair_of_gradients(x):
-    return x * WEIGHT, lambda dy, variables=None: dy
+    return x * WEIGHT, lambda dy, variables=None: dy  # here
 
 
 def too_many_for_variables(x):
-    return x * WEIGHT, lambda dy, variables=None: (dy, [None, None])
+    return x * WEIGHT, lambda dy, variables=None: (dy, [None, None])  # here
 
 
 def another_shape_for_a_variable(x):
-    return x * WEIGHT, lambda dy, variables=None: (dy, [dy])
+    return x * WEIGHT, lambda dy, variables=None: (dy, [dy])  # here
 
 
 def clips(x):
@@ -3173,7 +3240,8 @@ def taken_for_an_array(call, op=""):
 @table(
     asarray=taken_for_an_array(lambda j: np.asarray(j)),
     norm=taken_for_an_array(lambda j: np.linalg.norm(j)),
-    operand_of_an_array=taken_for_an_array(lambda j: np.ones((2, 2)) @ j),
+    operand_of_an_array=taken_for_an_array(lambda j: np.ones((2, 2)) + j),
+    operand_of_a_function=taken_for_an_array(lambda j: np.sin(j)),
     tensor=taken_for_an_array(lambda j: tg.reduce_sum(j)),
     operand_of_a_tensor=taken_for_an_array(lambda j: tg.ones([2]) + j, "add: "),
 )

@@ -215,6 +215,48 @@ def test_concrete_functions_signatures_and_names():
     assert exported(declared).call(x=np.ones(2, np.float32))["output_0"].tolist() == [-1.0, -1.0]
 
 
+class Served(tg.Module):
+    """Called as a function that has a trace, or is declared."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = tg.Variable([[1.0], [2.0]])
+
+    @tg.function
+    def __call__(self, x):
+        return x @ self.w
+
+
+def test_arguments_are_not_needed_where_they_are_known(tmp_path):
+    module = Served()
+    x = np.ones((3, 2), np.float32)
+    for f, name in ((module, "__call__"), (tg.function(lambda x: x), "<lambda>")):
+        words = f"no arguments are given for {name}, which has no trace yet"
+        assert HERE in raises(tg.errors.TraceError, words, lambda f=f: exported(f))
+    concrete = module.__call__.get_concrete_function(tg.TensorSpec([None, 2]))
+    tg.saved_model.save(module, tmp_path / "m", signatures={"served": concrete})
+    tg.saved_model.save(module.__call__, tmp_path / "f")
+    loaded = tg.saved_model.load(tmp_path / "m")
+    roots = [module, loaded, tg.saved_model.load(tmp_path / "f"), loaded.signatures["served"]]
+    for f in (*roots, module.__call__, loaded.signatures["served"].concrete):
+        assert exported(f).call(x=x)["output_0"].tolist() == [[3.0]] * 3
+    several = tg.function(lambda x, y: x + y)
+    several(tg.ones([5]), 1.0)
+    several(tg.ones([5]), 2.0)
+    words = r"several traces\n    <lambda>\(x: f32\[5\], y=1.0\).*\n    <lambda>\(x: f32\[5\]"
+    assert HERE in raises(tg.errors.TraceError, words, lambda: exported(several))
+    assert exported(several, tg.TensorSpec([5]), 2.0).in_avals[0].shape == (5,)
+
+
+def test_a_signature_has_its_own_names(tmp_path):
+    spec = tg.TensorSpec([], name="time")
+    where = tg.function(lambda t: {"place": 2.0 * t}, input_signature=[spec])
+    tg.saved_model.save(tg.Module(), tmp_path / "m", signatures=where)
+    signature = tg.saved_model.load(tmp_path / "m").signatures["serving_default"]
+    found = exported(signature, gradient=True).call(time=np.float32(3.0))
+    assert {name: float(y) for name, y in found.items()} == {"place": 6.0, "gradient_time": 2.0}
+
+
 def test_random_numbers_of_a_seed():
     noise = tg.function(lambda x, seed: x + tg.random.stateless_normal(tg.shape(x), seed))
     program = exported(noise, tg.TensorSpec([None]), tg.TensorSpec([2], tg.int32))
@@ -368,8 +410,13 @@ def test_what_cannot_be_exported():
     assert HERE in raises(tg.errors.ShapeError, "the rank of 'x'", rank)
     none = lambda: exported(lambda x: tg.argmax(x), tg.TensorSpec([3]), gradient=True)  # noqa: E731
     assert HERE in raises(tg.errors.GradientError, "no result is a floating tensor", none)
-    where = lambda: exported(lambda x: x, number, platforms=("gpu",))  # noqa: E731
-    assert HERE in raises(tg.errors.TraceError, "platforms are", where)
+    for platforms, words in ((("gpu",), r"\['gpu'\]"), ("gpu", r"\['gpu'\]"), ((), r"\[\]")):
+        where = lambda p=platforms: exported(lambda x: x, number, platforms=p)  # noqa: E731
+        assert HERE in raises(tg.errors.TraceError, f"platforms are {words}", where)
+    second = lambda: exported(lambda x: x, number, gradient=2)  # noqa: E731
+    message = raises(tg.errors.SignatureError, "gradient is 2, and it is True or False", second)
+    assert HERE in message and "tg.hessian" in message
+    assert exported(lambda x: x, number, platforms="cpu").platforms == ("cpu",)
 
 
 def test_a_missing_package_is_named(monkeypatch):

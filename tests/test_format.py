@@ -139,9 +139,10 @@ def read_graphs(text, arrays):
     """By name: the inputs with their types, the nodes, and the names of the outputs."""
     graphs = {}
     for part in text.strip().split("\n\n"):
-        head, *lines, last, _ = part.split("\n")
-        name, inputs = re.match(r"graph @([\w.]+)\((.*)\) -> \(", head).groups()
-        inputs = [tuple(x.split(": ")) for x in re.split(r", (?=%)", inputs) if x]
+        head, body = re.match(r"(.*?\) -> \(.*?\) \{)\n(.*)", part, re.DOTALL).groups()
+        *lines, last, _ = body.split("\n")
+        name, inputs = re.match(r"graph @([\w.]+)\((.*)\) -> \(", head, re.DOTALL).groups()
+        inputs = [tuple(x.split(": ")) for x in re.split(r",\s+(?=%)", inputs.strip()) if x]
         outputs = last.removeprefix("  return").strip()
         graphs[name] = inputs, [read_node(x, arrays) for x in lines], names_in(outputs)
     return graphs

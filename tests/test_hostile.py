@@ -290,7 +290,10 @@ def test_twins_are_found_in_linear_time(tmp_path):
             f"$.root: there is no kind of value '{'x' * 60}...'",
         ),
         (lambda m: m.update(graphs="none"), "$.graphs: it names the file 'none', which is not in"),
-        (lambda m: m.update(objects=[0] * 70_000), "$.objects: there are more than 65536"),
+        (
+            lambda m: m.update(objects=[0] * 70_000),
+            "$.objects: there are 70000 objects, more than 65536",
+        ),
     ],
 )
 def test_the_fields_of_a_manifest(model, change, fact):
@@ -424,7 +427,15 @@ VALUES = [
     ({"array": "none"}, "there is no constant 'none'"),
     ({"asset": "../x"}, "it names the file '../x', which is not in the list of files"),
     ({"result": 0}, "there is no kind of value 'result'"),
-    ({"opaque": "x"}, "there is no kind of value 'opaque'"),
+    ({"opaque": 1}, "it is an integer, and it must be a string"),
+    ({"opaque": "a\nb"}, "holds letters that do not print"),
+    ({"scalar": 1}, "it is an integer, and it must be a string"),
+    ({"scalar": "f32 1"}, "'f32 1' is no scalar, such as 'f32 2.5'"),
+    ({"scalar": "f32[1]{1.0}"}, "is no scalar"),
+    ({"scalar": "i8 128"}, "out of the range of int8"),
+    ({"scalar": 'opaque"x"'}, "is no scalar"),
+    ({"scalar": "[" * 60}, "nested more than 50 deep"),
+    ({"scalar": "f32 1.0 "}, "is no scalar"),
 ]
 
 
@@ -459,7 +470,7 @@ def test_what_would_be_refused_is_not_saved(tmp_path):
     save(module, tmp_path / "m")
     with pytest.raises(AttributeError, match="'wide' was an int, which no file can hold"):
         load(tmp_path / "m").wide  # noqa: B018
-    with pytest.raises(AttributeError, match="'text' was an ndarray"):
+    with pytest.raises(AttributeError, match="'text' was an array of str32"):
         load(tmp_path / "m").text  # noqa: B018
 
 

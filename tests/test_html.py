@@ -1,7 +1,9 @@
 """The HTML page of a graph: what is in it, that nothing leads out of it, and how it behaves."""
 
 import base64
+import dataclasses
 import hashlib
+import itertools
 import json
 import linecache
 import re
@@ -11,7 +13,8 @@ from html.parser import HTMLParser
 import pytest
 
 import tracegraph as tg
-from tracegraph.views.html import family, html_frame, to_html
+from tracegraph.views.html import _page, family, html_frame, to_html
+from tracegraph.views.outline import Outline, outline
 
 NASTY = "</script><script>alert(1)</script><!-- \"'&amp; \u2028 é 漢 \U0001f600"
 
@@ -43,6 +46,98 @@ def long_graph(rounds):
         return x
 
     return long.get_concrete_function(tg.TensorSpec([8])).graph
+
+
+@tg.function
+def affine(x, w, b):
+    return tg.tanh(x @ w + b)
+
+
+@tg.function
+def nested(x, w, b):
+    with tg.GradientTape() as tape:
+        tape.watch(w)
+        loss = tg.reduce_sum(affine(affine(x, w, b), w, b))
+    return loss, tape.gradient(loss, w)
+
+
+def nested_graph():
+    specs = tg.TensorSpec([16, 4]), tg.TensorSpec([4, 4]), tg.TensorSpec([4])
+    return nested.get_concrete_function(*specs).graph
+
+
+def plain(x, w):
+    return tg.tanh(x @ w)
+
+
+@tg.function
+def inlined(x, v, w):
+    with tg.GradientTape() as tape:
+        tape.watch([v, w])
+        loss = tg.reduce_sum(plain(plain(x, v), w))
+    return loss, tape.gradient(loss, [v, w])
+
+
+def inlined_graph():
+    specs = tg.TensorSpec([16, 4]), tg.TensorSpec([4, 4]), tg.TensorSpec([4, 4])
+    return inlined.get_concrete_function(*specs).graph
+
+
+def deep_graph(layers):
+    """A tape over a loop, and an update of each weight: some 40 nodes for each layer."""
+
+    @tg.function
+    def deep(x, weights):
+        with tg.GradientTape() as tape:
+            tape.watch(weights)
+            for w in weights:
+                z = x @ w
+                gate = tg.sigmoid(z)
+                x = x + tg.nn.softmax(z * gate) * tg.exp(-tg.square(z))
+            loss = tg.reduce_mean(tg.square(x))
+        gradients = tape.gradient(loss, weights)
+        return [w - 0.1 * g / (tg.norm(g) + 1e-6) for w, g in zip(weights, gradients)]
+
+    specs = tg.TensorSpec([32, 16]), [tg.TensorSpec([16, 16])] * layers
+    return deep.get_concrete_function(*specs).graph
+
+
+def train_graph():
+    """Two layers, their Variables and an optimizer."""
+    model = tg.layers.Sequential([tg.layers.Dense(8, activation="relu"), tg.layers.Dense(3)])
+    optimizer = tg.optimizers.Adam(0.01)
+
+    @tg.function
+    def train(x, y):
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_mean((model(x) - y) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return loss
+
+    return train.get_concrete_function(tg.TensorSpec([16, 4]), tg.TensorSpec([16, 3])).graph
+
+
+def scoped_page(layers):
+    """The page of a deep graph, with the scopes that a network of so many layers would have."""
+    graph = deep_graph(layers)
+    parts = {"z =": "product", "gat": "gate", "x =": "mix"}
+    layer_of, reached = {}, [-1]
+
+    def scoped(node):
+        part = parts.get(node.place.code[:3])
+        if part is None:
+            return node
+        if not node.place.roles:
+            reached[0] += node.op == "matmul"
+            layer_of.update({value.name: reached[0] for value in node.outputs})
+        else:  # what is derived reads what it is derived of, or follows what does
+            read = [layer_of[name] for name in node.operands if name in layer_of]
+            reached[0] = max(read, default=reached[0])
+        return dataclasses.replace(node, scope=f"net/layers/{reached[0]}/{part}")
+
+    graphs = [dataclasses.replace(g, nodes=tuple(map(scoped, g.nodes))) for g in outline(graph)]
+    return _page(Outline(tuple(graphs)), graph.as_text(locations=True))
 
 
 def nasty_graph():
@@ -123,16 +218,42 @@ def test_the_data_reads_as_the_graph_does():
         assert data["ops"][op][0] == node.op.name
         assert [values[n] for n in operands] == list(node.inputs)
         assert [data["types"][n][0] for n in outputs] == [str(y.type) for y in node.outputs]
-        file, line, roles, code, _ = data["places"][place]
-        assert (line, tuple(roles), code) == (
+        file, line, roles, code, _, instruction = data["places"][place]
+        assert (line, tuple(roles), code, instruction) == (
             node.source.line,
             node.source.roles,
             node.source.text,
+            node.source.offset,
         )
         assert file == "test_html.py"
     called = [row[4] for row in entry["nodes"] if len(row) > 4 and row[4]]
     names = [data["graphs"][number]["name"] for calls in called for _, number in calls]
     assert {name.partition("_")[0] for name in names} == {"layer"}
+
+
+def test_the_places_of_a_line_are_told_apart():
+    data = Page(nested_graph().to_html()).data
+    (layer,) = [graph for graph in data["graphs"] if graph["name"] == "affine"]
+    rows = {data["ops"][row[0]][0]: data["places"][row[1]] for row in layer["nodes"]}
+    assert rows["matmul"][:2] == rows["tanh"][:2], "they are on one line"
+    assert len({rows[op][5] for op in ("matmul", "add", "tanh")}) == 3
+    backward = [graph for graph in data["graphs"] if "vjp" in graph["name"]]
+    places = [data["places"][row[1]] for graph in backward for row in graph["nodes"]]
+    assert rows["tanh"][5] in {place[5] for place in places if "vjp" in place[2]}
+
+
+def test_results_have_the_names_that_are_known():
+    names = Page(train_graph().to_html()).data["graphs"][-1]["resultNames"]
+    assert names[0] == ""
+    for ending in ("kernel", "bias", "kernel_momentum", "iteration"):
+        assert any(name.startswith("new ") and name.endswith(ending) for name in names)
+    assert len(set(names)) == len(names)
+
+
+def test_scopes_are_in_the_data():
+    rows = Page(scoped_page(3)).data["graphs"][-1]["nodes"]
+    scopes = {row[5] for row in rows if len(row) > 5}
+    assert {"net/layers/0/product", "net/layers/2/gate"} <= scopes
 
 
 def test_nothing_is_loaded_from_outside():
@@ -248,7 +369,7 @@ def opened(browser, tmp_path):
 
     def open_page(graph):
         path = tmp_path / "graph.html"
-        graph.to_html(path)
+        path.write_text(graph if isinstance(graph, str) else graph.to_html(), "utf-8")
         page = context.new_page()
         page.on("console", lambda message: faults.append(message.text))
         page.on("pageerror", lambda error: faults.append(str(error)))
@@ -285,7 +406,7 @@ def test_a_click_shows_the_line_and_what_belongs_to_it(opened):
     details = page.locator("#details").inner_text()
     assert "loss = tg.reduce_sum(y * y)" in details
     assert f"test_html.py:{product.source.line}" in details
-    assert "Backward of this line" in details
+    assert "Backward of this" in details
     page.keyboard.press("Escape")
     assert picked(page) is None
 
@@ -378,6 +499,317 @@ def test_a_large_graph_is_laid_out_quickly(opened, mode):
     )
     assert seconds < 10
     assert page.evaluate(OVERLAPS) == []
+
+
+LINKS = """([op, graph]) => {
+  const found = tracegraph.model.graphs.find(g => g.name === graph);
+  const linked = n => [...n.derived, ...n.primals].map(o => [o.graph.name, o.index]);
+  return found.nodes.filter(n => n.op === op && !n.isBackward).map(linked);
+}"""
+
+
+def test_forward_and_backward_are_linked_across_functions(opened):
+    page = opened(nested_graph())
+    (linked,) = page.evaluate(LINKS, ["tanh", "affine"])
+    assert linked and {name.partition(".")[0] for name, _ in linked} == {"affine_vjp"}
+    back = page.evaluate(
+        "([name, index]) => tracegraph.model.graphs.find(g => g.name === name)"
+        ".nodes[index].primals.map(n => [n.graph.name, n.op])",
+        linked[0],
+    )
+    assert ["affine", "tanh"] in back
+    page.fill("#search", "tanh")
+    page.keyboard.press("Enter")
+    section = page.locator("#details .related")
+    assert "Backward of this" in section.inner_text() and "@affine_vjp" in section.inner_text()
+    section.locator("button").first.click()
+    assert page.evaluate("tracegraph.selected().graph.name").startswith("affine_vjp")
+    assert page.evaluate("tracegraph.view.graph.name") == "nested"
+    assert "tanh @affine" in page.locator("#details .related").inner_text()
+
+
+def test_each_use_of_a_line_has_its_own_backward(opened):
+    page = opened(inlined_graph())
+    first, second = page.evaluate(LINKS, ["matmul", "inlined"])
+    assert first and second
+    assert not {tuple(link) for link in first} & {tuple(link) for link in second}
+    others = [tuple(x) for links in page.evaluate(LINKS, ["tanh", "inlined"]) for x in links]
+    assert not {*map(tuple, first), *map(tuple, second)} & set(others)
+
+
+def test_what_one_call_of_a_model_made_is_told_apart(opened):
+    """All of the model is one instruction of the user's."""
+    page = opened(train_graph())
+    first, second = page.evaluate(LINKS, ["matmul", "train"])
+    assert first and second and {*map(tuple, first)} != {*map(tuple, second)}
+    assert page.evaluate("tracegraph.model.entry.nodes.every(n => n.derived.length < 14)")
+
+
+def test_a_search_finds_forward_first_and_opens_it_in_its_caller(opened):
+    page = opened(nested_graph())
+    boxes = box_count(page)
+    page.fill("#search", "matmul")
+    page.keyboard.press("Enter")
+    found = "[tracegraph.selected().graph.name, tracegraph.selected().isBackward]"
+    assert page.evaluate(found) == ["affine", False]
+    assert page.evaluate("tracegraph.view.graph.name") == "nested"
+    assert box_count(page) > boxes, "the call was opened in place"
+
+
+CARDS = """() => tracegraph.boxes().filter(b => b.kind === "card").map(b => ({
+  title: b.title, code: b.code, isOpen: b.isOpen, isLeaf: !b.group.children.length,
+  isArguments: !!b.group.isArguments,
+  x: b.x * tracegraph.camera.zoom + tracegraph.camera.x, w: b.w * tracegraph.camera.zoom,
+  y: b.y * tracegraph.camera.zoom + tracegraph.camera.y, h: b.h * tracegraph.camera.zoom,
+}))"""
+
+
+@pytest.mark.parametrize("mode", ["lines", "flow"])
+def test_a_large_graph_begins_as_a_few_groups_that_can_be_read(opened, mode):
+    graph = deep_graph(58)
+    assert len(graph.nodes) > 2500
+    page = opened(graph)
+    page.click(f"#{mode}")
+    cards = page.evaluate(CARDS)
+    assert 4 <= len(cards) <= 40 and box_count(page) == len(cards)
+    assert not [card for card in cards if card["isLeaf"] and card["isOpen"]]
+    assert 14 * page.evaluate("tracegraph.camera.zoom") >= 12, "titles are set in 14"
+    area = page.locator("#canvas").bounding_box()
+    for card in cards:
+        assert card["x"] >= 0 and card["x"] + card["w"] <= area["width"]
+        assert card["y"] >= 0 and card["y"] + card["h"] <= area["height"]
+        assert card["isArguments"] or "test_html.py:" in card["title"] + card["code"]
+    assert any("z = x @ w" in card["code"] for card in cards)
+    titles = [card["title"] for card in cards]
+    assert len(set(titles)) == len(titles), "repeated blocks are numbered"
+
+
+def test_opening_a_group_lays_out_what_is_in_it(opened):
+    page = opened(deep_graph(58))
+    for _ in range(3):
+        cards = [card for card in page.evaluate(CARDS) if not card["isArguments"]]
+        area = page.locator("#canvas").bounding_box()
+        closed = next(
+            card
+            for card in cards
+            if not card["isOpen"] and card["x"] > 0 and 0 < card["y"] < area["height"] - 20
+        )
+        before = box_count(page)
+        page.mouse.click(area["x"] + closed["x"] + 30, area["y"] + closed["y"] + 10)
+        assert box_count(page) > before
+        assert page.evaluate(OVERLAPS) == []
+    assert page.evaluate("tracegraph.boxes().some(b => b.kind === 'node')")
+    assert page.evaluate("tracegraph.camera.zoom") >= 0.6
+
+
+def test_scopes_hold_each_other_and_what_was_derived_of_them(opened):
+    page = opened(scoped_page(4))
+    assert page.evaluate("tracegraph.view.mode") == "scopes"
+    page.click("#open")
+    titles = [card["title"] for card in page.evaluate(CARDS)]
+    for title in ("net/layers", "layers/0", "layers/3", "product", "gate", "mix"):
+        assert title in titles
+    sides = page.evaluate(
+        """() => {
+          const homes = tracegraph.boxes().filter(b => b.kind === "node" && !b.path);
+          const cards = tracegraph.boxes().filter(b => b.kind === "card" && b.group.scope);
+          const leaves = cards.filter(b => b.isOpen && b.group.forward && b.group.derived
+            && !b.group.children.length);
+          return leaves.map(card => [false, true].map(isBackward => homes
+            .filter(b => card.nodes.includes(b.node) && b.node.isBackward === isBackward)
+            .map(b => isBackward ? b.x : b.x + b.w)));
+        }"""
+    )
+    assert sides
+    for forward, derived in sides:
+        assert max(forward) < min(derived)
+
+
+def test_repeated_scopes_are_told_apart(opened):
+    page = opened(scoped_page(46))
+    cards = page.evaluate(CARDS)
+    titles = [card["title"] for card in cards]
+    assert any(title.startswith("layers/0") for title in titles)
+    assert any(title.endswith("layers/45") for title in titles)
+    assert len(set(titles)) == len(titles) <= 40
+    page.click("#lines")
+    assert any("test_html.py:" in card["title"] for card in page.evaluate(CARDS))
+
+
+def test_nodes_without_a_scope_stand_by_their_lines(opened):
+    page = opened(scoped_page(2))
+    titles = [card["title"] for card in page.evaluate(CARDS)]
+    assert "Arguments" in titles and any("test_html.py:" in title for title in titles)
+    page = opened(step_graph())
+    assert page.locator("#scopes").is_hidden()
+
+
+# Of each wire that is led through gutters: whether a part of it lies within a card beside it.
+UNDER = """() => {
+  const cards = tracegraph.boxes().filter(b => b.kind === "card");
+  const within = ([x0, y0], [x1, y1], c) =>
+    Math.max(x0, x1) > c.x + 1 && Math.min(x0, x1) < c.x + c.w - 1 &&
+    Math.max(y0, y1) > c.y + 1 && Math.min(y0, y1) < c.y + c.h - 1;
+  const level = b => b.group.parent;
+  return tracegraph.wires().flatMap(wire => cards
+    .filter(c => level(c) === level(wire.from) && c.path === wire.from.path)
+    .filter(c => wire.points.slice(1).some((p, i) => within(wire.points[i], p, c)))
+    .map(c => [wire.from.title, wire.to.title, c.title]));
+}"""
+
+
+def test_wires_join_the_arguments_and_lie_under_no_card(opened):
+    page = opened(train_graph())
+    arguments = [card for card in page.evaluate(CARDS) if card["isArguments"]]
+    assert [card["title"] for card in arguments] == ["Arguments"]
+    assert page.evaluate("tracegraph.wires().filter(w => w.from.group.isArguments).length") > 0
+    for button in ("#open", "#close"):
+        assert page.evaluate(UNDER) == []
+        page.click(button)
+
+
+def test_the_optimizer_is_grouped_by_variable(opened):
+    page = opened(train_graph())
+    titles = [row for row in page.locator("#tree .label").all_inner_texts() if " of " in row]
+    assert len([title for title in titles if "kernel" in title]) == 2
+    assert len([title for title in titles if "bias" in title]) == 2
+
+
+def test_all_that_is_expanded_can_be_read(opened):
+    page = opened(train_graph())
+    page.click("#open")
+    assert page.evaluate("tracegraph.boxes().filter(b => b.kind === 'card').every(b => b.isOpen)")
+    assert page.evaluate("tracegraph.camera.zoom") >= 0.5, "labels are drawn from there on"
+
+
+def test_the_tools_and_the_picture_do_not_overlap(opened):
+    page = opened(train_graph())
+    tools, picture = (page.locator(at).bounding_box() for at in (".bars", "#canvas"))
+    assert tools["y"] + tools["height"] <= picture["y"] + 0.5
+    assert page.locator(".counts").inner_text().split()[1::2][:2] == ["nodes", "backward"]
+    names = [box.bounding_box() for box in page.locator(".counts dt").all()]
+    for one, following in itertools.pairwise(names):
+        is_beside = one["x"] + one["width"] + 4 <= following["x"]
+        assert is_beside or one["y"] + one["height"] <= following["y"]
+
+
+def test_many_values_are_one_cable(opened):
+    @tg.function
+    def block(x, w):
+        for _ in range(5):
+            x = tg.tanh(x @ w) * tg.sigmoid(x)
+        return x
+
+    @tg.function
+    def caller(x, w):
+        with tg.GradientTape() as tape:
+            tape.watch(w)
+            loss = tg.reduce_sum(block(x, w))
+        return tape.gradient(loss, w)
+
+    specs = tg.TensorSpec([8, 4]), tg.TensorSpec([4, 4])
+    page = opened(caller.get_concrete_function(*specs).graph)
+    chips, width = page.evaluate(
+        "(() => { const box = tracegraph.boxes().find(b => b.node.outputs.length > 4);"
+        " return [box.chips.map(c => c.text), box.w]; })()"
+    )
+    assert len(chips) == 1 and re.fullmatch(r"\d+ values", chips[0])
+    assert width < 300
+
+
+def test_arguments_keep_their_order_in_the_flow(opened):
+    page = opened(nested_graph())
+    page.fill("#search", "tanh")
+    page.keyboard.press("Enter")
+    places = page.evaluate(
+        "tracegraph.boxes().filter(b => b.kind === 'argument').map(b => [b.path, b.y, b.rank, b.x])"
+    )
+    rows = {}
+    for path, y, rank, x in places:
+        rows.setdefault((path, y), []).append((rank, x))
+    assert any(len(row) > 2 for row in rows.values())
+    for row in rows.values():
+        assert [x for _, x in sorted(row)] == sorted(x for _, x in row)
+
+
+def test_edges_and_backward_nodes_are_seen_in_the_dark(browser, tmp_path):
+    path = tmp_path / "graph.html"
+    step_graph().to_html(path)
+    page = browser.new_page(color_scheme="dark")
+    page.goto(path.as_uri())
+    far = "Number(getComputedStyle(document.documentElement).getPropertyValue('--far'))"
+    assert page.evaluate(far) > 0.5
+    page.close()
+
+
+# The tree of nodes.
+
+
+def test_every_node_is_an_item_of_the_tree(opened):
+    graph = nested_graph()
+    page = opened(graph)
+    tree = page.get_by_role("tree")
+    assert tree.get_attribute("aria-labelledby") == "tree-title"
+    count = sum(len(inner.nodes) for inner in graph.graphs())
+    assert page.locator("#tree [data-node][data-op]").count() >= count
+    item = page.locator("#tree [data-graph=affine][data-op=tanh]")
+    assert item.get_attribute("role") == "treeitem"
+    assert "tanh" in item.inner_text() and "tanh" in item.get_attribute("aria-label")
+    item.click()
+    assert page.evaluate("[tracegraph.selected().op, tracegraph.selected().graph.name]") == [
+        "tanh",
+        "affine",
+    ]
+    assert item.get_attribute("aria-selected") == "true"
+    click(page, "%x")
+    assert page.locator('#tree [aria-selected="true"]').get_attribute("data-node") == "%x"
+
+
+def test_the_tree_is_walked_by_keys(opened):
+    page = opened(nested_graph())
+    page.locator("#tree [tabindex='0']").focus()
+    here = "document.activeElement.getAttribute('aria-level')"
+    level = page.evaluate(here)
+    page.keyboard.press("Home")
+    assert page.evaluate(here) == level == "1"
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate(here) == "1", "what is folded is passed over"
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(here) == "2"
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    assert picked(page) is not None
+    page.keyboard.press("End")
+    assert page.evaluate("document.activeElement.getAttribute('role')") == "treeitem"
+
+
+def test_the_tree_has_scopes(opened):
+    page = opened(scoped_page(3))
+    page.wait_for_selector('#tree [data-scope="net/layers/2/gate"]', state="attached")
+    page.wait_for_selector('#tree [data-node][data-op="matmul"]', state="attached")
+
+
+def test_the_tree_of_a_large_graph_fills_when_there_is_time(opened):
+    graph = deep_graph(58)
+    page = opened(graph)
+    at_once = page.evaluate("performance.now()")
+    assert at_once < 20_000
+    last = page.locator("#tree [data-node]").nth(len(graph.nodes) - 1)
+    last.wait_for(state="attached", timeout=60_000)
+    hidden = page.locator("#tree [hidden]").first
+    assert hidden.get_attribute("hidden") == "until-found", "the browser's search unfolds it"
+
+
+def test_results_are_called_by_the_variables_that_they_become(opened):
+    page = opened(train_graph())
+    names = page.evaluate(
+        "tracegraph.model.entry.nodes.filter(n => n.kind === 'result').map(n => n.name)"
+    )
+    assert any(name.startswith("new ") for name in names) and "result 0" in names
 
 
 def test_user_text_is_shown_and_not_run(opened):

@@ -1480,6 +1480,150 @@ def test_products_with_the_matrix(run):
             found @ bad
 
 
+@pytest.mark.parametrize("as_factor", [tg.constant, np.asarray, np.ndarray.tolist, tg.Variable])
+def test_products_from_the_left(run, as_factor):
+    x, v, m = numbers(5), numbers(4, seed=1), numbers(3, 4, seed=2)
+    expected = by_jax(jax.jacfwd(lambda x: x[1:] * x[:-1]), x)
+    left, many = as_factor(v), as_factor(m)
+
+    def compute(x):
+        found = jacobian(lambda x: x[1:] * x[:-1], x, sparse=True)
+        return left @ found, many @ found, tg.matmul(many, found), tg.constant(v) @ found.T.T
+
+    one, several, same, twice = run(compute, tg.constant(x))
+    for product in (one, twice):
+        assert_near(product, v @ expected)
+    for product in (several, same):
+        assert_near(product, m @ expected)
+    found = jacobian(lambda x: x[1:] * x[:-1], tg.constant(x), sparse=True)
+    for bad in (v[1:], np.ones((4, 2)), np.ones((5, 1, 4)), np.float64(2.0)):
+        with pytest.raises(
+            tg.errors.ShapeError, match=r"shape \(4, 5\) was given as the factor of f"
+        ):
+            bad @ found
+    with pytest.raises(ValueError, match=r"give j\.T"):
+        tg.matmul(m, found, transpose_b=True)
+
+
+def test_the_transposed_matrix(run):
+    def function(x):
+        return tg.reshape(x[0] * x, [3, 1]) + x
+
+    def compute(x):
+        found = jacobian(function, x, sparse=True)
+        return found.to_dense(), found.T.to_dense(), found.T
+
+    x = tg.constant(numbers(3))
+    whole, turned, matrix = run(compute, x)
+    assert turned.shape.as_list() == [3, 3, 3]
+    assert_near(turned, np.moveaxis(whole.numpy(), -1, 0))
+    assert matrix.shape == (3, 9)
+    np.testing.assert_array_equal(matrix.rows, np.sort(matrix.rows))
+    assert_near(matrix.to_scipy().todense(), whole.numpy().reshape(9, 3).T)
+    found = jacobian(function, x, sparse=True)
+    take = tg.function(lambda j: j.values)
+    for j in (found.T, found.T, found.T.T, found):
+        take(j)
+    assert take.experimental_get_tracing_count() == 2
+
+
+def test_scaled_matrices(run):
+    def compute(x):
+        j = jacobian(tridiagonal, x, sparse=True)
+        scale = x[0]
+        scaled = [2 * j, j * 2.0, -j, j / 4, scale * j, j * scale, np.float64(3.0) * j]
+        return [j.to_dense(), scale, *(s.to_dense() for s in scaled)]
+
+    j, scale, *found = (y.numpy() for y in run(compute, tg.constant(numbers(4))))
+    for value, factor in zip(found, [2, 2, -1, 0.25, scale, scale, 3], strict=True):
+        assert_near(value, factor * j)
+
+    def loss(x):
+        return tg.reduce_sum((x[0] * jacobian(tridiagonal, x, sparse=True)).values ** 2)
+
+    def dense_loss(x):
+        return tg.reduce_sum((x[0] * jacobian(tridiagonal, x)) ** 2)
+
+    x = tg.constant(numbers(4))
+    assert_near(run(lambda x: gradient(loss, x), x), run(lambda x: gradient(dense_loss, x), x))
+
+
+def test_what_a_sparse_jacobian_does_not_do():
+    j = jacobian(tridiagonal, tg.constant(numbers(4)), sparse=True)
+    for use in (lambda: j[0, 1], lambda: list(j)):
+        with pytest.raises(
+            TypeError, match=r"fix: use j.to_dense\(\)\[...\] or j.to_scipy"
+        ) as caught:
+            use()
+        assert "shape (4, 4) was asked for" in str(caught.value)
+    for use in (lambda: j * np.ones(4), lambda: np.ones(4) * j, lambda: tg.ones([4]) * j):
+        with pytest.raises(ValueError, match=r"was scaled by f(32|64)\[4\]"):
+            use()
+
+
+def test_a_dense_jacobian_is_made_where_entries_are_many(run, monkeypatch):
+    x, n = numbers(150), 150
+    for name in ("colour", "colour_rows", "colour_symmetric"):
+        monkeypatch.delattr(f"tracegraph.control.sparse.{name}")  # nothing is coloured
+
+    def dense_function(x):
+        return x * tg.reduce_sum(x)
+
+    def nearly(x):  # half of the entries
+        return tg.cumsum(x * x)
+
+    def energy(x):
+        return tg.reduce_sum(x * x) ** 2
+
+    for function, count in ((dense_function, n * n), (nearly, n * (n + 1) // 2)):
+        few, whole = run(
+            lambda x, f=function: (jacobian(f, x, sparse=True), jacobian(f, x)), tg.constant(x)
+        )
+        assert (few.colors, few.nnz) == (n, count)
+        assert_near(few.to_dense(), whole)
+        assert_near(few.T.to_dense(), whole.numpy().T)
+    few, whole = run(lambda x: (tg.hessian(energy, sparse=True)(x), tg.hessian(energy)(x)), x)
+    assert (few.colors, few.nnz) == (n, n * n)
+    assert_near(few.to_dense(), whole)
+
+
+def test_sparse_jacobians_and_hessians_of_functions(run):
+    x, y = (tg.constant(numbers(6, seed=seed)) for seed in (0, 1))
+
+    def function(x, y):
+        return {"a": x[1:] * y[:-1], "b": tg.reduce_sum(x)}
+
+    for argnums in (0, (0, 1)):
+        few = run(tg.jacobian(function, argnums, sparse=True), x, y)
+        whole = run(tg.jacobian(function, argnums), x, y)
+        for name in "ab":
+            pairs = few[name], whole[name]
+            for matrix, expected in [pairs] if argnums == 0 else zip(*pairs, strict=True):
+                assert_near(matrix.to_dense(), expected)
+
+    def arrow(x):
+        return tg.reduce_sum(tg.sin(x[1:]) * x[0] * x[0])
+
+    found = run(tg.hessian(arrow, sparse=True), x)
+    assert found.colors == 2  # it is known to be symmetric
+    assert_near(found.to_dense(), run(tg.hessian(arrow, mode="reverse", chunk_size=2), x))
+    assert_near(
+        found.to_dense(),
+        by_jax(jax.hessian(lambda x: (jnp.sin(x[1:]) * x[0] ** 2).sum()), x.numpy()),
+    )
+
+
+@pytest.mark.parametrize("name", ["grad", "value_and_grad", "jacobian", "hessian"])
+def test_arguments_in_the_place_of_argnums_are_refused_at_once(name):
+    for argnums in (tg.ones([2]), tg.constant(1), np.ones(2), np.array(1), tg.Variable(1), 1.0):
+        with pytest.raises(tg.errors.DTypeError, match=r"argnums is .* must be an int") as caught:
+            getattr(tg, name)(tg.reduce_sum, argnums)
+        assert str(caught.value).endswith(
+            "fix: give positions of arguments, counted from 0; the arguments go to the function "
+            f"that is returned: tg.{name}(fn)(x)"
+        )
+
+
 def test_gradients_through_the_values(run):
     x = numbers(4)
 

@@ -326,6 +326,7 @@ def test_seeds_of_initial_values():
         (lambda: tg.layers.BatchNormalization()({"a": tg.ones([2, 2])}), ValueError, "dict"),
         (lambda: tg.layers.Flatten()(1.0), ValueError, "scalar"),
         (lambda: tg.layers.Sequential([3]), TypeError, "layer"),
+        (lambda: tg.layers.Sequential(tg.layers.Dense(2)), TypeError, "layers is a list"),
     ],
 )
 def test_bad_arguments_of_layers_are_errors(make, kind, words):

@@ -5,13 +5,14 @@ import math
 import operator
 import pickle
 import re
+import types
 
 import jax
 import numpy as np
 import pytest
 
 import tracegraph as tg
-from tracegraph import absent
+from tracegraph import absent, operators
 
 # Parametrised tests decorate one piece of code again and again, which a user is warned of.
 pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
@@ -120,13 +121,51 @@ def test_names_that_are_not_here_say_what_to_use():
         f"  at {__file__}:{caught.traceback[0].lineno + 1}:  _ = tg.keras\n"
         "  fix: use tg.layers, tg.optimizers, tg.initializers and tg.nn"
     )
-    for name, (_, fix) in absent.ABSENT.items():
-        assert name not in vars(tg), "the table is out of date"
-        assert not hasattr(tg, name)
+    for path, (_, fix) in absent.ABSENT.items():
+        *modules, name = path.split(".")
+        module = operator.attrgetter(*modules)(tg) if modules else tg
+        assert name not in vars(module), "the table is out of date"
+        assert not hasattr(module, name)
         for named in re.findall(r"tg((?:\.\w+)+)", fix):
             assert operator.attrgetter(named[1:])(tg) is not None
     with pytest.raises(AttributeError, match=r"^module 'tracegraph' has no attribute 'qwerty'$"):
         _ = tg.qwerty
+    with pytest.raises(AttributeError, match=r"^module 'tracegraph.nn' has no attribute 'loss'$"):
+        _ = tg.nn.loss
+    with pytest.raises(
+        AttributeError, match=r"there is no tg.linalg.svd: [^\n]*\n  at .*\n  fix: outs"
+    ):
+        _ = tg.linalg.svd(tg.ones([2, 2]))
+    for call in (lambda: tg.array([1.0]), lambda: tg.nn.convolution(1, 2)):
+        with pytest.raises(AttributeError, match=r"fix: use tg\."):
+            call()
+
+
+def test_completion_shows_what_a_module_is_for():
+    modules = {name for name in dir(tg) if isinstance(getattr(tg, name), types.ModuleType)}
+    assert modules == {
+        *("autodiff", "config", "debugging", "errors", "export", "image", "initializers"),
+        *("layers", "linalg", "math", "nest", "nn", "optimizers", "random", "raw_ops"),
+        *("saved_model", "testing", "train"),
+    }
+    for name in modules:
+        module = getattr(tg, name)
+        assert dir(module) == sorted(module.__all__)
+        for own in dir(module):
+            assert not isinstance(getattr(module, own), types.ModuleType)
+    assert {"Any", "NoReturn", "fail", "here"}.isdisjoint(dir(tg.layers) + dir(tg))
+
+
+@pytest.mark.parametrize("x", [tg.constant([1.0, 2.0]), tg.Variable([1.0, 2.0])], ids=["t", "v"])
+def test_methods_of_other_arrays_are_told(x):
+    for name in operators._FUNCTIONS:
+        assert name not in dir(x) and not hasattr(x, name)
+    with pytest.raises(
+        AttributeError, match=r"has no attribute 'sum'\n  at .*\n  fix: use tg.reduce"
+    ):
+        x.sum()
+    assert np.sum(x) == np.mean(x) * 2 == 3.0  # NumPy looks for the methods
+    assert np.reshape(x, (2, 1)).shape == (2, 1)
 
 
 # Values.

@@ -284,3 +284,102 @@ def test_a_nested_function_of_sizes_alone_keeps_what_names_them():
     count = opened(lambda x: tg.shape(x))
     f = opened(lambda x: count(x * 2.0) + 1)
     assert f(numbers([3])).numpy().tolist() == [4]
+
+
+# Python that asks for sizes.
+
+
+ASKING = {
+    "equal to a number": lambda x: x if x.shape[0] == 3 else -x,
+    "unequal": lambda x: x if x.shape[0] != 1 else x * 2.0,
+    "a remainder": lambda x: x if x.shape[0] % 2 == 0 else -x,
+    "a computed size": lambda x: x if 2 * x.shape[0] - 1 == 5 else -x,
+    "a whole shape": lambda x: x if x.shape == (3,) else -x,
+    "a list of sizes": lambda x: x if x.shape.as_list() == [4] else -x,
+    "one of several": lambda x: x if x.shape[0] in (1, 4) else -x,
+    "the truth of a size": lambda x: x if x.shape[0] - 3 else -x,
+    "an order that is known": lambda x: x if x.shape[0] > 0 and not x.shape[0] < 1 else -x,
+    "what cannot be": lambda x: x if x.shape[0] + 1 != 1 and x.shape[0] != 0 else -x,
+    "where no output needs it": lambda x: tg.zeros([2]) if x.shape[0] == 3 else tg.ones([2]),
+    "inside of what is called": lambda x: tg.function(lambda y: y if y.shape[0] == 3 else -y)(x),
+    "twice": lambda x: x if x.shape[0] == 3 or x.shape[0] == 4 else -x,
+}
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_python_is_told_the_right_sizes(name):
+    function = ASKING[name]
+    f = opened(function)
+    for n in (2, 3, 1, 4, 3, 5):
+        x = numbers([n])
+        np.testing.assert_array_equal(f(x), function(x))
+        np.testing.assert_array_equal(differentiated(f)(x), differentiated(function)(x))
+
+
+def test_sizes_that_are_relaxed_are_asked_for_too():
+    f = tg.function(lambda x: x if x.shape[0] == 1 else -x, reduce_retracing=True)
+    for n in (2, 3, 4, 1, 5, 1):
+        np.testing.assert_array_equal(f(numbers([n])), numbers([n]) * (1 if n == 1 else -1))
+    assert f.experimental_get_tracing_count() <= 3
+
+
+def test_two_open_sizes_may_be_equal():
+    f = tg.function(
+        lambda x, y: (
+            tg.reduce_sum(x) if x.shape[0] == y.shape[0] else tg.constant(-1.0, tg.float64)
+        ),
+        input_signature=[VECTOR, VECTOR],
+    )
+    assert float(f(numbers([2]), numbers([3]))) == -1.0
+    assert float(f(numbers([4]), numbers([4]))) == float(tg.reduce_sum(numbers([4])))
+
+
+def test_a_trace_that_was_told_otherwise_refuses():
+    lines = []
+
+    def f(x):
+        lines.append(line() + 1)
+        return x if x.shape[0] == 3 else -x
+
+    concrete = opened(f).get_concrete_function()
+    np.testing.assert_array_equal(concrete(numbers([2])), -numbers([2]))
+    with pytest.raises(tg.errors.ShapeError, match="compared with 3 while it was not") as caught:
+        concrete(numbers([3]))
+    assert here(lines[0]) in str(caught.value)
+    assert "apart=[d0,3]" in concrete.graph.as_text()
+
+
+def test_a_model_that_was_told_otherwise_refuses(tmp_path):
+    tg.saved_model.save(opened(ASKING["equal to a number"]), tmp_path / "m")
+    loaded = tg.saved_model.load(tmp_path / "m")
+    np.testing.assert_array_equal(loaded(numbers([2])), -numbers([2]))
+    with pytest.raises(ValueError, match="compared with 3"):
+        loaded(numbers([3]))
+
+
+def test_a_question_that_no_run_could_check_is_refused():
+    with pytest.raises(tg.errors.TraceError, match="returns nothing by which a run could check"):
+        opened(lambda x: tg.print("one") if x.shape[0] == 1 else None)(numbers([2]))
+
+
+def test_our_own_code_may_ask(monkeypatch):
+    f = opened(lambda x: tg.layers.Flatten()(tg.expand_dims(x, 0))[0] * x / x.shape[0])
+    assert "apart" not in f.get_concrete_function().graph.as_text()
+    for n in (1, 2, 3):
+        f(numbers([n]))
+    assert f.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        *(lambda n: 1.0 / n, lambda n: n / 2, lambda n: n * 0.5, lambda n: n**0.5, np.sqrt),
+        *(float, abs, round, lambda n: 2**n, lambda n: divmod(n, 2), lambda n: n + 0.5),
+        lambda n: np.float32(0.5) * n,
+    ],
+)
+def test_fractions_of_open_sizes_are_refused_with_a_repair(compute):
+    with pytest.raises(tg.errors.TraceError, match="not known while tracing") as caught:
+        opened(lambda x: x * compute(x.shape[0]))(numbers([3]))
+    assert os.path.basename(__file__) in str(caught.value)
+    assert "fix: make a tensor of it: tg.cast(tg.shape(x)[0], x.dtype)" in str(caught.value)

@@ -250,6 +250,51 @@ def test_state_can_be_made_before_the_first_step():
     assert step.experimental_get_tracing_count() == 1
 
 
+def test_the_state_of_an_argument_is_that_of_the_variable_of_the_call():
+    optimizer, reference = (tg.optimizers.SGD(0.1, momentum=0.9) for _ in range(2))
+    v, w, same = (tg.Variable([1.0, 2.0]) for _ in range(3))
+
+    def step(variable):
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_sum(variable * variable)
+        optimizer.apply_gradients([(tape.gradient(loss, variable), variable)])
+
+    traced = tg.function(step)
+    outer = tg.function(lambda variable: traced(variable))
+    for number in range(3):
+        traced(v)
+        outer(v)
+        for _ in range(2):
+            reference.apply_gradients([(2.0 * same.read_value(), same)])
+        if number == 0:
+            count = traced.experimental_get_tracing_count()
+    np.testing.assert_allclose(v.numpy(), same.numpy(), rtol=1e-5)
+    assert traced.experimental_get_tracing_count() == count
+    traced(w)  # on a later call, and with a state of its own
+    np.testing.assert_allclose(w.numpy(), [0.8, 1.6], rtol=1e-5)
+    assert len(optimizer.variables) == 2 + 2
+    np.testing.assert_allclose(v.numpy(), same.numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_minimize(is_traced):
+    optimizer, v = tg.optimizers.SGD(0.25), tg.Variable([1.0, 2.0], trainable=False)
+
+    def step():
+        return optimizer.minimize(lambda: tg.reduce_sum(v * v), [v])
+
+    (tg.function(step) if is_traced else step)()
+    assert v.numpy().tolist() == [0.5, 1.0] and optimizer.iterations.numpy() == 1
+    with tg.GradientTape() as tape:
+        tape.watch(v)
+        loss = tg.reduce_sum(v * v)
+    optimizer.minimize(loss, [v], tape)
+    assert v.numpy().tolist() == [0.25, 0.5]
+    with pytest.raises(ValueError, match="the loss is a Tensor, and there is no tape") as caught:
+        optimizer.minimize(loss, [v])
+    assert "fix: give a function" in str(caught.value)
+
+
 def test_variables_of_several_dtypes():
     optimizer = tg.optimizers.Adam(0.1)
     a, b = tg.Variable([1.0]), tg.Variable([1.0], dtype=tg.float64)

@@ -1,11 +1,13 @@
 """Saving and loading: what comes back is what was saved, in another process too."""
 
 import collections
+import copy
 import dataclasses
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -344,8 +346,10 @@ def test_python_values_choose_the_trace(tmp_path):
         0.25,
     ]
     assert float(loaded(x, 2.0)) == 4.0
-    with pytest.raises(TypeError, match=r"power\(x: f32\[\], n: 4, mode: up\) was not saved"):
+    with pytest.raises(TypeError, match=r"power\(x: f32\[\], n=4, mode='up'\) was not saved"):
         loaded(x, 4)
+    with pytest.raises(TypeError, match=r"power\(x: f32\[\], n=3.0, mode=b'up'\) was not saved"):
+        loaded(x, 3.0, b"up")
     with pytest.raises(TypeError, match="fit the signature"):
         loaded(x, 2, 3, 4)
 
@@ -577,6 +581,124 @@ def test_signatures(tmp_path):
     assert_near(tape.gradient(y, x), [3.0, 3.0])
 
 
+def test_signatures_are_concrete_functions(tmp_path):
+    w = tg.Variable([2.0, 4.0], name="w")
+    still = tg.Variable(1.0, name="still", trainable=False)
+
+    @tg.function(input_signature=[tg.TensorSpec(["n", 2], name="z"), tg.TensorSpec([], name="a")])
+    def served(x, factor):
+        return {"scaled": x * w * factor + still, "first": tg.reduce_sum(x)}
+
+    save(tg.Module(), tmp_path / "m", signatures=served)
+    signature = load(tmp_path / "m").signatures["serving_default"]
+    concrete = served.get_concrete_function()
+    assert [v.name for v in signature.variables] == [v.name for v in concrete.variables]
+    assert [v.name for v in signature.trainable_variables] == ["w:0"]
+    assert len(signature.captured_inputs) == 2
+    assert [x.type for x in signature.inputs] == [x.type for x in concrete.inputs]
+    assert [y.type for y in signature.outputs] == [y.type for y in concrete.outputs]
+    assert (signature.input_names, signature.output_names) == (("z", "a"), ("first", "scaled"))
+    text = "serving_default(z: f32[n,2], a: f32[]) -> {first: f32[], scaled: f32[n,2]}"
+    assert signature.pretty_printed_signature(verbose=False) == text
+    assert repr(signature) == f"<signature {text}>"
+    blocks = signature.pretty_printed_signature()
+    assert str(signature) == f"signature serving_default\n{blocks}"
+    assert "  a (KEYWORD_ONLY): TensorSpec(" in blocks and "Captures:\n  w:0: " in blocks
+    assert signature.structured_input_signature == (
+        (),
+        {"z": tg.TensorSpec(["n", 2], name="z"), "a": tg.TensorSpec([], name="a")},
+    )
+    assert signature.structured_outputs["first"] == tg.TensorSpec([], name="first")
+    assert (
+        signature.output_shapes["first"] == [] and signature.output_dtypes["scaled"] is tg.float32
+    )
+    assert [*signature.function_type.parameters] == ["z", "a"]
+    assert signature.graph.as_text() == signature.concrete.graph.as_text()
+    x = np.ones([3, 2], np.float32)
+    found = jax.jit(signature.as_jax())(z=x, a=np.float32(2.0))
+    assert list(found) == ["first", "scaled"]
+    assert_near(found["scaled"], [[5.0, 9.0]] * 3)
+    assert list(signature(z=x, a=2.0)) == ["first", "scaled"]
+    with pytest.raises(TypeError, match="serving_default: argument 'z' is f32"):
+        signature(z=tg.ones([2]), a=1.0)
+    save({"f": signature}, tmp_path / "again", signatures=signature)
+    assert repr(load(tmp_path / "again").signatures["serving_default"]) == repr(signature)
+    save(signature, tmp_path / "root")
+    assert list(load(tmp_path / "root")(x, 2.0)) == ["first", "scaled"]
+
+
+def test_a_signature_whose_names_python_does_not_write(tmp_path):
+    spec = tg.TensorSpec([None], name="class")
+    save(tg.Module(), tmp_path / "m", signatures=tg.function(lambda x: -x, input_signature=[spec]))
+    signature = load(tmp_path / "m").signatures["serving_default"]
+    assert signature(tg.ones([1]))["output_0"].numpy() == [-1.0]
+    assert str(signature.function_type).startswith("(**inputs)")
+
+
+def test_a_function_as_root_is_one(tmp_path):
+    v = tg.Variable(3.0, name="v")
+    cube = tg.function(lambda x: v * x**3, input_signature=[tg.TensorSpec([None])])
+    for path, saved in (("f", cube), ("c", cube.get_concrete_function())):
+        save(saved, tmp_path / path)
+        loaded = load(tmp_path / path)
+        x = tg.constant([2.0])
+        assert loaded(x).numpy() == loaded.content(x).numpy() == [24.0]
+        assert loaded.as_jax()(np.float32([2.0])).tolist() == [24.0]
+        assert [v.name for v in loaded.trainable_variables] == ["v:0"]
+        assert loaded.name == cube.name
+        assert not hasattr(loaded, "other") and not hasattr(loaded, "keys")
+        assert tg.train.list_variables(tg.train.Checkpoint(loaded).write(tmp_path / "w")) == []
+    assert load(tmp_path / "c").graph.outputs[0].type is cube.graph().outputs[0].type
+    loaded = load(tmp_path / "f")
+    assert loaded.get_concrete_function().graph is loaded.graph()
+    assert loaded.input_signature == cube.input_signature
+    with pytest.raises(TypeError):
+        len(loaded)
+    assert copy.copy(loaded)(tg.constant([1.0])).numpy() == [3.0]
+
+
+def test_dicts_and_lists_as_roots(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    a, b = tg.Variable(1.0), tg.Variable(2.0)
+    save({"a": a, "b": [b], 3: "three"}, "dict")
+    table = load("dict")
+    assert list(table) == list(table.keys()) == ["a", "b", 3] and len(table) == 3
+    assert dict(table.items()) == dict(table) and list(table.values())[2] == "three"
+    assert "a" in table and "c" not in table and table.get("c", 5) == 5
+    assert isinstance(table, Mapping) and table.a is table["a"] and next(reversed(table)) == 3
+    with pytest.raises(AttributeError, match="without an attribute 'c'"):
+        table.c  # noqa: B018
+    save([a, "x", "x"], "list")
+    row = load("list")
+    assert isinstance(row, Sequence) and row[0].numpy() == 1.0 and row[1:] == ["x", "x"]
+    assert "x" in row and "y" not in row and row.index("x") == 1 and row.count("x") == 2
+    assert len(row) == 3 and next(reversed(row)) == "x" and not hasattr(row, "keys")
+    path = tg.train.Checkpoint(m={"a": tg.Variable(7.0), "b": [tg.Variable(8.0)]}).write("saved")
+    tg.train.Checkpoint(m=table).read(path).assert_consumed()
+    assert table.a.numpy() == 7.0
+    path = tg.train.Checkpoint(table).write("root")
+    assert [name for name, _ in tg.train.list_variables(path)] == ["a", "b/0"]
+
+
+def test_a_call_that_was_python_says_so(tmp_path):
+    class Layer(tg.Module):
+        def __call__(self, x):
+            return x
+
+    layer = Layer()
+    for path in ("m", "again"):
+        save({"layer": layer}, tmp_path / path)
+        layer = load(tmp_path / path)["layer"]
+        with pytest.raises(TypeError) as caught:
+            layer(1.0)
+        assert str(caught.value) == (
+            "the module was called in Python: Layer.__call__ was no @tg.function, and was not "
+            f"saved\n  at {__file__}:{caught.traceback[0].lineno + 1}:  layer(1.0)\n"
+            "  fix: decorate it with @tg.function and trace it before saving, or save and call a "
+            "@tg.function that calls the module"
+        )
+
+
 @pytest.mark.parametrize(
     ("function", "match"),
     [
@@ -691,18 +813,6 @@ def test_without_locations(tmp_path):
     save(f, tmp_path / "m")
     assert "at test_saving.py:" in next((tmp_path / "m").glob("*.tgir")).read_text()
     assert str(ROOT) not in "".join(path.read_text() for path in (tmp_path / "m").iterdir())
-
-
-def test_extra_files(tmp_path):
-    options = tg.saved_model.SaveOptions(extra={"notes.txt": b"mine"})
-    save(tg.Module(), tmp_path / "m", options=options)
-    (tmp_path / "m" / "extra" / "more.bin").write_bytes(b"1")
-    save(tg.Module(), tmp_path / "m")
-    load(tmp_path / "m", options=tg.saved_model.LoadOptions(verify=True))
-    assert sorted(path.name for path in (tmp_path / "m" / "extra").iterdir()) == [
-        "more.bin",
-        "notes.txt",
-    ]
 
 
 def test_saving_over_an_older_save(tmp_path):

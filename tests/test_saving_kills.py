@@ -1,5 +1,7 @@
 """A process that is killed while it saves a model leaves the old one or the new one, no mix."""
 
+import hashlib
+import json
 import os
 import pathlib
 
@@ -39,8 +41,26 @@ class Saver:
         tell(number)
         while True:
             number += 1
-            tg.saved_model.save(Generation(number), "model")
+            save(number, "model")
             tell(number)
+
+
+def save(number, path):
+    """A generation, which stands in a file of its own beside the model too."""
+    extra = {"number.txt": str(number).encode(), "same.txt": b"same"}
+    options = tg.saved_model.SaveOptions(extra=extra)
+    tg.saved_model.save(Generation(number), path, options=options)
+
+
+def extra_of(path):
+    """The number beside a model: under its own name or, right behind a commit, where it waits."""
+    listed = json.loads((pathlib.Path(path) / "tracegraph.json").read_text())["extra"]
+    digest = listed["number.txt"]["sha256"]
+    folder = pathlib.Path(path) / "extra"
+    waiting = folder / f"{digest[:12]}-number.txt"
+    data = (waiting if waiting.exists() else folder / "number.txt").read_bytes()
+    assert hashlib.sha256(data).hexdigest() == digest
+    return int(data)
 
 
 def generation_of(path):
@@ -49,13 +69,14 @@ def generation_of(path):
     inline, beside = loaded.constants()
     found = {loaded.number, int(loaded.small), *loaded.large.numpy()}
     found |= {int(inline), *beside.numpy()}
+    found.add(extra_of(path))
     assert len(found) == 1, found
     return loaded.number
 
 
 def test_a_kill_at_any_moment_leaves_one_generation():
     told = 0
-    tg.saved_model.save(Generation(0), "model")
+    save(0, "model")
     with Kills(__file__) as kills:
         for _ in range(30):
             last = kills.strike()
@@ -63,14 +84,14 @@ def test_a_kill_at_any_moment_leaves_one_generation():
             told = generation_of("model")
             assert told in (last, last + 1)
     assert told > 20
-    tg.saved_model.save(Generation(0), "model")
-    tg.saved_model.save(Generation(0), "other")
+    for path in ("model", "other"):
+        save(0, path)
     assert files("model") == files("other")
 
 
 def files(path):
     """The names of the files, without those that safetensors writes to; see the next test."""
-    return {file.name for file in pathlib.Path(path).iterdir()}
+    return {file.relative_to(path) for file in pathlib.Path(path).rglob("*")}
 
 
 @pytest.mark.parametrize("is_first", [True, False])

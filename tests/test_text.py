@@ -4,6 +4,7 @@ import inspect
 import io
 import math
 import random
+import re
 import sys
 import time
 import typing
@@ -214,8 +215,10 @@ def test_symbolic_sizes():
     arguments = {"x": f32(BATCH, width), "y": TensorType(float32, ShapeVariable("s"))}
     graph = traced("open", arguments, body)
     assert [" ".join(line.split()) for line in graph.as_text().splitlines()] == [
-        "graph @open(%x: f32[batch,2*width+1], %y: f32[*s]) -> (f32[4*batch*width+2*batch], "
-        "f32[floordiv(batch,2),2*width+1], i32[], f32[*s]) {",
+        "graph @open(",
+        "%x: f32[batch,2*width+1],",
+        "%y: f32[*s]",
+        ") -> (f32[4*batch*width+2*batch], f32[floordiv(batch,2),2*width+1], i32[], f32[*s]) {",
         "%0 = concatenate<axis=0>(%x, %x) : f32[2*batch,2*width+1]",
         "%1 = reshape<shape=[4*batch*width+2*batch]>(%0) : f32[4*batch*width+2*batch]",
         "%2 = slice<start=[0,0], stop=[floordiv(batch,2),2*width+1], stride=[1,1]>(%x)"
@@ -458,7 +461,8 @@ def test_locations():
     graph = traced(
         "places", {"x": f32()}, lambda add, x: [add(Sin(), x, at=source) for source in sources]
     )
-    places = [line.partition("f32[]")[2] for line in str(graph).splitlines()[1:-2]]
+    nodes = [line for line in str(graph).splitlines() if " = " in line]
+    places = [line.partition("f32[]")[2] for line in nodes]
     assert places == [
         " at train.py:3",
         " at train.py:4 vjp",
@@ -501,7 +505,7 @@ def test_names_are_legal_unique_and_stable():
     parsed = check_round_trip(graph)
     assert [inner.name for inner in parsed.graphs()] == [
         *("lambda", "layer", "layer.1", "layer.1.1", "my_graph", "_3d", "graph", "größe"),
-        *("x_y_0", "layer.2", "layer.3"),
+        *("x.y_0", "layer.2", "layer.3"),
     ]
 
 
@@ -534,6 +538,79 @@ def test_a_long_line_widens_no_column():
     lines = traced("f", {"x": f32(2)}, body).as_text(locations=True).splitlines()
     assert lines[1].endswith("999.0}>() : f32[1000] at train.py:7")
     assert lines[2] == "  %1 = add(%x, %x) : f32[2]    at train.py:7"
+
+
+def test_a_call_of_many_outputs_widens_no_column():
+    def many(add, *inputs):
+        return [add(Sin(), x) for x in inputs]
+
+    arguments = {f"x{i}": f32(8, 8) for i in range(5)}
+    inner = traced("many", arguments, many)
+    graph = traced("f", arguments, lambda add, *inputs: add(Sin(), add(Call(inner), *inputs)[0]))
+    entry = graph.as_text(locations=True).split("\n\n")[1].splitlines()
+    assert entry[1].endswith(f" : {', '.join(['f32[8,8]'] * 5)} at train.py:7")
+    assert entry[2].endswith(" : f32[8,8] at train.py:7")
+    check_round_trip(graph)
+
+
+# Long headers.
+
+
+def sines(count, results=1):
+    def body(add, *inputs):
+        return [add(Sin(), x) for x in inputs[:results]]
+
+    return traced("f", {f"argument_{i}": f32(2, 3) for i in range(count)}, body)
+
+
+def test_a_long_header_has_one_argument_on_a_line():
+    lines = sines(60).as_text().splitlines()
+    assert lines[:2] == ["graph @f(", "  %argument_0: f32[2,3],"]
+    assert lines[59:63] == [
+        "  %argument_58: f32[2,3],",
+        "  %argument_59: f32[2,3]",
+        ") -> (f32[2,3]) {",
+        "  %0 = sin(%argument_0) : f32[2,3]",
+    ]
+    many = sines(60, 20).as_text().splitlines()
+    assert many[61:63] == [") -> (", "  f32[2,3],"] and many[81:83] == ["  f32[2,3]", ") {"][-2:]
+    alone = traced("f" * 60, {}, lambda add: [add(Constant(np.float32(1)))] * 10)
+    assert (
+        alone.as_text().splitlines()[0]
+        == f"graph @{'f' * 60}() -> ({', '.join(['f32[]'] * 10)}) {{"
+    )
+
+
+@pytest.mark.parametrize("count", [*range(4), 5, 60])
+@pytest.mark.parametrize("results", [0, 1, 20])
+def test_headers_of_all_lengths_are_read(count, results):
+    check_round_trip(sines(count, results))
+    text = sines(count, results).as_text()
+    flat = re.sub(r"\n?(?<=[(,\]])\n(?=  [%f]|\))", "", text.partition(" {")[0]).replace("  ", " ")
+    joined = f"{flat.replace('( ', '(')} {{{text.partition(' {')[2]}"
+    assert parse(joined).as_text() == text  # a header on one line is read too
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "graph @f(\n  %x: f32[2],\n  y: f32[2]\n) -> () {",
+            'line 2: "f32[2], y: f32[2]" is no type',
+        ),
+        ("graph @f(\n  %x: f32[2],\n  %x: f32[2]\n) -> () {", "line 3: the value %x is defined tw"),
+        ("graph @f(\n  %x: f32[2]\n", "a graph must begin here"),
+        ("graph @f(\n" * 3, "a graph must begin here"),
+        ("graph @f(\n  %x: f32[2],\n) -> () {\n  return\n}", "is no type"),
+        (
+            "graph @f(\n  %x: f32[2]\n) -> () {\n  return %z\n}",
+            "line 4: the value %z is not defined",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_long_header(text, words):
+    with pytest.raises(LoadError, match=re.escape(words)):
+        parse(text)
 
 
 def test_shared_and_nested_graphs():
@@ -672,7 +749,7 @@ def test_random_graphs(random, nodes):
 
 
 def test_random_graphs_reach_the_ops():
-    graph = Draw(random.Random(1)).graph(1500)
+    graph = Draw(random.Random(1)).graph(2000)
     used = {node.op.name for node in graph.nodes}
     assert len(used) > 0.7 * len(OPS), sorted(OPS.keys() - used)
     check_round_trip(graph)
@@ -691,7 +768,12 @@ def with_node(line: str) -> str:
 REFUSED = [
     ("", "the text holds no graph\n  fix: begin with a line such as: graph @name("),
     ("hello", 'line 1: a graph must begin here\n  text: "hello"\n  fix: write: graph @name('),
-    ("graph @f(%x: f32[2]) -> (f32[2]) { return %y }", "line 1: a graph must begin here"),
+    (
+        "graph @f(%x: f32[2]) -> (f32[2]) { return %y }",
+        "line 1: more follows '{' on its line\n"
+        '  text: "graph @f(%x: f32[2]) -> (f32[2]) { return %y }"\n'
+        "  fix: end the line after '{'",
+    ),
     ("graph f() -> () {\n  return\n}", "line 1: a graph must begin here"),
     ("graph @f(%x) -> () {\n  return\n}", 'line 1: "%x" is no argument'),
     ("graph @f(x: f32[]) -> () {\n  return\n}", 'line 1: "x: f32[]" is no argument'),

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import pickle
 import re
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from tracegraph.ops.broadcast import BroadcastTo, Sum
 from tracegraph.ops.constant import Constant, DimSize
 from tracegraph.ops.contract import Conv, Matmul
 from tracegraph.ops.effect import READ
-from tracegraph.ops.elementwise import Add, Cos, Exp, Mul, Neg, PreventGradient, Sin, Tanh
+from tracegraph.ops.elementwise import Add, Cos, Exp, Mul, Neg, PreventGradient, Sin, Sub, Tanh
 from tracegraph.ops.reduce import ArgMax, Max
 from tracegraph.shapes import Dim, ShapeVariable
 from tracegraph.source import UNKNOWN, Source
@@ -233,7 +234,11 @@ def test_networkx(graph):
     assert networkx.is_directed_acyclic_graph(found)
     nodes = sum(len(g.inputs) + len(g.nodes) + len(g.outputs) for g in graph.graphs())
     assert found.number_of_nodes() == nodes
-    assert found.number_of_edges() == sum(len(g.edges) for g in outline(graph))
+    kinds = [kind for *_, kind in found.edges(data="kind")]
+    assert kinds.count("value") == sum(len(g.edges) for g in outline(graph))
+    called = [g for _, _, attribute, g in outline(graph).calls if attribute != "backward"]
+    assert kinds.count("call") == sum(len(outline(graph)[name].inputs) for name in called)
+    assert len(kinds) == kinds.count("value") + kinds.count("call")
     for _, attributes in found.nodes(data=True):
         assert all(type(value) in (str, int) for value in attributes.values())
     alone = graph.to_networkx(nested=False)
@@ -258,9 +263,20 @@ def test_attributes_for_networkx():
     custom = found.nodes["layer_forward/%1"]
     assert custom["calls"] == "body=clipped backward=clipped_backward"
     assert found.nodes["step/return.1"]["kind"] == "output"
-    (edge,) = found.get_edge_data("layer_forward/%encoder_w", "layer_forward/%0").values()
+    (edge,) = found.get_edge_data("layer_forward/%encoder.w", "layer_forward/%0").values()
     assert (edge["operand"], edge["type"]) == (1, "f32[4,3]")
     assert len(networkx.descendants(found, "step/%x")) > 3
+
+
+def test_what_depends_on_a_value_is_found_within_calls():
+    found = layered().to_networkx()
+    below = networkx.descendants(found, "step/%x")
+    assert {"layer_forward/%0", "layer_vjp/%0", "clipped/%x"} <= below
+    assert "backward" not in {attribute for *_, attribute in found.edges(data="attribute")}
+    edges = found.get_edge_data("step/%0", "layer_forward/%x")
+    assert edges["body.0"]["kind"] == "call" and edges["body.0"]["attribute"] == "body"
+    alone = layered().to_networkx(nested=False)
+    assert {kind for *_, kind in alone.edges(data="kind")} == {"value"}
 
 
 def test_importing_does_not_load_networkx():
@@ -388,6 +404,51 @@ def test_model_explorer(graph):
                 assert all(isinstance(pair["value"], str) for pair in item["attrs"])
 
 
+# Files, and other ways to the views.
+
+
+@pytest.mark.parametrize("view", ["to_dot", "to_mermaid", "to_json", "to_model_explorer"])
+def test_views_are_written_to_files(graph, view, tmp_path):
+    path = tmp_path / "graph.out"
+    assert getattr(graph, view)(path) == getattr(graph, view)() == path.read_text("utf-8")
+    assert getattr(graph, view)(str(path)) == path.read_text("utf-8")
+    with pytest.raises(tg.errors.DTypeError, match=f"{view}: the path 1 is an int"):
+        getattr(graph, view)(1)
+
+
+def test_json_is_indented_in_a_file(tmp_path):
+    text = empty().to_json(tmp_path / "o.json", indent=1)
+    assert text == (tmp_path / "o.json").read_text("utf-8") and text.startswith('{\n "format"')
+
+
+@pytest.mark.parametrize("locations", ["o.txt", 1, None])
+def test_text_takes_no_path(locations):
+    with pytest.raises(tg.errors.DTypeError, match=r"as_text: locations=.* not a bool") as caught:
+        empty().as_text(locations)
+    assert "write_text(graph.as_text())" in str(caught.value)
+
+
+def test_a_concrete_function_has_the_views_of_its_graph(tmp_path):
+    concrete = tg.function(lambda x: tg.sin(x)).get_concrete_function(tg.TensorSpec([2]))
+    for view in (*TEXTS, "as_text", "to_html", "_repr_html_"):
+        assert getattr(concrete, view)() == getattr(concrete.graph, view)()
+    assert concrete.as_text(locations=True) == concrete.graph.as_text(locations=True)
+    assert concrete.to_dot(tmp_path / "f.dot") == (tmp_path / "f.dot").read_text("utf-8")
+    assert concrete.to_networkx(nested=False).name == concrete.graph.name
+    views = [name for name in vars(Graph) if name.startswith("to_")]
+    assert all(hasattr(tg.ConcreteFunction, name) for name in [*views, "get_operations"])
+
+
+def test_a_function_shows_its_traces():
+    f = tg.function(lambda x: tg.sin(x))
+    assert f._repr_html_() is None
+    f(tg.ones([2]))
+    assert f._repr_html_() == f.traces[0]._repr_html_()
+    f(tg.ones([3]))
+    shown = re.findall(r"<summary>(.*?)</summary>", f._repr_html_())
+    assert shown == [f"&lt;lambda&gt;(x: f32[{n}]) -&gt; (f32[{n}])" for n in (2, 3)]
+
+
 # The summary.
 
 
@@ -486,7 +547,89 @@ def test_inputs_and_parameters():
     assert "parameters: 1 of them, 6 elements, 24 bytes" in table
     assert rows_of(table, "input")["%w"] == ["f32[6]", "6", "24"]
     assert "parameters" not in chain(2).summary()
+    found = layered().summary()
+    assert "arguments: 4*d0 elements, 16*d0 bytes" in found
+    assert "parameters: 1 of them, 12 elements, 48 bytes" in found
+    assert [row["is_variable"] for row in found.to_dict()["inputs"]] == [False, True, False]
     assert "arguments: 0 elements, 0 bytes" in empty().summary()
+
+
+def test_lines_of_files_of_one_name_are_told_apart():
+    places = [Source.at(f"/src/{name}/model.py", 7) for name in "ab"]
+    other = Source.at("/src/train.py", 7)
+
+    def body(add, x):
+        return add(Sin(), add(Sin(), add(Sin(), x, at=places[0]), at=places[1]), at=other)
+
+    rows = [row for row in traced("f", {"x": f32(2)}, body).summary().rows if row.by == "line"]
+    assert sorted(row.name for row in rows) == ["a/model.py:7", "b/model.py:7", "train.py:7"]
+    assert {row.file for row in rows} == {place.file for place in (*places, other)}
+
+
+def test_rows_stand_in_the_order_of_their_cost():
+    n = Dim.named("n")
+
+    def body(add, x, y):
+        for _ in range(5):
+            add(Constant(np.float32(0)))
+        return add(Sin(), add(Matmul(), x, y))
+
+    table = traced("f", {"x": f32(n, 4), "y": f32(4, 3)}, body).summary()
+    rows = [row for row in table.rows if row.by == "op"]
+    assert [row.name for row in rows] == ["matmul", "sin", "constant"]
+    assert list(rows_of(table, "op"))[1:] == ["matmul", "sin", "constant", "total"]
+
+
+def test_the_summary_shows_the_code_of_a_line():
+    graph = tg.function(activated).get_concrete_function(tg.TensorSpec([2])).graph
+    table = graph.summary()
+    line = activated.__code__.co_firstlineno + 1
+    assert re.search(rf"^test_views.py:{line} .* return tg.tanh\(x\)$", table, re.MULTILINE)
+    (row,) = [row for row in table.rows if row.by == "line"]
+    assert (row.line, row.code) == (line, "return tg.tanh(x)")
+    assert "code" not in parse(graph.as_text(locations=True)).summary()
+
+
+def activated(x):
+    return tg.tanh(x)
+
+
+def test_the_summary_has_numbers():
+    graph = layered()
+    table = graph.summary()
+    assert isinstance(table, str) and repr(table) == str(table) == f"{table}"
+    data = table.to_dict()
+    assert json.loads(json.dumps(data)) == data
+    by_op = [row for row in table.rows if row.by == "op"]
+    matmul = next(row for row in by_op if row.name == "matmul")
+    assert matmul.costs["forward"].nodes == 1 and str(matmul.total.flops) == "48*d0"
+    total = sum(row.total.nodes for row in by_op)
+    assert total == data["total"]["nodes"] > matmul.total.nodes
+    assert {part: cost.nodes for part, cost in table.totals.items()} == {
+        part: cost["nodes"] for part, cost in data["total"]["parts"].items()
+    }
+    assert data["inputs"][0] == {
+        "name": "%x",
+        "type": "f32[d0,4]",
+        "elements": "4*d0",
+        "bytes": "16*d0",
+    }
+    again = pickle.loads(pickle.dumps(table))
+    assert again == table and again.rows == table.rows
+
+
+def test_rows_by_scope():
+    assert "scope" not in chain(3).summary()
+    within = Source.at("train.py", 8, (), "encoder/dense")
+
+    def body(add, x):
+        return add(Sin(), add(Tanh(), add(Sin(), x), at=within))
+
+    table = traced("f", {"x": f32(2)}, body).summary()
+    rows = rows_of(table, "scope")
+    assert rows["encoder/dense"] == ["1", "8", "2"] and rows["total"][0] == "3"
+    assert "(no scope)" in table
+    assert [row.total.nodes for row in table.rows if row.by == "scope"] == [2, 1]
 
 
 def test_tangents_have_columns_of_their_own():
@@ -603,12 +746,31 @@ def test_inputs_and_outputs():
         ("changed", "input", ("position: 1 is now 0",)),
         ("changed", "input", ("position: 0 is now 1",)),
     ]
-    assert changes(built("xa", "x"), built("xb", "x")) == [
-        ("changed", "input", ("name: %a is now %b",))
-    ]
+    assert changes(built("xa", "x"), built("xb", "x")) == []
     assert [kind for kind, *_ in changes(built("xy", "xy"), built("xy", "yx"))] == ["changed"] * 2
     assert changes(built("xy", "xx"), built("xy", "xxx"))[-1][:2] == ("added", "output")
     assert changes(built("xy", "xyx"), built("xy", "xy"))[-1][:2] == ("removed", "output")
+
+
+def test_names_of_inputs_do_not_count():
+    def of(arguments, op=Sub):
+        def body(add, a, b):
+            return add(op(), a, b)
+
+        return traced("f", dict.fromkeys(arguments, f32(2)), body)
+
+    assert not tg.diff(of("xy"), of("yx"))
+    assert not tg.diff(of("xy"), of("ab"))
+    found = tg.diff(of("xy"), of("yx", Add))  # inputs are paired as it leaves fewer changes
+    assert {change.what for change in found} == {"node", "output"}
+
+
+def test_a_name_is_told_beside_another_change():
+    def of(name, *sizes):
+        return traced("f", {name: f32(*sizes)}, lambda add, x: add(Sin(), x))
+
+    details = ("name: %a is now %b", "type: f32[2] is now f32[3]")
+    assert changes(of("a", 2), of("b", 3))[0] == ("changed", "input", details)
 
 
 def test_nested_graphs_are_compared_under_their_names():
@@ -661,6 +823,23 @@ def test_diff_takes_concrete_functions_and_refuses_the_rest():
     with pytest.raises(tg.errors.DTypeError, match="diff: 3 is an int, not a graph") as caught:
         tg.diff(concrete, 3)
     assert "test_views.py" in str(caught.value) and "fix: " in str(caught.value)
+
+
+def test_diff_takes_functions_with_one_trace():
+    f, g = tg.function(lambda x: tg.sin(x)), tg.function(lambda y: tg.sin(y))
+    with pytest.raises(tg.errors.DTypeError, match="diff: <lambda> was not traced yet"):
+        tg.diff(f, g)
+    f(tg.ones([2])), g(tg.ones([2]))
+    assert not tg.diff(f, g) and not tg.diff(f, g.traces[0])
+    g(tg.ones([3]))
+    with pytest.raises(tg.errors.DTypeError) as caught:
+        tg.diff(f, g)
+    assert str(caught.value).startswith(
+        "diff: <lambda> has 2 traces\n"
+        "    <lambda>(y: f32[2]) -> (f32[2])\n"
+        "    <lambda>(y: f32[3]) -> (f32[3])\n"
+    )
+    assert "fix: choose one: f.get_concrete_function(x)" in str(caught.value)
 
 
 @settings(max_examples=100, deadline=None)

@@ -82,28 +82,17 @@ from tracegraph.types import (
 from tracegraph.version import __version__
 from tracegraph.views import diff
 
-#: Modules that users do not need; completion leaves them out.
-_INTERNAL = frozenset(
-    [
-        *(
-            "NoReturn",
-            "TYPE_CHECKING",
-            "absent",
-            "array",
-            "array_api",
-            "control",
-            "functional",
-            "ir",
-            "operators",
-            "ops",
-            "ordering",
-            "passes",
-        ),
-        "patterns",
-        *("runtime", "shapes", "source", "tensorshape", "text", "tracegraph", "types", "views"),
-    ]
+#: The modules that users need; completion leaves out the others.
+_MODULES = (
+    *(autodiff, config, debugging, errors, export, image, initializers, layers, linalg, math, nest),
+    *(nn, optimizers, random, raw_ops, saved_model, testing, train),
 )
+_INTERNAL = frozenset(["NoReturn", "TYPE_CHECKING"])
 
+for _module in _MODULES:
+    absent.show_names_of(_module)
+# NumPy's name for a constant: it shall be told, not called.
+del array, _module
 
 if not TYPE_CHECKING:  # a checker would take every name for one that exists
 
@@ -112,4 +101,9 @@ if not TYPE_CHECKING:  # a checker would take every name for one that exists
 
 
 def __dir__() -> list[str]:
-    return sorted(name for name in globals() if name not in _INTERNAL)
+    module = type(absent)
+    return sorted(
+        name
+        for name, value in globals().items()
+        if name not in _INTERNAL and (not isinstance(value, module) or value in _MODULES)
+    )

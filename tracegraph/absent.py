@@ -1,8 +1,12 @@
-"""Names of TensorFlow that are not here: what to use in their place."""
+"""Names of TensorFlow, JAX and NumPy that are not here: what to use in their place.
+
+Also what completion shows of a public module: the names that it is for, and not what it imports.
+"""
 
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 from typing import NoReturn
 
 from tracegraph.errors import fail
@@ -12,9 +16,164 @@ _CONTROL = "control flow over tensors in graphs is not there yet"
 _FIRST = "TensorFlow 1 is not supported"
 _KINDS = "there are dense tensors of numbers and truth values only"
 _FUNCTION = "decorate a Python function with @tg.function"
+_NAMED = "it has TensorFlow's name here"
+_DEVICES = "devices are JAX's"
+_DECOMPOSED = "there is no such decomposition yet"
+_HOST = "outside of functions use NumPy, as in"
+_PICTURES = "there is one function of images, tg.image.adjust_contrast"
+_LAYERS = "there is no such layer yet"
+_OWN_LAYER = "write a subclass of tg.layers.Layer, with tg.nn and tg.einsum"
+_OPTIMIZERS = "there is no such optimizer yet"
+_OWN_OPTIMIZER = "use tg.optimizers.Adam, or write a subclass of tg.optimizers.Optimizer"
 
-#: For each name why it is not here, and the repair.
+#: Names of NumPy and JAX, and what to use.
+_OTHER_NAMES = {
+    "absolute": "tg.abs",
+    "all": "tg.reduce_all",
+    "amax": "tg.reduce_max",
+    "amin": "tg.reduce_min",
+    "any": "tg.reduce_any",
+    "arange": "tg.range",
+    "array": "tg.constant",
+    "array_split": "tg.split",
+    "asarray": "tg.convert_to_tensor",
+    "astype": "tg.cast",
+    "checkpoint": "tg.recompute_grad, or tg.train.Checkpoint for files",
+    "clip": "tg.clip_by_value",
+    "concatenate": "tg.concat",
+    "device_put": "tg.constant",
+    "diag": "tg.linalg.diag",
+    "dot": "x @ y, or tg.tensordot",
+    "empty": "tg.zeros",
+    "flatten": "tg.reshape(x, [-1])",
+    "flip": "tg.reverse",
+    "full": "tg.fill",
+    "hstack": "tg.concat",
+    "inner": "tg.tensordot",
+    "isfinite": "tg.math.is_finite",
+    "isinf": "tg.math.is_inf",
+    "isnan": "tg.math.is_nan",
+    "jacfwd": 'tg.jacobian(f, mode="forward")',
+    "jacrev": 'tg.jacobian(f, mode="reverse")',
+    "jit": "tg.function",
+    "kron": 'tg.einsum("ij,kl->ikjl", x, y) and tg.reshape',
+    "max": "tg.reduce_max",
+    "mean": "tg.reduce_mean",
+    "median": "tg.sort",
+    "min": "tg.reduce_min",
+    "moveaxis": "tg.transpose(x, perm)",
+    "ndarray": "tg.Tensor",
+    "outer": 'tg.einsum("i,j->ij", x, y)',
+    "permute_dims": "tg.transpose",
+    "power": "tg.pow",
+    "prod": "tg.reduce_prod",
+    "ravel": "tg.reshape(x, [-1])",
+    "remat": "tg.recompute_grad",
+    "std": "tg.math.reduce_std",
+    "sum": "tg.reduce_sum",
+    "swapaxes": "tg.transpose(x, perm)",
+    "take": "tg.gather",
+    "trace": "tg.linalg.trace",
+    "tree": "tg.nest",
+    "tree_map": "tg.nest.map_structure",
+    "tree_util": "tg.nest",
+    "var": "tg.math.reduce_variance",
+    "vstack": "tg.concat",
+}
+
+#: For each name, in `tracegraph` or a module of it, why it is not here, and the repair.
 ABSENT = {
+    **{name: (_NAMED, f"use {other}") for name, other in _OTHER_NAMES.items()},
+    "checkpoint": (
+        "values that are computed again are told by the function",
+        "use tg.recompute_grad",
+    ),
+    "device": (_DEVICES, "leave the scope out; set JAX_PLATFORMS or jax.default_device"),
+    **{
+        f"config.{name}": (_DEVICES, f"use {other}")
+        for name, other in {
+            "experimental": "JAX's settings",
+            "get_visible_devices": "jax.devices()",
+            "list_logical_devices": "jax.devices()",
+            "list_physical_devices": "jax.devices()",
+            "set_soft_device_placement": "JAX's settings",
+            "set_visible_devices": "JAX_PLATFORMS, or CUDA_VISIBLE_DEVICES",
+            "threading": "JAX's settings",
+        }.items()
+    },
+    "bitcast": ("bits are not read as another type", f"{_HOST} x.numpy().view(np.int32)"),
+    "bitwise": (
+        "the operators are Python's",
+        "use x & y, x | y, x ^ y, ~x, x << n and x >> n",
+    ),
+    "dtypes": ("data types are in tg itself", "use tg.as_dtype, tg.DType, or such as tg.float32"),
+    "experimental": ("nothing is set apart for it", "use tg's own functions, such as tg.range"),
+    "hessians": ("it is a transformation of functions", "use tg.hessian"),
+    **dict.fromkeys(
+        ["histogram_fixed_width", "histogram_fixed_width_bins"],
+        ("there are no histograms", "use tg.bincount, or tg.searchsorted for the bins"),
+    ),
+    "no_op": ("there are no ops that make nothing", "leave it out, or use tg.group()"),
+    **dict.fromkeys(["numpy", "np"], ("tensors go to NumPy and back", "use NumPy, or tg itself")),
+    **dict.fromkeys(
+        ["fft", "signal"], ("there are no Fourier transforms yet", f"{_HOST} np.fft.fft(x)")
+    ),
+    "summary": ("there are no event files", "use tg.print, or log what x.numpy() gives"),
+    "test": ("tests are those of Python", "use np.testing, and tg.testing.check_gradients"),
+    "timestamp": ("clocks are Python's", "use time.time(), outside of functions"),
+    **dict.fromkeys(
+        ["unique", "unique_with_counts"],
+        ("the shape of the result would follow from values", f"{_HOST} np.unique(x); or tg.sort"),
+    ),
+    **{
+        f"linalg.{name}": (_DECOMPOSED, f"{_HOST} np.linalg.{other}(x)")
+        for name, other in {
+            **{x: x for x in ("eig", "eigh", "eigvals", "eigvalsh", "matrix_rank", "qr", "svd")},
+        }.items()
+    },
+    **dict.fromkeys(
+        ["linalg.expm", "linalg.logm", "linalg.lu", "linalg.sqrtm"],
+        (_DECOMPOSED, "outside of functions use SciPy, as in scipy.linalg"),
+    ),
+    **dict.fromkeys(
+        ["linalg.lstsq", "linalg.pinv"],
+        (_DECOMPOSED, "use tg.linalg.solve with the normal equations, x^T x a = x^T y"),
+    ),
+    **dict.fromkeys(
+        [
+            *("image.resize", "image.crop_to_bounding_box", "image.flip_left_right"),
+            *("image.random_crop", "image.random_flip_left_right", "image.rgb_to_grayscale"),
+            *("image.decode_image", "image.decode_jpeg", "image.decode_png"),
+        ],
+        (_PICTURES, "use tg.gather, tg.reverse and slices, or prepare images before"),
+    ),
+    **dict.fromkeys(
+        [
+            f"optimizers.{x}"
+            for x in ("Adadelta", "Adagrad", "Adamax", "Ftrl", "Lion", "Nadam", "RMSprop")
+        ],
+        (_OPTIMIZERS, _OWN_OPTIMIZER),
+    ),
+    "optimizers.schedules": (
+        "a schedule is a function of the step",
+        "give one: tg.optimizers.SGD(lambda step: 0.1 / (1 + step))",
+    ),
+    "layers.Embedding": (_LAYERS, "use tg.nn.embedding_lookup of a tg.Variable"),
+    "layers.Input": ("layers learn their shapes when they are called", "leave it out"),
+    "layers.Lambda": ("a function is a layer", "give it to tg.layers.Sequential as it is"),
+    **dict.fromkeys(
+        [
+            f"layers.{x}"
+            for x in (
+                *("Add", "Attention", "Concatenate", "Conv1D", "Conv2DTranspose", "Conv3D"),
+                *("GRU", "GlobalAveragePooling2D", "LSTM", "LayerNormalization", "RNN"),
+                *("MultiHeadAttention", "Reshape", "SimpleRNN"),
+            )
+        ],
+        (_LAYERS, _OWN_LAYER),
+    ),
+    "nn.convolution": ("the rank is in the name", "use tg.nn.conv1d, tg.nn.conv2d or tg.nn.conv3d"),
+    "nn.conv2d_transpose": ("there is none yet", "use tg.nn.conv2d of an input that is padded"),
     "keras": (
         "a few layers of Keras are here, under names of their own",
         "use tg.layers, tg.optimizers, tg.initializers and tg.nn",
@@ -41,10 +200,20 @@ ABSENT = {
 }
 
 
-def refuse(name: str) -> NoReturn:
-    """Raises the AttributeError for a name that `tracegraph` does not have."""
-    if name not in ABSENT:
-        text = f"module 'tracegraph' has no attribute {name!r}"
-        raise AttributeError(text, name=name, obj=sys.modules["tracegraph"])
-    reason, fix = ABSENT[name]
-    fail(AttributeError, f"there is no tg.{name}: {reason}", source=here(), fix=fix)
+def refuse(name: str, module: str = "") -> NoReturn:
+    """Raises the AttributeError for a name that `tracegraph`, or a module of it, does not have."""
+    path = f"{module}.{name}" if module else name
+    if path not in ABSENT:
+        whole = f"tracegraph.{module}" if module else "tracegraph"
+        text = f"module {whole!r} has no attribute {name!r}"
+        raise AttributeError(text, name=name, obj=sys.modules[whole])
+    reason, fix = ABSENT[path]
+    fail(AttributeError, f"there is no tg.{path}: {reason}", source=here(), fix=fix)
+
+
+def show_names_of(module: ModuleType) -> None:
+    """Makes a public module list what it is for, and answer for what it does not have."""
+    short = module.__name__.removeprefix("tracegraph.")
+    names = sorted(module.__all__)
+    vars(module)["__dir__"] = lambda: names
+    vars(module)["__getattr__"] = lambda name: refuse(name, short)

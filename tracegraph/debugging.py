@@ -11,6 +11,7 @@ import itertools
 import os
 import re
 import threading
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,7 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tracegraph.array.arguments import as_count, as_list, as_sizes, refuse_kind
-from tracegraph.errors import DTypeError, ShapeError, fail
+from tracegraph.errors import DTypeError, ShapeError, fact_of, fail
 from tracegraph.ir import stages
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Graph, Tensor
@@ -28,6 +29,11 @@ from tracegraph.math.logic import is_finite
 from tracegraph.math.reduction import reduce_all
 from tracegraph.runtime.convert import as_operands, as_tensor
 from tracegraph.runtime.effects import check
+from tracegraph.runtime.tracebacks import (
+    disable_traceback_filtering,
+    enable_traceback_filtering,
+    is_traceback_filtering_enabled,
+)
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import same_shape
 from tracegraph.source import here
@@ -279,9 +285,20 @@ class GraphDump:
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)
-        self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self.directory.mkdir(parents=True, exist_ok=True)
+        #: By the name of a graph its last text, and the file that has it.
+        self._last: dict[str, tuple[str, str]] = {}
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._numbers = itertools.count(_highest_number(self.directory) + 1)
+        except OSError as error:
+            fail(
+                type(error),
+                f"dump_graphs: {self.directory} cannot be a folder for graphs: {_reason(error)}",
+                source=here(),
+                fix="name a directory that can be made and written to",
+                cause=error,
+            )
         stages.watchers.append(self._write)
 
     def stop(self) -> None:
@@ -296,43 +313,109 @@ class GraphDump:
         self.stop()
 
     def _write(self, stage: str, graph: Graph, text: str | None) -> None:
-        with self._lock:
-            number = next(self._numbers)
         suffix = "tgir" if text is None else "txt"
-        name = f"{number:04}-{re.sub('[^A-Za-z0-9_.]', '_', graph.name)[:80]}.{stage}.{suffix}"
         content = graph_text(graph, locations=True) if text is None else text
-        (self.directory / name).write_text(f"{content}\n", encoding="utf-8")
+        name = f"{re.sub('[^A-Za-z0-9_.]', '_', graph.name)[:80]}.{stage}"
+        with self._lock:
+            last, file = self._last.get(graph.name, ("", ""))
+            try:
+                if stage in stages.MAY_KEEP and content == last:
+                    self._create(f"{name}.unchanged", f"as in {file}")
+                    return
+                file = self._create(f"{name}.{suffix}", content)
+            except OSError as error:
+                self._give_up(error)
+                return
+            if text is None:
+                self._last[graph.name] = content, file
+
+    def _create(self, name: str, content: str) -> str:
+        """Writes a new file under the next number that is free, and returns its name; another
+        process may write to the directory too."""
+        while True:
+            file = f"{next(self._numbers):04}-{name}"
+            try:
+                with open(self.directory / file, "x", encoding="utf-8") as created:
+                    created.write(f"{content}\n")
+            except FileExistsError:
+                continue
+            return file
+
+    def _give_up(self, error: OSError) -> None:
+        """A program goes on without its dumps, as when a disk is full."""
+        self.stop()
+        warnings.warn(
+            f"no more graphs are written to {self.directory}: {_reason(error)}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _highest_number(directory: Path) -> int:
+    """The highest number among the files of a directory; 0 where there is none."""
+    found = (re.match(r"(\d+)-", path.name) for path in directory.iterdir())
+    return max((int(match[1]) for match in found if match), default=0)
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error)
 
 
 def dump_graphs(directory: str | os.PathLike[str]) -> GraphDump:
     """Writes every graph that is made from now on to `directory`, one file per pass.
 
-    Files are numbered in the order of the passes and named by function and stage: `traced` and
-    `simplified` for a function; `forward`, `backward`, `tangents`, `derivative`, `transposed` and
-    `vectorised` for what is derived of it, `derived` for a gradient at top level; `specialised` for
-    known sizes; `stablehlo` and `optimized_hlo` for what XLA is given and makes of it, with the
-    lines of the user in its metadata. Compiling takes longer meanwhile.
+    Files are numbered in the order of the passes, behind those that are there already, and named by
+    function and stage: `traced` for a function; `forward`, `backward`, `tangents`, `derivative`,
+    `transposed` and `vectorised` for what is derived of it, `derived` for a gradient at top level;
+    then `shared` after the algebra of single nodes and the sharing of equal ones, `pruned` after
+    dead code has gone, and `checked` with `check_numerics`; `specialised` for known sizes;
+    `stablehlo` and `optimized_hlo` for what XLA is given and makes of it, with the lines of the
+    user in its metadata. A pass that left a graph as it was has a file `.unchanged`, which names
+    the one before. Compiling takes longer meanwhile.
 
     Ends with `.stop()`, or with the block of a `with`. The environment variable `TRACEGRAPH_DUMP`
-    names a directory from the start.
+    names a directory from the start. Raises OSError for what cannot be a directory; files that
+    cannot be written end the writing with a warning.
 
     >>> with tg.debugging.dump_graphs("dump") as dump:
-    ...     _ = tg.function(lambda x: tg.sin(x))(1.0)
-    >>> sorted(path.name.split(".")[1] for path in dump.directory.iterdir())
-    ['optimized_hlo', 'simplified', 'specialised', 'stablehlo', 'traced']
+    ...     _ = tg.function(lambda x: tg.sin(x) + tg.sin(x))(1.0)
+    >>> for path in sorted(dump.directory.iterdir()):
+    ...     print(path.name)
+    0001-lambda_.traced.tgir
+    0002-lambda_.shared.tgir
+    0003-lambda_.pruned.unchanged
+    0004-lambda_.specialised.unchanged
+    0005-lambda_.stablehlo.txt
+    0006-lambda_.optimized_hlo.txt
     """
     return GraphDump(directory)
 
 
-if os.environ.get("TRACEGRAPH_DUMP"):
-    dump_graphs(os.environ["TRACEGRAPH_DUMP"])
+def _dump_from_the_start() -> None:
+    """Obeys `TRACEGRAPH_DUMP`. A program that can do without its dumps is not stopped by them."""
+    directory = os.environ.get("TRACEGRAPH_DUMP")
+    try:
+        if directory:
+            dump_graphs(directory)
+    except OSError as error:
+        warnings.warn(
+            f"TRACEGRAPH_DUMP: {fact_of(error).removeprefix('dump_graphs: ')}; none are written",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+_dump_from_the_start()
 
 
 __all__ = [
     *("assert_all_finite", "assert_integer", "assert_rank_at_least", "assert_rank_in"),
     *("assert_proper_iterable", "assert_same_float_dtype", "assert_scalar"),
     *("GraphDump", "dump_graphs"),
-    *("Assert", "InvalidArgumentError", "assert_near", "assert_negative", "assert_non_negative"),
+    "disable_traceback_filtering",
+    "enable_traceback_filtering",
+    "is_traceback_filtering_enabled",
+    *("Assert", "assert_near", "assert_negative", "assert_non_negative"),
     *("assert_non_positive", "assert_positive", "assert_rank", "assert_shapes", "assert_type"),
     *("check_numerics", *_COMPARISONS),
 ]

@@ -164,3 +164,22 @@ def kind_of(value: Any) -> str:
 
 
 _VOWELS = (*"aeioAEIO", "nd")
+
+__all__ = [
+    "DTypeError",
+    "GradientError",
+    "InvalidArgumentError",
+    "LoadError",
+    "LoweringError",
+    "MatchError",
+    "MissingRuleError",
+    "NumericsError",
+    "RegistrationError",
+    "RuleTypeError",
+    "ShapeError",
+    "SignatureError",
+    "SizeNeeded",
+    "TapeError",
+    "TraceError",
+    "VariableError",
+]

@@ -8,7 +8,9 @@ import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tracegraph.errors import GradientError, ShapeError, fail
+import numpy as np
+
+from tracegraph.errors import GradientError, ShapeError, SignatureError, TraceError, fail, shown
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import full
@@ -18,6 +20,7 @@ from tracegraph.runtime import backend
 from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.function import Function, function
 from tracegraph.runtime.jax_function import constants, pure_graph
+from tracegraph.runtime.module import Module
 from tracegraph.runtime.signature import leaf_paths
 from tracegraph.shapes import ShapeVariable
 from tracegraph.source import here
@@ -30,20 +33,22 @@ def stablehlo(
     *args: Any,
     path: str | os.PathLike[str] | None = None,
     gradient: bool = False,
-    platforms: Sequence[str] = ("cpu", "cuda"),
+    platforms: str | Sequence[str] = ("cpu", "cuda"),
     constraints: Sequence[str] = (),
     **kwargs: Any,
 ) -> bytes:
     """A traced function as StableHLO: the bytes that `jax.export.deserialize` reads.
 
-    - `f`: a `tg.function`, a ConcreteFunction, or a Python function, which is traced.
+    - `f`: a `tg.function`, a ConcreteFunction, a signature that was loaded, a Module that is called
+      as one of these, or a Python function, which is traced.
     - `args`, `kwargs`: TensorSpecs or values, as for `get_concrete_function`. Sizes that are None
-      or named stay open: the program takes every size from 1 on.
+      or named stay open: the program takes every size from 1 on. None are needed where `f` has an
+      `input_signature`, or one trace.
     - `path`: a file to write the bytes to.
     - `gradient`: also gives the gradients by the floating arguments, by our rules and in
       TensorFlow's convention for complex numbers. If the result is one real number, they are its
       gradients; otherwise the program takes a cotangent for each floating result.
-    - `platforms`: what devices it will run on. None of them needs to be at hand.
+    - `platforms`: what devices it will run on, "cpu" or several of them. None needs to be at hand.
     - `constraints`: what holds of open sizes beyond being 1 or more, in JAX's words: "batch >= 2",
       "mod(batch, 2) == 0", "rows == columns". A call that breaks one is refused.
 
@@ -67,25 +72,70 @@ def stablehlo(
     >>> {name: y.tolist() for name, y in program.call(x=np.float32([1, 2])).items()}
     {'gradient_x': [1.0, 2.0], 'output_0': 2.5}
     """
+    _check_gradient(gradient)
     concrete = _concrete(f, args, kwargs)
     graph = pure_graph(concrete, may_print=False)
-    names = _unique(concrete.request.tensor_keywords)
+    names = _unique(concrete.keywords)
     _check_ranks(concrete, names)
     results = _result_names(concrete)
     if gradient:
         graph, names, results = _with_gradients(graph, concrete.name, names, results)
     held = constants(concrete, concrete.variables)
-    data = backend.stablehlo(graph, names, held, results, platforms, constraints)
+    kinds = (platforms,) if isinstance(platforms, str) else platforms
+    data = backend.stablehlo(graph, names, held, results, kinds, constraints)
     if path is not None:
         pathlib.Path(path).write_bytes(data)
     return data
 
 
+def _check_gradient(gradient: Any) -> None:
+    if not isinstance(gradient, (bool, np.bool_)):
+        fail(
+            SignatureError,
+            f"stablehlo: gradient is {shown(gradient)}, and it is True or False",
+            source=here(),
+            fix="export a derivative of higher order as the function that computes it, such as "
+            "tg.hessian(f)",
+        )
+
+
 def _concrete(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ConcreteFunction:
-    if isinstance(f, ConcreteFunction) and not args and not kwargs:
-        return f
-    traced = f if isinstance(f, Function) else function(f)
-    return traced.get_concrete_function(*args, **kwargs)
+    called = _called(f)
+    if isinstance(called, ConcreteFunction) and not args and not kwargs:
+        return called
+    traced = called if isinstance(called, Function) else function(called)
+    if args or kwargs or traced.input_signature is not None or _takes_nothing(traced):
+        return traced.get_concrete_function(*args, **kwargs)
+    return _only_trace(traced)
+
+
+def _called(f: Any) -> Any:
+    """What runs when an object is called: of a Module, the function that its `__call__` is."""
+    call = f.__call__ if isinstance(f, Module) and callable(f) else None
+    return call if isinstance(call, (Function, ConcreteFunction)) else f
+
+
+def _takes_nothing(traced: Function) -> bool:
+    """Whether a function can be called without arguments."""
+    try:
+        traced.signature.parameters.bind()
+    except TypeError:
+        return False
+    return True
+
+
+def _only_trace(traced: Function) -> ConcreteFunction:
+    """The one trace that a function has. Raises TraceError if it has none, or several."""
+    if len(traced.traces) == 1:
+        return traced.traces[0]
+    known = traced.pretty_printed_concrete_signatures(verbose=False).replace("\n\n", "\n    ")
+    fail(
+        TraceError,
+        f"stablehlo: no arguments are given for {traced.name}, which has "
+        + (f"several traces\n    {known}" if known else "no trace yet"),
+        source=here(),
+        fix="give TensorSpecs after the function, or declare an input_signature",
+    )
 
 
 def _check_ranks(concrete: ConcreteFunction, names: Sequence[str]) -> None:

@@ -263,19 +263,25 @@ def value_and_grad(
     >>> float(value), float(slope)
     (9.0, 6.0)
     """
-    _check_callable("value_and_grad", fn)
+    _check_differentiated("value_and_grad", fn, argnums)
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        args, sources = _with_tensors(args, argnums)
-        with _Tape() as tape:
-            tape.watch(_tensors(sources))
-            value = fn(*args, **kwargs)
-        y = _scalar(_first(value) if has_aux else value, has_aux)
-        found = tape.gradient(y, _tensors(sources), unconnected_gradients="zero")
-        return value, _packed_like(sources, found)
+        return _value_and_slope(fn, *_with_tensors(args, argnums), kwargs, has_aux)
 
     return wrapped
+
+
+def _value_and_slope(
+    fn: Callable[..., Any], args: Any, sources: Any, kwargs: dict[str, Any], has_aux: bool = False
+) -> tuple[Any, Any]:
+    """fn's result, and its gradient by the `sources` among its arguments."""
+    with _Tape() as tape:
+        tape.watch(_tensors(sources))
+        value = fn(*args, **kwargs)
+    y = _scalar(_first(value) if has_aux else value, has_aux)
+    found = tape.gradient(y, _tensors(sources), unconnected_gradients="zero")
+    return value, _packed_like(sources, found)
 
 
 def grad(
@@ -288,7 +294,7 @@ def grad(
     >>> float(tg.grad(tg.grad(tg.sin))(0.0))
     -0.0
     """
-    _check_callable("grad", fn)
+    _check_differentiated("grad", fn, argnums)
     both = value_and_grad(fn, argnums, has_aux)
 
     @functools.wraps(fn)
@@ -304,18 +310,19 @@ def jacobian(
     argnums: int | Sequence[int] = 0,
     mode: str | None = None,
     chunk_size: int | None = None,
+    sparse: bool = False,
 ) -> Callable[..., Any]:
     """A function that returns the Jacobian of fn's result, for results of any structure.
 
     For each tensor of the result, in its structure, there is the structure of the argument with a
-    tensor of the shape of the result followed by that of the argument. `mode` and `chunk_size` are
-    those of `GradientTape.jacobian`.
+    tensor of the shape of the result followed by that of the argument, or with a
+    `tg.SparseJacobian` if `sparse`. The options are those of `GradientTape.jacobian`.
 
     >>> tg.jacobian(lambda x: x * x)(tg.constant([1.0, 2.0])).numpy()
     array([[2., 0.],
            [0., 4.]], dtype=float32)
     """
-    _check_callable("jacobian", fn)
+    _check_differentiated("jacobian", fn, argnums)
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -327,7 +334,7 @@ def jacobian(
         def of(y: Any) -> Any:
             if y is None:
                 return None
-            options = {"chunk_size": chunk_size, "mode": mode}
+            options = {"chunk_size": chunk_size, "mode": mode, "sparse": sparse}
             found = tape.jacobian(as_tensor(y), _tensors(sources), "zero", **options)
             return _packed_like(sources, found)
 
@@ -336,15 +343,30 @@ def jacobian(
     return wrapped
 
 
-def hessian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+def hessian(
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    mode: str | None = None,
+    chunk_size: int | None = None,
+    sparse: bool = False,
+) -> Callable[..., Any]:
     """A function that returns the second derivatives of fn's result, a floating scalar.
+
+    The options are those of `tg.jacobian`, of the gradient. A sparse Hessian is known to be
+    symmetric, which saves products.
 
     >>> tg.hessian(lambda x: x[0] ** 2 * x[1])(tg.constant([2.0, 3.0])).numpy()
     array([[6., 4.],
            [4., 0.]], dtype=float32)
     """
-    _check_callable("hessian", fn)
-    return jacobian(grad(fn, argnums), argnums)
+    _check_differentiated("hessian", fn, argnums)
+
+    @functools.wraps(fn)
+    def slope(*args: Any, **kwargs: Any) -> Any:
+        # By the very tensors that the Jacobian is taken by: only then it is seen to be symmetric.
+        return _value_and_slope(fn, args, _sources_among(args, argnums), kwargs)[1]
+
+    return jacobian(slope, argnums, mode, chunk_size, sparse)
 
 
 def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
@@ -446,6 +468,11 @@ def _check_callable(op: str, fn: Any) -> None:
         fail(TraceError, fact, source=here(), fix="pass a function of tensors")
 
 
+def _check_differentiated(op: str, fn: Any, argnums: Any) -> None:
+    _check_callable(op, fn)
+    _positions(argnums, op)
+
+
 def _tangents_for(sources: tuple[Any, ...], tangents: Any) -> list[Tensor]:
     """The tangents of the tensors of `sources`, in their order."""
     given = _leaves_like(sources, tangents)
@@ -527,15 +554,20 @@ def _with_tensors(args: tuple[Any, ...], argnums: Any) -> tuple[tuple[Any, ...],
     new = list(args)
     for k in positions:
         new[k] = nest.map_structure(_differentiable, args[k])
-    sources = tuple(new[k] for k in positions)
-    return tuple(new), sources if isinstance(argnums, (Sequence, range)) else sources[0]
+    return tuple(new), _sources_among(new, argnums)
 
 
-def _positions(argnums: Any) -> list[int]:
+def _sources_among(args: Sequence[Any], argnums: Any) -> Any:
+    """The arguments to differentiate by: one, or a tuple of several."""
+    sources = tuple(args[k] for k in _positions(argnums))
+    return sources if isinstance(argnums, (Sequence, range)) else sources[0]
+
+
+def _positions(argnums: Any, op: str = "grad") -> list[int]:
     """The positions that `argnums` names: one, or several."""
     given = argnums if isinstance(argnums, (Sequence, range)) else [argnums]
     try:
-        if isinstance(argnums, str) or any(isinstance(k, (bool, np.bool_)) for k in given):
+        if isinstance(argnums, str) or any(isinstance(k, _NO_POSITIONS) for k in given):
             raise TypeError
         return [operator.index(k) for k in given]
     except TypeError:
@@ -543,8 +575,13 @@ def _positions(argnums: Any) -> list[int]:
             DTypeError,
             f"argnums is {shown(argnums)}, and it must be an int or a sequence of ints",
             source=here(),
-            fix="give positions of arguments, counted from 0",
+            fix=f"give positions of arguments, counted from 0; the arguments go to the function "
+            f"that is returned: tg.{op}(fn)(x)",
         )
+
+
+#: What Python takes for an index, and is an argument given in the wrong place.
+_NO_POSITIONS = (bool, np.bool_, np.ndarray, Tensor, Variable)
 
 
 def _with_primals(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

@@ -449,7 +449,9 @@ class Sequential(Layer):
     def __init__(self, layers: Iterable[Any] = (), name: str | None = None) -> None:
         super().__init__(name)
         self.layers: list[Any] = []
-        for layer in layers if isinstance(layers, Iterable) else [layers]:
+        if not isinstance(layers, Iterable):
+            refuse_kind("Sequential", "layers is a list", layers, fix=_LAYERS)
+        for layer in layers:
             self.add(layer)
 
     def add(self, layer: Any) -> None:

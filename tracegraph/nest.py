@@ -250,3 +250,6 @@ def assert_same_structure(*structures: Any) -> None:
                 source=here(),
                 fix="make both of the same containers, keys and lengths",
             )
+
+
+__all__ = ["assert_same_structure", "flatten", "is_nested", "map_structure", "pack_sequence_as"]

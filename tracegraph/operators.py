@@ -33,22 +33,39 @@ from tracegraph.ops.elementwise import (
     ShiftLeft,
     ShiftRight,
 )
-from tracegraph.runtime.convert import as_tensor, binary, cast_to, require_rank
+from tracegraph.runtime.convert import (
+    as_tensor,
+    binary,
+    cast_to,
+    elementwise_operands,
+    require_rank,
+)
 from tracegraph.runtime.pending import refuse_value
+from tracegraph.runtime.sparse import SparseJacobian
 from tracegraph.runtime.values import is_symbolic
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import ShapeVariable, element_count
 from tracegraph.source import here
-from tracegraph.tensorshape import TensorShape, shape_of
+from tracegraph.tensorshape import TensorShape, asked_shape, shape_of
 from tracegraph.types import TensorType
 
 Binary = Callable[[Any, Any], Any]
+
+
+def _multiply(x: Any, y: Any) -> Any:
+    """x * y by elements, where y may be a sparse Jacobian and x a number."""
+    if type(x) is Tensor and type(y) is Tensor and x.type is y.type:
+        return MUL(x, y)
+    if type(y) is SparseJacobian:
+        return y * x
+    return MUL(*elementwise_operands("multiply", x, y))
+
 
 #: Python's name of each operator that has a reflected form, and its function.
 ARITHMETIC: dict[str, Binary] = {
     "add": binary(ADD, "add"),
     "sub": binary(SUB, "subtract"),
-    "mul": binary(MUL, "multiply"),
+    "mul": _multiply,
     "truediv": divide,
     "floordiv": floordiv,
     "mod": mod,
@@ -209,7 +226,8 @@ def _type_of(x: Any) -> TensorType:
 
 def _shape(x: Any) -> TensorShape:
     """The sizes: ints, or symbolic ones that are known when the graph runs."""
-    return shape_of(_type_of(x).shape)
+    type = _type_of(x)
+    return shape_of(type.shape) if type.is_static else asked_shape(type.shape)
 
 
 def _rank(x: Any) -> int | None:
@@ -255,6 +273,48 @@ def _methods() -> Iterator[tuple[str, Any]]:
     }.items()
 
 
+#: Methods of NumPy's and PyTorch's arrays, and the functions here.
+_FUNCTIONS = {
+    "all": "tg.reduce_all(x)",
+    "any": "tg.reduce_any(x)",
+    "argmax": "tg.argmax(x)",
+    "argmin": "tg.argmin(x)",
+    "astype": "tg.cast(x, dtype)",
+    "clip": "tg.clip_by_value(x, low, high)",
+    "cumsum": "tg.cumsum(x)",
+    "dot": "x @ y, or tg.tensordot",
+    "flatten": "tg.reshape(x, [-1])",
+    "max": "tg.reduce_max(x)",
+    "mean": "tg.reduce_mean(x)",
+    "min": "tg.reduce_min(x)",
+    "prod": "tg.reduce_prod(x)",
+    "ravel": "tg.reshape(x, [-1])",
+    "reshape": "tg.reshape(x, shape)",
+    "squeeze": "tg.squeeze(x)",
+    "std": "tg.math.reduce_std(x)",
+    "sum": "tg.reduce_sum(x)",
+    "transpose": "tg.transpose(x)",
+    "var": "tg.math.reduce_variance(x)",
+}
+
+
+class _NoMethod:
+    """An attribute that is not there, and says what is. A `__getattr__` of tensors would cost
+    time wherever a slot is looked for that is empty."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        name = self._name
+        fact = f"a {(owner or type(instance)).__name__} has no attribute {name!r}"
+        fail(AttributeError, fact, source=here(), fix=f"use {_FUNCTIONS[name]}")
+
+
+def _listed(self: Any) -> list[str]:
+    return [name for name in object.__dir__(self) if name not in _FUNCTIONS]
+
+
 def install_operators() -> None:
     """Gives Tensor and Variable the operators and methods that they do not define themselves."""
     for name, method in _methods():
@@ -262,6 +322,10 @@ def install_operators() -> None:
             own = cls.__dict__.get(name)
             if own is None or own is getattr(object, name, None):
                 setattr(cls, name, method)
+    for cls in (Tensor, Variable):
+        for name in _FUNCTIONS:
+            setattr(cls, name, _NoMethod(name))
+        setattr(cls, "__dir__", _listed)  # noqa: B010 - a checker takes it for an override
 
 
 install_operators()

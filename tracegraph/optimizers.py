@@ -8,7 +8,7 @@ from typing import Any
 
 from tracegraph.array.arguments import as_flag, as_list, as_number, refuse, refuse_kind
 from tracegraph.array.creation import zeros
-from tracegraph.errors import DTypeError, GradientError, SignatureError, fail
+from tracegraph.errors import DTypeError, GradientError, SignatureError, fail, kind_of
 from tracegraph.ir.builder import at_top_level, operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, clip_by_value, maximum, multiply, pow, subtract
@@ -17,6 +17,8 @@ from tracegraph.math.norms import clip_by_global_norm, clip_by_norm
 from tracegraph.runtime.convert import as_tensor, cast_to, promoted
 from tracegraph.runtime.deferred import announce
 from tracegraph.runtime.module import Module
+from tracegraph.runtime.tape import GradientTape
+from tracegraph.runtime.trace import init_scope
 from tracegraph.runtime.variable import Reference, Variable
 from tracegraph.source import here
 from tracegraph.tensorshape import shape_of
@@ -64,6 +66,8 @@ class Optimizer(Module):
             self.iterations = _state(0, "iteration", int32)
             self._learning_rate = _as_rate(learning_rate)
         self._slots: dict[Reference, tuple[Variable, ...]] = {}
+        # Whoever has the slots without the class, as after loading, has their names so.
+        self.slot_names = self.slot_names
 
     def _number(self, what: str, value: Any, **bounds: float) -> Any:
         return as_number(type(self).__name__, what, value, **bounds)
@@ -74,10 +78,7 @@ class Optimizer(Module):
     @property
     def learning_rate(self) -> Any:
         """The learning rate now: a Variable, or what the function that was given returns."""
-        rate = self._learning_rate
-        if isinstance(rate, Variable):
-            return rate
-        return rate(self.iterations) if _takes_an_argument(rate) else rate()
+        return rate_at(self._learning_rate, self.iterations)
 
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
@@ -92,10 +93,12 @@ class Optimizer(Module):
             self._slots_of(_checked_variable(variable, "variables are tg.Variables"))
 
     def _slots_of(self, variable: Variable) -> tuple[Variable, ...]:
+        variable = variable.actual()
         key = variable.ref()
         found = self._slots.get(key)
         if found is None:
-            with at_top_level():
+            # They outlive the trace that asks first, and are no part of what it computes.
+            with init_scope():
                 start = zeros(variable.shape, variable.dtype)  # type: ignore[attr-defined]
                 found = tuple(
                     _state(start, f"{variable.base_name}_{name}") for name in self.slot_names
@@ -132,6 +135,33 @@ class Optimizer(Module):
             self._step(gradient, variable, cast_to(rate, dtype), factors[dtype])
         return self.iterations.assign_add(1)
 
+    def minimize(self, loss: Any, var_list: Iterable[Variable], tape: Any = None) -> Variable:
+        """Takes one step down: the gradients of `loss`, and `apply_gradients`.
+
+        - `loss`: a function of nothing that returns it, or what was computed inside of `tape`.
+
+        Raises GradientError (a ValueError) for a computed loss without its tape. Returns
+        `iterations`.
+
+        >>> v = tg.Variable([1.0, 2.0])
+        >>> _ = tg.optimizers.SGD(0.25).minimize(lambda: tg.reduce_sum(v * v), [v])
+        >>> v.numpy()
+        array([0.5, 1. ], dtype=float32)
+        """
+        variables = as_list("minimize", "var_list", var_list)
+        if callable(loss):
+            with tape or GradientTape() as tape:
+                tape.watch([_checked_variable(v, "var_list has tg.Variables") for v in variables])
+                loss = loss()
+        elif tape is None:
+            fail(
+                GradientError,
+                f"minimize: the loss is {kind_of(loss)}, and there is no tape that saw it",
+                source=here(),
+                fix="give a function: minimize(lambda: loss_of(x), variables), or tape=tape",
+            )
+        return self.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
     def _clipped(self, gradients: list[Tensor]) -> Sequence[Tensor]:
         if self.clipnorm is not None:
             return [clip_by_norm(g, self.clipnorm) for g in gradients]
@@ -159,6 +189,22 @@ class Optimizer(Module):
     ) -> Tensor:
         """The new value of a variable; assigns the new values of its slots."""
         raise NotImplementedError
+
+
+def is_optimizer(module: Module) -> bool:
+    """Whether a module is an optimizer, or one that was loaded, which has its attributes alone."""
+    return vars(module).keys() >= ATTRIBUTES
+
+
+#: What every optimizer keeps, beside the `_learning_rate` if that is no Python function.
+ATTRIBUTES = frozenset(("iterations", "_slots", "slot_names"))
+
+
+def rate_at(rate: Any, iterations: Variable) -> Any:
+    """A learning rate after so many steps: a Variable, or what a function returns."""
+    if isinstance(rate, Variable):
+        return rate
+    return rate(iterations) if _takes_an_argument(rate) else rate()
 
 
 def _checked_pairs(grads_and_vars: Any) -> list[tuple[Any, Variable]]:

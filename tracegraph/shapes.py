@@ -108,7 +108,7 @@ class Dim:
     def __mul__(self, other: Any) -> Any:
         right = _terms_of(other)
         if right is None:
-            return NotImplemented
+            return self._refuse_fraction(other)
         if len(self.terms) * len(right) > _LARGEST_PRODUCT:
             raise Mismatch(f"the product of the sizes {self} and {other} has too many terms")
         terms: dict[tuple, int] = {}
@@ -121,6 +121,8 @@ class Dim:
     __rmul__ = __mul__
 
     def __pow__(self, exponent: int) -> Any:
+        if not (isinstance(exponent, int) and exponent >= 0):
+            return self._refuse_fraction(exponent)
         return math.prod([self] * exponent)
 
     def __floordiv__(self, other: Any) -> Any:
@@ -129,32 +131,45 @@ class Dim:
     def __rfloordiv__(self, other: Any) -> Any:
         return floor_divide(other, self) if _is_size(other) else NotImplemented
 
+    def _refuse_fraction(self, other: Any = None) -> Any:
+        """What is no integer is no size, and Python's numbers have values: a tensor may do it."""
+        if other is not None and not (_is_size(other) or isinstance(other, (float, complex))):
+            return NotImplemented
+        raise UnknownValue(
+            f"the size {self} is not known while tracing, so Python cannot compute with it but by "
+            "+, -, *, // and %",
+            fix="make a tensor of it: tg.cast(tg.shape(x)[0], x.dtype)",
+        )
+
+    __truediv__ = __rtruediv__ = __rpow__ = __divmod__ = __rdivmod__ = _refuse_fraction
+    __abs__ = __round__ = __float__ = __complex__ = sqrt = _refuse_fraction
+
     def __mod__(self, other: Any) -> Any:
         return self - floor_divide(self, other) * other if _is_size(other) else NotImplemented
 
     def __rmod__(self, other: Any) -> Any:
         return other - floor_divide(other, self) * self if _is_size(other) else NotImplemented
 
-    def _order(self, other: Any) -> Any:
-        difference = self - other
-        if isinstance(difference, int):
-            return difference
+    def __lt__(self, other: Any) -> bool:
+        return self._is_negative(self - other, other)
+
+    def __gt__(self, other: Any) -> bool:
+        return self._is_negative(other - self, other)
+
+    def __le__(self, other: Any) -> bool:
+        return not self > other
+
+    def __ge__(self, other: Any) -> bool:
+        return not self < other
+
+    def _is_negative(self, difference: Any, other: Any) -> bool:
+        lowest, highest = bounds(difference)
+        if highest < 0 or lowest >= 0:
+            return highest < 0
         raise UnknownValue(
             f"the size {self} is not known while tracing, so it cannot be compared with {other}",
             fix="give the size in the TensorSpec, or write the computation without the comparison",
         )
-
-    def __lt__(self, other: Any) -> bool:
-        return self._order(other) < 0
-
-    def __le__(self, other: Any) -> bool:
-        return self._order(other) <= 0
-
-    def __gt__(self, other: Any) -> bool:
-        return self._order(other) > 0
-
-    def __ge__(self, other: Any) -> bool:
-        return self._order(other) >= 0
 
     def _refuse_int(self) -> int:
         raise UnknownValue(
@@ -174,6 +189,13 @@ class Dim:
 
     def __repr__(self) -> str:
         return str(self)
+
+
+def plain(value: Any) -> Any:
+    """The value, where a size that a user asked for is one that compares as expressions do."""
+    if isinstance(value, tuple) and any(isinstance(x, Dim) for x in value):
+        return tuple([plain(x) for x in value])
+    return Dim(value.terms) if isinstance(value, Dim) and type(value) is not Dim else value
 
 
 class ShapeVariable:
@@ -237,7 +259,7 @@ def _terms_of(value: Any) -> tuple | None:
 def _combine(left: Dim, right: Any, sign: int) -> Any:
     terms = _terms_of(right)
     if terms is None:
-        return NotImplemented
+        return left._refuse_fraction(right)
     total = dict(left.terms)
     for monomial, coefficient in terms:
         total[monomial] = total.get(monomial, 0) + sign * coefficient
@@ -256,6 +278,22 @@ def _from_terms(terms: dict[tuple, int]) -> Size:
     if len(kept) == 1 and () in kept:
         return kept[()]
     return Dim(tuple((monomial, kept[monomial]) for monomial in sorted(kept, key=_order_key)))
+
+
+def bounds(size: Any) -> tuple[float, float]:
+    """Numbers between which a size lies; its names are 1 or more, and nothing else is known."""
+    if not isinstance(size, Dim):
+        return size, size
+    ends = [_term_bounds(monomial, coefficient) for monomial, coefficient in size.terms]
+    return sum(low for low, _ in ends), sum(high for _, high in ends)
+
+
+def _term_bounds(monomial: tuple, coefficient: int) -> tuple[float, float]:
+    if not monomial:
+        return coefficient, coefficient
+    names_alone = all(isinstance(atom, str) for atom, _ in monomial)
+    ends = (coefficient if names_alone else -math.inf * coefficient, math.inf * coefficient)
+    return min(ends), max(ends)
 
 
 def _multiply(left: tuple, right: tuple) -> tuple:
@@ -450,7 +488,7 @@ def checked_shape(shape: Any) -> Shape:
 
 def _checked_size(size: Any, shape: Any) -> Size:
     if isinstance(size, Dim):
-        return size
+        return plain(size)
     if isinstance(size, bool) or not hasattr(size, "__index__"):
         raise UnfitShape(
             f"a shape holds integers, and {size!r} in {tuple(shape)!r} is {kind_of(size)}",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import functools
+import importlib.util
 import itertools
 import linecache
 import os
@@ -19,14 +20,19 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-import numpy
+
+def _folders(*names: str) -> tuple[str, ...]:
+    """The folders of packages, which are not loaded for that."""
+    found = [importlib.util.find_spec(name) for name in names]
+    return tuple(os.path.dirname(os.path.abspath(str(x.origin))) + os.sep for x in found if x)
+
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 #: Where frames are not the user's: our packages, and what stands between the user and us.
 _HOUSE = (
     _PACKAGE + os.sep,
     os.path.join(os.path.dirname(_PACKAGE), "lowering") + os.sep,
-    os.path.dirname(os.path.abspath(numpy.__file__)) + os.sep,
+    *_folders("numpy", "jax", "jax" + "lib"),  # which no line names: nothing of it is used
     *(os.path.abspath(str(module.__file__)) for module in (contextlib, functools)),
 )
 #: Per file name: whether frames of that file belong to us and not to the user.
@@ -41,24 +47,28 @@ class Source:
     """A place in the user's code and the roles that passes gave to what was made there.
 
     `file` is the path as Python knows it, `line` counts from 1, `roles` is a tuple such as
-    `("vjp", "pfor")`. `moment` counts the places in the order in which they were captured.
+    `("vjp", "pfor")`, `scope` is the name scope, such as `encoder/dense`. `moment` counts the
+    places in the order in which they were captured.
     """
 
-    __slots__ = ("_place", "code", "moment", "offset", "roles")
+    __slots__ = ("_place", "code", "moment", "offset", "roles", "scope")
 
     #: The file and the line, once somebody asked.
     _place: tuple[str, int]
 
-    def __init__(self, code: CodeType | None, offset: int, roles: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, code: CodeType | None, offset: int, roles: tuple[str, ...] = (), scope: str = ""
+    ) -> None:
         self.code = code
         self.offset = offset
         self.roles = roles
+        self.scope = scope
         self.moment = next_moment()
 
     @staticmethod
-    def at(file: str, line: int, roles: tuple[str, ...] = ()) -> Source:
+    def at(file: str, line: int, roles: tuple[str, ...] = (), scope: str = "") -> Source:
         """A place that is known by name, as a parser knows it."""
-        source = Source(None, -1, roles)
+        source = Source(None, -1, roles, scope)
         source._place = file, line
         return source
 
@@ -72,11 +82,11 @@ class Source:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for what was made at one place by the same passes. Places of traced code are told
-        apart before their lines are looked up, which takes longer."""
+        """Equal for what was made at one place, in one scope, by the same passes. Places of traced
+        code are told apart before their lines are looked up, which takes longer."""
         if self.code is None:
-            return self.file, self.line, self.roles
-        return id(self.code), self.offset, self.roles
+            return self.file, self.line, self.roles, self.scope
+        return id(self.code), self.offset, self.roles, self.scope
 
     def _resolved(self) -> tuple[str, int]:
         try:
@@ -90,7 +100,7 @@ class Source:
         """The same place with one more role; a role that is repeated stays once."""
         if self.roles and self.roles[-1] == role:
             return self
-        derived = Source(self.code, self.offset, (*self.roles, role))
+        derived = Source(self.code, self.offset, (*self.roles, role), self.scope)
         if self.code is None:
             derived._place = self._place
         return derived
@@ -134,6 +144,9 @@ _line_tables = weakref.WeakKeyDictionary()
 class _Current(threading.local):
     def __init__(self) -> None:
         self.source: Source | None = None
+        #: The name scope that is open, and who took which names in each while a function is traced.
+        self.scope = ""
+        self.taken: dict[str, dict[str, object]] | None = None
 
 
 _current = _Current()
@@ -142,6 +155,14 @@ _current = _Current()
 def place_of_thread() -> _Current:
     """Where `sourced` keeps the place of this thread, for code that must restore it."""
     return _current
+
+
+def is_ours(file: str) -> bool:
+    """Whether frames of a file, as Python knows it, are not the user's."""
+    found = _is_ours.get(file)
+    if found is None:
+        found = _is_ours[file] = os.path.abspath(file).startswith(_HOUSE)
+    return found
 
 
 def here(skip: int = 1) -> Source:
@@ -153,12 +174,8 @@ def here(skip: int = 1) -> Source:
         return _current.source
     frame = sys._getframe(skip)
     while frame is not None:
-        name = frame.f_code.co_filename
-        ours = _is_ours.get(name)
-        if ours is None:
-            ours = _is_ours[name] = os.path.abspath(name).startswith(_HOUSE)
-        if not ours:
-            return Source(frame.f_code, frame.f_lasti)
+        if not is_ours(frame.f_code.co_filename):
+            return Source(frame.f_code, frame.f_lasti, (), _current.scope)
         frame = frame.f_back
     return UNKNOWN
 
@@ -167,7 +184,7 @@ def user_frame() -> FrameType | None:
     """The innermost frame that is not ours."""
     frame = sys._getframe(1)
     while frame is not None:
-        if not os.path.abspath(frame.f_code.co_filename).startswith(_HOUSE):
+        if not is_ours(frame.f_code.co_filename):
             return frame
         frame = frame.f_back
     return None
@@ -193,6 +210,48 @@ class sourced(contextlib.ContextDecorator):
 
     def __exit__(self, *exception: object) -> None:
         _current.source = self._outer
+
+
+class scoped:
+    """A context in which the nodes that are made belong to the scope `name` in the one that is
+    open.
+
+    While a function is traced, a name that was taken in that scope before gets a number, as
+    `dense_1`, unless it is the same `owner` that comes again. `is_outermost` leaves the scopes
+    that are open, and begins to count anew.
+    """
+
+    __slots__ = ("_is_outermost", "_name", "_outer", "_owner")
+
+    def __init__(self, name: str, owner: object = None, is_outermost: bool = False) -> None:
+        self._name = name
+        self._owner = owner
+        self._is_outermost = is_outermost
+
+    def __enter__(self) -> str:
+        self._outer = _current.scope, _current.taken
+        if self._is_outermost:
+            _current.scope, _current.taken = self._name, {}
+        else:
+            _current.scope = _free_scope(self._name, self._owner)
+        return _current.scope
+
+    def __exit__(self, *exception: object) -> None:
+        _current.scope, _current.taken = self._outer
+
+
+def _free_scope(name: str, owner: object) -> str:
+    outer = _current.scope
+    if _current.taken is not None:
+        taken = _current.taken.setdefault(outer, {})
+        candidates = itertools.chain([name], (f"{name}_{n}" for n in itertools.count(1)))
+        name = next(c for c in candidates if c not in taken or _is_same(taken[c], owner))
+        taken[name] = owner
+    return f"{outer}/{name}" if outer else name
+
+
+def _is_same(old: object, new: object) -> bool:
+    return old is new and new is not None
 
 
 @contextlib.contextmanager

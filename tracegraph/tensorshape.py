@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple, NoReturn
+import functools
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 
 from tracegraph.errors import ShapeError, fail, shown
-from tracegraph.shapes import Dim, Shape, ShapeVariable, element_count
-from tracegraph.source import here
+from tracegraph.shapes import Dim, Shape, ShapeVariable, bounds, element_count, plain
+from tracegraph.source import here, is_ours
 from tracegraph.types import DType, as_dtype, float32
 
 
@@ -156,6 +158,89 @@ class TensorShape(tuple):
 def shape_of(shape: Shape) -> TensorShape:
     """The TensorShape of a tensor's shape, without checks."""
     return TensorShape(shape) if isinstance(shape, ShapeVariable) else _of(shape)
+
+
+def asked_shape(shape: Shape) -> TensorShape:
+    """The TensorShape that a user is given for a tensor's shape."""
+    return TensorShape(shape) if isinstance(shape, ShapeVariable) else _of(map(_asked, shape))
+
+
+class AskedSize(Dim):
+    """An open size in the hands of a user, who may ask whether it is equal to another.
+
+    While it is not known the answer is no, unless it must be equal. That may be wrong in a later
+    run, so it is noted, and a run for which it is wrong is refused, or traced by itself.
+    """
+
+    __slots__ = ()
+
+    #: Notes two sizes that were taken to differ; what traces installs it.
+    note_apart: ClassVar[Callable[[Any, Any], None]] = lambda left, right: None
+
+    __hash__ = Dim.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        if Dim.__eq__(self, other):
+            return True
+        if isinstance(other, (Dim, int, np.integer)) and not isinstance(other, bool):
+            lowest, highest = bounds(self - other)
+            if lowest <= 0 <= highest:
+                _note_apart(plain(self), plain(other) if isinstance(other, Dim) else int(other))
+            else:
+                _note_positive(self - other)
+        return False
+
+    def __lt__(self, other: Any) -> bool:
+        _note_positive(self - other)
+        return Dim.__lt__(self, other)
+
+    def __gt__(self, other: Any) -> bool:
+        _note_positive(self - other)
+        return Dim.__gt__(self, other)
+
+    def __bool__(self) -> bool:
+        return self != 0
+
+    def __reduce__(self) -> Any:
+        return AskedSize, (self.terms,)
+
+
+def _asked(size: Any) -> Any:
+    return AskedSize(size.terms) if isinstance(size, Dim) else size
+
+
+def _arithmetic(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def computed(self: AskedSize, *others: Any) -> Any:
+        return _asked(method(self, *others))
+
+    return computed
+
+
+for _name in ("add", "radd", "sub", "rsub", "neg", "mul", "rmul", "pow"):
+    setattr(AskedSize, f"__{_name}__", _arithmetic(getattr(Dim, f"__{_name}__")))
+for _name in ("floordiv", "rfloordiv", "mod", "rmod"):
+    setattr(AskedSize, f"__{_name}__", _arithmetic(getattr(Dim, f"__{_name}__")))
+
+
+def _note_apart(left: Any, right: Any) -> None:
+    if _is_asked_by_user():
+        AskedSize.note_apart(left, right)
+
+
+def _note_positive(size: Any) -> None:
+    """Notes that an answer holds where no size is 0, of which a model that was saved may be."""
+    if isinstance(size, Dim) and _is_asked_by_user():
+        for name in sorted(size.names()):
+            AskedSize.note_apart(Dim.named(name), 0)
+
+
+def _is_asked_by_user() -> bool:
+    """Whether the comparison stands in the user's code, and not in ours."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return frame is not None and not is_ours(frame.f_code.co_filename)
 
 
 def _of(sizes: Iterable[Any]) -> TensorShape:

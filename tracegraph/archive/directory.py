@@ -3,7 +3,11 @@
 Writing never touches a file that the present manifest names. New files come first, each flushed to
 the disk; then the manifest is replaced in one step of the file system; then what no manifest names
 is removed. So a writer that is killed leaves the old state or the new one, and readers see one of
-them, whole.
+them, whole. Files whose names are not of our making are the user's: they are never removed.
+
+Extra files are the exception to names by content: users look for them under their own names. They
+wait under a name by content, which counts from the moment of the commit on, and get their own
+right after it; where a writer was killed between the two, the next one goes on.
 """
 
 from __future__ import annotations
@@ -16,13 +20,16 @@ import re
 import secrets
 import stat
 import unicodedata
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tracegraph.archive import manifest
 from tracegraph.archive.manifest import Entry
-from tracegraph.archive.tensors import as_digest, file_digest
+from tracegraph.archive.tensors import as_digest, checksum, description, file_digest, shards
 from tracegraph.errors import LoadError, SignatureError, fail
 from tracegraph.source import here
 
@@ -30,10 +37,13 @@ MANIFEST = "tracegraph.json"
 #: Folders of a saved directory; `extra` belongs to the user.
 ASSETS, PAYLOADS, EXTRA = "assets", "stablehlo", "extra"
 _FOLDERS = (ASSETS, PAYLOADS)
+#: All that a directory may hold beside files of ours.
+_OWN = (*_FOLDERS, EXTRA)
 #: Files that we write: their names have a part of their SHA-256.
 _NAMED = re.compile(r"[a-z0-9-]{1,100}-([0-9a-f]{12})\.[a-z]{1,20}")
-#: What they are written as; safetensors writes to a name of its own first.
-_WAITING = re.compile(r"\.tracegraph-[0-9a-f]{16}|\.tmp[A-Za-z0-9]{6}")
+#: What they are written as; safetensors writes to a name of its own first, which others have too.
+_WAITING = re.compile(r"\.tracegraph-[0-9a-f]{16}")
+_TEMPORARY = re.compile(r"\.tmp[A-Za-z0-9]{6}")
 _ASSET = re.compile(r"([0-9a-f]{12})-.+", re.DOTALL)
 
 
@@ -43,8 +53,20 @@ class Writer:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.root = Path(path)
         self._files: dict[str, dict[str, Any]] = {}
+        self._extras: dict[str, dict[str, Any]] = {}
+        #: Files and folders that were not there before, in the order in which they were made.
+        self._made: list[Path] = []
         _refuse_foreign(self.root)
-        self.root.mkdir(parents=True, exist_ok=True)
+        self._make_folder(self.root)
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        """Where nothing was committed, removes what was added."""
+        for path in reversed(self._made) if kind is not None else ():
+            with contextlib.suppress(OSError):  # a folder may hold files of somebody else by now
+                path.rmdir() if path.is_dir() else path.unlink()
 
     def add(self, stem: str, suffix: str, save: Callable[[Path], None]) -> str:
         """Writes a file by `save` and returns its name: the stem, its checksum, the suffix."""
@@ -52,6 +74,21 @@ class Writer:
 
     def add_bytes(self, stem: str, suffix: str, data: bytes) -> str:
         return self.add(stem, suffix, lambda path: _write(path, data))
+
+    def add_arrays(self, stem: str, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Writes arrays to files, and returns what the manifest says of each."""
+        parts = shards({key: arrays[key] for key in sorted(arrays)})
+        found: dict[str, Any] = {}
+        with ThreadPoolExecutor(
+            1
+        ) as pool:  # hashes, which needs no Python, while files are written
+            for number, part in enumerate(parts, start=1):
+                name = stem if len(parts) == 1 else f"{stem}-{number:05}-of-{len(parts):05}"
+                digests = pool.submit(_checksums, part.arrays)
+                file = self.add(name, "safetensors", part.save)
+                for key, digest in digests.result().items():
+                    found[key] = description(arrays[key], file, digest)
+        return found
 
     def add_program(self, data: bytes) -> str:
         """Writes a compiled form, which nothing here reads."""
@@ -74,19 +111,17 @@ class Writer:
         return self._placed(ASSETS, save, name_of)
 
     def add_extra(self, name: str, data: bytes) -> None:
-        """Writes a file of the user's to the folder `extra`, which is not read here."""
+        """Writes a file of the user's for the folder `extra`, which is not read here."""
         check_file_name(name)
-        directory = self.root / EXTRA
-        directory.mkdir(exist_ok=True)
-        with _waiting(directory) as waiting:
-            _write(waiting, data)
-            _settle(waiting, directory / name)
+        save = functools.partial(_write, data=data)
+        waiting = self._placed(EXTRA, save, lambda digest: _waiting_name(digest, name))
+        self._extras[name] = self._files.pop(waiting)
 
     def _placed(
         self, folder: str, save: Callable[[Path], None], name_of: Callable[[str], str]
     ) -> str:
         directory = self.root / folder
-        directory.mkdir(exist_ok=True)
+        self._make_folder(directory)
         with _waiting(directory) as waiting:
             waiting.touch()
             mode = waiting.stat().st_mode  # what the user's files have; some writers take less
@@ -95,24 +130,69 @@ class Writer:
             digest = file_digest(waiting)
             size = waiting.stat().st_size
             name = name_of(digest)
+            if not os.path.lexists(directory / name):
+                self._made.append(directory / name)
             _settle(waiting, directory / name)
         name = f"{folder}/{name}" if folder else name
         self._files[name] = {"bytes": size, "sha256": digest}
         return name
 
+    def _make_folder(self, path: Path) -> None:
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+        path.mkdir(parents=True, exist_ok=True)
+        self._made += reversed(missing)
+
     def commit(self, content: dict[str, Any]) -> None:
-        """Makes the files count: replaces the manifest, then removes what it does not name."""
+        """Makes the files count: replaces the manifest, then removes what it does not name.
+
+        Raises SignatureError, before anything is replaced, for what a reader would refuse.
+        """
         files = {name: self._files[name] for name in sorted(self._files)}
-        for folder in {self.root, *(self.root / Path(name).parent for name in files)}:
+        if self._extras:
+            content = {
+                **content,
+                EXTRA: {name: self._extras[name] for name in sorted(self._extras)},
+            }
+        data = manifest.written({**content, "files": files})
+        before = _listed_extras(self.root)
+        _name_extras(self.root, before)
+        places = [*files, *(f"{EXTRA}/{name}" for name in self._extras)]
+        for folder in {self.root, *(self.root / Path(name).parent for name in places)}:
             _flush(folder)
         with _waiting(self.root) as waiting:
-            _write(waiting, manifest.written({**content, "files": files}))
+            _write(waiting, data)
+            self._made.clear()  # from here on an interrupt may fall behind the commit
             _settle(waiting, self.root / MANIFEST)
         _flush(self.root)
         _flush(self.root.parent)
-        for path in _leftovers(self.root, set(files)):
+        _name_extras(self.root, self._extras)
+        _remove_extras(self.root, before, self._extras)
+        for path in _leftovers(self.root, {*places}):
             with contextlib.suppress(FileNotFoundError):  # another writer may remove it too
                 path.unlink()
+
+
+def _checksums(arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
+    return {key: checksum(array) for key, array in arrays.items()}
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Gives a file these bytes in one step: who reads it has the old ones or the new ones."""
+    with _waiting(path.parent) as waiting:
+        _write(waiting, data)
+        _settle(waiting, path)
+
+
+def remove_waiting(folder: Path) -> None:
+    """Removes what `replace_file` left where it was killed. The folder may be the user's."""
+    for path in folder.iterdir():
+        if _WAITING.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+
+
+def is_waiting(name: str) -> bool:
+    """Whether a name is that of a file that is not whole yet, in a folder of ours."""
+    return bool(_WAITING.fullmatch(name) or _TEMPORARY.fullmatch(name))
 
 
 @contextlib.contextmanager
@@ -147,17 +227,31 @@ def _flush(path: Path) -> None:
 
 def _leftovers(root: Path, named: set[str]) -> Iterator[Path]:
     """Files of ours that no manifest names: of an earlier save, or of one that was killed."""
-    for path in sorted(root.iterdir()):
-        if _is_ours(path.name) and path.name not in named and path.is_file():
-            yield path
-    for folder in _FOLDERS:
-        for path in sorted((root / folder).glob("*")):
-            if f"{folder}/{path.name}" not in named and path.is_file():
+    for folder in ("", *_OWN):
+        prefix = f"{folder}/" if folder else ""
+        for path in _files_in(root / folder):
+            if f"{prefix}{path.name}" not in named and _was_written(path, folder):
                 yield path
 
 
-def _is_ours(name: str) -> bool:
-    return bool(_NAMED.fullmatch(name) or _WAITING.fullmatch(name))
+def _was_written(path: Path, folder: str) -> bool:
+    """Whether a file has a name of ours and, where users choose what follows the checksum, is what
+    was written under it."""
+    match = _ASSET.fullmatch(path.name) if folder in (ASSETS, EXTRA) else None
+    if match is None:
+        return _is_ours(path.name, folder)
+    return file_digest(path)[:12] == match[1]
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """The files of a folder, without links: those are not of our making."""
+    return sorted(path for path in folder.glob("*") if path.is_file() and not path.is_symlink())
+
+
+def _is_ours(name: str, folder: str = "") -> bool:
+    """Whether a file was named here."""
+    pattern = _ASSET if folder in (ASSETS, EXTRA) else _NAMED
+    return pattern.fullmatch(name) is not None or is_waiting(name)
 
 
 def _refuse_foreign(root: Path) -> None:
@@ -167,15 +261,82 @@ def _refuse_foreign(root: Path) -> None:
     if not root.is_dir():
         fact = f"{root} is a file, and a directory is written there"
         fail(SignatureError, fact, source=here(), fix="give another path, or remove the file")
-    names = {path.name for path in root.iterdir()}
-    others = sorted(name for name in names if name not in (*_FOLDERS, EXTRA) and not _is_ours(name))
-    if others and MANIFEST not in names:
+    for folder in map(root.joinpath, _OWN):
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            kind = "a symbolic link, which is not followed" if folder.is_symlink() else "a file"
+            fact = f"{folder} is {kind}, and a folder is written there"
+            fail(SignatureError, fact, source=here(), fix="give another path, or remove it")
+    others = [] if (root / MANIFEST).exists() else sorted(_foreign(root))
+    if others:
         fail(
             SignatureError,
             f"{root} holds {len(others)} other files, such as {others[0]!r}, and no {MANIFEST}",
             source=here(),
             fix="give a path that does not exist, an empty directory, or one that was saved before",
         )
+
+
+def _foreign(root: Path) -> Iterator[str]:
+    """The names of what no save has written, and what would be mixed up with it."""
+    for folder in ("", *_FOLDERS):
+        for path in (root / folder).glob("*"):
+            is_folder = not folder and path.name in _OWN
+            if not is_folder and not _is_ours(path.name, folder):
+                yield path.relative_to(root).as_posix()
+
+
+# Extra files: what the manifest says of them is by name, the size and the checksum.
+
+
+def _waiting_name(digest: str, name: str) -> str:
+    return f"{digest[:12]}-{name}"
+
+
+def _listed_extras(root: Path) -> dict[str, dict[str, Any]]:
+    """The extra files of the present manifest; none if it is damaged."""
+    try:
+        data = (root / MANIFEST).read_bytes()
+        if f'"{EXTRA}"'.encode() not in data:  # most have none, and reading them takes time
+            return {}
+        entry = manifest.unsealed(data, manifest.read(data, MANIFEST))
+        rows = entry.pairs().get(EXTRA)
+        return {} if rows is None else read_extras(rows)
+    except (OSError, LoadError):
+        return {}
+
+
+def read_extras(entry: Entry) -> dict[str, dict[str, Any]]:
+    """The extra files that a manifest lists; they need not be there."""
+    found = {}
+    for name, row in entry.pairs().items():
+        size, digest = row.fields("bytes", "sha256")
+        problem = _name_problem(name)
+        if problem:
+            row.fail(f"the file name {manifest.excerpt(name)} {problem}")
+        found[name] = {"bytes": size.count(), "sha256": as_digest(digest)}
+    return found
+
+
+def _name_extras(root: Path, extras: Mapping[str, dict[str, Any]]) -> None:
+    """Gives extra files that count their own names, if they wait for them."""
+    for name, row in extras.items():
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(root / EXTRA / _waiting_name(row["sha256"], name), root / EXTRA / name)
+    if extras and (root / EXTRA).is_dir():
+        _flush(root / EXTRA)
+
+
+def _remove_extras(root: Path, before: Mapping[str, dict[str, Any]], now: Container[str]) -> None:
+    """Removes the extra files of the state before, but for those that the user has changed."""
+    for name, row in before.items():
+        path = root / EXTRA / name
+        if name not in now and _is_as_written(path, row):
+            path.unlink()
+
+
+def _is_as_written(path: Path, row: Mapping[str, Any]) -> bool:
+    is_file = path.is_file() and not path.is_symlink()
+    return is_file and path.stat().st_size == row["bytes"] and file_digest(path) == row["sha256"]
 
 
 def check_file_name(name: str) -> None:

@@ -14,18 +14,15 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
+from tracegraph.archive import limits
 from tracegraph.errors import LoadError, SignatureError, fail
 from tracegraph.source import here
 
-#: The deepest nesting of lists and objects, and the widest integer.
-_DEEPEST = 200
+#: The widest integer.
 _WIDEST = 2**63
-#: The largest text, and the most lists, objects and entries of them: what is read takes some
-#: hundred bytes of memory for each.
-LARGEST = 2**26
-_MOST_VALUES = 2**22
-#: The longest name of something, and of what a message shows of it.
-_LONGEST_NAME = 1000
+#: The most bytes of a manifest.
+LARGEST = limits.MANIFEST_BYTES
+#: The most that a message shows of a name.
 _SHOWN = 60
 
 #: Lines that are written are no longer than this where they can be divided.
@@ -68,20 +65,20 @@ _SEAL = len(_seal(b""))
 
 def _too_large(data: bytes) -> str:
     """What is too much of a JSON text to be read; nothing if it is not."""
-    if len(data) > LARGEST:
+    if len(data) > limits.MANIFEST_BYTES:
         return f"has {len(data)} bytes, more than any manifest"
-    if sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
-        return f"has more than {_MOST_VALUES} values"
+    if sum(map(data.count, (b",", b"[", b"{"))) > limits.MOST_VALUES:
+        return f"has more than {limits.MOST_VALUES} values"
     return ""
 
 
 def _too_deep(value: Any) -> str:
     layer = [value]
-    for _ in range(_DEEPEST):
+    for _ in range(limits.DEEPEST):
         layer = [x for value in layer for x in _items(value)]
         if not layer:
             return ""
-    return f"is nested more than {_DEEPEST} deep"
+    return f"is nested more than {limits.DEEPEST} deep"
 
 
 def _lines(value: Any, indent: str) -> str:
@@ -270,8 +267,8 @@ def label_problem(name: str) -> str:
     same are the same."""
     if not name:
         return "is empty"
-    if len(name) > _LONGEST_NAME:
-        return f"has more than {_LONGEST_NAME} letters"
+    if len(name) > limits.LONGEST_NAME:
+        return f"has more than {limits.LONGEST_NAME} letters"
     if not name.isprintable():
         return "holds letters that do not print"
     return "" if unicodedata.is_normalized("NFC", name) else "is written in several ways"

@@ -104,15 +104,14 @@ def shards(arrays: Mapping[str, np.ndarray]) -> list[Shard]:
     return found
 
 
-def description(array: np.ndarray, file: str) -> dict[str, Any]:
-    """What the manifest says of an array that is stored in `file`."""
+def description(array: np.ndarray, file: str, digest: str | None = None) -> dict[str, Any]:
+    """What the manifest says of an array that is stored in `file`; `digest` is its checksum."""
     type = type_of_array(array)
-    view = storage_view(array)
     return {
         "file": file,
         "dtype": type.dtype.short,
         "shape": list(array.shape),
-        "sha256": checksum(view),
+        "sha256": checksum(storage_view(array)) if digest is None else digest,
     }
 
 

@@ -4,7 +4,7 @@ None, truth values, integers and strings are themselves. Everything else is an o
 name, which says what it is:
 
     {"float": "2.5"}  {"complex": ["0.0", "1.0"]}  {"bytes": "00ff"}  {"int": "9007199254740993"}
-    {"dtype": "f32"}  {"type": "f32[n,4]"}  {"shape": [null, 4]}
+    {"scalar": "f32 2.5"}  {"dtype": "f32"}  {"type": "f32[n,4]"}  {"shape": [null, 4]}
     {"spec": {"shape": [null, 4], "dtype": "f32", "name": null}}
     {"list": [...]}  {"tuple": [...]}  {"dict": [[key, value], ...]}
     {"namedtuple": {"name": "Point", "fields": [["x", ...], ["y", ...]]}}  {"dataclass": ...}
@@ -24,20 +24,18 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from tracegraph.archive import limits
 from tracegraph.archive.manifest import Entry, excerpt, has_surrogates
 from tracegraph.errors import Mismatch, shown
 from tracegraph.shapes import Dim
 from tracegraph.tensorshape import TensorShape, TensorSpec
-from tracegraph.text.literals import read_size, read_type
-from tracegraph.types import BY_SHORT, DType, TensorType, token
+from tracegraph.text.literals import Reader, read_size, read_type, value_text
+from tracegraph.types import BY_SHORT, DType, TensorType, as_dtype, token
 
 #: Integers beyond this are written as text.
 _WIDEST = 2**53
-#: Digits of the longest integer.
-_MOST_DIGITS = 4000
-#: The most fields of a namedtuple or dataclass, and the most classes of them in one file: each is
-#: made by Python's own means, which compile code.
-_MOST_FIELDS, _MOST_RECORDS = 500, 250
 
 
 class NoData(Exception):
@@ -48,14 +46,17 @@ _INT = re.compile("-?[1-9][0-9]*")
 
 #: Encodes what is a caller's own; raises NoData for anything else.
 Special = Callable[[Any], Any]
+#: Encodes what stands inside of a container, given its name there; a key of a dict has none.
+Inside = Callable[[Any, Any], Any]
 
 
 def _no_special(value: Any) -> Any:
     raise NoData(value)
 
 
-def encoded(value: Any, special: Special = _no_special) -> Any:
-    """The JSON of a value. Raises NoData for what is no data."""
+def encoded(value: Any, special: Special = _no_special, inside: Inside | None = None) -> Any:
+    """The JSON of a value. Raises NoData for what is no data, inside of it too unless `inside`
+    finds something else to stand there."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -63,12 +64,14 @@ def encoded(value: Any, special: Special = _no_special) -> Any:
     write = _SCALARS.get(type(value))
     if write is not None:
         return write(value)
+    if isinstance(value, np.generic):
+        return _numpy_scalar(value)
+    enter = inside or (lambda item, name: encoded(item, special))
     if type(value) in (list, tuple):
         name = "list" if type(value) is list else "tuple"
-        return {name: [encoded(item, special) for item in value]}
+        return {name: [enter(item, place) for place, item in enumerate(value)]}
     if isinstance(value, dict) and type(value) in (dict, collections.OrderedDict):
-        rows = value.items()
-        return {"dict": [[encoded(k, special), encoded(v, special)] for k, v in rows]}
+        return {"dict": [[enter(key, None), enter(item, key)] for key, item in value.items()]}
     kind = record_kind(value)
     try:
         return special(value)  # a dataclass may be a Module
@@ -78,8 +81,16 @@ def encoded(value: Any, special: Special = _no_special) -> Any:
     rows = record_fields(value)
     if record_problem(kind, type(value).__name__, [name for name, _ in rows]):
         raise NoData(value)
-    fields = [[name, encoded(item, special)] for name, item in rows]
+    fields = [[name, enter(item, name)] for name, item in rows]
     return {kind: {"name": type(value).__name__, "fields": fields}}
+
+
+def _numpy_scalar(value: np.generic) -> Any:
+    try:
+        as_dtype(value.dtype)
+    except TypeError:
+        raise NoData(value) from None
+    return {"scalar": value_text(np.asarray(value), {})}
 
 
 def _checked_text(value: str) -> str:
@@ -91,7 +102,7 @@ def _checked_text(value: str) -> str:
 def _int(value: int) -> Any:
     if abs(value) < _WIDEST:
         return value
-    if abs(value) >= 10 ** (_MOST_DIGITS - 1):
+    if abs(value) >= 10 ** (limits.MOST_DIGITS - 1):
         raise NoData(value)
     return {"int": str(value)}
 
@@ -136,8 +147,8 @@ def record_fields(value: Any) -> list[tuple[str, Any]]:
 
 def record_problem(kind: str, name: str, fields: Sequence[str]) -> str:
     """Why no namedtuple or dataclass can have this name and these fields; nothing if one can."""
-    if len(fields) > _MOST_FIELDS:
-        return f"it has {len(fields)} fields, more than {_MOST_FIELDS}"
+    if len(fields) > limits.MOST_FIELDS:
+        return f"it has {len(fields)} fields, more than {limits.MOST_FIELDS}"
     for text in (name, *fields):
         if not _is_name(text):
             return f"{excerpt(text)} is no name"
@@ -167,7 +178,7 @@ class Records:
     def make(self, kind: str, name: str, fields: tuple[str, ...]) -> type | None:
         """The one class for these; None if there are too many."""
         found = self.find(kind, name, fields)
-        if found is None and len(self._classes) < _MOST_RECORDS:
+        if found is None and len(self._classes) < limits.MOST_RECORDS:
             if kind == "namedtuple":
                 found = collections.namedtuple(name, fields)
             else:
@@ -190,6 +201,7 @@ class Decoder:
             "float": _read_float,
             "complex": lambda e: complex(*_two(e, _read_float)),
             "bytes": _read_bytes,
+            "scalar": _read_scalar,
             "dtype": lambda e: e.choice(BY_SHORT),
             "type": read_tensor_type,
             "spec": _read_spec,
@@ -246,7 +258,9 @@ class Decoder:
             entry.fail(problem)
         cls = self.records.make(kind, name, names)
         if cls is None:
-            entry.fail(f"there are more than {_MOST_RECORDS} kinds of namedtuples and dataclasses")
+            entry.fail(
+                f"there are more than {limits.MOST_RECORDS} kinds of namedtuples and dataclasses"
+            )
         return cls(*[self.read(row[1]) for row in rows])
 
 
@@ -261,8 +275,8 @@ def _read_int(entry: Entry) -> int:
     text = entry.text()
     if not _INT.fullmatch(text):
         entry.fail(f"{excerpt(text)} is no integer")
-    if len(text) > _MOST_DIGITS:
-        entry.fail(f"the integer has {len(text)} digits, more than {_MOST_DIGITS}")
+    if len(text) > limits.MOST_DIGITS:
+        entry.fail(f"the integer has {len(text)} digits, more than {limits.MOST_DIGITS}")
     if abs(int(text)) < _WIDEST:
         entry.fail(f"the integer {text} is written without quotes")
     return int(text)
@@ -284,6 +298,17 @@ def _read_bytes(entry: Entry) -> bytes:
     if len(text) % 2 or not set(text) <= set("0123456789abcdef"):
         entry.fail(f"{excerpt(text)} are no bytes in hexadecimal digits")
     return bytes.fromhex(text)
+
+
+def _read_scalar(entry: Entry) -> np.generic:
+    reader = Reader(entry.text(), {})
+    try:
+        found = reader.value()
+    except Mismatch as mismatch:
+        entry.fail(mismatch.fact, cause=mismatch)
+    if not isinstance(found, np.ndarray) or found.ndim or value_text(found, {}) != entry.text():
+        entry.fail(f"{excerpt(entry.text())} is no scalar, such as 'f32 2.5'")
+    return found.reshape(-1)[0]
 
 
 def read_tensor_type(entry: Entry) -> TensorType:

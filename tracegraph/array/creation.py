@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import sys
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from tracegraph.array.arguments import (
 )
 from tracegraph.errors import DTypeError, shown
 from tracegraph.ir.builder import current
-from tracegraph.ir.tensor import Tensor
+from tracegraph.ir.tensor import Tensor, made_at
 from tracegraph.ops.broadcast import BroadcastTo, full
 from tracegraph.ops.constant import Constant, DimSize, Iota, Sizes
 from tracegraph.ops.elementwise import EQUAL, IDENTITY, SELECT, Cast, Complex, Less, StopGradient
@@ -60,6 +61,8 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
            [3., 4.]], dtype=float32)
     """
     tensor = as_tensor(value, None if dtype is None else as_dtype(dtype))
+    if tensor.node is None and tensor is not value:
+        made_at(tensor, sys._getframe(1))
     if shape is not None:
         sizes = as_shape("constant", shape)
         if tensor.type.shape == ():

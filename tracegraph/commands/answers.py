@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tracegraph.text.printer import unique
 from tracegraph.views.outline import printable
 
 #: Exit codes: the answer is yes, it is no or the data is bad, the command was misused.
@@ -77,6 +79,12 @@ def write_file(path: Path, data: str | bytes) -> None:
         path.write_bytes(data.encode() if isinstance(data, str) else data)
     except OSError as error:
         raise Misuse(f"{path} cannot be written: {reason(error)}") from None
+
+
+def file_names(names: Iterable[str]) -> list[str]:
+    """Names of files that stay in their folder, whatever a model calls what goes into them."""
+    words = (re.sub(r"[^A-Za-z0-9_.-]+", "_", name).lstrip(".-")[:200] for name in names)
+    return unique([word or "output" for word in words])
 
 
 def make_folder(path: Path) -> None:

@@ -3,12 +3,38 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tracegraph.commands.answers import NO, OK, Answer, Misuse, counted
-from tracegraph.commands.contents import Contents, Entry, SavedContents, open_path
+from tracegraph.commands.contents import Contents, Entry, Kept, SavedContents, open_path
 from tracegraph.views.compare import diff
 from tracegraph.views.outline import printable
+
+
+@dataclass(frozen=True)
+class Note:
+    """A difference beside the graphs: `kind` is added, removed or changed; `what` is entry or
+    variable; `field` is what of a Variable is another. `before` and `after` are None where there
+    is nothing, and for values, which are compared by their checksums."""
+
+    kind: str
+    what: str
+    name: str
+    field: str | None = None
+    before: Any = None
+    after: Any = None
+
+    def __str__(self) -> str:
+        if self.kind != "changed":
+            type = self.before or self.after
+            sign = "-" if self.kind == "removed" else "+"
+            return f"{sign} {self.what} {self.name}" + (f": {type}" if type else "")
+        head = f"~ {self.what} {self.name}:"
+        if self.field == "value":
+            return f"{head} its value is another"
+        return f"{head} {self.field}: {self.before} is now {self.after}"
 
 
 def compare(options: argparse.Namespace) -> Answer:
@@ -24,43 +50,46 @@ def compare(options: argparse.Namespace) -> Answer:
 
 def _of_models(before: SavedContents, after: SavedContents, no_values: bool) -> Answer:
     """All entries that have one name in both, and what only one of them has."""
-    notes = []
-    for name in [*before.entries, *(n for n in after.entries if n not in before.entries)]:
-        if name not in after.entries:
-            notes.append(f"- entry {name}")
-        elif name not in before.entries:
-            notes.append(f"+ entry {name}")
-    notes += _variable_notes(before, after, no_values)
+    notes = [*_entry_notes(before, after), *_variable_notes(before, after, no_values)]
     pairs = [
         (x, after.entries[name]) for name, x in before.entries.items() if name in after.entries
     ]
     return _of_entries(before, after, pairs, notes)
 
 
-def _variable_notes(before: SavedContents, after: SavedContents, no_values: bool) -> list[str]:
+def _entry_notes(before: SavedContents, after: SavedContents) -> Iterator[Note]:
+    for name in dict.fromkeys([*before.entries, *after.entries]):
+        if name not in after.entries:
+            yield Note("removed", "entry", name)
+        elif name not in before.entries:
+            yield Note("added", "entry", name)
+
+
+def _variable_notes(before: SavedContents, after: SavedContents, no_values: bool) -> Iterator[Note]:
     one, two = ({kept.key: kept for kept in c.variables} for c in (before, after))
-    notes = []
-    for name in [*one, *(n for n in two if n not in one)]:
+    for name in dict.fromkeys([*one, *two]):
         if name not in two:
-            notes.append(f"- variable {name}: {one[name].type}")
+            yield Note("removed", "variable", name, before=one[name].type)
         elif name not in one:
-            notes.append(f"+ variable {name}: {two[name].type}")
+            yield Note("added", "variable", name, after=two[name].type)
         else:
-            a, b = one[name], two[name]
-            rows = [("type", a.type, b.type), ("trainable", a.trainable, b.trainable)]
-            for what, old, new in rows:
-                if old != new:
-                    notes.append(f"~ variable {name}: {what}: {old} is now {new}")
-            if not no_values and a.digest != b.digest:
-                notes.append(f"~ variable {name}: its value is another")
-    return notes
+            yield from _changes(name, one[name], two[name], no_values)
+
+
+def _changes(name: str, before: Kept, after: Kept, no_values: bool) -> Iterator[Note]:
+    for field in ("type", "trainable"):
+        old, new = getattr(before, field), getattr(after, field)
+        if old != new:
+            yield Note("changed", "variable", name, field, old, new)
+    if not no_values and before.digest != after.digest:
+        yield Note("changed", "variable", name, "value")
 
 
 def _of_entries(
-    before: Contents, after: Contents, pairs: list[tuple[Entry, Entry]], notes: list[str]
+    before: Contents, after: Contents, pairs: list[tuple[Entry, Entry]], notes: list[Note]
 ) -> Answer:
     differences = [(one, two, diff(one.graph, two.graph)) for one, two in pairs]
-    parts = ["\n".join(map(printable, notes))] if notes else []
+    parts = ["\n".join(printable(str(note)) for note in notes)] if notes else []
     for one, two, found in differences:
         if found:
             name = one.name if one.name == two.name else f"{one.name} and {two.name}"
@@ -72,7 +101,7 @@ def _of_entries(
         "before": str(before.path),
         "after": str(after.path),
         "is_same": is_same,
-        "notes": notes,
+        "notes": list(map(asdict, notes)),
         "entries": [
             {"before": one.name, "after": two.name, "changes": list(map(_change, found))}
             for one, two, found in differences

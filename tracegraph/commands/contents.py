@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import copy
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -56,6 +57,12 @@ class Entry(abc.ABC):
         self.fixed: dict[str, Any] = {}
         #: The Variables that it reads or assigns, but for those that are arguments.
         self.variables: tuple[Variable, ...] = ()
+
+    def with_graph(self, graph: Graph) -> Entry:
+        """The same entry with another graph to look at."""
+        entry = copy.copy(self)
+        entry.graph = graph
+        return entry
 
     @abc.abstractmethod
     def run(self, arguments: Sequence[Any]) -> list[Tensor]:
@@ -123,12 +130,12 @@ class SignatureEntry(TraceEntry):
 
     def __init__(self, name: str, signature: SignatureFunction) -> None:
         super().__init__(name, signature.concrete)
-        tensors = zip(signature.inputs, self.concrete.argument_types, strict=True)
+        tensors = zip(signature.input_names, self.concrete.argument_types, strict=True)
         self.inputs = [
             *(Input(*row) for row in tensors),
             *(x for x in self.inputs if x.is_variable),
         ]
-        self.outputs = dict(zip(signature.outputs, self.outputs.values(), strict=True))
+        self.outputs = dict(zip(signature.output_names, self.outputs.values(), strict=True))
 
 
 class GraphEntry(Entry):
@@ -184,14 +191,27 @@ class Contents:
             f"`tracegraph show {self.path}` lists what is there",
         )
 
+    @property
+    def distinct(self) -> list[Entry]:
+        """Each graph once, under its first name: a signature is often a trace of a function too."""
+        found: dict[int, Entry] = {}
+        for entry in self.entries.values():
+            found.setdefault(id(entry.graph), entry)
+        return list(found.values())
+
+    def chosen(self, name: str | None) -> list[Entry]:
+        """The traces of a name, or all there are. Raises Misuse if there are none."""
+        found = self.distinct if name is None else self.find(name)
+        if not found:
+            raise Misuse(f"{self.path} holds no graph: no function was traced before it was saved")
+        return found
+
     def one(self, name: str | None) -> Entry:
         """The only trace of a name, or the only one of all. Raises Misuse if there are several."""
-        found = list(self.entries.values()) if name is None else self.find(name)
+        found = self.chosen(name)
         if len(found) == 1:
             return found[0]
         what = str(self.path) if name is None else name
-        if not found:
-            raise Misuse(f"{what} holds no graph: no function was traced before it was saved")
         rows = "".join(f"\n    {x.name}  ({x.arguments_text})" for x in found[:20])
         more = f"\n    and {len(found) - 20} more" if len(found) > 20 else ""
         raise Misuse(f"{what} has {len(found)} graphs:{rows}{more}", "choose one with --entry")
@@ -214,6 +234,18 @@ class TextContents(Contents):
                 fix = f"give the directory: arrays stand beside the text, `{path.parent}`"
             fail(LoadError, f"{path}: {fact_of(error)}", fix=fix, cause=error)
         self.entries = {name: GraphEntry(name, graph) for name, graph in graphs.items()}
+
+    def chosen(self, name: str | None) -> list[Entry]:
+        """The graph of a name, or those that no other of the text uses."""
+        if name is not None:
+            return self.find(name)
+        used = {
+            id(inner)
+            for entry in self.entries.values()
+            for inner in entry.graph.graphs()
+            if inner is not entry.graph
+        }
+        return [entry for entry in self.entries.values() if id(entry.graph) not in used]
 
     def one(self, name: str | None) -> Entry:
         """The graph of a name; the last of the text is the entry."""

@@ -8,14 +8,14 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tracegraph.commands.answers import INTERRUPTED, MISUSED, NO, Answer, Misuse, reason
 from tracegraph.commands.compare import compare
 from tracegraph.commands.export import export
 from tracegraph.commands.run import run
-from tracegraph.commands.show import FORMATS, show
-from tracegraph.commands.verify import verify
+from tracegraph.commands.show import FORMATS, PARTS, show
+from tracegraph.commands.verify import UNREAD, verify
 from tracegraph.errors import (
     DTypeError,
     GradientError,
@@ -44,13 +44,46 @@ _CODES = """exit codes:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns the exit code; nothing that a user does ends in a traceback."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        return _answered(_parser().parse_args(arguments))
-    except SystemExit as exit:  # argparse: after --help, --version and a misuse
+        return _answered(_parser().parse_args(given))
+    except _Misread as misread:
+        return _not_understood(misread, is_json=any(map(_asks_for_json, given)))
+    except SystemExit as exit:  # argparse: after --help and --version
         return _finished(exit.code if isinstance(exit.code, int) else MISUSED)
     except KeyboardInterrupt:
         print("tracegraph: interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+class _Misread(Exception):
+    """Options that argparse does not understand; raised in place of its own exit, so that an error
+    about options is an answer like every other."""
+
+    def __init__(self, parser: argparse.ArgumentParser, fact: str) -> None:
+        super().__init__(fact)
+        self.parser = parser
+        self.fact = fact
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise _Misread(self, message)
+
+
+def _not_understood(misread: _Misread, is_json: bool) -> int:
+    parser = misread.parser
+    if is_json:
+        fix = f"`{parser.prog} --help` has the options and examples"
+        _write(_json({"error": misread.fact, "fix": fix}))
+    parser.print_usage(sys.stderr)
+    print(f"{parser.prog}: error: {printable(misread.fact)}", file=sys.stderr)
+    return _finished(MISUSED)
+
+
+def _asks_for_json(argument: str) -> bool:
+    """Whether it is --json, which argparse also takes cut short."""
+    return argument.startswith("--j") and "--json".startswith(argument)
 
 
 def _answered(options: argparse.Namespace) -> int:
@@ -71,7 +104,10 @@ def _answered(options: argparse.Namespace) -> int:
 def _refused(options: argparse.Namespace, code: int, fact: str, fix: str) -> int:
     """Reports an error to people and, with --json, to programs."""
     if options.json:
-        _write(_json({"error": fact, "fix": fix}))
+        known = (
+            {"path": str(options.path), **options.unread} if code == NO and options.unread else {}
+        )
+        _write(_json({**known, "error": fact, "fix": fix}))
     lines = [f"tracegraph {options.command}: {fact}", *([f"  fix: {fix}"] if fix else [])]
     for line in "\n".join(lines).split("\n"):
         indent = line[: len(line) - len(line.lstrip(" "))]
@@ -110,7 +146,7 @@ def _let_go() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="tracegraph",
         description="Looks at saved graphs, runs and compares them, and checks them.",
         epilog="""examples:
@@ -126,6 +162,8 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"tracegraph {_version()}")
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    parser.set_defaults(unread={})
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for add in (_add_show, _add_run, _add_diff, _add_verify, _add_export):
         add(commands)
@@ -154,7 +192,10 @@ def _command(
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    """The option behind the command; without it, what stands before the command holds."""
+    parser.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="print JSON, for programs"
+    )
 
 
 def _add_show(commands: Any) -> None:
@@ -162,20 +203,26 @@ def _add_show(commands: Any) -> None:
         commands,
         show,
         "show",
-        "what a path holds, or one graph of it",
-        "Lists functions, Variables, signatures, custom gradients and files; or shows one graph.",
+        "what a path holds, or graphs of it",
+        "Lists functions, Variables, signatures, custom gradients and files; or shows one graph,\n"
+        "or, with --format alone, all of them.",
         """  tracegraph show model
   tracegraph show model --entry encoder/__call__
   tracegraph show model --entry train_step --format summary
   tracegraph show model --entry train_step --format html --output step.html
+  tracegraph show model --format html --output model.html
+  tracegraph show model --entry train_step --part backward
   tracegraph show model --entry train_step --format dot | dot -Tsvg > step.svg
   tracegraph show graph.txt --format mermaid
 """,
     )
     parser.add_argument("path", metavar="PATH", type=Path, help=_PATH)
-    parser.add_argument("--entry", metavar="NAME", help=f"the graph to show: {_ENTRY}")
-    parser.add_argument("--format", choices=tuple(FORMATS), help="of the graph; default: text")
-    parser.add_argument("--output", metavar="FILE", type=Path, help="write the graph to a file")
+    parser.add_argument("--entry", metavar="NAME", help=f"the graph to show, or graphs: {_ENTRY}")
+    parser.add_argument("--format", choices=tuple(FORMATS), help="of the graphs; default: text")
+    parser.add_argument(
+        "--part", choices=tuple(PARTS), help="what is before a gradient, or from there on"
+    )
+    parser.add_argument("--output", metavar="FILE", type=Path, help="write the graphs to a file")
     _add_json(parser)
 
 
@@ -251,6 +298,7 @@ def _add_verify(commands: Any) -> None:
     )
     parser.add_argument("path", metavar="PATH", type=Path, help=_PATH)
     parser.add_argument("--entry", metavar="NAME", help=f"check only this graph: {_ENTRY}")
+    parser.set_defaults(unread=UNREAD)
     _add_json(parser)
 
 
@@ -261,17 +309,25 @@ def _add_export(commands: Any) -> None:
         "export",
         "write a function as a program for others",
         "Writes one function as StableHLO, which JAX and other compilers read.",
-        """  tracegraph export model --entry predict --output predict.stablehlo
+        """  tracegraph export model
+  tracegraph export model --entry predict --output predict.stablehlo
   tracegraph export model --entry loss --gradient --platforms cpu --output loss.stablehlo
 """,
     )
     parser.add_argument("path", metavar="PATH", type=Path, help=_PATH)
-    parser.add_argument("--entry", metavar="NAME", help=f"the function: {_ENTRY}")
+    parser.add_argument(
+        "--entry",
+        metavar="NAME",
+        help=f"the function; default: the only signature or the only function; {_ENTRY}",
+    )
     parser.add_argument(
         "--format", choices=("stablehlo",), default="stablehlo", help="default: stablehlo"
     )
     parser.add_argument(
-        "--output", metavar="FILE", type=Path, required=True, help="the file to write"
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="the file to write; default: that of the entry's name, here",
     )
     parser.add_argument("--gradient", action="store_true", help="with the gradients of arguments")
     parser.add_argument("--platforms", metavar="LIST", default="cpu,cuda", help="default: cpu,cuda")

@@ -5,25 +5,33 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
-from tracegraph.commands.answers import Answer, Misuse, make_folder, reason, refuse_name, table
+from tracegraph.commands.answers import (
+    Answer,
+    Misuse,
+    file_names,
+    make_folder,
+    reason,
+    refuse_name,
+    table,
+)
 from tracegraph.commands.contents import Contents, Entry, Input, open_path
 from tracegraph.errors import LoadError, Mismatch, fail, shown
 from tracegraph.passes.specialise import bind_sizes
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Variable
-from tracegraph.text.printer import unique
 from tracegraph.types import TOKEN, DType, type_of_array
 
 #: Larger results stand in files only.
 _SHOWN_ELEMENTS = 1000
+#: How a .npy file begins, and where its header says of what kind its elements are.
+_MAGIC, _LONGEST_START = b"\x93NUMPY", 256
 
 
 def run(options: argparse.Namespace) -> Answer:
@@ -41,7 +49,7 @@ def run(options: argparse.Namespace) -> Answer:
     names = [name for name, type in entry.outputs.items() if type is not TOKEN]
     rows = [
         _row(name, host_array(x), options.outdir, file)
-        for name, x, file in zip(names, results, _file_names(names))
+        for name, x, file in zip(names, results, file_names(names))
     ]
     data = {"path": str(options.path), "entry": entry.name, "outputs": rows}
     return Answer(_text(rows, options.outdir), data)
@@ -54,11 +62,13 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
     """The inputs by name, as they were written."""
     found: dict[str, str] = {}
     for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign or not name:
-            raise Misuse(
-                f"the input {text!r} has no name", "write --inputs name=file.npy or name=1.5"
-            )
+        name, _, value = text.partition("=")
+        if not name:
+            fix = "write --inputs name=file.npy or name=1.5"
+            raise Misuse(f"the input {text!r} has no name", fix)
+        if not value:
+            fix = f"write --inputs {name}=file.npy or {name}=1.5"
+            raise Misuse(f"the value of the input {name!r} is missing", fix)
         if name in found:
             raise Misuse(f"the input {name!r} is given twice")
         found[name] = value
@@ -146,7 +156,7 @@ def _from_file(own: Input, path: Path) -> np.ndarray:
     except OSError as error:
         raise Misuse(f"the input {own.name!r}: {path} cannot be read: {reason(error)}") from None
     except (ValueError, EOFError) as error:
-        fail(LoadError, f"{path} is no array: {error}", fix="write it with np.save", cause=error)
+        _refuse_file(path, error)
     wanted = own.type.dtype
     if wanted.numpy_dtype == array.dtype:
         return array
@@ -156,6 +166,23 @@ def _from_file(own: Input, path: Path) -> np.ndarray:
     fix = f"save it as {(_carrier(wanted) or wanted.numpy_dtype).name}: array.astype(...)"
     given = array.dtype.name
     raise Misuse(f"the input {own.name!r} is {given} in {path}, and {own.type} is expected", fix)
+
+
+def _refuse_file(path: Path, error: Exception) -> NoReturn:
+    """Says what a file is that NumPy does not read. NumPy's own advice is to allow pickles, which
+    run whatever code is in them."""
+    with path.open("rb") as file:
+        start = file.read(_LONGEST_START)
+    fix = "write an array of numbers with np.save"
+    if not start:
+        why = "it is empty"
+    elif not start.startswith(_MAGIC):
+        why = "it does not begin as a .npy file does"
+    elif b"'|O'" in start:
+        why, fix = "it holds Python objects", "convert them to numbers: array.astype(np.float32)"
+    else:
+        why = "its header or its data is damaged"
+    fail(LoadError, f"{path} is no array of numbers: {why}", fix=fix, cause=error)
 
 
 def _from_text(own: Input, text: str) -> np.ndarray:
@@ -233,12 +260,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, complex):
         return [_plain(value.real), _plain(value.imag)]
     return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _file_names(names: Sequence[str]) -> list[str]:
-    """Names of files that stay in their folder, whatever a model calls its results."""
-    words = (re.sub(r"[^A-Za-z0-9_.-]+", "_", name).lstrip(".-")[:200] for name in names)
-    return unique([word or "output" for word in words])
 
 
 def _text(rows: list[dict[str, Any]], folder: Path | None) -> str:

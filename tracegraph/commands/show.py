@@ -1,11 +1,11 @@
-"""`tracegraph show`: what a path holds, or one graph of it in any form."""
+"""`tracegraph show`: what a path holds, or graphs of it in any form."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from tracegraph.archive.directory import ASSETS, EXTRA
 from tracegraph.commands.answers import (
@@ -18,21 +18,63 @@ from tracegraph.commands.answers import (
 )
 from tracegraph.commands.contents import Contents, Entry, SavedContents, open_path
 from tracegraph.ir.tensor import Graph
+from tracegraph.passes.parts import backward_part, forward_part
 from tracegraph.runtime.module import Module
 from tracegraph.saved_model.restored import omitted_of
-from tracegraph.text.printer import graph_text
+from tracegraph.text.printer import graph_text, module_text
 from tracegraph.views import summary, to_dot, to_html, to_json, to_mermaid
-from tracegraph.views.outline import shortened
+from tracegraph.views.data import json_data
+from tracegraph.views.dot import dot_text
+from tracegraph.views.frames import html_page
+from tracegraph.views.mermaid import mermaid_text
+from tracegraph.views.outline import outline, printable, shortened
 
-#: The forms of a graph, by the names that --format takes.
-FORMATS: dict[str, Callable[[Graph], str]] = {
-    "text": lambda graph: graph_text(graph, locations=True),
-    "summary": summary,
-    "dot": to_dot,
-    "mermaid": to_mermaid,
-    "html": to_html,
-    "json": lambda graph: to_json(graph, indent=1),
+
+class Form(NamedTuple):
+    """A form of graphs: of `one` as text, of `several` as one text, and of one as `data`."""
+
+    one: Callable[[Graph], str]
+    several: Callable[[Sequence[Entry]], str]
+    data: Callable[[Graph], Any]
+
+
+def _graphs(entries: Sequence[Entry]) -> list[Graph]:
+    return [entry.graph for entry in entries]
+
+
+def _text(graph: Graph) -> str:
+    return graph_text(graph, locations=True)
+
+
+def _summaries(entries: Sequence[Entry]) -> str:
+    parts = (f"entry {printable(entry.name)}\n{summary(entry.graph)}" for entry in entries)
+    return "\n\n\n".join(parts)
+
+
+def _page(entries: Sequence[Entry]) -> str:
+    """A page of pages: that of one graph has its own security policy, and stays closed off."""
+    named = [(printable(entry.name), entry.graph) for entry in entries]
+    return html_page(counted(len(named), "graph"), named)
+
+
+def _outlines(entries: Sequence[Entry]) -> str:
+    return json.dumps({entry.name: json_data(entry.graph) for entry in entries}, indent=1)
+
+
+#: The forms of graphs, by the names that --format takes.
+FORMATS = {
+    "text": Form(_text, lambda entries: module_text(_graphs(entries), locations=True), _text),
+    "summary": Form(summary, _summaries, lambda graph: summary(graph).to_dict()),
+    "dot": Form(to_dot, lambda entries: dot_text(outline(*_graphs(entries))), to_dot),
+    "mermaid": Form(
+        to_mermaid, lambda entries: mermaid_text(outline(*_graphs(entries))), to_mermaid
+    ),
+    "html": Form(to_html, _page, to_html),
+    "json": Form(lambda graph: to_json(graph, indent=1), _outlines, json_data),
 }
+
+#: The parts of a graph, by the names that --part takes.
+PARTS = {"forward": forward_part, "backward": backward_part}
 
 #: Longer lists of arguments and results are cut in the table.
 _WIDEST = 72
@@ -40,23 +82,42 @@ _WIDEST = 72
 
 def show(options: argparse.Namespace) -> Answer:
     contents = open_path(options.path)
-    if options.entry is None and options.format is None:
+    if options.entry is None and options.format is None and options.part is None:
         if options.output is not None:
             raise Misuse(
                 "--output is for a graph, and none was chosen", "add --entry NAME, or --format"
             )
         data = listing_data(contents)
         return Answer(listing_text(contents, data), data)
-    entry = contents.one(options.entry)
     format = options.format or ("json" if options.json else "text")
-    text = FORMATS[format](entry.graph).rstrip("\n")
-    data: dict[str, Any] = {"path": str(options.path), **entry_data(entry), "format": format}
+    entries = contents.chosen(options.entry)
+    if options.part is not None:
+        entries = [entry.with_graph(PARTS[options.part](entry.graph)) for entry in entries]
+    return _of_entries(options, entries, format)
+
+
+def _of_entries(options: argparse.Namespace, entries: Sequence[Entry], format: str) -> Answer:
+    """One graph in a form, or all that were not told apart."""
+    form = FORMATS[format]
+    is_one = len(entries) == 1
+    text = form.one(entries[0].graph) if is_one else form.several(entries)
+    data: dict[str, Any] = {"path": str(options.path), "format": format}
+    rows = [entry_data(entry) for entry in entries]
     if options.output is not None:
-        write_file(options.output, text + "\n")
+        write_file(options.output, text.rstrip("\n") + "\n")
         data["output"] = str(options.output)
-        return Answer(f"{entry.name} as {format}: {options.output}", data)
-    data["content"] = json.loads(text) if format == "json" else text
-    return Answer(text, data)
+    elif options.json:
+        for row, entry in zip(rows, entries, strict=True):
+            row["content"] = _content(form.data(entry.graph))
+    data.update(rows[0] if is_one else {"entries": rows})
+    if options.output is None:
+        return Answer(text.rstrip("\n"), data)
+    what = entries[0].name if is_one else counted(len(entries), "graph")
+    return Answer(f"{what} as {format}: {options.output}", data)
+
+
+def _content(data: Any) -> Any:
+    return data.rstrip("\n") if isinstance(data, str) else data
 
 
 # What there is.

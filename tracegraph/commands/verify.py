@@ -16,19 +16,28 @@ from tracegraph.errors import DTypeError, LoadError, ShapeError, fact_of
 from tracegraph.saved_model.options import FORMAT, VERSION
 from tracegraph.text.verifier import verify as verify_graph
 
+#: What `--json` has of what could not be read: its fields are those of every answer.
+UNREAD = {
+    "is_right": False,
+    "error": None,
+    "fix": None,
+    "files": [],
+    "graphs": [],
+    "derivatives": [],
+}
+
 
 def verify(options: argparse.Namespace) -> Answer:
     path: Path = options.path
     files = list(_files(path)) if path.is_dir() else []
-    data: dict[str, Any] = {"path": str(path), "files": files}
+    data: dict[str, Any] = {"path": str(path), **UNREAD, "files": files}
     if not all(row["is_right"] for row in files):
-        data["is_right"] = False
+        data["error"] = f"{path} is damaged: {_changed(files)}"
         return Answer(f"{_file_table(files)}\n\n{path} is DAMAGED", data, NO)
     contents = open_path(path)
     if isinstance(contents, SavedContents):
         _read_tensors(contents)
-    chosen = contents.find(options.entry) if options.entry else list(contents.entries.values())
-    entries = _distinct(chosen)
+    entries = contents.find(options.entry) if options.entry else contents.distinct
     graphs = [_graph_row(entry) for entry in entries]
     sound = [entry for entry, row in zip(entries, graphs) if row["is_right"]]
     checks = [(entry, check_derivatives(entry)) for entry in sound]
@@ -69,12 +78,9 @@ def _read_tensors(contents: SavedContents) -> None:
             stored.read()
 
 
-def _distinct(entries: list[Entry]) -> list[Entry]:
-    """Each graph once: a signature is often a trace of a function too."""
-    found: dict[int, Entry] = {}
-    for entry in entries:
-        found.setdefault(id(entry.graph), entry)
-    return list(found.values())
+def _changed(files: list[dict[str, Any]]) -> str:
+    names = [row["name"] for row in files if not row["is_right"]]
+    return f"{', '.join(names)} {'differs' if len(names) == 1 else 'differ'} from the checksum"
 
 
 def _graph_row(entry: Entry) -> dict[str, Any]:
@@ -84,6 +90,7 @@ def _graph_row(entry: Entry) -> dict[str, Any]:
         "graphs": len(inner),
         "nodes": sum(len(graph.nodes) for graph in inner),
         "is_right": True,
+        "error": None,
     }
     try:
         verify_graph(entry.graph)
@@ -93,15 +100,17 @@ def _graph_row(entry: Entry) -> dict[str, Any]:
 
 
 def _check_data(entry: Entry, check: Check) -> dict[str, Any]:
-    found = {"entry": entry.name, "verdict": check.verdict, "by": list(check.sources)}
-    if check.error is None:
-        return {**found, "reason": check.note}
+    """A check as data; the numbers are None where none were found, and `reason` says why."""
+    is_tested = check.error is not None
     return {
-        **found,
-        "jvp": repr(check.forward),
-        "vjp": repr(check.reverse),
-        "error": repr(check.error),
-        "limit": check.limit,
+        "entry": entry.name,
+        "verdict": check.verdict,
+        "by": list(check.sources),
+        "reason": None if is_tested else check.note,
+        "jvp": check.forward if is_tested else None,
+        "vjp": check.reverse if is_tested else None,
+        "error": check.error,
+        "limit": check.limit if is_tested else None,
     }
 
 

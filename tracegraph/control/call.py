@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tracegraph.errors import Mismatch
+from tracegraph.errors import Mismatch, MissingRuleError
 from tracegraph.ir.builder import Builder, copy_inputs, current, replay
 from tracegraph.ir.op import Op
 from tracegraph.ir.stages import passed
@@ -58,15 +58,21 @@ class Call(Op):
     def vjp(self, *values):
         count = len(self.body.outputs)
         gs, ys, xs = values[:count], values[count : 2 * count], values[2 * count :]
+        present = tuple(g is not None for g in gs)
+        if not any(present):
+            return (None,) * len(xs)
+        if not all(present) and not _has_plan(self.body):
+            # Some other output may be the one without a derivative.
+            needed = self.body.kept(("needed", present), lambda: _with_some(self.body, present))
+            pairs = [(g, y) for g, y in zip(gs, ys, strict=True) if g is not None]
+            return Call(needed).vjp(*(g for g, _ in pairs), *(y for _, y in pairs), *xs)
         plan = residual_plan(self.body)
         if plan.forward is not self.body:
             # Recorded without a tape, so without residuals: compute them now.
             ys = as_tuple(Call(plan.forward)(*xs))
             gs = (*gs, *(None,) * (len(ys) - count))
             plan = residual_plan(plan.forward)
-        present = tuple(g is not None for g in gs)
-        if not any(present):
-            return (None,) * len(xs)
+            present = tuple(g is not None for g in gs)
         backward, places = backward_graph(plan.forward, present)
         residuals = [ys[i] if kind == "output" else xs[i] for kind, i in plan.places]
         found = call(backward, [*residuals, *(g for g in gs if g is not None)])
@@ -163,7 +169,7 @@ def call(body: Graph, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     recorders = current().recorders
     count = len(body.outputs)
     if any(recorder.depends_on(inputs) for recorder in recorders):
-        body = residual_plan(body).forward
+        body = forward_form(body)
     return as_tuple(Call(body)(*inputs))[:count]
 
 
@@ -186,6 +192,26 @@ class ResidualPlan:
 def residual_plan(body: Graph) -> ResidualPlan:
     """The plan of `body`, made once and kept on it."""
     return body.kept("residuals", lambda: _planned(body))
+
+
+def forward_form(body: Graph) -> Graph:
+    """The forward form of a body. Where a rule is missing it is the body as it is: recording needs
+    no derivative, and whoever asks for one is told then."""
+    return residual_plan(body).forward if _has_plan(body) else body
+
+
+def _has_plan(body: Graph) -> bool:
+    try:
+        residual_plan(body)
+    except MissingRuleError:
+        return False
+    return True
+
+
+def _with_some(body: Graph, used: tuple[bool, ...]) -> Graph:
+    """The body with those outputs alone."""
+    outputs = tuple(y for y, is_used in zip(body.outputs, used, strict=True) if is_used)
+    return dead_code(body.with_outputs(outputs))
 
 
 def derived_name(body: Graph, role: str) -> str:
@@ -229,14 +255,14 @@ def _with_forward_calls(body: Graph) -> Graph:
         for node in body.nodes:
             op = node.op
             if _needs_forward(node):
-                op = Call(residual_plan(_body(node)).forward)
+                op = Call(forward_form(_body(node)))
             made = builder.add(op, tuple(env[x] for x in node.inputs), node.source)
             env.update(zip(node.outputs, made, strict=False))
         return builder.finish([env[y] for y in body.outputs])
 
 
 def _needs_forward(node: Node) -> bool:
-    return type(node.op) is Call and residual_plan(_body(node)).forward is not _body(node)
+    return type(node.op) is Call and forward_form(_body(node)) is not _body(node)
 
 
 def _body(node: Node) -> Graph:
@@ -262,7 +288,7 @@ class DerivativeBuilder(Builder):
             found = node.op()
             self.reuse = reuse
         else:
-            found = self.input(tensor.type, tensor.name)
+            found = self.input_for(tensor)
         self.residuals[tensor] = found
         return found
 
@@ -312,9 +338,8 @@ def _backward_graph(forward: Graph, present: tuple[bool, ...]) -> tuple[Graph, t
     assert not unknown, f"@{forward.name}: residuals are missing: {unknown}"
     outputs = tuple(g for _, g in results)
     graph = Graph(builder.name, (*residuals, *gs), tuple(builder.nodes), outputs)
-    graph = simplify(graph)
     passed("backward", graph)
-    return graph, tuple(i for i, _ in results)
+    return simplify(graph), tuple(i for i, _ in results)
 
 
 def _tangent_graph(body: Graph, given: tuple[bool, ...]) -> tuple[Graph, tuple[int, ...]]:
@@ -355,9 +380,9 @@ def _make_factor_graph(
             kept = [(j, factor) for j, factor in enumerate(found) if factor is not None]
             factors += [factor for _, factor in kept]
             places += [(i, j) for j, _ in kept]
-        graph = simplify(builder.finish(factors))
+        graph = builder.finish(factors)
     passed("derivative", graph)
-    return graph, tuple(places)
+    return simplify(graph), tuple(places)
 
 
 def own_size(body: Graph, n: Any) -> Any:
@@ -402,7 +427,7 @@ def naming_inputs(inputs: Sequence[Tensor], given: Iterable[Tensor]) -> list[Ten
 
 def _pruned_body(body: Graph, used: tuple[bool, ...]) -> tuple[Graph, tuple[bool, ...]]:
     outputs = tuple(y for y, is_used in zip(body.outputs, used, strict=True) if is_used)
-    small = dead_code(body if all(used) else body.with_outputs(outputs))
+    small = dead_code(body) if all(used) else _with_some(body, used)
     read = {x for node in small.nodes for x in node.inputs}.union(small.outputs)
     read_inputs = [x for x in small.inputs if x in read]
     kept = {*read_inputs, *naming_inputs(small.inputs, read_inputs)}

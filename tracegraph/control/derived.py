@@ -145,6 +145,5 @@ def _derive(
     inputs = [x for x in builder.inputs if id(x) not in seed_ids]
     slots = [wiring.slot(primals[id(x)]) for x in inputs]
     graph = Graph("gradient", (*inputs, *given), tuple(builder.nodes), outputs)
-    graph = simplify(graph)
     passed("derived", graph)
-    return _Derived(graph, slots, [g is not None for g in found], note)
+    return _Derived(simplify(graph), slots, [g is not None for g in found], note)

@@ -1,11 +1,13 @@
 """Sparse Jacobians: few products, from which every entry that is not zero is read.
 
 The pattern says where entries can be, a colouring which columns, or rows, may share a product. What
-is computed is a few columns of J S and a few rows of S^T J, whatever the size of J.
+is computed is a few columns of J S and a few rows of S^T J, whatever the size of J. Where it would
+not be few, the dense Jacobian is made, in chunks that fit, and the entries are taken out of it.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from tracegraph.control.jacobian import (
     REVERSE_COST,
     Linear,
     has_forward,
+    jacobian,
     user_rules,
     where_equal,
 )
@@ -30,6 +33,7 @@ from tracegraph.passes.colouring import (
     colour,
     colour_rows,
     colour_symmetric,
+    one_by_one,
     symmetric_part,
 )
 from tracegraph.passes.forward import jvp
@@ -50,6 +54,38 @@ class Sparsity:
     rows: np.ndarray
     columns: np.ndarray
     colouring: Colouring
+
+    @functools.cached_property
+    def order_by_column(self) -> np.ndarray:
+        """The numbers of the entries by column and then row."""
+        return np.lexsort((self.rows, self.columns))
+
+    @functools.cached_property
+    def transposed(self) -> Sparsity:
+        """The same entries with rows and columns exchanged: one object, so that it is one key."""
+        order = self.order_by_column
+        turned = self.colouring.transposed(order)
+        height, width = self.shape
+        new = Sparsity((width, height), self.columns[order], self.rows[order], turned)
+        vars(new)["transposed"] = self
+        return new
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether nearly as many products are needed as for the dense Jacobian, and there is more
+        than a few numbers of it."""
+        height, width = self.shape
+        cost = self.colouring.cost(FORWARD_COST, REVERSE_COST)
+        dense = min(FORWARD_COST * width, REVERSE_COST * height)
+        return height * width >= _LEAST_DENSE and cost > _DENSE_SHARE * dense
+
+
+#: Smaller Jacobians are coloured whatever their entries.
+_LEAST_DENSE = 2**14
+#: Colourings that cost more than this share of the dense Jacobian are not worth their gathering.
+_DENSE_SHARE = 0.75
+#: No colouring is looked for where entries are more than this share: it would save no more.
+_FULL_SHARE = 0.25
 
 
 def _size(x: Tensor) -> int:
@@ -72,14 +108,32 @@ def sparsity(graph: Graph, known: Mapping[int, np.ndarray], is_symmetric: bool) 
     (found,) = pattern(graph, element_sources(graph, [0]), known)
     shape = (_size(y), _size(x))
     rows, columns = found.elements, found.sources
-    if not has_forward(graph.nodes) or x.dtype.is_complex or y.dtype.is_complex:
-        # Of complex numbers, products in reverse have the conjugates that `gradient` gives.
-        return Sparsity(shape, rows, columns, colour_rows(rows, columns, shape))
-    if is_symmetric:
+    # Of complex numbers, products in reverse have the conjugates that `gradient` gives.
+    is_real = not (x.dtype.is_complex or y.dtype.is_complex)
+    is_reverse = not (is_real and has_forward(graph.nodes))
+    if is_symmetric and not is_reverse:
         rows, columns = symmetric_part(rows, columns, shape[0])
-        return Sparsity(shape, rows, columns, colour_symmetric(rows, columns, shape[0]))
-    best = colour(rows, columns, shape, FORWARD_COST, REVERSE_COST)
-    return Sparsity(shape, rows, columns, best)
+    return Sparsity(
+        shape, rows, columns, _colouring(rows, columns, shape, is_symmetric, is_reverse)
+    )
+
+
+def _colouring(
+    rows: np.ndarray,
+    columns: np.ndarray,
+    shape: tuple[int, int],
+    is_symmetric: bool,
+    is_reverse: bool,
+) -> Colouring:
+    height, width = shape
+    if height * width >= _LEAST_DENSE and len(rows) > _FULL_SHARE * height * width:
+        is_by_row = is_reverse or REVERSE_COST * height <= FORWARD_COST * width
+        return one_by_one(rows, columns, shape, is_by_row)
+    if is_reverse:
+        return colour_rows(rows, columns, shape)
+    if is_symmetric:
+        return colour_symmetric(rows, columns, height)
+    return colour(rows, columns, shape, FORWARD_COST, REVERSE_COST)
 
 
 def sparse_jacobian(
@@ -108,6 +162,8 @@ def is_whole_gradient(nodes: Sequence[Node], seen: Sequence[Node], y: Tensor, x:
 def _entries(path: Sequence[Node], y: Tensor, x: Tensor, pattern: Sparsity) -> Tensor | None:
     if len(pattern.rows) == 0:
         return _no_entries(path, y, x)
+    if pattern.is_dense:
+        return _picked(path, y, x, pattern)
     colouring = pattern.colouring
     parts = []
     if colouring.forward:
@@ -118,6 +174,24 @@ def _entries(path: Sequence[Node], y: Tensor, x: Tensor, pattern: Sparsity) -> T
         parts.append(_products(pullback, colouring.row_colours, colouring.reverse, y))
     products = parts[0] if len(parts) == 1 else Concatenate(0)(*parts)
     return Gather(0, 0)(products, constant(colouring.positions.astype(np.int32)))
+
+
+def _picked(path: Sequence[Node], y: Tensor, x: Tensor, pattern: Sparsity) -> Tensor | None:
+    """The entries, out of the dense Jacobian."""
+    (matrix,) = jacobian(path, y, [x])
+    if matrix is None:
+        return None
+    height, width = pattern.shape
+    numbers = Reshape((height * width,))(matrix)
+    if len(pattern.rows) == height * width:
+        return numbers
+    places = pattern.rows * width + pattern.columns
+    return Gather(0, 0)(numbers, constant(places.astype(index_type(height * width))))
+
+
+def index_type(count: int) -> type[np.integer]:
+    """The type of indices of `count` numbers."""
+    return np.int32 if count < 2**31 else np.int64
 
 
 def _no_entries(path: Sequence[Node], y: Tensor, x: Tensor) -> Tensor | None:

@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 from tracegraph.control.call import Call
 from tracegraph.control.custom import CustomCall
 from tracegraph.control.recompute import RecomputedCall
+from tracegraph.control.replaced import replaced
 from tracegraph.errors import MissingRuleError, fail
-from tracegraph.ir.builder import Builder, copy_inputs
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node
 from tracegraph.source import here
@@ -44,37 +44,9 @@ class UndifferentiableCall(Call):
 
 def without_custom_gradients(graph: Graph) -> Graph:
     """`graph` with a call without a derivative in place of each one that has a custom gradient."""
-    return graph.kept("without_custom_gradients", lambda: _without(graph))
+    return graph.kept("without_custom_gradients", lambda: replaced(graph, _plain))
 
 
-def _without(graph: Graph) -> Graph:
-    plain = {inner: inner for inner in graph.graphs()}
-    for inner in plain:  # called graphs come first
-        if any(_changes(node.op, plain) for node in inner.nodes):
-            plain[inner] = _rebuilt(inner, plain)
-    return plain[graph]
-
-
-def _is_custom(op: Op) -> bool:
-    return isinstance(op, CustomCall) and not isinstance(op, RecomputedCall)
-
-
-def _changes(op: Op, plain: dict[Graph, Graph]) -> bool:
-    return _is_custom(op) or any(plain[inner] is not inner for inner in op.graphs())
-
-
-def _rebuilt(graph: Graph, plain: dict[Graph, Graph]) -> Graph:
-    with Builder(graph.name) as builder:
-        env = copy_inputs(graph, builder)
-        for node in graph.nodes:
-            env.update(zip(node.outputs, _plain_outputs(builder, node, env, plain), strict=True))
-        return builder.finish([env[y] for y in graph.outputs])
-
-
-def _plain_outputs(builder: Builder, node: Node, env: Any, plain: dict[Graph, Graph]) -> Any:
-    op: Any = node.op
-    if _is_custom(op):
-        op = UndifferentiableCall(plain[op.body])
-    elif _changes(op, plain):
-        op = type(op)(*(plain[v] if isinstance(v, Graph) else v for v in op.attributes))
-    return builder.add(op, tuple(env[x] for x in node.inputs), node.source)
+def _plain(node: Node, op: Any) -> Op:
+    is_custom = isinstance(op, CustomCall) and not isinstance(op, RecomputedCall)
+    return UndifferentiableCall(op.body) if is_custom else op

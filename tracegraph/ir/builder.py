@@ -88,6 +88,20 @@ class Builder:
         self.inputs.append(tensor)
         return tensor
 
+    def input_like(self, x: Tensor, type: TensorType | None = None) -> Tensor:
+        """A new input that is what `x` is in its graph, maybe of another type."""
+        tensor = self.input(type or x.type, x.name)
+        if x.is_variable:
+            tensor.is_variable = True
+        return tensor
+
+    def input_for(self, x: Tensor) -> Tensor:
+        """A new input for a value of elsewhere, called after its op if it has no name."""
+        tensor = self.input_like(x)
+        if tensor.name is None and x.node is not None:
+            tensor.name = x.node.op.name
+        return tensor
+
     def finish(self, outputs: Sequence[Tensor]) -> Graph:
         """The finished graph. The builder must not be used afterwards."""
         return Graph(self.name, tuple(self.inputs), tuple(self.nodes), tuple(outputs))
@@ -188,7 +202,7 @@ def inline(graph: Graph, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 def copy_inputs(graph: Graph, builder: Builder) -> dict[Tensor, Tensor]:
     """Inputs like those of `graph` in `builder`, as the beginning of an environment."""
-    return {x: builder.input(x.type, x.name) for x in graph.inputs}
+    return {x: builder.input_like(x) for x in graph.inputs}
 
 
 def substituted(value: Any, sizes: Mapping[str, Any]) -> Any:
@@ -209,10 +223,22 @@ def substituted(value: Any, sizes: Mapping[str, Any]) -> Any:
 
 def operand_text(tensor: Tensor) -> str:
     """An operand as errors show it: its type and where it came from."""
+    variable = _variable_read_by(tensor)
+    if variable is not None:
+        return f"{tensor.type}  (Variable {variable!r})"
     if tensor.node is not None and tensor.node.op is INPUT and tensor.name:
         return f"{tensor.type}  (argument %{tensor.name})"
     source = tensor.source
     return f"{tensor.type}  from {source.file}:{source.line}" if source.line else str(tensor.type)
+
+
+def _variable_read_by(tensor: Tensor) -> str | None:
+    """The name of the Variable that a tensor is a read of, if it is one."""
+    origins, node = getattr(tensor, "_origins", None), tensor.node
+    if type(origins) is Tensor:
+        return origins.name
+    # The op is of a floor above. Its second operand stands for the Variable.
+    return node.inputs[1].name if node is not None and node.op.name == "read" else None
 
 
 def raise_mismatch(

@@ -18,7 +18,7 @@ from tracegraph.errors import Mismatch, MissingRuleError, fail
 from tracegraph.ir import builder as building
 from tracegraph.ir.tensor import Graph, Tensor, get_type
 from tracegraph.patterns import Pattern
-from tracegraph.shapes import Dim, ShapeVariable
+from tracegraph.shapes import Dim, ShapeVariable, plain
 from tracegraph.types import DType, TensorType
 
 #: Every op class by name; subclassing `Op` enters it here.
@@ -105,7 +105,7 @@ class _Interning(type):
         found = _interned.get(key)
         if found is not None:
             return found
-        new = super().__call__(*args)
+        new = super().__call__(*map(plain, args))
         with _interning:
             return _interned.setdefault(key, new)
 

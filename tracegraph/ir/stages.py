@@ -9,6 +9,11 @@ from collections.abc import Callable
 
 from tracegraph.ir.tensor import Graph
 
+#: Stages of passes that may leave a graph as it is: nodes shared after the algebra of single nodes,
+#: dead code pruned, sizes made known.
+SHARED, PRUNED, SPECIALISED = "shared", "pruned", "specialised"
+MAY_KEEP = (SHARED, PRUNED, SPECIALISED)
+
 #: Takes the name of a stage and either its graph or, for what the compiler makes, its text.
 Watcher = Callable[[str, Graph, "str | None"], None]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from tracegraph.source import UNKNOWN, Source
@@ -28,8 +29,8 @@ class Tensor:
     """
 
     __slots__ = (
-        *("__weakref__", "_assigned", "_gradient_of", "_name", "_origins", "_slice_of", "_source"),
-        *("buffer", "host", "node", "type"),
+        *("__weakref__", "_assigned", "_gradient_of", "_is_variable", "_name", "_origins"),
+        *("_slice_of", "_source", "buffer", "host", "node", "type"),
     )
 
     #: NumPy hands binary operations with an ndarray on the left to us.
@@ -44,8 +45,10 @@ class Tensor:
     #: A weak reference to the tensor by which a scalar was differentiated, if that gave this one:
     #: its Jacobian by the same is symmetric.
     _gradient_of: Any
-    #: The user's line, once there is no node that has it.
-    _source: Source
+    #: Whether it is an input that stands for a Variable, set by what makes such inputs.
+    _is_variable: bool
+    #: The user's line, once there is no node that has it; or a frame's code and offset.
+    _source: Any
     #: What a value was made of that has no node, as `runtime.lineage` notes it; of one that is a
     #: read of a Variable, what stands for that.
     _assigned: Any
@@ -88,14 +91,26 @@ class Tensor:
         self._name = name
 
     @property
+    def is_variable(self) -> bool:
+        """Whether it is an input of a graph that stands for a Variable."""
+        return getattr(self, "_is_variable", False)
+
+    @is_variable.setter
+    def is_variable(self, is_variable: bool) -> None:
+        self._is_variable = is_variable
+
+    @property
     def source(self) -> Source:
         """The user's line that made it."""
         if self.node is not None:
             return self.node.source
         try:
-            return self._source
+            source = self._source
         except AttributeError:
             return UNKNOWN
+        if type(source) is tuple:  # see `made_at`
+            source = self._source = Source(*source)
+        return source
 
     __hash__ = object.__hash__
 
@@ -147,6 +162,11 @@ def host_tensor(type: TensorType, array: Any) -> Tensor:
     return tensor
 
 
+def made_at(tensor: Tensor, frame: FrameType) -> None:
+    """Notes where a value came from. It costs a tenth of a `Source`, which is made when asked."""
+    tensor._source = frame.f_code, frame.f_lasti
+
+
 def settle(tensor: Tensor, buffer: Any) -> None:
     """Gives a pending tensor its value and lets go of its node, but not of its place."""
     node = tensor.node
@@ -184,6 +204,11 @@ class Node:
     def __repr__(self) -> str:
         operands = ", ".join(str(x.type) for x in self.inputs)
         return f"<{self.op.name}({operands}) at {self.source}>"
+
+
+#: The key in `derived` of a traced graph for what it assigns: pairs of the position of a new value
+#: among the outputs and of the old one among the inputs.
+ASSIGNED = "assigned"
 
 
 class Graph:
@@ -255,12 +280,12 @@ class Graph:
         def verify(self) -> None: ...
         def _repr_html_(self) -> str: ...
         def get_operations(self) -> list[Any]: ...
-        def summary(self) -> str: ...
-        def to_dot(self) -> str: ...
+        def summary(self) -> Any: ...
+        def to_dot(self, path: Any = None) -> str: ...
         def to_html(self, path: Any = None) -> str: ...
-        def to_json(self, indent: int | None = None) -> str: ...
-        def to_mermaid(self) -> str: ...
-        def to_model_explorer(self) -> str: ...
+        def to_json(self, path: Any = None, indent: int | None = None) -> str: ...
+        def to_mermaid(self, path: Any = None) -> str: ...
+        def to_model_explorer(self, path: Any = None) -> str: ...
         def to_networkx(self, nested: bool = True) -> Any: ...
 
     def __repr__(self) -> str:

@@ -21,14 +21,16 @@ from tracegraph.array.arguments import (
 from tracegraph.array.creation import eye
 from tracegraph.array.joining import together
 from tracegraph.array.shaping import cut, flattened, moved_axes
-from tracegraph.errors import ShapeError, shown
+from tracegraph.errors import ShapeError, SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo, Sum, zeros_of
 from tracegraph.ops.contract import MATMUL, adjoint, swap_last
 from tracegraph.ops.elementwise import MUL, SELECT
 from tracegraph.ops.shape import Reshape, Transpose
 from tracegraph.runtime.convert import as_operands, broadcast, broadcast_shape
+from tracegraph.runtime.sparse import SparseJacobian
 from tracegraph.shapes import same_size
+from tracegraph.source import here
 from tracegraph.types import bool_
 
 
@@ -52,6 +54,9 @@ def matmul(
            [7]], dtype=int32)
     """
     if type(a) is not Tensor or type(b) is not Tensor or a.dtype is not b.dtype:
+        if SparseJacobian in (type(a), type(b)):
+            flags = (transpose_a, transpose_b, adjoint_a, adjoint_b)
+            return _sparse_product(a, b, is_turned=any(flags))
         a, b = as_operands("matmul", a, b)
     if transpose_a or adjoint_a:
         a = _turned(a, "a", transpose_a, adjoint_a)
@@ -63,6 +68,18 @@ def matmul(
     if ranks[1] == 2:
         return _rows_times_matrix(a, b)
     return MATMUL(*with_common_batch("matmul", a, b))
+
+
+def _sparse_product(a: Any, b: Any, is_turned: bool) -> Tensor:
+    """The product of a sparse Jacobian with a dense factor, on either side."""
+    if is_turned:
+        fail(
+            SignatureError,
+            "matmul: a sparse Jacobian was given with a flag that transposes",
+            source=here(),
+            fix="give j.T, and tg.transpose(x) of the dense factor",
+        )
+    return a @ b if type(a) is SparseJacobian else b.__rmatmul__(a)
 
 
 def _turned(x: Tensor, letter: str, is_transposed: Any, is_adjoint: Any) -> Tensor:

@@ -13,3 +13,6 @@ __all__ += activation.__all__
 __all__ += convolution.__all__
 __all__ += loss.__all__
 __all__ += normalisation.__all__
+
+# Of these names TensorFlow has functions.
+del activation, convolution, loss, normalisation

@@ -60,12 +60,21 @@ class Reshape(Op):
 
 
 class EnsureShape(Movement):
-    """x, which is taken to have `shape`: every run of a graph with open sizes checks it"""
+    """x, which is taken to have `shape`, where `apart` are pairs of sizes that are taken to differ:
+    every run of a graph with open sizes checks it"""
 
     shape: Shape
+    apart: Shape = ()
     is_linear = True
 
     def infer(self, x):
+        for left, right in zip(self.apart[::2], self.apart[1::2], strict=True):
+            if left == right:
+                raise Mismatch(
+                    f"a size is {left}, and it was compared with {right} while it was not known, "
+                    "and taken to differ",
+                    fix="give the size in the TensorSpec",
+                )
         if x.rank is None:
             return x.with_shape(self.shape)
         shape = same_shape(x.shape, self.shape)
@@ -83,7 +92,7 @@ class EnsureShape(Movement):
         return self(tangents[0])
 
     def batch(self, n, batched, x):
-        return EnsureShape((n, *self.shape))(x), True
+        return EnsureShape((n, *self.shape), self.apart)(x), True
 
     def numpy(self, x):
         return x

@@ -69,6 +69,15 @@ class Colouring:
         before = np.minimum(self.products, self.forward)
         return before * height + (self.products - before) * width + self.places
 
+    def transposed(self, order: np.ndarray) -> Colouring:
+        """The colouring of the transposed matrix, whose nonzeros are those here in `order`."""
+        moved = np.where(
+            self.products < self.forward, self.products + self.reverse, self.products - self.forward
+        )
+        height, width = self.shape
+        rest = moved[order], self.places[order]
+        return Colouring((width, height), self.row_colours, self.column_colours, *rest)
+
     def cost(self, forward_cost: float, reverse_cost: float) -> float:
         return self.forward * forward_cost + self.reverse * reverse_cost
 
@@ -114,6 +123,16 @@ def colour_rows(rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) -
     """Rows that share a column get different colours: reverse products only."""
     colours = _coloured_lines(rows, columns, shape[0], shape[1])
     return Colouring(shape, _none(shape[1]), colours, colours[rows], columns)
+
+
+def one_by_one(
+    rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int], is_by_row: bool
+) -> Colouring:
+    """A product for each row, or for each column: what a full matrix needs."""
+    height, width = shape
+    if is_by_row:
+        return Colouring(shape, _none(width), np.arange(height), rows, columns)
+    return Colouring(shape, np.arange(width), _none(height), columns, rows)
 
 
 def colour_symmetric(rows: np.ndarray, columns: np.ndarray, size: int) -> Colouring:

@@ -64,9 +64,9 @@ class _Interchange:
         for x, is_exchanged in self._inputs:
             if is_exchanged:
                 type = x.type.with_shape(_swapped(_shape(x)))
-                self.moved[x] = _Moved(builder.input(type, x.name), False)
+                self.moved[x] = _Moved(builder.input_like(x, type), False)
             else:
-                self.plain[x] = builder.input(x.type, x.name)
+                self.plain[x] = builder.input_like(x)
 
     def rebuild(self, builder: Builder, node: Node) -> bool:
         """Appends what replaces the node; False where nothing does."""

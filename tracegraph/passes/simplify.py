@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tracegraph.ir.builder import Builder, copy_inputs, current
+from tracegraph.ir.stages import PRUNED, SHARED, passed
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.elementwise import Identity
 from tracegraph.passes.share import Sharing, live_nodes
@@ -10,7 +11,11 @@ from tracegraph.passes.share import Sharing, live_nodes
 
 def simplify(graph: Graph) -> Graph:
     """`graph` with every distinct value computed once, constants folded, unused nodes dropped."""
-    return dead_code(share(graph))
+    shared = share(graph)
+    passed(SHARED, shared)
+    pruned = dead_code(shared)
+    passed(PRUNED, pruned)
+    return pruned
 
 
 def share(graph: Graph) -> Graph:

@@ -70,7 +70,7 @@ def specialise(graph: Graph, types: Sequence[TensorType]) -> Graph:
 def _specialised(graph: Graph, types: tuple[TensorType, ...]) -> Graph:
     sizes = bind_sizes(graph.input_types, types)
     with Builder(graph.name) as builder:
-        env = {x: builder.input(type, x.name) for x, type in zip(graph.inputs, types, strict=True)}
+        env = {x: builder.input_like(x, type) for x, type in zip(graph.inputs, types, strict=True)}
         replay(graph.nodes, env, lambda op: op.substitute(sizes))
         return builder.finish([env[y] for y in graph.outputs])
 
@@ -103,7 +103,7 @@ def _renamed(graph: Graph, sizes: Mapping[str, Any], done: dict[Graph, Graph]) -
     if types == list(graph.input_types) and not calls_changed:
         return graph  # names get their values from the inputs
     with Builder(graph.name) as builder:
-        env = {x: builder.input(type, x.name) for x, type in zip(graph.inputs, types, strict=True)}
+        env = {x: builder.input_like(x, type) for x, type in zip(graph.inputs, types, strict=True)}
         replay(graph.nodes, env, with_names)
         return builder.finish([env[y] for y in graph.outputs])
 

@@ -34,7 +34,7 @@ def _vectorised(graph: Graph, batched: tuple[bool, ...], n: Any) -> tuple[Graph,
         env: dict[Tensor, tuple[Tensor, bool]] = {}
         for x, is_batched in zip(graph.inputs, batched, strict=True):
             type = TensorType(x.type.dtype, (n, *x.type.shape)) if is_batched else x.type
-            env[x] = builder.input(type, x.name), is_batched
+            env[x] = builder.input_like(x, type), is_batched
         widen(graph.nodes, env, n)
         outputs = [env[y] for y in graph.outputs]
         values = tuple(y for y, _ in outputs)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.ir.stages import passed
+from tracegraph.ir.stages import SPECIALISED, passed
 from tracegraph.ir.tensor import Graph
 from tracegraph.types import TensorType, as_dtype
 
@@ -28,7 +28,7 @@ def _lowering() -> Any:
 def program(graph: Graph, donated: Sequence[int] = ()) -> Any:
     """The compiled program of a graph whose sizes are known: a `lowering.program.Program`."""
     made = _lowering().program.Program(graph, donated)
-    passed("specialised", graph)
+    passed(SPECIALISED, graph)
     for stage in ("stablehlo", "optimized_hlo"):
         passed(stage, graph, lambda stage=stage: compiler_ir(made, stage, None))
     return made
@@ -68,6 +68,11 @@ def jax_types(arrays: Sequence[Any]) -> list[TensorType]:
     """The types of JAX's arrays; their symbolic sizes have names."""
     dtypes, shapes = [as_dtype(a.dtype) for a in arrays], [a.shape for a in arrays]
     return _lowering().sizes.types_of(dtypes, shapes)
+
+
+def platforms() -> tuple[str, ...]:
+    """The kinds of devices that programs can be exported for."""
+    return _lowering().export.PLATFORMS
 
 
 def stablehlo(

@@ -12,6 +12,8 @@ from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.stages import passed
 from tracegraph.passes.simplify import simplify
 from tracegraph.runtime.concrete import ConcreteFunction, StandIn
+from tracegraph.runtime.naming import scopes_of
+from tracegraph.runtime.paths import Paths
 from tracegraph.runtime.results import Results, result_leaves
 from tracegraph.runtime.signature import Request, Signature, VariableKey
 from tracegraph.runtime.trace import Trace, refuse_creation, restored, with_checked_numerics
@@ -50,7 +52,8 @@ class Body:
         trace.may_create = may_create
         trace.checks_bounds = self._check_bounds
         trace.actual = request.actual_tensors()
-        with trace, unsourced():
+        trace.paths = Paths(self._function)
+        with trace, unsourced(), scopes_of(trace.paths):
             leaves, stand_ins = _placeholders(trace, request)
             args, kwargs = request.structure.pack(leaves)
             self.tracing_count += 1
@@ -66,7 +69,7 @@ class Body:
         traced = dataclasses.replace(traced, graph=simplify(traced.graph))
         if self._check_numerics:
             traced = with_checked_numerics(traced)
-        passed("simplified", traced.graph)
+            passed("checked", traced.graph)
         kept, results = request.without_values(), Results(structure, found)
         return ConcreteFunction(kept, traced, results, stand_ins)
 
@@ -106,6 +109,7 @@ def _placeholders(trace: Trace, request: Request) -> tuple[list[Any], dict[int, 
         elif isinstance(key, VariableKey):
             if key not in variables:
                 variables[key] = leaf.stand_in()
+                trace.paths.add(variables[key], request.names[place])
                 stand_ins[id(variables[key])] = StandIn(place, weakref.ref(leaf))
             leaf = variables[key]
         leaves.append(leaf)

@@ -49,6 +49,8 @@ class TraceCache:
         self._traces_per_rank = False
         #: Set when something needed to know every size.
         self._traces_per_size = False
+        #: The keys of requests that have a trace for each of the Variables they give.
+        self._of_one_variable: set[Any] = set()
         #: Whether the traces come from elsewhere, and no others can be made.
         self._is_given = False
 
@@ -58,6 +60,7 @@ class TraceCache:
     def clear(self) -> None:
         """Forgets all traces."""
         self._traces.clear()
+        self._of_one_variable.clear()
 
     def add(self, concrete: ConcreteFunction) -> None:
         """Takes a trace that was made elsewhere. From now on open sizes may be 0: there is no
@@ -78,6 +81,8 @@ class TraceCache:
             return self._trace_new(request, wanted), True
 
     def _known(self, request: Request) -> ConcreteFunction | None:
+        if request.key in self._of_one_variable:
+            request = request.with_variables_by_identity()
         concrete = self._traces.get(request.key)
         if concrete is None:
             return None
@@ -179,15 +184,29 @@ class TraceCache:
             if concrete is not None and concrete.graph.is_static:
                 return concrete
             self._retracing.trace(request.without_values())
+            if request.key in self._of_one_variable:
+                return self._trace_by_identity(request)
             concrete = self._body.trace(request)
+            if concrete.is_of_one_variable:
+                self._of_one_variable.add(request.key)
+                return self._trace_by_identity(request)
+            self._keep(request, concrete)
             if request.variables and concrete.captures_one_of(request.variables):
-                request = request.with_variables_by_identity()
-                concrete = self._body.trace(request)
-            self._traces[request.key] = concrete
-            if len(self._traces) > _TRACE_LIMIT:
-                self._traces.popitem(last=False)
-                self._on_eviction()
+                return self._trace_by_identity(request)
             return concrete
+
+    def _trace_by_identity(self, request: Request) -> ConcreteFunction:
+        """A trace that uses the Variables among the arguments themselves."""
+        request = request.with_variables_by_identity()
+        concrete = self._body.trace(request)
+        self._keep(request, concrete)
+        return concrete
+
+    def _keep(self, request: Request, concrete: ConcreteFunction) -> None:
+        self._traces[request.key] = concrete
+        if len(self._traces) > _TRACE_LIMIT:
+            self._traces.popitem(last=False)
+            self._on_eviction()
 
 
 def _is_empty_where_open(declared: Any, key: Any) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
 from tracegraph.errors import DTypeError, Mismatch, ShapeError, TraceError, fact_of, fail, shown
 from tracegraph.ir.builder import current
-from tracegraph.ir.tensor import Graph, Tensor, get_type
+from tracegraph.ir.tensor import ASSIGNED, Graph, Tensor, get_type
 from tracegraph.passes.specialise import bind_sizes
 from tracegraph.runtime import backend
 from tracegraph.runtime.convert import as_tensor
@@ -49,6 +49,16 @@ class StandIn:
     first: Callable[[], Variable | None]
 
 
+class _View:
+    """A view of the trace's graph, under its own name and with what it takes there."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, concrete: ConcreteFunction | None, owner: type | None = None) -> Any:
+        return getattr(Graph if concrete is None else concrete.graph, self._name)
+
+
 class ConcreteFunction:
     """One trace of a function: a graph, callable with arguments that fit its signature."""
 
@@ -58,6 +68,7 @@ class ConcreteFunction:
         #: What was traced: the structure of the arguments, their types and Python values.
         self.request = request
         self.traced = traced
+        traced.graph.derived[ASSIGNED] = traced.assigned_places  # what pictures call the results
         #: How the result tensors are packed for the caller.
         self.results = results
         self.name = request.signature.name
@@ -101,6 +112,11 @@ class ConcreteFunction:
     def argument_types(self) -> tuple[TensorType, ...]:
         """The types of the tensor arguments, in order."""
         return self.graph.input_types[: self.traced.argument_count]
+
+    @property
+    def keywords(self) -> list[str]:
+        """The names of the tensor arguments by which the tensors alone can be given, in order."""
+        return self.request.tensor_keywords
 
     @property
     def structured_input_signature(self) -> Any:
@@ -150,7 +166,7 @@ class ConcreteFunction:
         rows = zip(
             self.argument_types,
             self.request.tensor_specs,
-            self.request.tensor_keywords,
+            self.keywords,
             strict=True,
         )
         return [
@@ -170,11 +186,11 @@ class ConcreteFunction:
         return TensorSpec(sizes, type.dtype, name)
 
     def pretty_printed_signature(self, verbose: bool = True) -> str:
-        """The signature as text: one line, or, if `verbose`, blocks of the parameters, of the
-        results and of what is captured."""
-        rows, result = self._parameter_rows(), _structure_text(self.structured_outputs)
+        """The signature as text: how it is called, in short, or, if `verbose`, blocks of the
+        parameters, of the results and of what is captured, as TensorFlow has them."""
         if not verbose:
-            return f"({_one_line(rows)}) -> {result}"
+            return f"{self.name}({', '.join(self._argument_texts())}) -> {self._results_text()}"
+        rows, result = self._parameter_rows(), _structure_text(self.structured_outputs)
         captured = [f"{v.name}: {self._spec(v.tensor_type, None)!r}" for v in self.variables]
         captured += [repr(self._spec(x.type, None)) for x in self.traced.captures]
         blocks = {
@@ -188,34 +204,42 @@ class ConcreteFunction:
         return "\n".join(line for block in lines for line in block)
 
     def _parameter_rows(self) -> list[tuple[inspect.Parameter, str]]:
-        """The parameters, and what each was in the trace."""
-        args, kwargs = self.structured_input_signature
-        parameters = self.request.signature.parameters
-        traced = parameters.bind(*args, **kwargs).arguments
-        return [(parameters.parameters[x], _structure_text(value)) for x, value in traced.items()]
-
-    def call_text(self) -> str:
-        """How it is called, in short: names, types and Python values."""
-        types = iter(self.argument_types)
-        rows = [
-            f"{name}: {next(types)}" if is_tensor_key(key) else f"{name}={_shown(key, leaf)}"
-            for key, leaf, name in zip(
-                self.request.keys, self.request.leaves, self.request.names, strict=True
-            )
+        """The parameters, and what each was in the trace; nothing was, of what has no type."""
+        parameters = self.function_type.parameters.values()
+        return [
+            (p, _structure_text(p.annotation)) for p in parameters if p.annotation is not p.empty
         ]
-        results = ", ".join(str(y.type) for y in self.outputs)
-        return f"{self.name}({', '.join(rows)}) -> ({results})"
+
+    def _argument_texts(self) -> list[str]:
+        types = iter(self.argument_types)
+        rows = zip(self.request.keys, self.request.leaves, self.request.names, strict=True)
+        return [
+            f"{name}: {next(types)}" if is_tensor_key(key) else f"{name}={shown_value(key, leaf)}"
+            for key, leaf, name in rows
+        ]
+
+    def _results_text(self) -> str:
+        return f"({', '.join(str(y.type) for y in self.outputs)})"
 
     def __repr__(self) -> str:
-        text = self.pretty_printed_signature(verbose=False)
-        return f"<ConcreteFunction {self.name}{text}>"
+        result = _structure_text(self.structured_outputs)
+        return f"<ConcreteFunction {self.name}({_one_line(self._parameter_rows())}) -> {result}>"
 
     def __str__(self) -> str:
         return f"ConcreteFunction {self.name}\n{self.pretty_printed_signature()}"
 
-    def _repr_html_(self) -> str:
-        """Its graph, as a notebook shows it."""
-        return self.graph._repr_html_()
+    # How it looks: the views of its graph.
+
+    _repr_html_ = _View()
+    as_text = _View()
+    get_operations = _View()
+    summary = _View()
+    to_dot = _View()
+    to_html = _View()
+    to_json = _View()
+    to_mermaid = _View()
+    to_model_explorer = _View()
+    to_networkx = _View()
 
     def declared_as(self, request: Request) -> ConcreteFunction:
         """The same trace under the names that the TensorSpecs of `request` give its arguments."""
@@ -249,13 +273,18 @@ class ConcreteFunction:
         """The tensors and Variables of a call. Raises TraceError if they do not fit."""
         request = self._bound(args, kwargs)
         given = [request.leaves[i] for i in self.request.tensor_positions]
-        values = zip(given, self.request.tensor_names, self.argument_types, strict=True)
-        tensors = [self._checked(*row) for row in values]
+        tensors = self._all_checked(given, self.request.tensor_names)
+        return Binding(self, tensors, self.variables_for(request))
+
+    def _all_checked(self, values: Iterable[Any], names: Iterable[str]) -> list[Tensor]:
+        """The tensor arguments of a call. Raises TraceError if they do not fit, or not together."""
+        rows = zip(values, names, self.argument_types, strict=True)
+        tensors = [self._checked(*row) for row in rows]
         try:
             bind_sizes(self.argument_types, [x.type for x in tensors])
         except Mismatch as mismatch:
             self._refuse(mismatch.fact)
-        return Binding(self, tensors, self.variables_for(request))
+        return tensors
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
         """The request of a call: bound like the Python function's, else as tensors alone."""
@@ -298,7 +327,9 @@ class ConcreteFunction:
         own = zip(self.request.names, self.request.keys, self.request.leaves, strict=True)
         for (name, key, kept), given, leaf in zip(own, bound.keys, bound.leaves, strict=True):
             if not isinstance(key, TensorType) and given != key:
-                value = f"another {key.text}" if isinstance(key, ObjectKey) else _shown(key, kept)
+                value = (
+                    f"another {key.text}" if isinstance(key, ObjectKey) else shown_value(key, kept)
+                )
                 return f"argument {name!r} is {shown(leaf)}, and the trace has {value}"
         return None
 
@@ -318,7 +349,7 @@ class ConcreteFunction:
             TraceError,
             f"{self.name}: {fact}",
             source=here(),
-            fix=f"call it with {self.call_text()}",
+            fix=f"call it with {self.pretty_printed_signature(verbose=False)}",
         )
 
     def run(self, arguments: Sequence[Tensor], variables: Sequence[Variable] | None = None) -> Any:
@@ -377,20 +408,15 @@ class ConcreteFunction:
         stand_in = self._stand_ins.get(id(variable))
         return None if stand_in is None else stand_in.place
 
-    def by_name(self, tensors: dict[str, Any]) -> list[Tensor]:
-        """The result tensors for the tensor arguments, by their names, as a flat list."""
-        rows = zip(tensors.values(), tensors, self.argument_types, strict=True)
-        checked = [self._checked(*row) for row in rows]
-        try:
-            bind_sizes(self.argument_types, [x.type for x in checked])
-        except Mismatch as mismatch:
-            self._refuse(mismatch.fact)
-        return self.results.tensors(self.run(checked))
-
     def captures_one_of(self, variables: Sequence[Variable]) -> bool:
         """Whether the body uses one of the variables from outside."""
         given = {id(v) for v in variables}
         return any(id(v) in given for v in self.traced.variables)
+
+    @property
+    def is_of_one_variable(self) -> bool:
+        """Whether the body asked which Variable an argument is, and so fits no other."""
+        return any(v.is_identified for v in self.traced.variables)
 
     def execution(
         self, types: Sequence[TensorType], variables: Sequence[Variable] | None = None
@@ -439,7 +465,7 @@ def _structure_text(value: Any) -> str:
     return f"Literal[{shown(value)}]"
 
 
-def _shown(key: Any, leaf: Any) -> str:
+def shown_value(key: Any, leaf: Any) -> str:
     """A Python value as a signature shows it; of what traces do not keep alive, the type."""
     if isinstance(key, ObjectKey):
         return f"<{key.text}>"

@@ -122,6 +122,9 @@ def _varies(value: np.ndarray) -> bool:
 class CustomGradient(TracedAtCalls):
     """A function with a gradient of its own; see `tg.custom_gradient`."""
 
+    #: What errors are about: the function, then the backward that it returned.
+    _rule_place: Source
+
     def _trace(self, arguments: _Arguments) -> tuple[Traced, Results, CustomCall]:
         with self._new_trace() as trace:
             value, backward = self._split(self._called(trace, arguments))
@@ -149,6 +152,7 @@ class CustomGradient(TracedAtCalls):
 
     def _split(self, returned: Any) -> tuple[Any, Callable[..., Any]]:
         """The outputs and the backward function that the function returned."""
+        self._rule_place = self._place
         is_pair = isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1])
         if not is_pair:
             self._refuse(
@@ -157,6 +161,8 @@ class CustomGradient(TracedAtCalls):
                 "return y, grad, where grad(dy) gives one gradient per argument",
                 RuleTypeError,
             )
+        rule = inspect.unwrap(returned[1])
+        self._rule_place = caller_of(rule) if hasattr(rule, "__code__") else self._place
         return returned
 
     def _pulled(
@@ -259,7 +265,7 @@ class CustomGradient(TracedAtCalls):
         fix: str = "return a gradient of the shape and dtype of each argument",
         error: type[Exception] = GradientError,
     ) -> NoReturn:
-        fail(error, f"custom gradient {self._name}: {fact}", source=self._place, fix=fix)
+        fail(error, f"custom gradient {self._name}: {fact}", source=self._rule_place, fix=fix)
 
 
 class Recomputed(TracedAtCalls):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.control.call import Call, call, residual_plan
+from tracegraph.control.call import Call, call, forward_form
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer, host_tensor
 from tracegraph.passes.simplify import dead_code
@@ -172,7 +172,7 @@ def run_recorded(
     builder = current()
     with state_lock():
         types = input_types(traced, [x.type for x in arguments], variables)
-        forward = residual_plan(specialise(traced.graph, types)).forward
+        forward = forward_form(specialise(traced.graph, types))
         reads = [variable.read_value() for variable in variables]
         token = [host_tensor(TOKEN, _START)] if traced.has_token else []
         inputs = (*arguments, *reads, *traced.captures, *token)

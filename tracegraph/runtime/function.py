@@ -25,8 +25,10 @@ from tracegraph.runtime.jax_function import Binding, jax_function
 from tracegraph.runtime.retracing import RetraceExplanation, Retracing
 from tracegraph.runtime.signature import InputSignature, Request, Signature, SpecTypes
 from tracegraph.runtime.trace import current_trace, tracing
+from tracegraph.runtime.tracebacks import without_our_frames
 from tracegraph.source import here
 from tracegraph.tensorshape import TensorSpec
+from tracegraph.views.frames import html_frames
 
 #: Calls that the table of the hot path holds.
 _ROUTE_LIMIT = 1024
@@ -204,7 +206,12 @@ class Function:
             route, buffers, leaves = None, (), ()
         builder = current()
         if route is None or builder.recorders or not builder.is_top_level or _settings.run_eagerly:
-            return self._call_any(args, kwargs)
+            try:
+                return self._call_any(args, kwargs)
+            except Exception as error:
+                if not builder.is_top_level:
+                    raise
+                raise without_our_frames(error)  # noqa: B904 - it is the same error
         self._row.length = 0  # a call that did not trace ends any row of calls that did
         if route.run is None:
             return route.run_with_state(buffers, leaves)
@@ -439,6 +446,13 @@ class Function:
 
     def __repr__(self) -> str:
         return f"<tg.function {self._name}{self._signature.parameters}>"
+
+    def _repr_html_(self) -> str | None:
+        """Its trace as a notebook shows it, or a list of several; nothing without one."""
+        traces = self.traces
+        if len(traces) < 2:
+            return traces[0]._repr_html_() if traces else None
+        return html_frames((x.pretty_printed_signature(verbose=False), x.graph) for x in traces)
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any
 
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.runtime.deferred import announce, waiting
-from tracegraph.runtime.naming import name_scope
+from tracegraph.runtime.naming import has_scopes, module_name_scope, module_scope
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import here
 from tracegraph.tensorshape import TensorShape
@@ -40,6 +41,12 @@ class Module:
             )
         self._name = name or _snake_case(type(self).__name__)
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        call = vars(cls).get("__call__")
+        if isinstance(call, FunctionType):
+            cls.__call__ = _in_scope(call)  # type: ignore[attr-defined]
+
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if waiting:
@@ -49,6 +56,11 @@ class Module:
     def name(self) -> str:
         """The name of the module."""
         return getattr(self, "_name", None) or _snake_case(type(self).__name__)
+
+    @property
+    def is_unnamed(self) -> bool:
+        """Whether the name is that of the class."""
+        return self.name == _snake_case(type(self).__name__)
 
     @property
     def variables(self) -> tuple[Variable, ...]:
@@ -81,7 +93,7 @@ class Module:
     @property
     def name_scope(self) -> Any:
         """A context that names what is made inside it after the module."""
-        return name_scope(self.name)
+        return module_name_scope(self)
 
     @classmethod
     def with_name_scope(cls, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,6 +109,19 @@ class Module:
     def _ordered_attributes(self) -> list[tuple[str, Any]]:
         """The attributes in the order in which variables are listed."""
         return sorted(vars(self).items())
+
+
+def _in_scope(call: Callable[..., Any]) -> Callable[..., Any]:
+    """`__call__` of a Module: the nodes that it makes are in the Module's scope."""
+
+    @functools.wraps(call)
+    def __call__(self: Module, *args: Any, **kwargs: Any) -> Any:
+        if not has_scopes():
+            return call(self, *args, **kwargs)
+        with module_scope(self):
+            return call(self, *args, **kwargs)
+
+    return __call__
 
 
 def _snake_case(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Name scopes: prefixes for the names of what is made inside them."""
+"""Name scopes: prefixes for the names of what is made inside them, and the scopes of nodes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from tracegraph.errors import DTypeError, fail, kind_of, shown
-from tracegraph.source import here
+from tracegraph.source import here, scoped
 
 
 class _Scopes(threading.local):
     def __init__(self) -> None:
         self.names: list[str] = []
+        #: The paths of the function that is traced, and the Module that is called, with its own.
+        self.paths: Any = None
+        self.module: tuple[Any, str] = None, ""
 
 
 _scopes = _Scopes()
@@ -21,18 +24,71 @@ _scopes = _Scopes()
 
 @contextlib.contextmanager
 def name_scope(name: str) -> Iterator[str]:
-    """A context in which the names of Variables begin with `name/`.
+    """A context that names what is made inside it: the names of Variables begin with `name/`, and
+    nodes of graphs are shown and grouped in that scope. In a graph, a scope whose name was taken
+    before gets a number, as `name_1`.
 
     >>> with tg.name_scope("encoder"):
     ...     w = tg.Variable(1.0, name="w")
     >>> w.name
     'encoder/w:0'
     """
+    with _named(name), scoped(name):
+        yield "/".join(_scopes.names) + "/"
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
     _scopes.names.append(checked_name(name))
     try:
-        yield "/".join(_scopes.names) + "/"
+        yield
     finally:
         _scopes.names.pop()
+
+
+@contextlib.contextmanager
+def module_name_scope(module: Any) -> Iterator[str]:
+    """A name scope that is called after a Module."""
+    with _named(module.name), module_scope(module):
+        yield "/".join(_scopes.names) + "/"
+
+
+@contextlib.contextmanager
+def module_scope(module: Any) -> Iterator[None]:
+    """The scope of the nodes that a Module makes, while a function is traced.
+
+    It is called by the name that the Module was given, or by the way to it: `layers/0` within the
+    scope of what holds it. Whenever it is open it is one and the same.
+    """
+    paths, (outer, prefix) = _scopes.paths, _scopes.module
+    path = paths.of(module) if paths is not None else None
+    if paths is None or module is outer or path == "":
+        yield
+        return
+    name = path.removeprefix(f"{prefix}/") if path and prefix else path or module.name
+    _scopes.module = module, path or ""
+    try:
+        with scoped(name, module):
+            yield
+    finally:
+        _scopes.module = outer, prefix
+
+
+@contextlib.contextmanager
+def scopes_of(paths: Any) -> Iterator[None]:
+    """A context in which scopes begin anew, and are called as `paths` says."""
+    outer = _scopes.paths, _scopes.module
+    _scopes.paths, _scopes.module = paths, (None, "")
+    try:
+        with scoped("", is_outermost=True):
+            yield
+    finally:
+        _scopes.paths, _scopes.module = outer
+
+
+def has_scopes() -> bool:
+    """Whether a function is traced on this thread, whose nodes have scopes."""
+    return _scopes.paths is not None
 
 
 def scoped_name(name: str) -> str:

@@ -306,7 +306,7 @@ class _Batch:
 
     def _graph(self, held: Sequence[int]) -> Graph:
         with Builder("top_level") as builder:
-            env = {x: builder.input(x.type, x.name) for x in self.inputs}
+            env = {x: builder.input_like(x) for x in self.inputs}
             for node in self.nodes:
                 made = builder.add(node.op, tuple([env[x] for x in node.inputs]), node.source)
                 env.update(zip(node.outputs, made, strict=True))

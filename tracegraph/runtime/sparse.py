@@ -8,15 +8,15 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tracegraph import nest
-from tracegraph.control.sparse import Sparsity
-from tracegraph.errors import DTypeError, ShapeError, fail
+from tracegraph.control.sparse import Sparsity, index_type
+from tracegraph.errors import DTypeError, ShapeError, fail, shown
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo, full
 from tracegraph.ops.constant import constant
 from tracegraph.ops.elementwise import MUL
 from tracegraph.ops.index import Gather, ScatterAdd
-from tracegraph.ops.shape import Reshape
+from tracegraph.ops.shape import Reshape, Transpose
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.trace import Trace
 from tracegraph.runtime.values import host_array
@@ -33,7 +33,11 @@ class SparseJacobian:
     - `rows`, `cols`: NumPy arrays of shape (nnz,), where each stands;
     - `shape`: (elements of the target, elements of the source);
     - `nnz`: how many entries there are, counting those that happen to be zero;
-    - `colors`: how many products with the Jacobian were needed.
+    - `colors`: how many products with the Jacobian were needed. Where most entries can be nonzero
+      they are as many as rows or columns, and the dense Jacobian is made.
+
+    `j @ x` and `x @ j` are products with vectors and matrices, `j.T` is the transposed matrix, and
+    `2 * j`, `j / 2` and `-j` are scaled ones: all of them on the entries alone.
 
     In a structure it holds one tensor, its values: functions return it, and take it.
 
@@ -90,24 +94,80 @@ class SparseJacobian:
 
         return csr_array((np.array(host_array(self.values)), (self.rows, self.cols)), self.shape)
 
+    @property
+    def T(self) -> SparseJacobian:
+        """The transposed matrix, with its entries in the order of its own rows."""
+        sparsity, target_shape, source_shape = self._rest
+        order = constant(_index(sparsity.order_by_column, self.nnz))
+        values = Gather(0, 0)(self.values, order)
+        return SparseJacobian(values, sparsity.transposed, source_shape, target_shape)
+
     def __matmul__(self, other: Any) -> Tensor:
         """The product with a vector of shape (columns,), or a matrix of shape (columns, k)."""
-        x = as_tensor(other, None if isinstance(other, Tensor) else self.values.dtype)
-        rank = len(x.type.shape)
-        if rank not in (1, 2) or same_size(x.type.shape[0], self.shape[1]) is None:
-            fail(
-                ShapeError,
-                f"a sparse Jacobian of shape {self.shape} was multiplied by {x.type}",
-                source=here(),
-                operands=[operand_text(x)],
-                fix=f"multiply it by a vector of {self.shape[1]} elements, or a matrix of as many "
-                "rows",
-            )
+        x = self._factor(other)
+        size = self.shape[1]
+        if not x.type.shape or same_size(x.type.shape[0], size) is None or len(x.type.shape) > 2:
+            fix = f"multiply it by a vector of {size} elements, or a matrix of as many rows"
+            self._refuse_factor(f"was multiplied by {x.type}", x, fix)
         picked = Gather(0, 0)(x, constant(_index(self.cols, self.shape[1])))
         entries = BroadcastTo(picked.type.shape, (0,))(self.values)
         start = full(0, x.type.with_shape((self.shape[0], *x.type.shape[1:])))
         rows = constant(_index(self.rows, self.shape[0]))
         return ScatterAdd(0, 0)(start, _column(rows), MUL(entries, picked))
+
+    def __rmatmul__(self, other: Any) -> Tensor:
+        """The product of a vector of shape (rows,), or a matrix of shape (k, rows), with it."""
+        x = self._factor(other)
+        size = self.shape[0]
+        if not x.type.shape or same_size(x.type.shape[-1], size) is None or len(x.type.shape) > 2:
+            fix = f"multiply a vector of {size} elements by it, or a matrix of as many columns"
+            self._refuse_factor(f"was given as the factor of {x.type}", x, fix)
+        if len(x.type.shape) == 1:
+            return self.T @ x
+        turned = Transpose((1, 0))
+        return turned(self.T @ turned(x))
+
+    def __mul__(self, other: Any) -> SparseJacobian:
+        """Every entry times one number: a Python number, or a tensor without axes."""
+        return SparseJacobian(self.values * self._scale(other), *self._rest)  # type: ignore[operator]
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> SparseJacobian:
+        """Every entry divided by one number."""
+        return SparseJacobian(self.values / self._scale(other), *self._rest)  # type: ignore[operator]
+
+    def __neg__(self) -> SparseJacobian:
+        return SparseJacobian(-self.values, *self._rest)  # type: ignore[operator]
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        fail(
+            DTypeError,
+            f"an item of a sparse Jacobian of shape {self.shape} was asked for: {shown(index)}",
+            source=here(),
+            fix="use j.to_dense()[...] or j.to_scipy()[...], or j.values, j.rows and j.cols",
+        )
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
+        """Products with an array on the left, as NumPy calls them; there is no other function."""
+        reflected = {np.matmul: self.__rmatmul__, np.multiply: self.__rmul__}.get(ufunc)
+        if reflected is None or method != "__call__" or keywords or len(inputs) != 2:
+            return self.__array__()
+        return reflected(inputs[0]) if inputs[1] is self else self.__array__()
+
+    def _factor(self, other: Any) -> Tensor:
+        return as_tensor(other, None if isinstance(other, Tensor) else self.values.dtype)
+
+    def _scale(self, other: Any) -> Tensor:
+        x = self._factor(other)
+        if x.type.shape != ():
+            fix = "multiply by one number, or take j.to_dense() for products by elements"
+            self._refuse_factor(f"was scaled by {x.type}", x, fix)
+        return x
+
+    def _refuse_factor(self, what: str, x: Tensor, fix: str) -> NoReturn:
+        fact = f"a sparse Jacobian of shape {self.shape} {what}"
+        fail(ShapeError, fact, source=here(), operands=[operand_text(x)], fix=fix)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
         fail(
@@ -161,7 +221,7 @@ def known_value(tensor: Tensor) -> np.ndarray | None:
 
 
 def _index(places: np.ndarray, limit: int) -> np.ndarray:
-    return places.astype(np.int32 if limit < 2**31 else np.int64)
+    return places.astype(index_type(limit))
 
 
 def _column(indices: Tensor) -> Tensor:

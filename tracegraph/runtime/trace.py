@@ -22,9 +22,13 @@ from tracegraph.ir.builder import Builder, at_top_level, builder_of_thread, curr
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.effect import READ, Check
 from tracegraph.ops.elementwise import SELECT, LogicalAnd
+from tracegraph.ops.shape import EnsureShape
+from tracegraph.passes.specialise import bound_names
 from tracegraph.runtime.convert import broadcast
 from tracegraph.runtime.pending import refuse_leaked
-from tracegraph.source import Source, here, place_of_thread
+from tracegraph.shapes import dim_names
+from tracegraph.source import Source, here, place_of_thread, sourced
+from tracegraph.tensorshape import AskedSize
 from tracegraph.types import TOKEN
 
 if TYPE_CHECKING:
@@ -98,10 +102,23 @@ class Traced:
     has_token: bool
     checks: tuple[CheckReport, ...]
 
+    def __post_init__(self) -> None:
+        first = self.argument_count
+        for x in self.graph.inputs[first : first + len(self.variables)]:
+            x.is_variable = True
+
     @property
     def first_check(self) -> int:
         """The position of the first flag among the outputs."""
         return self.result_count + len(self.assigned) + self.has_token
+
+    @property
+    def assigned_places(self) -> list[tuple[int, int]]:
+        """For each variable that is assigned: where its new value is among the outputs, and where
+        its old one is among the inputs."""
+        return [
+            (self.result_count + k, self.argument_count + i) for k, i in enumerate(self.assigned)
+        ]
 
 
 _NUMERICS_FIX = "keep the operands where the result is finite; tg.print shows their values"
@@ -110,10 +127,7 @@ _NUMERICS_FIX = "keep the operands where the result is finite; tg.print shows th
 def with_checked_numerics(traced: Traced) -> Traced:
     """The body with one more check: that no node makes nan or infinity of finite numbers. Where one
     does, no Variable is assigned."""
-    assigned = [
-        (traced.result_count + k, traced.argument_count + i) for k, i in enumerate(traced.assigned)
-    ]
-    graph, sites = watched(traced.graph, assigned)
+    graph, sites = watched(traced.graph, traced.assigned_places)
     if not sites:
         return traced
     report = CheckReport(MESSAGE, sites[0].source, 1, _NUMERICS_FIX, sites=sites)
@@ -141,6 +155,10 @@ class Trace(Builder):
         #: Whether indices and divisors that are not known are checked at every run; at top level,
         #: where values are known, they are.
         self.checks_bounds: bool = outer.is_top_level or getattr(outer, "checks_bounds", False)
+        #: Sizes that Python was told to differ while they were not known, and where.
+        self.apart: dict[tuple[Any, Any], Source] = {}
+        #: What the user calls what the function reaches.
+        self.paths: Any = None
         self.created: list[Any] = []
         self.may_create = False
 
@@ -152,6 +170,10 @@ class Trace(Builder):
         super().__exit__(*exception)
         _open.traces.pop()
         self.is_open = False
+
+    def size_names(self) -> set[str]:
+        """The names of the open sizes that a run knows by its inputs."""
+        return {name for x in self.inputs for name in bound_names(x.type)}
 
     def argument(self, type: Any, name: str | None) -> Tensor:
         tensor = self.input(type, name)
@@ -166,8 +188,11 @@ class Trace(Builder):
         if found is None:
             if not self._is_outside(tensor):
                 refuse_leaked(tensor)
-            found = self.captures[tensor] = self.input(tensor.type, tensor.name)
+            found = self.captures[tensor] = self.input(tensor.type, self._name_of(tensor))
         return found
+
+    def _name_of(self, tensor: Tensor) -> str | None:
+        return tensor.name or (None if self.paths is None else self.paths.of(tensor))
 
     def _is_outside(self, tensor: Tensor) -> bool:
         node = tensor.node
@@ -185,7 +210,8 @@ class Trace(Builder):
     def state(self, variable: Variable) -> State:
         found = self.states.get(id(variable))
         if found is None:
-            handle = self.input(variable.tensor_type, variable.base_name)
+            name = self.paths.of(variable) if self.paths is not None else None
+            handle = self.input(variable.tensor_type, name or variable.base_name)
             found = self.states[id(variable)] = State(handle, handle)
             self.variables.append(variable)
         return found
@@ -234,6 +260,21 @@ class Trace(Builder):
 
     # The end.
 
+    def _kept_apart(self, values: list[Tensor]) -> list[Tensor]:
+        """The values, of which the first is checked by every run to be what Python was told."""
+        for (left, right), source in self.apart.items():
+            with sourced(source):
+                if not values:
+                    fail(
+                        TraceError,
+                        f"{self.name} asks whether the size {left} is {right}, which is not known "
+                        "while tracing, and returns nothing by which a run could check the answer",
+                        source=source,
+                        fix="give the size in the TensorSpec, or return a tensor",
+                    )
+                values[0] = EnsureShape(values[0].type.shape, (left, right))(values[0])
+        return values
+
     def traced(self, results: Sequence[Tensor]) -> Traced:
         """The finished body. The trace must not be used afterwards."""
         results = self.admit_all(tuple(results))
@@ -247,7 +288,8 @@ class Trace(Builder):
             *self.captures.values(),
             *([self.token_input] if self.token_input is not None else []),
         ]
-        outputs = [*results, *(states[i].value for i in assigned), *tokens, *checked]
+        values = self._kept_apart([*results, *(states[i].value for i in assigned)])
+        outputs = [*values, *tokens, *checked]
         graph = Graph(self.name, tuple(inputs), tuple(self.nodes), tuple(outputs))
         return Traced(
             graph=graph,
@@ -265,6 +307,18 @@ def current_trace() -> Trace | None:
     """The trace that nodes are added to on this thread; None at top level."""
     builder = current()
     return builder if isinstance(builder, Trace) else None
+
+
+def _note_apart(left: Any, right: Any) -> None:
+    """Notes in the innermost trace that has the sizes that they were taken to differ."""
+    names = {*dim_names(left), *dim_names(right)}
+    for trace in reversed(_open.traces):
+        if trace is not None and names <= trace.size_names():
+            trace.apart.setdefault((left, right), here())
+            return
+
+
+AskedSize.note_apart = _note_apart
 
 
 def executing_eagerly() -> bool:

@@ -12,7 +12,7 @@ import enum
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from tracegraph.ir.builder import at_top_level, current
 from tracegraph.ir.tensor import Node, Tensor, host_tensor
 from tracegraph.ops.effect import READ
 from tracegraph.ops.elementwise import IDENTITY
+from tracegraph.ops.shape import EnsureShape
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.lift import lifted
 from tracegraph.runtime.lineage import remember_assignment
@@ -82,6 +83,10 @@ unsettled: dict[int, weakref.ref[Variable]] = {}
 
 _names = itertools.count()
 _numbers = itertools.count()
+
+
+#: What Variables are called that the user gave no name.
+_NO_NAME = "Variable"
 
 
 class VariableSynchronization(enum.Enum):
@@ -143,9 +148,9 @@ class Variable:
     """
 
     __slots__ = (
-        *("__weakref__", "_trainable", "aggregation", "base_name", "buffer", "constraint"),
-        *("handle", "has_plain_name", "is_random_state", "number", "synchronization"),
-        "tensor_type",
+        *("__weakref__", "_stands_for", "_trainable", "aggregation", "base_name", "buffer"),
+        *("constraint", "handle", "has_plain_name", "is_identified", "is_random_state", "number"),
+        *("synchronization", "tensor_type"),
     )
 
     #: NumPy hands binary operations with an ndarray on the left to us.
@@ -178,10 +183,14 @@ class Variable:
             refuse_creation()
         wanted = None if dtype is None else as_dtype(dtype)
         value = self._initial(initial_value, wanted)
-        self.base_name = scoped_name(name or "Variable")
+        self.base_name = scoped_name(name or _NO_NAME)
         #: Counts the Variables of the process in the order of their creation.
         self.number = next(_numbers)
         self._trainable = True if trainable is None else bool(trainable)
+        #: The Variable that this one stands for in a trace, if it does, which keeps it not alive.
+        self._stands_for: Callable[[], Variable | None] | None = None
+        #: Whether somebody asked which that is, so that no other may take its place.
+        self.is_identified = False
         self.constraint = constraint
         #: Read by code that also runs on several replicas; here there is one.
         self.synchronization = synchronization or VariableSynchronization.AUTO
@@ -222,9 +231,19 @@ class Variable:
     def stand_in(self) -> Variable:
         """A Variable that stands for this one in a trace whose calls may pass others."""
         new = Variable.of_type(self.tensor_type, self.base_name, self._trainable)
+        new._stands_for = weakref.ref(self)
         new.number, new.constraint = self.number, self.constraint
         new.has_plain_name, new.is_random_state = self.has_plain_name, self.is_random_state
         return new
+
+    def actual(self) -> Variable:
+        """The Variable itself; for one that stands for an argument, what the call gives. A trace
+        that asks is that of this one Variable: see `is_identified`."""
+        found = None if self._stands_for is None else self._stands_for()
+        if found is None:
+            return self
+        self.is_identified = True
+        return found.actual()
 
     @classmethod
     def of_type(cls, type: TensorType, name: str, trainable: bool = True) -> Variable:
@@ -233,6 +252,7 @@ class Variable:
         new.base_name = name
         new.number = next(_numbers)
         new._trainable = trainable
+        new._stands_for, new.is_identified = None, False
         new.constraint = None
         new.synchronization = VariableSynchronization.AUTO
         new.aggregation = VariableAggregation.NONE
@@ -250,6 +270,11 @@ class Variable:
             unsettled[id(self)] = weakref.ref(self)
 
     # What it is.
+
+    @property
+    def is_unnamed(self) -> bool:
+        """Whether the user gave it no name."""
+        return self.base_name.rpartition("/")[2] == _NO_NAME
 
     @property
     def name(self) -> str:
@@ -410,7 +435,7 @@ class Variable:
                 fix="assign a value of the variable's shape, or declare it with "
                 "tg.Variable(..., shape=[None])",
             )
-        return new
+        return _sized(new, self.tensor_type.shape)
 
     def _store(self, new: Tensor) -> None:
         """The new value, pending if it is."""
@@ -576,6 +601,15 @@ def _fits(declared: Shape, shape: Shape) -> bool:
     return isinstance(declared, ShapeVariable) or same_shape(declared, shape) is not None
 
 
+def _sized(value: Tensor, declared: Shape) -> Tensor:
+    """The value with the sizes that are declared; where its own are open, every run checks them."""
+    if isinstance(declared, ShapeVariable) or isinstance(value.type.shape, ShapeVariable):
+        return value
+    pairs = zip(declared, value.type.shape, strict=True)
+    sizes = tuple(size if isinstance(size, int) else given for size, given in pairs)
+    return value if sizes == value.type.shape else EnsureShape(sizes)(value)
+
+
 def names_of_sizes(taken: Container[str] = ()) -> Iterator[str]:
     """Names for open sizes of Variables, none of which another Variable has, or is `taken`."""
     return (name for name in (f"v{number}" for number in _names) if name not in taken)
@@ -633,6 +667,14 @@ def _apart(builder: Any, value: Tensor) -> Tensor:
         return IDENTITY(value)
     finally:
         builder.recorders = recorders
+
+
+def values_now(variables: Mapping[str, Variable]) -> dict[str, Tensor]:
+    """The values of variables at one moment, which no step falls into. They stay as they are while
+    they are held: a step copies a buffer that somebody holds, and does not overwrite it."""
+    with state_lock():
+        complete_landings()
+        return {key: v.made_tensor() for key, v in variables.items()}
 
 
 def complete_landings() -> None:

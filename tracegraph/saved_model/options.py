@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from tracegraph.errors import LoadError, SignatureError, fail, shown
 from tracegraph.source import here
@@ -14,38 +15,120 @@ from tracegraph.source import here
 #: What the format is called, and the newest version of it that is written and read.
 FORMAT = "tracegraph.saved_model"
 VERSION = 1
-#: The most bytes of graphs that are written and read: each takes some dozens of memory.
-LARGEST_TEXT = 2**28
 
 
-@dataclass(frozen=True)
+class _Field(NamedTuple):
+    """A field of TensorFlow's options that is not here: why, what to do, and which values ask for
+    nothing else than what is done anyway."""
+
+    reason: str
+    fix: str
+    harmless: tuple[Any, ...] = (None, False)
+
+
+_ANY = object()  # every value is harmless
+_POLICY = _Field("every Variable lies on one device", "leave it out")
+_DEVICE = _Field("", "", (_ANY,))
+
+#: TensorFlow's other fields, by the class that has them.
+_ELSEWHERE = {
+    "SaveOptions": {
+        "namespace_whitelist": _Field("", "", (_ANY,)),  # there are no ops of others
+        "save_debug_info": _Field("", "", (_ANY,)),  # `locations` says what is kept
+        "function_aliases": _Field(
+            "functions are found where they stand", "keep them as attributes", (None, {})
+        ),
+        "experimental_debug_stripper": _Field("lines are kept apart", "write locations=False"),
+        "experimental_io_device": _DEVICE,
+        "experimental_variable_policy": _POLICY,
+        "experimental_image_format": _Field("", "", (_ANY,)),  # files of any size are written
+        "experimental_skip_saver": _Field("a model holds its values", "leave it out"),
+        "experimental_sharding_callback": _Field("files are divided at 5 GB", "leave it out"),
+        "extra_tags": _Field("", "", (_ANY,)),  # as `tags` in load
+    },
+    "LoadOptions": {
+        "allow_partial_checkpoint": _Field("a model holds all its values", "leave it out"),
+        "experimental_io_device": _DEVICE,
+        "experimental_skip_checkpoint": _Field(
+            "values are read when they are used first", "leave it out, and assign others"
+        ),
+        "experimental_variable_policy": _POLICY,
+        "experimental_load_function_aliases": _Field(
+            "functions are found where they stand", "use the attributes"
+        ),
+    },
+}
+
+
+def _check_elsewhere(kind: type, given: Mapping[str, Any]) -> None:
+    """Accepts fields of TensorFlow's that change nothing. Raises SignatureError for others."""
+    known = _ELSEWHERE[kind.__name__]
+    for name, value in given.items():
+        field = known.get(name, _Field("there is no such option", "leave it out", ()))
+        if not any(harmless is _ANY or value == harmless for harmless in field.harmless):
+            fail(
+                SignatureError,
+                f"{kind.__name__}: {name}={shown(value)} is not supported: {field.reason}",
+                source=here(),
+                fix=field.fix,
+            )
+
+
+@dataclass(frozen=True, init=False)
 class SaveOptions:
     """How a model is saved.
 
-    - `experimental_custom_gradients`: whether custom gradients are saved with their functions.
-      Without them a gradient through such a function raises LookupError after loading.
+    - `experimental_custom_gradients`: whether custom gradients, and those that were registered for
+      ops, are saved with their functions. Without them a gradient through such a function raises
+      LookupError after loading.
     - `locations`: whether every node keeps the file name and the line where it was made.
-    - `stablehlo`: kinds of devices, such as `("cpu", "cuda")`, for which each of the `signatures`
-      is also written as a program, see `tg.export.stablehlo`: for readers that run it without
-      tracegraph. Variables are constants of it, with the values of now.
-    - `extra`: files for the folder `extra`, as bytes by name; they are never read here.
+    - `stablehlo`: kinds of devices, "cpu" or several of them as `("cpu", "cuda")`, for which each
+      of the `signatures` is also written as a program, see `tg.export.stablehlo`: for readers that
+      run it without tracegraph. Variables are constants of it, with the values of now.
+    - `extra`: files for the folder `extra`, as bytes by name; they are never read here. A save
+      replaces those of the save before, and leaves other files there alone.
+
+    Fields of TensorFlow's are accepted where they change nothing, such as
+    `experimental_io_device`. Raises ValueError for what has no meaning here.
     """
 
-    experimental_custom_gradients: bool = True
-    locations: bool = True
-    stablehlo: Sequence[str] = ()
-    extra: Mapping[str, bytes] = field(default_factory=dict)
+    experimental_custom_gradients: bool
+    locations: bool
+    stablehlo: str | Sequence[str]
+    extra: Mapping[str, bytes]
+
+    def __init__(
+        self,
+        experimental_custom_gradients: bool = True,
+        locations: bool = True,
+        stablehlo: str | Sequence[str] = (),
+        extra: Mapping[str, bytes] = MappingProxyType({}),
+        **elsewhere: Any,
+    ) -> None:
+        _check_elsewhere(SaveOptions, elsewhere)
+        vars(self).update(
+            experimental_custom_gradients=experimental_custom_gradients,
+            locations=locations,
+            stablehlo=stablehlo,
+            extra=dict(extra),
+        )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class LoadOptions:
     """How a model is loaded.
 
     - `verify`: whether every file is compared with its checksum at once. Without it the graphs
       are, and each tensor is when it is used first.
+
+    Fields of TensorFlow's are accepted where they change nothing. Raises ValueError for others.
     """
 
-    verify: bool = False
+    verify: bool
+
+    def __init__(self, verify: bool = False, **elsewhere: Any) -> None:
+        _check_elsewhere(LoadOptions, elsewhere)
+        vars(self).update(verify=verify)
 
 
 class Asset:

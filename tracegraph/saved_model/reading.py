@@ -8,12 +8,14 @@ import math
 import os
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tracegraph import nest
-from tracegraph.archive.directory import Reader
+from tracegraph.archive import limits
+from tracegraph.archive.directory import EXTRA, Reader, read_extras
 from tracegraph.archive.manifest import Entry, excerpt, label_problem
 from tracegraph.archive.tensors import Stored, TensorFile, stored_arrays, unlisted
 from tracegraph.archive.values import Decoder, Records, read_tensor_type
@@ -32,7 +34,6 @@ from tracegraph.runtime.trace import CheckReport, Traced
 from tracegraph.runtime.variable import Reference, Variable, names_of_sizes
 from tracegraph.saved_model.options import (
     FORMAT,
-    LARGEST_TEXT,
     VERSION,
     Asset,
     LoadOptions,
@@ -40,10 +41,15 @@ from tracegraph.saved_model.options import (
 )
 from tracegraph.saved_model.restored import (
     LoadedModule,
+    NotSaved,
+    SavedConcreteFunction,
     SavedFunction,
     SignatureFunction,
     attribute_problem,
+    functions_in,
     new_module,
+    variables_of,
+    with_captured,
     with_signatures,
     wrapped,
 )
@@ -53,8 +59,6 @@ from tracegraph.tensorshape import TensorShape, TensorSpec
 from tracegraph.text.parser import parse_module
 from tracegraph.types import TOKEN, DType, TensorType
 
-#: The most rows of a table of the manifest: each takes some thousand bytes of memory.
-_MOST_ROWS = 2**16
 #: The integers of a matrix's places, and the types of the leaves that a trace is made for.
 _INDEX = np.dtype(np.int64)
 _VALUES = (bool, int, float, complex, str, bytes, DType, TensorType, TensorShape)
@@ -81,16 +85,48 @@ def load(
     chosen = as_options(LoadOptions, options)
     reader = Reader(path)
     reader.check_format(FORMAT, VERSION)
-    return _Loader(reader, chosen).load()
+    fields = manifest_fields(reader.entry)
+    return Loader(fields, _Files(reader, fields, chosen)).load()
 
 
-class _Loader:
-    """Makes the objects of a manifest; those that are named by numbers are made first, empty."""
+def manifest_fields(entry: Entry) -> dict[str, Entry]:
+    """The entries of a manifest. Raises LoadError if one is missing or not known."""
+    names = (*_FIELDS, EXTRA)
+    fields = dict(zip(names, entry.fields(*_FIELDS, optional=(EXTRA,)), strict=True))
+    fields[EXTRA].optional(read_extras)
+    return fields
 
-    def __init__(self, reader: Reader, options: LoadOptions) -> None:
+
+class Files:
+    """What stands beside a manifest: graphs and tensors by name, and files of the user's."""
+
+    weights: Mapping[str, Any]
+    constants: Mapping[str, Any]
+
+    def graphs(self, entry: Entry) -> dict[str, Graph]:
+        """The graphs of a file by their names."""
+        raise NotImplementedError
+
+    def fill(self, variable: Variable, stored: Any) -> None:
+        """Gives a Variable its value."""
+        raise NotImplementedError
+
+    def asset(self, entry: Entry) -> str | os.PathLike[str]:
+        raise NotImplementedError
+
+    def program(self, entry: Entry) -> Path:
+        raise NotImplementedError
+
+    def check_all_used(self, entry: Entry) -> None:
+        """Raises LoadError for a file that is listed in vain."""
+
+
+class _Files(Files):
+    """Those of a directory, which are not trusted."""
+
+    def __init__(self, reader: Reader, fields: Mapping[str, Entry], options: LoadOptions) -> None:
         self._reader = reader
-        self._fields = dict(zip(_FIELDS, reader.entry.fields(*_FIELDS)))
-        names = reader.check_files(self._fields["files"])
+        names = reader.check_files(fields["files"])
         if options.verify:
             reader.verify()
         self._tensors = {
@@ -98,11 +134,43 @@ class _Loader:
             for name in names
             if name.endswith(".safetensors") and "/" not in name
         }
-        self._weights = stored_arrays(self._fields["weights"], self._tensors)
-        self._constants = stored_arrays(self._fields["constants"], self._tensors)
-        extra = next(unlisted(self._tensors.values(), (self._weights, self._constants)), None)
+        self.weights = stored_arrays(fields["weights"], self._tensors)
+        self.constants = stored_arrays(fields["constants"], self._tensors)
+        extra = next(unlisted(self._tensors.values(), (self.weights, self.constants)), None)
         if extra is not None:
             reader.entry.fail(f"no table lists the tensor {extra}")
+
+    def graphs(self, entry: Entry) -> dict[str, Graph]:
+        data = self._reader.checked_bytes(entry, limits.TEXT_BYTES)
+        if not data.strip():
+            return {}
+        arrays = _Arrays(self.constants)
+        try:
+            return parse_module(data.decode(), arrays)
+        except UnicodeDecodeError as error:
+            fail(LoadError, f"{self._reader.path(entry)} is no text: {error}", cause=error)
+        except LoadError as error:
+            fail(LoadError, f"{self._reader.path(entry)}: {fact_of(error)}", cause=error)
+
+    def fill(self, variable: Variable, stored: Any) -> None:
+        variable.keep_in_file(stored)
+
+    def asset(self, entry: Entry) -> Path:
+        return self._reader.asset(entry)
+
+    def program(self, entry: Entry) -> Path:
+        return self._reader.program(entry)
+
+    def check_all_used(self, entry: Entry) -> None:
+        self._reader.check_all_used(entry, self._tensors)
+
+
+class Loader:
+    """Makes the objects of a manifest; those that are named by numbers are made first, empty."""
+
+    def __init__(self, fields: Mapping[str, Entry], files: Files) -> None:
+        self._fields = fields
+        self._files = files
         self._records = Records()
         #: Names of open sizes in the graphs; what stands for those of Variables here; and the
         #: graphs with these.
@@ -116,7 +184,8 @@ class _Loader:
             "reference": lambda e: Reference(self._variable_of(e)),
             "tensor": lambda e: self._tensor_of(e),
             "array": lambda e: self._constant(e).read(),
-            "asset": lambda e: Asset(self._reader.asset(e)),
+            "asset": lambda e: Asset(self._files.asset(e)),
+            "opaque": lambda e: NotSaved(e.label()),
         }
         objects = {
             "object": lambda e: self._modules[e.count(len(self._modules))],
@@ -125,16 +194,23 @@ class _Loader:
         #: Of plain data; of what defaults may be; of what modules hold.
         self._plain = Decoder(self._records)
         self._defaults = Decoder(self._records, values)
-        self._decoder = Decoder(self._records, {**values, **objects})
+        held = {
+            "variable": lambda e: self._held(self._variable_of(e)),
+            "reference": lambda e: Reference(self._held(self._variable_of(e))),
+        }
+        self._decoder = Decoder(self._records, {**values, **objects, **held})
+        #: Identities of Variables that some attribute holds.
+        self._in_attributes: set[int] = set()
 
     def load(self) -> LoadedModule:
         fields = self._fields
         fields["producer"].text()
         fields["custom_gradients"].flag()
         for table in ("objects", "functions", "variables"):
-            if len(fields[table].items()) > _MOST_ROWS:
-                fields[table].fail(f"there are more than {_MOST_ROWS}")
-        self._graphs = self._read_graphs(fields["graphs"])
+            count = len(fields[table].items())
+            if count > limits.MOST_ROWS:
+                fields[table].fail(f"there are {count} {table}, more than {limits.MOST_ROWS}")
+        self._graphs = self._files.graphs(fields["graphs"])
         self._variables = self._read_variables(fields["variables"])
         self._modules = fields["objects"].each(self._new_module)
         self._functions: list[Any] = []
@@ -146,8 +222,9 @@ class _Loader:
             name: self._signature(name, entry)
             for name, entry in fields["signatures"].pairs().items()
         }
-        self._reader.check_all_used(fields["files"], self._tensors)
-        return with_signatures(root, signatures)
+        self._files.check_all_used(fields["files"])
+        self._list_captured(with_signatures(root, signatures))
+        return root
 
     def _root(self, entry: Entry) -> LoadedModule:
         root = self._decoder.read(entry)
@@ -157,25 +234,28 @@ class _Loader:
             entry.fail("what was saved is an object, a function, a dict or a list")
         return wrapped(root)
 
-    # Graphs and tensors.
+    def _held(self, variable: Variable) -> Variable:
+        self._in_attributes.add(id(variable))
+        return variable
 
-    def _read_graphs(self, entry: Entry) -> dict[str, Graph]:
-        data = self._reader.checked_bytes(entry, LARGEST_TEXT)
-        if not data.strip():
-            return {}
-        arrays = _Arrays(self._constants)
-        try:
-            return parse_module(data.decode(), arrays)
-        except UnicodeDecodeError as error:
-            fail(LoadError, f"{self._reader.path(entry)} is no text: {error}", cause=error)
-        except LoadError as error:
-            fail(LoadError, f"{self._reader.path(entry)}: {fact_of(error)}", cause=error)
+    def _list_captured(self, root: LoadedModule) -> None:
+        """Lets modules list the Variables that functions use and no attribute holds: each module
+        those of its own functions, and the root all."""
+        created = sorted(self._variables, key=lambda variable: variable.number)
+        left = [v for v in created if id(v) not in self._in_attributes]
+        if left:
+            for module in self._modules:
+                used = {id(v) for f in functions_in(module) for v in variables_of(f)}
+                with_captured(module, [v for v in left if id(v) in used])
+            with_captured(root, left)
 
-    def _constant(self, entry: Entry) -> Stored:
+    # Tensors.
+
+    def _constant(self, entry: Entry) -> Any:
         name = entry.text()
-        if name not in self._constants:
+        if name not in self._files.constants:
             entry.fail(f"there is no constant {excerpt(name)}")
-        return self._constants[name]
+        return self._files.constants[name]
 
     def _tensor_of(self, entry: Entry) -> Tensor:
         stored = self._constant(entry)
@@ -193,8 +273,8 @@ class _Loader:
         weights = [item.pairs()["weight"].text() for item in items]
         if len(set(weights)) < len(weights):
             entry.fail("two variables have one weight")
-        if len(weights) < len(self._weights):
-            unused = min(set(self._weights) - set(weights))
+        if len(weights) < len(self._files.weights):
+            unused = min(set(self._files.weights) - set(weights))
             self._fields["weights"].fail(f"the weight {excerpt(unused)} is of no variable")
         made = {
             i: self._variable(items[i]) for i in sorted(range(len(items)), key=order.__getitem__)
@@ -203,7 +283,7 @@ class _Loader:
 
     def _variable(self, entry: Entry) -> Variable:
         weight, name, type_, trainable, plain, random, _ = entry.fields(*_VARIABLE_FIELDS)
-        stored = self._weights.get(weight.text())
+        stored = self._files.weights.get(weight.text())
         if stored is None:
             weight.fail(f"there is no weight {excerpt(weight.text())}")
         type = read_tensor_type(type_)
@@ -211,7 +291,7 @@ class _Loader:
         variable = Variable.of_type(self._own_type(type_, type), name.label(), trainable.flag())
         variable.has_plain_name = plain.flag()
         variable.is_random_state = random.flag()
-        variable.keep_in_file(stored)
+        self._files.fill(variable, stored)
         return variable
 
     def _own_type(self, entry: Entry, type: TensorType) -> TensorType:
@@ -251,7 +331,7 @@ class _Loader:
         if len(set(names)) < len(names):
             attributes.fail("an attribute is given twice")
         reasons = {_pair(row)[0].label(): _pair(row)[1].label() for row in omitted.items()}
-        return new_module(name, "__call__" in names, hidden.each(Entry.text), reasons)
+        return new_module(name, names, hidden.each(Entry.text), reasons)
 
     def _attribute_name(self, entry: Entry) -> str:
         name = entry.text()
@@ -326,8 +406,6 @@ class _Loader:
     def _default(self, entry: Entry, is_given: bool) -> Any:
         if not is_given:
             return inspect.Parameter.empty
-        if isinstance(entry.value, dict) and set(entry.value) == {"opaque"}:
-            return _Opaque(entry.pairs()["opaque"].label())
         return self._defaults.read(entry)
 
     def _trace(self, entry: Entry, function: SavedFunction) -> ConcreteFunction:
@@ -374,7 +452,7 @@ class _Loader:
         self._check_sizes(graph_, graph)
         _check_inputs(entry, traced, request)
         _check_outputs(entry, traced, packed)
-        return ConcreteFunction(request, traced, packed.results, stand_ins)
+        return SavedConcreteFunction(request, traced, packed.results, stand_ins)
 
     def _check_sizes(self, entry: Entry, graph: Graph) -> None:
         """Raises LoadError for an open size that no input of its graph gives a value."""
@@ -418,15 +496,13 @@ class _Loader:
             concrete,
             inputs.each(Entry.text),
             outputs.each(Entry.text),
-            program.optional(self._reader.program),
+            program.optional(self._files.program),
         )
-        if len(found.inputs) != len(concrete.argument_types) or len(set(found.inputs)) < len(
-            found.inputs
-        ):
+        names = found.input_names
+        if len(names) != len(concrete.argument_types) or len(set(names)) < len(names):
             inputs.fail(f"they do not name the {len(concrete.argument_types)} inputs")
-        if len(found.outputs) != len(concrete.outputs) or len(set(found.outputs)) < len(
-            found.outputs
-        ):
+        names = found.output_names
+        if len(names) != len(concrete.outputs) or len(set(names)) < len(names):
             outputs.fail(f"they do not name the {len(concrete.outputs)} outputs")
         return found
 
@@ -459,16 +535,6 @@ class _Arrays(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._stored)
-
-
-class _Opaque:
-    """In place of a default value that was no data."""
-
-    def __init__(self, what: str) -> None:
-        self.what = what
-
-    def __repr__(self) -> str:
-        return f"<{self.what}, which was not saved>"
 
 
 def _nothing() -> None:
@@ -700,7 +766,7 @@ def _check_report(entry: Entry) -> CheckReport:
     report = CheckReport(
         message.text(),
         _place(file, line, roles),
-        operands.count(2**16),
+        operands.count(limits.MOST_OPERANDS),
         fix.optional(Entry.text) or "",
         is_range.optional(Entry.flag) or False,
         tuple(sites.optional(lambda e: e.each(_site)) or ()),

@@ -5,22 +5,35 @@ from __future__ import annotations
 import hashlib
 import inspect
 import itertools
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import NoneType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from tracegraph.archive import tensors
+from tracegraph.archive import limits, tensors
 from tracegraph.archive.directory import Writer
-from tracegraph.archive.manifest import label_problem
-from tracegraph.archive.tensors import description, shards
+from tracegraph.archive.manifest import Entry, label_problem
 from tracegraph.archive.values import NoData, encoded
+from tracegraph.control.registered import with_registered_gradients
 from tracegraph.control.undifferentiable import without_custom_gradients
-from tracegraph.errors import ShapeError, SignatureError, TraceError, fact_of, fail, kind_of, shown
+from tracegraph.errors import (
+    DTypeError,
+    GradientError,
+    LoadError,
+    Mismatch,
+    ShapeError,
+    SignatureError,
+    TraceError,
+    fact_of,
+    fail,
+    kind_of,
+    shown,
+)
 from tracegraph.export import stablehlo
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.passes.specialise import bound_names, new_names, renamed, with_sizes
@@ -31,29 +44,32 @@ from tracegraph.runtime.signature import ObjectKey, VariableKey, is_tensor_key
 from tracegraph.runtime.sparse import SparseJacobian
 from tracegraph.runtime.trace import CheckReport
 from tracegraph.runtime.values import host_array
-from tracegraph.runtime.variable import Reference, Variable, complete_landings, state_lock
+from tracegraph.runtime.variable import Reference, Variable, values_now
 from tracegraph.saved_model.options import (
     FORMAT,
-    LARGEST_TEXT,
     VERSION,
     Asset,
     SaveOptions,
     as_options,
 )
+from tracegraph.saved_model.reading import Files, Loader, manifest_fields
 from tracegraph.saved_model.restored import (
+    CALLED_IN_PYTHON,
     LoadedModule,
+    NotSaved,
     SignatureFunction,
     attribute_problem,
     content_of,
     is_special,
-    omitted_of,
+    lost_attributes,
+    own_attributes,
     python_class_name,
 )
 from tracegraph.shapes import Dim, ShapeVariable
 from tracegraph.source import Source, here
-from tracegraph.text.literals import Opaque
+from tracegraph.text.literals import Opaque, read_size, read_type
 from tracegraph.text.printer import graph_symbols, module_text
-from tracegraph.types import DType, TensorType, as_dtype
+from tracegraph.types import DType, TensorType, as_dtype, type_of_array
 from tracegraph.version import __version__
 
 #: The signature that a single function has.
@@ -99,9 +115,19 @@ def save(
             fix="save a tg.Module, a @tg.function, or a dict or list of them",
         )
     saver = _Saver(chosen)
-    content = saver.content(obj, signatures)
-    writer = Writer(path)
-    saver.write(writer, content)
+    try:
+        content = saver.content(obj, signatures)
+        text = saver.text(content)
+    except RecursionError as error:
+        fact = "what is saved is nested too deep: lists, dicts or modules in each other, or a list "
+        fact += "that holds itself"
+        fail(SignatureError, fact, source=here(), fix="keep them side by side", cause=error)
+    with Writer(path) as writer:
+        saver.write(writer, content, text)
+
+
+#: What is written of an argument that is a Variable, and its type.
+_StandInRow = tuple[dict[str, Any], TensorType]
 
 
 class _Saver:
@@ -116,11 +142,12 @@ class _Saver:
         self._variables: list[Any] = []
         self._variable_numbers: dict[int, int] = {}
         self._weights: dict[str, Variable] = {}
+        self._weight_names = _Names(_RESERVED)
         self._arrays: dict[str, np.ndarray] = {}
         self._graphs: list[Graph] = []
         #: Types of Variables that are arguments, with the entries that say them; names of the open
         #: sizes of arguments.
-        self._stand_ins: list[tuple[dict[str, Any], TensorType]] = []
+        self._stand_ins: list[_StandInRow] = []
         self._taken: set[str] = set()
         self._assets: list[tuple[dict[str, Any], Path]] = []
         #: What is also written as a program, by the name of its signature.
@@ -144,15 +171,42 @@ class _Saver:
         content["variables"] = self._variables
         return content
 
-    def write(self, writer: Writer, content: dict[str, Any]) -> None:
-        """Writes the files, and the manifest that makes them count."""
+    def text(self, content: dict[str, Any]) -> bytes:
+        """The text of all graphs, whose names the manifest gets. Raises SignatureError where it
+        could not be loaded."""
         graphs = self._with_names_of_their_own()
         symbols = graph_symbols(graphs.values())
         _name_graphs(content, {old: symbols[new] for old, new in graphs.items()})
         text = module_text(graphs.values(), self._options.locations, self._kept).encode() + b"\n"
-        if len(text) > LARGEST_TEXT:
-            fact = f"the graphs are {len(text)} bytes of text, more than {LARGEST_TEXT}"
+        if len(text) > limits.TEXT_BYTES:
+            fact = f"the graphs are {len(text)} bytes of text, more than {limits.TEXT_BYTES}"
             fail(SignatureError, fact, source=here(), fix="save the functions in parts")
+        try:
+            _check_sizes(graphs.values())
+            self._rehearse(content, {symbols[graph]: graph for graph in graphs.values()})
+        except (LoadError, Mismatch) as error:
+            fact = f"it could not be loaded: {fact_of(error)}"
+            fail(SignatureError, fact, source=here(), fix="save it in parts, or without this value")
+        return text
+
+    def _rehearse(self, content: dict[str, Any], graphs: Mapping[str, Graph]) -> None:
+        """Makes all objects once as a reader will: whatever one refuses is not written at all.
+        Raises LoadError."""
+        names = {"graphs": "", "weights": {}, "constants": {}, "files": {}}
+        fields = manifest_fields(Entry({**self._head(), **content, **names}, "what is saved"))
+        weights = {key: v.tensor_type for key, v in self._weights.items()}
+        Loader(fields, _Memory(graphs, weights, self._arrays)).load()
+
+    def _head(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "producer": f"tracegraph {__version__}",
+            "custom_gradients": self._options.experimental_custom_gradients,
+        }
+
+    def write(self, writer: Writer, content: dict[str, Any], text: bytes) -> None:
+        """Writes the files, and the manifest that makes them count."""
         for name, concrete in self._programs.items():
             data = stablehlo(concrete, platforms=self._options.stablehlo)
             content["signatures"][name]["program"] = writer.add_program(data)
@@ -160,17 +214,15 @@ class _Saver:
             place["asset"] = writer.add_asset(path)
         for name, data in self._options.extra.items():
             writer.add_extra(name, data)
-        weights = self._snapshot()
+        values = values_now(self._weights)
+        weights = {key: host_array(value) for key, value in values.items()}
         writer.commit(
             {
-                "format": FORMAT,
-                "version": VERSION,
-                "producer": f"tracegraph {__version__}",
-                "custom_gradients": self._options.experimental_custom_gradients,
+                **self._head(),
                 "graphs": writer.add_bytes("graph", "tgir", text),
                 **content,
-                "weights": _stored(writer, "weights", weights),
-                "constants": _stored(writer, "constants", self._arrays),
+                "weights": writer.add_arrays("weights", weights),
+                "constants": writer.add_arrays("constants", self._arrays),
             }
         )
 
@@ -196,12 +248,6 @@ class _Saver:
         for place, (entry, _) in enumerate(rows):
             entry["created"] = place
 
-    def _snapshot(self) -> dict[str, np.ndarray]:
-        """The values of all Variables at one moment, which no step falls into."""
-        with state_lock():
-            complete_landings()
-            return {key: np.array(v.numpy()) for key, v in self._weights.items()}
-
     # Values.
 
     def value(self, value: Any, path: str) -> Any:
@@ -210,28 +256,36 @@ class _Saver:
         def special(item: Any) -> Any:
             return self._special(item, path)
 
-        if type(value) in (list, tuple):
-            name = "list" if type(value) is list else "tuple"
-            items = enumerate(value)
-            return {
-                name: [self.value(item, f"{path}/{i}" if path else str(i)) for i, item in items]
-            }
-        if type(value) is dict:
-            return {
-                "dict": [
-                    [encoded(key, special), self.value(item, _joined(path, self._key_name(key)))]
-                    for key, item in value.items()
-                ]
-            }
-        return encoded(value, special)
+        def inside(item: Any, name: Any) -> Any:
+            if name is None:
+                return self._key(item, path)
+            return self._element(item, _joined(path, self._key_name(name)))
 
-    def _key_name(self, key: Any) -> Any:
+        return encoded(value, special, inside)
+
+    def _element(self, value: Any, path: str) -> Any:
+        """The JSON of what stands in a container: what is no data leaves its place."""
+        try:
+            return self.value(value, path)
+        except NoData as problem:
+            return _opaque(problem.args[0])
+
+    def _key(self, key: Any, path: str) -> Any:
+        """The JSON of a key of a dict: what would have no hash after loading is no data."""
+        entry = self._element(key, path)
+        return entry if _has_hash(entry) else _opaque(key)
+
+    def _key_name(self, key: Any) -> str:
         """How paths name an entry of a dict; state that belongs to a Variable is named by it."""
-        if not isinstance(key, Reference):
-            return key
-        variable = key.deref()
-        number = self._variable_numbers.get(id(variable))
-        return variable.base_name if number is None else self._variables[number]["weight"]
+        if isinstance(key, Reference):
+            variable = key.deref()
+            number = self._variable_numbers.get(id(variable))
+            return variable.base_name if number is None else self._variables[number]["weight"]
+        try:
+            encoded(key)
+        except NoData:  # its text may tell where it is in memory
+            return _described(key)
+        return str(key)
 
     def _special(self, value: Any, path: str) -> Any:
         if isinstance(value, Variable):
@@ -240,13 +294,15 @@ class _Saver:
             return {"reference": self._variable(value.deref(), path)}
         if isinstance(value, Module):
             return {"object": self._module(value, path)}
-        if isinstance(value, (Function, ConcreteFunction)):
-            return {"function": self._function(value, path)}
         if isinstance(value, SignatureFunction):
             return {"function": self._function(value.concrete, path)}
+        if isinstance(value, (Function, ConcreteFunction)):
+            return {"function": self._function(value, path)}
         if isinstance(value, Tensor):
             return {"tensor": self._array(host_array(value))}
-        if isinstance(value, np.ndarray | np.generic):
+        if isinstance(value, NotSaved):
+            return _opaque(value)
+        if type(value) in _ARRAYS:
             array = np.asarray(value, value.dtype.newbyteorder("="))
             try:
                 as_dtype(array.dtype)
@@ -285,12 +341,14 @@ class _Saver:
 
     def _attributes(self, module: Module, path: str) -> dict[str, Any]:
         kept: list[list[Any]] = []
-        omitted = [list(pair) for pair in omitted_of(module).items()]
-        for name, value in [*_own_attributes(module), *_methods(module)]:
+        omitted = [list(pair) for pair in lost_attributes(module).items()]
+        if _is_called_in_python(module):
+            omitted.append(["__call__", CALLED_IN_PYTHON])
+        for name, value in [*_attributes_of(module), *_methods(module)]:
             try:
                 kept.append([name, self._attribute(module, name, value, path)])
             except NoData as problem:
-                omitted.append([name, kind_of(problem.args[0])])
+                omitted.append([name, _described(problem.args[0])])
         hidden = sorted(name for name, _ in kept if name in module._hidden)
         return {"attributes": kept, "hidden": hidden, "omitted": sorted(omitted)}
 
@@ -313,7 +371,7 @@ class _Saver:
             number = self._variable_numbers[id(variable)] = len(self._variables)
             self._alive.append(variable)
             _check_label(variable.base_name, "of a Variable")
-            key = _unused(path or variable.base_name, (*self._weights, *_RESERVED))
+            key = self._weight_names.new(path or variable.base_name)
             self._weights[key] = variable
             self._variables.append(
                 {
@@ -355,7 +413,7 @@ class _Saver:
         declared = function.input_signature
         if declared is not None:
             _trace_as_declared(function)
-        traces = [self._trace(concrete, path) for concrete in _in_order(function.traces)]
+        traces = [self._trace(concrete, path) for concrete in self._in_order(function.traces)]
         return {
             "name": function.name,
             "parameters": self._parameters(function.function_spec, function.name),
@@ -380,7 +438,7 @@ class _Saver:
                 try:
                     row["default"] = encoded(parameter.default, self._default)
                 except NoData:
-                    row["default"] = {"opaque": kind_of(parameter.default)}
+                    row["default"] = _opaque(parameter.default)
             found.append(row)
         return found
 
@@ -390,9 +448,11 @@ class _Saver:
         self._graphs.append(graph)
         self._taken.update(*map(bound_names, concrete.request.types))
         own = _joined(path, concrete.name)
+        arguments, stand_ins = self._arguments(concrete)
+        self._stand_ins += stand_ins
         return {
             "graph": graph,
-            "arguments": self._arguments(concrete),
+            "arguments": arguments,
             "results": self._results(concrete),
             "variables": [self._traced_variable(concrete, v, own) for v in traced.variables],
             "assigned": list(traced.assigned),
@@ -401,14 +461,37 @@ class _Saver:
             "checks": [_check(report) for report in traced.checks],
         }
 
+    def _in_order(self, traces: Iterable[ConcreteFunction]) -> list[ConcreteFunction]:
+        """The traces in an order that does not depend on how often each was called: that of what
+        is shown of them and, where that is the same, of what is written."""
+        return sorted(traces, key=lambda x: (x.pretty_printed_signature(), self._sort_key(x)))
+
+    def _sort_key(self, concrete: ConcreteFunction) -> str:
+        """The arguments as they are written, but for open sizes, which have other names."""
+        entry, stand_ins = self._arguments(concrete)
+        for row, _ in stand_ins:
+            del row["type"]
+        return json.dumps(entry)
+
     def _saved_graph(self, concrete: ConcreteFunction) -> Graph:
         graph = concrete.graph
         for inner in graph.graphs():
             for node in inner.nodes:
                 _check_data(node, concrete.name)
-        if self._options.experimental_custom_gradients:
-            return graph
-        return without_custom_gradients(graph)
+        if not self._options.experimental_custom_gradients:
+            return without_custom_gradients(graph)
+        try:
+            return with_registered_gradients(graph)
+        except (TraceError, GradientError, ShapeError, DTypeError) as error:
+            fail(
+                SignatureError,
+                f"{concrete.name} uses an op whose registered gradient cannot be saved: "
+                f"{fact_of(error)}",
+                source=here(),
+                fix="write the gradient with tg ops of op.inputs, op.outputs and the cotangents, "
+                "or save with SaveOptions(experimental_custom_gradients=False)",
+                cause=error,
+            )
 
     def _traced_variable(self, concrete: ConcreteFunction, variable: Variable, path: str) -> Any:
         place = concrete.argument_place(variable)
@@ -416,13 +499,19 @@ class _Saver:
             return {"argument": place}
         return {"variable": self._variable(variable, _joined(path, variable.base_name))}
 
-    def _arguments(self, concrete: ConcreteFunction) -> Any:
-        """The structure of the arguments, with what each leaf was traced for."""
+    def _arguments(self, concrete: ConcreteFunction) -> tuple[Any, list[_StandInRow]]:
+        """The structure of the arguments, with what each leaf was traced for; and those that are
+        Variables, with their types."""
         request = concrete.request
         specs = iter(request.tensor_specs)
         rows = zip(request.keys, request.leaves, request.names, strict=True)
         leaves = [self._leaf(concrete, *row, specs) for row in rows]
-        return self._structure(request.structure, leaves, concrete.name, _no_sparse)
+        stand_ins = [
+            (leaf["stand_in"], key.type)
+            for leaf, key in zip(leaves, request.keys, strict=True)
+            if isinstance(key, VariableKey)
+        ]
+        return self._structure(request.structure, leaves, concrete.name, _no_sparse), stand_ins
 
     def _leaf(self, concrete: ConcreteFunction, key: Any, leaf: Any, name: str, specs: Any) -> Any:
         if is_tensor_key(key):
@@ -430,7 +519,6 @@ class _Saver:
             return {"argument": {"type": str(key), "spec": None if spec is None else encoded(spec)}}
         if isinstance(key, VariableKey):
             entry = {"type": str(key.type), "trainable": key.trainable, "alias": key.alias}
-            self._stand_ins.append((entry, key.type))
             return {"stand_in": entry}
         try:
             if isinstance(key, ObjectKey):
@@ -438,7 +526,7 @@ class _Saver:
             return {"value": encoded(leaf)}
         except NoData:
             fail(
-                TraceError,
+                SignatureError,
                 f"{concrete.name} was traced for a Python object as its argument {name!r} "
                 f"({key.text if isinstance(key, ObjectKey) else shown(leaf)}), which no file can "
                 "hold",
@@ -469,7 +557,7 @@ class _Saver:
             return encoded(packed, special)
         except NoData as problem:
             fail(
-                TraceError,
+                SignatureError,
                 f"{name} takes or returns {kind_of(problem.args[0])}, whose structure no file can "
                 "hold",
                 source=here(),
@@ -511,6 +599,39 @@ class _Saver:
         }
 
 
+class _Memory(Files):
+    """What will stand in the files, for the rehearsal of reading it."""
+
+    def __init__(
+        self,
+        graphs: Mapping[str, Graph],
+        weights: Mapping[str, TensorType],
+        arrays: Mapping[str, np.ndarray],
+    ) -> None:
+        self._graphs = dict(graphs)
+        self.weights = {key: _Held(type) for key, type in weights.items()}
+        self.constants = {key: _Held(type_of_array(x), x) for key, x in arrays.items()}
+
+    def graphs(self, entry: Entry) -> dict[str, Graph]:
+        return self._graphs
+
+    def fill(self, variable: Variable, stored: Any) -> None:
+        """Its value would only be read."""
+
+    def asset(self, entry: Entry) -> str:
+        return __file__  # any that is there: what is meant is not copied yet
+
+
+class _Held(NamedTuple):
+    """An array that will stand in a file; of the values of Variables only their types count."""
+
+    type: TensorType
+    array: np.ndarray | None = None
+
+    def read(self) -> Any:
+        return self.array
+
+
 def _no_sparse(matrix: SparseJacobian, special: Any) -> NoReturn:
     """A sparse Jacobian as an argument: its trace is for this one, whose sparsity is an object."""
     raise NoData(matrix)
@@ -527,21 +648,62 @@ class _Place:
         self.number = number
 
 
+#: Classes of arrays that are nothing but arrays; others, such as those with a mask, hold more.
+_ARRAYS = (np.ndarray, np.memmap)
+
+
+def _opaque(value: Any) -> dict[str, str]:
+    """What stands in the place of something that is no data."""
+    return {"opaque": _described(value)}
+
+
+def _described(value: Any) -> str:
+    """What something is that is no data."""
+    if isinstance(value, NotSaved):
+        return vars(value)["_what"]
+    if type(value) in (*_ARRAYS, np.ma.MaskedArray):
+        kind = "a masked array" if isinstance(value, np.ma.MaskedArray) else "an array"
+        return f"{kind} of {value.dtype.name or value.dtype.kind}"
+    text = kind_of(value)
+    return "an object" if label_problem(text) else text
+
+
+def _has_hash(entry: Any) -> bool:
+    """Whether what is made of the JSON of a value can be a key."""
+    if not isinstance(entry, dict):
+        return True
+    ((kind, inner),) = entry.items()
+    if kind in ("tuple", "namedtuple"):
+        items = inner if kind == "tuple" else [item for _, item in inner["fields"]]
+        return all(map(_has_hash, items))
+    return kind not in ("list", "dict", "dataclass", "array", "variable")
+
+
 def _joined(path: str, name: Any) -> str:
     return f"{path}/{name}" if path else str(name)
 
 
-def _unused(name: str, taken: Iterable[str]) -> str:
-    """`name`, or `name.1`, `name.2` and so on if it is taken."""
-    taken = set(taken)
-    if name not in taken:
-        return name
-    return next(new for i in range(1, len(taken) + 2) if (new := f"{name}.{i}") not in taken)
+class _Names:
+    """Gives names that nothing else has; each takes the same time, however many there are."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        #: For each name that is taken, the first number that may be free behind it.
+        self._next = dict.fromkeys(taken, 1)
+
+    def new(self, name: str) -> str:
+        """`name`, or `name.1`, `name.2` and so on if it is taken."""
+        found = name
+        while found in self._next:
+            found = f"{name}.{self._next[name]}"
+            self._next[name] += 1
+        self._next[found] = 1
+        return found
 
 
-def _own_attributes(module: Module) -> list[tuple[str, Any]]:
-    """The attributes of an instance, in the order in which its variables are listed."""
-    return [(name, value) for name, value in module._ordered_attributes() if not _is_cache(name)]
+def _is_called_in_python(module: Module) -> bool:
+    """Whether the class has a `__call__` that is no `tg.function`."""
+    call = type(module).__call__ if callable(module) else None
+    return not isinstance(module, LoadedModule) and inspect.isfunction(call)
 
 
 def _check_label(name: str, what: str) -> None:
@@ -556,20 +718,30 @@ def _refuse_name(name: str, what: str, problem: str) -> NoReturn:
     fail(SignatureError, fact, source=here(), fix="give it another name")
 
 
+def _attributes_of(module: Module) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in own_attributes(module) if not _is_cache(name)]
+
+
 def _is_cache(name: str) -> bool:
     """Whether an attribute is where a method keeps its traces; `_methods` finds those."""
     return name.startswith("_tg_function_")
 
 
 def _methods(module: Module) -> list[tuple[str, Function]]:
-    """The decorated methods of the class, bound to the instance, by name."""
+    """The decorated methods of the class by name, bound to the instance or, where they are static
+    or of the class, as calling them finds them."""
     names = {
         name
         for cls in type(module).__mro__
         for name, value in vars(cls).items()
-        if isinstance(value, Function) and name not in vars(module)
+        if isinstance(_undecorated(value), Function) and name not in vars(module)
     }
-    return [(name, getattr(module, name)) for name in sorted(names)]
+    return [(name, getattr(module, name)) for name in sorted(names) if not _is_cache(name)]
+
+
+def _undecorated(member: Any) -> Any:
+    """What a static method or one of the class stands around."""
+    return member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
 
 
 def _trace_as_declared(function: Function) -> None:
@@ -593,13 +765,8 @@ def _refuse_rank(function: Function, fact: str) -> NoReturn:
     )
 
 
-def _in_order(traces: Iterable[ConcreteFunction]) -> list[ConcreteFunction]:
-    """The traces in an order that does not depend on how often each was called."""
-    return sorted(traces, key=lambda trace: trace.pretty_printed_signature())
-
-
 def _check_data(node: Node, name: str) -> None:
-    """Raises TraceError for a node that calls Python code, or writes to an object of Python's."""
+    """Raises SignatureError for a node that calls Python, or writes to an object of it."""
     for value in _flat(node.op.attributes):
         if isinstance(value, _DATA):
             continue
@@ -607,7 +774,7 @@ def _check_data(node: Node, name: str) -> None:
         does = "calls the Python function" if callable(value) else "writes to"
         is_text = isinstance(value, Opaque)
         fail(
-            TraceError,
+            SignatureError,
             f"{name} {does} {called} when it runs, and no file can hold "
             f"{'more than its name' if is_text else 'it'}",
             source=node.source,
@@ -662,22 +829,24 @@ def _place(source: Source) -> dict[str, Any]:
     }
 
 
+def _check_sizes(graphs: Iterable[Graph]) -> None:
+    """Raises Mismatch for an open size or shape that is too long to be read."""
+    inner = {inner for graph in graphs for inner in graph.graphs()}
+    nodes = [node for graph in inner for node in graph.nodes]
+    types = {x.type for graph in inner for x in graph.inputs}
+    types.update(y.type for node in nodes for y in node.outputs)
+    for type in types:
+        if not type.is_static:
+            read_type(str(type))
+    for size in {x for node in nodes for x in _flat(node.op.attributes) if isinstance(x, Dim)}:
+        read_size(str(size))
+
+
 def _name_graphs(value: Any, symbols: Mapping[Graph, str]) -> None:
     """Replaces graphs in a manifest by their names."""
     for function in value["functions"]:
         for trace in function["traces"]:
             trace["graph"] = symbols[trace["graph"]]
-
-
-def _stored(writer: Writer, stem: str, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Writes arrays to files, and returns what the manifest says of each."""
-    parts = shards({key: arrays[key] for key in sorted(arrays)})
-    found: dict[str, Any] = {}
-    for number, part in enumerate(parts, start=1):
-        name = stem if len(parts) == 1 else f"{stem}-{number:05}-of-{len(parts):05}"
-        file = writer.add(name, "safetensors", part.save)
-        found.update({key: description(arrays[key], file) for key in part.arrays})
-    return found
 
 
 def _named_signatures(root: Any, signatures: Any) -> dict[str, Any]:

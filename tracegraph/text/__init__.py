@@ -8,14 +8,19 @@ here knows an op. Printing what was parsed prints the same. The grammar:
     arg    ::= "%" name ": " type                       type  ::= dtype "[" sizes "]" | "token"
     node   ::= values " = " op ["<" attr (", " attr)* ">"] "(" values ")" " : " types [" at " place]
     attr   ::= name "=" value                           value ::= see `tracegraph.text.literals`
-    place  ::= file ":" line (" " role)*
+    place  ::= file ":" line [" in " scope] (" " role)*
 
-One node stands on one line. Attributes that have their default are left out.
+One node stands on one line, and of a long header each argument. Attributes that have their default
+are left out.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+from tracegraph.errors import DTypeError, fail, kind_of, shown
 from tracegraph.ir.tensor import Graph
+from tracegraph.source import here
 from tracegraph.text.parser import parse, parse_module
 from tracegraph.text.printer import graph_symbols, graph_text, module_text, node_text
 from tracegraph.text.verifier import verify
@@ -25,11 +30,32 @@ def _str(graph: Graph) -> str:
     return graph_text(graph, locations=True)
 
 
+def _as_text(graph: Graph, locations: bool = False) -> str:
+    """The text of the graph and of all graphs that it calls, callees first.
+
+    With `locations`, every node ends in the user's line and the roles of the passes that derived
+    it, such as `at mlp.py:6 vjp`. Raises DTypeError (a TypeError) for what is no truth value.
+    """
+    _check_flag(locations)
+    return graph_text(graph, locations)
+
+
+def _check_flag(locations: Any) -> None:
+    """Refuses a path, which would pass for true and be written nowhere."""
+    if not isinstance(locations, bool):
+        fail(
+            DTypeError,
+            f"as_text: locations={shown(locations)} is {kind_of(locations)}, not a bool",
+            source=here(),
+            fix="write as_text(locations=True); for a file: Path(name).write_text(graph.as_text())",
+        )
+
+
 def _install() -> None:
     """Graphs get their methods of this floor here, and nowhere else."""
     methods = {
         "__str__": _str,
-        "as_text": graph_text,
+        "as_text": _as_text,
         "from_text": staticmethod(parse),
         "verify": verify,
     }

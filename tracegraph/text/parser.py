@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import itertools
 import json
 import re
 import types
@@ -42,7 +43,8 @@ _NODE_FORM = "%0 = op<attribute=value>(%x, %y) : f32[2] at file.py:6"
 _HEADER = re.compile(rf"graph @({_NAME})\(")
 _HEADER_FORM = "graph @name(%x: f32[2]) -> (f32[2]) {"
 _RETURN = re.compile(rf"\s*+return(?: ({_VALUES}))?\s*+$")
-_PLACE = re.compile(r'("(?:[^"\\]++|\\.)*+"|[^\s":]++):([0-9]{1,9})((?: [^\s":]++)*+)')
+_WORD = r'"(?:[^"\\]++|\\.)*+"|[^\s":]++'
+_PLACE = re.compile(rf'({_WORD}):([0-9]{{1,9}})(?: in ({_WORD}))?((?: [^\s":]++)*+)')
 _ATTRIBUTE = re.compile(r"([^\W\d]\w*)=")
 
 
@@ -115,13 +117,16 @@ class _Parser:
     def graph(self, header: str) -> None:
         """Reads the graph that begins at the current line; goes to its last line."""
         start = self.number
-        name, arguments, results = self.split_header(header)
+        whole, end = self.whole_header(header)
+        name, arguments, results = self.split_header(whole)
         if name in self.graphs:
             raise Malformed(f"there are two graphs @{name}", fix="give each graph its own name")
         builder = Builder(name)
         env: dict[str, Tensor] = {}
-        for argument in arguments:
+        for place, argument in enumerate(arguments, 1):
+            self.number = min(start + place, end)  # of a long header each has a line
             self.argument(argument, builder, env)
+        self.number = end
         self.nodes(builder, env)
         outputs = self.results(env)
         if tuple(map(get_type, outputs)) != results:
@@ -131,10 +136,24 @@ class _Parser:
         self.graphs[name] = builder.finish(outputs)
         self.headers[name] = start
 
+    def whole_header(self, header: str) -> tuple[str, int]:
+        """A header that may be broken behind brackets and commas as one line, and the number of its
+        last line."""
+        words, number = [header], self.number
+        for line in itertools.islice(self.lines, number, None):
+            line = line.strip()
+            if not words[-1].endswith(("(", ",")) and not line.startswith(")"):
+                break
+            words.append(f" {line}" if words[-1].endswith(",") else line)
+            number += 1
+        return "".join(words), number
+
     def split_header(self, header: str) -> tuple[str, list[str], tuple[Any, ...]]:
         begin = _HEADER.match(header)
         arguments, arrow, results = header.partition(") -> (")
         if begin is None or not arrow or not results.endswith(") {"):
+            if begin is not None and arrow and ") {" in results:
+                raise Malformed("more follows '{' on its line", fix="end the line after '{'")
             raise Malformed("a graph must begin here", fix=f"write: {_HEADER_FORM}")
         rest = arguments[begin.end() :]
         listed = re.split(", (?=%)", rest) if rest else []
@@ -229,15 +248,12 @@ class _Parser:
     def place(self, text: str) -> Source:
         match = _PLACE.fullmatch(text.rstrip())
         if match is None:
-            raise Malformed(f"{excerpt(text)} is no place", fix="write: file.py:6 vjp")
-        file = match[1]
-        try:
-            file = json.loads(file) if file.startswith('"') else file
-        except ValueError as error:
-            raise Malformed(f"{excerpt(file)} is no file name: {error}") from None
+            raise Malformed(f"{excerpt(text)} is no place", fix="write: file.py:6 in encoder vjp")
+        file, scope = _unquoted(match[1], "file name"), _unquoted(match[3] or "", "scope")
         if "/" in file or "\\" in file:
             raise Malformed(f"{excerpt(file)} names a folder", fix="name the file alone")
-        source = self.places[text] = Source.at(file, int(match[2]), tuple(match[3].split()))
+        roles = tuple(match[4].split())
+        source = self.places[text] = Source.at(file, int(match[2]), roles, scope)
         return source
 
     def op(self, text: str) -> Op:
@@ -273,6 +289,13 @@ class _Parser:
             _check_attribute(cls, name, values[name], text[start : reader.at])
         _check_complete(cls, values)
         return values
+
+
+def _unquoted(word: str, what: str) -> str:
+    try:
+        return json.loads(word) if word.startswith('"') else word
+    except ValueError as error:
+        raise Malformed(f"{excerpt(word)} is no {what}: {error}") from None
 
 
 def _types_text(values: tuple[Tensor, ...]) -> str:

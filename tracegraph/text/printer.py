@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tracegraph.ir.op import Op
@@ -11,11 +11,14 @@ from tracegraph.ir.tensor import Graph, Node, Tensor, get_type
 from tracegraph.source import UNKNOWN, Source
 from tracegraph.text.literals import WORD, Keep, quoted, value_text
 
-#: Longer lines and lists of types do not widen the column for the others: one large constant
-#: would otherwise pad every line.
+#: Longer lines and types do not widen the column for the others, nor do the types of several
+#: outputs: one large constant, or one call, would otherwise pad every line.
 _WIDEST_LEFT, _WIDEST_TYPES = 100, 60
+#: Longer headers are broken: one argument, and one type of the results, stands on a line. What is
+#: kept in files, for readers of every version, has headers of one line, and all types aligned.
+_WIDEST_HEADER = 100
 
-_PLAIN_FILE = re.compile(r'[^\s":]+')
+_PLAIN = re.compile(r'[^\s":]+')
 
 
 def graph_text(graph: Graph, locations: bool = False) -> str:
@@ -53,7 +56,7 @@ def legal(name: str | None, default: str) -> str:
     """`name` as a word of letters, digits, `_` and `.` that does not begin with a digit or dot."""
     if name and WORD.fullmatch(name):
         return name
-    word = re.sub(r"[^\w.]+", "_", name or "").strip("_.")
+    word = re.sub(r"[^\w.]+", "_", (name or "").replace("/", ".")).strip("_.")
     if not word:
         return default
     return word if WORD.fullmatch(word) else f"_{word}"
@@ -106,16 +109,32 @@ class _Printer:
         names = value_names(graph)
         rows = [self.row(node, names) for node in graph.nodes]
         left = _width((row[0] for row in rows), _WIDEST_LEFT)
-        middle = _width((row[1] for row in rows), _WIDEST_TYPES) if self.locations else 0
-        arguments = ", ".join([f"{names[x]}: {x.type}" for x in graph.inputs])
-        results = _listed(map(str, graph.output_types))
+        middle = _width(self.aligned_types(graph, rows), _WIDEST_TYPES) if self.locations else 0
         lines = [
-            f"graph @{self.symbols[graph]}({arguments}) -> ({results}) {{",
+            self.header(graph, names),
             *[f"{a:<{left}} : {b:<{middle}}{c}" if c else f"{a:<{left}} : {b}" for a, b, c in rows],
             f"  return {_listed(names[y] for y in graph.outputs)}".rstrip(),
             "}",
         ]
         return "\n".join(lines)
+
+    def aligned_types(self, graph: Graph, rows: list[tuple[str, str, str]]) -> Iterator[str]:
+        """The types that may widen their column."""
+        for node, (_, types, _) in zip(graph.nodes, rows):
+            if len(node.outputs) < 2 or self.keep is not None:
+                yield types
+
+    def header(self, graph: Graph, names: dict[Tensor, str]) -> str:
+        head = f"graph @{self.symbols[graph]}("
+        arguments = [f"{names[x]}: {x.type}" for x in graph.inputs]
+        results = list(map(str, graph.output_types))
+        line = f"{head}{_listed(arguments)}) -> ({_listed(results)}) {{"
+        if len(line) <= _WIDEST_HEADER or self.keep is not None:
+            return line
+        end = f") -> ({_listed(results)}) {{"
+        if len(end) > _WIDEST_HEADER:
+            end = f") -> ({_broken(results)}) {{"
+        return f"{head}{_broken(arguments)}{end}"
 
     def row(self, node: Node, names: dict[Tensor, str]) -> tuple[str, str, str]:
         """The columns of a node: what it computes, the types of its outputs, its place."""
@@ -150,15 +169,28 @@ class _Printer:
 
 
 def _place_text(source: Source) -> str:
-    if source.line == UNKNOWN.line and source.file == UNKNOWN.file and not source.roles:
+    if (
+        source.line == UNKNOWN.line
+        and source.file == UNKNOWN.file
+        and not (source.roles or source.scope)
+    ):
         return ""
     file = re.split(r"[\\/]", source.file)[-1] or UNKNOWN.file
-    is_plain = _PLAIN_FILE.fullmatch(file) and file.isprintable()
-    return " ".join((f" at {file if is_plain else quoted(file)}:{source.line}", *source.roles))
+    scope = ("in", _word(source.scope)) if source.scope else ()
+    return " ".join((f" at {_word(file)}:{source.line}", *scope, *source.roles))
+
+
+def _word(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) and name.isprintable() else quoted(name)
 
 
 def _listed(words: Iterable[str]) -> str:
     return ", ".join(words)
+
+
+def _broken(words: list[str]) -> str:
+    """The words as `_listed` has them, but one on a line."""
+    return ",".join([f"\n  {word}" for word in words]) + "\n" if words else ""
 
 
 def _width(texts: Iterable[str], widest: int) -> int:

@@ -136,7 +136,7 @@ class Checkpoint(Group):
         if save_path is None:
             return InitializationOnlyStatus()
         restoration = Restoration(open_checkpoint(as_path("Checkpoint.read", save_path)))
-        restoration.begin(self)
+        restoration.begin(self, here())
         return CheckpointLoadStatus(self, restoration)
 
     def restore(
@@ -153,7 +153,9 @@ class Checkpoint(Group):
 
         The result tells how well it went: `assert_consumed()` raises AssertionError unless all
         values and Variables have found each other, `assert_existing_objects_matched()` unless all
-        Variables that exist have got values, `assert_nontrivial_match()` unless any did.
+        Variables that exist have got values, `assert_nontrivial_match()` unless any did. Values
+        that no Variable has got when the objects are gone, or the program ends, are warned of,
+        unless `expect_partial()` was called.
 
         Raises LoadError (a ValueError) for files that are damaged, ShapeError and DTypeError (both
         a ValueError here) where Variables differ from what was saved; nothing is restored then.

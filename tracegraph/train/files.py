@@ -20,19 +20,17 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.archive.directory import MANIFEST, Reader, Writer
+from tracegraph.archive.directory import MANIFEST, Reader, Writer, is_waiting
 from tracegraph.archive.manifest import Entry
 from tracegraph.archive.tensors import (
     Stored,
     TensorFile,
-    description,
-    shards,
     stored_arrays,
     unlisted,
 )
 from tracegraph.errors import LoadError, SignatureError, fail, shown
 from tracegraph.runtime.values import host_array
-from tracegraph.runtime.variable import Variable, complete_landings, state_lock
+from tracegraph.runtime.variable import Variable, values_now
 from tracegraph.source import here
 from tracegraph.train.objects import ObjectGraph
 from tracegraph.train.state import STATE, is_whole, latest_checkpoint
@@ -40,10 +38,7 @@ from tracegraph.train.state import STATE, is_whole, latest_checkpoint
 FORMAT = "tracegraph.checkpoint"
 VERSION = 1
 _STEM = "values"
-#: Files of a checkpoint, and those that they are written as: safetensors writes to `.tmpAbC123`.
-_OURS = re.compile(
-    _STEM + r"-[a-z0-9-]*\.safetensors|\.tracegraph-[0-9a-f]{16}|\.tmp[A-Za-z0-9]{6}"
-)
+_VALUES = re.compile(_STEM + r"-[a-z0-9-]*\.safetensors")
 
 
 # Writing.
@@ -51,15 +46,10 @@ _OURS = re.compile(
 
 def write_checkpoint(path: str, graph: ObjectGraph) -> None:
     """Writes the values that the Variables of a graph have now to a directory."""
-    arrays = _snapshot(graph.variables())
+    held = values_now(graph.variables())
     remove_torn(Path(path))
     writer = Writer(path)
-    values = {}
-    parts = shards({key: arrays[key] for key in sorted(arrays)})
-    for number, part in enumerate(parts, start=1):
-        stem = _STEM if len(parts) == 1 else f"{_STEM}-{number:05}-of-{len(parts):05}"
-        file = writer.add(stem, "safetensors", part.save)
-        values.update({key: description(arrays[key], file) for key in part.arrays})
+    values = writer.add_arrays(_STEM, {key: host_array(value) for key, value in held.items()})
     writer.commit(
         {
             "format": FORMAT,
@@ -69,13 +59,6 @@ def write_checkpoint(path: str, graph: ObjectGraph) -> None:
             "values": values,
         }
     )
-
-
-def _snapshot(variables: dict[str, Variable]) -> dict[str, np.ndarray]:
-    """The values at one moment, which no step falls into."""
-    with state_lock():
-        complete_landings()
-        return {key: np.array(host_array(v.made_tensor())) for key, v in variables.items()}
 
 
 def _written(graph: ObjectGraph, number: int) -> dict[str, Any]:
@@ -94,7 +77,7 @@ def remove_checkpoint(path: Path) -> None:
         return
     (path / MANIFEST).unlink(missing_ok=True)
     for file in [*path.iterdir()]:
-        if _OURS.fullmatch(file.name):
+        if _is_ours(file):
             file.unlink(missing_ok=True)
     if not any(path.iterdir()):
         path.rmdir()
@@ -104,8 +87,13 @@ def remove_torn(path: Path) -> None:
     """Removes what a process left that was killed before its checkpoint counted, or while it
     removed one. A directory that holds anything else is left as it is."""
     is_torn = path.is_dir() and not is_whole(str(path))
-    if is_torn and all(_OURS.fullmatch(file.name) for file in path.iterdir()):
+    if is_torn and all(map(_is_ours, path.iterdir())):
         remove_checkpoint(path)
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether a file is one of a checkpoint, or was to become one."""
+    return _VALUES.fullmatch(file.name) is not None or is_waiting(file.name)
 
 
 # Reading.

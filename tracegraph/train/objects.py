@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from tracegraph.errors import SignatureError, fail, kind_of, shown
-from tracegraph.optimizers import Optimizer
+from tracegraph.optimizers import Optimizer, is_optimizer
 from tracegraph.runtime.module import Module
 from tracegraph.runtime.variable import Reference, Variable
+from tracegraph.saved_model.restored import content_of
 from tracegraph.source import here
 from tracegraph.tensorshape import TensorShape
 
@@ -74,9 +75,15 @@ def slots(owner: Any) -> Iterator[tuple[Variable, str, Variable]]:
 
 
 def optimizer_of(owner: Any) -> Optimizer | None:
-    """The optimizer that an object is, or is a group of."""
-    found = owner._group_root() if isinstance(owner, Group) else owner
+    """The optimizer that an object is, or is a group of; not one that was loaded, whose steps are
+    those that were traced."""
+    found = _rooted(owner)
     return found if isinstance(found, Optimizer) else None
+
+
+def _rooted(owner: Any) -> Any:
+    """What an object is, or is a group of."""
+    return _rooted(owner._group_root()) if isinstance(owner, Group) else owner
 
 
 def slots_of(owner: Any, variable: Variable) -> dict[str, Variable]:
@@ -91,31 +98,42 @@ def slots_of(owner: Any, variable: Variable) -> dict[str, Variable]:
 
 
 def _kept(owner: Any, name: str, kept: Any) -> Iterator[tuple[str, Variable]]:
-    optimizer = optimizer_of(owner)
-    if optimizer is not None and name == "_slots":
-        yield from zip(map(escaped, optimizer.slot_names), kept)
-        return
+    module = _rooted(owner)
+    if isinstance(module, Module) and is_optimizer(module) and name == "_slots":
+        names = vars(module)["slot_names"]
+        if _are_slots(names, kept):
+            yield from zip(map(escaped, names), kept)
+            return
     for path, leaf in _leaves(kept, name, []):
         if isinstance(leaf, Variable):
             yield escaped(path), leaf
+
+
+def _are_slots(names: Any, kept: Any) -> bool:
+    """Whether these are Variables, and a name for each: what was loaded may be anything."""
+    if not (type(names) is type(kept) is tuple and len(names) == len(kept)):
+        return False
+    is_named = all(isinstance(name, str) for name in names)
+    return is_named and all(isinstance(slot, Variable) for slot in kept)
 
 
 def _attributes(owner: Any) -> list[tuple[str, Any]]:
     if isinstance(owner, Group):
         root = owner._group_root()
         return [*_root_attributes(root), *owner._group_members().items()]
-    names = {"_learning_rate": "learning_rate"} if isinstance(owner, Optimizer) else {}
+    rate = "_learning_rate" if is_optimizer(owner) else None
     return [
-        (names.get(name, name), value)
+        ("learning_rate" if name == rate else name, value)
         for name, value in vars(owner).items()
         if name not in owner._hidden
     ]
 
 
 def _root_attributes(root: Any) -> list[tuple[str, Any]]:
-    if root is None:
-        return []
-    return [("", root)] if isinstance(root, (list, tuple, dict)) else _attributes(root)
+    root = content_of(root)
+    if isinstance(root, (list, tuple, dict)):
+        return [("", root)]
+    return _attributes(root) if isinstance(root, (Module, Group)) else []
 
 
 def _is_keyed(value: Any) -> bool:
@@ -134,6 +152,7 @@ def _leaves(
 ) -> Iterator[tuple[str, Any]]:
     """The objects in a value, each with the path that leads to it; those that no path leads to
     are refused or left out."""
+    value = content_of(value)
     if is_object(value):
         yield path, value
     if any(value is container for container in outer) or isinstance(value, TensorShape):

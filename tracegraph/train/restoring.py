@@ -8,6 +8,7 @@ the program does not have yet is waited for, without keeping its owner alive: se
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Iterable
 from typing import Any, NoReturn
@@ -22,7 +23,7 @@ from tracegraph.runtime.variable import (
     has_room_for,
     state_lock,
 )
-from tracegraph.source import here
+from tracegraph.source import Source, here
 from tracegraph.train.files import Saved
 from tracegraph.train.objects import (
     Group,
@@ -49,24 +50,65 @@ def _nothing() -> None:
 _UNKNOWN = (_nothing, -1)
 
 
+#: The objects that a saved one was found to be, by its number. They are not kept alive.
+Found = dict[int, list["weakref.ref[Any]"]]
+
+
+class Unused:
+    """The values of a checkpoint that no Variable has got, and whether anybody waits to hear."""
+
+    def __init__(self, saved: Saved, found: Found) -> None:
+        self._path = saved.path
+        self._keys = [object.key for object in saved.objects]
+        self._found = found
+        self._place: Source | None = None
+        #: Whether somebody said that this is meant, or was told of it.
+        self.is_known = False
+
+    def tell_after(self, restoration: Restoration, place: Source) -> None:
+        """Warns of them at the end of a restoration, which is when nothing waits any more: it
+        must not be kept alive for that. `place` is the line of the user's that began it."""
+        self._place = place
+        weakref.finalize(restoration, self._tell)
+
+    def keys(self) -> list[str]:
+        rows = enumerate(self._keys)
+        return sorted(k for n, k in rows if k not in (None, COUNTER) and n not in self._found)
+
+    def _tell(self) -> None:
+        keys = self.keys()
+        if self.is_known or not keys or self._place is None:
+            return
+        text = (
+            f"values of the checkpoint {self._path} were never used: there was no variable for "
+            f"{_listed(keys)}. Give the Checkpoint the objects that it was saved with, or say "
+            "that this is meant: checkpoint.restore(path).expect_partial()"
+        )
+        warnings.warn_explicit(text, UserWarning, self._place.file, self._place.line)
+
+
 class Restoration:
     """One checkpoint on its way into objects."""
 
     def __init__(self, saved: Saved) -> None:
         self.saved = saved
-        #: The objects that a saved one was found to be. They are not kept alive.
-        self._found: dict[int, list[weakref.ref[Any]]] = {}
+        self._found: Found = {}
+        self.unused = Unused(saved, self._found)
         self._numbers: dict[int, tuple[weakref.ref[Variable], int]] = {}
-        self._with_slots: list[_Waiting] = []
+        #: What waits holds this, and not the other way round: then both end with what they wait
+        #: for.
+        self._with_slots: weakref.WeakSet[_Waiting] = weakref.WeakSet()
 
-    def begin(self, root: Group) -> None:
-        """Restores what exists below `root`, and waits for the rest."""
+    def begin(self, root: Group, place: Source) -> None:
+        """Restores what exists below `root`, and waits for the rest; values that no Variable has
+        got in the end are told of at `place`."""
         pairs = self._matched([(root, 0)])
         pairs += self._new_slots(pairs)
         self._check_one_value_each(pairs)
         self._read_others({number for _, number in pairs})
         self._assign(pairs)
         self._wait(pairs)
+        self.unused.tell_after(self, place)
 
     def resume(self, pairs: Iterable[Pair]) -> None:
         """Restores objects that were missing, but for Variables that have a value under another
@@ -183,6 +225,7 @@ class Restoration:
             f"{v.name!r} is {v.tensor_type}"
             for v, n in unfit
         ]
+        self.unused.is_known = True
         is_dtype = all(v.dtype is self.saved.value(n).type.dtype for v, n in unfit)
         fail(
             ShapeError if is_dtype else DTypeMismatchError,
@@ -209,11 +252,10 @@ class Restoration:
                 waiting = _Waiting(self, owner, missing, rows)
                 deferred.wait(owner, waiting)
                 if rows:
-                    self._with_slots.append(waiting)
+                    self._with_slots.add(waiting)
 
     def end_slots(self, waiting: _Waiting) -> None:
-        if waiting in self._with_slots:
-            self._with_slots.remove(waiting)
+        self._with_slots.discard(waiting)
 
 
 class _Waiting:
@@ -268,6 +310,7 @@ class _Waiting:
 
     def give_way(self, names: Iterable[str], labels: set[tuple[str, str]]) -> None:
         """Leaves parts and slots to a checkpoint that was restored after this one."""
+        self._restoration.unused.is_known = True
         for name in names:
             self._missing.pop(name, None)
         for number, wanted in [*self._slots.items()]:
@@ -309,14 +352,14 @@ class CheckpointLoadStatus:
     def assert_consumed(self) -> CheckpointLoadStatus:
         """Raises AssertionError unless every value of the checkpoint has found its Variable, and
         every Variable its value. Values that wait for Variables have not found them."""
-        self._compare(self._unused(), self._unrestored())
+        self._compare(self._restoration.unused.keys(), self._unrestored())
         return self
 
     def assert_existing_objects_matched(self) -> CheckpointLoadStatus:
         """Raises AssertionError unless every Variable that exists now has got its value."""
         missing = self._unrestored()
         if missing:
-            self._compare(self._unused(), missing)
+            self._compare(self._restoration.unused.keys(), missing)
         return self
 
     def assert_nontrivial_match(self) -> CheckpointLoadStatus:
@@ -324,21 +367,22 @@ class CheckpointLoadStatus:
         saved = self._restoration.saved
         own = {0, saved.objects[0].parts.get(COUNTER, 0)}
         if all(n in own or not self._restoration.has_found(n) for n in range(len(saved.objects))):
-            self._compare(self._unused(), self._unrestored())
+            self._compare(self._restoration.unused.keys(), self._unrestored())
             _refuse(f"the checkpoint {saved.path} has nothing that could be restored")
         return self
 
     def expect_partial(self) -> CheckpointLoadStatus:
-        """Says that the checkpoint is meant to fit in parts; there are no warnings to silence."""
+        """Says that the checkpoint is meant to fit in parts: no warning tells in the end which
+        values were never used."""
+        self._restoration.unused.is_known = True
         return self
 
-    def _unused(self) -> list[str]:
-        """The keys of values that no Variable has got."""
-        objects = enumerate(self._restoration.saved.objects)
-        return sorted(
-            saved.key
-            for number, saved in objects
-            if saved.key not in (None, COUNTER) and not self._restoration.has_found(number)
+    def __repr__(self) -> str:
+        unused, missing = len(self._restoration.unused.keys()), len(self._unrestored())
+        given = len(ObjectGraph(self._root).variables().keys() - {COUNTER}) - missing
+        return (
+            f"<tg.train status: {given} Variables restored, {missing} without a value, "
+            f"{unused} values unused>"
         )
 
     def _unrestored(self) -> list[str]:
@@ -354,6 +398,7 @@ class CheckpointLoadStatus:
         if missing:
             facts.append(f"there is no value for the variables {_listed(missing)}")
         if facts:
+            self._restoration.unused.is_known = True
             path = self._restoration.saved.path
             _refuse(f"the checkpoint {path} and the objects differ: {'; '.join(facts)}")
 
@@ -382,6 +427,9 @@ class InitializationOnlyStatus:
     def assert_nontrivial_match(self) -> NoReturn:
         """Raises AssertionError."""
         _refuse_none()
+
+    def __repr__(self) -> str:
+        return "<tg.train status: nothing was restored, the path was None>"
 
     def expect_partial(self) -> InitializationOnlyStatus:
         """Says that nothing is expected."""

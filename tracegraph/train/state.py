@@ -7,12 +7,11 @@ latest is whole at every moment.
 from __future__ import annotations
 
 import os
-import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tracegraph.archive import manifest
-from tracegraph.archive.directory import MANIFEST
+from tracegraph.archive.directory import MANIFEST, remove_waiting, replace_file
 from tracegraph.archive.manifest import Entry
 from tracegraph.errors import LoadError, fail
 
@@ -20,7 +19,6 @@ from tracegraph.errors import LoadError, fail
 STATE = "checkpoint"
 FORMAT = "tracegraph.checkpoint_state"
 VERSION = 1
-_WAITING = ".tracegraph-state-"
 
 
 @dataclass
@@ -35,23 +33,14 @@ class State:
         """Replaces the file, and removes what an earlier writer left that was killed."""
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
-        waiting = folder / f"{_WAITING}{secrets.token_hex(8)}"
         content = {
             "format": FORMAT,
             "version": VERSION,
             "checkpoints": [[name, time] for name, time in self.checkpoints.items()],
             "preserved": self.preserved,
         }
-        try:
-            with open(waiting, "wb") as file:
-                file.write(manifest.written(content))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(waiting, folder / filename)
-        finally:
-            waiting.unlink(missing_ok=True)
-        for left in folder.glob(f"{_WAITING}*"):
-            left.unlink(missing_ok=True)
+        replace_file(folder / filename, manifest.written(content))
+        remove_waiting(folder)
 
     def latest_in(self, directory: str) -> str | None:
         """The path of the newest checkpoint that is there, or None."""

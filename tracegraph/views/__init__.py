@@ -7,6 +7,7 @@ of them name things as the text does.
 from __future__ import annotations
 
 from tracegraph.ir.tensor import Graph
+from tracegraph.passes.parts import backward_part, forward_part
 from tracegraph.views.compare import GraphDiff, diff
 from tracegraph.views.data import to_json
 from tracegraph.views.dot import to_dot
@@ -22,6 +23,8 @@ def _install() -> None:
     """Graphs get their views here, and nowhere else."""
     methods = {
         "_repr_html_": html_frame,
+        "backward": backward_part,
+        "forward": forward_part,
         "get_operations": get_operations,
         "summary": summary,
         "to_dot": to_dot,

@@ -10,12 +10,14 @@ from typing import Any
 from tracegraph.errors import DTypeError, fail, kind_of, shown
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.source import here
-from tracegraph.views.matching import Matching, Side, paired
+from tracegraph.views.matching import Matching, Side, inputs_by_name, inputs_by_place, paired
 from tracegraph.views.outline import NodeOutline, shortened
 
 #: Of each graph so many changes are shown; `changes` has them all.
 _SHOWN = 100
 _LONGEST_TEXT = 160
+#: Of a function with several traces so many are named.
+_SHOWN_TRACES = 10
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,16 @@ def _section(name: str, changes: list[Change]) -> Iterator[str]:
 
 
 def diff(before: Any, after: Any) -> GraphDiff:
-    """What differs between two graphs, or between the graphs of two concrete functions.
+    """What differs between two graphs: of graphs themselves, of concrete functions, or of functions
+    that have one trace.
 
     Nodes that compute the same of the same are the same, whatever their numbers, their order and
     their lines; a node that is inserted is one addition. Graphs that ops hold are compared under
-    their names, and those of other names by what they compute. The names of graphs do not count.
+    their names, and those of other names by what they compute. The names of graphs and of inputs
+    do not count. Where something differs, inputs belong together by name or by position, as it
+    leaves fewer changes.
+
+    Raises DTypeError (a TypeError) for what has no graph, or several.
 
     >>> a = tg.function(lambda x: tg.tanh(x) * 2.0).get_concrete_function(tg.TensorSpec([3]))
     >>> b = tg.function(lambda x: tg.tanh(x) * 3.0).get_concrete_function(tg.TensorSpec([3]))
@@ -97,7 +104,7 @@ def diff(before: Any, after: Any) -> GraphDiff:
     rest = paired(one, two)
     for a, b in rest.pairs:
         if one.contents[a] != two.contents[b]:
-            changes += _Comparison(Matching(one, two, a, b)).changes()
+            changes += _fewest_changes(one, two, a, b)
     name = two.outline.entry.name
     changes += [Change(name, "removed", "graph", f"graph @{one.names[a]}") for a in rest.removed]
     changes += [Change(name, "added", "graph", "", f"graph @{two.names[b]}") for b in rest.added]
@@ -105,15 +112,42 @@ def diff(before: Any, after: Any) -> GraphDiff:
 
 
 def _graph_of(value: Any) -> Graph:
+    """The graph of what has one: a concrete function, or a function with a single trace."""
     graph = getattr(value, "graph", value)
     if isinstance(graph, Graph):
         return graph
+    traces = getattr(value, "traces", None)
+    if not isinstance(traces, list):
+        fail(
+            DTypeError,
+            f"diff: {shown(value)} is {kind_of(value)}, not a graph",
+            source=here(),
+            fix="give graphs, such as f.get_concrete_function(x).graph",
+        )
+    if len(traces) == 1:
+        return traces[0].graph
+    count = f"has {len(traces)} traces" if traces else "was not traced yet"
+    lines = [trace.pretty_printed_signature(verbose=False) for trace in traces[:_SHOWN_TRACES]]
+    more = [f"and {len(traces) - len(lines)} more"] if len(traces) > len(lines) else []
     fail(
         DTypeError,
-        f"diff: {shown(value)} is {kind_of(value)}, not a graph",
+        "\n    ".join([f"diff: {value.name} {count}", *lines, *more]),
         source=here(),
-        fix="give graphs, such as f.get_concrete_function(x).graph",
+        fix="choose one: f.get_concrete_function(x), with arguments or TensorSpecs for x"
+        if traces
+        else "trace it: f.get_concrete_function(x), with arguments or TensorSpecs for x",
     )
+
+
+def _fewest_changes(one: Side, two: Side, a: Graph, b: Graph) -> list[Change]:
+    """The changes between two graphs, whose inputs belong together by name or by position."""
+    outlines = one.outlines[a], two.outlines[b]
+    by_name, by_place = inputs_by_name(*outlines), inputs_by_place(*outlines)
+    found = _Comparison(Matching(one, two, a, b, by_name)).changes()
+    if by_place == by_name:
+        return found
+    other = _Comparison(Matching(one, two, a, b, by_place)).changes()
+    return min(found, other, key=len)  # the first of two that are equally long
 
 
 class _Comparison:
@@ -141,10 +175,11 @@ class _Comparison:
                 yield self._change("added", "input", "", f"input {y.name}: {y.type}")
                 continue
             x = a[back[m]]
-            details = list(_differences([("name", x.name, y.name), ("type", x.type, y.type)]))
+            details = list(_differences([("type", x.type, y.type)]))
             if back[m] != m:
                 details.append(f"position: {back[m]} is now {m}")
             if details:
+                details = [*_differences([("name", x.name, y.name)]), *details]
                 texts = f"input {x.name}: {x.type}", f"input {y.name}: {y.type}"
                 yield self._change("changed", "input", *texts, details=details)
 

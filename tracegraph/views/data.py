@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 from tracegraph.ir.tensor import Graph
+from tracegraph.views.files import written
 from tracegraph.views.outline import GraphOutline, NodeOutline, ValueOutline, outline
 
 #: Raised when a reader of the JSON would have to change.
 VERSION = 1
 
 
-def to_json(graph: Graph, indent: int | None = None) -> str:
-    """The graph and all graphs that it holds as JSON, callees first; `entry` names the graph.
+def to_json(
+    graph: Graph, path: str | os.PathLike[str] | None = None, indent: int | None = None
+) -> str:
+    """The graph and all graphs that it holds as JSON, callees first; `entry` names the graph. The
+    text is also written to `path` if that is given.
 
     It has what the text has, in parts: values with `dtype` and `shape`, in which an open size is
     a string; nodes with the names of their operands; and, for each attribute that holds a graph,
     the name of that graph. Large constants are cut short: to keep a graph, keep its text.
     """
+    return written("to_json", json.dumps(json_data(graph), indent=indent), path)
+
+
+def json_data(graph: Graph) -> dict[str, Any]:
+    """What `to_json` writes, as dicts, lists, strings and numbers."""
     found = outline(graph)
-    data = {
+    return {
         "format": "tracegraph-outline",
         "version": VERSION,
         "entry": found.entry.name,
         "graphs": [_graph(inner) for inner in found],
     }
-    return json.dumps(data, indent=indent)
 
 
 def _graph(graph: GraphOutline) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from tracegraph.ir.tensor import Graph
+from tracegraph.views.files import written
 from tracegraph.views.outline import (
     RETURN,
     GraphOutline,
@@ -30,14 +32,19 @@ _DERIVED = 'fillcolor="#fdf0e6", color="#c99a6b"'
 _CALL = 'style=dashed, color="#b0b6bf", constraint=false'
 
 
-def to_dot(graph: Graph) -> str:
-    """The graph in the language of Graphviz, one cluster for each graph that it holds.
+def to_dot(graph: Graph, path: str | os.PathLike[str] | None = None) -> str:
+    """The graph in the language of Graphviz, one cluster for each graph that it holds; the text is
+    also written to `path` if that is given.
 
     Boxes are ops under the names of the text, edges show the type of what goes along them, and a
     dashed edge leads from a call to what it calls. What a pass derived has another colour. The
     names of nodes are those of `to_networkx()`.
     """
-    found = outline(graph)
+    return written("to_dot", dot_text(outline(graph)), path)
+
+
+def dot_text(found: Outline) -> str:
+    """An outline, which may be that of several graphs, as one picture."""
     lines = [f"digraph {_quoted(found.entry.name)} {{", _HEAD]
     for number, inner in enumerate(found):
         lines += _cluster(number, inner)

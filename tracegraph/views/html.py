@@ -31,7 +31,18 @@ from tracegraph.views.outline import (
 )
 
 #: The parts of the script, in the order in which they are joined.
-_SCRIPTS = ("model.js", "layout.js", "planes.js", "paint.js", "app.js")
+_SCRIPTS = (
+    "model.js",
+    "links.js",
+    "layout.js",
+    "groups.js",
+    "planes.js",
+    "wires.js",
+    "paint.js",
+    "app.js",
+    "tree.js",
+    "start.js",
+)
 #: The families of ops that share a colour, by the module in which an op stands.
 _FAMILIES = {
     "constant": "data",
@@ -57,9 +68,11 @@ _HEIGHT = 560
 def to_html(graph: Graph, path: str | os.PathLike[str] | None = None) -> str:
     """The graph as one HTML page, which is also written to `path` if that is given.
 
-    The page needs nothing from outside. It shows the nodes as they flow or by the lines that made
-    them, opens called functions in place, finds nodes by op, name, line and type, and links forward
-    and backward nodes of one line. Without JavaScript it is the text of the graph.
+    The page needs nothing from outside. It shows the nodes as they flow, by the lines that made
+    them or by their name scopes, opens called functions in place, finds nodes by op, name, line and
+    type, and links forward and backward nodes of one instruction in whatever functions they stand.
+    Large graphs begin as a few closed groups. All nodes are in a tree too, for keyboards and for
+    readers of the screen. Without JavaScript the page is the text of the graph.
     """
     page = _page(outline(graph), graph_text(graph, locations=True))
     if path is not None:
@@ -158,6 +171,7 @@ class _Tables:
             "inputs": [(x.name, self.type(x), x.given_name, x.scope) for x in graph.inputs],
             "nodes": [self.node(node, numbers) for node in graph.nodes],
             "outputs": [numbers.get(name, -1) for name in graph.outputs],
+            "resultNames": graph.result_names,
         }
 
     def node(self, node: NodeOutline, numbers: dict[str, int]) -> list[Any]:
@@ -182,7 +196,14 @@ class _Tables:
         if found is None:
             # Files of one name in several folders are told apart, but the folders are not named.
             file = self.files.setdefault(place.file, len(self.files))
-            row = place.short_file, place.line, place.roles, place.code, file
+            row = (
+                place.short_file,
+                place.line,
+                place.roles,
+                place.code,
+                file,
+                place.instruction,
+            )
             found = self.places[place] = self.place_rows.setdefault(row, len(self.place_rows))
         return found
 

@@ -33,7 +33,7 @@ class Side:
     def read_contents(self, table: dict[Any, int]) -> None:
         for graph in self.graphs:  # callees first
             found = self.outlines[graph]
-            inputs = [(x.name, x.type) for x in found.inputs]
+            inputs = [(place, x.type) for place, x in enumerate(found.inputs)]
             values = {x: _number(table, ("input", *row)) for x, row in zip(graph.inputs, inputs)}
             nodes = _deep_numbers(graph, values, self.contents, table)
             outputs = tuple([values.get(y, -1) for y in graph.outputs])
@@ -117,10 +117,10 @@ def paired(one: Side, two: Side) -> Paired:
 class Matching:
     """Two graphs, and which of their inputs and nodes belong together: `inputs` and `match`."""
 
-    def __init__(self, one: Side, two: Side, a: Graph, b: Graph) -> None:
+    def __init__(self, one: Side, two: Side, a: Graph, b: Graph, inputs: Mapping[int, int]) -> None:
         self.graphs = a, b
         self.outlines = one.outlines[a], two.outlines[b]
-        self.inputs = _matched_inputs(*self.outlines)
+        self.inputs = inputs
         table: dict[Any, int] = {}
         self.positions = [{x: n for n, x in enumerate(graph.inputs)} for graph in self.graphs]
         self.values = self._input_numbers()
@@ -244,7 +244,12 @@ class Matching:
         return i is not None and j is not None and self.inputs.get(i) == j
 
 
-def _matched_inputs(a: GraphOutline, b: GraphOutline) -> dict[int, int]:
+def inputs_by_place(a: GraphOutline, b: GraphOutline) -> dict[int, int]:
+    """The inputs at one place belong together, whatever their names."""
+    return {i: i for i in range(min(len(a.inputs), len(b.inputs)))}
+
+
+def inputs_by_name(a: GraphOutline, b: GraphOutline) -> dict[int, int]:
     """Which inputs belong together: those of one name, and of the others those at one place."""
     by_name = {x.name: j for j, x in enumerate(b.inputs)}
     found = {i: by_name[x.name] for i, x in enumerate(a.inputs) if x.name in by_name}

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 
 from tracegraph.ir.tensor import Graph
-from tracegraph.views.outline import RETURN, GraphOutline, NodeOutline, outline, shortened
+from tracegraph.views.files import written
+from tracegraph.views.outline import (
+    RETURN,
+    GraphOutline,
+    NodeOutline,
+    Outline,
+    outline,
+    shortened,
+)
 
 _LONGEST_LABEL = 60
 #: What stands for itself between quotes; the rest is written by its number, as `#34;`.
 _SPECIAL = re.compile(r"[^\w .,:=%@()\[\]/+-]")
 
 
-def to_mermaid(graph: Graph) -> str:
-    """The graph as a flowchart of Mermaid, one subgraph for each graph that it holds.
+def to_mermaid(graph: Graph, path: str | os.PathLike[str] | None = None) -> str:
+    """The graph as a flowchart of Mermaid, one subgraph for each graph that it holds; the text is
+    also written to `path` if that is given.
 
     For a block ```` ```mermaid ```` of a page. Where Mermaid draws for others it stops at 500
     edges and 50,000 characters, which its own settings `maxEdges` and `maxTextSize` raise;
     larger graphs are for `to_html()` and `to_dot()`.
     """
-    found = outline(graph)
+    return written("to_mermaid", mermaid_text(outline(graph)), path)
+
+
+def mermaid_text(found: Outline) -> str:
+    """An outline, which may be that of several graphs, as one flowchart."""
     words = {inner.name: f"g{number}" for number, inner in enumerate(found)}
     ids = {inner.name: _ids(words[inner.name], inner) for inner in found}
     lines = ["flowchart TB"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 from tracegraph.ir.tensor import Graph
+from tracegraph.views.files import written
 from tracegraph.views.network import shape_text
 from tracegraph.views.outline import (
     RETURN,
@@ -18,15 +20,17 @@ from tracegraph.views.outline import (
 )
 
 
-def to_model_explorer(graph: Graph) -> str:
-    """The graph as JSON that Model Explorer opens: `model-explorer graph.json`.
+def to_model_explorer(graph: Graph, path: str | os.PathLike[str] | None = None) -> str:
+    """The graph as JSON that Model Explorer opens: `model-explorer graph.json`. The text is also
+    written to `path` if that is given.
 
     The graph itself comes first, behind it the graphs that it holds, each of its own; a click on
     a call leads there. Name scopes become layers. Nodes are called as in the text.
     """
     found = outline(graph)
     graphs = [_graph(inner) for inner in reversed(found.graphs)]
-    return json.dumps({"label": found.entry.name, "graphs": graphs})
+    text = json.dumps({"label": found.entry.name, "graphs": graphs})
+    return written("to_model_explorer", text, path)
 
 
 def _graph(graph: GraphOutline) -> dict[str, Any]:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from tracegraph.ir.tensor import Graph
 from tracegraph.views.outline import (
+    NOT_RUN,
     RETURN,
     Edge,
     GraphOutline,
     NodeOutline,
+    Outline,
     ValueOutline,
     outline,
     printable,
@@ -28,8 +30,12 @@ def to_networkx(graph: Graph, nested: bool = True) -> MultiDiGraph:
     `layer/return.0`. An edge is a value on its way; its `output` and `operand` are the places
     where it leaves and arrives, and `operand` is its key too.
 
-    With `nested`, the graphs that ops hold are there as well, as components of their own: the
-    attribute `calls` of an op names them, `body=layer`, and `graph` of a node says where it is.
+    With `nested`, the graphs that ops hold are there as well: the attribute `calls` of an op names
+    them, `body=layer`, and `graph` of a node says where it is. An edge leads from an op to each
+    input of a graph that it runs, so that what depends on a value is found within the calls too.
+    The `kind` of an edge says which it is, "value" or "call"; the key of a call is the attribute
+    and the place of the input, `body.0`. No edge leads back from a graph that is called, which
+    several may call.
 
     All attributes are str or int, so that `networkx.write_graphml` and `networkx.node_link_data`
     write them as they are. What does not apply is "" or -1.
@@ -46,7 +52,21 @@ def to_networkx(graph: Graph, nested: bool = True) -> MultiDiGraph:
         for edge in inner.edges:
             producer, consumer, key, attributes = _edge(inner.name, edge)
             result.add_edge(producer, consumer, key, **attributes)
+    if nested:
+        for producer, consumer, key, attributes in _call_edges(found):
+            result.add_edge(producer, consumer, key, **attributes)
     return result
+
+
+def _call_edges(found: Outline) -> Iterator[tuple[str, str, str, dict[str, str | int]]]:
+    """An edge from each op to the inputs of the graphs that it runs."""
+    for caller, node, attribute, callee in found.calls:
+        if attribute in NOT_RUN:
+            continue
+        for place, value in enumerate(found[callee].inputs):
+            ends = f"{caller}/{node}", f"{callee}/{value.name}"
+            attributes = _edge_attributes("call", value, output=-1, operand=place)
+            yield *ends, f"{attribute}.{place}", {**attributes, "attribute": attribute}
 
 
 def _nodes(graph: GraphOutline) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -96,6 +116,7 @@ def _of_op(node: NodeOutline) -> dict[str, str | int]:
         "line": place.line if place.file else -1,
         "roles": " ".join(place.roles),
         "code": printable(place.code),
+        "scope": printable(node.scope),
     }
 
 
@@ -104,15 +125,24 @@ def _edge(graph: str, edge: Edge) -> tuple[str, str, int, dict[str, str | int]]:
     is_returned = edge.consumer == RETURN
     consumer = f"{RETURN}.{edge.operand}" if is_returned else edge.consumer
     operand = 0 if is_returned else edge.operand
-    attributes: dict[str, str | int] = {
+    attributes = _edge_attributes("value", value, edge.output, operand)
+    return f"{graph}/{edge.producer}", f"{graph}/{consumer}", operand, attributes
+
+
+def _edge_attributes(
+    kind: str, value: ValueOutline, output: int, operand: int
+) -> dict[str, str | int]:
+    """What all edges have; `attribute` is that of the op which holds the graph that is called."""
+    return {
+        "kind": kind,
+        "attribute": "",
         "value": value.name,
-        "output": edge.output,
+        "output": output,
         "operand": operand,
         "type": value.type,
         "dtype": value.dtype,
         "shape": shape_text(value),
     }
-    return f"{graph}/{edge.producer}", f"{graph}/{consumer}", operand, attributes
 
 
 def shape_text(value: ValueOutline) -> str:

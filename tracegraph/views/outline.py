@@ -15,15 +15,17 @@ from typing import Any
 import numpy as np
 
 from tracegraph.ir.op import Op, graphs_in
-from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor
 from tracegraph.shapes import ShapeVariable
 from tracegraph.source import UNKNOWN, Source
 from tracegraph.text.literals import value_text
-from tracegraph.text.printer import legal, unique, value_names
+from tracegraph.text.printer import graph_symbols, value_names
 from tracegraph.types import TensorType
 
 #: Where an edge ends that leads to what the graph returns.
 RETURN = "return"
+#: Attributes whose graphs are held but not run: the derivative that the user gave to a call.
+NOT_RUN = ("backward",)
 #: Arrays with more elements are cut to their first few: the text alone is for the bits.
 _LARGEST_ARRAY, _SHOWN = 32, 8
 
@@ -85,6 +87,7 @@ class NodeOutline:
     place: PlaceOutline
     #: `(attribute, name of the graph)` for each graph that the op holds.
     calls: tuple[tuple[str, str], ...] = ()
+    #: The name scope in which it was made, such as `encoder/dense`; empty for most.
     scope: str = ""
 
     @property
@@ -119,6 +122,8 @@ class GraphOutline:
     outputs: tuple[str, ...]
     output_types: tuple[str, ...]
     edges: tuple[Edge, ...]
+    #: What each result is called, such as the variable that it is the new value of; else empty.
+    result_names: tuple[str, ...] = ()
 
     @cached_property
     def values(self) -> Mapping[str, ValueOutline]:
@@ -129,7 +134,8 @@ class GraphOutline:
 
 @dataclass(frozen=True)
 class Outline:
-    """A graph and all graphs that it holds, callees first; `entry` is the graph itself."""
+    """A graph and all graphs that it holds, callees first; `entry` is the graph itself, and the
+    last of several."""
 
     graphs: tuple[GraphOutline, ...]
 
@@ -158,12 +164,11 @@ class Outline:
         )
 
 
-def outline(graph: Graph) -> Outline:
-    """The outline of `graph` and of all graphs that it holds. Linear in the number of nodes."""
-    graphs = list(graph.graphs())
-    names = unique([legal(graph.name, "graph") for graph in graphs])
-    writer = _Writer(dict(zip(graphs, names)))
-    return Outline(tuple(map(writer.graph, graphs)))
+def outline(*graphs: Graph) -> Outline:
+    """The outline of a graph, or of several, and of all graphs that they hold; what they share is
+    there once. Linear in the number of nodes."""
+    symbols = graph_symbols(graphs)
+    return Outline(tuple(map(_Writer(symbols).graph, symbols)))
 
 
 class _Writer:
@@ -196,6 +201,7 @@ class _Writer:
             outputs=tuple([names[y] for y in graph.outputs]),
             output_types=tuple(map(str, graph.output_types)),
             edges=tuple(edges),
+            result_names=_result_names(graph, names),
         )
 
     def node(self, node: Node, names: Mapping[Tensor, str], anonymous: str) -> NodeOutline:
@@ -209,7 +215,7 @@ class _Writer:
             outputs=outputs,
             place=self.place(node.source),
             calls=calls,
-            scope=outputs[0].scope if outputs else "",
+            scope=node.source.scope,
         )
 
     def value(self, x: Tensor, name: str) -> ValueOutline:
@@ -268,6 +274,18 @@ def printable(text: str) -> str:
         return text
     words = " ".join(text.split())
     return "".join([letter if letter.isprintable() else "\ufffd" for letter in words])
+
+
+def _result_names(graph: Graph, names: Mapping[Tensor, str]) -> tuple[str, ...]:
+    """New values of variables are called after the arguments that had the old ones."""
+    assigned = dict(graph.derived.get(ASSIGNED, ()))
+    found = [
+        f"new {names[graph.inputs[assigned[k]]].removeprefix('%')}"
+        if k in assigned
+        else y.name or ""
+        for k, y in enumerate(graph.outputs)
+    ]
+    return tuple(found)
 
 
 def _edges(

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.effect import Read
-from tracegraph.shapes import Size, element_count
+from tracegraph.shapes import Size, dim_names, element_count, substitute_size
 from tracegraph.text.printer import value_names
 from tracegraph.types import TensorType
-
-#: Attributes whose graphs are held but not run: the derivative that the user gave to a call.
-_NOT_RUN = ("backward",)
+from tracegraph.views.outline import NOT_RUN, shortened
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
@@ -59,19 +59,94 @@ class Cost(NamedTuple):
         return Cost(*(a + b for a, b in zip(self, other)))
 
 
-#: The costs of the rows of a table, by the part of the program that causes them.
-Costs = dict[str, dict[str, Cost]]
-
 #: What a pass derived is shown beside what the user wrote.
 FORWARD, BACKWARD, TANGENT = "forward", "backward", "tangents"
 _PARTS = (FORWARD, BACKWARD, TANGENT)
 
+#: The cost of each part of the program.
+Costs = dict[str, Cost]
 
-def summary(graph: Graph) -> str:
-    """A table of what a graph takes and makes: its inputs, and per op, per line of the user's code
-    and in total its nodes, the bytes they write and the floating operations of one run.
+#: A size that is open counts as this many where rows are put in order.
+_TYPICAL_SIZE = 1000
+#: Longer lines of code are cut in the table.
+_LONGEST_CODE = 60
+_NO_SCOPE = "(no scope)"
 
-    Inputs that the graph reads as Variables are counted as its parameters. Where a gradient pass
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """What one op, one line of the user's code or one name scope costs, which `by` tells apart.
+
+    `costs` has the cost of each part of the program, `total` that of all. Of a line there are the
+    file, the number and, where it is known, the code.
+    """
+
+    by: str
+    name: str
+    costs: Costs
+    file: str = ""
+    line: int = 0
+    code: str = ""
+
+    @property
+    def total(self) -> Cost:
+        return _sum(self.costs.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row as JSON has it; open sizes are strings."""
+        row: dict[str, Any] = {"by": self.by, "name": self.name, **_cost_data(self.costs)}
+        if self.by == "line":
+            row.update(file=self.file, line=self.line, code=self.code)
+        return row
+
+
+class Summary(str):
+    """The table that `summary` makes, as text, and its numbers: `rows`, `totals`, `to_dict()`."""
+
+    #: The rows of all tables, those of one table together, the dearest first.
+    rows: tuple[SummaryRow, ...]
+    #: The cost of each part of the program: forward, backward and tangents, if they are there.
+    totals: Costs
+    #: The name and the type of each input, and whether it stands for a Variable.
+    inputs: tuple[tuple[str, TensorType, bool], ...]
+
+    def __new__(
+        cls,
+        text: str,
+        rows: Iterable[SummaryRow] = (),
+        totals: Costs | None = None,
+        inputs: Iterable[tuple[str, TensorType, bool]] = (),
+    ) -> Summary:
+        found = super().__new__(cls, text)
+        found.rows = tuple(rows)
+        found.totals = totals or {}
+        found.inputs = tuple(inputs)
+        return found
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers as JSON has them; open sizes are strings, as in `to_json()`."""
+        inputs = [
+            {"name": name, "type": str(type), "is_variable": is_variable, **_size_data([type])}
+            for name, type, is_variable in self.inputs
+        ]
+        return {
+            "inputs": inputs,
+            "rows": [row.to_dict() for row in self.rows],
+            "total": _cost_data(self.totals),
+        }
+
+
+def summary(graph: Graph) -> Summary:
+    """A table of what a graph takes and makes: its inputs, and per op, per line of the user's code,
+    per name scope if there are any, and in total its nodes, the bytes they write and the floating
+    operations of one run. The dearest rows come first. It is a str, which has the numbers too:
+    `rows`, `totals` and `to_dict()`.
+
+    Inputs that stand for Variables are counted as parameters; a graph that was read from text does
+    not tell them from arguments. Where a gradient pass
     derived nodes, forward and backward stand beside each other, and so do the tangents of forward
     mode; the nodes of a line are then those that the user wrote there and those derived of them.
 
@@ -81,23 +156,120 @@ def summary(graph: Graph) -> str:
     each, whatever the machine takes for them, and so is an operation on complex numbers or
     integers; a product of matrices has two for each pair of elements that meet, and moving
     elements has none. Sizes that are not known appear as such.
+
+    >>> f = tg.function(lambda x: tg.tanh(x))
+    >>> table = f.get_concrete_function(tg.TensorSpec([3])).graph.summary()
+    >>> [(row.name, row.total.flops) for row in table.rows if row.by == "op"]
+    [('tanh', 3)]
     """
-    by_op: Costs = {}
-    by_line: Costs = {}
-    total: dict[str, Cost] = {}
-    for node, part, cost in _runs(graph):
-        for row in (
-            by_op.setdefault(node.op.name, {}),
-            by_line.setdefault(_line(node), {}),
-            total,
-        ):
-            row[part] = row.get(part, Cost()).plus(cost)
+    runs = list(_runs(graph))
+    rows = {"op": _by_op(runs), "line": _by_line(runs), "scope": _by_scope(runs)}
+    totals = _costs(runs)
     head = _head(graph)
-    if len(total) > 1:
-        nodes, written, flops = map(_number, _sum(total.values()))
+    if len(totals) > 1:
+        nodes, written, flops = map(_number, _sum(totals.values()))
         head.append(f"together: {nodes} nodes, {written} bytes written, {flops} FLOPs")
-    tables = [_inputs(graph), _table("op", by_op, total), _table("line", by_line, total)]
-    return "\n\n".join("\n".join(table) for table in [head, *tables] if table)
+    tables = [_table(by, found, totals) for by, found in rows.items() if found or by != "scope"]
+    text = "\n\n".join("\n".join(table) for table in [head, _inputs(graph), *tables] if table)
+    names = value_names(graph)
+    variables = _variables(graph)
+    inputs = [(names[x], x.type, x in variables) for x in graph.inputs]
+    return Summary(text, itertools.chain(*rows.values()), totals, inputs)
+
+
+# Rows.
+
+#: A node, the part of the program that it belongs to, and what it costs there.
+Run = tuple[Node, str, Cost]
+
+
+def _costs(runs: Iterable[Run]) -> Costs:
+    costs: Costs = {}
+    for _, part, cost in runs:
+        costs[part] = costs.get(part, Cost()).plus(cost)
+    return costs
+
+
+def _grouped(runs: Iterable[Run], key: Callable[[Node], Any]) -> list[tuple[Any, Costs]]:
+    """The costs of the nodes of one key, the most operations and then the most bytes first."""
+    groups: dict[Any, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(key(run[0]), []).append(run)
+    rows = [(found, _costs(group)) for found, group in groups.items()]
+    return sorted(rows, key=lambda row: _order(_sum(row[1].values())))
+
+
+def _order(cost: Cost) -> tuple[int, ...]:
+    return tuple(-_magnitude(size) for size in (cost.flops, cost.bytes, cost.nodes))
+
+
+def _magnitude(size: Size) -> int:
+    """A size as a number, to compare it with others, whatever is open in it."""
+    found = substitute_size(size, dict.fromkeys(dim_names(size), _TYPICAL_SIZE))
+    return found if isinstance(found, int) else 0
+
+
+def _by_op(runs: Iterable[Run]) -> list[SummaryRow]:
+    groups = _grouped(runs, lambda node: node.op.name)
+    return [SummaryRow("op", name, costs) for name, costs in groups]
+
+
+def _by_line(runs: Iterable[Run]) -> list[SummaryRow]:
+    """Rows by the user's lines, of which the passes derived what they derived."""
+    code: dict[tuple[str, int], str] = {}
+
+    def place(node: Node) -> tuple[str, int]:
+        found = node.source.file, node.source.line
+        if not code.get(found):
+            code[found] = node.source.text
+        return found
+
+    groups = _grouped(runs, place)
+    names = _short_names({file for (file, _), _ in groups})
+    return [
+        SummaryRow("line", f"{names[file]}:{line}", costs, file, line, code[file, line])
+        for (file, line), costs in groups
+    ]
+
+
+def _short_names(files: Iterable[str]) -> dict[str, str]:
+    """The name of each file without its folders, or with as many as tell it from the others."""
+    parts = {file: file.replace("\\", "/").split("/") for file in files}
+    deepest = max(map(len, parts.values()), default=0)
+    names: dict[str, str] = {}
+    for depth in range(1, deepest + 1):
+        found = {file: "/".join(steps[-depth:]) for file, steps in parts.items()}
+        counts = Counter(found.values())
+        for file, name in found.items():
+            if counts[name] == 1 or depth == deepest:
+                names.setdefault(file, name)
+    return names
+
+
+def _by_scope(runs: list[Run]) -> list[SummaryRow]:
+    """Rows by name scopes; none where no node has one."""
+    groups = _grouped(runs, lambda node: node.source.scope)
+    if all(not name for name, _ in groups):
+        return []
+    return [SummaryRow("scope", name or _NO_SCOPE, costs) for name, costs in groups]
+
+
+def _cost_data(costs: Costs) -> dict[str, Any]:
+    parts = {part: _plain(costs[part]) for part in _PARTS if part in costs}
+    return {**_plain(_sum(costs.values())), "parts": parts}
+
+
+def _plain(cost: Cost) -> dict[str, Any]:
+    return {name: _json_size(size) for name, size in cost._asdict().items()}
+
+
+def _size_data(types: list[TensorType]) -> dict[str, Any]:
+    sizes = {"elements": elements(types), "bytes": bytes_of(types)}
+    return {name: _json_size(size) for name, size in sizes.items()}
+
+
+def _json_size(size: Size) -> int | str:
+    return size if isinstance(size, int) else str(size)
 
 
 def _sum(costs: Iterable[Cost]) -> Cost:
@@ -108,11 +280,12 @@ def _head(graph: Graph) -> list[str]:
     counts = (_count(len(graph.inputs), "input"), _count(len(graph.outputs), "output"))
     nested = _count(sum(1 for _ in graph.graphs()), "graph")
     lines = [f"@{graph.name}: {', '.join(counts)}, {nested}"]
-    lines.append(f"arguments: {_size_of([x.type for x in graph.inputs])}")
-    handles = _handles(graph)
-    if handles:
-        parameters = [x.type for x in graph.inputs if x in handles]
-        lines.append(f"parameters: {len(parameters)} of them, {_size_of(parameters)}")
+    variables = _variables(graph)
+    arguments = [x.type for x in graph.inputs if x not in variables]
+    lines.append(f"arguments: {_size_of(arguments)}")
+    if variables:
+        size = _size_of([x.type for x in variables])
+        lines.append(f"parameters: {len(variables)} of them, {size}")
     return lines
 
 
@@ -120,10 +293,10 @@ def _size_of(types: list[TensorType]) -> str:
     return f"{_number(elements(types))} elements, {_number(bytes_of(types))} bytes"
 
 
-def _handles(graph: Graph) -> set[Tensor]:
-    """The inputs that stand for Variables, as far as the graph reads them by `read`."""
+def _variables(graph: Graph) -> dict[Tensor, None]:
+    """The inputs that stand for Variables: those of a trace, and those that the graph reads so."""
     read = {node.inputs[1] for node in graph.nodes if isinstance(node.op, Read)}
-    return read.intersection(graph.inputs)
+    return dict.fromkeys(x for x in graph.inputs if x.is_variable or x in read)
 
 
 def _inputs(graph: Graph) -> list[str]:
@@ -152,7 +325,7 @@ def _runs(graph: Graph) -> Iterator[tuple[Node, str, Cost]]:
                 runs[part] = runs.get(part, 0) + count
             for place, (part, count) in enumerate(runs.items()):
                 yield node, part, _cost(node, count)._replace(nodes=0 if place else 1)
-            held = [getattr(node.op, name, None) for name in _NOT_RUN]
+            held = [getattr(node.op, name, None) for name in NOT_RUN]
             for inner in node.op.graphs():
                 if all(inner is not graph for graph in held):
                     for part, count in runs.items():
@@ -162,11 +335,6 @@ def _runs(graph: Graph) -> Iterator[tuple[Node, str, Cost]]:
 def _part(node: Node) -> str:
     roles = node.source.roles
     return BACKWARD if "vjp" in roles else TANGENT if "jvp" in roles else FORWARD
-
-
-def _line(node: Node) -> str:
-    """The user's line, of which the passes derived what they derived."""
-    return str(node.source).removesuffix(" ".join(("", *node.source.roles)))
 
 
 def _cost(node: Node, times: int) -> Cost:
@@ -197,19 +365,22 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
-def _table(title: str, costs: Costs, total: dict[str, Cost]) -> list[str]:
-    """The costs, the most nodes first, and their total, in aligned columns; the parts of the
-    program stand beside each other if there are several."""
-    parts = [part for part in _PARTS if part in total] or [FORWARD]
-    ordered = sorted(costs.items(), key=lambda item: -_sum(item[1].values()).nodes)
-    rows = [(title, *("nodes", "bytes", "FLOPs") * len(parts))]
-    for name, row in [*ordered, ("total", total)]:
-        cells = [row.get(part, Cost()) for part in parts]
-        rows.append((name, *(_number(size) for cost in cells for size in cost)))
-    lines = _aligned(rows, "<" + ">>>" * len(parts))
-    if len(parts) == 1:
-        return lines
-    return [_titles(rows, parts), *lines]
+def _table(title: str, found: list[SummaryRow], totals: Costs) -> list[str]:
+    """The rows and their total in aligned columns; the parts of the program stand beside each other
+    if there are several, and the code behind the lines if any is known."""
+    parts = [part for part in _PARTS if part in totals] or [FORWARD]
+    code = [shortened(row.code, _LONGEST_CODE) for row in found]
+    rows = [(title, *("nodes", "bytes", "FLOPs") * len(parts), "code")]
+    for name, costs, text in [
+        *((shortened(row.name, _LONGEST_CODE), row.costs, x) for row, x in zip(found, code)),
+        ("total", totals, ""),
+    ]:
+        cells = [costs.get(part, Cost()) for part in parts]
+        rows.append((name, *(_number(size) for cost in cells for size in cost), text))
+    if not any(code):
+        rows = [row[:-1] for row in rows]
+    lines = _aligned(rows, "<" + ">>>" * len(parts) + "<")
+    return lines if len(parts) == 1 else [_titles(rows, parts), *lines]
 
 
 def _titles(rows: list[tuple[str, ...]], parts: list[str]) -> str:

@@ -5,7 +5,7 @@ const $ = (id) => document.getElementById(id);
 const canvas = $("canvas");
 const minimap = $("minimap");
 const FAMILIES = {
-  data: "arguments and constants",
+  data: "argument, constant",
   elementwise: "elementwise",
   contraction: "contraction",
   reduction: "reduction",
@@ -14,14 +14,18 @@ const FAMILIES = {
   effect: "effect",
 };
 const SMALL = 48;
+// The first look: as much is unfolded as can be read at this zoom. Of a large graph only groups.
+const FIRST = { zoom: 0.66, largeZoom: 0.86, large: 400, cards: 40, tries: 60 };
+const READABLE = 0.62;
 
 const view = {
   graph: model.entry,
   mode: "flow",
   opened: new Set(),
-  closed: new Set(),
+  unfolded: new Set(),
   shown: new Map(),
   aspect: 1.5,
+  room: { w: 900, h: 600 },
   measure: null,
 };
 const camera = { x: 0, y: 0, zoom: 1 };
@@ -48,10 +52,10 @@ function readTheme(from) {
   const style = getComputedStyle(from);
   const read = (name) => style.getPropertyValue(`--${name}`).trim();
   const names =
-    "paper surface ink muted border edge bundle accent related found backward role sans mono";
+    "paper surface ink muted border edge bundle backwire accent related found backward role sans mono";
   const family = Object.fromEntries(Object.keys(FAMILIES).map((name) => [name, read(name)]));
   const colors = Object.fromEntries(names.split(" ").map((name) => [name, read(name)]));
-  return { ...colors, family, tint: Number(read("tint")) };
+  return { ...colors, family, tint: Number(read("tint")), far: Number(read("far")) };
 }
 
 const measuring = document.createElement("canvas").getContext("2d");
@@ -80,11 +84,16 @@ const marks = {
     (box.kind === "card"
       ? !box.isOpen && box.nodes.some((node) => found.has(node))
       : found.has(box.node)),
+  wire: (wire) =>
+    selected !== null &&
+    selected.node.graph === wire.from.graph &&
+    [...selected.node.outputs, ...selected.node.operands].some((value) => wire.values.has(value)),
   edge: (edge) =>
     selected !== null &&
     (edge.fromBox.id === selected.id ||
       edge.toBox.id === selected.id ||
-      (edge.graph === selected.node.graph && selected.node.outputs.includes(edge.value))),
+      (edge.graph === selected.node.graph &&
+        edge.values.some((value) => selected.node.outputs.includes(value)))),
   links(scene) {
     const box = selected && scene.byId.get(selected.id);
     if (!box || box.kind === "card") return [];
@@ -105,14 +114,14 @@ const marks = {
 };
 
 const unmarked = { isActive: false, measure: view.measure, links: () => [] };
-for (const name of ["isSelected", "isSame", "isRelated", "isFound", "edge"])
+for (const name of ["isSelected", "isSame", "isRelated", "isFound", "edge", "wire"])
   unmarked[name] = () => false;
 
 // Scenes and the camera.
 
 function rebuild(keep) {
   const before = keep && scene ? scene.byId.get(keep) : null;
-  view.aspect = Math.max(0.8, Math.min(2.2, canvas.clientWidth / Math.max(1, canvas.clientHeight)));
+  measureRoom();
   scene = buildScene(view);
   const after = before && scene.byId.get(keep);
   if (after) {
@@ -121,6 +130,13 @@ function rebuild(keep) {
   }
   draw();
 }
+
+function measureRoom() {
+  const [w, h] = [canvas.clientWidth, canvas.clientHeight];
+  view.room = { w: Math.max(200, w - 2 * MARGIN), h: Math.max(150, h - 2 * MARGIN) };
+  view.aspect = Math.max(0.8, Math.min(2.2, w / Math.max(1, h)));
+}
+const MARGIN = 28;
 
 function draw() {
   if (!frame) frame = requestAnimationFrame(paint);
@@ -166,25 +182,59 @@ function visiblePart() {
 }
 
 function fit() {
-  const [w, h, pad] = [canvas.clientWidth, canvas.clientHeight, 48];
-  const zoom = Math.min((w - 2 * pad) / scene.w, (h - pad - 64) / scene.h, 1.25);
+  setCamera(Math.min(zoomToFit(view.room, scene), 1.25));
+}
+
+// The zoom at which all fits, or at which it can be read and is scrolled.
+function fitReadably() {
+  setCamera(Math.max(zoomToFit(view.room, scene), Math.min(READABLE, 1.25)));
+}
+
+function setCamera(zoom) {
+  const [w, h] = [canvas.clientWidth, canvas.clientHeight];
   camera.zoom = Math.max(zoom, 0.02);
-  camera.x = (w - scene.w * camera.zoom) / 2;
-  camera.y = Math.max(64, (h + 16 - scene.h * camera.zoom) / 2);
+  const [left, top] = [(w - scene.w * camera.zoom) / 2, (h - scene.h * camera.zoom) / 2];
+  camera.x = Math.max(MARGIN, left);
+  camera.y = Math.max(MARGIN, top);
   draw();
 }
 
-// The first look: the whole graph, unless it is a long thread of which nothing could be seen.
+// The first look at a graph: groups are unfolded from the outside in while all can still be read.
 function look() {
-  fit();
-  if (camera.zoom < 0.1 && scene.h > 3 * scene.w) {
-    camera.zoom = 0.5;
-    const top = scene.boxes.reduce((a, b) => (b.y < a.y ? b : a));
-    camera.x = canvas.clientWidth / 2 - (top.x + top.w / 2) * camera.zoom;
-    camera.y = 72;
-    draw();
-  }
+  measureRoom();
+  const isLarge = view.graph.count > FIRST.large;
+  const least = isLarge ? FIRST.largeZoom : FIRST.zoom;
+  scene = buildScene(view);
+  if (scene.boxes.some((box) => box.kind === "card")) unfoldWhile(isLarge, least);
+  const zoom = zoomToFit(view.room, scene);
+  setCamera(Math.max(zoom, scene.boxes.some((box) => box.kind === "card") ? least : READABLE));
   looked = { ...camera };
+}
+
+// Scopes come first, then small leaves, arguments, and what holds groups of the same line.
+function easeOf({ nodes, group }) {
+  if (group.scope && group.children.length) return 0;
+  return nodes.length + (group.children.length ? 1000 : group.isArguments ? 500 : 0);
+}
+
+function unfoldWhile(isLarge, least) {
+  const queue = scene.boxes.filter((box) => box.kind === "card" && !box.path);
+  // Of a large graph the largest part says most; of a small one the small parts fit.
+  queue.sort((a, b) => (isLarge ? b.nodes.length - a.nodes.length : easeOf(a) - easeOf(b)));
+  for (let tries = 0; queue.length && tries < FIRST.tries; tries++) {
+    const card = queue.shift();
+    if (!card.group.children.length && (isLarge || card.group.short)) continue;
+    view.unfolded.add(card.id);
+    const tried = buildScene(view);
+    const cards = tried.boxes.filter((box) => box.kind === "card").length;
+    if (zoomToFit(view.room, tried) < least || (isLarge && cards > FIRST.cards)) {
+      view.unfolded.delete(card.id);
+      continue;
+    }
+    scene = tried;
+    for (const child of card.group.children) queue.push(scene.byId.get(cardId(card.path, child)));
+  }
+  scene = buildScene(view);
 }
 let looked = { ...camera };
 
@@ -204,17 +254,25 @@ function flyTo(box, zoom = Math.max(camera.zoom, 0.85)) {
     x: canvas.clientWidth / 2 - (box.x + box.w / 2) * zoom,
     y: canvas.clientHeight / 2 - (box.y + Math.min(box.h, 200) / 2) * zoom,
   };
+  flyCamera(target);
+}
+
+function flyCamera(target) {
+  cancelAnimationFrame(flight);
+  if (isCalm.matches) {
+    Object.assign(camera, target);
+    return draw();
+  }
   const start = { ...camera };
   const begin = performance.now();
   const step = (now) => {
-    const t = isCalm.matches ? 1 : Math.min(1, (now - begin) / 260);
+    const t = Math.min(1, (now - begin) / 260);
     const ease = 1 - (1 - t) ** 3;
     for (const key of ["x", "y", "zoom"])
       camera[key] = start[key] + (target[key] - start[key]) * ease;
     draw();
     flight = t < 1 ? requestAnimationFrame(step) : 0;
   };
-  cancelAnimationFrame(flight);
   flight = requestAnimationFrame(step);
 }
 let flight = 0;
@@ -248,11 +306,8 @@ function select(box, isMoving = true) {
   if (!box) return clearSelection();
   if (box.kind === "card") return;
   selected = { node: box.node, id: box.id };
-  related = new Set(
-    box.node.kind === "node"
-      ? sameLine(box.node).filter((n) => n.isBackward !== box.node.isBackward)
-      : [],
-  );
+  related = new Set(counterparts(box.node));
+  pickInTree(box.node);
   showDetails(box.node);
   if (isMoving && !isComfortable(box)) flyTo(box);
   $("status").textContent = spoken(box.node);
@@ -262,19 +317,43 @@ function select(box, isMoving = true) {
 function clearSelection() {
   selected = null;
   related = new Set();
+  pickInTree(null);
   showOverview();
   $("status").textContent = "nothing is selected";
   draw();
 }
 
-// Brings a node into view, whatever is closed on the way to it, and selects it.
+// Brings a node into view, whatever is closed on the way to it, and selects it. What stands in a
+// called function is opened in its caller.
 function reveal(node, path = null) {
-  if (!isShown(node.graph)) showGraph(node.graph);
-  const [base] = path !== null ? [path] : pathsOf(node.graph);
-  const card = view.mode === "lines" && node.graph.cardOf && node.graph.cardOf.get(node);
-  if (card && view.closed.delete(`${base}/card${card.number}`)) rebuild();
+  const base = path !== null ? path : openedWay(node.graph);
+  unfoldTo(node, base);
+  rebuild();
   const homes = scene.homes.get(node) || [];
   select(homes.find((home) => home.path === base) || homes[0] || (scene.pills.get(node) || [])[0]);
+}
+
+// The path at which a graph is shown, if need be after opening the calls that lead to it.
+function openedWay(graph) {
+  const [shown] = pathsOf(graph);
+  if (shown !== undefined) return shown;
+  if (!callsTo(view.graph, graph)) showGraph(callsTo(model.entry, graph) ? model.entry : graph);
+  let path = "";
+  for (const { node, callee } of callsTo(view.graph, graph)) {
+    unfoldTo(node, path);
+    path = `${path}/${node.index}`;
+    view.opened.add(path);
+    const number = node.calls.findIndex((call) => call.graph === callee);
+    view.shown.set(path, number);
+  }
+  rebuild();
+  return path;
+}
+
+function unfoldTo(node, path) {
+  const { mode } = view;
+  for (const group of lineage(groupsOf(node.graph, mode).leafOf.get(node)))
+    view.unfolded.add(cardId(path, group));
 }
 
 const pathsOf = (graph) => {
@@ -283,56 +362,102 @@ const pathsOf = (graph) => {
     if (box.isOpen && box.kind !== "card" && shownIn(box) === graph) paths.push(box.id);
   return paths;
 };
-const isShown = (graph) => pathsOf(graph).length > 0;
 const shownIn = (box) => box.node.calls[view.shown.get(box.id) || 0].graph;
 
 function toggle(box) {
-  if (box.kind === "card") flip(view.closed, box.id);
+  if (box.kind === "card") unfoldCard(box);
   else if (box.node.calls.length) flip(view.opened, box.id);
   else return;
   rebuild(box.id);
+  showOpened(scene.byId.get(box.id));
   if (selected) showDetails(selected.node);
+}
+
+// What was opened and does not fit is brought to where it can be read.
+function showOpened(box) {
+  if (!box.isOpen) return;
+  const { x, y, w, h } = visiblePart();
+  if (box.x >= x && box.y >= y && box.x + box.w <= x + w && box.y + box.h <= y + h) return;
+  const zoom = Math.min(camera.zoom, Math.max(READABLE, zoomToFit(view.room, box)));
+  const isWide = box.w * zoom > view.room.w;
+  const left = isWide ? MARGIN : (canvas.clientWidth - box.w * zoom) / 2;
+  flyCamera({ zoom, x: left - box.x * zoom, y: MARGIN - box.y * zoom });
+}
+
+// A group opens together with what is alone in it.
+function unfoldCard(box) {
+  flip(view.unfolded, box.id);
+  if (!view.unfolded.has(box.id)) return;
+  let { group } = box;
+  while (group.children.length === 1) {
+    [group] = group.children;
+    view.unfolded.add(cardId(box.path, group));
+  }
 }
 
 const flip = (set, key) => set.delete(key) || set.add(key);
 
 function showGraph(graph) {
   view.graph = graph;
-  view.mode = graph.count > SMALL ? "lines" : "flow";
+  view.mode = firstMode(graph);
   view.opened.clear();
-  view.closed.clear();
+  view.unfolded.clear();
   selected = null;
-  rebuild();
   look();
   clearSelection();
   showTrail();
 }
 
+function firstMode(graph) {
+  if (graph.nodes.some((node) => node.kind === "node" && node.scope)) return "scopes";
+  return graph.count > SMALL ? "lines" : "flow";
+}
+
 function setMode(mode) {
   view.mode = mode;
+  view.unfolded.clear();
+  view.opened.clear();
   const kept = selected && selected.node;
-  rebuild();
   look();
   showMode();
   if (kept) reveal(kept);
 }
 
-function setAll(isOpen) {
-  view.closed.clear();
-  view.opened.clear();
-  if (view.mode === "lines") {
-    if (!isOpen) for (const box of scene.boxes) if (box.kind === "card") view.closed.add(box.id);
+// Opens everything; in a large graph one level more, since nobody could find the way otherwise.
+function unfoldAll() {
+  const all = view.graph.count <= FIRST.large;
+  for (let round = 0; round < (all ? 12 : 1); round++) {
+    const closed = scene.boxes.filter((box) => box.kind === "card" && !box.isOpen);
+    const calls =
+      all && view.graph.count + view.opened.size * 20 < FIRST.large ? closedCalls() : [];
+    if (!closed.length && !calls.length) break;
+    for (const card of closed) view.unfolded.add(card.id);
+    for (const box of calls) view.opened.add(box.id);
+    rebuild();
   }
-  if (isOpen && view.graph.count < 400)
-    for (const node of view.graph.nodes) if (node.calls.length) view.opened.add(`/${node.index}`);
+  fitReadably();
+}
+
+const closedCalls = () =>
+  scene.boxes.filter(
+    (box) => box.kind === "node" && !box.path && !box.isOpen && box.node.calls.length,
+  );
+
+function foldAll() {
+  view.unfolded.clear();
+  view.opened.clear();
   rebuild();
-  fit();
+  fitReadably();
 }
 
 // The side panel.
 
 function nodeButton(node, note = "") {
-  const text = node.kind === "node" ? node.op : node.kind;
+  const own = node.kind === "node" ? node.op : node.kind;
+  const text =
+    node.graph === (selected ? selected.node.graph : view.graph)
+      ? own
+      : `${own}  @${node.graph.name}`;
   return element(
     "button",
     { className: "node", type: "button", onclick: () => reveal(node) },
@@ -371,12 +496,13 @@ function showDetails(node) {
       element("code", {}, node.name),
     ),
     sourceSection(node),
+    linkSection(node),
     node.calls.length ? callSection(node) : null,
     valuesSection(node),
     node.attributes.length ? attributesSection(node) : null,
     node.operands.length ? operandsSection(node) : null,
     usersSection(node),
-    ...lineSections(node),
+    lineSection(node),
   ];
   if (graph !== model.entry) parts.push(section("Function", element("p", {}, `@${graph.name}`)));
   $("details").replaceChildren(...parts.filter(Boolean));
@@ -472,26 +598,24 @@ function usersSection(node) {
     : section("Used by", element("p", {}, "nothing"));
 }
 
-// Forward and backward of one line, side by side.
-function lineSections(node) {
-  if (node.kind !== "node") return [];
-  const others = sameLine(node);
-  const title = (isBackward) => (isBackward ? "Backward of this line" : "Forward of this line");
-  const parts = [];
-  for (const isBackward of [!node.isBackward, node.isBackward]) {
-    const nodes = others.filter((other) => other.isBackward === isBackward);
-    const isOwn = isBackward === node.isBackward;
-    if (!nodes.length) continue;
-    const part = section(isOwn ? "Also of this line" : title(isBackward), listOf(nodes, 12));
-    part.className = isOwn ? "" : "related";
-    parts.push(part);
-  }
-  return parts;
+// What was derived of a node, or what it was derived of, in whatever functions that stands.
+function linkSection(node) {
+  const linked = counterparts(node);
+  if (!linked.length) return null;
+  const title = node.isBackward ? "Forward of this" : "Backward of this";
+  const part = section(title, listOf(linked, 8));
+  part.className = "related";
+  return part;
+}
+
+function lineSection(node) {
+  const linked = new Set(counterparts(node));
+  const others = node.kind === "node" ? sameLine(node).filter((other) => !linked.has(other)) : [];
+  return others.length ? section("Also of this line", listOf(others, 6)) : null;
 }
 
 function showOverview() {
   const { graph } = view;
-  const callees = model.graphs.filter((other) => other !== view.graph);
   const counts = [
     ["nodes", graph.count],
     ["backward", graph.backward],
@@ -506,66 +630,7 @@ function showOverview() {
       element("div", {}, element("dd", {}, count.toLocaleString("en")), element("dt", {}, name)),
     ),
   );
-  const parts = [table];
-  if (callees.length) parts.push(section("Functions", functionList(callees)));
-  parts.push(section("Lines", lineList(graph)), legend());
-  $("details").replaceChildren(...parts);
-}
-
-function functionList(graphs) {
-  const rows = graphs.map((graph) => {
-    const button = element("button", {
-      className: "node",
-      type: "button",
-      onclick: () => showGraph(graph),
-    });
-    button.append(element("i", { className: "dot call" }), element("code", {}, `@${graph.name}`));
-    button.append(element("span", {}, counted(graph.count, "node")));
-    return button;
-  });
-  return element("div", { className: "nodes tall" }, ...rows);
-}
-
-// The lines of the user's with the most nodes.
-function lineList(graph) {
-  const lines = new Map();
-  for (const node of graph.nodes) {
-    const key = lineKey(node.place);
-    if (node.kind !== "node" || !key) continue;
-    if (!lines.has(key)) lines.set(key, { node, forward: 0, backward: 0 });
-    lines.get(key)[node.isBackward ? "backward" : "forward"]++;
-  }
-  const most = [...lines.values()]
-    .sort((a, b) => b.forward + b.backward - a.forward - a.backward)
-    .slice(0, 12);
-  const widest = most.length ? most[0].forward + most[0].backward : 1;
-  const rows = most.map(({ node, forward, backward }) => {
-    const button = element("button", {
-      className: "line",
-      type: "button",
-      onclick: () => find(placeText(node.place)),
-    });
-    const bar = element("span", { className: "bar" });
-    for (const [name, count] of [
-      ["forward", forward],
-      ["back", backward],
-    ]) {
-      const piece = element("i", { className: name });
-      piece.style.width = `${(100 * count) / widest}%`;
-      if (count) bar.append(piece);
-    }
-    button.append(element("span", { className: "place" }, placeText(node.place)));
-    button.append(
-      element(
-        "small",
-        {},
-        backward ? `${forward ? `${forward} + ` : ""}${backward} ∂` : String(forward),
-      ),
-    );
-    button.append(element("code", {}, node.place.code || " "), bar);
-    return button;
-  });
-  return element("div", { className: "lines" }, ...rows);
+  $("details").replaceChildren(table, legend());
 }
 
 function legend() {
@@ -577,7 +642,7 @@ function legend() {
     rows.push(
       element(
         "li",
-        {},
+        { className: "wide" },
         element("i", { className: "dot elementwise back" }),
         "backward (∂): dashed, colour on the right",
       ),
@@ -585,13 +650,18 @@ function legend() {
   }
   if (model.graphs.some((graph) => graph.nodes.some((node) => node.place.roles.includes("jvp")))) {
     rows.push(
-      element("li", {}, element("b", { className: "sign" }, "δ"), "forward mode (a tangent)"),
+      element(
+        "li",
+        { className: "wide" },
+        element("b", { className: "sign" }, "δ"),
+        "forward mode (a tangent)",
+      ),
     );
   }
   rows.push(
     element(
       "li",
-      {},
+      { className: "wide" },
       element("i", { className: "dot pill" }),
       "dotted pill: a value from further away",
     ),
@@ -614,7 +684,7 @@ function showTrail() {
 }
 
 function showMode() {
-  for (const mode of ["flow", "lines"])
+  for (const mode of ["flow", "lines", "scopes"])
     $(mode).setAttribute("aria-pressed", String(view.mode === mode));
 }
 
@@ -636,7 +706,7 @@ function find(query) {
   const rows = results.slice(0, most).map((node, number) => {
     const type = node.outputs.length ? node.graph.values[node.outputs[0]].type.text : "";
     const where = node.graph === view.graph ? "" : `@${node.graph.name} `;
-    const row = nodeButton(node);
+    const row = nodeButton(node, node.kind === "node" ? node.op : node.kind);
     row.onclick = () => goToResult(number);
     row.append(
       element("small", {}, type),
@@ -955,8 +1025,9 @@ $("in").onclick = () => zoomBy(1.25);
 $("out").onclick = () => zoomBy(0.8);
 $("flow").onclick = () => setMode("flow");
 $("lines").onclick = () => setMode("lines");
-$("open").onclick = () => setAll(true);
-$("close").onclick = () => setAll(false);
+$("scopes").onclick = () => setMode("scopes");
+$("open").onclick = unfoldAll;
+$("close").onclick = foldAll;
 $("save").onclick = saveSvg;
 $("show-text").onclick = () => ($("text").open = !$("text").open);
 
@@ -964,32 +1035,3 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   theme = readTheme(document.documentElement);
   draw();
 });
-// Until somebody moves the view, it follows the size of the window; frames begin with none.
-new ResizeObserver(() => {
-  if (camera.zoom !== looked.zoom || camera.x !== looked.x || camera.y !== looked.y) return draw();
-  rebuild();
-  look();
-}).observe(canvas);
-
-document.documentElement.classList.add("js");
-$("text").open = false;
-showGraph(model.entry);
-
-// For scripts and tests: where a node is on the screen, and what there is.
-window.tracegraph = {
-  model,
-  view,
-  camera,
-  boxes: () => scene.boxes,
-  selected: () => selected && selected.node,
-  locate(name) {
-    const node = view.graph.nodes.find((node) => node.name === name);
-    const [box] = (node && scene.homes.get(node)) || [];
-    if (!box) return null;
-    const area = canvas.getBoundingClientRect();
-    return {
-      x: area.left + camera.x + (box.x + box.w / 2) * camera.zoom,
-      y: area.top + camera.y + (box.y + Math.min(box.h, 30) / 2) * camera.zoom,
-    };
-  },
-};

@@ -154,7 +154,25 @@ function orderedRows(cells, segments) {
     if (count < best.crossings) best = { crossings: count, rows: rows.map((row) => [...row]) };
   }
   number(best.rows);
+  inRank(best.rows, best.crossings);
   return best.rows;
+}
+
+// Boxes of a row that have a rank, which are arguments, stand in that order, unless it costs very
+// many crossings.
+function inRank(rows, least) {
+  const isWorth = (count) => crossings(rows) <= least + 4 * count;
+  for (const row of rows) {
+    const before = [...row];
+    const ranked = row.filter((cell) => cell.box?.rank !== undefined);
+    const sorted = [...ranked].sort((a, b) => a.box.rank - b.box.rank);
+    const places = ranked.map((cell) => row.indexOf(cell));
+    places.forEach((place, n) => (row[place] = sorted[n]));
+    number([row]);
+    if (sorted.every((cell, n) => cell === ranked[n]) || isWorth(ranked.length)) continue;
+    row.splice(0, row.length, ...before);
+    number([row]);
+  }
 }
 
 // Cells in the order in which a walk upwards from the results meets them, operands from the left.

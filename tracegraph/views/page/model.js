@@ -11,17 +11,22 @@ function readModel(data) {
   graphs.forEach((graph, number) => readGraph(data, graphs, graph, data.graphs[number]));
   for (const graph of graphs)
     for (const node of graph.nodes) for (const call of node.calls) call.graph.callers.push(node);
-  return { graphs, entry: graphs[graphs.length - 1], total: sum(graphs, (g) => g.count) };
+  const entry = graphs[graphs.length - 1];
+  markDerived(graphs, entry);
+  linkDerived(graphs);
+  const hasScopes = graphs.some((graph) => graph.nodes.some((n) => n.kind === "node" && n.scope));
+  return { graphs, entry, hasScopes, total: sum(graphs, (g) => g.count) };
 }
 
 function readGraph(data, graphs, graph, raw) {
-  const nowhere = { file: "", line: 0, roles: [], code: "" };
-  const places = data.places.map(([file, line, roles, code, number]) => ({
+  const nowhere = { file: "", line: 0, roles: [], code: "", number: -1, instruction: -1 };
+  const places = data.places.map(([file, line, roles, code, number, instruction]) => ({
     file,
     line,
     roles,
     code,
     number,
+    instruction,
   }));
   const types = data.types.map(([text, dtype]) => ({ text, dtype }));
   const add = (fields) => {
@@ -35,6 +40,8 @@ function readGraph(data, graphs, graph, raw) {
       scope: "",
       place: nowhere,
       isBackward: false,
+      primals: [],
+      derived: [],
       ...fields,
     };
     graph.nodes.push(node);
@@ -61,7 +68,7 @@ function readGraph(data, graphs, graph, raw) {
     node.isConstant = !operands.length && family === "data" && outputs.length === 1;
   });
   raw.outputs.forEach((value, number) => {
-    const name = raw.outputs.length > 1 ? `result ${number}` : "result";
+    const name = resultName(graph, raw, value, number);
     const node = add({ kind: "result", op: "return", family: "data", name, operands: [value] });
     const maker = value < 0 ? null : graph.values[value].node;
     if (maker) {
@@ -78,6 +85,13 @@ function readGraph(data, graphs, graph, raw) {
   graph.results = raw.outputs.length;
   graph.backward =
     raw.nodes.length && graph.nodes.filter((n) => n.kind === "node" && n.isBackward).length;
+}
+
+// What a result is called: the variable that it becomes, what the user called it, or its number.
+function resultName(graph, raw, value, number) {
+  const given = (raw.resultNames || [])[number] || (value < 0 ? "" : graph.values[value].given);
+  if (given) return given;
+  return raw.outputs.length > 1 ? `result ${number}` : "result";
 }
 
 const sum = (items, of) => items.reduce((total, item) => total + of(item), 0);
@@ -136,16 +150,22 @@ function searchText(node) {
   return node.searchText;
 }
 
+// Forward comes before derived, the entry before what it calls.
 function search(model, query) {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
   if (!words.length) return [];
-  const nodes = [...model.graphs].reverse().flatMap((graph) => graph.nodes);
+  const order = [...model.graphs].sort((a, b) => a.isDerived - b.isDerived || a.depth - b.depth);
+  const nodes = order.flatMap((graph) => graph.nodes);
   const all = nodes.filter((node) => node.kind !== "result");
   let found = all.filter((node) => words.every((word) => matches(node, word)));
   const inCode = (node) => words.every((word) => node.place.code.toLowerCase().includes(word));
   if (!found.length) found = all.filter(inCode);
   const exact = (node) => words.includes(node.name.toLowerCase()) || words.includes(node.op);
-  return [...found.filter(exact), ...found.filter((node) => !exact(node))];
+  const late = (node) => (node.isBackward || node.graph.isDerived ? 2 : 0) + (exact(node) ? 0 : 1);
+  return found
+    .map((node) => [late(node), node])
+    .sort((a, b) => a[0] - b[0])
+    .map(([, node]) => node);
 }
 
 // `%12` and `:12` mean that name and that line, not those that merely begin so.

@@ -1,7 +1,7 @@
 // Drawing a scene. Two painters have the same few methods: one draws on a canvas, one writes SVG
 // for files and for print. What is too small to read is not drawn as text.
 
-const DETAIL = { far: 0.3, text: 0.5, fine: 0.62 };
+const DETAIL = { far: 0.22, text: 0.5, fine: 0.62, title: 0.8 };
 
 class CanvasPainter {
   constructor(context, theme) {
@@ -121,14 +121,15 @@ function paintScene(painter, scene, { window, zoom, marks }) {
     box.y + box.h + margin + 20 > window.y;
   const look = { painter, theme: painter.theme, zoom, marks };
   const visible = scene.boxes.filter((box) => sees(box));
-  // Bundles lie below their cards, edges below their boxes; deeper graphs come later.
-  for (const bundle of scene.bundles) if (sees(bundle, 40)) paintBundle(look, bundle);
+  // Edges and links lie below the boxes, so that no line strikes through a name.
   for (const box of visible) if (box.kind === "card" || box.isOpen) paintFrame(look, box);
+  for (const wire of scene.wires) if (sees(wire, 40)) paintWire(look, wire);
   for (const edge of scene.edges) if (sees(edge)) paintEdge(look, edge);
+  paintLinks(look, scene);
   for (const box of visible) if (box.kind !== "card" && !box.isOpen) paintBox(look, box);
   if (zoom >= DETAIL.fine) for (const box of visible) paintChips(look, box);
-  paintLinks(look, scene);
-  if (zoom < 0.62) for (const box of visible) if (box.kind === "card") paintFarTitle(look, box);
+  if (zoom < DETAIL.title)
+    for (const box of visible) if (box.kind === "card") paintFarTitle(look, box);
 }
 
 function edgePath(points) {
@@ -145,7 +146,8 @@ function paintEdge({ painter, theme, zoom, marks }, edge) {
   const isMarked = marks.edge(edge);
   const style = isMarked
     ? { stroke: theme.accent, width: 2.2 / Math.max(zoom, 0.6) }
-    : { stroke: theme.edge, width: Math.max(1.3, 0.75 / zoom), alpha: marks.isActive ? 0.55 : 1 };
+    : { stroke: theme.edge, width: Math.max(1.3, 0.75 / zoom), alpha: marks.isActive ? 0.8 : 1 };
+  if (edge.values.length > 1) style.width *= Math.min(3.2, Math.sqrt(edge.values.length));
   painter.path(edgePath(edge.points), style);
   if (zoom < DETAIL.text) return;
   const [x, y] = edge.points[edge.points.length - 1];
@@ -161,32 +163,58 @@ function curvePath([a, b, c, d]) {
   ];
 }
 
-const pointOn = ([a, b, c, d], t) =>
-  [0, 1].map(
-    (i) =>
-      (1 - t) ** 3 * a[i] +
-      3 * (1 - t) ** 2 * t * b[i] +
-      3 * (1 - t) * t ** 2 * c[i] +
-      t ** 3 * d[i],
-  );
+// A way of straight parts with round corners; joins of neighbours are curves.
+function wirePath({ points, isNext }) {
+  if (isNext) {
+    const [[x0, y0], [x1, y1]] = points;
+    const middle = (y0 + y1) / 2;
+    return Math.abs(x0 - x1) < 0.5
+      ? [
+          ["M", x0, y0],
+          ["L", x1, y1],
+        ]
+      : [
+          ["M", x0, y0],
+          ["C", x0, middle, x1, middle, x1, y1],
+        ];
+  }
+  const commands = [["M", ...points[0]]];
+  for (let i = 1; i < points.length - 1; i++) {
+    const corner = points[i];
+    const [before, after] = [points[i - 1], points[i + 1]].map((end) => {
+      const distance = Math.hypot(end[0] - corner[0], end[1] - corner[1]);
+      const share = Math.min(WIRE.corner, distance / 2) / Math.max(distance, 0.01);
+      return [0, 1].map((axis) => corner[axis] + (end[axis] - corner[axis]) * share);
+    });
+    commands.push(["L", ...before], ["C", ...corner, ...corner, ...after]);
+  }
+  commands.push(["L", ...points[points.length - 1]]);
+  return commands;
+}
 
-function paintBundle({ painter, theme, zoom }, bundle) {
-  const { curve, values } = bundle;
-  const width = Math.min(7, 1.6 + Math.sqrt(values.size)) / Math.min(1, Math.max(zoom, 0.25) * 1.6);
-  painter.path(curvePath(curve), { stroke: theme.bundle, width, alpha: bundle.isNext ? 0.9 : 0.5 });
-  if (zoom < DETAIL.text) return;
-  const [x, y] = curve[3];
-  const [dx, dy] = { top: [0, 1], bottom: [0, -1], left: [1, 0], right: [-1, 0] }[bundle.into];
+function paintWire({ painter, theme, zoom, marks }, wire) {
+  const isMarked = marks.wire(wire);
+  const color = isMarked ? theme.accent : wire.isToRight ? theme.backwire : theme.bundle;
+  const thick = Math.min(4.5, 1.2 + 0.5 * Math.sqrt(wire.values.size));
+  const width = (wire.isNext ? thick : Math.min(2, thick)) / Math.min(1, Math.max(zoom, 0.2) * 1.5);
+  const alpha = isMarked ? 1 : wire.isNext ? 0.95 : 0.75;
+  painter.path(wirePath(wire), { stroke: color, width, alpha });
+  if (zoom < DETAIL.far) return;
+  const { points } = wire;
+  const [x, y] = points[points.length - 1];
+  const [px, py] = points[points.length - 2];
+  const [dx, dy] = wire.isNext ? [0, Math.sign(y - py)] : [Math.sign(x - px), 0];
+  const size = 4.5 / Math.max(zoom, 0.6);
   const tip = [
-    ["M", x + dx * 1, y + dy * 1],
-    ["L", x - dx * 9 - dy * 5, y - dy * 9 - dx * 5],
-    ["L", x - dx * 9 + dy * 5, y - dy * 9 + dx * 5],
+    ["M", x + dx, y + dy],
+    ["L", x - (dx * 1.7 + dy) * size, y - (dy * 1.7 + dx) * size],
+    ["L", x - (dx * 1.7 - dy) * size, y - (dy * 1.7 - dx) * size],
     ["Z"],
   ];
-  painter.path(tip, { fill: theme.bundle });
-  if (zoom < DETAIL.fine) return;
-  const [mx, my] = pointOn(curve, bundle.isNext ? 0.5 : 0.62);
-  paintChip({ painter, theme }, mx, my, bundle.text, bundle.textWidth, theme.paper);
+  painter.path(tip, { fill: color });
+  if (zoom < DETAIL.fine || !wire.text) return;
+  const middle = [(points[0][0] + points[1][0]) / 2, (points[0][1] + points[1][1]) / 2];
+  paintChip({ painter, theme }, ...middle, wire.text, wire.textWidth, theme[wire.ground]);
 }
 
 function paintChip({ painter, theme }, x, y, text, w, fill) {
@@ -219,10 +247,11 @@ function paintFrame(look, box) {
   painter.box(x, y, w, h, 12, { fill: isBackward ? theme.backward : theme.surface });
   const dash = isBackward && zoom > 0.2 ? [6, 4] : null;
   painter.box(x, y, w, h, 12, {
-    stroke: border,
+    stroke: isBackward ? theme.backwire : border,
     width: Math.max(isCard ? 1.2 : 1.6, 0.9 / zoom),
     dash,
   });
+  if (box.derivedGround) paintDerivedGround(look, box);
   if (zoom < 0.3) return;
   if (isCard) paintCardHead(look, box);
   else {
@@ -238,26 +267,45 @@ function paintFrame(look, box) {
   }
 }
 
+// The half of a card that was derived of the other half.
+function paintDerivedGround({ painter, theme, zoom }, card) {
+  const { x, y, w, h } = card.derivedGround;
+  painter.box(card.x + x, card.y + y, w, h, 9, { fill: theme.backward });
+  painter.box(card.x + x, card.y + y, w, h, 9, {
+    stroke: theme.backwire,
+    width: Math.max(1, 0.8 / zoom),
+    dash: zoom > 0.2 ? [6, 4] : null,
+    alpha: 0.8,
+  });
+}
+
 function paintCardHead({ painter, theme, zoom, marks }, card) {
   const { x, y, w } = card;
-  paintToggle({ painter, theme }, x + 20, y + 20, card.isOpen);
-  painter.text(x + 36, y + 20, card.title, FONT.title, { fill: theme.ink });
-  let from = x + 46 + marks.measure(card.title, FONT.title);
-  if (card.roles) {
-    const size = marks.measure(card.roles, FONT.name) + 12;
-    painter.box(from, y + 12, size, 16, 8, { fill: theme.role, fillAlpha: 0.16 });
-    painter.text(from + size / 2, y + 20, card.roles, FONT.name, {
-      fill: theme.role,
-      anchor: "middle",
-    });
-    from += size;
+  paintToggle({ painter, theme }, x + 18, y + 20, card.isOpen);
+  const note = marks.measure(card.note, FONT.name);
+  const right = x + w - 14;
+  painter.text(right, y + 20, card.note, FONT.name, { fill: theme.muted, anchor: "end" });
+  if (zoom >= DETAIL.title) {
+    const title = fitted(marks.measure, card.title, FONT.title, w - 34 - note - 24);
+    painter.text(x + 32, y + 20, title, FONT.title, { fill: theme.ink });
   }
-  painter.text(x + w - 16, y + 20, card.note, FONT.name, { fill: theme.muted, anchor: "end" });
-  if (card.code && zoom >= 0.62) {
-    const most = Math.max(8, Math.floor((w - 2 * CARD.pad) / marks.measure("0", FONT.code)));
-    painter.text(x + CARD.pad, y + 42, clipped(card.code, most), FONT.code, { fill: theme.muted });
+  if (card.code && zoom >= DETAIL.fine) {
+    const code = fitted(marks.measure, card.code, FONT.code, w - 2 * CARD.pad + 8);
+    painter.text(x + 14, y + 40, code, FONT.code, { fill: theme.muted });
   }
-  if (!card.isOpen) paintFamilies({ painter, theme }, card, x + 14, y + card.h - 9, w - 28, 4);
+  if (!card.isOpen) paintFamilies({ painter, theme }, card, x + 14, y + card.h - 10, w - 28, 4);
+}
+
+// The text, cut to what fits in so much room; nothing where not even two letters do.
+function fitted(measure, text, font, room) {
+  if (measure(text, font) <= room) return text;
+  let [low, high] = [0, text.length];
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (measure(`${text.slice(0, middle)}\u2026`, font) <= room) low = middle;
+    else high = middle - 1;
+  }
+  return low > 1 ? `${text.slice(0, low)}\u2026` : "";
 }
 
 function paintFamilies({ painter, theme }, card, x, y, w, h) {
@@ -287,26 +335,17 @@ function paintToggle({ painter, theme }, x, y, isOpen) {
 
 // From afar the titles of cards keep the size that they have on the screen.
 function paintFarTitle({ painter, theme, zoom, marks }, card) {
-  const scale = Math.min(1.02, zoom < 0.3 ? 0.92 : 1) / zoom;
-  const room = card.w - 8 / zoom;
-  if (card.w * zoom < 26 || card.h * zoom < 24) return;
-  const most = Math.floor(room / (marks.measure("0", FONT.code) * scale));
-  const line = card.title.replace(/^.*:/, "");
-  const text = !card.code
-    ? clipped(card.title, most)
-    : most < 9
-      ? line
-      : clipped(`${line}  ${card.code}`, most);
-  if (text.length > most) return;
-  const h = 19 / zoom;
-  painter.box(card.x, card.y, card.w, Math.min(h, card.h), 5 / zoom, {
-    fill: card.isBackward ? theme.backward : theme.surface,
-    fillAlpha: 0.94,
-  });
-  painter.text(card.x + 5 / zoom, card.y + Math.min(h, card.h) / 2, text, FONT.code, {
-    fill: theme.ink,
-    scale,
-  });
+  if (card.w * zoom < 26 || card.h * zoom < 13) return;
+  const scale = 12 / FONT.title.size / zoom;
+  const isTiny = zoom < 0.3; // then the title covers what is below it
+  const taken = isTiny ? 8 / zoom : 58 + marks.measure(card.note, FONT.name);
+  const text = fitted(marks.measure, card.title, FONT.title, (card.w - taken) / scale);
+  const style = { fill: theme.ink, scale };
+  if (!isTiny) return painter.text(card.x + 32, card.y + 20, text, FONT.title, style);
+  const h = Math.min(19 / zoom, card.h);
+  const fill = card.isBackward ? theme.backward : theme.surface;
+  painter.box(card.x, card.y, card.w, h, 5 / zoom, { fill, fillAlpha: 0.94 });
+  painter.text(card.x + 5 / zoom, card.y + h / 2, text, FONT.title, style);
 }
 
 function paintMarks({ painter, theme, zoom, marks }, box, radius) {
@@ -347,14 +386,15 @@ function paintFarBox({ painter, theme, zoom, marks }, box, color) {
   const isBackward = box.node.isBackward;
   painter.box(box.x, box.y, box.w, box.h, 6, {
     fill: color,
-    fillAlpha: box.kind !== "node" ? 0.3 : isBackward ? 0.36 : 0.92,
+    fillAlpha: box.kind !== "node" ? 0.3 : isBackward ? theme.far : 0.92,
     stroke: isBackward ? color : null,
-    width: 1.5,
+    width: Math.max(1.5, 1 / zoom),
   });
+  if (zoom < DETAIL.far) return;
   const scale = 0.72 / zoom;
-  if (zoom < DETAIL.far || marks.measure(box.text, FONT.op) * scale > box.w - 4 / zoom) return;
+  const text = fitted(marks.measure, box.text, FONT.op, (box.w - 4 / zoom) / scale);
   const fill = isBackward || box.kind !== "node" ? theme.ink : theme.surface;
-  painter.text(box.x + box.w / 2, box.y + box.h / 2, box.text, FONT.op, {
+  painter.text(box.x + box.w / 2, box.y + box.h / 2, text, FONT.op, {
     fill,
     anchor: "middle",
     scale,

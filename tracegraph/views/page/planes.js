@@ -1,33 +1,27 @@
 // From graphs to what is drawn: boxes, pills, cards and the edges between them.
 //
-// A card holds what one line of the user's made, in one run. A value that was made far away, or on
-// another card, is shown by a pill beside its user instead of an edge across the page.
+// A card is the box of a group. A value that was made far away, or in another group, is shown by a
+// pill beside its user instead of an edge across the page; wires say what goes from card to card.
 
 const FONT = {
   op: { size: 13, weight: 600 },
   name: { size: 11, mono: true },
   small: { size: 10.5, mono: true },
-  title: { size: 13, weight: 600 },
+  title: { size: 14, weight: 600 },
   code: { size: 12, mono: true },
 };
 const BOX = { pad: 12, one: 30, two: 46, pill: 24, header: 34, inside: 18, chip: 20 };
-const CARD = {
-  header: 40,
-  closed: 52,
-  pad: 18,
-  gapX: 130,
-  gapY: 46,
-  widest: 460,
-  most: 260,
-  joined: 120,
-};
+const CARD = { header: 40, code: 18, closed: 46, pad: 18, gapY: 38, least: 220, widest: 360 };
+// Where a graph is drawn by groups rather than as one flow.
+const LARGE = { flow: 300, called: 40, zoom: 0.3 };
+const CHIPS = 4; // a node with more outputs says how many, and not of what types
 
 function buildScene(view) {
   const plane = graphPlane(view, view.graph, "");
   const scene = {
     boxes: [],
     edges: [],
-    bundles: [],
+    wires: [],
     byId: new Map(),
     homes: new Map(),
     pills: new Map(),
@@ -36,9 +30,9 @@ function buildScene(view) {
   return Object.assign(scene, { w: plane.w, h: plane.h });
 }
 
-function flatten(scene, plane, x, y, ground) {
+function flatten(scene, plane, x, y, below) {
   for (const box of plane.boxes) {
-    Object.assign(box, { x: box.x + x, y: box.y + y, ground });
+    Object.assign(box, { x: box.x + x, y: box.y + y, ground: below });
     scene.boxes.push(box);
     scene.byId.set(box.id, box);
     if (box.node && box.kind !== "card") {
@@ -46,18 +40,20 @@ function flatten(scene, plane, x, y, ground) {
       if (!table.has(box.node)) table.set(box.node, []);
       table.get(box.node).push(box);
     }
-    const inner = (box.node || box).isBackward ? "backward" : "surface";
-    if (box.child) flatten(scene, box.child, box.x + box.childX, box.y + box.childY, inner);
+    const ground = (box.node || box).isBackward ? "backward" : "surface";
+    for (const { plane, x, y, isRight } of box.inside || [])
+      flatten(scene, plane, box.x + x, box.y + y, isRight ? "backward" : ground);
   }
   const moved = ([a, b]) => [a + x, b + y];
   for (const edge of plane.edges) {
     scene.edges.push({ ...edge, points: edge.points.map(moved), ...bounds(edge.points, x, y) });
   }
-  for (const bundle of plane.bundles || [])
-    scene.bundles.push({
-      ...bundle,
-      curve: bundle.curve.map(moved),
-      ...bounds(bundle.curve, x, y),
+  for (const wire of plane.wires || [])
+    scene.wires.push({
+      ...wire,
+      ground: below,
+      points: wire.points.map(moved),
+      ...bounds(wire.points, x, y),
     });
 }
 
@@ -72,12 +68,19 @@ function bounds(points, x, y) {
   return { x: left + x - 4, y: top + y - 4, w: right - left + 8, h: bottom - top + 8 };
 }
 
-// A called graph is drawn by lines only where it is large enough to need it.
+// A called graph is drawn by groups only where it is large enough to need it, and so is a flow
+// that would be a thread of which nothing could be read.
 function graphPlane(view, graph, path) {
-  const byLines = view.mode === "lines" && (!path || graph.count > 40);
-  return byLines
-    ? cardsPlane(view, graph, path)
-    : flowPlane(view, graph, graph.nodes, path, { reach: 9 });
+  const isSmall = path && graph.count <= LARGE.called;
+  const isFlow = view.mode === "flow" && graph.count <= LARGE.flow;
+  if (!isSmall && !isFlow) return groupsPlane(view, graph, path);
+  const plane = flowPlane(view, graph, graph.nodes, path, { reach: 9 });
+  const isThread = !isSmall && zoomToFit(view.room, plane) < LARGE.zoom;
+  return isThread && graph.count > LARGE.called ? groupsPlane(view, graph, path) : plane;
+}
+
+function zoomToFit(room, { w, h }) {
+  return Math.min(room.w / Math.max(1, w), room.h / Math.max(1, h), 1.25);
 }
 
 // The nodes as a layered graph. Values from outside, constants that have several users and values
@@ -87,22 +90,22 @@ function flowPlane(view, graph, nodes, path, { reach, flip = false, gap = null }
   const numbers = new Map(nodes.map((node, number) => [node, number]));
   const layers = layersOf(boxes, directEdges(graph, nodes, numbers));
   const edges = [];
+  const cables = new Map();
   const join = (from, fromX, user, value) => {
     const to = numbers.get(user);
+    const ends = { from, fromX, to, graph, fromBox: boxes[from], toBox: boxes[to], flip };
     user.operands.forEach((operand, place) => {
       if (operand !== value) return;
       const toX = port(boxes[to], place, user.operands.length);
-      edges.push({
-        from,
-        fromX,
-        to,
-        toX,
-        value,
-        graph,
-        fromBox: boxes[from],
-        toBox: boxes[to],
-        flip,
-      });
+      const key = boxes[from].isCable ? `${from} ${to}` : "";
+      const cable = key && cables.get(key);
+      if (cable) {
+        cable.values.push(value);
+        cable.toX += (toX - cable.toX) / cable.values.length; // it ends amid its ports
+        return;
+      }
+      edges.push({ ...ends, toX, value, values: [value] });
+      if (key) cables.set(key, edges[edges.length - 1]);
     });
   };
   for (const [value, users] of readValues(nodes)) {
@@ -121,7 +124,7 @@ function flowPlane(view, graph, nodes, path, { reach, flip = false, gap = null }
       }
       join(
         open,
-        open === home && boxes[home].chips.length ? boxes[home].chips[place].x : 0,
+        open === home && boxes[home].chips.length > 1 ? boxes[home].chips[place].x : 0,
         user,
         value,
       );
@@ -142,12 +145,13 @@ function isLight(value) {
   return node.isConstant || isSpread || (node.kind === "node" && value.type.text.endsWith("[]"));
 }
 
-function directEdges(graph, nodes, numbers) {
+function directEdges(graph, nodes, numbers, isLeftOut = () => false) {
   const edges = [];
   for (const node of nodes)
     for (const value of node.operands) {
       const from = value < 0 ? undefined : numbers.get(graph.values[value].node);
-      if (from !== undefined) edges.push({ from, to: numbers.get(node) });
+      if (from === undefined || isLeftOut(graph.values[value])) continue;
+      edges.push({ from, to: numbers.get(node) });
     }
   return edges;
 }
@@ -180,6 +184,7 @@ function nodeBox(view, node, path, flip) {
   const box = { id, kind: "node", node, path, flip, below: 0, chips: [], x: 0, y: 0 };
   if (node.kind !== "node" || node.isConstant) {
     box.kind = node.kind === "node" ? "constant" : node.kind;
+    if (node.kind === "argument") box.rank = node.index;
     box.text = node.isConstant ? clipped(constantText(node), 22) : clipped(bare(node.name), 30);
     box.type =
       node.kind === "argument" ? clipped(node.graph.values[node.outputs[0]].type.text, 30) : "";
@@ -193,7 +198,8 @@ function nodeBox(view, node, path, flip) {
   const first =
     measure(box.text, FONT.op) + measure(node.name, FONT.name) + (box.mark ? 16 : 0) + 14;
   const least = measure(box.detail, FONT.small);
-  box.chips = node.outputs.map((value) => chipOf(measure, node.graph.values[value], node));
+  box.chips = chipsOf(measure, node);
+  box.isCable = node.outputs.length > CHIPS;
   const chips = sum(box.chips, (chip) => chip.w + 6);
   box.w = Math.max(84, first + 2 * BOX.pad, least + 2 * BOX.pad, chips, node.operands.length * 7);
   box.h = box.detail ? BOX.two : BOX.one;
@@ -209,12 +215,11 @@ function nodeBox(view, node, path, flip) {
 
 function openBox(view, box, id) {
   const shown = box.node.calls[Math.min(view.shown.get(id) || 0, box.node.calls.length - 1)];
-  box.child = graphPlane(view, shown.graph, id);
+  const plane = graphPlane(view, shown.graph, id);
   box.isOpen = true;
-  box.w = Math.max(box.w, box.child.w + 2 * BOX.inside);
-  box.h = BOX.header + BOX.inside + box.child.h + BOX.inside;
-  box.childX = (box.w - box.child.w) / 2;
-  box.childY = BOX.header + BOX.inside;
+  box.w = Math.max(box.w, plane.w + 2 * BOX.inside);
+  box.h = BOX.header + BOX.inside + plane.h + BOX.inside;
+  box.inside = [{ plane, x: (box.w - plane.w) / 2, y: BOX.header + BOX.inside }];
 }
 
 function detailText(node) {
@@ -225,9 +230,11 @@ function detailText(node) {
   return clipped(node.attributes.map(([name, text]) => `${name}=${text}`).join(", "), 32);
 }
 
-function chipOf(measure, value, node) {
-  const text = clipped(value.type.text, 30);
-  return { text, value: value.index, node, w: measure(text, FONT.small) + 10, x: 0 };
+// The types of what a node gives; many of them are one chip, and go to their user as one cable.
+function chipsOf(measure, node) {
+  const chip = (text) => ({ text, w: measure(text, FONT.small) + 10, x: 0 });
+  if (node.outputs.length > CHIPS) return [chip(counted(node.outputs.length, "value"))];
+  return node.outputs.map((value) => chip(clipped(node.graph.values[value].type.text, 30)));
 }
 
 function pillBox(view, value, path, number, flip) {
@@ -252,284 +259,130 @@ const clipped = (text, most) => (text.length > most ? `${text.slice(0, most - 1)
 const counted = (number, word) =>
   `${number.toLocaleString("en")} ${word}${number === 1 ? "" : "s"}`;
 
-// Cards.
+// Groups.
 
-function cardsPlane(view, graph, path) {
-  const cards = cardsOf(graph);
-  for (const card of cards) {
-    card.id = `${path}/card${card.number}`;
-    card.isOpen = !view.closed.has(card.id);
-    card.path = path;
-    fillCard(view, graph, card, path);
-  }
-  const columns = arrange(cards, view.aspect);
-  const bundles = bundlesOf(graph, cards, columns, view.measure);
-  const [left, top] = [0, 1].map((axis) =>
-    Math.min(0, ...bundles.map((bundle) => Math.min(...bundle.curve.map((point) => point[axis])))),
+function groupsPlane(view, graph, path) {
+  const tree = groupsOf(graph, view.mode);
+  return levelPlane(view, tree, null, path);
+}
+
+const cardId = (path, group) => `${path}/g${group.key}`;
+
+function levelPlane(view, tree, parent, path) {
+  const cards = (parent ? parent.children : tree.tops).map((group) =>
+    cardOf(view, tree, group, path),
   );
-  for (const card of cards) [card.x, card.y] = [card.x - left, card.y - top];
-  for (const bundle of bundles) bundle.curve = bundle.curve.map(([x, y]) => [x - left, y - top]);
-  const w = cards.reduce((most, card) => Math.max(most, card.x + card.w), 0);
-  const h = cards.reduce((most, card) => Math.max(most, card.y + card.h), 0);
-  return { boxes: cards, edges: [], bundles, w, h };
+  const columns = arrange(cards, view.room);
+  const flows = [...(tree.flows.get(parent)?.values() || [])];
+  const { wires, w, h } = wired(flows, cards, columns, tree.graph, view.measure);
+  return { boxes: cards, edges: [], wires, w, h };
 }
 
-// Runs of nodes of one line, role and scope. Constants go where they are first read, results
-// where they are made, arguments together with those of their scope.
-function cardsOf(graph) {
-  const cards = [];
-  const home = new Map();
-  const start = (key, fields) => {
-    const card = {
-      kind: "card",
-      key,
-      number: cards.length,
-      nodes: [],
-      below: 0,
-      chips: [],
-      ...fields,
-    };
-    cards.push(card);
-    return card;
-  };
-  const put = (card, node) => {
-    card.nodes.push(node);
-    home.set(node, card);
-  };
-  const byScope = new Map();
-  for (const node of graph.nodes.filter((node) => node.kind === "argument")) {
-    if (!byScope.has(node.scope))
-      byScope.set(
-        node.scope,
-        start("arguments", { title: "Arguments", code: node.scope, isArguments: true }),
-      );
-    put(byScope.get(node.scope), node);
-  }
-  let last = null;
-  for (const run of joinedRuns(runsOf(graph))) {
-    last = start(run.key, titleOf(run));
-    for (const node of run.nodes) put(last, node);
-  }
-  last ||= start("", { title: "Results", code: "", isBackward: false });
-  for (const node of graph.nodes) {
-    if (home.has(node)) continue;
-    if (node.kind === "result") {
-      const maker = graph.values[node.operands[0]]?.node;
-      const card = maker && maker.kind === "node" ? home.get(maker) : null;
-      put(card || last, node);
-    } else {
-      const user = graph.values[node.outputs[0]].users.find((user) => user.node.kind === "node");
-      put((user && home.get(user.node)) || last, node);
-    }
-  }
-  for (const card of cards) card.nodes.sort((a, b) => a.index - b.index);
-  graph.cardOf = home;
-  return cards.filter((card) => card.nodes.length);
-}
-
-// Neighbours in the order of the nodes that have their line, roles and scope in common.
-function runsOf(graph) {
-  const runs = [];
-  for (const node of graph.nodes) {
-    if (node.kind !== "node" || node.isConstant) continue;
-    const { place, isBackward } = node;
-    const key = [lineKey(place), place.roles.join(" "), node.scope].join("\n");
-    const last = runs[runs.length - 1];
-    if (last && last.key === key) last.nodes.push(node);
-    else runs.push({ key, isBackward, nodes: [node], places: [place] });
-  }
-  return runs;
-}
-
-// A long loop that was unrolled makes very many runs: then a card holds whole rounds of the loop.
-function joinedRuns(runs) {
-  if (runs.length <= CARD.most) return runs;
-  const target = sum(runs, (run) => run.nodes.length) / CARD.joined;
-  const joined = [];
-  for (const run of runs) {
-    const last = joined[joined.length - 1];
-    const size = last ? last.nodes.length : 0;
-    const isFull = size >= 4 * target || (size >= target && run.key === last.key);
-    if (!last || isFull || last.isBackward !== run.isBackward) {
-      joined.push({ ...run, nodes: [...run.nodes], places: [...run.places] });
-    } else {
-      last.nodes.push(...run.nodes);
-      last.places.push(...run.places);
-    }
-  }
-  return joined;
-}
-
-function titleOf({ places, isBackward, nodes }) {
-  const [place] = places;
-  const lines = places.filter((other) => other.file === place.file).map((other) => other.line);
-  const [first, last] = [lines, lines].map((all, end) =>
-    all.reduce((a, b) => (end ? Math.max(a, b) : Math.min(a, b))),
-  );
-  const title =
-    first < last ? `${place.file}:${first}\u2013${last}` : placeText(place) || "no known line";
-  const code = [...new Set(places.map((other) => other.code).filter(Boolean))].join("  \u00b7  ");
-  const scope = nodes[0].scope;
-  return { title: scope ? `${scope}  ${title}` : title, code, place, isBackward };
-}
-
-function fillCard(view, graph, card, path) {
+function cardOf(view, tree, group, path) {
   const { measure } = view;
-  card.families = familiesOf(card.nodes);
-  card.count = card.nodes.filter((node) => node.kind === "node").length;
-  card.note = card.isArguments ? counted(card.nodes.length, "value") : counted(card.count, "node");
-  card.roles = card.place ? card.place.roles.join(" ") : "";
-  const head =
-    measure(card.title, FONT.title) +
-    measure(card.note, FONT.name) +
-    measure(card.roles, FONT.name) +
-    76;
-  const code = measure(card.code || "", FONT.code) + 2 * CARD.pad;
-  const least = Math.min(CARD.widest, Math.max(220, head, code));
-  if (!card.isOpen) return void Object.assign(card, { w: least, h: CARD.closed + 12, child: null });
-  const flip = !!card.isBackward;
-  card.child = flowPlane(view, graph, card.nodes, path, {
-    reach: 8,
-    flip,
-    gap: card.isArguments ? 12 : 26,
+  const { title, code, isBackward, families } = group;
+  const card = { kind: "card", id: cardId(path, group), path, group, title, code, isBackward };
+  group.within ||= nodesIn(group);
+  Object.assign(card, { families, graph: tree.graph, nodes: group.within, below: 0, chips: [] });
+  card.isOpen = view.unfolded.has(card.id);
+  card.note = noteOf(group);
+  const head = measure(title, FONT.title) + measure(card.note, FONT.name) + 72;
+  const text = measure(code, FONT.code) + 2 * CARD.pad;
+  card.w = Math.min(CARD.widest, Math.max(CARD.least, head, text));
+  card.h = CARD.closed + (code ? CARD.code : 0);
+  if (card.isOpen) fillCard(view, tree, card, path);
+  return card;
+}
+
+// How many nodes are within, and how many of them are derived.
+function noteOf({ forward, derived, values, isArguments }) {
+  if (isArguments) return counted(values, "value");
+  if (!derived) return counted(forward, "node");
+  return forward ? `${forward} + ${derived} \u2202` : `${derived} \u2202`;
+}
+
+function fillCard(view, tree, card, path) {
+  const { group } = card;
+  const parts = group.children.length
+    ? [{ plane: levelPlane(view, tree, group, path), isRight: false }]
+    : halfPlanes(view, tree.graph, group, path);
+  const top = CARD.header + (card.code ? CARD.code : 0) + 6;
+  const h = parts.reduce((most, { plane }) => Math.max(most, plane.h), 0);
+  const w = sum(parts, ({ plane }) => plane.w) + (parts.length - 1) * 3 * CARD.pad;
+  card.w = Math.max(Math.min(card.w, CARD.widest), w + 2 * CARD.pad);
+  card.h = top + h + CARD.pad;
+  let x = (card.w - w) / 2;
+  card.inside = parts.map(({ plane, isRight }) => {
+    const part = { plane, isRight, x, y: top + (h - plane.h) / 2 };
+    x += plane.w + 3 * CARD.pad;
+    return part;
   });
-  card.w = Math.max(least, card.child.w + 2 * CARD.pad);
-  card.h = CARD.header + (card.code ? 18 : 0) + CARD.pad + card.child.h + CARD.pad;
-  card.childX = (card.w - card.child.w) / 2;
-  card.childY = card.h - CARD.pad - card.child.h;
-}
-
-function familiesOf(nodes) {
-  const counts = new Map();
-  for (const node of nodes) counts.set(node.family, (counts.get(node.family) || 0) + 1);
-  return [...counts].sort((a, b) => b[1] - a[1]);
-}
-
-// Columns as a snake: forward runs go down, backward runs go up beside them, so that what belongs
-// to one line stands side by side. Long runs are broken into several columns.
-function arrange(cards, aspect) {
-  const area = sum(cards, (card) => (card.w + CARD.gapX) * (card.h + CARD.gapY));
-  const limit = Math.max(Math.sqrt(area / aspect), ...cards.map((card) => card.h)) * 1.3;
-  const columns = [];
-  let column = null;
-  for (const card of cards) {
-    const isUp = !!card.isBackward;
-    if (!column || column.isUp !== isUp || column.h + card.h > limit) {
-      column = { isUp, cards: [], h: 0, isFirst: !column || column.isUp !== isUp };
-      columns.push(column);
-    }
-    column.cards.push(card);
-    column.h += card.h + CARD.gapY;
+  // The ground on which the derived half lies.
+  const [, right] = card.inside;
+  if (right) {
+    const left = right.x - 1.2 * CARD.pad;
+    card.derivedGround = { x: left, y: top - 8, w: card.w - left - 8, h: h + CARD.pad };
   }
-  let x = 0;
-  columns.forEach((column, number) => {
-    column.w = column.cards.reduce((most, card) => Math.max(most, card.w), 0);
-    stack(column, columns[number - 1]);
-    column.cards.forEach((card, place) => {
-      card.x = x + (column.w - card.w) / 2;
-      Object.assign(card, { column: number, place });
+}
+
+// Forward goes down on the left, and derived goes up on the right.
+function halfPlanes(view, graph, group, path) {
+  const left = group.nodes.filter((node) => !isOnRight(node));
+  const right = group.nodes.filter(isOnRight);
+  return [left, right]
+    .map((nodes, side) => ({ nodes, isRight: side === 1 }))
+    .filter(({ nodes }) => nodes.length)
+    .map(({ nodes, isRight }) => {
+      const gap = group.isArguments ? 12 : 26;
+      const options = { reach: 8, flip: isRight, gap };
+      return { plane: flowPlane(view, graph, nodes, path, options), isRight };
     });
-    x += column.w + CARD.gapX;
-  });
-  const top = cards.reduce((least, card) => Math.min(least, card.y), Infinity);
-  for (const card of cards) card.y -= top;
+}
+
+// Columns that are read like those of a newspaper, as many as let the cards be largest.
+function arrange(cards, room) {
+  let best = null;
+  for (let count = 1; count <= Math.min(cards.length, 12); count++) {
+    const columns = columnsOf(cards, heightFor(cards, count));
+    const w = sum(columns, (column) => column.w + 70);
+    const h = columns.reduce((most, column) => Math.max(most, column.h), 0);
+    const zoom = zoomToFit(room, { w, h });
+    if (!best || zoom > best.zoom * 1.02) best = { zoom, columns };
+  }
+  for (const [number, column] of best.columns.entries()) {
+    const closed = column.cards.filter((card) => !card.isOpen);
+    const widest = closed.reduce((most, card) => Math.max(most, card.w), 0);
+    for (const card of closed) card.w = widest;
+    let y = 0;
+    column.cards.forEach((card, place) => {
+      Object.assign(card, { y, column: number, place });
+      y += card.h + CARD.gapY;
+    });
+  }
+  return best.columns;
+}
+
+function columnsOf(cards, most) {
+  const columns = [];
+  for (const card of cards) {
+    let column = columns[columns.length - 1];
+    if (!column || column.h + CARD.gapY + card.h > most + 0.01)
+      columns.push((column = { cards: [], w: 0, h: -CARD.gapY }));
+    column.cards.push(card);
+    column.h += CARD.gapY + card.h;
+    column.w = Math.max(column.w, card.w);
+  }
   return columns;
 }
 
-function stack(column, before) {
-  const top = before ? before.cards.reduce((least, card) => Math.min(least, card.y), Infinity) : 0;
-  if (!column.isUp) {
-    let y = top;
-    for (const card of column.cards) {
-      card.y = y;
-      y += card.h + CARD.gapY;
-    }
-    return;
+// The least height of columns with which no more than `count` of them are needed.
+function heightFor(cards, count) {
+  let low = cards.reduce((most, card) => Math.max(most, card.h), 0);
+  let high = sum(cards, (card) => card.h + CARD.gapY);
+  for (let step = 0; step < 24; step++) {
+    const middle = (low + high) / 2;
+    if (columnsOf(cards, middle).length > count) low = middle;
+    else high = middle;
   }
-  const beside = new Map();
-  for (const card of before ? before.cards : [])
-    beside.set(lineKey(card.place || { file: "" }), card);
-  const row = [...column.cards].reverse().map((card) => {
-    const match = beside.get(lineKey(card.place));
-    return { card, w: card.h, match };
-  });
-  let y = top;
-  for (const cell of row) {
-    const { match } = cell;
-    cell.wish = match ? match.y + match.h / 2 : y + cell.w / 2;
-    cell.weight = match ? 1 : 0.05;
-    y += cell.w + CARD.gapY;
-  }
-  settleRow(row, () => CARD.gapY);
-  for (const cell of row) cell.card.y = cell.x - cell.w / 2;
-}
-
-// What goes from card to card, as one curve for each pair. Arguments and constants have pills.
-function bundlesOf(graph, cards, columns, measure) {
-  const bundles = new Map();
-  for (const card of cards)
-    for (const node of card.nodes)
-      for (const value of node.operands) {
-        const from = value < 0 ? null : graph.cardOf.get(graph.values[value].node);
-        if (!from || from === card || from.isArguments || graph.values[value].node.isConstant)
-          continue;
-        const key = `${from.number} ${card.number}`;
-        if (!bundles.has(key)) bundles.set(key, { from, to: card, values: new Set(), graph });
-        bundles.get(key).values.add(value);
-      }
-  const all = [...bundles.values()];
-  const ends = new Map();
-  const meet = (bundle, end, card, side, other) => {
-    const key = `${card.number} ${side}`;
-    if (!ends.has(key)) ends.set(key, []);
-    ends.get(key).push({ bundle, end, card, side, at: other.y + other.h / 2 });
-  };
-  for (const bundle of all) {
-    const [from, to] = [bundle.from, bundle.to];
-    const isUp = columns[from.column].isUp;
-    bundle.isNext = from.column === to.column && Math.abs(from.place - to.place) === 1;
-    const side = from.column === to.column ? (bundle.isNext ? null : "left") : null;
-    const [out, into] = bundle.isNext
-      ? isUp
-        ? ["top", "bottom"]
-        : ["bottom", "top"]
-      : side
-        ? [side, side]
-        : from.column < to.column
-          ? ["right", "left"]
-          : ["left", "right"];
-    Object.assign(bundle, { out, into });
-    meet(bundle, "start", from, out, to);
-    meet(bundle, "stop", to, into, from);
-  }
-  for (const list of ends.values()) spread(list);
-  for (const bundle of all) {
-    bundle.curve = bundleCurve(bundle);
-    const [only] = bundle.values;
-    const text =
-      bundle.values.size === 1 ? graph.values[only].type.text : `${bundle.values.size} values`;
-    bundle.text = clipped(text, 24);
-    bundle.textWidth = measure(bundle.text, FONT.small) + 12;
-  }
-  return all;
-}
-
-function spread(list) {
-  list.sort((a, b) => a.at - b.at);
-  list.forEach(({ bundle, end, card, side }, place) => {
-    const share = (place + 1) / (list.length + 1);
-    const isFlat = side === "left" || side === "right";
-    bundle[end] = isFlat
-      ? [card.x + (side === "right" ? card.w : 0), card.y + card.h * (0.15 + 0.7 * share)]
-      : [card.x + card.w * (0.3 + 0.4 * share), card.y + (side === "bottom" ? card.h : 0)];
-  });
-}
-
-// Four points of a cubic curve.
-function bundleCurve({ start, stop, out, into, isNext }) {
-  const [dx, dy] = [Math.abs(stop[0] - start[0]), Math.abs(stop[1] - start[1])];
-  const reach = isNext ? dy / 2 : out === into ? 36 + Math.min(60, dy / 14) : Math.max(48, dx / 2);
-  const away = { top: [0, -reach], bottom: [0, reach], left: [-reach, 0], right: [reach, 0] };
-  const move = ([x, y], [a, b]) => [x + a, y + b];
-  return [start, move(start, away[out]), move(stop, away[into]), stop];
+  return high;
 }

@@ -1,0 +1,70 @@
+"""Tracebacks of errors that leave a function: the user's frames, without ours between them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import TracebackType
+
+from tracegraph import source
+from tracegraph.errors import (
+    DTypeError,
+    GradientError,
+    LoadError,
+    LoweringError,
+    ShapeError,
+    TraceError,
+)
+
+_PACKAGE = os.path.dirname(os.path.abspath(source.__file__))
+_OURS = (_PACKAGE + os.sep, os.path.join(os.path.dirname(_PACKAGE), "lowering") + os.sep)
+_KINDS = (DTypeError, GradientError, LoadError, LoweringError, ShapeError, TraceError)
+
+
+class _Settings:
+    is_filtering = True
+
+
+_settings = _Settings()
+
+
+def enable_traceback_filtering() -> None:
+    """Leaves tracegraph's own frames out of the tracebacks of errors in a `@tg.function`."""
+    _settings.is_filtering = True
+
+
+def disable_traceback_filtering() -> None:
+    """Leaves tracebacks as they are, with the frames of tracegraph: for those who work on it."""
+    _settings.is_filtering = False
+
+
+def is_traceback_filtering_enabled() -> bool:
+    """Whether tracegraph's own frames are left out of tracebacks, as they are by default."""
+    return _settings.is_filtering
+
+
+def without_our_frames(error: Exception) -> Exception:
+    """The error itself, to be raised again, with the user's frames alone in its traceback.
+
+    An error that is ours to mend, none that says what the user did, keeps them all.
+    """
+    frames = list(_frames(error.__traceback__))
+    if not _settings.is_filtering or not frames:
+        return error
+    if _is_ours(frames[-1]) and not isinstance(error, _KINDS):
+        return error
+    found: TracebackType | None = None
+    for at in reversed(frames):
+        if not _is_ours(at):
+            found = TracebackType(found, at.tb_frame, at.tb_lasti, at.tb_lineno)
+    return error.with_traceback(found)
+
+
+def _frames(at: TracebackType | None) -> Iterator[TracebackType]:
+    while at is not None:
+        yield at
+        at = at.tb_next
+
+
+def _is_ours(at: TracebackType) -> bool:
+    return os.path.abspath(at.tb_frame.f_code.co_filename).startswith(_OURS)
