@@ -2311,3 +2311,29 @@ def test_compiler_ir_of_a_platform():
     assert "sine" in ir(stage="hlo", platform_name=own)
     with pytest.raises(ValueError, match="there is no platform 'abacus' here"):
         ir(stage="hlo", platform_name="abacus")
+
+
+@pytest.mark.parametrize("name", ["function_def", "inference_fn", "set_external_captures"])
+def test_names_that_concrete_functions_lack_say_what_to_use(name):
+    traced = tg.function(tg.sin).get_concrete_function(tg.constant(1.0))
+    with pytest.raises(AttributeError, match=f"a concrete function has no {name}") as error:
+        getattr(traced, name)
+    assert "fix: " in str(error.value)
+    assert not hasattr(traced, "nothing_like_it")
+
+
+def test_shapes_merge_and_have_ranks():
+    shape, unknown = tg.TensorShape([2, None]), tg.TensorShape(None)
+    assert shape.merge_with([None, 3]) == [2, 3]
+    assert unknown.merge_with([2]) == [2] and tg.TensorShape([2]).merge_with(unknown) == [2]
+    assert unknown.with_rank(2).as_list() == [None, None] and shape.with_rank(2) is shape
+    unknown.assert_has_rank(1)
+    for refused in (
+        lambda: shape.merge_with([3, 3]),
+        lambda: shape.merge_with([2]),
+        lambda: shape.with_rank(1),
+        lambda: shape.assert_has_rank(3),
+        lambda: shape.assert_is_compatible_with([3, 3]),
+    ):
+        with pytest.raises(tg.errors.ShapeError):
+            refused()

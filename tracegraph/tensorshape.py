@@ -92,6 +92,44 @@ class TensorShape(tuple):
             return False
         return all(map(_may_be_equal, self, other))
 
+    def assert_is_compatible_with(self, other: Any) -> None:
+        """Raises ShapeError (a ValueError) unless a tensor could have both shapes."""
+        if not self.is_compatible_with(other):
+            fail(
+                ShapeError,
+                f"the shapes {self} and {TensorShape(other)} are not compatible",
+                source=here(),
+                fix="give shapes of one rank whose known sizes are equal",
+            )
+
+    def merge_with(self, other: Any) -> TensorShape:
+        """What is known of a tensor that has both shapes. Raises ShapeError if none could.
+
+        >>> tg.TensorShape([None, 2]).merge_with([3, None])
+        TensorShape([3, 2])
+        """
+        self.assert_is_compatible_with(other)
+        other = TensorShape(other)
+        if self.variable is not None or other.variable is not None:
+            return other if self.variable is not None else self
+        return _of(b if a is None else a for a, b in zip(self, other, strict=True))
+
+    def assert_has_rank(self, rank: int) -> None:
+        """Raises ShapeError (a ValueError) if the rank is known to be another one."""
+        if self.rank not in (None, rank):
+            fail(
+                ShapeError,
+                f"the shape {self} has rank {self.rank}, and it must have rank {rank}",
+                source=here(),
+                fix="use tg.reshape, tg.expand_dims or tg.squeeze",
+            )
+
+    def with_rank(self, rank: int) -> TensorShape:
+        """The shape itself, or one of open sizes if the rank is unknown. Raises ShapeError for
+        another rank."""
+        self.assert_has_rank(rank)
+        return TensorShape([None] * rank) if self.rank is None else self
+
     def concatenate(self, other: Any) -> TensorShape:
         """The axes of this shape, then those of `other`."""
         other = TensorShape(other)

@@ -221,6 +221,12 @@ class ConcreteFunction:
     def _results_text(self) -> str:
         return f"({', '.join(str(y.type) for y in self.outputs)})"
 
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in _ABSENT:
+            fact = f"a concrete function has no {name}: {_ABSENT[name][0]}"
+            fail(AttributeError, fact, source=here(), fix=_ABSENT[name][1])
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def __repr__(self) -> str:
         result = _structure_text(self.structured_outputs)
         return f"<ConcreteFunction {self.name}({_one_line(self._parameter_rows())}) -> {result}>"
@@ -435,6 +441,20 @@ class ConcreteFunction:
 
 def _is_array(value: Any) -> bool:
     return isinstance(value, (Tensor, Variable, np.ndarray, np.generic))
+
+
+_CAPTURES = (
+    "what was captured stays",
+    "pass it as an argument, or keep it in a tg.Variable and assign it",
+)
+#: Names of TensorFlow's concrete functions that are not here: why, and what to do.
+_ABSENT = {
+    "function_def": ("graphs are no protocol buffers", "use its .graph and .graph.as_text()"),
+    "inference_fn": ("it is its own graph", "use its .graph"),
+    "add_to_graph": ("graphs are made by tracing", "call it inside another @tg.function"),
+    "set_external_captures": _CAPTURES,
+    "replace_capture_with_deferred_capture": _CAPTURES,
+}
 
 
 def _one_line(rows: Sequence[tuple[inspect.Parameter, str]]) -> str:
