@@ -1131,7 +1131,7 @@ def test_python_values_while_tracing(case):
     assert f(tg.constant(3.0), False).numpy() == 6.0
 
 
-READ_OF_V = "f32[]  (Variable 'Variable')"
+READ_OF_V = "f32[]  (Variable 'v')"
 
 
 @table(
