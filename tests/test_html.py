@@ -194,6 +194,9 @@ def test_the_page_holds_the_graph_as_data_and_as_text(tmp_path):
     graph = step_graph()
     path = tmp_path / "graph.html"
     text = graph.to_html(path)
+    assert repr(text) == f"<{len(text):,} characters in {path}>"
+    with pytest.raises(TypeError, match="give the name of a file"):
+        graph.to_html(1)
     assert path.read_bytes() == text.encode("utf-8")
     page = Page(text)
     assert page.open == []

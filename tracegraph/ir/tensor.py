@@ -51,8 +51,9 @@ class Tensor:
     _source: Any
     #: What a value was made of that has no node, as `runtime.lineage` notes it; of one that is a
     #: read of a Variable, what stands for that.
-    _assigned: Any
     _origins: Any
+    #: Of what stands for a Variable, what was assigned to it last, as `runtime.lineage` notes it.
+    _assigned: Any
 
     def __init__(self, type: TensorType, buffer: Any) -> None:
         self.type = type

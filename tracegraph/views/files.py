@@ -9,17 +9,33 @@ from tracegraph.errors import DTypeError, fail, kind_of, shown
 from tracegraph.source import here
 
 
+class Written(str):
+    """A text that stands in a file, which is what it shows of itself at a prompt."""
+
+    def __new__(cls, text: str, path: str | os.PathLike[str]) -> Written:
+        found = super().__new__(cls, text)
+        found.path = os.fspath(path)
+        return found
+
+    #: The file.
+    path: str
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} characters in {self.path}>"
+
+
 def written(view: str, text: str, path: str | os.PathLike[str] | None) -> str:
     """The text of a view, which is also written to `path` if that is given.
 
     Raises DTypeError (a TypeError) for a path that is none: Python would take a number for an open
     file.
     """
-    if path is not None:
-        _check_path(view, path)
-        with open(path, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-    return text
+    if path is None:
+        return text
+    _check_path(view, path)
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+    return Written(text, path)
 
 
 def _check_path(view: str, path: Any) -> None:

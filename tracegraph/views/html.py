@@ -21,6 +21,7 @@ from tracegraph.control.call import Call
 from tracegraph.ir.op import OPS
 from tracegraph.ir.tensor import Graph
 from tracegraph.text.printer import graph_text
+from tracegraph.views.files import written
 from tracegraph.views.outline import (
     GraphOutline,
     NodeOutline,
@@ -75,10 +76,7 @@ def to_html(graph: Graph, path: str | os.PathLike[str] | None = None) -> str:
     readers of the screen. Without JavaScript the page is the text of the graph.
     """
     page = _page(outline(graph), graph_text(graph, locations=True))
-    if path is not None:
-        with open(path, "w", encoding="utf-8", newline="\n") as file:
-            file.write(page)
-    return page
+    return written("to_html", page, path)
 
 
 def html_frame(graph: Graph) -> str:
