@@ -11,6 +11,7 @@ import pytest
 import tracegraph as tg
 from tests.oracles import assert_near
 from tests.test_saving import contents, run_python
+from tracegraph.archive import directory
 from tracegraph.passes import registry
 from tracegraph.saved_model import writing
 
@@ -510,13 +511,13 @@ def test_steps_while_files_are_written_leave_the_snapshot(tmp_path, monkeypatch)
     model.v = tg.Variable(np.zeros(1000, np.float32))
     step = tg.function(lambda: model.v.assign_add(tg.ones([1000])))
     step()
-    stored = writing._stored
+    add_arrays = directory.Writer.add_arrays
 
-    def stored_after_steps(*args):
+    def added_after_steps(*args):
         step()
-        return stored(*args)
+        return add_arrays(*args)
 
-    monkeypatch.setattr(writing, "_stored", stored_after_steps)
+    monkeypatch.setattr(directory.Writer, "add_arrays", added_after_steps)
     save(model, tmp_path / "m")
     assert_near(load(tmp_path / "m").v, np.ones(1000))
     assert float(model.v[0]) > 1.0

@@ -611,6 +611,7 @@ def test_the_summary_has_numbers():
     assert data["inputs"][0] == {
         "name": "%x",
         "type": "f32[d0,4]",
+        "is_variable": False,
         "elements": "4*d0",
         "bytes": "16*d0",
     }

@@ -44,6 +44,10 @@ class Paths:
     def _found(self) -> dict[int, str]:
         return _walked(_roots(self._function))
 
+    def look_again(self) -> None:
+        """Looks anew for what was made since."""
+        vars(self).pop("_found", None)
+
     def of(self, thing: Any) -> str | None:
         """The path of a Variable, Module or tensor; None if it has none."""
         return self._given.get(id(thing)) or self._found.get(id(thing))

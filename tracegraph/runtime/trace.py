@@ -159,6 +159,8 @@ class Trace(Builder):
         self.apart: dict[tuple[Any, Any], Source] = {}
         #: What the user calls what the function reaches.
         self.paths: Any = None
+        #: Variables that nothing known holds, with their inputs.
+        self._unreached: list[tuple[Variable, Tensor]] = []
         self.created: list[Any] = []
         self.may_create = False
 
@@ -192,7 +194,18 @@ class Trace(Builder):
         return found
 
     def _name_of(self, tensor: Tensor) -> str | None:
-        return tensor.name or (None if self.paths is None else self.paths.of(tensor))
+        return tensor.name or self._path_of(tensor)
+
+    def _path_of(self, thing: Any) -> str | None:
+        return None if self.paths is None else self.paths.of(thing)
+
+    def _name_handles(self) -> None:
+        """Names the Variables that nothing held when they were met: what an optimizer makes at its
+        first step, for which all is looked through once more."""
+        if self._unreached and self.paths is not None:
+            self.paths.look_again()
+        for variable, handle in self._unreached:
+            handle.name = self._path_of(variable) or variable.base_name
 
     def _is_outside(self, tensor: Tensor) -> bool:
         node = tensor.node
@@ -210,8 +223,10 @@ class Trace(Builder):
     def state(self, variable: Variable) -> State:
         found = self.states.get(id(variable))
         if found is None:
-            name = self.paths.of(variable) if self.paths is not None else None
-            handle = self.input(variable.tensor_type, name or variable.base_name)
+            path = self._path_of(variable)
+            handle = self.input(variable.tensor_type, path or variable.base_name)
+            if path is None:
+                self._unreached.append((variable, handle))
             found = self.states[id(variable)] = State(handle, handle)
             self.variables.append(variable)
         return found
@@ -278,6 +293,7 @@ class Trace(Builder):
     def traced(self, results: Sequence[Tensor]) -> Traced:
         """The finished body. The trace must not be used afterwards."""
         results = self.admit_all(tuple(results))
+        self._name_handles()
         states = [self.states[id(v)] for v in self.variables]
         assigned = tuple(i for i, state in enumerate(states) if state.is_assigned)
         tokens = [self.token] if self.token is not None else []
