@@ -174,8 +174,10 @@ def here(skip: int = 1) -> Source:
         return _current.source
     frame = sys._getframe(skip)
     while frame is not None:
-        if not is_ours(frame.f_code.co_filename):
-            return Source(frame.f_code, frame.f_lasti, (), _current.scope)
+        code = frame.f_code
+        ours = _is_ours.get(code.co_filename)  # each node that is made comes through here
+        if not (is_ours(code.co_filename) if ours is None else ours):
+            return Source(code, frame.f_lasti, (), _current.scope)
         frame = frame.f_back
     return UNKNOWN
 

@@ -418,6 +418,8 @@ class Variable:
                 source=here(),
                 fix=fix_of(error) if is_shape else f"assign numbers of {self.dtype.name}",
             )
+        if new.type is self.tensor_type:
+            return new
         if new.dtype is not self.dtype:
             fail(
                 DTypeMismatchError,
