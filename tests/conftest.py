@@ -1,8 +1,13 @@
 """What pytest gives to tests of several files."""
 
+import hypothesis
 import pytest
 
 import tracegraph as tg
+
+# How long an example takes says nothing on a machine that others use too.
+hypothesis.settings.register_profile("tracegraph", deadline=None)
+hypothesis.settings.load_profile("tracegraph")
 
 
 @pytest.fixture(params=["top level", "function"])
