@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from jax import core, export
+from jax import core, errors, export
 
 from tracegraph.errors import SignatureError, UnfitShape, fail
 from tracegraph.ir.tensor import Graph
@@ -66,7 +66,7 @@ def differ(left: Any, right: Any) -> bool:
     """Whether two sizes of JAX are known to differ: of symbolic ones order may tell."""
     try:
         return bool(left < right) or bool(left > right)
-    except core.InconclusiveDimensionOperation:
+    except errors.InconclusiveDimensionOperation:
         return False
 
 

@@ -1,7 +1,8 @@
-"""What the tests of derivatives share: numbers, and JAX as the oracle."""
+"""What tests share: numbers, JAX as the oracle, and errors that say what to do."""
 
 import jax
 import numpy as np
+import pytest
 
 import tracegraph as tg
 
@@ -24,3 +25,11 @@ def assert_near(found, expected, tolerance=1e-10):
     found, expected = np.asarray(found), np.asarray(expected)
     assert found.shape == expected.shape
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def raises(kind, words, call):
+    """The message of the error that a call raises, which has a repair."""
+    with pytest.raises(kind, match=words) as caught:
+        call()
+    assert "fix: " in str(caught.value)
+    return str(caught.value)

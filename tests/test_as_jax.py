@@ -19,6 +19,7 @@ from lowering.derivatives import differentiable
 from lowering.program import graph_function
 from lowering.rules import RULES as LOWERING_RULES
 from tests.op_table import CASES
+from tests.oracles import raises
 from tests.test_ops import QUICK, has_derivative, traced
 from tracegraph.ops import constant, elementwise, random
 from tracegraph.passes import registry
@@ -38,13 +39,6 @@ def close(found, wanted, tolerance=1e-5):
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), found, wanted
     )
-
-
-def raises(kind, words, call):
-    with pytest.raises(kind, match=words) as caught:
-        call()
-    assert "fix: " in str(caught.value)
-    return str(caught.value)
 
 
 # A plain function.

@@ -16,6 +16,7 @@ import pytest
 
 import tracegraph as tg
 from tests import test_open_sizes as open_sizes
+from tests.oracles import raises
 
 pytest.importorskip("flatbuffers")
 
@@ -37,13 +38,6 @@ def exported(*args, **kwargs):
 
 def close(found, wanted, tolerance=1e-5):
     np.testing.assert_allclose(found, np.asarray(wanted), rtol=tolerance, atol=tolerance)
-
-
-def raises(kind, words, call):
-    with pytest.raises(kind, match=words) as caught:
-        call()
-    assert "fix: " in str(caught.value)
-    return str(caught.value)
 
 
 @tg.function
@@ -368,6 +362,18 @@ def test_no_size_is_assumed_in_silence(name):
         assert len(found) == len(wanted)
         for place, y in enumerate(wanted):
             np.testing.assert_allclose(found[f"output_{place}"], y, rtol=1e-6, atol=1e-9)
+
+
+def test_what_python_was_told_of_sizes_is_no_silent_assumption():
+    f = tg.function(lambda x: x if x.shape[0] == 3 else -x)
+    spec = tg.TensorSpec(["n"])
+    message = raises(tg.errors.LoweringError, "taken to differ", lambda: exported(f, spec))
+    assert HERE in message
+    program = exported(f, spec, constraints=["n >= 4"])
+    np.testing.assert_array_equal(program.call(x=np.ones(5, np.float32))["output_0"], -np.ones(5))
+    for n in (3, 4):
+        x = np.ones(n, np.float32)
+        np.testing.assert_array_equal(jax.jit(f.as_jax())(x), x if n == 3 else -x)
 
 
 def test_what_holds_of_sizes_can_be_stated():

@@ -16,6 +16,7 @@ from tracegraph.ops.index import move_axis
 from tracegraph.ops.shape import Reshape, Reverse, Transpose
 from tracegraph.patterns import Pattern, element_numbers
 from tracegraph.shapes import (
+    Shape,
     Size,
     element_count,
     floor_divide,
@@ -34,6 +35,17 @@ class Bilinear(Op, abstract=True):
         by_x = None if tx is None else self(tx, y)
         by_y = None if ty is None else self(x, ty)
         return add_all([by_x, by_y])
+
+
+def same_batch(x: TensorType, y: TensorType) -> Shape:
+    """The leading axes of two stacks of matrices. Raises Mismatch if they differ."""
+    leading = same_shape(x.shape[:-2], y.shape[:-2])
+    if leading is None:
+        raise Mismatch(
+            f"batch dimensions differ: {x} and {y}",
+            fix="broadcast one of them with tg.broadcast_to",
+        )
+    return leading
 
 
 class Matmul(Bilinear):
@@ -55,13 +67,7 @@ class Matmul(Bilinear):
                 f"inner dimensions differ: {x} times {y}",
                 fix="transpose an operand or check the layer width",
             )
-        leading = same_shape(x.shape[:-2], y.shape[:-2])
-        if leading is None:
-            raise Mismatch(
-                f"batch dimensions differ: {x} times {y}",
-                fix="broadcast one of them with tg.broadcast_to",
-            )
-        return x.with_shape((*leading, x.shape[-2], y.shape[-1]))
+        return x.with_shape((*same_batch(x, y), x.shape[-2], y.shape[-1]))
 
     def vjp(self, g, z, x, y):
         return MATMUL(g, adjoint(y)), MATMUL(adjoint(x), g)

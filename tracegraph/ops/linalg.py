@@ -15,7 +15,7 @@ from tracegraph.ir.op import Op, check_same_dtype
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo, stack, zeros_of
 from tracegraph.ops.constant import Iota
-from tracegraph.ops.contract import MATMUL, adjoint, merge_axis, split_axis
+from tracegraph.ops.contract import MATMUL, adjoint, merge_axis, same_batch, split_axis
 from tracegraph.ops.elementwise import (
     COMPLEX,
     EQUAL,
@@ -28,7 +28,7 @@ from tracegraph.ops.elementwise import (
     conjugated,
 )
 from tracegraph.patterns import Pattern, element_numbers, moved
-from tracegraph.shapes import Size, element_count, floor_divide, same_shape, same_size
+from tracegraph.shapes import Size, element_count, floor_divide, same_size
 from tracegraph.types import TensorType, int32
 
 
@@ -80,13 +80,7 @@ class Solver(Op, abstract=True):
                 f"{a.shape[-1]} equations have {b.shape[-2]} right-hand sides: {a} and {b}",
                 fix="give one row for each equation",
             )
-        leading = same_shape(a.shape[:-2], b.shape[:-2])
-        if leading is None:
-            raise Mismatch(
-                f"batch dimensions differ: {a} and {b}",
-                fix="broadcast one of them with tg.broadcast_to",
-            )
-        return b.with_shape((*leading, size, b.shape[-1]))
+        return b.with_shape((*same_batch(a, b), size, b.shape[-1]))
 
     def vjp(self, g, y, a, b):
         to_b = self.opposite()(a, g)
