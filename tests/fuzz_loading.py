@@ -1,6 +1,7 @@
 """A fuzzer of loading: small saved models, damaged at random, then loaded, used and saved again.
 
-`python -m tests.fuzz_loading --seed 1 --count 1000` runs it, and `--only 1:17` one input of it.
+`python -m tests.fuzz_loading --seed 1 --count 1000` runs it, and `--only 1:17` one input of it;
+`--known` runs those of tests/fuzz_seeds.txt, which have found a defect, or are one of each kind.
 
 An input is made of its seed and number alone. Half of the inputs have the checksums and names of
 files made right again behind the damage, so that it is seen by what lies deeper. For each of them
@@ -44,7 +45,7 @@ from tracegraph.shapes import ShapeVariable, substitute_size
 from tracegraph.text.parser import parse_module
 from tracegraph.types import TensorType
 
-SEEDS = Path(__file__).parent / "fuzz_seeds"
+SEEDS = Path(__file__).parent / "fuzz_seeds.txt"
 #: What one input may take, in seconds and in bytes beyond what the process has before the first.
 SECONDS, BYTES = 60, 6 * 2**30
 
@@ -643,8 +644,9 @@ def run_one(models, work, seed, number):
     return f"{hurt.__name__} {outcome}"
 
 
-def run(seed, numbers, limit_memory=True):
-    """Runs inputs; raises for the first defect, and returns how often each outcome was."""
+def run(inputs, limit_memory=True):
+    """Runs inputs, each a seed and a number. Raises for the first defect; returns how often each
+    outcome was."""
     warnings.simplefilter("ignore")
     found = collections.Counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -657,7 +659,7 @@ def run(seed, numbers, limit_memory=True):
         if limit_memory:
             used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (used + BYTES, resource.RLIM_INFINITY))
-        for number in numbers:
+        for seed, number in inputs:
             faulthandler.dump_traceback_later(SECONDS, exit=True, file=sys.__stderr__)
             print(f"input {seed}:{number}", file=sys.__stderr__, flush=True)
             with contextlib.redirect_stdout(io.StringIO()):
@@ -666,7 +668,7 @@ def run(seed, numbers, limit_memory=True):
     return found
 
 
-def survey(seed, numbers):
+def survey(inputs):
     """Runs inputs and lists their defects, each kind once."""
     kinds = collections.Counter()
 
@@ -686,7 +688,19 @@ def survey(seed, numbers):
             return "defect"
 
     globals()["run_one"] = checked
-    print(run(seed, numbers), *kinds.most_common(), sep="\n")
+    print(run(inputs), *kinds.most_common(), sep="\n")
+
+
+def as_input(text):
+    """The seed and the number of "1:17"."""
+    seed, _, number = text.partition(":")
+    return int(seed), int(number)
+
+
+def known():
+    """The inputs of the file of seeds, whose lines hold one each, and what is wrong with it."""
+    lines = SEEDS.read_text().splitlines()
+    return [as_input(line.split()[0]) for line in lines if line and not line.startswith("#")]
 
 
 def main():
@@ -695,18 +709,19 @@ def main():
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--only", default=None, help="one input, as seed:number")
+    parser.add_argument("--known", action="store_true", help="the inputs of tests/fuzz_seeds.txt")
     parser.add_argument("--go-on", action="store_true", help="list defects and go on")
     options = parser.parse_args()
     start = time.time()
     if options.only is not None:
-        seed, number = map(int, options.only.split(":"))
-        print(run(seed, [number], limit_memory=False))
+        print(run([as_input(options.only)], limit_memory=False))
         return
     numbers = range(options.first, options.first + options.count)
+    inputs = known() if options.known else [(options.seed, number) for number in numbers]
     if options.go_on:
-        survey(options.seed, numbers)
+        survey(inputs)
     else:
-        found = run(options.seed, numbers)
+        found = run(inputs)
         print(json.dumps(dict(sorted(found.items()))), f"in {time.time() - start:.0f} s")
 
 

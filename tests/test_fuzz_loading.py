@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz_loading import known
+
 ROOT = Path(__file__).parent.parent
 
 
-def fuzz(seed, count):
+def fuzz(*options):
     """How often each outcome was, among inputs of a seed. Fails with the input that has a defect:
     `python -m tests.fuzz_loading --only SEED:NUMBER` repeats it."""
-    command = [sys.executable, "-m", "tests.fuzz_loading", "--seed", seed, "--count", count]
+    command = [sys.executable, "-m", "tests.fuzz_loading", *options]
     found = subprocess.run(
         list(map(str, command)), cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -25,7 +27,7 @@ def fuzz(seed, count):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_damaged_directories(seed):
-    outcomes = fuzz(seed, count=750)
+    outcomes = fuzz("--seed", seed, "--count", 750)
     assert sum(outcomes.values()) == 750
     for hurt in ("bytes", "files", "manifest", "manifest_text", "graphs", "tensors"):
         assert outcomes[f"hurt_{hurt} refused"] > 10
@@ -36,4 +38,9 @@ def test_damaged_directories(seed):
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_many_damaged_directories():
-    fuzz(seed=8, count=20_000)
+    fuzz("--seed", 8, "--count", 20_000)
+
+
+def test_inputs_that_found_a_defect():
+    outcomes = fuzz("--known")
+    assert "unchanged" not in outcomes and sum(outcomes.values()) == len(known())

@@ -13,7 +13,7 @@ from tests.oracles import assert_near
 from tests.test_saving import contents, run_python
 from tracegraph.archive import directory
 from tracegraph.passes import registry
-from tracegraph.saved_model import writing
+from tracegraph.saved_model.names import Names
 
 save, load = tg.saved_model.save, tg.saved_model.load
 ONE = tg.TensorSpec([None])
@@ -156,7 +156,7 @@ def test_time_goes_with_the_number_of_variables():
             Counted.count += 1
             return super().__contains__(key)
 
-    names = writing._Names(())
+    names = Names(())
     names._next = Counted()
     found = [names.new(name) for _ in range(300) for name in ("a", "b")]
     assert len(set(found)) == 600 and found[:4] == ["a", "b", "a.1", "b.1"]

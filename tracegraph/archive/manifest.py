@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TypeVar
 
 from tracegraph.archive import limits
 from tracegraph.errors import LoadError, SignatureError, fail
+from tracegraph.shapes import MOST_AXES
 from tracegraph.source import here
 
 #: The widest integer.
@@ -233,6 +234,13 @@ class Entry:
     def each(self, ask: Callable[[Entry], T]) -> list[T]:
         """What `ask` makes of each entry of a list."""
         return [ask(item) for item in self.items()]
+
+    def axes(self) -> list[Entry]:
+        """The entries of a list that is a shape."""
+        found = self.items()
+        if len(found) > MOST_AXES:
+            self.fail(f"it has {len(found)} axes, more than {MOST_AXES}")
+        return found
 
     def pairs(self) -> dict[str, Entry]:
         """The entries of an object by their names."""

@@ -22,7 +22,6 @@ from safetensors.numpy import save_file
 
 from tracegraph.archive.manifest import Entry, excerpt, has_surrogates
 from tracegraph.errors import LoadError, fail
-from tracegraph.shapes import MOST_AXES
 from tracegraph.types import BY_SHORT, TensorType, type_of_array
 
 #: Bytes per file: larger sets of arrays are cut into shards.
@@ -180,9 +179,7 @@ def stored_arrays(entry: Entry, files: Mapping[str, TensorFile]) -> dict[str, St
         if has_surrogates(key):
             row.fail("the name holds half of a pair of surrogates")
         stored = file.choice(files)
-        if len(shape.items()) > MOST_AXES:
-            shape.fail(f"it has {len(shape.items())} axes, more than {MOST_AXES}")
-        sizes = tuple(shape.each(lambda n: n.count(_MOST_ELEMENTS)))
+        sizes = tuple(n.count(_MOST_ELEMENTS) for n in shape.axes())
         type = TensorType(dtype.choice(_STORED_DTYPES), sizes)
         _check_stored(row, stored, key, type)
         found[key] = Stored(stored, key, type, as_digest(digest))

@@ -334,7 +334,7 @@ def _read_shape(entry: Entry) -> TensorShape:
 
 
 def _sizes(entry: Entry) -> list[Any] | None:
-    return None if entry.is_null else entry.each(_size)
+    return None if entry.is_null else [_size(size) for size in entry.axes()]
 
 
 def _size(entry: Entry) -> Any:

@@ -26,7 +26,8 @@ from tracegraph.runtime.module import Module
 from tracegraph.runtime.signature import VariableKey, is_tensor_key
 from tracegraph.runtime.variable import Variable
 from tracegraph.saved_model import LoadedModule, load
-from tracegraph.saved_model.restored import SignatureFunction, content_of
+from tracegraph.saved_model.functions import SignatureFunction
+from tracegraph.saved_model.modules import content_of
 from tracegraph.text.parser import parse_module
 from tracegraph.text.printer import unique, value_names
 from tracegraph.types import BY_SHORT, TOKEN, TensorType

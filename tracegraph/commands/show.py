@@ -20,7 +20,7 @@ from tracegraph.commands.contents import Contents, Entry, SavedContents, open_pa
 from tracegraph.ir.tensor import Graph
 from tracegraph.passes.parts import backward_part, forward_part
 from tracegraph.runtime.module import Module
-from tracegraph.saved_model.restored import omitted_of
+from tracegraph.saved_model.modules import omitted_of
 from tracegraph.text.printer import graph_text, module_text
 from tracegraph.views import summary, to_dot, to_html, to_json, to_mermaid
 from tracegraph.views.data import json_data

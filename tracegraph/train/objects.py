@@ -14,7 +14,7 @@ from tracegraph.errors import SignatureError, fail, kind_of, shown
 from tracegraph.optimizers import Optimizer, is_optimizer
 from tracegraph.runtime.module import Module
 from tracegraph.runtime.variable import Reference, Variable
-from tracegraph.saved_model.restored import content_of
+from tracegraph.saved_model.modules import content_of
 from tracegraph.source import here
 from tracegraph.tensorshape import TensorShape
 

@@ -1,0 +1,335 @@
+"""Modules without their classes, and what stands for dicts, lists and functions."""
+
+from __future__ import annotations
+
+import types
+import unicodedata
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
+from typing import Any, NoReturn
+
+from tracegraph.archive.manifest import label_problem
+from tracegraph.errors import SignatureError, TraceError, fail, shown
+from tracegraph.optimizers import ATTRIBUTES, rate_at
+from tracegraph.runtime.concrete import ConcreteFunction
+from tracegraph.runtime.function import Function
+from tracegraph.runtime.module import Module
+from tracegraph.runtime.variable import Variable
+from tracegraph.saved_model.functions import SignatureFunction
+from tracegraph.saved_model.names import is_special
+from tracegraph.saved_model.placeholders import leaves, not_saved_in
+from tracegraph.source import here
+
+#: Where the signatures of a loaded module are, and the Variables that its functions use and that
+#: no attribute of anything holds. Names that begin like these are none of attributes.
+_OWN = "_tg_"
+
+_SIGNATURES = "_tg_signatures"
+
+_CAPTURED = "_tg_captured"
+
+
+class _Yielding:
+    """A property that gives way to an attribute of the same name, if one was saved."""
+
+    def __init__(self, ask: Callable[[Any], Any]) -> None:
+        self._ask = ask
+        self.__doc__ = ask.__doc__
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else self._ask(instance)
+
+
+class LoadedModule(Module):
+    """A module that was loaded: its attributes are those that were saved, and its methods are
+    functions of the saved graphs.
+
+    What was saved as a dict or list, or as a function, is a LoadedModule too: `loaded["name"]`,
+    `loaded[0]` or `loaded(x)`, and `content` is the dict, list or function itself. `signatures`
+    has the signatures that were saved, by name.
+    """
+
+    #: Attributes that were not saved, with what they were.
+    _omitted: Mapping[str, str] = types.MappingProxyType({})
+
+    def __init__(self) -> None:
+        """Loaded modules are filled by `tg.saved_model.load`."""
+
+    @property
+    def signatures(self) -> Mapping[str, SignatureFunction]:
+        """The signatures that were saved, by name."""
+        return types.MappingProxyType(vars(self).get(_SIGNATURES, {}))
+
+    @_Yielding
+    def omitted(self) -> Mapping[str, str]:
+        """What was not saved: attributes by name, and what stood in lists and dicts of them by
+        path, such as `layers/1`; each with what it was."""
+        return _omitted_of(self)
+
+    @_Yielding
+    def content(self) -> Any:
+        """What was saved: the module itself, or the dict, list or function it stands for."""
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        omitted = type(self)._omitted.get(name)
+        if omitted is not None:
+            raise AttributeError(
+                f"the attribute {name!r} was {omitted}, which no file can hold: it was not saved"
+            )
+        raise AttributeError(f"{type(self).__name__!r} was saved without an attribute {name!r}")
+
+    def _ordered_attributes(self) -> list[tuple[str, Any]]:
+        return [item for item in vars(self).items() if item[0] != _SIGNATURES]
+
+
+class _Callable(LoadedModule):
+    """A loaded module that was callable."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return vars(self)["__call__"](*args, **kwargs)
+
+
+class _LoadedOptimizer(LoadedModule):
+    """A loaded optimizer: its steps are those that were traced, with the learning rate of now."""
+
+    @property
+    def learning_rate(self) -> Any:
+        """The learning rate now: a Variable, or what a `tg.function` that was saved returns."""
+        rate = self._learning_rate
+        call = vars(rate)["__call__"] if isinstance(rate, _Callable) else rate
+        return rate_at(call, self.iterations)
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        rate = vars(self).get("_learning_rate")
+        if not isinstance(rate, Variable) or callable(value):
+            was = "a Variable" if isinstance(rate, Variable) else "a function"
+            fail(
+                SignatureError,
+                f"the learning rate of the optimizer was {was} when its steps were traced, and "
+                f"{shown(value)} would not be in force in them",
+                source=here(),
+                fix="assign a number to it"
+                if isinstance(rate, Variable)
+                else "give the optimizer a number, or a tg.Variable, before it is saved",
+            )
+        rate.assign(value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("learning_rate", "_learning_rate") and name not in vars(self):
+            raise AttributeError(
+                "the learning rate was a Python function, which no file can hold: in the steps "
+                "that were saved it is what it was when they were traced. Give the optimizer a "
+                "number, or a tg.Variable, to change it after loading"
+            )
+        return super().__getattr__(name)
+
+
+#: What the `__call__` of a class was that is omitted; one of an instance alone calls nothing.
+CALLED_IN_PYTHON = "a Python function"
+
+
+class _Uncallable(LoadedModule):
+    """A loaded module whose class was called in Python, as layers are: that is no data."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        fail(
+            TraceError,
+            f"the module was called in Python: {type(self).__name__}.__call__ was no @tg.function, "
+            "and was not saved",
+            source=here(),
+            fix="decorate it with @tg.function and trace it before saving, or save and call a "
+            "@tg.function that calls the module",
+        )
+
+
+class _Wrapper(LoadedModule):
+    """Stands for a dict, list or function that was saved."""
+
+    @_Yielding
+    def content(self) -> Any:
+        """The dict, list or function."""
+        return vars(self)["content_"]
+
+
+class _Container(_Wrapper):
+    """Stands for a dict or a list."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.content[key]
+
+    def __len__(self) -> int:
+        return len(self.content)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.content)
+
+    def __contains__(self, item: Any) -> bool:
+        return item in self.content
+
+    def __reversed__(self) -> Iterator[Any]:
+        return reversed(self.content)
+
+
+class _DictWrapper(_Container):
+    """Stands for a dict, whose entries with names are attributes too."""
+
+    def keys(self) -> KeysView[Any]:
+        return self.content.keys()
+
+    def values(self) -> ValuesView[Any]:
+        return self.content.values()
+
+    def items(self) -> ItemsView[Any, Any]:
+        return self.content.items()
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self.content.get(key, default)
+
+    def __getattr__(self, name: str) -> Any:
+        content = vars(self).get("content_", {})
+        return content[name] if name in content else super().__getattr__(name)
+
+
+class _ListWrapper(_Container):
+    """Stands for a list."""
+
+    def index(self, *args: Any) -> int:
+        return self.content.index(*args)
+
+    def count(self, value: Any) -> int:
+        return self.content.count(value)
+
+
+Mapping.register(_DictWrapper)  # type: ignore[attr-defined]
+
+Sequence.register(_ListWrapper)  # type: ignore[attr-defined]
+
+
+class _FunctionWrapper(_Callable, _Wrapper):
+    """Stands for a function, whose methods and attributes it has."""
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return self.content.name
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """The Variables that its traces use."""
+        function = self.content
+        traces = [function] if isinstance(function, ConcreteFunction) else function.traces
+        return tuple({id(v): v for trace in traces for v in trace.variables}.values())
+
+    def __getattr__(self, name: str) -> Any:
+        # Names with an underscore have a meaning for this object: how it is copied, for one.
+        content = None if name.startswith("_") else vars(self).get("content_")
+        return getattr(content, name) if hasattr(content, name) else super().__getattr__(name)
+
+
+def content_of(value: Any) -> Any:
+    """What a loaded module stands for, if it is none of its own."""
+    return vars(value)["content_"] if isinstance(value, _Wrapper) else value
+
+
+def own_attributes(module: Module) -> list[tuple[str, Any]]:
+    """The attributes of an instance, in the order in which its variables are listed."""
+    own = (_SIGNATURES, _CAPTURED) if isinstance(module, LoadedModule) else ()
+    return [(name, value) for name, value in module._ordered_attributes() if name not in own]
+
+
+def omitted_of(module: Module) -> Mapping[str, str]:
+    """What a module that was loaded had lost when it was saved first."""
+    return _omitted_of(module) if isinstance(module, LoadedModule) else {}
+
+
+def _omitted_of(module: LoadedModule) -> dict[str, str]:
+    content = content_of(module)
+    rows = own_attributes(module) if content is module else [("", content)]
+    inside = [pair for name, value in rows for pair in not_saved_in(name, value)]
+    return {**lost_attributes(module), **dict(inside)}
+
+
+def lost_attributes(module: Module) -> dict[str, str]:
+    """The attributes that a module lost when it was saved first, and that it did not get since."""
+    lost = type(module)._omitted if isinstance(module, LoadedModule) else {}
+    return {name: what for name, what in lost.items() if name not in vars(module)}
+
+
+def python_class_name(module: Module) -> str:
+    """The name of the class that a module has, or had when it was saved first."""
+    name = type(module).__name__
+    return name if name.isidentifier() and not label_problem(name) else Module.__name__
+
+
+def attribute_problem(name: str) -> str:
+    """Why no attribute that is saved can have this name; nothing if it can: it would stand in the
+    way of what Modules, or Python, find under it."""
+    problem = label_problem(name)
+    if problem:
+        return problem
+    plain = unicodedata.normalize("NFKC", name)
+    if plain != name:
+        return f"is read as {plain!r} by Python"
+    if is_special(name) and name != "__call__":
+        return "is one of Python's own"
+    is_ours = name in _RESERVED or name.startswith(_OWN)
+    return "is one that every module has" if is_ours else ""
+
+
+#: What loaded modules have of their own, and attributes must not hide.
+_RESERVED = {
+    name
+    for cls in LoadedModule.__mro__
+    for name, value in vars(cls).items()
+    if not isinstance(value, _Yielding)
+}
+
+
+def new_module(
+    name: str, attributes: Sequence[str], hidden: Sequence[str], omitted: dict[str, str]
+) -> Any:
+    """An empty module of a class of its own, with the name that the class had, for attributes of
+    these names."""
+    bases: tuple[type, ...] = (LoadedModule,)
+    if set(attributes) >= ATTRIBUTES:
+        bases = (_LoadedOptimizer, *bases)
+    if "__call__" in attributes:
+        bases = (_Callable, *bases)
+    elif omitted.get("__call__") == CALLED_IN_PYTHON:
+        bases = (_Uncallable, *bases)
+    own = {"_hidden": frozenset(hidden), "_omitted": omitted, "__module__": __name__}
+    return type(name, bases, own)()
+
+
+def with_signatures(module: LoadedModule, signatures: Mapping[str, SignatureFunction]) -> Any:
+    """The module, which has these signatures from now on."""
+    vars(module)[_SIGNATURES] = dict(signatures)
+    return module
+
+
+def with_captured(module: LoadedModule, variables: Sequence[Variable]) -> None:
+    """Lets a module list Variables that nothing holds but its functions."""
+    if variables:
+        vars(module)[_CAPTURED] = list(variables)
+
+
+def functions_in(module: LoadedModule) -> Iterator[Function | ConcreteFunction]:
+    """The functions among the attributes of a module, and in lists and dicts of them."""
+    for name, value in vars(module).items():
+        for _, leaf in leaves(name, value):
+            if isinstance(leaf, SignatureFunction):
+                yield leaf.concrete
+            elif isinstance(leaf, (Function, ConcreteFunction)):
+                yield leaf
+
+
+def wrapped(content: Any) -> LoadedModule:
+    """A module that stands for something that is none."""
+    if isinstance(content, (Function, ConcreteFunction)):
+        module: LoadedModule = _FunctionWrapper()
+        vars(module)["__call__"] = content
+    else:
+        module = _DictWrapper() if isinstance(content, dict) else _ListWrapper()
+    vars(module)["content_"] = content
+    return module

@@ -1,0 +1,48 @@
+"""Names of what is saved: those that files can hold, no two the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from tracegraph.archive.manifest import label_problem
+from tracegraph.errors import SignatureError, fail, shown
+from tracegraph.source import here
+
+
+def check_label(name: str, what: str) -> None:
+    """Raises SignatureError for a name that a manifest does not hold."""
+    problem = label_problem(name)
+    if problem:
+        refuse_name(name, what, problem)
+
+
+def refuse_name(name: str, what: str, problem: str) -> NoReturn:
+    fact = f"the name {shown(name)} {what} cannot be saved: it {problem}"
+    fail(SignatureError, fact, source=here(), fix="give it another name")
+
+
+def joined(path: str, name: Any) -> str:
+    return f"{path}/{name}" if path else str(name)
+
+
+class Names:
+    """Gives names that nothing else has; each takes the same time, however many there are."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        #: For each name that is taken, the first number that may be free behind it.
+        self._next = dict.fromkeys(taken, 1)
+
+    def new(self, name: str) -> str:
+        """`name`, or `name.1`, `name.2` and so on if it is taken."""
+        found = name
+        while found in self._next:
+            found = f"{name}.{self._next[name]}"
+            self._next[name] += 1
+        self._next[found] = 1
+        return found
+
+
+def is_special(name: str) -> bool:
+    """Whether a name has a meaning for Python."""
+    return name.startswith("__") and name.endswith("__")

@@ -1,0 +1,90 @@
+"""What no file can hold: what is written in its place, and what stands there after loading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tracegraph.archive.manifest import label_problem
+from tracegraph.archive.values import record_fields, record_kind
+from tracegraph.errors import TraceError, fail, kind_of
+from tracegraph.runtime.module import Module
+from tracegraph.saved_model.names import is_special
+from tracegraph.source import here
+from tracegraph.tensorshape import TensorShape
+
+
+class NotSaved:
+    """Stands in a list, a dict or a default value for what no file can hold: places and keys are
+    as they were. Whoever uses it is told what it was."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    @property
+    def _fact(self) -> str:
+        return f"this was {self._what}, which no file can hold: it was not saved"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        fail(TraceError, self._fact, source=here(), fix="put it back into its place after loading")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError("it is empty" if is_special(name) else self._fact)
+
+    def __repr__(self) -> str:
+        return f"<{self._what}, which was not saved>"
+
+
+def leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What stands in a value that was loaded and in the containers of it, by path."""
+    if isinstance(value, dict):
+        rows = list(value.items())
+    elif isinstance(value, (list, tuple)) and not isinstance(value, TensorShape):
+        rows = record_fields(value) if record_kind(value) else list(enumerate(value))
+    elif record_kind(value) and not isinstance(value, Module):
+        rows = record_fields(value)
+    else:
+        yield path, value
+        return
+    for name, item in rows:
+        yield from leaves(f"{path}/{name}" if path else str(name), item)
+
+
+def not_saved_in(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    """What was left out of a list or dict, by its path."""
+    for inner, leaf in leaves(path, value):
+        if isinstance(leaf, NotSaved):
+            yield inner, vars(leaf)["_what"]
+
+
+def opaque(value: Any) -> dict[str, str]:
+    """What stands in the place of something that is no data."""
+    return {"opaque": described(value)}
+
+
+def described(value: Any) -> str:
+    """What something is that is no data."""
+    if isinstance(value, NotSaved):
+        return vars(value)["_what"]
+    if type(value) in (*PLAIN_ARRAYS, np.ma.MaskedArray):
+        kind = "a masked array" if isinstance(value, np.ma.MaskedArray) else "an array"
+        return f"{kind} of {value.dtype.name or value.dtype.kind}"
+    text = kind_of(value)
+    return "an object" if label_problem(text) else text
+
+
+#: Classes of arrays that are nothing but arrays; others, such as those with a mask, hold more.
+PLAIN_ARRAYS = (np.ndarray, np.memmap)
+
+
+def has_hash(entry: Any) -> bool:
+    """Whether what is made of the JSON of a value can be a key."""
+    if not isinstance(entry, dict):
+        return True
+    ((kind, inner),) = entry.items()
+    if kind in ("tuple", "namedtuple"):
+        items = inner if kind == "tuple" else [item for _, item in inner["fields"]]
+        return all(map(has_hash, items))
+    return kind not in ("list", "dict", "dataclass", "array", "variable")

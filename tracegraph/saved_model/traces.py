@@ -1,0 +1,203 @@
+"""Traces: which graphs a file can hold, and whether what is said of a graph is so."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from types import NoneType
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tracegraph.archive.manifest import Entry
+from tracegraph.control.registered import with_registered_gradients
+from tracegraph.control.undifferentiable import without_custom_gradients
+from tracegraph.errors import (
+    DTypeError,
+    GradientError,
+    ShapeError,
+    SignatureError,
+    TraceError,
+    fact_of,
+    fail,
+)
+from tracegraph.ir.tensor import Graph, Node
+from tracegraph.runtime.concrete import ConcreteFunction
+from tracegraph.runtime.function import Function
+from tracegraph.runtime.signature import Request
+from tracegraph.runtime.trace import Traced
+from tracegraph.saved_model.structures import Packed
+from tracegraph.shapes import Dim, ShapeVariable
+from tracegraph.source import here
+from tracegraph.text.literals import Opaque, read_size, read_type
+from tracegraph.types import TOKEN, DType, TensorType
+
+
+def trace_as_declared(function: Function) -> None:
+    """Traces a function for its input signature. Raises ShapeError where that is too open."""
+    try:
+        concrete = function.get_concrete_function()
+    except ShapeError as error:
+        _refuse_rank(function, fact_of(error))
+    declared = [spec for spec in concrete.request.tensor_specs if spec is not None]
+    types = concrete.argument_types
+    if any(s.shape.rank is None and isinstance(t.shape, tuple) for s, t in zip(declared, types)):
+        _refuse_rank(function, "an op needs the rank of an argument")
+
+
+def _refuse_rank(function: Function, fact: str) -> NoReturn:
+    fail(
+        ShapeError,
+        f"{function.name} cannot be saved for every shape that its input_signature allows: {fact}",
+        source=here(),
+        fix="give the rank in the input_signature, such as tg.TensorSpec([None, None])",
+    )
+
+
+def saved_graph(concrete: ConcreteFunction, has_custom_gradients: bool) -> Graph:
+    """The graph of a trace as it is written: with registered gradients, or without any that are
+    the user's. Raises SignatureError for what no file can hold."""
+    for inner in concrete.graph.graphs():
+        for node in inner.nodes:
+            _check_data(node, concrete.name)
+    if not has_custom_gradients:
+        return without_custom_gradients(concrete.graph)
+    try:
+        return with_registered_gradients(concrete.graph)
+    except (TraceError, GradientError, ShapeError, DTypeError) as error:
+        fail(
+            SignatureError,
+            f"{concrete.name} uses an op whose registered gradient cannot be saved: "
+            f"{fact_of(error)}",
+            source=here(),
+            fix="write the gradient with tg ops of op.inputs, op.outputs and the cotangents, "
+            "or save with SaveOptions(experimental_custom_gradients=False)",
+            cause=error,
+        )
+
+
+def _check_data(node: Node, name: str) -> None:
+    """Raises SignatureError for a node that calls Python, or writes to an object of it."""
+    for value in _flat(node.op.attributes):
+        if isinstance(value, _DATA):
+            continue
+        called = getattr(value, "__qualname__", type(value).__name__)
+        does = "calls the Python function" if callable(value) else "writes to"
+        is_text = isinstance(value, Opaque)
+        fail(
+            SignatureError,
+            f"{name} {does} {called} when it runs, and no file can hold "
+            f"{'more than its name' if is_text else 'it'}",
+            source=node.source,
+            fix="write it with tg ops, print to sys.stdout or sys.stderr, or keep it outside of "
+            "what is saved",
+        )
+
+
+#: What attributes of ops are, other than tuples.
+_DATA = (
+    *(NoneType, bool, int, float, complex, str, bytes, np.ndarray, np.generic),
+    *(DType, TensorType, Dim, ShapeVariable, Graph),
+)
+
+
+def check_readable(graphs: Iterable[Graph]) -> None:
+    """Raises Mismatch for an open size or shape that is too long to be read."""
+    inner = {inner for graph in graphs for inner in graph.graphs()}
+    nodes = [node for graph in inner for node in graph.nodes]
+    types = {x.type for graph in inner for x in graph.inputs}
+    types.update(y.type for node in nodes for y in node.outputs)
+    for type in types:
+        if not type.is_static:
+            read_type(str(type))
+    for size in {x for node in nodes for x in _flat(node.op.attributes) if isinstance(x, Dim)}:
+        read_size(str(size))
+
+
+def _flat(values: tuple[Any, ...]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+def with_results(entry: Entry, traced: Traced, count: int) -> Traced:
+    """The traced body with its number of results, which must be what the graph has room for."""
+    traced = dataclasses.replace(traced, result_count=count)
+    flags = sum(1 + report.operand_count for report in traced.checks)
+    wanted = count + len(traced.assigned) + traced.has_token + flags
+    if wanted != len(traced.graph.outputs):
+        entry.fail(f"the graph has {len(traced.graph.outputs)} outputs, and {wanted} are described")
+    return traced
+
+
+def check_inputs(entry: Entry, traced: Traced, request: Request) -> None:
+    """Raises LoadError where the inputs and outputs of a graph are not what is said of them."""
+    wanted = [
+        *request.types,
+        *(v.tensor_type for v in traced.variables),
+        *(x.type for x in traced.captures),
+        *([TOKEN] if traced.has_token else []),
+    ]
+    found = traced.graph.input_types
+    if len(found) != len(wanted):
+        entry.fail(f"the graph has {len(found)} inputs, and {len(wanted)} are described")
+    for number, (type, described) in enumerate(zip(found, wanted)):
+        if type is not described:
+            entry.fail(f"input {number} of the graph is {type}, and {described} is described")
+
+
+def check_outputs(entry: Entry, traced: Traced, packed: Packed) -> None:
+    """Raises LoadError where the outputs of a graph are not what is said of them."""
+    results = traced.graph.output_types[: traced.result_count]
+    outputs = traced.graph.output_types[traced.result_count :]
+    for number, count in packed.sparse.items():
+        if results[number].shape != (count,):
+            entry.fail(f"a matrix of {count} values has those of type {results[number]}")
+    for number, place in enumerate(traced.assigned):
+        expected = traced.variables[place].tensor_type
+        if not _may_hold(expected, outputs[number]):
+            entry.fail(f"a variable of type {expected} is assigned {outputs[number]}")
+    if traced.has_token and outputs[len(traced.assigned)] is not TOKEN:
+        entry.fail("the token is not where it is described")
+    if traced.graph.output_types.count(TOKEN) > traced.has_token:
+        entry.fail("a token is no result")
+    place = traced.first_check
+    for report in traced.checks:
+        flag = traced.graph.output_types[place]
+        if flag.dtype.name != "bool" or flag.shape != ():
+            entry.fail(f"the flag of a check is {flag}")
+        operands = traced.graph.output_types[place + 1 : place + 1 + report.operand_count]
+        if (report.is_range or report.sites) and not _are_numbers(operands):
+            entry.fail("the operands of a check of this kind are integers, one for each")
+        place += 1 + report.operand_count
+
+
+def _are_numbers(operands: Sequence[TensorType]) -> bool:
+    """Whether operands are integers, alone or one for each iteration of a loop."""
+    shapes = {operand.shape for operand in operands if operand.shape != ()}
+    return all(operand.dtype.is_integer for operand in operands) and len(shapes) <= 1
+
+
+def _may_hold(variable: TensorType, value: TensorType) -> bool:
+    """Whether a variable may be assigned a value of this type, at any sizes that are open."""
+    if variable.dtype is not value.dtype:
+        return False
+    if variable.is_static or isinstance(variable.shape, ShapeVariable):
+        return variable is value or isinstance(variable.shape, ShapeVariable)
+    if isinstance(value.shape, ShapeVariable) or len(value.shape) != len(variable.shape):
+        return False
+    pairs = zip(variable.shape, value.shape, strict=True)
+    return all(size == given for size, given in pairs if isinstance(size, int))
+
+
+def check_fits(entry: Entry, type: TensorType, stored: TensorType) -> None:
+    """Whether a stored value is one of a Variable's declared type, whose sizes may be open."""
+    fits = type.dtype is stored.dtype
+    if not isinstance(type.shape, ShapeVariable):
+        pairs = list(zip(type.shape, stored.shape))  # type: ignore[arg-type]
+        fits = fits and len(type.shape) == len(stored.shape)  # type: ignore[arg-type]
+        fits = fits and all(size == given for size, given in pairs if isinstance(size, int))
+    if not fits:
+        entry.fail(f"the weight is {stored}, and the variable is {type}")
