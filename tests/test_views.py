@@ -23,7 +23,7 @@ from tracegraph.ir.builder import Builder
 from tracegraph.ir.tensor import Graph, Node, pending_tensor
 from tracegraph.ops.broadcast import BroadcastTo, Sum
 from tracegraph.ops.constant import Constant, DimSize
-from tracegraph.ops.contract import Conv, Matmul
+from tracegraph.ops.contract import Matmul
 from tracegraph.ops.effect import READ
 from tracegraph.ops.elementwise import Add, Cos, Exp, Mul, Neg, PreventGradient, Sin, Sub, Tanh
 from tracegraph.ops.reduce import ArgMax, Max
@@ -485,29 +485,41 @@ def test_flops(op, types, expected):
     assert flops(op, *types) == expected
 
 
-def test_flops_of_a_convolution_are_the_products_that_are_made():
-    rng = np.random.default_rng(0)
-    for _ in range(40):
-        n, channels, outputs, groups = rng.integers(1, 4, 4).tolist()
-        size, width = rng.integers(3, 8, 2).tolist(), rng.integers(1, 4, 2).tolist()
-        strides, low, high, by_x, by_y = rng.integers(1, 3, (5, 2)).tolist()
-        op = Conv(tuple(strides), tuple(zip(low, high)), tuple(by_x), tuple(by_y), groups)
-        x = TensorType(float32, (n, *size, channels * groups))
-        y = TensorType(float32, (*width, channels, outputs * groups))
-        try:
-            sizes = op.infer(x, y).shape[1:-1]
-        except tg.errors.Mismatch:
-            continue
-        taps = op.taps(size, width, sizes)
-        met = sum(int(np.prod([i.size for i in into])) for _, into, _ in taps)
-        assert flops(op, x, y) == f"{2 * met * n * channels * outputs * groups:,}"
+def flops_of_convolution(x, kernel, **options):
+    """Those of a convolution and of its two gradients."""
+
+    @tg.function
+    def f(x, kernel):
+        with tg.GradientTape() as tape:
+            tape.watch([x, kernel])
+            y = tg.reduce_sum(tg.nn.conv2d(x, kernel, **options))
+        return y, tape.gradient(y, [x, kernel])
+
+    rows = f.get_concrete_function(tg.TensorSpec(x), tg.TensorSpec(kernel)).graph.summary().rows
+    (found,) = [row.costs for row in rows if row.by == "op" and row.name == "conv"]
+    return found["forward"].flops, found["backward"].flops
 
 
-def test_flops_of_a_convolution_of_open_size_are_a_bound():
-    op = Conv((1,), ((1, 1),), (1,), (1,), 1)
-    kernel = f32(3, 2, 5)
-    assert flops(op, f32(Dim.named("n"), 8, 2), kernel) == "440*n"  # 22 of 24 meet no padding
-    assert flops(op, f32(1, Dim.named("m"), 2), kernel) == "60*m"
+@pytest.mark.parametrize(
+    ("padding", "strides", "places"),
+    [("SAME", 1, 64), ("VALID", 1, 36), ("SAME", 2, 16), ("VALID", 2, 9)],
+)
+def test_flops_of_a_convolution_and_its_gradients(padding, strides, places):
+    """The count by hand: two for each place, element of the window, and pair of channels."""
+    by_hand = 2 * 5 * places * (3 * 3) * 3 * 4
+    forward, backward = flops_of_convolution(
+        [5, 8, 8, 3], [3, 3, 3, 4], strides=strides, padding=padding
+    )
+    assert forward == by_hand and backward == 2 * by_hand
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize("strides", [1, 2])
+def test_flops_of_a_convolution_of_open_size_are_those_of_the_size(padding, strides):
+    options = {"strides": strides, "padding": padding}
+    open_sizes = flops_of_convolution([None, None, 8, 3], [3, 3, 3, 4], **options)
+    known = flops_of_convolution([5, 9, 8, 3], [3, 3, 3, 4], **options)
+    assert [flops.substitute({"d0": 5, "d1": 9}) for flops in open_sizes] == list(known)
 
 
 def test_forward_and_backward_stand_beside_each_other():
@@ -550,8 +562,79 @@ def test_inputs_and_parameters():
     found = layered().summary()
     assert "arguments: 4*d0 elements, 16*d0 bytes" in found
     assert "parameters: 1 of them, 12 elements, 48 bytes" in found
-    assert [row["is_variable"] for row in found.to_dict()["inputs"]] == [False, True, False]
+    assert [row["role"] for row in found.to_dict()["inputs"]] == ["argument", "variable", "token"]
     assert "arguments: 0 elements, 0 bytes" in empty().summary()
+
+
+def test_what_a_function_captured_is_no_argument():
+    table, array = tg.ones([5]), np.full(200, 2.0, np.float32)
+
+    @tg.function
+    def f(x):
+        return x + tg.reduce_sum(table) + tg.reduce_sum(array)
+
+    found = f.graph(tg.TensorSpec([2, 3])).summary()
+    assert "arguments: 6 elements, 24 bytes\ncaptured: 2 of them, 205 elements" in found
+    rows = [(row["name"], row["role"]) for row in found.to_dict()["inputs"]]
+    assert rows == [("%x", "argument"), ("%table", "captured"), ("%captured", "captured")]
+
+
+T = tg.TensorSpec
+
+
+def called():
+    @tg.function(input_signature=[T([None, 4]), T([4, 3])])
+    def layer(x, w):
+        return tg.tanh(x @ w)
+
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [(2, 10, 27 * 12), (None, 10, "27*d0+270"), (None, None, "27*d0+27*d1")],
+)
+def test_a_graph_that_is_called_counts_at_the_sizes_of_each_call(first, second, expected):
+    layer = called()
+    f = tg.function(lambda a, b, w: (layer(a, w), layer(b, w)))
+    table = f.graph(T([first, 4]), T([second, 4]), T([4, 3])).summary()
+    (cost,) = table.totals.values()
+    assert str(cost.flops) == str(expected)
+    assert cost.nodes == 4  # each stands in the text once
+
+
+def test_sizes_of_calls_in_calls_are_those_of_the_caller():
+    layer = called()
+    twice = tg.function(lambda a, w: layer(tg.concat([a, a], 0), w))
+    for size, expected in ((5, str(6 * 27 * 5)), (None, f"{6 * 27}*d0")):
+        f = tg.function(lambda a, w: twice(tg.concat([a, a, a], 0), w))
+        (cost,) = f.graph(T([size, 4]), T([4, 3])).summary().totals.values()
+        assert str(cost.flops) == expected
+
+
+def test_sizes_of_a_call_of_unknown_rank():
+    square = tg.function(lambda x: x * x, input_signature=[T(None)])
+    f = tg.function(lambda a, b: (square(a), square(b)))
+    (cost,) = f.graph(T([2, 3]), T([5])).summary().totals.values()
+    assert cost.flops == 11
+
+
+def test_forward_in_the_summary_is_the_forward_part():
+    model, optimizer = tg.layers.Dense(4), tg.optimizers.Adam(0.1)
+
+    @tg.function
+    def step(x):
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_sum(tg.square(model(x)))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return loss
+
+    graph = step.graph(T([8, 3]))
+    whole = graph.summary().totals
+    assert set(whole) == {"forward", "backward", "after"}
+    assert graph.forward().summary().totals == {"forward": whole["forward"]}
+    assert graph.backward().summary().totals == {x: whole[x] for x in ("backward", "after")}
 
 
 def test_lines_of_files_of_one_name_are_told_apart():
@@ -611,7 +694,7 @@ def test_the_summary_has_numbers():
     assert data["inputs"][0] == {
         "name": "%x",
         "type": "f32[d0,4]",
-        "is_variable": False,
+        "role": "argument",
         "elements": "4*d0",
         "bytes": "16*d0",
     }

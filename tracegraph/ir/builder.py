@@ -91,8 +91,8 @@ class Builder:
     def input_like(self, x: Tensor, type: TensorType | None = None) -> Tensor:
         """A new input that is what `x` is in its graph, maybe of another type."""
         tensor = self.input(type or x.type, x.name)
-        if x.is_variable:
-            tensor.is_variable = True
+        if x.role != tensor.role:
+            tensor.role = x.role
         return tensor
 
     def input_for(self, x: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ class Tensor:
     """
 
     __slots__ = (
-        *("__weakref__", "_assigned", "_gradient_of", "_is_variable", "_name", "_origins"),
+        *("__weakref__", "_assigned", "_gradient_of", "_name", "_role", "_origins"),
         *("_slice_of", "_source", "buffer", "host", "node", "type"),
     )
 
@@ -45,8 +45,8 @@ class Tensor:
     #: A weak reference to the tensor by which a scalar was differentiated, if that gave this one:
     #: its Jacobian by the same is symmetric.
     _gradient_of: Any
-    #: Whether it is an input that stands for a Variable, set by what makes such inputs.
-    _is_variable: bool
+    #: What it is as an input of a graph, set by what makes such inputs; see `role`.
+    _role: str
     #: The user's line, once there is no node that has it; or a frame's code and offset.
     _source: Any
     #: What a value was made of that has no node, as `runtime.lineage` notes it; of one that is a
@@ -92,13 +92,19 @@ class Tensor:
         self._name = name
 
     @property
+    def role(self) -> str:
+        """What an input of a graph is: "argument"; "variable", if it stands for a Variable;
+        "captured", if it is a tensor of outside that the function uses; "token"."""
+        return getattr(self, "_role", "argument")
+
+    @role.setter
+    def role(self, role: str) -> None:
+        self._role = role
+
+    @property
     def is_variable(self) -> bool:
         """Whether it is an input of a graph that stands for a Variable."""
-        return getattr(self, "_is_variable", False)
-
-    @is_variable.setter
-    def is_variable(self, is_variable: bool) -> None:
-        self._is_variable = is_variable
+        return self.role == "variable"
 
     @property
     def source(self) -> Source:

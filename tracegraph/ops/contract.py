@@ -20,6 +20,7 @@ from tracegraph.shapes import (
     Size,
     element_count,
     floor_divide,
+    minimum,
     same_shape,
     same_size,
     static_shape,
@@ -269,24 +270,16 @@ class Conv(Bilinear):
         return z.reshape(n, *sizes, outputs)
 
     def flops(self, x, y):
-        """Two for each product of an element of x and one of y: the zeros of padding and dilation
-        are not multiplied. Where a size is open they are, so that the number is a bound."""
+        """Two for each element of the window at each place where it lies, in padding too, as
+        convolutions are counted by custom; the zeros of dilation are none. So either gradient
+        takes as many as the convolution itself."""
         n, *spatial, _ = x.shape
         *window, channels, outputs = y.shape
         sizes = self.spatial(spatial, window)
         products = n * channels * outputs
-        for k, (size, width, count) in enumerate(zip(spatial, window, sizes, strict=True)):
-            is_known = all(isinstance(n, int) for n in (size, width, count, *self.padding[k]))
-            met = self._meetings(k, size, width, count) if is_known else count * width
-            products = products * met
+        for size, width, count in zip(spatial, window, sizes, strict=True):
+            products = products * minimum(size, count) * width
         return 2 * products
-
-    def _meetings(self, k: int, size: Any, width: Any, count: Any) -> int:
-        """How many pairs of a result and an element of the window meet an element along axis k."""
-        met = np.arange(count)[:, None] * self.strides[k] - self.padding[k][0]
-        met = met + np.arange(width) * self.rhs_dilation[k]
-        is_there = (met >= 0) & (met < dilated(size, self.lhs_dilation[k]))
-        return int(np.count_nonzero(is_there & (met % self.lhs_dilation[k] == 0)))
 
     def taps(self, spatial: Any, window: Any, sizes: Any) -> Iterator[tuple[Any, Any, Any]]:
         """For each element of the window: its place, the results it takes part in, and the

@@ -103,9 +103,14 @@ class Traced:
     checks: tuple[CheckReport, ...]
 
     def __post_init__(self) -> None:
-        first = self.argument_count
-        for x in self.graph.inputs[first : first + len(self.variables)]:
-            x.is_variable = True
+        counts = {
+            "variable": len(self.variables),
+            "captured": len(self.captures),
+            "token": self.has_token,
+        }
+        roles = (role for role, count in counts.items() for _ in range(count))
+        for x, role in zip(self.graph.inputs[self.argument_count :], roles):
+            x.role = role
 
     @property
     def first_check(self) -> int:
@@ -194,7 +199,7 @@ class Trace(Builder):
         return found
 
     def _name_of(self, tensor: Tensor) -> str | None:
-        return tensor.name or self._path_of(tensor)
+        return tensor.name or self._path_of(tensor) or "captured"
 
     def _path_of(self, thing: Any) -> str | None:
         return None if self.paths is None else self.paths.of(thing)

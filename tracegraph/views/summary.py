@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.effect import Read
+from tracegraph.passes.specialise import bind_sizes, with_sizes
 from tracegraph.shapes import Size, dim_names, element_count, substitute_size
 from tracegraph.text.printer import value_names
 from tracegraph.types import TensorType
@@ -58,10 +59,16 @@ class Cost(NamedTuple):
     def plus(self, other: Cost) -> Cost:
         return Cost(*(a + b for a, b in zip(self, other)))
 
+    def of_runs(self, times: int, sizes: Sizes) -> Cost:
+        """What so many runs cost, at these values of open sizes."""
+        values = dict(sizes)
+        written, flops = (substitute_size(x, values) * times for x in (self.bytes, self.flops))
+        return Cost(self.nodes, written, flops)
 
-#: What a pass derived is shown beside what the user wrote.
-FORWARD, BACKWARD, TANGENT = "forward", "backward", "tangents"
-_PARTS = (FORWARD, BACKWARD, TANGENT)
+
+#: What a pass derived is shown beside what the user wrote, and that parts at the first gradient.
+FORWARD, BACKWARD, AFTER, TANGENT = "forward", "backward", "after", "tangents"
+_PARTS = (FORWARD, BACKWARD, AFTER, TANGENT)
 
 #: The cost of each part of the program.
 Costs = dict[str, Cost]
@@ -105,17 +112,18 @@ class Summary(str):
 
     #: The rows of all tables, those of one table together, the dearest first.
     rows: tuple[SummaryRow, ...]
-    #: The cost of each part of the program: forward, backward and tangents, if they are there.
+    #: The cost of each part of the program: forward, backward, after and tangents, if they are
+    #: there.
     totals: Costs
-    #: The name and the type of each input, and whether it stands for a Variable.
-    inputs: tuple[tuple[str, TensorType, bool], ...]
+    #: The name, the type and the role of each input: argument, variable, captured or token.
+    inputs: tuple[tuple[str, TensorType, str], ...]
 
     def __new__(
         cls,
         text: str,
         rows: Iterable[SummaryRow] = (),
         totals: Costs | None = None,
-        inputs: Iterable[tuple[str, TensorType, bool]] = (),
+        inputs: Iterable[tuple[str, TensorType, str]] = (),
     ) -> Summary:
         found = super().__new__(cls, text)
         found.rows = tuple(rows)
@@ -129,8 +137,8 @@ class Summary(str):
     def to_dict(self) -> dict[str, Any]:
         """The numbers as JSON has them; open sizes are strings, as in `to_json()`."""
         inputs = [
-            {"name": name, "type": str(type), "is_variable": is_variable, **_size_data([type])}
-            for name, type, is_variable in self.inputs
+            {"name": name, "type": str(type), "role": role, **_size_data([type])}
+            for name, type, role in self.inputs
         ]
         return {
             "inputs": inputs,
@@ -146,16 +154,19 @@ def summary(graph: Graph) -> Summary:
     `rows`, `totals` and `to_dict()`.
 
     Inputs that stand for Variables are counted as parameters; a graph that was read from text does
-    not tell them from arguments. Where a gradient pass
-    derived nodes, forward and backward stand beside each other, and so do the tangents of forward
-    mode; the nodes of a line are then those that the user wrote there and those derived of them.
+    not tell them from arguments, nor the tensors that a function captured.
 
-    A graph that is called counts as often as it is called, a loop's body once, all branches of a
-    condition. The operations are an estimate: what `flops(*types)` of the op says, and otherwise
-    one for each element of the outputs. So a multiplication, a comparison and a `tanh` are one
-    each, whatever the machine takes for them, and so is an operation on complex numbers or
-    integers; a product of matrices has two for each pair of elements that meet, and moving
-    elements has none. Sizes that are not known appear as such.
+    Where a gradient pass derived nodes, forward and backward stand beside each other, and so do
+    the tangents of forward mode; the nodes of a line are then those that the user wrote there and
+    those derived of them. Forward is what `graph.forward()` has; what the user wrote behind the
+    first gradient, such as the step of an optimizer, comes after.
+
+    A graph that is called counts as often as it is called, at the sizes of each call; a loop's body
+    once, all branches of a condition. The operations are an estimate: what `flops(*types)` of the
+    op says, and otherwise one for each element of the outputs. So a multiplication, a comparison
+    and a `tanh` are one each, whatever the machine takes for them, and so is an operation on
+    complex numbers or integers; a product of matrices has two for each pair of elements that meet,
+    and moving elements has none. Sizes that are not known appear as such.
 
     >>> f = tg.function(lambda x: tg.tanh(x))
     >>> table = f.get_concrete_function(tg.TensorSpec([3])).graph.summary()
@@ -172,8 +183,7 @@ def summary(graph: Graph) -> Summary:
     tables = [_table(by, found, totals) for by, found in rows.items() if found or by != "scope"]
     text = "\n\n".join("\n".join(table) for table in [head, _inputs(graph), *tables] if table)
     names = value_names(graph)
-    variables = _variables(graph)
-    inputs = [(names[x], x.type, x in variables) for x in graph.inputs]
+    inputs = [(names[x], x.type, role) for x, role in _roles(graph).items()]
     return Summary(text, itertools.chain(*rows.values()), totals, inputs)
 
 
@@ -280,12 +290,13 @@ def _head(graph: Graph) -> list[str]:
     counts = (_count(len(graph.inputs), "input"), _count(len(graph.outputs), "output"))
     nested = _count(sum(1 for _ in graph.graphs()), "graph")
     lines = [f"@{graph.name}: {', '.join(counts)}, {nested}"]
-    variables = _variables(graph)
-    arguments = [x.type for x in graph.inputs if x not in variables]
-    lines.append(f"arguments: {_size_of(arguments)}")
-    if variables:
-        size = _size_of([x.type for x in variables])
-        lines.append(f"parameters: {len(variables)} of them, {size}")
+    types: dict[str, list[TensorType]] = {"argument": []}
+    for x, role in _roles(graph).items():
+        types.setdefault(role, []).append(x.type)
+    lines.append(f"arguments: {_size_of(types['argument'])}")
+    for role, title in (("variable", "parameters"), ("captured", "captured")):
+        if role in types:
+            lines.append(f"{title}: {len(types[role])} of them, {_size_of(types[role])}")
     return lines
 
 
@@ -293,10 +304,11 @@ def _size_of(types: list[TensorType]) -> str:
     return f"{_number(elements(types))} elements, {_number(bytes_of(types))} bytes"
 
 
-def _variables(graph: Graph) -> dict[Tensor, None]:
-    """The inputs that stand for Variables: those of a trace, and those that the graph reads so."""
+def _roles(graph: Graph) -> dict[Tensor, str]:
+    """The inputs and what they are: Variables are those of a trace, and those that the graph reads
+    so."""
     read = {node.inputs[1] for node in graph.nodes if isinstance(node.op, Read)}
-    return dict.fromkeys(x for x in graph.inputs if x.is_variable or x in read)
+    return {x: "variable" if x in read else x.role for x in graph.inputs}
 
 
 def _inputs(graph: Graph) -> list[str]:
@@ -308,40 +320,68 @@ def _inputs(graph: Graph) -> list[str]:
     return _aligned([("input", "type", "elements", "bytes"), *rows], "<<>>") if rows else []
 
 
-def _runs(graph: Graph) -> Iterator[tuple[Node, str, Cost]]:
-    """Every node of the graph and of those it runs, with its cost in each part of the program.
+#: Values of the open sizes of a graph, in terms of those of the graph that is summed up.
+Sizes = tuple[tuple[str, Any], ...]
+#: How often a graph or a node runs in each part of the program, at each of the sizes.
+Counts = Counter[tuple[str, Sizes]]
 
-    What a node of the backward calls is backward too, whoever wrote it. A node that runs in
-    several parts counts as a node of the first.
-    """
-    times: dict[Graph, dict[str, int]] = {inner: {} for inner in graph.graphs()}
-    times[graph] = {FORWARD: 1}
+
+def _runs(graph: Graph) -> Iterator[Run]:
+    """Every node of the graph and of those it runs, with its cost in each part of the program and
+    at each of the sizes. A node that runs several times counts as a node once."""
+    times: dict[Graph, Counts] = {inner: Counter() for inner in graph.graphs()}
+    times[graph][FORWARD, ()] = 1
     for caller in reversed(list(times)):  # callers before those that they call
-        for node in caller.nodes:
-            own = _part(node)
-            runs: dict[str, int] = {}
-            for part, count in times[caller].items():
-                part = part if own == FORWARD else own
-                runs[part] = runs.get(part, 0) + count
-            for place, (part, count) in enumerate(runs.items()):
-                yield node, part, _cost(node, count)._replace(nodes=0 if place else 1)
-            held = [getattr(node.op, name, None) for name in NOT_RUN]
-            for inner in node.op.graphs():
-                if all(inner is not graph for graph in held):
-                    for part, count in runs.items():
-                        times[inner][part] = times[inner].get(part, 0) + count
+        for node, own in _parted(caller.nodes):
+            runs: Counts = Counter()
+            for (part, sizes), count in times[caller].items():
+                runs[_part_of_run(own, part), sizes] += count
+            cost = _cost(node)
+            for (part, sizes), count in runs.items():
+                yield node, part, cost.of_runs(count, sizes)
+                cost = cost._replace(nodes=0)
+            for inner in _graphs_run(node):
+                for (part, sizes), count in runs.items():
+                    times[inner][part, _sizes_inside(inner, node, sizes)] += count
 
 
-def _part(node: Node) -> str:
-    roles = node.source.roles
-    return BACKWARD if "vjp" in roles else TANGENT if "jvp" in roles else FORWARD
+def _parted(nodes: Iterable[Node]) -> Iterator[tuple[Node, str]]:
+    """The nodes of a graph, each with the part of it that the node belongs to."""
+    written = FORWARD
+    for node in nodes:
+        roles = node.source.roles
+        if "vjp" in roles:
+            written = AFTER
+            yield node, BACKWARD
+        else:
+            yield node, TANGENT if "jvp" in roles else written
 
 
-def _cost(node: Node, times: int) -> Cost:
+def _part_of_run(own: str, caller: str) -> str:
+    """The part of the program to which a node of a called graph belongs: what the backward calls
+    is backward too, whoever wrote it."""
+    is_written = own in (FORWARD, AFTER)
+    return caller if is_written and caller != FORWARD else own
+
+
+def _graphs_run(node: Node) -> Iterator[Graph]:
+    held = [getattr(node.op, name, None) for name in NOT_RUN]
+    return (inner for inner in node.op.graphs() if all(inner is not graph for graph in held))
+
+
+def _sizes_inside(graph: Graph, node: Node, sizes: Sizes) -> Sizes:
+    """The values of the open sizes of a graph where a node calls it."""
+    if all(type.is_static for type in graph.input_types):
+        return ()
+    given = [with_sizes(x.type, dict(sizes)) for x in node.inputs]
+    return tuple(bind_sizes(graph.input_types, given).items())
+
+
+def _cost(node: Node) -> Cost:
+    """What one run of a node costs; of one that calls a graph, the nodes there count."""
     if any(True for _ in node.op.graphs()):
-        return Cost(1)  # the nodes of its graphs count
-    written = [y.type for y in node.outputs]
-    return Cost(1, bytes_of(written) * times, _flops(node) * times)
+        return Cost(1)
+    return Cost(1, bytes_of(y.type for y in node.outputs), _flops(node))
 
 
 def _flops(node: Node) -> Any:
