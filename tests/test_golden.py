@@ -14,8 +14,8 @@ NAMES = sorted(path.stem for path in make.FOLDER.glob("*.json"))
 #: Why the same model is saved with other bytes today, where it is.
 EXPLAINED = dict.fromkeys(
     ("custom_gradients", "dtypes", "effects", "layers"),
-    "inputs are called after what holds the Variables, nodes have name scopes, and what is omitted "
-    "has the __call__ of Python",
+    "inputs and weights are called after what holds the Variables, nodes have name scopes, and "
+    "what is omitted has the __call__ of Python",
 )
 
 
@@ -45,7 +45,7 @@ def test_golden_files_give_what_they_gave(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_golden_files_are_saved_again_as_they_are(name, tmp_path):
     tg.saved_model.save(tg.saved_model.load(make.FOLDER / name), tmp_path / "m")
-    assert without_producer(tmp_path / "m") == without_producer(make.FOLDER / name)
+    assert by_variable(tmp_path / "m") == by_variable(make.FOLDER / name)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -53,6 +53,19 @@ def test_the_same_model_is_saved_as_it_was(name, tmp_path):
     make.save(name, tmp_path / "m")
     is_same = without_producer(tmp_path / "m") == without_producer(make.FOLDER / name)
     assert is_same != (name in EXPLAINED), EXPLAINED.get(name, "explain the difference")
+
+
+def by_variable(path):
+    """What a model is, with its weights by the number of their Variable: they are called after the
+    places of the Variables, and earlier versions took other places."""
+    content = without_producer(path)
+    data = content[damage.MANIFEST]
+    weights = data.pop("weights")
+    for row in data["variables"]:
+        row["weight"] = {x: weights[row["weight"]][x] for x in ("dtype", "shape", "sha256")}
+    kept = {name: x for name, x in content.items() if not name.startswith("weights-")}
+    data["files"] = sorted(set(data["files"]) & set(kept))
+    return kept
 
 
 def without_producer(path):

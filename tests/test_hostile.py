@@ -588,9 +588,9 @@ FUNCTIONS = [
         "the weight is f32[1,1], and the variable is token",
     ),
     (lambda m: m["variables"][0].update(weight="none"), "there is no weight 'none'"),
-    (lambda m: m["variables"][0].update(weight="f/f/open"), "two variables have one weight"),
+    (lambda m: m["variables"][0].update(weight="open"), "two variables have one weight"),
     (lambda m: m["variables"][0].update(created=1), "two variables have one place in the order"),
-    (lambda m: m["variables"].pop(), "the weight 'f/f/state' is of no variable"),
+    (lambda m: m["variables"].pop(), "the weight 'generator/_state_variable' is of no variable"),
     (
         lambda m: m["variables"][0].update(trainable=1),
         "it is an integer, and it must be true or fals",

@@ -54,6 +54,10 @@ def _no_special(value: Any) -> Any:
     raise NoData(value)
 
 
+#: Classes of dicts whose entries are all that they are, but for what a missing one is taken as.
+_DICTS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
+
+
 def encoded(value: Any, special: Special = _no_special, inside: Inside | None = None) -> Any:
     """The JSON of a value. Raises NoData for what is no data, inside of it too unless `inside`
     finds something else to stand there."""
@@ -70,7 +74,7 @@ def encoded(value: Any, special: Special = _no_special, inside: Inside | None = 
     if type(value) in (list, tuple):
         name = "list" if type(value) is list else "tuple"
         return {name: [enter(item, place) for place, item in enumerate(value)]}
-    if isinstance(value, dict) and type(value) in (dict, collections.OrderedDict):
+    if type(value) in _DICTS:
         return {"dict": [[enter(key, None), enter(item, key)] for key, item in value.items()]}
     kind = record_kind(value)
     try:

@@ -47,6 +47,12 @@ def without_custom_gradients(graph: Graph) -> Graph:
     return graph.kept("without_custom_gradients", lambda: replaced(graph, _plain))
 
 
+def lacks_custom_gradients(graph: Graph) -> bool:
+    """Whether the gradients of some calls, here or in what it calls, were left out."""
+    nodes = (node for inner in graph.graphs() for node in inner.nodes)
+    return any(isinstance(node.op, UndifferentiableCall) for node in nodes)
+
+
 def _plain(node: Node, op: Any) -> Op:
     is_custom = isinstance(op, CustomCall) and not isinstance(op, RecomputedCall)
     return UndifferentiableCall(op.body) if is_custom else op

@@ -67,6 +67,12 @@ class TraceCache:
         source that could be traced for that."""
         self._traces[concrete.request.key] = concrete
         self._is_given = True
+        declared = () if self._declared is None else self._declared.types
+        for type, wanted in zip(concrete.request.types, declared):
+            if wanted is not type and type.is_static and 0 not in type.shape:
+                self._traces_per_size = True
+            elif isinstance(wanted.shape, ShapeVariable) and isinstance(type.shape, tuple):
+                self._traces_per_rank = True
 
     def find(self, request: Request) -> tuple[ConcreteFunction, bool]:
         """The trace for a request, and whether it was made now."""

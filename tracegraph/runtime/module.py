@@ -148,7 +148,12 @@ def _leaves(module: Module) -> Iterator[Any]:
     """Variables and Modules among the attributes and in the containers that they hold."""
     for name, value in module._ordered_attributes():
         if name not in module._hidden:
-            yield from _in_container(value, set())
+            yield from parts_in(value)
+
+
+def parts_in(value: Any) -> Iterator[Variable | Module]:
+    """The Variables and Modules that a value is, or that stand in the containers of it."""
+    return _in_container(value, set())
 
 
 def _in_container(value: Any, seen: set[int]) -> Iterator[Any]:

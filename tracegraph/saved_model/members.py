@@ -1,20 +1,88 @@
-"""What of a Module is saved: its attributes, and the methods that are functions."""
+"""What is saved: all that can be reached through the attributes, methods and containers of an
+object, and by which names."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
+from tracegraph.archive.values import NoData, encoded
+from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.function import Function
 from tracegraph.runtime.module import Module
+from tracegraph.runtime.variable import Reference, Variable
+from tracegraph.saved_model.functions import SignatureFunction
 from tracegraph.saved_model.modules import LoadedModule, own_attributes
+from tracegraph.saved_model.names import joined
+from tracegraph.saved_model.placeholders import described, entries, leaves
+
+#: The path of the functions that are signatures, if no other leads to them.
+SIGNATURES = "signatures"
 
 
-def attributes_of(module: Module) -> list[tuple[str, Any]]:
-    return [(name, value) for name, value in own_attributes(module) if not _is_cache(name)]
+class Members:
+    """The Modules, functions and Variables that can be reached from an object, and from its
+    signatures, each by the path that leads to it first.
+
+    What an optimizer keeps for a Variable is called after the Variable, wherever that stands.
+    """
+
+    def __init__(self, root: Any, signatures: Mapping[str, Any]) -> None:
+        self.found: list[Any] = []
+        self._paths: dict[int, str] = {}
+        #: For each dict whose keys are Variables its path, one of them, and what is kept for it.
+        self._kept: list[tuple[str, Variable, Any]] = []
+        self._visit("", root)
+        self._visit(SIGNATURES, dict(signatures))
+        for path, variable, kept in self._kept:
+            self._name_slots(path.rpartition("/")[0], variable, kept)
+
+    def path_of(self, thing: Any) -> str | None:
+        return self._paths.get(id(thing))
+
+    def _visit(self, path: str, value: Any) -> None:
+        value = value.concrete if isinstance(value, SignatureFunction) else value
+        if isinstance(value, (Variable, Module, Function, ConcreteFunction)):
+            if id(value) in self._paths:
+                return
+            self._paths[id(value)] = path
+            self.found.append(value)
+            rows = members_of(value) if isinstance(value, Module) else []
+        else:
+            rows = entries(value) or []
+        for name, item in rows:
+            if isinstance(name, Reference):
+                self._kept.append((path, name.deref(), item))
+            else:
+                self._visit(joined(path, key_name(name)), item)
+
+    def _name_slots(self, owner: str, variable: Variable, kept: Any) -> None:
+        name = self._paths.get(id(variable), variable.base_name)
+        for place, slot in leaves("", kept):
+            if isinstance(slot, Variable):
+                is_after = slot.base_name.startswith(variable.base_name)
+                rest = slot.base_name.removeprefix(variable.base_name) if is_after else f"/{place}"
+                self._paths.setdefault(id(slot), joined(owner, name + rest))
+                self.found.append(slot)
 
 
-def methods(module: Module) -> list[tuple[str, Function]]:
+def members_of(module: Module) -> list[tuple[str, Any]]:
+    """The attributes and the decorated methods of a module."""
+    attributes = [pair for pair in own_attributes(module) if not _is_cache(pair[0])]
+    return [*attributes, *_methods(module)]
+
+
+def key_name(key: Any) -> str:
+    """How paths name an entry of a container."""
+    try:
+        encoded(key)
+    except NoData:  # its text may tell where it is in memory
+        return described(key)
+    return str(key)
+
+
+def _methods(module: Module) -> list[tuple[str, Function]]:
     """The decorated methods of the class by name, bound to the instance or, where they are static
     or of the class, as calling them finds them."""
     names = {
@@ -32,7 +100,7 @@ def _undecorated(member: Any) -> Any:
 
 
 def _is_cache(name: str) -> bool:
-    """Whether an attribute is where a method keeps its traces; `methods` finds those."""
+    """Whether an attribute is where a method keeps its traces; `_methods` finds those."""
     return name.startswith("_tg_function_")
 
 

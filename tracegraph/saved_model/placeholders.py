@@ -11,7 +11,7 @@ from tracegraph.archive.manifest import label_problem
 from tracegraph.archive.values import record_fields, record_kind
 from tracegraph.errors import TraceError, fail, kind_of
 from tracegraph.runtime.module import Module
-from tracegraph.saved_model.names import is_special
+from tracegraph.saved_model.names import is_special, joined
 from tracegraph.source import here
 from tracegraph.tensorshape import TensorShape
 
@@ -37,19 +37,25 @@ class NotSaved:
         return f"<{self._what}, which was not saved>"
 
 
-def leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What stands in a value that was loaded and in the containers of it, by path."""
+def entries(value: Any) -> list[tuple[Any, Any]] | None:
+    """What stands in a container, by key, place or field; None for what is no container."""
     if isinstance(value, dict):
-        rows = list(value.items())
-    elif isinstance(value, (list, tuple)) and not isinstance(value, TensorShape):
-        rows = record_fields(value) if record_kind(value) else list(enumerate(value))
-    elif record_kind(value) and not isinstance(value, Module):
-        rows = record_fields(value)
-    else:
+        return list(value.items())
+    if isinstance(value, (list, tuple)) and not isinstance(value, TensorShape):
+        return record_fields(value) if record_kind(value) else list(enumerate(value))
+    if record_kind(value) and not isinstance(value, Module):
+        return record_fields(value)
+    return None
+
+
+def leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What stands in a value and in the containers of it, by path."""
+    rows = entries(value)
+    if rows is None:
         yield path, value
         return
     for name, item in rows:
-        yield from leaves(f"{path}/{name}" if path else str(name), item)
+        yield from leaves(joined(path, name), item)
 
 
 def not_saved_in(path: str, value: Any) -> Iterator[tuple[str, str]]:

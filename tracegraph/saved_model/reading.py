@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tracegraph import nest
 from tracegraph.archive import limits
 from tracegraph.archive.directory import Reader
 from tracegraph.archive.manifest import Entry, excerpt, label_problem
@@ -41,7 +42,12 @@ from tracegraph.saved_model.parameters import read_parameters
 from tracegraph.saved_model.placeholders import NotSaved
 from tracegraph.saved_model.sizes import LoadedSizes
 from tracegraph.saved_model.structures import ArgumentReader, ResultReader
-from tracegraph.saved_model.traces import check_fits, check_inputs, check_outputs, with_results
+from tracegraph.saved_model.traces import (
+    check_fits,
+    check_inputs,
+    check_outputs,
+    with_results,
+)
 
 
 def load(
@@ -99,7 +105,6 @@ class Loader:
         self._defaults = Decoder(self._records, values)
         held = {
             "variable": lambda e: self._held(self._variable_of(e)),
-            "reference": lambda e: Reference(self._held(self._variable_of(e))),
         }
         self._decoder = Decoder(self._records, {**values, **objects, **held})
         #: Identities of Variables that some attribute holds.
@@ -262,10 +267,7 @@ class Loader:
         for trace in found:
             function.add(trace)
         if specs is not None:
-            try:
-                function.get_concrete_function()
-            except TraceError as error:
-                traces.fail(f"none is for the input_signature: {fact_of(error)}", cause=error)
+            _check_declared(traces, nest.flatten(specs), found)
         return function
 
     def _trace(self, entry: Entry, function: SavedFunction) -> ConcreteFunction:
@@ -342,6 +344,12 @@ class Loader:
         if len(names) != len(concrete.outputs) or len(set(names)) < len(names):
             outputs.fail(f"they do not name the {len(concrete.outputs)} outputs")
         return found
+
+
+def _check_declared(entry: Entry, specs: list[Any], traces: Sequence[ConcreteFunction]) -> None:
+    """Raises LoadError where the traces are not those of the input signature."""
+    if not traces or any(x.request.tensor_specs[: len(specs)] != specs for x in traces):
+        entry.fail("none is for the input_signature, or one is for another")
 
 
 def _nothing() -> None:

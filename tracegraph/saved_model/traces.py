@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from tracegraph import nest
 from tracegraph.archive.manifest import Entry
 from tracegraph.control.registered import with_registered_gradients
 from tracegraph.control.undifferentiable import without_custom_gradients
@@ -34,23 +35,46 @@ from tracegraph.types import TOKEN, DType, TensorType
 
 
 def trace_as_declared(function: Function) -> None:
-    """Traces a function for its input signature. Raises ShapeError where that is too open."""
+    """Traces a function for its input signature. One that needs a rank or a size which that leaves
+    open has the traces of those for which it was called.
+
+    Raises ShapeError for one that was not called, and SignatureError for one that no trace can be
+    made of.
+    """
+    if not function.has_source:
+        return
+    was_called = bool(function.traces)
     try:
         concrete = function.get_concrete_function()
     except ShapeError as error:
-        _refuse_rank(function, fact_of(error))
-    declared = [spec for spec in concrete.request.tensor_specs if spec is not None]
-    types = concrete.argument_types
-    if any(s.shape.rank is None and isinstance(t.shape, tuple) for s, t in zip(declared, types)):
+        if was_called:
+            return
+        if any(spec.shape.rank is None for spec in nest.flatten(function.input_signature)):
+            _refuse_rank(function, fact_of(error), error)
+        raise
+    except TraceError as error:
+        if isinstance(error, ValueError):
+            raise
+        raise SignatureError(f"{function.name} cannot be saved: {error}") from error
+    if not was_called and any(isinstance(x.shape, tuple) for x in _of_open_rank(concrete)):
         _refuse_rank(function, "an op needs the rank of an argument")
 
 
-def _refuse_rank(function: Function, fact: str) -> NoReturn:
+def _of_open_rank(concrete: ConcreteFunction) -> list[TensorType]:
+    """The types of the arguments whose rank the input signature leaves open."""
+    specs = [spec for spec in concrete.request.tensor_specs if spec is not None]
+    pairs = zip(specs, concrete.argument_types)
+    return [type for spec, type in pairs if spec.shape.rank is None]
+
+
+def _refuse_rank(function: Function, fact: str, cause: Exception | None = None) -> NoReturn:
     fail(
         ShapeError,
         f"{function.name} cannot be saved for every shape that its input_signature allows: {fact}",
         source=here(),
-        fix="give the rank in the input_signature, such as tg.TensorSpec([None, None])",
+        fix="give the rank in the input_signature, such as tg.TensorSpec([None, None]), or call "
+        "the function once with each rank that is to be saved",
+        cause=cause,
     )
 
 

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -16,19 +16,26 @@ from tracegraph.archive import limits, tensors
 from tracegraph.archive.directory import Writer
 from tracegraph.archive.manifest import Entry
 from tracegraph.archive.values import NoData, encoded
+from tracegraph.control.undifferentiable import lacks_custom_gradients
 from tracegraph.errors import LoadError, Mismatch, SignatureError, fact_of, fail, kind_of, shown
 from tracegraph.export import stablehlo
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.passes.specialise import bound_names, renamed
 from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.function import Function
-from tracegraph.runtime.module import Module
+from tracegraph.runtime.module import Module, parts_in
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Reference, Variable, values_now
 from tracegraph.saved_model.checks import written_check
 from tracegraph.saved_model.files import Memory, manifest_fields
 from tracegraph.saved_model.functions import SignatureFunction
-from tracegraph.saved_model.members import attributes_of, is_called_in_python, methods
+from tracegraph.saved_model.members import (
+    SIGNATURES,
+    Members,
+    is_called_in_python,
+    key_name,
+    members_of,
+)
 from tracegraph.saved_model.modules import (
     CALLED_IN_PYTHON,
     attribute_problem,
@@ -137,10 +144,12 @@ class _Saver:
         """The manifest without the names of files."""
         named = named_signatures(root, signatures)
         root = content_of(root)
+        self._members = _traced_members(root, named)
         content: dict[str, Any] = {
             "root": self.value(root, ""),
             "signatures": {name: self._signature(name, f) for name, f in sorted(named.items())},
         }
+        self._refuse_loss()
         self._order_variables()
         content["objects"] = self._objects.rows
         content["functions"] = self._functions.rows
@@ -178,7 +187,7 @@ class _Saver:
             "format": FORMAT,
             "version": VERSION,
             "producer": f"tracegraph {__version__}",
-            "custom_gradients": self._options.experimental_custom_gradients,
+            "custom_gradients": not any(map(lacks_custom_gradients, self._graphs)),
         }
 
     def write(self, writer: Writer, content: dict[str, Any], text: bytes) -> None:
@@ -210,6 +219,14 @@ class _Saver:
         sizes = name_sizes(rows, self._taken)
         done: dict[Graph, Graph] = {}
         return {graph: renamed(graph, sizes, done) if sizes else graph for graph in self._graphs}
+
+    def _refuse_loss(self) -> None:
+        """Raises SignatureError for a Variable that its Module lists and that was left out with
+        what holds it."""
+        for module in self._objects.items():
+            for variable in module.variables:
+                if self._variables.row_of(variable) is None:
+                    _refuse_loss(module, variable)
 
     def _order_variables(self) -> None:
         """Notes the order in which the Variables were created, in which tapes list them."""
@@ -251,17 +268,13 @@ class _Saver:
             variable = key.deref()
             row = self._variables.row_of(variable)
             return variable.base_name if row is None else row["weight"]
-        try:
-            encoded(key)
-        except NoData:  # its text may tell where it is in memory
-            return described(key)
-        return str(key)
+        return key_name(key)
 
     def _special(self, value: Any, path: str) -> Any:
         if isinstance(value, Variable):
             return {"variable": self._variable(value, path)}
         if isinstance(value, Reference):
-            return {"reference": self._variable(value.deref(), path)}
+            return {"reference": self._variable(value.deref(), "")}
         if isinstance(value, Module):
             return {"object": self._module(value, path)}
         if isinstance(value, SignatureFunction):
@@ -307,7 +320,7 @@ class _Saver:
         omitted = [list(pair) for pair in lost_attributes(module).items()]
         if is_called_in_python(module):
             omitted.append(["__call__", CALLED_IN_PYTHON])
-        for name, value in [*attributes_of(module), *methods(module)]:
+        for name, value in members_of(module):
             try:
                 kept.append([name, self._attribute(module, name, value, path)])
             except NoData as problem:
@@ -338,7 +351,8 @@ class _Saver:
 
     def _variable_row(self, variable: Variable, path: str) -> dict[str, Any]:
         check_label(variable.base_name, "of a Variable")
-        key = self._weight_names.new(path or variable.base_name)
+        name = self._members.path_of(variable) or path or variable.base_name
+        key = self._weight_names.new(name)
         self._weights[key] = variable
         return {
             "weight": key,
@@ -431,7 +445,7 @@ class _Saver:
         if self._options.stablehlo:
             self._programs[name] = concrete
         return {
-            "function": self._function(concrete, f"signatures/{name}"),
+            "function": self._function(concrete, joined(SIGNATURES, name)),
             "inputs": list(inputs),
             "outputs": outputs,
         }
@@ -458,9 +472,42 @@ class _Table:
             row.update(describe())
         return number
 
+    def items(self) -> list[Any]:
+        return list(self._alive)
+
     def row_of(self, item: Any) -> dict[str, Any] | None:
         number = self._numbers.get(id(item))
         return None if number is None else self.rows[number]
+
+
+def _traced_members(root: Any, signatures: Mapping[str, Any]) -> Members:
+    """What can be reached, once every function with an `input_signature` is traced for it: tracing
+    makes Variables, and attributes that hold them."""
+    done: set[int] = set()
+    while True:
+        members = Members(root, signatures)
+        functions = [x for x in members.found if isinstance(x, Function) and id(x) not in done]
+        if not functions:
+            return members
+        for function in functions:
+            done.add(id(function))
+            if function.input_signature is not None:
+                trace_as_declared(function)
+
+
+def _refuse_loss(module: Module, variable: Variable) -> NoReturn:
+    holders = [
+        f"{name}, {kind_of(value)}"
+        for name, value in members_of(module)
+        if any(variable is part for part in parts_in(value))
+    ]
+    fail(
+        SignatureError,
+        f"the Variable {variable.name!r} of {type(module).__name__} would be lost: it is held by "
+        f"{' and '.join(holders) or 'what no file can hold'}",
+        source=here(),
+        fix="keep it in an attribute, a list or a dict",
+    )
 
 
 def _name_graphs(value: Any, symbols: Mapping[Graph, str]) -> None:
