@@ -133,9 +133,9 @@ def _lower_node(node: Node, env: dict[Tensor, Any], way: Lowering) -> None:
             )
         ) from error
     if len(node.outputs) == 1 and not isinstance(results, tuple):
-        env[node.outputs[0]] = results
-    else:
-        env.update(zip(node.outputs, results, strict=True))
+        results = (results,)
+    for y, array in zip(node.outputs, results, strict=True):
+        env[y] = sizes.aligned(y.type, array)
 
 
 class Program:

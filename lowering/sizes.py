@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from jax import core, errors, export
+from jax import core, errors, export, lax
 
 from tracegraph.errors import SignatureError, UnfitShape, fail
 from tracegraph.ir.tensor import Graph
@@ -30,17 +30,21 @@ _FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+#: What the names of open sizes stand for.
+Sizes = Mapping[str, Any]
+
+
 class _Names(threading.local):
     def __init__(self) -> None:
-        self.sizes: Mapping[str, Any] = {}
+        self.sizes: Sizes = {}
 
 
-#: What the names of open sizes stand for, in the body that is being lowered on this thread.
+#: Those of the body that is being lowered on this thread.
 _names = _Names()
 
 
 @contextlib.contextmanager
-def named(sizes: Mapping[str, Any]) -> Iterator[None]:
+def named(sizes: Sizes) -> Iterator[None]:
     """A context in which names of open sizes stand for JAX's sizes."""
     outer, _names.sizes = _names.sizes, sizes
     try:
@@ -106,7 +110,25 @@ def shape(shape: Any) -> tuple[Any, ...]:
     return tuple([size(x) for x in shape])
 
 
-def evaluated(size: Dim, sizes: Mapping[str, Any]) -> Any:
+def aligned(type: TensorType, array: Any) -> Any:
+    """An array of this type with its sizes as ours are written. Of ceil(n / 2) JAX makes
+    floordiv(n - 1, 2) + 1 here and floordiv(n + 1, 2) there, and takes these for two sizes; so the
+    array is padded by their difference, which is none."""
+    if not are_open() or isinstance(type.shape, ShapeVariable):
+        return array
+    missing = [
+        evaluated(size, _names.sizes) - actual if isinstance(size, Dim) else 0
+        for size, actual in zip(type.shape, array.shape, strict=True)
+    ]
+    if all(isinstance(n, int) for n in missing):
+        return array
+    try:
+        return lax.pad(array, lax.full((), 0, array.dtype), [(0, n, 0) for n in missing])
+    except errors.InconclusiveDimensionOperation:  # no size of ours is known to be positive
+        return array
+
+
+def evaluated(size: Dim, sizes: Sizes) -> Any:
     """The polynomial `size` with JAX's sizes for its names."""
     total: Any = 0
     for monomial, coefficient in size.terms:
@@ -117,7 +139,7 @@ def evaluated(size: Dim, sizes: Mapping[str, Any]) -> Any:
     return total
 
 
-def _atom(atom: Any, sizes: Mapping[str, Any]) -> Any:
+def _atom(atom: Any, sizes: Sizes) -> Any:
     if isinstance(atom, str):
         return sizes[atom]
     function, *operands = atom
@@ -130,19 +152,17 @@ class _Open:
 
     def __init__(self) -> None:
         self._names: dict[Any, Dim] = {}
+        #: What the names stand for.
+        self.sizes: dict[str, Any] = {}
 
     def known(self, size: Any) -> Any:
         """A size of an array as one of ours."""
         if not export.is_symbolic_dim(size):
             return size
         if size not in self._names:
-            self._names[size] = _name(str(size), len(self._names))
+            name = self._names[size] = _name(str(size), len(self._names))
+            self.sizes[str(name)] = size
         return self._names[size]
-
-    @property
-    def sizes(self) -> dict[str, Any]:
-        """What the names stand for."""
-        return {str(name): size for size, name in self._names.items()}
 
 
 def _name(text: str, number: int) -> Dim:
@@ -160,7 +180,7 @@ def types_of(dtypes: Sequence[Any], shapes: Sequence[Any]) -> list[TensorType]:
     return [TensorType(dtype, tuple(map(known, shape))) for dtype, shape in pairs]
 
 
-def specialised(graph: Graph, arrays: Sequence[Any]) -> tuple[Graph, Mapping[str, Any]]:
+def specialised(graph: Graph, arrays: Sequence[Any]) -> tuple[Graph, Sizes]:
     """`graph` for the shapes of `arrays`, and what the names of its open sizes stand for."""
     if graph.is_static:
         return graph, {}

@@ -358,3 +358,12 @@ def test_derived_gradients_are_derived_once():
     for _ in range(5):
         step()
     assert len(derived._kept) == count
+
+
+def test_what_algebra_makes_stands_on_the_line_of_the_node():
+    @tg.function
+    def turned(x):
+        return -x * x
+
+    lines = {node.source.text for node in turned.graph(tg.ones([2])).nodes}
+    assert lines == {"return -x * x"}

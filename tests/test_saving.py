@@ -1102,3 +1102,70 @@ def test_a_loaded_function_is_decorated_again(tmp_path):
     loaded = load(tmp_path / "m").content
     assert_near(tg.function(loaded)([1.0, 2.0]), [2.0, 4.0])
     assert_near(tg.function(lambda x: loaded(x) + 1.0, check_bounds=True)(tg.ones([3])), [3.0] * 3)
+
+
+# Sizes that are derived of open ones.
+
+
+@tg.custom_gradient
+def bent(x):
+    return tg.sin(x), lambda g: 3.0 * g * tg.cos(x)
+
+
+@tg.custom_gradient
+def bent_inside(x):
+    return bent(x[1:]) * 2.0, lambda g: tg.pad(bent(g), [[1, 0]])
+
+
+DERIVED = {
+    "slice": lambda x: bent(x[1:]),
+    "stride": lambda x: bent(x[::2]),
+    "concat": lambda x: bent(tg.concat([x, x], 0)),
+    "tile": lambda x: bent(tg.tile(x, [3])),
+    "pad": lambda x: bent(tg.pad(x, [[1, 2]])),
+    "outer": lambda x: bent(tg.reshape(x[:, None] * x[None, :], [-1])),
+    "nested": lambda x: bent_inside(x[1:]),
+    "twice": lambda x: bent(bent(x[1:])[1:]),
+    "recomputed": lambda x: tg.recompute_grad(lambda y: bent(tg.sin(y[1:])))(x[1:]),
+    "enclosed": lambda x: tg.recompute_grad(lambda y: tg.ones([x.shape[0] + 2]) * y)(tg.sin(x[:1])),
+}
+
+
+def first_and_second(f):
+    """The values of f, and its derivatives of the first and the second order."""
+
+    def slope(x):
+        return tg.grad(lambda y: tg.reduce_sum(tg.square(f(y))))(x)
+
+    def curve(x):
+        return tg.grad(lambda y: tg.reduce_sum(tg.square(slope(y))))(x)
+
+    return lambda x: (f(x), slope(x), curve(x))
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_custom_gradients_at_derived_sizes(tmp_path, name):
+    f = tg.function(DERIVED[name], input_signature=[tg.TensorSpec([None])])
+    save(f, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    for size in (4, 7):
+        x = tg.constant(np.linspace(0.1, 1.2, size, dtype=np.float32))
+        expected = first_and_second(DERIVED[name])(x)
+        for form in (f, loaded):
+            for value, wanted in zip(first_and_second(form)(x), expected, strict=True):
+                np.testing.assert_allclose(value, wanted, rtol=1e-5)
+        rows = tg.vectorized_map(loaded, tg.stack([x, -x]))
+        np.testing.assert_allclose(rows, tg.stack([loaded(x), loaded(-x)]), rtol=1e-5)
+
+
+def test_a_save_does_not_tell_how_its_functions_were_traced(tmp_path):
+    """The algebra of nodes puts new ones where the user wrote the old ones."""
+
+    def turned():
+        return tg.function(lambda x: -x * x, input_signature=[tg.TensorSpec([None])])
+
+    called, only_saved = turned(), turned()
+    called(tg.ones([2]))
+    save(called, tmp_path / "called")
+    save(only_saved, tmp_path / "saved")
+    assert contents(tmp_path / "called") == contents(tmp_path / "saved")

@@ -49,7 +49,7 @@ class Call(Op):
             return self.body.output_types
         if all(type.is_static for type in types):  # checks what the body assumes of its sizes
             return specialise(self.body, types).output_types
-        sizes = bind_sizes(formal, types)
+        sizes = bind_sizes(formal, types, assumes=True)
         return tuple(
             t if t.is_static else t.with_shape(substitute_shape(t.shape, sizes))
             for t in self.body.output_types

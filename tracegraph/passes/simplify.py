@@ -7,6 +7,7 @@ from tracegraph.ir.stages import PRUNED, SHARED, passed
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.elementwise import Identity
 from tracegraph.passes.share import Sharing, live_nodes
+from tracegraph.source import sourced
 
 
 def simplify(graph: Graph) -> Graph:
@@ -32,7 +33,8 @@ def _shared(node: Node, env: dict[Tensor, Tensor]) -> tuple[Tensor, ...]:
     inputs = tuple([env[x] for x in node.inputs])
     if type(node.op) is Identity:  # in a finished graph nobody can tell it from its operand
         return inputs
-    return current().add(node.op, inputs, node.source)
+    with sourced(node.source):  # what algebra makes of the node stands on its line too
+        return current().add(node.op, inputs)
 
 
 def dead_code(graph: Graph) -> Graph:

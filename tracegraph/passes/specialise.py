@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tracegraph.errors import Mismatch
 from tracegraph.ir.builder import Builder, replay, substituted
-from tracegraph.ir.tensor import Graph
-from tracegraph.shapes import Dim, Shape, ShapeVariable, axis_count, element_count, substitute_shape
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.shapes import (
+    Dim,
+    Shape,
+    ShapeVariable,
+    axis_count,
+    element_count,
+    same_shape,
+    substitute_shape,
+)
 from tracegraph.types import TensorType
 
 
-def bind_sizes(formal: Sequence[TensorType], actual: Sequence[TensorType]) -> dict[str, Any]:
-    """What each name in the formal shapes stands for. Raises Mismatch if the types do not fit."""
+def bind_sizes(
+    formal: Sequence[TensorType], actual: Sequence[TensorType], assumes: bool = False
+) -> dict[str, Any]:
+    """What each name in the formal shapes stands for. Raises Mismatch if the types do not fit.
+
+    Open sizes that must be equal are so as they are written or, if `assumes`, taken to be so:
+    where they are known, that is checked.
+    """
     sizes: dict[str, Any] = {}
     for expected, given in zip(formal, actual, strict=True):
         if expected is given:
@@ -23,10 +37,13 @@ def bind_sizes(formal: Sequence[TensorType], actual: Sequence[TensorType]) -> di
             raise Mismatch(f"{expected} was expected and {given} was given")
         _bind_shape(expected.shape, given.shape, sizes)
     for expected, given in zip(formal, actual, strict=True):
-        if not expected.is_static and substitute_shape(expected.shape, sizes) != given.shape:
+        if expected.is_static:
+            continue
+        wanted = substitute_shape(expected.shape, sizes)
+        if wanted != given.shape and not (assumes and same_shape(wanted, given.shape) is not None):
             raise Mismatch(
                 f"{expected} was expected and {given} was given, where the other arguments make "
-                f"it {expected.with_shape(substitute_shape(expected.shape, sizes))}",
+                f"it {expected.with_shape(wanted)}",
                 fix="sizes of one name must be equal",
             )
     return sizes
@@ -38,6 +55,29 @@ def bound_names(type: TensorType) -> set[str]:
     if isinstance(type.shape, ShapeVariable):
         return {str(type.shape)}
     return {size.name for size in type.shape if isinstance(size, Dim) and size.name is not None}
+
+
+def unbound_names(inputs: Iterable[Tensor], nodes: Iterable[Node]) -> list[str]:
+    """The open sizes and shapes in a graph that no input gives a value; those in the graphs it
+    calls are theirs."""
+    inputs, nodes = list(inputs), list(nodes)
+    types = {x.type for x in inputs} | {y.type for node in nodes for y in node.outputs}
+    used = set().union(*(_names_in(type.shape) for type in types if not type.is_static))
+    used |= set().union(*(_names_in(op.attributes) for op in {node.op for node in nodes}))
+    known = set().union(*(bound_names(x.type) for x in inputs))
+    shapes = [name[1:] for name in known if name.startswith("*")]
+    known.update(f"{name}.{of}" for name in shapes for of in ("size", "rank"))
+    return sorted(used - known)
+
+
+def _names_in(value: Any) -> set[str]:
+    if isinstance(value, Dim):
+        return set(value.names())
+    if isinstance(value, ShapeVariable):
+        return {str(value)}
+    if isinstance(value, TensorType):
+        return _names_in(value.shape)
+    return set().union(*map(_names_in, value)) if isinstance(value, tuple) else set()
 
 
 def _bind_shape(expected: Shape, given: Shape, sizes: dict[str, Any]) -> None:

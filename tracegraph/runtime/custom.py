@@ -29,17 +29,18 @@ from tracegraph.errors import (
 from tracegraph.ir.builder import current
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Tensor, host_tensor
-from tracegraph.ops.broadcast import full
+from tracegraph.ops.broadcast import BroadcastTo, full
 from tracegraph.ops.constant import Constant
 from tracegraph.passes.share import live_nodes
 from tracegraph.passes.simplify import dead_code, simplify
+from tracegraph.passes.specialise import unbound_names
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.execute import append_call
 from tracegraph.runtime.results import Results, result_leaves
 from tracegraph.runtime.signature import Signature
 from tracegraph.runtime.trace import Trace, Traced, restored
 from tracegraph.runtime.variable import Variable
-from tracegraph.shapes import same_shape
+from tracegraph.shapes import Dim, same_shape
 from tracegraph.source import Source, caller_of, here
 from tracegraph.types import TOKEN, TensorType, type_of_array
 
@@ -111,6 +112,22 @@ class _CallTrace(Trace):
         if self._is_lifting and type(op) is Constant and self.reuse is None and _varies(op.value):
             return (self.admit(host_tensor(op.infer(), op.value)),)
         return super().add(op, inputs, source)
+
+    def traced(self, results: Sequence[Tensor]) -> Traced:
+        self._take_sizes()
+        return super().traced(results)
+
+    def _take_sizes(self) -> None:
+        """Gives the open sizes values that are the caller's, and that no input has by itself, such
+        as n where an argument has n-1: by an input without elements that has them."""
+        if self.outer.is_top_level:
+            return
+        sizes = [Dim.named(name) for name in unbound_names(self.inputs, self.nodes)]
+        if sizes:
+            (nothing,) = self.outer.add(Constant(np.False_), ())
+            (has_sizes,) = self.outer.add(BroadcastTo((*sizes, 0), ()), (nothing,))
+            has_sizes.name = "sizes"
+            self.admit(has_sizes)
 
 
 def _varies(value: np.ndarray) -> bool:

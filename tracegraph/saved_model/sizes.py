@@ -8,7 +8,7 @@ from typing import Any
 
 from tracegraph.archive.manifest import Entry
 from tracegraph.ir.tensor import Graph
-from tracegraph.passes.specialise import bound_names, new_names, renamed, with_sizes
+from tracegraph.passes.specialise import bound_names, new_names, renamed, unbound_names, with_sizes
 from tracegraph.runtime.variable import names_of_sizes
 from tracegraph.shapes import Dim, ShapeVariable
 from tracegraph.types import TensorType
@@ -72,31 +72,10 @@ class LoadedSizes:
         """Raises LoadError for an open size that no input of its graph gives a value."""
         for inner in graph.graphs():
             if inner not in self._closed:
-                known = set().union(*map(bound_names, inner.input_types))
-                shapes = [name[1:] for name in known if name.startswith("*")]
-                known.update(f"{name}.{of}" for name in shapes for of in ("size", "rank"))
-                unknown = sorted(_sizes_used(inner) - known)
+                unknown = unbound_names(inner.inputs, inner.nodes)
                 if unknown:
                     entry.fail(f"no input of @{inner.name} gives the size {unknown[0]} a value")
                 self._closed.add(inner)
-
-
-def _sizes_used(graph: Graph) -> set[str]:
-    """The names of all open sizes and shapes in a graph, without those of the graphs it calls."""
-    types = {y.type for node in graph.nodes for y in node.outputs} | set(graph.input_types)
-    found = set().union(*(_names_in(type) for type in types if not type.is_static))
-    ops = {node.op for node in graph.nodes}
-    return found.union(*(_names_in(op.attributes) for op in ops))
-
-
-def _names_in(value: Any) -> set[str]:
-    if isinstance(value, Dim):
-        return set(value.names())
-    if isinstance(value, ShapeVariable):
-        return {str(value)}
-    if isinstance(value, TensorType):
-        return _names_in(value.shape)
-    return set().union(*map(_names_in, value)) if isinstance(value, tuple) else set()
 
 
 def _open_count(type: TensorType) -> int:

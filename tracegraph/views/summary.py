@@ -374,7 +374,7 @@ def _sizes_inside(graph: Graph, node: Node, sizes: Sizes) -> Sizes:
     if all(type.is_static for type in graph.input_types):
         return ()
     given = [with_sizes(x.type, dict(sizes)) for x in node.inputs]
-    return tuple(bind_sizes(graph.input_types, given).items())
+    return tuple(bind_sizes(graph.input_types, given, assumes=True).items())
 
 
 def _cost(node: Node) -> Cost:
