@@ -80,10 +80,6 @@ class Entry(abc.ABC):
         return ", ".join([*(f"{x.name}: {x.type}" for x in self.inputs), *fixed])
 
     @property
-    def results_text(self) -> str:
-        return ", ".join(f"{name}: {type}" for name, type in self.outputs.items())
-
-    @property
     def custom_gradients(self) -> list[tuple[str, str]]:
         """The names of the bodies that have a gradient of the user's, and of these gradients."""
         ops = (node.op for graph in self.graph.graphs() for node in graph.nodes)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tracegraph.commands.answers import INTERRUPTED, MISUSED, NO, Answer, Misuse, reason
+from tracegraph.commands.answers import INTERRUPTED, MISUSED, NO, Answer, Misuse
 from tracegraph.commands.compare import compare
 from tracegraph.commands.export import export
 from tracegraph.commands.run import run
@@ -26,6 +26,7 @@ from tracegraph.errors import (
     TraceError,
     fact_of,
     fix_of,
+    reason_of,
 )
 from tracegraph.views.outline import printable
 
@@ -96,7 +97,7 @@ def _answered(options: argparse.Namespace) -> int:
         return _refused(options, NO, fact_of(error), fix_of(error))
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        return _refused(options, NO, f"{where}{reason(error)}", "")
+        return _refused(options, NO, f"{where}{reason_of(error)}", "")
     _write(_json(answer.data) if options.json else answer.text)
     return _finished(answer.code)
 

@@ -16,12 +16,11 @@ from tracegraph.commands.answers import (
     Misuse,
     file_names,
     make_folder,
-    reason,
     refuse_name,
     table,
 )
 from tracegraph.commands.contents import Contents, Entry, Input, open_path
-from tracegraph.errors import LoadError, Mismatch, fail, shown
+from tracegraph.errors import LoadError, Mismatch, fail, reason_of, shown
 from tracegraph.passes.specialise import bind_sizes
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.values import host_array
@@ -154,7 +153,7 @@ def _from_file(own: Input, path: Path) -> np.ndarray:
     try:
         array = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
     except OSError as error:
-        raise Misuse(f"the input {own.name!r}: {path} cannot be read: {reason(error)}") from None
+        raise Misuse(f"the input {own.name!r}: {path} cannot be read: {reason_of(error)}") from None
     except (ValueError, EOFError) as error:
         _refuse_file(path, error)
     wanted = own.type.dtype
@@ -245,7 +244,7 @@ def _row(name: str, array: np.ndarray, folder: Path | None, file: str) -> dict[s
         try:
             np.save(path, kept, allow_pickle=False)
         except OSError as error:
-            raise Misuse(f"{path} cannot be written: {reason(error)}") from None
+            raise Misuse(f"{path} cannot be written: {reason_of(error)}") from None
         row["file"] = str(path)
         row["file_dtype"] = kept.dtype.name
     if array.size <= _SHOWN_ELEMENTS:
