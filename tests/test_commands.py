@@ -161,9 +161,11 @@ examples:
 `tracegraph COMMAND --help` has the options of a command, and more examples.
 
 exit codes:
-  0  done; no difference; everything is right
-  1  a difference; something is wrong; damaged data, or a graph that fails
-  2  an option, a path or an entry that is not there
+  0  done; diff: no difference; verify: everything is right
+  1  diff: a difference; verify: something is wrong or damaged; the others: damaged data, or a
+     graph that fails
+  2  an option, a path or an entry that is not there; an output that cannot be written;
+     diff: damaged data
 """
 
 HELP_VERIFY = """\
@@ -188,9 +190,11 @@ examples:
   tracegraph verify model --json > report.json
 
 exit codes:
-  0  done; no difference; everything is right
-  1  a difference; something is wrong; damaged data, or a graph that fails
-  2  an option, a path or an entry that is not there
+  0  done; diff: no difference; verify: everything is right
+  1  diff: a difference; verify: something is wrong or damaged; the others: damaged data, or a
+     graph that fails
+  2  an option, a path or an entry that is not there; an output that cannot be written;
+     diff: damaged data
 """
 
 
@@ -794,6 +798,17 @@ def test_notes_of_a_variable():
     assert (notes[1].before, notes[1].after) == (True, False)
 
 
+@pytest.mark.parametrize("sides", [("model", "damaged"), ("damaged", "model")])
+@pytest.mark.parametrize("damage", ["{", None])
+def test_a_side_that_cannot_be_read_is_no_difference(run, model, sides, damage):
+    shutil.copytree(model, "damaged")
+    manifest = Path("damaged", "tracegraph.json")
+    manifest.unlink() if damage is None else manifest.write_text(damage)
+    code, out, err = run("diff", *sides)
+    assert (code, out) == (2, "") and "damaged" in err
+    assert run("diff", *sides, "--json")[0] == 2
+
+
 # Verifying.
 
 
@@ -947,6 +962,72 @@ def test_a_reader_who_goes_away(model, arguments):
     done.stdout.close()
     assert (done.wait(timeout=120), done.stderr.read()) == (0, "")
     done.stderr.close()
+
+
+def shell(line):
+    """Runs a line of the shell, in which `tracegraph` is ours; its exit code and errors."""
+    quoted = shlex.join([sys.executable, "-W", "error", "-m", "tracegraph"])
+    line = re.sub(r"^tracegraph", quoted.replace("\\", r"\\"), line)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["sh", "-c", line], capture_output=True, text=True, env=environment, timeout=120
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+UNWRITABLE = [
+    "--help",
+    "verify --help",
+    "--version",
+    "show model",
+    "show model --json",
+    "show model --entry train --format html",
+    "run model --entry serve --inputs x=[[1,2,3,4]]",
+    "diff model model",
+    "diff model model --entry narrow:0 --entry narrow:1",
+    "verify model --entry serve",
+]
+
+
+HEAD = "tracegraph: the output cannot be written: "
+
+
+@pytest.mark.parametrize("arguments", UNWRITABLE)
+def test_an_output_that_cannot_be_written(run, model, monkeypatch, arguments):
+    monkeypatch.setattr(sys, "stdout", None)  # what Python has of `>&-`
+    assert run(*arguments.split()) == (2, "", f"{HEAD}it is closed\n")
+
+
+needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device is always full")
+
+
+@needs_full
+@pytest.mark.parametrize("arguments", UNWRITABLE)
+def test_a_full_disk(run, model, monkeypatch, arguments):
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert run(*arguments.split()) == (2, "", f"{HEAD}No space left on device\n")
+
+
+@needs_full
+@pytest.mark.parametrize("arguments", ["--help", "show model --entry train --format html"])
+def test_a_process_ends_without_an_output(model, arguments):
+    assert shell(f"tracegraph {arguments} >&-") == (2, "", f"{HEAD}it is closed\n")
+    wanted = 2, "", f"{HEAD}No space left on device\n"
+    assert shell(f"tracegraph {arguments} >/dev/full") == wanted
+
+
+def test_a_mistake_without_an_output(model):
+    wanted = shell("tracegraph show nowhere")
+    assert wanted[0] == 2 and shell("tracegraph show nowhere >&-") == wanted
+    code, out, err = shell("tracegraph show nowhere --json >&-")
+    assert (code, out) == (2, "") and len(err.splitlines()) == 3 and "it is closed" in err
+
+
+@needs_full
+@pytest.mark.parametrize("line", ["show nowhere 2>&-", "dance 2>/dev/full"])
+def test_errors_that_cannot_be_written(line):
+    assert shell(f"tracegraph {line}") == (2, "", "")
 
 
 def test_an_output_without_unicode(model):

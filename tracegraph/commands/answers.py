@@ -13,8 +13,8 @@ from tracegraph.errors import reason_of
 from tracegraph.text.printer import unique
 from tracegraph.views.outline import printable
 
-#: Exit codes: the answer is yes, it is no or the data is bad, the command was misused.
-OK, NO, MISUSED, INTERRUPTED = 0, 1, 2, 130
+#: Exit codes: the answer is yes, it is no or the data is bad, there is no answer.
+OK, NO, TROUBLE, INTERRUPTED = 0, 1, 2, 130
 
 
 @dataclass(frozen=True)
