@@ -524,9 +524,9 @@ def test_what_a_text_calls_is_shown_with_its_caller(run, model, tmp_path):
             "fix: write --inputs x=file.npy",
         ),
         (["run", "model", "--entry", "serve", "--inputs", "=5"], 2, "the input '=5' has no name"),
-        (["run", "model", "--entry", "serve", "--inputs", "x=1", "x=2"], 2, "is given twice"),
+        (["run", "model", "--entry", "serve", "--inputs", "x=1", "x=2"], 2, "fix: give x=... once"),
         (["run", "model", "--entry", "train", "--inputs", "lable=1"], 2, "did you mean labels?"),
-        (["run", "model", "--entry", "serve", "--inputs", "x=y.npy"], 2, "y.npy cannot be read"),
+        (["run", "model", "--entry", "serve", "--inputs", "x=y.npy"], 2, "fix: write it with np"),
         (
             ["run", "model", "--entry", "serve", "--inputs", "x=bad.npy"],
             1,
@@ -542,7 +542,6 @@ def test_what_a_text_calls_is_shown_with_its_caller(run, model, tmp_path):
         (["run", "model", "--entry", "serve", "--inputs", "x=[[1,2,3]]"], 2, "'x' is f32[1,3]"),
         (["run", "model", "--entry", "serve", "--inputs", "x=[[1],[2,3]]"], 2, "f32[d0,4] is exp"),
         (["run", "model", "--entry", "serve", "--inputs", "x=wide.npy"], 2, "save it as float32"),
-        (["run", "model", "--entry", "narrow", "--inputs", "x=[1,2]"], 2, "several traces"),
         (
             ["run", "model", "--entry", "narrow", "--inputs", "x=[1]", "wide=true"],
             2,
@@ -638,11 +637,16 @@ def test_numbers_that_files_lack(run, model):
         ("bfloat16", "[0.1,2]", [0.1, 2]),
         ("float16", "[1,2]", [1, 2]),
         ("float64", "[1,NaN]", [1, "nan"]),
+        ("float32", "[nan, inf,-inf , Infinity,1e2]", ["nan", "inf", "-inf", "inf", 100]),
+        ("float32", "[[],[]]", [[], []]),
+        ("float16", "-inf", "-inf"),
         ("complex64", "1+2j", [1, 2]),
+        ("complex64", "[[1+2j,3],[-1j,(2-nanj)]]", [[[1, 2], [3, 0]], [[0, -1], [2, "nan"]]]),
         ("complex128", "3", [3, 0]),
         ("int64", "[9007199254740993]", [9007199254740993]),
         ("uint8", "255", 255),
-        ("bool", "[true,false]", [True, False]),
+        ("bool", "[true,False]", [True, False]),
+        ("int16", "[]", []),
     ],
 )
 def test_every_type_goes_in_and_out(run, saved, dtype, text, value):
@@ -661,14 +665,76 @@ def test_every_type_goes_in_and_out(run, saved, dtype, text, value):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "text"),
-    [("uint8", "256"), ("int32", "1.5"), ("int8", "true"), ("bool", "1"), ("float32", "1j")],
+    ("dtype", "text", "words"),
+    [
+        ("uint8", "256", "has 256, which is out of range: uint8 goes from 0 to 255"),
+        ("uint8", "[1,-1]", "has -1, which is out of range"),
+        ("int32", "99999999999999", "out of range: int32 goes from -2147483648 to 2147483647"),
+        ("float16", "[1,65536]", "float16 goes from -65504.0 to 65504.0"),
+        ("bfloat16", "1e39", "has 1e+39, which is out of range"),
+        ("float32", "1e39", "has 1e+39, which is out of range"),
+        ("complex64", "1+1e39j", "which is out of range: complex64"),
+        ("float64", f"1{'0' * 400}", "which is out of range: float64"),
+        ("int32", "1.5", "has 1.5, and i32[*s0] is expected\n  fix: give whole numbers"),
+        ("int8", "nan", "fix: give whole numbers"),
+        ("int8", "true", "has True, and i8[*s0] is expected"),
+        ("bool", "1", "fix: give true or false"),
+        ("float32", "1j", "has 1j, and f32[*s0] is expected\n  fix: give real numbers"),
+        ("float32", "[[1],[2,3]]", "is '[[1],[2,3]]', whose lists differ in length"),
+        ("float32", "[1,2", "is '[1,2', and f32[*s0] is expected\n  fix: give a file.npy, a num"),
+        ("float32", "[1,,2]", "fix: give a file.npy, a number such as 1.5, 1+2j, nan or -inf"),
+        ("float32", "one", "is 'one', and"),
+        ("float32", "null", "is 'null', and"),
+        ("float32", '"1"', "fix: give a file.npy"),
+        ("float32", "[" * 100_000, "fix: give a file.npy"),
+        ("float32", "a.npz", 'fix: save one: np.save("x.npy", np.load("a.npz")[name])'),
+        ("float32", "other", 'files are read as .npy\n  fix: write np.save("x.npy", array)'),
+    ],
+    ids=lambda word: word[:20],
 )
-def test_numbers_that_do_not_fit(run, saved, dtype, text):
+def test_numbers_that_do_not_fit(run, saved, dtype, text, words):
     spec = tg.TensorSpec(None, tg.as_dtype(dtype))
     path = saved(tg.function(lambda x: tg.identity(x), input_signature=[spec]))
-    code, _, err = run("run", path, "--inputs", f"x={text}")
-    assert code == 2 and f"the input 'x' is {text!r}" in err
+    code, out, err = run("run", path, "--inputs", f"x={text}")
+    assert (code, out) == (2, "") and words in err and "\n  fix: " in err
+    assert err.startswith("tracegraph run: the input 'x' ")
+
+
+def test_a_default_value_chooses_the_trace(run, saved):
+    @tg.function
+    def two(x, training=False, scales=(1, 2)):
+        return x * scales[1] if training else x
+
+    for training in (True, False):
+        two.get_concrete_function(tg.TensorSpec([3]), training)
+        two.get_concrete_function(tg.TensorSpec([3]), training, scales=(1, 5))
+        two.get_concrete_function(tg.TensorSpec([2]), training, scales=(1, 5))
+    path = saved({"two": two})
+
+    def value(*inputs):
+        code, out, err = run("run", path, "--entry", "two", "--inputs", *inputs, "--json")
+        return json.loads(out)["outputs"][0]["value"] if code == 0 else err
+
+    assert value("x=[1,2,3]") == [1, 2, 3]
+    assert value("x=[1,2,3]", "training=true") == [2, 4, 6]
+    assert value("x=[1,2,3]", "training=True", "scales_1=5") == [5, 10, 15]
+    assert value("x=[1,2]", "scales_1=5", "scales_0=1") == [1, 2]
+    err = value("x=[1,2]")
+    assert "several traces of two take these inputs" in err, "no trace has the default scales"
+    assert "fix: say which: add --inputs training=False; or choose one by --entry" in err
+
+
+def test_an_array_as_a_default_value(run, saved):
+    @tg.function
+    def shifted(x, offset=np.float32([1, 2])):  # noqa: B008
+        return x + offset
+
+    shifted(tg.ones([2]))
+    path = saved(shifted)
+    code, out, _ = run("run", path, "--inputs", "x=[1,1]", "--json")
+    assert code == 0 and json.loads(out)["outputs"][0]["value"] == [2.0, 3.0]
+    code, out, _ = run("run", path, "--inputs", "x=[1,1]", "offset=[0,0]", "--json")
+    assert code == 0 and json.loads(out)["outputs"][0]["value"] == [1.0, 1.0]
 
 
 def test_results_stay_in_their_folder(run, saved):
@@ -953,7 +1019,10 @@ def test_a_mistake_in_a_process(model):
     done = process("run", model, "--entry", "serve", "--inputs", "x=1")
     out, err = done.communicate(timeout=120)
     assert (done.returncode, out) == (2, "")
-    assert err == "tracegraph run: the input 'x' is f32[], and f32[d0,4] is expected\n"
+    assert err == (
+        "tracegraph run: the input 'x' is f32[], and f32[d0,4] is expected\n"
+        "  fix: give an array of the shape [d0,4]; d0 may be any size\n"
+    )
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["show", "model", "--json"]])
