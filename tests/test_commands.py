@@ -173,7 +173,8 @@ usage: tracegraph verify [-h] [--entry NAME] [--json] PATH
 
 Compares every file and tensor with its checksum, infers all types anew, and tests the
 derivatives of each graph: <Jv, w> by forward mode must be <v, J'w> by reverse mode, at
-random arguments, with small numbers for open sizes.
+random arguments, with small numbers for open sizes. A custom gradient that is not
+linear, such as one that clips, is run, and the rest of the graph is tested without it.
 
 positional arguments:
   PATH          a directory that tg.saved_model.save wrote, or a file with graphs as text
@@ -951,6 +952,16 @@ def clipped(y):
     return y, lambda g: tg.clip_by_norm(g, 0.5)
 
 
+@tg.custom_gradient
+def opaque(y):
+    return tg.sign(y), lambda g: tg.clip_by_norm(g, 0.5)
+
+
+@tg.custom_gradient
+def endless(y):
+    return y, lambda g: g * g / 0.0
+
+
 @pytest.mark.parametrize(
     ("function", "signature", "words"),
     [
@@ -964,7 +975,13 @@ def clipped(y):
         (lambda x: x * 0.0, specs([None]), "right, by x"),
         (lambda x: tg.argmax(x), specs([None]), "none: no result is a floating number"),
         (lambda x: tg.cast(x, tg.float32), specs([2], dtype=tg.int32), "none: no argument is a"),
-        (lambda x: clipped(x), specs(None), "none: a custom gradient has no forward mode"),
+        (
+            lambda x: clipped(x),
+            specs(None),
+            "right, by x, but for the custom gradient of clipped, ",
+        ),
+        (lambda x: opaque(x), specs([2]), "none: all of it is the custom gradient of opaque"),
+        (lambda x: endless(x), specs([2]), "not tested: at random arguments a custom gradient is"),
         (lambda x: tg.math.log(x - 9.0), specs([2]), "not tested: at random arguments something"),
     ],
 )
@@ -972,6 +989,43 @@ def test_derivatives_of_all_kinds(run, saved, function, signature, words):
     path = saved(tg.function(function, input_signature=signature))
     code, out, err = run("verify", path)
     assert (code, err) == (0, "") and words in out
+
+
+class Clipping(tg.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = tg.Variable(np.arange(12, dtype=np.float32).reshape(4, 3) / 12, name="w")
+        self.optimizer = tg.optimizers.Adam(0.01)
+
+    @tg.function(input_signature=[tg.TensorSpec([None, 4])])
+    def predict(self, x):
+        return tg.vectorized_map(clipped, x) @ self.w
+
+    @tg.function(input_signature=[tg.TensorSpec(["n", 4]), tg.TensorSpec(["n", 3])])
+    def train_step(self, x, y):
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_mean((clipped(self.predict(x)) - y) ** 2)
+        self.optimizer.apply_gradients([(tape.gradient(loss, self.w), self.w)])
+        return loss
+
+
+def test_what_is_around_a_custom_gradient_is_tested(run, saved, monkeypatch):
+    path = saved(Clipping())
+    data = json.loads(run("verify", path, "--json")[1])
+    rows = {row["entry"]: row for row in data["derivatives"]}
+    assert data["is_right"] and rows.keys() == {"predict", "train_step"}
+    for row in rows.values():
+        assert row["verdict"] == "right" and row["error"] < row["limit"]
+        assert row["vjp"] != 0.0 and row["without_custom_gradients"][0] == "clipped_pfor"
+    assert rows["train_step"]["by"] == ["x", "y", "w:0"]
+    assert rows["train_step"]["without_custom_gradients"] == ["clipped_pfor", "clipped"]
+    code, out, _ = run("verify", path)
+    assert code == 0 and out.endswith("2 graphs, 2 with derivatives\n")
+    assert "right, by x, w:0, but for the custom gradient of clipped_pfor, which is yours" in out
+    right = Matmul.vjp
+    monkeypatch.setattr(Matmul, "vjp", lambda self, g, *rest: right(self, g * 1.01, *rest))
+    code, out, _ = run("verify", path)
+    assert code == 1 and out.count("WRONG, by x, ") == 2
 
 
 def test_derivatives_that_were_left_out(run, saved):

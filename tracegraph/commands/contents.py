@@ -72,6 +72,10 @@ class Entry(abc.ABC):
         entry.graph = graph
         return entry
 
+    def computed_by(self, graph: Graph) -> Entry:
+        """The same entry run by another graph of the same inputs and outputs."""
+        return self.with_graph(graph)
+
     def has_defaults_but_for(self, given: Container[str]) -> bool:
         """Whether every Python value that is not given is the default one: what the function takes
         where a call leaves it out."""
@@ -135,6 +139,11 @@ class TraceEntry(Entry):
         self.outputs = dict(zip(_result_names(concrete), (y.type for y in concrete.outputs)))
         traced = concrete.traced.variables
         self.variables = tuple(v for v in traced if concrete.argument_place(v) is None)
+
+    def computed_by(self, graph: Graph) -> Entry:
+        entry = copy.copy(self)
+        entry.graph, entry.concrete = graph, self.concrete.computed_by(graph)
+        return entry
 
     def run(self, arguments: Sequence[Any]) -> list[Tensor]:
         concrete = self.concrete

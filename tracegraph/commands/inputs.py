@@ -205,7 +205,7 @@ def _refuse_file(path: Path, error: Exception) -> NoReturn:
 # Numbers and lists of them.
 
 _Number = bool | int | float | complex
-_WORD = re.compile(r"[^\s\[\],]+")
+_WORD, _WHOLE = re.compile(r"[^\s\[\],]+"), re.compile(r"[-+]?\d+")
 _TRUTH = {"true": True, "True": True, "false": False, "False": False}
 
 
@@ -252,12 +252,9 @@ def _number(word: str) -> _Number:
     """Raises ValueError for a word that is no number."""
     if word in _TRUTH:
         return _TRUTH[word]
-    for kind in (int, float):
-        try:
-            return kind(word)
-        except ValueError:
-            pass
-    return complex(word)
+    if word[-1] in "jJ)":
+        return complex(word)
+    return int(word) if _WHOLE.fullmatch(word) else float(word)
 
 
 def _refuse_text(own: Input, text: str) -> NoReturn:

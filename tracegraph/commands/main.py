@@ -319,7 +319,8 @@ def _add_verify(commands: Any) -> None:
         "check files, graphs and derivatives",
         "Compares every file and tensor with its checksum, infers all types anew, and tests the\n"
         "derivatives of each graph: <Jv, w> by forward mode must be <v, J'w> by reverse mode, at\n"
-        "random arguments, with small numbers for open sizes.",
+        "random arguments, with small numbers for open sizes. A custom gradient that is not\n"
+        "linear, such as one that clips, is run, and the rest of the graph is tested without it.",
         """  tracegraph verify model
   tracegraph verify model --entry train_step
   tracegraph verify model --json > report.json

@@ -106,6 +106,7 @@ def _check_data(entry: Entry, check: Check) -> dict[str, Any]:
         "entry": entry.name,
         "verdict": check.verdict,
         "by": list(check.sources),
+        "without_custom_gradients": list(check.without),
         "reason": None if is_tested else check.note,
         "jvp": check.forward if is_tested else None,
         "vjp": check.reverse if is_tested else None,
@@ -143,8 +144,15 @@ def _check_table(checks: list[tuple[Entry, Check]]) -> str:
             continue
         numbers = f"{check.forward:.7g}", f"{check.reverse:.7g}", f"{check.error:.1e}"
         by = f", by {', '.join(check.sources)}" if check.sources else ""
-        rows.append((entry.name, *numbers, f"{check.verdict}{by}"))
+        rows.append((entry.name, *numbers, f"{check.verdict}{by}{_without_text(check)}"))
     return table(rows, "<>>><")
+
+
+def _without_text(check: Check) -> str:
+    """What custom gradients were left out of the test: they ran, and no more is known of them."""
+    if not check.without:
+        return ""
+    return f", but for the custom gradient of {', '.join(check.without)}, which is yours to judge"
 
 
 def _conclusion(
