@@ -640,6 +640,7 @@ def test_numbers_that_files_lack(run, model):
         ("float64", "[1,NaN]", [1, "nan"]),
         ("float32", "[nan, inf,-inf , Infinity,1e2]", ["nan", "inf", "-inf", "inf", 100]),
         ("float32", "[[],[]]", [[], []]),
+        ("float32", str(np.finfo(np.float32).max), float(np.finfo(np.float32).max)),
         ("float16", "-inf", "-inf"),
         ("complex64", "1+2j", [1, 2]),
         ("complex64", "[[1+2j,3],[-1j,(2-nanj)]]", [[[1, 2], [3, 0]], [[0, -1], [2, "nan"]]]),
@@ -689,7 +690,11 @@ def test_every_type_goes_in_and_out(run, saved, dtype, text, value):
         ("float32", '"1"', "fix: give a file.npy"),
         ("float32", "[" * 100_000, "fix: give a file.npy"),
         ("float32", "a.npz", 'fix: save one: np.save("x.npy", np.load("a.npz")[name])'),
-        ("float32", "other", 'files are read as .npy\n  fix: write np.save("x.npy", array)'),
+        (
+            "float32",
+            "other/tracegraph.json",
+            'files are read as .npy\n  fix: write np.save("x.npy", array)',
+        ),
     ],
     ids=lambda word: word[:20],
 )

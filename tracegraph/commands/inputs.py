@@ -263,7 +263,7 @@ def _refuse_text(own: Input, text: str) -> NoReturn:
     if suffix == ".npz":
         fact += ": .npz files hold several arrays and are not read"
         raise Misuse(fact, f'save one: np.save("{own.name}.npy", np.load("{text}")[name])')
-    if os.path.exists(text):  # false for what is no path
+    if os.path.isfile(text):
         raise Misuse(f"{fact}: files are read as .npy", f'write np.save("{own.name}.npy", array)')
     raise Misuse(
         fact,
@@ -298,6 +298,16 @@ def _check_range(own: Input, numbers: Sequence[_Number]) -> None:
     low, high = kind(dtype.real.min), kind(dtype.real.max)
     for number in numbers:
         parts = (number.real, number.imag)
-        if any(not low <= x <= high and (isinstance(x, int) or math.isfinite(x)) for x in parts):
+        if any(not low <= x <= high and _overflows(x, dtype) for x in parts):
             fact = f"the input {own.name!r} has {number}, which is out of range: {dtype.name}"
             raise Misuse(f"{fact} goes from {low} to {high}", "give numbers in that range")
+
+
+def _overflows(number: float, dtype: DType) -> bool:
+    """Whether a number beyond the last one is not just rounded to it, as what NumPy prints of the
+    largest number is."""
+    if isinstance(number, int):
+        return True
+    with np.errstate(over="ignore"):
+        rounded = np.float64(number).astype(dtype.real.numpy_dtype)
+    return math.isfinite(number) and not np.isfinite(rounded)
