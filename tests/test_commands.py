@@ -161,9 +161,11 @@ examples:
 `tracegraph COMMAND --help` has the options of a command, and more examples.
 
 exit codes:
-  0  done; no difference; everything is right
-  1  a difference; something is wrong; damaged data, or a graph that fails
-  2  an option, a path or an entry that is not there
+  0  done; diff: no difference; verify: everything is right
+  1  diff: a difference; verify: something is wrong or damaged; the others: damaged data, or a
+     graph that fails
+  2  an option, a path or an entry that is not there; an output that cannot be written;
+     diff: damaged data
 """
 
 HELP_VERIFY = """\
@@ -171,7 +173,8 @@ usage: tracegraph verify [-h] [--entry NAME] [--json] PATH
 
 Compares every file and tensor with its checksum, infers all types anew, and tests the
 derivatives of each graph: <Jv, w> by forward mode must be <v, J'w> by reverse mode, at
-random arguments, with small numbers for open sizes.
+random arguments, with small numbers for open sizes. A custom gradient that is not
+linear, such as one that clips, is run, and the rest of the graph is tested without it.
 
 positional arguments:
   PATH          a directory that tg.saved_model.save wrote, or a file with graphs as text
@@ -188,9 +191,11 @@ examples:
   tracegraph verify model --json > report.json
 
 exit codes:
-  0  done; no difference; everything is right
-  1  a difference; something is wrong; damaged data, or a graph that fails
-  2  an option, a path or an entry that is not there
+  0  done; diff: no difference; verify: everything is right
+  1  diff: a difference; verify: something is wrong or damaged; the others: damaged data, or a
+     graph that fails
+  2  an option, a path or an entry that is not there; an output that cannot be written;
+     diff: damaged data
 """
 
 
@@ -520,9 +525,9 @@ def test_what_a_text_calls_is_shown_with_its_caller(run, model, tmp_path):
             "fix: write --inputs x=file.npy",
         ),
         (["run", "model", "--entry", "serve", "--inputs", "=5"], 2, "the input '=5' has no name"),
-        (["run", "model", "--entry", "serve", "--inputs", "x=1", "x=2"], 2, "is given twice"),
+        (["run", "model", "--entry", "serve", "--inputs", "x=1", "x=2"], 2, "fix: give x=... once"),
         (["run", "model", "--entry", "train", "--inputs", "lable=1"], 2, "did you mean labels?"),
-        (["run", "model", "--entry", "serve", "--inputs", "x=y.npy"], 2, "y.npy cannot be read"),
+        (["run", "model", "--entry", "serve", "--inputs", "x=y.npy"], 2, "fix: write it with np"),
         (
             ["run", "model", "--entry", "serve", "--inputs", "x=bad.npy"],
             1,
@@ -538,7 +543,6 @@ def test_what_a_text_calls_is_shown_with_its_caller(run, model, tmp_path):
         (["run", "model", "--entry", "serve", "--inputs", "x=[[1,2,3]]"], 2, "'x' is f32[1,3]"),
         (["run", "model", "--entry", "serve", "--inputs", "x=[[1],[2,3]]"], 2, "f32[d0,4] is exp"),
         (["run", "model", "--entry", "serve", "--inputs", "x=wide.npy"], 2, "save it as float32"),
-        (["run", "model", "--entry", "narrow", "--inputs", "x=[1,2]"], 2, "several traces"),
         (
             ["run", "model", "--entry", "narrow", "--inputs", "x=[1]", "wide=true"],
             2,
@@ -634,11 +638,17 @@ def test_numbers_that_files_lack(run, model):
         ("bfloat16", "[0.1,2]", [0.1, 2]),
         ("float16", "[1,2]", [1, 2]),
         ("float64", "[1,NaN]", [1, "nan"]),
+        ("float32", "[nan, inf,-inf , Infinity,1e2]", ["nan", "inf", "-inf", "inf", 100]),
+        ("float32", "[[],[]]", [[], []]),
+        ("float32", str(np.finfo(np.float32).max), float(np.finfo(np.float32).max)),
+        ("float16", "-inf", "-inf"),
         ("complex64", "1+2j", [1, 2]),
+        ("complex64", "[[1+2j,3],[-1j,(2-nanj)]]", [[[1, 2], [3, 0]], [[0, -1], [2, "nan"]]]),
         ("complex128", "3", [3, 0]),
         ("int64", "[9007199254740993]", [9007199254740993]),
         ("uint8", "255", 255),
-        ("bool", "[true,false]", [True, False]),
+        ("bool", "[true,False]", [True, False]),
+        ("int16", "[]", []),
     ],
 )
 def test_every_type_goes_in_and_out(run, saved, dtype, text, value):
@@ -657,14 +667,80 @@ def test_every_type_goes_in_and_out(run, saved, dtype, text, value):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "text"),
-    [("uint8", "256"), ("int32", "1.5"), ("int8", "true"), ("bool", "1"), ("float32", "1j")],
+    ("dtype", "text", "words"),
+    [
+        ("uint8", "256", "has 256, which is out of range: uint8 goes from 0 to 255"),
+        ("uint8", "[1,-1]", "has -1, which is out of range"),
+        ("int32", "99999999999999", "out of range: int32 goes from -2147483648 to 2147483647"),
+        ("float16", "[1,65536]", "float16 goes from -65504.0 to 65504.0"),
+        ("bfloat16", "1e39", "has 1e+39, which is out of range"),
+        ("float32", "1e39", "has 1e+39, which is out of range"),
+        ("complex64", "1+1e39j", "which is out of range: complex64"),
+        ("float64", f"1{'0' * 400}", "which is out of range: float64"),
+        ("int32", "1.5", "has 1.5, and i32[*s0] is expected\n  fix: give whole numbers"),
+        ("int8", "nan", "fix: give whole numbers"),
+        ("int8", "true", "has True, and i8[*s0] is expected"),
+        ("bool", "1", "fix: give true or false"),
+        ("float32", "1j", "has 1j, and f32[*s0] is expected\n  fix: give real numbers"),
+        ("float32", "[[1],[2,3]]", "is '[[1],[2,3]]', whose lists differ in length"),
+        ("float32", "[1,2", "is '[1,2', and f32[*s0] is expected\n  fix: give a file.npy, a num"),
+        ("float32", "[1,,2]", "fix: give a file.npy, a number such as 1.5, 1+2j, nan or -inf"),
+        ("float32", "one", "is 'one', and"),
+        ("float32", "null", "is 'null', and"),
+        ("float32", '"1"', "fix: give a file.npy"),
+        ("float32", "[" * 100_000, "fix: give a file.npy"),
+        ("float32", "a.npz", 'fix: save one: np.save("x.npy", np.load("a.npz")[name])'),
+        (
+            "float32",
+            "other/tracegraph.json",
+            'files are read as .npy\n  fix: write np.save("x.npy", array)',
+        ),
+    ],
+    ids=lambda word: word[:20],
 )
-def test_numbers_that_do_not_fit(run, saved, dtype, text):
+def test_numbers_that_do_not_fit(run, saved, dtype, text, words):
     spec = tg.TensorSpec(None, tg.as_dtype(dtype))
     path = saved(tg.function(lambda x: tg.identity(x), input_signature=[spec]))
-    code, _, err = run("run", path, "--inputs", f"x={text}")
-    assert code == 2 and f"the input 'x' is {text!r}" in err
+    code, out, err = run("run", path, "--inputs", f"x={text}")
+    assert (code, out) == (2, "") and words in err and "\n  fix: " in err
+    assert err.startswith("tracegraph run: the input 'x' ")
+
+
+def test_a_default_value_chooses_the_trace(run, saved):
+    @tg.function
+    def two(x, training=False, scales=(1, 2)):
+        return x * scales[1] if training else x
+
+    for training in (True, False):
+        two.get_concrete_function(tg.TensorSpec([3]), training)
+        two.get_concrete_function(tg.TensorSpec([3]), training, scales=(1, 5))
+        two.get_concrete_function(tg.TensorSpec([2]), training, scales=(1, 5))
+    path = saved({"two": two})
+
+    def value(*inputs):
+        code, out, err = run("run", path, "--entry", "two", "--inputs", *inputs, "--json")
+        return json.loads(out)["outputs"][0]["value"] if code == 0 else err
+
+    assert value("x=[1,2,3]") == [1, 2, 3]
+    assert value("x=[1,2,3]", "training=true") == [2, 4, 6]
+    assert value("x=[1,2,3]", "training=True", "scales_1=5") == [5, 10, 15]
+    assert value("x=[1,2]", "scales_1=5", "scales_0=1") == [1, 2]
+    err = value("x=[1,2]")
+    assert "several traces of two take these inputs" in err, "no trace has the default scales"
+    assert "fix: say which: add --inputs training=False; or choose one by --entry" in err
+
+
+def test_an_array_as_a_default_value(run, saved):
+    @tg.function
+    def shifted(x, offset=np.float32([1, 2])):  # noqa: B008
+        return x + offset
+
+    shifted(tg.ones([2]))
+    path = saved(shifted)
+    code, out, _ = run("run", path, "--inputs", "x=[1,1]", "--json")
+    assert code == 0 and json.loads(out)["outputs"][0]["value"] == [2.0, 3.0]
+    code, out, _ = run("run", path, "--inputs", "x=[1,1]", "offset=[0,0]", "--json")
+    assert code == 0 and json.loads(out)["outputs"][0]["value"] == [1.0, 1.0]
 
 
 def test_results_stay_in_their_folder(run, saved):
@@ -794,6 +870,17 @@ def test_notes_of_a_variable():
     assert (notes[1].before, notes[1].after) == (True, False)
 
 
+@pytest.mark.parametrize("sides", [("model", "damaged"), ("damaged", "model")])
+@pytest.mark.parametrize("damage", ["{", None])
+def test_a_side_that_cannot_be_read_is_no_difference(run, model, sides, damage):
+    shutil.copytree(model, "damaged")
+    manifest = Path("damaged", "tracegraph.json")
+    manifest.unlink() if damage is None else manifest.write_text(damage)
+    code, out, err = run("diff", *sides)
+    assert (code, out) == (2, "") and "damaged" in err
+    assert run("diff", *sides, "--json")[0] == 2
+
+
 # Verifying.
 
 
@@ -870,6 +957,16 @@ def clipped(y):
     return y, lambda g: tg.clip_by_norm(g, 0.5)
 
 
+@tg.custom_gradient
+def opaque(y):
+    return tg.sign(y), lambda g: tg.clip_by_norm(g, 0.5)
+
+
+@tg.custom_gradient
+def endless(y):
+    return y, lambda g: g * g / 0.0
+
+
 @pytest.mark.parametrize(
     ("function", "signature", "words"),
     [
@@ -883,7 +980,13 @@ def clipped(y):
         (lambda x: x * 0.0, specs([None]), "right, by x"),
         (lambda x: tg.argmax(x), specs([None]), "none: no result is a floating number"),
         (lambda x: tg.cast(x, tg.float32), specs([2], dtype=tg.int32), "none: no argument is a"),
-        (lambda x: clipped(x), specs(None), "none: a custom gradient has no forward mode"),
+        (
+            lambda x: clipped(x),
+            specs(None),
+            "right, by x, but for the custom gradient of clipped, ",
+        ),
+        (lambda x: opaque(x), specs([2]), "none: all of it is the custom gradient of opaque"),
+        (lambda x: endless(x), specs([2]), "not tested: at random arguments a custom gradient is"),
         (lambda x: tg.math.log(x - 9.0), specs([2]), "not tested: at random arguments something"),
     ],
 )
@@ -891,6 +994,43 @@ def test_derivatives_of_all_kinds(run, saved, function, signature, words):
     path = saved(tg.function(function, input_signature=signature))
     code, out, err = run("verify", path)
     assert (code, err) == (0, "") and words in out
+
+
+class Clipping(tg.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = tg.Variable(np.arange(12, dtype=np.float32).reshape(4, 3) / 12, name="w")
+        self.optimizer = tg.optimizers.Adam(0.01)
+
+    @tg.function(input_signature=[tg.TensorSpec([None, 4])])
+    def predict(self, x):
+        return tg.vectorized_map(clipped, x) @ self.w
+
+    @tg.function(input_signature=[tg.TensorSpec(["n", 4]), tg.TensorSpec(["n", 3])])
+    def train_step(self, x, y):
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_mean((clipped(self.predict(x)) - y) ** 2)
+        self.optimizer.apply_gradients([(tape.gradient(loss, self.w), self.w)])
+        return loss
+
+
+def test_what_is_around_a_custom_gradient_is_tested(run, saved, monkeypatch):
+    path = saved(Clipping())
+    data = json.loads(run("verify", path, "--json")[1])
+    rows = {row["entry"]: row for row in data["derivatives"]}
+    assert data["is_right"] and rows.keys() == {"predict", "train_step"}
+    for row in rows.values():
+        assert row["verdict"] == "right" and row["error"] < row["limit"]
+        assert row["vjp"] != 0.0 and row["without_custom_gradients"][0] == "clipped_pfor"
+    assert rows["train_step"]["by"] == ["x", "y", "w:0"]
+    assert rows["train_step"]["without_custom_gradients"] == ["clipped_pfor", "clipped"]
+    code, out, _ = run("verify", path)
+    assert code == 0 and out.endswith("2 graphs, 2 with derivatives\n")
+    assert "right, by x, w:0, but for the custom gradient of clipped_pfor, which is yours" in out
+    right = Matmul.vjp
+    monkeypatch.setattr(Matmul, "vjp", lambda self, g, *rest: right(self, g * 1.01, *rest))
+    code, out, _ = run("verify", path)
+    assert code == 1 and out.count("WRONG, by x, ") == 2
 
 
 def test_derivatives_that_were_left_out(run, saved):
@@ -938,7 +1078,10 @@ def test_a_mistake_in_a_process(model):
     done = process("run", model, "--entry", "serve", "--inputs", "x=1")
     out, err = done.communicate(timeout=120)
     assert (done.returncode, out) == (2, "")
-    assert err == "tracegraph run: the input 'x' is f32[], and f32[d0,4] is expected\n"
+    assert err == (
+        "tracegraph run: the input 'x' is f32[], and f32[d0,4] is expected\n"
+        "  fix: give an array of the shape [d0,4]; d0 may be any size\n"
+    )
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["show", "model", "--json"]])
@@ -947,6 +1090,72 @@ def test_a_reader_who_goes_away(model, arguments):
     done.stdout.close()
     assert (done.wait(timeout=120), done.stderr.read()) == (0, "")
     done.stderr.close()
+
+
+def shell(line):
+    """Runs a line of the shell, in which `tracegraph` is ours; its exit code and errors."""
+    quoted = shlex.join([sys.executable, "-W", "error", "-m", "tracegraph"])
+    line = re.sub(r"^tracegraph", quoted.replace("\\", r"\\"), line)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["sh", "-c", line], capture_output=True, text=True, env=environment, timeout=120
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+UNWRITABLE = [
+    "--help",
+    "verify --help",
+    "--version",
+    "show model",
+    "show model --json",
+    "show model --entry train --format html",
+    "run model --entry serve --inputs x=[[1,2,3,4]]",
+    "diff model model",
+    "diff model model --entry narrow:0 --entry narrow:1",
+    "verify model --entry serve",
+]
+
+
+HEAD = "tracegraph: the output cannot be written: "
+
+
+@pytest.mark.parametrize("arguments", UNWRITABLE)
+def test_an_output_that_cannot_be_written(run, model, monkeypatch, arguments):
+    monkeypatch.setattr(sys, "stdout", None)  # what Python has of `>&-`
+    assert run(*arguments.split()) == (2, "", f"{HEAD}it is closed\n")
+
+
+needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device is always full")
+
+
+@needs_full
+@pytest.mark.parametrize("arguments", UNWRITABLE)
+def test_a_full_disk(run, model, monkeypatch, arguments):
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert run(*arguments.split()) == (2, "", f"{HEAD}No space left on device\n")
+
+
+@needs_full
+@pytest.mark.parametrize("arguments", ["--help", "show model --entry train --format html"])
+def test_a_process_ends_without_an_output(model, arguments):
+    assert shell(f"tracegraph {arguments} >&-") == (2, "", f"{HEAD}it is closed\n")
+    wanted = 2, "", f"{HEAD}No space left on device\n"
+    assert shell(f"tracegraph {arguments} >/dev/full") == wanted
+
+
+def test_a_mistake_without_an_output(model):
+    wanted = shell("tracegraph show nowhere")
+    assert wanted[0] == 2 and shell("tracegraph show nowhere >&-") == wanted
+    code, out, err = shell("tracegraph show nowhere --json >&-")
+    assert (code, out) == (2, "") and len(err.splitlines()) == 3 and "it is closed" in err
+
+
+@needs_full
+@pytest.mark.parametrize("line", ["show nowhere 2>&-", "dance 2>/dev/full"])
+def test_errors_that_cannot_be_written(line):
+    assert shell(f"tracegraph {line}") == (2, "", "")
 
 
 def test_an_output_without_unicode(model):
@@ -975,7 +1184,6 @@ def test_the_commands_of_the_guide(run, tmp_path, monkeypatch):
     for _, code in blocks(page):
         if ">>>" not in code:
             exec(compile(code, str(page), "exec"), names)
-    np.save("x.npy", np.ones([2, 1], np.float32))
     lines = re.findall(r"^tracegraph .*", page.read_text("utf-8"), re.MULTILINE)
     commands = [shlex.split(line, comments=True)[1:] for line in lines]
     assert {command[0] for command in commands} == set(COMMANDS)
@@ -983,7 +1191,7 @@ def test_the_commands_of_the_guide(run, tmp_path, monkeypatch):
         if command[0] != "export" or CAN_EXPORT:
             code, _, err = run(*command)
             assert (code, err) == (1 if command[0] == "diff" else 0, ""), command
-    assert np.load("results/output_0.npy").shape == (2, 1)
+    assert np.load("results/output_0.npy").shape == (3, 1)
     assert Path("step.html").read_text("utf-8").startswith("<!doctype html>")
 
 

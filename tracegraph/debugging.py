@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tracegraph.array.arguments import as_count, as_list, as_sizes, refuse_kind
-from tracegraph.errors import DTypeError, ShapeError, fact_of, fail
+from tracegraph.errors import DTypeError, ShapeError, fact_of, fail, reason_of
 from tracegraph.ir import stages
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Graph, Tensor
@@ -294,7 +294,7 @@ class GraphDump:
         except OSError as error:
             fail(
                 type(error),
-                f"dump_graphs: {self.directory} cannot be a folder for graphs: {_reason(error)}",
+                f"dump_graphs: {self.directory} cannot be a folder for graphs: {reason_of(error)}",
                 source=here(),
                 fix="name a directory that can be made and written to",
                 cause=error,
@@ -345,7 +345,7 @@ class GraphDump:
         """A program goes on without its dumps, as when a disk is full."""
         self.stop()
         warnings.warn(
-            f"no more graphs are written to {self.directory}: {_reason(error)}",
+            f"no more graphs are written to {self.directory}: {reason_of(error)}",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -355,10 +355,6 @@ def _highest_number(directory: Path) -> int:
     """The highest number among the files of a directory; 0 where there is none."""
     found = (re.match(r"(\d+)-", path.name) for path in directory.iterdir())
     return max((int(match[1]) for match in found if match), default=0)
-
-
-def _reason(error: OSError) -> str:
-    return os.strerror(error.errno) if error.errno else str(error)
 
 
 def dump_graphs(directory: str | os.PathLike[str]) -> GraphDump:

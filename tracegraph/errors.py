@@ -6,6 +6,7 @@ Six classes, each also an instance of the class that users of TensorFlow catch. 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from typing import Any, NoReturn
@@ -149,6 +150,16 @@ def fact_of(error: Exception) -> str:
 def fix_of(error: Exception) -> str:
     """The repair that an error names."""
     return getattr(error, "fix", "")
+
+
+def reason_of(error: OSError) -> str:
+    """Why the system refused, without the path, which messages name themselves."""
+    return os.strerror(error.errno) if error.errno else str(error)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number and what it counts: '1 node', '1,200 nodes'."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def shown(value: Any) -> str:

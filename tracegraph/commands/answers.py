@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tracegraph.errors import reason_of
 from tracegraph.text.printer import unique
 from tracegraph.views.outline import printable
 
-#: Exit codes: the answer is yes, it is no or the data is bad, the command was misused.
-OK, NO, MISUSED, INTERRUPTED = 0, 1, 2, 130
+#: Exit codes: the answer is yes, it is no or the data is bad, there is no answer.
+OK, NO, TROUBLE, INTERRUPTED = 0, 1, 2, 130
 
 
 @dataclass(frozen=True)
@@ -69,16 +69,12 @@ def size_text(count: int) -> str:
     return f"{size / 1000:.1f} TB"
 
 
-def counted(count: int, word: str) -> str:
-    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
-
-
 def write_file(path: Path, data: str | bytes) -> None:
     """Writes a result. Raises Misuse for a path that cannot be written."""
     try:
         path.write_bytes(data.encode() if isinstance(data, str) else data)
     except OSError as error:
-        raise Misuse(f"{path} cannot be written: {reason(error)}") from None
+        raise Misuse(f"{path} cannot be written: {reason_of(error)}") from None
 
 
 def file_names(names: Iterable[str]) -> list[str]:
@@ -92,8 +88,4 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Misuse(f"{path} cannot be a folder: {reason(error)}") from None
-
-
-def reason(error: OSError) -> str:
-    return os.strerror(error.errno) if error.errno else str(error)
+        raise Misuse(f"{path} cannot be a folder: {reason_of(error)}") from None

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tracegraph.commands.answers import NO, OK, Answer, Misuse, counted
+from tracegraph.commands.answers import NO, OK, Answer, Misuse
 from tracegraph.commands.contents import Contents, Entry, Kept, SavedContents, open_path
+from tracegraph.errors import counted
 from tracegraph.views.compare import diff
 from tracegraph.views.outline import printable
 

@@ -7,10 +7,13 @@ import contextlib
 import copy
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from tracegraph import nest
 from tracegraph.archive.directory import MANIFEST, Reader
 from tracegraph.archive.manifest import Entry as ManifestEntry
 from tracegraph.archive.values import record_fields, record_kind
@@ -18,12 +21,14 @@ from tracegraph.commands.answers import Misuse, refuse_name
 from tracegraph.control.call import Call, as_tuple
 from tracegraph.control.custom import CustomCall
 from tracegraph.control.recompute import RecomputedCall
-from tracegraph.errors import LoadError, fact_of, fail
+from tracegraph.errors import LoadError, Mismatch, fact_of, fail
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.runtime.concrete import ConcreteFunction
+from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.function import Function
 from tracegraph.runtime.module import Module
-from tracegraph.runtime.signature import VariableKey, is_tensor_key
+from tracegraph.runtime.signature import Signature, VariableKey, is_tensor_key, leaf_key
+from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Variable
 from tracegraph.saved_model import LoadedModule, load
 from tracegraph.saved_model.functions import SignatureFunction
@@ -56,6 +61,8 @@ class Entry(abc.ABC):
         self.outputs: dict[str, TensorType] = {}
         #: Python values that it was traced for, by the names of the arguments.
         self.fixed: dict[str, Any] = {}
+        #: What its parameters have by default, by the names of the arguments.
+        self.defaults: dict[str, Any] = {}
         #: The Variables that it reads or assigns, but for those that are arguments.
         self.variables: tuple[Variable, ...] = ()
 
@@ -64,6 +71,25 @@ class Entry(abc.ABC):
         entry = copy.copy(self)
         entry.graph = graph
         return entry
+
+    def computed_by(self, graph: Graph) -> Entry:
+        """The same entry run by another graph of the same inputs and outputs."""
+        return self.with_graph(graph)
+
+    def has_defaults_but_for(self, given: Container[str]) -> bool:
+        """Whether every Python value that is not given is the default one: what the function takes
+        where a call leaves it out."""
+        rest = [(name, value) for name, value in self.fixed.items() if name not in given]
+        return all(
+            name in self.defaults and leaf_key(self.defaults[name]) == leaf_key(value)
+            for name, value in rest
+        )
+
+    def default_array(self, name: str) -> np.ndarray | None:
+        """The array that an input has by default: a Python number is that of other traces."""
+        if name in self.defaults and isinstance(leaf_key(self.defaults[name]), TensorType):
+            return host_array(as_tensor(self.defaults[name]))
+        return None
 
     @abc.abstractmethod
     def run(self, arguments: Sequence[Any]) -> list[Tensor]:
@@ -78,10 +104,6 @@ class Entry(abc.ABC):
     def arguments_text(self) -> str:
         fixed = [f"{name}={value!r}" for name, value in self.fixed.items()]
         return ", ".join([*(f"{x.name}: {x.type}" for x in self.inputs), *fixed])
-
-    @property
-    def results_text(self) -> str:
-        return ", ".join(f"{name}: {type}" for name, type in self.outputs.items())
 
     @property
     def custom_gradients(self) -> list[tuple[str, str]]:
@@ -111,9 +133,17 @@ class TraceEntry(Entry):
                 self.inputs.append(Input(own, key.type, True))
             elif not is_tensor_key(key):
                 self.fixed[own] = leaf
+        keywords = dict(zip(request.tensor_names, names))
+        for own, value in _default_leaves(request.signature):
+            self.defaults[keywords.get(own, own)] = value
         self.outputs = dict(zip(_result_names(concrete), (y.type for y in concrete.outputs)))
         traced = concrete.traced.variables
         self.variables = tuple(v for v in traced if concrete.argument_place(v) is None)
+
+    def computed_by(self, graph: Graph) -> Entry:
+        entry = copy.copy(self)
+        entry.graph, entry.concrete = graph, self.concrete.computed_by(graph)
+        return entry
 
     def run(self, arguments: Sequence[Any]) -> list[Tensor]:
         concrete = self.concrete
@@ -137,6 +167,7 @@ class SignatureEntry(TraceEntry):
             *(x for x in self.inputs if x.is_variable),
         ]
         self.outputs = dict(zip(signature.output_names, self.outputs.values(), strict=True))
+        self.defaults = {}
 
 
 class GraphEntry(Entry):
@@ -387,6 +418,17 @@ def _at(root: LoadedModule, path: str) -> Any:
     for step in path.split("/"):
         value = dict(_children(value)).get(step)
     return value
+
+
+def _default_leaves(signature: Signature) -> list[tuple[str, Any]]:
+    """The leaves of the default values, by the names that they have as arguments."""
+    parameters = signature.parameters.parameters.values()
+    values = {p.name: p.default for p in parameters if p.default is not p.empty}
+    try:
+        leaves, structure = nest.flatten_structure(((), values))
+    except Mismatch:  # no structure of arguments: each call must give another value
+        return []
+    return list(zip(signature.leaf_names(structure), leaves, strict=True))
 
 
 def _result_names(concrete: ConcreteFunction) -> list[str]:

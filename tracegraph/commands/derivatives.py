@@ -3,6 +3,11 @@
 With J the Jacobian of the results by the arguments and the trainable Variables, v a random
 direction of those and w of the results, <Jv, w> by forward mode must be <v, J'w> by reverse mode.
 The two go through different rules and different graphs.
+
+A custom gradient that is not linear, such as one that clips, has no forward mode, and none could
+agree with it: it is another function than the derivative by intent. What is tested is the graph
+with the body alone in its place. The gradient with it is computed too, and must be finite and have
+the shapes of the arguments; no more can be known of it.
 """
 
 from __future__ import annotations
@@ -17,6 +22,9 @@ import ml_dtypes
 import numpy as np
 
 from tracegraph.commands.contents import Entry, Input
+from tracegraph.control.call import Call
+from tracegraph.control.custom import CustomCall
+from tracegraph.control.replaced import replaced
 from tracegraph.errors import (
     DTypeError,
     GradientError,
@@ -26,7 +34,8 @@ from tracegraph.errors import (
     TraceError,
     fact_of,
 )
-from tracegraph.ir.tensor import Tensor
+from tracegraph.ir.op import MissingRule, Op
+from tracegraph.ir.tensor import Node, Tensor
 from tracegraph.runtime.accumulator import ForwardAccumulator
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.tape import GradientTape
@@ -56,6 +65,8 @@ class Check:
     error: float | None = None
     #: The largest error that is accepted, relative to the size of what is compared.
     limit: float = 0.0
+    #: The functions in whose place their bodies were tested, without the custom gradients.
+    without: tuple[str, ...] = ()
 
     @property
     def is_wrong(self) -> bool:
@@ -72,11 +83,12 @@ def check_derivatives(entry: Entry) -> Check:
         return Check(NONE, "no result is a floating number")
     kept = [(variable, host_array(variable.read_value())) for variable in entry.variables]
     note = "it was not run"
+    tested, without = _with_forward_mode(entry)
     try:
         for arguments in _candidates(entry):
             _restore(kept)
             try:
-                check = _Test(entry, arguments, kept).check()
+                check = _Test(tested, arguments, kept).check(entry, without)
             except GradientError as error:
                 return Check(NONE, fact_of(error))
             except _REFUSALS as error:
@@ -97,6 +109,28 @@ def _restore(kept: Sequence[tuple[Variable, np.ndarray]]) -> None:
         variable.assign(value)
 
 
+def _with_forward_mode(entry: Entry) -> tuple[Entry, tuple[str, ...]]:
+    """The entry with plain calls in the place of those whose custom gradient has no forward mode,
+    and the names of their bodies; itself where there are none."""
+    names: list[str] = []
+
+    def plain(_: Node, op: Any) -> Op:
+        if not _lacks_forward_mode(op):
+            return op
+        names.append(op.body.name)
+        return Call(op.body)
+
+    graph = replaced(entry.graph, plain)
+    return (entry.computed_by(graph), tuple(dict.fromkeys(names))) if names else (entry, ())
+
+
+def _lacks_forward_mode(op: Op) -> bool:
+    try:
+        return isinstance(op, CustomCall) and not op.has_forward
+    except (MissingRule, *_REFUSALS):  # the test itself comes to it, and says so
+        return False
+
+
 class _Test:
     """An entry at arguments, and the places where it is differentiated."""
 
@@ -114,10 +148,11 @@ class _Test:
         given += [(v.name, v) for v in entry.variables if v.trainable]
         sources = [(name, x) for name, x in given if x.dtype.is_differentiable]
         self._names = tuple(name for name, _ in sources)
-        self._sources = [x for _, x in sources]
+        self._sources: list[Any] = [x for _, x in sources]
 
-    def check(self) -> Check | str:
-        """What is found here, or why nothing can be."""
+    def check(self, own: Entry, without: tuple[str, ...]) -> Check | str:
+        """What is found here, or why nothing can be. `own` has the custom gradients that are not
+        in the entry that is tested."""
         if not self._sources:
             return Check(NONE, "no argument is a floating number")
         directions = [self._random(x) for x in self._sources]
@@ -125,7 +160,7 @@ class _Test:
         if any(0 in y.shape for y, _ in pushed):
             return "a result is empty"
         seeds = [self._random(y) for y, _ in pushed]
-        pulled = self._pulled(seeds)
+        pulled = self._pulled(self._entry, seeds)
         forward = sum(_dot(t, w) for (_, t), w in zip(pushed, seeds, strict=True))
         reverse = sum(_dot(v, g) for v, g in zip(directions, pulled, strict=True))
         tangents = _norm([t for _, t in pushed]) * _norm(seeds)
@@ -133,31 +168,47 @@ class _Test:
         values = [_array(y) for y, _ in pushed]
         if not all(np.isfinite(x).all() for x in [*values, np.array([forward, reverse, size])]):
             return "something is not finite"
+        problem = self._problem(own, seeds) if without else None
+        if problem is not None:
+            return problem
+        if without and not size:
+            return Check(NONE, f"all of it is the custom gradient of {', '.join(without)}")
         error = abs(forward - reverse) / size if size else 0.0
         limit = math.sqrt(_epsilon(self._entry))
         verdict = RIGHT if error <= limit else WRONG
-        return Check(verdict, "", self._names, forward, reverse, error, limit)
+        return Check(verdict, "", self._names, forward, reverse, error, limit, without)
+
+    def _problem(self, own: Entry, seeds: Sequence[Tensor]) -> Check | str | None:
+        """What is wrong with the gradient that custom gradients have a part in: not its values."""
+        pulled = self._pulled(own, seeds)
+        for name, x, g in zip(self._names, self._sources, pulled, strict=True):
+            type = TensorType(x.dtype, tuple(x.shape))
+            if g.type != type:
+                return Check(WRONG, f"the custom gradient by {name} is {g.type}, and it is {type}")
+            if not np.isfinite(_array(g)).all():
+                return "a custom gradient is not finite"
+        return None
 
     def _pushed(self, directions: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """The floating results, each with its tangent."""
         _restore(self._kept)
         with ForwardAccumulator(self._sources, list(directions)) as accumulator:
-            results = self._results()
+            results = self._results(self._entry)
         tangents = accumulator.jvp(results, "zero")
         return list(zip(results, tangents, strict=True))
 
-    def _pulled(self, seeds: Sequence[Tensor]) -> list[Tensor]:
+    def _pulled(self, entry: Entry, seeds: Sequence[Tensor]) -> list[Tensor]:
         """The cotangents of the sources."""
         _restore(self._kept)
         with GradientTape() as tape:
             tape.watch(self._sources)
-            results = self._results()
+            results = self._results(entry)
         return tape.gradient(
             results, self._sources, output_gradients=list(seeds), unconnected_gradients="zero"
         )
 
-    def _results(self) -> list[Tensor]:
-        found = self._entry.call(self._arguments)
+    def _results(self, entry: Entry) -> list[Tensor]:
+        found = entry.call(self._arguments)
         return [y for y in found if y.type is not TOKEN and y.dtype.is_differentiable]
 
     def _random(self, x: Any) -> Tensor:

@@ -8,9 +8,9 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
-from tracegraph.commands.answers import INTERRUPTED, MISUSED, NO, Answer, Misuse, reason
+from tracegraph.commands.answers import INTERRUPTED, NO, TROUBLE, Answer, Misuse
 from tracegraph.commands.compare import compare
 from tracegraph.commands.export import export
 from tracegraph.commands.run import run
@@ -26,6 +26,7 @@ from tracegraph.errors import (
     TraceError,
     fact_of,
     fix_of,
+    reason_of,
 )
 from tracegraph.views.outline import printable
 
@@ -36,9 +37,11 @@ _PATH = "a directory that tg.saved_model.save wrote, or a file with graphs as te
 _ENTRY = "a path such as encoder/__call__, with :0, :1 ... for one of several traces; a signature"
 
 _CODES = """exit codes:
-  0  done; no difference; everything is right
-  1  a difference; something is wrong; damaged data, or a graph that fails
-  2  an option, a path or an entry that is not there
+  0  done; diff: no difference; verify: everything is right
+  1  diff: a difference; verify: something is wrong or damaged; the others: damaged data, or a
+     graph that fails
+  2  an option, a path or an entry that is not there; an output that cannot be written;
+     diff: damaged data
 """
 
 
@@ -50,10 +53,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _Misread as misread:
         return _not_understood(misread, is_json=any(map(_asks_for_json, given)))
     except SystemExit as exit:  # argparse: after --help and --version
-        return _finished(exit.code if isinstance(exit.code, int) else MISUSED)
+        return exit.code if isinstance(exit.code, int) else TROUBLE
+    except _Unwritten as unwritten:
+        _complain(f"tracegraph: the output cannot be written: {unwritten}")
+        return TROUBLE
     except KeyboardInterrupt:
-        print("tracegraph: interrupted", file=sys.stderr)
+        _complain("tracegraph: interrupted")
         return INTERRUPTED
+
+
+class _Unwritten(Exception):
+    """The standard output takes no more, and somebody still waits for it: the reason."""
 
 
 class _Misread(Exception):
@@ -70,15 +80,27 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise _Misread(self, message)
 
+    def print_help(self, file: Any = None) -> None:
+        """Help is an answer like every other: argparse says nothing where it cannot be written."""
+        _write(self.format_help().rstrip("\n"))
+
+
+class _Version(argparse.Action):
+    """Prints the version, by the same way as help."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        _write(f"tracegraph {sys.modules['tracegraph'].__version__}")
+        parser.exit()
+
 
 def _not_understood(misread: _Misread, is_json: bool) -> int:
     parser = misread.parser
+    usage = parser.format_usage()
+    _complain(f"{usage}{parser.prog}: error: {printable(misread.fact)}")
     if is_json:
         fix = f"`{parser.prog} --help` has the options and examples"
         _write(_json({"error": misread.fact, "fix": fix}))
-    parser.print_usage(sys.stderr)
-    print(f"{parser.prog}: error: {printable(misread.fact)}", file=sys.stderr)
-    return _finished(MISUSED)
+    return TROUBLE
 
 
 def _asks_for_json(argument: str) -> bool:
@@ -91,28 +113,31 @@ def _answered(options: argparse.Namespace) -> int:
     try:
         answer = command(options)
     except Misuse as misuse:
-        return _refused(options, MISUSED, misuse.fact, misuse.fix)
+        return _refused(options, TROUBLE, misuse.fact, misuse.fix)
     except _ERRORS as error:
-        return _refused(options, NO, fact_of(error), fix_of(error))
+        return _refused(options, options.unreadable, fact_of(error), fix_of(error))
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        return _refused(options, NO, f"{where}{reason(error)}", "")
+        return _refused(options, options.unreadable, f"{where}{reason_of(error)}", "")
     _write(_json(answer.data) if options.json else answer.text)
-    return _finished(answer.code)
+    return answer.code
 
 
 def _refused(options: argparse.Namespace, code: int, fact: str, fix: str) -> int:
     """Reports an error to people and, with --json, to programs."""
+    lines = [f"tracegraph {options.command}: {fact}", *([f"  fix: {fix}"] if fix else [])]
+    _complain("\n".join(map(_printable_line, "\n".join(lines).split("\n"))))
     if options.json:
         known = (
             {"path": str(options.path), **options.unread} if code == NO and options.unread else {}
         )
         _write(_json({**known, "error": fact, "fix": fix}))
-    lines = [f"tracegraph {options.command}: {fact}", *([f"  fix: {fix}"] if fix else [])]
-    for line in "\n".join(lines).split("\n"):
-        indent = line[: len(line) - len(line.lstrip(" "))]
-        print(f"{indent}{printable(line.strip())}", file=sys.stderr)
-    return _finished(code)
+    return code
+
+
+def _printable_line(line: str) -> str:
+    indent = line[: len(line) - len(line.lstrip(" "))]
+    return f"{indent}{printable(line.strip())}"
 
 
 def _json(data: dict[str, Any]) -> str:
@@ -120,26 +145,32 @@ def _json(data: dict[str, Any]) -> str:
 
 
 def _write(text: str) -> None:
-    """Prints, whatever the encoding of the output can hold."""
+    """Prints, whatever the encoding of the output can hold. Raises _Unwritten if it takes nothing;
+    a reader who went away, as behind `| head`, has read enough."""
+    if sys.stdout is None:
+        raise _Unwritten("it is closed")
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
-        print(text.encode(encoding, "backslashreplace").decode(encoding))
-    except BrokenPipeError:
-        _let_go()
+        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    except OSError as error:
+        _let_go(sys.stdout)
+        if not isinstance(error, BrokenPipeError):
+            raise _Unwritten(reason_of(error)) from None
 
 
-def _finished(code: int) -> int:
-    """The exit code, once all is printed that somebody reads."""
+def _complain(text: str) -> None:
+    """Prints to the standard error, if anybody can read that."""
+    if sys.stderr is None:  # `print` would take the standard output in its place
+        return
     try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _let_go()
-    return code
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        _let_go(sys.stderr)
 
 
-def _let_go() -> None:
-    """Nobody reads the output any more, as behind `| head`: the rest goes nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _let_go(stream: TextIO) -> None:
+    """Sends what a stream still holds to nowhere: Python tries to write it once more at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 # Options.
@@ -161,18 +192,15 @@ def _parser() -> argparse.ArgumentParser:
         + _CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"tracegraph {_version()}")
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, help="show program's version number and exit"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
-    parser.set_defaults(unread={})
+    parser.set_defaults(unread={}, unreadable=NO)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for add in (_add_show, _add_run, _add_diff, _add_verify, _add_export):
         add(commands)
     return parser
-
-
-def _version() -> str:
-    package = sys.modules["tracegraph"]
-    return str(package.__version__)
 
 
 def _command(
@@ -279,6 +307,7 @@ def _add_diff(commands: Any) -> None:
     parser.add_argument(
         "--no-values", action="store_true", help="let the values of Variables differ"
     )
+    parser.set_defaults(unreadable=TROUBLE)  # 1 says that both were read, and differ
     _add_json(parser)
 
 
@@ -290,7 +319,8 @@ def _add_verify(commands: Any) -> None:
         "check files, graphs and derivatives",
         "Compares every file and tensor with its checksum, infers all types anew, and tests the\n"
         "derivatives of each graph: <Jv, w> by forward mode must be <v, J'w> by reverse mode, at\n"
-        "random arguments, with small numbers for open sizes.",
+        "random arguments, with small numbers for open sizes. A custom gradient that is not\n"
+        "linear, such as one that clips, is run, and the rest of the graph is tested without it.",
         """  tracegraph verify model
   tracegraph verify model --entry train_step
   tracegraph verify model --json > report.json

@@ -11,12 +11,12 @@ from tracegraph.archive.directory import ASSETS, EXTRA
 from tracegraph.commands.answers import (
     Answer,
     Misuse,
-    counted,
     size_text,
     table,
     write_file,
 )
-from tracegraph.commands.contents import Contents, Entry, SavedContents, open_path
+from tracegraph.commands.contents import Contents, Entry, Kept, SavedContents, open_path
+from tracegraph.errors import counted
 from tracegraph.ir.tensor import Graph
 from tracegraph.passes.parts import backward_part, forward_part
 from tracegraph.runtime.module import Module
@@ -150,50 +150,49 @@ def listing_data(contents: Contents) -> dict[str, Any]:
     """What a path holds as data."""
     data: dict[str, Any] = {"path": str(contents.path), "kind": contents.kind}
     if not isinstance(contents, SavedContents):
-        return {**data, "entries": [entry_data(entry) for entry in contents.entries.values()]}
-    assets, files = [], []
-    for name, row in contents.files.items():
-        size = row.pairs()["bytes"].count()
-        files.append({"name": name, "bytes": size})
-        if name.startswith(f"{ASSETS}/"):
-            assets.append(name)
+        return {**data, "entries": list(map(entry_data, contents.entries.values()))}
     manifest = contents.manifest
     return {
         **data,
         "version": manifest["version"].value,
         "producer": manifest["producer"].value,
         "keeps_custom_gradients": manifest["custom_gradients"].value,
-        "objects": [
-            {"path": path, "class": type(module).__name__, "omitted": _omitted(module)}
-            for path, module in contents.objects
-        ],
-        "functions": [
-            {
-                "path": path,
-                "name": function.name,
-                "traces": [entry_data(entry) for entry in contents.traces[path]],
-            }
-            for path, function in contents.functions
-        ],
-        "signatures": [entry_data(entry) for entry in contents.signatures],
-        "variables": [
-            {
-                "name": kept.key,
-                "type": kept.type,
-                "shape": list(kept.shape),
-                "trainable": kept.trainable,
-                "bytes": kept.bytes,
-            }
-            for kept in contents.variables
-        ],
-        "assets": assets,
+        "objects": [_object_data(*row) for row in contents.objects],
+        "functions": _function_data(contents),
+        "signatures": list(map(entry_data, contents.signatures)),
+        "variables": list(map(_variable_data, contents.variables)),
+        "assets": [name for name in contents.files if name.startswith(f"{ASSETS}/")],
         "extra": _extra(contents),
-        "files": files,
+        "files": [
+            {"name": name, "bytes": row.pairs()["bytes"].count()}
+            for name, row in contents.files.items()
+        ],
     }
 
 
-def _omitted(module: Any) -> dict[str, str]:
-    return dict(omitted_of(module)) if isinstance(module, Module) else {}
+def _object_data(path: str, module: Module) -> dict[str, Any]:
+    return {"path": path, "class": type(module).__name__, "omitted": dict(omitted_of(module))}
+
+
+def _function_data(contents: SavedContents) -> list[dict[str, Any]]:
+    return [
+        {
+            "path": path,
+            "name": function.name,
+            "traces": list(map(entry_data, contents.traces[path])),
+        }
+        for path, function in contents.functions
+    ]
+
+
+def _variable_data(kept: Kept) -> dict[str, Any]:
+    return {
+        "name": kept.key,
+        "type": kept.type,
+        "shape": list(kept.shape),
+        "trainable": kept.trainable,
+        "bytes": kept.bytes,
+    }
 
 
 def _extra(contents: SavedContents) -> list[str]:

@@ -9,10 +9,10 @@ from typing import Any
 
 from tracegraph.archive.directory import Reader
 from tracegraph.archive.tensors import TensorFile, file_digest, stored_arrays
-from tracegraph.commands.answers import NO, OK, Answer, counted, table
+from tracegraph.commands.answers import NO, OK, Answer, table
 from tracegraph.commands.contents import Entry, SavedContents, open_path
 from tracegraph.commands.derivatives import Check, check_derivatives
-from tracegraph.errors import DTypeError, LoadError, ShapeError, fact_of
+from tracegraph.errors import DTypeError, LoadError, ShapeError, counted, fact_of
 from tracegraph.saved_model.options import FORMAT, VERSION
 from tracegraph.text.verifier import verify as verify_graph
 
@@ -106,6 +106,7 @@ def _check_data(entry: Entry, check: Check) -> dict[str, Any]:
         "entry": entry.name,
         "verdict": check.verdict,
         "by": list(check.sources),
+        "without_custom_gradients": list(check.without),
         "reason": None if is_tested else check.note,
         "jvp": check.forward if is_tested else None,
         "vjp": check.reverse if is_tested else None,
@@ -143,8 +144,15 @@ def _check_table(checks: list[tuple[Entry, Check]]) -> str:
             continue
         numbers = f"{check.forward:.7g}", f"{check.reverse:.7g}", f"{check.error:.1e}"
         by = f", by {', '.join(check.sources)}" if check.sources else ""
-        rows.append((entry.name, *numbers, f"{check.verdict}{by}"))
+        rows.append((entry.name, *numbers, f"{check.verdict}{by}{_without_text(check)}"))
     return table(rows, "<>>><")
+
+
+def _without_text(check: Check) -> str:
+    """What custom gradients were left out of the test: they ran, and no more is known of them."""
+    if not check.without:
+        return ""
+    return f", but for the custom gradient of {', '.join(check.without)}, which is yours to judge"
 
 
 def _conclusion(

@@ -260,6 +260,11 @@ class ConcreteFunction:
 
     # Calling it.
 
+    def computed_by(self, graph: Graph) -> ConcreteFunction:
+        """The same trace with another graph of the same inputs and outputs."""
+        traced = dataclasses.replace(self.traced, graph=graph)
+        return ConcreteFunction(self.request, traced, self.results, self._stand_ins)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the graph. Arguments are given as to the function, or the tensors alone.
 

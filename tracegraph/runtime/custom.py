@@ -21,6 +21,7 @@ from tracegraph.errors import (
     RuleTypeError,
     ShapeError,
     TraceError,
+    counted,
     fact_of,
     fail,
     kind_of,
@@ -213,7 +214,7 @@ class CustomGradient(TracedAtCalls):
             return
         except TypeError as error:
             self._refuse(
-                f"its backward function does not take {_counted(len(upstream), 'cotangent')}, one "
+                f"its backward function does not take {counted(len(upstream), 'cotangent')}, one "
                 f"for each output: {error}",
                 "let it take one argument for each output",
             )
@@ -242,15 +243,15 @@ class CustomGradient(TracedAtCalls):
         aligned = arguments.aligned(found)
         if aligned is None:
             self._refuse(
-                f"its backward function returned {_counted(len(found), 'gradient')} for "
-                f"{_counted(arguments.count, 'argument')}",
+                f"its backward function returned {counted(len(found), 'gradient')} for "
+                f"{counted(arguments.count, 'argument')}",
                 "return one gradient for each argument, None where there is none",
             )
         found = aligned
         if len(by_variable) != len(trainable):
             self._refuse(
-                f"its backward function returned {_counted(len(by_variable), 'variable gradient')} "
-                f"for {_counted(len(trainable), 'variable')}",
+                f"its backward function returned {counted(len(by_variable), 'variable gradient')} "
+                f"for {counted(len(trainable), 'variable')}",
                 "return one gradient for each of `variables`, None where there is none",
             )
         count = len(arguments.tensors)
@@ -319,11 +320,11 @@ class _Arguments:
         self.tensor_names = [*(names[i] for i in self._places), *self._by_name]
         self._is_last_followed = any(x.depends_on(last) for x in current().recorders)
         everything = nest.flatten(list(args))
-        counted = [x for x in everything if _is_counted(x)]
+        numbers = [x for x in everything if _is_counted(x)]
         #: How many arguments there are, as a backward function may count them: numbers and arrays,
         #: or all; and the places of the tensors among those.
-        self._counts = {len(xs): _places_of_arrays(xs) for xs in (everything, counted)}
-        self.count = len(counted) + len(last)
+        self._counts = {len(xs): _places_of_arrays(xs) for xs in (everything, numbers)}
+        self.count = len(numbers) + len(last)
 
     def aligned(self, found: Sequence[Any]) -> list[Any] | None:
         """Those of the gradients that a backward function returned that belong to the tensors, or
@@ -393,10 +394,6 @@ def _seeds(trace: Trace, outputs: Sequence[Tensor]) -> list[Tensor | None]:
         trace.input(y.type, f"g{i}") if y.dtype.is_differentiable else None
         for i, y in enumerate(outputs)
     ]
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _accepts_variables(backward: Callable[..., Any]) -> bool:
