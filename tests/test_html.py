@@ -696,6 +696,87 @@ def test_the_tools_and_the_picture_do_not_overlap(opened):
         assert is_beside or one["y"] + one["height"] <= following["y"]
 
 
+def test_counters_are_words_of_their_number_and_say_what_they_count(opened):
+    page = opened(long_graph(1))
+    assert page.locator(".counts").inner_text().split() == [
+        "3",
+        "nodes",
+        *"1 argument 1 result".split(),
+    ]
+    assert page.locator(".panel header p").inner_text() == "3 nodes, 1 argument"
+    page = opened(step_graph())
+    assert page.locator(".panel header p").inner_text() == "14 nodes in 3 functions, 2 arguments"
+    assert "In @step itself" in page.locator("#details").inner_text()
+    assert page.locator(".counts").inner_text().split()[:2] == ["5", "nodes"]
+
+
+def test_the_legend_explains_what_is_there(opened):
+    page = opened(step_graph())
+    assert "dotted" not in page.locator(".legend").inner_text()
+    page.click("#lines")
+    page.click("#open")
+    assert "dotted" in page.locator(".legend").inner_text()
+
+
+def test_keys_work_wherever_the_focus_is(opened):
+    page = opened(step_graph())
+    page.click("#open")
+    zoom = page.evaluate("tracegraph.camera.zoom")
+    page.keyboard.press("-")
+    smaller = page.evaluate("tracegraph.camera.zoom")
+    assert smaller < zoom
+    page.click("#flow")
+    page.keyboard.press("t")
+    assert page.locator("#text").get_attribute("open") is not None
+    page.keyboard.press("t")
+    assert page.locator("#text").get_attribute("open") is None
+    page.locator("#lines").focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("tracegraph.view.mode") == "lines", "buttons keep the keys that press them"
+    page.locator("#search").focus()
+    page.keyboard.type("t+f")
+    assert page.locator("#search").input_value() == "t+f"
+
+
+def test_the_text_is_closed_by_a_button_and_leaves_the_search_free(opened):
+    page = opened(step_graph())
+    page.click("#show-text")
+    text, search = (page.locator(at).bounding_box() for at in ("#text", "#search"))
+    assert text["x"] + text["width"] <= search["x"]
+    page.get_by_role("button", name="Close the text").click()
+    assert page.locator("#text").get_attribute("open") is None
+
+
+@pytest.mark.parametrize("width", [320, 390, 760])
+def test_narrow_windows_show_all_and_do_not_scroll_sideways(opened, width):
+    page = opened(train_graph())
+    page.set_viewport_size({"width": width, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    for button in ("#flow", "#lines", "#open", "#close", "#fit", "#show-text", "#save"):
+        at = page.locator(button).bounding_box()
+        assert at["x"] >= 0 and at["x"] + at["width"] <= width and at["height"] >= 24
+    title, search = (page.locator(at).bounding_box() for at in (".panel h1", "#search"))
+    assert title["y"] + title["height"] + 3 <= search["y"]
+    assert page.locator(".panel header p").is_visible()
+
+
+def test_results_of_a_search_name_their_scope(opened):
+    page = opened(scoped_page(12))
+    page.fill("#search", "matmul")
+    rows = [row.inner_text() for row in page.locator("#results .where").all()]
+    assert any("net/layers/11/product" in row for row in rows)
+
+
+def test_focus_rings_are_not_cut(opened):
+    page = opened(step_graph())
+    for button in ("#open", ".trail button"):
+        ring = page.locator(button).evaluate(
+            "button => { button.focus(); return [getComputedStyle(button.parentElement).overflow,"
+            " parseFloat(getComputedStyle(button).borderRadius) > 0]; }"
+        )
+        assert ring == ["visible", True]
+
+
 def test_many_values_are_one_cable(opened):
     @tg.function
     def block(x, w):

@@ -121,11 +121,9 @@ def _page(found: Outline, text: str) -> str:
 
 def _counts(found: Outline) -> str:
     nodes = sum(len(graph.nodes) for graph in found)
-    functions = len(found.graphs) - 1
-    words = [_counted(nodes, "node")]
-    if functions:
-        words.append(_counted(functions, "function"))
-    return ", ".join([*words, _counted(len(found.entry.inputs), "argument")])
+    functions = len(found.graphs)
+    where = f" in {functions:,} functions" if functions > 1 else ""
+    return f"{_counted(nodes, 'node')}{where}, {_counted(len(found.entry.inputs), 'argument')}"
 
 
 def _counted(number: int, word: str) -> str:

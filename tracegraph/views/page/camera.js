@@ -13,6 +13,7 @@ function rebuild(keep) {
     camera.x += (before.x - after.x) * camera.zoom;
     camera.y += (before.y - after.y) * camera.zoom;
   }
+  if (!selected) showOverview();
   draw();
 }
 

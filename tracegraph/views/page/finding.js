@@ -8,12 +8,13 @@ function find(query) {
   const most = 200;
   const rows = results.slice(0, most).map((node, number) => {
     const type = node.outputs.length ? node.graph.values[node.outputs[0]].type.text : "";
-    const where = node.graph === view.graph ? "" : `@${node.graph.name} `;
+    const home = node.graph === view.graph ? "" : `@${node.graph.name}`;
+    const where = [home, node.scope, placeText(node.place)].filter(Boolean).join("  ");
     const row = nodeButton(node, node.kind === "node" ? node.op : node.kind);
     row.onclick = () => goToResult(number);
     row.append(
       element("small", {}, type),
-      element("small", { className: "where" }, where + placeText(node.place)),
+      element("small", { className: "where" }, where),
     );
     return row;
   });

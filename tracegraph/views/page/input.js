@@ -104,26 +104,37 @@ const KEYS = {
   "-": () => zoomBy(0.8),
   f: fit,
   0: fit,
-  t: () => ($("text").open = !$("text").open),
+  t: () => showText(),
+  "/": () => {
+    $("search").focus();
+    $("search").select();
+  },
 };
 
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  const isTyping = event.target instanceof HTMLInputElement;
   if (event.key === "Escape") return escape();
-  if (event.key === "/" && !isTyping) {
-    event.preventDefault();
-    return void ($("search").focus(), $("search").select());
-  }
-  if (isTyping || (event.target !== canvas && event.target !== document.body)) return;
   const action = KEYS[event.key];
-  if (!action) return;
+  if (!action || hasOwnUse(event.target, event.key)) return;
   event.preventDefault();
   action();
 });
 
+// Keys that mean something to what has the focus: text is typed, buttons are pressed, and what
+// stands in the panel or is text is scrolled.
+function hasOwnUse(target, key) {
+  if (target.matches("input, textarea, select")) return true;
+  if (key === "Enter") return target.matches("button, summary");
+  return key.startsWith("Arrow") && !!target.closest(".panel, #text");
+}
+
+function showText(isOpen = !$("text").open) {
+  $("text").open = isOpen;
+  (isOpen ? $("text").querySelector("pre") : canvas).focus({ preventScroll: true });
+}
+
 function escape() {
-  if ($("text").open) return void ($("text").open = false);
+  if ($("text").open) return showText(false);
   if (document.activeElement === $("search") || $("search").value) {
     find("");
     return canvas.focus();
@@ -149,7 +160,8 @@ $("scopes").onclick = () => setMode("scopes");
 $("open").onclick = unfoldAll;
 $("close").onclick = foldAll;
 $("save").onclick = saveSvg;
-$("show-text").onclick = () => ($("text").open = !$("text").open);
+$("show-text").onclick = () => showText();
+$("hide-text").onclick = () => showText(false);
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   theme = readTheme(document.documentElement);

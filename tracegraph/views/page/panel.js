@@ -55,6 +55,7 @@ function showDetails(node) {
   if (graph !== model.entry) parts.push(section("Function", element("p", {}, `@${graph.name}`)));
   $("details").replaceChildren(...parts.filter(Boolean));
   $("details").scrollTop = 0;
+  $("panel").scrollTop = 0;
 }
 
 function sourceSection(node) {
@@ -165,20 +166,26 @@ function lineSection(node) {
 function showOverview() {
   const { graph } = view;
   const counts = [
-    ["nodes", graph.count],
-    ["backward", graph.backward],
-    ["arguments", graph.arguments],
-    ["results", graph.results],
-    ["functions", model.graphs.length - 1],
-  ].filter(([, count]) => count);
+    [graph.count, "node"],
+    [graph.backward, "backward", "backward"],
+    [graph.arguments, "argument"],
+    [graph.results, "result"],
+  ].filter(([count]) => count);
   const table = element(
     "dl",
     { className: "counts" },
-    ...counts.map(([name, count]) =>
-      element("div", {}, element("dd", {}, count.toLocaleString("en")), element("dt", {}, name)),
+    ...counts.map(([count, ...words]) =>
+      element(
+        "div",
+        {},
+        element("dd", {}, count.toLocaleString("en")),
+        element("dt", {}, wordFor(count, ...words)),
+      ),
     ),
   );
-  $("details").replaceChildren(table, legend());
+  const isOne = model.graphs.length === 1;
+  const whole = isOne ? table : section(`In @${graph.name} itself`, table);
+  $("details").replaceChildren(whole, legend());
 }
 
 function legend() {
@@ -206,13 +213,15 @@ function legend() {
       ),
     );
   }
-  rows.push(
-    element(
-      "li",
-      { className: "wide" },
-      element("i", { className: "dot pill" }),
-      "dotted pill: a value from further away",
-    ),
-  );
+  if (scene.boxes.some((box) => box.kind === "pill" && !box.node.isConstant)) {
+    rows.push(
+      element(
+        "li",
+        { className: "wide" },
+        element("i", { className: "dot pill" }),
+        "dotted pill: a value from further away",
+      ),
+    );
+  }
   return section("Legend", element("ul", { className: "legend" }, ...rows));
 }

@@ -256,8 +256,8 @@ function pillWidth(measure, box) {
 // The name of a value as a pill shows it: arguments by name alone, others with their sign.
 const bare = (name) => (/^%\d/.test(name) ? name : name.replace(/^%/, ""));
 const clipped = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
-const counted = (number, word) =>
-  `${number.toLocaleString("en")} ${word}${number === 1 ? "" : "s"}`;
+const wordFor = (number, one, many = `${one}s`) => (number === 1 ? one : many);
+const counted = (number, word) => `${number.toLocaleString("en")} ${wordFor(number, word)}`;
 
 // Groups.
 
