@@ -1,6 +1,6 @@
 // The part of the scene that is in view, and its painting.
 
-const READABLE = 0.62;
+const READABLE = 0.8; // types are set in 10.5
 
 let frame = 0;
 
@@ -71,18 +71,28 @@ function fit() {
   setCamera(Math.min(zoomToFit(view.room, scene), 1.25));
 }
 
-// The zoom at which all fits, or at which it can be read and is scrolled.
-function fitReadably() {
-  setCamera(Math.max(zoomToFit(view.room, scene), Math.min(READABLE, 1.25)));
+// The zoom at which all fits, or the least one, at which it is scrolled.
+function fitFrom(least) {
+  setCamera(Math.max(zoomToFit(view.room, scene), least));
 }
 
 function setCamera(zoom) {
-  const [w, h] = [canvas.clientWidth, canvas.clientHeight];
-  camera.zoom = Math.max(zoom, 0.02);
-  const [left, top] = [(w - scene.w * camera.zoom) / 2, (h - scene.h * camera.zoom) / 2];
-  camera.x = Math.max(MARGIN, left);
-  camera.y = Math.max(MARGIN, top);
+  Object.assign(camera, cameraFor(Math.max(zoom, 0.02)));
   draw();
+}
+
+// The camera that shows the scene from its beginning, in the middle as far as there is room.
+function cameraFor(zoom) {
+  const [w, h] = [canvas.clientWidth, canvas.clientHeight];
+  const [left, top] = [(w - scene.w * zoom) / 2, (h - scene.h * zoom) / 2];
+  return { zoom, x: left >= MARGIN ? left : leftOfStart(w, zoom), y: Math.max(MARGIN, top) };
+}
+
+// Where the scene is wider than the window, the box with which it starts is in the middle.
+function leftOfStart(w, zoom) {
+  const [first] = scene.boxes;
+  const middle = (first.x + first.w / 2) * zoom;
+  return Math.min(MARGIN, Math.max(w - MARGIN - scene.w * zoom, w / 2 - middle));
 }
 
 let looked = { ...camera };
@@ -138,10 +148,29 @@ function isComfortable(box) {
   );
 }
 
-function boxAt(clientX, clientY) {
+function pointAt(clientX, clientY) {
   const area = canvas.getBoundingClientRect();
-  const x = (clientX - area.left - camera.x) / camera.zoom;
-  const y = (clientY - area.top - camera.y) / camera.zoom;
+  return [
+    (clientX - area.left - camera.x) / camera.zoom,
+    (clientY - area.top - camera.y) / camera.zoom,
+  ];
+}
+
+// The wire at a point: its straight parts, or the region of a curve.
+function wireAt(clientX, clientY) {
+  const [x, y] = pointAt(clientX, clientY);
+  const reach = 5 / camera.zoom;
+  const isNear = (a, b, at) => at > Math.min(a, b) - reach && at < Math.max(a, b) + reach;
+  return scene.wires.find(({ points }) =>
+    points.slice(1).some(([bx, by], n) => {
+      const [ax, ay] = points[n];
+      return isNear(ax, bx, x) && isNear(ay, by, y);
+    }),
+  );
+}
+
+function boxAt(clientX, clientY) {
+  const [x, y] = pointAt(clientX, clientY);
   for (let i = scene.boxes.length - 1; i >= 0; i--) {
     const box = scene.boxes[i];
     if (x >= box.x && x <= box.x + box.w && y >= box.y && y <= box.y + box.h) return box;

@@ -79,8 +79,20 @@ canvas.addEventListener(
 function hover(event) {
   const box = boxAt(event.clientX, event.clientY);
   canvas.classList.toggle("over", !!box);
-  canvas.title =
-    box && box.node && box.kind !== "card" ? spoken(box.node) : box ? box.code || "" : "";
+  const wire = (!box || box.isOpen) && wireAt(event.clientX, event.clientY);
+  canvas.title = wire ? spokenWire(wire) : box ? spokenBox(box) : "";
+}
+
+const spokenBox = (box) =>
+  box.kind === "card" ? [box.title, box.group.code].filter(Boolean).join("\n") : spoken(box.node);
+
+const MOST_SPOKEN = 12;
+
+function spokenWire({ from, to, values }) {
+  const all = [...values].map((value) => from.graph.values[value]);
+  const rows = all.slice(0, MOST_SPOKEN).map(({ name, type }) => `${name} ${type.text}`);
+  const more = all.length > MOST_SPOKEN ? [`and ${all.length - MOST_SPOKEN} more`] : [];
+  return [`${from.title} \u2192 ${to.title}`, ...rows, ...more].join("\n");
 }
 
 minimap.addEventListener("pointerdown", (event) => {

@@ -1,13 +1,13 @@
 // The minimap, for scenes of which not all is in view.
 
+const MOSTLY = 0.7; // of a scene of which so much is in view a map says nothing more
+
 function paintMinimap() {
   const window = visiblePart();
-  const isWhole =
-    window.x <= 8 &&
-    window.y <= 8 &&
-    window.x + window.w >= scene.w - 8 &&
-    window.y + window.h >= scene.h - 8;
-  minimap.hidden = isWhole || scene.boxes.length < 30;
+  const seen = (start, length, whole) =>
+    (Math.min(start + length, whole) - Math.max(start, 0)) / whole;
+  const share = seen(window.x, window.w, scene.w) * seen(window.y, window.h, scene.h);
+  minimap.hidden = share > MOSTLY || scene.boxes.length < 30;
   if (minimap.hidden) return;
   const ratio = devicePixelRatio || 1;
   const [w, h] = [minimap.clientWidth, minimap.clientHeight];

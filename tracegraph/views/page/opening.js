@@ -2,11 +2,12 @@
 
 const SMALL = 48;
 // The first look: as much is unfolded as can be read at this zoom. Of a large graph only groups.
-const FIRST = { zoom: 0.66, largeZoom: 0.86, large: 400, cards: 40, tries: 60 };
+const FIRST = { zoom: 0.8, largeZoom: 0.86, large: 400, cards: 40, tries: 60 };
 
 // The first look at a graph: groups are unfolded from the outside in while all can still be read.
 function look() {
   measureRoom();
+  view.columns.clear();
   const isLarge = view.graph.count > FIRST.large;
   const least = isLarge ? FIRST.largeZoom : FIRST.zoom;
   scene = buildScene(view);
@@ -16,29 +17,46 @@ function look() {
   looked = { ...camera };
 }
 
-// Scopes come first, then small leaves, arguments, and what holds groups of the same line.
-function easeOf({ nodes, group }) {
-  if (group.scope && group.children.length) return 0;
-  return nodes.length + (group.children.length ? 1000 : group.isArguments ? 500 : 0);
+// What is opened first: scopes, then what has a derived half, which is the network, then the rest.
+// Of a large graph the largest part says most; of a small one the small parts fit. What one line
+// does over and over, as an optimizer does for each variable, stays closed.
+function orderOf({ nodes, group }, isLarge) {
+  const isInner = group.children.length > 0;
+  const rank = group.isArguments ? 3 : group.scope ? 0 : group.derived ? 1 : 2;
+  return rank * 1e6 + (isLarge ? -nodes.length : nodes.length + (isInner ? 0 : 1e3));
 }
 
+function isOpenedFirst({ group }, isLarge) {
+  if (group.isOneLine && !group.scope && !group.derived) return false;
+  if (!group.children.length) return !isLarge && !group.kind;
+  return !isLarge || !group.isArguments; // many of them in parts say nothing
+}
+
+// Ranges of one list open together or not at all.
+const areRanges = ({ group }, other) =>
+  group.isRange && other.group.isRange && group.parent === other.group.parent;
+
 function unfoldWhile(isLarge, least) {
-  const queue = scene.boxes.filter((box) => box.kind === "card" && !box.path);
-  // Of a large graph the largest part says most; of a small one the small parts fit.
-  queue.sort((a, b) => (isLarge ? b.nodes.length - a.nodes.length : easeOf(a) - easeOf(b)));
+  const cardsOf = (scene) => scene.boxes.filter((box) => box.kind === "card");
+  const byOrder = (a, b) => orderOf(a, isLarge) - orderOf(b, isLarge);
+  let queue = cardsOf(scene).filter((card) => !card.path && isOpenedFirst(card, isLarge));
   for (let tries = 0; queue.length && tries < FIRST.tries; tries++) {
-    const card = queue.shift();
-    if (!card.group.children.length && (isLarge || card.group.short)) continue;
-    view.unfolded.add(card.id);
+    const [next] = queue.sort(byOrder);
+    const cards = queue.filter((card) => card === next || areRanges(card, next));
+    queue = queue.filter((card) => !cards.includes(card));
+    for (const card of cards) view.unfolded.add(card.id);
+    view.columns.clear();
     const tried = buildScene(view);
-    const cards = tried.boxes.filter((box) => box.kind === "card").length;
-    if (zoomToFit(view.room, tried) < least || (isLarge && cards > FIRST.cards)) {
-      view.unfolded.delete(card.id);
+    if (zoomToFit(view.room, tried) < least || (isLarge && cardsOf(tried).length > FIRST.cards)) {
+      for (const card of cards) view.unfolded.delete(card.id);
       continue;
     }
-    scene = tried;
-    for (const child of card.group.children) queue.push(scene.byId.get(cardId(card.path, child)));
+    const children = cards.flatMap((card) =>
+      card.group.children.map((child) => tried.byId.get(cardId(card.path, child))),
+    );
+    queue.push(...children.filter((child) => isOpenedFirst(child, isLarge)));
   }
+  view.columns.clear();
   scene = buildScene(view);
 }
 
@@ -54,8 +72,8 @@ function showGraph(graph) {
 }
 
 function firstMode(graph) {
-  if (graph.nodes.some((node) => node.kind === "node" && node.scope)) return "scopes";
-  return graph.count > SMALL ? "lines" : "flow";
+  if (graph.count <= SMALL) return "flow";
+  return graph.nodes.some((node) => node.kind === "node" && node.scope) ? "scopes" : "lines";
 }
 
 function setMode(mode) {

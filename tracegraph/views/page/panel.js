@@ -78,9 +78,8 @@ function callSection(node) {
     const open = element("button", { type: "button" }, isOpen ? "close" : "open here");
     open.onclick = () => {
       view.shown.set(selected.id, number);
-      isOpen ? view.opened.delete(selected.id) : view.opened.add(selected.id);
-      rebuild(selected.id);
-      showDetails(node);
+      if (!isOpen) view.opened.delete(selected.id); // another function may be open there
+      toggle(scene.byId.get(selected.id));
     };
     const alone = element(
       "button",

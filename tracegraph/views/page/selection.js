@@ -5,6 +5,7 @@ function select(box, isMoving = true) {
   if (box.kind === "card") return;
   selected = { node: box.node, id: box.id };
   related = new Set(counterparts(box.node));
+  sources = new Set(operandMakers(box.node));
   pickInTree(box.node);
   showDetails(box.node);
   if (isMoving && !isComfortable(box)) flyTo(box);
@@ -15,6 +16,7 @@ function select(box, isMoving = true) {
 function clearSelection() {
   selected = null;
   related = new Set();
+  sources = new Set();
   pickInTree(null);
   showOverview();
   $("status").textContent = "nothing is selected";
@@ -60,7 +62,8 @@ const pathsOf = (graph) => {
     if (box.isOpen && box.kind !== "card" && shownIn(box) === graph) paths.push(box.id);
   return paths;
 };
-const shownIn = (box) => box.node.calls[view.shown.get(box.id) || 0].graph;
+const shownIn = (box) => shownOf(box.node, box.id);
+const shownOf = (node, id) => node.calls[view.shown.get(id) || 0].graph;
 
 function walk(dx, dy) {
   const box = selected && scene.byId.get(selected.id);
@@ -88,14 +91,15 @@ function walk(dx, dy) {
   if (home) return select(home);
   const isBack = box.flip ? dy > 0 : dy < 0;
   const nodes = isBack
-    ? box.node.operands
-        .filter((value) => value >= 0)
-        .map((value) => box.node.graph.values[value].node)
+    ? operandMakers(box.node)
     : box.node.outputs.flatMap((value) =>
         box.node.graph.values[value].users.map((user) => user.node),
       );
   if (dy && nodes.length) reveal(nodes[0], box.path);
 }
+
+const operandMakers = (node) =>
+  node.operands.filter((value) => value >= 0).map((value) => node.graph.values[value].node);
 
 function neighbours(box) {
   const around = [];

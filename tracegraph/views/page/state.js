@@ -7,6 +7,7 @@ const view = {
   opened: new Set(),
   unfolded: new Set(),
   shown: new Map(),
+  columns: new Map(), // how many cards stand in each column, by the level at which they stand
   aspect: 1.5,
   room: { w: 900, h: 600 },
   measure: null,
@@ -17,6 +18,7 @@ let theme = readTheme(document.documentElement);
 let scene = null;
 let selected = null; // {node, id}
 let related = new Set();
+let sources = new Set(); // what made the operands of the selected node
 let found = new Set();
 let results = [];
 let resultAt = -1;
