@@ -820,7 +820,7 @@ def test_counters_are_words_of_their_number_and_say_what_they_count(opened):
     assert page.locator(".counts").inner_text().split() == [
         "3",
         "nodes",
-        *"1 argument 1 result".split(),
+        *["1", "argument", "1", "result"],
     ]
     assert page.locator(".panel header p").inner_text() == "3 nodes, 1 argument"
     page = opened(step_graph())
