@@ -724,6 +724,9 @@ def test_a_network_opens_before_its_optimizer(opened):
     assert cards["model/layers"]["isOpen"]
     (optimizer,) = [card for card in cards.values() if "apply_gradients" in card["code"]]
     assert not optimizer["isOpen"] and not cards["Arguments"]["isOpen"]
+    page.click("#flow")
+    open_cards = [card for card in page.evaluate(CARDS) if card["isOpen"]]
+    assert not [card for card in open_cards if "apply_gradients" in card["code"]]
 
 
 def test_cards_do_not_repeat_the_code_around_them(opened):

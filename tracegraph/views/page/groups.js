@@ -94,8 +94,9 @@ function finish(tree) {
       forward: (node) => Number(node.kind === "node" && !node.isBackward),
       derived: (node) => Number(node.kind === "node" && node.isBackward),
       values: (node) => Number(node.kind === "argument"),
+      linked: (node) => Number(node.kind === "node" && counterparts(node).length > 0),
     };
-    for (const of of ["forward", "derived", "values"]) group[of] = count(of);
+    for (const of of Object.keys(counts)) group[of] = count(of);
     group.families = below
       ? mergedCounts(below.flatMap((child) => child.families))
       : mergedCounts(group.nodes.map((node) => [node.family, 1]));
@@ -253,8 +254,7 @@ function unitGroup(unit) {
   if (Math.max(...halves(unit.nodes).map((half) => half.length)) <= GROUP.leaf)
     return leaf(title, unit.nodes);
   const pieces = pieceGroups(unit.nodes, title);
-  if (pieces.length === 1) return leaf(title, unit.nodes);
-  return inner({ ...title, isOneLine: true }, chunked(pieces));
+  return pieces.length === 1 ? leaf(title, unit.nodes) : inner(title, chunked(pieces));
 }
 
 const halves = (nodes) => [

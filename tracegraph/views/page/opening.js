@@ -17,19 +17,19 @@ function look() {
   looked = { ...camera };
 }
 
-// What is opened first: scopes, then what has a derived half, which is the network, then the rest.
-// Of a large graph the largest part says most; of a small one the small parts fit. What one line
-// does over and over, as an optimizer does for each variable, stays closed.
+// What is opened first: scopes, then what was derived of and what was derived, which is the network,
+// then the rest. Of a large graph the largest part says most; of a small one the small parts fit.
 function orderOf({ nodes, group }, isLarge) {
   const isInner = group.children.length > 0;
-  const rank = group.isArguments ? 3 : group.scope ? 0 : group.derived ? 1 : 2;
+  const rank = group.isArguments ? 3 : group.scope ? 0 : group.linked ? 1 : 2;
   return rank * 1e6 + (isLarge ? -nodes.length : nodes.length + (isInner ? 0 : 1e3));
 }
 
-function isOpenedFirst({ group }, isLarge) {
-  if (group.isOneLine && !group.scope && !group.derived) return false;
+// Of a large graph no nodes are shown at first. Beside a network and its backward, what is done over
+// and over stays closed: arguments in parts, and the optimizer, which does the same for each variable.
+function isOpenedFirst({ group, graph }, isLarge) {
   if (!group.children.length) return !isLarge && !group.kind;
-  return !isLarge || !group.isArguments; // many of them in parts say nothing
+  return !graph.backward || !!group.scope || group.linked > 0;
 }
 
 // Ranges of one list open together or not at all.
