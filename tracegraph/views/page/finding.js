@@ -12,10 +12,7 @@ function find(query) {
     const where = [home, node.scope, placeText(node.place)].filter(Boolean).join("  ");
     const row = nodeButton(node, node.kind === "node" ? node.op : node.kind);
     row.onclick = () => goToResult(number);
-    row.append(
-      element("small", {}, type),
-      element("small", { className: "where" }, where),
-    );
+    row.append(element("small", {}, type), element("small", { className: "where" }, where));
     return row;
   });
   if (results.length > most) rows.push(element("p", {}, `and ${results.length - most} more`));

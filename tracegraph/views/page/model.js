@@ -99,7 +99,10 @@ function readNodes({ types, places, ops }, graphs, graph, raw) {
 function readResults(graph, raw) {
   raw.outputs.forEach((value, number) => {
     const name = resultName(graph, raw, value, number);
-    const { place, isBackward } = graph.values[value]?.node || { place: NOWHERE, isBackward: false };
+    const { place, isBackward } = graph.values[value]?.node || {
+      place: NOWHERE,
+      isBackward: false,
+    };
     const fields = { kind: "result", op: "return", family: "data", name, operands: [value] };
     addNode(graph, { ...fields, place, isBackward });
   });

@@ -357,8 +357,7 @@ function paintFarTitles(look, boxes) {
   }
 }
 
-const isOver = (a, b) =>
-  a.x < b.x + b.w && b.x < a.x + a.w && a.y < b.y + b.h && b.y < a.y + a.h;
+const isOver = (a, b) => a.x < b.x + b.w && b.x < a.x + a.w && a.y < b.y + b.h && b.y < a.y + a.h;
 
 // Where a title stands and what it says; null for cards that are too small to have one.
 function farTitle({ zoom, marks }, card) {

@@ -11,7 +11,16 @@ const FONT = {
   code: { size: 12, mono: true },
 };
 const BOX = { pad: 12, one: 30, two: 46, pill: 24, header: 34, inside: 18, chip: 20 };
-const CARD = { header: 40, code: 18, closed: 46, pad: 18, gapY: 42, least: 220, widest: 360, keep: 1.5 };
+const CARD = {
+  header: 40,
+  code: 18,
+  closed: 46,
+  pad: 18,
+  gapY: 42,
+  least: 220,
+  widest: 360,
+  keep: 1.5,
+};
 // Where a graph is drawn by groups rather than as one flow.
 const LARGE = { flow: 300, called: 40, zoom: 0.3 };
 const CHIPS = 4; // a node with more outputs says how many, and not of what types
@@ -289,13 +298,12 @@ function cardOf(view, tree, group, path) {
   Object.assign(card, { families, graph: tree.graph, nodes: group.within, below: 0, chips: [] });
   card.brief = brief || title;
   card.isOpen = view.unfolded.has(card.id);
-  const code = codeOn(group, card.isOpen);
-  card.code = code;
+  card.code = codeOn(group, card.isOpen);
   card.note = noteOf(group);
   const head = measure(title, FONT.title) + measure(card.note, FONT.name) + 72;
-  const text = measure(code, FONT.code) + 2 * CARD.pad;
+  const text = measure(card.code, FONT.code) + 2 * CARD.pad;
   card.w = Math.min(CARD.widest, Math.max(CARD.least, head, text));
-  card.h = CARD.closed + (code ? CARD.code : 0);
+  card.h = CARD.closed + (card.code ? CARD.code : 0);
   if (card.isOpen) fillCard(view, tree, card, path);
   return card;
 }
@@ -372,7 +380,10 @@ function arrange(view, cards, level) {
     const zoom = zoomToFit(view.room, { w, h }) * (columns.isKept ? CARD.keep : 1);
     if (!best || zoom > best.zoom * 1.02) best = { zoom, columns };
   }
-  view.columns.set(level, best.columns.map((column) => column.cards.length));
+  view.columns.set(
+    level,
+    best.columns.map((column) => column.cards.length),
+  );
   for (const [number, column] of best.columns.entries()) {
     const closed = column.cards.filter((card) => !card.isOpen);
     const widest = closed.reduce((most, card) => Math.max(most, card.w), 0);

@@ -2,8 +2,9 @@
 // gutters between the columns, and above or below all of them, so that none lies under a card. What
 // comes from one card shares a lane. Labels say of what types the values are that go along.
 
-const WIRE = { lane: 14, most: 8, gutter: 34, in: [20, 7], out: [33, 44], corner: 9 };
-Object.assign(WIRE, { label: 13, tip: 12, aside: 10, over: 20, types: 3 }); // of labels
+const WIRE = { lane: 14, most: 8, gutter: 34, in: [20, 7], out: [33, 44], corner: 9, aside: 10 };
+// Labels: their height, how far they stand from a tip and beyond a card, and most types in words.
+const LABEL = { h: 13, tip: 12, over: 20, types: 3 };
 
 // Sets x of the cards, and returns the wires and the size of it all.
 function wired(flows, cards, columns, graph, measure) {
@@ -62,8 +63,8 @@ function labelRoom(wires, number, graph, measure) {
     const words = wordsOf(wire, graph).at(wire.values.size > 1 ? -1 : 0);
     const w = measure(words, FONT.small) + 8;
     const [outY, inY] = portsOf(wire);
-    const isCarried = Math.abs(outY - inY) >= w + WIRE.tip;
-    return isCarried ? most : Math.max(most, w + WIRE.tip);
+    const isCarried = Math.abs(outY - inY) >= w + LABEL.tip;
+    return isCarried ? most : Math.max(most, w + LABEL.tip);
   }, 0);
 }
 
@@ -134,7 +135,7 @@ function wordsOf({ values }, graph) {
   const each = types.map(([type, count]) => (count > 1 ? `${count} \u00d7 ${type}` : type));
   const number = counted(values.size, "value");
   if (values.size === 1) return [...each, clipped(each[0], 12)];
-  return each.length > WIRE.types ? [number] : [each.join(", "), number];
+  return each.length > LABEL.types ? [number] : [each.join(", "), number];
 }
 
 // Sets the `label` of each wire, so that no two of them meet and none stands on another wire if
@@ -145,7 +146,7 @@ function labelWires(wires, graph, measure) {
     const options = wordsOf(wire, graph).flatMap((text) => {
       const w = measure(text, FONT.small) + 8;
       const places = wire.isNext ? placesAtEnds(wire, w) : placesOnWay(wire, w);
-      return places.map((place) => ({ ...place, text, w, h: WIRE.label }));
+      return places.map((place) => ({ ...place, text, w, h: LABEL.h }));
     });
     const apart = options.filter((label) => !taken.some((other) => meet(label, other)));
     const free = apart.find((label) => !wires.some((other) => isOn(label, other)));
@@ -158,17 +159,17 @@ function labelWires(wires, graph, measure) {
 // Beside the tip of the arrow, or else beside its start: outside of two straight wires, and on the
 // side that a slanted wire leaves free.
 function placesAtEnds({ points: [start, tip], from, to, isToRight, isFromRight }, w) {
-  const isStraight = Math.abs(tip[0] - start[0]) < 2 * WIRE.tip;
+  const isStraight = Math.abs(tip[0] - start[0]) < 2 * LABEL.tip;
   return [
     [tip, start, to, isToRight],
     [start, tip, from, isFromRight],
   ].flatMap(([[x, y], [otherX, otherY], card, isRight]) => {
     const isBeside = isStraight ? isRight || !card.group.derived : x > otherX;
     return (isBeside ? [1, -1] : [-1, 1])
-      .filter((side) => w <= (side > 0 ? card.x + card.w - x : x - card.x) + WIRE.over)
+      .filter((side) => w <= (side > 0 ? card.x + card.w - x : x - card.x) + LABEL.over)
       .map((side) => ({
-        x: x + side * (w / 2 + WIRE.tip / 2),
-        y: y + Math.sign(otherY - y) * WIRE.tip,
+        x: x + side * (w / 2 + LABEL.tip / 2),
+        y: y + Math.sign(otherY - y) * LABEL.tip,
         isUpright: false,
       }));
   });
@@ -194,7 +195,7 @@ function placesOnWay({ points }, w) {
   });
   parts.sort((a, b) => b.length - a.length);
   return parts.flatMap(({ x0, y0, x1, y1, isUpright, length }) => {
-    if (length < w + WIRE.tip) return [];
+    if (length < w + LABEL.tip) return [];
     const near = (w / 2 + WIRE.corner) / length;
     return [1 - near, 0.5, near].map((share) => ({
       x: x0 + (x1 - x0) * share,
