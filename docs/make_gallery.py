@@ -98,8 +98,8 @@ size of the batch left open.
 
 ## Graphviz
 
-`graph.to_dot("layer.dot")`, drawn by `dot -Tsvg layer.dot`. Each function is a cluster, and a
-dashed edge leads from a call to what it calls:
+`graph.to_dot("layer.dot")`, drawn by `dot -Tsvg layer.dot`. Each function is a cluster, as name
+scopes in it are, and a dashed edge leads from a call to what it calls:
 
 ![The layer as Graphviz draws it](images/layer.svg)
 
@@ -144,7 +144,7 @@ it. Here a node is chosen: its line, its operands, and what the gradient made of
 
 Larger graphs fold, by name scopes where there are any and else by the lines of the program: forward
 is on the left and what was derived of it on the right. This is the train step of
-`examples/train_digits.py`, where the optimizer does the same for each variable,
+`examples/train_digits.py`, whose optimizer is one line and stays closed at first,
 
 ![The train step of the digits example, by name scopes and lines](images/graph_train_step.png)
 

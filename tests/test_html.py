@@ -102,9 +102,15 @@ def deep_graph(layers):
     return deep.get_concrete_function(*specs).graph
 
 
-def train_graph():
-    """Two layers, their Variables and an optimizer."""
-    model = tg.layers.Sequential([tg.layers.Dense(8, activation="relu"), tg.layers.Dense(3)])
+def scoped_sum(x):
+    with tg.name_scope("total"):
+        return tg.reduce_sum(tg.exp(x))
+
+
+def train_graph(hidden=1):
+    """Layers, their Variables and an optimizer."""
+    layers = [tg.layers.Dense(8, activation="relu") for _ in range(hidden)]
+    model = tg.layers.Sequential([*layers, tg.layers.Dense(3)])
     optimizer = tg.optimizers.Adam(0.01)
 
     @tg.function
@@ -589,7 +595,7 @@ def test_a_large_graph_begins_as_a_few_groups_that_can_be_read(opened, mode):
 
 def test_opening_a_group_lays_out_what_is_in_it(opened):
     page = opened(deep_graph(58))
-    for _ in range(3):
+    for _ in range(2):
         cards = [card for card in page.evaluate(CARDS) if not card["isArguments"]]
         area = page.locator("#canvas").bounding_box()
         closed = next(
@@ -601,6 +607,12 @@ def test_opening_a_group_lays_out_what_is_in_it(opened):
         page.mouse.click(area["x"] + closed["x"] + 30, area["y"] + closed["y"] + 10)
         assert box_count(page) > before
         assert page.evaluate(OVERLAPS) == []
+        (flipped,) = [
+            card
+            for card in page.evaluate(CARDS)
+            if card["isOpen"] and card["title"] == closed["title"]
+        ]
+        assert 0 <= flipped["x"] < area["width"] / 2 and 0 <= flipped["y"] < area["height"] / 2
     assert page.evaluate("tracegraph.boxes().some(b => b.kind === 'node')")
     assert page.evaluate("tracegraph.camera.zoom") >= 0.6
 
@@ -685,6 +697,116 @@ def test_all_that_is_expanded_can_be_read(opened):
     assert page.evaluate("tracegraph.camera.zoom") >= 0.5, "labels are drawn from there on"
 
 
+def test_all_is_expanded_at_once_and_quickly(opened):
+    page = opened(train_graph(40))
+    seconds = page.evaluate(
+        "() => { const start = performance.now(); document.getElementById('open').click();"
+        " return (performance.now() - start) / 1000; }"
+    )
+    assert seconds < 5
+    shown = page.evaluate(
+        "[tracegraph.boxes().filter(b => b.kind === 'node').length,"
+        " tracegraph.boxes().every(b => b.kind !== 'card' || b.isOpen)]"
+    )
+    nodes = page.evaluate(
+        "tracegraph.model.entry.nodes.filter(n => n.kind === 'node' && !n.isConstant).length"
+    )
+    assert shown == [nodes, True]
+    page = opened(nested_graph())
+    page.click("#open")
+    assert page.evaluate("tracegraph.boxes().every(b => !b.node?.calls.length || b.isOpen)")
+
+
+def test_a_network_opens_before_its_optimizer(opened):
+    graph = train_graph(24)
+    page = opened(graph)
+    cards = {card["title"]: card for card in page.evaluate(CARDS)}
+    assert cards["model/layers"]["isOpen"]
+    (optimizer,) = [card for card in cards.values() if "apply_gradients" in card["code"]]
+    assert not optimizer["isOpen"] and not cards["Arguments"]["isOpen"]
+    page.click("#flow")
+    open_cards = [card for card in page.evaluate(CARDS) if card["isOpen"]]
+    assert not [card for card in open_cards if "apply_gradients" in card["code"]]
+
+
+def test_cards_do_not_repeat_the_code_around_them(opened):
+    page = opened(train_graph())
+    page.click("#open")
+    repeated = page.evaluate(
+        "tracegraph.boxes().filter(b => b.kind === 'card' && b.code && tracegraph.boxes().some("
+        " o => o.group === b.group.parent && o.code === b.code)).map(b => b.title)"
+    )
+    assert repeated == []
+    codes = [card["code"] for card in page.evaluate(CARDS)]
+    assert sum("apply_gradients" in code for code in codes) == 1
+
+
+@pytest.mark.parametrize(
+    "graph", [step_graph, nested_graph, train_graph, lambda: train_graph(24), lambda: deep_graph(9)]
+)
+def test_the_first_look_can_be_read(opened, graph):
+    page = opened(graph())
+    assert 10.5 * page.evaluate("tracegraph.camera.zoom") >= 8, "types are set in 10.5"
+
+
+def test_small_graphs_open_as_a_flow_and_others_by_their_scopes(opened):
+    mode = "tracegraph.view.mode"
+    assert opened(step_graph()).evaluate(mode) == "flow"
+    named = tg.function(scoped_sum)
+    assert opened(named.get_concrete_function(tg.TensorSpec([4])).graph).evaluate(mode) == "flow"
+    assert opened(scoped_page(3)).evaluate(mode) == "scopes"
+
+
+def test_wires_and_constants_say_their_types(opened):
+    page = opened(train_graph())
+    for button in ("#close", "#open"):
+        page.click(button)
+        labels = page.evaluate("tracegraph.wires().map(w => w.label && w.label.text)")
+        assert labels and all(labels)
+        assert any(re.fullmatch(r"f32\[16,\d+\]", label) for label in labels)
+    types = page.evaluate("tracegraph.boxes().filter(b => b.node?.isConstant).map(b => b.type)")
+    assert types and all(types)
+
+
+WRITTEN = """() => new Promise(done => {
+  const texts = [];
+  const draw = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {
+    texts.push(text);
+    draw.call(this, text, ...at);
+  };
+  document.getElementById("fit").click();
+  requestAnimationFrame(() => requestAnimationFrame(() => {
+    CanvasRenderingContext2D.prototype.fillText = draw;
+    done(texts);
+  }));
+})"""
+
+
+def test_from_afar_titles_are_not_cut_within_numbers(opened):
+    page = opened(scoped_page(46))
+    page.click("#open")
+    texts = page.evaluate(WRITTEN)
+    assert page.evaluate("tracegraph.camera.zoom") < 0.3
+    assert len(set(texts)) > 20
+    assert not [text for text in texts if text.endswith("\u2026") and re.search(r"\d", text)]
+
+
+def test_what_is_opened_leaves_its_surroundings_in_place(opened):
+    page = opened(nested_graph())
+    page.click("#lines")
+    columns = "tracegraph.boxes().filter(b => b.kind === 'card').map(b => [b.title, b.column])"
+    before = page.evaluate(columns)
+    at = page.evaluate("name => tracegraph.locate(name)", "%0")
+    click(page, "%0", times=2)
+    assert page.evaluate("tracegraph.boxes().some(b => b.node?.calls.length && b.isOpen)")
+    assert page.evaluate(columns) == before
+    now = page.evaluate("name => tracegraph.locate(name)", "%0")
+    assert abs(now["y"] - at["y"]) < 60
+    area = page.locator("#canvas").bounding_box()
+    assert area["x"] < now["x"] < area["x"] + area["width"]
+
+
 def test_the_tools_and_the_picture_do_not_overlap(opened):
     page = opened(train_graph())
     tools, picture = (page.locator(at).bounding_box() for at in (".bars", "#canvas"))
@@ -694,6 +816,87 @@ def test_the_tools_and_the_picture_do_not_overlap(opened):
     for one, following in itertools.pairwise(names):
         is_beside = one["x"] + one["width"] + 4 <= following["x"]
         assert is_beside or one["y"] + one["height"] <= following["y"]
+
+
+def test_counters_are_words_of_their_number_and_say_what_they_count(opened):
+    page = opened(long_graph(1))
+    assert page.locator(".counts").inner_text().split() == [
+        "3",
+        "nodes",
+        *["1", "argument", "1", "result"],
+    ]
+    assert page.locator(".panel header p").inner_text() == "3 nodes, 1 argument"
+    page = opened(step_graph())
+    assert page.locator(".panel header p").inner_text() == "14 nodes in 3 functions, 2 arguments"
+    assert "In @step itself" in page.locator("#details").inner_text()
+    assert page.locator(".counts").inner_text().split()[:2] == ["5", "nodes"]
+
+
+def test_the_legend_explains_what_is_there(opened):
+    page = opened(step_graph())
+    assert "dotted" not in page.locator(".legend").inner_text()
+    page.click("#lines")
+    page.click("#open")
+    assert "dotted" in page.locator(".legend").inner_text()
+
+
+def test_keys_work_wherever_the_focus_is(opened):
+    page = opened(step_graph())
+    page.click("#open")
+    zoom = page.evaluate("tracegraph.camera.zoom")
+    page.keyboard.press("-")
+    smaller = page.evaluate("tracegraph.camera.zoom")
+    assert smaller < zoom
+    page.click("#flow")
+    page.keyboard.press("t")
+    assert page.locator("#text").get_attribute("open") is not None
+    page.keyboard.press("t")
+    assert page.locator("#text").get_attribute("open") is None
+    page.locator("#lines").focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("tracegraph.view.mode") == "lines", "buttons keep the keys that press them"
+    page.locator("#search").focus()
+    page.keyboard.type("t+f")
+    assert page.locator("#search").input_value() == "t+f"
+
+
+def test_the_text_is_closed_by_a_button_and_leaves_the_search_free(opened):
+    page = opened(step_graph())
+    page.click("#show-text")
+    text, search = (page.locator(at).bounding_box() for at in ("#text", "#search"))
+    assert text["x"] + text["width"] <= search["x"]
+    page.get_by_role("button", name="Close the text").click()
+    assert page.locator("#text").get_attribute("open") is None
+
+
+@pytest.mark.parametrize("width", [320, 390, 760])
+def test_narrow_windows_show_all_and_do_not_scroll_sideways(opened, width):
+    page = opened(train_graph())
+    page.set_viewport_size({"width": width, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    for button in ("#flow", "#lines", "#open", "#close", "#fit", "#show-text", "#save"):
+        at = page.locator(button).bounding_box()
+        assert at["x"] >= 0 and at["x"] + at["width"] <= width and at["height"] >= 24
+    title, search = (page.locator(at).bounding_box() for at in (".panel h1", "#search"))
+    assert title["y"] + title["height"] + 3 <= search["y"]
+    assert page.locator(".panel header p").is_visible()
+
+
+def test_results_of_a_search_name_their_scope(opened):
+    page = opened(scoped_page(12))
+    page.fill("#search", "matmul")
+    rows = [row.inner_text() for row in page.locator("#results .where").all()]
+    assert any("net/layers/11/product" in row for row in rows)
+
+
+def test_focus_rings_are_not_cut(opened):
+    page = opened(step_graph())
+    for button in ("#open", ".trail button"):
+        ring = page.locator(button).evaluate(
+            "button => { button.focus(); return [getComputedStyle(button.parentElement).overflow,"
+            " parseFloat(getComputedStyle(button).borderRadius) > 0]; }"
+        )
+        assert ring == ["visible", True]
 
 
 def test_many_values_are_one_cable(opened):

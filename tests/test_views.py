@@ -302,14 +302,14 @@ def test_importing_does_not_load_networkx():
 STRING = r'"(?:[^"\\]|\\.)*"'
 DOT_ATTRIBUTES = rf"\[\w+=(?:{STRING}|[\w.]+)(?:, \w+=(?:{STRING}|[\w.]+))*\]"
 DOT_LINE = re.compile(
-    rf"(?:digraph {STRING} \{{|\s*subgraph cluster_\d+ \{{|\s*\}}"
+    rf"(?:digraph {STRING} \{{|\s*subgraph cluster_\d+(?:_\d+)? \{{|\s*\}}"
     rf"|\s*(?:node|edge) {DOT_ATTRIBUTES};"
     rf"|(?:\s*\w+=(?:{STRING}|\w+);)+"
     rf"|\s*{STRING}(?: -> {STRING})? {DOT_ATTRIBUTES};)"
 )
 LABEL = r'"(?:[\w .,:=%@()\[\]/+-]|#\d+;|<br/>)*"'
 MERMAID_LINE = re.compile(
-    rf"(?:flowchart TB|\s*subgraph g\d+\[{LABEL}\]|\s*end"
+    rf"(?:flowchart TB|\s*subgraph g\d+(?:s\d+)?\[{LABEL}\]|\s*direction TB|\s*end"
     rf"|\s*g\d+n\d+(?:\[{LABEL}\]|\(\[{LABEL}\]\))(?::::derived)?"
     rf"|\s*g\d+n\d+ -->\|{LABEL}\| g\d+n\d+|\s*g\d+n\d+ -\.->\|{LABEL}\| g\d+"
     r"|\s*classDef derived [\w:#,]+)"
@@ -329,7 +329,9 @@ def test_dot_is_valid(graph):
     declared = set(re.findall(rf"^\s*({STRING}) \[", text, re.MULTILINE))
     for ends in re.findall(rf"^\s*({STRING}) -> ({STRING})", text, re.MULTILINE):
         assert declared.issuperset(ends)
-    assert text.count("subgraph cluster_") == len(outline(graph).graphs)
+    functions = re.findall(r"subgraph cluster_\d+ ", text)
+    assert len(functions) == len(outline(graph).graphs)
+    assert len(set(re.findall(r"subgraph (\w+)", text))) == text.count("subgraph ")
 
 
 def test_mermaid_is_valid(graph):
@@ -354,11 +356,74 @@ def test_pictures_show_shapes_calls_and_what_was_derived():
     assert ":::derived" in mermaid
 
 
+def scoped():
+    """Two layers in a network, a scope that no line of the code names, and what is derived."""
+
+    def dense(x, w, name):
+        with tg.name_scope(name):
+            return tg.tanh(x @ w)
+
+    @tg.function
+    def step(x, w):
+        with tg.GradientTape() as tape:
+            tape.watch(w)
+            with tg.name_scope('net "<1>"'):
+                loss = tg.reduce_sum(dense(dense(x, w, "first"), w, "second"))
+        return tape.gradient(loss, w)
+
+    return step.get_concrete_function(tg.TensorSpec([2, 3]), tg.TensorSpec([3, 3])).graph
+
+
+def dot_boxes(text):
+    """Per node the labels of the clusters around it, outermost first."""
+    boxes, around = {}, []
+    for line in text.splitlines()[1:]:
+        if "subgraph" in line:
+            around.append(None)
+        elif around and around[-1] is None:
+            around[-1] = re.search(rf"label=({STRING})", line)[1][1:-1]
+        elif line.strip() == "}" and around:
+            around.pop()
+        elif found := re.match(r'\s*"\w+/(%\d+)" \[', line):
+            boxes[found[1]] = tuple(around)
+    return boxes
+
+
+def test_pictures_have_a_box_for_each_scope():
+    graph = scoped()
+    (found,) = outline(graph)
+    boxes = dot_boxes(graph.to_dot())
+    for node in found.nodes:
+        scopes = [scope.replace('"', '\\"') for scope in node.scope.split("/") if scope]
+        assert boxes[node.id] == ("@step", *scopes)
+    roles = {bool(node.place.roles) for node in found.nodes if node.scope.endswith("/first")}
+    assert roles == {False, True}, "forward and backward of a scope are in the one box"
+    for text, end in ((graph.to_dot(), "}"), (graph.to_mermaid(), "end")):
+        assert text.count('first"') == text.count('second"') == 1
+        assert [line.strip() for line in text.splitlines()].count(end) >= 4
+    mermaid = graph.to_mermaid()
+    assert all(map(MERMAID_LINE.fullmatch, mermaid.splitlines()))
+    assert re.findall(r"subgraph (\w+)", mermaid) == ["g0", "g0s0", "g0s1", "g0s2"]
+    assert 'g0s0["net #34;#60;1#62;#34;"]' in mermaid
+
+
+def test_a_scope_that_holds_a_scope_alone_is_joined_with_it():
+    def body(add, x):
+        y = add(Cos(), x, at=Source.at("a.py", 1, scope="a//b/c"))
+        return add(Sin(), y, at=Source.at("a.py", 2, scope="d" * 99))
+
+    graph = traced("joined", {"x": f32(2)}, body)
+    assert dot_boxes(graph.to_dot()) == {
+        "%0": ("@joined", "a/b/c"),
+        "%1": ("@joined", "d" * 57 + "..."),
+    }
+
+
 @settings(max_examples=50, deadline=None)
 @given(name=st.text(max_size=20), scope=st.text(max_size=20), message=st.text(max_size=40))
 def test_any_text_is_escaped(name, scope, message):
     def body(add, x):
-        return add(PreventGradient(message), x, at=Source.at(name or "a.py", 3))
+        return add(PreventGradient(message), x, at=Source.at(name or "a.py", 3, scope=scope))
 
     graph = traced(name, {scope: f32(2)}, body)
     assert all(map(DOT_LINE.fullmatch, graph.to_dot().splitlines()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 
@@ -16,12 +17,13 @@ from tracegraph.views.outline import (
     printable,
     shortened,
 )
+from tracegraph.views.scopes import scoped_nodes
 
 #: Longer attributes are cut in the boxes, and whole in what is shown when the mouse is on them.
 _LONGEST_LABEL, _LONGEST_TIP = 60, 1000
 
 _HEAD = """\
-  compound=true;
+  compound=true; newrank=true;
   fontname="Helvetica";
   node [shape=box, style="rounded,filled", fillcolor="#eef3fb", color="#7d93b8", \
 fontname="Helvetica", fontsize=11, margin="0.12,0.06"];
@@ -29,12 +31,13 @@ fontname="Helvetica", fontsize=11, margin="0.12,0.06"];
 _INPUT = 'shape=ellipse, fillcolor="#f4f4f4", color="#9aa0a8"'
 #: What a pass derived, the backward most of all, is told apart by its colour.
 _DERIVED = 'fillcolor="#fdf0e6", color="#c99a6b"'
+_SCOPE = 'fontsize=11; fontcolor="#5b616b"; color="#c3c9d2";'
 _CALL = 'style=dashed, color="#b0b6bf", constraint=false'
 
 
 def to_dot(graph: Graph, path: str | os.PathLike[str] | None = None) -> str:
-    """The graph in the language of Graphviz, one cluster for each graph that it holds; the text is
-    also written to `path` if that is given.
+    """The graph in the language of Graphviz, one cluster for each graph that it holds, and in that
+    one for each name scope; the text is also written to `path` if that is given.
 
     Boxes are ops under the names of the text, edges show the type of what goes along them, and a
     dashed edge leads from a call to what it calls. What a pass derived has another colour. The
@@ -59,13 +62,26 @@ def _cluster(number: int, graph: GraphOutline) -> Iterator[str]:
         label = _quoted(value.name, value.type)
         tip = _quoted(shortened(value.given_name or value.name, _LONGEST_TIP))
         yield f"    {_id(graph, value.name)} [label={label}, tooltip={tip}, {_INPUT}];"
-    for node in graph.nodes:
-        yield f"    {_id(graph, node.id)} [{_look(node)}];"
+    yield from _scopes(number, graph)
     yield f"    {_id(graph, RETURN)} [label={_quoted(RETURN)}, {_INPUT}];"
     for edge in graph.edges:
         ends = f"{_id(graph, edge.producer)} -> {_id(graph, edge.consumer)}"
         yield f"    {ends} [label={_quoted(edge.value.type)}];"
     yield "  }"
+
+
+def _scopes(number: int, graph: GraphOutline) -> Iterator[str]:
+    """The nodes, those of a scope in a cluster."""
+    numbers = itertools.count()
+    for depth, item in scoped_nodes(graph):
+        space = "    " + "  " * depth
+        if item is None:
+            yield f"{space}}}"
+        elif isinstance(item, str):
+            yield f"{space}subgraph cluster_{number}_{next(numbers)} {{"
+            yield f"{space}  label={_quoted(shortened(item, _LONGEST_LABEL))}; {_SCOPE}"
+        else:
+            yield f"{space}{_id(graph, item.id)} [{_look(item)}];"
 
 
 def _look(node: NodeOutline) -> str:

@@ -40,8 +40,19 @@ _SCRIPTS = (
     "planes.js",
     "wires.js",
     "paint.js",
-    "app.js",
+    "elements.js",
+    "state.js",
+    "marks.js",
+    "camera.js",
+    "minimap.js",
+    "opening.js",
+    "folding.js",
+    "selection.js",
+    "panel.js",
+    "finding.js",
+    "picture.js",
     "tree.js",
+    "input.js",
     "start.js",
 )
 #: The families of ops that share a colour, by the module in which an op stands.
@@ -110,11 +121,9 @@ def _page(found: Outline, text: str) -> str:
 
 def _counts(found: Outline) -> str:
     nodes = sum(len(graph.nodes) for graph in found)
-    functions = len(found.graphs) - 1
-    words = [_counted(nodes, "node")]
-    if functions:
-        words.append(_counted(functions, "function"))
-    return ", ".join([*words, _counted(len(found.entry.inputs), "argument")])
+    functions = len(found.graphs)
+    where = f" in {functions:,} functions" if functions > 1 else ""
+    return f"{_counted(nodes, 'node')}{where}, {_counted(len(found.entry.inputs), 'argument')}"
 
 
 def _counted(number: int, word: str) -> str:

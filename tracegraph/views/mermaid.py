@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ from tracegraph.views.outline import (
     outline,
     shortened,
 )
+from tracegraph.views.scopes import scoped_nodes
 
 _LONGEST_LABEL = 60
 #: What stands for itself between quotes; the rest is written by its number, as `#34;`.
@@ -23,8 +25,8 @@ _SPECIAL = re.compile(r"[^\w .,:=%@()\[\]/+-]")
 
 
 def to_mermaid(graph: Graph, path: str | os.PathLike[str] | None = None) -> str:
-    """The graph as a flowchart of Mermaid, one subgraph for each graph that it holds; the text is
-    also written to `path` if that is given.
+    """The graph as a flowchart of Mermaid, one subgraph for each graph that it holds, and in it one
+    for each name scope; the text is also written to `path` if that is given.
 
     For a block ```` ```mermaid ```` of a page. Where Mermaid draws for others it stops at 500
     edges and 50,000 characters, which its own settings `maxEdges` and `maxTextSize` raise;
@@ -48,16 +50,31 @@ def mermaid_text(found: Outline) -> str:
 
 def _subgraph(word: str, graph: GraphOutline, ids: Mapping[str, str]) -> Iterator[str]:
     yield f"  subgraph {word}[{_quoted('@' + graph.name)}]"
+    yield "    direction TB"
     for value in graph.inputs:
         yield f"    {ids[value.name]}([{_quoted(value.name, value.type)}])"
-    for node in graph.nodes:
-        derived = ":::derived" if node.place.roles else ""
-        yield f"    {ids[node.id]}[{_label(node)}]{derived}"
+    yield from _scopes(word, graph, ids)
     yield f"    {ids[RETURN]}([{_quoted(RETURN)}])"
     for edge in graph.edges:
         type = _quoted(edge.value.type)
         yield f"    {ids[edge.producer]} -->|{type}| {ids[edge.consumer]}"
     yield "  end"
+
+
+def _scopes(word: str, graph: GraphOutline, ids: Mapping[str, str]) -> Iterator[str]:
+    """The nodes, those of a scope in a subgraph."""
+    numbers = itertools.count()
+    for depth, item in scoped_nodes(graph):
+        space = "    " + "  " * depth
+        if item is None:
+            yield f"{space}end"
+        elif isinstance(item, str):
+            label = _quoted(shortened(item, _LONGEST_LABEL))
+            yield f"{space}subgraph {word}s{next(numbers)}[{label}]"
+            yield f"{space}  direction TB"
+        else:
+            derived = ":::derived" if item.place.roles else ""
+            yield f"{space}{ids[item.id]}[{_label(item)}]{derived}"
 
 
 def _ids(word: str, graph: GraphOutline) -> dict[str, str]:

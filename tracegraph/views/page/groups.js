@@ -53,8 +53,8 @@ function argumentGroups(graph) {
   const parts = [];
   for (let at = 0; at < nodes.length; at += GROUP.leaf) {
     const part = nodes.slice(at, at + GROUP.leaf);
-    const range = nodes.length > GROUP.leaf ? ` ${at + 1}\u2013${at + part.length}` : "";
-    parts.push(leaf({ title: `Arguments${range}`, isArguments: true }, part));
+    const brief = nodes.length > GROUP.leaf ? roundRange(at + 1, at + part.length) : "";
+    parts.push(leaf({ title: `Arguments ${brief}`.trim(), brief, isArguments: true }, part));
   }
   return parts.length > 1 ? [inner({ title: "Arguments", isArguments: true }, parts)] : parts;
 }
@@ -94,14 +94,22 @@ function finish(tree) {
       forward: (node) => Number(node.kind === "node" && !node.isBackward),
       derived: (node) => Number(node.kind === "node" && node.isBackward),
       values: (node) => Number(node.kind === "argument"),
+      linked: (node) => Number(node.kind === "node" && counterparts(node).length > 0),
     };
-    for (const of of ["forward", "derived", "values"]) group[of] = count(of);
+    for (const of of Object.keys(counts)) group[of] = count(of);
     group.families = below
       ? mergedCounts(below.flatMap((child) => child.families))
       : mergedCounts(group.nodes.map((node) => [node.family, 1]));
     group.isBackward = !group.forward && group.derived > 0;
+    group.common = commonCode(group.children);
   }
   tree.flows = flowsOf(tree);
+}
+
+// The code that all of the groups have, as what was called in one line has that line.
+function commonCode(groups) {
+  const [first, ...others] = groups.map((group) => group.common || group.code);
+  return others.every((code) => code === first) ? first || "" : "";
 }
 
 function mergedCounts(pairs) {
@@ -169,11 +177,12 @@ function scopeGroups(nodes, prefix) {
 function scopeGroup(scope, nodes) {
   const children = scopeGroups(nodes, `${scope}/`);
   const [only] = children;
-  const title = shownScope(scope);
-  if (children.length > 1) return inner({ title, scope, code: codeOf(children) }, children);
+  const names = { title: shownScope(scope), brief: scope.split("/").pop(), scope };
+  if (children.length > 1)
+    return inner({ ...names, code: codeOf(children), isList: true }, children);
   if (only.scope) return { ...only, title: only.scope };
   const code = [only.title, only.code].filter(Boolean).join("  ");
-  return { ...only, title, scope, code };
+  return { ...only, ...names, code };
 }
 
 // The last segment, and the one above it where the last is but a number.
@@ -259,7 +268,7 @@ function roundsGroup(rounds) {
     const name = {
       ...title,
       title: roundTitle(title.title, first, last, total),
-      short: roundRange(first, last),
+      brief: roundRange(first, last),
       base: title.title,
       kind: "rounds",
     };
@@ -299,7 +308,8 @@ function lineTitle(places) {
   const title =
     first < last ? `${place.file}:${first}\u2013${last}` : placeText(place) || "no known line";
   const code = [...new Set(places.map((other) => other.code).filter(Boolean))].join("  \u00b7  ");
-  return { title, code, place };
+  const brief = title.replace(/^.*:/, ":");
+  return { title, brief, code, place };
 }
 
 // A long run of one line, or of anything: what it computes for each of several values by itself,
@@ -375,20 +385,19 @@ function isShared({ node, type, users }) {
   return users.length > 2 && type.text.endsWith("[]");
 }
 
-// What stands in a group of one line leaves that line to the smaller print.
+// What stands in a group of one line leaves that line to the group.
 function pieceTitle(nodes, name, title) {
   const own = nodes.filter((node) => !node.isBackward);
   const named = own.length ? own : nodes;
   const places = [...new Map(nodes.map((node) => [lineKey(node.place), node.place])).values()];
   const line = title || lineTitle(places);
   const base = title ? "" : line.title;
-  const code = title ? [line.title, line.code].filter(Boolean).join("  ") : line.code;
   const [first, last] = [named[0].name, named[named.length - 1].name];
   const range = first === last ? first : `${first}\u2013${last}`;
   const said = [name ? namedBy(nodes) : "", base].filter(Boolean).join("  ");
   const text = name ? roundTitle(said, ...name) : `${range}  ${base}`.trim();
-  const short = name ? roundRange(name[0], name[1]) : range;
-  return { ...line, title: text, code, base, short, kind: name ? "rounds" : "range" };
+  const brief = name ? roundRange(name[0], name[1]) : range;
+  return { ...line, title: text, base, brief, kind: name ? "rounds" : "range" };
 }
 
 const makesResult = (node) =>
@@ -446,7 +455,7 @@ function chunked(groups) {
   const chunks = [];
   for (let at = 0; at < groups.length; at += size) {
     const part = groups.slice(at, at + size);
-    chunks.push(part.length === 1 ? part[0] : inner(rangeTitle(part), part));
+    chunks.push(part.length === 1 ? part[0] : inner({ ...rangeTitle(part), isRange: true }, part));
   }
   return chunked(chunks);
 }
@@ -455,15 +464,19 @@ const kindOf = (group) => group.kind || "";
 
 function rangeTitle(groups) {
   const [first, last] = [groups[0], groups[groups.length - 1]];
-  const [start, end] = [first, last].map((group) => group.short || group.title);
-  const code = first.code === last.code ? first.code : codeOf(groups);
-  const isCounted = groups.every(
-    (group) => group.short && group.base === first.base && kindOf(group) === kindOf(first),
-  );
-  if (!isCounted) return { title: `${start} \u2026 ${end}`, code, place: first.place };
-  const short = `${start.split("\u2013")[0]}\u2013${end.split("\u2013").pop()}`;
+  const code = first.code === last.code ? first.code : "";
   const { base, place, kind } = first;
-  return { title: `${short}  ${base}`.trim(), short, base, code, place, kind };
+  const isCounted = groups.every(
+    (group) => group.kind && group.base === base && group.kind === kind,
+  );
+  const between = (start, end) => `${start} \u2026 ${end}`;
+  if (!isCounted) {
+    const brief = between(first.brief || first.title, last.brief || last.title);
+    const title = kind ? brief : between(first.title, last.title);
+    return { title, brief, code, place };
+  }
+  const brief = `${first.brief.split("\u2013")[0]}\u2013${last.brief.split("\u2013").pop()}`;
+  return { title: `${brief}  ${base}`.trim(), brief, base, code, place, kind };
 }
 
 // Stretches of a sequence: `count` rounds of `period` items each, `least` items in all or more, or

@@ -8,7 +8,8 @@ function readModel(data) {
     values: [],
     callers: [],
   }));
-  graphs.forEach((graph, number) => readGraph(data, graphs, graph, data.graphs[number]));
+  const tables = readTables(data);
+  graphs.forEach((graph, number) => readGraph(tables, graphs, graph, data.graphs[number]));
   for (const graph of graphs)
     for (const node of graph.nodes) for (const call of node.calls) call.graph.callers.push(node);
   const entry = graphs[graphs.length - 1];
@@ -18,8 +19,8 @@ function readModel(data) {
   return { graphs, entry, hasScopes, total: sum(graphs, (g) => g.count) };
 }
 
-function readGraph(data, graphs, graph, raw) {
-  const nowhere = { file: "", line: 0, roles: [], code: "", number: -1, instruction: -1 };
+// Places, types and ops stand in tables that all graphs share; `-1` is no value.
+function readTables(data) {
   const places = data.places.map(([file, line, roles, code, number, instruction]) => ({
     file,
     line,
@@ -29,53 +30,15 @@ function readGraph(data, graphs, graph, raw) {
     instruction,
   }));
   const types = data.types.map(([text, dtype]) => ({ text, dtype }));
-  const add = (fields) => {
-    const node = {
-      graph,
-      index: graph.nodes.length,
-      attributes: [],
-      operands: [],
-      outputs: [],
-      calls: [],
-      scope: "",
-      place: nowhere,
-      isBackward: false,
-      primals: [],
-      derived: [],
-      ...fields,
-    };
-    graph.nodes.push(node);
-    return node;
-  };
-  const makeValue = (node, name, type, given) => {
-    const index = graph.values.length;
-    graph.values.push({ index, name, type: types[type], node, users: [], given: given || "" });
-    node.outputs.push(index);
-  };
-  for (const [name, type, given, scope] of raw.inputs) {
-    const node = add({ kind: "argument", op: "argument", family: "data", name, scope });
-    makeValue(node, name, type, given);
-  }
-  raw.nodes.forEach(([op, place, operands, outputs, calls, scope, given], number) => {
-    const [name, family, attributes] = data.ops[op];
-    const node = add({ kind: "node", op: name, family, attributes, operands, scope: scope || "" });
-    node.place = places[place];
-    node.isBackward = node.place.roles.includes("vjp");
-    node.calls = (calls || []).map(([attribute, inner]) => ({ attribute, graph: graphs[inner] }));
-    for (const type of outputs)
-      makeValue(node, `%${graph.values.length - raw.inputs.length}`, type, given);
-    node.name = outputs.length ? graph.values[node.outputs[0]].name : `%${number}()`;
-    node.isConstant = !operands.length && family === "data" && outputs.length === 1;
-  });
-  raw.outputs.forEach((value, number) => {
-    const name = resultName(graph, raw, value, number);
-    const node = add({ kind: "result", op: "return", family: "data", name, operands: [value] });
-    const maker = value < 0 ? null : graph.values[value].node;
-    if (maker) {
-      node.place = maker.place;
-      node.isBackward = maker.isBackward;
-    }
-  });
+  return { places, types, ops: data.ops };
+}
+
+const NOWHERE = { file: "", line: 0, roles: [], code: "", number: -1, instruction: -1 };
+
+function readGraph(tables, graphs, graph, raw) {
+  readArguments(tables, graph, raw);
+  readNodes(tables, graphs, graph, raw);
+  readResults(graph, raw);
   for (const node of graph.nodes)
     node.operands.forEach((value, operand) => {
       if (value >= 0) graph.values[value].users.push({ node, operand });
@@ -83,8 +46,66 @@ function readGraph(data, graphs, graph, raw) {
   graph.count = raw.nodes.length;
   graph.arguments = raw.inputs.length;
   graph.results = raw.outputs.length;
-  graph.backward =
-    raw.nodes.length && graph.nodes.filter((n) => n.kind === "node" && n.isBackward).length;
+  graph.backward = graph.nodes.filter((n) => n.kind === "node" && n.isBackward).length;
+}
+
+function addNode(graph, fields) {
+  const node = {
+    graph,
+    index: graph.nodes.length,
+    attributes: [],
+    operands: [],
+    outputs: [],
+    calls: [],
+    scope: "",
+    place: NOWHERE,
+    isBackward: false,
+    primals: [],
+    derived: [],
+    ...fields,
+  };
+  graph.nodes.push(node);
+  return node;
+}
+
+function addValue(node, name, type, given = "") {
+  const { values } = node.graph;
+  node.outputs.push(values.length);
+  values.push({ index: values.length, name, type, node, users: [], given });
+}
+
+function readArguments({ types }, graph, raw) {
+  for (const [name, type, given, scope] of raw.inputs) {
+    const node = addNode(graph, { kind: "argument", op: "argument", family: "data", name, scope });
+    addValue(node, name, types[type], given);
+  }
+}
+
+function readNodes({ types, places, ops }, graphs, graph, raw) {
+  raw.nodes.forEach(([op, at, operands, outputs, calls = [], scope = "", given], number) => {
+    const [name, family, attributes] = ops[op];
+    const place = places[at];
+    const isBackward = place.roles.includes("vjp");
+    const fields = { kind: "node", op: name, family, attributes, operands, scope };
+    const node = addNode(graph, { ...fields, place, isBackward });
+    node.calls = calls.map(([attribute, inner]) => ({ attribute, graph: graphs[inner] }));
+    for (const type of outputs)
+      addValue(node, `%${graph.values.length - raw.inputs.length}`, types[type], given);
+    node.name = outputs.length ? graph.values[node.outputs[0]].name : `%${number}()`;
+    node.isConstant = !operands.length && family === "data" && outputs.length === 1;
+  });
+}
+
+function readResults(graph, raw) {
+  raw.outputs.forEach((value, number) => {
+    const name = resultName(graph, raw, value, number);
+    const { place, isBackward } = graph.values[value]?.node || {
+      place: NOWHERE,
+      isBackward: false,
+    };
+    const fields = { kind: "result", op: "return", family: "data", name, operands: [value] };
+    addNode(graph, { ...fields, place, isBackward });
+  });
 }
 
 // What a result is called: the variable that it becomes, what the user called it, or its number.

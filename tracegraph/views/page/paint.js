@@ -44,15 +44,18 @@ class CanvasPainter {
     c.globalAlpha = 1;
   }
 
-  text(x, y, text, font, { fill, anchor = "start", alpha = 1, scale = 1 }) {
+  text(x, y, text, font, { fill, anchor = "start", alpha = 1, scale = 1, isUpright = false }) {
     const c = this.context;
+    c.save();
+    c.translate(x, y);
+    if (isUpright) c.rotate(-Math.PI / 2);
     c.font = fontOf(font, this.theme, scale);
     c.textAlign = anchor === "middle" ? "center" : anchor === "end" ? "right" : "left";
     c.textBaseline = "middle";
     c.globalAlpha = alpha;
     c.fillStyle = fill;
-    c.fillText(text, x, y + 0.5);
-    c.globalAlpha = 1;
+    c.fillText(text, 0, 0.5);
+    c.restore();
   }
 }
 
@@ -81,13 +84,14 @@ class SvgPainter {
     return dash && stroke ? `${text} stroke-dasharray="${dash.join(" ")}"` : text;
   }
 
-  text(x, y, text, font, { fill, anchor = "start", alpha = 1, scale = 1 }) {
+  text(x, y, text, font, { fill, anchor = "start", alpha = 1, scale = 1, isUpright = false }) {
+    const turn = isUpright ? ` transform="rotate(-90 ${f(x)} ${f(y)})"` : "";
     const family = quotedAttribute(font.mono ? this.theme.mono : this.theme.sans);
     const weight = font.weight ? ` font-weight="${font.weight}"` : "";
     const faint = alpha < 1 ? ` fill-opacity="${f(alpha)}"` : "";
     this.parts.push(
       `<text x="${f(x)}" y="${f(y + 0.5)}" dy=".35em" text-anchor="${anchor}" xml:space="preserve"` +
-        ` font-family="${family}" font-size="${f(font.size * scale)}"${weight} fill="${fill}"${faint}>` +
+        ` font-family="${family}" font-size="${f(font.size * scale)}"${weight} fill="${fill}"${faint}${turn}>` +
         `${escaped(text)}</text>`,
     );
   }
@@ -124,12 +128,12 @@ function paintScene(painter, scene, { window, zoom, marks }) {
   // Edges and links lie below the boxes, so that no line strikes through a name.
   for (const box of visible) if (box.kind === "card" || box.isOpen) paintFrame(look, box);
   for (const wire of scene.wires) if (sees(wire, 40)) paintWire(look, wire);
+  if (zoom >= DETAIL.fine)
+    for (const wire of scene.wires) if (wire.label && sees(wire, 40)) paintLabel(look, wire);
   for (const edge of scene.edges) if (sees(edge)) paintEdge(look, edge);
-  paintLinks(look, scene);
   for (const box of visible) if (box.kind !== "card" && !box.isOpen) paintBox(look, box);
   if (zoom >= DETAIL.fine) for (const box of visible) paintChips(look, box);
-  if (zoom < DETAIL.title)
-    for (const box of visible) if (box.kind === "card") paintFarTitle(look, box);
+  if (zoom < DETAIL.title) paintFarTitles(look, visible);
 }
 
 function edgePath(points) {
@@ -154,13 +158,6 @@ function paintEdge({ painter, theme, zoom, marks }, edge) {
   const s = edge.flip ? 1 : -1;
   const tip = [["M", x, y], ["L", x - 3.6, y + 6.5 * s], ["L", x + 3.6, y + 6.5 * s], ["Z"]];
   painter.path(tip, { fill: isMarked ? theme.accent : theme.edge });
-}
-
-function curvePath([a, b, c, d]) {
-  return [
-    ["M", ...a],
-    ["C", ...b, ...c, ...d],
-  ];
 }
 
 // A way of straight parts with round corners; joins of neighbours are curves.
@@ -212,9 +209,15 @@ function paintWire({ painter, theme, zoom, marks }, wire) {
     ["Z"],
   ];
   painter.path(tip, { fill: color });
-  if (zoom < DETAIL.fine || !wire.text) return;
-  const middle = [(points[0][0] + points[1][0]) / 2, (points[0][1] + points[1][1]) / 2];
-  paintChip({ painter, theme }, ...middle, wire.text, wire.textWidth, theme[wire.ground]);
+}
+
+// A label on a wire hides it where it stands; one beside a wire needs no ground.
+function paintLabel({ painter, theme }, { label, ground }) {
+  const { x, y, w, h, isUpright, isGrounded, text } = label;
+  const [width, height] = isUpright ? [h, w] : [w, h];
+  const fill = theme[ground];
+  if (isGrounded) painter.box(x - width / 2, y - height / 2, width, height, 3, { fill });
+  painter.text(x, y, text, FONT.small, { fill: theme.muted, anchor: "middle", isUpright });
 }
 
 function paintChip({ painter, theme }, x, y, text, w, fill) {
@@ -282,11 +285,11 @@ function paintDerivedGround({ painter, theme, zoom }, card) {
 function paintCardHead({ painter, theme, zoom, marks }, card) {
   const { x, y, w } = card;
   paintToggle({ painter, theme }, x + 18, y + 20, card.isOpen);
-  const note = marks.measure(card.note, FONT.name);
   const right = x + w - 14;
-  painter.text(right, y + 20, card.note, FONT.name, { fill: theme.muted, anchor: "end" });
+  if (zoom >= DETAIL.text)
+    painter.text(right, y + 20, card.note, FONT.name, { fill: theme.muted, anchor: "end" });
   if (zoom >= DETAIL.title) {
-    const title = fitted(marks.measure, card.title, FONT.title, w - 34 - note - 24);
+    const title = fittedTitle(marks.measure, card, w - 58 - marks.measure(card.note, FONT.name));
     painter.text(x + 32, y + 20, title, FONT.title, { fill: theme.ink });
   }
   if (card.code && zoom >= DETAIL.fine) {
@@ -294,6 +297,15 @@ function paintCardHead({ painter, theme, zoom, marks }, card) {
     painter.text(x + 14, y + 40, code, FONT.code, { fill: theme.muted });
   }
   if (!card.isOpen) paintFamilies({ painter, theme }, card, x + 14, y + card.h - 10, w - 28, 4);
+}
+
+// The title, or where it does not fit what tells the card from those beside it. Of names the
+// beginning says something, of numbers it says what is wrong.
+function fittedTitle(measure, { title, brief }, room) {
+  const whole = [title, brief].find((text) => measure(text, FONT.title) <= room);
+  if (whole) return whole;
+  const cut = fitted(measure, brief, FONT.title, room);
+  return /\d/.test(brief.slice(Math.max(0, cut.length - 1))) ? "" : cut;
 }
 
 // The text, cut to what fits in so much room; nothing where not even two letters do.
@@ -333,19 +345,42 @@ function paintToggle({ painter, theme }, x, y, isOpen) {
   painter.path(arrow, { stroke: theme.muted, width: 1.8 });
 }
 
-// From afar the titles of cards keep the size that they have on the screen.
-function paintFarTitle({ painter, theme, zoom, marks }, card) {
-  if (card.w * zoom < 26 || card.h * zoom < 13) return;
-  const scale = 12 / FONT.title.size / zoom;
+// From afar the titles of cards keep the size that they have on the screen. A title that would meet
+// that of a card around it is left out.
+function paintFarTitles(look, boxes) {
+  const taken = [];
+  for (const card of boxes) {
+    const strip = card.kind === "card" && farTitle(look, card);
+    if (!strip || taken.some((other) => isOver(other, strip))) continue;
+    taken.push(strip);
+    paintFarTitle(look, card, strip);
+  }
+}
+
+const isOver = (a, b) => a.x < b.x + b.w && b.x < a.x + a.w && a.y < b.y + b.h && b.y < a.y + a.h;
+
+// Where a title stands and what it says; null for cards that are too small to have one.
+function farTitle({ zoom, marks }, card) {
+  if (card.w * zoom < 16 || card.h * zoom < 13) return null;
   const isTiny = zoom < 0.3; // then the title covers what is below it
-  const taken = isTiny ? 8 / zoom : 58 + marks.measure(card.note, FONT.name);
-  const text = fitted(marks.measure, card.title, FONT.title, (card.w - taken) / scale);
+  const note = zoom < DETAIL.text ? 0 : marks.measure(card.note, FONT.name) + 12;
+  const room = card.w - (isTiny ? 8 / zoom : 46 + note);
+  const sizes = [12, 9.5].map((size) => size / FONT.title.size / zoom);
+  const texts = sizes.map((scale) => fittedTitle(marks.measure, card, room / scale));
+  const at = texts.findIndex((text) => text && !text.endsWith("\u2026"));
+  const [text, scale] = at < 0 ? [texts[1], sizes[1]] : [texts[at], sizes[at]];
+  if (!text) return null;
+  const h = isTiny ? Math.min(19 / zoom, card.h) : CARD.header;
+  const w = Math.min(card.w, marks.measure(text, FONT.title) * scale + 10 / zoom);
+  return { x: card.x, y: card.y, w: isTiny ? w : card.w, h, text, scale, isTiny };
+}
+
+function paintFarTitle({ painter, theme, zoom }, card, { x, y, w, h, text, scale, isTiny }) {
   const style = { fill: theme.ink, scale };
-  if (!isTiny) return painter.text(card.x + 32, card.y + 20, text, FONT.title, style);
-  const h = Math.min(19 / zoom, card.h);
+  if (!isTiny) return painter.text(x + 32, y + 20, text, FONT.title, style);
   const fill = card.isBackward ? theme.backward : theme.surface;
-  painter.box(card.x, card.y, card.w, h, 5 / zoom, { fill, fillAlpha: 0.94 });
-  painter.text(card.x + 5 / zoom, card.y + h / 2, text, FONT.title, style);
+  painter.box(x, y, w, h, 5 / zoom, { fill, fillAlpha: 0.94 });
+  painter.text(x + 5 / zoom, y + h / 2, text, FONT.title, style);
 }
 
 function paintMarks({ painter, theme, zoom, marks }, box, radius) {
@@ -452,26 +487,4 @@ function paintPill({ painter, theme, zoom }, box, color) {
       fill: theme.muted,
       anchor: "end",
     });
-}
-
-// What is selected and its pills, across cards.
-function paintLinks({ painter, theme, zoom, marks }, scene) {
-  for (const [from, to] of marks.links(scene)) {
-    const start = [from.x + from.w / 2, from.flip ? from.y : from.y + from.h];
-    const stop = [to.x + to.w / 2, to.y + to.h / 2];
-    const [dx, dy] = [stop[0] - start[0], stop[1] - start[1]];
-    const sway = Math.min(260, 40 + Math.hypot(dx, dy) / 4) * (from.flip ? -1 : 1);
-    const curve = [
-      start,
-      [start[0], start[1] + sway],
-      [stop[0] - dx * 0.12, stop[1] - sway * 0.6],
-      stop,
-    ];
-    painter.path(curvePath(curve), {
-      stroke: theme.accent,
-      width: 1.5 / Math.max(zoom, 0.3),
-      dash: [6, 5],
-      alpha: 0.75,
-    });
-  }
 }

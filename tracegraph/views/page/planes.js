@@ -11,7 +11,16 @@ const FONT = {
   code: { size: 12, mono: true },
 };
 const BOX = { pad: 12, one: 30, two: 46, pill: 24, header: 34, inside: 18, chip: 20 };
-const CARD = { header: 40, code: 18, closed: 46, pad: 18, gapY: 38, least: 220, widest: 360 };
+const CARD = {
+  header: 40,
+  code: 18,
+  closed: 46,
+  pad: 18,
+  gapY: 42,
+  least: 220,
+  widest: 360,
+  keep: 1.5,
+};
 // Where a graph is drawn by groups rather than as one flow.
 const LARGE = { flow: 300, called: 40, zoom: 0.3 };
 const CHIPS = 4; // a node with more outputs says how many, and not of what types
@@ -48,13 +57,16 @@ function flatten(scene, plane, x, y, below) {
   for (const edge of plane.edges) {
     scene.edges.push({ ...edge, points: edge.points.map(moved), ...bounds(edge.points, x, y) });
   }
-  for (const wire of plane.wires || [])
+  for (const wire of plane.wires || []) {
+    const { points, label } = wire;
     scene.wires.push({
       ...wire,
       ground: below,
-      points: wire.points.map(moved),
-      ...bounds(wire.points, x, y),
+      points: points.map(moved),
+      label: label && { ...label, x: label.x + x, y: label.y + y },
+      ...bounds(points, x, y),
     });
+  }
 }
 
 function bounds(points, x, y) {
@@ -186,8 +198,8 @@ function nodeBox(view, node, path, flip) {
     box.kind = node.kind === "node" ? "constant" : node.kind;
     if (node.kind === "argument") box.rank = node.index;
     box.text = node.isConstant ? clipped(constantText(node), 22) : clipped(bare(node.name), 30);
-    box.type =
-      node.kind === "argument" ? clipped(node.graph.values[node.outputs[0]].type.text, 30) : "";
+    const [value] = node.outputs; // a result has none
+    box.type = value === undefined ? "" : clipped(node.graph.values[value].type.text, 30);
     box.w = pillWidth(measure, box);
     box.h = BOX.pill;
     return box;
@@ -242,7 +254,7 @@ function pillBox(view, value, path, number, flip) {
   const box = { kind: "pill", node, value, path, flip, below: 0, chips: [], x: 0, y: 0 };
   box.id = `${path}/${node.index}@${number}`;
   box.text = node.isConstant ? clipped(constantText(node), 22) : clipped(bare(value.name), 30);
-  box.type = node.isConstant ? "" : clipped(value.type.text, 30);
+  box.type = clipped(value.type.text, 30);
   box.w = pillWidth(view.measure, box);
   box.h = BOX.pill;
   return box;
@@ -256,8 +268,8 @@ function pillWidth(measure, box) {
 // The name of a value as a pill shows it: arguments by name alone, others with their sign.
 const bare = (name) => (/^%\d/.test(name) ? name : name.replace(/^%/, ""));
 const clipped = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
-const counted = (number, word) =>
-  `${number.toLocaleString("en")} ${word}${number === 1 ? "" : "s"}`;
+const wordFor = (number, one, many = `${one}s`) => (number === 1 ? one : many);
+const counted = (number, word) => `${number.toLocaleString("en")} ${wordFor(number, word)}`;
 
 // Groups.
 
@@ -272,7 +284,7 @@ function levelPlane(view, tree, parent, path) {
   const cards = (parent ? parent.children : tree.tops).map((group) =>
     cardOf(view, tree, group, path),
   );
-  const columns = arrange(cards, view.room);
+  const columns = arrange(view, cards, parent ? cardId(path, parent) : path);
   const flows = [...(tree.flows.get(parent)?.values() || [])];
   const { wires, w, h } = wired(flows, cards, columns, tree.graph, view.measure);
   return { boxes: cards, edges: [], wires, w, h };
@@ -280,18 +292,32 @@ function levelPlane(view, tree, parent, path) {
 
 function cardOf(view, tree, group, path) {
   const { measure } = view;
-  const { title, code, isBackward, families } = group;
-  const card = { kind: "card", id: cardId(path, group), path, group, title, code, isBackward };
+  const { title, brief, isBackward, families } = group;
+  const card = { kind: "card", id: cardId(path, group), path, group, title, isBackward };
   group.within ||= nodesIn(group);
   Object.assign(card, { families, graph: tree.graph, nodes: group.within, below: 0, chips: [] });
+  card.brief = brief || title;
   card.isOpen = view.unfolded.has(card.id);
+  card.code = codeOn(group, card.isOpen);
   card.note = noteOf(group);
   const head = measure(title, FONT.title) + measure(card.note, FONT.name) + 72;
-  const text = measure(code, FONT.code) + 2 * CARD.pad;
+  const text = measure(card.code, FONT.code) + 2 * CARD.pad;
   card.w = Math.min(CARD.widest, Math.max(CARD.least, head, text));
-  card.h = CARD.closed + (code ? CARD.code : 0);
+  card.h = CARD.closed + (card.code ? CARD.code : 0);
   if (card.isOpen) fillCard(view, tree, card, path);
   return card;
+}
+
+// The code on a card. What the cards around it say is not repeated, nor is what an open card holds.
+function codeOn(group, isOpen) {
+  const around = codeAround(group.parent);
+  const code = isOpen ? codeAround(group) : group.code;
+  return code === around ? "" : code;
+}
+
+function codeAround(group) {
+  if (!group) return "";
+  return group.common || (group.isList ? codeAround(group.parent) : group.code);
 }
 
 // How many nodes are within, and how many of them are derived.
@@ -339,16 +365,25 @@ function halfPlanes(view, graph, group, path) {
     });
 }
 
-// Columns that are read like those of a newspaper, as many as let the cards be largest.
-function arrange(cards, room) {
+// Columns that are read like those of a newspaper, as many as let the cards be largest. While cards
+// are opened and closed, cards keep their columns, unless that makes them much smaller.
+function arrange(view, cards, level) {
+  const options = [];
+  for (let count = 1; count <= Math.min(cards.length, 12); count++)
+    options.push(columnsOf(cards, heightFor(cards, count)));
+  const before = view.columns.get(level);
+  if (before) options.push(columnsBefore(cards, before));
   let best = null;
-  for (let count = 1; count <= Math.min(cards.length, 12); count++) {
-    const columns = columnsOf(cards, heightFor(cards, count));
+  for (const columns of options) {
     const w = sum(columns, (column) => column.w + 70);
     const h = columns.reduce((most, column) => Math.max(most, column.h), 0);
-    const zoom = zoomToFit(room, { w, h });
+    const zoom = zoomToFit(view.room, { w, h }) * (columns.isKept ? CARD.keep : 1);
     if (!best || zoom > best.zoom * 1.02) best = { zoom, columns };
   }
+  view.columns.set(
+    level,
+    best.columns.map((column) => column.cards.length),
+  );
   for (const [number, column] of best.columns.entries()) {
     const closed = column.cards.filter((card) => !card.isOpen);
     const widest = closed.reduce((most, card) => Math.max(most, card.w), 0);
@@ -362,12 +397,24 @@ function arrange(cards, room) {
   return best.columns;
 }
 
+function columnsBefore(cards, counts) {
+  let from = 0;
+  const columns = counts.map((count) => columnOf(cards.slice(from, (from += count))));
+  return Object.assign(columns, { isKept: true });
+}
+
+const columnOf = (cards) => ({
+  cards,
+  w: cards.reduce((most, card) => Math.max(most, card.w), 0),
+  h: sum(cards, (card) => card.h + CARD.gapY) - CARD.gapY,
+});
+
 function columnsOf(cards, most) {
   const columns = [];
   for (const card of cards) {
     let column = columns[columns.length - 1];
     if (!column || column.h + CARD.gapY + card.h > most + 0.01)
-      columns.push((column = { cards: [], w: 0, h: -CARD.gapY }));
+      columns.push((column = columnOf([])));
     column.cards.push(card);
     column.h += CARD.gapY + card.h;
     column.w = Math.max(column.w, card.w);

@@ -151,7 +151,14 @@ function pickInTree(node) {
   if (!item) return;
   item.setAttribute("aria-selected", "true");
   focusItem(item, false);
-  item.scrollIntoView({ block: "nearest" });
+  scrollTree(item);
+}
+
+// Scrolls the tree alone: in narrow windows it has no height of its own, and the details stay.
+function scrollTree(item) {
+  const [outer, row] = [$("tree"), item.firstElementChild].map((at) => at.getBoundingClientRect());
+  if (row.top < outer.top) $("tree").scrollTop += row.top - outer.top;
+  else if (row.bottom > outer.bottom) $("tree").scrollTop += row.bottom - outer.bottom;
 }
 
 function focusItem(item, isFocused = true) {
