@@ -18,6 +18,7 @@ from importlib import resources
 from typing import Any
 
 from tracegraph.control.call import Call
+from tracegraph.errors import counted
 from tracegraph.ir.op import OPS
 from tracegraph.ir.tensor import Graph
 from tracegraph.text.printer import graph_text
@@ -123,11 +124,7 @@ def _counts(found: Outline) -> str:
     nodes = sum(len(graph.nodes) for graph in found)
     functions = len(found.graphs)
     where = f" in {functions:,} functions" if functions > 1 else ""
-    return f"{_counted(nodes, 'node')}{where}, {_counted(len(found.entry.inputs), 'argument')}"
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+    return f"{counted(nodes, 'node')}{where}, {counted(len(found.entry.inputs), 'argument')}"
 
 
 @cache

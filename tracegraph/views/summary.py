@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tracegraph.errors import counted
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.effect import Read
 from tracegraph.passes.specialise import bind_sizes, with_sizes
@@ -287,8 +288,8 @@ def _sum(costs: Iterable[Cost]) -> Cost:
 
 
 def _head(graph: Graph) -> list[str]:
-    counts = (_count(len(graph.inputs), "input"), _count(len(graph.outputs), "output"))
-    nested = _count(sum(1 for _ in graph.graphs()), "graph")
+    counts = (counted(len(graph.inputs), "input"), counted(len(graph.outputs), "output"))
+    nested = counted(sum(1 for _ in graph.graphs()), "graph")
     lines = [f"@{graph.name}: {', '.join(counts)}, {nested}"]
     types: dict[str, list[TensorType]] = {"argument": []}
     for x, role in _roles(graph).items():
@@ -399,10 +400,6 @@ def elements(types: Iterable[TensorType]) -> Any:
 def bytes_of(types: Iterable[TensorType]) -> Any:
     """How many bytes tensors of these types take together."""
     return sum(element_count(type.shape) * type.dtype.size for type in types)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _table(title: str, found: list[SummaryRow], totals: Costs) -> list[str]:
