@@ -1169,3 +1169,72 @@ def test_a_save_does_not_tell_how_its_functions_were_traced(tmp_path):
     save(called, tmp_path / "called")
     save(only_saved, tmp_path / "saved")
     assert contents(tmp_path / "called") == contents(tmp_path / "saved")
+
+
+# Lines of source.
+
+
+def quoted():
+    @tg.function(input_signature=[tg.TensorSpec([None])])
+    def f(x):
+        return tg.exp(x) * -x
+
+    return f
+
+
+def test_lines_of_source_are_saved_on_demand(tmp_path):
+    options = tg.saved_model.SaveOptions(save_debug_info=True)
+    save(quoted(), tmp_path / "plain")
+    save(quoted(), tmp_path / "m", options=options)
+    assert not any(b"tg.exp(x)" in data for data in contents(tmp_path / "plain").values())
+    save(load(tmp_path / "m"), tmp_path / "again")  # what was saved so is kept
+    assert contents(tmp_path / "again") == contents(tmp_path / "m")
+    graph = load(tmp_path / "again").graph()
+    assert {node.source.text for node in graph.nodes} == {"return tg.exp(x) * -x"}
+    assert "return tg.exp(x) * -x" in graph.summary()
+    assert "return tg.exp(x) * -x" in graph.to_html()
+    backward = tg.function(tg.grad(lambda x: tg.reduce_sum(load(tmp_path / "m")(x))))
+    inner = list(backward.graph(tg.TensorSpec([3])).graphs())
+    texts = {n.source.text for g in inner for n in g.nodes if n.source.roles == ("vjp",)}
+    assert "return tg.exp(x) * -x" in texts
+
+
+def test_lines_of_two_files_of_one_name_are_left_out(tmp_path):
+    found = []
+    for folder, code in (("a", "tg.sin(x)"), ("b", "tg.cos(x)")):
+        (tmp_path / folder).mkdir()
+        path = tmp_path / folder / "model.py"
+        path.write_text(
+            f"import tracegraph as tg\ndef f(x):\n    y = 2.0 * x\n    return {code} * y\n"
+        )
+        names = {}
+        exec(compile(path.read_text(), path, "exec"), names)
+        found.append(tg.function(names["f"], input_signature=[tg.TensorSpec([])]))
+    save(found, tmp_path / "m", options=tg.saved_model.SaveOptions(save_debug_info=True))
+    for f in load(tmp_path / "m"):
+        assert {node.source.text for node in f.graph().nodes} == {"y = 2.0 * x", ""}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        5,
+        {"a.py": 5},
+        {"a.py": {"1": 5}},
+        {"a.py": {"01": "x"}},
+        {"a.py": {"-1": "x"}},
+        {"a.py": {"\u0661": "x"}},
+        {"a.py": {"9" * 20: "x"}},
+        {"a.py": {"1": "x\ny"}},
+        {"a.py": {"1": ""}},
+        {"a.py": {"1": "x" * 2000}},
+    ],
+)
+def test_strange_lines_are_refused(tmp_path, lines):
+    save(quoted(), tmp_path / "m")
+    path = tmp_path / "m" / "tracegraph.json"
+    data = json.loads(path.read_text())
+    del data["checksum"]
+    path.write_bytes(manifest.written({**data, "lines": lines}))
+    with pytest.raises(LoadError, match=r"tracegraph\.json: \$\.lines"):
+        load(tmp_path / "m")

@@ -467,7 +467,7 @@ def test_calls_that_were_not_saved(tmp_path, kind):
 @pytest.mark.parametrize(
     "given",
     [
-        {"namespace_whitelist": ["Mine"], "save_debug_info": True, "extra_tags": ["serve"]},
+        {"namespace_whitelist": ["Mine"], "extra_tags": ["serve"]},
         {"experimental_io_device": "/job:localhost", "experimental_image_format": True},
         {"function_aliases": {}, "experimental_variable_policy": None},
     ],

@@ -51,10 +51,12 @@ class Source:
     places in the order in which they were captured.
     """
 
-    __slots__ = ("_place", "code", "moment", "offset", "roles", "scope")
+    __slots__ = ("_place", "_text", "code", "moment", "offset", "roles", "scope")
 
     #: The file and the line, once somebody asked.
     _place: tuple[str, int]
+    #: The line of source of a place that is known by name alone.
+    _text: str
 
     def __init__(
         self, code: CodeType | None, offset: int, roles: tuple[str, ...] = (), scope: str = ""
@@ -66,10 +68,12 @@ class Source:
         self.moment = next_moment()
 
     @staticmethod
-    def at(file: str, line: int, roles: tuple[str, ...] = (), scope: str = "") -> Source:
-        """A place that is known by name, as a parser knows it."""
+    def at(
+        file: str, line: int, roles: tuple[str, ...] = (), scope: str = "", text: str = ""
+    ) -> Source:
+        """A place that is known by name, as a parser knows it, and maybe its line of source."""
         source = Source(None, -1, roles, scope)
-        source._place = file, line
+        source._place, source._text = (file, line), text
         return source
 
     @property
@@ -102,7 +106,7 @@ class Source:
             return self
         derived = Source(self.code, self.offset, (*self.roles, role), self.scope)
         if self.code is None:
-            derived._place = self._place
+            derived._place, derived._text = self._place, self._text
         return derived
 
     def is_same_place(self, other: Source) -> bool:
@@ -113,7 +117,9 @@ class Source:
     def text(self) -> str:
         """The line of source itself, stripped; empty when it cannot be read. A place that is known
         by name alone may be that of another file here, and is not looked up."""
-        return "" if self.code is None else linecache.getline(self.file, self.line).strip()
+        if self.code is None:
+            return self._text
+        return linecache.getline(self.file, self.line).strip()
 
     def __str__(self) -> str:
         place = f"{os.path.basename(self.file)}:{self.line}"

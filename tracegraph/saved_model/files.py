@@ -16,6 +16,7 @@ from tracegraph.archive.tensors import Stored, TensorFile, stored_arrays, unlist
 from tracegraph.errors import LoadError, fact_of, fail
 from tracegraph.ir.tensor import Graph
 from tracegraph.runtime.variable import Variable
+from tracegraph.saved_model.lines import LINES, read_lines
 from tracegraph.saved_model.options import LoadOptions
 from tracegraph.text.parser import parse_module
 from tracegraph.types import TensorType, type_of_array
@@ -28,8 +29,9 @@ _FIELDS = (
 
 def manifest_fields(entry: Entry) -> dict[str, Entry]:
     """The entries of a manifest. Raises LoadError if one is missing or not known."""
-    names = (*_FIELDS, EXTRA)
-    fields = dict(zip(names, entry.fields(*_FIELDS, optional=(EXTRA,)), strict=True))
+    optional = (EXTRA, LINES)
+    names = (*_FIELDS, *optional)
+    fields = dict(zip(names, entry.fields(*_FIELDS, optional=optional), strict=True))
     fields[EXTRA].optional(read_extras)
     return fields
 
@@ -66,6 +68,7 @@ class Directory(Files):
         names = reader.check_files(fields["files"])
         if options.verify:
             reader.verify()
+        self._lines = fields[LINES].optional(read_lines) or {}
         self._tensors = {
             name: TensorFile(reader.root / name, str(reader.root / name))
             for name in names
@@ -83,7 +86,7 @@ class Directory(Files):
             return {}
         arrays = _Arrays(self.constants)
         try:
-            return parse_module(data.decode(), arrays)
+            return parse_module(data.decode(), arrays, self._lines)
         except UnicodeDecodeError as error:
             fail(LoadError, f"{self._reader.path(entry)} is no text: {error}", cause=error)
         except LoadError as error:

@@ -34,7 +34,6 @@ _DEVICE = _Field("", "", (_ANY,))
 _ELSEWHERE = {
     "SaveOptions": {
         "namespace_whitelist": _Field("", "", (_ANY,)),  # there are no ops of others
-        "save_debug_info": _Field("", "", (_ANY,)),  # `locations` says what is kept
         "function_aliases": _Field(
             "functions are found where they stand", "keep them as attributes", (None, {})
         ),
@@ -82,6 +81,8 @@ class SaveOptions:
       ops, are saved with their functions. Without them a gradient through such a function raises
       LookupError after loading.
     - `locations`: whether every node keeps the file name and the line where it was made.
+    - `save_debug_info`: whether the text of those lines is saved too, so that dumps and pages of
+      the loaded model quote them. It is never run.
     - `stablehlo`: kinds of devices, "cpu" or several of them as `("cpu", "cuda")`, for which each
       of the `signatures` is also written as a program, see `tg.export.stablehlo`: for readers that
       run it without tracegraph. Variables are constants of it, with the values of now.
@@ -94,6 +95,7 @@ class SaveOptions:
 
     experimental_custom_gradients: bool
     locations: bool
+    save_debug_info: bool
     stablehlo: str | Sequence[str]
     extra: Mapping[str, bytes]
 
@@ -101,6 +103,7 @@ class SaveOptions:
         self,
         experimental_custom_gradients: bool = True,
         locations: bool = True,
+        save_debug_info: bool = False,
         stablehlo: str | Sequence[str] = (),
         extra: Mapping[str, bytes] = MappingProxyType({}),
         **elsewhere: Any,
@@ -109,6 +112,7 @@ class SaveOptions:
         vars(self).update(
             experimental_custom_gradients=experimental_custom_gradients,
             locations=locations,
+            save_debug_info=save_debug_info,
             stablehlo=stablehlo,
             extra=dict(extra),
         )

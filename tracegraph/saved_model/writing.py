@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,6 +29,7 @@ from tracegraph.runtime.variable import Reference, Variable, values_now
 from tracegraph.saved_model.checks import written_check
 from tracegraph.saved_model.files import Memory, manifest_fields
 from tracegraph.saved_model.functions import SignatureFunction
+from tracegraph.saved_model.lines import LINES, written_lines
 from tracegraph.saved_model.members import (
     SIGNATURES,
     Members,
@@ -57,7 +58,7 @@ from tracegraph.saved_model.signatures import (
 from tracegraph.saved_model.sizes import SizeRow, name_sizes
 from tracegraph.saved_model.structures import written_arguments, written_results
 from tracegraph.saved_model.traces import check_readable, saved_graph, trace_as_declared
-from tracegraph.source import here
+from tracegraph.source import Source, here
 from tracegraph.text.printer import graph_symbols, module_text
 from tracegraph.types import as_dtype
 from tracegraph.version import __version__
@@ -154,6 +155,9 @@ class _Saver:
         content["objects"] = self._objects.rows
         content["functions"] = self._functions.rows
         content["variables"] = self._variables.rows
+        lines = written_lines(self._sources(), self._options.save_debug_info)
+        if lines and self._options.locations:
+            content[LINES] = lines
         return content
 
     def text(self, content: dict[str, Any]) -> bytes:
@@ -219,6 +223,11 @@ class _Saver:
         sizes = name_sizes(rows, self._taken)
         done: dict[Graph, Graph] = {}
         return {graph: renamed(graph, sizes, done) if sizes else graph for graph in self._graphs}
+
+    def _sources(self) -> Iterator[Source]:
+        """The places of all nodes."""
+        for graph in dict.fromkeys(inner for x in self._graphs for inner in x.graphs()):
+            yield from (node.source for node in graph.nodes)
 
     def _refuse_loss(self) -> None:
         """Raises SignatureError for a Variable that its Module lists and that was left out with

@@ -13,6 +13,7 @@ import re
 import types
 import typing
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -67,18 +68,28 @@ def parse(text: str) -> Graph:
     return entry
 
 
-def parse_module(text: str, arrays: Mapping[str, np.ndarray] | None = None) -> dict[str, Graph]:
-    """All graphs of `text` by name, in their order; `arrays` has those that the text names alone.
+def parse_module(
+    text: str,
+    arrays: Mapping[str, np.ndarray] | None = None,
+    lines: Mapping[tuple[str, int], str] = MappingProxyType({}),
+) -> dict[str, Graph]:
+    """All graphs of `text` by name, in their order; `arrays` has those that the text names alone,
+    and `lines` the lines of source, by file and number, that are known.
 
     Raises LoadError as `parse` does.
     """
-    return _Parser(text, arrays).module()
+    return _Parser(text, arrays, lines).module()
 
 
 class _Parser:
     """Reads line after line; `number` is the line where errors are found."""
 
-    def __init__(self, text: str, arrays: Mapping[str, np.ndarray] | None = None) -> None:
+    def __init__(
+        self,
+        text: str,
+        arrays: Mapping[str, np.ndarray] | None = None,
+        lines: Mapping[tuple[str, int], str] = MappingProxyType({}),
+    ) -> None:
         if not isinstance(text, str):
             fail(
                 TraceError,
@@ -89,6 +100,7 @@ class _Parser:
         self.lines = text.replace("\r\n", "\n").split("\n")
         self.number = 0
         self.arrays = arrays
+        self.code = lines
         self.graphs: dict[str, Graph] = {}
         self.headers: dict[str, int] = {}
         # What was read once is not read again: most nodes share their op, types and place.
@@ -253,7 +265,9 @@ class _Parser:
         if "/" in file or "\\" in file:
             raise Malformed(f"{excerpt(file)} names a folder", fix="name the file alone")
         roles = tuple(match[4].split())
-        source = self.places[text] = Source.at(file, int(match[2]), roles, scope)
+        line = int(match[2])
+        code = self.code.get((file, line), "")
+        source = self.places[text] = Source.at(file, line, roles, scope, code)
         return source
 
     def op(self, text: str) -> Op:

@@ -305,6 +305,4 @@ def _edges(
 def _place(source: Source) -> PlaceOutline:
     if source.line == UNKNOWN.line and source.file == UNKNOWN.file:
         return PlaceOutline(roles=source.roles)
-    is_traced = source.code is not None
-    code = source.text if is_traced else ""  # a name alone may be that of another file here
-    return PlaceOutline(source.file, source.line, source.roles, source.offset, code)
+    return PlaceOutline(source.file, source.line, source.roles, source.offset, source.text)

@@ -1,0 +1,47 @@
+"""The lines of source that nodes were made on, for who reads the graphs; as JSON and back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+
+from tracegraph.archive import limits
+from tracegraph.archive.manifest import Entry, has_surrogates
+from tracegraph.source import Source
+
+#: The field of the manifest.
+LINES = "lines"
+#: The lines of source by the name of the file and the number.
+Lines = Mapping[tuple[str, int], str]
+
+
+def written_lines(sources: Iterable[Source], takes_all: bool) -> dict[str, dict[str, str]]:
+    """The lines of these places by the name of the file and the number: all, or those alone that
+    are known since a file had them. Where two files of one name differ in a line, it is left out.
+    """
+    found: dict[tuple[str, int], set[str]] = {}
+    for source in sources:
+        if takes_all or source.code is None:
+            text = source.text[: limits.LONGEST_NAME]
+            if text and not has_surrogates(text):
+                found.setdefault((os.path.basename(source.file), source.line), set()).add(text)
+    table: dict[str, dict[str, str]] = {}
+    for (file, line), texts in sorted(found.items()):
+        if len(texts) == 1:
+            table.setdefault(file, {})[str(line)] = texts.pop()
+    return table
+
+
+def read_lines(entry: Entry) -> Lines:
+    """The lines by file and number. Raises LoadError."""
+    found: dict[tuple[str, int], str] = {}
+    for file, table in entry.pairs().items():
+        for number, text in table.pairs().items():
+            is_number = number.isascii() and number.isdecimal() and len(number) < 10
+            if not is_number or str(int(number)) != number:
+                text.fail("it stands at no number of a line")
+            line = text.text()
+            if len(line) > limits.LONGEST_NAME or len(line.splitlines()) != 1:
+                text.fail("it is no line of source")
+            found[file, int(number)] = line
+    return found
