@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from tracegraph.commands.answers import NO, OK, Answer, Misuse
 from tracegraph.commands.contents import Contents, Entry, Kept, SavedContents, open_path
 from tracegraph.errors import counted
@@ -18,7 +20,8 @@ from tracegraph.views.outline import printable
 class Note:
     """A difference beside the graphs: `kind` is added, removed or changed; `what` is entry or
     variable; `field` is what of a Variable is another. `before` and `after` are None where there
-    is nothing, and for values, which are compared by their checksums."""
+    is nothing; of values, which are compared by their checksums, `after` is the largest
+    difference."""
 
     kind: str
     what: str
@@ -34,7 +37,8 @@ class Note:
             return f"{sign} {self.what} {self.name}" + (f": {type}" if type else "")
         head = f"~ {self.what} {self.name}:"
         if self.field == "value":
-            return f"{head} its value is another"
+            by = f" by up to {self.after:.3g}" if self.after else ""
+            return f"{head} its values differ{by}"
         return f"{head} {self.field}: {self.before} is now {self.after}"
 
 
@@ -83,7 +87,16 @@ def _changes(name: str, before: Kept, after: Kept, no_values: bool) -> Iterator[
         if old != new:
             yield Note("changed", "variable", name, field, old, new)
     if not no_values and before.digest != after.digest:
-        yield Note("changed", "variable", name, "value")
+        yield Note("changed", "variable", name, "value", after=_distance(before, after))
+
+
+def _distance(before: Kept, after: Kept) -> float | None:
+    """The largest difference of two values of one shape, if it is a number."""
+    if before.shape != after.shape:
+        return None
+    one, two = (np.asarray(kept.read(), complex) for kept in (before, after))
+    found = float(np.max(np.abs(one - two), initial=0.0))
+    return found if np.isfinite(found) else None
 
 
 def _of_entries(

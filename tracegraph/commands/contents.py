@@ -5,9 +5,10 @@ from __future__ import annotations
 import abc
 import contextlib
 import copy
+import functools
 import math
 import sys
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,8 +32,10 @@ from tracegraph.runtime.signature import Signature, VariableKey, is_tensor_key, 
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Variable
 from tracegraph.saved_model import LoadedModule, load
+from tracegraph.saved_model.files import Directory, manifest_fields
 from tracegraph.saved_model.functions import SignatureFunction
 from tracegraph.saved_model.modules import content_of
+from tracegraph.saved_model.options import FORMAT, VERSION, LoadOptions
 from tracegraph.text.parser import parse_module
 from tracegraph.text.printer import unique, value_names
 from tracegraph.types import BY_SHORT, TOKEN, TensorType
@@ -63,8 +66,9 @@ class Entry(abc.ABC):
         self.fixed: dict[str, Any] = {}
         #: What its parameters have by default, by the names of the arguments.
         self.defaults: dict[str, Any] = {}
-        #: The Variables that it reads or assigns, but for those that are arguments.
-        self.variables: tuple[Variable, ...] = ()
+        #: The Variables that it reads or assigns, but for those that are arguments, by the names
+        #: that the graph has for them.
+        self.variables: dict[str, Variable] = {}
 
     def with_graph(self, graph: Graph) -> Entry:
         """The same entry with another graph to look at."""
@@ -137,8 +141,11 @@ class TraceEntry(Entry):
         for own, value in _default_leaves(request.signature):
             self.defaults[keywords.get(own, own)] = value
         self.outputs = dict(zip(_result_names(concrete), (y.type for y in concrete.outputs)))
-        traced = concrete.traced.variables
-        self.variables = tuple(v for v in traced if concrete.argument_place(v) is None)
+        names = value_names(concrete.graph)
+        handles = concrete.graph.inputs[len(concrete.argument_types) :]
+        for handle, variable in zip(handles, concrete.traced.variables):
+            if concrete.argument_place(variable) is None:
+                self.variables[names[handle].removeprefix("%")] = variable
 
     def computed_by(self, graph: Graph) -> Entry:
         entry = copy.copy(self)
@@ -200,6 +207,8 @@ class Kept(NamedTuple):
     shape: tuple[int, ...]
     bytes: int
     digest: str
+    #: Reads the value that was saved.
+    read: Callable[[], Any]
 
 
 class Contents:
@@ -356,9 +365,18 @@ class SavedContents(Contents):
                     tuple(weight["shape"]),
                     size,
                     weight["sha256"],
+                    functools.partial(self._value, row["weight"]),
                 )
             )
         return found
+
+    def _value(self, key: str) -> Any:
+        return self._stored[key].read()
+
+    @functools.cached_property
+    def _stored(self) -> Mapping[str, Any]:
+        self.reader.check_format(FORMAT, VERSION)
+        return Directory(self.reader, manifest_fields(self.reader.entry), LoadOptions()).weights
 
 
 def open_path(path: Path) -> Contents:

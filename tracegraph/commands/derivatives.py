@@ -81,7 +81,14 @@ def check_derivatives(entry: Entry) -> Check:
     """
     if not any(y.dtype.is_differentiable for y in entry.outputs.values()):
         return Check(NONE, "no result is a floating number")
-    kept = [(variable, host_array(variable.read_value())) for variable in entry.variables]
+    kept = [(v, host_array(v.read_value())) for v in entry.variables.values()]
+    strange = [
+        name
+        for name, (_, value) in zip(entry.variables, kept, strict=True)
+        if value.dtype.kind in "fc" and not np.isfinite(value).all()
+    ]
+    if strange:
+        return Check(NONE, f"{' and '.join(strange)} held no finite numbers when it was saved")
     note = "it was not run"
     tested, without = _with_forward_mode(entry)
     try:
@@ -145,7 +152,7 @@ class _Test:
             for own, x in zip(entry.inputs, arguments, strict=True)
         ]
         given = [(own.name, x) for own, x in zip(entry.inputs, self._arguments, strict=True)]
-        given += [(v.name, v) for v in entry.variables if v.trainable]
+        given += [(name, v) for name, v in entry.variables.items() if v.trainable]
         sources = [(name, x) for name, x in given if x.dtype.is_differentiable]
         self._names = tuple(name for name, _ in sources)
         self._sources: list[Any] = [x for _, x in sources]
