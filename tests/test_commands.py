@@ -1058,9 +1058,7 @@ def test_a_variable_without_finite_values_is_named(run):
     model.f = tg.function(lambda x: x * model.scale, input_signature=spec)
     tg.saved_model.save(model, "strange")
     code, out, _ = run("verify", "strange")
-    assert code == 0 and "none: scale held no finite numbers when it was saved" in " ".join(
-        out.split()
-    )
+    assert code == 0 and "scale held no finite numbers when it was saved" in out
     tg.saved_model.save(model, "again")
     assert run("diff", "strange", "again")[0] == 0
     model.scale.assign([2.0, 2.0])
