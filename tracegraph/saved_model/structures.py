@@ -31,7 +31,6 @@ from tracegraph.source import here
 from tracegraph.tensorshape import TensorShape, TensorSpec
 from tracegraph.types import TOKEN, DType, TensorType
 
-#: What is written of an argument that is a Variable, and its type.
 #: The types of the constants that a trace is made for.
 _VALUES = (bool, int, float, complex, str, bytes, DType, TensorType, TensorShape)
 
