@@ -11,6 +11,7 @@ from typing import Any
 import jax
 from jax import export
 from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import sdy
 from jax.extend.mlir.dialects import stablehlo as dialect
 
 from lowering import sizes
@@ -64,18 +65,28 @@ def _without_paths(exported: export.Exported) -> export.Exported:
     it tells nobody where it was made, and is the same bytes wherever it is."""
     with ir.Context() as context:
         dialect.register_dialect(context)
+        sdy.register_dialect(context)  # of rules for shardings, which calls of LAPACK have
         module = dialect.deserialize_portable_artifact(context, exported.mlir_module_serialized)
-
-        def rename(operation: ir.Operation) -> ir.WalkResult:
-            name = _NAME.match(str(operation.location))
-            operation.location = ir.Location.name(name[1]) if name else ir.Location.unknown()
-            return ir.WalkResult.ADVANCE
-
-        module.operation.walk(rename)
+        module.operation.walk(_rename)
         compatibility = dialect.StablehloCompatibilityRequirement.WEEK_4  # as JAX does
         version = dialect.get_version_from_compatibility_requirement(compatibility)
-        data = dialect.serialize_portable_artifact(module, version)
+        data = dialect.serialize_portable_artifact(module, version, allow_other_dialects=True)
     return dataclasses.replace(exported, mlir_module_serialized=data)
+
+
+def _rename(operation: ir.Operation) -> ir.WalkResult:
+    """Leaves names alone in the places of an operation and of the arguments of its blocks."""
+    operation.location = _named(operation.location)
+    for region in operation.regions:
+        for block in region.blocks:
+            for argument in block.arguments:
+                argument.set_location(_named(argument.location))
+    return ir.WalkResult.ADVANCE
+
+
+def _named(place: ir.Location) -> ir.Location:
+    name = _NAME.match(str(place))
+    return ir.Location.name(name[1]) if name else ir.Location.unknown()
 
 
 def _structs(types: Sequence[TensorType], constraints: Sequence[str]) -> list[Any]:

@@ -5,6 +5,7 @@ The oracles are the traced function itself, JAX on the same function, and NumPy.
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 
@@ -15,8 +16,12 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
+from lowering import export as lowering_export
 from tests import test_open_sizes as open_sizes
+from tests.op_table import CASES
 from tests.oracles import raises
+from tests.test_ops import SYMBOLIC, has_derivative, symbolic_graph, traced
+from tracegraph.passes.gradient import vjp_graph
 
 pytest.importorskip("flatbuffers")
 
@@ -311,6 +316,94 @@ def test_ops_of_open_sizes(name):
             y = y.numpy()
             assert found[f"output_{place}"].dtype == y.dtype
             close(found[f"output_{place}"], y)
+
+
+LINALG = {
+    "cholesky": tg.linalg.cholesky,
+    "solve": lambda a: tg.linalg.solve(a, a[..., :1]),
+    "inv": tg.linalg.inv,
+    "slogdet": lambda a: tuple(tg.linalg.slogdet(a)),
+    "triangular_solve": lambda a: tg.linalg.triangular_solve(a, a),
+    "det": tg.linalg.det,
+}
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("name", LINALG)
+def test_linear_algebra_of_fixed_sizes(name, gradient):
+    """JAX states how calls of LAPACK are divided among devices, in a dialect of its own."""
+    f = tg.function(lambda x: LINALG[name](x))
+    program = exported(f, tg.TensorSpec([3, 3]), gradient=gradient)
+    x = np.float32([[4, 1, 0], [1, 3, 1], [0, 1, 2]])
+    ys = tg.nest.flatten(f(x))
+    gs = {f"cotangent_output_{i}": np.ones(y.shape, np.float32) for i, y in enumerate(ys)}
+    found = program.call(x=x, **{k: g for k, g in gs.items() if k in str(program.in_tree)})
+    for place, y in enumerate(ys):
+        close(found[f"output_{place}"], y)
+
+
+def bytes_of_graph(graph, platforms):
+    names = [f"x{i}" for i in range(len(graph.inputs))]
+    results = [f"y{i}" for i in range(len(graph.outputs))]
+    return lowering_export.stablehlo(graph, names, [], results, platforms)
+
+
+def with_gradients(graph):
+    """A graph and its gradients, if it has some."""
+    yield graph
+    try:
+        yield vjp_graph(graph)
+    except (tg.errors.GradientError, tg.errors.MissingRuleError):
+        return
+
+
+def graphs_of_every_op():
+    for case in CASES:
+        graph = traced(case)
+        yield from with_gradients(graph) if has_derivative(case, case.own_dtype) else [graph]
+    for op, shapes in SYMBOLIC:
+        yield from with_gradients(symbolic_graph(op, shapes))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platforms", [("cpu",), ("cuda",), ("cpu", "cuda")], ids=str)
+def test_every_op_is_exported_and_read_back(platforms):
+    """Of fixed and of open sizes; those that must know an open size say so."""
+    for graph in graphs_of_every_op():
+        try:
+            data = bytes_of_graph(graph, platforms)
+        except tg.errors.LoweringError as error:
+            assert "inconclusive" in str(error), graph
+            continue
+        jax.export.deserialize(bytearray(data))
+        assert os.path.dirname(tg.__file__).encode() not in data
+        assert b"lowering/" not in data
+
+
+def ranked(x):
+    @tg.function
+    def inner(x):
+        return tg.math.top_k(tg.tanh(x), 2)[0]
+
+    return tg.math.top_k(x, 2), inner(x), tg.argsort(x, 0), tg.linalg.cholesky(tg.eye(3))
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_bytes_tell_nothing_of_where_they_were_made(tmp_path, gradient):
+    f = tg.function(ranked, input_signature=[tg.TensorSpec([None, 5])])
+    data = tg.export.stablehlo(f, gradient=gradient)
+    again = tg.export.stablehlo(
+        f,
+        gradient=gradient,
+    )
+    tg.saved_model.save(f, tmp_path / "f")
+    loaded = tg.export.stablehlo(tg.saved_model.load(tmp_path / "f"), gradient=gradient)
+    assert data == again == loaded
+    for package in (tg, jax, sys.modules[__name__]):
+        assert os.path.dirname(package.__file__).encode() not in data
+    paths = re.findall(rb"[\w./-]*/[\w.-]*\.py", data)  # `jit(f)/file.py:9` is a scope of ours
+    assert paths and not [path for path in paths if b"/" in path.strip(b"/")]
+    assert f"{HERE}:".encode() in data
 
 
 SUITE = {
