@@ -513,7 +513,7 @@ def test_an_interrupt_leaves_no_function_behind_that_jax_refuses(monkeypatch):
 def test_what_does_more_than_return_its_results_is_refused():
     v = tg.Variable(0.0, name="counter")
     refused = {
-        "assigns the Variable 'counter:0'": lambda x: v.assign_add(x),
+        "assigns the Variable 'counter'": lambda x: v.assign_add(x),
         "draws random numbers": lambda x: x + tg.random.normal([]),
         "checks values": lambda x: tg.debugging.assert_positive(x),
         "calls Python": lambda x: tg.numpy_function(np.sin, [x], tg.float32),

@@ -4,6 +4,7 @@ The oracles are the traced function itself, JAX on the same function, and NumPy.
 """
 
 import importlib.util
+import inspect
 import os
 import re
 import subprocess
@@ -574,7 +575,7 @@ def test_what_cannot_be_exported():
     v = tg.Variable(0.0, name="counter")
     number = tg.TensorSpec([])
     refused = [
-        (tg.errors.TraceError, "assigns the Variable 'counter:0'", lambda x: v.assign_add(x)),
+        (tg.errors.TraceError, "assigns the Variable 'counter'", lambda x: v.assign_add(x)),
         (tg.errors.TraceError, "prints when it runs", lambda x: tg.print(x)),
         (tg.errors.TraceError, "checks values", lambda x: tg.debugging.assert_positive(x)),
         (
@@ -601,6 +602,61 @@ def test_what_cannot_be_exported():
     message = raises(tg.errors.SignatureError, "gradient is 2, and it is True or False", second)
     assert HERE in message and "tg.hessian" in message
     assert exported(lambda x: x, number, platforms="cpu").platforms == ("cpu",)
+
+
+class Inner(tg.Module):
+    """Has state that its owner changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = tg.Variable(1.0)
+        self.noise = tg.random.Generator.from_seed(1)
+
+
+class Stateful(tg.Module):
+    """Functions that do more than return their results."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = [Inner(), Inner()]
+
+    @tg.function(input_signature=[tg.TensorSpec([])])
+    def step(self, x):
+        return self.blocks[1].w.assign_add(2.0 * x)
+
+    @tg.function(input_signature=[tg.TensorSpec([])])
+    def outer(self, x):
+        return 2.0 * self.step(x)
+
+    @tg.function(input_signature=[tg.TensorSpec([])])
+    def draw(self, x):
+        return x + self.blocks[0].noise.normal([])
+
+    @tg.function(input_signature=[tg.TensorSpec([])])
+    def put(self, x):
+        self.blocks[0].w.assign(x)
+        return x
+
+
+def test_what_assigns_is_named_by_its_line_also_after_loading(tmp_path):
+    module = Stateful()
+    tg.saved_model.save(module, tmp_path / "m")
+    lines = inspect.getsource(Stateful).split("\n")
+    start = inspect.getsourcelines(Stateful)[1]
+    line = lambda text: start + next(i for i, x in enumerate(lines) if text in x)  # noqa: E731
+    wanted = {
+        "step": ("blocks.1.w", line("assign_add(")),
+        "outer": ("blocks.1.w", line("assign_add(")),
+        "draw": ("blocks.0.noise.state", line(".normal(")),
+    }
+    for owner in (module, tg.saved_model.load(tmp_path / "m")):
+        for name, (variable, number) in wanted.items():
+            f = getattr(owner, name)
+            for call in (lambda f=f: exported(f), lambda f=f: f.as_jax()(1.0)):
+                message = raises(tg.errors.TraceError, f"the Variable '{variable}'", call)
+                assert f"{HERE}:{number}:" in message
+        message = raises(tg.errors.TraceError, "'blocks.0.w'", lambda o=owner: exported(o.put))
+        assert f"{HERE}:" in message and "saved_model" not in message
 
 
 def test_a_missing_package_is_named(monkeypatch):
