@@ -277,19 +277,21 @@ def _by_backward(
     if not ts:
         return (), ()
     places = custom.targets
+    structs = [jax.ShapeDtypeStruct(y.shape, y.dtype) for y in values[count:]]
+    needs_outputs = not isinstance(node.op, CustomCall)  # whose rule reads inputs alone
+    kept = values if needs_outputs else values[:count]
 
-    def forward(values: Sequence[Any], ts_given: Sequence[Any]) -> list[Any]:
-        found = dict(
-            zip(*_by_graph(node, values, dict(zip(ts, ts_given, strict=True))), strict=True)
-        )
-        return [found[i] if i in found else jnp.zeros_like(values[count + i]) for i in places]
+    def forward(values: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+        if not needs_outputs:
+            values = [*values, *map(jnp.zeros_like, structs)]
+        found = dict(zip(*_by_graph(node, values, dict(zip(ts, given, strict=True))), strict=True))
+        return [found[i] if i in found else jnp.zeros_like(structs[i]) for i in places]
 
     def backward(values: Sequence[Any], gs: Sequence[Any]) -> list[Any]:
         return _pulled(custom, values[:count], gs, tuple(ts))
 
-    results = [jax.ShapeDtypeStruct(y.shape, y.dtype) for y in (values[count + i] for i in places)]
-    run = LinearMap(forward, backward, len(values), results)
-    return places, run(values, list(ts.values()))
+    run = LinearMap(forward, backward, len(kept), [structs[i] for i in places])
+    return places, run(kept, list(ts.values()))
 
 
 def _pulled(
