@@ -7,15 +7,15 @@ and not around a graph, because JAX drops it where it builds what it transposes:
 primal values alone must keep its own.
 
 The wrapper states the tangents, by nodes that are lowered in the same way; for reverse mode JAX
-transposes them. So both modes and any order follow. A custom gradient that cannot be transposed,
-or whose own derivative by the cotangent is somebody's choice, is wrapped by its backward instead,
-and has reverse mode alone.
+transposes them. So both modes and any order follow. A custom gradient whose backward is not what
+JAX would make of its tangents, because the backward has a custom gradient itself, states both.
+So does one whose backward cannot be transposed: it has no tangents, and reverse mode alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,6 +26,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from lowering import sizes
 from lowering.device import WIDE, has_64_bits
+from lowering.linear import LinearMap
 from lowering.program import Lowering, graph_function
 from lowering.rules import RULES, Rule
 from tracegraph.control.call import Call
@@ -219,15 +220,16 @@ _SPECIAL: dict[type[Op], Rule] = {
 # Forward: the tangents are stated, and JAX transposes them.
 
 
-def _with_tangents(rule: Rule, node: Node) -> Rule:
-    """`rule`, whose derivative is that of the node."""
+def _with_tangents(rule: Rule, node: Node, custom: CustomCall | None = None) -> Rule:
+    """`rule`, whose derivative is that of the node; for its transpose it has the backward of
+    `custom`, if there is one."""
 
     def lowered(op: Op, *xs: Any) -> Any:
         function = jax.custom_jvp(lambda *xs: rule(op, *xs))
 
         def push(xs: tuple[Any, ...], ts: tuple[Any, ...]) -> tuple[Any, Any]:
             ys = function(*xs)
-            return ys, _pushed(node, xs, ys, ts)
+            return ys, _pushed(node, custom, xs, ys, ts)
 
         function.defjvp(push, symbolic_zeros=True)
         return function(*xs)
@@ -235,17 +237,71 @@ def _with_tangents(rule: Rule, node: Node) -> Rule:
     return lowered
 
 
-def _pushed(node: Node, xs: Sequence[Any], ys: Any, ts: Sequence[Any]) -> Any:
+def _pushed(
+    node: Node, custom: CustomCall | None, xs: Sequence[Any], ys: Any, ts: Sequence[Any]
+) -> Any:
     """The tangents of the outputs, packed as `ys` is."""
     values = ys if isinstance(ys, tuple) else (ys,)
     given = tuple(i for i, t in enumerate(ts) if not isinstance(t, SymbolicZero))
-    types = sizes.types_of([x.type.dtype for x in node.inputs], [x.shape for x in xs])
-    graph, places = _tangent_graph(node, types, given)
-    found = graph_function(graph, DIFFERENTIABLE)(*xs, *values, *(ts[i] for i in given))
+    if custom is None:
+        places, found = _by_graph(node, (*xs, *values), {i: ts[i] for i in given})
+    else:
+        places, found = _by_backward(node, custom, (*xs, *values), {i: ts[i] for i in given})
     results = [_no_tangent(y) for y in values]
     for place, t in zip(places, found, strict=True):
         results[place] = t
     return tuple(results) if isinstance(ys, tuple) else results[0]
+
+
+def _by_graph(
+    node: Node, values: Sequence[Any], ts: Mapping[int, Any]
+) -> tuple[Sequence[int], Sequence[Any]]:
+    """The places of outputs and their tangents, for the values of the inputs and the outputs and
+    the tangents of some inputs."""
+    pairs = zip(node.inputs, values, strict=False)  # the outputs come after
+    types = sizes.types_of(*zip(*((x.type.dtype, value.shape) for x, value in pairs)))
+    graph, places = _tangent_graph(node, types, tuple(ts))
+    return places, graph_function(graph, DIFFERENTIABLE)(*values, *ts.values())
+
+
+def _by_backward(
+    node: Node, custom: CustomCall, values: Sequence[Any], ts: Mapping[int, Any]
+) -> tuple[Sequence[int], Sequence[Any]]:
+    """As `_by_graph`, where JAX transposes the tangents to what the backward of `custom` is.
+
+    Where that is not linear in the cotangents, there are no tangents, and who asks for more than
+    their transpose is told the line.
+    """
+    count = len(node.inputs)
+    ts = {i: t for i, t in ts.items() if i in custom.sources}
+    if not ts:
+        return (), ()
+    places = custom.targets
+    structs = [jax.ShapeDtypeStruct(y.shape, y.dtype) for y in values[count:]]
+    needs_outputs = not isinstance(node.op, CustomCall)  # whose rule reads inputs alone
+    kept = values if needs_outputs else values[:count]
+
+    def forward(values: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+        if not needs_outputs:
+            values = [*values, *map(jnp.zeros_like, structs)]
+        found = dict(zip(*_by_graph(node, values, dict(zip(ts, given, strict=True))), strict=True))
+        return [found[i] if i in found else jnp.zeros_like(structs[i]) for i in places]
+
+    def backward(values: Sequence[Any], gs: Sequence[Any]) -> list[Any]:
+        return _pulled(custom, values[:count], gs, tuple(ts))
+
+    run = LinearMap(forward, backward, len(kept), [structs[i] for i in places])
+    return places, run(kept, list(ts.values()))
+
+
+def _pulled(
+    custom: CustomCall, xs: Sequence[Any], gs: Sequence[Any], places: Sequence[int]
+) -> list[Any]:
+    """The cotangents of the inputs at `places`, of those of the outputs that have some."""
+    # Our cotangents of complex numbers are the conjugates of JAX's.
+    found = differentiable(custom.backward)(*xs, *map(jnp.conj, gs))
+    cotangents = dict(zip(custom.sources, found, strict=True))
+    return [jnp.conj(cotangents[i]) for i in places]
 
 
 def _no_tangent(y: Any) -> Any:
@@ -270,7 +326,7 @@ def _tangent_graph(
         return builder.finish([t for _, t in kept]), tuple(i for i, _ in kept)
 
 
-# Reverse: the cotangents are stated.
+# Custom gradients, whose backward is stated.
 
 
 def _by_gradient(rule: Rule, node: Node, custom: CustomCall) -> Rule:
@@ -279,30 +335,7 @@ def _by_gradient(rule: Rule, node: Node, custom: CustomCall) -> Rule:
         return lambda op, *xs: rule(op, *map(jax.lax.stop_gradient, xs))
     if custom.agrees_with_forward:
         return _with_tangents(rule, node)
-    return _with_cotangents(rule, custom)
-
-
-def _with_cotangents(rule: Rule, custom: CustomCall) -> Rule:
-    def lowered(op: Op, *xs: Any) -> Any:
-        function = jax.custom_vjp(lambda *xs: rule(op, *xs))
-
-        def forward(*xs: Any) -> tuple[Any, Any]:
-            return function(*xs), xs
-
-        def pull(xs: tuple[Any, ...], gs: Any) -> tuple[Any, ...]:
-            gs = gs if isinstance(gs, tuple) else (gs,)
-            # Our cotangents of complex numbers are the conjugates of JAX's.
-            seeds = [jnp.conj(gs[i]) for i in custom.targets]
-            found = differentiable(custom.backward)(*xs, *seeds)
-            cotangents: list[Any] = [None] * len(xs)
-            for place, g in zip(custom.sources, found, strict=True):
-                cotangents[place] = jnp.conj(g)
-            return tuple(cotangents)
-
-        function.defvjp(forward, pull)
-        return function(*xs)
-
-    return lowered
+    return _with_tangents(rule, node, custom)
 
 
 def _as_custom_call(node: Node) -> CustomCall:

@@ -129,7 +129,7 @@ def _lower_node(node: Node, env: dict[Tensor, Any], way: Lowering) -> None:
                 f"{node.op.name}: XLA refuses this op: {first}",
                 source=node.source,
                 operands=[str(x.type) for x in node.inputs],
-                fix=sizes.FIX if sizes.are_open() else "",
+                fix=sizes.fix([env[x].shape for x in node.inputs]),
             )
         ) from error
     if len(node.outputs) == 1 and not isinstance(results, tuple):

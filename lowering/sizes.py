@@ -11,7 +11,7 @@ import contextlib
 import operator
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from jax import core, errors, export, lax
@@ -53,12 +53,17 @@ def named(sizes: Sizes) -> Iterator[None]:
         _names.sizes = outer
 
 
-FIX = "give the sizes as numbers, or state what holds of them: constraints=['batch >= 2']"
-
-
-def are_open() -> bool:
-    """Whether the body that is being lowered has open sizes."""
-    return bool(_names.sizes)
+def fix(shapes: Iterable[Any]) -> str:
+    """What to do where an op on arrays of `shapes` is refused for the sake of their open sizes;
+    nothing if the body that is being lowered has none."""
+    sizes = (*(size for shape in shapes for size in shape), *_names.sizes.values())
+    words = [word for size in sizes if is_open(size) for word in _WORD.findall(str(size))]
+    names = [word for word in words if word not in _WORDS]
+    if not names:
+        return ""
+    return (
+        f"give the sizes as numbers, or state what holds of them: constraints=['{names[0]} >= 2']"
+    )
 
 
 def is_open(size: Any) -> bool:
@@ -76,9 +81,9 @@ def differ(left: Any, right: Any) -> bool:
 
 def symbolic(names: Sequence[str], constraints: Sequence[str]) -> Mapping[str, Any]:
     """A symbolic size of JAX for each name, of which the constraints hold."""
-    texts = [name.replace(".", "_") for name in names]
+    texts = list(map(jax_name, names))
     unknown = {word for text in constraints for word in _WORD.findall(text)}
-    unknown -= {*texts, *_FUNCTIONS, "mod"}
+    unknown -= {*texts, *_WORDS}
     if unknown:
         _refuse(constraints, texts, f"no size is called {', '.join(sorted(unknown))}")
     try:
@@ -88,7 +93,13 @@ def symbolic(names: Sequence[str], constraints: Sequence[str]) -> Mapping[str, A
     return dict(zip(names, found, strict=True))
 
 
+def jax_name(text: str) -> str:
+    """A name of a size, or a text of such names, as JAX takes it."""
+    return text.replace(".", "_")
+
+
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_WORDS = {*_FUNCTIONS, "mod"}
 
 
 def _refuse(constraints: Sequence[str], names: Sequence[str], problem: str) -> NoReturn:

@@ -4,7 +4,9 @@ The oracles are the traced function itself, JAX on the same function, and NumPy.
 """
 
 import importlib.util
+import inspect
 import os
+import re
 import subprocess
 import sys
 
@@ -13,10 +15,15 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.mlir import ir
 
 import tracegraph as tg
+from lowering import export as lowering_export
 from tests import test_open_sizes as open_sizes
+from tests.op_table import CASES
 from tests.oracles import raises
+from tests.test_ops import SYMBOLIC, has_derivative, symbolic_graph, traced
+from tracegraph.passes.gradient import vjp_graph
 
 pytest.importorskip("flatbuffers")
 
@@ -313,62 +320,229 @@ def test_ops_of_open_sizes(name):
             close(found[f"output_{place}"], y)
 
 
+LINALG = {
+    "cholesky": tg.linalg.cholesky,
+    "solve": lambda a: tg.linalg.solve(a, a[..., :1]),
+    "inv": tg.linalg.inv,
+    "slogdet": lambda a: tuple(tg.linalg.slogdet(a)),
+    "triangular_solve": lambda a: tg.linalg.triangular_solve(a, a),
+    "det": tg.linalg.det,
+}
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("name", LINALG)
+def test_linear_algebra_of_fixed_sizes(name, gradient):
+    """JAX states how calls of LAPACK are divided among devices, in a dialect of its own."""
+    f = tg.function(lambda x: LINALG[name](x))
+    program = exported(f, tg.TensorSpec([3, 3]), gradient=gradient)
+    x = np.float32([[4, 1, 0], [1, 3, 1], [0, 1, 2]])
+    ys = tg.nest.flatten(f(x))
+    gs = {f"cotangent_output_{i}": np.ones(y.shape, np.float32) for i, y in enumerate(ys)}
+    found = program.call(x=x, **{k: g for k, g in gs.items() if k in str(program.in_tree)})
+    for place, y in enumerate(ys):
+        close(found[f"output_{place}"], y)
+
+
+def bytes_of_graph(graph, platforms):
+    names = [f"x{i}" for i in range(len(graph.inputs))]
+    results = [f"y{i}" for i in range(len(graph.outputs))]
+    return lowering_export.stablehlo(graph, names, [], results, platforms)
+
+
+def with_gradients(graph):
+    """A graph and its gradients, if it has some."""
+    yield graph
+    try:
+        yield vjp_graph(graph)
+    except (tg.errors.GradientError, tg.errors.MissingRuleError):
+        return
+
+
+def graphs_of_every_op():
+    for case in CASES:
+        graph = traced(case)
+        yield from with_gradients(graph) if has_derivative(case, case.own_dtype) else [graph]
+    for op, shapes in SYMBOLIC:
+        yield from with_gradients(symbolic_graph(op, shapes))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platforms", [("cpu",), ("cuda",), ("cpu", "cuda")], ids=str)
+def test_every_op_is_exported_and_read_back(platforms):
+    """Of fixed and of open sizes."""
+    for graph in graphs_of_every_op():
+        data = bytes_of_graph(graph, platforms)
+        jax.export.deserialize(bytearray(data))
+        assert os.path.dirname(tg.__file__).encode() not in data
+        assert b"lowering/" not in data
+
+
+def ranked(x):
+    @tg.function
+    def inner(x):
+        return tg.math.top_k(tg.tanh(x), 2)[0]
+
+    return tg.math.top_k(x, 2), inner(x), tg.argsort(x, 0), tg.linalg.cholesky(tg.eye(3))
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_bytes_tell_nothing_of_where_they_were_made(tmp_path, gradient):
+    f = tg.function(ranked, input_signature=[tg.TensorSpec([None, 5])])
+    data = tg.export.stablehlo(f, gradient=gradient)
+    again = tg.export.stablehlo(
+        f,
+        gradient=gradient,
+    )
+    tg.saved_model.save(f, tmp_path / "f")
+    loaded = tg.export.stablehlo(tg.saved_model.load(tmp_path / "f"), gradient=gradient)
+    assert data == again == loaded
+    for package in (tg, jax, sys.modules[__name__]):
+        assert os.path.dirname(package.__file__).encode() not in data
+    paths = re.findall(rb"[\w./-]*/[\w.-]*\.py", data)  # `jit(f)/file.py:9` is a scope of ours
+    assert paths and not [path for path in paths if b"/" in path.strip(b"/")]
+    assert f"{HERE}:".encode() in data
+
+
 SUITE = {
     **{
-        f"vector: {k}": (f, open_sizes.VECTOR, [(5,), (4,)])
+        f"vector: {k}": (f, open_sizes.VECTOR, [(n,) for n in range(1, 7)])
         for k, f in open_sizes.OF_VECTORS.items()
     },
     **{
-        f"matrix: {k}": (f, open_sizes.MATRIX, [(3, 3), (2, 3)])
+        f"matrix: {k}": (f, open_sizes.MATRIX, [(3, 3), (2, 3), (1, 1), (4, 2), (5, 6)])
         for k, f in open_sizes.OF_MATRICES.items()
     },
     **{
-        f"images: {k}": (f, open_sizes.IMAGES, [(2, 7, 6, 2), (1, 5, 5, 2)])
+        f"images: {k}": (f, open_sizes.IMAGES, [(2, 7, 6, 2), (1, 5, 5, 2), (1, 1, 2, 2)])
         for k, f in open_sizes.OF_IMAGES.items()
     },
-}
-#: Functions that take a size to be something that does not hold of every size.
-ASSUMING = {
-    *("split", "the first part", "split by sizes", "split, the rest", "unstack"),
-    *("repeat by counts", "an element", "an element from the end", "slice", "mirrored"),
-    *("squeeze", "squeeze one", "gather", "gather_nd", "scatter", "boolean_mask", "ensure_shape"),
-    *("broadcast", "stack with the transpose", "add_n", "concat", "split of columns", "set_diag"),
-    *("a corner", "gather of columns", "square", "diagonal", "max_pool, valid", "avg_pool, valid"),
 }
 
 
 @pytest.mark.parametrize("name", SUITE)
-def test_no_size_is_assumed_in_silence(name):
+def test_what_a_graph_assumes_of_sizes_is_checked_at_each_call(name):
+    """A program takes the sizes that the saved graph takes, and refuses the others."""
     f, spec, shapes = SUITE[name]
-    f = tg.function(f)
-    if name.split(": ")[1] in ASSUMING:
-        message = raises(tg.errors.LoweringError, "XLA refuses", lambda: exported(f, spec))
-        assert os.path.basename(open_sizes.__file__) in message
-        return
-    program = exported(f, spec)
-    parameter = next(iter(f.function_spec.parameters))
+    concrete = tg.function(f).get_concrete_function(spec)
+    program = exported(concrete)
     for shape in shapes:
         x = open_sizes.numbers(shape)
         try:
-            wanted = [y.numpy() for y in tg.nest.flatten(f(x))]
+            wanted = [y.numpy() for y in tg.nest.flatten(concrete(x))]
         except tg.errors.ShapeError:
             wanted = None
         with jax.enable_x64(True):
             if wanted is None:
-                with pytest.raises(ValueError):
-                    program.call(**{parameter: x.numpy()})
+                with pytest.raises((ValueError, ir.MLIRError)):
+                    program.call(**{concrete.keywords[0]: x.numpy()})
                 continue
-            found = program.call(**{parameter: x.numpy()})
+            found = program.call(**{concrete.keywords[0]: x.numpy()})
         assert len(found) == len(wanted)
         for place, y in enumerate(wanted):
             np.testing.assert_allclose(found[f"output_{place}"], y, rtol=1e-6, atol=1e-9)
+
+
+TWO = {
+    "difference": (lambda x, y: tg.reduce_mean((x - y) ** 2), [None, 3], [None, 3], "(4,3) (4,3)"),
+    "product": (lambda x, y: x @ y, [None, None], [None, 3], "(2,4) (4,3)"),
+    "a call": (
+        lambda x, y: tg.function(lambda a, b: tg.sin(a) * b)(x, y),
+        *([None, 3], [None, 3], "(4,3) (4,3)"),
+    ),
+    "concat": (lambda x, y: tg.concat([x, x], 0) * y, [None, 3], [None, 3], "(2,3) (4,3)"),
+    "shifted": (lambda x, y: x[1:] * y, [None, 3], [None, 3], "(5,3) (4,3)"),
+    "halves": (lambda x, y: x[: tg.shape(x)[0] // 2] * y, [None], [None], "(9,) (4,)"),
+    "a constant": (lambda x, y: x * tg.ones([5]) + y, [None], [None], "(5,) (5,)"),
+    "a name": (lambda x, y: x + y, ["rows"], ["columns"], "(6,) (6,)"),
+    "a square": (lambda x, y: tg.linalg.inv(x) @ y, [None, None], [None, 1], "(3,3) (3,1)"),
+}
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("name", TWO)
+def test_sizes_that_are_taken_to_be_equal(name, gradient):
+    f, left, right, shapes = TWO[name]
+    f = tg.function(f)
+    program = exported(f, tg.TensorSpec(left), tg.TensorSpec(right), gradient=gradient)
+    shapes = [tuple(map(int, re.findall(r"\d+", shape))) for shape in shapes.split()]
+    rng = np.random.default_rng(0)
+    x, y = (rng.uniform(0.5, 1.5, shape).astype(np.float32) for shape in shapes)
+    wanted = f(x, y).numpy()
+    seed = {"cotangent_output_0": np.ones_like(wanted)} if gradient and wanted.ndim else {}
+    close(program.call(x=x, y=y, **seed)["output_0"], wanted, 1e-4)
+    with pytest.raises(ValueError):
+        program.call(x=x, y=np.concatenate([y, y]), **seed)
+
+
+def test_an_equality_that_is_assumed_goes_with_what_is_stated():
+    specs = tg.TensorSpec(["rows"]), tg.TensorSpec(["columns"])
+    f = lambda x, y: tg.split(x + y, 2)[0]  # noqa: E731
+    for stated in (
+        *([], ["columns == rows"], ["rows == columns"], ["columns >= 2"], ["rows >= 2"]),
+        *(["mod(columns, 2) == 0"], ["mod(rows, 2) == 0", "columns == rows"]),
+        *(["columns == 4"], ["rows == 4"], ["columns == 4", "rows == columns"]),
+    ):
+        program = exported(f, *specs, constraints=stated)
+        x = np.arange(4, dtype=np.float32)
+        assert program.call(x=x, y=x)["output_0"].tolist() == [0.0, 2.0]
+        for sizes in ((5, 5), (4, 6)):
+            with pytest.raises(ValueError):
+                program.call(**{k: np.ones(n, np.float32) for k, n in zip("xy", sizes)})
+    three = lambda x: x + tg.ones([3])  # noqa: E731
+    more = lambda: exported(three, specs[0], constraints=["rows >= 4"])  # noqa: E731
+    assert HERE in raises(tg.errors.SignatureError, "Unsatisfiable", more)
+    four = lambda: exported(three, specs[0], constraints=["rows == 4"])  # noqa: E731
+    assert HERE in raises(tg.errors.ShapeError, r"f32\[4\] and f32\[3\]", four)
+
+
+LARGE = {
+    "an element": lambda x: x[3],
+    "top_k": lambda x: tg.math.top_k(x, 4)[0],
+    "slice": lambda x: tg.slice(x, tg.cast(x[:1], tg.int32), [4]),
+    "gather": lambda x: tg.gather(x, [0, 3]),
+    "convolution": lambda x: tg.nn.conv1d(x[None, :, None], tg.ones([4, 1, 1]), 1, "VALID"),
+    "head": lambda x: x[:4] * tg.ones([4]),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_sizes_that_must_be_large_enough(name):
+    f = tg.function(lambda x: tg.reduce_sum(LARGE[name](x) ** 2))
+    for gradient in (False, True):
+        program = exported(f, tg.TensorSpec([None]), gradient=gradient)
+        for n in (4, 6):
+            x = np.arange(n, dtype=np.float32)
+            close(program.call(x=x)["output_0"], f(x))
+        with pytest.raises((ValueError, ir.MLIRError)):
+            program.call(x=np.ones(3, np.float32))
+
+
+def test_a_constant_whose_size_is_open():
+    v = tg.Variable(np.ones(3, np.float32), shape=tg.TensorShape([None]))
+    program = exported(lambda x: x * v, tg.TensorSpec([None]))
+    v.assign([1.0, 2.0])
+    assert [str(x) for x in program.in_avals] == ["float32[3]"]
+
+
+@pytest.mark.parametrize("name", ["difference", "product"])
+def test_saving_writes_programs_of_two_open_sizes(tmp_path, name):
+    f, left, right, _ = TWO[name]
+    f = tg.function(f, input_signature=[tg.TensorSpec(left), tg.TensorSpec(right)])
+    options = tg.saved_model.SaveOptions(stablehlo="cpu")
+    tg.saved_model.save(tg.Module(), tmp_path / "m", signatures=f, options=options)
+    (path,) = (tmp_path / "m").rglob("*.stablehlo")
+    program = jax.export.deserialize(bytearray(path.read_bytes()))
+    x, y = np.ones((3, 3), np.float32), np.full((3, 3), 2.0, np.float32)
+    (found,) = program.call(x=x, y=y).values()
+    close(found, f(x, y))
 
 
 def test_what_python_was_told_of_sizes_is_no_silent_assumption():
     f = tg.function(lambda x: x if x.shape[0] == 3 else -x)
     spec = tg.TensorSpec(["n"])
     message = raises(tg.errors.LoweringError, "taken to differ", lambda: exported(f, spec))
-    assert HERE in message
+    assert HERE in message and "constraints=['n >= 2']" in message
     program = exported(f, spec, constraints=["n >= 4"])
     np.testing.assert_array_equal(program.call(x=np.ones(5, np.float32))["output_0"], -np.ones(5))
     for n in (3, 4):
@@ -378,7 +552,7 @@ def test_what_python_was_told_of_sizes_is_no_silent_assumption():
 
 def test_what_holds_of_sizes_can_be_stated():
     spec = tg.TensorSpec(["batch"])
-    halves = exported(lambda x: tg.split(x, 2), spec, constraints=["mod(batch, 2) == 0"])
+    halves = exported(lambda x: tg.split(x, 2), spec, constraints="mod(batch, 2) == 0")
     found = halves.call(x=np.arange(4, dtype=np.float32))
     assert [y.tolist() for y in found.values()] == [[0.0, 1.0], [2.0, 3.0]]
     with pytest.raises(ValueError):
@@ -401,7 +575,7 @@ def test_what_cannot_be_exported():
     v = tg.Variable(0.0, name="counter")
     number = tg.TensorSpec([])
     refused = [
-        (tg.errors.TraceError, "assigns the Variable 'counter:0'", lambda x: v.assign_add(x)),
+        (tg.errors.TraceError, "assigns the Variable 'counter'", lambda x: v.assign_add(x)),
         (tg.errors.TraceError, "prints when it runs", lambda x: tg.print(x)),
         (tg.errors.TraceError, "checks values", lambda x: tg.debugging.assert_positive(x)),
         (
@@ -416,13 +590,73 @@ def test_what_cannot_be_exported():
     assert HERE in raises(tg.errors.ShapeError, "the rank of 'x'", rank)
     none = lambda: exported(lambda x: tg.argmax(x), tg.TensorSpec([3]), gradient=True)  # noqa: E731
     assert HERE in raises(tg.errors.GradientError, "no result is a floating tensor", none)
-    for platforms, words in ((("gpu",), r"\['gpu'\]"), ("gpu", r"\['gpu'\]"), ((), r"\[\]")):
+    for platforms, words in (
+        (("gpu",), r"\['gpu'\]"),
+        ("gpu", r"\['gpu'\]"),
+        ((), r"\[\]"),
+        (True, "True"),
+    ):
         where = lambda p=platforms: exported(lambda x: x, number, platforms=p)  # noqa: E731
         assert HERE in raises(tg.errors.TraceError, f"platforms are {words}", where)
     second = lambda: exported(lambda x: x, number, gradient=2)  # noqa: E731
     message = raises(tg.errors.SignatureError, "gradient is 2, and it is True or False", second)
     assert HERE in message and "tg.hessian" in message
     assert exported(lambda x: x, number, platforms="cpu").platforms == ("cpu",)
+
+
+class Inner(tg.Module):
+    """Has state that its owner changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = tg.Variable(1.0)
+        self.noise = tg.random.Generator.from_seed(1)
+
+
+class Stateful(tg.Module):
+    """Functions that do more than return their results."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = [Inner(), Inner()]
+
+    @tg.function(input_signature=[tg.TensorSpec([])])
+    def step(self, x):
+        return self.blocks[1].w.assign_add(2.0 * x)
+
+    @tg.function(input_signature=[tg.TensorSpec([])])
+    def outer(self, x):
+        return 2.0 * self.step(x)
+
+    @tg.function(input_signature=[tg.TensorSpec([])])
+    def draw(self, x):
+        return x + self.blocks[0].noise.normal([])
+
+    @tg.function(input_signature=[tg.TensorSpec([])])
+    def put(self, x):
+        self.blocks[0].w.assign(x)
+        return x
+
+
+def test_what_assigns_is_named_by_its_line_also_after_loading(tmp_path):
+    module = Stateful()
+    tg.saved_model.save(module, tmp_path / "m")
+    lines = inspect.getsource(Stateful).split("\n")
+    start = inspect.getsourcelines(Stateful)[1]
+    line = lambda text: start + next(i for i, x in enumerate(lines) if text in x)  # noqa: E731
+    wanted = {
+        "step": ("blocks.1.w", line("assign_add(")),
+        "outer": ("blocks.1.w", line("assign_add(")),
+        "draw": ("blocks.0.noise.state", line(".normal(")),
+    }
+    for owner in (module, tg.saved_model.load(tmp_path / "m")):
+        for name, (variable, number) in wanted.items():
+            f = getattr(owner, name)
+            for call in (lambda f=f: exported(f), lambda f=f: f.as_jax()(1.0)):
+                message = raises(tg.errors.TraceError, f"the Variable '{variable}'", call)
+                assert f"{HERE}:{number}:" in message
+        message = raises(tg.errors.TraceError, "'blocks.0.w'", lambda o=owner: exported(o.put))
+        assert f"{HERE}:" in message and "saved_model" not in message
 
 
 def test_a_missing_package_is_named(monkeypatch):

@@ -34,7 +34,7 @@ def stablehlo(
     path: str | os.PathLike[str] | None = None,
     gradient: bool = False,
     platforms: str | Sequence[str] = ("cpu", "cuda"),
-    constraints: Sequence[str] = (),
+    constraints: str | Sequence[str] = (),
     **kwargs: Any,
 ) -> bytes:
     """A traced function as StableHLO: the bytes that `jax.export.deserialize` reads.
@@ -42,15 +42,16 @@ def stablehlo(
     - `f`: a `tg.function`, a ConcreteFunction, a signature that was loaded, a Module that is called
       as one of these, or a Python function, which is traced.
     - `args`, `kwargs`: TensorSpecs or values, as for `get_concrete_function`. Sizes that are None
-      or named stay open: the program takes every size from 1 on. None are needed where `f` has an
-      `input_signature`, or one trace.
+      or named stay open, and are 1 or more. None are needed where `f` has an `input_signature`,
+      or one trace.
     - `path`: a file to write the bytes to.
     - `gradient`: also gives the gradients by the floating arguments, by our rules and in
       TensorFlow's convention for complex numbers. If the result is one real number, they are its
       gradients; otherwise the program takes a cotangent for each floating result.
     - `platforms`: what devices it will run on, "cpu" or several of them. None needs to be at hand.
-    - `constraints`: what holds of open sizes beyond being 1 or more, in JAX's words: "batch >= 2",
-      "mod(batch, 2) == 0", "rows == columns". A call that breaks one is refused.
+    - `constraints`: what holds of open sizes, one or several in JAX's words: "batch >= 2",
+      "mod(batch, 2) == 0", "rows == columns". What the graph assumes of them is added, such as that
+      two sizes are equal. A call that breaks one is refused.
 
     The program takes its arguments by name and returns a dict. Arguments have the names of the
     parameters, with the path inside a container ("params_weights"), or of their TensorSpecs.
@@ -82,7 +83,8 @@ def stablehlo(
         graph, names, results = _with_gradients(graph, concrete.name, names, results)
     held = constants(concrete, concrete.variables)
     kinds = (platforms,) if isinstance(platforms, str) else platforms
-    data = backend.stablehlo(graph, names, held, results, kinds, constraints)
+    known = (constraints,) if isinstance(constraints, str) else constraints
+    data = backend.stablehlo(graph, names, held, results, kinds, known)
     if path is not None:
         pathlib.Path(path).write_bytes(data)
     return data

@@ -7,11 +7,13 @@ only when a graph runs.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from tracegraph.errors import Mismatch, UnfitShape, UnknownValue, kind_of
@@ -443,7 +445,28 @@ def same_size(left: Size, right: Size) -> Size | None:
     difference = left - right
     if isinstance(difference, int):
         return left if difference == 0 else None
+    if _taken.equal is not None:
+        _taken.equal.append((left, right))
     return right if isinstance(right, int) else left
+
+
+class _Taken(threading.local):
+    def __init__(self) -> None:
+        self.equal: list[tuple[Size, Size]] | None = None
+
+
+#: The sizes that are taken to be equal on this thread, where somebody asks for them.
+_taken = _Taken()
+
+
+@contextlib.contextmanager
+def taken_equal() -> Iterator[list[tuple[Size, Size]]]:
+    """A context that lists the pairs of sizes that `same_size` takes to be equal within it."""
+    outer, _taken.equal = _taken.equal, []
+    try:
+        yield _taken.equal
+    finally:
+        _taken.equal = outer
 
 
 def same_shape(left: Shape, right: Shape) -> Shape | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from tracegraph import nest
+from tracegraph.control.call import Call
 from tracegraph.errors import DTypeError, SignatureError, TraceError, fail
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.effect import HostCall
@@ -15,6 +16,8 @@ from tracegraph.runtime import backend
 from tracegraph.runtime.execute import gather
 from tracegraph.runtime.pending import device_buffer
 from tracegraph.runtime.variable import Variable, state_lock
+from tracegraph.source import Source, here, is_ours
+from tracegraph.text.printer import value_names
 from tracegraph.types import TOKEN, as_dtype
 
 if TYPE_CHECKING:
@@ -96,17 +99,8 @@ def pure_graph(concrete: ConcreteFunction, may_print: bool) -> Graph:
 
 def _pure(concrete: ConcreteFunction, may_print: bool) -> Graph:
     traced, name = concrete.traced, concrete.name
-    place = concrete.request.signature.place
-    for variable in (traced.variables[i] for i in traced.assigned):
-        is_random = variable.is_random_state
-        does = "draws random numbers, whose state is" if is_random else "assigns"
-        fix = (
-            "draw from a seed that is an argument, as tg.random.stateless_normal does"
-            if is_random
-            else "take its value as an argument, and return the new one"
-        )
-        fact = f"{name}: it {does} the Variable {variable.name!r}, and a pure function keeps none"
-        fail(TraceError, fact, source=place, fix=fix)
+    for number, place in enumerate(traced.assigned):
+        _refuse_assignment(concrete, number, place)
     for report in traced.checks:
         fail(
             SignatureError,
@@ -120,6 +114,48 @@ def _pure(concrete: ConcreteFunction, may_print: bool) -> Graph:
     for node in _host_calls(graph):
         _check_host_call(name, node, may_print)
     return graph
+
+
+def _refuse_assignment(concrete: ConcreteFunction, number: int, place: int) -> NoReturn:
+    """Refuses the assignment of this number, to the Variable at this place."""
+    traced = concrete.traced
+    variable = traced.variables[place]
+    is_random = variable.is_random_state
+    does = "draws random numbers, whose state is" if is_random else "assigns"
+    name = value_names(traced.graph)[
+        traced.graph.inputs[traced.argument_count + place]
+    ].removeprefix("%")
+    fail(
+        TraceError,
+        f"{concrete.name}: it {does} the Variable {name!r}, and a pure function keeps none",
+        source=_made_at(traced.graph, traced.result_count + number) or _place_of(concrete),
+        fix=(
+            "draw from a seed that is an argument, as tg.random.stateless_normal does"
+            if is_random
+            else "take its value as an argument, and return the new one"
+        ),
+    )
+
+
+def _made_at(graph: Graph, output: int) -> Source | None:
+    """Where an output was made, be it in a graph that is called; None for one that is an input."""
+    found = None
+    y = graph.outputs[output]
+    while not any(x is y for x in graph.inputs):
+        node = y.node
+        assert node is not None
+        found = node.source
+        if not isinstance(node.op, Call):
+            break
+        graph = node.op.body
+        y = graph.outputs[next(i for i, x in enumerate(node.outputs) if x is y)]
+    return found
+
+
+def _place_of(concrete: ConcreteFunction) -> Source:
+    """Where a function was defined; the caller, for one that was loaded."""
+    place = concrete.request.signature.place
+    return here() if is_ours(place.file) else place
 
 
 def _host_calls(graph: Graph) -> list[Node]:
