@@ -571,8 +571,27 @@ def test_saved_models_are_refused_and_the_other_way_round():
     with pytest.raises(tg.errors.LoadError, match=r"tg.saved_model.load\('model'\)"):
         tg.train.Checkpoint(Pair()).restore("model")
     path = tg.train.Checkpoint(Pair()).write("saved")
-    with pytest.raises(tg.errors.LoadError, match=r"tracegraph.checkpoint"):
+    with pytest.raises(tg.errors.LoadError, match=r"Checkpoint\(...\).restore\('saved'\)"):
         tg.saved_model.load(path)
+    tg.train.CheckpointManager(tg.train.Checkpoint(Pair()), "kept", 3).save()
+    fix = r"Checkpoint\(...\).restore\(tg.train.latest_checkpoint\('kept'\)\)"
+    with pytest.raises(tg.errors.LoadError, match=fix):
+        tg.saved_model.load("kept")
+
+
+def test_what_a_newer_tracegraph_wrote_is_not_called_damaged():
+    path = tg.train.Checkpoint(Pair()).save("ckpt")
+    for file in (pathlib.Path("checkpoint"), pathlib.Path(path) / "tracegraph.json"):
+        content = json.loads(file.read_text())
+        del content["checksum"]
+        newer = {**content, "version": 2, "producer": "tracegraph 9.0.0", "more": 1}
+        file.write_bytes(manifest.written(newer))
+    fact = r"has version 2, written by tracegraph 9.0.0, and this tracegraph reads up to 1\n"
+    fact += r".*\n  fix: install a newer tracegraph"
+    with pytest.raises(tg.errors.LoadError, match=fact):
+        tg.train.latest_checkpoint(".")
+    with pytest.raises(tg.errors.LoadError, match=fact):
+        tg.train.Checkpoint(Pair()).restore(path)
 
 
 def test_a_loaded_model_has_checkpoints_too():

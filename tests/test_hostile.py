@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -46,12 +47,12 @@ def copied(original, tmp_path):
 
 
 def refusal(path, **options):
-    """The text of the LoadError, which names something in the directory, without its fix."""
+    """The fact of the LoadError, which names something in the directory, without place and fix."""
     with pytest.raises(LoadError) as caught:
         load(path, **options)
     text = str(caught.value)
     assert str(path) in text
-    return text.split("\n  fix:")[0].replace(f"{path}/", "")
+    return re.split("\n  (?:at|fix)", text)[0].replace(f"{path}/", "")
 
 
 def changed(path, change):

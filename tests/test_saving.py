@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -906,8 +907,11 @@ def test_manifests_of_others(tmp_path, change, match):
 
 
 def test_paths_without_a_model(tmp_path):
-    with pytest.raises(LoadError, match="there is no directory"):
+    with pytest.raises(OSError, match="there is no directory") as caught:  # as TensorFlow
         load(tmp_path / "nothing")
+    assert isinstance(caught.value, LoadError) and caught.value.__cause__ is None
+    assert f"\n  at {__file__}:" in str(caught.value) and caught.value.__suppress_context__
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     with pytest.raises(LoadError, match=r"holds no tracegraph.json"):
         load(tmp_path)
 

@@ -73,6 +73,10 @@ class MatchError(LoadError, AssertionError):
     was restored to do not have the same variables."""
 
 
+class NothingSavedError(LoadError, FileNotFoundError):
+    """A LoadError where TensorFlow raises OSError: nothing was saved at the path."""
+
+
 class NumericsError(LoweringError, FloatingPointError):
     """A function that is built with `check_numerics` made nan or infinity of finite numbers."""
 
@@ -173,6 +177,7 @@ __all__ = [
     "LoweringError",
     "MatchError",
     "MissingRuleError",
+    "NothingSavedError",
     "NumericsError",
     "RegistrationError",
     "RuleTypeError",

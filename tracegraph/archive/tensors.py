@@ -22,6 +22,7 @@ from safetensors.numpy import save_file
 
 from tracegraph.archive.manifest import Entry, excerpt, has_surrogates
 from tracegraph.errors import LoadError, fail
+from tracegraph.source import here
 from tracegraph.types import BY_SHORT, TensorType, type_of_array
 
 #: Bytes per file: larger sets of arrays are cut into shards.
@@ -127,7 +128,8 @@ class TensorFile:
             self._handle = safe_open(path, "np")
             self.names = set(self._handle.keys())
         except Exception as error:  # safetensors has its own class for what it does not understand
-            fail(LoadError, f"{name} is no file of tensors: {error}", fix=_DAMAGED, cause=error)
+            fact = f"{name} is no file of tensors: {error}"
+            fail(LoadError, fact, source=here(), fix=_DAMAGED, cause=error)
 
     def form(self, key: str) -> tuple[str, tuple[int, ...]]:
         """The dtype and the shape in which an array is stored."""
@@ -165,6 +167,7 @@ class Stored:
                 LoadError,
                 f"{self.file.name}: the tensor {self._key!r} was changed: its SHA-256 is {found} "
                 f"and the manifest has {self._digest}",
+                source=here(),
                 fix=_DAMAGED,
             )
         wanted = self.type.dtype.numpy_dtype

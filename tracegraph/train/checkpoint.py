@@ -7,7 +7,7 @@ import time
 import warnings
 from typing import Any
 
-from tracegraph.archive.directory import check_file_name
+from tracegraph.archive.directory import as_path, check_file_name
 from tracegraph.errors import SignatureError, TraceError, fail, kind_of, shown
 from tracegraph.ir.builder import at_top_level
 from tracegraph.runtime.deferred import announce
@@ -15,7 +15,7 @@ from tracegraph.runtime.module import Module
 from tracegraph.runtime.trace import current_trace
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import here
-from tracegraph.train.files import as_path, open_checkpoint, write_checkpoint
+from tracegraph.train.files import open_checkpoint, write_checkpoint
 from tracegraph.train.objects import Group, ObjectGraph, parts
 from tracegraph.train.restoring import (
     COUNTER,

@@ -1,6 +1,6 @@
 """Checkpoints as files: a manifest with the objects, and the values of their Variables.
 
-    {"format": "tracegraph.checkpoint", "version": 1, "producer": "tracegraph",
+    {"format": "tracegraph.checkpoint", "version": 1, "producer": "tracegraph 0.1.0",
      "objects": [{"parts": {"model": 1}}, {"parts": {"kernel": 2}}, {"variable": "model/kernel"}],
      "values": {"model/kernel": {"file": ..., "dtype": "f32", "shape": [4, 2], "sha256": ...}},
      "files": {...}}
@@ -20,7 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.archive.directory import MANIFEST, Reader, Writer, is_waiting
+from tracegraph.archive.directory import (
+    MANIFEST,
+    Reader,
+    Writer,
+    as_path,
+    is_waiting,
+    read_whole,
+)
 from tracegraph.archive.manifest import Entry
 from tracegraph.archive.tensors import (
     Stored,
@@ -28,12 +35,13 @@ from tracegraph.archive.tensors import (
     stored_arrays,
     unlisted,
 )
-from tracegraph.errors import LoadError, SignatureError, fail, shown
+from tracegraph.errors import NothingSavedError, SignatureError, fail, shown
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Variable, values_now
 from tracegraph.source import here
 from tracegraph.train.objects import ObjectGraph
-from tracegraph.train.state import STATE, is_whole, latest_checkpoint
+from tracegraph.train.state import is_whole, latest_checkpoint
+from tracegraph.version import PRODUCER
 
 FORMAT = "tracegraph.checkpoint"
 VERSION = 1
@@ -54,7 +62,7 @@ def write_checkpoint(path: str, graph: ObjectGraph) -> None:
         {
             "format": FORMAT,
             "version": VERSION,
-            "producer": "tracegraph",
+            "producer": PRODUCER,
             "objects": [_written(graph, number) for number in range(len(graph.objects))],
             "values": values,
         }
@@ -118,7 +126,6 @@ class Saved:
     def __init__(self, path: str) -> None:
         self.path = path
         reader = Reader(path)
-        _refuse_saved_model(reader)
         reader.check_format(FORMAT, VERSION)
         fields = ("format", "version", "producer", "objects", "values", "files")
         _, _, producer, objects, values, files = reader.entry.fields(*fields)
@@ -174,49 +181,18 @@ def _slot_row(entry: Entry) -> tuple[int, str, int]:
     return items[0].count(), items[1].text(), items[2].count()
 
 
-def _refuse_saved_model(reader: Reader) -> None:
-    format = reader.entry.pairs().get("format")
-    if format is not None and format.value == "tracegraph.saved_model":
-        fail(
-            LoadError,
-            f"{reader.root} holds a saved model, and no checkpoint",
-            fix=f"load it: tg.saved_model.load({str(reader.root)!r})",
-        )
-
-
 def open_checkpoint(path: str) -> Saved:
     """The checkpoint at a path. Raises LoadError that says which paths there are instead."""
-    if os.path.isdir(path) and not is_whole(path) and os.path.isfile(os.path.join(path, STATE)):
-        fail(
-            LoadError,
-            f"{path} is a directory of checkpoints, and no checkpoint",
-            fix=f"give one of them: tg.train.latest_checkpoint({path!r})",
-        )
     if not os.path.exists(path):
         others = sorted(str(found) for found in Path(path).parent.glob(Path(path).name + "-*"))
         if others:
             fail(
-                LoadError,
+                NothingSavedError,
                 f"there is no checkpoint {path}",
+                source=here(),
                 fix=f"give the path that save returned, such as {others[-1]!r}",
             )
-    return Saved(path)
-
-
-def as_path(what: str, path: Any) -> str:
-    """A path as a string. Raises ValueError for anything else."""
-    try:
-        found = os.fspath(path)
-    except TypeError:
-        found = None
-    if not isinstance(found, str) or not found:
-        fail(
-            SignatureError,
-            f"{what}: {shown(path)} is no path",
-            source=here(),
-            fix="give a string, or a pathlib.Path",
-        )
-    return found
+    return read_whole(path, lambda: Saved(path))
 
 
 def _named(what: str, path: Any) -> Saved:

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tracegraph.archive.directory import check_file_name
+from tracegraph.archive.directory import as_path, check_file_name
 from tracegraph.errors import SignatureError, fail, kind_of, shown
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import here
 from tracegraph.train.checkpoint import Checkpoint
-from tracegraph.train.files import as_path, remove_checkpoint, remove_torn
+from tracegraph.train.files import remove_checkpoint, remove_torn
 from tracegraph.train.state import State, is_whole, read_state
 
 _HOUR = 3600 * 10**9
