@@ -34,6 +34,7 @@ from tracegraph.runtime.signature import (
     size_names,
 )
 from tracegraph.runtime.trace import Traced
+from tracegraph.runtime.tracebacks import door
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import ShapeVariable
 from tracegraph.source import here
@@ -260,6 +261,7 @@ class ConcreteFunction:
 
     # Calling it.
 
+    @door
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the graph. Arguments are given as to the function, or the tensors alone.
 

@@ -36,6 +36,7 @@ from tracegraph.archive.tensors import (
     unlisted,
 )
 from tracegraph.errors import NothingSavedError, SignatureError, fail, shown
+from tracegraph.runtime.tracebacks import door
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Variable, values_now
 from tracegraph.source import here
@@ -202,6 +203,7 @@ def _named(what: str, path: Any) -> Saved:
     return open_checkpoint(latest or found)
 
 
+@door
 def list_variables(ckpt_dir_or_file: str | os.PathLike[str]) -> list[tuple[str, list[int]]]:
     """The names and shapes of the values in a checkpoint, or in the latest one of a directory.
 
@@ -218,6 +220,7 @@ def list_variables(ckpt_dir_or_file: str | os.PathLike[str]) -> list[tuple[str, 
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
+@door
 def load_variable(ckpt_dir_or_file: str | os.PathLike[str], name: str) -> np.ndarray:
     """The value of one name in a checkpoint, or in the latest one of a directory, as an array.
 

@@ -14,6 +14,7 @@ from tracegraph.archive import manifest
 from tracegraph.archive.directory import MANIFEST, STATE, remove_waiting, replace_file
 from tracegraph.archive.manifest import Entry
 from tracegraph.errors import LoadError, fail
+from tracegraph.runtime.tracebacks import door
 from tracegraph.source import here
 from tracegraph.version import PRODUCER
 
@@ -85,6 +86,7 @@ def is_whole(path: str) -> bool:
     return os.path.isfile(os.path.join(path, MANIFEST))
 
 
+@door
 def latest_checkpoint(
     checkpoint_dir: str | os.PathLike[str], latest_filename: str | None = None
 ) -> str | None:
