@@ -579,6 +579,21 @@ def test_saved_models_are_refused_and_the_other_way_round():
         tg.saved_model.load("kept")
 
 
+def test_a_reader_has_values_by_their_names():
+    path = tg.train.Checkpoint(p=Pair()).save("runs/ckpt")
+    reader = tg.train.load_checkpoint("runs")
+    assert reader.get_variable_to_shape_map() == dict(tg.train.list_variables(path))
+    assert reader.get_variable_to_dtype_map()["p/first"] is tg.float32
+    assert reader.has_tensor("p/first") and not reader.has_tensor("q")
+    name = "p/second/.ATTRIBUTES/VARIABLE_VALUE"  # as TensorFlow calls it
+    assert reader.has_tensor(name) and [*reader.get_tensor(name)] == [2.0, 2.0]
+    assert "ckpt-1: 3 values" in repr(reader)
+    with pytest.raises(ValueError, match=r"no value 'p/third'\n  at .*\n  fix: .*'p/first'"):
+        reader.get_tensor("p/third")
+    with pytest.raises(ValueError, match="there is no directory nowhere"):
+        tg.train.load_checkpoint("nowhere")
+
+
 def test_what_a_newer_tracegraph_wrote_is_not_called_damaged():
     path = tg.train.Checkpoint(Pair()).save("ckpt")
     for file in (pathlib.Path("checkpoint"), pathlib.Path(path) / "tracegraph.json"):

@@ -11,20 +11,16 @@ Object 0 is the root. What an optimizer keeps for a Variable stands beside its p
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tracegraph.archive.directory import (
     MANIFEST,
     Reader,
     Writer,
-    as_path,
     is_waiting,
     read_whole,
 )
@@ -35,13 +31,12 @@ from tracegraph.archive.tensors import (
     stored_arrays,
     unlisted,
 )
-from tracegraph.errors import NothingSavedError, SignatureError, fail, shown
-from tracegraph.runtime.tracebacks import door
+from tracegraph.errors import NothingSavedError, fail
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Variable, values_now
 from tracegraph.source import here
 from tracegraph.train.objects import ObjectGraph
-from tracegraph.train.state import is_whole, latest_checkpoint
+from tracegraph.train.state import is_whole
 from tracegraph.version import PRODUCER
 
 FORMAT = "tracegraph.checkpoint"
@@ -194,52 +189,3 @@ def open_checkpoint(path: str) -> Saved:
                 fix=f"give the path that save returned, such as {others[-1]!r}",
             )
     return read_whole(path, lambda: Saved(path))
-
-
-def _named(what: str, path: Any) -> Saved:
-    """A checkpoint by its path, or the latest one of a directory."""
-    found = as_path(what, path)
-    latest = None if is_whole(found) else latest_checkpoint(found)
-    return open_checkpoint(latest or found)
-
-
-@door
-def list_variables(ckpt_dir_or_file: str | os.PathLike[str]) -> list[tuple[str, list[int]]]:
-    """The names and shapes of the values in a checkpoint, or in the latest one of a directory.
-
-    >>> path = tg.train.Checkpoint(w=tg.Variable(tg.zeros([2, 3]))).write("only_w")
-    >>> tg.train.list_variables(path)
-    [('w', [2, 3])]
-    """
-    saved = _named("list_variables", ckpt_dir_or_file)
-    rows = sorted(saved.values.items())
-    return [(key, [int(size) for size in stored.type.shape]) for key, stored in rows]  # type: ignore[union-attr]
-
-
-#: What TensorFlow writes behind every name.
-_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
-
-
-@door
-def load_variable(ckpt_dir_or_file: str | os.PathLike[str], name: str) -> np.ndarray:
-    """The value of one name in a checkpoint, or in the latest one of a directory, as an array.
-
-    Raises ValueError for a name that is not there.
-
-    >>> path = tg.train.Checkpoint(w=tg.Variable([1.0, 2.0])).write("only_w")
-    >>> tg.train.load_variable(path, "w")
-    array([1., 2.], dtype=float32)
-    """
-    saved = _named("load_variable", ckpt_dir_or_file)
-    key = name.removesuffix(_SUFFIX) if isinstance(name, str) else name
-    if key not in saved.values:
-        near = (
-            difflib.get_close_matches(str(name), saved.values, 3, 0.3) or sorted(saved.values)[:3]
-        )
-        fail(
-            SignatureError,
-            f"load_variable: {saved.path} has no value {shown(name)}",
-            source=here(),
-            fix=f"use a name of list_variables, such as {', '.join(map(repr, near))}",
-        )
-    return np.array(saved.values[key].read())
