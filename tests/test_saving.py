@@ -984,8 +984,10 @@ def test_checks_say_afterwards_what_they_said_before(tmp_path):
                 call(module)
             errors.append((type(caught.value), str(caught.value).splitlines()))
         (kind, before), (kind_after, after) = errors
-        assert kind is kind_after and before[0] == after[0] and before[-1] == after[-1]
-        assert before[1].split(":")[1] == after[1].split(":")[1]  # the line
+        line = before[1].split(":")[1]
+        assert after[0] == f"{before[0]} (saved from test_saving.py:{line})"
+        assert kind is kind_after and before[-1] == after[-1]
+        assert f"  at {__file__}:" in after[1]
     assert_near(loaded.bounds([1.0, 2.0], [1]), [2.0])
 
 
@@ -999,3 +1001,75 @@ def test_a_loaded_function_is_decorated_again(tmp_path):
     loaded = load(tmp_path / "m").content
     assert_near(tg.function(loaded)([1.0, 2.0]), [2.0, 4.0])
     assert_near(tg.function(lambda x: loaded(x) + 1.0, check_bounds=True)(tg.ones([3])), [3.0] * 3)
+
+
+# What things that were loaded say of themselves.
+
+
+class Held(tg.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = tg.Variable(3.0)
+        self.names = ["a"]
+
+    @tg.function(input_signature=[tg.TensorSpec([None])])
+    def __call__(self, x):
+        return self.factor * x
+
+
+def test_what_is_loaded_shows_what_it_holds(tmp_path):
+    model = Held()
+    save([model, {"n": 1, 2: model}], tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    assert repr(loaded) == "<loaded list of 2>"
+    assert repr(loaded[0]) == "<loaded Held with factor, names, __call__>"
+    save({"n": 1, 2: model}, tmp_path / "d")
+    assert repr(load(tmp_path / "d")) == "<loaded dict with 'n', 2>"
+    save(tg.function(lambda x: x), tmp_path / "f")
+    assert repr(load(tmp_path / "f")) == "<loaded tg.function <lambda>(x)>"
+    many = tg.Module()
+    vars(many).update({f"a{i}": i for i in range(10)})
+    save(many, tmp_path / "many")
+    assert repr(load(tmp_path / "many")).endswith(" a6, a7, 2 more>")
+
+
+def test_containers_say_how_they_are_changed(tmp_path):
+    save({"n": 1}, tmp_path / "d")
+    save([1], tmp_path / "l")
+    loaded, items = load(tmp_path / "d"), load(tmp_path / "l")
+    with pytest.raises(
+        TypeError, match=r"loaded dict with 'n'(.|\n)*loaded.content\['n'\] = \.\.\."
+    ):
+        loaded["n"] = 2
+    with pytest.raises(TypeError, match=r"fix: .*del loaded.content\[0\]"):
+        del items[0]
+    with pytest.raises(AttributeError, match=r"no 'append': call loaded.content.append\("):
+        items.append(2)
+    with pytest.raises(AttributeError, match="was saved without an attribute 'm'"):
+        _ = loaded.m
+    loaded.content["n"] = 2
+    items.content.append(2)
+    assert loaded["n"] == loaded.n == 2 and [*items] == [1, 2]
+
+
+def test_signatures_convert_arrays_as_functions_do(tmp_path):
+    double = tg.function(lambda x: 2.0 * x, input_signature=[tg.TensorSpec([None])])
+    save(double, tmp_path / "m", signatures=double)
+    loaded = load(tmp_path / "m")
+    signature = loaded.signatures["serving_default"]
+    for given in ([1.0, 2.0], np.array([1.0, 2.0]), np.array([1, 2])):
+        assert_near(signature(x=given)["output_0"], loaded(given))
+    for given in (tg.constant([1.0], tg.float64), np.array([1j])):
+        for call in (signature, loaded):
+            with pytest.raises(TypeError):
+                call(given)
+
+
+def test_a_method_of_an_optimizer_that_was_not_saved(tmp_path):
+    model = tg.Module()
+    model.opt = tg.optimizers.Adam(0.1)
+    model.opt.build([tg.Variable(1.0)])
+    save(model, tmp_path / "m")
+    for name in ("apply_gradients", "minimize"):
+        with pytest.raises(AttributeError, match=r"new tg\.optimizers\.Adam .*tg\.train\.Check"):
+            getattr(load(tmp_path / "m").opt, name)

@@ -343,7 +343,7 @@ class ConcreteFunction:
 
     def _checked(self, value: Any, name: str, expected: TensorType) -> Tensor:
         try:
-            tensor = as_tensor(value, None if _is_array(value) else expected.dtype)
+            tensor = as_tensor(value, None if self._keeps_type(value) else expected.dtype)
         except (DTypeError, ShapeError) as error:
             self._refuse(f"argument {name!r} is expected to be {expected}: {fact_of(error)}")
         try:
@@ -351,6 +351,10 @@ class ConcreteFunction:
         except Mismatch:
             self._refuse(f"argument {name!r} is {tensor.type}, and {expected} is expected")
         return tensor
+
+    def _keeps_type(self, value: Any) -> bool:
+        """Whether an argument counts as it is, and is not converted to the type of the trace."""
+        return _is_array(value)
 
     def _refuse(self, fact: str) -> NoReturn:
         fail(

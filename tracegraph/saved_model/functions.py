@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from tracegraph.archive.values import Records, record_fields, record_kind
 from tracegraph.errors import ShapeError, SignatureError, TraceError, fact_of, fail, fix_of
+from tracegraph.ir.tensor import Tensor
 from tracegraph.runtime.body import Body
 from tracegraph.runtime.concrete import ConcreteFunction, shown_value
 from tracegraph.runtime.function import Function
@@ -229,6 +230,10 @@ class SignatureFunction(ConcreteFunction):
             )
         tensors = self._all_checked((kwargs[name] for name in names), names)
         return Binding(self, tensors, self.variables_for(self.request))
+
+    def _keeps_type(self, value: Any) -> bool:
+        """Arrays are converted as lists are: a signature is declared, as an input_signature is."""
+        return isinstance(value, (Tensor, Variable))
 
     def __repr__(self) -> str:
         return f"<signature {self.pretty_printed_signature(verbose=False)}>"
