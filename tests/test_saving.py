@@ -6,10 +6,12 @@ import dataclasses
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -1031,6 +1033,57 @@ def test_what_is_loaded_shows_what_it_holds(tmp_path):
     vars(many).update({f"a{i}": i for i in range(10)})
     save(many, tmp_path / "many")
     assert repr(load(tmp_path / "many")).endswith(" a6, a7, 2 more>")
+
+
+class Couple(NamedTuple):
+    a: Any
+    b: Any
+
+
+ONES = tg.ones([3])
+
+
+@pytest.mark.parametrize(
+    ("saved", "call", "since", "fix"),
+    [
+        ({"l": [ONES]}, {"l": (ONES,)}, "d['l'] is a tuple in place of a list", "a list as d['l']"),
+        ({"l": [ONES]}, {"l": [ONES] * 2}, "d['l'][1] is given", "as many items"),
+        ({"l": [ONES]}, {"m": [ONES]}, "d['m'] is given", "as many items"),
+        ({"l": [ONES]}, ONES, "d is f32[3] in place of a dict", "pass a dict as d"),
+        (Couple(ONES, 1), Couple(ONES, None), "d.b is None in place of 1", "pass 1 as d.b"),
+    ],
+)
+def test_calls_whose_structure_was_not_saved(tmp_path, saved, call, since, fix):
+    f = tg.function(lambda d: tg.nest.flatten(d)[0] * 2.0)
+    f(saved)
+    save(f, tmp_path / "m")
+    with pytest.raises(tg.errors.SignatureError) as caught:
+        load(tmp_path / "m")(call)
+    assert f" was not saved, since {since}: it was saved as\n" in str(caught.value)
+    assert caught.value.fix.endswith(fix) and f"  at {__file__}:" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("args", "keywords", "given", "fix"),
+    [
+        ([ONES], {"rate": 1}, "x: f32[3], training=None, rate=1", r"pass rate=0\.5, or"),
+        ([tg.ones([4])], {}, "x: f32[4], training=None, rate=0.5", "declare sizes that vary .*"),
+        (
+            *([tg.ones([3], tg.float64)], {}, "x: f64[3], training=None, rate=0.5"),
+            r"convert what has another type: tg\.cast\(x, tg\.float32\)",
+        ),
+        ([2.0], {}, "x=2.0, training=None, rate=0.5", "pass tensors where tensors were saved"),
+    ],
+)
+def test_calls_whose_values_were_not_saved(tmp_path, args, keywords, given, fix):
+    f = tg.function(lambda x, training=None, rate=0.5: x * rate)
+    f(ONES)
+    save(f, tmp_path / "m")
+    with pytest.raises(tg.errors.SignatureError) as caught:
+        load(tmp_path / "m")(*args, **keywords)
+    assert f"({given}) was not saved: it was saved as\n" in str(caught.value)
+    assert "(x: f32[3], training=None, rate=0.5) -> (f32[3])" in str(caught.value)
+    assert re.match(fix, caught.value.fix)
 
 
 def test_containers_say_how_they_are_changed(tmp_path):
