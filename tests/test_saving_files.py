@@ -1,10 +1,12 @@
 """What a save does to its directory: files of the user's stay, nothing counts before all does."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tracegraph as tg
@@ -181,6 +183,27 @@ def test_a_save_while_the_directory_is_read(tmp_path, monkeypatch, kind, place, 
 
     monkeypatch.setattr(place, name, after_a_save)
     assert read(kind, path) == [3.0] * 4
+
+
+@pytest.mark.parametrize("size", [0, 1, 4, 10, 13])
+def test_arrays_are_read_in_blocks(tmp_path, monkeypatch, size):
+    monkeypatch.setattr(tensors, "_BLOCK", 16)
+    array = np.arange(size, dtype=np.float32)
+    save({"a": tg.Variable(array), "b": tg.Variable(-array)}, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    (file,) = (tmp_path / "m").glob("weights-*")
+    written(*("model", tmp_path / "m", 1.0))  # removes the file, which is held open
+    assert not file.exists()
+    assert [*loaded["a"].numpy()] == [*array] and [*loaded["b"].numpy()] == [*-array]
+
+
+def test_a_file_that_is_cut_after_it_was_opened(tmp_path):
+    save({"a": tg.Variable([1.0] * 100)}, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    (file,) = (tmp_path / "m").glob("weights-*")
+    os.truncate(file, file.stat().st_size - 8)
+    with pytest.raises(tg.errors.LoadError, match=r"was cut short\n  at .*test_saving_files.py"):
+        loaded["a"].numpy()
 
 
 def test_what_stays_damaged_is_read_once(tmp_path, monkeypatch):
