@@ -553,7 +553,8 @@ class Reader:
         try:
             found = file_digest(path)
         except OSError as error:
-            fail(LoadError, f"{path} cannot be read: {error}", source=here(), cause=error)
+            fact = f"{path} cannot be read: {error}"
+            fail(LoadError, fact, source=here(), fix=manifest.SAVE_AGAIN, cause=error)
         self._compare(name, found)
 
     def _compare(self, name: str, found: str) -> None:
