@@ -161,7 +161,7 @@ class TensorFile:
         # Hashing and reading need no Python: one block is hashed while the next one is read.
         ahead = map if len(blocks) < 2 else _read_ahead
         for block in ahead(self._fill, blocks, places):
-            digest.update(block)
+            digest.update(block.data)
         return found, digest.hexdigest()
 
     @functools.cached_property
@@ -176,7 +176,7 @@ class TensorFile:
         return {key: (8 + size + begin, 8 + size + end) for key, (begin, end) in rows.items()}
 
     def _fill(self, block: np.ndarray, place: int) -> np.ndarray:
-        rest = memoryview(block)
+        rest = block.data
         while rest:
             with self._lock:
                 self._file.seek(place)
