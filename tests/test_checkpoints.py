@@ -571,8 +571,42 @@ def test_saved_models_are_refused_and_the_other_way_round():
     with pytest.raises(tg.errors.LoadError, match=r"tg.saved_model.load\('model'\)"):
         tg.train.Checkpoint(Pair()).restore("model")
     path = tg.train.Checkpoint(Pair()).write("saved")
-    with pytest.raises(tg.errors.LoadError, match=r"tracegraph.checkpoint"):
+    with pytest.raises(tg.errors.LoadError, match=r"Checkpoint\(...\).restore\('saved'\)"):
         tg.saved_model.load(path)
+    tg.train.CheckpointManager(tg.train.Checkpoint(Pair()), "kept", 3).save()
+    fix = r"Checkpoint\(...\).restore\(tg.train.latest_checkpoint\('kept'\)\)"
+    with pytest.raises(tg.errors.LoadError, match=fix):
+        tg.saved_model.load("kept")
+
+
+def test_a_reader_has_values_by_their_names():
+    path = tg.train.Checkpoint(p=Pair()).save("runs/ckpt")
+    reader = tg.train.load_checkpoint("runs")
+    assert reader.get_variable_to_shape_map() == dict(tg.train.list_variables(path))
+    assert reader.get_variable_to_dtype_map()["p/first"] is tg.float32
+    assert reader.has_tensor("p/first") and not reader.has_tensor("q")
+    name = "p/second/.ATTRIBUTES/VARIABLE_VALUE"  # as TensorFlow calls it
+    assert reader.has_tensor(name) and [*reader.get_tensor(name)] == [2.0, 2.0]
+    assert "ckpt-1: 3 values" in repr(reader)
+    with pytest.raises(ValueError, match=r"no value 'p/third'\n  at .*\n  fix: .*'p/first'"):
+        reader.get_tensor("p/third")
+    with pytest.raises(ValueError, match="there is no directory nowhere"):
+        tg.train.load_checkpoint("nowhere")
+
+
+def test_what_a_newer_tracegraph_wrote_is_not_called_damaged():
+    path = tg.train.Checkpoint(Pair()).save("ckpt")
+    for file in (pathlib.Path("checkpoint"), pathlib.Path(path) / "tracegraph.json"):
+        content = json.loads(file.read_text())
+        del content["checksum"]
+        newer = {**content, "version": 2, "producer": "tracegraph 9.0.0", "more": 1}
+        file.write_bytes(manifest.written(newer))
+    fact = r"has version 2, written by tracegraph 9.0.0, and this tracegraph reads up to 1\n"
+    fact += r".*\n  fix: install a newer tracegraph"
+    with pytest.raises(tg.errors.LoadError, match=fact):
+        tg.train.latest_checkpoint(".")
+    with pytest.raises(tg.errors.LoadError, match=fact):
+        tg.train.Checkpoint(Pair()).restore(path)
 
 
 def test_a_loaded_model_has_checkpoints_too():
@@ -682,11 +716,19 @@ def test_a_learning_rate_that_the_graphs_hold_says_so():
     live.step()
     loaded = loaded_from(live)
     for name in ("learning_rate", "_learning_rate"):
-        with pytest.raises(AttributeError, match=r"was a Python function.*when they were traced"):
+        with pytest.raises(
+            AttributeError, match=r"was a Python function.*steps that were saved compute it"
+        ):
             getattr(loaded.opt, name)
     with pytest.raises(tg.errors.SignatureError, match=r"0\.5 would not be in force"):
         loaded.opt.learning_rate = 0.5
     assert not hasattr(loaded, "learning_rate")
+
+
+def test_a_schedule_goes_on_after_loading():
+    live = Trainer(tg.optimizers.SGD(lambda step: 0.01 / (1.0 + tg.cast(step, tg.float32))))
+    live.step()
+    assert losses(loaded_from(live)) == losses(live)
 
 
 def test_a_learning_rate_that_is_a_saved_function():

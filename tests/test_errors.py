@@ -17,6 +17,7 @@ import dataclasses
 import functools
 import gc
 import linecache
+import os
 import traceback
 import weakref
 from collections.abc import Callable
@@ -2839,6 +2840,49 @@ def test_a_traceback_has_the_frames_of_the_user():
         assert not is_filtering() and len(frames_of(call)[1]) > 15
     finally:
         tg.debugging.enable_traceback_filtering()
+
+
+def differentiated(x):
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = tg.reduce_sum(x)
+    return tape.gradient(y, "x")
+
+
+@pytest.mark.parametrize(
+    "enter",
+    [
+        lambda f, x: f.get_concrete_function(x),
+        lambda f, x: f.graph(x),
+        lambda f, x: f.experimental_get_compiler_ir(x),
+        lambda f, x: tg.grad(f)(x),
+        lambda f, x: tg.value_and_grad(f)(x),
+        lambda f, x: tg.jacobian(f)(x),
+        lambda f, x: tg.hessian(f)(x),
+        lambda f, x: tg.jvp(f, (x,), (x,)),
+        lambda f, x: tg.vjp(f, x),
+        lambda f, x: tg.hvp(f, (x,), (x,)),
+        lambda f, x: tg.linearize(f, x),
+        lambda f, x: tg.vmap(f)(x),
+        lambda f, x: tg.vectorized_map(f, x),
+        lambda f, x: tg.pfor(lambda i: f(x), 3),
+        lambda f, x: tg.custom_gradient(lambda x: (f(x), lambda g: g))(x),
+        lambda f, x: tg.recompute_grad(f)(x),
+        lambda f, x: differentiated(x),
+        lambda f, x: tg.function(tg.sin).get_concrete_function(x)("x"),
+        lambda f, x: tg.saved_model.load("nothing"),
+        lambda f, x: tg.saved_model.save(3, "nothing"),
+        lambda f, x: tg.train.Checkpoint().restore("nothing"),
+        lambda f, x: tg.train.list_variables("nothing"),
+    ],
+)
+def test_all_doors_leave_our_frames_out(enter):
+    f = tg.function(inner)
+    error, _ = frames_of(lambda: enter(f, tg.ones([2, 2])))
+    house = os.path.dirname(tg.__file__)
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    assert sum(file.startswith(house) for file in files) == 1
+    assert error.__cause__ is None and f"{__file__}:" in str(error)
 
 
 def test_a_traceback_keeps_causes_and_notes_and_what_is_not_the_users_fault(monkeypatch):

@@ -5,6 +5,7 @@ import math
 import operator
 import pickle
 import re
+import time
 import types
 
 import jax
@@ -139,6 +140,64 @@ def test_names_that_are_not_here_say_what_to_use():
     for call in (lambda: tg.array([1.0]), lambda: tg.nn.convolution(1, 2)):
         with pytest.raises(AttributeError, match=r"fix: use tg\."):
             call()
+
+
+#: What a hint may call `x` and `y`, of which one is meant.
+MEANT = [
+    {"x": tg.constant([[2.0, 1.0], [1.0, 3.0]]), "y": tg.ones([2, 2])},
+    {"x": tg.constant([1.0, 2.0]), "y": tg.ones([3])},
+    {"x": tg.constant([1, 2]), "y": tg.constant([3, 4])},
+]
+NAMES = {
+    "tg": tg,
+    "np": np,
+    "jax": jax,
+    "time": time,
+    "mode": "reverse",
+    "perm": [1, 0],
+    "n": 1,
+    "f": lambda x: x * x,
+    "t": tg.ones([2]),
+    "items": {2, 1},
+}
+
+
+def code_in(hint):
+    """The pieces of a hint that are code: calls to their last bracket, and operators."""
+    end = 0
+    while match := re.compile(r"\b(?:tg|np|jax|time|x)[.\w]*\(").search(hint, end):
+        depth, end = 1, match.end()
+        while depth:
+            depth += {"(": 1, ")": -1}.get(hint[end], 0)
+            end += 1
+        end = re.compile(r"(?:[.\w]+\([^()]*\))*").match(hint, end).end()
+        yield hint[match.start() : end]
+    yield from re.findall(r"~x|\bx (?:[@&|^]|<<|>>) [yn]\b", hint)
+
+
+HINTS = [(path, code) for path, (_, fix) in absent.ABSENT.items() for code in code_in(fix)]
+
+
+@pytest.mark.parametrize(("path", "code"), HINTS)
+def test_the_code_of_every_hint_runs(path, code):
+    errors = []
+    for meant in MEANT:
+        try:
+            found = eval(code, {**NAMES, **meant})
+            if isinstance(found, tg.optimizers.Optimizer):
+                found.minimize(lambda: v * v, [v := tg.Variable(1.0)])
+        except Exception as error:
+            errors.append(error)
+        else:
+            return
+    raise errors[0]
+
+
+def test_hints_with_code_are_found():
+    assert {"schedules", "kron", "bitwise", "timestamp"} <= {p.split(".")[-1] for p, _ in HINTS}
+    assert list(code_in("as in x.numpy().view(np.int32), or x @ y")) == [
+        *("x.numpy().view(np.int32)", "x @ y")
+    ]
 
 
 def test_completion_shows_what_a_module_is_for():

@@ -5,10 +5,13 @@ import copy
 import dataclasses
 import json
 import os
+import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -324,7 +327,7 @@ def test_structures_in_and_out(tmp_path):
     assert found["pair"].right[1] is None and found["none"] is None
     assert_near(found["pair"].left, expected["pair"].left)
     assert_near(found["point"].y[0], 5.0)
-    with pytest.raises(TypeError, match=r"was not saved: it was saved as\n    f\("):
+    with pytest.raises(TypeError, match=r" is 1 in place of a Point: it was saved as\n    f\("):
         loaded["f"]({"p": 1}, tg.constant(4.0), z=tg.constant(5.0))
     save(loaded, tmp_path / "again")
     assert contents(tmp_path / "again") == contents(tmp_path / "m")
@@ -939,8 +942,11 @@ def test_manifests_of_others(tmp_path, change, match):
 
 
 def test_paths_without_a_model(tmp_path):
-    with pytest.raises(LoadError, match="there is no directory"):
+    with pytest.raises(OSError, match="there is no directory") as caught:  # as TensorFlow
         load(tmp_path / "nothing")
+    assert isinstance(caught.value, LoadError) and caught.value.__cause__ is None
+    assert f"\n  at {__file__}:" in str(caught.value) and caught.value.__suppress_context__
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     with pytest.raises(LoadError, match=r"holds no tracegraph.json"):
         load(tmp_path)
 
@@ -1087,8 +1093,10 @@ def test_checks_say_afterwards_what_they_said_before(tmp_path):
                 call(module)
             errors.append((type(caught.value), str(caught.value).splitlines()))
         (kind, before), (kind_after, after) = errors
-        assert kind is kind_after and before[0] == after[0] and before[-1] == after[-1]
-        assert before[1].split(":")[1] == after[1].split(":")[1]  # the line
+        line = before[1].split(":")[1]
+        assert after[0] == f"{before[0]} (saved from test_saving.py:{line})"
+        assert kind is kind_after and before[-1] == after[-1]
+        assert f"  at {__file__}:" in after[1]
     assert_near(loaded.bounds([1.0, 2.0], [1]), [2.0])
 
 
@@ -1238,3 +1246,126 @@ def test_strange_lines_are_refused(tmp_path, lines):
     path.write_bytes(manifest.written({**data, "lines": lines}))
     with pytest.raises(LoadError, match=r"tracegraph\.json: \$\.lines"):
         load(tmp_path / "m")
+
+
+# What things that were loaded say of themselves.
+
+
+class Held(tg.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = tg.Variable(3.0)
+        self.names = ["a"]
+
+    @tg.function(input_signature=[tg.TensorSpec([None])])
+    def __call__(self, x):
+        return self.factor * x
+
+
+def test_what_is_loaded_shows_what_it_holds(tmp_path):
+    model = Held()
+    save([model, {"n": 1, 2: model}], tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    assert repr(loaded) == "<loaded list of 2>"
+    assert repr(loaded[0]) == "<loaded Held with factor, names, __call__>"
+    save({"n": 1, 2: model}, tmp_path / "d")
+    assert repr(load(tmp_path / "d")) == "<loaded dict with 'n', 2>"
+    save(tg.function(lambda x: x), tmp_path / "f")
+    assert repr(load(tmp_path / "f")) == "<loaded tg.function <lambda>(x)>"
+    many = tg.Module()
+    vars(many).update({f"a{i}": i for i in range(10)})
+    save(many, tmp_path / "many")
+    assert repr(load(tmp_path / "many")).endswith(" a6, a7, 2 more>")
+
+
+class Couple(NamedTuple):
+    a: Any
+    b: Any
+
+
+ONES = tg.ones([3])
+
+
+@pytest.mark.parametrize(
+    ("saved", "call", "since", "fix"),
+    [
+        ({"l": [ONES]}, {"l": (ONES,)}, "d['l'] is a tuple in place of a list", "a list as d['l']"),
+        ({"l": [ONES]}, {"l": [ONES] * 2}, "d['l'][1] is given", "as many items"),
+        ({"l": [ONES]}, {"m": [ONES]}, "d['m'] is given", "as many items"),
+        ({"l": [ONES]}, ONES, "d is f32[3] in place of a dict", "pass a dict as d"),
+        (Couple(ONES, 1), Couple(ONES, None), "d.b is None in place of 1", "pass 1 as d.b"),
+    ],
+)
+def test_calls_whose_structure_was_not_saved(tmp_path, saved, call, since, fix):
+    f = tg.function(lambda d: tg.nest.flatten(d)[0] * 2.0)
+    f(saved)
+    save(f, tmp_path / "m")
+    with pytest.raises(tg.errors.SignatureError) as caught:
+        load(tmp_path / "m")(call)
+    assert f" was not saved, since {since}: it was saved as\n" in str(caught.value)
+    assert caught.value.fix.endswith(fix) and f"  at {__file__}:" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("args", "keywords", "given", "fix"),
+    [
+        ([ONES], {"rate": 1}, "x: f32[3], training=None, rate=1", r"pass rate=0\.5, or"),
+        ([tg.ones([4])], {}, "x: f32[4], training=None, rate=0.5", "declare sizes that vary .*"),
+        (
+            *([tg.ones([3], tg.float64)], {}, "x: f64[3], training=None, rate=0.5"),
+            r"convert what has another type: tg\.cast\(x, tg\.float32\)",
+        ),
+        ([2.0], {}, "x=2.0, training=None, rate=0.5", "pass tensors where tensors were saved"),
+    ],
+)
+def test_calls_whose_values_were_not_saved(tmp_path, args, keywords, given, fix):
+    f = tg.function(lambda x, training=None, rate=0.5: x * rate)
+    f(ONES)
+    save(f, tmp_path / "m")
+    with pytest.raises(tg.errors.SignatureError) as caught:
+        load(tmp_path / "m")(*args, **keywords)
+    assert f"({given}) was not saved: it was saved as\n" in str(caught.value)
+    assert "(x: f32[3], training=None, rate=0.5) -> (f32[3])" in str(caught.value)
+    assert re.match(fix, caught.value.fix)
+
+
+def test_containers_say_how_they_are_changed(tmp_path):
+    save({"n": 1}, tmp_path / "d")
+    save([1], tmp_path / "l")
+    loaded, items = load(tmp_path / "d"), load(tmp_path / "l")
+    with pytest.raises(
+        TypeError, match=r"loaded dict with 'n'(.|\n)*loaded.content\['n'\] = \.\.\."
+    ):
+        loaded["n"] = 2
+    with pytest.raises(TypeError, match=r"fix: .*del loaded.content\[0\]"):
+        del items[0]
+    with pytest.raises(AttributeError, match=r"no 'append': call loaded.content.append\("):
+        items.append(2)
+    with pytest.raises(AttributeError, match="was saved without an attribute 'm'"):
+        _ = loaded.m
+    loaded.content["n"] = 2
+    items.content.append(2)
+    assert loaded["n"] == loaded.n == 2 and [*items] == [1, 2]
+
+
+def test_signatures_convert_arrays_as_functions_do(tmp_path):
+    double = tg.function(lambda x: 2.0 * x, input_signature=[tg.TensorSpec([None])])
+    save(double, tmp_path / "m", signatures=double)
+    loaded = load(tmp_path / "m")
+    signature = loaded.signatures["serving_default"]
+    for given in ([1.0, 2.0], np.array([1.0, 2.0]), np.array([1, 2])):
+        assert_near(signature(x=given)["output_0"], loaded(given))
+    for given in (tg.constant([1.0], tg.float64), np.array([1j])):
+        for call in (signature, loaded):
+            with pytest.raises(TypeError):
+                call(given)
+
+
+def test_a_method_of_an_optimizer_that_was_not_saved(tmp_path):
+    model = tg.Module()
+    model.opt = tg.optimizers.Adam(0.1)
+    model.opt.build([tg.Variable(1.0)])
+    save(model, tmp_path / "m")
+    for name in ("apply_gradients", "minimize"):
+        with pytest.raises(AttributeError, match=r"new tg\.optimizers\.Adam .*tg\.train\.Check"):
+            getattr(load(tmp_path / "m").opt, name)

@@ -1,12 +1,17 @@
 """What a save does to its directory: files of the user's stay, nothing counts before all does."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tracegraph as tg
 from tests import damage
+from tracegraph.archive import directory, tensors
 
 save, load = tg.saved_model.save, tg.saved_model.load
 
@@ -130,3 +135,136 @@ def test_names_of_extra_files_that_lead_elsewhere(tmp_path, name):
         load(tmp_path / "m")
     save(tg.Module(), tmp_path / "m")
     assert (tmp_path / "out.txt").exists()
+
+
+# Readers beside a writer.
+
+
+def written(kind, path, value):
+    """Saves a module of one variable."""
+    module = tg.Module()
+    module.v = tg.Variable([value] * 4)
+    if kind == "model":
+        module.f = tg.function(lambda x: value * x, input_signature=[tg.TensorSpec([])])
+        save(module, path)
+    else:
+        tg.train.Checkpoint(m=module).write(path)
+
+
+def read(kind, path):
+    """The values of the variable."""
+    if kind == "model":
+        return [*load(path).v.numpy()]
+    module = tg.Module()
+    module.v = tg.Variable([0.0] * 4)
+    tg.train.Checkpoint(m=module).restore(path).expect_partial()
+    return [*module.v.numpy()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "name"),
+    [
+        ("model", directory.Reader, "check_files"),
+        ("model", directory.Reader, "checked_bytes"),
+        ("model", tensors.TensorFile, "__init__"),
+        ("checkpoint", directory.Reader, "check_files"),
+        ("checkpoint", tensors.TensorFile, "__init__"),
+    ],
+)
+def test_a_save_while_the_directory_is_read(tmp_path, monkeypatch, kind, place, name):
+    path = tmp_path / "m"
+    written(kind, path, 1.0)
+    inner, saves = getattr(place, name), [2.0, 3.0]
+
+    def after_a_save(*args):
+        if saves:
+            written(kind, path, saves.pop(0))
+        return inner(*args)
+
+    monkeypatch.setattr(place, name, after_a_save)
+    assert read(kind, path) == [3.0] * 4
+
+
+@pytest.mark.parametrize("size", [0, 1, 4, 10, 13])
+def test_arrays_are_read_in_blocks(tmp_path, monkeypatch, size):
+    monkeypatch.setattr(tensors, "_BLOCK", 16)
+    array = np.arange(size, dtype=np.float32)
+    save({"a": tg.Variable(array), "b": tg.Variable(-array)}, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    (file,) = (tmp_path / "m").glob("weights-*")
+    written(*("model", tmp_path / "m", 1.0))  # removes the file, which is held open
+    assert not file.exists()
+    assert [*loaded["a"].numpy()] == [*array] and [*loaded["b"].numpy()] == [*-array]
+
+
+def test_a_file_that_is_cut_after_it_was_opened(tmp_path):
+    save({"a": tg.Variable([1.0] * 100)}, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    (file,) = (tmp_path / "m").glob("weights-*")
+    os.truncate(file, file.stat().st_size - 8)
+    with pytest.raises(tg.errors.LoadError, match=r"was cut short\n  at .*test_saving_files.py"):
+        loaded["a"].numpy()
+
+
+def test_what_stays_damaged_is_read_once(tmp_path, monkeypatch):
+    written("model", tmp_path / "m", 1.0)
+    next((tmp_path / "m").glob("weights-*")).unlink()
+    inner, reads = directory.Reader.check_files, []
+    monkeypatch.setattr(directory.Reader, "check_files", lambda *a: reads.append(1) or inner(*a))
+    with pytest.raises(tg.errors.LoadError, match="is missing"):
+        load(tmp_path / "m")
+    assert len(reads) == 1
+
+
+WRITER = """
+import sys
+from tests.test_saving_files import written
+for number in range(400):
+    written(sys.argv[1], sys.argv[2], float(number))
+"""
+
+
+@pytest.mark.parametrize("kind", ["model", "checkpoint"])
+def test_a_reader_beside_a_writer_sees_what_is_whole(tmp_path, kind):
+    path = tmp_path / "m"
+    written(kind, path, 0.0)
+    with subprocess.Popen([sys.executable, "-c", WRITER, kind, str(path)]) as writer:
+        seen = set()
+        while writer.poll() is None:
+            values = read(kind, path)
+            assert values == values[:1] * 4
+            seen.add(values[0])
+    assert writer.returncode == 0 and len(seen) > 3
+
+
+# What is no path, no bytes, and no file any more.
+
+
+def test_what_is_no_path():
+    for call in (load, lambda path: save(tg.Module(), path), tg.saved_model.contains_saved_model):
+        for path in (None, 3, "", b"m"):
+            with pytest.raises(ValueError, match=r" is no path\n  at .*test_saving_files.py"):
+                call(path)
+
+
+@pytest.mark.parametrize("extra", [{"x": "text"}, {3: b""}, [("x", b"")], 3])
+def test_extra_files_that_are_no_bytes(extra):
+    with pytest.raises(ValueError, match=r"SaveOptions: extra.* no bytes .*\n  at "):
+        tg.saved_model.SaveOptions(extra=extra)
+
+
+def test_an_asset_whose_file_is_gone(tmp_path, model):
+    (tmp_path / "words.txt").unlink()
+    with pytest.raises(ValueError, match=r"the asset .*words.txt cannot be saved: .*\n  at "):
+        save(model, tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_whether_a_model_was_saved(tmp_path):
+    written("model", tmp_path / "m", 1.0)
+    written("checkpoint", tmp_path / "c", 1.0)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "tracegraph.json").write_text("{}")
+    found = {name: tg.saved_model.contains_saved_model(tmp_path / name) for name in ("m", "c", "x")}
+    assert found == {"m": True, "c": False, "x": False}
+    assert not tg.saved_model.contains_saved_model(tmp_path / "other")

@@ -156,7 +156,7 @@ ABSENT = {
     ),
     "optimizers.schedules": (
         "a schedule is a function of the step",
-        "give one: tg.optimizers.SGD(lambda step: 0.1 / (1 + step))",
+        "give one: tg.optimizers.SGD(lambda step: 0.1 / (1 + tg.cast(step, tg.float32)))",
     ),
     "layers.Embedding": (_LAYERS, "use tg.nn.embedding_lookup of a tg.Variable"),
     "layers.Input": ("layers learn their shapes when they are called", "leave it out"),

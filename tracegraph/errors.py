@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from tracegraph.source import here
+from tracegraph.source import here, user_line
 
 
 class ShapeError(ValueError):
@@ -74,6 +74,10 @@ class MatchError(LoadError, AssertionError):
     was restored to do not have the same variables."""
 
 
+class NothingSavedError(LoadError, FileNotFoundError):
+    """A LoadError where TensorFlow raises OSError: nothing was saved at the path."""
+
+
 class NumericsError(LoweringError, FloatingPointError):
     """A function that is built with `check_numerics` made nan or infinity of finite numbers."""
 
@@ -116,7 +120,10 @@ class UnknownValue(LocatedMismatch, TraceError):
 
 
 def message(fact: str, *, source: Any = None, operands: Iterable[str] = (), fix: str = "") -> str:
-    """The one form of every message: the fact, the user's line, the operands, the repair."""
+    """The one form of every message: the fact, the user's line, the operands, the repair. A line
+    that was saved tells where the fact is from; the user's is that of the call."""
+    if source is not None and source.is_by_name:
+        fact, source = f"{fact} (saved from {source})", user_line()
     lines = [fact]
     if source is not None and source.line:
         text = source.text
@@ -184,6 +191,7 @@ __all__ = [
     "LoweringError",
     "MatchError",
     "MissingRuleError",
+    "NothingSavedError",
     "NumericsError",
     "RegistrationError",
     "RuleTypeError",

@@ -34,6 +34,7 @@ from tracegraph.runtime.accumulator import ForwardAccumulator, tangent_of
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.pfor import parallel_for
 from tracegraph.runtime.tape import GradientTape, structure_of
+from tracegraph.runtime.tracebacks import door
 from tracegraph.runtime.values import BOOL, HOST_CALL
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import same_size
@@ -43,6 +44,7 @@ from tracegraph.types import int32
 # Loops.
 
 
+@door
 def pfor(fn: Callable[[Tensor], Any], n: Any) -> Any:
     """fn(0), ..., fn(n - 1), computed at once and stacked along a new first axis.
 
@@ -62,6 +64,7 @@ def pfor(fn: Callable[[Tensor], Any], n: Any) -> Any:
     return parallel_for(lambda elements: fn(elements[0]), [Iota(count, int32)()], count)
 
 
+@door
 def vectorized_map(
     fn: Callable[[Any], Any],
     elems: Any,
@@ -98,6 +101,7 @@ def vectorized_map(
     return parallel_for(iteration, [tensors[k] for k in batched], count, "vectorized_map")
 
 
+@door
 def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0) -> Callable[..., Any]:
     """A function that applies `fn` along an axis of its arguments, all elements at once.
 
@@ -115,6 +119,7 @@ def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0) -> Callabl
     """
     _check_callable("vmap", fn)
 
+    @door
     @functools.wraps(fn)
     def mapped(*args: Any, **keywords: Any) -> Any:
         given = [*args, keywords]
@@ -247,6 +252,7 @@ class _Accumulator(_Whole, ForwardAccumulator):
     """The accumulator of a function's own arguments."""
 
 
+@door
 def value_and_grad(
     fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -265,6 +271,7 @@ def value_and_grad(
     """
     _check_differentiated("value_and_grad", fn, argnums)
 
+    @door
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         return _value_and_slope(fn, *_with_tensors(args, argnums), kwargs, has_aux)
@@ -284,6 +291,7 @@ def _value_and_slope(
     return value, _packed_like(sources, found)
 
 
+@door
 def grad(
     fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -297,6 +305,7 @@ def grad(
     _check_differentiated("grad", fn, argnums)
     both = value_and_grad(fn, argnums, has_aux)
 
+    @door
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         value, found = both(*args, **kwargs)
@@ -305,6 +314,7 @@ def grad(
     return wrapped
 
 
+@door
 def jacobian(
     fn: Callable[..., Any],
     argnums: int | Sequence[int] = 0,
@@ -324,6 +334,7 @@ def jacobian(
     """
     _check_differentiated("jacobian", fn, argnums)
 
+    @door
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         args, sources = _with_tensors(args, argnums)
@@ -343,6 +354,7 @@ def jacobian(
     return wrapped
 
 
+@door
 def hessian(
     fn: Callable[..., Any],
     argnums: int | Sequence[int] = 0,
@@ -361,6 +373,7 @@ def hessian(
     """
     _check_differentiated("hessian", fn, argnums)
 
+    @door
     @functools.wraps(fn)
     def slope(*args: Any, **kwargs: Any) -> Any:
         # By the very tensors that the Jacobian is taken by: only then it is seen to be symmetric.
@@ -369,6 +382,7 @@ def hessian(
     return jacobian(slope, argnums, mode, chunk_size, sparse)
 
 
+@door
 def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     """fn(*primals), and a function from a cotangent of the result to those of the primals.
 
@@ -386,6 +400,7 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
         tape.watch(_tensors(sources))
         value = fn(*primals)
 
+    @door
     def pull(cotangent: Any) -> tuple[Any, ...]:
         if cotangent is not None:
             cotangent = _cotangent_like(value, cotangent)
@@ -395,6 +410,7 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
     return value, pull
 
 
+@door
 def jvp(fn: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
     """fn(*primals), and the derivative of it in the direction `tangents`, packed like it.
 
@@ -422,6 +438,7 @@ def jvp(fn: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
     return value, accumulator.jvp(_as_tensors(value), "zero")
 
 
+@door
 def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
     """fn(*primals), and its derivative there as a function of tangents.
 
@@ -438,6 +455,7 @@ def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
         value = fn(*values)
     targets = _as_tensors(value)
 
+    @door
     def linear(*tangents: Any) -> Any:
         given = _tangents_for(sources, tangents)
         found = tape.pushed_forward(_tensors(targets), _tensors(sources), given)
@@ -446,6 +464,7 @@ def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
     return value, linear
 
 
+@door
 def hvp(fn: Callable[..., Any], primals: Any, tangents: Any) -> Any:
     """The Hessian of fn's result, a floating scalar, times `tangents`, packed like `primals`.
 

@@ -121,6 +121,11 @@ class Source:
             return self._text
         return linecache.getline(self.file, self.line).strip()
 
+    @property
+    def is_by_name(self) -> bool:
+        """Whether it is a line of a file that was saved, and that need not be here."""
+        return self.code is None and self.line > 0
+
     def __str__(self) -> str:
         place = f"{os.path.basename(self.file)}:{self.line}"
         return " ".join((place, *self.roles))
@@ -196,6 +201,12 @@ def user_frame() -> FrameType | None:
             return frame
         frame = frame.f_back
     return None
+
+
+def user_line() -> Source:
+    """The place of the innermost frame that is not ours, whatever `sourced` says."""
+    frame = user_frame()
+    return UNKNOWN if frame is None else Source(frame.f_code, frame.f_lasti)
 
 
 def caller_of(function: object) -> Source:

@@ -3,7 +3,8 @@
 Writing never touches a file that the present manifest names. New files come first, each flushed to
 the disk; then the manifest is replaced in one step of the file system; then what no manifest names
 is removed. So a writer that is killed leaves the old state or the new one, and readers see one of
-them, whole. Files whose names are not of our making are the user's: they are never removed.
+them, whole: one that misses a file of the old state begins again with the new one. Files whose
+names are not of our making are the user's: they are never removed.
 
 Extra files are the exception to names by content: users look for them under their own names. They
 wait under a name by content, which counts from the moment of the commit on, and get their own
@@ -23,17 +24,19 @@ import unicodedata
 from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
 from tracegraph.archive import manifest
 from tracegraph.archive.manifest import Entry
 from tracegraph.archive.tensors import as_digest, checksum, description, file_digest, shards
-from tracegraph.errors import LoadError, SignatureError, fail
+from tracegraph.errors import LoadError, NothingSavedError, SignatureError, fail, shown
 from tracegraph.source import here
 
 MANIFEST = "tracegraph.json"
+#: The list of checkpoints in a directory that has several.
+STATE = "checkpoint"
 #: Folders of a saved directory; `extra` belongs to the user.
 ASSETS, PAYLOADS, EXTRA = "assets", "stablehlo", "extra"
 _FOLDERS = (ASSETS, PAYLOADS)
@@ -45,6 +48,8 @@ _NAMED = re.compile(r"[a-z0-9-]{1,100}-([0-9a-f]{12})\.[a-z]{1,20}")
 _WAITING = re.compile(r"\.tracegraph-[0-9a-f]{16}")
 _TEMPORARY = re.compile(r"\.tmp[A-Za-z0-9]{6}")
 _ASSET = re.compile(r"([0-9a-f]{12})-.+", re.DOTALL)
+
+T = TypeVar("T")
 
 
 class Writer:
@@ -99,6 +104,10 @@ class Writer:
         """Copies a file of the user's, under its own name behind its checksum, which the name of a
         file that was saved before has already."""
         check_file_name(source.name)
+        if not source.is_file():
+            fact = f"the asset {source} cannot be saved: there is no such file any more"
+            fix = "put the file back, or give the attribute a new tg.saved_model.Asset"
+            fail(SignatureError, fact, source=here(), fix=fix)
 
         def save(path: Path) -> None:
             with open(source, "rb") as old, open(path, "wb") as new:
@@ -355,7 +364,68 @@ def _name_problem(name: str) -> str:
     return "is too long" if len(name.encode()) > 230 else ""
 
 
+def as_path(what: str, path: Any) -> str:
+    """A path as a string. Raises ValueError for anything else."""
+    try:
+        found = os.fspath(path)
+    except TypeError:
+        found = None
+    if not isinstance(found, str) or not found:
+        fail(
+            SignatureError,
+            f"{what}: {shown(path)} is no path",
+            source=here(),
+            fix="give a string, or a pathlib.Path",
+        )
+    return found
+
+
 # Reading.
+
+
+class _Format(NamedTuple):
+    """What lies in a directory, and how it is read."""
+
+    what: str
+    fix: str
+
+
+#: By what manifests call it.
+_FORMATS = {
+    "tracegraph.saved_model": _Format("a saved model", "load it: tg.saved_model.load({!r})"),
+    "tracegraph.checkpoint": _Format(
+        "a checkpoint",
+        "make the objects that it was saved of, and restore them: "
+        "tg.train.Checkpoint(...).restore({!r})",
+    ),
+}
+
+
+#: How often a directory is read that is saved to again and again meanwhile.
+_MOST_READS = 100
+
+
+def read_whole(path: str | os.PathLike[str], read: Callable[[], T]) -> T:
+    """What `read` makes of the directory at `path`. Where it fails and a save has replaced the
+    manifest meanwhile, and removed files that the old one names, it begins again with the new one.
+    """
+    for _ in range(_MOST_READS):
+        before = _manifest_stamp(path)
+        try:
+            return read()
+        except (LoadError, OSError):
+            if _manifest_stamp(path) == before:
+                raise
+    return read()
+
+
+def _manifest_stamp(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
+    """What differs from one manifest at a path to the next, be they equal; None without one."""
+    try:
+        found = os.stat(Path(path) / MANIFEST)
+    except (OSError, ValueError):
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
 class Reader:
@@ -373,40 +443,44 @@ class Reader:
     def _check_root(self) -> None:
         try:
             is_directory = stat.S_ISDIR(os.stat(self.root).st_mode)
-        except (OSError, ValueError) as error:
-            fact = f"there is no directory {self.root}"
-            fail(LoadError, fact, fix="give the path that was saved to", cause=error)
+        except PermissionError as error:
+            fact = f"{self.root} cannot be read: {error}"
+            fail(LoadError, fact, source=here(), fix="ask for the right to read it", cause=error)
+        except (OSError, ValueError):
+            self._refuse(f"there is no directory {self.root}")
         if not is_directory:
-            fact = f"{self.root} is a file"
-            fail(LoadError, fact, fix="give the path that was saved to")
-        if not os.path.lexists(self.root / MANIFEST):
-            fail(
-                LoadError,
-                f"{self.root} holds no {MANIFEST}: nothing was saved there, or not to the end",
-                fix="give the path that was saved to, or save again",
+            self._refuse(f"{self.root} is a file")
+        if os.path.lexists(self.root / MANIFEST):
+            return
+        if (self.root / STATE).is_file():
+            latest = f"tg.train.latest_checkpoint({str(self.root)!r})"
+            self._refuse(
+                f"{self.root} is a directory of checkpoints, and none itself",
+                fix=f"restore one of them: tg.train.Checkpoint(...).restore({latest})",
             )
+        self._refuse(
+            f"{self.root} holds no {MANIFEST}: nothing was saved there, or not to the end",
+            fix="give the path that was saved to, or save again",
+        )
+
+    def _refuse(self, fact: str, fix: str = "give the path that was saved to") -> NoReturn:
+        fail(NothingSavedError, fact, source=here(), fix=fix)
 
     def check_format(self, format: str, version: int) -> None:
         """Raises LoadError for another format, for a version that came after this one, and for a
         manifest that was changed."""
-        fields = self.entry.pairs()
-        for name in ("format", "version"):
-            if name not in fields:
-                self.entry.fail(f"the field {name!r} is missing")
+        fields = manifest.head(self.entry)
         if fields["format"].text() != format:
-            found = manifest.excerpt(fields["format"].text())
-            fields["format"].fail(f"it is {found}, and not {format!r}")
-        found = fields["version"].count()
-        if found > version:
-            producer = fields.get("producer")
-            by = f", written by {_plain(producer.value)}," if producer is not None else ""
-            fields["version"].fail(
-                f"the format has version {found}{by} and this tracegraph reads up to {version}",
-                fix="install a newer tracegraph",
-            )
-        if found < 1:
-            fields["version"].fail("there is no version 0")
+            self._refuse_format(fields["format"], format)
+        manifest.check_version(fields, version)
         self.entry = manifest.unsealed(self._data, self.entry)
+
+    def _refuse_format(self, entry: Entry, wanted: str) -> NoReturn:
+        found = entry.text()
+        if found not in _FORMATS or wanted not in _FORMATS:
+            entry.fail(f"it is {manifest.excerpt(found)}, and not {wanted!r}")
+        fact = f"{self.root} holds {_FORMATS[found].what}, and not {_FORMATS[wanted].what}"
+        fail(LoadError, fact, source=here(), fix=_FORMATS[found].fix.format(str(self.root)))
 
     def check_files(self, entry: Entry) -> list[str]:
         """The names of the files that the manifest lists, all there and of the right size."""
@@ -479,7 +553,8 @@ class Reader:
         try:
             found = file_digest(path)
         except OSError as error:
-            fail(LoadError, f"{path} cannot be read: {error}", cause=error)
+            fact = f"{path} cannot be read: {error}"
+            fail(LoadError, fact, source=here(), fix=manifest.SAVE_AGAIN, cause=error)
         self._compare(name, found)
 
     def _compare(self, name: str, found: str) -> None:
@@ -488,6 +563,7 @@ class Reader:
                 LoadError,
                 f"{self.root / name} was changed: its SHA-256 is {found} and the manifest has "
                 f"{self._digests[name]}",
+                source=here(),
                 fix=manifest.SAVE_AGAIN,
             )
 
@@ -502,8 +578,8 @@ class Reader:
                 )
         try:
             found = os.lstat(path)
-        except OSError as error:
-            where.fail(f"the file {path} is missing", cause=error)
+        except OSError:
+            where.fail(f"the file {path} is missing")
         if not stat.S_ISREG(found.st_mode):
             where.fail(f"{path} is no file")
         if size is None and found.st_size > manifest.LARGEST:
@@ -518,9 +594,3 @@ def _bytes(path: Path, entry: Entry) -> bytes:
         return path.read_bytes()
     except OSError as error:
         entry.fail(f"{path} cannot be read: {error}", cause=error)
-
-
-def _plain(value: Any) -> str:
-    """A name as messages show it: what does not print is escaped."""
-    text = str(value)[:60]
-    return text if text.isprintable() else repr(text)

@@ -64,6 +64,36 @@ def _seal(data: bytes) -> bytes:
 _SEAL = len(_seal(b""))
 
 
+def head(entry: Entry) -> dict[str, Entry]:
+    """The entries of a manifest. Raises LoadError where what every format has is missing."""
+    fields = entry.pairs()
+    for name in ("format", "version"):
+        if name not in fields:
+            entry.fail(f"the field {name!r} is missing")
+    return fields
+
+
+def check_version(fields: Mapping[str, Entry], version: int) -> None:
+    """Raises LoadError for a version of a format that came after the one that is read here. What
+    else such a file holds is not known, and is not looked at."""
+    found = fields["version"].count()
+    if found > version:
+        producer = fields.get("producer")
+        by = f", written by {_plain(producer.value)}," if producer is not None else ""
+        fields["version"].fail(
+            f"the format has version {found}{by} and this tracegraph reads up to {version}",
+            fix="install a newer tracegraph",
+        )
+    if found < 1:
+        fields["version"].fail("there is no version 0")
+
+
+def _plain(value: Any) -> str:
+    """A name as messages show it: what does not print is escaped."""
+    text = str(value)[:_SHOWN]
+    return text if text.isprintable() else repr(text)
+
+
 def _too_large(data: bytes) -> str:
     """What is too much of a JSON text to be read; nothing if it is not."""
     if len(data) > limits.MANIFEST_BYTES:
@@ -105,7 +135,7 @@ def read(data: bytes, file: str) -> Entry:
     """The value of a JSON text. Raises LoadError that names `file` and where it is wrong."""
     problem = _too_large(data)
     if problem:
-        fail(LoadError, f"{file} {problem}", fix=SAVE_AGAIN)
+        fail(LoadError, f"{file} {problem}", source=here(), fix=SAVE_AGAIN)
     try:
         text = data.decode()
         value = json.loads(
@@ -113,10 +143,11 @@ def read(data: bytes, file: str) -> Entry:
         )
     except (UnicodeDecodeError, RecursionError, ValueError) as error:
         reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
-        fail(LoadError, f"{file} is no JSON: {reason}", fix=SAVE_AGAIN, cause=error)
+        fact = f"{file} is no JSON: {reason}"
+        fail(LoadError, fact, source=here(), fix=SAVE_AGAIN, cause=error)
     problem = _too_deep(value)
     if problem:
-        fail(LoadError, f"{file} {problem}", fix=SAVE_AGAIN)
+        fail(LoadError, f"{file} {problem}", source=here(), fix=SAVE_AGAIN)
     return Entry(value, file)
 
 
@@ -127,6 +158,7 @@ def unsealed(data: bytes, entry: Entry) -> Entry:
         fail(
             LoadError,
             f"{entry.file} was changed: its checksum is not that of what it holds",
+            source=here(),
             fix=SAVE_AGAIN,
         )
     rest = {name: value for name, value in entry.value.items() if name != "checksum"}
@@ -176,7 +208,8 @@ class Entry:
         self, fact: str, fix: str = SAVE_AGAIN, cause: BaseException | None = None
     ) -> NoReturn:
         """Raises the LoadError of something wrong at this place."""
-        fail(LoadError, f"{self.file}: {self.place}: {fact}", fix=fix, cause=cause)
+        fact = f"{self.file}: {self.place}: {fact}"
+        fail(LoadError, fact, source=here(), fix=fix, cause=cause)
 
     def _of(self, kind: type[T]) -> T:
         if type(self.value) is not kind:

@@ -1,4 +1,4 @@
-"""Named arrays in safetensors files: written in shards, mapped into memory, read one at a time.
+"""Named arrays in safetensors files: written in shards, held open, read one at a time.
 
 The format stores the common dtypes, row after row, little-endian. What it lacks goes through a
 view: complex128 as pairs of float64, the small floats and integers as bytes; the dtype that is
@@ -8,13 +8,17 @@ array is read, so that opening a large file reads nothing of it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import json
 import math
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from safetensors import safe_open
@@ -22,7 +26,10 @@ from safetensors.numpy import save_file
 
 from tracegraph.archive.manifest import Entry, excerpt, has_surrogates
 from tracegraph.errors import LoadError, fail
+from tracegraph.source import here
 from tracegraph.types import BY_SHORT, TensorType, type_of_array
+
+T = TypeVar("T")
 
 #: Bytes per file: larger sets of arrays are cut into shards.
 SHARD_BYTES = 5 * 10**9
@@ -117,26 +124,89 @@ def description(array: np.ndarray, file: str, digest: str | None = None) -> dict
 # Reading.
 
 
+#: How much is hashed while more is read: it stays in the cache of a core in between.
+_BLOCK = 2**22
+#: Where arrays begin in memory: XLA uses those as they are, and copies others.
+_ALIGNMENT = 64
+
+
 class TensorFile:
-    """A safetensors file, mapped into memory."""
+    """A safetensors file, which is held open: a save that removes it takes nothing away."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.name = name
         self._lock = threading.Lock()
         try:
+            self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - it is read later
+            weakref.finalize(self, self._file.close)
             self._handle = safe_open(path, "np")
             self.names = set(self._handle.keys())
         except Exception as error:  # safetensors has its own class for what it does not understand
-            fail(LoadError, f"{name} is no file of tensors: {error}", fix=_DAMAGED, cause=error)
+            fact = f"{name} is no file of tensors: {error}"
+            fail(LoadError, fact, source=here(), fix=_DAMAGED, cause=error)
 
     def form(self, key: str) -> tuple[str, tuple[int, ...]]:
         """The dtype and the shape in which an array is stored."""
         piece = self._handle.get_slice(key)
         return piece.get_dtype(), tuple(piece.get_shape())
 
-    def read(self, key: str) -> np.ndarray:
+    def read(self, key: str) -> tuple[np.ndarray, str]:
+        """The bytes of an array in memory of its own, and their SHA-256. They are copied: a file
+        that is mapped may change after it was compared with its checksum."""
+        begin, end = self._places[key]
+        found = _aligned(end - begin)
+        digest = hashlib.sha256()
+        blocks = [found[i : i + _BLOCK] for i in range(0, found.size, _BLOCK)]
+        places = range(begin, end, _BLOCK)
+        # Hashing and reading need no Python: one block is hashed while the next one is read.
+        ahead = map if len(blocks) < 2 else _read_ahead
+        for block in ahead(self._fill, blocks, places):
+            digest.update(block.data)
+        return found, digest.hexdigest()
+
+    @functools.cached_property
+    def _places(self) -> dict[str, tuple[int, int]]:
+        """Where arrays begin and end in the file: its head, which was checked when it was opened,
+        has that."""
         with self._lock:
-            return self._handle.get_tensor(key)
+            self._file.seek(0)
+            size = int.from_bytes(self._file.read(8), "little")
+            head = json.loads(self._file.read(size))
+        rows = {key: row["data_offsets"] for key, row in head.items() if key in self.names}
+        return {key: (8 + size + begin, 8 + size + end) for key, (begin, end) in rows.items()}
+
+    def _fill(self, block: np.ndarray, place: int) -> np.ndarray:
+        rest = block.data
+        while rest:
+            with self._lock:
+                self._file.seek(place)
+                count = self._file.readinto(rest)
+            if not count:
+                fail(LoadError, f"{self.name} was cut short", source=here(), fix=_DAMAGED)
+            rest, place = rest[count:], place + count
+        return block
+
+
+def _aligned(size: int) -> np.ndarray:
+    """Memory for so many bytes that XLA uses as it is."""
+    found = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -found.ctypes.data % _ALIGNMENT
+    return found[start : start + size]
+
+
+def _read_ahead(
+    fill: Callable[[T, int], T], blocks: Iterable[T], places: Iterable[int]
+) -> Iterator[T]:
+    """As `map`, where each result is made while the one before it is used."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = None
+        for block, place in zip(blocks, places, strict=True):
+            coming = pool.submit(fill, block, place)
+            if waiting is not None:
+                yield waiting.result()
+            waiting = coming
+        if waiting is not None:
+            yield waiting.result()
 
 
 _DAMAGED = "the file is damaged: save it again, or fetch it again from where it came"
@@ -157,18 +227,16 @@ class Stored:
 
     def read(self) -> np.ndarray:
         """The array. Raises LoadError where its bytes are not those that were written."""
-        stored = np.ascontiguousarray(self.file.read(self._key))
-        stored = stored.reshape(_stored_type(self.type)[1])
-        found = checksum(stored)
+        data, found = self.file.read(self._key)
         if found != self._digest:
             fail(
                 LoadError,
                 f"{self.file.name}: the tensor {self._key!r} was changed: its SHA-256 is {found} "
                 f"and the manifest has {self._digest}",
+                source=here(),
                 fix=_DAMAGED,
             )
-        wanted = self.type.dtype.numpy_dtype
-        return stored if stored.dtype == wanted else stored.view(wanted).reshape(self.type.shape)  # type: ignore[arg-type]
+        return data.view(self.type.dtype.numpy_dtype).reshape(self.type.shape)  # type: ignore[arg-type]
 
 
 def stored_arrays(entry: Entry, files: Mapping[str, TensorFile]) -> dict[str, Stored]:

@@ -34,6 +34,7 @@ from tracegraph.runtime.signature import (
     size_names,
 )
 from tracegraph.runtime.trace import Traced
+from tracegraph.runtime.tracebacks import door
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import ShapeVariable
 from tracegraph.source import here
@@ -265,6 +266,7 @@ class ConcreteFunction:
         traced = dataclasses.replace(self.traced, graph=graph)
         return ConcreteFunction(self.request, traced, self.results, self._stand_ins)
 
+    @door
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the graph. Arguments are given as to the function, or the tensors alone.
 
@@ -346,7 +348,7 @@ class ConcreteFunction:
 
     def _checked(self, value: Any, name: str, expected: TensorType) -> Tensor:
         try:
-            tensor = as_tensor(value, None if _is_array(value) else expected.dtype)
+            tensor = as_tensor(value, None if self._keeps_type(value) else expected.dtype)
         except (DTypeError, ShapeError) as error:
             self._refuse(f"argument {name!r} is expected to be {expected}: {fact_of(error)}")
         try:
@@ -354,6 +356,10 @@ class ConcreteFunction:
         except Mismatch:
             self._refuse(f"argument {name!r} is {tensor.type}, and {expected} is expected")
         return tensor
+
+    def _keeps_type(self, value: Any) -> bool:
+        """Whether an argument counts as it is, and is not converted to the type of the trace."""
+        return _is_array(value)
 
     def _refuse(self, fact: str) -> NoReturn:
         fail(

@@ -40,6 +40,7 @@ from tracegraph.runtime.execute import append_call
 from tracegraph.runtime.results import Results, result_leaves
 from tracegraph.runtime.signature import Signature
 from tracegraph.runtime.trace import Trace, Traced, restored
+from tracegraph.runtime.tracebacks import door
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import Dim, same_shape
 from tracegraph.source import Source, caller_of, here
@@ -62,6 +63,7 @@ class TracedAtCalls:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name}>"
 
+    @door
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         arguments = _Arguments(self._function, self._name, args, kwargs)
         traced, results, op = restored(lambda: self._trace(arguments))

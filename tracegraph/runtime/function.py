@@ -25,7 +25,7 @@ from tracegraph.runtime.jax_function import Binding, jax_function
 from tracegraph.runtime.retracing import RetraceExplanation, Retracing
 from tracegraph.runtime.signature import InputSignature, Request, Signature, SpecTypes
 from tracegraph.runtime.trace import current_trace, tracing
-from tracegraph.runtime.tracebacks import without_our_frames
+from tracegraph.runtime.tracebacks import door, without_our_frames
 from tracegraph.source import here
 from tracegraph.tensorshape import TensorSpec
 from tracegraph.views.frames import html_frames
@@ -309,6 +309,7 @@ class Function:
 
     # Traces.
 
+    @door
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
         """The trace for arguments that are values or TensorSpecs; the same object for the same.
 
@@ -319,6 +320,7 @@ class Function:
         request = self._request(args, kwargs)
         return self._traces.find(request)[0].declared_as(self._traces.traced_request(request))
 
+    @door
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
         """The graph of the trace for these arguments; see `get_concrete_function`."""
         return self.get_concrete_function(*args, **kwargs).graph
@@ -366,6 +368,7 @@ class Function:
 
     # IR.
 
+    @door
     def experimental_get_compiler_ir(self, *args: Any, **kwargs: Any) -> Callable[..., Any]:
         """A function of `stage` and `platform_name` that returns the compiler's text.
 

@@ -136,14 +136,14 @@ class Retracing:
 
 def _differences(old: Request, new: Request) -> tuple[str, ...]:
     """One text for each leaf that differs, or for each argument whose structure does."""
-    before, after = _arguments(old), _arguments(new)
+    before, after = arguments_of(old), arguments_of(new)
     found: list[str] = []
     for name in dict.fromkeys((*after, *before)):
         was, is_now = before.get(name, _MISSING), after.get(name, _MISSING)
         old_places, old_structure = nest.flatten_structure(was)
         new_places, new_structure = nest.flatten_structure(is_now)
         if old_structure != new_structure or _MISSING in (was, is_now):
-            found.append(_difference(name, _shown(old, was), _shown(new, is_now)))
+            found.append(_difference(name, shown_argument(old, was), shown_argument(new, is_now)))
             continue
         for i, j in zip(old_places, new_places, strict=True):
             if old.keys[i] != new.keys[j]:
@@ -160,13 +160,13 @@ def _difference(name: str, was: str, is_now: str) -> str:
 _MISSING = object()
 
 
-def _arguments(request: Request) -> dict[str, Any]:
+def arguments_of(request: Request) -> dict[str, Any]:
     """The arguments by name, with the positions of their leaves in their places."""
     args, kwargs = request.structure.pack(list(range(request.structure.count)))
     return {**dict(zip(request.signature.positional(len(args)), args, strict=True)), **kwargs}
 
 
-def _shown(request: Request, argument: Any) -> str:
+def shown_argument(request: Request, argument: Any) -> str:
     """An argument with its structure, and what counts of its leaves."""
     if argument is _MISSING:
         return "not given"

@@ -45,6 +45,7 @@ from tracegraph.runtime.lineage import TOP_LEVEL_TAPES, Assignment
 from tracegraph.runtime.pending import refuse_leaked
 from tracegraph.runtime.sparse import SparseJacobian, known_value
 from tracegraph.runtime.trace import Trace
+from tracegraph.runtime.tracebacks import door
 from tracegraph.runtime.values import BOOL
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import same_shape, same_size, static_shape
@@ -183,6 +184,7 @@ class GradientTape:
 
     # What users call.
 
+    @door
     def watch(self, tensor: Any) -> None:
         """Watches a tensor, a Variable, or a nested structure of them, from now on.
 
@@ -251,6 +253,7 @@ class GradientTape:
         """The Variables that are watched, in the order of their creation."""
         return tuple(sorted(self._variables.values(), key=lambda variable: variable.number))
 
+    @door
     def gradient(
         self,
         target: Any,
@@ -302,6 +305,7 @@ class GradientTape:
             ]
         return nest.pack_sequence_as(sources, found)
 
+    @door
     def jacobian(
         self,
         target: Any,
@@ -413,6 +417,7 @@ class GradientTape:
             (found,), patterns[x] = derive()
         return found
 
+    @door
     def batch_jacobian(
         self,
         target: Any,
@@ -523,6 +528,7 @@ class GradientTape:
 
     # Why a gradient is None.
 
+    @door
     def explain(self, target: Any, source: Any) -> Explanation:
         """Why the gradient of `target` with respect to `source` is None.
 

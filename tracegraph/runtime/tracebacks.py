@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
+from typing import Any, TypeVar
 
 from tracegraph import source
 from tracegraph.errors import (
@@ -15,6 +17,7 @@ from tracegraph.errors import (
     ShapeError,
     TraceError,
 )
+from tracegraph.ir.builder import current
 
 _PACKAGE = os.path.dirname(os.path.abspath(source.__file__))
 _OURS = (_PACKAGE + os.sep, os.path.join(os.path.dirname(_PACKAGE), "lowering") + os.sep)
@@ -41,6 +44,25 @@ def disable_traceback_filtering() -> None:
 def is_traceback_filtering_enabled() -> bool:
     """Whether tracegraph's own frames are left out of tracebacks, as they are by default."""
     return _settings.is_filtering
+
+
+Door = TypeVar("Door", bound=Callable[..., Any])
+
+
+def door(function: Door) -> Door:
+    """The function, whose errors leave tracegraph with the user's frames alone, as those of calls
+    of functions do."""
+
+    @functools.wraps(function)
+    def entered(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            if not current().is_top_level:  # they leave through the call that is being traced
+                raise
+            raise without_our_frames(error)  # noqa: B904 - it is the same error
+
+    return entered  # type: ignore[return-value]
 
 
 def without_our_frames(error: Exception) -> Exception:

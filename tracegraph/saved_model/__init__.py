@@ -17,9 +17,16 @@ order in both modes, trained on, and saved again.
 array([3., 6.], dtype=float32)
 """
 
+from tracegraph.saved_model.doors import contains_saved_model, load, save
 from tracegraph.saved_model.modules import LoadedModule
 from tracegraph.saved_model.options import Asset, LoadOptions, SaveOptions
-from tracegraph.saved_model.reading import load
-from tracegraph.saved_model.writing import save
 
-__all__ = ["Asset", "LoadOptions", "LoadedModule", "SaveOptions", "load", "save"]
+__all__ = [
+    "Asset",
+    "LoadOptions",
+    "LoadedModule",
+    "SaveOptions",
+    "contains_saved_model",
+    "load",
+    "save",
+]

@@ -11,13 +11,14 @@ import numpy as np
 
 from tracegraph.archive import limits
 from tracegraph.archive.directory import EXTRA, Reader, read_extras
-from tracegraph.archive.manifest import Entry
+from tracegraph.archive.manifest import SAVE_AGAIN, Entry
 from tracegraph.archive.tensors import Stored, TensorFile, stored_arrays, unlisted
-from tracegraph.errors import LoadError, fact_of, fail
+from tracegraph.errors import LoadError, fact_of, fail, fix_of
 from tracegraph.ir.tensor import Graph
 from tracegraph.runtime.variable import Variable
 from tracegraph.saved_model.lines import LINES, read_lines
 from tracegraph.saved_model.options import LoadOptions
+from tracegraph.source import here
 from tracegraph.text.parser import parse_module
 from tracegraph.types import TensorType, type_of_array
 
@@ -88,9 +89,11 @@ class Directory(Files):
         try:
             return parse_module(data.decode(), arrays, self._lines)
         except UnicodeDecodeError as error:
-            fail(LoadError, f"{self._reader.path(entry)} is no text: {error}", cause=error)
+            fact = f"{self._reader.path(entry)} is no text: {error}"
+            fail(LoadError, fact, source=here(), fix=SAVE_AGAIN, cause=error)
         except LoadError as error:
-            fail(LoadError, f"{self._reader.path(entry)}: {fact_of(error)}", cause=error)
+            fact = f"{self._reader.path(entry)}: {fact_of(error)}"
+            fail(LoadError, fact, source=here(), fix=fix_of(error) or SAVE_AGAIN, cause=error)
 
     def fill(self, variable: Variable, stored: Any) -> None:
         variable.keep_in_file(stored)

@@ -12,13 +12,15 @@ from typing import Any, NoReturn
 
 from tracegraph.archive.values import Records, record_fields, record_kind
 from tracegraph.errors import ShapeError, SignatureError, TraceError, fact_of, fail, fix_of
+from tracegraph.ir.tensor import Tensor
 from tracegraph.runtime.body import Body
-from tracegraph.runtime.concrete import ConcreteFunction, shown_value
+from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.function import Function
 from tracegraph.runtime.jax_function import Binding
 from tracegraph.runtime.results import Results
-from tracegraph.runtime.signature import Request, is_tensor_key
+from tracegraph.runtime.signature import Request
 from tracegraph.runtime.variable import Variable
+from tracegraph.saved_model.calls import refuse_call
 from tracegraph.source import here
 
 
@@ -117,21 +119,7 @@ class _SavedBody(Body):
         self._owner = owner
 
     def trace(self, request: Request) -> NoReturn:
-        rows = zip(request.names, request.keys, request.leaves, strict=True)
-        given = [
-            f"{name}: {key}" if is_tensor_key(key) else f"{name}={shown_value(key, leaf)}"
-            for name, key, leaf in rows
-        ]
-        traces = self._owner.traces
-        known = "\n    ".join(trace.pretty_printed_signature(verbose=False) for trace in traces)
-        fail(
-            SignatureError,
-            f"{self._name}({', '.join(given)}) was not saved: "
-            + (f"it was saved as\n    {known}" if known else "it was never traced before saving"),
-            source=here(),
-            fix="call it with arguments that fit, or trace it for these before saving: declare "
-            "open sizes with input_signature=[tg.TensorSpec([None, ...])]",
-        )
+        refuse_call(self._name, request, self._owner.traces)
 
 
 def _stub(name: str, parameters: inspect.Signature) -> Any:
@@ -229,6 +217,10 @@ class SignatureFunction(ConcreteFunction):
             )
         tensors = self._all_checked((kwargs[name] for name in names), names)
         return Binding(self, tensors, self.variables_for(self.request))
+
+    def _keeps_type(self, value: Any) -> bool:
+        """Arrays are converted as lists are: a signature is declared, as an input_signature is."""
+        return isinstance(value, (Tensor, Variable))
 
     def __repr__(self) -> str:
         return f"<signature {self.pretty_printed_signature(verbose=False)}>"

@@ -7,9 +7,10 @@ import unicodedata
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
 from typing import Any, NoReturn
 
+from tracegraph import optimizers
 from tracegraph.archive.manifest import label_problem
 from tracegraph.errors import SignatureError, TraceError, fail, shown
-from tracegraph.optimizers import ATTRIBUTES, rate_at
+from tracegraph.optimizers import ATTRIBUTES, Optimizer, rate_at
 from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.function import Function
 from tracegraph.runtime.module import Module
@@ -78,8 +79,22 @@ class LoadedModule(Module):
             )
         raise AttributeError(f"{type(self).__name__!r} was saved without an attribute {name!r}")
 
+    def __repr__(self) -> str:
+        names = [n for n in vars(self) if n == "__call__" or not n.startswith("_")]
+        return f"<loaded {type(self).__name__}{_with(names)}>"
+
     def _ordered_attributes(self) -> list[tuple[str, Any]]:
         return [item for item in vars(self).items() if item[0] != _SIGNATURES]
+
+
+#: The most names that are shown of what something holds.
+_SHOWN = 8
+
+
+def _with(names: Sequence[Any]) -> str:
+    """What something holds, as its text says it."""
+    more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
+    return f" with {', '.join([*map(str, names[:_SHOWN]), *more])}" if names else ""
 
 
 class _Callable(LoadedModule):
@@ -118,11 +133,23 @@ class _LoadedOptimizer(LoadedModule):
     def __getattr__(self, name: str) -> Any:
         if name in ("learning_rate", "_learning_rate") and name not in vars(self):
             raise AttributeError(
-                "the learning rate was a Python function, which no file can hold: in the steps "
-                "that were saved it is what it was when they were traced. Give the optimizer a "
+                "the learning rate was a Python function, which no file can hold: the steps that "
+                "were saved compute it as they did when they were traced. Give the optimizer a "
                 "number, or a tg.Variable, to change it after loading"
             )
+        if callable(getattr(Optimizer, name, None)):
+            raise AttributeError(
+                f"the method {name!r} of {type(self).__name__} is Python code, which was not "
+                f"saved. Call the step that was saved, or make a new {_constructor(self)} and "
+                "restore its state from what tg.train.Checkpoint writes of this one"
+            )
         return super().__getattr__(name)
+
+
+def _constructor(optimizer: _LoadedOptimizer) -> str:
+    """How an optimizer of the class that was saved is made."""
+    name = type(optimizer).__name__
+    return f"tg.optimizers.{name}" if hasattr(optimizers, name) else name
 
 
 #: What the `__call__` of a class was that is omitted; one of an instance alone calls nothing.
@@ -158,6 +185,26 @@ class _Container(_Wrapper):
     def __getitem__(self, key: Any) -> Any:
         return self.content[key]
 
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        self._refuse_change(key, "assigned", " = ...")
+
+    def __delitem__(self, key: Any) -> NoReturn:
+        self._refuse_change(key, "deleted", "")
+
+    def _refuse_change(self, key: Any, verb: str, rest: str) -> NoReturn:
+        fail(
+            TraceError,
+            f"the item {shown(key)} of {self!r} was {verb}, which stands for what was saved",
+            source=here(),
+            fix=f"change that itself: {'del ' if not rest else ''}loaded.content[{key!r}]{rest}",
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        content = vars(self).get("content_")
+        if not name.startswith("_") and hasattr(content, name):
+            raise AttributeError(f"{self!r} has no {name!r}: call loaded.content.{name}(...)")
+        return super().__getattr__(name)
+
     def __len__(self) -> int:
         return len(self.content)
 
@@ -186,6 +233,9 @@ class _DictWrapper(_Container):
     def get(self, key: Any, default: Any = None) -> Any:
         return self.content.get(key, default)
 
+    def __repr__(self) -> str:
+        return f"<loaded dict{_with([*map(repr, self.content)])}>"
+
     def __getattr__(self, name: str) -> Any:
         content = vars(self).get("content_", {})
         return content[name] if name in content else super().__getattr__(name)
@@ -193,6 +243,9 @@ class _DictWrapper(_Container):
 
 class _ListWrapper(_Container):
     """Stands for a list."""
+
+    def __repr__(self) -> str:
+        return f"<loaded list of {len(self)}>"
 
     def index(self, *args: Any) -> int:
         return self.content.index(*args)
@@ -208,6 +261,9 @@ Sequence.register(_ListWrapper)  # type: ignore[attr-defined]
 
 class _FunctionWrapper(_Callable, _Wrapper):
     """Stands for a function, whose methods and attributes it has."""
+
+    def __repr__(self) -> str:
+        return repr(self.content).replace("<", "<loaded ", 1)
 
     @property
     def name(self) -> str:

@@ -114,8 +114,20 @@ class SaveOptions:
             locations=locations,
             save_debug_info=save_debug_info,
             stablehlo=stablehlo,
-            extra=dict(extra),
+            extra=_checked_extra(extra),
         )
+
+
+def _checked_extra(extra: Any) -> dict[str, bytes]:
+    """The extra files. Raises SignatureError for what is no bytes by name."""
+    rows = extra.items() if isinstance(extra, Mapping) else [("", extra)]
+    for name, data in rows:
+        if not isinstance(name, str) or not isinstance(data, (bytes, bytearray, memoryview)):
+            item = f"extra[{shown(name)}]" if isinstance(extra, Mapping) else "extra"
+            fix = 'give bytes by name, such as extra={"notes.txt": text.encode()}'
+            fact = f"SaveOptions: {item} is {shown(data)}, and no bytes of a file by its name"
+            fail(SignatureError, fact, source=here(), fix=fix)
+    return {name: bytes(data) for name, data in rows}
 
 
 @dataclass(frozen=True, init=False)

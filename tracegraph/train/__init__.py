@@ -9,8 +9,8 @@ array([1., 2.], dtype=float32)
 """
 
 from tracegraph.train.checkpoint import Checkpoint
-from tracegraph.train.files import list_variables, load_variable
 from tracegraph.train.manager import CheckpointManager
+from tracegraph.train.reader import list_variables, load_checkpoint, load_variable
 from tracegraph.train.state import latest_checkpoint
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "CheckpointManager",
     "latest_checkpoint",
     "list_variables",
+    "load_checkpoint",
     "load_variable",
 ]

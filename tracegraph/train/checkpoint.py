@@ -7,15 +7,16 @@ import time
 import warnings
 from typing import Any
 
-from tracegraph.archive.directory import check_file_name
+from tracegraph.archive.directory import as_path, check_file_name
 from tracegraph.errors import SignatureError, TraceError, fail, kind_of, shown
 from tracegraph.ir.builder import at_top_level
 from tracegraph.runtime.deferred import announce
 from tracegraph.runtime.module import Module
 from tracegraph.runtime.trace import current_trace
+from tracegraph.runtime.tracebacks import door
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import here
-from tracegraph.train.files import as_path, open_checkpoint, write_checkpoint
+from tracegraph.train.files import open_checkpoint, write_checkpoint
 from tracegraph.train.objects import Group, ObjectGraph, parts
 from tracegraph.train.restoring import (
     COUNTER,
@@ -95,6 +96,7 @@ class Checkpoint(Group):
 
     # Writing.
 
+    @door
     def write(self, file_prefix: str | os.PathLike[str]) -> str:
         """Writes the values to the directory `file_prefix` and returns its path; see `read`.
 
@@ -111,6 +113,7 @@ class Checkpoint(Group):
         write_checkpoint(path, graph)
         return path
 
+    @door
     def save(self, file_prefix: str | os.PathLike[str]) -> str:
         """Writes the values to the directory `file_prefix-1`, the next time `file_prefix-2` and so
         on, and returns its path. It is then the `tg.train.latest_checkpoint` of its directory.
@@ -128,6 +131,7 @@ class Checkpoint(Group):
 
     # Reading.
 
+    @door
     def read(
         self, save_path: str | os.PathLike[str] | None
     ) -> CheckpointLoadStatus | InitializationOnlyStatus:
@@ -139,6 +143,7 @@ class Checkpoint(Group):
         restoration.begin(self, here())
         return CheckpointLoadStatus(self, restoration)
 
+    @door
     def restore(
         self, save_path: str | os.PathLike[str] | None
     ) -> CheckpointLoadStatus | InitializationOnlyStatus:

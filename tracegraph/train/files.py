@@ -1,6 +1,6 @@
 """Checkpoints as files: a manifest with the objects, and the values of their Variables.
 
-    {"format": "tracegraph.checkpoint", "version": 1, "producer": "tracegraph",
+    {"format": "tracegraph.checkpoint", "version": 1, "producer": "tracegraph 0.1.0",
      "objects": [{"parts": {"model": 1}}, {"parts": {"kernel": 2}}, {"variable": "model/kernel"}],
      "values": {"model/kernel": {"file": ..., "dtype": "f32", "shape": [4, 2], "sha256": ...}},
      "files": {...}}
@@ -11,16 +11,19 @@ Object 0 is the root. What an optimizer keeps for a Variable stands beside its p
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from tracegraph.archive.directory import MANIFEST, Reader, Writer, is_waiting
+from tracegraph.archive.directory import (
+    MANIFEST,
+    Reader,
+    Writer,
+    is_waiting,
+    read_whole,
+)
 from tracegraph.archive.manifest import Entry
 from tracegraph.archive.tensors import (
     Stored,
@@ -28,12 +31,13 @@ from tracegraph.archive.tensors import (
     stored_arrays,
     unlisted,
 )
-from tracegraph.errors import LoadError, SignatureError, fail, shown
+from tracegraph.errors import NothingSavedError, fail
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Variable, values_now
 from tracegraph.source import here
 from tracegraph.train.objects import ObjectGraph
-from tracegraph.train.state import STATE, is_whole, latest_checkpoint
+from tracegraph.train.state import is_whole
+from tracegraph.version import PRODUCER
 
 FORMAT = "tracegraph.checkpoint"
 VERSION = 1
@@ -54,7 +58,7 @@ def write_checkpoint(path: str, graph: ObjectGraph) -> None:
         {
             "format": FORMAT,
             "version": VERSION,
-            "producer": "tracegraph",
+            "producer": PRODUCER,
             "objects": [_written(graph, number) for number in range(len(graph.objects))],
             "values": values,
         }
@@ -118,7 +122,6 @@ class Saved:
     def __init__(self, path: str) -> None:
         self.path = path
         reader = Reader(path)
-        _refuse_saved_model(reader)
         reader.check_format(FORMAT, VERSION)
         fields = ("format", "version", "producer", "objects", "values", "files")
         _, _, producer, objects, values, files = reader.entry.fields(*fields)
@@ -174,93 +177,15 @@ def _slot_row(entry: Entry) -> tuple[int, str, int]:
     return items[0].count(), items[1].text(), items[2].count()
 
 
-def _refuse_saved_model(reader: Reader) -> None:
-    format = reader.entry.pairs().get("format")
-    if format is not None and format.value == "tracegraph.saved_model":
-        fail(
-            LoadError,
-            f"{reader.root} holds a saved model, and no checkpoint",
-            fix=f"load it: tg.saved_model.load({str(reader.root)!r})",
-        )
-
-
 def open_checkpoint(path: str) -> Saved:
     """The checkpoint at a path. Raises LoadError that says which paths there are instead."""
-    if os.path.isdir(path) and not is_whole(path) and os.path.isfile(os.path.join(path, STATE)):
-        fail(
-            LoadError,
-            f"{path} is a directory of checkpoints, and no checkpoint",
-            fix=f"give one of them: tg.train.latest_checkpoint({path!r})",
-        )
     if not os.path.exists(path):
         others = sorted(str(found) for found in Path(path).parent.glob(Path(path).name + "-*"))
         if others:
             fail(
-                LoadError,
+                NothingSavedError,
                 f"there is no checkpoint {path}",
+                source=here(),
                 fix=f"give the path that save returned, such as {others[-1]!r}",
             )
-    return Saved(path)
-
-
-def as_path(what: str, path: Any) -> str:
-    """A path as a string. Raises ValueError for anything else."""
-    try:
-        found = os.fspath(path)
-    except TypeError:
-        found = None
-    if not isinstance(found, str) or not found:
-        fail(
-            SignatureError,
-            f"{what}: {shown(path)} is no path",
-            source=here(),
-            fix="give a string, or a pathlib.Path",
-        )
-    return found
-
-
-def _named(what: str, path: Any) -> Saved:
-    """A checkpoint by its path, or the latest one of a directory."""
-    found = as_path(what, path)
-    latest = None if is_whole(found) else latest_checkpoint(found)
-    return open_checkpoint(latest or found)
-
-
-def list_variables(ckpt_dir_or_file: str | os.PathLike[str]) -> list[tuple[str, list[int]]]:
-    """The names and shapes of the values in a checkpoint, or in the latest one of a directory.
-
-    >>> path = tg.train.Checkpoint(w=tg.Variable(tg.zeros([2, 3]))).write("only_w")
-    >>> tg.train.list_variables(path)
-    [('w', [2, 3])]
-    """
-    saved = _named("list_variables", ckpt_dir_or_file)
-    rows = sorted(saved.values.items())
-    return [(key, [int(size) for size in stored.type.shape]) for key, stored in rows]  # type: ignore[union-attr]
-
-
-#: What TensorFlow writes behind every name.
-_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
-
-
-def load_variable(ckpt_dir_or_file: str | os.PathLike[str], name: str) -> np.ndarray:
-    """The value of one name in a checkpoint, or in the latest one of a directory, as an array.
-
-    Raises ValueError for a name that is not there.
-
-    >>> path = tg.train.Checkpoint(w=tg.Variable([1.0, 2.0])).write("only_w")
-    >>> tg.train.load_variable(path, "w")
-    array([1., 2.], dtype=float32)
-    """
-    saved = _named("load_variable", ckpt_dir_or_file)
-    key = name.removesuffix(_SUFFIX) if isinstance(name, str) else name
-    if key not in saved.values:
-        near = (
-            difflib.get_close_matches(str(name), saved.values, 3, 0.3) or sorted(saved.values)[:3]
-        )
-        fail(
-            SignatureError,
-            f"load_variable: {saved.path} has no value {shown(name)}",
-            source=here(),
-            fix=f"use a name of list_variables, such as {', '.join(map(repr, near))}",
-        )
-    return np.array(saved.values[key].read())
+    return read_whole(path, lambda: Saved(path))

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tracegraph.archive.directory import check_file_name
+from tracegraph.archive.directory import as_path, check_file_name
 from tracegraph.errors import SignatureError, fail, kind_of, shown
+from tracegraph.runtime.tracebacks import door
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import here
 from tracegraph.train.checkpoint import Checkpoint
-from tracegraph.train.files import as_path, remove_checkpoint, remove_torn
+from tracegraph.train.files import remove_checkpoint, remove_torn
 from tracegraph.train.state import State, is_whole, read_state
 
 _HOUR = 3600 * 10**9
@@ -115,6 +116,7 @@ class CheckpointManager:
         """The path of the newest one, or None."""
         return self._state.latest_in(self._directory)
 
+    @door
     def save(
         self, checkpoint_number: int | Variable | None = None, check_interval: bool = True
     ) -> str | None:
@@ -167,6 +169,7 @@ class CheckpointManager:
     def _is_ours(self, name: str) -> bool:
         return re.fullmatch(rf"{re.escape(self._name)}--?[0-9]+", name) is not None
 
+    @door
     def restore_or_initialize(self) -> str | None:
         """Restores the latest checkpoint and returns its path. Where there is none, calls
         `init_fn` if one was given, and returns None."""

@@ -192,6 +192,7 @@ class Restoration:
                     LoadError,
                     f"the variable {value.name!r} has two values in the checkpoint "
                     f"{self.saved.path}: {keys[id(value)]} and {key}",
+                    source=here(),
                     fix="restore to objects whose variables are shared as those that were saved",
                 )
 

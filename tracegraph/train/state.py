@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tracegraph.archive import manifest
-from tracegraph.archive.directory import MANIFEST, remove_waiting, replace_file
+from tracegraph.archive.directory import MANIFEST, STATE, remove_waiting, replace_file
 from tracegraph.archive.manifest import Entry
 from tracegraph.errors import LoadError, fail
+from tracegraph.runtime.tracebacks import door
+from tracegraph.source import here
+from tracegraph.version import PRODUCER
 
-#: The name of the file.
-STATE = "checkpoint"
 FORMAT = "tracegraph.checkpoint_state"
 VERSION = 1
 
@@ -36,6 +37,7 @@ class State:
         content = {
             "format": FORMAT,
             "version": VERSION,
+            "producer": PRODUCER,
             "checkpoints": [[name, time] for name, time in self.checkpoints.items()],
             "preserved": self.preserved,
         }
@@ -54,15 +56,17 @@ def read_state(directory: str, filename: str = STATE) -> State | None:
     if not path.is_file():
         return None
     if path.stat().st_size > manifest.LARGEST:
-        fail(LoadError, f"{path} has {path.stat().st_size} bytes, more than any list")
+        fact = f"{path} has {path.stat().st_size} bytes, more than any list"
+        fail(LoadError, fact, source=here(), fix=manifest.SAVE_AGAIN)
     data = path.read_bytes()
-    entry = manifest.unsealed(data, manifest.read(data, str(path)))
-    format, version, checkpoints, preserved = entry.fields(
-        "format", "version", "checkpoints", "preserved"
-    )
-    format.choice({FORMAT: FORMAT})
-    if version.count() != VERSION:
-        version.fail(f"the format has version {version.count()}, and version {VERSION} is read")
+    entry = manifest.read(data, str(path))
+    head = manifest.head(entry)
+    head["format"].choice({FORMAT: FORMAT})
+    manifest.check_version(head, VERSION)
+    entry = manifest.unsealed(data, entry)
+    names = ("format", "version", "checkpoints", "preserved")
+    _, _, checkpoints, preserved, producer = entry.fields(*names, optional=("producer",))
+    producer.optional(Entry.text)
     found = dict(checkpoints.each(_row))
     return State(found, preserved.count())
 
@@ -82,6 +86,7 @@ def is_whole(path: str) -> bool:
     return os.path.isfile(os.path.join(path, MANIFEST))
 
 
+@door
 def latest_checkpoint(
     checkpoint_dir: str | os.PathLike[str], latest_filename: str | None = None
 ) -> str | None:
