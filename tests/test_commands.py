@@ -817,11 +817,10 @@ def test_difference_of_two_graphs(run, tmp_path):
     assert (code, err) == (1, "")
     assert out == (
         "entry one\n"
-        "@one: 1 added, 1 removed, 1 changed\n"
-        "  - %0 = tanh(%x) : f32[2]\n"
-        "  + %0 = sin(%x) : f32[2]\n"
-        "  ~ output 0: %0 (tanh): f32[2]\n"
-        "    output 0: %0 (sin): f32[2]\n"
+        "@one: 1 changed\n"
+        "  ~ %0 = tanh(%x) : f32[2]\n"
+        "    %0 = sin(%x) : f32[2]\n"
+        "      op: tanh is now sin\n"
     )
     data = json.loads(run("diff", a, b, "--json")[1])
     assert data["is_same"] is False and data["entries"][0]["changes"]

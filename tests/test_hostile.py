@@ -956,7 +956,7 @@ def test_a_place_is_not_looked_up(originals, tmp_path, monkeypatch):
     path = copied(originals["effects"], tmp_path)
     monkeypatch.chdir(tmp_path)
     os.mkfifo(tmp_path / "fuzz_loading.py")
-    with pytest.raises(ValueError, match=r"too large.*\(saved from fuzz_loading\.py:\d+\)\n  at "):
+    with pytest.raises(ValueError, match=r"too large.*\(traced at fuzz_loading\.py:\d+\)\n  at "):
         load(path).f(11.0)
 
 

@@ -1094,7 +1094,7 @@ def test_checks_say_afterwards_what_they_said_before(tmp_path):
             errors.append((type(caught.value), str(caught.value).splitlines()))
         (kind, before), (kind_after, after) = errors
         line = before[1].split(":")[1]
-        assert after[0] == f"{before[0]} (saved from test_saving.py:{line})"
+        assert after[0] == f"{before[0]} (traced at test_saving.py:{line})"
         assert kind is kind_after and before[-1] == after[-1]
         assert f"  at {__file__}:" in after[1]
     assert_near(loaded.bounds([1.0, 2.0], [1]), [2.0])

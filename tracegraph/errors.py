@@ -120,10 +120,13 @@ class UnknownValue(LocatedMismatch, TraceError):
 
 
 def message(fact: str, *, source: Any = None, operands: Iterable[str] = (), fix: str = "") -> str:
-    """The one form of every message: the fact, the user's line, the operands, the repair. A line
-    that was saved tells where the fact is from; the user's is that of the call."""
+    """The one form of every message: the fact, the user's line, the operands, the repair. Of a
+    graph that was traced elsewhere the fact names the line, and the user's is that of the call."""
     if source is not None and source.is_by_name:
-        fact, source = f"{fact} (saved from {source})", user_line()
+        head, *rest = fact.split("\n")
+        text = f": {source.text}" if source.text else ""
+        fact = "\n".join([f"{head} (traced at {source}{text})", *rest])
+        source = user_line()
     lines = [fact]
     if source is not None and source.line:
         text = source.text

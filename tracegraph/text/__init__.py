@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegraph.errors import DTypeError, fail, kind_of, shown
+from tracegraph.errors import TraceError, fail, kind_of, shown
 from tracegraph.ir.tensor import Graph
 from tracegraph.source import here
 from tracegraph.text.parser import parse, parse_module
@@ -34,7 +34,7 @@ def _as_text(graph: Graph, locations: bool = False) -> str:
     """The text of the graph and of all graphs that it calls, callees first.
 
     With `locations`, every node ends in the user's line and the roles of the passes that derived
-    it, such as `at mlp.py:6 vjp`. Raises DTypeError (a TypeError) for what is no truth value.
+    it, such as `at mlp.py:6 vjp`. Raises TraceError (a TypeError) for what is no truth value.
     """
     _check_flag(locations)
     return graph_text(graph, locations)
@@ -44,7 +44,7 @@ def _check_flag(locations: Any) -> None:
     """Refuses a path, which would pass for true and be written nowhere."""
     if not isinstance(locations, bool):
         fail(
-            DTypeError,
+            TraceError,
             f"as_text: locations={shown(locations)} is {kind_of(locations)}, not a bool",
             source=here(),
             fix="write as_text(locations=True); for a file: Path(name).write_text(graph.as_text())",

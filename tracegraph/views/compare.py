@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tracegraph.errors import DTypeError, fail, kind_of, shown
+from tracegraph.errors import TraceError, fail, kind_of, shown
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.source import here
 from tracegraph.views.matching import Matching, Side, inputs_by_name, inputs_by_place, paired
@@ -89,7 +89,7 @@ def diff(before: Any, after: Any) -> GraphDiff:
     do not count. Where something differs, inputs belong together by name or by position, as it
     leaves fewer changes.
 
-    Raises DTypeError (a TypeError) for what has no graph, or several.
+    Raises TraceError (a TypeError) for what has no graph, or several.
 
     >>> a = tg.function(lambda x: tg.tanh(x) * 2.0).get_concrete_function(tg.TensorSpec([3]))
     >>> b = tg.function(lambda x: tg.tanh(x) * 3.0).get_concrete_function(tg.TensorSpec([3]))
@@ -119,7 +119,7 @@ def _graph_of(value: Any) -> Graph:
     traces = getattr(value, "traces", None)
     if not isinstance(traces, list):
         fail(
-            DTypeError,
+            TraceError,
             f"diff: {shown(value)} is {kind_of(value)}, not a graph",
             source=here(),
             fix="give graphs, such as f.get_concrete_function(x).graph",
@@ -130,7 +130,7 @@ def _graph_of(value: Any) -> Graph:
     lines = [trace.pretty_printed_signature(verbose=False) for trace in traces[:_SHOWN_TRACES]]
     more = [f"and {len(traces) - len(lines)} more"] if len(traces) > len(lines) else []
     fail(
-        DTypeError,
+        TraceError,
         "\n    ".join([f"diff: {value.name} {count}", *lines, *more]),
         source=here(),
         fix="choose one: f.get_concrete_function(x), with arguments or TensorSpecs for x"
@@ -211,7 +211,9 @@ class _Comparison:
         if self.matching.deep[0][n] == self.matching.deep[1][m]:
             return
         a, b = self.outlines[0].nodes[n], self.outlines[1].nodes[m]
-        if self.matching.shallow[0][n] != self.matching.shallow[1][m]:
+        if a.op != b.op:
+            yield f"op: {a.op} is now {b.op}"
+        elif self.matching.shallow[0][n] != self.matching.shallow[1][m]:
             yield from _attribute_differences(a, b)
         for k in range(max(len(node.inputs), len(other.inputs))):
             if k >= len(other.inputs):

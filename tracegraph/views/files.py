@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from tracegraph.errors import DTypeError, fail, kind_of, shown
+from tracegraph.errors import TraceError, fail, kind_of, shown
 from tracegraph.source import here
 
 
@@ -27,7 +27,7 @@ class Written(str):
 def written(view: str, text: str, path: str | os.PathLike[str] | None) -> str:
     """The text of a view, which is also written to `path` if that is given.
 
-    Raises DTypeError (a TypeError) for a path that is none: Python would take a number for an open
+    Raises TraceError (a TypeError) for a path that is none: Python would take a number for an open
     file.
     """
     if path is None:
@@ -42,7 +42,7 @@ def _check_path(view: str, path: Any) -> None:
     if isinstance(path, (str, os.PathLike)):
         return
     fail(
-        DTypeError,
+        TraceError,
         f"{view}: the path {shown(path)} is {kind_of(path)}",
         source=here(),
         fix=f"give the name of a file, or name the argument: {view}(indent=1)"

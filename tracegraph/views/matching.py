@@ -158,8 +158,8 @@ class Matching:
 
     def _match(self) -> None:
         """First the nodes that compute the same, those of which the same is made before others,
-        then the others of which the same is made, then equal ops in the same order, and last ops
-        of one name that have a neighbour in common."""
+        then the others of which the same is made, then equal ops in the same order, then ops of
+        one name that have a neighbour in common, and last one op in the place of another."""
         heights = self._heights()
         self._match_keys(*(list(zip(*keys)) for keys in zip(self.deep, heights)))
         self._match_keys(*self.deep)
@@ -177,6 +177,22 @@ class Matching:
         for i, j in align(*names):
             if self._have_neighbours(left[i], right[j], uses):
                 self.match[left[i]] = right[j]
+        self._match_places(uses)
+
+    def _match_places(self, uses: Any) -> None:
+        """Matches nodes that read the same and are read by the same, whatever they do."""
+        left, right = self._rest()
+        by_uses = {tuple(sorted(uses[1][m])): m for m in right if uses[1][m]}
+        for n in left:
+            if all(reader < 0 or reader in self.match for reader, _, _ in uses[0][n]):
+                places = ((self.match.get(reader, -1), *rest) for reader, *rest in uses[0][n])
+                m = by_uses.get(tuple(sorted(places)))
+                if m is not None and self._read_the_same(n, m):
+                    self.match[n] = m
+
+    def _read_the_same(self, n: int, m: int) -> bool:
+        xs, ys = (graph.nodes[i].inputs for graph, i in zip(self.graphs, (n, m)))
+        return len(xs) == len(ys) > 0 and all(map(self.is_same, xs, ys))
 
     def _match_keys(self, left: Sequence[Any], right: Sequence[Any]) -> None:
         """Matches nodes of equal keys, in their order."""
