@@ -22,12 +22,14 @@ from tracegraph.runtime.function import Function, function
 from tracegraph.runtime.jax_function import constants, pure_graph
 from tracegraph.runtime.module import Module
 from tracegraph.runtime.signature import leaf_paths
+from tracegraph.runtime.tracebacks import door
 from tracegraph.shapes import ShapeVariable
 from tracegraph.source import here, sourced
 
 __all__ = ["stablehlo"]
 
 
+@door
 def stablehlo(
     f: Any,
     *args: Any,

@@ -15,6 +15,7 @@ from tracegraph.passes.simplify import dead_code
 from tracegraph.runtime import backend
 from tracegraph.runtime.execute import gather
 from tracegraph.runtime.pending import device_buffer
+from tracegraph.runtime.tracebacks import door
 from tracegraph.runtime.variable import Variable, state_lock
 from tracegraph.source import Source, here, is_ours
 from tracegraph.text.printer import value_names
@@ -38,6 +39,7 @@ def jax_function(
     """A function of JAX arrays that calls what `bind` finds for its arguments, and looks like
     `like`."""
 
+    @door
     @functools.wraps(like)
     def call(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = _with_tensors(args, kwargs)

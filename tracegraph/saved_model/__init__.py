@@ -17,9 +17,10 @@ order in both modes, trained on, and saved again.
 array([3., 6.], dtype=float32)
 """
 
-from tracegraph.saved_model.doors import contains_saved_model, load, save
 from tracegraph.saved_model.modules import LoadedModule
 from tracegraph.saved_model.options import Asset, LoadOptions, SaveOptions
+from tracegraph.saved_model.reading import contains_saved_model, load
+from tracegraph.saved_model.writing import save
 
 __all__ = [
     "Asset",

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 
 from tracegraph import nest
-from tracegraph.archive import limits
-from tracegraph.archive.directory import Reader
+from tracegraph.archive import limits, manifest
+from tracegraph.archive.directory import Reader, as_path, read_whole
 from tracegraph.archive.manifest import Entry, excerpt, label_problem
 from tracegraph.archive.values import Decoder, Records, read_tensor_type
-from tracegraph.errors import TraceError, fact_of
+from tracegraph.errors import LoadError, TraceError, fact_of
 from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.runtime.concrete import ConcreteFunction, StandIn
 from tracegraph.runtime.function import Function
 from tracegraph.runtime.signature import VariableKey
 from tracegraph.runtime.trace import Traced
+from tracegraph.runtime.tracebacks import door
 from tracegraph.runtime.variable import Reference, Variable
 from tracegraph.saved_model.checks import read_check
 from tracegraph.saved_model.files import Directory, Files, manifest_fields
@@ -50,6 +51,7 @@ from tracegraph.saved_model.traces import (
 )
 
 
+@door
 def load(
     path: str | os.PathLike[str], tags: Any = None, options: LoadOptions | None = None
 ) -> LoadedModule:
@@ -66,11 +68,31 @@ def load(
 
     Raises LoadError (a ValueError) that names the file and the place in it.
     """
+    folder = as_path("tg.saved_model.load", path)
     chosen = as_options(LoadOptions, options)
-    reader = Reader(path)
-    reader.check_format(FORMAT, VERSION)
-    fields = manifest_fields(reader.entry)
-    return Loader(fields, Directory(reader, fields, chosen)).load()
+
+    def loaded() -> LoadedModule:
+        reader = Reader(folder)
+        reader.check_format(FORMAT, VERSION)
+        fields = manifest_fields(reader.entry)
+        return Loader(fields, Directory(reader, fields, chosen)).load()
+
+    return read_whole(folder, loaded)
+
+
+@door
+def contains_saved_model(export_dir: str | os.PathLike[str]) -> bool:
+    """Whether a model was saved to a directory. What stands in its files is not looked at.
+
+    >>> tg.saved_model.save(tg.Module(), "empty")
+    >>> tg.saved_model.contains_saved_model("empty"), tg.saved_model.contains_saved_model(".")
+    (True, False)
+    """
+    try:
+        head = manifest.head(Reader(as_path("contains_saved_model", export_dir)).entry)
+    except LoadError:
+        return False
+    return head["format"].value == FORMAT
 
 
 _VARIABLE_FIELDS = (

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tracegraph.archive import limits, tensors
-from tracegraph.archive.directory import Writer
+from tracegraph.archive.directory import Writer, as_path
 from tracegraph.archive.manifest import Entry
 from tracegraph.archive.values import NoData, encoded
 from tracegraph.control.undifferentiable import lacks_custom_gradients
@@ -24,6 +24,7 @@ from tracegraph.passes.specialise import bound_names, renamed
 from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.function import Function
 from tracegraph.runtime.module import Module, parts_in
+from tracegraph.runtime.tracebacks import door
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Reference, Variable, values_now
 from tracegraph.saved_model.checks import written_check
@@ -61,12 +62,13 @@ from tracegraph.saved_model.traces import check_readable, saved_graph, trace_as_
 from tracegraph.source import Source, here
 from tracegraph.text.printer import graph_symbols, module_text
 from tracegraph.types import as_dtype
-from tracegraph.version import __version__
+from tracegraph.version import PRODUCER
 
 #: Arrays in graphs that are larger stand beside the text, in bytes.
 _INLINE_BYTES = 1024
 
 
+@door
 def save(
     obj: Any,
     path: str | os.PathLike[str],
@@ -95,6 +97,7 @@ def save(
     >>> tg.saved_model.load("double")(tg.constant([1.5])).numpy()
     array([3.], dtype=float32)
     """
+    path = as_path("tg.saved_model.save", path)
     chosen = as_options(SaveOptions, options)
     if not isinstance(obj, (Module, Function, ConcreteFunction)) and type(obj) not in (dict, list):
         fail(
@@ -190,7 +193,7 @@ class _Saver:
         return {
             "format": FORMAT,
             "version": VERSION,
-            "producer": f"tracegraph {__version__}",
+            "producer": PRODUCER,
             "custom_gradients": not any(map(lacks_custom_gradients, self._graphs)),
         }
 
