@@ -546,6 +546,43 @@ def test_each_use_of_a_line_has_its_own_backward(opened):
     assert not {*map(tuple, first), *map(tuple, second)} & set(others)
 
 
+def layer_graph():
+    layer = tg.layers.Dense(4, activation=tg.nn.relu)
+
+    @tg.function
+    def dense(x):
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_sum(layer(x))
+        return loss, tape.gradient(loss, layer.trainable_variables)
+
+    return dense.graph(tg.TensorSpec([8, 3]))
+
+
+def test_what_the_rules_of_a_node_made_is_linked_to_it_alone(opened):
+    """All of the layer is one instruction; the graph knows which node each gradient is of."""
+    page = opened(layer_graph())
+    found = page.evaluate(
+        "() => tracegraph.model.entry.nodes.filter(n => n.derived.length)"
+        ".map(n => [n.op, n.derived.map(d => d.op)])"
+    )
+    assert found == [
+        ["matmul", ["transpose", "matmul"]],
+        ["broadcast_to", ["sum"]],
+        ["maximum", ["greater_equal", "cast", "sub"]],
+        ["sum", ["broadcast_to"]],
+    ]
+
+
+def test_names_of_hits_do_not_squeeze_what_they_are(opened):
+    page = opened(layer_graph())
+    page.fill("#search", "kernel")
+    heights = page.evaluate(
+        "[...document.querySelectorAll('#results .node')]"
+        ".map(row => row.getBoundingClientRect().height)"
+    )
+    assert heights and max(heights) < 60
+
+
 def test_what_one_call_of_a_model_made_is_told_apart(opened):
     """All of the model is one instruction of the user's."""
     page = opened(train_graph())

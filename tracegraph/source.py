@@ -51,7 +51,10 @@ class Source:
     places in the order in which they were captured.
     """
 
-    __slots__ = ("_place", "_text", "code", "moment", "offset", "roles", "scope")
+    __slots__ = ("_origin", "_place", "_text", "code", "moment", "offset", "roles", "scope")
+
+    #: The moment of the place that this one was derived of.
+    _origin: int
 
     #: The file and the line, once somebody asked.
     _place: tuple[str, int]
@@ -105,9 +108,16 @@ class Source:
         if self.roles and self.roles[-1] == role:
             return self
         derived = Source(self.code, self.offset, (*self.roles, role), self.scope)
+        derived._origin = self.origin
         if self.code is None:
             derived._place, derived._text = self._place, self._text
         return derived
+
+    @property
+    def origin(self) -> int:
+        """The moment of the place that the user's code made, be this one derived of it: what is
+        made by one node's rules has the origin of the node."""
+        return getattr(self, "_origin", self.moment)
 
     def is_same_place(self, other: Source) -> bool:
         """Whether it is the same instruction of the user, whatever was derived there."""

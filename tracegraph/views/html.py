@@ -159,6 +159,8 @@ class _Tables:
         self.places: dict[PlaceOutline, int] = {}
         self.ops: dict[tuple[str, Any], int] = {}
         self.place_rows: dict[tuple[Any, ...], int] = {}
+        #: Numbers of origins, from 1 on: 0 is none.
+        self.origins: dict[int | None, int] = {None: 0}
         graphs = list(map(self.graph, found))
         self.module = {
             "types": list(self.types),
@@ -187,6 +189,7 @@ class _Tables:
             [(attribute, self.graph_numbers[name]) for attribute, name in node.calls],
             node.scope,
             node.outputs[0].given_name if node.outputs else "",
+            self.origins.setdefault(node.origin, len(self.origins)),
         ]
         while not row[-1] and len(row) > 4:
             row.pop()

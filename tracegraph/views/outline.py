@@ -8,7 +8,7 @@ nothing but the outline, which holds strings and numbers only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -89,6 +89,8 @@ class NodeOutline:
     calls: tuple[tuple[str, str], ...] = ()
     #: The name scope in which it was made, such as `encoder/dense`; empty for most.
     scope: str = ""
+    #: The same for a node and for what its rules made; None where a text does not tell.
+    origin: int | None = field(default=None, compare=False)
 
     @property
     def label(self) -> str:
@@ -216,6 +218,7 @@ class _Writer:
             place=self.place(node.source),
             calls=calls,
             scope=node.source.scope,
+            origin=None if node.source.code is None else node.source.origin,
         )
 
     def value(self, x: Tensor, name: str) -> ValueOutline:

@@ -1,5 +1,7 @@
-// What was derived of what. Forward and derived nodes of one instruction belong together, in one
-// graph and across the functions of the page, and within a graph each application of it by itself.
+// What was derived of what. Where the graph was traced here it says so: the nodes that the rules of
+// a node made have its origin. Where it was read from a text, forward and derived nodes of one
+// instruction belong together, in one graph and across the functions of the page, and within a graph
+// each application of it by itself.
 
 const CROWD = 40; // a value that more nodes read than this says nothing of whom it belongs to
 const FEW = 3; // forward nodes of one instruction that are not told apart
@@ -21,13 +23,40 @@ function instructionKey(place) {
 }
 
 function linkDerived(graphs) {
+  const known = new Set(graphs.filter((graph) => linkByOrigin(graphs, graph)));
+  linkByPlace(graphs, (graph) => !known.has(graph));
+  for (const graph of graphs) {
+    for (const node of graph.nodes) for (const primal of node.primals) primal.derived.push(node);
+  }
+}
+
+// Links the derived nodes of a graph to those of their origin, and says whether any has one.
+function linkByOrigin(graphs, graph) {
+  const derived = graph.nodes.filter((node) => isDerivedNode(node) && node.origin);
+  const byOrigin = (inside) =>
+    groupedBy(
+      inside.flatMap((one) => one.nodes.filter((node) => isForward(node) && node.origin)),
+      (node) => node.origin,
+    );
+  const own = byOrigin([graph]);
+  const all = byOrigin(graphs.filter((other) => other !== graph));
+  let isAny = false;
+  for (const node of derived) {
+    const primals = own.get(node.origin) || all.get(node.origin) || [];
+    link(node, primals);
+    isAny = isAny || primals.length > 0;
+  }
+  return isAny;
+}
+
+function linkByPlace(graphs, isWanted) {
   const everywhere = new Map();
   for (const graph of graphs) {
     graph.forwardOf = groupedBy(graph.nodes.filter(isForward), (n) => instructionKey(n.place));
     for (const [key, nodes] of graph.forwardOf)
       everywhere.set(key, [...(everywhere.get(key) || []), ...nodes]);
   }
-  for (const graph of graphs) {
+  for (const graph of graphs.filter(isWanted)) {
     for (const [key, nodes] of groupedBy(graph.nodes.filter(isDerivedNode), (n) =>
       instructionKey(n.place),
     )) {
@@ -37,9 +66,6 @@ function linkDerived(graphs) {
       const abroad = (everywhere.get(key) || []).filter((node) => node.graph !== graph);
       for (const node of nodes) link(node, sameScope(abroad, node));
     }
-  }
-  for (const graph of graphs) {
-    for (const node of graph.nodes) for (const primal of node.primals) primal.derived.push(node);
   }
 }
 

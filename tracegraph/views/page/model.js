@@ -82,11 +82,12 @@ function readArguments({ types }, graph, raw) {
 }
 
 function readNodes({ types, places, ops }, graphs, graph, raw) {
-  raw.nodes.forEach(([op, at, operands, outputs, calls = [], scope = "", given], number) => {
+  raw.nodes.forEach((row, number) => {
+    const [op, at, operands, outputs, calls = [], scope = "", given = "", origin = 0] = row;
     const [name, family, attributes] = ops[op];
     const place = places[at];
     const isBackward = place.roles.includes("vjp");
-    const fields = { kind: "node", op: name, family, attributes, operands, scope };
+    const fields = { kind: "node", op: name, family, attributes, operands, scope, origin };
     const node = addNode(graph, { ...fields, place, isBackward });
     node.calls = calls.map(([attribute, inner]) => ({ attribute, graph: graphs[inner] }));
     for (const type of outputs)
