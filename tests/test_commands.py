@@ -250,7 +250,7 @@ def test_the_script_is_what_is_tested():
 
 
 LISTING = """\
-model: a saved model, format 1, 2 files of # kB, with custom gradients
+model: a saved model, format 1, 2 files of # kB, with 1 custom gradient
 
 object   class    not saved
 .        Model    helper (a builtin_function_or_method)
@@ -1063,6 +1063,21 @@ def test_a_variable_without_finite_values_is_named(run):
     model.scale.assign([2.0, 2.0])
     tg.saved_model.save(model, "again")
     assert run("diff", "strange", "again")[1] == "~ variable scale: its values differ\n"
+
+
+def test_a_failed_check_is_told_with_its_line_and_values(run):
+    @tg.function(input_signature=[tg.TensorSpec([None])])
+    def positive(x):
+        tg.debugging.assert_positive(x, message="no debts")
+        return x
+
+    options = tg.saved_model.SaveOptions(save_debug_info=True)
+    tg.saved_model.save(positive, "checked", options=options)
+    code, _, err = run("run", "checked", "--inputs", "x=[1,-3]")
+    assert code == 1 and "no debts: x > 0 does not hold (traced at test_commands.py:" in err
+    assert 'tg.debugging.assert_positive(x, message="no debts"))\n' in err
+    assert "operand 0: [ 1. -3.]" in err
+    assert "custom gradient" not in run("show", "checked")[1]
 
 
 def test_a_text_is_verified(run, tmp_path):

@@ -115,12 +115,20 @@ def _answered(options: argparse.Namespace) -> int:
     except Misuse as misuse:
         return _refused(options, TROUBLE, misuse.fact, misuse.fix)
     except _ERRORS as error:
-        return _refused(options, options.unreadable, fact_of(error), fix_of(error))
+        return _refused(options, options.unreadable, _told(error), fix_of(error))
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _refused(options, options.unreadable, f"{where}{reason_of(error)}", "")
     _write(_json(answer.data) if options.json else answer.text)
     return answer.code
+
+
+def _told(error: Exception) -> str:
+    """What an error says, with the operands, but for the line of the call, which is ours here."""
+    if not hasattr(error, "fact"):
+        return fact_of(error)
+    lines = str(error).split("\n")
+    return "\n".join(line for line in lines if not line.startswith(("  at ", "  fix: ")))
 
 
 def _refused(options: argparse.Namespace, code: int, fact: str, fix: str) -> int:

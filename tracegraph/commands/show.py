@@ -157,6 +157,9 @@ def listing_data(contents: Contents) -> dict[str, Any]:
         "version": manifest["version"].value,
         "producer": manifest["producer"].value,
         "keeps_custom_gradients": manifest["custom_gradients"].value,
+        "custom_gradients": sorted(
+            {body for entry in contents.entries.values() for body, _ in entry.custom_gradients}
+        ),
         "objects": [_object_data(*row) for row in contents.objects],
         "functions": _function_data(contents),
         "signatures": list(map(entry_data, contents.signatures)),
@@ -201,6 +204,13 @@ def _extra(contents: SavedContents) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
+def _custom_text(data: dict[str, Any]) -> str:
+    if not data["keeps_custom_gradients"]:
+        return ", WITHOUT custom gradients"
+    names = data["custom_gradients"]
+    return f", with {counted(len(names), 'custom gradient')}" if names else ""
+
+
 def listing_text(contents: Contents, data: dict[str, Any]) -> str:
     """What a path holds, as tables."""
     if not isinstance(contents, SavedContents):
@@ -208,10 +218,9 @@ def listing_text(contents: Contents, data: dict[str, Any]) -> str:
         head = f"{data['path']}: {counted(len(entries), 'graph')} as text, the entry last"
         return "\n\n".join([head, _entry_table("graph", entries)])
     size = sum(row["bytes"] for row in data["files"])
-    custom = "with" if data["keeps_custom_gradients"] else "WITHOUT"
     head = (
         f"{data['path']}: a saved model, format {data['version']}, "
-        f"{counted(len(data['files']), 'file')} of {size_text(size)}, {custom} custom gradients"
+        f"{counted(len(data['files']), 'file')} of {size_text(size)}{_custom_text(data)}"
     )
     parts = [
         head,

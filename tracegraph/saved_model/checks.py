@@ -10,6 +10,7 @@ from tracegraph.archive import limits
 from tracegraph.archive.manifest import Entry, excerpt
 from tracegraph.control.numerics import Site
 from tracegraph.runtime.trace import CheckReport
+from tracegraph.saved_model.lines import Lines
 from tracegraph.source import Source
 
 
@@ -44,18 +45,18 @@ def _place(source: Source) -> dict[str, Any]:
     }
 
 
-def read_check(entry: Entry) -> CheckReport:
+def read_check(entry: Entry, lines: Lines) -> CheckReport:
     """What a failed check reports. Raises LoadError for operands that are not of its kind."""
     message, file, line, roles, operands, fix, is_range, sites = entry.fields(
         *("message", "file", "line", "roles", "operands"), optional=("fix", "is_range", "sites")
     )
     report = CheckReport(
         message.text(),
-        _read_place(file, line, roles),
+        _read_place(file, line, roles, lines),
         operands.count(limits.MOST_OPERANDS),
         fix.optional(Entry.text) or "",
         is_range.optional(Entry.flag) or False,
-        tuple(sites.optional(lambda e: e.each(_site)) or ()),
+        tuple(sites.optional(lambda e: e.each(lambda row: _site(row, lines))) or ()),
     )
     wanted = 4 if report.is_range else 1 if report.sites else report.operand_count
     if report.operand_count != wanted:
@@ -63,13 +64,17 @@ def read_check(entry: Entry) -> CheckReport:
     return report
 
 
-def _site(entry: Entry) -> Site:
+def _site(entry: Entry, lines: Lines) -> Site:
     fact, file, line, roles, operands = entry.fields("fact", "file", "line", "roles", "operands")
-    return Site(fact.text(), _read_place(file, line, roles), tuple(operands.each(Entry.text)))
+    return Site(
+        fact.text(), _read_place(file, line, roles, lines), tuple(operands.each(Entry.text))
+    )
 
 
-def _read_place(file: Entry, line: Entry, roles: Entry) -> Source:
+def _read_place(file: Entry, line: Entry, roles: Entry, lines: Lines) -> Source:
     """A line of the user's, and the passes that derived something of it."""
     if "/" in file.label() or "\\" in file.label():
         file.fail(f"{excerpt(file.text())} names a folder")
-    return Source.at(file.text(), line.count(10**9), tuple(roles.each(Entry.label)))
+    number = line.count(10**9)
+    text = lines.get((file.text(), number), "")
+    return Source.at(file.text(), number, tuple(roles.each(Entry.label)), text=text)

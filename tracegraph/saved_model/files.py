@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from tracegraph.archive.tensors import Stored, TensorFile, stored_arrays, unlist
 from tracegraph.errors import LoadError, fact_of, fail, fix_of
 from tracegraph.ir.tensor import Graph
 from tracegraph.runtime.variable import Variable
-from tracegraph.saved_model.lines import LINES, read_lines
+from tracegraph.saved_model.lines import LINES, Lines, read_lines
 from tracegraph.saved_model.options import LoadOptions
 from tracegraph.source import here
 from tracegraph.text.parser import parse_module
@@ -42,6 +43,8 @@ class Files:
 
     weights: Mapping[str, Any]
     constants: Mapping[str, Any]
+    #: The lines of source that are known.
+    lines: Lines = MappingProxyType({})
 
     def graphs(self, entry: Entry) -> dict[str, Graph]:
         """The graphs of a file by their names."""
@@ -69,7 +72,7 @@ class Directory(Files):
         names = reader.check_files(fields["files"])
         if options.verify:
             reader.verify()
-        self._lines = fields[LINES].optional(read_lines) or {}
+        self.lines = fields[LINES].optional(read_lines) or {}
         self._tensors = {
             name: TensorFile(reader.root / name, str(reader.root / name))
             for name in names
@@ -87,7 +90,7 @@ class Directory(Files):
             return {}
         arrays = _Arrays(self.constants)
         try:
-            return parse_module(data.decode(), arrays, self._lines)
+            return parse_module(data.decode(), arrays, self.lines)
         except UnicodeDecodeError as error:
             fact = f"{self._reader.path(entry)} is no text: {error}"
             fail(LoadError, fact, source=here(), fix=SAVE_AGAIN, cause=error)

@@ -318,7 +318,7 @@ class Loader:
             assigned=tuple(places),
             captures=tuple(captures.each(self._tensor_of)),
             has_token=token.flag(),
-            checks=tuple(checks.each(read_check)),
+            checks=tuple(checks.each(lambda row: read_check(row, self._files.lines))),
         )
         packed = ResultReader(self._records, self._array_of).read(results)
         traced = with_results(entry, traced, packed.count)
