@@ -83,7 +83,7 @@ def _accepted(names: Sequence[str], known: Sequence[str], texts: Iterable[str]) 
 def _is_constraint(text: str, names: Sequence[str], known: Sequence[str]) -> bool:
     try:
         export.symbolic_shape(", ".join(map(sizes.jax_name, names)), constraints=[*known, text])
-    except ValueError:
+    except (ValueError, NotImplementedError):  # JAX takes one equation for each left side
         return False
     return True
 

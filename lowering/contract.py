@@ -20,6 +20,10 @@ def _matmul(op: ops.Matmul, x: Any, y: Any) -> Any:
 
 @lowers(ops.Conv)
 def _conv(op: ops.Conv, x: Any, y: Any) -> Any:
+    shapes = (*x.shape, *y.shape)
+    if 0 in shapes and not any(map(sizes.is_open, shapes)):  # XLA takes no window without elements
+        spatial = op.spatial(x.shape[1:-1], y.shape[:-2])
+        return jnp.zeros((x.shape[0], *spatial, y.shape[-1]), x.dtype)
     rank = len(op.strides)
     layout = (0, rank + 1, *range(1, rank + 1))  # where batch, channels and space stand
     kernel = (rank + 1, rank, *range(rank))  # outputs, channels, window

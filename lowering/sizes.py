@@ -88,7 +88,7 @@ def symbolic(names: Sequence[str], constraints: Sequence[str]) -> Mapping[str, A
         _refuse(constraints, texts, f"no size is called {', '.join(sorted(unknown))}")
     try:
         found = export.symbolic_shape(", ".join(texts), constraints=constraints) if names else ()
-    except ValueError as error:
+    except (ValueError, NotImplementedError) as error:
         _refuse(constraints, texts, str(error).split("\n")[0])
     return dict(zip(names, found, strict=True))
 

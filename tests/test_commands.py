@@ -1050,7 +1050,8 @@ def test_a_test_leaves_variables_as_they_were(model):
         np.testing.assert_array_equal(variable.numpy(), value)
 
 
-def test_a_variable_without_finite_values_is_named(run):
+def test_a_variable_without_finite_values_is_named(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     model = tg.Module()
     model.scale = tg.Variable([np.nan, 1.0], name="scale")
     spec = [tg.TensorSpec([2])]
@@ -1065,7 +1066,9 @@ def test_a_variable_without_finite_values_is_named(run):
     assert run("diff", "strange", "again")[1] == "~ variable scale: its values differ\n"
 
 
-def test_a_failed_check_is_told_with_its_line_and_values(run):
+def test_a_failed_check_is_told_with_its_line_and_values(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
     @tg.function(input_signature=[tg.TensorSpec([None])])
     def positive(x):
         tg.debugging.assert_positive(x, message="no debts")

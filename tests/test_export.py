@@ -712,3 +712,40 @@ def test_bytes_do_not_depend_on_the_line_that_exports():
     first = tg.export.stablehlo(f, gradient=True)
     second = tg.export.stablehlo(f, gradient=True)
     assert first == second
+
+
+def taken_twice(x):
+    a, b = tg.split(x, 2)
+    return a * x[::2] + b
+
+
+EQUAL_BY_HALVES = {
+    "reshape": lambda x, y: tg.reshape(x, [-1, 2]) + tg.reshape(y, [-1, 2]),
+    "split": lambda x, y: tg.split(x, 2)[0] + tg.split(y, 2)[0],
+    "once": lambda x, y: taken_twice(x),
+}
+
+
+@pytest.mark.parametrize("name", EQUAL_BY_HALVES)
+def test_what_jax_cannot_state_is_exported_or_refused_with_its_line(name):
+    f = tg.function(EQUAL_BY_HALVES[name], input_signature=[tg.TensorSpec([None])] * 2)
+    x = np.arange(6, dtype=np.float32)
+    try:
+        program = exported(f)
+    except tg.errors.LoweringError as error:
+        assert f"at {__file__}" in str(error) and "fix: " in str(error)
+    else:
+        close(program.call(x=x, y=x)["output_0"], f(x, x))
+
+
+def test_gradients_through_calls_that_take_sizes_to_be_equal():
+    @tg.custom_gradient
+    def squared(x):
+        return x * x, lambda g: g * 3.0 * x
+
+    f = tg.function(lambda x, y: tg.reduce_sum(squared(x[1:]) + squared(y)))
+    program = exported(f, tg.TensorSpec([None]), tg.TensorSpec([None]), gradient=True)
+    x, y = np.arange(4, dtype=np.float32), np.arange(3, dtype=np.float32)
+    found = program.call(x=x, y=y)
+    close(found["gradient_x"], [0.0, 3.0, 6.0, 9.0])
+    close(found["gradient_y"], 3.0 * y)

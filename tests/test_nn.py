@@ -480,3 +480,11 @@ def test_adjust_contrast():
     close(tg.image.adjust_contrast(image, 2.0), (image - mean) * 2 + mean)
     with pytest.raises(ValueError, match="image"):
         tg.image.adjust_contrast(tg.ones([2, 2]), 2.0)
+
+
+def test_gradients_of_a_convolution_of_nothing():
+    kernel = tg.Variable(tg.ones([3, 1, 1]))
+    with tg.GradientTape() as tape:
+        y = tg.nn.conv1d(tg.zeros([2, 0, 1]), kernel, 2, "SAME")
+    assert y.shape == (2, 0, 1)
+    assert tape.gradient(y, kernel).numpy().tolist() == [[[0.0]], [[0.0]], [[0.0]]]

@@ -1236,6 +1236,10 @@ def test_lines_of_two_files_of_one_name_are_left_out(tmp_path):
         {"a.py": {"1": "x\ny"}},
         {"a.py": {"1": ""}},
         {"a.py": {"1": "x" * 2000}},
+        {"a.py": {"1": "x\u202e"}},
+        {"a.py": {"0": "x"}},
+        {"": {"1": "x"}},
+        {"../a.py": {"1": "x"}},
     ],
 )
 def test_strange_lines_are_refused(tmp_path, lines):
@@ -1369,3 +1373,15 @@ def test_a_method_of_an_optimizer_that_was_not_saved(tmp_path):
     for name in ("apply_gradients", "minimize"):
         with pytest.raises(AttributeError, match=r"new tg\.optimizers\.Adam .*tg\.train\.Check"):
             getattr(load(tmp_path / "m").opt, name)
+
+
+def test_a_trace_that_was_made_for_an_empty_batch_serves_it_after_loading(tmp_path):
+    def h(x):
+        return tg.constant([7.0]) if x.shape.is_fully_defined() else tg.reduce_sum(x, keepdims=True)
+
+    for body in (h, lambda x: x[1:], lambda x: x[1:-1]):
+        f = tg.function(body, input_signature=[tg.TensorSpec([None])])
+        expected = [f(tg.zeros([size])).numpy().tolist() for size in (3, 0)]
+        save(f, tmp_path / "m")
+        loaded = load(tmp_path / "m")
+        assert [loaded(tg.zeros([size])).numpy().tolist() for size in (3, 0)] == expected

@@ -108,7 +108,7 @@ def specialise(graph: Graph, types: Sequence[TensorType]) -> Graph:
 
 
 def _specialised(graph: Graph, types: tuple[TensorType, ...]) -> Graph:
-    sizes = bind_sizes(graph.input_types, types)
+    sizes = bind_sizes(graph.input_types, types, assumes=True)
     with Builder(graph.name) as builder:
         env = {x: builder.input_like(x, type) for x, type in zip(graph.inputs, types, strict=True)}
         replay(graph.nodes, env, lambda op: op.substitute(sizes))

@@ -76,6 +76,10 @@ class TraceCache:
 
     def find(self, request: Request) -> tuple[ConcreteFunction, bool]:
         """The trace for a request, and whether it was made now."""
+        if self._is_given and not request.variables:  # one made for a size 0, say, comes first
+            exact = self._traces.get(request.key)
+            if exact is not None:
+                return exact, False
         wanted = self.traced_request(request)
         concrete = self._known(wanted)
         if concrete is not None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 
 from tracegraph.archive import limits
-from tracegraph.archive.manifest import Entry, has_surrogates
+from tracegraph.archive.manifest import Entry, label_problem
 from tracegraph.source import Source
 
 #: The field of the manifest.
 LINES = "lines"
+_LINE_NUMBER = re.compile("[1-9][0-9]{0,8}")
 #: The lines of source by the name of the file and the number.
 Lines = Mapping[tuple[str, int], str]
 
@@ -22,8 +24,8 @@ def written_lines(sources: Iterable[Source], takes_all: bool) -> dict[str, dict[
     found: dict[tuple[str, int], set[str]] = {}
     for source in sources:
         if takes_all or source.code is None:
-            text = source.text[: limits.LONGEST_NAME]
-            if text and not has_surrogates(text):
+            text = " ".join(source.text.split("\t"))[: limits.LONGEST_NAME]
+            if text and text.isprintable():
                 found.setdefault((os.path.basename(source.file), source.line), set()).add(text)
     table: dict[str, dict[str, str]] = {}
     for (file, line), texts in sorted(found.items()):
@@ -36,12 +38,13 @@ def read_lines(entry: Entry) -> Lines:
     """The lines by file and number. Raises LoadError."""
     found: dict[tuple[str, int], str] = {}
     for file, table in entry.pairs().items():
+        if label_problem(file) or "/" in file or "\\" in file:
+            table.fail("it stands at no name of a file")
         for number, text in table.pairs().items():
-            is_number = number.isascii() and number.isdecimal() and len(number) < 10
-            if not is_number or str(int(number)) != number:
+            if not _LINE_NUMBER.fullmatch(number):
                 text.fail("it stands at no number of a line")
             line = text.text()
-            if len(line) > limits.LONGEST_NAME or len(line.splitlines()) != 1:
+            if not line or len(line) > limits.LONGEST_NAME or not line.isprintable():
                 text.fail("it is no line of source")
             found[file, int(number)] = line
     return found
