@@ -43,11 +43,6 @@ def _context(dtype: Any) -> Any:
     return x64() if dtype.name in WIDE else contextlib.nullcontext()
 
 
-def wait(buffers: Any) -> None:
-    """Returns when the buffers are made."""
-    jax.block_until_ready(buffers)
-
-
 def is_staging() -> bool:
     """Whether JAX is tracing a function on this thread, so that what it computes is no value."""
     return isinstance(jax.device_put(np.False_), Tracer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import jax
@@ -13,6 +12,7 @@ from jax.experimental import io_callback
 from lowering.rules import lowers
 from tracegraph.ops import effect as ops
 from tracegraph.source import here
+from tracegraph.types import TOKEN, TensorType, as_dtype
 
 
 @lowers(ops.Read)
@@ -27,21 +27,26 @@ def _check(op: ops.Check, condition: Any, *operands: Any) -> Any:
 
 @lowers(ops.HostCall)
 def _host_call(op: ops.HostCall, token: Any, *xs: Any) -> Any:
+    # What runs here is divided at its effects, which Python makes in between; see
+    # `tracegraph.control.parts`. This is how the whole graph reads as one program.
     done = np.zeros((), np.bool_)
     function = ops.host_function(op, here())
 
     def call(token: Any, *xs: Any) -> Any:
         return (done, *function(*map(np.asarray, xs)))
 
-    shapes = [jax.ShapeDtypeStruct(type.shape, type.dtype.numpy_dtype) for type in op.types]
+    types = op.infer(TOKEN, *[TensorType(as_dtype(x.dtype), x.shape) for x in xs])[1:]
+    shapes = [jax.ShapeDtypeStruct(type.shape, type.dtype.numpy_dtype) for type in types]
     results = (jax.ShapeDtypeStruct((), jnp.bool_), *shapes)
     # Not `ordered`: the token is data, and orders the calls.
     return tuple(io_callback(call, results, token, *xs, ordered=False))
 
 
-def _is_foreign(record: logging.LogRecord) -> bool:
-    """Whether what JAX logs is not the failure of a host function, which its caller is told of."""
-    return not (record.exc_info and isinstance(record.exc_info[1], ops.HostFailure))
+@lowers(ops.Store)
+def _store(op: ops.Store, token: Any, handle: Any, value: Any) -> Any:
+    return token
 
 
-logging.getLogger(io_callback.__module__).addFilter(_is_foreign)
+@lowers(ops.Load)
+def _load(op: ops.Load, token: Any, handle: Any) -> Any:
+    return handle

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+import gc
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +18,6 @@ from tracegraph.control.call import Call
 from tracegraph.errors import DTypeError, GradientError, LoweringError, ShapeError, message
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.barrier import Barrier
-from tracegraph.ops.effect import HostCall
 from tracegraph.source import place_of_thread
 from tracegraph.types import TensorType, token
 
@@ -38,6 +39,11 @@ class Lowering:
 
 
 BY_TABLE = Lowering()
+
+_exhaust = deque(maxlen=0).extend
+#: Before Python 3.12 its garbage collector, which calls finalizers, may run wherever C makes a
+#: tuple; since then it runs between instructions only.
+_COLLECTS_IN_C = sys.version_info < (3, 12)
 
 
 def graph_function(graph: Graph, way: Lowering = BY_TABLE) -> Callable[..., tuple[Any, ...]]:
@@ -144,18 +150,14 @@ class Program:
     `donated` are positions of inputs whose buffers the program may overwrite. Data types of 64
     bits exist inside JAX's x64 context only, so a program that has some runs in it; JAX's global
     settings are never changed. While JAX traces a function of somebody else's, programs run beside
-    its trace, on values.
+    its trace, on values. Effects are no part of a program: see `tracegraph.runtime.stages`.
     """
 
     def __init__(self, graph: Graph, donated: Sequence[int] = ()) -> None:
         assert graph.is_static, f"@{graph.name} has sizes that are not known"
         self.graph = graph
         self.needs_x64 = _has_64_bits(graph)
-        self.has_host_calls = any(
-            isinstance(node.op, HostCall) for inner in graph.graphs() for node in inner.nodes
-        )
-        # A host call can raise after buffers were given away: such a program donates nothing.
-        self.donated = () if self.has_host_calls else tuple(donated)
+        self.donated = tuple(donated)
         self.has_run = False
         self.renew()
 
@@ -170,38 +172,53 @@ class Program:
             compiler_options=_compiler_options(self.graph),
         )
 
-    def run_into(self, box: list[Any], arguments: tuple[Any, ...]) -> None:
-        """Puts the tuple of outputs into `box`, by C code alone: no signal falls between."""
+    def __call__(self, *buffers: Any) -> tuple[Any, ...]:
         try:
             if self.needs_x64:
                 with x64():
-                    box.extend(itertools.starmap(self.jitted, (arguments,)))
+                    outputs = self.jitted(*buffers)
             else:
-                box.extend(itertools.starmap(self.jitted, (arguments,)))
+                outputs = self.jitted(*buffers)
             self.has_run = True
+            return outputs
         except BaseException as error:
             if not self.has_run:
                 self.renew()
-            if not (isinstance(error, ValueError) and is_staging()):
+            if not self.is_refused_by_a_trace(error):
                 raise
-            with jax.ensure_compile_time_eval():
-                self.run_into(box, arguments)
+        with jax.ensure_compile_time_eval():
+            return self(*buffers)
+
+    def is_refused_by_a_trace(self, error: BaseException) -> bool:
+        """Whether a run failed since JAX is tracing somebody's function, and would stage it."""
+        return isinstance(error, ValueError) and is_staging()
+
+    def exhaust(self, steps: Iterable[Any]) -> None:
+        """Runs `steps`, iterators of C that call `jitted`, by one call of C: between its beginning
+        and its end Python starts neither signal handlers nor finalizers."""
+        was_collecting = _COLLECTS_IN_C and gc.isenabled()
+        try:
+            if was_collecting:
+                gc.disable()
+            if self.needs_x64:
+                with x64():
+                    _exhaust(steps)
+            else:
+                _exhaust(steps)
+        finally:
+            if was_collecting:
+                gc.enable()
 
     def entry(self) -> Callable[..., Any]:
         """The shortest way into a program that donates nothing and has run, for device arrays.
 
-        It may raise a ValueError where `run_into` succeeds: while somebody's `jax.jit` traces.
+        It may raise a ValueError where a call succeeds: while somebody's `jax.jit` traces.
         64-bit types need JAX's x64 context to be traced, not to run what was compiled already.
         """
         if not self.needs_x64:
             return self.jitted
         with x64():
             return self.lowered().compile()
-
-    def __call__(self, *buffers: Any) -> tuple[Any, ...]:
-        box: list[Any] = []
-        self.run_into(box, buffers)
-        return box[0]
 
     def lowered(self) -> Any:
         """JAX's `Lowered` of this program, for its texts and analyses."""

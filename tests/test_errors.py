@@ -3295,53 +3295,6 @@ def test_sparse_jacobian_is_no_array(case):
     assert (j @ np.ones(2)).numpy().tolist() == [2.0, 4.0]
 
 
-def printing(x):
-    tg.print(x)  # here
-    return x
-
-
-def of_numpy(x):
-    return tg.numpy_function(np.sin, [x], tg.TensorSpec([]))  # here
-
-
-def of_python(x):
-    return tg.py_function(tg.sin, [x], tg.TensorSpec([2]))  # here
-
-
-def in_a_loop(called, where, function=None):
-    return rule_error(
-        lambda: tg.vectorized_map(function or where, tg.ones([2])),
-        f"{called} is called in every iteration of a parallel loop, and their order is not known",
-        "call it on the stacked values, after the loop",
-        where=where,
-    )
-
-
-def jacobian_of_python():
-    x = tg.ones([2])
-    with tg.GradientTape() as tape:
-        tape.watch(x)
-        y = tg.function(of_python)(x)
-    return tape.jacobian(y, x)
-
-
-@table(
-    print=in_a_loop("tg.print", printing),
-    print_in_a_function=in_a_loop("tg.print", printing, tg.function(printing)),
-    numpy_function=in_a_loop("tg.numpy_function of sin", of_numpy),
-    py_function=in_a_loop("tg.py_function of sin", of_python),
-    jacobian=rule_error(
-        jacobian_of_python,
-        "host_call: the pullback of sin would be called for each of 2 vectors at once, and it "
-        "takes one",
-        "write the computation with ops, or differentiate one element y[i] at a time",
-        where=of_python,
-    ),
-)
-def test_what_loops_cannot_call(case):
-    case.check()
-
-
 def add_in_place(x):
     total = np.zeros(2)
     total += x  # here

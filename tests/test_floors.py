@@ -21,6 +21,8 @@ PACKAGES = ("tracegraph", "lowering")
 # From the ground up. What is not named here is the public surface, the top floor.
 FLOORS = (
     (
+        "tracegraph.bounded",
+        "tracegraph.interrupts",
         "tracegraph.types",
         "tracegraph.tensorshape",
         "tracegraph.shapes",

@@ -1886,10 +1886,10 @@ def test_sizes_in_Tout_may_be_named_as_those_of_the_input():
 def test_another_shape_than_that_which_was_traced_names_the_repair():
     open_spec = tg.TensorSpec([None])
     f = tg.function(
-        lambda x: tg.py_function(lambda a: a * 2.0, [x], open_spec), input_signature=[open_spec]
+        lambda x: tg.py_function(lambda a: a * 2.0, [x], tg.float32), input_signature=[open_spec]
     )
     f(tg.ones([2]))
-    with pytest.raises(ValueError, match=r'(?s)\(3,\), and f32\[2\].*tg.TensorSpec\(\["n"\]\)'):
+    with pytest.raises(ValueError, match=r"(?s)\(3,\), and f32\[2\].*tg.TensorSpec\(\[None\]"):
         f(tg.ones([3]))
 
 

@@ -488,14 +488,8 @@ def test_keywords_are_mapped_along_their_first_axis(run):
 V = tg.Variable(1.0)
 
 
-def draw_in_host(i):
-    return tg.py_function(lambda x: x, [i], tg.int32)
-
-
 BAD = {
     "an assignment": (lambda: tg.pfor(lambda i: V.assign_add(1.0), 3), ValueError, "Variable"),
-    "a print": (lambda: tg.pfor(lambda i: (tg.print(i), i)[1], 3), LookupError, "after the loop"),
-    "a host function": (lambda: tg.pfor(draw_in_host, 3), LookupError, "stacked"),
     "a number of axes": (
         lambda: tg.vectorized_map(lambda r: r, tg.constant(1.0)),
         ShapeError,

@@ -29,8 +29,7 @@ from tracegraph.ops.contract import Matmul
 from tracegraph.ops.elementwise import Add, Cast, Mul, PreventGradient, Sin, Tanh
 from tracegraph.ops.shape import Concatenate, Reshape, Slice, Transpose
 from tracegraph.passes.gradient import vjp_graph
-from tracegraph.runtime import backend
-from tracegraph.runtime.execute import run_program
+from tracegraph.runtime.procedure import program_of
 from tracegraph.shapes import Dim, ShapeVariable, floor_divide, maximum, minimum
 from tracegraph.source import UNKNOWN, Source
 from tracegraph.text import graph_text, module_text, parse, parse_module, verify
@@ -420,7 +419,7 @@ def test_graphs_with_effects_print_what_was_parsed():
 def test_a_parsed_print_runs(capsys):
     f = tg.function(lambda x: tg.print("value", [x], output_stream=sys.stdout))
     parsed = parse(str(f.get_concrete_function(tg.TensorSpec([2])).graph))
-    backend.program(parsed)(np.array([1, 2], np.float32), np.zeros((), bool))
+    program_of(parsed)(np.array([1, 2], np.float32), np.zeros((), bool))
     assert capsys.readouterr().out == "value [[1 2]]\n"
 
 
@@ -430,7 +429,7 @@ def test_a_parsed_python_function_is_refused_when_it_is_run():
     with pytest.raises(
         LoadError, match=r"(?s)the name alone.*\(traced at test_text.py.*fix: trace"
     ):
-        run_program(backend.program(parsed), (np.float32(1), np.zeros((), bool)), [])
+        program_of(parsed)(np.float32(1), np.zeros((), bool))
     with pytest.raises(LookupError, match=r"the derivative of opaque.* is not known"):
         vjp_graph(parsed)
 

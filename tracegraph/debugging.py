@@ -285,7 +285,7 @@ class GraphDump:
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         #: By the name of a graph its last text, and the file that has it.
         self._last: dict[str, tuple[str, str]] = {}
         try:

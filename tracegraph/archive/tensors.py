@@ -135,7 +135,7 @@ class TensorFile:
 
     def __init__(self, path: Path, name: str) -> None:
         self.name = name
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         try:
             self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - it is read later
             weakref.finalize(self, self._file.close)

@@ -6,11 +6,10 @@ the same too, so it is kept, and each iteration appends one call.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from tracegraph.bounded import Bounded
 from tracegraph.control.call import DerivativeBuilder, call
 from tracegraph.ir.stages import passed
 from tracegraph.ir.tensor import Graph, Node, Tensor
@@ -21,8 +20,6 @@ from tracegraph.passes.simplify import simplify
 
 #: Derived graphs kept for the whole process; the least recently used go first.
 _LIMIT = 256
-_kept: OrderedDict[Any, _Derived] = OrderedDict()
-_lock = threading.Lock()
 
 
 class _Derived:
@@ -35,6 +32,9 @@ class _Derived:
         self.slots = slots
         self.is_connected = is_connected
         self.note = note
+
+
+_kept: Bounded[Any, _Derived] = Bounded(_LIMIT)
 
 
 class _Wiring:
@@ -119,11 +119,7 @@ def _called(
     derived = _kept.get(key)
     if derived is None:
         derived = _derive(seeds, derive, wiring)
-    with _lock:
-        _kept[key] = derived
-        _kept.move_to_end(key)
-        if len(_kept) > _LIMIT:
-            _kept.popitem(last=False)
+        _kept.put(key, derived)
     tensors = wiring.tensors
     inputs = [*(tensors[slot] for slot in derived.slots), *given]
     found = iter(call(derived.graph, inputs) if any(derived.is_connected) else ())

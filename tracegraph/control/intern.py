@@ -6,27 +6,19 @@ before, that one is used, with all that was derived of it, and nothing is compil
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from typing import Any
 
+from tracegraph.bounded import Bounded
 from tracegraph.ir.tensor import Graph
 
 #: Graphs kept for the whole process; the least recently used go first.
 _LIMIT = 512
-_kept: OrderedDict[Any, Graph] = OrderedDict()
-_lock = threading.Lock()
+_kept: Bounded[Any, Graph] = Bounded(_LIMIT)
 
 
 def interned(graph: Graph) -> Graph:
     """A graph of the same ops, from the same lines, wired in the same way: the first one seen."""
-    key = _structure(graph)
-    with _lock:
-        found = _kept.setdefault(key, graph)
-        _kept.move_to_end(key)
-        if len(_kept) > _LIMIT:
-            _kept.popitem(last=False)
-    return found
+    return _kept.setdefault(_structure(graph), graph)
 
 
 def _structure(graph: Graph) -> Any:

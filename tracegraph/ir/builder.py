@@ -5,11 +5,14 @@ Everything that computes goes through `current().add(op, inputs)`; there is no o
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tracegraph.errors import DTypeMismatch, Mismatch, TraceError, fail, message
+from tracegraph.interrupts import Stack
 from tracegraph.ir.tensor import Graph, Node, Tensor, pending_tensor
 from tracegraph.shapes import Dim, ShapeVariable, substitute_shape, substitute_size
 from tracegraph.source import Source, here
@@ -28,6 +31,13 @@ class Builder:
     is_open = True
     #: Finds nodes that need not be made, while a pass runs: a `passes.share.Sharing`.
     reuse: Any = None
+    #: The frames of what is being built, while it is; None for the top level, which serves
+    #: whoever runs on its thread.
+    stack: Stack | None = None
+    #: The thread that works on the list of nodes itself: it must not be run or cut there now.
+    worker: int | None = None
+    #: Keeps other threads from that; a graph that is being built is known to one thread alone.
+    lock: Any = contextlib.nullcontext()
 
     def __init__(self, name: str = "graph") -> None:
         self.name = name
@@ -102,17 +112,41 @@ class Builder:
             tensor.name = x.node.op.name
         return tensor
 
+    @contextlib.contextmanager
+    def secluded(self) -> Iterator[None]:
+        """A context for work on the list of nodes itself: interrupts compute aside, and the list
+        stays as it is."""
+        with self.lock:
+            stack, worker = self.stack, self.worker
+            try:
+                self.worker = threading.get_ident()
+                self.stack = stack or Stack(sys._getframe(2))  # that of the `with` statement
+                yield
+            finally:
+                self.stack, self.worker = stack, worker
+
     def finish(self, outputs: Sequence[Tensor]) -> Graph:
         """The finished graph. The builder must not be used afterwards."""
         return Graph(self.name, tuple(self.inputs), tuple(self.nodes), tuple(outputs))
 
     def __enter__(self) -> Any:
         self._outers.append(_context.builder)
+        if not self.is_top_level:
+            self.stack = Stack(_frame_that_enters())
         _context.builder = self
         return self
 
     def __exit__(self, *exception: object) -> None:
         _context.builder = self._outers.pop()
+        self.stack = None  # frames hold what their functions have
+
+
+def _frame_that_enters() -> Any:
+    """The frame of the `with` statement that enters a builder."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_name == "__enter__":
+        frame = frame.f_back
+    return frame
 
 
 class _InputOp:
@@ -137,6 +171,8 @@ class _Context(threading.local):
     def __init__(self, make: Callable[[], Builder]) -> None:
         self.builder = make()
         self.top_level = self.builder
+        #: Where interrupts of what is being built compute, since they are no part of it.
+        self.aside = make()
 
 
 _context = _Context(Builder)
@@ -154,8 +190,20 @@ def builder_of_thread() -> _Context:
 
 
 def current() -> Builder:
-    """The builder that nodes are added to on this thread."""
-    return _context.builder
+    """The builder that nodes are added to on this thread, for the code that asks.
+
+    A signal handler or a finalizer that interrupts what is being built computes aside of it.
+    """
+    builder = _context.builder
+    stack = builder.stack
+    if stack is None or not stack.is_interrupted_by(sys._getframe(1)):
+        return builder
+    return _context.aside
+
+
+def is_aside() -> bool:
+    """Whether the code that asks is an interrupt of what is being built on this thread."""
+    return current() is _context.aside
 
 
 def top_level() -> Builder:

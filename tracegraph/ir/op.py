@@ -25,7 +25,7 @@ from tracegraph.types import DType, TensorType
 OPS: dict[str, type[Op]] = {}
 
 _interned: weakref.WeakValueDictionary[tuple, Op] = weakref.WeakValueDictionary()
-_interning = threading.Lock()
+_interning = threading.RLock()
 #: Ops by class and arguments, in front of `_interned`: most ops are made again and again.
 _recent: dict[tuple[Any, ...], Op] = {}
 #: Annotations of attributes that may be told apart by `==`.

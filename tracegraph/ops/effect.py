@@ -9,10 +9,11 @@ import numpy as np
 
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import MissingRule, Op, check_same_dtype
-from tracegraph.ops.broadcast import full
+from tracegraph.ops.broadcast import Sum, full
 from tracegraph.ops.elementwise import ANY, Elementwise
 from tracegraph.ops.movement import no_flops
 from tracegraph.ops.reduce import All
+from tracegraph.shapes import ShapeVariable
 from tracegraph.source import Source
 from tracegraph.types import TOKEN, TensorType, bool_
 
@@ -67,6 +68,69 @@ class Check(Op):
         return condition
 
 
+class Store(Op):
+    """Gives a Variable a value before the effects that follow: `(token, handle, value) -> token`.
+
+    Most assignments are outputs of a graph, stored when all of it has run. One that stands before
+    the call of a Python function, which may read the Variable, is stored before that call.
+    """
+
+    def infer(self, token, handle, value):
+        _check_token(token)
+        check_same_dtype(self.name, handle, value)
+        return TOKEN
+
+    def vjp(self, g, y, token, handle, value):
+        return None, None, None
+
+    def jvp(self, tangents, y, token, handle, value):
+        return None
+
+    def batch(self, n, batched, token, handle, value):
+        raise Mismatch(
+            "a Variable is assigned in every iteration of a parallel loop, and their order is "
+            "not known",
+            fix="return the values, and assign what they sum up to after the loop",
+        )
+
+    def depends(self, *patterns):
+        return patterns[0]
+
+
+class Load(Op):
+    """The value of a Variable after the effects so far: `(token, handle) -> value`.
+
+    It is read again behind the call of a Python function, which may have assigned it. It stands
+    under a `Read`, which connects it with the Variable.
+    """
+
+    def infer(self, token, handle):
+        _check_token(token)
+        return handle
+
+    def vjp(self, g, y, token, handle):
+        return None, None
+
+    def jvp(self, tangents, y, token, handle):
+        return None
+
+    def batch(self, n, batched, token, handle):
+        return self(token, handle), batched[1]
+
+    def depends(self, token, handle):
+        return handle.emptied()
+
+
+def _check_token(type):
+    if type is not TOKEN:
+        raise Mismatch(f"the first operand is {type}, and it must be a token")
+
+
+#: One parallel loop around a host call: how many iterations it has, and for each input of the call
+#: whether every iteration has its own.
+Loop = tuple[Any, tuple[bool, ...]]
+
+
 class HostCall(Op):
     """Calls a Python function at run time: `(token, *xs) -> (token, *ys)`, in program order.
 
@@ -75,12 +139,17 @@ class HostCall(Op):
     `pullback(count, types)` and `pushforward(count, types)`: again such functions, of its `count`
     inputs and of cotangents or tangents, with results of these types. A gated call has a truth
     value after its token, and the function is called only where that holds.
+
+    Inside parallel loops it is called once for each iteration, in order: `loops` has the loops
+    around it, the outermost first, with the size of each and which of the inputs after the token
+    have its axis. All results have all axes, in this order, before their own.
     """
 
     function: Callable[..., Any] | tuple[Any, ...]
     types: tuple[TensorType, ...]
     is_differentiable: bool = False
     is_gated: bool = False
+    loops: tuple[Loop, ...] = ()
 
     takes_zero_cotangents = True
 
@@ -91,15 +160,40 @@ class HostCall(Op):
             return f"tg.{self.function[0]}"
         return getattr(self.function, "called", "a Python function")
 
+    @property
+    def sees_variables(self):
+        """Whether the function may read and assign Variables: it is somebody's own, or writes to
+        a stream that is."""
+        return callable(self.function) or not isinstance(self.function[-1], str)
+
     def infer(self, token, *xs):
-        if token is not TOKEN:
-            raise Mismatch(f"the first operand is {token}, and it must be a token")
+        _check_token(token)
         if isinstance(self.function, tuple):
             self._check_data(len(xs) - self.is_gated)
-        if self.is_gated and xs[:1] != (_TRUTH,):
+        if self.is_gated and self._unbatched(xs)[:1] != [_TRUTH]:
             given = str(xs[0]) if xs else "missing"
             raise Mismatch(f"the call is gated, and its truth value is {given}")
-        return (TOKEN, *self.types)
+        return (TOKEN, *map(self._in_loops, self.types))
+
+    def _in_loops(self, type):
+        if not self.loops:
+            return type
+        if isinstance(type.shape, ShapeVariable):
+            raise Mismatch(
+                f"{self.called} is called in a parallel loop, and the rank of its result is open",
+                fix="give the shape in Tout: tg.TensorSpec([3], tg.float32)",
+            )
+        return type.with_shape((*(size for size, _ in self.loops), *type.shape))
+
+    def _unbatched(self, types):
+        """The types of the inputs for one iteration."""
+        found = list(types)
+        for _, flags in self.loops:
+            if len(flags) != len(types):
+                raise Mismatch(f"a loop has {len(flags)} flags for {len(types)} inputs")
+            pairs = zip(found, flags, strict=True)
+            found = [t.with_shape(t.shape[1:]) if flag else t for t, flag in pairs]
+        return found
 
     def _check_data(self, count):
         """Raises Mismatch for data that names no function of ours, or does not fit it: a graph may
@@ -121,10 +215,17 @@ class HostCall(Op):
         places = self._sources(inputs)
         if not places or all(g is None for g in gs):
             return (None,) * (len(inputs) + 1)
-        seeds = [g for g, _ in _filled(gs, self.types)]
-        types = tuple(inputs[i].type for i in places)
-        pull = self._derivative("pullback", inputs, types)
-        return (None, *_placed(len(inputs), places, pull(token, *inputs, *seeds)[1:]))
+        seeds = [g for g, _ in _filled(gs, self.infer(TOKEN, *(x.type for x in inputs))[1:])]
+        single = self._unbatched([x.type for x in inputs])
+        types = tuple(single[i] for i in places)
+        pull = self._derivative("pullback", len(inputs), types, [True] * len(seeds))
+        found = pull(token, *inputs, *seeds)[1:]
+        return (None, *_placed(len(inputs), places, map(self._summed, found, places)))
+
+    def _summed(self, cotangent, place):
+        """The cotangent of an input, of which one loop after the other may have no axis."""
+        axes = tuple(i for i, (_, flags) in enumerate(self.loops) if not flags[place])
+        return Sum(axes)(cotangent) if axes else cotangent
 
     def jvp(self, tangents, *values):
         count = len(self.types)
@@ -135,7 +236,7 @@ class HostCall(Op):
         ts = [t for t, _ in _filled(tangents[1:], [x.type for x in inputs])]
         targets = [i for i, type in enumerate(self.types) if type.dtype.is_differentiable]
         types = tuple(self.types[i] for i in targets)
-        push = self._derivative("pushforward", inputs, types)
+        push = self._derivative("pushforward", len(inputs), types, places)
         return (None, *_placed(count, targets, push(token, *inputs, *ts)[1:]))
 
     def _sources(self, inputs):
@@ -144,8 +245,9 @@ class HostCall(Op):
             return []
         return [i for i, x in enumerate(inputs) if x.type.dtype.is_differentiable]
 
-    def _derivative(self, kind, inputs, types):
-        """The call of a derivative of the function, a differentiable function itself."""
+    def _derivative(self, kind, count, types, more):
+        """The call of a derivative of the function, a differentiable function itself, for its
+        inputs and `more`: True for what has all loops, else the place of the input it is like."""
         derive = getattr(self.function, kind, None)
         if derive is None:
             raise Mismatch(
@@ -153,14 +255,20 @@ class HostCall(Op):
                 "Python functions and does not hold them",
                 fix="differentiate the function that was traced",
             )
-        count = len(inputs) - self.is_gated
-        return HostCall(derive(count, types), types, True, self.is_gated)
-
-    def batch(self, n, batched, *xs):
-        raise Mismatch(
-            f"{self.called} would be called for each of {n} vectors at once, and it takes one",
-            fix="write the computation with ops, or differentiate one element y[i] at a time",
+        loops = tuple(
+            (size, (*flags, *(like is True or flags[like] for like in more)))
+            for size, flags in self.loops
         )
+        return HostCall(derive(count - self.is_gated, types), types, True, self.is_gated, loops)
+
+    def batch(self, n, batched, token, *xs):
+        loop = (n, batched[1:])
+        looped = HostCall(
+            self.function, self.types, self.is_differentiable, self.is_gated, (loop, *self.loops)
+        )
+        outputs = looped(token, *xs)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        return outputs, (False, *(True for _ in self.types))
 
     def depends(self, *patterns):
         raise MissingRule(self, "sparsity")
@@ -182,7 +290,8 @@ def _placed(count, places, values):
 
 _TRUTH = TensorType(bool_)
 
-#: Makes what a program calls for a node: a function of NumPy arrays that returns a tuple of them.
+#: Makes what is called for a node: a function of NumPy arrays that returns a tuple of them. It
+#: takes `first=`, what the first iteration of the loops around it returned, if that was made.
 HostRunner = Callable[[HostCall, Source], Callable[..., tuple[np.ndarray, ...]]]
 _runners: list[HostRunner] = []
 
@@ -193,17 +302,8 @@ def set_host_runner(runner: HostRunner) -> None:
 
 
 def host_function(op: HostCall, source: Source) -> Callable[..., tuple[np.ndarray, ...]]:
-    """What a program calls for `op`, made at the user's line `source`."""
+    """What is called for `op`, made at the user's line `source`."""
     return _runners[0](op, source)
-
-
-class HostFailure(Exception):
-    """What a host function that failed raises into the program that called it: XLA passes on its
-    text alone, by whose `ticket` the caller of the program finds the error itself."""
-
-    def __init__(self, ticket: str) -> None:
-        super().__init__(ticket)
-        self.ticket = ticket
 
 
 READ = Read()

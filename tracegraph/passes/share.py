@@ -56,6 +56,13 @@ def derive(
     builder = current()
     if builder.reuse is not None:
         return compute()
+    with builder.secluded():
+        return _derived(builder, window, compute)
+
+
+def _derived(
+    builder: Builder, window: Sequence[Node], compute: Callable[[], list[Tensor | None]]
+) -> list[Tensor | None]:
     start = len(builder.nodes)
     place = place_of_thread()
     source = place.source

@@ -61,13 +61,16 @@ def unbound_names(inputs: Iterable[Tensor], nodes: Iterable[Node]) -> list[str]:
     """The open sizes and shapes in a graph that no input gives a value; those in the graphs it
     calls are theirs."""
     inputs, nodes = list(inputs), list(nodes)
-    types = {x.type for x in inputs} | {y.type for node in nodes for y in node.outputs}
-    used = set().union(*(_names_in(type.shape) for type in types if not type.is_static))
-    used |= set().union(*(_names_in(op.attributes) for op in {node.op for node in nodes}))
+    used = set().union(*(_names_in(x.type) for x in inputs), *map(names_used, nodes))
     known = set().union(*(bound_names(x.type) for x in inputs))
     shapes = [name[1:] for name in known if name.startswith("*")]
     known.update(f"{name}.{of}" for name in shapes for of in ("size", "rank"))
     return sorted(used - known)
+
+
+def names_used(node: Node) -> set[str]:
+    """The open sizes and shapes in the attributes of a node and the types of its outputs."""
+    return _names_in(node.op.attributes).union(*(_names_in(y.type) for y in node.outputs))
 
 
 def _names_in(value: Any) -> set[str]:

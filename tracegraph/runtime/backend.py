@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 import importlib
-import itertools
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -96,30 +94,3 @@ def put(array: np.ndarray) -> Any:
 def copy(buffer: Any) -> Any:
     """A buffer with the same value that nobody else holds."""
     return _lowering().device.copy(buffer)
-
-
-def wait(buffers: Any) -> None:
-    """Returns when the buffers are made."""
-    _lowering().device.wait(buffers)
-
-
-#: What Python functions called by programs raised, by ticket; the oldest go first.
-_host_errors: collections.OrderedDict[str, Exception] = collections.OrderedDict()
-_HOST_ERROR_LIMIT = 64
-_tickets = itertools.count()
-
-
-def keep_host_error(error: Exception) -> str:
-    """Keeps the error of a host call for the caller of the program; the ticket that finds it."""
-    ticket = f"host function failure {next(_tickets)}."
-    _host_errors[ticket] = error
-    if len(_host_errors) > _HOST_ERROR_LIMIT:
-        _host_errors.popitem(last=False)
-    return ticket
-
-
-def take_host_error(error: Exception) -> Exception | None:
-    """The error of a host call that made a program fail with `error`; None if there is none."""
-    text = str(error)
-    ticket = next((ticket for ticket in list(_host_errors) if ticket in text), None)
-    return None if ticket is None else _host_errors.pop(ticket, None)

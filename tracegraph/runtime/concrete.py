@@ -25,6 +25,7 @@ from tracegraph.runtime.execute import (
 )
 from tracegraph.runtime.jax_function import Binding, jax_function
 from tracegraph.runtime.pending import device_buffer
+from tracegraph.runtime.procedure import Record
 from tracegraph.runtime.results import Results
 from tracegraph.runtime.signature import (
     ObjectKey,
@@ -369,20 +370,26 @@ class ConcreteFunction:
             fix=f"call it with {self.pretty_printed_signature(verbose=False)}",
         )
 
-    def run(self, arguments: Sequence[Tensor], variables: Sequence[Variable] | None = None) -> Any:
+    def run(
+        self,
+        arguments: Sequence[Tensor],
+        variables: Sequence[Variable] | None = None,
+        record: Record | None = None,
+    ) -> Any:
         """The packed results for arguments that fit, in the context of this thread.
 
-        `variables` are those of the trace by default, else what stands for them in this call.
+        `variables` are those of the trace by default, else what stands for them in this call;
+        `record` has what was done while the call was traced.
         """
         variables = self.variables if variables is None else variables
         builder = current()
         if not builder.is_top_level:
             return self.results.pack(run_nested(self.traced, arguments, variables))
         if builder.recorders and self._is_watched(builder, arguments, variables):
-            return self.results.pack(run_recorded(self.traced, arguments, variables))
+            return self.results.pack(run_recorded(self.traced, arguments, variables, record))
         buffers = [device_buffer(x) for x in arguments]
         execution = self.execution(tuple(map(get_type, arguments)), variables)
-        results = execution.run(buffers, variables)
+        results = execution.run(buffers, variables, record)
         is_own = variables is execution.variables
         callee = execution.callee if is_own else execution.callee_with(variables)
         callee.remember(arguments, results, here())

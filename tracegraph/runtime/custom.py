@@ -11,9 +11,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tracegraph import nest
-from tracegraph.control.call import as_tuple
+from tracegraph.control.call import Call, as_tuple
 from tracegraph.control.custom import CustomCall
 from tracegraph.control.intern import interned
+from tracegraph.control.parts import has_effects
 from tracegraph.control.recompute import recomputed
 from tracegraph.errors import (
     DTypeError,
@@ -36,7 +37,7 @@ from tracegraph.passes.share import live_nodes
 from tracegraph.passes.simplify import dead_code, simplify
 from tracegraph.passes.specialise import unbound_names
 from tracegraph.runtime.convert import as_tensor
-from tracegraph.runtime.execute import append_call
+from tracegraph.runtime.execute import append_call, run_effects_now
 from tracegraph.runtime.results import Results, result_leaves
 from tracegraph.runtime.signature import Signature
 from tracegraph.runtime.trace import Trace, Traced, restored
@@ -71,7 +72,10 @@ class TracedAtCalls:
         def append(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             return as_tuple(op(*inputs))
 
-        return results.pack(append_call(append, traced, arguments.tensors, traced.variables))
+        given = traced, arguments.tensors, traced.variables
+        if traced.has_token and current().is_top_level:
+            return results.pack(run_effects_now(op, *given))
+        return results.pack(append_call(append, *given))
 
     def _new_trace(self) -> Trace:
         return _CallTrace("lambda_" if self._name == "<lambda>" else self._name)
@@ -82,7 +86,7 @@ class TracedAtCalls:
         given = [trace.argument(x.type, name) for x, name in pairs]
         return arguments.called(self._function, given)
 
-    def _trace(self, arguments: _Arguments) -> tuple[Traced, Results, CustomCall]:
+    def _trace(self, arguments: _Arguments) -> tuple[Traced, Results, Call]:
         """The body, how its results are packed, and the op that calls it."""
         raise NotImplementedError
 
@@ -145,7 +149,7 @@ class CustomGradient(TracedAtCalls):
     #: What errors are about: the function, then the backward that it returned.
     _rule_place: Source
 
-    def _trace(self, arguments: _Arguments) -> tuple[Traced, Results, CustomCall]:
+    def _trace(self, arguments: _Arguments) -> tuple[Traced, Results, Call]:
         with self._new_trace() as trace:
             value, backward = self._split(self._called(trace, arguments))
             leaves, structure = result_leaves(value, self._name, self._place)
@@ -292,13 +296,15 @@ class Recomputed(TracedAtCalls):
     """A function whose intermediate values are computed anew for its gradient; see
     `tg.recompute_grad`."""
 
-    def _trace(self, arguments: _Arguments) -> tuple[Traced, Results, CustomCall]:
+    def _trace(self, arguments: _Arguments) -> tuple[Traced, Results, Call]:
         with self._new_trace() as trace:
             value = self._called(trace, arguments)
             leaves, structure = result_leaves(value, self._name, self._place)
             traced = trace.traced([y for y in leaves if y is not None])
         body = interned(simplify(traced.graph))
-        op = recomputed(body, traced.result_count)
+        # What calls Python is not computed anew: a Python function is called once.
+        is_pure = not has_effects(body)
+        op = recomputed(body, traced.result_count) if is_pure else Call(body)
         return dataclasses.replace(traced, graph=body), Results(structure, leaves), op
 
 
@@ -371,7 +377,7 @@ class _Effects:
         self._node_count, self._check_count = len(trace.nodes), len(trace.checks)
         self._token, self._assigned = trace.token, self._values()
 
-    def _values(self) -> dict[int, Tensor]:
+    def _values(self) -> dict[int, Tensor | None]:
         """The values that were assigned to Variables."""
         states = {id(v): self._trace.states[id(v)] for v in self._trace.variables}
         random = {id(v) for v in self._trace.variables if v.is_random_state}

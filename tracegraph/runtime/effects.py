@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,21 +11,20 @@ from typing import Any
 import numpy as np
 
 from tracegraph.errors import DTypeError, InvalidArgumentError, TraceError, fail, shown
-from tracegraph.ir.builder import current, operand_text
+from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Tensor, host_tensor
-from tracegraph.ops.effect import HostCall, HostFailure, set_host_runner
-from tracegraph.runtime import backend
+from tracegraph.ops.effect import HostCall, Loop, set_host_runner
 from tracegraph.runtime.accumulator import ForwardAccumulator
 from tracegraph.runtime.convert import as_tensor
-from tracegraph.runtime.early import host_calls, is_call, made_early, once, same_bits
-from tracegraph.runtime.lift import first_token, lifted_with_arguments
-from tracegraph.runtime.pending import in_host_call, make
+from tracegraph.runtime.pending import in_host_call
+from tracegraph.runtime.prefix import results_of_call, traces_around
 from tracegraph.runtime.printing import AppendedFile, Template, template_of
+from tracegraph.runtime.procedure import current_record, recorded_call
 from tracegraph.runtime.tape import GradientTape
 from tracegraph.runtime.trace import Trace, current_trace, init_scope
 from tracegraph.runtime.values import HOST_CALL, host_array, tell_tapes
-from tracegraph.runtime.variable import Variable, on_behalf_of_a_program
-from tracegraph.shapes import Dim, dim_names, static_shape
+from tracegraph.runtime.variable import Variable
+from tracegraph.shapes import Dim, ShapeVariable, static_shape
 from tracegraph.source import Source, here, sourced, unsourced
 from tracegraph.tensorshape import TensorShape, TensorSpec
 from tracegraph.types import TensorType, as_dtype, type_of_array
@@ -50,43 +50,81 @@ def host_call(
             source=here(),
             fix="compute it outside of the rule",
         )
+    if op.sees_variables:
+        trace.store_state()
     found = op(trace.take_token(), *gate, *inputs)
     token, *outputs = found if isinstance(found, tuple) else (found,)
     trace.give_token(token)
+    if op.sees_variables:
+        trace.forget_state()
     return tuple(outputs)
 
 
 def _runner(op: HostCall, source: Source) -> Callable[..., tuple[np.ndarray, ...]]:
-    """What a program calls for a host call of the user's line `source`.
-
-    Exceptions are kept, with the line, for the caller of the program: XLA passes on a text only.
-    """
+    """What is called for a host call of the user's line `source`; see `ops.effect.HostRunner`."""
     function = (
         op.function if callable(op.function) else _FUNCTIONS[op.function[0]](*op.function[1:])
     )
 
-    def called(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        results = function(*arrays)
-        return tuple(_checked(y, t, source) for y, t in zip(results, op.types, strict=True))
-
-    def run(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    def run(
+        *arrays: np.ndarray, first: Sequence[np.ndarray] | None = None
+    ) -> tuple[np.ndarray, ...]:
+        iteration = _Iteration(op, function, source, first)
         try:
-            with on_behalf_of_a_program(), _apart(), sourced(source):
-                if op.is_gated and not arrays[0]:
-                    return tuple(map(_zeros, op.types))
-                return once(op, arrays, lambda: called(*arrays[op.is_gated :]))
+            with _apart(), sourced(source):
+                return iteration.run(op.loops, arrays)
         except Exception as error:
             error.add_note(f"in a Python function called at {source.file}:{source.line}")
-            raise HostFailure(backend.keep_host_error(error)) from None
+            raise
 
     return run
+
+
+class _Iteration:
+    """The calls of a Python function in all iterations of the parallel loops around it, in order.
+    The results of the `first` may be known."""
+
+    def __init__(
+        self,
+        op: HostCall,
+        function: Callable[..., Any],
+        source: Source,
+        first: Sequence[np.ndarray] | None,
+    ) -> None:
+        self._op = op
+        self._function = function
+        self._source = source
+        self._first = first
+
+    def run(self, loops: Sequence[Loop], arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        if not loops:
+            return self._once(arrays)
+        (count, flags), *inner = loops
+        rows = [
+            self.run(inner, [x[i] if flag else x for x, flag in zip(arrays, flags, strict=True)])
+            for i in range(count)
+        ]
+        if rows:
+            return tuple(np.stack(column) for column in zip(*rows, strict=True))
+        sizes = [n for n, _ in loops]
+        return tuple(_zeros(t.with_shape((*sizes, *t.shape))) for t in self._op.types)
+
+    def _once(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        op = self._op
+        first, self._first = self._first, None
+        if first is not None:
+            return tuple(first)
+        if op.is_gated and not arrays[0]:
+            return tuple(map(_zeros, op.types))
+        results = self._function(*arrays[op.is_gated :])
+        return tuple(_checked(y, t, self._source) for y, t in zip(results, op.types, strict=True))
 
 
 @contextmanager
 def _apart() -> Iterator[None]:
     """A context for Python functions that programs call: they compute at a top level of their own,
     and no tape or accumulator outside sees them."""
-    with in_host_call(), init_scope():
+    with in_host_call(), init_scope(), recorded_call():
         yield
 
 
@@ -96,13 +134,13 @@ def _zeros(type: TensorType) -> np.ndarray:
 
 def _checked(result: Tensor, type: TensorType, source: Source) -> np.ndarray:
     array = host_array(result)
-    if array.shape != type.shape:
+    if not TensorShape(type.shape).is_compatible_with(TensorShape(array.shape)):
         fail(
             InvalidArgumentError,
             f"a Python function returned the shape {array.shape}, and {type} was traced",
             source=source,
-            fix="return one shape always; a size that follows that of an argument must have its "
-            'name in the input_signature and in Tout: tg.TensorSpec(["n"])',
+            fix="return one shape always, or give the sizes that change as None in Tout: "
+            "tg.TensorSpec([None], tg.float32)",
         )
     return array
 
@@ -188,8 +226,9 @@ def numpy_function(
     - `inp`: the tensors that become arguments.
     - `Tout`: the dtype of the result or its TensorSpec, or a list of them.
 
-    XLA must know the shapes of the results. Where `Tout` leaves them open, the call that is being
-    traced is made at once, and every later call must return the same shapes.
+    XLA must know the shapes of the results, so a program is divided where it calls Python. `None`
+    among the sizes of a TensorSpec stands for one that each call may choose. Where `Tout` gives no
+    shape at all, the first call decides it, and every later call must return the same.
 
     Raises TypeError for results of other dtypes than `Tout` says, and InvalidArgumentError (a
     ValueError) for another number of results or for another shape.
@@ -242,16 +281,12 @@ class ArrayFunction:
     def __init__(self, function: Any, specs: Sequence[TensorSpec], source: Source) -> None:
         self._function = function
         self._source = source
-        self._first: tuple[list[np.ndarray], list[Tensor]] | None = None
         self.specs = specs
         #: What the text of a graph calls it.
         self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
 
     def __call__(self, *arrays: np.ndarray) -> list[Tensor]:
-        """The results for a run of the program; those of the call while tracing, if it is that."""
-        first, self._first = self._first, None
-        if first is not None and all(map(same_bits, arrays, first[0])):
-            return first[1]
+        """The results for a run of the program."""
         return self.results(*map(_value, arrays))
 
     def results(self, *inputs: Tensor) -> list[Tensor]:
@@ -262,18 +297,6 @@ class ArrayFunction:
         with unsourced():
             result = self._function(*arrays)
         return self._declared(result)
-
-    def call_first(self, inputs: Sequence[Tensor], is_real: bool) -> list[Tensor]:
-        """The results for some arguments. If they are those of the call that is being traced, its
-        run takes these results, so that the function is called once."""
-        with init_scope():
-            arrays = [np.array(host_array(x)) for x in inputs]
-        with _apart():
-            results = self.results(*map(_value, arrays))
-            for y in results:
-                host_array(y)
-        self._first = (arrays, results) if is_real else None
-        return results
 
     def _declared(self, result: Any) -> list[Tensor]:
         """The results as tensors, which must be as the specs say."""
@@ -384,72 +407,42 @@ def _value(array: np.ndarray) -> Tensor:
 
 
 def _call_later(function: ArrayFunction, inputs: list[Tensor]) -> list[Tensor]:
-    """Appends the call to the trace. XLA needs the shapes of the results: where `Tout` does not
-    give them, the call that is being traced is made now, and its results are kept for its run."""
-    types = _declared_types(function.specs, inputs)
-    first: list[Tensor] = []
-    if types is None:
-        _make_effects_before()
-        lifted = [lifted_with_arguments(x) for x in inputs]
-        actual = [x for x in lifted if x is not None]
-        is_real = len(actual) == len(inputs)
-        found = function.call_first(actual if is_real else list(map(_zeros_of, inputs)), is_real)
-        types = [y.type for y in found]
-        first = found if is_real else []
-    outputs = list(host_call(function, inputs, types, function.is_differentiable))
+    """Appends the call to the trace. Where the rank of a result is not declared, the call that is
+    being traced is made now, so that tracing can go on."""
     trace = current_trace()
-    if first and trace is not None and trace.token is not None:
-        trace.known.update(zip(outputs, first, strict=True))
-        trace.known[trace.token] = first_token()
-    return outputs
+    assert trace is not None
+    types = [_declared_type(spec, inputs) for spec in function.specs]
+    if any(isinstance(type.shape, ShapeVariable) for type in types):
+        types = _types_returned(trace, function, inputs, types)
+    return list(host_call(function, inputs, types, function.is_differentiable))
 
 
-def _make_effects_before() -> None:
-    """Makes the effects that stand in the trace so far, those of the functions around it first."""
-    traces: list[Trace] = []
-    trace = current_trace()
-    while trace is not None and is_call():
-        traces.append(trace)
-        trace = trace.outer if isinstance(trace.outer, Trace) else None
-    for trace in reversed(traces):
-        left = [node for node in trace.nodes if trace.known.keys().isdisjoint(node.outputs)]
-        ops = frozenset(host_calls(left))
-        if not ops or trace.token is None:
-            continue
-        token = lifted_with_arguments(trace.token)
-        if token is None:
-            return
-        with made_early(ops):
-            make(token)
+def _types_returned(
+    trace: Trace, function: ArrayFunction, inputs: Sequence[Tensor], types: list[TensorType]
+) -> list[TensorType]:
+    """The types of what the function returns in the call that is being traced. If none is, the
+    rank stays open: of a TensorSpec there is nothing that the function could be called with."""
+    record = current_record()
+    if record is None or any(x.actual is None for x in traces_around(trace)):
+        return types
+    trace.store_state()
+    gate = () if trace.all_hold is None else (trace.all_hold,)
+    op = HostCall(function, tuple(types), function.is_differentiable, bool(gate))
+    found = results_of_call(trace, op, trace.admit_all((*gate, *inputs)), record)
+    return [*map(type_of_array, found)]
 
 
-def _declared_types(
-    specs: Sequence[TensorSpec], inputs: Sequence[Tensor]
-) -> list[TensorType] | None:
-    """The types that `Tout` gives; None if it leaves out a size that the inputs do not have."""
-    known = {name for x in inputs if x.type.rank for n in x.type.shape for name in dim_names(n)}
-    types = []
-    for spec in specs:
-        if spec.shape.rank is None:
-            return None
-        sizes = [Dim.named(n) if isinstance(n, str) else n for n in spec.shape]
-        if None in sizes or not all(known.issuperset(dim_names(n)) for n in sizes):
-            return None
-        types.append(TensorType(spec.dtype, tuple(sizes)))
-    return types
+def _declared_type(spec: TensorSpec, inputs: Sequence[Tensor]) -> TensorType:
+    """The type that `Tout` gives; what it leaves open gets a name, which each run gives a value."""
+    if spec.shape.rank is None:
+        return TensorType(spec.dtype, ShapeVariable(next(_size_names)))
+    sizes = [Dim.named(n) if isinstance(n, str) else n for n in spec.shape]
+    sizes = [Dim.named(next(_size_names)) if n is None else n for n in sizes]
+    return TensorType(spec.dtype, tuple(sizes))
 
 
-def _zeros_of(x: Tensor) -> Tensor:
-    """Zeros of the type, to find a shape where there is no call to trace."""
-    if not x.type.is_static:
-        fail(
-            TraceError,
-            f"the shape of the result of a Python function is not known for an input {x.type}",
-            source=here(),
-            operands=[operand_text(x)],
-            fix="give TensorSpecs without open sizes in Tout, or sizes named as those of the input",
-        )
-    return _value(_zeros(x.type))
+#: Names for the sizes that Python functions choose.
+_size_names = (f"r{number}" for number in itertools.count())
 
 
 # Checks.

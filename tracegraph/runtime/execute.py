@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import functools
-import sys
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from tracegraph.control.call import Call, call, forward_form
+from tracegraph.control.parts import has_calls_that_see, has_effects
 from tracegraph.ir.builder import current
+from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer, host_tensor
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
 from tracegraph.runtime import backend
+from tracegraph.runtime.counts import COUNTS_ARE_TRUSTED
 from tracegraph.runtime.lineage import Callee
-from tracegraph.runtime.pending import device_buffer, make, raise_failures, run_failure
-from tracegraph.runtime.trace import CheckReport, Trace, Traced, current_trace
-from tracegraph.runtime.values import host_array
-from tracegraph.runtime.variable import (
-    Variable,
-    complete_landings,
-    land,
-    landings,
-    state_lock,
-    unsettled,
+from tracegraph.runtime.pending import device_buffer
+from tracegraph.runtime.procedure import (
+    START,
+    Procedure,
+    Record,
+    current_record,
+    program_of,
 )
-from tracegraph.source import here
+from tracegraph.runtime.state import Step, run_program, state_lock, store_together_if_same
+from tracegraph.runtime.trace import CheckReport, Traced, current_trace
+from tracegraph.runtime.values import host_array
+from tracegraph.runtime.variable import Variable
+from tracegraph.source import Source, here
 from tracegraph.types import TOKEN, TensorType
-
-_START = np.zeros((), np.bool_)
 
 
 class Execution:
@@ -41,93 +41,66 @@ class Execution:
         self.variables = traced.variables
         self.assigned = [traced.variables[i] for i in traced.assigned]
         self.graph = specialise(traced.graph, types)
-        donated = [traced.argument_count + i for i in traced.assigned]
-        self.program = backend.program(dead_code(self.graph), donated)
-        self.donates = bool(self.program.donated)
         self.result_types = self.graph.output_types[: traced.result_count]
         self.callee = self.callee_with(traced.variables)
-        self._assigned_places = list(traced.assigned)
-        self._is_warm = False
-        #: Whether there is neither state nor a check to see to.
+        self._stored = slice(traced.result_count, traced.result_count + len(traced.assigned))
+        #: Where there are effects: what makes them.
+        self._procedure = Procedure(self.graph) if has_effects(self.graph) else None
+        #: Whether there is neither state nor a check nor an effect to see to.
         self.is_simple = not (traced.variables or traced.checks or traced.has_token)
+
+    @functools.cached_property
+    def program(self) -> Any:
+        """The whole graph as one program of the compiler."""
+        donated = [self.traced.argument_count + i for i in self.traced.assigned]
+        return backend.program(dead_code(self.graph), donated if COUNTS_ARE_TRUSTED else ())
+
+    @functools.cached_property
+    def _step(self) -> Step:
+        return Step(self.program, self._stored)
 
     def callee_with(self, variables: Sequence[Variable]) -> Callee:
         """What results remember of a call with these Variables."""
         return _callee(self.graph, self.traced, variables)
 
     def run(
-        self, buffers: Sequence[Any], variables: Sequence[Variable] | None = None
+        self,
+        buffers: Sequence[Any],
+        variables: Sequence[Variable] | None = None,
+        record: Record | None = None,
     ) -> list[Tensor]:
-        """The result tensors, from the buffers of the arguments and the Variables of this call."""
+        """The result tensors, from the buffers of the arguments and the Variables of this call.
+        `record` has what was done while the call was traced."""
         traced = self.traced
-        rest = (*map(device_buffer, traced.captures), *((_START,) if traced.has_token else ()))
-        if self.variables:
-            outputs = self._run_with_state(buffers, variables or self.variables, rest)
+        variables = variables or self.variables
+        rest = (*map(device_buffer, traced.captures), *((START,) if traced.has_token else ()))
+        if self._procedure is not None:
+            bind_stand_ins(traced, variables)
+            outputs = self._procedure.run(
+                (*buffers, *(None,) * len(variables), *rest),
+                {traced.argument_count + i: v for i, v in enumerate(variables)},
+                list(zip(range(self._stored.start, self._stored.stop), self._assigned(variables))),
+                record,
+            )
+        elif variables:
+            outputs = self._step.run(buffers, variables, rest, self._assigned(variables))
         else:
-            outputs = run_program(self.program, (*buffers, *rest), [])
+            outputs = run_program(self.program, (*buffers, *rest))
         if traced.checks:
             report_checks(traced, outputs)
         return [*map(Tensor, self.result_types, outputs)]
 
-    def _run_with_state(
-        self, buffers: Sequence[Any], variables: Sequence[Variable], rest: Sequence[Any]
-    ) -> tuple[Any, ...]:
-        assigned = self.assigned
-        if variables is not self.variables:
-            assigned = [variables[i] for i in self.traced.assigned]
-        box: list[Any] = []
-        with state_lock():
-            state = gather(variables)
-            if self.donates and (not self._is_warm or self._is_shared(state)):
-                self._copy_shared(state)
-            landings.append((assigned, box, self.traced.result_count))
-            try:
-                outputs = run_program(self.program, (*buffers, *state, *rest), box)
-            finally:
-                complete_landings()
-            self._is_warm = True
-        return outputs
-
-    def _is_shared(self, state: list[Any]) -> bool:
-        """Whether somebody beyond its Variable holds a buffer that would be overwritten."""
-        donated = map(state.__getitem__, self._assigned_places)
-        return sum(map(sys.getrefcount, donated)) > _BASELINE * len(self._assigned_places)
-
-    def _copy_shared(self, state: list[Any]) -> None:
-        """Copies what is shared. The first call, which compiles in Python, gives copies of all:
-        an interrupt inside it then loses nothing."""
-        for place in self._assigned_places:
-            if not self._is_warm or sys.getrefcount(state[place]) > _BASELINE - 1:
-                state[place] = backend.copy(state[place])
+    def _assigned(self, variables: Sequence[Variable]) -> Sequence[Variable]:
+        if variables is self.variables:
+            return self.assigned
+        return [variables[i] for i in self.traced.assigned]
 
 
-def run_program(program: Any, arguments: tuple[Any, ...], box: list[Any]) -> tuple[Any, ...]:
-    """The outputs of a program, which C code alone puts into `box`: no signal falls between.
-
-    Raises the error of the argument that failed before, of a Python function that the program
-    called, or a LoweringError.
-    """
-    try:
-        program.run_into(box, arguments)
-        if program.has_host_calls:
-            # Python functions that it calls have finished when the caller goes on, and their
-            # errors are raised here.
-            backend.wait(box[0])
-    except Exception as error:
-        raise_failures(arguments)
-        box.clear()
-        raise run_failure(error, here()) from None
-    return box[0]
-
-
-def gather(variables: Sequence[Variable]) -> list[Any]:
-    """The buffers of the variables. Needs `state_lock`."""
-    if landings:
-        complete_landings()
-    if unsettled:
-        for variable in variables:
-            variable.settle()
-    return list(map(get_buffer, variables))
+def bind_stand_ins(traced: Traced, variables: Sequence[Variable]) -> None:
+    """Lets what stands for Variables in the Python functions of a trace mean those of this call."""
+    for own, given in zip(traced.variables, variables, strict=True):
+        if own is not given:
+            own.stand_for(given)
 
 
 def report_checks(traced: Traced, outputs: Sequence[Any]) -> None:
@@ -137,21 +110,6 @@ def report_checks(traced: Traced, outputs: Sequence[Any]) -> None:
         if not bool(outputs[place]):
             report.fail(outputs[place + 1 : place + 1 + report.operand_count])
         place += 1 + report.operand_count
-
-
-def _shared_baseline() -> int:
-    """References that `_is_shared` sees of a buffer that one slot and one list hold."""
-
-    class Holder:
-        __slots__ = ("buffer",)
-
-    holder = Holder()
-    holder.buffer = object()
-    state = list(map(get_buffer, [holder]))
-    return max(map(sys.getrefcount, state))
-
-
-_BASELINE = _shared_baseline()
 
 
 def input_types(
@@ -166,31 +124,62 @@ def input_types(
 
 
 def run_recorded(
-    traced: Traced, arguments: Sequence[Tensor], variables: Sequence[Variable]
+    traced: Traced,
+    arguments: Sequence[Tensor],
+    variables: Sequence[Variable],
+    record: Record | None = None,
 ) -> list[Tensor]:
-    """Runs at top level while tapes record: the forward form, recorded as one call node."""
+    """Runs at top level while tapes record: the forward form, recorded as one call node. `record`
+    has what was done while the call was traced."""
+    types = input_types(traced, [x.type for x in arguments], variables)
+    forward = forward_form(specialise(traced.graph, types))
+    op = Call(forward)
+    inputs, outputs, at = run_and_record(forward, op, traced, arguments, variables, record)
+    report_checks(traced, list(map(get_buffer, outputs)))
+    results = list(outputs[: traced.result_count])
+    _callee(forward, traced, variables).remember(inputs[: len(arguments)], results, at)
+    return results
+
+
+def run_and_record(
+    graph: Graph,
+    op: Op,
+    traced: Traced,
+    arguments: Sequence[Tensor],
+    variables: Sequence[Variable],
+    record: Record | None,
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Source]:
+    """Runs a body at top level, and shows it to tapes as a node of `op`, which computes `graph`.
+    Returns the inputs and the outputs of the node, and its place."""
     builder = current()
-    with state_lock():
-        types = input_types(traced, [x.type for x in arguments], variables)
-        forward = forward_form(specialise(traced.graph, types))
+    program = graph.kept("program", lambda: program_of(graph))
+    places = range(traced.argument_count, traced.argument_count + len(variables))
+    assigned = [variables[i] for i in traced.assigned]
+    token = [host_tensor(TOKEN, START)] if traced.has_token else []
+    while True:
         reads = [variable.read_value() for variable in variables]
-        token = [host_tensor(TOKEN, _START)] if traced.has_token else []
         inputs = (*arguments, *reads, *traced.captures, *token)
-        buffers = run_program(_forward_program(forward), (*map(device_buffer, inputs),), [])
-        assigned = [variables[i] for i in traced.assigned]
-        land(assigned, buffers[traced.result_count :])
-        for variable in assigned:
-            unsettled.pop(id(variable), None)
-    node = Node(Call(forward), inputs, here(), builder)
-    node.outputs = outputs = tuple(map(Tensor, forward.output_types, buffers))
+        buffers = (*map(device_buffer, inputs),)
+        if isinstance(program, Procedure):
+            bind_stand_ins(traced, variables)
+            stored = list(zip(itertools.count(traced.result_count), assigned))
+            by_place = dict(zip(places, variables, strict=True))
+            outputs = program.run(buffers, by_place, stored, record)
+            break
+        outputs = run_program(program, buffers)
+        olds = [buffers[i] for i in places]
+        new = outputs[traced.result_count : traced.result_count + len(assigned)]
+        with state_lock:
+            if not assigned or store_together_if_same(assigned, new, variables, olds):
+                break
+    at = here()
+    node = Node(op, inputs, at, builder)
+    node.outputs = tuple(map(Tensor, graph.output_types, outputs))
     for recorder in builder.recorders:
         recorder.record(node)
-    for variable, value in zip(assigned, outputs[traced.result_count :], strict=False):
+    for variable, value in zip(assigned, node.outputs[traced.result_count :], strict=False):
         variable.tell_assigned(value)
-    report_checks(traced, buffers)
-    results = list(outputs[: traced.result_count])
-    _callee(forward, traced, variables).remember(arguments, results, node.source)
-    return results
+    return inputs, node.outputs, at
 
 
 def _callee(graph: Graph, traced: Traced, variables: Sequence[Variable]) -> Callee:
@@ -206,17 +195,13 @@ def note_call(
 ) -> None:
     """Tells tapes of a call that they do not follow, so that they can explain why."""
     builder = current()
-    token = [host_tensor(TOKEN, _START)] if execution.traced.has_token else []
+    token = [host_tensor(TOKEN, START)] if execution.traced.has_token else []
     handles = [variable.handle for variable in variables]
     inputs = (*arguments, *handles, *execution.traced.captures, *token)
     node = Node(Call(execution.graph), inputs, here(), builder)
     node.outputs = tuple(results)
     for recorder in builder.recorders:
         recorder.record(node)
-
-
-def _forward_program(forward: Graph) -> Any:
-    return forward.kept("program", lambda: backend.program(forward))
 
 
 def run_nested(
@@ -233,26 +218,41 @@ def append_call(
     variables: Sequence[Variable],
 ) -> list[Tensor]:
     """Appends a call of the body of `traced` to what is being built, and takes state and effects
-    on from there: variables, token and checks. Returns the results.
+    on from there: variables, token and checks. Returns the results. At top level there are none
+    of the effects that a token orders: see `run_effects_now`.
 
     `append` is given the inputs, and returns all outputs of the body.
     """
-    builder = current()
-    trace = builder if isinstance(builder, Trace) else None
-    reads = [variable.read_value() for variable in variables]
-    inputs = (*arguments, *reads, *traced.captures)
-    if traced.has_token:
-        inputs = (*inputs, host_tensor(TOKEN, _START) if trace is None else trace.take_token())
-    outputs = append(inputs if trace is None else trace.admit_all(inputs))
-    rest = iter(outputs[traced.result_count :])
-    for i in traced.assigned:
-        variables[i].assign(next(rest))
-    if traced.has_token and trace is not None:
-        trace.give_token(next(rest))
-    elif traced.has_token:
-        make(next(rest))  # at top level what has effects runs at once
+    trace = current_trace()
+    shows_state = trace is not None and has_calls_that_see(traced.graph)
+    if trace is not None and shows_state:
+        trace.store_state()
+    inputs = (*arguments, *map(Variable.read_value, variables), *traced.captures)
+    if trace is None:
+        outputs = append(inputs)
+    else:
+        token = (trace.take_token(),) if traced.has_token else ()
+        outputs = append(trace.admit_all((*inputs, *token)))
+        if shows_state:
+            trace.forget_state()
+        if traced.has_token:
+            trace.give_token(outputs[traced.result_count + len(traced.assigned)])
+    for i, value in zip(traced.assigned, outputs[traced.result_count :], strict=False):
+        variables[i].assign(value)
+    behind = iter(outputs[traced.first_check :])
     for report in traced.checks:
-        pass_check_on(report, tuple(next(rest) for _ in range(1 + report.operand_count)))
+        pass_check_on(report, tuple(next(behind) for _ in range(1 + report.operand_count)))
+    return list(outputs[: traced.result_count])
+
+
+def run_effects_now(
+    op: Op, traced: Traced, arguments: Sequence[Tensor], variables: Sequence[Variable]
+) -> list[Tensor]:
+    """At top level what has effects runs at once: `op`, which computes the body. Returns the
+    results."""
+    record = current_record()
+    _, outputs, _ = run_and_record(traced.graph, op, traced, arguments, variables, record)
+    report_checks(traced, list(map(get_buffer, outputs)))
     return list(outputs[: traced.result_count])
 
 

@@ -19,9 +19,9 @@ from tracegraph.runtime.body import Body
 from tracegraph.runtime.cache import TraceCache
 from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.dispatch import Route, known_call
-from tracegraph.runtime.early import a_call
 from tracegraph.runtime.execute import input_types
 from tracegraph.runtime.jax_function import Binding, jax_function
+from tracegraph.runtime.procedure import current_record, recorded_call
 from tracegraph.runtime.retracing import RetraceExplanation, Retracing
 from tracegraph.runtime.signature import InputSignature, Request, Signature, SpecTypes
 from tracegraph.runtime.trace import current_trace, tracing
@@ -252,7 +252,7 @@ class Function:
                 return self._with_checks()(*args, **kwargs)
         if not current().is_top_level:
             return self._find_and_run(args, kwargs)
-        with a_call():
+        with recorded_call():
             return self._find_and_run(args, kwargs)
 
     def _find_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -261,13 +261,13 @@ class Function:
         self._retracing.seen(is_new)
         arguments = request.tensors()
         try:
-            result = concrete.run(arguments, concrete.variables_for(request))
+            result = concrete.run(arguments, concrete.variables_for(request), current_record())
         except ShapeError as error:
             if not self._may_trace_again(error, concrete):
                 raise
             # A size was assumed that does not hold, such as one that is 1: trace it as it is.
             concrete = self._traces.trace(request)
-            result = concrete.run(arguments, concrete.variables_for(request))
+            result = concrete.run(arguments, concrete.variables_for(request), current_record())
         if current().is_top_level and not current().recorders:
             self._remember(args, kwargs, request, concrete)
         return result

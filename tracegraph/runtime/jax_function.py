@@ -13,10 +13,10 @@ from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.effect import HostCall
 from tracegraph.passes.simplify import dead_code
 from tracegraph.runtime import backend
-from tracegraph.runtime.execute import gather
 from tracegraph.runtime.pending import device_buffer
+from tracegraph.runtime.state import gathered, state_lock
 from tracegraph.runtime.tracebacks import door
-from tracegraph.runtime.variable import Variable, state_lock
+from tracegraph.runtime.variable import Variable
 from tracegraph.source import Source, here, is_ours
 from tracegraph.text.printer import value_names
 from tracegraph.types import TOKEN, as_dtype
@@ -86,8 +86,8 @@ def _is_tensor(leaf: Any) -> bool:
 
 def constants(concrete: ConcreteFunction, variables: Sequence[Variable]) -> list[Any]:
     """The values now of the Variables and the captured tensors, in the order of the graph."""
-    with state_lock():
-        state = gather(variables)
+    with state_lock:
+        state = gathered(variables)
     return [*state, *map(device_buffer, concrete.traced.captures)]
 
 

@@ -8,15 +8,14 @@ tells; what is not held is never made.
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import weakref
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from tracegraph.bounded import Bounded
 from tracegraph.errors import LoweringError, Mismatch, TraceError, fact_of, fail, message
 from tracegraph.ir.builder import (
     Builder,
@@ -30,6 +29,7 @@ from tracegraph.ir.tensor import Graph, Node, Tensor, pending_tensor, settle
 from tracegraph.ops.elementwise import Identity
 from tracegraph.passes.simplify import dead_code
 from tracegraph.runtime import backend
+from tracegraph.runtime.counts import COUNTS_ARE_TRUSTED, getrefcount
 from tracegraph.runtime.lineage import Trails
 from tracegraph.source import Source, here
 
@@ -49,8 +49,6 @@ _HOST_BYTES = 256
 _PRINT_FIX = "return it from the @tg.function, or print it there with tg.print"
 #: Frames between the user's and `here` that are ours at least: `add`, `Op.__call__`.
 _FRAMES = 3
-#: Where reference counts cannot be trusted, everything is held.
-_COUNTS_ARE_TRUSTED = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 class Failure:
@@ -75,8 +73,6 @@ class Pending(Builder):
         self._next_cut = self._usual_cut = _FIRST_CUT
         #: Nodes that were cut off since somebody asked.
         self._cut_off = 0
-        #: Whether the nodes are being run, so that who asks meanwhile is called by their program.
-        self.is_running = False
         #: Weak references to what keeps nodes, and must let go of them once they have run.
         self.keepers: list[weakref.ref[Any]] = []
 
@@ -123,7 +119,9 @@ class Pending(Builder):
 
     def _cut(self) -> None:
         """Runs whole iterations of a loop that never asks for a value."""
-        nodes = self.nodes
+        nodes = self.nodes[:]  # an interrupt may run them meanwhile
+        if not nodes:
+            return
         position = _last_like(nodes, nodes[0])
         if position == 0:
             # The list begins before the loop: run what comes before its second iteration.
@@ -154,29 +152,34 @@ class Pending(Builder):
     def _run(self, count: int | None) -> None:
         """Makes every held value of the first `count` pending nodes, all if None.
 
-        The list is emptied only after the values are stored: an interrupt loses nothing.
+        The list is emptied only after the values are stored: an interrupt loses nothing. What an
+        interrupt adds meanwhile stands behind, and stays.
         """
+        thread = threading.get_ident()
+        if self.worker == thread:
+            return  # who asks has what it wants made by itself
         with self.lock:
-            nodes = self.nodes[:count]
-            if not nodes:
-                return
-            is_owner = self.thread == threading.get_ident()
-            is_trusted = is_owner and _COUNTS_ARE_TRUSTED
             try:
-                batch = _Batch(nodes, self.nodes, is_trusted)
-            except Exception:  # an input failed before
-                self._fail_dependents()
-                nodes = self.nodes[:]
-                batch = _Batch(nodes, nodes, is_trusted)
-            self.is_running = True
-            try:
-                batch.run()
+                self.worker = thread
+                self._run_first(count, thread == self.thread and COUNTS_ARE_TRUSTED)
             finally:
-                self.is_running = False
-            del self.nodes[: len(nodes)]
-            batch.release()
-            if self.keepers:
-                self._tell_keepers()
+                self.worker = None
+
+    def _run_first(self, count: int | None, trust_counts: bool) -> None:
+        nodes = self.nodes[:count]
+        if not nodes:
+            return
+        try:
+            batch = _Batch(nodes, self.nodes, trust_counts)
+        except Exception:  # an input failed before
+            self._fail_dependents()
+            nodes = self.nodes[:]
+            batch = _Batch(nodes, nodes, trust_counts)
+        batch.run()
+        del self.nodes[: len(nodes)]
+        batch.release()
+        if self.keepers:
+            self._tell_keepers()
 
     def _tell_keepers(self) -> None:
         keepers, self.keepers = self.keepers, []
@@ -187,16 +190,13 @@ class Pending(Builder):
 
     def _fail_dependents(self) -> None:
         """What is made of a value that failed has failed too, and is not pending any more."""
-        waiting = []
-        for node in self.nodes:
+        for node in self.nodes[:]:
             failures = (getattr(x, "buffer", None) for x in node.inputs)
             failure = next((x for x in failures if type(x) is Failure), None)
-            if failure is None:
-                waiting.append(node)
-                continue
-            for y in node.outputs:
-                settle(y, failure)
-        self.nodes[:] = waiting
+            if failure is not None:
+                for y in node.outputs:
+                    settle(y, failure)
+                self.nodes.remove(node)
 
 
 def _last_like(nodes: Sequence[Node], node: Node) -> int:
@@ -267,7 +267,7 @@ class _Batch:
     def run(self) -> None:
         try:
             kept = self._program()
-            outputs = _outputs(kept.program, self.buffers)
+            outputs = kept.program(*self.buffers)
         except Exception:
             self._run_apart()
             return
@@ -293,7 +293,7 @@ class _Batch:
             with backend.compiling:
                 kept = _programs.get(self.key)
                 if kept is None:
-                    program = backend.program(self._graph(self.held))
+                    program = program_of(self._graph(self.held))
                     kept = _Kept(program, self._trails())
                     _programs.put(self.key, kept)
         return kept
@@ -318,26 +318,31 @@ class _Batch:
         for slot in self.held:
             value = self.values[slot]
             try:
-                (buffer,) = _outputs(backend.program(dead_code(self._graph([slot]))), self.buffers)
+                (buffer,) = program_of(dead_code(self._graph([slot])))(*self.buffers)
             except Exception as own:
                 settle(value, Failure(run_failure(own, value.source)))
             else:
                 settle(value, buffer)
 
 
-def _outputs(program: Any, buffers: Sequence[Any]) -> tuple[Any, ...]:
-    """The outputs of a program. Python functions that it calls have finished, and their errors are
-    raised here."""
-    outputs = program(*buffers)
-    if program.has_host_calls:
-        backend.wait(outputs)
-    return outputs
+#: What runs a graph, effects included: set by the floor of effects.
+_runners: list[Callable[[Graph], Any]] = [backend.program]
+
+
+def set_program_maker(make: Callable[[Graph], Any]) -> None:
+    """Called once, by what runs graphs with effects."""
+    _runners[:] = [make]
+
+
+def program_of(graph: Graph) -> Any:
+    """What computes a graph: called with the buffers of its inputs, it returns those of its
+    outputs."""
+    return _runners[0](graph)
 
 
 def held_positions(values: list[Tensor], uses: list[int], baseline: int) -> list[int]:
     """Positions of the tensors that have more references than pending nodes account for."""
-    count = sys.getrefcount
-    return [i for i, y in enumerate(values) if count(y) > uses[i] + baseline]
+    return [i for i, y in enumerate(values) if getrefcount(y) > uses[i] + baseline]
 
 
 def _calibrated() -> int:
@@ -362,25 +367,15 @@ class _Programs:
     """Programs by structure; the least recently used go first."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._kept: OrderedDict[Any, Any] = OrderedDict()
-        self._lock = threading.Lock()
+        self._kept: Bounded[Any, _Kept] = Bounded(limit)
         self.compiled = 0
 
     def get(self, key: Any) -> _Kept | None:
-        kept = self._kept.get(key)
-        if kept is not None:
-            with self._lock:
-                if key in self._kept:
-                    self._kept.move_to_end(key)
-        return kept
+        return self._kept.get(key)
 
     def put(self, key: Any, kept: _Kept) -> None:
-        with self._lock:
-            self._kept[key] = kept
-            self.compiled += 1
-            if len(self._kept) > self._limit:
-                self._kept.popitem(last=False)
+        self._kept.put(key, kept)
+        self.compiled += 1
 
 
 _programs = _Programs(_PROGRAM_LIMIT)
@@ -430,11 +425,7 @@ def program_input(tensor: Tensor) -> Any:
 
 
 def run_failure(error: Exception, source: Source) -> Exception:
-    """The error of a program that could not run, with the user's line; that of the Python function
-    which failed, if one did."""
-    own = backend.take_host_error(error)
-    if own is not None:
-        return own
+    """The error of a program that could not run, with the user's line."""
     if type(error).__name__ != "JaxRuntimeError":
         return error
     is_memory = "RESOURCE_EXHAUSTED" in str(error)
@@ -458,18 +449,15 @@ def make(tensor: Tensor) -> None:
         if builder is None or not builder.is_top_level:
             refuse_value(tensor)
         assert isinstance(builder, Pending)
-        if _host_calls.depth and builder.is_running:
-            _make_alone(tensor)
-        else:
-            builder.evaluate()
-        if tensor.node is not None:
+        builder.evaluate()
+        if tensor.node is not None:  # the list is being run, or the value was judged dead
             _make_again(tensor)
     if type(getattr(tensor, "buffer", None)) is Failure:
         raise tensor.buffer.error
 
 
 def _make_again(tensor: Tensor) -> None:
-    """Makes a value that had been judged dead, from its node: nothing is ever lost."""
+    """Makes a value from its node and what that needs, without the list: nothing is ever lost."""
     builder = tensor.node.builder  # type: ignore[union-attr]
     assert isinstance(builder, Pending)
     with builder.lock:
@@ -477,7 +465,6 @@ def _make_again(tensor: Tensor) -> None:
 
 
 def _make_alone(tensor: Tensor) -> None:
-    """Makes a value from its node and what that needs, without the list that it is in."""
     needed: list[Node] = []
     stack, seen = [tensor.node], set()
     while stack:
@@ -549,14 +536,6 @@ def refuse_leaked(tensor: Tensor) -> NoReturn:
     )
 
 
-class _HostCalls(threading.local):
-    #: How many Python functions that programs call are running on this thread, one in the other.
-    depth = 0
-
-
-_host_calls = _HostCalls()
-
-
 @contextlib.contextmanager
 def in_host_call() -> Iterator[None]:
     """A context for a Python function that a program calls: this thread has a pending list of its
@@ -564,11 +543,9 @@ def in_host_call() -> Iterator[None]:
     where = builder_of_thread()
     builder, top_level = where.builder, where.top_level
     where.builder = where.top_level = Pending()
-    _host_calls.depth += 1
     try:
         yield
     finally:
-        _host_calls.depth -= 1
         where.builder, where.top_level = builder, top_level
 
 

@@ -6,19 +6,23 @@ appended to whatever is being built, so gradients, functions and other loops go 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tracegraph.errors import MissingRuleError, SignatureError, fail
+from tracegraph.control.call import Call
+from tracegraph.control.parts import has_calls_that_see
+from tracegraph.errors import SignatureError, fail
+from tracegraph.ir.builder import Builder, current
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import stack
-from tracegraph.ops.effect import HostCall
 from tracegraph.ops.random import RandomSplit
 from tracegraph.ops.shape import Reshape, Slice
 from tracegraph.passes.vectorise import widen
-from tracegraph.runtime.execute import pass_check_on
+from tracegraph.runtime.execute import pass_check_on, run_effects_now
+from tracegraph.runtime.procedure import recorded_call
 from tracegraph.runtime.results import Results, result_leaves
-from tracegraph.runtime.trace import Trace, Traced, restored
+from tracegraph.runtime.trace import Trace, Traced, current_trace, restored
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import here
 
@@ -35,19 +39,68 @@ def parallel_for(
     one iteration has of them, and returns a structure of tensors and None. Errors about what it
     returns name the `caller`, which the user called.
     """
-    traced, results = _traced(function, elements, caller)
-    _refuse_effects(traced)
+    builder = current()
+    if not builder.is_top_level:
+        return _widened(*_traced(function, elements, caller), elements, count)
+    with recorded_call():
+        traced, results = _traced(function, elements, caller)
+        if not traced.has_token:
+            return _widened(traced, results, elements, count)
+        whole = _as_one_body(traced, elements, count)
+        return results.pack(run_effects_now(Call(whole.graph), whole, elements, traced.variables))
+
+
+def _widened(traced: Traced, results: Results, elements: Sequence[Tensor], count: Any) -> Any:
+    """The packed results of all iterations, whose nodes are appended to what is being built."""
+    _refuse_assignments(traced)
+    trace = current_trace()
+    shows_state = trace is not None and has_calls_that_see(traced.graph)
+    if trace is not None and shows_state:
+        trace.store_state()
     env: dict[Tensor, tuple[Tensor, bool]] = {}
     inputs = iter(traced.graph.inputs)
     env.update((next(inputs), (x, True)) for x in elements)
     env.update((next(inputs), _state(traced, v, count)) for v in traced.variables)
     env.update((next(inputs), (x, False)) for x in traced.captures)
+    if trace is not None and traced.has_token:
+        env[next(inputs)] = trace.take_token(), False
     widen(traced.graph.nodes, env, count)
     outputs = [env[y] for y in traced.graph.outputs]
+    if trace is not None and traced.has_token:
+        trace.give_token(outputs[traced.result_count + len(traced.assigned)][0])
+        if shows_state:
+            trace.forget_state()
     _report_checks(traced, outputs)
-    return results.pack(
-        [y if is_batched else stack(y, count) for y, is_batched in outputs[: traced.result_count]]
-    )
+    return results.pack(_stacked(outputs[: traced.result_count], count))
+
+
+def _stacked(outputs: Sequence[tuple[Tensor, bool]], count: Any) -> list[Tensor]:
+    return [y if is_batched else stack(y, count) for y, is_batched in outputs]
+
+
+def _as_one_body(traced: Traced, elements: Sequence[Tensor], count: Any) -> Traced:
+    """All iterations as a body of its own: at top level effects are made at once."""
+    _refuse_assignments(traced)
+    assigned = {id(traced.variables[i]) for i in traced.assigned}
+    with Builder("parallel_for") as builder:
+        env: dict[Tensor, tuple[Tensor, bool]] = {}
+        places = zip(traced.graph.inputs, (*elements, *traced.graph.inputs[len(elements) :]))
+        given = [builder.input_like(inner, outer.type) for inner, outer in places]
+        env.update((x, (y, True)) for x, y in zip(traced.graph.inputs, given[: len(elements)]))
+        rest = zip(traced.graph.inputs[len(elements) :], given[len(elements) :])
+        env.update((x, (y, False)) for x, y in rest)
+        new_states = []
+        for i, variable in enumerate(traced.variables, len(elements)):
+            if id(variable) in assigned:
+                new, own = _split_state(given[i], count)
+                new_states.append(new)
+                env[traced.graph.inputs[i]] = own, True
+        widen(traced.graph.nodes, env, count)
+        outputs = [env[y] for y in traced.graph.outputs]
+        behind = outputs[traced.result_count + len(traced.assigned) :]
+        stacked = _stacked(outputs[: traced.result_count], count)
+        graph = builder.finish([*stacked, *new_states, *(y for y, _ in behind)])
+    return dataclasses.replace(traced, graph=graph)
 
 
 def _traced(
@@ -55,6 +108,10 @@ def _traced(
 ) -> tuple[Traced, Results]:
     def run() -> tuple[Traced, Results]:
         with Trace("pfor") as trace:
+            trace.orders_state = False
+            has_iterations = all(x.type.is_static and x.type.shape[0] > 0 for x in elements)
+            trace.actual = list(elements) if has_iterations else None
+            trace.takes_first_of_actual = True
             types = [x.type.with_shape(x.type.shape[1:]) for x in elements]
             result = function([trace.argument(type, None) for type in types])
             leaves, structure = result_leaves(result, f"the function of {caller}", here())
@@ -64,17 +121,7 @@ def _traced(
     return restored(run)
 
 
-def _refuse_effects(traced: Traced) -> None:
-    graphs = traced.graph.graphs() if traced.has_token else ()
-    for node in (node for graph in graphs for node in graph.nodes):
-        if isinstance(node.op, HostCall):
-            fail(
-                MissingRuleError,
-                f"{node.op.called} is called in every iteration of a parallel loop, and their "
-                "order is not known",
-                source=node.source,
-                fix="call it on the stacked values, after the loop",
-            )
+def _refuse_assignments(traced: Traced) -> None:
     for i in traced.assigned:
         variable = traced.variables[i]
         if not variable.is_random_state:
@@ -93,9 +140,16 @@ def _state(traced: Traced, variable: Variable, count: Any) -> tuple[Tensor, bool
     value = variable.read_value()
     if not any(traced.variables[i] is variable for i in traced.assigned):
         return value, False
+    new, own = _split_state(value, count)
+    variable.assign(new)
+    return own, True
+
+
+def _split_state(value: Tensor, count: Any) -> tuple[Tensor, Tensor]:
+    """The state of a random generator behind the loop, and one for each iteration."""
     keys = RandomSplit(count + 1)(value)
-    variable.assign(Reshape((2,))(Slice((0, 0), (1, 2), (1, 1))(keys)))
-    return Slice((1, 0), (count + 1, 2), (1, 1))(keys), True
+    new = Reshape((2,))(Slice((0, 0), (1, 2), (1, 1))(keys))
+    return new, Slice((1, 0), (count + 1, 2), (1, 1))(keys)
 
 
 def _report_checks(traced: Traced, outputs: Sequence[tuple[Tensor, bool]]) -> None:

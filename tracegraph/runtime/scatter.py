@@ -27,7 +27,7 @@ from tracegraph.ops.index import (
 from tracegraph.ops.shape import Reshape
 from tracegraph.runtime.convert import as_tensor, broadcast, cast_to, static_value
 from tracegraph.runtime.indices import check_range
-from tracegraph.runtime.variable import DTypeMismatchError, Variable, state_lock
+from tracegraph.runtime.variable import DTypeMismatchError, Variable
 from tracegraph.shapes import static_shape
 from tracegraph.source import here
 from tracegraph.tensorshape import IndexedSlices
@@ -53,12 +53,13 @@ _COMBINATIONS: dict[str, tuple[type[Op], Callable[[Tensor], Tensor]]] = {
 def _scattered(variable: Variable, how: str, vectors: Tensor, updates: Any) -> Variable:
     op, prepare = _COMBINATIONS[how]
     values = _updates(variable, updates)
-    with state_lock():
-        now = variable._now()
+
+    def changed(now: Tensor) -> Tensor:
         if how == "div":
-            return variable.assign(_divided(now, vectors, values))
-        new = op(0, 0)(now, vectors, prepare(values))  # type: ignore[call-arg]
-        return variable.assign(new)
+            return _divided(now, vectors, values)
+        return op(0, 0)(now, vectors, prepare(values))  # type: ignore[call-arg]
+
+    return variable.update(changed)
 
 
 def _check(variable: Variable, name: str, indices: Tensor, depth: Any) -> None:
@@ -165,7 +166,7 @@ def batch_scatter_update(
         whole = host_tensor(self.tensor_type, None)
         check_range("batch_scatter_update", whole, indices, (depth,))
     values = _updates(self, sparse_delta.values)
-    return self.assign(ScatterUpdate(depth, depth)(self._now(), vectors, values))
+    return self.update(lambda now: ScatterUpdate(depth, depth)(now, vectors, values))
 
 
 # Slices.
@@ -205,10 +206,12 @@ def _assign_slice(
     vectors = Reshape((count, 1))(positions)
     spread = Reshape((count,))(broadcast(values, part))
     shape = variable.tensor_type.shape
-    with state_lock():  # reading and storing are one, whatever other threads assign
-        flat = Reshape((math.prod(shape),))(variable._now())
-        new = ScatterUpdate(0, 0)(flat, vectors, spread)
-        return variable.assign(Reshape(shape)(new), read_value=read_value)
+
+    def changed(now: Tensor) -> Tensor:
+        flat = Reshape((math.prod(shape),))(now)
+        return Reshape(shape)(ScatterUpdate(0, 0)(flat, vectors, spread))
+
+    return variable.update(changed, read_value)
 
 
 def _positions(variable: Variable, index: Any) -> Tensor:

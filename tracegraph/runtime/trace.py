@@ -18,9 +18,15 @@ from tracegraph.errors import (
     TraceError,
     fail,
 )
-from tracegraph.ir.builder import Builder, at_top_level, builder_of_thread, current
+from tracegraph.ir.builder import (
+    Builder,
+    at_top_level,
+    builder_of_thread,
+    current,
+    is_aside,
+)
 from tracegraph.ir.tensor import Graph, Tensor
-from tracegraph.ops.effect import READ, Check
+from tracegraph.ops.effect import READ, Check, Load, Store
 from tracegraph.ops.elementwise import SELECT, LogicalAnd
 from tracegraph.ops.shape import EnsureShape
 from tracegraph.passes.specialise import bound_names
@@ -40,7 +46,9 @@ class State:
     """A variable within a trace: what stands for it, and its value so far."""
 
     handle: Tensor
-    value: Tensor
+    #: None behind the call of a Python function that may have assigned it, until it is read again.
+    value: Tensor | None
+    #: Whether the value is one that the variable gets at the end.
     is_assigned: bool = False
 
 
@@ -148,8 +156,8 @@ class Trace(Builder):
         self.arguments: list[Tensor] = []
         #: The arguments of the call that is being traced, if it is one.
         self.actual: list[Tensor] | None = None
-        #: Values of the call that is being traced that were computed on the host already.
-        self.known: dict[Tensor, Tensor] = {}
+        #: Whether those are stacked, and one iteration of a parallel loop is being traced.
+        self.takes_first_of_actual = False
         self.captures: dict[Tensor, Tensor] = {}
         self.states: dict[int, State] = {}
         self.variables: list[Variable] = []
@@ -168,6 +176,10 @@ class Trace(Builder):
         self._unreached: list[tuple[Variable, Tensor]] = []
         self.created: list[Any] = []
         self.may_create = False
+        #: Whether variables are stored before a Python function is called, and read again behind
+        #: it: not so in a parallel loop, where they are what they were before it.
+        self.orders_state = getattr(outer, "orders_state", True)
+        self._has_shown_state = False
 
     def __enter__(self) -> Trace:
         _open.traces.append(self)
@@ -232,20 +244,47 @@ class Trace(Builder):
             handle = self.input(variable.tensor_type, path or variable.base_name)
             if path is None:
                 self._unreached.append((variable, handle))
-            found = self.states[id(variable)] = State(handle, handle)
+            value = None if self._has_shown_state else handle
+            found = self.states[id(variable)] = State(handle, value)
             self.variables.append(variable)
         return found
 
-    def read(self, variable: Variable) -> Tensor:
+    def value_of(self, variable: Variable) -> Tensor:
+        """The value of the variable at this point."""
         state = self.state(variable)
-        return READ(state.value, state.handle)
+        if state.value is None:
+            (state.value,) = self.add(Load(), (self.take_token(), state.handle))
+        return state.value
+
+    def read(self, variable: Variable) -> Tensor:
+        return READ(self.value_of(variable), self.state(variable).handle)
+
+    def store_state(self) -> None:
+        """Gives variables the values that they were assigned so far: a Python function that is
+        called now may read them. What the functions around this one assigned comes first."""
+        if not self.orders_state:
+            return
+        if isinstance(self.outer, Trace):
+            self.outer.store_state()
+        for state in self.states.values():
+            if state.is_assigned and state.value is not None:
+                inputs = (self.take_token(), state.handle, state.value)
+                self.give_token(*self.add(Store(), inputs))
+                state.is_assigned = False
+
+    def forget_state(self) -> None:
+        """Lets variables be read again: a Python function may have assigned them."""
+        if self.orders_state:
+            self._has_shown_state = True
+            for state in self.states.values():
+                state.value = None
 
     def assign(self, variable: Variable, value: Tensor) -> None:
         """A later read gives `value`; after a check that may fail, only if it holds."""
         state = self.state(variable)
         if self.all_hold is not None:
             holds = broadcast(self.all_hold, value.type.shape)
-            value = SELECT(holds, value, state.value)
+            value = SELECT(holds, value, self.value_of(variable))
         state.value = value
         state.is_assigned = True
 
@@ -309,7 +348,8 @@ class Trace(Builder):
             *self.captures.values(),
             *([self.token_input] if self.token_input is not None else []),
         ]
-        values = self._kept_apart([*results, *(states[i].value for i in assigned)])
+        new = [state.value for state in states if state.is_assigned and state.value is not None]
+        values = self._kept_apart([*results, *new])
         outputs = [*values, *tokens, *checked]
         graph = Graph(self.name, tuple(inputs), tuple(self.nodes), tuple(outputs))
         return Traced(
@@ -363,8 +403,9 @@ _open = _Open()
 
 
 def innermost_trace() -> Trace | None:
-    """The trace in progress on this thread, also while it computes at top level; else None."""
-    return _open.traces[-1] if _open.traces else None
+    """The trace in progress on this thread, also while it computes at top level; else None. An
+    interrupt of it is no part of it."""
+    return _open.traces[-1] if _open.traces and not is_aside() else None
 
 
 def restored(run: Callable[[], T]) -> T:

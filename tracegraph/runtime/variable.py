@@ -1,16 +1,12 @@
 """Variable: a value that can be assigned, and never lost.
 
-Everything that gathers or stores the buffers of variables does so under one lock. A program that
-overwrites buffers files a landing record first; whoever touches a variable next completes the
-records that an interrupt left behind.
+A Variable keeps its value in one slot, which `runtime.state` reads and stores.
 """
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import itertools
-import threading
 import weakref
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
@@ -37,49 +33,20 @@ from tracegraph.runtime.lift import lifted
 from tracegraph.runtime.lineage import remember_assignment
 from tracegraph.runtime.naming import scoped_name
 from tracegraph.runtime.pending import device_buffer
+from tracegraph.runtime.state import (
+    Slot,
+    contents_of,
+    materialised,
+    state_lock,
+    store,
+    store_if_same,
+)
 from tracegraph.runtime.trace import Trace, current_trace, innermost_trace, refuse_creation
 from tracegraph.runtime.values import host_array, shape_text, tell_tapes
 from tracegraph.shapes import Dim, Shape, ShapeVariable, same_shape
 from tracegraph.source import here
 from tracegraph.tensorshape import TensorShape
 from tracegraph.types import DType, TensorType, as_dtype
-
-_lock = threading.RLock()
-_free = contextlib.nullcontext()
-
-
-class _Thread(threading.local):
-    is_delegate = False
-
-
-_thread = _Thread()
-
-
-def state_lock() -> Any:
-    """The lock that guards the buffers of all variables, and `landings`: `with state_lock():`.
-
-    It is a lock of C, whose taking and giving back no interrupt can divide. The thread of a host
-    call does without it: the thread that runs the program holds the lock and waits.
-    """
-    return _free if _thread.is_delegate else _lock
-
-
-@contextlib.contextmanager
-def on_behalf_of_a_program() -> Iterator[None]:
-    """A context for host calls, in which `state_lock` is held by the thread that waits."""
-    outer, _thread.is_delegate = _thread.is_delegate, True
-    try:
-        yield
-    finally:
-        _thread.is_delegate = outer
-
-
-#: Programs in flight: (variables, box, position of their new buffers among the outputs). C code
-#: fills the box with the outputs.
-landings: list[tuple[Sequence[Variable], list[Any], int]] = []
-
-#: Variables whose value may be pending.
-unsettled: dict[int, weakref.ref[Variable]] = {}
 
 _names = itertools.count()
 _numbers = itertools.count()
@@ -129,7 +96,7 @@ class Reference:
         return f"<Reference to {self._variable.name}>"
 
 
-class Variable:
+class Variable(Slot):
     """A tensor that can be assigned: `tg.Variable(initial_value, trainable=None, name=None, ...)`.
 
     - `initial_value`: a tensor, array, number or list, or a function without arguments that
@@ -148,7 +115,7 @@ class Variable:
     """
 
     __slots__ = (
-        *("__weakref__", "_stands_for", "_trainable", "aggregation", "base_name", "buffer"),
+        *("__weakref__", "_stands_for", "_trainable", "aggregation", "base_name"),
         *("constraint", "handle", "has_plain_name", "is_identified", "is_random_state", "number"),
         *("synchronization", "tensor_type"),
     )
@@ -245,6 +212,16 @@ class Variable:
         self.is_identified = True
         return found.actual()
 
+    def given(self) -> Variable:
+        """The Variable itself; for one that stands for an argument, that of the latest call."""
+        found = None if self._stands_for is None else self._stands_for()
+        return self if found is None else found.given()
+
+    def stand_for(self, given: Variable) -> None:
+        """Stands for another Variable from now on: Python functions that a trace calls know this
+        one, and mean the one that the call was given."""
+        self._stands_for = weakref.ref(given)
+
     @classmethod
     def of_type(cls, type: TensorType, name: str, trainable: bool = True) -> Variable:
         """A Variable without a value: one that stands for others, or that `keep_in_file` fills."""
@@ -265,9 +242,7 @@ class Variable:
 
     def keep_in_file(self, stored: Any) -> None:
         """Takes the value of an array that stands in a file, and is read at the first use."""
-        with state_lock():
-            self.buffer = host_tensor(stored.type, stored)
-            unsettled[id(self)] = weakref.ref(self)
+        self.buffer = host_tensor(stored.type, stored)
 
     # What it is.
 
@@ -311,12 +286,18 @@ class Variable:
 
     def made_tensor(self) -> Tensor:
         """The value now, as a tensor of the top level, whatever is being traced."""
-        with state_lock():
-            complete_landings()
-            waiting = self.buffer
-            if type(waiting) is Tensor and waiting.node is not None:
-                return waiting
-            return Tensor(_type_of_buffer(self), self.settle())
+        if self._stands_for is not None:
+            return self.given().made_tensor()
+        with state_lock:
+            return self.tensor_of(self.buffer)
+
+    def tensor_of(self, content: Any) -> Tensor:
+        """What the slot of the variable holds as a tensor: pending, if it is that."""
+        if type(content) is Tensor:
+            if content.node is not None:
+                return content
+            content = materialised(self, content)
+        return Tensor(_type_of(self, content), content)
 
     def read_value(self) -> Tensor:
         """The value as a new tensor; its gradient goes to the variable."""
@@ -388,8 +369,8 @@ class Variable:
         read_value: bool = True,
     ) -> Any:
         """Adds `delta` to the value; see `assign`."""
-        with state_lock():  # reading and storing are one, whatever other threads assign
-            return self.assign(self._now() + self._checked(delta), read_value=read_value)
+        delta = self._checked(delta)
+        return self.update(lambda now: now + delta, read_value)
 
     def assign_sub(
         self,
@@ -399,13 +380,28 @@ class Variable:
         read_value: bool = True,
     ) -> Any:
         """Subtracts `delta` from the value; see `assign`."""
-        with state_lock():
-            return self.assign(self._now() - self._checked(delta), read_value=read_value)
+        delta = self._checked(delta)
+        return self.update(lambda now: now - delta, read_value)
 
-    def _now(self) -> Tensor:
-        """The value for an update: not an access that tapes see."""
+    def update(self, change: Callable[[Tensor], Tensor], read_value: bool = True) -> Any:
+        """Gives the variable what `change` makes of its value. Reading and storing are one,
+        whatever other threads and interrupts assign; reading it so is no access that tapes see.
+
+        Returns the variable, or None without `read_value`.
+        """
         trace = current_trace()
-        return trace.state(self).value if trace is not None else self.made_tensor()
+        if trace is not None:
+            return self.assign(change(trace.value_of(self)), read_value=read_value)
+        if self._stands_for is not None:
+            return self.given().update(change, read_value)
+        with state_lock:
+            is_stored = False
+            while not is_stored:
+                content = self.buffer
+                new = self._admitted(self._checked(change(self.tensor_of(content))))
+                is_stored = store_if_same(self, content, _content(new))
+            self.tell_assigned(new)
+        return self if read_value else None
 
     def _checked(self, value: Any) -> Tensor:
         try:
@@ -441,30 +437,24 @@ class Variable:
 
     def _store(self, new: Tensor) -> None:
         """The new value, pending if it is."""
-        builder = current()
-        (new,) = builder.admit_all((new,))
+        if self._stands_for is not None:
+            self.given()._store(new)
+            return
+        new = self._admitted(new)
         self.tell_assigned(new)
-        with state_lock():
-            complete_landings()
-            if new.node is None:
-                self.buffer = device_buffer(new)
-            else:
-                unsettled[id(self)] = weakref.ref(self)
-                self.buffer = new
+        content = _content(new)
+        with state_lock:
+            self.buffer = content
+
+    def _admitted(self, new: Tensor) -> Tensor:
+        (new,) = current().admit_all((new,))
+        return new
 
     def tell_assigned(self, value: Tensor) -> None:
         """Tells open tapes, and those that are opened later, what the variable was given."""
         assignment = remember_assignment(self.handle, value)
         for recorder in current().recorders:
             recorder.assign(self.handle, assignment)
-
-    def settle(self) -> Any:
-        """The buffer, made if it was pending. Call with `state_lock` held."""
-        waiting = self.buffer
-        if type(waiting) is Tensor:
-            self.buffer = device_buffer(waiting)
-            unsettled.pop(id(self), None)
-        return self.buffer
 
     def __setitem__(self, index: Any, value: Any) -> None:
         fail(
@@ -635,19 +625,19 @@ def _declared(type: TensorType, shape: Any) -> TensorType:
     return declared
 
 
+def _content(value: Tensor) -> Any:
+    """What the slot of a variable keeps of a value: its buffer, or itself while it is pending."""
+    return device_buffer(value) if value.node is None else value
+
+
 def assign_together(variables: Sequence[Variable], values: Sequence[Tensor]) -> None:
     """Gives variables their values at one moment: a step in another thread sees all or none.
 
     The values must be of the variables' types, and no two of them one tensor.
     """
     buffers = tuple(map(device_buffer, values))
-    with state_lock():
-        complete_landings()
-        # An interrupt that falls in here leaves the record, which whoever comes next completes.
-        landings.append((variables, [buffers], 0))
-        complete_landings()
-        for variable in variables:
-            unsettled.pop(id(variable), None)
+    with state_lock:
+        store(variables, buffers)
 
 
 def has_room_for(variable: Variable, type: TensorType) -> bool:
@@ -656,10 +646,10 @@ def has_room_for(variable: Variable, type: TensorType) -> bool:
     return declared.dtype is type.dtype and _fits(declared.shape, type.shape)
 
 
-def _type_of_buffer(variable: Variable) -> TensorType:
+def _type_of(variable: Variable, buffer: Any) -> TensorType:
     if variable.tensor_type.is_static:
         return variable.tensor_type
-    return TensorType(variable.tensor_type.dtype, tuple(variable.buffer.shape))
+    return TensorType(variable.tensor_type.dtype, tuple(buffer.shape))
 
 
 def _apart(builder: Any, value: Tensor) -> Tensor:
@@ -674,24 +664,10 @@ def _apart(builder: Any, value: Tensor) -> Tensor:
 def values_now(variables: Mapping[str, Variable]) -> dict[str, Tensor]:
     """The values of variables at one moment, which no step falls into. They stay as they are while
     they are held: a step copies a buffer that somebody holds, and does not overwrite it."""
-    with state_lock():
-        complete_landings()
-        return {key: v.made_tensor() for key, v in variables.items()}
-
-
-def complete_landings() -> None:
-    """Stores what an interrupted call left in its landing record. Needs `state_lock`."""
-    while landings:
-        variables, box, first = landings[-1]
-        if box:
-            land(variables, box[0][first:])
-        landings.pop()
-
-
-def land(variables: Sequence[Variable], outputs: Sequence[Any]) -> None:
-    """Stores new buffers in variables. Storing twice does no harm, so it may be interrupted."""
-    for variable, buffer in zip(variables, outputs, strict=False):
-        variable.buffer = buffer
+    with state_lock:
+        contents = contents_of(variables.values())
+    pairs = zip(variables.items(), contents, strict=True)
+    return {key: variable.tensor_of(content) for (key, variable), content in pairs}
 
 
 __all__ = [
@@ -699,8 +675,5 @@ __all__ = [
     "SignatureError",
     "Variable",
     "assign_together",
-    "complete_landings",
     "has_room_for",
-    "landings",
-    "state_lock",
 ]

@@ -16,12 +16,12 @@ from typing import Any, NoReturn
 from tracegraph.errors import LoadError, MatchError, ShapeError, fail
 from tracegraph.ir.tensor import host_tensor
 from tracegraph.runtime import deferred
+from tracegraph.runtime.state import state_lock
 from tracegraph.runtime.variable import (
     DTypeMismatchError,
     Variable,
     assign_together,
     has_room_for,
-    state_lock,
 )
 from tracegraph.source import Source, here
 from tracegraph.train.files import Saved
@@ -282,7 +282,7 @@ class _Waiting:
         owner = self._owner()
         if owner is None:
             return
-        with state_lock():
+        with state_lock:
             if kept_for is not None:
                 number = self._restoration.number_of(kept_for)
                 self.find_slots([] if number is None else [number])

@@ -1,0 +1,436 @@
+"""Python functions called at run time: once per call, in program order, beside any state."""
+
+import sys
+
+import numpy as np
+import pytest
+
+import tracegraph as tg
+from tracegraph.runtime import pending
+
+SCALAR = tg.TensorSpec([], tg.float32)
+X = tg.constant(2.0)
+
+
+def scaled_by(scale):
+    return lambda q: q * scale
+
+
+def read_by_numpy(scale):
+    return lambda q: q * float(scale.numpy())
+
+
+def assign_another(scale):
+    def callback(q):
+        scale.assign_add(1.0)
+        return q * 3.0
+
+    return callback
+
+
+def call_a_function(scale):
+    inner = tg.function(lambda q: q * scale.assign_add(0.0))
+    return lambda q: inner(q)
+
+
+def train(scale):
+    def callback(q):
+        with tg.GradientTape() as tape:
+            loss = (scale - q) ** 2.0
+        scale.assign_sub(0.0 * tape.gradient(loss, scale))
+        return q
+
+    return callback
+
+
+# The same function is decorated for each of the cases.
+pytestmark = pytest.mark.filterwarnings("ignore:5 of the last")
+
+CALLBACKS = [scaled_by, read_by_numpy, assign_another, call_a_function, train]
+
+
+@pytest.mark.parametrize("spec", [SCALAR, tg.float32], ids=["declared", "open"])
+@pytest.mark.parametrize("is_first", [True, False], ids=["after", "before"])
+@pytest.mark.parametrize("make", CALLBACKS)
+def test_every_update_of_every_call_lands_once(make, is_first, spec):
+    w, scale = tg.Variable(0.0), tg.Variable(3.0)
+    callback = make(scale)
+    seen = []
+
+    def counted(q):
+        seen.append(float(w))
+        return callback(q)
+
+    @tg.function
+    def step(x):
+        if is_first:
+            w.assign_add(1.0)
+        y = tg.py_function(counted, [x], spec)
+        if not is_first:
+            w.assign_add(1.0)
+        return y
+
+    for call in range(1, 6):
+        step(X)
+        assert float(w) == call
+        assert seen == [n + float(is_first) for n in range(call)]
+    if make is assign_another:
+        assert float(scale) == 3.0 + 5
+
+
+@pytest.mark.parametrize("spec", [SCALAR, tg.float32], ids=["declared", "open"])
+def test_a_callback_that_assigns_the_variable_itself(spec):
+    w = tg.Variable(0.0)
+    seen = []
+
+    def callback(q):
+        seen.append(float(w))
+        w.assign_add(100.0)
+        return q
+
+    @tg.function
+    def step(x):
+        w.assign_add(1.0)
+        y = tg.py_function(callback, [x], spec)
+        before = w.read_value()
+        w.assign(w * 2.0)
+        z = tg.py_function(callback, [y], spec)
+        w.assign_add(5.0)
+        return before, z
+
+    model = 0.0
+    for _ in range(4):
+        before, _ = step(X)
+        model += 1.0
+        expected = [model]
+        model += 100.0
+        assert before == model
+        model *= 2.0
+        expected.append(model)
+        model += 105.0
+        assert float(w) == model
+        assert seen == expected
+        seen.clear()
+
+
+def test_nested_functions_show_what_those_around_them_assigned():
+    w = tg.Variable(0.0)
+    seen = []
+
+    def callback(q):
+        seen.append(float(w))
+        w.assign_add(10.0)
+        return q
+
+    @tg.function
+    def inner(x):
+        w.assign_add(1.0)
+        return tg.py_function(callback, [x], tg.float32)
+
+    @tg.function
+    def outer(x):
+        w.assign(5.0)
+        y = inner(x) + inner(x + 1.0)
+        w.assign_add(0.5)
+        return y, w.read_value()
+
+    for _ in range(3):
+        y, last = outer(X)
+        assert (float(y), float(last), float(w)) == (5.0, 27.5, 27.5)
+        assert seen == [6.0, 17.0]
+        seen.clear()
+
+
+def test_a_callback_without_a_shape_runs_once_per_call_and_in_order(capsys):
+    w = tg.Variable(0.0)
+    order = []
+
+    def host(name):
+        def called(q):
+            order.append((name, float(w)))
+            return np.full(3, float(q), np.float32)
+
+        return called
+
+    @tg.function
+    def f(x):
+        order.append("traced")
+        tg.print("begin", output_stream=sys.stdout)
+        a = tg.numpy_function(host("a"), [x], tg.float32)
+        w.assign_add(1.0)
+        tg.print("middle", output_stream=sys.stdout)
+        b = tg.numpy_function(host("b"), [tg.reduce_sum(a)], tg.float32)
+        w.assign_add(1.0)
+        return tg.reduce_sum(b) + len(b.shape)
+
+    assert f(X).numpy() == 19.0
+    assert order == ["traced", ("a", 0.0), ("b", 1.0)]
+    assert f(X).numpy() == 19.0
+    assert order[3:] == [("a", 2.0), ("b", 3.0)]
+    assert capsys.readouterr().out == "begin\nmiddle\n" * 2
+
+
+def test_tracing_for_a_spec_calls_nothing():
+    calls = []
+
+    @tg.function
+    def f(x):
+        y = tg.numpy_function(lambda q: calls.append(1) or q, [x], tg.float32)
+        return tg.reduce_sum(y * y)
+
+    concrete = f.get_concrete_function(tg.TensorSpec([2]))
+    assert not calls
+    assert concrete(tg.constant([1.0, 2.0])).numpy() == 5.0
+    assert len(calls) == 1
+
+
+def test_a_size_that_each_call_chooses():
+    count = [2]
+
+    @tg.function
+    def f(x):
+        spec = tg.TensorSpec([None, 2], tg.float32)
+        rows = tg.numpy_function(lambda q: np.full((count[0], 2), q), [x], spec)
+        return tg.reduce_sum(rows), tg.shape(rows), rows @ tg.ones([2, 3])
+
+    for count[0] in (2, 3, 5, 3):
+        total, shape, product = f(X)
+        assert total == 4.0 * count[0]
+        assert shape.numpy().tolist() == [count[0], 2]
+        assert product.numpy().tolist() == np.full((count[0], 3), 4.0).tolist()
+
+
+def test_a_failing_callback_keeps_what_came_before_it():
+    w = tg.Variable(0.0)
+    fails = [False]
+
+    def callback(q):
+        if fails[0]:
+            raise KeyError("gone")
+        return q
+
+    @tg.function
+    def step(x):
+        w.assign_add(1.0)
+        y = tg.py_function(callback, [x], SCALAR)
+        w.assign_add(10.0)
+        return y
+
+    step(X)
+    fails[0] = True
+    with pytest.raises(KeyError, match="gone"):
+        step(X)
+    assert float(w) == 12.0
+    fails[0] = False
+    step(X)
+    assert float(w) == 23.0
+
+
+def test_under_a_tape_and_beside_the_arguments():
+    w = tg.Variable(2.0)
+    seen = []
+
+    @tg.function
+    def step(v, x):
+        v.assign_add(1.0)
+        y = tg.py_function(lambda q: seen.append(float(v)) or q * v, [x], tg.float32)
+        return y * v
+
+    for call in (1, 2, 3):
+        with tg.GradientTape() as tape:
+            y = step(w, X)
+        assert float(y) == 2.0 * (2.0 + call) ** 2
+        # The callback reads the Variable out of sight, so only the other factor counts.
+        assert float(tape.gradient(y, w)) == 2.0 * (2.0 + call)
+        assert seen == [2.0 + n for n in range(1, call + 1)]
+
+
+def test_a_random_state_that_is_drawn_before_and_in_a_callback():
+    tg.random.set_seed(3)
+    expected = [float(tg.random.normal([])) for _ in range(6)]
+    tg.random.set_seed(3)
+    drawn = []
+
+    def callback(q):
+        drawn.append(float(tg.random.normal([])))
+        return q
+
+    @tg.function
+    def f():
+        a = tg.random.normal([])
+        drawn.append(None)
+        b = tg.py_function(callback, [a], tg.float32)
+        return a, b, tg.random.normal([])
+
+    first = f()
+    assert [float(first[0]), drawn[-1], float(first[2])] == pytest.approx(expected[:3])
+    again = f()
+    assert [float(again[0]), drawn[-1], float(again[2])] == pytest.approx(expected[3:])
+
+
+def test_state_behind_a_recomputed_callback():
+    calls = []
+
+    @tg.recompute_grad
+    def body(x):
+        return tg.py_function(lambda q: calls.append(1) or q * 3.0, [x], SCALAR) * x
+
+    @tg.function
+    def f(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = body(x)
+        return tape.gradient(y, x)
+
+    assert f(X).numpy() == 12.0
+    assert calls[0] == 1
+
+
+IN_LOOPS = {
+    "top level": lambda f, xs: tg.vectorized_map(f, xs),
+    "function": lambda f, xs: tg.function(lambda ys: tg.vectorized_map(f, ys))(xs),
+    "nested function": lambda f, xs: tg.vectorized_map(tg.function(f), xs),
+}
+
+
+@pytest.mark.parametrize("spec", [SCALAR, tg.float32], ids=["declared", "open"])
+@pytest.mark.parametrize("where", IN_LOOPS)
+def test_callbacks_in_a_parallel_loop_run_once_per_iteration_in_order(where, spec):
+    order = []
+
+    def body(x):
+        y = tg.py_function(lambda q: order.append(("a", float(q))) or q * q, [x], spec)
+        return tg.py_function(lambda q: order.append(("b", float(q))) or q + 1.0, [y], spec)
+
+    found = IN_LOOPS[where](body, tg.constant([1.0, 2.0, 3.0]))
+    assert found.numpy().tolist() == [2.0, 5.0, 10.0]
+    assert [x for x in order if x[0] == "a"] == [("a", 1.0), ("a", 2.0), ("a", 3.0)]
+    assert [x for x in order if x[0] == "b"] == [("b", 1.0), ("b", 4.0), ("b", 9.0)]
+
+
+@pytest.mark.parametrize("where", IN_LOOPS)
+def test_prints_in_a_parallel_loop(where, capsys):
+    def body(x):
+        tg.print("at", x, output_stream=sys.stdout)
+        return x + 1.0
+
+    assert IN_LOOPS[where](body, tg.constant([1.0, 2.0])).numpy().tolist() == [2.0, 3.0]
+    assert capsys.readouterr().out == "at 1\nat 2\n"
+
+
+def test_loops_in_loops_and_their_derivatives():
+    calls = []
+
+    def host(q, r):
+        calls.append((float(q), float(r)))
+        return q * q * r
+
+    def inner(x, ys):
+        return tg.vectorized_map(lambda y: tg.py_function(host, [x, y], SCALAR), ys)
+
+    @tg.function
+    def outer(xs, ys):
+        return tg.vectorized_map(lambda x: inner(x, ys), xs)
+
+    xs, ys = tg.constant([1.0, 2.0, 3.0]), tg.constant([10.0, 20.0])
+    expected = np.outer([1.0, 4.0, 9.0], [10.0, 20.0])
+    assert outer(xs, ys).numpy().tolist() == expected.tolist()
+    assert calls[:6] == [(a, b) for a in (1.0, 2.0, 3.0) for b in (10.0, 20.0)]
+    with tg.GradientTape() as tape:
+        tape.watch((xs, ys))
+        z = outer(xs, ys)
+    by_x, by_y = tape.gradient(z, [xs, ys])
+    np.testing.assert_allclose(by_x, 2 * np.array([1.0, 2.0, 3.0]) * 30.0)
+    np.testing.assert_allclose(by_y, [14.0, 14.0])
+    with tg.autodiff.ForwardAccumulator(xs, tg.ones([3])) as accumulator:
+        z = outer(xs, ys)
+    np.testing.assert_allclose(accumulator.jvp(z), np.outer([2.0, 4.0, 6.0], [10.0, 20.0]))
+
+
+def test_the_jacobian_of_a_callback_calls_its_derivative_for_each_row():
+    x = tg.constant([1.0, 2.0])
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = tg.function(lambda v: tg.py_function(tg.sin, [v], tg.TensorSpec([2])))(x)
+    np.testing.assert_allclose(tape.jacobian(y, x), np.diag(np.cos([1.0, 2.0])), rtol=1e-6)
+
+
+def test_the_text_of_calls_between_states_and_in_loops():
+    w = tg.Variable(1.0, name="w")
+
+    @tg.function
+    def f(x):
+        w.assign_add(1.0)
+        y = tg.py_function(lambda q: q, [x], SCALAR)
+        return y + w
+
+    graph = f.get_concrete_function(SCALAR).graph
+    assert [node.op.name for node in graph.nodes if node.op.name in ("store", "load")] == [
+        "store",
+        "load",
+    ]
+    text = str(graph)
+    assert str(tg.Graph.from_text(text)) == text
+    looped = tg.function(
+        lambda xs: (
+            tg.vectorized_map(f, xs)
+            if False
+            else tg.vectorized_map(lambda x: (tg.print(x), x)[1], xs)
+        )
+    )
+    text = str(looped.get_concrete_function(tg.TensorSpec([3])).graph)
+    assert "loops" in text
+    assert str(tg.Graph.from_text(text)) == text
+
+
+def test_an_assignment_in_every_iteration_is_refused():
+    w = tg.Variable(1.0)
+
+    @tg.function
+    def f(x):
+        w.assign_add(1.0)
+        return tg.py_function(lambda q: q, [x], SCALAR)
+
+    with pytest.raises(ValueError, match=r"(?s)assigned in every iteration.*fix:"):
+        tg.vectorized_map(f, tg.constant([1.0, 2.0]))
+
+
+def test_a_stream_of_the_user_sees_the_state():
+    w = tg.Variable(0.0)
+    seen = []
+
+    class Stream:
+        def write(self, text):
+            seen.append((text.strip(), float(w)))
+
+        def flush(self):
+            pass
+
+    stream = Stream()
+
+    @tg.function
+    def f():
+        w.assign_add(1.0)
+        tg.print("one", output_stream=stream)
+        w.assign_add(1.0)
+
+    f()
+    f()
+    assert float(w) == 4.0
+    assert [pair for pair in seen if pair[0]] == [("one", 1.0), ("one", 3.0)]
+
+
+def test_calls_with_callbacks_compile_once():
+    w = tg.Variable(0.0)
+
+    @tg.function
+    def f(x):
+        w.assign_add(1.0)
+        return tg.py_function(lambda q: q + 1.0, [x], SCALAR) * w
+
+    f(X)
+    f(X)
+    count = pending.compiled_count()
+    for _ in range(5):
+        f(X)
+    assert pending.compiled_count() == count

@@ -1,0 +1,336 @@
+"""Signal handlers, finalizers and callbacks of weak references: at any moment they may do what the
+main program may do, and nothing is lost."""
+
+import gc
+import pickle
+import random
+import signal
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import tracegraph as tg
+
+pytestmark = [
+    pytest.mark.skipif(
+        not hasattr(signal, "setitimer")
+        or threading.current_thread() is not threading.main_thread(),
+        reason="signals need timers and the main thread",
+    ),
+    pytest.mark.filterwarnings("ignore:5 of the last"),
+]
+
+ONE = tg.constant(1.0)
+COUNT = 1500
+
+
+class Signals:
+    """Calls `action` from a signal handler at random moments, and counts the calls."""
+
+    def __init__(self, action, longest):
+        self.action = action
+        self.longest = longest
+        self.count = 0
+        self.is_running = self.is_over = False
+
+    def __enter__(self):
+        self.old = signal.signal(signal.SIGALRM, self.handle)
+        self.again()
+        return self
+
+    def __exit__(self, *exception):
+        self.is_over = True  # one that waits for its turn sets no timer any more
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self.old)
+
+    def again(self):
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, self.longest))
+
+    def handle(self, number, frame):
+        if self.is_over:
+            return
+        if not self.is_running:  # a handler that is slower than its timer
+            self.is_running = True
+            self.action()
+            self.count += 1
+            self.is_running = False
+        self.again()
+
+
+def values_of(variables):
+    return [float(v.numpy().flat[0]) for v in variables]
+
+
+def step_of(variables):
+    @tg.function
+    def step(x):
+        for v in variables:
+            v.assign_add(tg.zeros([3]) + x)
+        return x
+
+    return step
+
+
+class Actions:
+    """What a handler may do, with the state that it changes."""
+
+    def __init__(self, variables, folder):
+        self.variables = variables
+        self.own = tg.Variable(0.0)
+        self.folder = folder
+        self.kept = []
+        self.added = 0
+
+    def read(self):
+        found = values_of(self.variables)
+        assert len(set(found)) == 1, f"a step was seen in half: {found}"
+
+    def keep(self):
+        """Keeps tensors: their values must live on while steps overwrite the Variables."""
+        self.kept.append([v.read_value() for v in self.variables])
+        del self.kept[:-5]
+        for tensors in self.kept:
+            assert len({float(x.numpy().flat[0]) for x in tensors}) == 1
+
+    def assign(self):
+        for v in self.variables:
+            v.assign_add([1.0, 1.0, 1.0])
+        self.added += 1
+
+    def call(self):
+        self.step(ONE)
+        self.added += 1
+
+    def differentiate(self):
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_sum(self.variables[0] ** 2.0) * self.own
+        assert tape.gradient(loss, self.variables[0]).shape == [3]
+        self.own.assign_add(1.0)
+
+    def save(self):
+        pickle.dumps(self.variables[0])
+        if random.random() < 0.02:
+            tg.train.Checkpoint(v=self.variables).write(str(self.folder / "c"))
+
+
+@pytest.mark.parametrize("name", ["read", "keep", "assign", "call", "differentiate", "save"])
+def test_a_handler_in_a_donated_step_loses_nothing(name, tmp_path):
+    random.seed(name)
+    variables = [tg.Variable(tg.zeros([3])) for _ in range(4)]
+    actions = Actions(variables, tmp_path)
+    step = step_of(variables)
+    actions.step = step_of(variables)
+    step(ONE)
+    actions.step(ONE)
+    with Signals(getattr(actions, name), 4e-4) as signals:
+        calls = 2
+        while signals.count < COUNT // 6:
+            step(ONE)
+            calls += 1
+    assert values_of(variables) == [calls + actions.added] * 4
+
+
+@pytest.mark.parametrize("name", ["read", "assign", "call", "differentiate"])
+def test_a_handler_in_an_undecorated_loop_loses_nothing(name, tmp_path):
+    random.seed(name)
+    variables = [tg.Variable(tg.zeros([3])) for _ in range(3)]
+    own = tg.Variable(tg.zeros([3]))
+    actions = Actions(variables, tmp_path)
+    actions.step = step_of(variables)
+    actions.step(ONE)
+    with Signals(getattr(actions, name), 1e-3) as signals:
+        count = 0
+        while signals.count < COUNT // 30:  # what it adds makes other programs, to be compiled
+            with tg.GradientTape() as tape:
+                y = tg.reduce_sum(tg.tanh(own * 0.0) + own)
+            own.assign_add(tape.gradient(y, own))
+            count += 1
+    assert own.numpy().tolist() == [count] * 3
+    assert values_of(variables) == [1 + actions.added] * 3
+
+
+def test_a_handler_while_a_step_is_traced_and_compiled():
+    random.seed(5)
+    v, w = tg.Variable(tg.zeros([4])), tg.Variable(0.0)
+    seen = []
+
+    def handle():
+        seen.append(float((w.read_value() + 1.0).numpy()))
+        w.assign_add(1.0)
+        v.assign_add(tg.ones([4]))
+
+    with Signals(handle, 5e-3) as signals:
+        calls = 0
+        while signals.count < COUNT // 10:
+            scale = tg.constant(float(calls))
+            step = tg.function(lambda x, s: v.assign_add(tg.tanh(x * s) * 0 + 1.0).read_value())
+            step(tg.ones([4]), scale)
+            calls += 1
+    assert v.numpy().tolist() == [calls + signals.count] * 4
+    assert seen == [n + 1.0 for n in range(signals.count)]
+
+
+def test_what_strikes_while_a_function_is_traced_sees_values():
+    v = tg.Variable([1.0, 2.0])
+    inner = tg.function(lambda x: x + v.assign_add([1.0, 1.0]))
+    seen = []
+
+    class WithFinalizer:
+        def __del__(self):
+            seen.append(("del", v.numpy().tolist()))
+            v.assign_add([1.0, 1.0])
+
+    class Plain:
+        pass
+
+    def handler(number, frame):
+        seen.append(("signal", (v * 2.0).numpy().tolist()))
+        seen.append(("call", inner(tg.zeros([2])).numpy().tolist()))
+
+    old = signal.signal(signal.SIGALRM, handler)
+    try:
+
+        @tg.function
+        def f(x):
+            y = x * 2.0
+            WithFinalizer()
+            thing = Plain()
+            reference = weakref.ref(thing, lambda _: seen.append(("ref", v.numpy().tolist())))
+            del thing
+            assert reference() is None
+            thing = Plain()
+            weakref.finalize(thing, lambda: seen.append(("finalize", float(v[0]))))
+            thing.itself = thing
+            del thing
+            gc.collect()
+            signal.raise_signal(signal.SIGALRM)
+            return y + v
+
+        found = f(tg.constant([1.0, 1.0]))
+    finally:
+        signal.signal(signal.SIGALRM, old)
+    assert seen == [
+        ("del", [1.0, 2.0]),
+        ("ref", [2.0, 3.0]),
+        ("finalize", 2.0),
+        ("signal", [4.0, 6.0]),
+        ("call", [3.0, 4.0]),
+    ]
+    assert found.numpy().tolist() == [5.0, 6.0]
+    assert v.numpy().tolist() == [3.0, 4.0]
+    ops = [node.op.name for node in f.get_concrete_function(tg.TensorSpec([2])).graph.nodes]
+    assert ops.count("add") == 1  # nothing of them is in the graph
+
+
+@pytest.mark.parametrize("arguments", ["named", "packed", "bound", "partial"])
+def test_handlers_of_every_form_are_known(arguments):
+    import functools
+
+    v = tg.Variable(1.0)
+    seen = []
+
+    class Holder:
+        def handle(self, number, frame):
+            seen.append(float(v))
+
+    forms = {
+        "named": lambda number, frame: seen.append(float(v)),
+        "packed": lambda *_: seen.append(float(v)),
+        "bound": Holder().handle,
+        "partial": functools.partial(lambda x, number, frame: seen.append(float(v)), 1),
+    }
+    old = signal.signal(signal.SIGALRM, forms[arguments])
+    try:
+
+        @tg.function
+        def f(x):
+            signal.raise_signal(signal.SIGALRM)
+            return x + v
+
+        assert f(ONE).numpy() == 2.0
+    finally:
+        signal.signal(signal.SIGALRM, old)
+    assert seen == [1.0]
+
+
+def test_a_handler_inside_a_rule_of_the_user():
+    v = tg.Variable(2.0)
+    seen = []
+
+    @tg.custom_gradient
+    def cube(x):
+        def backward(g):
+            signal.raise_signal(signal.SIGALRM)
+            return 3.0 * x * x * g
+
+        return x * x * x, backward
+
+    old = signal.signal(signal.SIGALRM, lambda *_: seen.append(float(v.assign_add(1.0))))
+    try:
+        for _ in range(3):
+            with tg.GradientTape() as tape:
+                x = tg.constant(2.0)
+                tape.watch(x)
+                y = cube(x)
+            assert tape.gradient(y, x).numpy() == 12.0
+    finally:
+        signal.signal(signal.SIGALRM, old)
+    assert seen == [3.0 + n for n in range(len(seen))] and seen
+    assert float(v) == 2.0 + len(seen)
+
+
+def test_finalizers_that_the_garbage_collector_calls_in_a_donated_step():
+    variables = [tg.Variable(tg.zeros([3])) for _ in range(3)]
+    step = step_of(variables)
+    step(ONE)
+    added = []
+
+    class Cycle:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            added.append(values_of(variables))
+            for v in variables:
+                v.assign_add([1.0, 1.0, 1.0])
+
+    old = gc.get_threshold()
+    gc.set_threshold(7, 2, 2)
+    try:
+        for _ in range(400):
+            Cycle()
+            step(ONE)
+    finally:
+        gc.set_threshold(*old)
+    gc.collect()
+    assert len(added) == 400
+    assert values_of(variables) == [801.0] * 3
+    assert all(len(set(found)) == 1 for found in added)
+
+
+def test_other_threads_read_while_steps_run():
+    variables = [tg.Variable(tg.zeros([3])) for _ in range(3)]
+    step = step_of(variables)
+    step(ONE)
+    stops, torn = threading.Event(), []
+
+    def read():
+        while not stops.is_set():
+            x = variables[0].read_value()
+            if not np.all(x.numpy() == x.numpy()[0]):
+                torn.append(x)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(300):
+            step(ONE)
+    finally:
+        stops.set()
+        for thread in threads:
+            thread.join()
+    assert not torn
+    assert values_of(variables) == [301.0] * 3

@@ -1,0 +1,57 @@
+"""A table of a bounded size, from which the least recently used go first.
+
+It has no lock. Each of its steps is one call of C, which neither another thread nor a signal
+handler divides, so whoever interrupts a look-up may look up as well.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class Bounded(Generic[Key, Value]):
+    """At most `limit` values by key."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept: OrderedDict[Key, Value] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: Key) -> Value | None:
+        """The value of `key`, which counts as used; None if there is none."""
+        found = self._kept.get(key)
+        if found is not None:
+            self._touch(key)
+        return found
+
+    def put(self, key: Key, value: Value) -> None:
+        """Keeps `value` under `key`."""
+        self._kept[key] = value
+        self._touch(key)
+        self._drop()
+
+    def setdefault(self, key: Key, value: Value) -> Value:
+        """The value of `key`, which is `value` if there was none."""
+        found = self._kept.setdefault(key, value)
+        self._touch(key)
+        self._drop()
+        return found
+
+    def _touch(self, key: Key) -> None:
+        try:
+            self._kept.move_to_end(key)
+        except KeyError:  # dropped in between, by another thread or an interrupt
+            return
+
+    def _drop(self) -> None:
+        while len(self._kept) > self._limit:
+            try:
+                self._kept.popitem(last=False)
+            except KeyError:
+                return

@@ -1,0 +1,141 @@
+"""The beginning of a call that is being traced, run while the rest of it is not known yet.
+
+Where the shape of what a Python function returns is not declared, tracing cannot go on without
+calling it. The program is cut there: what stands before the call is run, once and for good, with
+its prints, its calls and its assignments, and then the function is called. The finished trace takes
+the results that are known and does what is left: see `procedure.Record`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegraph.control.call import Call
+from tracegraph.ir.builder import Builder
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.effect import READ, HostCall, host_function
+from tracegraph.ops.shape import Reshape, Slice
+from tracegraph.runtime.pending import device_buffer
+from tracegraph.runtime.procedure import START, Procedure, Record
+from tracegraph.runtime.trace import Trace
+from tracegraph.runtime.variable import Variable
+from tracegraph.source import here
+from tracegraph.types import TOKEN
+
+
+def traces_around(trace: Trace) -> list[Trace]:
+    """The traces that are open around a trace, the outermost first, and the trace itself."""
+    found = [trace]
+    while isinstance(found[-1].outer, Trace):
+        found.append(found[-1].outer)
+    return found[::-1]
+
+
+def calls_before(trace: Trace) -> int:
+    """How many calls of Python functions stand before this point of the call."""
+    return sum(_count_calls(node) for x in traces_around(trace) for node in x.nodes)
+
+
+def _count_calls(node: Node) -> int:
+    if isinstance(node.op, HostCall):
+        return 1
+    if isinstance(node.op, Call):
+        return sum(map(_count_calls, node.op.body.nodes))
+    return 0
+
+
+def results_of_call(
+    trace: Trace, op: HostCall, inputs: Sequence[Tensor], record: Record
+) -> Sequence[np.ndarray]:
+    """What the Python function of `op` returns in the call that is being traced, which all traces
+    around `trace` belong to. The effects that stand before it are made, and noted in `record`."""
+    place = calls_before(trace)
+    if place < len(record.results):  # the function is traced once more
+        return record.results[place]
+    prefix = _Prefix(traces_around(trace))
+    graph = prefix.graph([*inputs, trace.take_token()])
+    variables = {
+        i: prefix.variables[x] for i, x in enumerate(graph.inputs) if x in prefix.variables
+    }
+    buffers = [*map(prefix.buffer, graph.inputs)]
+    outputs = Procedure(graph).run(buffers, variables, [], record, is_tracing=True)
+    results = host_function(op, here())(*map(np.asarray, outputs[:-1]))
+    record.add(results, list(variables.values()))
+    return results
+
+
+class _Prefix(Builder):
+    """The nodes of traces, one inside the other, as those of one graph."""
+
+    def __init__(self, traces: Sequence[Trace]) -> None:
+        super().__init__("prefix")
+        self._traces = traces
+        #: The inputs that stand for Variables.
+        self.variables: dict[Tensor, Variable] = {}
+        self._handles: dict[int, Tensor] = {}
+        self._outside: dict[Tensor, Tensor] = {}
+        self._env: dict[Tensor, Tensor] = {}
+
+    def graph(self, outputs: Sequence[Tensor]) -> Graph:
+        # A trace may have to read a Variable for the one inside it, which is a node more.
+        given = [
+            {id(v): outer.value_of(v) for v in inner.variables}
+            for outer, inner in zip(self._traces, self._traces[1:])
+        ]
+        with self:
+            for trace, values in zip(self._traces, [{}, *given], strict=True):
+                self._enter(trace, values)
+                for node in trace.nodes:
+                    self._replay(node)
+            return self.finish([self._env[y] for y in outputs])
+
+    def buffer(self, x: Tensor) -> Any:
+        """The buffer of an input; those of Variables are read when the graph runs."""
+        if x in self.variables:
+            return None
+        return START if x.type is TOKEN else device_buffer(self._outside[x])
+
+    def _enter(self, trace: Trace, values: dict[int, Tensor]) -> None:
+        """Gives the inputs of a trace what they stand for."""
+        assert trace.actual is not None
+        for x, actual in zip(trace.arguments, trace.actual, strict=True):
+            given = self._of(actual)
+            self._env[x] = _first_of(given) if trace.takes_first_of_actual else given
+        for outer, x in trace.captures.items():
+            self._env[x] = self._of(outer)
+        for variable in trace.variables:
+            handle = self._handles.get(id(variable))
+            inner = trace.states[id(variable)].handle
+            if handle is None:
+                handle = self._handles[id(variable)] = self.input_like(inner)
+                self.variables[handle] = variable.given()
+            value = values.get(id(variable))
+            self._env[inner] = handle if value is None else READ(self._env[value], handle)
+        if trace.token_input is not None:
+            outer_token = trace.outer.token if isinstance(trace.outer, Trace) else None
+            known = None if outer_token is None else self._env.get(outer_token)
+            self._env[trace.token_input] = self.input(TOKEN, "token") if known is None else known
+
+    def _of(self, tensor: Tensor) -> Tensor:
+        """A tensor of one of the traces, or of the top level."""
+        found = self._env.get(tensor)
+        if found is None:
+            found = self._env[tensor] = self.input_like(tensor)
+            self._outside[found] = tensor
+        return found
+
+    def _replay(self, node: Node) -> None:
+        inputs = [self._env[x] for x in node.inputs]
+        self._env.update(
+            zip(node.outputs, self.add(node.op, tuple(inputs), node.source), strict=True)
+        )
+
+
+def _first_of(stacked: Tensor) -> Tensor:
+    sizes = stacked.type.shape
+    rest = tuple(sizes[1:])
+    zeros, ones = (0,) * len(sizes), (1,) * len(sizes)
+    return Reshape(rest)(Slice(zeros, (1, *rest), ones)(stacked))

@@ -1,0 +1,286 @@
+"""Graphs with effects: their parts run one after the other, and Python does the rest in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import local
+from typing import Any
+
+import numpy as np
+
+from tracegraph.control.parts import (
+    Divided,
+    Part,
+    divided,
+    has_effects,
+    operands,
+    variable_input,
+)
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.effect import HostCall, Store, host_function
+from tracegraph.passes.specialise import specialise
+from tracegraph.runtime import backend
+from tracegraph.runtime.pending import set_program_maker
+from tracegraph.runtime.state import (
+    Slot,
+    gathered,
+    run_program,
+    state_lock,
+    store,
+    store_together_if_same,
+)
+from tracegraph.types import TOKEN, TensorType, as_dtype
+
+#: The value of a token: it orders effects, and says nothing.
+START = np.zeros((), np.bool_)
+
+
+class Record:
+    """What a call at top level did while it was traced: its first effects, up to some call of a
+    Python function whose results had to be seen for tracing to go on.
+
+    The run of the finished trace takes these results, and does what is left.
+    """
+
+    def __init__(self) -> None:
+        #: The results of the calls of Python functions that were made, in program order.
+        self.results: list[Sequence[np.ndarray]] = []
+        #: By the number of calls before and the Variable: its value then.
+        self._values: dict[tuple[int, int], Any] = {}
+
+    def add(self, results: Sequence[np.ndarray], variables: Sequence[Slot]) -> None:
+        """Notes the results of a call that was made, and the values of Variables behind it."""
+        self.results.append(results)
+        self.note_values(variables)
+
+    def note_values(self, variables: Sequence[Slot]) -> None:
+        """Notes the values of Variables after the calls so far."""
+        with state_lock:
+            values = gathered(variables)
+        for variable, value in zip(variables, values, strict=True):
+            self._values.setdefault((len(self.results), id(variable)), value)
+
+    def values(self, count: int, variables: Sequence[Slot]) -> list[Any]:
+        """The values that Variables had after so many calls; those of Variables that were met
+        later, which nothing takes, are those now."""
+        pairs = zip(variables, gathered(variables), strict=True)
+        return [self._values.get((count, id(variable)), now) for variable, now in pairs]
+
+
+class _Call(local):
+    #: The record of the call that this thread makes at top level; None outside of calls.
+    record: Record | None = None
+
+
+_call = _Call()
+
+
+def current_record() -> Record | None:
+    """The record of the call that this thread makes; None outside of calls."""
+    return _call.record
+
+
+@contextmanager
+def recorded_call() -> Iterator[None]:
+    """A context for a call at top level: what it traces and runs. It begins with no effects."""
+    before, _call.record = _call.record, Record()
+    try:
+        yield
+    finally:
+        _call.record = before
+
+
+class Procedure:
+    """A graph with effects, ready to run: called with the buffers of its inputs, it returns those
+    of its outputs, as a program does."""
+
+    #: A function of Python may raise at any point, so nothing is given away.
+    donated = ()
+
+    def __init__(self, graph: Graph) -> None:
+        self.divided: Divided = divided(graph)
+        parts = self.divided.parts
+        self._parts = [_PartProgram(part, is_first=i == 0) for i, part in enumerate(parts)]
+
+    def __call__(self, *buffers: Any) -> tuple[Any, ...]:
+        return self.run(buffers, {}, [])
+
+    def run(
+        self,
+        buffers: Sequence[Any],
+        variables: Mapping[int, Slot],
+        assigned: Sequence[tuple[int, Slot]],
+        record: Record | None = None,
+        is_tracing: bool = False,
+    ) -> tuple[Any, ...]:
+        """The buffers of the outputs, for those of the inputs.
+
+        - `variables`: the Variables that inputs stand for, by position; such inputs have no buffer.
+        - `assigned`: positions of outputs, and the Variables that get their values at the end.
+        - `record`: what was done already; while the call is being traced, what is done is added.
+        """
+        graph = self.divided.graph
+        run = _Run({graph.inputs[i]: v for i, v in variables.items()}, record, is_tracing)
+        run.env.update(zip(graph.inputs, buffers, strict=True))
+        landings = [(graph.outputs[i], variable) for i, variable in assigned]
+        for part in self._parts[:-1]:
+            part.run(run, [])
+        self._parts[-1].run(run, landings)
+        return tuple(map(run.value, graph.outputs))
+
+
+class _Run:
+    """The values and the state of one run."""
+
+    def __init__(
+        self, variables: dict[Tensor, Slot], record: Record | None, is_tracing: bool
+    ) -> None:
+        self.env: dict[Tensor, Any] = {}
+        self.variables = variables
+        self._record = record
+        #: How many calls of Python functions were made before the run, and were passed by it.
+        self._made = 0 if record is None else len(record.results)
+        self._count = 0
+        self._is_tracing = is_tracing
+        if is_tracing and record is not None:
+            record.note_values(list(variables.values()))
+
+    def value(self, tensor: Tensor) -> Any:
+        return START if tensor.type is TOKEN else self.env[tensor]
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether what comes now was done while the call was traced."""
+        return self._count < self._made
+
+    def slot(self, handle: Tensor) -> Slot | None:
+        """The Variable that the operand of an effect stands for."""
+        return self.variables.get(variable_input(handle))
+
+    def values_of(self, variables: Sequence[Slot]) -> list[Any]:
+        """The values of Variables at this point of the program."""
+        with state_lock:
+            if self.is_repeated:
+                assert self._record is not None
+                return self._record.values(self._count, variables)
+            return gathered(variables)
+
+    def call(self, node: Node) -> None:
+        """Calls the Python function of a node, but for a call that was made before."""
+        op = node.op
+        assert isinstance(op, HostCall)
+        first: Sequence[np.ndarray] | None = None
+        if self.is_repeated:
+            assert self._record is not None
+            first = self._record.results[self._count]
+        results = first
+        if first is None or op.loops:  # of a parallel loop the first iteration was made
+            function = host_function(op, node.source)
+            results = function(*[np.asarray(self.value(x)) for x in operands(node)], first=first)
+        assert results is not None
+        self.env.update(zip(node.outputs[1:], results, strict=True))
+        self._count += 1
+        if self._is_tracing and self._record is not None and self._count > self._made:
+            self._record.add(results, list(self.variables.values()))
+
+
+class _PartProgram:
+    """A part, and its programs: one, or one for the sizes that Python functions returned."""
+
+    def __init__(self, part: Part, is_first: bool) -> None:
+        self._part = part
+        self._is_first = is_first
+        self._programs: dict[tuple[TensorType, ...], Any] = {}
+        effects = part.effects
+        calls = [i for i, node in enumerate(effects) if isinstance(node.op, HostCall)]
+        first = calls[0] if calls else len(effects)
+        #: What is stored together with the end of the part, and what comes then.
+        self._stores, self._rest = effects[:first], effects[first:]
+        #: Whether Python functions come then that may look at Variables.
+        self._shows_state = any(
+            isinstance(node.op, HostCall) and node.op.sees_variables for node in self._rest
+        )
+
+    def run(self, run: _Run, landings: list[tuple[Tensor, Slot]]) -> None:
+        """Runs the program of the part, and makes its effects. `landings` are what Variables get
+        at the end of all."""
+        self._compute_and_store(run, [] if self._shows_state else landings)
+        for node in self._rest:
+            if isinstance(node.op, HostCall):
+                run.call(node)
+            elif not run.is_repeated:
+                _store(run, [(node.inputs[2], self._slot(run, node))])
+        if self._shows_state:
+            _store(run, landings)
+
+    def _compute_and_store(self, run: _Run, landings: list[tuple[Tensor, Slot]]) -> None:
+        """What is computed of the values of Variables and stored is computed anew where an
+        interrupt or another thread assigned one of them meanwhile."""
+        reads = self._reads(run)
+        known = [slot for _, slot in reads]
+        while True:
+            olds = run.values_of(known)
+            run.env.update((x, old) for (x, _), old in zip(reads, olds, strict=True))
+            self._compute(run)
+            stores = [(x.inputs[2], self._slot(run, x)) for x in self._stores] + landings
+            if not stores or run.is_repeated:
+                return
+            slots, new = [slot for _, slot in stores], [run.value(y) for y, _ in stores]
+            with state_lock:
+                if store_together_if_same(slots, new, known, olds):
+                    return
+
+    def _reads(self, run: _Run) -> list[tuple[Tensor, Slot]]:
+        """What has the value of a Variable at the beginning of the part, and the Variable."""
+        found = list(run.variables.items()) if self._is_first else []
+        for node in self._part.loads:
+            slot = run.slot(node.inputs[1])
+            if slot is None:  # in a parallel loop: the value that its body was given
+                run.env[node.outputs[0]] = run.value(variable_input(node.inputs[1]))
+            else:
+                found.append((node.outputs[0], slot))
+        return found
+
+    def _slot(self, run: _Run, node: Node) -> Slot:
+        assert isinstance(node.op, Store)
+        slot = run.slot(node.inputs[1])
+        assert slot is not None, f"{node} stores in what stands for no Variable"
+        return slot
+
+    def _compute(self, run: _Run) -> None:
+        part = self._part
+        if part.outputs:
+            buffers = [run.value(x) for x in part.inputs]
+            outputs = run_program(self._program(buffers), buffers)
+            run.env.update(zip(part.outputs, outputs, strict=True))
+
+    def _program(self, buffers: Sequence[Any]) -> Any:
+        graph = self._part.graph
+        types = graph.input_types
+        if not graph.is_static:
+            types = tuple(
+                t if t.is_static else TensorType(as_dtype(b.dtype), tuple(b.shape))
+                for t, b in zip(types, buffers, strict=True)
+            )
+        program = self._programs.get(types)
+        if program is None:
+            with backend.compiling:
+                program = self._programs.get(types)
+                if program is None:
+                    made = backend.program(specialise(graph, types))
+                    program = self._programs[types] = made
+        return program
+
+
+def _store(run: _Run, stores: Sequence[tuple[Tensor, Slot]]) -> None:
+    with state_lock:
+        store([slot for _, slot in stores], [run.value(y) for y, _ in stores])
+
+
+def program_of(graph: Graph) -> Any:
+    """What computes a graph: a program, or a procedure where there are effects."""
+    return Procedure(graph) if has_effects(graph) else backend.program(graph)
+
+
+set_program_maker(program_of)
