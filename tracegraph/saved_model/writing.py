@@ -90,7 +90,8 @@ def save(
     Python functions and objects that are no data are left out; a function that *calls* Python
     code when it runs, or whose trace depends on a Python object, is refused with its line.
 
-    Raises ValueError for an object of another kind, and for what cannot be saved.
+    Raises ValueError for an object of another kind, and for what cannot be saved; OSError where the
+    system takes no more, as a full disk does, which leaves what was there whole.
 
     >>> double = tg.function(lambda x: 2.0 * x, input_signature=[tg.TensorSpec([None])])
     >>> tg.saved_model.save(double, "double")

@@ -103,7 +103,8 @@ class Checkpoint(Group):
         A checkpoint that is there is replaced in one step: who reads, or finds what was left by a
         process that was killed, has the old one or the new one.
 
-        Raises ValueError for objects and paths that cannot be saved, and TraceError while tracing.
+        Raises ValueError for objects and paths that cannot be saved, TraceError while tracing, and
+        OSError where the system takes no more; what was there is whole then.
         """
         _refuse_while_tracing("write")
         path = as_path("Checkpoint.write", file_prefix)
