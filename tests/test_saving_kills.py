@@ -2,12 +2,14 @@
 
 import os
 import pathlib
+import shutil
 
 import pytest
 
 import tracegraph as tg
-from tests.generations import Generation, files, model_of, save_model
+from tests.generations import KINDS, Generation, files, model_of, save_model
 from tests.killing import Kills
+from tests.stepping import Steps, can_step
 
 
 @pytest.fixture(autouse=True)
@@ -52,3 +54,78 @@ def test_a_file_that_safetensors_was_writing_is_no_obstacle_and_goes(is_first):
     pathlib.Path("model/.tmpwDoV6h").write_bytes(b"half")
     tg.saved_model.save(Generation(1), "model")
     assert not os.path.exists("model/.tmpwDoV6h")
+
+
+# Kills at each system call.
+
+
+def saved_whole(path, save):
+    """The files of generation 2 at a path where nobody was killed."""
+    os.mkdir("measured")
+    os.chdir("measured")
+    save(2, path)
+    found = files(path)
+    os.chdir("..")
+    return found
+
+
+def strikes(kind, where, is_first):
+    """Kills a save at one call after the other, each time from the same state on; returns the
+    calls, and the generations that were left."""
+    path, save, generation_of = KINDS[kind]
+    whole = saved_whole(path, save)
+    if not is_first:
+        save(1, "before/" + path)
+    calls, left = [], []
+    with Steps(kind, where) as steps:
+        while True:
+            shutil.rmtree(path, ignore_errors=True)
+            if not is_first:
+                shutil.copytree("before/" + path, path)
+            call = steps.strike(len(calls))
+            if not call:
+                return calls, left
+            calls.append(call)
+            left.append(generation_of(path) if is_saved(kind) else 0)
+            save(2, path)
+            assert generation_of(path) == 2
+            assert files(path) == whole
+
+
+def is_saved(kind):
+    """Whether something counts at the path of a kind."""
+    if kind == "model":
+        return tg.saved_model.contains_saved_model("model")
+    return os.path.exists("kept") and tg.train.latest_checkpoint("kept") is not None
+
+
+@pytest.fixture
+def ptrace():
+    if not can_step():
+        pytest.skip("no process can be traced here")
+
+
+@pytest.mark.usefixtures("ptrace")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kill_at_each_system_call_of_a_commit_leaves_the_old_state_or_the_new(kind):
+    """From the rename of the manifest on: what was told by its name counts from there on."""
+    calls, left = strikes(kind, "commit", is_first=False)
+    assert calls[0].startswith("rename") and calls[0].endswith("tracegraph.json")
+    assert any("unlink" in call and ".tracegraph-" not in call for call in calls)  # it cleans up
+    turn = 1 if kind == "model" else calls_until_the_list(calls)
+    assert left == [1] * turn + [2] * (len(calls) - turn)
+
+
+def calls_until_the_list(calls):
+    """How many calls begin until the list of checkpoints names the new one."""
+    return 1 + next(i for i, call in enumerate(calls) if call.endswith("kept/checkpoint"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ptrace")
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kill_at_each_system_call_of_a_save_leaves_the_old_state_or_the_new(kind, is_first):
+    calls, left = strikes(kind, "whole", is_first)
+    assert len(calls) > 20
+    assert left == sorted(left) and {*left} == {0 if is_first else 1, 2}

@@ -190,8 +190,8 @@ class Writer:
 
     def _make_folder(self, path: Path) -> None:
         missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-        for folder in (*reversed(missing), path):
-            self._made += [folder] if folder in missing else []
+        for folder in reversed(missing):
+            self._made.append(folder)
             folder.mkdir(exist_ok=True)
 
     def commit(self, content: dict[str, Any]) -> None:
