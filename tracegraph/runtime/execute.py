@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.control.call import Call, call, forward_form
+from tracegraph.control.call import Call, call, forward_form, repeats
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer, host_tensor
 from tracegraph.passes.simplify import dead_code
@@ -42,7 +42,9 @@ class Execution:
         self.assigned = [traced.variables[i] for i in traced.assigned]
         self.graph = specialise(traced.graph, types)
         donated = [traced.argument_count + i for i in traced.assigned]
-        self.program = backend.program(dead_code(self.graph), donated)
+        self.program = (
+            backend.program(dead_code(self.graph), donated) if donated else _program(self.graph)
+        )
         self.donates = bool(self.program.donated)
         self.result_types = self.graph.output_types[: traced.result_count]
         self.callee = self.callee_with(traced.variables)
@@ -172,11 +174,12 @@ def run_recorded(
     builder = current()
     with state_lock():
         types = input_types(traced, [x.type for x in arguments], variables)
-        forward = forward_form(specialise(traced.graph, types))
+        plain = specialise(traced.graph, types)
+        forward = forward_form(plain)
         reads = [variable.read_value() for variable in variables]
         token = [host_tensor(TOKEN, _START)] if traced.has_token else []
         inputs = (*arguments, *reads, *traced.captures, *token)
-        buffers = run_program(_forward_program(forward), (*map(device_buffer, inputs),), [])
+        buffers = _run_forward(plain, forward, (*map(device_buffer, inputs),))
         assigned = [variables[i] for i in traced.assigned]
         land(assigned, buffers[traced.result_count :])
         for variable in assigned:
@@ -215,8 +218,20 @@ def note_call(
         recorder.record(node)
 
 
-def _forward_program(forward: Graph) -> Any:
-    return forward.kept("program", lambda: backend.program(forward))
+def _run_forward(plain: Graph, forward: Graph, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The outputs of a forward form. Where its residuals are inputs and outputs of the plain body,
+    the plain program gives them, so nothing is compiled again."""
+    places = forward.kept("places", lambda: repeats(forward, len(plain.outputs)))
+    if places is None:
+        return run_program(_program(forward), inputs, [])
+    outputs = run_program(_program(plain), inputs, [])
+    values = {"input": inputs, "output": outputs}
+    return (*outputs, *(values[kind][place] for kind, place in places))
+
+
+def _program(graph: Graph) -> Any:
+    """The program of a graph that keeps its inputs, made once."""
+    return graph.kept("program", lambda: backend.program(dead_code(graph)))
 
 
 def run_nested(
