@@ -24,6 +24,7 @@ from tracegraph.passes.specialise import bound_names, renamed
 from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.function import Function
 from tracegraph.runtime.module import Module, parts_in
+from tracegraph.runtime.naming import told_name
 from tracegraph.runtime.tracebacks import door
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Reference, Variable, values_now
@@ -516,8 +517,8 @@ def _refuse_loss(module: Module, variable: Variable) -> NoReturn:
     ]
     fail(
         SignatureError,
-        f"the Variable {variable.name!r} of {type(module).__name__} would be lost: it is held by "
-        f"{' and '.join(holders) or 'what no file can hold'}",
+        f"the Variable {told_name(variable)!r} of {type(module).__name__} would be lost: it is "
+        f"held by {' and '.join(holders) or 'what no file can hold'}",
         source=here(),
         fix="keep it in an attribute, a list or a dict",
     )
