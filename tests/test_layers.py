@@ -334,3 +334,53 @@ def test_bad_arguments_of_layers_are_errors(make, kind, words):
         make()
     assert "test_layers.py" in str(error.value)
     assert "fix: " in str(error.value)
+
+
+# What a prompt shows.
+
+
+def test_a_layer_shows_its_settings_and_its_variables():
+    layer = tg.layers.Dense(3, activation="relu")
+    assert repr(layer) == "<Dense(units=3, activation=relu), not built>"
+    layer(tg.ones([2, 4]))
+    assert repr(layer) == "<Dense(units=3, activation=relu): kernel f32[4,3], bias f32[3]>"
+    assert repr(tg.layers.Conv2D(4, 3, padding="same", name="first")) == (
+        "<Conv2D(filters=4, kernel_size=(3, 3), padding='SAME', name='first'), not built>"
+    )
+    assert repr(tg.layers.Dense(1, dtype=tg.float64)) == (
+        "<Dense(units=1, dtype=float64), not built>"
+    )
+
+
+def test_a_layer_of_the_users_own_shows_its_settings():
+    class Scaled(tg.layers.Layer):
+        def __init__(self, factor=1.0, parts=None):
+            super().__init__()
+            self.factor, self.parts = factor, parts
+
+        def build(self, input_shape):
+            self.scales = [self.add_weight([], name=f"scale{i}") for i in range(9)]
+
+        def call(self, inputs):
+            return inputs * self.factor
+
+    layer = Scaled(2.0, parts=[1, 2])
+    layer(tg.ones([1]))
+    names = ", ".join(f"scale{i} f32[]" for i in range(6))
+    assert repr(layer) == f"<Scaled(factor=2.0): {names}, 3 more>"
+
+
+def test_a_sequential_lists_its_layers():
+    inner = tg.layers.Sequential([tg.layers.Dense(2)])
+    model = tg.layers.Sequential([tg.layers.Flatten(), tg.sin, inner])
+    assert repr(model).startswith("<Sequential of 3 layers, not built\n  0: <Flatten, not built>")
+    model(tg.ones([1, 2, 2]))
+    assert repr(model) == (
+        "<Sequential of 3 layers, 10 parameters\n"
+        "  0: <Flatten>\n"
+        "  1: <function sin>\n"
+        "  2: <Sequential of 1 layer, 10 parameters\n"
+        "    0: <Dense(units=2): kernel f32[4,2], bias f32[2]>>>"
+    )
+    long = repr(tg.layers.Sequential([tg.layers.Flatten()] * 100)).split("\n")
+    assert len(long) == 14 and long[7] == "  ... 88 more" and long[8].startswith("  94: ")

@@ -368,3 +368,27 @@ def test_gradients_adapt_to_the_variable():
     rows = [(np.ones(2), v), ([1.0, 1.0], v), (tg.ones([2]), wide), (np.ones(2, np.float32), wide)]
     tg.optimizers.SGD(0.25).apply_gradients(rows)
     assert v.numpy().tolist() == wide.numpy().tolist() == [0.5, 1.5]
+
+
+# What a prompt shows.
+
+
+def test_an_optimizer_shows_its_settings_its_steps_and_whose_state_it_has():
+    optimizer = tg.optimizers.Adam(0.01, beta_1=0.8)
+    assert repr(optimizer) == (
+        "<Adam(learning_rate=0.01, beta_1=0.8): 0 steps, state of 0 variables>"
+    )
+    v = tg.Variable(1.0)
+    optimizer.apply_gradients([(tg.constant(1.0), v)])
+    optimizer.learning_rate = 0.5
+    assert repr(optimizer) == ("<Adam(learning_rate=0.5, beta_1=0.8): 1 step, state of 1 variable>")
+
+    def slower(step):
+        raise AssertionError("a repr computes no rate")
+
+    assert repr(tg.optimizers.SGD(slower, momentum=0.9)) == (
+        "<SGD(learning_rate=slower, momentum=0.9): 0 steps, state of 0 variables>"
+    )
+    shown = []
+    tg.function(lambda: shown.append(repr(optimizer)))()
+    assert shown == ["<Adam(learning_rate=a Variable, beta_1=0.8): state of 1 variable>"]

@@ -1,13 +1,16 @@
 """What a save does to its directory: files of the user's stay, nothing counts before all does."""
 
+import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import tracegraph as tg
 from tests import damage
@@ -197,13 +200,77 @@ def test_arrays_are_read_in_blocks(tmp_path, monkeypatch, size):
     assert [*loaded["a"].numpy()] == [*array] and [*loaded["b"].numpy()] == [*-array]
 
 
-def test_a_file_that_is_cut_after_it_was_opened(tmp_path):
-    save({"a": tg.Variable([1.0] * 100)}, tmp_path / "m")
-    loaded = load(tmp_path / "m")
-    (file,) = (tmp_path / "m").glob("weights-*")
-    os.truncate(file, file.stat().st_size - 8)
-    with pytest.raises(tg.errors.LoadError, match=r"was cut short\n  at .*test_saving_files.py"):
-        loaded["a"].numpy()
+def loaded_and_its_weights(path, kind):
+    """What reads the value of a model or a checkpoint that was opened, and the file it reads."""
+    values = np.arange(100, dtype=np.float32)
+    if kind == "model":
+        save({"a": tg.Variable(values)}, path)
+        loaded = load(path)
+        return lambda: loaded["a"].numpy(), next(path.glob("weights-*"))
+    tg.train.Checkpoint(a=tg.Variable(values)).write(path)
+    reader = tg.train.load_checkpoint(path)
+    return lambda: reader.get_tensor("a"), next(path.glob("values-*"))
+
+
+@pytest.mark.parametrize("kind", ["model", "checkpoint"])
+@pytest.mark.parametrize("length", [0, 1, 8, 9, 60, 100, "all but one byte"])
+def test_a_file_that_is_cut_after_it_was_opened(tmp_path, kind, length):
+    read, file = loaded_and_its_weights(tmp_path / "m", kind)
+    whole = file.read_bytes()
+    os.truncate(file, length if isinstance(length, int) else len(whole) - 1)
+    name = f"{re.escape(str(file))}: the tensor 'a'"
+    for _ in range(2):
+        with pytest.raises(tg.errors.LoadError, match=f"{name} cannot be read: .* cut short\n"):
+            read()
+    file.write_bytes(whole)
+    assert [*read()] == [*range(100)]
+
+
+@pytest.mark.parametrize("kind", ["model", "checkpoint"])
+def test_a_file_that_is_overwritten_after_it_was_opened(tmp_path, kind):
+    """Be it by another head of the same size, or by other values."""
+    read, file = loaded_and_its_weights(tmp_path / "m", kind)
+    whole = file.read_bytes()
+    file.write_bytes(b"\xff" * len(whole))
+    with pytest.raises(tg.errors.LoadError, match=f"{file}: the tensor 'a' was changed"):
+        read()
+    head = 8 + int.from_bytes(whole[:8], "little")
+    file.write_bytes(b"{" * head + whole[head:])
+    assert [*read()] == [*range(100)]
+
+
+@pytest.mark.parametrize("kind", ["model", "checkpoint"])
+def test_a_file_that_is_removed_or_replaced_after_it_was_opened(tmp_path, kind):
+    read, file = loaded_and_its_weights(tmp_path / "m", kind)
+    (tmp_path / "other").write_bytes(b"other")
+    os.replace(tmp_path / "other", file)
+    assert [*read()] == [*range(100)]
+    file.unlink()
+    assert [*read()] == [*range(100)]
+
+
+def test_what_a_device_refuses_to_read_is_told_with_the_tensor(tmp_path, monkeypatch):
+    read, file = loaded_and_its_weights(tmp_path / "m", "model")
+
+    def fill(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(tensors.TensorFile, "_fill", fill)
+    with pytest.raises(tg.errors.LoadError, match=f"{file}: the tensor 'a' cannot be read: Input"):
+        read()
+
+
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_tensor_files_are_those_of_safetensors(tmp_path, count):
+    """Byte for byte: the order by the size of elements, the head, what it is filled up with."""
+    dtypes = sorted(tensors._NATIVE)[: 2 * count]
+    views = {
+        f'{name} \u00e9\n"{number}': tensors.storage_view(np.ones(shape).astype(name))
+        for name in dtypes
+        for number, shape in enumerate([(), (3,), (0, 2), (2, 1, 3)])
+    }
+    tensors.Shard(views).save(tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == safetensors.numpy.save(views)
 
 
 def test_what_stays_damaged_is_read_once(tmp_path, monkeypatch):

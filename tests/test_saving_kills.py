@@ -1,36 +1,20 @@
 """A process that is killed while it saves a model leaves the old one or the new one, no mix."""
 
-import hashlib
-import json
 import os
 import pathlib
+import shutil
 
-import numpy as np
 import pytest
 
 import tracegraph as tg
+from tests.generations import KINDS, Generation, files, model_of, save_model
 from tests.killing import Kills
+from tests.stepping import Steps, can_step
 
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-class Generation(tg.Module):
-    """Has its number in two variables and in two constants of its graph: one that stands in the
-    text, and one that is too large for it."""
-
-    def __init__(self, number):
-        super().__init__()
-        self.small = tg.Variable(np.int64(number))
-        self.large = tg.Variable(np.full(50_000, number, np.float32))
-        self.number = number
-
-    @tg.function(input_signature=[])
-    def constants(self):
-        inline = tg.constant(self.number, tg.int64)
-        return inline, tg.constant(np.full(1000, self.number, np.int64))
 
 
 class Saver:
@@ -41,65 +25,107 @@ class Saver:
         tell(number)
         while True:
             number += 1
-            save(number, "model")
+            save_model(number, "model")
             tell(number)
-
-
-def save(number, path):
-    """A generation, which stands in a file of its own beside the model too."""
-    extra = {"number.txt": str(number).encode(), "same.txt": b"same"}
-    options = tg.saved_model.SaveOptions(extra=extra)
-    tg.saved_model.save(Generation(number), path, options=options)
-
-
-def extra_of(path):
-    """The number beside a model: under its own name or, right behind a commit, where it waits."""
-    listed = json.loads((pathlib.Path(path) / "tracegraph.json").read_text())["extra"]
-    digest = listed["number.txt"]["sha256"]
-    folder = pathlib.Path(path) / "extra"
-    waiting = folder / f"{digest[:12]}-number.txt"
-    data = (waiting if waiting.exists() else folder / "number.txt").read_bytes()
-    assert hashlib.sha256(data).hexdigest() == digest
-    return int(data)
-
-
-def generation_of(path):
-    """The generation of a model, in all parts of which it must be the same."""
-    loaded = tg.saved_model.load(path, options=tg.saved_model.LoadOptions(verify=True))
-    inline, beside = loaded.constants()
-    found = {loaded.number, int(loaded.small), *loaded.large.numpy()}
-    found |= {int(inline), *beside.numpy()}
-    found.add(extra_of(path))
-    assert len(found) == 1, found
-    return loaded.number
 
 
 def test_a_kill_at_any_moment_leaves_one_generation():
     told = 0
-    save(0, "model")
+    save_model(0, "model")
     with Kills(__file__) as kills:
         for _ in range(30):
             last = kills.strike()
             assert last >= told
-            told = generation_of("model")
+            told = model_of("model")
             assert told in (last, last + 1)
     assert told > 20
     for path in ("model", "other"):
-        save(0, path)
+        save_model(0, path)
     assert files("model") == files("other")
-
-
-def files(path):
-    """The names of the files, without those that safetensors writes to; see the next test."""
-    return {file.relative_to(path) for file in pathlib.Path(path).rglob("*")}
 
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_file_that_safetensors_was_writing_is_no_obstacle_and_goes(is_first):
-    """What a kill inside of `save_file` leaves: it writes to such a name, and renames that."""
+    """What a kill inside of safetensors left, with which earlier versions wrote: it writes to such
+    a name, and renames that."""
     if not is_first:
         tg.saved_model.save(Generation(0), "model")
     os.makedirs("model", exist_ok=True)
     pathlib.Path("model/.tmpwDoV6h").write_bytes(b"half")
     tg.saved_model.save(Generation(1), "model")
     assert not os.path.exists("model/.tmpwDoV6h")
+
+
+# Kills at each system call.
+
+
+def saved_whole(path, save):
+    """The files of generation 2 at a path where nobody was killed."""
+    os.mkdir("measured")
+    os.chdir("measured")
+    save(2, path)
+    found = files(path)
+    os.chdir("..")
+    return found
+
+
+def strikes(kind, where, is_first):
+    """Kills a save at one call after the other, each time from the same state on; returns the
+    calls, and the generations that were left."""
+    path, save, generation_of = KINDS[kind]
+    whole = saved_whole(path, save)
+    if not is_first:
+        save(1, "before/" + path)
+    calls, left = [], []
+    with Steps(kind, where) as steps:
+        while True:
+            shutil.rmtree(path, ignore_errors=True)
+            if not is_first:
+                shutil.copytree("before/" + path, path)
+            call = steps.strike(len(calls))
+            if not call:
+                return calls, left
+            calls.append(call)
+            left.append(generation_of(path) if is_saved(kind) else 0)
+            save(2, path)
+            assert generation_of(path) == 2
+            assert files(path) == whole
+
+
+def is_saved(kind):
+    """Whether something counts at the path of a kind."""
+    if kind == "model":
+        return tg.saved_model.contains_saved_model("model")
+    return os.path.exists("kept") and tg.train.latest_checkpoint("kept") is not None
+
+
+@pytest.fixture
+def ptrace():
+    if not can_step():
+        pytest.skip("no process can be traced here")
+
+
+@pytest.mark.usefixtures("ptrace")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kill_at_each_system_call_of_a_commit_leaves_the_old_state_or_the_new(kind):
+    """From the rename of the manifest on: what was told by its name counts from there on."""
+    calls, left = strikes(kind, "commit", is_first=False)
+    assert calls[0].startswith("rename") and calls[0].endswith("tracegraph.json")
+    assert any("unlink" in call and ".tracegraph-" not in call for call in calls)  # it cleans up
+    turn = 1 if kind == "model" else calls_until_the_list(calls)
+    assert left == [1] * turn + [2] * (len(calls) - turn)
+
+
+def calls_until_the_list(calls):
+    """How many calls begin until the list of checkpoints names the new one."""
+    return 1 + next(i for i, call in enumerate(calls) if call.endswith("kept/checkpoint"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ptrace")
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kill_at_each_system_call_of_a_save_leaves_the_old_state_or_the_new(kind, is_first):
+    calls, left = strikes(kind, "whole", is_first)
+    assert len(calls) > 20
+    assert left == sorted(left) and {*left} == {0 if is_first else 1, 2}

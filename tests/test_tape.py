@@ -2263,3 +2263,19 @@ def test_explain_says_that_a_tensor_is_connected_with_itself():
     with tg.GradientTape(persistent=True) as tape:
         tape.watch(tg.constant(1.0))
     assert tape.explain(x, x).reason == "connected"
+
+
+def test_a_tape_shows_what_it_is_doing():
+    v = tg.Variable(2.0)
+    tape = tg.GradientTape()
+    assert repr(tape) == "<GradientTape, never entered>"
+    with tape:
+        assert repr(tape) == "<GradientTape, recording: 0 operations, 0 variables>"
+        y = tg.sin(v)
+        assert repr(tape) == "<GradientTape, recording: 2 operations, 1 variable>"
+    assert repr(tape) == "<GradientTape, stopped: 2 operations, 1 variable>"
+    tape.gradient(y, v)
+    assert repr(tape) == "<GradientTape, used>"
+    assert repr(tg.GradientTape(persistent=True)) == (
+        "<GradientTape(persistent=True), never entered>"
+    )

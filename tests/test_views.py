@@ -1071,3 +1071,9 @@ def test_one_op_in_the_place_of_another_is_one_change():
     found = tg.diff(network(tg.tanh), network(tg.sigmoid))
     assert [change.details for change in found.changes] == [("op: tanh is now sigmoid",)]
     assert len(tg.diff(network(tg.tanh), network(lambda x: tg.exp(tg.sin(x)))).changes) > 1
+
+
+def test_a_summary_has_what_a_graph_costs_before_what_it_takes():
+    graph = tg.function(lambda x: tg.tanh(x)).get_concrete_function(tg.TensorSpec([3])).graph
+    titles = [block.split()[0] for block in graph.summary().split("\n\n")]
+    assert titles[1:] == ["op", "line", "input"]

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tracegraph.array.arguments import as_count, as_list, as_sizes, refuse_kind
-from tracegraph.errors import DTypeError, ShapeError, fact_of, fail, reason_of
+from tracegraph.errors import DTypeError, ShapeError, fact_of, fail, reason_of, refused
 from tracegraph.ir import stages
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Graph, Tensor
@@ -292,13 +292,8 @@ class GraphDump:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._numbers = itertools.count(_highest_number(self.directory) + 1)
         except OSError as error:
-            fail(
-                type(error),
-                f"dump_graphs: {self.directory} cannot be a folder for graphs: {reason_of(error)}",
-                source=here(),
-                fix="name a directory that can be made and written to",
-                cause=error,
-            )
+            fact = f"dump_graphs: {self.directory} cannot be a folder for graphs"
+            refused(error, fact, "name a directory that can be made and written to")
         stages.watchers.append(self._write)
 
     def stop(self) -> None:

@@ -6,6 +6,7 @@ Six classes, each also an instance of the class that users of TensorFlow catch. 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterable
@@ -150,6 +151,25 @@ def fail(
     error: Any = kind(message(fact, source=source, operands=operands, fix=fix))
     error.fact, error.fix = fact, fix
     raise error from cause
+
+
+def refused(error: OSError, fact: str, fix: str) -> NoReturn:
+    """Raises what the system refused once more, in the one form: the same class of OSError with
+    the same `errno`, whose fact ends in the reason of the system."""
+    fact = f"{fact}: {reason_of(error)}"
+    text = message(fact, source=here(), fix=fix)
+    again: Any = OSError(error.errno, text) if error.errno else OSError(text)
+    again.fact, again.fix = fact, fix
+    raise again from None
+
+
+def way_out(error: OSError) -> str:
+    """What to do about a file that the system did not let us write."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "make room on the disk, or give a path on another one"
+    if error.errno == errno.EFBIG:
+        return "raise the limit that the process has for files, `ulimit -f`"
+    return "give a path that can be written to"
 
 
 def fact_of(error: Exception) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
-import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from tracegraph.archive.directory import write_output
 from tracegraph.errors import GradientError, ShapeError, SignatureError, TraceError, fail, shown
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.tensor import Graph, Tensor
@@ -46,7 +46,7 @@ def stablehlo(
     - `args`, `kwargs`: TensorSpecs or values, as for `get_concrete_function`. Sizes that are None
       or named stay open, and are 1 or more. None are needed where `f` has an `input_signature`,
       or one trace.
-    - `path`: a file to write the bytes to.
+    - `path`: a file to write the bytes to. An OSError where that fails leaves it as it was.
     - `gradient`: also gives the gradients by the floating arguments, by our rules and in
       TensorFlow's convention for complex numbers. If the result is one real number, they are its
       gradients; otherwise the program takes a cotangent for each floating result.
@@ -88,7 +88,7 @@ def stablehlo(
     known = (constraints,) if isinstance(constraints, str) else constraints
     data = backend.stablehlo(graph, names, held, results, kinds, known)
     if path is not None:
-        pathlib.Path(path).write_bytes(data)
+        write_output(path, data)
     return data
 
 

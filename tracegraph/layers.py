@@ -22,7 +22,7 @@ from tracegraph.array.arguments import (
 )
 from tracegraph.array.creation import is_tensor
 from tracegraph.array.shaping import reshape
-from tracegraph.errors import SignatureError, fail, shown
+from tracegraph.errors import SignatureError, counted, fail, shown
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, multiply
@@ -30,7 +30,7 @@ from tracegraph.math.functions import exp
 from tracegraph.math.product import matmul
 from tracegraph.runtime.convert import as_tensor, cast_to
 from tracegraph.runtime.deferred import announce
-from tracegraph.runtime.module import Module
+from tracegraph.runtime.module import Module, settings_text
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import element_count
 from tracegraph.source import here
@@ -132,6 +132,20 @@ class Layer(Module):
 
     def _ordered_attributes(self) -> list[tuple[str, Any]]:
         return list(vars(self).items())
+
+    def __repr__(self) -> str:
+        """The class, its settings that are no defaults, and its variables:
+        `<Dense(units=3): kernel f32[4,3], bias f32[3]>`."""
+        head = settings_text(self)
+        if not self.built:
+            return f"<{head}, not built>"
+        rows = [f"{v.base_name} {v.tensor_type}" for v in self.variables]
+        more = [f"{len(rows) - _MOST_SHOWN} more"] if len(rows) > _MOST_SHOWN else []
+        return f"<{head}{': ' if rows else ''}{', '.join([*rows[:_MOST_SHOWN], *more])}>"
+
+
+#: How many variables, or layers at each end, a `repr` lists.
+_MOST_SHOWN = 6
 
 
 def _has_tensors(inputs: Any) -> bool:
@@ -461,11 +475,27 @@ class Sequential(Layer):
         self.layers.append(layer)
         announce(self)
 
+    def __repr__(self) -> str:
+        """The layers, a line for each, and how many parameters they have together."""
+        parameters = sum(element_count(v.tensor_type.shape) for v in self.variables)
+        head = f"{settings_text(self)} of {counted(len(self.layers), 'layer')}"
+        head += f", {parameters} parameters" if self.built else ", not built"
+        rows = [f"  {i}: {_layer_text(layer)}" for i, layer in enumerate(self.layers)]
+        if len(rows) > 2 * _MOST_SHOWN:
+            hidden = f"  ... {len(rows) - 2 * _MOST_SHOWN} more"
+            rows = [*rows[:_MOST_SHOWN], hidden, *rows[-_MOST_SHOWN:]]
+        return "\n".join([f"<{head}", *rows]) + ">"
+
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         x = inputs
         for layer in self.layers:
             x = layer(x, training=training) if _takes_training(layer) else layer(x)
         return x
+
+
+def _layer_text(layer: Any) -> str:
+    text = repr(layer) if isinstance(layer, Module) else shown(layer)
+    return text.replace("\n", "\n  ")
 
 
 _LAYERS = "give a list of layers: tg.layers.Sequential([tg.layers.Dense(2)])"

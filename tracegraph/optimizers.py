@@ -8,7 +8,7 @@ from typing import Any
 
 from tracegraph.array.arguments import as_flag, as_list, as_number, refuse, refuse_kind
 from tracegraph.array.creation import zeros
-from tracegraph.errors import DTypeError, GradientError, SignatureError, fail, kind_of
+from tracegraph.errors import DTypeError, GradientError, SignatureError, counted, fail, kind_of
 from tracegraph.ir.builder import at_top_level, operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, clip_by_value, maximum, multiply, pow, subtract
@@ -16,9 +16,10 @@ from tracegraph.math.functions import sqrt, square
 from tracegraph.math.norms import clip_by_global_norm, clip_by_norm
 from tracegraph.runtime.convert import as_tensor, cast_to, promoted
 from tracegraph.runtime.deferred import announce
-from tracegraph.runtime.module import Module
+from tracegraph.runtime.module import Module, settings_text
+from tracegraph.runtime.naming import told_name
 from tracegraph.runtime.tape import GradientTape
-from tracegraph.runtime.trace import init_scope
+from tracegraph.runtime.trace import current_trace, init_scope
 from tracegraph.runtime.variable import Reference, Variable
 from tracegraph.source import here
 from tracegraph.tensorshape import shape_of
@@ -75,6 +76,22 @@ class Optimizer(Module):
     def _ordered_attributes(self) -> list[tuple[str, Any]]:
         return list(vars(self).items())
 
+    def __repr__(self) -> str:
+        """The class, its settings that are no defaults, the steps taken, and whose state it has:
+        `<Adam(learning_rate=0.01): 3 steps, state of 2 variables>`."""
+        head = settings_text(self, f"learning_rate={self._rate_text()}")
+        state = f"state of {counted(len(self._slots), 'variable')}"
+        if current_trace() is not None:  # when nothing has a value
+            return f"<{head}: {state}>"
+        steps = counted(int(self.iterations.numpy()), "step")
+        return f"<{head}: {steps}, {state}>"
+
+    def _rate_text(self) -> str:
+        rate = self._learning_rate
+        if isinstance(rate, Variable):
+            return "a Variable" if current_trace() is not None else f"{float(rate.numpy()):.6g}"
+        return getattr(rate, "__name__", type(rate).__name__)
+
     @property
     def learning_rate(self) -> Any:
         """The learning rate now: a Variable, or what the function that was given returns."""
@@ -121,7 +138,7 @@ class Optimizer(Module):
             fail(
                 GradientError,
                 "there is no gradient for any variable: "
-                + (", ".join(v.name for _, v in pairs) or "none was given"),
+                + (", ".join(told_name(v) for _, v in pairs) or "none was given"),
                 source=here(),
                 fix="compute the loss from the variables, inside of the tape's block",
             )
@@ -237,7 +254,7 @@ def _checked_gradient(gradient: Any, variable: Variable) -> Tensor:
     own = variable.tensor_type
     is_typed = isinstance(gradient, Tensor) or hasattr(gradient, "__tracegraph_tensor__")
     g = as_tensor(gradient, None if is_typed else own.dtype)
-    fact = f"the gradient {g.type} of the variable {variable.name} of {own}"
+    fact = f"the gradient {g.type} of the variable {told_name(variable)} of {own}"
     if not shape_of(g.type.shape).is_compatible_with(shape_of(own.shape)):
         refuse("apply_gradients", fact, g, fix="give each variable its own gradient")
     if promoted(g.dtype, own.dtype) is not own.dtype:

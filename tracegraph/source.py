@@ -205,12 +205,16 @@ def here(skip: int = 1) -> Source:
 
 def user_frame() -> FrameType | None:
     """The innermost frame that is not ours."""
-    frame = sys._getframe(1)
+    return next(user_frames(), None)
+
+
+def user_frames() -> Iterator[FrameType]:
+    """The frames that are not ours, from the innermost on."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if not is_ours(frame.f_code.co_filename):
-            return frame
+            yield frame
         frame = frame.f_back
-    return None
 
 
 def user_line() -> Source:

@@ -31,7 +31,15 @@ import numpy as np
 from tracegraph.archive import manifest
 from tracegraph.archive.manifest import Entry
 from tracegraph.archive.tensors import as_digest, checksum, description, file_digest, shards
-from tracegraph.errors import LoadError, NothingSavedError, SignatureError, fail, shown
+from tracegraph.errors import (
+    LoadError,
+    NothingSavedError,
+    SignatureError,
+    fail,
+    refused,
+    shown,
+    way_out,
+)
 from tracegraph.source import here
 
 MANIFEST = "tracegraph.json"
@@ -53,7 +61,11 @@ T = TypeVar("T")
 
 
 class Writer:
-    """Adds files to a directory, to be named by a manifest that `commit` writes."""
+    """Adds files to a directory, to be named by a manifest that `commit` writes.
+
+    Where the system takes no more, as a full disk does, what was there before is left whole, and
+    the OSError says so.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.root = Path(path)
@@ -61,17 +73,47 @@ class Writer:
         self._extras: dict[str, dict[str, Any]] = {}
         #: Files and folders that were not there before, in the order in which they were made.
         self._made: list[Path] = []
-        _refuse_foreign(self.root)
-        self._make_folder(self.root)
+        #: The manifest that is being written, from the moment on at which it may be there.
+        self._manifest: bytes | None = None
 
     def __enter__(self) -> Writer:
+        try:
+            _refuse_foreign(self.root)
+            self._make_folder(self.root)
+        except BaseException as error:
+            self._end(error)
+            raise
         return self
 
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        """Where nothing was committed, removes what was added."""
-        for path in reversed(self._made) if kind is not None else ():
+    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+        if error is not None:
+            self._end(error)
+
+    def _end(self, error: BaseException) -> None:
+        """Where nothing was committed, removes what was added. Raises an OSError in our words."""
+        is_saved = self._is_saved()
+        for path in reversed([] if is_saved else self._made):
             with contextlib.suppress(OSError):  # a folder may hold files of somebody else by now
                 path.rmdir() if path.is_dir() else path.unlink()
+        if not isinstance(error, OSError) or isinstance(error, LoadError):
+            return
+        if is_saved:
+            fact = f"{self.root} is saved, and the rest of the save failed"
+            refused(error, fact, "save again, which does the rest too")
+        source = error.filename if isinstance(error.filename, str) else ""
+        reading = "" if not source or self.root in Path(source).parents else f", for {source}"
+        kept = ", and holds what it held" if os.path.exists(self.root / MANIFEST) else ""
+        refused(error, f"{self.root} cannot be saved to{kept}{reading}", way_out(error))
+
+    def _is_saved(self) -> bool:
+        """Whether the manifest at the path is the one of this save: an interrupt or an error may
+        strike right before it got there, or right after."""
+        if self._manifest is None:
+            return False
+        try:
+            return (self.root / MANIFEST).read_bytes() == self._manifest
+        except OSError:
+            return False
 
     def add(self, stem: str, suffix: str, save: Callable[[Path], None]) -> str:
         """Writes a file by `save` and returns its name: the stem, its checksum, the suffix."""
@@ -148,8 +190,9 @@ class Writer:
 
     def _make_folder(self, path: Path) -> None:
         missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-        path.mkdir(parents=True, exist_ok=True)
-        self._made += reversed(missing)
+        for folder in reversed(missing):
+            self._made.append(folder)
+            folder.mkdir(exist_ok=True)
 
     def commit(self, content: dict[str, Any]) -> None:
         """Makes the files count: replaces the manifest, then removes what it does not name.
@@ -170,7 +213,7 @@ class Writer:
             _flush(folder)
         with _waiting(self.root) as waiting:
             _write(waiting, data)
-            self._made.clear()  # from here on an interrupt may fall behind the commit
+            self._manifest = data
             _settle(waiting, self.root / MANIFEST)
         _flush(self.root)
         _flush(self.root.parent)
@@ -186,10 +229,44 @@ def _checksums(arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Gives a file these bytes in one step: who reads it has the old ones or the new ones."""
-    with _waiting(path.parent) as waiting:
-        _write(waiting, data)
+    """Gives a file these bytes in one step: who reads it has the old ones or the new ones.
+
+    Raises OSError, in our words, where the system refuses; the file is then as it was.
+    """
+    _replace(path, functools.partial(_write, data=data))
+
+
+def write_output(path: str | os.PathLike[str], save: Callable[[Path], None] | bytes) -> None:
+    """Writes a file of the user's in one step, by `save` or with these bytes. What is no plain
+    file, such as a link, a device or a pipe, is written to as it stands.
+
+    Raises OSError, in our words, where the system refuses; a plain file is then as it was.
+    """
+    target = Path(path)
+    save = functools.partial(_write, data=save) if isinstance(save, bytes) else save
+    if target.is_symlink() or (target.exists() and not target.is_file()):
+        with _refusing(f"{target} cannot be written"):
+            save(target)
+    else:
+        _replace(target, save)
+
+
+def _replace(path: Path, save: Callable[[Path], None]) -> None:
+    kept = ", and holds what it held" if path.exists() else ""
+    with _refusing(f"{path} cannot be written{kept}"), _waiting(path.parent) as waiting:
+        save(waiting)
+        if path.exists():
+            waiting.chmod(path.stat().st_mode)
         _settle(waiting, path)
+
+
+@contextlib.contextmanager
+def _refusing(fact: str) -> Iterator[None]:
+    """Raises an OSError in our words."""
+    try:
+        yield
+    except OSError as error:
+        refused(error, fact, way_out(error))
 
 
 def remove_waiting(folder: Path) -> None:

@@ -8,8 +8,8 @@ array is read, so that opening a large file reads nothing of it.
 
 from __future__ import annotations
 
-import functools
 import hashlib
+import io
 import json
 import math
 import os
@@ -22,10 +22,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from safetensors import safe_open
-from safetensors.numpy import save_file
 
 from tracegraph.archive.manifest import Entry, excerpt, has_surrogates
-from tracegraph.errors import LoadError, fail
+from tracegraph.errors import LoadError, fail, reason_of
 from tracegraph.source import here
 from tracegraph.types import BY_SHORT, TensorType, type_of_array
 
@@ -53,6 +52,11 @@ _FORMAT_NAMES = {
     "bfloat16": "BF16",
     "complex64": "C64",
 }
+#: Dtypes of the format in its order of them.
+_ORDER = (
+    *("BOOL", "U8", "I8", "I16", "U16", "F16", "BF16", "I32", "U32", "F32"),
+    *("C64", "F64", "I64", "U64"),
+)
 
 
 def storage_view(array: np.ndarray) -> np.ndarray:
@@ -78,10 +82,14 @@ def _stored_type(type: TensorType) -> tuple[str, tuple[int, ...]]:
     return _FORMAT_NAMES.get(name, "U8"), shape  # type: ignore[return-value]
 
 
+def bytes_of(array: np.ndarray) -> Any:
+    """The bytes of a storage view, which are not copied."""
+    return array.reshape(-1).view(np.uint8) if array.size else b""
+
+
 def checksum(array: np.ndarray) -> str:
     """SHA-256 of the bytes of a storage view."""
-    data: Any = array.reshape(-1).view(np.uint8) if array.size else b""
-    return hashlib.sha256(data).hexdigest()
+    return hashlib.sha256(bytes_of(array)).hexdigest()
 
 
 # Writing.
@@ -93,7 +101,36 @@ class Shard(NamedTuple):
     arrays: dict[str, np.ndarray]
 
     def save(self, path: Path) -> None:
-        save_file(self.arrays, path)
+        """Writes the file. safetensors would, but keeps to itself why a disk takes no more."""
+        order = sorted(self.arrays, key=lambda name: (-self._rank(name), name))
+        with open(path, "wb", buffering=0) as file:
+            _write_all(file, _head([(name, self.arrays[name]) for name in order]))
+            for name in order:
+                _write_all(file, bytes_of(self.arrays[name]))
+
+    def _rank(self, name: str) -> int:
+        """Larger elements come first, so that each array begins at a multiple of their size."""
+        return _ORDER.index(_FORMAT_NAMES[self.arrays[name].dtype.name])
+
+
+def _head(arrays: Iterable[tuple[str, np.ndarray]]) -> bytes:
+    """What stands before the arrays: its own size, and where each of them is."""
+    rows: dict[str, Any] = {}
+    end = 0
+    for name, array in arrays:
+        begin, end = end, end + array.nbytes
+        dtype = _FORMAT_NAMES[array.dtype.name]
+        rows[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": (begin, end)}
+    text = json.dumps(rows, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _write_all(file: io.FileIO, data: Any) -> None:
+    """Writes all bytes: the system may take a part of them only."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def shards(arrays: Mapping[str, np.ndarray]) -> list[Shard]:
@@ -131,7 +168,11 @@ _ALIGNMENT = 64
 
 
 class TensorFile:
-    """A safetensors file, which is held open: a save that removes it takes nothing away."""
+    """A safetensors file, which is held open: a save that removes it takes nothing away.
+
+    Its head is read once, when it is opened. Whatever becomes of the file later, a tensor is read
+    from where that says, and its bytes are compared with their checksum.
+    """
 
     def __init__(self, path: Path, name: str) -> None:
         self.name = name
@@ -139,41 +180,37 @@ class TensorFile:
         try:
             self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - it is read later
             weakref.finalize(self, self._file.close)
-            self._handle = safe_open(path, "np")
-            self.names = set(self._handle.keys())
+            with safe_open(path, "np"):  # compares the whole head with the size of the file
+                self._rows = _rows_of(self._file)
         except Exception as error:  # safetensors has its own class for what it does not understand
             fact = f"{name} is no file of tensors: {error}"
             fail(LoadError, fact, source=here(), fix=_DAMAGED, cause=error)
+        self.names = set(self._rows)
 
     def form(self, key: str) -> tuple[str, tuple[int, ...]]:
         """The dtype and the shape in which an array is stored."""
-        piece = self._handle.get_slice(key)
-        return piece.get_dtype(), tuple(piece.get_shape())
+        return self._rows[key].dtype, self._rows[key].shape
 
     def read(self, key: str) -> tuple[np.ndarray, str]:
         """The bytes of an array in memory of its own, and their SHA-256. They are copied: a file
-        that is mapped may change after it was compared with its checksum."""
-        begin, end = self._places[key]
+        that is mapped may change after it was compared with its checksum.
+
+        Raises LoadError where they cannot be read.
+        """
+        begin, end = self._rows[key].begin, self._rows[key].end
         found = _aligned(end - begin)
         digest = hashlib.sha256()
         blocks = [found[i : i + _BLOCK] for i in range(0, found.size, _BLOCK)]
         places = range(begin, end, _BLOCK)
         # Hashing and reading need no Python: one block is hashed while the next one is read.
         ahead = map if len(blocks) < 2 else _read_ahead
-        for block in ahead(self._fill, blocks, places):
-            digest.update(block.data)
+        try:
+            for block in ahead(self._fill, blocks, places):
+                digest.update(block.data)
+        except OSError as error:
+            fact = f"{self.name}: the tensor {key!r} cannot be read: {reason_of(error)}"
+            fail(LoadError, fact, source=here(), fix=_DAMAGED, cause=error)
         return found, digest.hexdigest()
-
-    @functools.cached_property
-    def _places(self) -> dict[str, tuple[int, int]]:
-        """Where arrays begin and end in the file: its head, which was checked when it was opened,
-        has that."""
-        with self._lock:
-            self._file.seek(0)
-            size = int.from_bytes(self._file.read(8), "little")
-            head = json.loads(self._file.read(size))
-        rows = {key: row["data_offsets"] for key, row in head.items() if key in self.names}
-        return {key: (8 + size + begin, 8 + size + end) for key, (begin, end) in rows.items()}
 
     def _fill(self, block: np.ndarray, place: int) -> np.ndarray:
         rest = block.data
@@ -182,9 +219,31 @@ class TensorFile:
                 self._file.seek(place)
                 count = self._file.readinto(rest)
             if not count:
-                fail(LoadError, f"{self.name} was cut short", source=here(), fix=_DAMAGED)
+                raise OSError("the file was cut short")
             rest, place = rest[count:], place + count
         return block
+
+
+class _Row(NamedTuple):
+    """What the head of a file says of an array."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    #: Where its bytes begin and end in the file.
+    begin: int
+    end: int
+
+
+def _rows_of(file: io.FileIO) -> dict[str, _Row]:
+    """The arrays of a file by their names: those of a head that is known to be right."""
+    size = int.from_bytes(file.read(8), "little")
+    rows = json.loads(file.read(size))
+    rows.pop("__metadata__", None)
+    found = {}
+    for key, row in rows.items():
+        begin, end = (8 + size + offset for offset in row["data_offsets"])
+        found[key] = _Row(row["dtype"], tuple(row["shape"]), begin, end)
+    return found
 
 
 def _aligned(size: int) -> np.ndarray:

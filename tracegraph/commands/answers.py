@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tracegraph.errors import reason_of
+from tracegraph.archive.directory import write_output
+from tracegraph.errors import fact_of, fix_of, reason_of
 from tracegraph.text.printer import unique
 from tracegraph.views.outline import printable
 
@@ -69,12 +70,13 @@ def size_text(count: int) -> str:
     return f"{size / 1000:.1f} TB"
 
 
-def write_file(path: Path, data: str | bytes) -> None:
-    """Writes a result. Raises Misuse for a path that cannot be written."""
+def write_file(path: Path, data: str | bytes | Callable[[Path], None]) -> None:
+    """Writes a result, or has it written, in one step. Raises Misuse for a path that cannot be
+    written, whose file is then as it was."""
     try:
-        path.write_bytes(data.encode() if isinstance(data, str) else data)
+        write_output(path, data.encode() if isinstance(data, str) else data)
     except OSError as error:
-        raise Misuse(f"{path} cannot be written: {reason_of(error)}") from None
+        raise Misuse(fact_of(error), fix_of(error)) from None
 
 
 def file_names(names: Iterable[str]) -> list[str]:

@@ -118,7 +118,8 @@ def _answered(options: argparse.Namespace) -> int:
         return _refused(options, options.unreadable, _told(error), fix_of(error))
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        return _refused(options, options.unreadable, f"{where}{reason_of(error)}", "")
+        fact = getattr(error, "fact", None) or f"{where}{reason_of(error)}"
+        return _refused(options, options.unreadable, fact, fix_of(error))
     _write(_json(answer.data) if options.json else answer.text)
     return answer.code
 

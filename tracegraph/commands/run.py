@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
+import types
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tracegraph.commands.answers import Answer, Misuse, file_names, make_folder, table
+from tracegraph.commands.answers import Answer, file_names, make_folder, table, write_file
 from tracegraph.commands.contents import open_path
 from tracegraph.commands.inputs import arrays_of, carrier_of, fitting, pairs
-from tracegraph.errors import reason_of
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Variable
@@ -59,15 +60,18 @@ def _row(name: str, array: np.ndarray, folder: Path | None, file: str) -> dict[s
     }
     if folder is not None:
         path = folder / f"{file}.npy"
-        try:
-            np.save(path, kept, allow_pickle=False)
-        except OSError as error:
-            raise Misuse(f"{path} cannot be written: {reason_of(error)}") from None
+        write_file(path, functools.partial(_save, kept))
         row["file"] = str(path)
         row["file_dtype"] = kept.dtype.name
     if array.size <= _SHOWN_ELEMENTS:
         row["value"] = _plain(kept.tolist())
     return row
+
+
+def _save(array: np.ndarray, path: Path) -> None:
+    with open(path, "wb") as file:
+        # Of what is no file to it, NumPy does not hide why the disk takes no more.
+        np.save(types.SimpleNamespace(write=file.write), array, allow_pickle=False)  # type: ignore[call-overload]
 
 
 def _plain(value: Any) -> Any:

@@ -246,6 +246,28 @@ def _planned(body: Graph) -> ResidualPlan:
     return plan
 
 
+def repeats(graph: Graph, count: int) -> tuple[tuple[str, int], ...] | None:
+    """Where the outputs from `count` on stand among the inputs and the first outputs, as ("input"
+    or "output", position); None if one of them is a value of its own."""
+    there = {_origin(y): ("output", i) for i, y in reversed([*enumerate(graph.outputs[:count])])}
+    there |= {x: ("input", i) for i, x in enumerate(graph.inputs)}
+    places = [there.get(_origin(y)) for y in graph.outputs[count:]]
+    return None if None in places else tuple(place for place in places if place is not None)
+
+
+def _origin(value: Tensor) -> Tensor:
+    """The tensor that reaches `value` as it is, through bodies that return one of their inputs.
+    Both have one value, and a custom gradient may lie between them."""
+    while value.node is not None and isinstance(value.node.op, Call):
+        body, node = value.node.op.body, value.node
+        given = dict(zip(node.outputs, body.outputs, strict=True))[value]
+        passed_on = dict(zip(body.inputs, node.inputs, strict=True)).get(given)
+        if passed_on is None:
+            break
+        value = passed_on
+    return value
+
+
 def _with_forward_calls(body: Graph) -> Graph:
     """`body` with every call that has cotangents in its forward form."""
     if not any(_needs_forward(node) for node in body.nodes):

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tracegraph.control.call import Call, call, forward_form
+from tracegraph.control.call import Call, call, forward_form, repeats
 from tracegraph.control.parts import has_calls_that_see, has_effects
 from tracegraph.ir.builder import current
 from tracegraph.ir.op import Op
@@ -53,7 +53,9 @@ class Execution:
     def program(self) -> Any:
         """The whole graph as one program of the compiler."""
         donated = [self.traced.argument_count + i for i in self.traced.assigned]
-        return backend.program(dead_code(self.graph), donated if COUNTS_ARE_TRUSTED else ())
+        if not donated or not COUNTS_ARE_TRUSTED:
+            return _program(self.graph)
+        return backend.program(dead_code(self.graph), donated)
 
     @functools.cached_property
     def _step(self) -> Step:
@@ -132,9 +134,11 @@ def run_recorded(
     """Runs at top level while tapes record: the forward form, recorded as one call node. `record`
     has what was done while the call was traced."""
     types = input_types(traced, [x.type for x in arguments], variables)
-    forward = forward_form(specialise(traced.graph, types))
-    op = Call(forward)
-    inputs, outputs, at = run_and_record(forward, op, traced, arguments, variables, record)
+    plain = specialise(traced.graph, types)
+    forward = forward_form(plain)
+    program = forward.kept("forward_program", lambda: _forward_program(plain, forward))
+    given = traced, arguments, variables, record
+    inputs, outputs, at = run_and_record(program, Call(forward), forward.output_types, *given)
     report_checks(traced, list(map(get_buffer, outputs)))
     results = list(outputs[: traced.result_count])
     _callee(forward, traced, variables).remember(inputs[: len(arguments)], results, at)
@@ -142,17 +146,17 @@ def run_recorded(
 
 
 def run_and_record(
-    graph: Graph,
+    program: Any,
     op: Op,
+    types: Sequence[TensorType],
     traced: Traced,
     arguments: Sequence[Tensor],
     variables: Sequence[Variable],
     record: Record | None,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Source]:
-    """Runs a body at top level, and shows it to tapes as a node of `op`, which computes `graph`.
-    Returns the inputs and the outputs of the node, and its place."""
+    """Runs a body at top level by a program or a procedure, and shows it to tapes as a node of
+    `op`, whose outputs are of the `types`. Returns the inputs, the outputs and the place of it."""
     builder = current()
-    program = graph.kept("program", lambda: program_of(graph))
     places = range(traced.argument_count, traced.argument_count + len(variables))
     assigned = [variables[i] for i in traced.assigned]
     token = [host_tensor(TOKEN, START)] if traced.has_token else []
@@ -174,7 +178,7 @@ def run_and_record(
                 break
     at = here()
     node = Node(op, inputs, at, builder)
-    node.outputs = tuple(map(Tensor, graph.output_types, outputs))
+    node.outputs = tuple(map(Tensor, types, outputs))
     for recorder in builder.recorders:
         recorder.record(node)
     for variable, value in zip(assigned, node.outputs[traced.result_count :], strict=False):
@@ -202,6 +206,28 @@ def note_call(
     node.outputs = tuple(results)
     for recorder in builder.recorders:
         recorder.record(node)
+
+
+def _forward_program(plain: Graph, forward: Graph) -> Any:
+    """What computes a forward form. Where its residuals are inputs and outputs of the plain body,
+    the plain program gives them, so nothing is compiled again."""
+    if has_effects(forward):
+        return Procedure(forward)
+    places = repeats(forward, len(plain.outputs))
+    if places is None:
+        return _program(forward)
+
+    def run(*inputs: Any) -> tuple[Any, ...]:
+        outputs = _program(plain)(*inputs)
+        values = {"input": inputs, "output": outputs}
+        return (*outputs, *(values[kind][place] for kind, place in places))
+
+    return run
+
+
+def _program(graph: Graph) -> Any:
+    """The program of a graph that keeps its inputs, made once."""
+    return graph.kept("program", lambda: backend.program(dead_code(graph)))
 
 
 def run_nested(
@@ -250,8 +276,8 @@ def run_effects_now(
 ) -> list[Tensor]:
     """At top level what has effects runs at once: `op`, which computes the body. Returns the
     results."""
-    record = current_record()
-    _, outputs, _ = run_and_record(traced.graph, op, traced, arguments, variables, record)
+    types, given = traced.graph.output_types, (traced, arguments, variables, current_record())
+    _, outputs, _ = run_and_record(program_of(traced.graph), op, types, *given)
     report_checks(traced, list(map(get_buffer, outputs)))
     return list(outputs[: traced.result_count])
 

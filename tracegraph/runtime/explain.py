@@ -35,6 +35,7 @@ from tracegraph.runtime.history import (
     types_of_outputs,
 )
 from tracegraph.runtime.lineage import place_of_last_read, variable_read_by
+from tracegraph.runtime.naming import told_name
 from tracegraph.runtime.statements import Fork, fork_at, is_inside, statement_at
 from tracegraph.runtime.trace import Trace
 from tracegraph.runtime.variable import Variable
@@ -418,7 +419,7 @@ class _Case:
     @property
     def _name(self) -> str:
         if isinstance(self._given, Variable):
-            return f"the variable {self._given.name!r}"
+            return f"the variable {told_name(self._given)!r}"
         name = self._given.name
         return f"{name!r}" if name else f"the tensor {self._given.type}"
 

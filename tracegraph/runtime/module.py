@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from types import FunctionType
@@ -14,6 +15,7 @@ from tracegraph.runtime.naming import has_scopes, module_name_scope, module_scop
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import here
 from tracegraph.tensorshape import TensorShape
+from tracegraph.types import DType
 
 
 class Module:
@@ -109,6 +111,31 @@ class Module:
     def _ordered_attributes(self) -> list[tuple[str, Any]]:
         """The attributes in the order in which variables are listed."""
         return sorted(vars(self).items())
+
+
+def settings_text(module: Module, *first: str) -> str:
+    """The class with the arguments of `__init__` that a reader of a `repr` wants to see, such as
+    `Dense(units=3)`: those that are plain values or functions with a name, kept under their own
+    names, and not the defaults."""
+    parameters = inspect.signature(type(module).__init__).parameters.values()
+    given = ((p, _setting(vars(module).get(p.name))) for p in [*parameters][1:])
+    named = [] if module.is_unnamed else [f"name={module.name!r}"]
+    shown = [
+        f"{p.name}={text}"
+        for p, text in given
+        if p.name != "name" and text and text.lower() != (_setting(p.default) or "").lower()
+    ]
+    rows = ", ".join([*first, *shown, *named])
+    return f"{type(module).__name__}({rows})" if rows else type(module).__name__
+
+
+def _setting(value: Any) -> str | None:
+    """A setting as Python writes it; None for what has no short form."""
+    if isinstance(value, DType):
+        return value.name
+    if isinstance(value, (bool, int, float, str, tuple)):
+        return repr(value)
+    return getattr(value, "__name__", None) if callable(value) else None
 
 
 def _in_scope(call: Callable[..., Any]) -> Callable[..., Any]:

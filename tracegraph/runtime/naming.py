@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tracegraph.errors import DTypeError, fail, kind_of, shown
@@ -84,6 +84,21 @@ def scopes_of(paths: Any) -> Iterator[None]:
             yield
     finally:
         _scopes.paths, _scopes.module = outer
+
+
+#: Finds what the user's code calls a Variable, as a path; `paths`, which knows how, sets it.
+finders: list[Callable[[Any], str | None]] = []
+
+
+def told_name(variable: Any) -> str:
+    """The name of a Variable in errors: what the user gave it, or what graphs would call it, which
+    is after what holds it, `blocks.0.kernel`."""
+    if not variable.is_unnamed:
+        return variable.name
+    paths = [] if _scopes.paths is None else [_scopes.paths.of]
+    found = (find(variable) for find in (*paths, *finders))
+    path = next(filter(None, found), None)
+    return path.replace("/", ".") if path else variable.name
 
 
 def has_scopes() -> bool:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 from tracegraph.ir.tensor import Tensor
 from tracegraph.runtime.module import Module
+from tracegraph.runtime.naming import finders
 from tracegraph.runtime.variable import Reference, Variable
-from tracegraph.source import is_ours
+from tracegraph.source import is_ours, user_frames
 from tracegraph.tensorshape import TensorShape
 
 #: Of long lists, which hold data and not the parts of a model, the beginning is looked at.
@@ -91,6 +93,37 @@ def _names_in(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names_in(constant)
+
+
+#: How many frames of the user are looked at, for what holds a Variable.
+_MOST_FRAMES = 20
+
+
+def called_at_this_place(variable: Variable) -> str | None:
+    """What the code that runs calls a Variable, as a path. A Module that holds it is better known
+    than a container, and that better than a name such as that of a loop's variable."""
+    frames = list(itertools.islice(user_frames(), _MOST_FRAMES))
+    for kind in (Module, (list, tuple, dict), Variable):
+        for frame in frames:
+            roots = ((n, x) for n, x in _named_in(frame) if isinstance(x, kind))
+            found = _walked(roots).get(id(variable))
+            if found:
+                return found
+    return None
+
+
+finders.append(called_at_this_place)
+
+
+def _named_in(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    """The names that the code of a frame has, with their values; those of its object are called as
+    its attributes are."""
+    if frame.f_locals is not frame.f_globals:
+        for name, value in frame.f_locals.items():
+            yield "" if name == "self" else name, value
+    for name in _names_in(frame.f_code):
+        if name in frame.f_globals:
+            yield name, frame.f_globals[name]
 
 
 def _walked(roots: Iterator[tuple[str, Any]]) -> dict[int, str]:

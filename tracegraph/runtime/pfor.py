@@ -20,6 +20,7 @@ from tracegraph.ops.random import RandomSplit
 from tracegraph.ops.shape import Reshape, Slice
 from tracegraph.passes.vectorise import widen
 from tracegraph.runtime.execute import pass_check_on, run_effects_now
+from tracegraph.runtime.naming import told_name
 from tracegraph.runtime.procedure import recorded_call
 from tracegraph.runtime.results import Results, result_leaves
 from tracegraph.runtime.trace import Trace, Traced, current_trace, restored
@@ -127,8 +128,8 @@ def _refuse_assignments(traced: Traced) -> None:
         if not variable.is_random_state:
             fail(
                 SignatureError,
-                f"the variable {variable.name!r} is assigned in every iteration of a parallel "
-                "loop, and their order is not known",
+                f"the variable {told_name(variable)!r} is assigned in every iteration of a "
+                "parallel loop, and their order is not known",
                 source=here(),
                 fix="return the values, and assign what they sum up to after the loop",
             )

@@ -27,6 +27,7 @@ from tracegraph.ops.index import (
 from tracegraph.ops.shape import Reshape
 from tracegraph.runtime.convert import as_tensor, broadcast, cast_to, static_value
 from tracegraph.runtime.indices import check_range
+from tracegraph.runtime.naming import told_name
 from tracegraph.runtime.variable import DTypeMismatchError, Variable
 from tracegraph.shapes import static_shape
 from tracegraph.source import here
@@ -80,7 +81,7 @@ def _updates(variable: Variable, updates: Any) -> Tensor:
         fail(
             DTypeMismatchError,
             f"updates of {values.dtype.name} were scattered into the variable "
-            f"{variable.name!r} of {variable.dtype.name}",
+            f"{told_name(variable)!r} of {variable.dtype.name}",
             source=here(),
             operands=[operand_text(values)],
             fix=f"convert them: tg.cast(updates, tg.{variable.dtype.name})",
@@ -198,7 +199,7 @@ def _assign_slice(
         fail(
             ShapeError,
             f"a value {values.type} was assigned to a slice of shape {part} of the "
-            f"variable {variable.name!r}",
+            f"variable {told_name(variable)!r}",
             source=here(),
             fix="assign a value of the slice's shape",
         )

@@ -28,6 +28,7 @@ from tracegraph.errors import (
     SizeNeeded,
     TapeError,
     TraceError,
+    counted,
     fact_of,
     fail,
     kind_of,
@@ -96,6 +97,16 @@ class GradientTape:
         self._variables: dict[int, Variable] = {}
         #: Operands of recorded nodes: as long as the tape has them, their values are held.
         self._operands: list[Tensor] = []
+
+    def __repr__(self) -> str:
+        kind = "GradientTape(persistent=True)" if self._persistent else "GradientTape"
+        if self._builder is None:
+            return f"<{kind}, never entered>"
+        if self._is_used and not self._persistent:
+            return f"<{kind}, used>"
+        state = "recording" if self._is_recording else "stopped"
+        nodes, watched = len(self._nodes), len(self._variables)
+        return f"<{kind}, {state}: {counted(nodes, 'operation')}, {counted(watched, 'variable')}>"
 
     # The block.
 

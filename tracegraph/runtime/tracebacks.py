@@ -73,7 +73,8 @@ def without_our_frames(error: Exception) -> Exception:
     frames = list(_frames(error.__traceback__))
     if not _settings.is_filtering or not frames:
         return error
-    if _is_ours(frames[-1]) and not isinstance(error, _KINDS):
+    says_what_to_do = isinstance(error, _KINDS) or hasattr(error, "fact")
+    if _is_ours(frames[-1]) and not says_what_to_do:
         return error
     found: TracebackType | None = None
     for at in reversed(frames):

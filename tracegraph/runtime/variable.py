@@ -31,7 +31,7 @@ from tracegraph.ops.shape import EnsureShape
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.lift import lifted
 from tracegraph.runtime.lineage import remember_assignment
-from tracegraph.runtime.naming import scoped_name
+from tracegraph.runtime.naming import scoped_name, told_name
 from tracegraph.runtime.pending import device_buffer
 from tracegraph.runtime.state import (
     Slot,
@@ -190,7 +190,7 @@ class Variable(Slot):
     def __hash__(self) -> int:
         fail(
             TraceError,
-            f"the variable {self.name!r} has no hash, since == is elementwise",
+            f"the variable {told_name(self)!r} has no hash, since == is elementwise",
             source=here(),
             fix="use variable.ref(), which has one, and .deref() to get the variable back",
         )
@@ -410,7 +410,7 @@ class Variable(Slot):
             is_shape = isinstance(error, ShapeError)
             fail(
                 ShapeError if is_shape else DTypeMismatchError,
-                f"the variable {self.name!r} is {self.tensor_type}: {fact_of(error)}",
+                f"the variable {told_name(self)!r} is {self.tensor_type}: {fact_of(error)}",
                 source=here(),
                 fix=fix_of(error) if is_shape else f"assign numbers of {self.dtype.name}",
             )
@@ -419,7 +419,7 @@ class Variable(Slot):
         if new.dtype is not self.dtype:
             fail(
                 DTypeMismatchError,
-                f"a value of {new.dtype.name} was assigned to the variable {self.name!r} of "
+                f"a value of {new.dtype.name} was assigned to the variable {told_name(self)!r} of "
                 f"{self.dtype.name}",
                 source=here(),
                 fix=f"convert it: tg.cast(value, tg.{self.dtype.name})",
@@ -427,8 +427,8 @@ class Variable(Slot):
         if not _fits(self.tensor_type.shape, new.type.shape):
             fail(
                 ShapeError,
-                f"a value of shape {shape_text(new)} was assigned to the variable {self.name!r} "
-                f"of shape {_shape_text(self.tensor_type)}",
+                f"a value of shape {shape_text(new)} was assigned to the variable "
+                f"{told_name(self)!r} of shape {_shape_text(self.tensor_type)}",
                 source=here(),
                 fix="assign a value of the variable's shape, or declare it with "
                 "tg.Variable(..., shape=[None])",
@@ -459,7 +459,7 @@ class Variable(Slot):
     def __setitem__(self, index: Any, value: Any) -> None:
         fail(
             VariableError,
-            f"an item of the variable {self.name!r} was assigned with [...] =",
+            f"an item of the variable {told_name(self)!r} was assigned with [...] =",
             source=here(),
             fix="use v[1:3].assign(value), or v.scatter_update(...)",
         )
@@ -500,7 +500,8 @@ class Variable(Slot):
     def _refuse_inplace(self, operator: str, method: str) -> None:
         fail(
             VariableError,
-            f"`variable {operator} value` would replace the variable {self.name!r} by a tensor",
+            f"`variable {operator} value` would replace the variable {told_name(self)!r} by a "
+            "tensor",
             source=here(),
             fix=f"use variable.{method}(value), or `variable = variable ...` if a tensor is meant",
         )

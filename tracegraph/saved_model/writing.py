@@ -24,6 +24,7 @@ from tracegraph.passes.specialise import bound_names, renamed
 from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.function import Function
 from tracegraph.runtime.module import Module, parts_in
+from tracegraph.runtime.naming import told_name
 from tracegraph.runtime.tracebacks import door
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Reference, Variable, values_now
@@ -90,7 +91,8 @@ def save(
     Python functions and objects that are no data are left out; a function that *calls* Python
     code when it runs, or whose trace depends on a Python object, is refused with its line.
 
-    Raises ValueError for an object of another kind, and for what cannot be saved.
+    Raises ValueError for an object of another kind, and for what cannot be saved; OSError where the
+    system takes no more, as a full disk does, which leaves what was there whole.
 
     >>> double = tg.function(lambda x: 2.0 * x, input_signature=[tg.TensorSpec([None])])
     >>> tg.saved_model.save(double, "double")
@@ -515,8 +517,8 @@ def _refuse_loss(module: Module, variable: Variable) -> NoReturn:
     ]
     fail(
         SignatureError,
-        f"the Variable {variable.name!r} of {type(module).__name__} would be lost: it is held by "
-        f"{' and '.join(holders) or 'what no file can hold'}",
+        f"the Variable {told_name(variable)!r} of {type(module).__name__} would be lost: it is "
+        f"held by {' and '.join(holders) or 'what no file can hold'}",
         source=here(),
         fix="keep it in an attribute, a list or a dict",
     )

@@ -12,6 +12,7 @@ from tracegraph.errors import SignatureError, TraceError, fail, kind_of, shown
 from tracegraph.ir.builder import at_top_level
 from tracegraph.runtime.deferred import announce
 from tracegraph.runtime.module import Module
+from tracegraph.runtime.naming import told_name
 from tracegraph.runtime.trace import current_trace
 from tracegraph.runtime.tracebacks import door
 from tracegraph.runtime.variable import Variable
@@ -103,7 +104,8 @@ class Checkpoint(Group):
         A checkpoint that is there is replaced in one step: who reads, or finds what was left by a
         process that was killed, has the old one or the new one.
 
-        Raises ValueError for objects and paths that cannot be saved, and TraceError while tracing.
+        Raises ValueError for objects and paths that cannot be saved, TraceError while tracing, and
+        OSError where the system takes no more; what was there is whole then.
         """
         _refuse_while_tracing("write")
         path = as_path("Checkpoint.write", file_prefix)
@@ -208,8 +210,8 @@ def _warn_of_strangers(strangers: list[Variable]) -> None:
     count = len({id(variable) for variable in strangers})
     place = here()
     text = (
-        f"what the optimizer keeps for {count} variables, such as {strangers[0].name}, is not "
-        "saved, since the variables are not part of the checkpoint. Give the model to the "
+        f"what the optimizer keeps for {count} variables, such as {told_name(strangers[0])}, is "
+        "not saved, since the variables are not part of the checkpoint. Give the model to the "
         "Checkpoint too: tg.train.Checkpoint(model=model, optimizer=optimizer)"
     )
     warnings.warn_explicit(text, UserWarning, place.file, place.line)

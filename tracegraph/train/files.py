@@ -52,17 +52,17 @@ def write_checkpoint(path: str, graph: ObjectGraph) -> None:
     """Writes the values that the Variables of a graph have now to a directory."""
     held = values_now(graph.variables())
     remove_torn(Path(path))
-    writer = Writer(path)
-    values = writer.add_arrays(_STEM, {key: host_array(value) for key, value in held.items()})
-    writer.commit(
-        {
-            "format": FORMAT,
-            "version": VERSION,
-            "producer": PRODUCER,
-            "objects": [_written(graph, number) for number in range(len(graph.objects))],
-            "values": values,
-        }
-    )
+    arrays = {key: host_array(value) for key, value in held.items()}
+    with Writer(path) as writer:
+        writer.commit(
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "producer": PRODUCER,
+                "objects": [_written(graph, number) for number in range(len(graph.objects))],
+                "values": writer.add_arrays(_STEM, arrays),
+            }
+        )
 
 
 def _written(graph: ObjectGraph, number: int) -> dict[str, Any]:

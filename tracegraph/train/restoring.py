@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from tracegraph.errors import LoadError, MatchError, ShapeError, fail
 from tracegraph.ir.tensor import host_tensor
 from tracegraph.runtime import deferred
+from tracegraph.runtime.naming import told_name
 from tracegraph.runtime.state import state_lock
 from tracegraph.runtime.variable import (
     DTypeMismatchError,
@@ -190,7 +191,7 @@ class Restoration:
             if key is not None and keys.setdefault(id(value), key) != key:
                 fail(
                     LoadError,
-                    f"the variable {value.name!r} has two values in the checkpoint "
+                    f"the variable {told_name(value)!r} has two values in the checkpoint "
                     f"{self.saved.path}: {keys[id(value)]} and {key}",
                     source=here(),
                     fix="restore to objects whose variables are shared as those that were saved",
@@ -223,7 +224,7 @@ class Restoration:
             return
         facts = [
             f"{self.saved.key(n)} is {self.saved.value(n).type} there, and the variable "
-            f"{v.name!r} is {v.tensor_type}"
+            f"{told_name(v)!r} is {v.tensor_type}"
             for v, n in unfit
         ]
         self.unused.is_known = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from tracegraph.archive.directory import write_output
 from tracegraph.errors import TraceError, fail, kind_of, shown
 from tracegraph.source import here
 
@@ -28,13 +29,12 @@ def written(view: str, text: str, path: str | os.PathLike[str] | None) -> str:
     """The text of a view, which is also written to `path` if that is given.
 
     Raises TraceError (a TypeError) for a path that is none: Python would take a number for an open
-    file.
+    file. Raises OSError for one that cannot be written; its file is then as it was.
     """
     if path is None:
         return text
     _check_path(view, path)
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
+    write_output(path, text.encode())
     return Written(text, path)
 
 

@@ -149,9 +149,9 @@ class Summary(str):
 
 
 def summary(graph: Graph) -> Summary:
-    """A table of what a graph takes and makes: its inputs, and per op, per line of the user's code,
-    per name scope if there are any, and in total its nodes, the bytes they write and the floating
-    operations of one run. The dearest rows come first. It is a str, which has the numbers too:
+    """A table of what a graph costs and takes: per op, per line of the user's code, per name scope
+    if there are any, and in total its nodes, the bytes they write and the floating operations of
+    one run, the dearest rows first; then its inputs. It is a str, which has the numbers too:
     `rows`, `totals` and `to_dict()`.
 
     Inputs that stand for Variables are counted as parameters; a graph that was read from text does
@@ -182,7 +182,7 @@ def summary(graph: Graph) -> Summary:
         nodes, written, flops = map(_number, _sum(totals.values()))
         head.append(f"together: {nodes} nodes, {written} bytes written, {flops} FLOPs")
     tables = [_table(by, found, totals) for by, found in rows.items() if found or by != "scope"]
-    text = "\n\n".join("\n".join(table) for table in [head, _inputs(graph), *tables] if table)
+    text = "\n\n".join("\n".join(table) for table in [head, *tables, _inputs(graph)] if table)
     names = value_names(graph)
     inputs = [(names[x], x.type, role) for x, role in _roles(graph).items()]
     return Summary(text, itertools.chain(*rows.values()), totals, inputs)
