@@ -198,6 +198,8 @@ def bincount(
     length = _bin_count(x, minlength, maxlength)
     *lead, _ = x.type.shape
     values = full(1, x.type.with_dtype(as_dtype(dtype))) if values is None else values
+    if known_int(length) and length == 0:
+        return zeros([*lead, 0], values.dtype)  # there is no bin to count in
     values = SELECT(_is_counted(x, length), values, full(0, values.type))
     at = Reshape((*x.type.shape, 1))(x)
     place = len(lead)
