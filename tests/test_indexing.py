@@ -792,3 +792,33 @@ def test_scatters_of_nested_lists():
     same(tg.tensor_scatter_nd_update([[1, 2], [3, 4]], at, [[5], [6]]), [[1, 5], [6, 4]])
     with pytest.raises(TypeError, match="float32 was given where int32 is needed"):
         tg.tensor_scatter_nd_update([[1, 2], [3, 4]], [[0]], [[one, 6]])
+
+
+def test_expressions_that_are_long_cost_little():
+    """Each value of a sum is looked at once: doubled 40 times, there are 2^40 ways to it."""
+
+    @tg.function
+    def f(x, i):
+        for _ in range(40):
+            i = i + i
+        return x[i : i + 3]
+
+    same(f(tg.constant(numbers(9)), tg.constant(0)), numbers(3))
+
+
+def test_assignment_to_a_slice_by_expressions():
+    v = tg.Variable(numbers(9))
+
+    @tg.function
+    def f(o):
+        v[o[0] * 2 : o[0] * 2 + 3].assign([-1.0, -2.0, -3.0])
+
+    f(tg.constant([2]))
+    same(v, [0, 1, 2, 3, -1, -2, -3, 7, 8])
+
+
+def test_positions_do_not_wrap_round_in_a_narrow_type():
+    lengths = tg.constant([1, 127], tg.int8)
+    expected = np.arange(300) < np.array([[1], [127]])
+    same(tg.sequence_mask(lengths, 300, tg.float32), expected.astype(np.float32))
+    same(tg.one_hot(lengths, 300), np.eye(300, dtype=np.float32)[[1, 127]])

@@ -233,7 +233,7 @@ def range(
     type = TensorType(kind, (count,))
     if kind.is_integer and count > LARGEST_CONSTANT and not current().is_top_level:
         return _symbolic_range(bounds, kind)
-    return _from_numpy("range", type, lambda: _numbers(*bounds, count, kind))
+    return _from_numpy("range", type, lambda: _numbers(bounds, count, kind))
 
 
 def _bound(value: Any) -> Any:
@@ -282,9 +282,10 @@ def _number_between(start: Any, limit: Any, step: Any) -> int:
     return max(0, math.ceil(span / step))
 
 
-def _numbers(start: Any, limit: Any, step: Any, count: int, kind: DType) -> np.ndarray:
-    if not (kind.is_integer and all(isinstance(n, int) for n in (start, limit, step))):
-        return np.arange(start, limit, step, dtype=np.float64)
+def _numbers(bounds: list[Any], count: int, kind: DType) -> np.ndarray:
+    if not (kind.is_integer and all(isinstance(bound, int) for bound in bounds)):
+        return np.arange(*bounds, dtype=np.float64)
+    start, _, step = bounds
     # By 64 bits without a sign, which wrap round: a span may be wider than the type.
     first, distance = (np.uint64(number % 2**64) for number in (start, step))
     return np.arange(count, dtype=np.uint64) * distance + first
@@ -385,9 +386,8 @@ def one_hot(
            [0., 0., 1.]], dtype=float32)
     """
     indices = as_integers("one_hot", "the indices", indices)
-    if indices.dtype.size < 4:  # the depth may not fit
-        indices = Cast(int32)(indices)
     depth = as_count("one_hot", "the depth", depth)
+    indices = _reaching(indices, depth)
     shape = indices.type.shape
     place = as_axis("one_hot", -1 if axis is None else axis, rank_of("one_hot", indices) + 1)
     long = (*shape[:place], depth, *shape[place:])
@@ -395,6 +395,14 @@ def one_hot(
     positions = BroadcastTo(long, (place,))(Iota(depth, indices.dtype)())
     is_on = EQUAL(positions, BroadcastTo(long, others)(indices))
     return _chosen(is_on, on_value, off_value, dtype)
+
+
+def _reaching(numbers: Tensor, size: Any) -> Tensor:
+    """The numbers in a type that holds all positions of an axis of `size`."""
+    if not known_int(size):
+        return Cast(int32)(numbers) if numbers.dtype.size < 4 else numbers
+    kind = numbers.dtype
+    return numbers if size <= kind.max else Cast(int32 if size <= int32.max else int64)(numbers)
 
 
 def _chosen(is_on: Tensor, on_value: Any, off_value: Any, dtype: Any) -> Tensor:
@@ -426,6 +434,7 @@ def sequence_mask(
         known = known_array("sequence_mask", lengths, "give the largest length: maxlen=")
         maxlen = max((0, *as_sizes("sequence_mask", "the lengths", known)))
     size = as_count("sequence_mask", "maxlen", maxlen)
+    lengths = _reaching(lengths, size)
     long = (*lengths.type.shape, size)
     rank = len(long) - 1
     positions = BroadcastTo(long, (rank,))(Iota(size, lengths.dtype)())

@@ -28,23 +28,53 @@ _KNOWN = None
 
 def difference(x: Tensor, y: Tensor) -> Size | None:
     """x - y where it is known though x and y are not; None if it cannot be shown."""
-    keys: dict[Tensor, Hashable] = {}
-    total = _plus(_sum_of(x, keys, 0), _sum_of(y, keys, 0), -1)
-    known = total.pop(_KNOWN, 0)
-    return None if any(factor != 0 for factor in total.values()) else known
+    known = _Known()
+    right = known.sum_of(y, 0)
+    total = _plus(known.sum_of(x, 0), right, -1)
+    number = total.pop(_KNOWN, 0)
+    return None if any(factor != 0 for factor in total.values()) else number
 
 
-def _sum_of(x: Tensor, keys: dict[Tensor, Hashable], depth: int) -> dict[Hashable, Size]:
-    """The factors of the values that x is a sum of, by keys that are equal for equal values."""
-    known = _known_number(x)
-    if known is not None:
-        return {_KNOWN: known}
-    op, inputs = (x.node.op, x.node.inputs) if x.node is not None else (None, ())
-    terms = None
-    is_sum = isinstance(op, (Add, Sub, Mul, Neg, Identity, Cast))
-    if is_sum and depth < _DEEPEST and all(map(_is_integer, inputs)):
-        terms = _combined(op, x, [_sum_of(y, keys, depth + 1) for y in inputs])
-    return {_key(x, keys, depth): 1} if terms is None else terms
+class _Known:
+    """What is found of expressions that are compared, each of which is looked at once."""
+
+    def __init__(self) -> None:
+        self._sums: dict[Tensor, dict[Hashable, Size]] = {}
+        self._keys: dict[Tensor, Hashable] = {}
+
+    def sum_of(self, x: Tensor, depth: int) -> dict[Hashable, Size]:
+        """The factors of the values that x is a sum of, by keys that are equal for equal values."""
+        if x not in self._sums:
+            self._sums[x] = self._made_sum(x, depth)
+        return self._sums[x]
+
+    def _made_sum(self, x: Tensor, depth: int) -> dict[Hashable, Size]:
+        number = _known_number(x)
+        if number is not None:
+            return {_KNOWN: number}
+        op, inputs = (x.node.op, x.node.inputs) if x.node is not None else (None, ())
+        terms = None
+        is_sum = isinstance(op, (Add, Sub, Mul, Neg, Identity, Cast))
+        if is_sum and depth < _DEEPEST and all(map(_is_integer, inputs)):
+            terms = _combined(op, x, [self.sum_of(y, depth + 1) for y in inputs])
+        return {self._key(x, depth): 1} if terms is None else terms
+
+    def _key(self, x: Tensor, depth: int) -> Hashable:
+        """Equal for tensors that the same ops make of the same values."""
+        if x not in self._keys:
+            self._keys[x] = self._made_key(x, depth)
+        return self._keys[x]
+
+    def _made_key(self, x: Tensor, depth: int) -> Hashable:
+        node = x.node
+        if node is None and x.type.shape == ():
+            return x.dtype.name, host_array(x).item()
+        if node is None or node.op is INPUT or depth >= _DEEPEST:
+            return id(x)
+        places = [k for k, y in enumerate(node.outputs) if y is x]
+        if not places:
+            return id(x)
+        return (id(node.op), places[0], *[self._key(y, depth + 1) for y in node.inputs])
 
 
 def _is_integer(x: Tensor) -> bool:
@@ -73,25 +103,6 @@ def _plus(x: dict[Hashable, Size], y: dict[Hashable, Size], sign: int) -> dict[H
     for key, factor in y.items():
         total[key] = total.get(key, 0) + sign * factor
     return total
-
-
-def _key(x: Tensor, keys: dict[Tensor, Hashable], depth: int) -> Hashable:
-    """Equal for tensors that the same ops make of the same values."""
-    if x not in keys:
-        keys[x] = _made_key(x, keys, depth)
-    return keys[x]
-
-
-def _made_key(x: Tensor, keys: dict[Tensor, Hashable], depth: int) -> Hashable:
-    node = x.node
-    if node is None and x.type.shape == ():
-        return x.dtype.name, host_array(x).item()
-    if node is None or node.op is INPUT or depth >= _DEEPEST:
-        return id(x)
-    places = [k for k, y in enumerate(node.outputs) if y is x]
-    if not places:
-        return id(x)
-    return (id(node.op), places[0], *[_key(y, keys, depth + 1) for y in node.inputs])
 
 
 def _known_number(x: Tensor) -> Any:

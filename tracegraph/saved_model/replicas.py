@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 
 from tracegraph.archive.manifest import Entry
 from tracegraph.runtime.variable import Variable, VariableAggregation, VariableSynchronization
 
-_DEFAULTS = {
+_DEFAULTS: dict[str, enum.Enum] = {
     "synchronization": VariableSynchronization.AUTO,
     "aggregation": VariableAggregation.NONE,
 }
