@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import pathlib
+import re
 from typing import Any
 
 import jax
@@ -22,6 +25,22 @@ def x64() -> Any:
 def has_64_bits() -> bool:
     """Whether 64-bit types exist here: by JAX's setting, or inside its context."""
     return jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+
+
+@functools.cache
+def memory_bytes() -> int | None:
+    """The bytes of memory that the device has, for a CPU those of the machine with its swap space;
+    None if nobody says."""
+    (device, *_) = jax.local_devices()
+    limit = (device.memory_stats() or {}).get("bytes_limit")
+    if limit is not None or device.platform != "cpu":
+        return limit
+    try:
+        text = pathlib.Path("/proc/meminfo").read_text()
+    except OSError:  # no Linux
+        return None
+    sizes = re.findall(r"^(?:MemTotal|SwapTotal): *(\d+) kB$", text, re.MULTILINE)
+    return 1024 * sum(map(int, sizes)) or None
 
 
 def is_array(value: Any) -> bool:

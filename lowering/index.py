@@ -52,6 +52,10 @@ def _scatter(op: ops.Scatter, x: Any, indices: Any, updates: Any) -> Any:
     if 0 in updates.shape:
         return x
     b, count = op.batch_dims, indices.shape[-1]
+    if count == 0:  # XLA simplifies such a scatter wrongly: it is given an axis of 1 to index
+        first = jnp.zeros((*indices.shape[:-1], 1), indices.dtype)
+        y = _scatter(op, jnp.expand_dims(x, op.axis), first, updates)
+        return jnp.squeeze(y, op.axis)
     indexed = range(op.axis, op.axis + count)
     numbers = lax.ScatterDimensionNumbers(
         update_window_dims=_window_axes(op, updates.ndim, indices.ndim - 1 - b),

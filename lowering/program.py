@@ -5,19 +5,28 @@ from __future__ import annotations
 import gc
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from lowering import sizes
-from lowering.device import WIDE, is_staging, x64
+from lowering.device import WIDE, is_staging, memory_bytes, x64
 from lowering.rules import RULES, Rule
 from tracegraph.control.call import Call
-from tracegraph.errors import DTypeError, GradientError, LoweringError, ShapeError, message
+from tracegraph.errors import (
+    DTypeError,
+    GradientError,
+    InvalidArgumentError,
+    LoweringError,
+    ShapeError,
+    fail,
+    message,
+)
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.barrier import Barrier
+from tracegraph.shapes import element_count
 from tracegraph.source import place_of_thread
 from tracegraph.types import TensorType, token
 
@@ -155,6 +164,7 @@ class Program:
 
     def __init__(self, graph: Graph, donated: Sequence[int] = ()) -> None:
         assert graph.is_static, f"@{graph.name} has sizes that are not known"
+        _check_memory(graph)
         self.graph = graph
         self.needs_x64 = _has_64_bits(graph)
         self.donated = tuple(donated)
@@ -224,6 +234,32 @@ class Program:
         """JAX's `Lowered` of this program, for its texts and analyses."""
         with x64():
             return self.jitted.lower(*(shape_struct(x.type) for x in self.graph.inputs))
+
+
+def _check_memory(graph: Graph) -> None:
+    """Raises InvalidArgumentError for results that do not fit into the memory of the device.
+
+    XLA would find out while the program runs, and then all of its results are lost.
+    """
+    limit = memory_bytes()
+    results = {y: element_count(y.type.shape) * y.type.dtype.size for y in graph.outputs}
+    total = sum(results.values())
+    if limit is None or total <= limit:
+        return
+    largest = max(results, key=results.__getitem__)
+    fail(
+        InvalidArgumentError,
+        f"{_results(results, largest)} {total:,} bytes, and the device has {limit:,} bytes of "
+        "memory",
+        source=largest.source,
+        fix="compute with fewer or smaller tensors",
+    )
+
+
+def _results(results: Mapping[Tensor, Any], largest: Tensor) -> str:
+    if len(results) == 1:
+        return f"a result {largest.type} takes"
+    return f"{len(results):,} results, of which {largest.type} is the largest, take"
 
 
 def _compiler_options(graph: Graph) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.extend.mlir import ir
 
 from lowering.program import Program
 from tracegraph.errors import SignatureError, message
@@ -16,8 +18,14 @@ def _stablehlo(program: Program) -> str:
     return program.lowered().as_text(dialect="stablehlo", debug_info=True)
 
 
-def _stablehlo_plain(program: Program) -> str:
-    return program.lowered().as_text(dialect="stablehlo")
+def _stablehlo_bytes(program: Program) -> bytes:
+    """The module as MLIR's bytecode. By way of its text, which has no paths of this machine, so
+    that the bytes of a program are the same everywhere."""
+    lowered, file = program.lowered(), io.BytesIO()
+    context = lowered.compiler_ir("stablehlo").context
+    module = ir.Module.parse(lowered.as_text(dialect="stablehlo"), context=context)
+    module.operation.write_bytecode(file)
+    return file.getvalue()
 
 
 def _hlo(program: Program) -> str:
@@ -50,7 +58,7 @@ def _bytes(text: Callable[[Program], str]) -> Callable[[Program], bytes]:
 
 _STAGES: dict[str, Callable[[Program], Any]] = {
     "stablehlo": _stablehlo,
-    "stablehlo_serialized": _bytes(_stablehlo_plain),
+    "stablehlo_serialized": _stablehlo_bytes,
     "hlo": _hlo,
     "hlo_no_metadata": _hlo_no_metadata,
     "hlo_serialized": _bytes(_hlo),

@@ -22,6 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax.extend.mlir import ir
 
 import tracegraph as tg
 
@@ -1434,6 +1435,7 @@ def test_nested_function_appears_once_in_the_dump():
     ("stage", "mark"),
     [
         ("stablehlo", "stablehlo."),
+        ("stablehlo_serialized", b"ML\xefR"),
         ("hlo", "HloModule"),
         ("optimized_hlo", "HloModule"),
         ("optimized_hlo_dot", "digraph G {"),
@@ -1444,6 +1446,19 @@ def test_nested_function_appears_once_in_the_dump():
 def test_compiler_text(stage, mark):
     f = tg.function(lambda x: tg.sin(x) * 2.0, jit_compile=True)
     assert mark in f.experimental_get_compiler_ir(tg.constant([1.0, 2.0]))(stage=stage)
+
+
+def test_the_serialised_stage_is_mlirs_bytecode():
+    """JAX's own MLIR reads it back as the text of the stage that is not serialised."""
+    get = tg.function(lambda x: tg.sin(x) * 2.0).experimental_get_compiler_ir(tg.constant([1.0]))
+    data = get(stage="stablehlo_serialized")
+    assert data.startswith(b"ML\xefR")
+    assert b".py" not in data
+    assert get(stage="stablehlo_serialized") == data
+    context = jax.jit(lambda x: x).lower(1.0).compiler_ir("stablehlo").context
+    module = str(ir.Module.parse(data, context=context))
+    assert "stablehlo.sine" in module
+    assert "tensor<1xf32>" in module
 
 
 def test_compiler_text_of_a_specification():

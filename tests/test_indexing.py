@@ -1,6 +1,7 @@
 """Indexing, joining and choosing against NumPy, for values, shapes, open sizes and gradients."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -586,3 +587,238 @@ def test_a_moving_slice_over_the_end_is_as_short_at_top_level_as_in_a_function()
         return x[start : start + 2]
 
     assert cut(x).numpy().tolist() == tg.function(cut)(x).numpy().tolist() == [4.0]
+
+
+# Slices whose bounds are expressions.
+
+WINDOWS = {
+    "element": (lambda x, o: x[:, o[0] : o[0] + 4], lambda o: slice(o, o + 4)),
+    "multiple": (lambda x, o: x[:, o[0] * 4 : (o[0] + 1) * 4], lambda o: slice(4 * o, 4 * o + 4)),
+    "multiple from the right": (
+        lambda x, o: x[:, 4 * o[0] + 1 : 2 * (o[0] + o[0]) + 3],
+        lambda o: slice(4 * o + 1, 4 * o + 3),
+    ),
+    "around": (lambda x, o: x[:, o[0] - 1 : o[0] + 2], lambda o: slice(o - 1, o + 2)),
+    "of a wider type": (
+        lambda x, o: x[:, o[0] : tg.cast(o[0], tg.int64) + 3],
+        lambda o: slice(o, o + 3),
+    ),
+    "of two": (
+        lambda x, o: x[:, o[0] + o[1] : o[1] - (-o[0]) + 3],
+        lambda o: slice(o + 1, o + 4),
+    ),
+    "of a product": (
+        lambda x, o: x[:, o[0] * o[1] : o[0] * o[1] + 3],
+        lambda o: slice(o, o + 3),
+    ),
+    "step": (lambda x, o: x[:, o[0] : o[0] + 5 : 2], lambda o: slice(o, o + 5, 2)),
+    "size": (lambda x, o: x[:, o[0] : o[0] + tg.shape(x)[0]], lambda o: slice(o, o + 3)),
+    "from the end": (lambda x, o: x[:, o[0] - 6 : o[0] - 4], lambda o: slice(o - 6, o - 4)),
+    "nothing": (lambda x, o: x[:, o[0] : o[0]], lambda o: slice(o, o)),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_sizes_of_slices_are_compared_as_expressions(name):
+    """Row g of issue 10."""
+    take, expected = WINDOWS[name]
+    x = numbers(3, 12)
+    f = tg.function(take)
+    for start in (1, 2):
+        same(f(tg.constant(x), tg.constant([start, 1])), x[:, expected(start)])
+        same(take(tg.constant(x), tg.constant([start, 1])), x[:, expected(start)])
+    assert f.experimental_get_tracing_count() == 1
+
+
+def test_slices_of_open_sizes_by_expressions():
+    @tg.function(input_signature=[tg.TensorSpec([None, None]), tg.TensorSpec([], tg.int32)])
+    def f(x, k):
+        n = tg.shape(x)[0]
+        return x[:, k * n : (k + 1) * n]
+
+    for n in (2, 3):
+        x = numbers(n, 4 * n)
+        same(f(tg.constant(x), tg.constant(2)), x[:, 2 * n : 3 * n])
+
+
+def test_a_variable_as_the_start_of_a_slice():
+    at, x = tg.Variable(1), numbers(9)
+    take = tg.function(lambda x: x[at : at + 3])
+    same(take(tg.constant(x)), x[1:4])
+    at.assign(5)
+    same(take(tg.constant(x)), x[5:8])
+
+
+def test_a_window_over_an_end_is_moved_until_it_fits():
+    x = numbers(9)
+    take = tg.function(lambda x, o: x[o - 2 : o + 2])
+    for o, expected in ((0, x[:4]), (1, x[:4]), (2, x[:4]), (4, x[2:6]), (8, x[5:]), (30, x[5:])):
+        same(take(tg.constant(x), tg.constant(o)), expected)
+    same(take(tg.constant(x), tg.constant(-3)), x[4:8])  # from -5 to -1
+    checked = tg.function(lambda x, o: x[o - 2 : o + 2], check_bounds=True)
+    same(checked(tg.constant(x), tg.constant(4)), x[2:6])
+    for o in (1, 8):
+        with pytest.raises(tg.errors.InvalidArgumentError, match="are not in axis 0"):
+            checked(tg.constant(x), tg.constant(o))
+
+
+@pytest.mark.parametrize("name", ["multiple", "around", "step"])
+def test_derivatives_of_slices_by_expressions(name):
+    take, expected = WINDOWS[name]
+    x, o = numbers(3, 12), tg.constant([1, 1])
+
+    @tg.function
+    def derivatives(x, v):
+        with tg.GradientTape() as outer:
+            outer.watch(x)
+            with tg.GradientTape(persistent=True) as tape:
+                tape.watch(x)
+                y = take(x, o) ** 3
+            slope, jacobian = tape.gradient(y, x), tape.jacobian(y, x)
+            total = tg.reduce_sum(slope * v)
+        with tg.autodiff.ForwardAccumulator(x, v) as forward:
+            z = take(x, o) ** 3
+        return slope, jacobian, outer.gradient(total, x), forward.jvp(z)
+
+    v = numbers(3, 12)[::-1].copy()
+    slope, jacobian, curvature, tangent = derivatives(tg.constant(x), tg.constant(v))
+    mask = np.zeros_like(x)
+    mask[:, expected(1)] = 1
+    same(slope, 3 * x**2 * mask)
+    same(curvature, 6 * x * v * mask)
+    same(tangent, (3 * x**2 * v)[:, expected(1)])
+    full = np.zeros((*x[:, expected(1)].shape, *x.shape), x.dtype)
+    columns = np.arange(12)[expected(1)]
+    for row in range(3):
+        for k, column in enumerate(columns):
+            full[row, k, row, column] = 3 * x[row, column] ** 2
+    same(jacobian, full)
+
+
+def test_slices_by_expressions_in_every_instance_of_a_loop():
+    x = numbers(12)
+    rows = tg.vectorized_map(lambda o: tg.constant(x)[o * 2 : o * 2 + 3], tg.constant([0, 1, 4]))
+    same(rows, [x[0:3], x[2:5], x[8:11]])
+
+
+@pytest.mark.parametrize(
+    ("take", "fact", "fix"),
+    [
+        (lambda x, o: x[: o[0]], r"from the beginning to o\[0\]", r"x\[i : i \+ 3\]"),
+        (lambda x, o: x[o[0] : o[1]], r"from o\[0\] to o\[1\]", r"tg\.slice"),
+        (lambda x, o: x[o[0] + 3 : o[0]], r"from o\[0\] \+ 3 to o\[0\]", r"tg\.slice"),
+        (lambda x, o: x[o[0] : 2 * o[0]], r"to o\[0\] \* 2|to 2 \* o\[0\]", r"tg\.slice"),
+        (
+            lambda x, o: x[o[0] + 3 : o[0] : -1],
+            r"from o\[0\] \+ 3 down to o\[0\]",
+            r"x\[o\[0\] \+ 1 : o\[0\] \+ 3 \+ 1\]\[::-1\]",
+        ),
+    ],
+)
+def test_a_slice_of_unknown_size_says_so_with_both_bounds(take, fact, fix):
+    with pytest.raises(tg.errors.TraceError, match=fact) as caught:
+        tg.function(take)(tg.ones([9]), tg.constant([1, 2]))
+    assert re.search(f"fix: .*{fix}", str(caught.value))
+
+
+# What TensorFlow's own tests found.
+
+
+def test_gather_with_a_negative_number_of_batch_axes():
+    """It counts from the axes of the indices; the axis that it is by default, from those of x."""
+    x, at = numbers(2, 5), np.array([[0, 1], [4, 2]])
+    same(tg.gather(x, at, batch_dims=-1), np.take_along_axis(x, at, 1))
+    same(tg.gather(x, at % 2, batch_dims=-2), x[at % 2])
+    x = numbers(2, 5, 3)
+    same(tg.gather(x, at, batch_dims=-1, axis=1), np.stack([x[k][at[k]] for k in range(2)]))
+    for count in (-3, 3):
+        with pytest.raises(ValueError, match=f"batch_dims is {count}"):
+            tg.gather(x, at, batch_dims=count)
+    with pytest.raises(ValueError, match="batch_dims is -1"):
+        tg.gather_nd(x, at[..., None], batch_dims=-1)
+
+
+def test_gather_without_a_number_of_batch_axes():
+    x = numbers(2, 5)
+    same(tg.gather(x, [1, 0], batch_dims=None), x[[1, 0]])
+    same(tg.gather(x, [1, 0], axis=1, batch_dims=None), x[:, [1, 0]])
+
+
+@pytest.mark.parametrize(
+    "scatter",
+    [
+        lambda: tg.scatter_nd([[1], [3]], 5, [4]),
+        lambda: tg.scatter_nd([[1], [3]], [5], [4]),
+        lambda: tg.tensor_scatter_nd_update([1, 2, 3], [[0], [1]], 5),
+        lambda: tg.tensor_scatter_nd_add([[1, 2], [3, 4]], [[0], [1]], [5, 6]),
+        lambda: tg.tensor_scatter_nd_sub([[1, 2], [3, 4]], [[0]], [5, 6]),
+        lambda: tg.tensor_scatter_nd_max([[1, 2], [3, 4]], [[0]], 5),
+        lambda: tg.tensor_scatter_nd_min([[1, 2], [3, 4]], [[0, 1]], [[5]]),
+        lambda: tg.Variable([1.0, 2.0]).scatter_nd_add([[0], [1]], 5.0),
+        lambda: tg.Variable([[1.0, 2.0]]).scatter_add(tg.IndexedSlices([5.0], [0])),
+        lambda: tg.Variable([[1.0, 2.0]]).batch_scatter_update(tg.IndexedSlices(5.0, [[0]])),
+        lambda: tg.Variable(3.0).scatter_nd_update([[0]], [5.0]),
+        lambda: tg.Variable(3.0).scatter_nd_update(0, 5.0),
+        lambda: tg.Variable(3.0).scatter_update(tg.IndexedSlices(5.0, 0)),
+        lambda: tg.Variable(3.0).gather_nd([[0]]),
+    ],
+)
+def test_updates_of_another_shape_are_refused(scatter):
+    with pytest.raises(ValueError, match=r"test_indexing\.py"):
+        scatter()
+
+
+def test_a_scalar_stands_for_all_updates_of_rows():
+    v = tg.Variable([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    v.scatter_add(tg.IndexedSlices(10.0, [0, 2]))
+    same(v, [[11, 12], [3, 4], [15, 16]])
+    v.scatter_update(tg.IndexedSlices(7.0, 1))
+    same(v, [[11, 12], [7, 7], [15, 16]])
+
+
+def test_updates_of_scalars():
+    v = tg.Variable(3.0)
+    assert v.scatter_nd_update([], 5.0).numpy() == 5
+    assert v.scatter_nd_add([[], []], [1.0, 2.0]).numpy() == 8
+    assert v.gather_nd([]).numpy() == 8
+    assert tg.tensor_scatter_nd_update(5, [], 7).numpy() == 7
+
+
+def test_scatters_of_nested_lists():
+    one = tg.constant(1.0)
+    found = tg.tensor_scatter_nd_update([[1.0, 2.0], [3.0, 4.0]], [[0]], [[one, 6]])
+    same(found, [[1, 6], [3, 4]])
+    at = [[[tg.constant(0), 1]], [[1, 0]]]
+    same(tg.tensor_scatter_nd_update([[1, 2], [3, 4]], at, [[5], [6]]), [[1, 5], [6, 4]])
+    with pytest.raises(TypeError, match="float32 was given where int32 is needed"):
+        tg.tensor_scatter_nd_update([[1, 2], [3, 4]], [[0]], [[one, 6]])
+
+
+def test_expressions_that_are_long_cost_little():
+    """Each value of a sum is looked at once: doubled 40 times, there are 2^40 ways to it."""
+
+    @tg.function
+    def f(x, i):
+        for _ in range(40):
+            i = i + i
+        return x[i : i + 3]
+
+    same(f(tg.constant(numbers(9)), tg.constant(0)), numbers(3))
+
+
+def test_assignment_to_a_slice_by_expressions():
+    v = tg.Variable(numbers(9))
+
+    @tg.function
+    def f(o):
+        v[o[0] * 2 : o[0] * 2 + 3].assign([-1.0, -2.0, -3.0])
+
+    f(tg.constant([2]))
+    same(v, [0, 1, 2, 3, -1, -2, -3, 7, 8])
+
+
+def test_positions_do_not_wrap_round_in_a_narrow_type():
+    lengths = tg.constant([1, 127], tg.int8)
+    expected = np.arange(300) < np.array([[1], [127]])
+    same(tg.sequence_mask(lengths, 300, tg.float32), expected.astype(np.float32))
+    same(tg.one_hot(lengths, 300), np.eye(300, dtype=np.float32)[[1, 127]])

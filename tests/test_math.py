@@ -886,7 +886,8 @@ def test_segments_without_elements(run):
         (lambda i: tg.math.segment_max(tg.ones(3), i), "tg.math.unsorted_segment_max"),
         (lambda i: tg.repeat(tg.ones(3), i), "tg.gather"),
         (lambda i: tg.repeat(tg.ones(3), [i[0], 1, 2]), "tg.gather"),
-        (lambda i: tg.math.bincount(i), "maxlength="),
+        (lambda i: tg.math.bincount(i), "minlength=n and maxlength=n"),
+        (lambda i: tg.math.bincount(i, maxlength=3), "minlength=n and maxlength=n"),
         (lambda i: tg.sequence_mask(i), "maxlen="),
         (lambda i: tg.math.confusion_matrix(i, i), "num_classes="),
     ],
@@ -1404,3 +1405,138 @@ def test_what_data_types_say_of_themselves():
     assert tg.float32.is_compatible_with("float32")
     assert not tg.float32.is_compatible_with(np.float64)
     assert (tg.float32.limits, tg.uint8.limits, tg.bool.limits) == ((0, 1), (0, 255), (0, True))
+
+
+# What TensorFlow's own tests found.
+
+SPANS = [
+    (-(2**31), 2**31 - 1, 2**30),
+    (2**31 - 1, -(2**31), -(2**30)),
+    (2**40, 2**40 + 3, 1),
+    (-(2**63), 2**63 - 1, 2**62),
+    (2**31 - 3, 2**31 - 1, 1),
+]
+
+
+@pytest.mark.parametrize("bounds", SPANS)
+def test_ranges_of_wide_spans(bounds):
+    expected = list(range(*bounds))
+    kind = np.int32 if abs(bounds[0]) <= 2**31 else np.int64
+    traced = tg.function(lambda: tg.range(*bounds))
+    for y in (tg.range(*bounds), traced()):
+        assert y.numpy().tolist() == expected
+        assert y.numpy().dtype == kind
+    assert tg.range(*bounds, dtype=tg.int64).numpy().tolist() == expected
+
+
+def test_a_long_range_of_a_wide_span_in_a_function():
+    y = tg.function(lambda: tg.range(-(2**31), 2**31 - 1, 2**22))()
+    assert y.numpy().tolist() == list(range(-(2**31), 2**31 - 1, 2**22))
+
+
+def test_ranges_of_narrow_types():
+    assert tg.range(-128, 127, dtype=tg.int8).numpy().tolist() == list(range(-128, 127))
+    start = tg.constant(2**40, tg.int64) + 5
+    assert tg.range(start, 2**40 + 7).numpy().tolist() == [2**40 + 5, 2**40 + 6]
+    for bounds in ((300,), (-129, 0)):
+        with pytest.raises(tg.errors.DTypeError, match="outside the range of int8"):
+            tg.range(*bounds, dtype=tg.int8)
+
+
+def test_argmax_without_a_type():
+    close(tg.argmax([1, 3, 2], output_type=None), np.int64(1))
+    close(tg.argmin([1, 3, 2], output_type=None), np.int64(0))
+
+
+def test_einsum_refuses_to_drop_an_ellipsis():
+    x, y = sample(2, 3, 4), sample(2, 4)
+    for equation, operands in (("...ij->ij", [x]), ("...i,...i,i->i", [y, y, y[0]])):
+        with pytest.raises(ValueError, match=r"1 axis .* the output has no \.\.\."):
+            tg.einsum(equation, *operands)
+    # An ellipsis that stands for no axis is none, and one that is not written is not dropped.
+    close(tg.einsum("...ij->ij", x[0]), x[0])
+    close(tg.einsum("...i,...i", y, y), np.einsum("...i,...i", y, y), rtol=1e-5)
+
+
+ROWS = np.array([[1, 2, 3, 0], [0, 0, 1, 2]], np.int32)
+WEIGHTS = np.array([[1, 0.5, 2, 3], [1, 1, 1, 1]], np.float32)
+
+
+@pytest.mark.parametrize("maxlength", [None, 0, 2, 5, 9])
+@pytest.mark.parametrize("minlength", [None, 0, 3, 7])
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_bincount_is_numpys(minlength, maxlength, weights):
+    lengths = {"minlength": minlength, "maxlength": maxlength, "weights": weights}
+
+    def expected(rows, weights):
+        flat = None if weights is None else weights.ravel()
+        full = np.bincount(rows.ravel(), flat, max(minlength or 0, int(ROWS.max()) + 1))
+        return full[:maxlength].astype(np.int32 if weights is None else np.float32)
+
+    for axis in (None, 0):
+        close(tg.math.bincount(ROWS, axis=axis, **lengths), expected(ROWS, weights))
+    by_row = [
+        expected(row, w)
+        for row, w in zip(ROWS, WEIGHTS if weights is not None else [None] * 2, strict=True)
+    ]
+    close(tg.math.bincount(ROWS, axis=-1, **lengths), np.stack(by_row))
+    if weights is None:
+        present = np.stack(by_row) > 0
+        found = tg.math.bincount(ROWS, axis=-1, binary_output=True, dtype=tg.int64, **lengths)
+        close(found, present.astype(np.int64))
+        found = tg.math.bincount(ROWS, binary_output=True, dtype=tg.float32, **lengths)
+        close(found, present.any(0).astype(np.float32))
+
+
+def test_bincount_of_what_is_known_only_at_run_time(run):
+    count = tg.function(lambda x: tg.math.bincount(x, minlength=3, maxlength=3))
+    close(count(tg.constant([0, 1, 5, 1, -1])), np.int32([1, 2, 0]))
+    checked = tg.function(
+        lambda x: tg.math.bincount(x, minlength=3, maxlength=3), check_bounds=True
+    )
+    close(checked(tg.constant([0, 1, 5, 1])), np.int32([1, 2, 0]))
+    with pytest.raises(tg.errors.InvalidArgumentError, match="count from 0, and there is -1"):
+        checked(tg.constant([0, -1]))
+
+
+def test_bincount_of_nothing():
+    close(tg.math.bincount([]), np.zeros(0, np.int32))
+    close(tg.math.bincount([], maxlength=3), np.zeros(0, np.int32))
+    close(tg.math.bincount([], minlength=2), np.zeros(2, np.int32))
+
+
+def test_gradient_of_bincount_in_its_weights():
+    w = tg.constant(WEIGHTS)
+    with tg.GradientTape() as tape:
+        tape.watch(w)
+        y = tg.math.bincount(ROWS, w, axis=-1, minlength=2, maxlength=2) ** 2
+    counts = np.stack([np.bincount(r, v, 4)[:4] for r, v in zip(ROWS, WEIGHTS, strict=True)])
+    expected = np.where(ROWS < 2, 2 * np.take_along_axis(counts, ROWS, 1), 0)
+    close(tape.gradient(y, w), expected.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"axis": 1}, "axis is 1"),
+        ({"weights": WEIGHTS, "binary_output": True}, "a binary output has no weights"),
+        ({"weights": [1.0]}, "do not have the shape"),
+        ({"minlength": -1}, "minlength is -1"),
+    ],
+)
+def test_arguments_of_bincount_that_do_not_fit(given, words):
+    with pytest.raises(ValueError, match=words):
+        tg.math.bincount(ROWS, **given)
+
+
+def test_negative_numbers_are_not_counted():
+    for arguments in ({}, {"minlength": 3, "maxlength": 3}, {"axis": -1}):
+        with pytest.raises(tg.errors.InvalidArgumentError, match="there is -1"):
+            tg.math.bincount([-1, 2], **arguments)
+
+
+def test_segments_beyond_the_type_of_their_numbers():
+    numbers = tg.constant([0, 0, 3], tg.int8)
+    y = tg.math.unsorted_segment_sum([1.0, -2.0, 3.0], numbers, 200)
+    close(y[:4], np.float32([-1, 0, 0, 3]))
+    close(tg.math.segment_max([-1.0, -2.0, -3.0], [0, 0, 3]), np.float32([-1, 0, 0, -3]))

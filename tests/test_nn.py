@@ -2,6 +2,7 @@
 
 import itertools
 
+import jax
 import numpy as np
 import pytest
 import scipy.special
@@ -447,6 +448,46 @@ def test_embedding_lookup():
     close(tg.nn.embedding_lookup(table, [[0, 4], [1, 1]]), table[[[0, 4], [1, 1]]])
     clipped = tg.nn.embedding_lookup(table, [0, 4], max_norm=0.1).numpy()
     np.testing.assert_allclose(np.linalg.norm(clipped, axis=-1), 0.1, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*were traced:UserWarning")
+@pytest.mark.parametrize("max_norm", [None, 1.0])
+@pytest.mark.parametrize("count", [1, 2, 5, 15])
+def test_embedding_lookup_of_shards(run, count, max_norm):
+    """The first shards have one row more, as TensorFlow's "div" has it: here 13 rows."""
+    table, ids = sample(13, 2), np.array([[0, 12, 2], [3, 8, 9]])
+    shards = [tg.Variable(part) for part in np.array_split(table, count)]
+
+    def slopes(ids):
+        with tg.GradientTape(persistent=True) as tape:
+            rows = tg.nn.embedding_lookup(shards, ids, max_norm)
+            loss = tg.reduce_sum(rows**3)
+        return rows, tape.gradient(loss, shards)
+
+    def whole(table):
+        rows = table[ids]
+        if max_norm is not None:
+            norms = jax.numpy.linalg.norm(rows, axis=-1, keepdims=True)
+            rows = rows * max_norm / jax.numpy.maximum(norms, max_norm)
+        return rows
+
+    rows, found = run(slopes, ids)
+    close(rows, whole(jax.numpy.asarray(table)), rtol=1e-5)
+    expected = jax.grad(lambda table: (whole(table) ** 3).sum())(jax.numpy.asarray(table))
+    parts = [part for part in found if part is not None]  # two of 15 have no row
+    close(tg.concat(parts, 0), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_shards_that_do_not_fit():
+    table = sample(8, 2)
+    with pytest.raises(ValueError, match=r"\[2, 6\] rows, and 8 rows are divided into \[4, 4\]"):
+        tg.nn.embedding_lookup([table[:2], table[2:]], [0])
+    with pytest.raises(ValueError, match="rows of one shape"):
+        tg.nn.embedding_lookup([table, table[:, :1]], [0])
+    with pytest.raises(ValueError, match="no tensors"):
+        tg.nn.embedding_lookup([], [0])
+    with pytest.raises(tg.errors.InvalidArgumentError, match=r"index 8 .* the size 8"):
+        tg.nn.embedding_lookup([table[:4], table[4:]], [8])
 
 
 def test_dropout():

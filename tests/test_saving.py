@@ -1385,3 +1385,27 @@ def test_a_trace_that_was_made_for_an_empty_batch_serves_it_after_loading(tmp_pa
         save(f, tmp_path / "m")
         loaded = load(tmp_path / "m")
         assert [loaded(tg.zeros([size])).numpy().tolist() for size in (3, 0)] == expected
+
+
+@pytest.mark.parametrize("aggregation", list(tg.VariableAggregation))
+@pytest.mark.parametrize("synchronization", list(tg.VariableSynchronization))
+def test_synchronization_and_aggregation_survive(synchronization, aggregation, tmp_path):
+    given = {"synchronization": synchronization, "aggregation": aggregation}
+    module = tg.Module()
+    module.v = tg.Variable([1.0, 2.0], **given)
+    tg.saved_model.save(module, tmp_path / "m")
+    loaded = tg.saved_model.load(tmp_path / "m")
+    tg.saved_model.save(loaded, tmp_path / "again")
+    copies = [loaded, tg.saved_model.load(tmp_path / "again"), pickle.loads(pickle.dumps(module))]
+    for other in copies:
+        assert other.v.synchronization is synchronization
+        assert other.v.aggregation is aggregation
+        assert other.v.numpy().tolist() == [1.0, 2.0]
+    (row,) = damage.manifest(tmp_path / "m")["variables"]
+    assert ("aggregation" in row) == (aggregation is not tg.VariableAggregation.NONE)
+    row["aggregation"] = "median"
+    content = damage.manifest(tmp_path / "m")
+    content["variables"] = [row]
+    damage.set_manifest(tmp_path / "m", content)
+    with pytest.raises(tg.errors.LoadError, match="'median', and it must be one of"):
+        tg.saved_model.load(tmp_path / "m")

@@ -886,11 +886,12 @@ REFUSED = [
     ),
     (with_node("%0 = any<value=f32[n]{1.0}>() : f32[]"), "an array of type f32[n] is given 1"),
     (with_node("%0 = any<value=f32[2]{1.0, 2.0>() : f32[]"), "expected '}' further on"),
-    (with_node(f"%0 = any<value=f32[{'9' * 18}]{{1.0}}>() : f32[]"), "is given 1 elements"),
+    (with_node("%0 = any<value=f32[9999999999]{1.0}>() : f32[]"), "is given 1 elements"),
+    (with_node(f"%0 = any<value=f32[{'9' * 18}]{{1.0}}>() : f32[]"), "and no machine addresses"),
     (with_node(f"%0 = any<value=f32[{'1,' * 99}1]{{1.0}}>() : f32[]"), "has at most 64 axes, and"),
     (
         with_node(f"%0 = any<value=f32[{'9' * 18},{'9' * 18},0]{{}}>() : f32[]"),
-        "there is no array of",
+        "999999999999999999,0] takes 3,999",
     ),
 ]
 

@@ -116,6 +116,12 @@ class UnfitShape(LocatedMismatch, ShapeError):
     """A Mismatch about what a shape is made of."""
 
 
+class TooLarge(LocatedMismatch, InvalidArgumentError):
+    """A Mismatch about a tensor that no machine can hold."""
+
+    kind = InvalidArgumentError
+
+
 class UnknownValue(LocatedMismatch, TraceError):
     """A Mismatch because Python asks for what is not known while tracing, or has no order."""
 
@@ -150,7 +156,10 @@ def fail(
     """Raises `kind` with the message built from its parts, and `fact` and `fix` as attributes."""
     error: Any = kind(message(fact, source=source, operands=operands, fix=fix))
     error.fact, error.fix = fact, fix
-    raise error from cause
+    try:
+        raise error from cause
+    finally:
+        del error  # a cycle with this frame would keep the caller's tensors alive, and pending
 
 
 def refused(error: OSError, fact: str, fix: str) -> NoReturn:

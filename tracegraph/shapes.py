@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from tracegraph.errors import Mismatch, UnfitShape, UnknownValue, kind_of
+from tracegraph.errors import Mismatch, TooLarge, UnfitShape, UnknownValue, kind_of
 
 #: More terms than this in a product of two sizes are refused.
 _LARGEST_PRODUCT = 4096
@@ -524,17 +524,36 @@ def _checked_size(size: Any, shape: Any) -> Size:
             fix="give an int of zero or more for each size; -1 is for tg.reshape alone",
         )
     if number >= SIZE_LIMIT:
-        raise UnfitShape(
+        raise TooLarge(
             f"a size has at most 64 bits, and the shape {tuple(shape)!r} has {number}",
             fix="give smaller sizes",
         )
     return number
 
 
+def check_bytes(short: str, shape: Any, element_bytes: int) -> None:
+    """Raises InvalidArgumentError for a known shape whose elements no machine can address.
+
+    A size of 0 counts as 1: XLA multiplies the strides of an empty array too.
+    """
+    held = math.prod([size or 1 for size in shape]) * element_bytes
+    if held > MOST_BYTES:
+        raise TooLarge(
+            f"a tensor {short}[{dimensions_text(shape)}] takes {held:,} bytes, and no machine "
+            f"addresses more than {MOST_BYTES:,}",
+            fix="check the sizes: one of them is far too large",
+        )
+
+
 #: The most axes of a tensor: those that NumPy has.
 MOST_AXES = 64
 #: Sizes and positions are integers of 64 bits.
 SIZE_LIMIT = 2**63
+#: The most bytes of a tensor: what a process can address on the largest machines (57 bits, of which
+#: the kernel has half). XLA counts bytes in 63 bits and ends the process beyond; the factor between
+#: is left to the wider arrays that it makes on the way. What fits here and not into the memory of
+#: this machine is XLA's to refuse: not every value in a graph is ever stored.
+MOST_BYTES = 2**56
 
 
 def element_count(shape: Shape) -> Size:

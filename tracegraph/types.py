@@ -10,7 +10,14 @@ import ml_dtypes
 import numpy as np
 
 from tracegraph.errors import DTypeError, Mismatch, fail, shown
-from tracegraph.shapes import Shape, ShapeVariable, checked_shape, dimensions_text, is_static
+from tracegraph.shapes import (
+    Shape,
+    ShapeVariable,
+    check_bytes,
+    checked_shape,
+    dimensions_text,
+    is_static,
+)
 from tracegraph.source import here
 
 _KINDS = {"b": "bool", "i": "integer", "u": "integer", "f": "floating", "c": "complex"}
@@ -196,6 +203,9 @@ def _refuse(value: Any) -> Any:
 class TensorType:
     """An element type and a shape. Interned: equal types are the same object.
 
+    Raises InvalidArgumentError for a tensor that no machine can hold: every value has a type, so
+    this is the one place where sizes are checked, before anything is allocated or compiled.
+
     >>> str(tg.TensorType(tg.float32, (2, 3)))
     'f32[2,3]'
     """
@@ -220,6 +230,8 @@ class TensorType:
         new.dtype = dtype
         new.shape = checked_shape(shape)
         new.is_static = is_static(new.shape)
+        if new.is_static:
+            check_bytes(dtype.short, new.shape, dtype.size)
         # setdefault, so that two threads that meet here agree on one object.
         return cls._interned.setdefault((dtype, new.shape), new)
 

@@ -50,7 +50,10 @@ def refuse_mismatch(op: str, mismatch: Mismatch, *operands: Tensor) -> NoReturn:
     )
     error = mismatch.kind(text)
     error.mismatch = mismatch  # type: ignore[attr-defined]
-    raise error from None
+    try:
+        raise error from None
+    finally:
+        del error, mismatch  # as in `fail`
 
 
 def sizes_of(op: str, x: Tensor) -> tuple[Size, ...]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import math
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from tracegraph.array.arguments import (
     rank_of,
     refuse,
 )
-from tracegraph.errors import DTypeError, shown
+from tracegraph.errors import DTypeError, InvalidArgumentError, fail, shown
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Tensor, made_at
 from tracegraph.ops.broadcast import BroadcastTo, full
@@ -41,8 +43,9 @@ from tracegraph.runtime.convert import (
     static_value,
 )
 from tracegraph.shapes import Dim, ShapeVariable, ceiling_divide, element_count, maximum
+from tracegraph.source import here
 from tracegraph.tensorshape import TensorShape, shape_of
-from tracegraph.types import DType, TensorType, as_dtype, bool_, float32, float64, int32
+from tracegraph.types import DType, TensorType, as_dtype, bool_, float32, float64, int32, int64
 
 
 def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Tensor:
@@ -208,24 +211,29 @@ def range(
     """start, start + delta, ... up to but without limit; `range(n)` counts from 0.
 
     The bounds are known while tracing, or sizes such as `x.shape[0]`. The dtype is float32 if one
-    of them is a float, else int32, unless it is given.
+    of them is a float, else int32, or int64 for larger bounds, unless it is given.
+    Raises DTypeError for a bound that the dtype does not reach, InvalidArgumentError for more
+    numbers than memory holds.
 
     >>> tg.range(2, 8, 2).numpy()
     array([2, 4, 6], dtype=int32)
     """
     if limit is None:
         start, limit = 0, start
-    bounds = [_bound(value) for value in (start, limit, delta)]
-    kind = as_dtype(dtype) if dtype is not None else _range_dtype((start, limit, delta), bounds)
+    given = (start, limit, delta)
+    bounds = [_bound(value) for value in given]
+    kind = _range_dtype(given, bounds) if dtype is None else as_dtype(dtype)
     if not isinstance(bounds[2], Dim) and bounds[2] == 0:
         refuse("range", "the step is 0", fix="use a step such as 1 or -1")
     if any(isinstance(bound, Dim) for bound in bounds):
         return _symbolic_range(bounds, kind)
-    values = np.arange(*bounds, dtype=np.float64 if kind.is_floating else np.int64)
-    is_large = values.size > LARGEST_CONSTANT and not current().is_top_level
-    if is_large and kind.is_integer:
+    if kind.is_integer:
+        _check_bounds_fit(bounds, kind)
+    count = _number_between(*bounds)
+    type = TensorType(kind, (count,))
+    if kind.is_integer and count > LARGEST_CONSTANT and not current().is_top_level:
         return _symbolic_range(bounds, kind)
-    return from_array(values.astype(kind.numpy_dtype))
+    return _from_numpy("range", type, lambda: _numbers(bounds, count, kind))
 
 
 def _bound(value: Any) -> Any:
@@ -233,26 +241,72 @@ def _bound(value: Any) -> Any:
     if is_tensor(value):
         numbers = static_ints(value, "range: a bound")
         value = numbers[0] if len(numbers) == 1 else list(numbers)
-    if isinstance(value, Dim):
+    if isinstance(value, Dim) or type(value) is int:
         return value
     array = as_array(value)
     if array.ndim or array.dtype.kind not in "iuf" or not np.isfinite(array):
         refuse("range", f"a bound is {shown(value)}", fix="use finite numbers")
-    return array[()]
+    return array.item()
 
 
 def _range_dtype(given: tuple[Any, ...], bounds: list[Any]) -> DType:
+    """What holds all bounds: at least int32, and int64 for larger integers."""
     typed = [value.dtype for value in given if is_tensor(value)]
     typed += [as_dtype(v.dtype) for v in given if isinstance(v, (np.generic, np.ndarray))]
     found = int32
     for dtype in typed:
         found = promoted(found, dtype) or dtype
-    is_float = any(not isinstance(b, Dim) and np.issubdtype(b.dtype, np.floating) for b in bounds)
-    return float32 if is_float and not found.is_floating else found
+    if any(isinstance(bound, float) for bound in bounds):
+        return found if found.is_floating else float32
+    is_wide = any(type(b) is int and not int32.min <= b <= int32.max for b in bounds)
+    return int64 if found is int32 and is_wide else found
+
+
+def _check_bounds_fit(bounds: list[Any], kind: DType) -> None:
+    """Refuses bounds that the integers of `kind` do not reach."""
+    for bound in bounds:
+        if not kind.min <= bound <= kind.max:
+            fail(
+                DTypeError,
+                f"range: the bound {bound} is outside the range of {kind.name}",
+                source=here(),
+                fix="use a wider type: dtype=tg.int64",
+            )
+
+
+def _number_between(start: Any, limit: Any, step: Any) -> int:
+    """How many numbers a range has; exact for integers of any size."""
+    span = limit - start
+    if all(isinstance(number, int) for number in (start, limit, step)):
+        return max(0, -(-span // step))
+    return max(0, math.ceil(span / step))
+
+
+def _numbers(bounds: list[Any], count: int, kind: DType) -> np.ndarray:
+    if not (kind.is_integer and all(isinstance(bound, int) for bound in bounds)):
+        return np.arange(*bounds, dtype=np.float64)
+    start, _, step = bounds
+    # By 64 bits without a sign, which wrap round: a span may be wider than the type.
+    first, distance = (np.uint64(number % 2**64) for number in (start, step))
+    return np.arange(count, dtype=np.uint64) * distance + first
+
+
+def _from_numpy(op: str, type: TensorType, make: Callable[[], np.ndarray]) -> Tensor:
+    """A tensor of what NumPy makes. Raises InvalidArgumentError where memory does not hold it."""
+    try:
+        return from_array(make().astype(type.dtype.numpy_dtype, copy=False))
+    except MemoryError as error:
+        fail(
+            InvalidArgumentError,
+            f"{op}: a tensor {type} does not fit into memory: {error}",
+            source=here(),
+            fix="compute with fewer or smaller tensors",
+            cause=error,
+        )
 
 
 def _symbolic_range(bounds: list[Any], dtype: DType) -> Tensor:
-    start, limit, step = (b if isinstance(b, Dim) else b.item() for b in bounds)
+    start, limit, step = bounds
     if not all(isinstance(bound, (int, Dim)) for bound in (start, limit)) or type(step) is not int:
         refuse("range", f"{start}, {limit} and {step} are not all integers", fix="use integers")
     count = ceiling_divide(limit - start if step > 0 else start - limit, builtins.abs(step))
@@ -260,7 +314,7 @@ def _symbolic_range(bounds: list[Any], dtype: DType) -> Tensor:
     values = Iota(count, kind)()
     if step != 1:
         values = values * step
-    return cast_to(values if start == 0 else values + start, dtype)
+    return cast_to(values if isinstance(start, int) and start == 0 else values + start, dtype)
 
 
 def linspace(start: Any, stop: Any, num: Any, axis: int = 0, name: str | None = None) -> Tensor:
@@ -297,8 +351,8 @@ def _is_real(value: Any) -> bool:
 def _linspace_of_numbers(start: Any, stop: Any, count: int) -> Tensor:
     first, last = as_array(start), as_array(stop)
     kind = np.result_type(first, last)
-    values = np.linspace(first, last, count, dtype=np.float64)
-    return from_array(values.astype(kind if kind.kind == "f" else np.float64))
+    type = TensorType(as_dtype(kind if kind.kind == "f" else np.float64), (count,))
+    return _from_numpy("linspace", type, lambda: np.linspace(first, last, count, dtype=np.float64))
 
 
 def _floating(x: Tensor) -> Tensor:
@@ -308,7 +362,8 @@ def _floating(x: Tensor) -> Tensor:
 def _fractions(count: Any, dtype: DType) -> Tensor:
     """count values from 0 to 1."""
     if isinstance(count, int):
-        return from_array(np.linspace(0, 1, count).astype(dtype.numpy_dtype))
+        type = TensorType(dtype, (count,))
+        return _from_numpy("linspace", type, lambda: np.linspace(0, 1, count))
     return Cast(dtype)(Iota(count, int32)()) / Cast(dtype)(as_tensor(maximum(count - 1, 1)))
 
 
@@ -331,9 +386,8 @@ def one_hot(
            [0., 0., 1.]], dtype=float32)
     """
     indices = as_integers("one_hot", "the indices", indices)
-    if indices.dtype.size < 4:  # the depth may not fit
-        indices = Cast(int32)(indices)
     depth = as_count("one_hot", "the depth", depth)
+    indices = _reaching(indices, depth)
     shape = indices.type.shape
     place = as_axis("one_hot", -1 if axis is None else axis, rank_of("one_hot", indices) + 1)
     long = (*shape[:place], depth, *shape[place:])
@@ -341,6 +395,14 @@ def one_hot(
     positions = BroadcastTo(long, (place,))(Iota(depth, indices.dtype)())
     is_on = EQUAL(positions, BroadcastTo(long, others)(indices))
     return _chosen(is_on, on_value, off_value, dtype)
+
+
+def _reaching(numbers: Tensor, size: Any) -> Tensor:
+    """The numbers in a type that holds all positions of an axis of `size`."""
+    if not known_int(size):
+        return Cast(int32)(numbers) if numbers.dtype.size < 4 else numbers
+    kind = numbers.dtype
+    return numbers if size <= kind.max else Cast(int32 if size <= int32.max else int64)(numbers)
 
 
 def _chosen(is_on: Tensor, on_value: Any, off_value: Any, dtype: Any) -> Tensor:
@@ -372,6 +434,7 @@ def sequence_mask(
         known = known_array("sequence_mask", lengths, "give the largest length: maxlen=")
         maxlen = max((0, *as_sizes("sequence_mask", "the lengths", known)))
     size = as_count("sequence_mask", "maxlen", maxlen)
+    lengths = _reaching(lengths, size)
     long = (*lengths.type.shape, size)
     rank = len(long) - 1
     positions = BroadcastTo(long, (rank,))(Iota(size, lengths.dtype)())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from tracegraph.array.arguments import (
     rank_of,
     refuse,
 )
+from tracegraph.array.expressions import difference, text
 from tracegraph.array.selection import boolean_mask
 from tracegraph.errors import (
     DTypeError,
@@ -25,7 +26,7 @@ from tracegraph.errors import (
 )
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.elementwise import LESS, SELECT, Add, Sub
+from tracegraph.ops.elementwise import LESS, LESS_EQUAL, SELECT, Add
 from tracegraph.ops.index import DynamicSlice
 from tracegraph.ops.shape import Reshape, Reverse, Slice
 from tracegraph.runtime.convert import as_tensor, cast_to, require_rank, static_value
@@ -45,8 +46,8 @@ newaxis = None
 class Part(NamedTuple):
     """What is taken of one axis: `count` elements, from `start` to below `stop`, `step` apart.
 
-    `start` is a tensor where it is known only when the program runs. `is_reversed` turns the
-    elements round, `is_dropped` leaves the axis out.
+    `start` is a tensor where it is known only when the program runs, and `stop` counts from there.
+    `is_reversed` turns the elements round, `is_dropped` leaves the axis out.
     """
 
     start: Any
@@ -61,13 +62,15 @@ def getitem(x: Any, index: Any) -> Tensor:
     """x[index], as NumPy has it, but for lists of ints: they do not gather.
 
     - ints, from the end if negative; a scalar integer tensor;
-    - slices with any step; their bounds may be tensors if their distance is known;
+    - slices with any step; their bounds may be tensors, as in x[i : i + 8] or x[8 * i : 8 * i + 8],
+      where their difference is known, the step then being positive;
     - `...` for the axes between, None for a new axis of size 1;
     - a bool tensor, alone, which keeps the elements where it is true.
 
     Raises InvalidArgumentError for an index that is out of range, at top level and where it is
-    known while tracing, and ShapeError for too many indices. An index that is known only at run
-    time is clamped to the nearest element, unless the function is built with `check_bounds`.
+    known while tracing, and ShapeError for too many indices, TraceError for a slice whose size is
+    not known while tracing. An index that is known only at run time is clamped to the nearest
+    element, and a slice is moved until it fits, unless the function is built with `check_bounds`.
     """
     x = as_tensor(x)
     if _is_mask(index):
@@ -229,6 +232,7 @@ def _sliced(x: Tensor, axis: int, size: Size, item: slice) -> Part:
     moving = _moving_slice(x, axis, size, item, step)
     if moving is not None:
         return moving
+    _refuse_unknown(x, item)
     start, stop = (None if b is None else _bound(x, b) for b in (item.start, item.stop))
     if step > 0:
         first = 0 if start is None else _clamped(start, size)
@@ -280,20 +284,91 @@ def _clamped(bound: Any, size: Size) -> Any:
 
 
 def _moving_slice(x: Tensor, axis: int, size: Size, item: slice, step: int) -> Part | None:
-    """A slice x[i : i + n] with a tensor i; None if it is none."""
-    start, stop = item.start, item.stop
-    if not isinstance(start, Tensor) or not isinstance(stop, Tensor) or step != 1:
+    """A slice x[i : i + n] with a tensor i, and n known; None if it is none."""
+    if not (_is_tensor(item.start) and _is_tensor(item.stop)):
         return None
-    count = _distance(start, stop)
-    if count is None or static_value_in_graph(start) is not None:
+    start, stop = (_scalar_bound(x, bound) for bound in (item.start, item.stop))
+    if static_value_in_graph(start) is not None:
         return None
+    width = difference(stop, start)
     value = value_now(start)
-    if value is not None and known_int(size) and not 0 <= int(value) <= size - count:
-        return None  # shorter than `count`, as every slice that runs over the end
-    first = _counted_from_zero(start, size)
+    if width is None or (value is not None and not _is_inside(int(value), width, size, step)):
+        return None  # at top level shorter than `width`, as every slice that runs over the end
+    if step < 0:
+        _refuse_backwards(x, start, stop, step)
+    if known_int(width) and width < 0:
+        return None
+    first = _window_start(start, width, size)
     if value is None:
-        _check_inside_at_run_time("getitem", x, axis, first, count)
-    return Part(first, count)
+        _check_inside_at_run_time("getitem", x, axis, first, width)
+    return Part(first, ceiling_divide(width, step), width, step)
+
+
+def _is_inside(start: int, width: Size, size: Size, step: int) -> bool:
+    sizes_are_known = known_int(size) and known_int(width)
+    return step == 1 and sizes_are_known and width >= 0 and 0 <= start <= size - width
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor) or hasattr(value, "__tracegraph_tensor__")
+
+
+def _scalar_bound(x: Tensor, bound: Any) -> Tensor:
+    bound = as_tensor(bound)
+    if not (bound.dtype.is_integer and bound.type.shape == ()):
+        refuse(
+            "getitem",
+            f"the bound of a slice is {bound.type}, and it must be an integer scalar",
+            x,
+            bound,
+            fix="pick one element, or convert it: tg.cast(i, tg.int32)",
+        )
+    return bound
+
+
+def _window_start(start: Tensor, width: Size, size: Size) -> Tensor:
+    """The start counted from 0. A window that ends before element 0 counts from the end; one that
+    reaches over an end is moved until it fits, by the op that takes it."""
+    start = cast_to(start, int32)
+    is_from_end = LESS_EQUAL(start, cast_to(as_tensor(-width), int32))
+    return SELECT(is_from_end, Add()(start, cast_to(as_tensor(size), int32)), start)
+
+
+def _refuse_backwards(x: Tensor, start: Tensor, stop: Tensor, step: int) -> NoReturn:
+    low, high = text(stop), text(start)
+    fail(
+        TraceError,
+        f"getitem: a slice from {high} down to {low}, which are known only at run time, has the "
+        f"step {step}",
+        source=here(),
+        operands=map(operand_text, (x, start, stop)),
+        fix=f"take the elements forwards and turn them round: x[{low} + 1 : {high} + 1][::{step}]",
+    )
+
+
+def _bound_text(bound: Any) -> str:
+    return text(as_tensor(bound) if _is_tensor(bound) else bound)
+
+
+def _refuse_unknown(x: Tensor, item: slice) -> None:
+    """Refuses a slice with bounds that are not known while tracing, nor their distance."""
+    bounds = [as_tensor(b) for b in (item.start, item.stop) if _is_tensor(b)]
+    unknown = [b for b in bounds if static_value(b) is None]
+    if not unknown:
+        return
+    for bound in unknown:
+        require_rank(bound)
+        _scalar_bound(x, bound)
+    first = "the beginning" if item.start is None else _bound_text(item.start)
+    last = "the end" if item.stop is None else _bound_text(item.stop)
+    fail(
+        TraceError,
+        f"getitem: a slice from {first} to {last} has no size that is known while tracing: they "
+        "are not seen to be a known number apart, none of them negative",
+        source=here(),
+        operands=map(operand_text, (x, *unknown)),
+        fix="give the number of elements: x[i : i + 3], or tg.slice(x, begin, size)",
+    )
 
 
 def static_value_in_graph(x: Tensor) -> Any:
@@ -301,17 +376,6 @@ def static_value_in_graph(x: Tensor) -> Any:
     if current().is_top_level and current().reuse is None:
         return None
     return static_value(x)
-
-
-def _distance(start: Tensor, stop: Tensor) -> int | None:
-    """n where `stop` was made as start + n or `start` as stop - n, else None."""
-    for end, other, op in ((stop, start, Add), (start, stop, Sub)):
-        node = end.node
-        if node is not None and isinstance(node.op, op) and node.inputs[0] is other:
-            known = static_value(node.inputs[1])
-            if known is not None and int(known) >= 0:
-                return int(known)
-    return None
 
 
 # Putting it together.
@@ -361,7 +425,8 @@ def _dynamic(x: Tensor, parts: list[Part]) -> Tensor:
     counts, starts = [], []
     for part, size in zip(parts, x.type.shape):
         is_moving = isinstance(part.start, Tensor)
-        counts.append(part.count if is_moving else size)
+        width = part.count if part.stop is None else part.stop
+        counts.append(width if is_moving else size)
         starts.append(part.start if is_moving else as_tensor(0))
     return DynamicSlice(tuple(counts))(x, *starts)
 

@@ -8,8 +8,10 @@ import numpy as np
 
 from tracegraph.array.arguments import (
     as_axis,
+    as_count,
     as_integers,
     as_shape,
+    as_size,
     known_array,
     known_int,
     rank_of,
@@ -108,13 +110,14 @@ def gather(
     indices: Any,
     validate_indices: Any = None,
     axis: Any = None,
-    batch_dims: int = 0,
+    batch_dims: Any = 0,
     name: str | None = None,
 ) -> Tensor:
     """The slices of `params` at `indices` along `axis`, side by side.
 
     The result has the axes of `indices` in place of `axis`; the first `batch_dims` axes of both
-    go together, and `axis` is `batch_dims` by default. Gradients are dense.
+    go together, and `axis` is `batch_dims` by default. A negative `batch_dims` counts from the
+    number of axes of `indices`, a negative `axis` from that of `params`. Gradients are dense.
     Raises InvalidArgumentError for an index that is out of range, at top level and where it is
     known while tracing. One that is known only at run time is clamped to the nearest element,
     unless the function is built with `check_bounds`.
@@ -124,12 +127,26 @@ def gather(
     """
     x, at = as_tensor(params), as_integers("gather", "the indices", indices)
     sizes = sizes_of("gather", x)
-    batch = as_axis("gather", batch_dims, len(at.type.shape) + 1, at)
-    place = as_axis("gather", batch if axis is None else axis, len(sizes), x)
+    batch_dims = 0 if batch_dims is None else batch_dims
+    batch = _batch_count("gather", batch_dims, rank_of("gather", at), at)
+    place = as_axis("gather", batch_dims if axis is None else axis, len(sizes), x)
     if place < batch:
         refuse("gather", f"axis {place} is a batch axis", x, fix=f"use axis={batch} or more")
     x = in_range("gather", x, at, (place,))
     return Gather(place, batch)(x, at)
+
+
+def _batch_count(op: str, batch_dims: Any, rank: int, at: Tensor) -> int:
+    """How many leading axes of indices of `rank` axes are batch axes; negative from the end."""
+    count = as_size(op, "batch_dims", batch_dims)
+    if not (known_int(count) and -rank <= count <= rank):
+        refuse(
+            op,
+            f"batch_dims is {count}, out of range for indices of {rank} axes",
+            at,
+            fix=f"use a number from {-rank} to {rank}" if rank else "use batch_dims=0",
+        )
+    return count + rank if count < 0 else count
 
 
 def gather_nd(params: Any, indices: Any, batch_dims: int = 0, name: str | None = None) -> Tensor:
@@ -143,7 +160,7 @@ def gather_nd(params: Any, indices: Any, batch_dims: int = 0, name: str | None =
     """
     x, at = as_tensor(params), as_integers("gather_nd", "the indices", indices)
     sizes, depth = sizes_of("gather_nd", x), _depth("gather_nd", at)
-    batch_dims = as_axis("gather_nd", batch_dims, at.ndim, at)
+    batch_dims = as_axis("gather_nd", as_count("gather_nd", "batch_dims", batch_dims), at.ndim, at)
     if batch_dims + depth > len(sizes):
         refuse("gather_nd", f"indices of {depth} numbers into {x.type}", x, at, fix="use fewer")
     x = in_range("gather_nd", x, at, range(batch_dims, batch_dims + depth))
@@ -249,9 +266,6 @@ def _scattered(op: Any, name: str, tensor: Any, indices: Any, updates: Any) -> T
     if depth > len(sizes):
         refuse(name, f"indices of {depth} numbers into {x.type}", x, at, fix="use fewer")
     x = in_range(name, x, at, range(depth))
-    shape = (*at.type.shape[:-1], *sizes[depth:])
-    if rank_of(name, updates) < len(shape):
-        updates = broadcast(updates, shape)
     return op(0, 0)(x, at, updates)
 
 

@@ -302,7 +302,10 @@ def raise_mismatch(
         )
     )
     error.mismatch = mismatch  # type: ignore[attr-defined]
-    raise error from None
+    try:
+        raise error from None
+    finally:
+        del error, mismatch  # as in `fail`: a cycle would keep the operands alive, and pending
 
 
 def dtype_mismatch(op: str, x: TensorType, y: TensorType) -> DTypeMismatch:

@@ -15,24 +15,31 @@ from tracegraph.array.arguments import (
     as_open_number,
     as_sizes,
     known_array,
+    known_int,
     rank_of,
     refuse,
     sizes_of,
 )
-from tracegraph.array.creation import fill, one_hot, ones, zeros
+from tracegraph.array.creation import fill, one_hot, zeros
 from tracegraph.array.shaping import cut, reshape
-from tracegraph.errors import InvalidArgumentError, fail
+from tracegraph.errors import InvalidArgumentError, SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import divide
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full
 from tracegraph.ops.elementwise import EQUAL, GREATER, LESS, LESS_EQUAL, SELECT, Cast, LogicalAnd
-from tracegraph.ops.index import Gather, ScatterAdd, ScatterMax, ScatterMin
+from tracegraph.ops.index import Gather, ScatterAdd, ScatterMax, ScatterMin, ScatterUpdate
 from tracegraph.ops.shape import Reshape
 from tracegraph.ops.sort import ArgSort, Sort, TopK
 from tracegraph.runtime.convert import as_operands, as_tensor, broadcast, cast_to, static_ints
-from tracegraph.shapes import same_shape
+from tracegraph.runtime.indices import (
+    check_at_run_time,
+    checks_at_run_time,
+    refuse_outside,
+    value_now,
+)
+from tracegraph.shapes import maximum, minimum, same_shape
 from tracegraph.source import here
-from tracegraph.types import as_dtype, int32
+from tracegraph.types import TensorType, as_dtype, bool_, int32, int64
 
 
 class ValuesAndIndices(NamedTuple):
@@ -157,27 +164,76 @@ def bincount(
     maxlength: Any = None,
     dtype: Any = int32,
     name: str | None = None,
+    axis: Any = None,
+    binary_output: Any = False,
 ) -> Tensor:
     """How often each of 0, 1, ... is among the elements; with `weights`, the sum of theirs.
 
-    The length is `maxlength`, and larger numbers do not count; without it, one more than the
-    largest element, which must then be known, and at least `minlength`.
+    - The length is one more than the largest element, at least `minlength` and at most `maxlength`;
+      larger elements do not count. In a function whose elements are not known, give both alike.
+    - `weights` has the shape of `arr`, and the result its dtype; without, it is `dtype`.
+    - `axis` -1 counts each row of a matrix by itself, None and 0 all elements together.
+    - `binary_output`: 1 for whatever is there in place of how often, without weights.
+
+    Raises InvalidArgumentError for a negative element, at top level and where it is known while
+    tracing; one that is known only at run time does not count, unless the function is built with
+    `check_bounds`. Raises ShapeError for shapes that do not fit, ValueError for another axis and
+    for weights of a binary output.
 
     >>> tg.math.bincount([0, 2, 2]).numpy()
     array([1, 0, 2], dtype=int32)
+    >>> tg.math.bincount([[0, 2, 2], [1, 1, 1]], axis=-1, binary_output=True).numpy()
+    array([[1, 0, 1],
+           [0, 1, 0]], dtype=int32)
     """
-    x = reshape(as_integers("bincount", "the elements", arr), [-1])
-    length = 0 if minlength is None else as_count("bincount", "minlength", minlength)
-    if maxlength is None:
-        fix = "give the length: maxlength="
-        length = max(length, _number_count("bincount", "the elements", x, fix))
-    else:
-        length = as_count("bincount", "maxlength", maxlength)
-    counted = _is_counted(x, length)
-    values = ones(x.type.shape, dtype) if weights is None else reshape(weights, [-1])
-    values = SELECT(counted, values, full(0, values.type))
+    x = as_integers("bincount", "the elements", arr)
+    values = None if weights is None else as_tensor(weights)
+    is_binary = as_flag("bincount", "binary_output", binary_output)
+    _check_weights(x, values, is_binary)
+    if as_choice("bincount", "axis", axis, (None, 0, -1)) != -1:
+        x, values = (None if y is None else reshape(y, [-1]) for y in (x, values))
+    elif not 1 <= rank_of("bincount", x) <= 2:
+        refuse("bincount", f"{x.type} has no rows", x, fix="give a matrix, or a vector, to axis=-1")
+    assert x is not None
+    length = _bin_count(x, minlength, maxlength)
+    *lead, _ = x.type.shape
+    values = full(1, x.type.with_dtype(as_dtype(dtype))) if values is None else values
+    if known_int(length) and length == 0:
+        return zeros([*lead, 0], values.dtype)  # there is no bin to count in
+    values = SELECT(_is_counted(x, length), values, full(0, values.type))
     at = Reshape((*x.type.shape, 1))(x)
-    return ScatterAdd(0, 0)(zeros([length], values.dtype), at, values)
+    place = len(lead)
+    combine = (ScatterMax if is_binary else ScatterAdd)(place, place)
+    return combine(zeros([*lead, length], values.dtype), at, values)
+
+
+def _check_weights(x: Tensor, weights: Tensor | None, is_binary: bool) -> None:
+    if weights is None:
+        return
+    if is_binary:
+        fact = "bincount: a binary output has no weights, and they were given"
+        fail(SignatureError, fact, source=here(), fix="leave out weights= or binary_output=")
+    if same_shape(x.type.shape, weights.type.shape) is None:
+        fact = f"the weights {weights.type} do not have the shape of the elements {x.type}"
+        refuse("bincount", fact, x, weights, fix="give one weight for each element")
+
+
+def _bin_count(x: Tensor, minlength: Any, maxlength: Any) -> Any:
+    """How many bins there are, and that no element is negative."""
+    low = 0 if minlength is None else as_count("bincount", "minlength", minlength)
+    high = None if maxlength is None else as_count("bincount", "maxlength", maxlength)
+    if high is not None and (low == high or (known_int(low) and known_int(high) and low > high)):
+        message = "bincount: the elements count from 0, and there is {}"
+        fix = "use numbers of zero or more"
+        value = value_now(x)
+        if value is not None:
+            refuse_outside(value, 0, x.dtype.max, message, fix, (x,))
+        elif checks_at_run_time():
+            check_at_run_time(x, 0, x.dtype.max, message, fix)
+        return high
+    fix = "give the length: minlength=n and maxlength=n"
+    count = maximum(low, _number_count("bincount", "the elements", x, fix))
+    return count if high is None else minimum(high, count)
 
 
 def _like(x: Tensor, value: Any) -> Tensor:
@@ -312,12 +368,14 @@ def segment_min(data: Any, segment_ids: Any, name: str | None = None) -> Tensor:
 def _zero_in_gaps(y: Tensor, segment_ids: Any) -> Tensor:
     """Segments, whose numbers are known, with 0 in those that have no elements."""
     count, rank = y.type.shape[0], y.ndim
-    is_filled = np.zeros(count, bool)
-    is_filled[list(static_ints(segment_ids, "the segment numbers"))] = True
-    if is_filled.all():
+    filled = sorted(set(static_ints(segment_ids, "the segment numbers")))
+    if len(filled) == count:
         return y
+    at = as_tensor(np.reshape(filled, (-1, 1)))
+    flags = TensorType(bool_, (len(filled),))
+    is_filled = ScatterUpdate(0, 0)(full(False, flags.with_shape((count,))), at, full(True, flags))
     shape = (count, *[1] * (rank - 1))
-    return SELECT(broadcast(as_tensor(is_filled.reshape(shape)), y.type.shape), y, full(0, y.type))
+    return SELECT(broadcast(Reshape(shape)(is_filled), y.type.shape), y, full(0, y.type))
 
 
 def _ordered(op: str, data: Any) -> Tensor:
@@ -347,8 +405,14 @@ def _number_count(op: str, what: str, numbers: Any, fix: str) -> int:
 
 def _is_counted(numbers: Tensor, length: Any) -> Tensor:
     """Which of the numbers are from 0 to below `length`."""
+    numbers = _reaching(numbers, length)
     limit = _like(numbers, length)
     return LogicalAnd()(LESS(numbers, limit), LESS_EQUAL(_like(numbers, 0), numbers))
+
+
+def _reaching(numbers: Tensor, length: Any) -> Tensor:
+    """The numbers in a type that has `length` too."""
+    return cast_to(numbers, int64) if known_int(length) and length > numbers.dtype.max else numbers
 
 
 def _segmented(op: Any, name: str, data: Any, segment_ids: Any, count: Any, start: Any) -> Tensor:
@@ -359,6 +423,7 @@ def _segmented(op: Any, name: str, data: Any, segment_ids: Any, count: Any, star
         refuse(name, f"{ids.type} numbers for {x.type}", x, ids, fix="give one for each element")
     rest = x.type.shape[rank:]
     # What does not count goes to one more segment, which is cut off.
+    ids = _reaching(ids, length)
     at = SELECT(_is_counted(ids, length), ids, _like(ids, length))
     total = fill([length + 1, *rest], as_tensor(np.asarray(start, x.dtype.numpy_dtype)))
     result = op(0, 0)(total, Reshape((*ids.type.shape, 1))(at), x)

@@ -211,8 +211,8 @@ def einsum(equation: str, *inputs: Any, name: str | None = None) -> Tensor:
     """A sum of products in Einstein's notation, one letter for each axis.
 
     Letters that are not in the output are summed over. Without "->" the output has the letters
-    that occur once, in alphabetical order. "..." stands for axes that broadcast. A letter that
-    stands twice in one operand takes its diagonal.
+    that occur once, in alphabetical order. "..." stands for axes that broadcast, which the output
+    must have too. A letter that stands twice in one operand takes its diagonal.
     Raises ShapeError if the letters do not fit the operands.
 
     >>> tg.einsum("ij,j->i", [[1, 2], [3, 4]], [1, 1]).numpy()
@@ -258,6 +258,14 @@ def _parsed(equation: str, tensors: list[Tensor]) -> tuple[list[tuple[str, ...]]
             )
     width = max((n for n, part in zip(hidden, parts) if "..." in part), default=0)
     subscripts = [_expanded(equation, part, n) for part, n in zip(parts, hidden)]
+    if arrow and width and "..." not in right:
+        axes = "1 axis" if width == 1 else f"{width} axes"
+        refuse(
+            "einsum",
+            f"... stands for {axes} in the operands of {equation!r}, and the output has no ...",
+            *tensors,
+            fix=f'keep them: "{left}->...{right}", and sum over them by tg.reduce_sum',
+        )
     if arrow:
         return subscripts, _checked_output(equation, _expanded(equation, right, width), subscripts)
     counts = Counter(itertools.chain.from_iterable(subscripts))

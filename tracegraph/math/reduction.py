@@ -317,7 +317,7 @@ def argmax(
     """
     x = as_tensor(input)
     place = as_axis("argmax", 0 if axis is None else axis, rank_of("argmax", x), x)
-    return ArgMax(place, as_dtype(output_type))(x)
+    return ArgMax(place, int64 if output_type is None else as_dtype(output_type))(x)
 
 
 def argmin(
@@ -330,7 +330,7 @@ def argmin(
     """
     x = as_tensor(input)
     place = as_axis("argmin", 0 if axis is None else axis, rank_of("argmin", x), x)
-    return ArgMin(place, as_dtype(output_type))(x)
+    return ArgMin(place, int64 if output_type is None else as_dtype(output_type))(x)
 
 
 def count_nonzero(

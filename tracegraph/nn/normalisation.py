@@ -7,26 +7,33 @@ from typing import Any
 from tracegraph.array.arguments import (
     as_choice,
     as_flag,
+    as_integers,
     as_number,
     as_shape,
+    known_int,
     rank_of,
     refuse,
     sizes_of,
 )
 from tracegraph.array.creation import is_tensor
+from tracegraph.array.joining import together
 from tracegraph.array.selection import gather
 from tracegraph.array.shaping import reshape
 from tracegraph.errors import shown
-from tracegraph.ir.tensor import Tensor
+from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.math.arithmetic import add, multiply, subtract
 from tracegraph.math.functions import rsqrt
 from tracegraph.math.norms import clip_by_norm
 from tracegraph.math.reduction import reduce_mean
 from tracegraph.ops.broadcast import zeros_of
-from tracegraph.ops.elementwise import MUL, SELECT
+from tracegraph.ops.elementwise import LESS, MUL, SELECT
+from tracegraph.ops.index import Gather
+from tracegraph.ops.shape import Reshape
 from tracegraph.random import uniform
 from tracegraph.runtime.convert import as_tensor, broadcast, broadcast_shape
+from tracegraph.runtime.indices import check_range
 from tracegraph.shapes import same_size
+from tracegraph.types import TensorType
 
 
 def bias_add(
@@ -134,15 +141,67 @@ def embedding_lookup(
 ) -> Tensor:
     """The rows of `params` at `ids`; with `max_norm`, each clipped to that norm.
 
-    >>> tg.nn.embedding_lookup([[1.0, 2.0], [3.0, 4.0]], [1, 0]).numpy()
+    A list holds the shards of one table: the first has the first rows, and so on; where the rows do
+    not divide evenly, the first shards have one row more. Ids are treated as indices in `gather`.
+    Raises ShapeError for shards that do not have as many rows.
+
+    >>> tg.nn.embedding_lookup(tg.constant([[1.0, 2.0], [3.0, 4.0]]), [1, 0]).numpy()
     array([[3., 4.],
            [1., 2.]], dtype=float32)
+    >>> tg.nn.embedding_lookup([[[1.0], [2.0]], [[3.0]]], [2, 0]).numpy()
+    array([[3.],
+           [1.]], dtype=float32)
     """
     ids = as_tensor(ids)
-    rows = gather(params, ids)
+    rows = _rows_of_shards(params, ids) if isinstance(params, list) else gather(params, ids)
     if max_norm is None:
         return rows
     return clip_by_norm(rows, max_norm, axes=list(range(ids.ndim, rows.ndim)))
+
+
+def _rows_of_shards(params: list[Any], ids: Tensor) -> Tensor:
+    """The rows at `ids` of the table whose shards are in the list: no shard is copied."""
+    shards = together("embedding_lookup", params)
+    if len(shards) == 1:
+        return gather(shards[0], ids)
+    counts = _row_counts(shards)
+    whole = TensorType(shards[0].dtype, (sum(counts), *shards[0].type.shape[1:]))
+    ids = as_integers("embedding_lookup", "the ids", ids)
+    check_range("embedding_lookup", host_tensor(whole, None), ids, (0,))
+    first, *others = [(shard, count) for shard, count in zip(shards, counts) if count]
+    rows, start = Gather(0, 0)(first[0], ids), first[1]
+    for shard, count in others:
+        begin = broadcast(as_tensor(start, ids.dtype), ids.type.shape)
+        found = Gather(0, 0)(shard, subtract(ids, begin))
+        is_here = Reshape((*ids.type.shape, *[1] * (found.ndim - ids.ndim)))(LESS(ids, begin))
+        rows = SELECT(broadcast(is_here, found.type.shape), rows, found)
+        start += count
+    return rows
+
+
+def _row_counts(shards: list[Tensor]) -> list[int]:
+    """How many rows each shard has."""
+    shapes = [sizes_of("embedding_lookup", shard) for shard in shards]
+    if len({shape[1:] for shape in shapes}) > 1 or not all(
+        shape and known_int(shape[0]) for shape in shapes
+    ):
+        refuse(
+            "embedding_lookup",
+            "the shards of a table need a known number of rows, and rows of one shape",
+            *shards,
+            fix="give the sizes in the TensorSpec, and check the shapes",
+        )
+    counts: list[Any] = [shape[0] for shape in shapes]
+    rows, left = divmod(sum(counts), len(counts))
+    wanted = [rows + (k < left) for k in range(len(counts))]
+    if counts != wanted:
+        refuse(
+            "embedding_lookup",
+            f"the shards have {counts} rows, and {sum(counts)} rows are divided into {wanted}",
+            *shards,
+            fix="use tg.concat(params, 0) as the table if its rows are in this order",
+        )
+    return counts
 
 
 __all__ = [

@@ -261,8 +261,10 @@ def _common_dtype(tensors: Sequence[Tensor], dtype: DType | None) -> DType:
     common = dtype or (tensors[0].dtype if tensors else float32)
     for tensor in tensors:
         both = promoted(common, tensor.dtype)
-        if both is None:
+        if both is None and tensor.dtype is not tensors[0].dtype:
             refuse_mix("stack", tensors[0], tensor)
+        if both is None:
+            _refuse_dtype(tensor, common)
         common = both
     return common
 

@@ -374,8 +374,9 @@ class Function:
 
         Stages: 'stablehlo', 'stablehlo_serialized', 'hlo' (default), 'hlo_no_metadata',
         'hlo_serialized', 'optimized_hlo', 'optimized_hlo_serialized',
-        'optimized_hlo_proto_serialized', and 'optimized_hlo_dot' for Graphviz. Arguments are values
-        or TensorSpecs whose sizes are known. Raises ValueError for another stage or an open size.
+        'optimized_hlo_proto_serialized', and 'optimized_hlo_dot' for Graphviz; those that are
+        serialized are bytes, of 'stablehlo_serialized' MLIR's bytecode. Arguments are values or
+        TensorSpecs whose sizes are known. Raises ValueError for another stage or an open size.
         """
         request = self._request(args, kwargs)
         concrete, _ = self._traces.find(request)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.errors import DTypeError, ShapeError, fail
+from tracegraph.errors import DTypeError, ShapeError, counted, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor, host_tensor
@@ -64,7 +64,18 @@ def _scattered(variable: Variable, how: str, vectors: Tensor, updates: Any) -> V
 
 
 def _check(variable: Variable, name: str, indices: Tensor, depth: Any) -> None:
-    """Refuses indices, or vectors of `depth` of them, that are known to be out of range."""
+    """Refuses indices, or vectors of `depth` of them, that are known to be out of range, and
+    more of them than the Variable has axes."""
+    rank = len(variable.tensor_type.shape)
+    if isinstance(depth, int) and depth > rank:
+        fail(
+            ShapeError,
+            f"{name}: {counted(depth, 'number')} for the {rank} axes of the variable "
+            f"{variable.name!r} {variable.tensor_type}",
+            source=here(),
+            operands=[operand_text(indices)],
+            fix="give at most one number for each axis; a scalar takes none: indices of []",
+        )
     if isinstance(depth, int):
         check_range(name, host_tensor(variable.tensor_type, None), indices, range(depth))
 
@@ -91,6 +102,8 @@ def _updates(variable: Variable, updates: Any) -> Tensor:
 
 def _indices(value: Any) -> Tensor:
     indices = as_tensor(value)
+    if indices.dtype.is_floating and indices.type.is_static and 0 in indices.type.shape:
+        return cast_to(indices, int32)  # an empty list has no dtype: the index of a scalar
     if not indices.dtype.is_integer:
         fail(
             DTypeError,
@@ -99,6 +112,20 @@ def _indices(value: Any) -> Tensor:
             fix="convert them: tg.cast(indices, tg.int32)",
         )
     return indices
+
+
+def _vectors(value: Any) -> Tensor:
+    """Index vectors, which lie along the last axis; a scalar has none."""
+    vectors = _indices(value)
+    if vectors.type.shape == ():
+        fail(
+            ShapeError,
+            f"the indices are a scalar {vectors.type}, and index vectors lie along the last axis",
+            source=here(),
+            operands=[operand_text(vectors)],
+            fix="put the index into a list: [[i]] for one vector of one number",
+        )
+    return vectors
 
 
 def _scatter_method(how: str) -> Callable[..., Any]:
@@ -116,28 +143,34 @@ def _scatter_method(how: str) -> Callable[..., Any]:
         indices = _indices(sparse_delta.indices)
         _check(self, f"scatter_{how}", indices, 1)
         vectors = Reshape((*indices.type.shape, 1))(indices)
-        return _scattered(self, how, vectors, sparse_delta.values)
+        values = _updates(self, sparse_delta.values)
+        if values.type.shape == ():  # one number for all, as TensorFlow has it here alone
+            rows = self.tensor_type.shape[1:]
+            values = broadcast(values, (*indices.type.shape, *rows))
+        return _scattered(self, how, vectors, values)
 
     scatter.__name__ = f"scatter_{how}"
     scatter.__doc__ = (
         f"Rows of the value are combined ({how}) with `sparse_delta.values`, those of one index "
-        "one after another; returns the Variable. What has an index out of range is refused if the "
-        "index is known, and dropped if it is known only at run time."
+        "one after another; a scalar stands for all values. Returns the Variable. What has an "
+        "index out of range is refused if the index is known, and dropped if it is known only at "
+        "run time."
     )
     return scatter
 
 
 def _scatter_nd_method(how: str) -> Callable[..., Any]:
     def scatter(self: Variable, indices: Any, updates: Any, name: str | None = None) -> Variable:
-        vectors = _indices(indices)
+        vectors = _vectors(indices)
         _check(self, f"scatter_nd_{how}", vectors, vectors.type.shape[-1])
         return _scattered(self, how, vectors, updates)
 
     scatter.__name__ = f"scatter_nd_{how}"
     scatter.__doc__ = (
         f"Combines ({how}) `updates[i]` with the element or slice at the vector `indices[i]`; "
-        "returns the Variable. What has an index out of range is refused if the index is known, "
-        "and dropped if it is known only at run time."
+        "returns the Variable. Raises ShapeError for updates of another shape. What has an index "
+        "out of range is refused if the index is known, and dropped if it is known only at run "
+        "time."
     )
     return scatter
 
@@ -151,7 +184,7 @@ def sparse_read(self: Variable, indices: Any, name: str | None = None) -> Tensor
 
 def gather_nd(self: Variable, indices: Any, name: str | None = None) -> Tensor:
     """The elements or slices at the vectors `indices[..., :]`."""
-    at = _indices(indices)
+    at = _vectors(indices)
     _check(self, "gather_nd", at, at.type.shape[-1])
     return GatherNd(0, 0)(self.read_value(), at)
 

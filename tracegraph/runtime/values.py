@@ -23,6 +23,7 @@ def host_array(tensor: Tensor) -> np.ndarray:
     """The value as a NumPy array that must not be written to."""
     make(tensor)
     try:
+        tensor.buffer.block_until_ready()  # JAX ends the process where NumPy reads a failed buffer
         return np.asarray(tensor.buffer)
     except AttributeError:
         return host_value(tensor)

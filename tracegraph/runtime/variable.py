@@ -540,7 +540,8 @@ class Variable(Slot):
         shape = None if self.tensor_type.is_static else _open_shape(self.tensor_type)
         state = (self.trainable, self.base_name, self.constraint, shape)
         flags = (self.has_plain_name, self.is_random_state)
-        return _rebuild, (np.array(self.numpy()), *state, *flags)
+        replicas = (self.synchronization, self.aggregation)
+        return _rebuild, (np.array(self.numpy()), *state, *flags, *replicas)
 
     def __bool__(self) -> bool:
         return bool(self.read_value())
@@ -573,8 +574,11 @@ def _rebuild(
     shape: Any,
     has_plain_name: bool,
     is_random_state: bool,
+    synchronization: VariableSynchronization = VariableSynchronization.AUTO,
+    aggregation: VariableAggregation = VariableAggregation.NONE,
 ) -> Variable:
     new = Variable(array, trainable=trainable, name=name, constraint=constraint, shape=shape)
+    new.synchronization, new.aggregation = synchronization, aggregation
     new.has_plain_name, new.is_random_state = has_plain_name, is_random_state
     return new
 

@@ -41,6 +41,7 @@ from tracegraph.saved_model.modules import (
 from tracegraph.saved_model.options import FORMAT, VERSION, Asset, LoadOptions, as_options
 from tracegraph.saved_model.parameters import read_parameters
 from tracegraph.saved_model.placeholders import NotSaved
+from tracegraph.saved_model.replicas import REPLICA_FIELDS, read_replicas
 from tracegraph.saved_model.sizes import LoadedSizes
 from tracegraph.saved_model.structures import ArgumentReader, ResultReader
 from tracegraph.saved_model.traces import (
@@ -200,7 +201,8 @@ class Loader:
     def _read_variables(self, entry: Entry) -> list[Variable]:
         """The Variables by their numbers, created in the order in which they were once."""
         items = entry.items()
-        places = [item.fields(*_VARIABLE_FIELDS)[-1] for item in items]
+        rows = [item.fields(*_VARIABLE_FIELDS, optional=REPLICA_FIELDS) for item in items]
+        places = [row[_VARIABLE_FIELDS.index("created")] for row in rows]
         order = [place.count(len(items)) for place in places]
         if len(set(order)) < len(order):
             entry.fail("two variables have one place in the order of creation")
@@ -216,7 +218,9 @@ class Loader:
         return [made[i] for i in range(len(items))]
 
     def _variable(self, entry: Entry) -> Variable:
-        weight, name, type_, trainable, plain, random, _ = entry.fields(*_VARIABLE_FIELDS)
+        weight, name, type_, trainable, plain, random, _, *replicas = entry.fields(
+            *_VARIABLE_FIELDS, optional=REPLICA_FIELDS
+        )
         stored = self._files.weights.get(weight.text())
         if stored is None:
             weight.fail(f"there is no weight {excerpt(weight.text())}")
@@ -227,6 +231,7 @@ class Loader:
         )
         variable.has_plain_name = plain.flag()
         variable.is_random_state = random.flag()
+        read_replicas(variable, replicas)
         self._files.fill(variable, stored)
         return variable
 

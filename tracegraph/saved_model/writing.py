@@ -51,6 +51,7 @@ from tracegraph.saved_model.options import FORMAT, VERSION, Asset, SaveOptions, 
 from tracegraph.saved_model.parameters import written_parameters
 from tracegraph.saved_model.placeholders import PLAIN_ARRAYS, NotSaved, described, has_hash, opaque
 from tracegraph.saved_model.reading import Loader
+from tracegraph.saved_model.replicas import written_replicas
 from tracegraph.saved_model.signatures import (
     as_concrete,
     named_signatures,
@@ -375,6 +376,7 @@ class _Saver:
             "trainable": variable.trainable,
             "plain_name": variable.has_plain_name,
             "random_state": variable.is_random_state,
+            **written_replicas(variable),
         }
 
     # Functions.

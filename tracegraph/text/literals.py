@@ -292,11 +292,7 @@ def _read_array(type: TensorType, words: list[str]) -> np.ndarray:
     """The array of `type` with the elements that `words` spell."""
     if not type.is_static or element_count(type.shape) != len(words):
         raise Malformed(f"an array of type {type} is given {len(words)} elements")
-    values = _read_elements(type.dtype, words)
-    try:
-        return values.reshape(tuple(type.shape))
-    except ValueError as error:
-        raise Malformed(f"there is no array of type {type}: {error}") from None
+    return _read_elements(type.dtype, words).reshape(tuple(type.shape))
 
 
 def _read_elements(dtype: DType, words: list[str]) -> np.ndarray:
