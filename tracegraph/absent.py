@@ -9,8 +9,7 @@ import sys
 from types import ModuleType
 from typing import NoReturn
 
-from tracegraph.errors import fail
-from tracegraph.source import here
+from tracegraph.errors import fail_absent
 
 _CONTROL = "control flow over tensors in graphs is not there yet"
 _FIRST = "TensorFlow 1 is not supported"
@@ -200,20 +199,39 @@ ABSENT = {
 }
 
 
+#: The public modules, by their names without `tracegraph.`.
+_modules: dict[str, ModuleType] = {}
+
+
 def refuse(name: str, module: str = "") -> NoReturn:
     """Raises the AttributeError for a name that `tracegraph`, or a module of it, does not have."""
     path = f"{module}.{name}" if module else name
-    if path not in ABSENT:
-        whole = f"tracegraph.{module}" if module else "tracegraph"
-        text = f"module {whole!r} has no attribute {name!r}"
-        raise AttributeError(text, name=name, obj=sys.modules[whole])
-    reason, fix = ABSENT[path]
-    fail(AttributeError, f"there is no tg.{path}: {reason}", source=here(), fix=fix)
+    if path in ABSENT:
+        reason, fix = ABSENT[path]
+        fail_absent(name, f"there is no tg.{path}: {reason}", fix)
+    whole = f"tracegraph.{module}" if module else "tracegraph"
+    fact = f"module {whole!r} has no attribute {name!r}"
+    found = _paths_of(name)
+    if found:
+        fail_absent(name, fact, f"use {', or '.join(found)}")
+    raise AttributeError(fact, name=name, obj=sys.modules[whole])
+
+
+def _paths_of(name: str) -> list[str]:
+    """Where a name is public: in `tg` itself, or else in modules of it."""
+    if name in dir(sys.modules["tracegraph"]):
+        return [f"tg.{name}"]
+    return [f"tg.{short}.{name}" for short, module in _modules.items() if name in dir(module)]
 
 
 def show_names_of(module: ModuleType) -> None:
     """Makes a public module list what it is for, and answer for what it does not have."""
     short = module.__name__.removeprefix("tracegraph.")
     names = sorted(module.__all__)
+    _modules[short] = module
+
+    def __getattr__(name: str) -> NoReturn:
+        refuse(name, short)
+
     vars(module)["__dir__"] = lambda: names
-    vars(module)["__getattr__"] = lambda name: refuse(name, short)
+    vars(module)["__getattr__"] = __getattr__

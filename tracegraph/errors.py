@@ -152,6 +152,17 @@ def fail(
     raise error from cause
 
 
+def fail_absent(name: str, fact: str, fix: str) -> NoReturn:
+    """Raises AttributeError for a name that is not there, with the repair.
+
+    Python adds a name that looks alike, of those that `obj` has, and `tg.cond` looks like `tg.conj`.
+    None has no such name, and the repair stands in the message.
+    """
+    error: Any = AttributeError(message(fact, source=here(), fix=fix), name=name, obj=None)
+    error.fact, error.fix = fact, fix
+    raise error
+
+
 def fact_of(error: Exception) -> str:
     """The fact that an error states."""
     return getattr(error, "fact", None) or str(error).split("\n")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -73,13 +74,23 @@ def without_our_frames(error: Exception) -> Exception:
     frames = list(_frames(error.__traceback__))
     if not _settings.is_filtering or not frames:
         return error
-    if _is_ours(frames[-1]) and not isinstance(error, _KINDS):
+    if _is_ours(frames[-1]) and not _is_about_the_user(error, frames):
         return error
     found: TracebackType | None = None
     for at in reversed(frames):
         if not _is_ours(at):
             found = TracebackType(found, at.tb_frame, at.tb_lasti, at.tb_lineno)
     return error.with_traceback(found)
+
+
+def _is_about_the_user(error: Exception, frames: list[TracebackType]) -> bool:
+    """Whether an error that we raised says what the user did, as what `fail` raises does, and what
+    says that there is no such attribute to whoever asks for one."""
+    if isinstance(error, _KINDS) or hasattr(error, "fact"):
+        return True
+    ours = list(itertools.takewhile(_is_ours, reversed(frames)))
+    asked = ours[-1].tb_frame.f_code.co_name
+    return isinstance(error, AttributeError) and asked == "__getattr__"
 
 
 def _frames(at: TracebackType | None) -> Iterator[TracebackType]:
