@@ -16,9 +16,12 @@ Each case is a function whose first line raises, or the line that is marked `# h
 import dataclasses
 import functools
 import gc
+import inspect
 import linecache
 import os
+import pickle
 import traceback
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -3400,3 +3403,171 @@ def test_what_numpy_cannot_write(case):
 )
 def test_diagonals(case):
     case.check()
+
+
+# ---------------------------------------------------------------- names of arguments
+
+
+class OfTheUser(tg.layers.Dense):
+    def __init__(self):
+        super().__init__(2, bias=False)  # here
+
+
+@table(
+    numpy=trace_error(
+        lambda: tg.reduce_sum([1.0], dim=0),
+        "reduce_sum: there is no argument 'dim'",
+        "use axis in place of dim",
+    ),
+    several=trace_error(
+        lambda: tg.reduce_max([1.0], dim=0, keepdim=True),
+        "reduce_max: there are no arguments 'dim' and 'keepdim'",
+        "use axis in place of dim, and use keepdims in place of keepdim",
+    ),
+    operand=trace_error(
+        lambda: tg.exp(input=1.0),
+        "exp: there is no argument 'input'",
+        "use x in place of input",
+    ),
+    shape=trace_error(
+        lambda: tg.zeros(size=[2]),
+        "zeros: there is no argument 'size'",
+        "use shape in place of size",
+    ),
+    optimizer=trace_error(
+        lambda: tg.optimizers.Adam(lr=0.1),
+        "Adam: there is no argument 'lr'",
+        "use learning_rate in place of lr",
+    ),
+    inherited=trace_error(
+        lambda: tg.layers.AveragePooling2D(kernel_size=3),
+        "AveragePooling2D: there is no argument 'kernel_size'",
+        "use pool_size in place of kernel_size",
+    ),
+    subclass=trace_error(
+        lambda: OfTheUser(),
+        "Dense: there is no argument 'bias'",
+        "use use_bias in place of bias",
+        where=OfTheUser.__init__,
+    ),
+    method=trace_error(
+        lambda: tg.Variable(1.0).assign_add(1.0, use_lock=True),
+        "Variable.assign_add: there is no argument 'use_lock'",
+        "use use_locking in place of use_lock",
+    ),
+    tape=trace_error(
+        lambda: tg.GradientTape().gradient(loss=1.0, variables=[]),
+        "GradientTape.gradient: there are no arguments 'loss' and 'variables'",
+        "use target in place of loss, and use sources in place of variables",
+    ),
+    context=trace_error(
+        lambda: tg.name_scope(nme="a"),
+        "name_scope: there is no argument 'nme'",
+        "use name in place of nme",
+    ),
+    misspelt=trace_error(
+        lambda: tg.matmul([[1.0]], [[1.0]], trans_b=True),
+        "matmul: there is no argument 'trans_b'",
+        "use transpose_b in place of trans_b",
+    ),
+    not_here=trace_error(
+        lambda: tg.sqrt(1.0, out=None),
+        "sqrt: there is no argument 'out'",
+        "take the result that is returned",
+    ),
+    unknown=trace_error(
+        lambda: tg.reduce_sum([1.0], dim=0, qwerty=1),
+        "reduce_sum: there are no arguments 'dim' and 'qwerty'",
+        "give input_tensor; the options are axis, keepdims and name",
+    ),
+    missing=trace_error(
+        lambda: tg.split([1.0, 2.0]),
+        "split: the argument 'num_or_size_splits' is missing",
+        "give value and num_or_size_splits; the options are axis, num and name",
+    ),
+    several_missing=trace_error(
+        lambda: tg.where(name="a"),
+        "where: the argument 'condition' is missing",
+        "give condition; the options are x, y and name",
+    ),
+    too_many=trace_error(
+        lambda: tg.exp(1.0, None, 2),
+        "exp: it takes 2 arguments by position, and 3 were given",
+        "give x; the option is name",
+    ),
+    twice=trace_error(
+        lambda: tg.reduce_sum([1.0], 0, axis=0),
+        "reduce_sum: the argument 'axis' is given by position and by name",
+        "give input_tensor; the options are axis, keepdims and name",
+    ),
+)
+@pytest.mark.parametrize("is_traced", [False, True], ids=["top level", "function"])
+def test_arguments_by_other_names(case, is_traced):
+    if not is_traced:
+        case.check()
+        error = None
+    else:
+        error, _ = frames_of(lambda: tg.function(lambda: case.call())())
+        assert str(error) == case.message()
+        house = os.path.dirname(tg.__file__)
+        files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+        assert sum(file.startswith(house) for file in files) == 1  # the call that was traced
+
+
+def public_functions():
+    modules = (tg, *(x for x in map(vars(tg).get, dir(tg)) if isinstance(x, types.ModuleType)))
+    for module in modules:
+        for name in dir(module):
+            if not name.startswith("_") and isinstance(getattr(module, name), types.FunctionType):
+                yield f"{module.__name__}.{name}", getattr(module, name)
+
+
+PUBLIC = dict(public_functions())
+
+
+@pytest.mark.parametrize("function", PUBLIC.values(), ids=PUBLIC)
+def test_every_public_function_names_the_argument_that_is_meant(function):
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    required = {
+        p.name: 1 for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL
+    }
+    with pytest.raises(
+        TypeError, match=r"there is no argument 'qwerty'\n  at .*\n  fix: "
+    ) as caught:
+        function(**required, qwerty=1)
+    assert len(traceback.extract_tb(caught.value.__traceback__)) <= 2  # ours, and one of the house
+    for name in [p.name for p in parameters if p.default is not p.empty and len(p.name) > 3]:
+        with pytest.raises(TypeError, match=f"fix: use .*{name} in place of {name}_$"):
+            function(**required, **{f"{name}_": 1})
+    assert pickle.loads(pickle.dumps(function)) is function
+    assert inspect.unwrap(function).__doc__ == function.__doc__
+
+
+def test_a_type_error_of_the_users_own_is_left_as_it_is():
+    def own(x, scale):
+        return x * scale
+
+    with pytest.raises(
+        TypeError, match=r"^[^\n]*own\(\) got an unexpected keyword argument 'scal'$"
+    ):
+        tg.vectorized_map(lambda x: own(x, scal=1.0), tg.ones([2]))
+    with pytest.raises(TypeError, match=r"^mine$"):
+        tg.nest.map_structure(raises_mine, [1])
+
+
+def raises_mine(x):
+    raise TypeError("mine")
+
+
+def test_arguments_of_a_function_by_other_names():
+    @tg.function
+    def scaled(x, axis=0):
+        return x * axis
+
+    with pytest.raises(TraceError, match=r"\n  fix: use axis in place of dim$"):
+        scaled(tg.ones([2]), dim=1)
+    with pytest.raises(TraceError, match=r"\n  fix: use x in place of input$"):
+        scaled(input=tg.ones([2]))
+    assert scaled(tg.ones([2]), axis=3).numpy().tolist() == [3.0, 3.0]

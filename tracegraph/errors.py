@@ -155,7 +155,7 @@ def fail(
 def fail_absent(name: str, fact: str, fix: str) -> NoReturn:
     """Raises AttributeError for a name that is not there, with the repair.
 
-    Python adds a name that looks alike, of those that `obj` has, and `tg.cond` looks like `tg.conj`.
+    Python adds a name of `obj` that looks alike, and `tg.cond` looks like `tg.conj`.
     None has no such name, and the repair stands in the message.
     """
     error: Any = AttributeError(message(fact, source=here(), fix=fix), name=name, obj=None)

@@ -19,6 +19,7 @@ from tracegraph.errors import (
     TraceError,
 )
 from tracegraph.ir.builder import current
+from tracegraph.runtime.boundary import explaining, misfit
 
 _PACKAGE = os.path.dirname(os.path.abspath(source.__file__))
 _OURS = (_PACKAGE + os.sep, os.path.join(os.path.dirname(_PACKAGE), "lowering") + os.sep)
@@ -54,11 +55,15 @@ def door(function: Door) -> Door:
     """The function, whose errors leave tracegraph with the user's frames alone, as those of calls
     of functions do."""
 
+    @explaining
     @functools.wraps(function)
     def entered(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except Exception as error:
+            refusal = misfit(function, args, kwargs, error)
+            if refusal is not None:
+                raise refusal from None
             if not current().is_top_level:  # they leave through the call that is being traced
                 raise
             raise without_our_frames(error)  # noqa: B904 - it is the same error
