@@ -14,6 +14,7 @@ from lowering.device import WIDE, is_staging, x64
 from lowering.rules import RULES, Rule
 from tracegraph.control.call import Call
 from tracegraph.errors import DTypeError, GradientError, LoweringError, ShapeError, message
+from tracegraph.ir import slow_compiles
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.barrier import Barrier
 from tracegraph.ops.effect import HostCall
@@ -172,6 +173,9 @@ class Program:
 
     def run_into(self, box: list[Any], arguments: tuple[Any, ...]) -> None:
         """Puts the tuple of outputs into `box`, by C code alone: no signal falls between."""
+        if not self.has_run and not slow_compiles.is_noted(self.graph):
+            with slow_compiles.noted(self.graph, self.has_host_calls):
+                return self.run_into(box, arguments)
         try:
             if self.needs_x64:
                 with x64():

@@ -86,6 +86,10 @@ class VariableError(SignatureError, RuntimeError):
     """A misuse of a Variable that TensorFlow answers with RuntimeError."""
 
 
+class UnrolledLoopWarning(UserWarning):
+    """A Python loop over a tensor in a `@tg.function` has become very many nodes."""
+
+
 class Mismatch(Exception):
     """What a rule finds wrong: the fact with both values, and the repair."""
 
@@ -214,5 +218,6 @@ __all__ = [
     "SizeNeeded",
     "TapeError",
     "TraceError",
+    "UnrolledLoopWarning",
     "VariableError",
 ]

@@ -11,7 +11,7 @@ from tracegraph.array.arguments import as_size
 from tracegraph.array.indexing import getitem
 from tracegraph.array.shaping import transpose
 from tracegraph.errors import TraceError, fail, fail_absent
-from tracegraph.ir.builder import operand_text
+from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import divide, floordiv, mod, multiply, pow
 from tracegraph.math.functions import abs, negative, round
@@ -42,6 +42,7 @@ from tracegraph.runtime.convert import (
 )
 from tracegraph.runtime.pending import refuse_value
 from tracegraph.runtime.sparse import SparseJacobian
+from tracegraph.runtime.unrolled import counted_parts
 from tracegraph.runtime.values import is_symbolic
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import ShapeVariable, element_count
@@ -215,8 +216,9 @@ def _length(x: Any) -> int:
 def _iterated(x: Any) -> Iterator[Tensor]:
     """The parts along the first axis; a loop over them unrolls while tracing."""
     length = _length(x)
-    tensor = as_tensor(x)
-    return (getitem(tensor, k) for k in range(length))
+    tensor, builder = as_tensor(x), current()
+    parts = (getitem(tensor, k) for k in range(length))
+    return parts if builder.is_top_level else counted_parts(tensor, parts, builder)
 
 
 def _type_of(x: Any) -> TensorType:
