@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
-from tracegraph.errors import TraceError, message
+from tracegraph.errors import TraceError, counted, message
 from tracegraph.source import here
 
 #: What NumPy, PyTorch, Keras, JAX and TensorFlow call one and the same thing. A name may stand in
@@ -117,7 +117,7 @@ def misfit(
     if not isinstance(error, TypeError) or isinstance(error, TraceError):
         return None
     parameters = list(inspect.signature(function).parameters.values())
-    label = function.__qualname__
+    label = function.__qualname__.rpartition("<locals>.")[2]
     if parameters and parameters[0].name in ("self", "cls") and args:
         label = _label(function, args[0])
         parameters, args = parameters[1:], args[1:]
@@ -131,7 +131,9 @@ def misfit(
 
 
 def _label(function: Callable[..., Any], owner: Any) -> str:
-    """A method as users know it; that which makes an object has the name of the class."""
+    """A method as users know it; what makes or calls an object has the name of the class."""
+    if function.__name__ == "__call__":
+        return type(owner).__name__
     if function.__name__ != "__init__":
         return function.__qualname__
     own = getattr(type(owner).__init__, "__wrapped__", None)
@@ -160,8 +162,8 @@ def _explained(
         left = [name for name in by_name if name not in (*given, *names)]
         return f"{words} {_joined(map(repr, unknown))}", renamed(unknown, left) or listed
     if count > len(positional) and inspect.Parameter.VAR_POSITIONAL not in kinds:
-        most = len(positional)
-        return f"it takes {most} arguments by position, and {count} were given", listed
+        most = counted(len(positional), "argument")
+        return f"it takes {most} by position, and {count} were given", listed
     if twice:
         return f"the argument {_joined(map(repr, twice))} is given by position and by name", listed
     if missing:
@@ -253,8 +255,9 @@ def _is_for_users(name: str, method: FunctionType) -> bool:
     makes for each, takes no options."""
     if name == "__init__":
         return not method.__module__.startswith(_MADE_FOR_EACH_NODE)
-    takes_options = bool(method.__defaults__ or method.__kwdefaults__)
-    return takes_options and (name == "__call__" or not name.startswith("_"))
+    if name == "__call__":
+        return any(p.kind in _SINGLE for p in [*inspect.signature(method).parameters.values()][1:])
+    return not name.startswith("_") and bool(method.__defaults__ or method.__kwdefaults__)
 
 
 _HOUSE = "tracegraph."

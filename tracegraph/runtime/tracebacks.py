@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterator
-from types import TracebackType
+from types import FrameType, FunctionType, TracebackType
 from typing import Any, TypeVar
 
 from tracegraph import source
@@ -94,8 +96,29 @@ def _is_about_the_user(error: Exception, frames: list[TracebackType]) -> bool:
     if isinstance(error, _KINDS) or hasattr(error, "fact"):
         return True
     ours = list(itertools.takewhile(_is_ours, reversed(frames)))
-    asked = ours[-1].tb_frame.f_code.co_name
-    return isinstance(error, AttributeError) and asked == "__getattr__"
+    if isinstance(error, AttributeError):
+        return ours[-1].tb_frame.f_code.co_name == "__getattr__"
+    return isinstance(error, TypeError) and _is_misfit_of_the_users(str(error), ours[0].tb_frame)
+
+
+#: How Python refuses a call, by the function's name in its class or module.
+_MISFIT = re.compile(r"(.+?)\(\) (?:missing|takes|got) ")
+
+
+def _is_misfit_of_the_users(text: str, frame: FrameType) -> bool:
+    """Whether a frame of ours called a function of the user's that does not take what it is given,
+    such as a `call` without the inputs."""
+    match = _MISFIT.match(text)
+    if match is None:
+        return False
+    name = match[1].rpartition(".")[2]
+    for value in frame.f_locals.values():
+        own = getattr(value, "__dict__", {}).values()
+        for found in (value, *own, inspect.getattr_static(value, name, None)):
+            function = inspect.unwrap(getattr(found, "__func__", found))
+            if isinstance(function, FunctionType) and function.__qualname__ == match[1]:
+                return not _is_in_the_house(function.__code__.co_filename)
+    return False
 
 
 def _frames(at: TracebackType | None) -> Iterator[TracebackType]:
@@ -105,4 +128,8 @@ def _frames(at: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _is_ours(at: TracebackType) -> bool:
-    return os.path.abspath(at.tb_frame.f_code.co_filename).startswith(_OURS)
+    return _is_in_the_house(at.tb_frame.f_code.co_filename)
+
+
+def _is_in_the_house(file: str) -> bool:
+    return os.path.abspath(file).startswith(_OURS)
