@@ -24,6 +24,7 @@ from tracegraph.errors import (
     fail,
     message,
 )
+from tracegraph.ir import slow_compiles
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.barrier import Barrier
 from tracegraph.shapes import element_count
@@ -183,6 +184,9 @@ class Program:
         )
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
+        if not self.has_run and not slow_compiles.is_noted(self.graph):
+            with slow_compiles.noted(self.graph):
+                return self(*buffers)
         try:
             if self.needs_x64:
                 with x64():

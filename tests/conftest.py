@@ -9,6 +9,9 @@ import tracegraph as tg
 hypothesis.settings.register_profile("tracegraph", deadline=None)
 hypothesis.settings.load_profile("tracegraph")
 
+# A busy machine compiles slowly, and what tests print is compared.
+tg.config.set_compile_notes(False)
+
 
 @pytest.fixture(params=["top level", "function"])
 def run(request):

@@ -16,9 +16,12 @@ Each case is a function whose first line raises, or the line that is marked `# h
 import dataclasses
 import functools
 import gc
+import inspect
 import linecache
 import os
+import pickle
 import traceback
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -685,7 +688,11 @@ DTYPES = "use one of bool, int8, int16, int32, int64, uint8, uint16, uint32, uin
 
 
 @table(
-    name=dtype_error(lambda: tg.constant(1.0, "float23"), "'float23' is not a data type", DTYPES),
+    name=dtype_error(
+        lambda: tg.constant(1.0, "float23"),
+        "'float23' is not a data type",
+        DTYPES.replace("one", "float32, or another", 1),
+    ),
     none=dtype_error(lambda: tg.cast(1.0, None), "None is not a data type", DTYPES),
     spec=dtype_error(lambda: tg.TensorSpec([2], {}), "{} is not a data type", DTYPES),
 )
@@ -3352,3 +3359,336 @@ def test_what_numpy_cannot_write(case):
 )
 def test_diagonals(case):
     case.check()
+
+
+# ---------------------------------------------------------------- names of arguments
+
+
+class OfTheUser(tg.layers.Dense):
+    def __init__(self):
+        super().__init__(2, bias=False)  # here
+
+
+@table(
+    numpy=trace_error(
+        lambda: tg.reduce_sum([1.0], dim=0),
+        "reduce_sum: there is no argument 'dim'",
+        "use axis in place of dim",
+    ),
+    several=trace_error(
+        lambda: tg.reduce_max([1.0], dim=0, keepdim=True),
+        "reduce_max: there are no arguments 'dim' and 'keepdim'",
+        "use axis in place of dim, and use keepdims in place of keepdim",
+    ),
+    operand=trace_error(
+        lambda: tg.exp(input=1.0),
+        "exp: there is no argument 'input'",
+        "use x in place of input",
+    ),
+    shape=trace_error(
+        lambda: tg.zeros(size=[2]),
+        "zeros: there is no argument 'size'",
+        "use shape in place of size",
+    ),
+    optimizer=trace_error(
+        lambda: tg.optimizers.Adam(lr=0.1),
+        "Adam: there is no argument 'lr'",
+        "use learning_rate in place of lr",
+    ),
+    inherited=trace_error(
+        lambda: tg.layers.AveragePooling2D(kernel_size=3),
+        "AveragePooling2D: there is no argument 'kernel_size'",
+        "use pool_size in place of kernel_size",
+    ),
+    subclass=trace_error(
+        lambda: OfTheUser(),
+        "Dense: there is no argument 'bias'",
+        "use use_bias in place of bias",
+        where=OfTheUser.__init__,
+    ),
+    method=trace_error(
+        lambda: tg.Variable(1.0).assign_add(1.0, use_lock=True),
+        "Variable.assign_add: there is no argument 'use_lock'",
+        "use use_locking in place of use_lock",
+    ),
+    tape=trace_error(
+        lambda: tg.GradientTape().gradient(loss=1.0, variables=[]),
+        "GradientTape.gradient: there are no arguments 'loss' and 'variables'",
+        "use target in place of loss, and use sources in place of variables",
+    ),
+    context=trace_error(
+        lambda: tg.name_scope(nme="a"),
+        "name_scope: there is no argument 'nme'",
+        "use name in place of nme",
+    ),
+    misspelt=trace_error(
+        lambda: tg.matmul([[1.0]], [[1.0]], trans_b=True),
+        "matmul: there is no argument 'trans_b'",
+        "use transpose_b in place of trans_b",
+    ),
+    not_here=trace_error(
+        lambda: tg.sqrt(1.0, out=None),
+        "sqrt: there is no argument 'out'",
+        "take the result that is returned",
+    ),
+    unknown=trace_error(
+        lambda: tg.reduce_sum([1.0], dim=0, qwerty=1),
+        "reduce_sum: there are no arguments 'dim' and 'qwerty'",
+        "give input_tensor; the options are axis, keepdims and name",
+    ),
+    missing=trace_error(
+        lambda: tg.split([1.0, 2.0]),
+        "split: the argument 'num_or_size_splits' is missing",
+        "give value and num_or_size_splits; the options are axis, num and name",
+    ),
+    several_missing=trace_error(
+        lambda: tg.where(name="a"),
+        "where: the argument 'condition' is missing",
+        "give condition; the options are x, y and name",
+    ),
+    too_many=trace_error(
+        lambda: tg.exp(1.0, None, 2),
+        "exp: it takes 2 arguments by position, and 3 were given",
+        "give x; the option is name",
+    ),
+    twice=trace_error(
+        lambda: tg.reduce_sum([1.0], 0, axis=0),
+        "reduce_sum: the argument 'axis' is given by position and by name",
+        "give input_tensor; the options are axis, keepdims and name",
+    ),
+)
+@pytest.mark.parametrize("is_traced", [False, True], ids=["top level", "function"])
+def test_arguments_by_other_names(case, is_traced):
+    if not is_traced:
+        case.check()
+        return
+    error, _ = frames_of(lambda: tg.function(lambda: case.call())())
+    assert str(error) == case.message()
+    assert our_frames(error) == ["__call__"]
+
+
+def public_functions():
+    modules = (tg, *(x for x in map(vars(tg).get, dir(tg)) if isinstance(x, types.ModuleType)))
+    for module in modules:
+        for name in dir(module):
+            if not name.startswith("_") and isinstance(getattr(module, name), types.FunctionType):
+                yield f"{module.__name__}.{name}", getattr(module, name)
+
+
+PUBLIC = dict(public_functions())
+
+
+@pytest.mark.parametrize("function", PUBLIC.values(), ids=PUBLIC)
+def test_every_public_function_names_the_argument_that_is_meant(function):
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    required = {
+        p.name: 1 for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL
+    }
+    with pytest.raises(
+        TypeError, match=r"there is no argument 'qwerty'\n  at .*\n  fix: "
+    ) as caught:
+        function(**required, qwerty=1)
+    assert len(traceback.extract_tb(caught.value.__traceback__)) <= 2  # ours, and one of the house
+    for name in [p.name for p in parameters if p.default is not p.empty and len(p.name) > 3]:
+        with pytest.raises(TypeError, match=f"fix: use .*{name} in place of {name}_$"):
+            function(**required, **{f"{name}_": 1})
+    assert pickle.loads(pickle.dumps(function)) is function
+    assert inspect.unwrap(function).__doc__ == function.__doc__
+
+
+def test_a_type_error_of_the_users_own_is_left_as_it_is():
+    def own(x, scale):
+        return x * scale
+
+    with pytest.raises(
+        TypeError, match=r"^[^\n]*own\(\) got an unexpected keyword argument 'scal'$"
+    ):
+        tg.vectorized_map(lambda x: own(x, scal=1.0), tg.ones([2]))
+    with pytest.raises(TypeError, match=r"^mine$"):
+        tg.nest.map_structure(raises_mine, [1])
+
+
+def raises_mine(x):
+    raise TypeError("mine")
+
+
+def test_arguments_of_a_function_by_other_names():
+    @tg.function
+    def scaled(x, axis=0):
+        return x * axis
+
+    with pytest.raises(TraceError, match=r"\n  fix: use axis in place of dim$"):
+        scaled(tg.ones([2]), dim=1)
+    with pytest.raises(TraceError, match=r"\n  fix: use x in place of input$"):
+        scaled(input=tg.ones([2]))
+    assert scaled(tg.ones([2]), axis=3).numpy().tolist() == [3.0, 3.0]
+
+
+# ---------------------------------------------------------------- beginners
+
+
+def attribute_error(call, *message, **where):
+    return Case(call, AttributeError, AttributeError, *message, **where)
+
+
+class WithoutBase(tg.layers.Layer):
+    def __init__(self):
+        self.inner = tg.layers.Dense(3)
+
+    def call(self, inputs):
+        return self.inner(inputs)
+
+
+class OptimizerWithoutBase(tg.optimizers.Optimizer):
+    def __init__(self):
+        self.rate = 0.1
+
+
+LAYERS_FIX = "give a list of layers: tg.layers.Sequential([tg.layers.Dense(2)])"
+CONCAT_FIX = "give the tensors as one list, and then the axis: tg.concat([x, y], 0)"
+
+
+@table(
+    no_super_init=attribute_error(
+        lambda: WithoutBase()(tg.ones([2, 3])),
+        "a WithoutBase has no attribute 'dtype': its __init__ does not call that of its base class",
+        "begin __init__ with super().__init__()",
+    ),
+    no_super_init_of_an_optimizer=attribute_error(
+        lambda: OptimizerWithoutBase().learning_rate,
+        "an OptimizerWithoutBase has no attribute '_learning_rate': its __init__ does not call "
+        "that of its base class",
+        "begin __init__ with super().__init__()",
+    ),
+    weights_before_the_first_call=attribute_error(
+        lambda: tg.layers.Dense(2).kernel,
+        "a Dense has no attribute 'kernel' yet: a layer makes its variables when it is called "
+        "first",
+        "call it before",
+    ),
+    fit=attribute_error(
+        lambda: tg.layers.Sequential([tg.layers.Dense(2)]).fit(1, 2),
+        "a Sequential has no attribute 'fit': training is a loop of your own",
+        "compute the loss under a tg.GradientTape in a @tg.function, and use optimizer.minimize",
+    ),
+    step=attribute_error(
+        lambda: tg.optimizers.Adam(0.1).step(),
+        "an Adam has no attribute 'step': steps take gradients",
+        "use optimizer.apply_gradients(zip(gradients, variables)), or optimizer.minimize",
+    ),
+    method_of_torch=attribute_error(
+        lambda: tg.ones([2]).unsqueeze(0),
+        "a Tensor has no attribute 'unsqueeze'",
+        "use tg.expand_dims(x, axis)",
+    ),
+    layers_without_a_list=dtype_error(
+        lambda: tg.layers.Sequential(abs, max),
+        "Sequential: layers are one list, and it was given <built-in function max>, which is a "
+        "builtin_function_or_method",
+        LAYERS_FIX,
+    ),
+    class_for_a_layer=dtype_error(
+        lambda: tg.layers.Sequential([tg.layers.Flatten]),
+        "Sequential: a layer is an object, and not its class, and it was given <class "
+        "'tracegraph.layers.Flatten'>, which is a type",
+        "make one: Flatten(...)",
+    ),
+    layer_without_inputs=trace_error(
+        lambda: tg.layers.Dense(2)(),
+        "Dense: the argument 'inputs' is missing",
+        "give inputs",
+    ),
+    layer_of_two_inputs=trace_error(
+        lambda: tg.layers.Dense(2)(1.0, 2.0),
+        "Dense: it takes 1 argument by position, and 2 were given",
+        "give inputs",
+    ),
+    option_of_a_layer=trace_error(
+        lambda: tg.layers.Dropout(0.5)(tg.ones([2, 2]), traning=True),
+        "Dropout.call: there is no argument 'traning'",
+        "use training in place of traning",
+    ),
+    concat_with_the_axis_first=dtype_error(
+        lambda: tg.concat(0, [1.0, 2.0]),
+        "concat: an axis is one integer, and it was given [1.0, 2.0], which is a list",
+        CONCAT_FIX,
+    ),
+    concat_without_a_list=dtype_error(
+        lambda: tg.concat(tg.ones([2]), tg.ones([2])),
+        "concat: an axis is one integer, and it was given a tensor f32[2]",
+        CONCAT_FIX,
+    ),
+    sizes_without_a_list=dtype_error(
+        lambda: tg.zeros(2, 3),
+        "3 is not a data type",
+        f"give all sizes as one list, such as tg.zeros([2, 3]), or {DTYPES}",
+    ),
+    condition_that_is_a_number=dtype_error(
+        lambda: tg.reduce_all(tg.constant([1.0])),
+        "reduce_all: the operand is f32[1], and only bool types are allowed",
+        "convert it: tg.cast(x, tg.bool)",
+        ("f32[1]  from {place}",),
+    ),
+)
+@pytest.mark.parametrize("is_traced", [False, True], ids=["top level", "function"])
+def test_mistakes_of_beginners(case, is_traced):
+    if not is_traced:
+        case.check()
+        return
+    error, _ = frames_of(lambda: tg.function(lambda: case.call())())
+    assert str(error) == case.message()
+    assert our_frames(error) == ["__call__"]
+
+
+def our_frames(error):
+    house = os.path.dirname(tg.__file__)
+    frames = traceback.extract_tb(error.__traceback__)
+    return [frame.name for frame in frames if frame.filename.startswith(house)]
+
+
+class OfTwo(tg.layers.Layer):
+    def call(self, x, y):
+        return x
+
+
+class ModuleOfOne(tg.Module):
+    def __call__(self, x):
+        return x
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: tg.nest.map_structure(lambda a, b: a, [x]),
+        lambda x: tg.vectorized_map(lambda: 1.0, x),
+        lambda x: tg.pfor(lambda: 1.0, 3),
+        lambda x: tg.optimizers.SGD(0.1).minimize(lambda y: y, [WEIGHT]),
+        lambda x: tg.layers.Sequential([lambda: 1.0])(x),
+        lambda x: tg.layers.Activation(lambda: 1.0)(x),
+        lambda x: OfTwo()(x),
+        lambda x: ModuleOfOne()(),
+    ],
+)
+def test_a_function_of_the_users_that_takes_something_else(call):
+    with pytest.raises(TypeError, match=r"\(\) (missing|takes) ") as caught:
+        tg.function(lambda x: call(x))(tg.ones([2, 2]))
+    assert our_frames(caught.value) == ["__call__"]
+
+
+def test_a_layer_that_takes_no_training_is_called_with_it():
+    layer, x = tg.layers.Dense(2), tg.ones([1, 3])
+    assert np.array_equal(layer(x, training=True), layer(x))
+    assert tg.function(lambda x: layer(x, training=False))(x).shape == [1, 2]
+
+
+def test_a_property_that_fails_says_why():
+    class Half(tg.layers.Layer):
+        @property
+        def half(self):
+            return self.whole / 2
+
+    with pytest.raises(AttributeError, match=r"^'Half' object has no attribute 'whole'$"):
+        _ = Half().half
+    assert not hasattr(Half(), "half") and getattr(Half(), "qwerty", 3) == 3

@@ -3,9 +3,12 @@
 import copy
 import math
 import operator
+import os
 import pickle
 import re
+import sys
 import time
+import traceback
 import types
 
 import jax
@@ -142,11 +145,54 @@ def test_names_that_are_not_here_say_what_to_use():
             call()
 
 
+def absent_names():
+    """What is not there, and a function that asks for it: names of modules and of tensors."""
+    for path in absent.ABSENT:
+        yield path, lambda x, path=path: operator.attrgetter(path)(tg)
+    yield "nn.qwerty", lambda x: tg.nn.qwerty(x)
+    yield "matmul, which stands elsewhere", lambda x: tg.nn.matmul(x, x)
+    for name in operators._FUNCTIONS:
+        yield f"x.{name}", lambda x, name=name: getattr(x, name)
+        yield f"v.{name}", lambda x, name=name: getattr(WEIGHT, name)
+
+
+WEIGHT = tg.Variable([1.0, 2.0])
+ABSENT_NAMES = dict(absent_names())
+
+
+@pytest.mark.parametrize("ask", ABSENT_NAMES.values(), ids=ABSENT_NAMES)
+def test_who_asks_for_an_absent_name_sees_their_own_frames(ask, capsys):
+    with pytest.raises(AttributeError) as caught:
+        tg.function(ask)(tg.ones([2]))
+    error, house = caught.value, os.path.dirname(tg.__file__)
+    frames = traceback.extract_tb(error.__traceback__)
+    assert [f.name for f in frames if f.filename.startswith(house)] == ["__call__"]
+    assert frames[-1].name == "<lambda>"
+    sys.__excepthook__(type(error), error, error.__traceback__)  # as Python ends a program
+    printed = capsys.readouterr().err
+    assert str(error) in printed and "Did you mean" not in printed
+
+
+def test_a_name_of_another_module_is_found():
+    with pytest.raises(AttributeError, match=r"no attribute 'matmul'\n.*\n  fix: use tg.matmul$"):
+        tg.nn.matmul(1, 2)
+    with pytest.raises(AttributeError, match=r"fix: use tg.layers.Dense$"):
+        _ = tg.Dense
+
+
+def test_python_may_suggest_where_no_repair_is_known(capsys):
+    with pytest.raises(AttributeError) as caught:
+        tg.function(lambda x: tg.reduce_summ(x))(tg.ones([2]))
+    sys.__excepthook__(caught.type, caught.value, caught.value.__traceback__)
+    assert "Did you mean: 'reduce_sum'?" in capsys.readouterr().err
+
+
 #: What a hint may call `x` and `y`, of which one is meant.
 MEANT = [
     {"x": tg.constant([[2.0, 1.0], [1.0, 3.0]]), "y": tg.ones([2, 2])},
     {"x": tg.constant([1.0, 2.0]), "y": tg.ones([3])},
     {"x": tg.constant([1, 2]), "y": tg.constant([3, 4])},
+    {"x": tg.constant([True, False]), "y": tg.constant([True, True])},
 ]
 NAMES = {
     "tg": tg,
@@ -155,6 +201,15 @@ NAMES = {
     "time": time,
     "mode": "reverse",
     "perm": [1, 0],
+    "axis": 0,
+    "dtype": tg.float64,
+    "shape": [2, 2],
+    "low": 0.0,
+    "high": 1.0,
+    "mask": [[True, False], [False, True]],
+    "value": 0.0,
+    "indices": [[0]],
+    "updates": [[5.0, 6.0]],
     "n": 1,
     "f": lambda x: x * x,
     "t": tg.ones([2]),
@@ -172,10 +227,11 @@ def code_in(hint):
             end += 1
         end = re.compile(r"(?:[.\w]+\([^()]*\))*").match(hint, end).end()
         yield hint[match.start() : end]
-    yield from re.findall(r"~x|\bx (?:[@&|^]|<<|>>) [yn]\b", hint)
+    yield from re.findall(r"~x|\bx (?:[-+*/@&|^]|\*\*|<<|>>) [yn]\b", hint)
 
 
-HINTS = [(path, code) for path, (_, fix) in absent.ABSENT.items() for code in code_in(fix)]
+FIXES = [*((path, fix) for path, (_, fix) in absent.ABSENT.items()), *operators._FUNCTIONS.items()]
+HINTS = [(path, code) for path, fix in FIXES for code in code_in(fix)]
 
 
 @pytest.mark.parametrize(("path", "code"), HINTS)

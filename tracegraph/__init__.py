@@ -8,6 +8,7 @@
 <tg.Tensor: shape=(), dtype=float32, numpy=6.0>
 """
 
+import sys
 from typing import TYPE_CHECKING, NoReturn
 
 import tracegraph.array_api  # installs the namespace of the array API on Tensor
@@ -46,6 +47,7 @@ from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.math import *
 from tracegraph.ordering import control_dependencies, group
 from tracegraph.passes.registry import RegisterGradient, no_gradient
+from tracegraph.runtime import boundary
 from tracegraph.runtime.custom import custom_gradient, grad_pass_through, recompute_grad
 from tracegraph.runtime.effects import numpy_function, py_function
 from tracegraph.runtime.effects import print_tensors as print
@@ -107,3 +109,6 @@ def __dir__() -> list[str]:
         for name, value in globals().items()
         if name not in _INTERNAL and (not isinstance(value, module) or value in _MODULES)
     )
+
+
+boundary.guard((sys.modules[__name__], *_MODULES))

@@ -5,12 +5,13 @@ Also what completion shows of a public module: the names that it is for, and not
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Collection
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from tracegraph.errors import fail
-from tracegraph.source import here
+from tracegraph.errors import fail_absent, kind_of
 
 _CONTROL = "control flow over tensors in graphs is not there yet"
 _FIRST = "TensorFlow 1 is not supported"
@@ -200,20 +201,88 @@ ABSENT = {
 }
 
 
+_LOOP = (
+    "training is a loop of your own",
+    "compute the loss under a tg.GradientTape in a @tg.function, and use optimizer.minimize",
+)
+_CALLED = ("it is called as a function", "call it: y = layer(x)")
+_MODE = ("there is no mode to set", "say it where you call: layer(x, training=True)")
+_FILES = ("files have functions of their own", "use tg.train.Checkpoint, or tg.saved_model.save")
+_STEP = (
+    "steps take gradients",
+    "use optimizer.apply_gradients(zip(gradients, variables)), or optimizer.minimize",
+)
+_VARIABLES = ("they are called variables here", "use .variables, or .trainable_variables")
+
+#: Attributes of layers and optimizers of Keras and PyTorch, and what to do.
+_OF_LAYERS = {
+    **dict.fromkeys(["fit", "train_on_batch"], _LOOP),
+    "compile": ("layers are compiled with what calls them", _FUNCTION),
+    **dict.fromkeys(["forward", "predict"], _CALLED),
+    "evaluate": ("losses and metrics are functions", "compute them from what layer(x) returns"),
+    **dict.fromkeys(["eval", "train"], _MODE),
+    **dict.fromkeys(["load_state_dict", "load_weights", "save", "save_weights"], _FILES),
+    "state_dict": _FILES,
+    "summary": ("graphs have summaries", "use f.graph(x).summary() of a @tg.function"),
+    "parameters": _VARIABLES,
+    "step": _STEP,
+    "zero_grad": ("each tape begins without gradients", "leave it out"),
+}
+_MADE_LATER = ("kernel", "bias", "gamma", "beta", "moving_mean", "moving_variance")
+
+
+def refuse_attribute(owner: Any, name: str, own: Collection[str]) -> NoReturn:
+    """Raises the AttributeError for what a layer or an optimizer does not have; `own` is what the
+    `__init__` of its base class gives it."""
+    found = inspect.getattr_static(type(owner), name, None)
+    if isinstance(found, property):
+        found.__get__(owner)  # what it raised says more: Python asks here when a property fails
+    fact = f"{kind_of(owner)} has no attribute {name!r}"
+    if name in own:
+        reason = "its __init__ does not call that of its base class"
+        fail_absent(name, f"{fact}: {reason}", "begin __init__ with super().__init__()")
+    if name in _MADE_LATER and not getattr(owner, "built", True):
+        reason, fix = "a layer makes its variables when it is called first", "call it before"
+        fail_absent(name, f"{fact} yet: {reason}", fix)
+    if name in _OF_LAYERS:
+        reason, fix = _OF_LAYERS[name]
+        fail_absent(name, f"{fact}: {reason}", fix)
+    raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
+
+
+#: The public modules, by their names without `tracegraph.`.
+_modules: dict[str, ModuleType] = {}
+
+
 def refuse(name: str, module: str = "") -> NoReturn:
     """Raises the AttributeError for a name that `tracegraph`, or a module of it, does not have."""
     path = f"{module}.{name}" if module else name
-    if path not in ABSENT:
-        whole = f"tracegraph.{module}" if module else "tracegraph"
-        text = f"module {whole!r} has no attribute {name!r}"
-        raise AttributeError(text, name=name, obj=sys.modules[whole])
-    reason, fix = ABSENT[path]
-    fail(AttributeError, f"there is no tg.{path}: {reason}", source=here(), fix=fix)
+    if path in ABSENT:
+        reason, fix = ABSENT[path]
+        fail_absent(name, f"there is no tg.{path}: {reason}", fix)
+    whole = f"tracegraph.{module}" if module else "tracegraph"
+    fact = f"module {whole!r} has no attribute {name!r}"
+    found = _paths_of(name)
+    if found:
+        fail_absent(name, fact, f"use {', or '.join(found)}")
+    raise AttributeError(fact, name=name, obj=sys.modules[whole])
+
+
+def _paths_of(name: str) -> list[str]:
+    """Where a name is public: in `tg` itself, or else in modules of it."""
+    if name in dir(sys.modules["tracegraph"]):
+        return [f"tg.{name}"]
+    return [f"tg.{short}.{name}" for short, module in _modules.items() if name in dir(module)]
 
 
 def show_names_of(module: ModuleType) -> None:
     """Makes a public module list what it is for, and answer for what it does not have."""
     short = module.__name__.removeprefix("tracegraph.")
     names = sorted(module.__all__)
+    _modules[short] = module
+
+    def __getattr__(name: str) -> NoReturn:
+        refuse(name, short)
+
     vars(module)["__dir__"] = lambda: names
-    vars(module)["__getattr__"] = lambda name: refuse(name, short)
+    vars(module)["__getattr__"] = __getattr__

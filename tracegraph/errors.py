@@ -87,6 +87,10 @@ class VariableError(SignatureError, RuntimeError):
     """A misuse of a Variable that TensorFlow answers with RuntimeError."""
 
 
+class UnrolledLoopWarning(UserWarning):
+    """A Python loop over a tensor in a `@tg.function` has become very many nodes."""
+
+
 class Mismatch(Exception):
     """What a rule finds wrong: the fact with both values, and the repair."""
 
@@ -181,6 +185,17 @@ def way_out(error: OSError) -> str:
     return "give a path that can be written to"
 
 
+def fail_absent(name: str, fact: str, fix: str) -> NoReturn:
+    """Raises AttributeError for a name that is not there, with the repair.
+
+    Python adds a name of `obj` that looks alike, and `tg.cond` looks like `tg.conj`.
+    None has no such name, and the repair stands in the message.
+    """
+    error: Any = AttributeError(message(fact, source=here(), fix=fix), name=name, obj=None)
+    error.fact, error.fix = fact, fix
+    raise error
+
+
 def fact_of(error: Exception) -> str:
     """The fact that an error states."""
     return getattr(error, "fact", None) or str(error).split("\n")[0]
@@ -232,5 +247,6 @@ __all__ = [
     "SizeNeeded",
     "TapeError",
     "TraceError",
+    "UnrolledLoopWarning",
     "VariableError",
 ]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tracegraph import initializers, nn
+from tracegraph.absent import refuse_attribute
 from tracegraph.array.arguments import (
     as_axis,
     as_choice,
@@ -28,6 +29,7 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, multiply
 from tracegraph.math.functions import exp
 from tracegraph.math.product import matmul
+from tracegraph.runtime.boundary import guarded
 from tracegraph.runtime.convert import as_tensor, cast_to
 from tracegraph.runtime.deferred import announce
 from tracegraph.runtime.module import Module, settings_text
@@ -83,6 +85,11 @@ class Layer(Module):
         self.dtype = as_dtype(dtype)
         self.built = False
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            refuse_attribute(self, name, ("built", "dtype"))
+
     def build(self, input_shape: Any) -> None:
         """Makes the variables."""
 
@@ -92,14 +99,16 @@ class Layer(Module):
 
     def __call__(self, inputs: Any, **arguments: Any) -> Any:
         """The layer's function of the inputs; lists, and whatever is floating, take the layer's
-        dtype."""
+        dtype. `training` goes to layers that take it."""
         x = self._as_inputs(inputs)
         if not self.built:
             # A value made while tracing is not there when the next trace needs it.
             with at_top_level():
                 self.build(tree_shape(x))
             self.built = True
-        return self.call(x, **arguments)
+        if "training" in arguments and not _takes_training(self):
+            del arguments["training"]
+        return guarded(self.call)(x, **arguments) if arguments else self.call(x)
 
     def _as_inputs(self, inputs: Any) -> Any:
         if isinstance(inputs, dict) or (isinstance(inputs, (list, tuple)) and _has_tensors(inputs)):
@@ -461,6 +470,8 @@ class Sequential(Layer):
     """
 
     def __init__(self, layers: Iterable[Any] = (), name: str | None = None) -> None:
+        if callable(name):
+            refuse_kind("Sequential", "layers are one list", name, fix=_LAYERS)
         super().__init__(name)
         self.layers: list[Any] = []
         if not isinstance(layers, Iterable):
@@ -472,6 +483,9 @@ class Sequential(Layer):
         """Appends a layer, or any function of tensors."""
         if not callable(layer):
             refuse_kind("Sequential", "a layer is a function of tensors", layer, fix=_LAYERS)
+        if isinstance(layer, type):
+            rule = "a layer is an object, and not its class"
+            refuse_kind("Sequential", rule, layer, fix=f"make one: {layer.__name__}(...)")
         self.layers.append(layer)
         announce(self)
 

@@ -10,8 +10,8 @@ import numpy as np
 from tracegraph.array.arguments import as_size
 from tracegraph.array.indexing import getitem
 from tracegraph.array.shaping import transpose
-from tracegraph.errors import TraceError, fail
-from tracegraph.ir.builder import operand_text
+from tracegraph.errors import TraceError, fail, fail_absent
+from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import divide, floordiv, mod, multiply, pow
 from tracegraph.math.functions import abs, negative, round
@@ -42,6 +42,7 @@ from tracegraph.runtime.convert import (
 )
 from tracegraph.runtime.pending import refuse_value
 from tracegraph.runtime.sparse import SparseJacobian
+from tracegraph.runtime.unrolled import counted_parts
 from tracegraph.runtime.values import is_symbolic
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import ShapeVariable, element_count
@@ -215,8 +216,9 @@ def _length(x: Any) -> int:
 def _iterated(x: Any) -> Iterator[Tensor]:
     """The parts along the first axis; a loop over them unrolls while tracing."""
     length = _length(x)
-    tensor = as_tensor(x)
-    return (getitem(tensor, k) for k in range(length))
+    tensor, builder = as_tensor(x), current()
+    parts = (getitem(tensor, k) for k in range(length))
+    return parts if builder.is_top_level else counted_parts(tensor, parts, builder)
 
 
 def _type_of(x: Any) -> TensorType:
@@ -273,28 +275,87 @@ def _methods() -> Iterator[tuple[str, Any]]:
     }.items()
 
 
-#: Methods of NumPy's and PyTorch's arrays, and the functions here.
+#: Attributes of NumPy's, PyTorch's and JAX's arrays, and what to use here.
 _FUNCTIONS = {
+    "abs": "tg.abs(x)",
+    "add": "x + y",
     "all": "tg.reduce_all(x)",
     "any": "tg.reduce_any(x)",
     "argmax": "tg.argmax(x)",
     "argmin": "tg.argmin(x)",
+    "argsort": "tg.argsort(x)",
     "astype": "tg.cast(x, dtype)",
+    "at": "tg.tensor_scatter_nd_update(x, indices, updates), or v[...].assign(value) of a Variable",
+    "backward": "tg.GradientTape, whose tape.gradient(loss, variables) gives the gradients",
+    "block_until_ready": "x.numpy(), which waits for the value",
+    "bmm": "x @ y",
+    "chunk": "tg.split(x, n, axis)",
+    "clamp": "tg.clip_by_value(x, low, high)",
     "clip": "tg.clip_by_value(x, low, high)",
+    "clone": "x itself, or tg.identity(x)",
+    "conj": "tg.math.conj(x)",
+    "contiguous": "x itself",
+    "copy": "x itself, or x.numpy() for an array of its own",
+    "cpu": "x.numpy()",
+    "cumprod": "tg.math.cumprod(x)",
     "cumsum": "tg.cumsum(x)",
+    "detach": "tg.stop_gradient(x)",
+    "diagonal": "tg.linalg.diag_part(x)",
+    "dim": "x.ndim",
+    "div": "x / y",
     "dot": "x @ y, or tg.tensordot",
+    "double": "tg.cast(x, tg.float64)",
+    "eval": "x.numpy()",
+    "exp": "tg.exp(x)",
+    "expand": "tg.broadcast_to(x, shape)",
     "flatten": "tg.reshape(x, [-1])",
+    "float": "tg.cast(x, tg.float32)",
+    "grad": "tg.GradientTape, whose tape.gradient(y, x) gives the gradient",
+    "half": "tg.cast(x, tg.float16)",
+    "imag": "tg.math.imag(x)",
+    "int": "tg.cast(x, tg.int32)",
+    "log": "tg.math.log(x)",
+    "long": "tg.cast(x, tg.int64)",
+    "masked_fill": "tg.where(mask, value, x)",
+    "matmul": "x @ y",
     "max": "tg.reduce_max(x)",
     "mean": "tg.reduce_mean(x)",
     "min": "tg.reduce_min(x)",
+    "mm": "x @ y",
+    "mul": "x * y",
+    "norm": "tg.norm(x)",
+    "numel": "x.size",
+    "permute": "tg.transpose(x, perm)",
+    "pow": "x ** y",
     "prod": "tg.reduce_prod(x)",
     "ravel": "tg.reshape(x, [-1])",
+    "real": "tg.math.real(x)",
+    "relu": "tg.nn.relu(x)",
+    "repeat": "tg.repeat(x, n), or tg.tile",
+    "requires_grad": "a tg.Variable, or tape.watch(x)",
     "reshape": "tg.reshape(x, shape)",
+    "round": "tg.round(x)",
+    "set_shape": "tg.ensure_shape(x, shape)",
+    "sigmoid": "tg.sigmoid(x)",
+    "softmax": "tg.nn.softmax(x)",
+    "sort": "tg.sort(x)",
+    "split": "tg.split(x, n, axis)",
+    "sqrt": "tg.sqrt(x)",
     "squeeze": "tg.squeeze(x)",
     "std": "tg.math.reduce_std(x)",
+    "sub": "x - y",
     "sum": "tg.reduce_sum(x)",
+    "swapaxes": "tg.transpose(x, perm)",
+    "t": "x.T",
+    "take": "tg.gather(x, indices)",
+    "tanh": "tg.tanh(x)",
+    "to": "tg.cast(x, dtype); devices are JAX's",
+    "tolist": "x.numpy().tolist()",
+    "trace": "tg.linalg.trace(x)",
     "transpose": "tg.transpose(x)",
+    "unsqueeze": "tg.expand_dims(x, axis)",
     "var": "tg.math.reduce_variance(x)",
+    "view": "tg.reshape(x, shape)",
 }
 
 
@@ -308,7 +369,7 @@ class _NoMethod:
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         name = self._name
         fact = f"a {(owner or type(instance)).__name__} has no attribute {name!r}"
-        fail(AttributeError, fact, source=here(), fix=f"use {_FUNCTIONS[name]}")
+        fail_absent(name, fact, f"use {_FUNCTIONS[name]}")
 
 
 def _listed(self: Any) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from tracegraph.absent import refuse_attribute
 from tracegraph.array.arguments import as_flag, as_list, as_number, refuse, refuse_kind
 from tracegraph.array.creation import zeros
 from tracegraph.errors import DTypeError, GradientError, SignatureError, counted, fail, kind_of
@@ -69,6 +70,11 @@ class Optimizer(Module):
         self._slots: dict[Reference, tuple[Variable, ...]] = {}
         # Whoever has the slots without the class, as after loading, has their names so.
         self.slot_names = self.slot_names
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            refuse_attribute(self, name, ("iterations", "_learning_rate", "_slots"))
 
     def _number(self, what: str, value: Any, **bounds: float) -> Any:
         return as_number(type(self).__name__, what, value, **bounds)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import weakref
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import ml_dtypes
@@ -191,13 +193,16 @@ def as_dtype(value: Any) -> DType:
 
 
 def _refuse(value: Any) -> Any:
-    names = ", ".join(name for name in _BY_NAME if name != "token")
-    fail(
-        DTypeError,
-        f"{shown(value)} is not a data type",
-        source=here(),
-        fix=f"use one of {names}",
-    )
+    names = [name for name in _BY_NAME if name != "token"]
+    close = difflib.get_close_matches(value, names, 1, 0.75) if isinstance(value, str) else []
+    fix = f"use {close[0]}, or another of {', '.join(names)}" if close else _one_of(names)
+    if isinstance(value, int):
+        fix = f"give all sizes as one list, such as tg.zeros([2, 3]), or {fix}"
+    fail(DTypeError, f"{shown(value)} is not a data type", source=here(), fix=fix)
+
+
+def _one_of(names: Iterable[str]) -> str:
+    return f"use one of {', '.join(names)}"
 
 
 class TensorType:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +42,7 @@ from tracegraph.runtime.convert import (
     static_value,
 )
 from tracegraph.shapes import Dim, ShapeVariable, ceiling_divide, element_count, maximum
-from tracegraph.source import here
+from tracegraph.source import here, user_frame
 from tracegraph.tensorshape import TensorShape, shape_of
 from tracegraph.types import DType, TensorType, as_dtype, bool_, float32, float64, int32, int64
 
@@ -65,7 +64,9 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
     """
     tensor = as_tensor(value, None if dtype is None else as_dtype(dtype))
     if tensor.node is None and tensor is not value:
-        made_at(tensor, sys._getframe(1))
+        frame = user_frame()
+        if frame is not None:
+            made_at(tensor, frame)
     if shape is not None:
         sizes = as_shape("constant", shape)
         if tensor.type.shape == ():

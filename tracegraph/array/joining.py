@@ -17,6 +17,7 @@ from tracegraph.array.arguments import (
     known_int,
     rank_of,
     refuse,
+    refuse_kind,
     sizes_of,
 )
 from tracegraph.array.shaping import cut, reshape
@@ -73,6 +74,8 @@ def concat(values: Any, axis: Any, name: str | None = None) -> Tensor:
     >>> tg.concat([[1, 2], [3]], axis=0).numpy()
     array([1, 2, 3], dtype=int32)
     """
+    if isinstance(axis, (list, tuple)) or getattr(axis, "ndim", 0):
+        refuse_kind("concat", "an axis is one integer", axis, fix=_CONCAT)
     tensors = together("concat", values)
     place = as_axis("concat", axis, rank_of("concat", tensors[0]), *tensors)
     for x in tensors[1:]:
@@ -84,6 +87,9 @@ def concat(values: Any, axis: Any, name: str | None = None) -> Tensor:
                 fix="use tg.stack for a new axis, or tg.expand_dims first",
             )
     return Concatenate(place)(*tensors) if len(tensors) > 1 else tensors[0]
+
+
+_CONCAT = "give the tensors as one list, and then the axis: tg.concat([x, y], 0)"
 
 
 def stack(values: Any, axis: Any = 0, name: str | None = None) -> Tensor:

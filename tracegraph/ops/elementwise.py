@@ -31,6 +31,8 @@ DISCRETE = frozenset(["integer", "bool"])
 ANY = NUMERIC | {"bool"}
 
 _KIND_WORDS = {"floating": "floating", "complex": "complex", "integer": "integer", "bool": "bool"}
+#: For each kind, in the order in which they are preferred, the type to convert to.
+_TARGETS = {"floating": "float32", "integer": "int32", "bool": "bool", "complex": "complex64"}
 
 
 def common_shape(*types: TensorType) -> Any:
@@ -50,7 +52,7 @@ def common_shape(*types: TensorType) -> Any:
 def check_kind(op: str, type: TensorType, kinds: frozenset[str]) -> None:
     if type.dtype.kind not in kinds:
         words = " or ".join(word for kind, word in _KIND_WORDS.items() if kind in kinds)
-        target = "float32" if "floating" in kinds else "int32"
+        target = next(name for kind, name in _TARGETS.items() if kind in kinds)
         raise DTypeMismatch(
             f"the operand is {type}, and only {words} types are allowed",
             fix=f"convert it: tg.cast(x, tg.{target})",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -75,7 +76,7 @@ class Retracing:
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self._name = name
-        self._code = getattr(function, "__code__", None)
+        self._code = getattr(inspect.unwrap(function), "__code__", None)
         self._has_traced = False
         self.row = _Row()
         self._known: list[Request] = []

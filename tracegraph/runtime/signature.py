@@ -28,6 +28,7 @@ from tracegraph.errors import (
 from tracegraph.ir.op import attribute_key
 from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.passes.specialise import bind_sizes
+from tracegraph.runtime.boundary import renamed
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import Dim, ShapeVariable
@@ -312,8 +313,14 @@ class Signature:
                 f"{self.name}: the arguments ({given}) do not fit the signature "
                 f"{self.name}{self.parameters}: {error}",
                 source=here(),
-                fix="give every parameter without a default one argument, and no others",
+                fix=self._renamed(args, kwargs)
+                or "give every parameter without a default one argument, and no others",
             )
+
+    def _renamed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The repair for arguments that are called by another name here, if they are."""
+        unknown = [name for name in kwargs if name not in self.names]
+        return renamed(unknown, [x for x in self.names[len(args) :] if x not in kwargs])
 
     def request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
         """The canonical request of a call."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import itertools
 import os
+import re
 from collections.abc import Callable, Iterator
-from types import TracebackType
+from types import FrameType, FunctionType, TracebackType
 from typing import Any, TypeVar
 
 from tracegraph import source
@@ -18,6 +21,7 @@ from tracegraph.errors import (
     TraceError,
 )
 from tracegraph.ir.builder import current
+from tracegraph.runtime.boundary import explaining, misfit
 
 _PACKAGE = os.path.dirname(os.path.abspath(source.__file__))
 _OURS = (_PACKAGE + os.sep, os.path.join(os.path.dirname(_PACKAGE), "lowering") + os.sep)
@@ -53,11 +57,15 @@ def door(function: Door) -> Door:
     """The function, whose errors leave tracegraph with the user's frames alone, as those of calls
     of functions do."""
 
+    @explaining
     @functools.wraps(function)
     def entered(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except Exception as error:
+            refusal = misfit(function, args, kwargs, error)
+            if refusal is not None:
+                raise refusal from None
             if not current().is_top_level:  # they leave through the call that is being traced
                 raise
             raise without_our_frames(error)  # noqa: B904 - it is the same error
@@ -73,14 +81,44 @@ def without_our_frames(error: Exception) -> Exception:
     frames = list(_frames(error.__traceback__))
     if not _settings.is_filtering or not frames:
         return error
-    says_what_to_do = isinstance(error, _KINDS) or hasattr(error, "fact")
-    if _is_ours(frames[-1]) and not says_what_to_do:
+    if _is_ours(frames[-1]) and not _is_about_the_user(error, frames):
         return error
     found: TracebackType | None = None
     for at in reversed(frames):
         if not _is_ours(at):
             found = TracebackType(found, at.tb_frame, at.tb_lasti, at.tb_lineno)
     return error.with_traceback(found)
+
+
+def _is_about_the_user(error: Exception, frames: list[TracebackType]) -> bool:
+    """Whether an error that we raised says what the user did, as what `fail` raises does, and what
+    says that there is no such attribute to whoever asks for one."""
+    if isinstance(error, _KINDS) or hasattr(error, "fact"):
+        return True
+    ours = list(itertools.takewhile(_is_ours, reversed(frames)))
+    if isinstance(error, AttributeError):
+        return ours[-1].tb_frame.f_code.co_name == "__getattr__"
+    return isinstance(error, TypeError) and _is_misfit_of_the_users(str(error), ours[0].tb_frame)
+
+
+#: How Python refuses a call, by the function's name in its class or module.
+_MISFIT = re.compile(r"(.+?)\(\) (?:missing|takes|got) ")
+
+
+def _is_misfit_of_the_users(text: str, frame: FrameType) -> bool:
+    """Whether a frame of ours called a function of the user's that does not take what it is given,
+    such as a `call` without the inputs."""
+    match = _MISFIT.match(text)
+    if match is None:
+        return False
+    name = match[1].rpartition(".")[2]
+    for value in frame.f_locals.values():
+        own = getattr(value, "__dict__", {}).values()
+        for found in (value, *own, inspect.getattr_static(value, name, None)):
+            function = inspect.unwrap(getattr(found, "__func__", found))
+            if isinstance(function, FunctionType) and function.__qualname__ == match[1]:
+                return not _is_in_the_house(function.__code__.co_filename)
+    return False
 
 
 def _frames(at: TracebackType | None) -> Iterator[TracebackType]:
@@ -90,4 +128,8 @@ def _frames(at: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _is_ours(at: TracebackType) -> bool:
-    return os.path.abspath(at.tb_frame.f_code.co_filename).startswith(_OURS)
+    return _is_in_the_house(at.tb_frame.f_code.co_filename)
+
+
+def _is_in_the_house(file: str) -> bool:
+    return os.path.abspath(file).startswith(_OURS)

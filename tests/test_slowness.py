@@ -1,0 +1,184 @@
+"""What is slow says so: loops that are unrolled, and compiles that take long."""
+
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tracegraph as tg
+from tracegraph.errors import UnrolledLoopWarning
+from tracegraph.ir import slow_compiles
+
+
+def line_of(function, mark="# here"):
+    first = function.__code__.co_firstlineno
+    lines = Path(__file__).read_text().split("\n")
+    return next(n for n in range(first, len(lines)) if lines[n - 1].endswith(mark))
+
+
+def total(n):
+    y = tg.constant(0.0)
+    for t in tg.range(n):  # here
+        y = y + tg.sin(tg.cast(t, tg.float32))
+    return y
+
+
+def test_an_unrolled_loop_is_told_once_with_its_line():
+    with pytest.warns(UnrolledLoopWarning) as caught:
+        f = tg.function(total)
+        assert np.isclose(f(400), np.sin(np.arange(400)).sum(), rtol=1e-4)
+        f(401)  # the same line
+    (warning,) = caught
+    assert (warning.filename, warning.lineno) == (__file__, line_of(total))
+    text = str(warning.message)
+    nodes = len(f.graph(400).nodes)
+    per_iteration = nodes / 400
+    assert text.startswith("a Python loop over a tensor i32[400] is unrolled: 1,0")
+    iterations = int(text.split(" nodes in ")[1].split(" of its 400 iterations")[0])
+    assert 1000 / per_iteration / 2 < iterations < 400
+    assert f"\n  at {__file__}:{line_of(total)}:  for t in tg.range(n):" in text
+    assert "\n  fix: compute on the whole tensor at once" in text
+
+
+def test_loops_that_are_short_or_at_top_level_say_nothing():
+    def rows(x, y):
+        z = 0.0
+        for a, b in zip(x, y):
+            for c in a:
+                z = z + c * b
+        return z
+
+    x = tg.ones([12, 10])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert tg.function(rows)(x, tg.ones([12])).numpy() == 120.0
+        assert np.isclose(rows(tg.ones([40, 40]), tg.ones([40])), 1600.0)
+
+
+def test_two_tensors_in_step_and_loops_inside_are_one_warning():
+    def rows(x, y):
+        z = 0.0
+        for a, b in zip(x, y):
+            for c in a:
+                z = z + c * b
+        return z
+
+    with pytest.warns(UnrolledLoopWarning, match=r"of its 40 iterations") as caught:
+        assert tg.function(rows)(tg.ones([40, 20]), tg.ones([40])).numpy() == 800.0
+    assert len(caught) == 1
+
+
+@pytest.fixture
+def notes(monkeypatch):
+    """Notes are on, and come after 10 milliseconds."""
+    monkeypatch.setattr(slow_compiles, "SECONDS", 0.01)
+    tg.config.set_compile_notes(True)
+    yield
+    tg.config.set_compile_notes(False)
+
+
+def chain(x, length=60, shift=0.0):
+    for k in range(length):
+        x = tg.sin(x) * (k + 1.0 + shift)
+    return x
+
+
+def is_quiet():
+    """Whether no timer is left."""
+    return not any(thread.name == slow_compiles.THREAD for thread in threading.enumerate())
+
+
+def wait_for(condition):
+    end = time.monotonic() + 10
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return condition()
+
+
+def test_a_long_compile_is_told_once(notes, capsys):
+    f, x = tg.function(chain), tg.constant([1.0, 2.0])
+    shift = time.time()  # no compile of an earlier process is found
+    f(x, 400, shift)
+    text = capsys.readouterr().err
+    assert text.startswith("tracegraph: the first run of chain (test_slowness.py:")
+    assert f"it has {len(f.traces[0].graph.nodes):,} nodes, and XLA still compiles" in text
+    assert "has taken 0 s so far" in text and text.count("\n") == 1
+    f(x, 400, shift)
+    assert wait_for(is_quiet) and capsys.readouterr().err == ""
+
+
+def test_a_note_is_silenced(notes, capsys):
+    tg.config.set_compile_notes(False)
+    assert not tg.config.get_compile_notes()
+    tg.function(chain)(tg.ones([2]), 400, time.time())
+    assert capsys.readouterr().err == ""
+    assert is_quiet()
+
+
+def test_a_compile_in_time_says_nothing_and_leaves_no_timer(capsys):
+    tg.config.set_compile_notes(True)
+    try:
+        f = tg.function(lambda x: x * time.time())
+        f(tg.ones([2]))
+        started = threading.active_count()
+        f(tg.ones([2]))
+        assert threading.active_count() <= started
+    finally:
+        tg.config.set_compile_notes(False)
+    assert wait_for(is_quiet)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_run_that_fails_or_is_interrupted_says_nothing_more(notes, capsys):
+    graph = tg.function(chain).graph(tg.ones([2]), 3)
+    for error in (ValueError, KeyboardInterrupt):
+        with pytest.raises(error):
+            with slow_compiles.noted(graph):
+                raise error
+    assert wait_for(is_quiet) and not slow_compiles.is_noted(graph)
+    context = slow_compiles.noted(graph)
+    context.__enter__()
+    del context  # as an interrupt leaves it that falls right behind the entry
+    time.sleep(0.1)
+    assert capsys.readouterr().err == ""
+
+
+def test_nested_first_runs_are_told_each_of_their_own(notes, capsys):
+    outer, inner = (tg.function(chain).graph(tg.ones([2]), n) for n in (3, 4))
+    with slow_compiles.noted(outer):
+        assert slow_compiles.is_noted(outer) and not slow_compiles.is_noted(inner)
+        with slow_compiles.noted(inner):
+            assert slow_compiles.is_noted(outer) and slow_compiles.is_noted(inner)
+            time.sleep(0.2)
+    first, second = sorted(capsys.readouterr().err.splitlines(), key=lambda x: "waits" in x)
+    assert f"{len(inner.nodes)} nodes" in first and f"{len(outer.nodes)} nodes" in second
+    assert "XLA still compiles them. " in first
+    assert "XLA still compiles them. " in second
+
+
+EXIT = """
+import atexit, threading, time
+atexit.register(time.sleep, 0.5)  # it runs after those that are registered later
+import tracegraph as tg
+from tracegraph.ir import slow_compiles
+slow_compiles.SECONDS = 0.2
+graph = tg.function(lambda x: x).graph(tg.ones([2]))
+def compile():
+    with slow_compiles.noted(graph):
+        time.sleep(5)
+threading.Thread(target=compile, daemon=True).start()
+{wait}
+"""
+
+
+@pytest.mark.parametrize("is_exiting", [True, False])
+def test_who_leaves_python_is_not_told_any_more(is_exiting):
+    code = EXIT.format(wait="" if is_exiting else "time.sleep(0.5)")
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.returncode == 0
+    assert ("first run" in found.stderr) is not is_exiting, found.stderr
