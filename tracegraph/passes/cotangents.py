@@ -211,9 +211,7 @@ def _layers(bands: Sequence[_Band]) -> list[list[_Band]]:
     return layers
 
 
-def _concatenated(
-    layer: Sequence[_Band], shape: Shape, axis: int, rest: tuple[int, ...]
-) -> Tensor:
+def _concatenated(layer: Sequence[_Band], shape: Shape, axis: int, rest: tuple[int, ...]) -> Tensor:
     """The bands one after another, with zeros before, between and after them."""
     if len(layer) == 1 and len(layer[0].boxes) == 1:
         return _padded(layer[0].boxes[0], shape, (axis, *rest))
