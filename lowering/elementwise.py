@@ -82,6 +82,11 @@ for _op, _function in _FUNCTIONS.items():
     lowers(_op)(_plain(_function))
 
 
+@lowers(ops.MulNoNan)
+def _mul_no_nan(op: ops.MulNoNan, x: Any, y: Any) -> Any:
+    return lax.mul(lax.select(lax.eq(y, lax.full_like(y, 0)), lax.full_like(x, 0), x), y)
+
+
 @lowers(ops.Pow)
 def _pow(op: ops.Pow, x: Any, y: Any) -> Any:
     return jnp.power(x, y)

@@ -238,6 +238,7 @@ ARITHMETIC = [
     binary(E.Add()),
     binary(E.Sub()),
     binary(E.Mul()),
+    binary(E.MulNoNan(), kinds="fc"),
     binary(E.Div(), second="nonzero", kinds="fc"),
     unary(E.Neg(), kinds="fci"),
     binary(E.Pow(), "positive", "nonzero"),

@@ -25,6 +25,7 @@ from tracegraph.ops.elementwise import (
     Div,
     FloorMod,
     Mul,
+    MulNoNan,
     Select,
     Sign,
     TruncateMod,
@@ -340,7 +341,7 @@ def _vanishes(node: Node, vanishing: set[Tensor]) -> bool:
     """Whether the outputs are zero where `vanishing` is, unless the node is not linear at all."""
     op = node.op
     zero = [x in vanishing or _is_zero(x) for x in node.inputs]
-    if isinstance(op, (Mul, Bilinear)):
+    if isinstance(op, (Mul, MulNoNan, Bilinear)):
         return any(zero)
     if isinstance(op, Div):
         return zero[0]

@@ -201,6 +201,32 @@ class Mul(Elementwise):
         return without_zeros(p, values[1]) | without_zeros(q, values[0])
 
 
+class MulNoNan(Elementwise):
+    """x * y, and 0 where y is 0, even if x is infinite or nan; then the derivatives are 0 too"""
+
+    kinds = INEXACT
+
+    def partials(self, z, x, y):
+        # Only what is infinite or nan is left out: a finite x is the derivative where y is 0, too.
+        is_lost = AND(EQUAL(y, zeros_of(y)), LogicalNot()(IsFinite()(x)))
+        return y, SELECT(is_lost, zeros_of(x), x)
+
+    def vjp(self, g, z, x, y):
+        _, by_y = self.partials(z, x, y)
+        return self(g, conjugated(y)), MUL(g, conjugated(by_y))
+
+    def jvp(self, tangents, z, x, y):
+        tx, ty = tangents
+        from_x = None if tx is None else self(tx, y)
+        return add_all((from_x, scale(ty, self.partials(z, x, y)[1])))
+
+    def depends_given(self, values, p, q):
+        return MUL.depends_given(values, p, q)
+
+    def numpy(self, x, y):
+        return np.where(y == 0, np.zeros_like(x), x) * y
+
+
 class Div(Elementwise):
     """x / y of floating or complex numbers"""
 
@@ -435,11 +461,7 @@ class Steep(Elementwise, abstract=True):
 
     def vjp(self, g, y, x):
         (factor,) = map(conjugated, self.partials(y, x))
-        zero = zeros_of(g)
-        # Only the factor is chosen, and only where it is infinite: elsewhere a cotangent that is 0
-        # may still have a derivative.
-        is_lost = AND(EQUAL(g, zero), LogicalNot()(IsFinite()(factor)))
-        return (MUL(g, SELECT(is_lost, zero, factor)),)
+        return (MUL_NO_NAN(factor, g),)
 
 
 class Log(Steep):
@@ -950,6 +972,7 @@ def to_complex(x: Tensor, dtype: DType) -> Tensor:
 _COMPLEX_NAMES = {"float32": complex64, "float64": complex128}
 
 ADD, SUB, MUL, DIV, NEG, POW = Add(), Sub(), Mul(), Div(), Neg(), Pow()
+MUL_NO_NAN = MulNoNan()
 MAXIMUM, MINIMUM, SELECT, SIGN, ABS = Maximum(), Minimum(), Select(), Sign(), Abs()
 EXP, LOG, SQRT, RSQRT, SIN, COS, SINH, COSH = (
     *(Exp(), Log(), Sqrt(), Rsqrt()),

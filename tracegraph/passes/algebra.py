@@ -18,6 +18,7 @@ from tracegraph.ops.constant import Constant
 from tracegraph.ops.effect import Read
 from tracegraph.ops.elementwise import (
     ADD,
+    MUL,
     NEG,
     SUB,
     Add,
@@ -27,6 +28,7 @@ from tracegraph.ops.elementwise import (
     Elementwise,
     IntegerPow,
     Mul,
+    MulNoNan,
     Neg,
     Select,
     Sub,
@@ -104,6 +106,12 @@ def _mul(op: Mul, x: Tensor, y: Tensor) -> Tensor | None:
     if _is(y, Neg):
         return NEG(op(x, _operand(y)))
     return None
+
+
+@_rule(MulNoNan)
+def _mul_no_nan(op: MulNoNan, x: Tensor, y: Tensor) -> Tensor | None:
+    known = uniform(y)
+    return None if known is None or known == 0 else MUL(x, y)
 
 
 @_rule(Add)
