@@ -84,7 +84,9 @@ for _op, _function in _FUNCTIONS.items():
 
 @lowers(ops.MulNoNan)
 def _mul_no_nan(op: ops.MulNoNan, x: Any, y: Any) -> Any:
-    return lax.mul(lax.select(lax.eq(y, lax.full_like(y, 0)), lax.full_like(x, 0), x), y)
+    # One operation finds what is not 0, without zeros of its own to compare with.
+    is_there = lax.ne(y, lax.full_like(y, 0)) if jnp.iscomplexobj(y) else y.astype(bool)
+    return lax.select(is_there, lax.mul(x, y), y)
 
 
 @lowers(ops.Pow)
