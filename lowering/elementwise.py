@@ -84,9 +84,19 @@ for _op, _function in _FUNCTIONS.items():
 
 @lowers(ops.MulNoNan)
 def _mul_no_nan(op: ops.MulNoNan, x: Any, y: Any) -> Any:
-    # One operation finds what is not 0, without zeros of its own to compare with.
-    is_there = lax.ne(y, lax.full_like(y, 0)) if jnp.iscomplexobj(y) else y.astype(bool)
-    return lax.select(is_there, lax.mul(x, y), y)
+    return lax.select(_is_not_zero(y), lax.mul(x, y), y)
+
+
+@lowers(ops.SteepDiv)
+def _steep_div(op: ops.SteepDiv, x: Any, y: Any) -> Any:
+    return lax.select(_is_not_zero(x), lax.div(x, y), x)
+
+
+def _is_not_zero(x: Any) -> Any:
+    """By one operation, without zeros of its own to compare with."""
+    if jnp.iscomplexobj(x):
+        return lax.ne(x, lax.full_like(x, 0))
+    return lax.convert_element_type(x, bool)
 
 
 @lowers(ops.Pow)

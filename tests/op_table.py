@@ -239,6 +239,7 @@ ARITHMETIC = [
     binary(E.Sub()),
     binary(E.Mul()),
     binary(E.MulNoNan(), kinds="fc"),
+    binary(E.SteepDiv(), second="nonzero", kinds="fc"),
     binary(E.Div(), second="nonzero", kinds="fc"),
     unary(E.Neg(), kinds="fci"),
     binary(E.Pow(), "positive", "nonzero"),

@@ -28,6 +28,7 @@ from tracegraph.ops.elementwise import (
     MulNoNan,
     Select,
     Sign,
+    SteepDiv,
     TruncateMod,
 )
 from tracegraph.passes.algebra import is_uniform
@@ -343,7 +344,7 @@ def _vanishes(node: Node, vanishing: set[Tensor]) -> bool:
     zero = [x in vanishing or _is_zero(x) for x in node.inputs]
     if isinstance(op, (Mul, MulNoNan, Bilinear)):
         return any(zero)
-    if isinstance(op, Div):
+    if isinstance(op, (Div, SteepDiv)):
         return zero[0]
     floating = [z for z, x in zip(zero, node.inputs, strict=True) if x.dtype.is_differentiable]
     return all(floating) if op.is_linear or isinstance(op, (Select, Complex)) else True

@@ -236,6 +236,32 @@ class Div(Elementwise):
         return 1 / y, -z / y
 
 
+class SteepDiv(Elementwise):
+    """x / y, and 0 where x is 0, even if y is 0 or nan: no cotangent down an infinite slope"""
+
+    def partials(self, z, x, y):
+        # As of `MulNoNan`: 1 / y is the derivative where x is 0, too, unless it is infinite or nan.
+        slope = 1 / y
+        is_lost = AND(EQUAL(x, zeros_of(x)), LogicalNot()(IsFinite()(slope)))
+        return SELECT(is_lost, zeros_of(x), slope), self(-z, y)
+
+    def vjp(self, g, z, x, y):
+        by_x, by_y = map(conjugated, self.partials(z, x, y))
+        return MUL(g, by_x), MUL_NO_NAN(g, by_y)
+
+    def jvp(self, tangents, z, x, y):
+        tx, ty = tangents
+        by_x, by_y = self.partials(z, x, y)
+        return add_all((scale(tx, by_x), None if ty is None else MUL_NO_NAN(ty, by_y)))
+
+    def depends_given(self, values, p, q):
+        """Only a numerator that is known to be zero hides the other one."""
+        return p | without_zeros(q, values[0])
+
+    def numpy(self, x, y):
+        return x / np.where(x == 0, np.ones_like(y), y)
+
+
 class Neg(Elementwise):
     """-x"""
 
@@ -464,31 +490,45 @@ class Steep(Elementwise, abstract=True):
         return (MUL_NO_NAN(factor, g),)
 
 
-class Log(Steep):
+class SteepQuotient(Steep, abstract=True):
+    """A steep function whose derivative is one over something: that divides the cotangent."""
+
+    def divisor(self, y: Tensor, x: Tensor) -> Tensor:
+        """One over the derivative, from primal values only."""
+        raise NotImplementedError
+
+    def partials(self, y, x):
+        return (1 / self.divisor(y, x),)
+
+    def vjp(self, g, y, x):
+        return (STEEP_DIV(g, conjugated(self.divisor(y, x))),)
+
+
+class Log(SteepQuotient):
     """The natural logarithm"""
 
     reference = np.log
 
-    def partials(self, y, x):
-        return (1 / x,)
+    def divisor(self, y, x):
+        return x
 
 
-class Log1p(Steep):
+class Log1p(SteepQuotient):
     """log(1 + x), exact near 0"""
 
     reference = np.log1p
 
-    def partials(self, y, x):
-        return (1 / (1 + x),)
+    def divisor(self, y, x):
+        return 1 + x
 
 
-class Sqrt(Steep):
+class Sqrt(SteepQuotient):
     """The square root"""
 
     reference = np.sqrt
 
-    def partials(self, y, x):
-        return (0.5 / y,)
+    def divisor(self, y, x):
+        return 2 * y
 
 
 class Rsqrt(Steep):
@@ -972,7 +1012,7 @@ def to_complex(x: Tensor, dtype: DType) -> Tensor:
 _COMPLEX_NAMES = {"float32": complex64, "float64": complex128}
 
 ADD, SUB, MUL, DIV, NEG, POW = Add(), Sub(), Mul(), Div(), Neg(), Pow()
-MUL_NO_NAN = MulNoNan()
+MUL_NO_NAN, STEEP_DIV = MulNoNan(), SteepDiv()
 MAXIMUM, MINIMUM, SELECT, SIGN, ABS = Maximum(), Minimum(), Select(), Sign(), Abs()
 EXP, LOG, SQRT, RSQRT, SIN, COS, SINH, COSH = (
     *(Exp(), Log(), Sqrt(), Rsqrt()),

@@ -18,6 +18,7 @@ from tracegraph.ops.constant import Constant
 from tracegraph.ops.effect import Read
 from tracegraph.ops.elementwise import (
     ADD,
+    DIV,
     MUL,
     NEG,
     SUB,
@@ -31,6 +32,7 @@ from tracegraph.ops.elementwise import (
     MulNoNan,
     Neg,
     Select,
+    SteepDiv,
     Sub,
 )
 from tracegraph.ops.shape import Reshape, Transpose
@@ -112,6 +114,12 @@ def _mul(op: Mul, x: Tensor, y: Tensor) -> Tensor | None:
 def _mul_no_nan(op: MulNoNan, x: Tensor, y: Tensor) -> Tensor | None:
     known = uniform(y)
     return None if known is None or known == 0 else MUL(x, y)
+
+
+@_rule(SteepDiv)
+def _steep_div(op: SteepDiv, x: Tensor, y: Tensor) -> Tensor | None:
+    known = uniform(x)
+    return None if known is None or known == 0 else DIV(x, y)
 
 
 @_rule(Add)
