@@ -82,6 +82,23 @@ for _op, _function in _FUNCTIONS.items():
     lowers(_op)(_plain(_function))
 
 
+@lowers(ops.MulNoNan)
+def _mul_no_nan(op: ops.MulNoNan, x: Any, y: Any) -> Any:
+    return lax.select(_is_not_zero(y), lax.mul(x, y), y)
+
+
+@lowers(ops.SteepDiv)
+def _steep_div(op: ops.SteepDiv, x: Any, y: Any) -> Any:
+    return lax.select(_is_not_zero(x), lax.div(x, y), x)
+
+
+def _is_not_zero(x: Any) -> Any:
+    """By one operation, without zeros of its own to compare with."""
+    if jnp.iscomplexobj(x):
+        return lax.ne(x, lax.full_like(x, 0))
+    return lax.convert_element_type(x, bool)
+
+
 @lowers(ops.Pow)
 def _pow(op: ops.Pow, x: Any, y: Any) -> Any:
     return jnp.power(x, y)

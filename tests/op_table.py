@@ -238,6 +238,8 @@ ARITHMETIC = [
     binary(E.Add()),
     binary(E.Sub()),
     binary(E.Mul()),
+    binary(E.MulNoNan(), kinds="fc"),
+    binary(E.SteepDiv(), second="nonzero", kinds="fc"),
     binary(E.Div(), second="nonzero", kinds="fc"),
     unary(E.Neg(), kinds="fci"),
     binary(E.Pow(), "positive", "nonzero"),

@@ -1696,3 +1696,37 @@ def test_gradient_that_is_zero_by_rule_is_connected(mode, choice):
     assert np.array_equal(through, np.zeros((100, 100)))
     if choice == "none":
         assert jacobian(cut, x, mode=mode) is None
+
+
+# Unit seeds that meet a matrix.
+
+LAYERS = {
+    "two layers": lambda m, x, w, v: m.tanh(m.tanh(x @ w) @ v),
+    "one layer": lambda m, x, w, v: m.tanh(x @ w),
+    "a matrix alone": lambda m, x, w, v: x @ w,
+    "two products": lambda m, x, w, v: m.tanh(x @ w) * m.sin(x @ w) + m.cos(x @ w),
+    "two matrices": lambda m, x, w, v: m.tanh(x @ w) * m.sin(x @ (2 * w)),
+    "a shortcut": lambda m, x, w, v: m.tanh(m.tanh(x @ w) @ v) + m.sin(x @ w),
+    "scaled at last": lambda m, x, w, v: 3 * (m.sin(m.tanh(x @ w) @ v) * 2 - m.tanh(x @ w) @ v),
+    "nothing before": lambda m, x, w, v: m.tanh(m.sin(x) @ w) @ v,
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("mode", ["reverse", "forward", None])
+def test_batch_jacobians_of_layers(run, name, mode):
+    x, w, v = (RNG.standard_normal(shape) for shape in ((5, 3), (3, 4), (4, 4)))
+    found = run(
+        lambda x: batch_jacobian(lambda z: LAYERS[name](tg, z, w, v), x, mode=mode), tg.constant(x)
+    )
+    assert_near(found, by_jax(jax.vmap(jax.jacrev(lambda z: LAYERS[name](jnp, z, w, v))), x))
+
+
+def test_unit_seeds_meet_no_matrix_product():
+    slopes = tg.function(
+        lambda x, w, v: batch_jacobian(lambda z: LAYERS["two layers"](tg, z, w, v), x)
+    )
+    for batch in (256, None):
+        specs = [tg.TensorSpec([batch, 32]), tg.TensorSpec([32, 32]), tg.TensorSpec([32, 32])]
+        products = [n for n in slopes.graph(*specs).nodes if n.op.name == "matmul"]
+        assert len(products) == 3  # two of the value, and one where there were two

@@ -367,3 +367,22 @@ def test_what_algebra_makes_stands_on_the_line_of_the_node():
 
     lines = {node.source.text for node in turned.graph(tg.ones([2])).nodes}
     assert lines == {"return -x * x"}
+
+
+STEEP = {"log": tg.math.log, "log1p": tg.math.log1p, "sqrt": tg.sqrt, "rsqrt": tg.math.rsqrt}
+
+
+@pytest.mark.parametrize("name", STEEP)
+def test_a_steep_gradient_asks_one_question(name):
+    """Whether the cotangent is 0; and none where it is known."""
+
+    def names(function):
+        graph = tg.function(lambda x: tg.grad(function)(x)).graph(tg.TensorSpec([3]))
+        return [node.op.name for node in graph.nodes if "vjp" in node.source.roles]
+
+    asked = {"equal", "is_finite", "logical_not", "logical_and", "select"}
+    asked |= {"mul_no_nan", "steep_div"}
+    found = names(lambda x: tg.reduce_sum(tg.exp(STEEP[name](x))))
+    wanted = "mul_no_nan" if name == "rsqrt" else "steep_div"
+    assert [op for op in found if op in asked] == [wanted]
+    assert asked.isdisjoint(names(lambda x: tg.reduce_sum(STEEP[name](x))))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import dis
 import functools
 import importlib.util
 import itertools
@@ -157,6 +158,33 @@ def _line_of(code: CodeType, offset: int) -> int:
     return lines[row] if row >= 0 else code.co_firstlineno
 
 
+def instruction_of(frame: FrameType) -> int:
+    """The offset of the instruction that a frame runs.
+
+    Python inlines the calls of `x[0]` or `x.shape` once they have run a few times, and `f_lasti`
+    then points to the last cache entry of the instruction, no longer to the instruction itself. One
+    place would be two, and what is kept by places would be derived and compiled again.
+    """
+    code, offset = frame.f_code, frame.f_lasti
+    return offset - (_distances.get(id(code)) or _distances_of(code))[offset >> 1]
+
+
+def _distances_of(code: CodeType) -> bytes:
+    """For each unit of the code, how many bytes its instruction began before it."""
+    distances = bytearray()
+    for opcode in code.co_code[::2]:
+        distances.append(distances[-1] + 2 if opcode == _CACHE else 0)
+    number = id(code)
+    _watched[number] = weakref.ref(code, lambda _: (_distances.pop(number), _watched.pop(number)))
+    _distances[number] = found = bytes(distances)
+    return found
+
+
+_CACHE = dis.opmap["CACHE"]
+#: `_distances_of` each code object, by its id: to find the object itself hashes its instructions.
+_distances: dict[int, bytes] = {}
+_watched: dict[int, weakref.ref[CodeType]] = {}
+
 #: Per code object: where its lines start, as offsets of instructions, and the lines.
 _line_tables: weakref.WeakKeyDictionary[CodeType, tuple[list[int], list[int]]]
 _line_tables = weakref.WeakKeyDictionary()
@@ -198,7 +226,9 @@ def here(skip: int = 1) -> Source:
         code = frame.f_code
         ours = _is_ours.get(code.co_filename)  # each node that is made comes through here
         if not (is_ours(code.co_filename) if ours is None else ours):
-            return Source(code, frame.f_lasti, (), _current.scope)
+            distances = _distances.get(id(code)) or _distances_of(code)
+            offset = frame.f_lasti
+            return Source(code, offset - distances[offset >> 1], (), _current.scope)
         frame = frame.f_back
     return UNKNOWN
 
@@ -220,7 +250,7 @@ def user_frames() -> Iterator[FrameType]:
 def user_line() -> Source:
     """The place of the innermost frame that is not ours, whatever `sourced` says."""
     frame = user_frame()
-    return UNKNOWN if frame is None else Source(frame.f_code, frame.f_lasti)
+    return UNKNOWN if frame is None else Source(frame.f_code, instruction_of(frame))
 
 
 def caller_of(function: object) -> Source:

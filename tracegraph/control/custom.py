@@ -25,8 +25,10 @@ from tracegraph.ops.elementwise import (
     Div,
     FloorMod,
     Mul,
+    MulNoNan,
     Select,
     Sign,
+    SteepDiv,
     TruncateMod,
 )
 from tracegraph.passes.algebra import is_uniform
@@ -340,9 +342,9 @@ def _vanishes(node: Node, vanishing: set[Tensor]) -> bool:
     """Whether the outputs are zero where `vanishing` is, unless the node is not linear at all."""
     op = node.op
     zero = [x in vanishing or _is_zero(x) for x in node.inputs]
-    if isinstance(op, (Mul, Bilinear)):
+    if isinstance(op, (Mul, MulNoNan, Bilinear)):
         return any(zero)
-    if isinstance(op, Div):
+    if isinstance(op, (Div, SteepDiv)):
         return zero[0]
     floating = [z for z, x in zip(zero, node.inputs, strict=True) if x.dtype.is_differentiable]
     return all(floating) if op.is_linear or isinstance(op, (Select, Complex)) else True

@@ -9,11 +9,13 @@ Jacobian is the product of two that meet there.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from tracegraph.control.call import DerivativeBuilder, call
 from tracegraph.control.custom import CustomCall
+from tracegraph.control.units import after_products, first_products, scaled_rows
 from tracegraph.ir.builder import inline
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
@@ -252,6 +254,9 @@ class Linear:
         count = self._count()
         chunk = self._chunk(count) if plan.chunk_size is None else plan.chunk_size
         if not isinstance(count, int) or chunk >= count:
+            products = [] if self._rows is None else first_products(self._graph)
+            if products:
+                return self._results([self._from_products(products, count)])
             return self._results([self._applied(inline, self._units(0, count), count)])
         pieces = []
         for start in range(0, count, chunk):
@@ -273,19 +278,33 @@ class Linear:
         return element_count(shape if self._rows is None else shape[1:])
 
     def _applied(self, apply: Apply, seeds: Tensor, count: Any) -> list[Tensor]:
-        batched = (*(False for _ in self._residuals), True)
-        graph, flags = vectorise(self._graph, batched, count)
+        start = functools.partial(self._for_rows, seeds)
+        return self._widened(apply, self._graph, [start], count)
+
+    def _from_products(self, products: Sequence[Node], count: Any) -> list[Tensor]:
+        """The results for each unit seed, from the first products on."""
+        starts = [rows.along for rows in scaled_rows(self._graph, products, self._residuals)]
+        return self._widened(inline, after_products(self._graph, products), starts, count)
+
+    def _widened(
+        self, apply: Apply, graph: Graph, starts: Sequence[Callable[[int], Tensor]], count: Any
+    ) -> list[Tensor]:
+        """The results of `graph` for `count` values of its last inputs, each of which is made for
+        the axis along which they are."""
+        batched = (*(False for _ in self._residuals), *(True for _ in starts))
+        graph, flags = vectorise(graph, batched, count)
         if self._rows is not None:
             moved = interchange(graph, batched)
             if moved is not None:
-                return list(apply(moved, [*self._residuals, self._for_rows(seeds, axis=1)]))
-            seeds = self._for_rows(seeds, axis=0)
-        results = apply(graph, [*self._residuals, seeds])
+                return list(apply(moved, [*self._residuals, *(start(1) for start in starts)]))
+        results = apply(graph, [*self._residuals, *(start(0) for start in starts)])
         found = [y if flag else stack(y, count) for y, flag in zip(results, flags, strict=True)]
         return found if self._rows is None else [move_axis(y, 0, 1) for y in found]
 
     def _for_rows(self, seeds: Tensor, axis: int) -> Tensor:
-        """The seeds repeated for all rows; `axis` is where the loop over the seeds goes."""
+        """The seeds, repeated for all rows if there are rows; `axis` is where the loop goes."""
+        if self._rows is None:
+            return seeds
         (count, *row) = seeds.type.shape
         pair = (count, self._rows) if axis == 0 else (self._rows, count)
         return BroadcastTo((*pair, *row), (axis, *range(2, len(row) + 2)))(seeds)

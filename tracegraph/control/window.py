@@ -44,11 +44,11 @@ def window(
 
 
 def _known(z: Tensor, value_of: ValueOf, factors: set[Tensor]) -> np.ndarray | None:
-    """The value of integers; of a factor 1 where it is not zero. A Variable has another value in
-    the next step, and what is never zero hides nothing."""
+    """The value of integers; of a factor 1 where it is not zero, but what is never zero hides
+    nothing."""
     if not z.type.dtype.is_differentiable:
         return value_of(z)
-    value = value_of(z) if z in factors and not hasattr(z, "_read_of") else None
+    value = value_of(z) if z in factors else None
     return None if value is None or np.all(value) else (value != 0).astype(np.int8)
 
 

@@ -15,6 +15,7 @@ from tracegraph.ops.elementwise import (
     MAXIMUM,
     MINIMUM,
     MUL,
+    MUL_NO_NAN,
     POW,
     SELECT,
     SQRT,
@@ -173,11 +174,7 @@ def multiply_no_nan(x: Any, y: Any, name: str | None = None) -> Tensor:
     array([0., 6.], dtype=float32)
     """
     x, y = elementwise_operands("multiply_no_nan", x, y)
-    is_left_out = EQUAL(y, zeros_of(y))
-    if x.dtype.is_differentiable:
-        # A finite x stays, since it is the derivative in y where y is 0 too.
-        is_left_out = LogicalAnd()(is_left_out, LogicalNot()(IsFinite()(x)))
-    return MUL(SELECT(is_left_out, zeros_of(x), x), y)
+    return MUL_NO_NAN(x, y) if x.dtype.is_differentiable else MUL(x, y)
 
 
 def pow(x: Any, y: Any, name: str | None = None) -> Tensor:

@@ -203,6 +203,32 @@ class Mul(Elementwise):
         return without_zeros(p, values[1]) | without_zeros(q, values[0])
 
 
+class MulNoNan(Elementwise):
+    """x * y, and 0 where y is 0, even if x is infinite or nan; then the derivatives are 0 too"""
+
+    kinds = INEXACT
+
+    def partials(self, z, x, y):
+        # Only what is infinite or nan is left out: a finite x is the derivative where y is 0, too.
+        is_lost = AND(EQUAL(y, zeros_of(y)), LogicalNot()(IsFinite()(x)))
+        return y, SELECT(is_lost, zeros_of(x), x)
+
+    def vjp(self, g, z, x, y):
+        _, by_y = self.partials(z, x, y)
+        return self(g, conjugated(y)), MUL(g, conjugated(by_y))
+
+    def jvp(self, tangents, z, x, y):
+        tx, ty = tangents
+        from_x = None if tx is None else self(tx, y)
+        return add_all((from_x, scale(ty, self.partials(z, x, y)[1])))
+
+    def depends_given(self, values, p, q):
+        return MUL.depends_given(values, p, q)
+
+    def numpy(self, x, y):
+        return np.where(y == 0, np.zeros_like(x), x) * y
+
+
 class Div(Elementwise):
     """x / y of floating or complex numbers"""
 
@@ -210,6 +236,32 @@ class Div(Elementwise):
 
     def partials(self, z, x, y):
         return 1 / y, -z / y
+
+
+class SteepDiv(Elementwise):
+    """x / y, and 0 where x is 0, even if y is 0 or nan: no cotangent down an infinite slope"""
+
+    def partials(self, z, x, y):
+        # As of `MulNoNan`: 1 / y is the derivative where x is 0, too, unless it is infinite or nan.
+        slope = 1 / y
+        is_lost = AND(EQUAL(x, zeros_of(x)), LogicalNot()(IsFinite()(slope)))
+        return SELECT(is_lost, zeros_of(x), slope), self(-z, y)
+
+    def vjp(self, g, z, x, y):
+        by_x, by_y = map(conjugated, self.partials(z, x, y))
+        return MUL(g, by_x), MUL_NO_NAN(g, by_y)
+
+    def jvp(self, tangents, z, x, y):
+        tx, ty = tangents
+        by_x, by_y = self.partials(z, x, y)
+        return add_all((scale(tx, by_x), None if ty is None else MUL_NO_NAN(ty, by_y)))
+
+    def depends_given(self, values, p, q):
+        """Only a numerator that is known to be zero hides the other one."""
+        return p | without_zeros(q, values[0])
+
+    def numpy(self, x, y):
+        return x / np.where(x == 0, np.ones_like(y), y)
 
 
 class Neg(Elementwise):
@@ -437,38 +489,48 @@ class Steep(Elementwise, abstract=True):
 
     def vjp(self, g, y, x):
         (factor,) = map(conjugated, self.partials(y, x))
-        zero = zeros_of(g)
-        # Only the factor is chosen, and only where it is infinite: elsewhere a cotangent that is 0
-        # may still have a derivative.
-        is_lost = AND(EQUAL(g, zero), LogicalNot()(IsFinite()(factor)))
-        return (MUL(g, SELECT(is_lost, zero, factor)),)
+        return (MUL_NO_NAN(factor, g),)
 
 
-class Log(Steep):
+class SteepQuotient(Steep, abstract=True):
+    """A steep function whose derivative is one over something: that divides the cotangent."""
+
+    def divisor(self, y: Tensor, x: Tensor) -> Tensor:
+        """One over the derivative, from primal values only."""
+        raise NotImplementedError
+
+    def partials(self, y, x):
+        return (1 / self.divisor(y, x),)
+
+    def vjp(self, g, y, x):
+        return (STEEP_DIV(g, conjugated(self.divisor(y, x))),)
+
+
+class Log(SteepQuotient):
     """The natural logarithm"""
 
     reference = np.log
 
-    def partials(self, y, x):
-        return (1 / x,)
+    def divisor(self, y, x):
+        return x
 
 
-class Log1p(Steep):
+class Log1p(SteepQuotient):
     """log(1 + x), exact near 0"""
 
     reference = np.log1p
 
-    def partials(self, y, x):
-        return (1 / (1 + x),)
+    def divisor(self, y, x):
+        return 1 + x
 
 
-class Sqrt(Steep):
+class Sqrt(SteepQuotient):
     """The square root"""
 
     reference = np.sqrt
 
-    def partials(self, y, x):
-        return (0.5 / y,)
+    def divisor(self, y, x):
+        return 2 * y
 
 
 class Rsqrt(Steep):
@@ -952,6 +1014,7 @@ def to_complex(x: Tensor, dtype: DType) -> Tensor:
 _COMPLEX_NAMES = {"float32": complex64, "float64": complex128}
 
 ADD, SUB, MUL, DIV, NEG, POW = Add(), Sub(), Mul(), Div(), Neg(), Pow()
+MUL_NO_NAN, STEEP_DIV = MulNoNan(), SteepDiv()
 MAXIMUM, MINIMUM, SELECT, SIGN, ABS = Maximum(), Minimum(), Select(), Sign(), Abs()
 EXP, LOG, SQRT, RSQRT, SIN, COS, SINH, COSH = (
     *(Exp(), Log(), Sqrt(), Rsqrt()),

@@ -18,6 +18,8 @@ from tracegraph.ops.constant import Constant
 from tracegraph.ops.effect import Read
 from tracegraph.ops.elementwise import (
     ADD,
+    DIV,
+    MUL,
     NEG,
     SUB,
     Add,
@@ -27,8 +29,10 @@ from tracegraph.ops.elementwise import (
     Elementwise,
     IntegerPow,
     Mul,
+    MulNoNan,
     Neg,
     Select,
+    SteepDiv,
     Sub,
 )
 from tracegraph.ops.shape import Reshape, Transpose
@@ -104,6 +108,18 @@ def _mul(op: Mul, x: Tensor, y: Tensor) -> Tensor | None:
     if _is(y, Neg):
         return NEG(op(x, _operand(y)))
     return None
+
+
+@_rule(MulNoNan)
+def _mul_no_nan(op: MulNoNan, x: Tensor, y: Tensor) -> Tensor | None:
+    known = uniform(y)
+    return None if known is None or known == 0 else MUL(x, y)
+
+
+@_rule(SteepDiv)
+def _steep_div(op: SteepDiv, x: Tensor, y: Tensor) -> Tensor | None:
+    known = uniform(x)
+    return None if known is None or known == 0 else DIV(x, y)
 
 
 @_rule(Add)

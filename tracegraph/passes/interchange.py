@@ -17,7 +17,7 @@ from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import BroadcastTo, Sum
 from tracegraph.ops.contract import Conv, Matmul
 from tracegraph.ops.elementwise import Elementwise
-from tracegraph.ops.shape import Pad, Reshape, Slice, Transpose
+from tracegraph.ops.shape import Concatenate, Pad, Reshape, Slice, Transpose
 from tracegraph.source import sourced
 
 
@@ -103,7 +103,7 @@ _Rule = Callable[[_Interchange, Node], "_Moved | None"]
 
 
 def _elementwise(state: _Interchange, node: Node) -> _Moved | None:
-    is_joined = next(state.moved[x].is_joined for x in node.inputs if x in state.moved)
+    is_joined = _is_joined(state, node)
     inputs = []
     for x in node.inputs:
         exchanged = state.exchanged(x, is_joined)
@@ -111,6 +111,17 @@ def _elementwise(state: _Interchange, node: Node) -> _Moved | None:
             return None
         inputs.append(exchanged)
     return _Moved(node.op(*inputs), is_joined)
+
+
+def _is_joined(state: _Interchange, node: Node) -> bool:
+    return next(state.moved[x].is_joined for x in node.inputs if x in state.moved)
+
+
+def _concatenate(state: _Interchange, node: Node) -> _Moved | None:
+    """Along another axis than those of the pair, each pair is joined by itself."""
+    op: Any = node.op
+    is_beside_pair = op.axis >= (1 if _is_joined(state, node) else 2)
+    return _elementwise(state, node) if is_beside_pair else None
 
 
 def _by_rows(state: _Interchange, node: Node) -> _Moved | None:
@@ -178,6 +189,7 @@ def _moves_pair(op: Any) -> bool:
 
 
 _RULES: dict[type[Op], _Rule] = {
+    Concatenate: _concatenate,
     Pad: _by_axes,
     Slice: _by_axes,
     Matmul: _by_rows,

@@ -15,7 +15,7 @@ from tracegraph.ir.builder import Builder, inline
 from tracegraph.ir.op import MissingRule, Op, missing_rule
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import full, full_like
-from tracegraph.ops.elementwise import ADD
+from tracegraph.passes.cotangents import Cotangents, is_plain_slice
 from tracegraph.passes.registry import cotangents_of
 from tracegraph.passes.share import live_nodes
 from tracegraph.source import here, sourced
@@ -41,28 +41,26 @@ def pull_back(
     gs: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
     """Walks `path` backwards with cotangents `gs` of `ys`, None meaning ones; those of `xs`."""
-    cotangents: dict[Tensor, Tensor] = {}
-    sources = set(xs)
-    needed = sources.union(*(node.outputs for node in path))
-
-    def accumulate(x: Tensor, g: Tensor) -> None:
-        cotangents[x] = ADD(cotangents[x], g) if x in cotangents else g
-
+    cotangents = Cotangents()
+    needed = set(xs).union(*(node.outputs for node in path))
     for y, g in zip(ys, gs, strict=True):
-        if y in needed:
-            accumulate(y, full_like(y, 1) if g is None else g)  # one tensor may be a target twice
+        if y in needed:  # one tensor may be a target twice
+            cotangents.add(y, full_like(y, 1) if g is None else g)
     for node in reversed(path):
-        if cotangents.keys().isdisjoint(node.outputs):
+        if not cotangents.reach(node.outputs):
             continue
         with sourced(node.source.derived_by("vjp")):
+            if is_plain_slice(node):
+                cotangents.add_slice(node)
+                continue
             found = _node_cotangents(node, cotangents)
             for x, g in zip(node.inputs, found, strict=True):
                 if g is not None and x in needed and x.type.dtype.is_differentiable:
-                    accumulate(x, g)
+                    cotangents.add(x, g)
     return [cotangents.get(x) for x in xs]
 
 
-def _node_cotangents(node: Node, cotangents: dict[Tensor, Tensor]) -> tuple[Tensor | None, ...]:
+def _node_cotangents(node: Node, cotangents: Cotangents) -> tuple[Tensor | None, ...]:
     seeds: list[Tensor | None] = [cotangents.get(y) for y in node.outputs]
     if not node.op.takes_zero_cotangents:
         seeds = [

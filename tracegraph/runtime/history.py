@@ -19,7 +19,7 @@ from tracegraph.ir.tensor import Node, Tensor, get_type
 from tracegraph.ops.effect import Read
 from tracegraph.runtime.lineage import Assignment, last_assignment, origins_of, variable_read_by
 from tracegraph.runtime.pending import Pending
-from tracegraph.source import UNKNOWN, Source, here, next_moment, user_frame
+from tracegraph.source import UNKNOWN, Source, here, instruction_of, next_moment, user_frame
 from tracegraph.types import TensorType
 
 #: A tape forgets the oldest of the nodes that it did not follow when there are more of them.
@@ -253,7 +253,7 @@ class History:
         frame = user_frame()
         if frame is None:
             return
-        source = Source(frame.f_code, frame.f_lasti)
+        source = Source(frame.f_code, instruction_of(frame))
         key = id(source.code), source.offset
         before = self.decisions.pop(key, None)
         if before is not None:

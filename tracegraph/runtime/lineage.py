@@ -145,6 +145,11 @@ def origins_of(x: Tensor) -> tuple[Any, ...] | None:
     return callee.origins_of(inputs, place)
 
 
+def comes_of_variable(x: Tensor) -> bool:
+    """Whether a value that has no node is that of a Variable, or was made of one."""
+    return Tensor in map(type, origins_of(x) or ())
+
+
 def place_of_last_read(x: Tensor) -> Source | None:
     """Where the last of the Variables was used that such a value was made of."""
     origins = getattr(x, "_origins", None)

@@ -18,6 +18,7 @@ from tracegraph.ops.elementwise import MUL
 from tracegraph.ops.index import Gather, ScatterAdd
 from tracegraph.ops.shape import Reshape, Transpose
 from tracegraph.runtime.convert import as_tensor
+from tracegraph.runtime.lineage import comes_of_variable
 from tracegraph.runtime.trace import Trace
 from tracegraph.runtime.values import host_array
 from tracegraph.shapes import same_size
@@ -212,12 +213,18 @@ def _repacked(values: Any, rest: tuple[Any, ...]) -> SparseJacobian:
 
 
 def known_value(tensor: Tensor) -> np.ndarray | None:
-    """The value of a tensor that is made, or that a function being traced captures."""
+    """The value of a tensor that is made, or that a function being traced captures.
+
+    Floating numbers that come of a Variable are not known: they are others in the next step, whose
+    zeros would make another pattern, and another program.
+    """
     node = tensor.node
     if node is not None and isinstance(node.builder, Trace):
         outer = next((x for x, own in node.builder.captures.items() if own is tensor), None)
         return None if outer is None else known_value(outer)
-    return host_array(tensor) if node is None else None
+    if node is not None or (tensor.dtype.is_differentiable and comes_of_variable(tensor)):
+        return None
+    return host_array(tensor)
 
 
 def _index(places: np.ndarray, limit: int) -> np.ndarray:
