@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from lowering import sizes
+from lowering.accumulate import is_narrow
 from lowering.rules import lowers
 from tracegraph.ops import contract as ops
 
@@ -15,7 +16,11 @@ from tracegraph.ops import contract as ops
 @lowers(ops.Matmul)
 def _matmul(op: ops.Matmul, x: Any, y: Any) -> Any:
     batch = tuple(range(x.ndim - 2))
-    return lax.dot_general(x, y, (((x.ndim - 1,), (y.ndim - 2,)), (batch, batch)))
+    axes = (((x.ndim - 1,), (y.ndim - 2,)), (batch, batch))
+    if not is_narrow(x.dtype):
+        return lax.dot_general(x, y, axes)
+    product = lax.dot_general(x, y, axes, preferred_element_type=jnp.float32)
+    return lax.convert_element_type(product, x.dtype)
 
 
 @lowers(ops.Conv)

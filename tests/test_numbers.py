@@ -1,10 +1,18 @@
 """Numbers at their edges: quotients, sums of narrow types, nan, and integers."""
 
+import math
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
 
 import tracegraph as tg
+
+# Each case decorates a function of its own, from one line.
+pytestmark = pytest.mark.filterwarnings("ignore:5 of the last 5 calls:UserWarning")
 
 COUNT = 1 << 20
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
@@ -163,3 +171,171 @@ def test_floor_division_by_zero_is_infinite_as_in_numpy(run):
             expected = np.floor_divide(x, np.float32(divisor))
         found = run(lambda x, d=divisor: x // d, tg.constant(x))
         np.testing.assert_array_equal(found.numpy(), expected)
+
+
+# Sums of 16 bits.
+
+MANY = 10_000
+NARROW = {"float16": tg.float16, "bfloat16": tg.bfloat16}
+
+
+def gradient_of(function, x):
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    return tape.gradient(y, x)
+
+
+def ones(*shape):
+    return lambda dtype: tg.ones(shape, dtype)
+
+
+#: For each sum a function of ones, the ones, and the value of each of its elements.
+SUMS = {
+    "all": (tg.reduce_sum, ones(MANY), MANY),
+    "all of a matrix": (tg.reduce_sum, ones(100, 100), MANY),
+    "rows": (lambda x: tg.reduce_sum(x, 1), ones(8, MANY), MANY),
+    "columns": (lambda x: tg.reduce_sum(x, 0), ones(MANY, 8), MANY),
+    "middle": (lambda x: tg.reduce_sum(x, 1), ones(2, MANY, 4), MANY),
+    "outer": (lambda x: tg.reduce_sum(x, [0, 2]), ones(100, 4, 100), MANY),
+    "mean": (lambda x: tg.reduce_mean(x, 0), ones(MANY, 8), 1),
+    "logsumexp": (lambda x: tg.exp(tg.reduce_logsumexp(x - 1.0)) / 100.0, ones(MANY), 100),
+    "norm": (tg.norm, ones(MANY), 100),
+    "cumsum": (lambda x: tg.cumsum(x)[-1:], ones(MANY), MANY),
+    "long rows of cumsum": (lambda x: tg.cumsum(x)[-1:], ones(MANY, 64), MANY),
+    "matmul": (lambda x: x @ tg.transpose(x), ones(4, MANY), MANY),
+    "batched matmul": (lambda x: tg.matmul(x, x, transpose_b=True), ones(2, 4, MANY), MANY),
+    "matvec": (lambda x: tg.linalg.matvec(x, x[0]), ones(4, MANY), MANY),
+    "einsum": (lambda x: tg.einsum("bi,bi->b", x, x), ones(4, MANY), MANY),
+    "einsum of one": (lambda x: tg.einsum("bi->b", x), ones(4, MANY), MANY),
+    "tensordot": (lambda x: tg.tensordot(x, x, [[0], [0]]), ones(MANY, 4), MANY),
+    "segments": (
+        lambda x: tg.math.unsorted_segment_sum(x, tg.zeros([MANY], tg.int32), 1),
+        ones(MANY),
+        MANY,
+    ),
+    "means of segments": (
+        lambda x: tg.math.unsorted_segment_mean(x * 30.0, tg.zeros([MANY], tg.int32), 1),
+        ones(MANY),
+        30,
+    ),
+    "scatter": (
+        lambda x: tg.tensor_scatter_nd_add(x[:1], tg.zeros([MANY - 1, 1], tg.int32), x[1:]),
+        ones(MANY),
+        MANY,
+    ),
+    "average pooling": (lambda x: tg.nn.avg_pool2d(x, 100, 100, "VALID"), ones(1, 100, 100, 1), 1),
+    "convolution": (
+        lambda x: tg.nn.conv2d(x, tg.ones([100, 100, 1, 1], x.dtype), 1, "VALID"),
+        ones(1, 100, 100, 1),
+        MANY,
+    ),
+    "gradient of a broadcast scalar": (
+        lambda x: gradient_of(lambda b: b * tg.ones([MANY], b.dtype), x),
+        ones(),
+        MANY,
+    ),
+    "gradient of a bias": (
+        lambda x: gradient_of(lambda b: b + tg.ones([MANY, 8], b.dtype), x),
+        ones(8),
+        MANY,
+    ),
+    "gradient of gather": (
+        lambda x: gradient_of(lambda b: tg.gather(b, tg.zeros([MANY], tg.int32)), x)[:1],
+        ones(2),
+        MANY,
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_of_16_bits_accumulate_in_float32(name, dtype):
+    function, make, expected = SUMS[name]
+    x = make(NARROW[dtype])
+    expected = np.asarray(expected, np.float32).astype(x.dtype.numpy_dtype)
+    for found in (function(x), tg.function(lambda: function(make(NARROW[dtype])))()):
+        assert found.dtype is x.dtype
+        tolerance = 0 if name not in ("logsumexp",) else 0.1
+        np.testing.assert_allclose(wide(found.numpy()), wide(expected), rtol=tolerance)
+
+
+SPREADS = {
+    "reduce_variance": lambda x: tg.math.reduce_variance(x, 0),
+    "moments": lambda x: tg.nn.moments(x, [0])[1],
+    "reduce_std": lambda x: tg.math.reduce_std(x, 0) ** 2,
+}
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("name", SPREADS)
+def test_variances_of_16_bits_are_those_of_their_values(name, dtype):
+    numbers = np.random.default_rng(0).uniform(90, 300, (MANY, 3))
+    x = numbers.astype(NARROW[dtype].numpy_dtype)
+    found = wide(SPREADS[name](tg.constant(x)).numpy())
+    unit = float(ml_dtypes.finfo(x.dtype).eps)
+    np.testing.assert_allclose(found, np.var(x.astype(np.float64), axis=0), rtol=2 * unit)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_running_sums_of_16_bits_are_rounded_once(dtype):
+    x = np.random.default_rng(0).uniform(0, 1, (500, 2)).astype(NARROW[dtype].numpy_dtype)
+    found = tg.cumsum(tg.constant(x)).numpy()
+    expected = np.cumsum(x.astype(np.float64), axis=0).astype(np.float32).astype(x.dtype)
+    unit = float(ml_dtypes.finfo(x.dtype).eps)
+    np.testing.assert_allclose(wide(found), wide(expected), rtol=unit / 2)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_second_derivatives_of_16_bits_agree_with_jax(dtype):
+    """Through matmul, sums, running sums and scatters, against JAX in double precision."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (4, 5)).astype(NARROW[dtype].numpy_dtype)
+    at = np.array([0, 2, 0], np.int32)
+
+    def ours(x):
+        y = tg.cumsum(tg.matmul(x, x, transpose_b=True), 1) ** 2
+        return tg.reduce_sum(tg.gather(y, at) ** 2, 0)
+
+    def theirs(x):
+        y = jnp.cumsum(x @ x.T, 1) ** 2
+        return jnp.sum(y[at] ** 2, 0)
+
+    def slope(x):
+        return gradient_of(ours, x)
+
+    found = gradient_of(slope, tg.constant(x)).numpy()
+    with jax.enable_x64(True):
+        total = jax.grad(lambda x: jnp.sum(theirs(x)))
+        expected = np.asarray(jax.grad(lambda x: jnp.sum(total(x)))(x.astype(np.float64)))
+    scale = np.abs(expected).max()
+    unit = float(ml_dtypes.finfo(x.dtype).eps)
+    np.testing.assert_allclose(wide(found) / scale, expected / scale, atol=8 * unit)
+    as_jax = tg.function(ours).as_jax()
+    by_jax = jax.grad(lambda x: jnp.sum(as_jax(x).astype(jnp.float32)))(jnp.asarray(x))
+    np.testing.assert_allclose(
+        wide(np.asarray(by_jax)), wide(slope(tg.constant(x)).numpy()), rtol=8 * unit, atol=0.3
+    )
+
+
+# Means of integers.
+
+INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_the_mean_of_integers_is_the_true_mean_rounded_to_zero(dtype, run):
+    info = np.iinfo(dtype)
+    rng = np.random.default_rng(0)
+    low, high = (info.min, info.max) if info.bits < 64 else (-(2**40), 2**40)
+    low = max(low, int(info.min))
+    x = rng.integers(low, high, (300, 3), dtype=dtype, endpoint=True)
+    x[:, 0] = high  # the sum leaves the range of the type
+    if info.min < 0:
+        x[:, 1] = -7
+        x[::2, 1] = -8
+    expected = [int(math.trunc(Fraction(sum(map(int, column)), 300))) for column in x.T]
+    found = run(lambda x: tg.reduce_mean(x, axis=0), tg.constant(x))
+    assert found.dtype.name == dtype
+    np.testing.assert_array_equal(found.numpy(), np.array(expected, dtype))
+    assert tg.reduce_mean(tg.constant(x[:0], dtype), axis=0).numpy().tolist() == [0, 0, 0]
