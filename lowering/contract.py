@@ -8,19 +8,16 @@ import jax.numpy as jnp
 from jax import lax
 
 from lowering import sizes
-from lowering.accumulate import is_narrow
 from lowering.rules import lowers
 from tracegraph.ops import contract as ops
 
 
 @lowers(ops.Matmul)
 def _matmul(op: ops.Matmul, x: Any, y: Any) -> Any:
+    # XLA adds up products of 16 bits in float32. To ask for it, by a preferred type, costs half as
+    # much again for bfloat16 on CPUs; `tests/test_numbers.py` looks at what is got.
     batch = tuple(range(x.ndim - 2))
-    axes = (((x.ndim - 1,), (y.ndim - 2,)), (batch, batch))
-    if not is_narrow(x.dtype):
-        return lax.dot_general(x, y, axes)
-    product = lax.dot_general(x, y, axes, preferred_element_type=jnp.float32)
-    return lax.convert_element_type(product, x.dtype)
+    return lax.dot_general(x, y, (((x.ndim - 1,), (y.ndim - 2,)), (batch, batch)))
 
 
 @lowers(ops.Conv)
