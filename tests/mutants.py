@@ -75,7 +75,7 @@ MUTANTS = [
     Mutant(E.FloorMod, "partials", "-FLOOR(x / y)", "FLOOR(x / y)"),
     Mutant(E.TruncateMod, "partials", "x - z", "x + z"),
     Mutant(E.Maximum, "partials", "GREATER_EQUAL", "GREATER"),
-    Mutant(E.Minimum, "partials", "first, 1 - first", "first, first"),
+    Mutant(E.Minimum, "partials", "GREATER(x, y)", "LESS_EQUAL(x, y)"),
     Mutant(E.Atan2, "partials", "-y / square", "y / square"),
     Mutant(E.Select, "vjp", "SELECT(condition, zero, g)", "g"),
     Mutant(E.Select, "jvp", "zero if ty is None else ty", "zero"),

@@ -339,3 +339,68 @@ def test_the_mean_of_integers_is_the_true_mean_rounded_to_zero(dtype, run):
     assert found.dtype.name == dtype
     np.testing.assert_array_equal(found.numpy(), np.array(expected, dtype))
     assert tg.reduce_mean(tg.constant(x[:0], dtype), axis=0).numpy().tolist() == [0, 0, 0]
+
+
+# Not a number.
+
+NAN = math.nan
+
+
+def slopes(function, *xs):
+    """The derivatives of the sum of the results by each operand."""
+    xs = [tg.constant(x) for x in xs]
+    with tg.GradientTape() as tape:
+        tape.watch(xs)
+        y = function(*xs)
+    return [dx.numpy() for dx in tape.gradient(y, xs)]
+
+
+@pytest.mark.parametrize("reduce", [tg.reduce_max, tg.reduce_min])
+def test_an_extreme_that_is_nan_has_the_derivative_nan(reduce, run):
+    x = np.array([[1.0, NAN, 3.0], [1.0, 5.0, 5.0]], np.float32)
+    found = run(lambda x: gradient_of(lambda x: reduce(x, 1), x), tg.constant(x)).numpy()
+    assert np.isnan(found[0]).all()
+    expected = [0, 0.5, 0.5] if reduce is tg.reduce_max else [1, 0, 0]
+    np.testing.assert_array_equal(found[1], expected)
+    whole = run(lambda x: gradient_of(reduce, x), tg.constant(x[0])).numpy()
+    assert np.isnan(whole).all()
+
+
+def test_the_slope_of_relu_at_nan_is_0_and_its_value_nan():
+    x = np.array([NAN, -1.0, 0.0, 2.0, 7.0], np.float32)
+    for function, expected in ((tg.nn.relu, [0, 0, 0, 1, 1]), (tg.nn.relu6, [0, 0, 0, 1, 0])):
+        assert np.isnan(function(x).numpy()[0])
+        np.testing.assert_array_equal(slopes(function, x)[0], expected)
+
+
+def test_a_maximum_of_nan_and_a_number_gives_neither_a_derivative():
+    x, y = [NAN, 1.0, 1.0, 2.0, 3.0], [1.0, NAN, 1.0, 1.0, 4.0]
+    np.testing.assert_array_equal(slopes(tg.maximum, x, y), [[0, 0, 1, 1, 0], [0, 0, 0, 0, 1]])
+    np.testing.assert_array_equal(slopes(tg.minimum, x, y), [[0, 0, 1, 0, 1], [0, 0, 0, 1, 0]])
+
+
+def test_truncated_division_of_floating_numbers_is_the_quotient_truncated(run):
+    x = np.array([1.0, -1.0, 0.0, 7.5, -7.5, np.inf, NAN], np.float32)
+    y = np.array([0.0, 0.0, 0.0, 2.0, 2.0, 2.0, 2.0], np.float32)
+    with np.errstate(all="ignore"):
+        expected = np.trunc(x / y)
+    np.testing.assert_array_equal(run(tg.truncatediv, tg.constant(x), tg.constant(y)), expected)
+
+
+def test_of_bounds_in_the_wrong_order_the_lower_one_wins(run):
+    t = np.array([-2.0, -1.0, 0.0, 1.0, 2.0], np.float32)
+    low, high = np.full(5, 1.0, np.float32), np.full(5, -1.0, np.float32)
+    np.testing.assert_array_equal(run(tg.clip_by_value, tg.constant(t), 1.0, -1.0), low)
+    found = slopes(tg.clip_by_value, t, low, high)
+    np.testing.assert_array_equal(found, [np.zeros(5), np.ones(5), np.zeros(5)])
+    # In the right order the derivative at a bound goes to what is clipped.
+    found = slopes(tg.clip_by_value, t, high, low)
+    np.testing.assert_array_equal(found, [[0, 1, 1, 1, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 1]])
+
+
+def test_the_derivative_of_a_power_by_its_exponent_is_nan_where_the_power_is(run):
+    x = np.array([NAN, 2.0, -2.0, 0.0, NAN, 2.0, 0.0, -2.0], np.float32)
+    y = np.array([2.0, NAN, 0.5, NAN, 0.5, 3.0, 2.0, 2.0], np.float32)
+    (_, by_y) = slopes(tg.pow, x, y)
+    expected = [*[NAN] * 5, 8 * math.log(2), 0, 0]
+    np.testing.assert_allclose(by_y, expected, rtol=1e-6)
