@@ -404,3 +404,76 @@ def test_the_derivative_of_a_power_by_its_exponent_is_nan_where_the_power_is(run
     (_, by_y) = slopes(tg.pow, x, y)
     expected = [*[NAN] * 5, 8 * math.log(2), 0, 0]
     np.testing.assert_allclose(by_y, expected, rtol=1e-6)
+
+
+# Determinants of singular matrices.
+
+
+def minors(a):
+    """The derivative of the determinant by each element: the signed determinants of the minors."""
+    n = a.shape[-1]
+    y = np.empty_like(a)
+    for i, j in np.ndindex(n, n):
+        rest = np.delete(np.delete(a, i, axis=-2), j, axis=-1)
+        y[..., i, j] = (-1) ** (i + j) * np.linalg.det(rest)
+    return y
+
+
+def second_minors(a):
+    """The second derivatives: h[i, j, k, l] is what the minor without row i and column j has."""
+    n = a.shape[-1]
+    h = np.zeros((n,) * 4, a.dtype)
+    for i, j in np.ndindex(n, n):
+        rest = np.delete(np.delete(a, i, axis=0), j, axis=1)
+        rows, columns = (np.delete(np.arange(n), k) for k in (i, j))
+        h[i, j][np.ix_(rows, columns)] = (-1) ** (i + j) * minors(rest)
+    return h
+
+
+def singular_matrices(n, is_complex):
+    """Of every rank below n, and some whose first pivots are 0."""
+    rng = np.random.default_rng(n)
+
+    def normal(*shape):
+        return rng.standard_normal(shape) + (1j * rng.standard_normal(shape) if is_complex else 0)
+
+    yield from (normal(n, rank) @ normal(rank, n) for rank in range(n))
+    without_column, without_row = normal(n, n), normal(n, n)
+    without_column[:, 0] = 0
+    without_row[n // 2] = 0
+    yield from (without_column, without_row)
+    repeated = normal(n, n)
+    repeated[-1] = repeated[0]
+    yield repeated
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 6])
+def test_derivatives_of_the_determinant_hold_where_it_is_0(n, is_complex):
+    stack = np.stack([*singular_matrices(n, is_complex)])
+    found = gradient_of(tg.linalg.det, tg.constant(stack)).numpy()
+    expected = minors(stack)
+    np.testing.assert_allclose(np.conj(found), expected, atol=1e-9 * np.abs(expected).max())
+    for matrix, one in zip(stack, expected, strict=True):  # where rounding may hide that it is 0
+        found_one = gradient_of(tg.linalg.det, tg.constant(matrix)).numpy()
+        np.testing.assert_allclose(np.conj(found_one), one, atol=1e-9 * np.abs(expected).max())
+    if not is_complex:
+        by_jax = jax.vmap(jax.grad(jnp.linalg.det))
+        with jax.enable_x64(True):
+            slopes_of_jax = np.asarray(by_jax(jnp.asarray(stack)))
+        np.testing.assert_allclose(found[:n], slopes_of_jax[:n], atol=1e-9)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
+def test_second_derivatives_of_the_determinant_hold_where_it_is_0(n):
+    for a in (*singular_matrices(n, False), np.random.default_rng(0).standard_normal((n, n))):
+        found = tg.hessian(tg.linalg.det)(tg.constant(a)).numpy()
+        expected = second_minors(a)
+        np.testing.assert_allclose(found, expected, atol=1e-9 * max(1, np.abs(expected).max()))
+
+
+def test_a_regular_matrix_beside_a_singular_one_keeps_its_derivative(run):
+    a = np.stack([np.diag([1.0, 2.0, 3.0, 4.0]), np.ones((4, 4))]).astype(np.float32)
+    found = run(lambda a: gradient_of(tg.linalg.det, a), tg.constant(a)).numpy()
+    expected = [np.diag([24.0, 12.0, 8.0, 6.0]), np.zeros((4, 4))]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
