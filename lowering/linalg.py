@@ -47,8 +47,14 @@ def _cofactor(op: ops.Cofactor, a: Any) -> Any:
 
     if sizes.is_open(a.shape[-1]) or 0 in a.shape:
         return regular(a)
-    is_regular = jnp.all(jnp.isfinite(det) & (det != 0))
-    return lax.cond(is_regular, regular, _by_singular_values, a)
+    return lax.cond(_is_regular(factors[0]), regular, _by_singular_values, a)
+
+
+def _is_regular(factors: Any) -> Any:
+    """Whether no pivot of any matrix is lost in the rounding errors of the largest one."""
+    pivots = jnp.abs(jnp.diagonal(factors, axis1=-2, axis2=-1))
+    noise = factors.shape[-1] * jnp.finfo(pivots.dtype).eps * jnp.max(pivots, -1, keepdims=True)
+    return jnp.all(pivots > noise)
 
 
 def _by_singular_values(a: Any) -> Any:
