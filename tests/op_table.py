@@ -42,6 +42,8 @@ from tracegraph.types import (
     float16,
     float32,
     float64,
+    int8,
+    int16,
     int32,
     int64,
     uint8,
@@ -391,9 +393,11 @@ REDUCTIONS = [
 ]
 
 CONV = contract.Conv
+#: Integers whose sums of products would wrap.
+NARROW_INTEGERS = (int8, int16, uint8, uint16)
 CONTRACTIONS = [
-    Case(contract.MATMUL, (x(2, 3), x(3, 4)), "fci", is_exact=True),
-    Case(contract.MATMUL, (x(3, 2, 3), x(3, 3, 2)), "fci", is_exact=True),
+    Case(contract.MATMUL, (x(2, 3), x(3, 4)), "fci", NARROW_INTEGERS, is_exact=True),
+    Case(contract.MATMUL, (x(3, 2, 3), x(3, 3, 2)), "fci", NARROW_INTEGERS, is_exact=True),
     Case(
         contract.MATMUL, (x(2, 2, 2, 3), x(2, 2, 3, 2)), "fc", is_exact=True, is_extra=True, order=2
     ),

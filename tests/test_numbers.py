@@ -477,3 +477,43 @@ def test_a_regular_matrix_beside_a_singular_one_keeps_its_derivative(run):
     found = run(lambda a: gradient_of(tg.linalg.det, a), tg.constant(a)).numpy()
     expected = [np.diag([24.0, 12.0, 8.0, 6.0]), np.zeros((4, 4))]
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+# Products of integers.
+
+
+@pytest.mark.parametrize("dtypes", [("int8", "int8"), ("uint8", "uint8"), ("uint8", "int8")])
+def test_products_of_narrow_integers_are_exact_in_a_wider_type(dtypes, run):
+    rng = np.random.default_rng(0)
+    a, b = (
+        rng.integers(np.iinfo(t).min, np.iinfo(t).max, shape, t, endpoint=True)
+        for t, shape in zip(dtypes, ((3, 50), (50, 2)))
+    )
+    if dtypes[0][0] == dtypes[1][0]:
+        with pytest.raises(tg.errors.DTypeError, match=r"would leave the range of u?int8"):
+            tg.matmul(a, b)
+    if dtypes != ("int8", "int8"):
+        with pytest.raises(tg.errors.DTypeError, match="not wider"):
+            tg.matmul(a, b, output_type=tg.int8)
+    for output in ("int32", "int64"):
+        found = run(
+            lambda a, b, t=output: tg.matmul(a, b, output_type=t), tg.constant(a), tg.constant(b)
+        )
+        assert found.dtype.name == output
+        np.testing.assert_array_equal(found.numpy(), a.astype(int) @ b.astype(int))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "uint64"])
+def test_products_of_wide_integers_have_their_type(dtype):
+    a = np.arange(6, dtype=dtype).reshape(2, 3)
+    for y in (tg.matmul(a, a.T), tg.constant(a) @ a.T, tg.einsum("ij,kj->ik", a, a)):
+        assert y.dtype.name == dtype
+        np.testing.assert_array_equal(y.numpy(), a @ a.T)
+
+
+def test_products_of_16_bits_may_be_asked_for_in_32():
+    a = tg.constant(np.full((1, 300), 1.001), tg.float16)
+    found = tg.matmul(a, a, transpose_b=True, output_type=tg.float32)
+    exact = (a.numpy().astype(np.float64) ** 2).sum()
+    np.testing.assert_allclose(found.numpy(), [[exact]], rtol=1e-6)
+    assert found.dtype is tg.float32
