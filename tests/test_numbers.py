@@ -9,7 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import tests.test_ops as suite
 import tracegraph as tg
+from tests.op_table import CASES
+from tracegraph.passes.gradient import vjp_graph
+from tracegraph.types import float64
 
 # Each case decorates a function of its own, from one line.
 pytestmark = pytest.mark.filterwarnings("ignore:5 of the last 5 calls:UserWarning")
@@ -517,3 +521,168 @@ def test_products_of_16_bits_may_be_asked_for_in_32():
     exact = (a.numpy().astype(np.float64) ** 2).sum()
     np.testing.assert_allclose(found.numpy(), [[exact]], rtol=1e-6)
     assert found.dtype is tg.float32
+
+
+# Every op with a nan in each operand, against JAX's derivative of its lowering.
+
+
+def with_nan(case, dtype, place):
+    """The operands of a row of the table, the middle element of one replaced by nan."""
+    arrays = [array.copy() for array in case.values(dtype)]
+    flat = arrays[place].reshape(-1)
+    flat[flat.size // 2] = NAN
+    return arrays
+
+
+def check_nan(case):
+    if case.order < 1 or "f" not in case.kinds or not suite.has_derivative(case, float64):
+        return
+    graph = suite.traced(case, float64)
+    reverse = vjp_graph(graph)
+    run, pull = suite.graph_function(graph), suite.graph_function(reverse)
+    count = len(graph.inputs)
+    for place, x in enumerate(graph.inputs):
+        if not x.type.dtype.is_floating or 0 in x.type.shape:
+            continue
+        arrays = suite.arguments(reverse, with_nan(case, float64, place))
+
+        def compare(*values):
+            found = pull(*values)
+            expected = suite.jax_vjp(run, values[:count], values[count:])
+            return [("vjp", *pair) for pair in zip(found, expected, strict=True)]
+
+        yield suite.Trial(f"{case.op.name} nan in {place}", compare, arrays, case.tolerance)
+
+
+#: Where our derivatives are not those of JAX, and why.
+OTHER_AT_NAN = {
+    "abs": "nan, as the sign of nan is; JAX takes the derivative of the number that is not there",
+    "reduce_max": "nan for all, as in TensorFlow and in jnp.max; that of lax.reduce_max is 0",
+    "reduce_min": "as reduce_max",
+    "scatter_max": "nan where the extreme is; that of JAX is 0",
+    "scatter_min": "as scatter_max",
+    "recurrence": "nan times the 0 before the first element is nan",
+    "det": "every cofactor of a matrix that holds nan is nan; JAX has a formula for 3 x 3",
+    "floor_div": "0 everywhere: a step function has no slope; JAX differentiates the remainder",
+    "stop_gradient": "0, which is what it is for",
+    "scatter_mul": "JAX has no derivative of it",
+}
+
+
+def test_nan_stays_nan_in_the_derivatives_of_every_op():
+    cases = [case for case in CASES if not case.is_extra]
+    chunks = [cases[k : k + suite.CHUNK] for k in range(0, len(cases), suite.CHUNK)]
+    found = [problem for chunk in chunks for problem in suite.failures(check_nan, chunk)]
+    assert {problem.split(" nan in")[0] for problem in found} == set(OTHER_AT_NAN), found
+
+
+def norm_of(x):
+    return jnp.sqrt(jnp.sum(x * x))
+
+
+#: Public functions and JAX's, of one operand.
+UNARY = {
+    **{
+        name: (getattr(tg.math, name), getattr(jnp, name))
+        for name in [
+            "abs",
+            "acos",
+            "acosh",
+            "asin",
+            "asinh",
+            "atan",
+            "atanh",
+            "cos",
+            "cosh",
+            "exp",
+            "expm1",
+            "log",
+            "log1p",
+            "reciprocal",
+            "sign",
+            "sin",
+            "sinh",
+            "sqrt",
+            "square",
+            "tan",
+            "tanh",
+            "cumsum",
+            "cumprod",
+        ]
+    },
+    **{
+        name: (getattr(tg.nn, name), getattr(jax.nn, name))
+        for name in [
+            "relu",
+            "relu6",
+            "sigmoid",
+            "softplus",
+            "softmax",
+            "log_softmax",
+            "silu",
+            "elu",
+            "selu",
+            "leaky_relu",
+            "gelu",
+        ]
+    },
+    "reduce_sum": (tg.reduce_sum, jnp.sum),
+    "reduce_mean": (tg.reduce_mean, jnp.mean),
+    "reduce_max": (tg.reduce_max, jnp.max),
+    "reduce_min": (tg.reduce_min, jnp.min),
+    "reduce_prod": (tg.reduce_prod, jnp.prod),
+    "reduce_variance": (tg.math.reduce_variance, jnp.var),
+    "reduce_std": (tg.math.reduce_std, jnp.std),
+    "reduce_logsumexp": (tg.reduce_logsumexp, jax.nn.logsumexp),
+    "norm": (tg.norm, norm_of),
+    "erf": (tg.math.erf, jax.scipy.special.erf),
+    "erfc": (tg.math.erfc, jax.scipy.special.erfc),
+    "lgamma": (tg.math.lgamma, jax.scipy.special.gammaln),
+    "digamma": (tg.math.digamma, jax.scipy.special.digamma),
+    "rsqrt": (tg.math.rsqrt, jax.lax.rsqrt),
+    "sort": (tg.sort, jnp.sort),
+    "power 3": (lambda x: x**3, lambda x: x**3),
+    "power -2": (lambda x: x**-2, lambda x: x**-2),
+    "power 0": (lambda x: tg.pow(x, 0.0), lambda x: jnp.power(x, 0.0)),
+    "power 0.5": (lambda x: x**0.5, lambda x: x**0.5),
+    "clip": (lambda x: tg.clip_by_value(x, 0.1, 0.7), lambda x: jnp.clip(x, 0.1, 0.7)),
+    "where": (lambda x: tg.where(x > 0.3, x, 2 * x), lambda x: jnp.where(x > 0.3, x, 2 * x)),
+}
+#: Of two operands.
+BINARY = {
+    name: (getattr(tg.math, ours), getattr(jnp, name))
+    for name, ours in {
+        **{name: name for name in ("add", "subtract", "multiply", "divide", "pow", "maximum")},
+        "minimum": "minimum",
+        "mod": "floormod",
+        "arctan2": "atan2",
+        "fmod": "truncatemod",
+    }.items()
+}
+#: Where a public function has another derivative at nan than JAX's function of the name, and why.
+OTHER_PUBLIC_AT_NAN = {
+    "abs": "see the op",
+    "elu": "1 at nan, as in TensorFlow, where nan is not below 0; that of JAX is nan",
+    "selu": "scale at nan, as in TensorFlow; that of JAX is nan",
+}
+
+
+@pytest.mark.parametrize("name", [*UNARY, *BINARY])
+def test_nan_stays_nan_in_public_functions(name):
+    ours, theirs = UNARY.get(name) or BINARY[name]
+    numbers = [np.array([0.2, 0.4, 0.6, 0.8]), np.array([0.5, 0.3, 0.9, 0.7])]
+    numbers = numbers[: 1 if name in UNARY else 2]
+    if name == "acosh":
+        numbers[0] += 1
+    for place in range(len(numbers)):
+        xs = [x.copy() for x in numbers]
+        xs[place][1] = NAN
+        found = [ours(*map(tg.constant, xs)).numpy(), *slopes(ours, *xs)]
+        with jax.enable_x64(True):
+            arrays = [jnp.asarray(x) for x in xs]
+            total = jax.grad(lambda *v: jnp.sum(theirs(*v)), tuple(range(len(xs))))
+            expected = [np.asarray(v) for v in (theirs(*arrays), *total(*arrays))]
+        masks = [(np.isnan(a), np.isnan(b)) for a, b in zip(found, expected, strict=True)]
+        assert (masks[0][0] == masks[0][1]).all(), "a value"
+        same_masks = all((a == b).all() for a, b in masks[1:])
+        assert same_masks != (name in OTHER_PUBLIC_AT_NAN), (found, expected)
