@@ -584,7 +584,7 @@ def norm_of(x):
 UNARY = {
     **{
         name: (getattr(tg.math, name), getattr(jnp, name))
-        for name in [
+        for name in (
             "abs",
             "acos",
             "acosh",
@@ -608,11 +608,11 @@ UNARY = {
             "tanh",
             "cumsum",
             "cumprod",
-        ]
+        )
     },
     **{
         name: (getattr(tg.nn, name), getattr(jax.nn, name))
-        for name in [
+        for name in (
             "relu",
             "relu6",
             "sigmoid",
@@ -624,7 +624,7 @@ UNARY = {
             "selu",
             "leaky_relu",
             "gelu",
-        ]
+        )
     },
     "reduce_sum": (tg.reduce_sum, jnp.sum),
     "reduce_mean": (tg.reduce_mean, jnp.mean),
