@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from lowering import sizes
+from lowering.accumulate import in_float32
 from lowering.rules import lowers
 from tracegraph.ops import broadcast as ops
 
@@ -19,4 +20,4 @@ def _broadcast_to(op: ops.BroadcastTo, x: Any) -> Any:
 
 @lowers(ops.Sum)
 def _sum(op: ops.Sum, x: Any) -> Any:
-    return jnp.sum(x, axis=op.axes, dtype=x.dtype)
+    return in_float32(lambda x: jnp.sum(x, axis=op.axes, dtype=x.dtype), x)

@@ -21,9 +21,7 @@ _FUNCTIONS: dict[type, Callable[..., Any]] = {
     ops.Add: lax.add,
     ops.Sub: lax.sub,
     ops.Mul: lax.mul,
-    ops.Div: lax.div,
     ops.Neg: lax.neg,
-    ops.FloorDiv: jnp.floor_divide,
     ops.FloorMod: jnp.mod,
     ops.TruncateMod: lax.rem,
     ops.Maximum: lax.max,
@@ -99,6 +97,44 @@ def _is_not_zero(x: Any) -> Any:
     return lax.convert_element_type(x, bool)
 
 
+@lowers(ops.Div)
+def _div(op: ops.Div, x: Any, y: Any) -> Any:
+    return quotient(x, y)
+
+
+def quotient(x: Any, y: Any) -> Any:
+    """x / y, rounded once.
+
+    XLA's algebraic simplifier multiplies by 1 / y where y is a constant or is broadcast, makes
+    x / (y * z) of (x / y) / z, and x * rsqrt(y) of x / sqrt(y): each rounds twice. So both operands
+    are hidden from it by selections on what is always true: more bits never make a whole number
+    smaller. LLVM, which comes later, knows that, and what is left is the division alone.
+    """
+    if jnp.iscomplexobj(x):
+        return lax.div(x, y)
+    bits = _BITS[x.dtype.itemsize]
+    x_bits, y_bits = (lax.bitcast_convert_type(value, bits) for value in (x, y))
+    is_true = lax.ge(lax.bitwise_or(x_bits, y_bits), y_bits)
+    return lax.div(lax.select(is_true, x, y), lax.select(is_true, y, x))
+
+
+#: For each size of a number in bytes an integer of as many.
+_BITS = {2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint64}
+
+
+@lowers(ops.FloorDiv)
+def _floor_div(op: ops.FloorDiv, x: Any, y: Any) -> Any:
+    if jnp.issubdtype(x.dtype, jnp.integer):
+        return jnp.floor_divide(x, y)
+    # The remainder is exact, so no quotient is rounded up to the next integer and then kept.
+    rest = lax.rem(x, y)
+    whole = lax.round(quotient(lax.sub(x, rest), y), lax.RoundingMethod.TO_NEAREST_EVEN)
+    zero = lax.full_like(x, 0)
+    is_above = lax.bitwise_and(lax.ne(rest, zero), lax.ne(lax.lt(rest, zero), lax.lt(y, zero)))
+    whole = lax.select(is_above, lax.sub(whole, lax.full_like(x, 1)), whole)
+    return lax.select(lax.eq(y, zero), quotient(x, y), whole)
+
+
 @lowers(ops.Pow)
 def _pow(op: ops.Pow, x: Any, y: Any) -> Any:
     return jnp.power(x, y)
@@ -111,6 +147,8 @@ def _abs(op: ops.Abs, x: Any) -> Any:
 
 @lowers(ops.IntegerPow)
 def _integer_pow(op: ops.IntegerPow, x: Any) -> Any:
+    if op.exponent < 0 and not jnp.iscomplexobj(x):
+        return quotient(lax.full_like(x, 1), lax.integer_pow(x, -op.exponent))
     return lax.integer_pow(x, op.exponent)
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from lowering import sizes
+from lowering.accumulate import in_float32
 from lowering.rules import lowers
 from tracegraph.ops import index as ops
 
@@ -64,7 +65,14 @@ def _scatter(op: ops.Scatter, x: Any, indices: Any, updates: Any) -> Any:
         operand_batching_dims=tuple(range(b)),
         scatter_indices_batching_dims=tuple(range(b)),
     )
-    return _SCATTERS[type(op)](x, indices, updates, numbers, mode="clip" if op.clamps else "drop")
+    mode = "clip" if op.clamps else "drop"
+
+    def scatter(x: Any, updates: Any) -> Any:
+        return _SCATTERS[type(op)](x, indices, updates, numbers, mode=mode)
+
+    if isinstance(op, ops.ScatterAdd):
+        return in_float32(scatter, x, updates)
+    return scatter(x, updates)
 
 
 def _window_axes(op: Any, rank: int, index_rank: int) -> tuple[int, ...]:

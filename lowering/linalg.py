@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy.linalg import lu_factor, lu_solve
 
+from lowering import sizes
 from lowering.rules import lowers
 from tracegraph.ops import linalg as ops
 
@@ -34,6 +35,77 @@ def _triangular_solve(op: ops.TriangularSolve, a: Any, b: Any) -> Any:
 @lowers(ops.Det)
 def _det(op: ops.Det, a: Any) -> Any:
     return jnp.linalg.det(a)
+
+
+@lowers(ops.Cofactor)
+def _cofactor(op: ops.Cofactor, a: Any) -> Any:
+    factors = lu_factor(a)  # those of the determinant: XLA computes them once
+    det = jnp.linalg.det(a)[..., None, None]
+
+    def regular(a: Any) -> Any:
+        return lu_solve(factors, jnp.eye(a.shape[-1], dtype=a.dtype) * det, trans=1)
+
+    if sizes.is_open(a.shape[-1]) or 0 in a.shape:
+        return regular(a)
+    return lax.cond(_is_regular(factors[0]), regular, _by_singular_values, a)
+
+
+def _is_regular(factors: Any) -> Any:
+    """Whether no pivot of any matrix is lost in the rounding errors of the largest one."""
+    pivots = jnp.abs(jnp.diagonal(factors, axis1=-2, axis2=-1))
+    noise = factors.shape[-1] * jnp.finfo(pivots.dtype).eps * jnp.max(pivots, -1, keepdims=True)
+    return jnp.all(pivots > noise)
+
+
+def _by_singular_values(a: Any) -> Any:
+    """The cofactors of matrices of any rank: a = u s v^H, and those of s are products."""
+    u, s, vh, turn = _singular(a)
+    inverse = jnp.where(s == 0, 0, 1 / s)[..., :-1]  # a product without a 0 before the last is 0
+    last = jnp.prod(s[..., :-1], axis=-1, keepdims=True)
+    others = jnp.concatenate([last * s[..., -1:] * inverse, last], axis=-1)
+    return turn * (jnp.conj(u) * others[..., None, :]) @ jnp.conj(vh)
+
+
+def _singular(a: Any) -> tuple[Any, Any, Any, Any]:
+    """u, s, v^H, and det(u) det(v^H) with axes of size 1."""
+    u, s, vh = jnp.linalg.svd(a, full_matrices=False)
+    turn = jnp.linalg.det(u) * jnp.linalg.det(vh)
+    return u, s.astype(a.dtype), vh, turn[..., None, None]
+
+
+@lowers(ops.CofactorAlong)
+def _cofactor_along(op: ops.CofactorAlong, a: Any, e: Any) -> Any:
+    n = a.shape[-1]
+    if not sizes.is_open(n) and n < 2:
+        return jnp.zeros_like(a)  # the only cofactor is 1
+    u, s, vh, turn = _singular(a)
+    turned = jnp.conj(jnp.swapaxes(u, -1, -2)) @ e @ jnp.conj(jnp.swapaxes(vh, -1, -2))
+    pairs = _products_without_two(s)
+    along = jnp.diagonal(turned, axis1=-2, axis2=-1)
+    trace = (pairs @ along[..., None])[..., 0]
+    found = jnp.eye(n, dtype=a.dtype) * trace[..., None, :] - pairs * turned
+    return turn * jnp.conj(u) @ jnp.swapaxes(found, -1, -2) @ jnp.conj(vh)
+
+
+def _products_without_two(s: Any) -> Any:
+    """For each pair i, j the product of all s but s[i] and s[j]; 0 where i = j.
+
+    The values decrease, so what is 0 stands last, and all but the last two may be divided by.
+    """
+    first, second, last = s[..., :-2], s[..., -2:-1], s[..., -1:]
+    inverse = jnp.where(first == 0, 0, 1 / first)
+    whole = jnp.prod(first, axis=-1, keepdims=True)
+    both = second * last * whole
+    corner = both[..., None] * inverse[..., :, None] * inverse[..., None, :]
+    corner = jnp.where(jnp.eye(first.shape[-1], dtype=bool), 0, corner)
+    sides = jnp.stack([last * whole * inverse, second * whole * inverse], axis=-1)
+    zero = jnp.zeros_like(whole)
+    ends = jnp.stack(
+        [jnp.concatenate([zero, whole], axis=-1), jnp.concatenate([whole, zero], axis=-1)], axis=-2
+    )
+    upper = jnp.concatenate([corner, sides], axis=-1)
+    lower = jnp.concatenate([jnp.swapaxes(sides, -1, -2), ends], axis=-1)
+    return jnp.concatenate([upper, lower], axis=-2)
 
 
 @lowers(ops.Slogdet)

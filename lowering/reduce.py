@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from lowering import sizes
+from lowering.accumulate import in_float32
 from lowering.rules import lowers
 from tracegraph.ops import reduce as ops
 
@@ -30,7 +31,7 @@ def _min(op: ops.Min, x: Any) -> Any:
 
 @lowers(ops.Prod)
 def _prod(op: ops.Prod, x: Any) -> Any:
-    return jnp.prod(x, axis=op.axes, dtype=x.dtype)
+    return in_float32(lambda x: jnp.prod(x, axis=op.axes, dtype=x.dtype), x)
 
 
 @lowers(ops.All)
@@ -105,7 +106,7 @@ def _running(
     op: Any, tree: Callable[..., Any], step: Callable[..., Any], start: Any, *xs: Any
 ) -> Any:
     """Combines along an axis: one row after the other on a CPU where rows are long, as a tree
-    otherwise, and always for the types of 16 bits, of which long sums would lose their digits."""
+    otherwise."""
 
     def rows(*xs: Any) -> Any:
         def one(y: Any, row: Any) -> Any:
@@ -119,9 +120,7 @@ def _running(
 
     size, steps = xs[0].size, xs[0].shape[op.axis]
     if sizes.is_open(steps):
-        return rows(*xs)
-    if sizes.is_open(size):
-        return tree(*xs)
-    if size < LONG_ROW * steps or steps < 2 or xs[0].dtype.itemsize == 2:
-        return tree(*xs)
-    return lax.platform_dependent(*xs, cpu=rows, default=tree)
+        return in_float32(rows, *xs)
+    if sizes.is_open(size) or size < LONG_ROW * steps or steps < 2:
+        return in_float32(tree, *xs)
+    return in_float32(partial(lax.platform_dependent, cpu=rows, default=tree), *xs)

@@ -42,6 +42,8 @@ from tracegraph.types import (
     float16,
     float32,
     float64,
+    int8,
+    int16,
     int32,
     int64,
     uint8,
@@ -393,9 +395,11 @@ REDUCTIONS = [
 ]
 
 CONV = contract.Conv
+#: Integers whose sums of products would wrap.
+NARROW_INTEGERS = (int8, int16, uint8, uint16)
 CONTRACTIONS = [
-    Case(contract.MATMUL, (x(2, 3), x(3, 4)), "fci", is_exact=True),
-    Case(contract.MATMUL, (x(3, 2, 3), x(3, 3, 2)), "fci", is_exact=True),
+    Case(contract.MATMUL, (x(2, 3), x(3, 4)), "fci", NARROW_INTEGERS, is_exact=True),
+    Case(contract.MATMUL, (x(3, 2, 3), x(3, 3, 2)), "fci", NARROW_INTEGERS, is_exact=True),
     Case(
         contract.MATMUL, (x(2, 2, 2, 3), x(2, 2, 3, 2)), "fc", is_exact=True, is_extra=True, order=2
     ),
@@ -558,6 +562,10 @@ LINALG = [
     system(L.TriangularSolve(False, True), (2, 2, 2), (2, 2, 1), is_exact=True, is_extra=True),
     square(L.Det(), 3, 3, is_exact=True),
     square(L.Det(), 2, 4, 4, is_exact=True, is_extra=True, order=2),
+    square(L.Cofactor(), 3, 3, order=2),
+    square(L.Cofactor(), 2, 4, 4, is_extra=True, order=1),
+    system(L.CofactorAlong(), (3, 3), (3, 3), order=2),
+    system(L.CofactorAlong(), (2, 2, 2), (2, 2, 2), is_extra=True, order=1),
     square(L.Slogdet(), 3, 3),
     square(L.Slogdet(), 2, 2, 2, is_extra=True),
     square(L.Cholesky(), 3, 3, is_exact=True),

@@ -356,7 +356,10 @@ def inv(input: Any, adjoint: bool = False, name: str | None = None) -> Tensor:
 
 
 def det(input: Any, name: str | None = None) -> Tensor:
-    """The determinant of each matrix. Its gradient holds nan where the matrix is singular.
+    """The determinant of each matrix.
+
+    Its first and second derivatives hold where the matrix is singular too; those of higher order
+    are nan there.
 
     >>> tg.linalg.det([[2.0, 1.0], [1.0, 2.0]]).numpy()
     np.float32(3.0)

@@ -11,6 +11,8 @@ from tracegraph.ops.elementwise import (
     CONJ,
     DIV,
     EQUAL,
+    FLOOR,
+    LESS,
     LOG,
     MAXIMUM,
     MINIMUM,
@@ -21,6 +23,7 @@ from tracegraph.ops.elementwise import (
     SQRT,
     SUB,
     Atan2,
+    Ceil,
     FloorDiv,
     FloorMod,
     IntegerPow,
@@ -35,6 +38,7 @@ from tracegraph.runtime.indices import check_divisor, check_exponent
 from tracegraph.types import float32, float64
 
 FLOOR_DIV, FLOOR_MOD, TRUNCATE_MOD = FloorDiv(), FloorMod(), TruncateMod()
+CEIL = Ceil()
 
 #: The integral exponents up to which a power is computed by multiplications.
 _LARGEST_EXPONENT = 64
@@ -137,12 +141,15 @@ mod = floormod
 
 
 def truncatediv(x: Any, y: Any, name: str | None = None) -> Tensor:
-    """x / y of integers, rounded towards zero. For zero as the divisor see `floordiv`.
+    """x / y, rounded towards zero. For an integer zero as the divisor see `floordiv`.
 
     >>> tg.truncatediv([7, -7], 2).numpy()
     array([ 3, -3], dtype=int32)
     """
     x, y = _divided("truncatediv", x, y)
+    if x.dtype.is_floating:
+        quotient = DIV(x, y)
+        return SELECT(LESS(quotient, zeros_of(quotient)), CEIL(quotient), FLOOR(quotient))
     return FLOOR_DIV(SUB(x, TRUNCATE_MOD(x, y)), y)
 
 
@@ -300,10 +307,12 @@ def clip_by_value(
 ) -> Tensor:
     """t where it is between the bounds, else the nearer bound; the derivative at a bound is 1.
 
+    Where the lower bound is above the upper one it is the result.
+
     >>> tg.clip_by_value([-2.0, 0.5, 2.0], -1.0, 1.0).numpy()
     array([-1. ,  0.5,  1. ], dtype=float32)
     """
-    return _minimum(_maximum(t, clip_value_min), clip_value_max)
+    return _maximum(_minimum(t, clip_value_max), clip_value_min)
 
 
 __all__ = [

@@ -25,6 +25,7 @@ from tracegraph.array.shaping import cut, reshape
 from tracegraph.errors import InvalidArgumentError, SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import divide
+from tracegraph.math.reduction import summable
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full
 from tracegraph.ops.elementwise import EQUAL, GREATER, LESS, LESS_EQUAL, SELECT, Cast, LogicalAnd
 from tracegraph.ops.index import Gather, ScatterAdd, ScatterMax, ScatterMin, ScatterUpdate
@@ -318,6 +319,9 @@ def unsorted_segment_mean(
     array([2., 2.], dtype=float32)
     """
     x = as_tensor(data)
+    if x.dtype.is_floating and summable(x) is not x:  # sum and count may leave the range of x
+        mean = unsorted_segment_mean(summable(x), segment_ids, num_segments)
+        return cast_to(mean, x.dtype)
     total = unsorted_segment_sum(x, segment_ids, num_segments)
     count = unsorted_segment_sum(full(1, x.type), segment_ids, num_segments)
     return divide(total, SELECT(EQUAL(count, _like(count, 0)), _like(count, 1), count))

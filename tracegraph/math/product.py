@@ -21,17 +21,18 @@ from tracegraph.array.arguments import (
 from tracegraph.array.creation import eye
 from tracegraph.array.joining import together
 from tracegraph.array.shaping import cut, flattened, moved_axes
-from tracegraph.errors import ShapeError, SignatureError, fail, shown
+from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail, shown
+from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo, Sum, zeros_of
 from tracegraph.ops.contract import MATMUL, adjoint, swap_last
 from tracegraph.ops.elementwise import MUL, SELECT
 from tracegraph.ops.shape import Reshape, Transpose
-from tracegraph.runtime.convert import as_operands, broadcast, broadcast_shape
+from tracegraph.runtime.convert import as_operands, as_tensor, broadcast, broadcast_shape, cast_to
 from tracegraph.runtime.sparse import SparseJacobian
 from tracegraph.shapes import same_size
 from tracegraph.source import here
-from tracegraph.types import bool_
+from tracegraph.types import DType, as_dtype, bool_
 
 
 def matmul(
@@ -41,18 +42,29 @@ def matmul(
     transpose_b: bool = False,
     adjoint_a: bool = False,
     adjoint_b: bool = False,
+    a_is_sparse: bool = False,
+    b_is_sparse: bool = False,
+    output_type: Any = None,
     name: str | None = None,
 ) -> Tensor:
     """y[..., i, k] = sum_j a[..., i, j] * b[..., j, k]
 
     The leading axes broadcast. `transpose_a` exchanges the last two axes of `a` first,
     `adjoint_a` takes the complex conjugate too; likewise for `b`.
-    Raises ShapeError if an operand has less than two axes or the inner sizes differ.
+
+    - `output_type`: a wider type of the same kind, in which the products are added up, such as
+      int32 for int8 and uint8. Integers of 8 and 16 bits must have one: their sums would wrap.
+    - `a_is_sparse`, `b_is_sparse`: hints of TensorFlow's, which change nothing.
+
+    Raises ShapeError if an operand has less than two axes or the inner sizes differ, DTypeError
+    for a type that has no product or an `output_type` that does not hold its values.
 
     >>> tg.matmul([[1, 2], [3, 4]], [[1], [1]]).numpy()
     array([[3],
            [7]], dtype=int32)
     """
+    if output_type is not None:
+        a, b = _widened(a, b, as_dtype(output_type))
     if type(a) is not Tensor or type(b) is not Tensor or a.dtype is not b.dtype:
         if SparseJacobian in (type(a), type(b)):
             flags = (transpose_a, transpose_b, adjoint_a, adjoint_b)
@@ -68,6 +80,22 @@ def matmul(
     if ranks[1] == 2:
         return _rows_times_matrix(a, b)
     return MATMUL(*with_common_batch("matmul", a, b))
+
+
+def _widened(a: Any, b: Any, dtype: DType) -> tuple[Tensor, Tensor]:
+    """The operands in the type of the result. Raises DTypeError if it is narrower than theirs."""
+    operands = as_tensor(a), as_tensor(b)
+    for x in operands:
+        is_wider = x.dtype.kind == dtype.kind and x.dtype.size < dtype.size
+        if x.dtype is not dtype and not is_wider:
+            fail(
+                DTypeError,
+                f"matmul: the result of {x.type} was asked for in {dtype.name}, which is not wider",
+                source=here(),
+                operands=[operand_text(x)],
+                fix="convert the result: tg.cast(tg.matmul(a, b), dtype)",
+            )
+    return cast_to(operands[0], dtype), cast_to(operands[1], dtype)
 
 
 def _sparse_product(a: Any, b: Any, is_turned: bool) -> Tensor:

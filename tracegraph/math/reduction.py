@@ -57,7 +57,7 @@ from tracegraph.ops.shape import Concatenate, Reshape
 from tracegraph.runtime.convert import as_tensor, broadcast, cast_to
 from tracegraph.shapes import ShapeVariable, element_count
 from tracegraph.source import here
-from tracegraph.types import TensorType, as_dtype, float32, int32, int64
+from tracegraph.types import TensorType, as_dtype, float32, int64
 
 Axis = Any
 
@@ -107,18 +107,28 @@ def reduce_mean(
 ) -> Tensor:
     """The mean along the axes, in the dtype of the tensor; that of integers is rounded to zero.
 
+    Integers of up to 32 bits are added up in int64, float16 and bfloat16 in float32. The sum of
+    integers of 64 bits wraps where it leaves their range, as TensorFlow's does.
+
     >>> tg.reduce_mean([[1.0, 2.0], [3.0, 4.0]], axis=0).numpy()
     array([2., 3.], dtype=float32)
     """
     x = as_tensor(input_tensor)
-    if x.dtype.size < 4 and not x.dtype.is_bool:  # the sum would leave the range
-        wide = float32 if x.dtype.is_floating else int32
-        return Cast(x.dtype)(reduce_mean(Cast(wide)(x), axis, keepdims))
+    wide = summable(x)
+    if wide is not x:  # the sum would leave the range
+        return Cast(x.dtype)(reduce_mean(wide, axis, keepdims))
     total = _reduced(Sum, "reduce_mean", x, axis, keepdims)
     count = _count("reduce_mean", x, axis)
     if x.dtype.is_integer:
         return truncatediv(total, maximum(count, 1))  # the mean of no integers is 0
     return divide(total, count)
+
+
+def summable(x: Tensor) -> Tensor:
+    """x in a type in which a sum of many elements is exact, or as near as that of float32."""
+    if x.dtype.is_integer and x.dtype.size < 8:
+        return Cast(int64)(x)
+    return Cast(float32)(x) if x.dtype.is_floating and x.dtype.size < 4 else x
 
 
 def reduce_max(
@@ -202,6 +212,9 @@ def reduce_variance(
     np.float32(1.25)
     """
     x = _inexact("reduce_variance", input_tensor)
+    wide = summable(x)
+    if wide is not x:  # a mean that is rounded is not the mean
+        return Cast(x.dtype)(reduce_variance(wide, axis, keepdims))
     mean = reduce_mean(x, axis, keeps_axes(x, axis))
     return reduce_mean(_squared_modulus(SUB(x, broadcast(mean, x.type.shape))), axis, keepdims)
 
@@ -214,7 +227,8 @@ def reduce_std(
     >>> tg.math.reduce_std([1.0, 1.0, 3.0, 3.0]).numpy()
     np.float32(1.0)
     """
-    return SQRT(reduce_variance(_inexact("reduce_std", input_tensor), axis, keepdims))
+    x = _inexact("reduce_std", input_tensor)
+    return cast_to(SQRT(reduce_variance(summable(x), axis, keepdims)), x.dtype)
 
 
 def reduce_euclidean_norm(
@@ -226,7 +240,8 @@ def reduce_euclidean_norm(
     np.float32(5.0)
     """
     x = _inexact("reduce_euclidean_norm", input_tensor)
-    return SQRT(reduce_sum(_squared_modulus(x), axis, keepdims))
+    total = reduce_sum(_squared_modulus(summable(x)), axis, keepdims)
+    return cast_to(SQRT(total), x.dtype.real)
 
 
 def _inexact(op: str, x: Any) -> Tensor:

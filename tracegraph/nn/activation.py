@@ -15,7 +15,6 @@ from tracegraph.ops.elementwise import (
     DIV,
     EXP,
     GREATER,
-    GREATER_EQUAL,
     LESS,
     LOG,
     MAXIMUM,
@@ -37,7 +36,7 @@ SELU_SCALE = 1.0507009873554805
 
 
 def relu(features: Any, name: str | None = None) -> Tensor:
-    """max(0, x); the derivative at 0 is 0.
+    """max(0, x); the derivative at 0 is 0, and at nan too.
 
     >>> tg.nn.relu([-1.0, 2.0]).numpy()
     array([0., 2.], dtype=float32)
@@ -98,9 +97,9 @@ def selu(features: Any, name: str | None = None) -> Tensor:
     x = as_tensor(features)
     y = elu(x)
     slope = SELECT(
-        GREATER_EQUAL(x, zeros_of(x)),
-        full_like(x, SELU_SCALE),
+        LESS(x, zeros_of(x)),
         full_like(x, SELU_SCALE * SELU_ALPHA),
+        full_like(x, SELU_SCALE),
     )
     return MUL(y, slope)
 

@@ -16,11 +16,12 @@ from tracegraph.array.shaping import cut, reshape
 from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import divide
+from tracegraph.math.reduction import summable
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.contract import Conv
 from tracegraph.ops.elementwise import ADD, MAXIMUM
 from tracegraph.ops.shape import Pad, at_least
-from tracegraph.runtime.convert import as_operands, as_tensor
+from tracegraph.runtime.convert import as_operands, as_tensor, cast_to
 from tracegraph.shapes import ceiling_divide, maximum
 from tracegraph.types import TensorType
 
@@ -240,6 +241,9 @@ def avg_pool(
     1.5
     """
     x = as_tensor(input)
+    if x.dtype.is_floating and summable(x) is not x:
+        mean = avg_pool(summable(x), ksize, strides, padding, data_format)
+        return cast_to(mean, x.dtype)
     total = _pooled("avg_pool", x, ksize, strides, padding, data_format, ADD, 0)
     if isinstance(padding, str) and padding.upper() == "VALID":
         count = math.prod(_per_axis("avg_pool", "ksize", ksize, x.ndim - 2))

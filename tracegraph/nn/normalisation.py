@@ -24,13 +24,13 @@ from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.math.arithmetic import add, multiply, subtract
 from tracegraph.math.functions import rsqrt
 from tracegraph.math.norms import clip_by_norm
-from tracegraph.math.reduction import reduce_mean
+from tracegraph.math.reduction import reduce_mean, summable
 from tracegraph.ops.broadcast import zeros_of
 from tracegraph.ops.elementwise import LESS, MUL, SELECT
 from tracegraph.ops.index import Gather
 from tracegraph.ops.shape import Reshape
 from tracegraph.random import uniform
-from tracegraph.runtime.convert import as_tensor, broadcast, broadcast_shape
+from tracegraph.runtime.convert import as_tensor, broadcast, broadcast_shape, cast_to
 from tracegraph.runtime.indices import check_range
 from tracegraph.shapes import same_size
 from tracegraph.types import TensorType
@@ -68,6 +68,9 @@ def moments(
     """
     x = as_tensor(x)
     keepdims = as_flag("moments", "keepdims", keepdims)
+    if x.dtype.is_floating and summable(x) is not x:  # a mean that is rounded is not the mean
+        mean, variance = moments(summable(x), axes, keepdims=keepdims)
+        return cast_to(mean, x.dtype), cast_to(variance, x.dtype)
     mean = reduce_mean(x, axes, keepdims=True)
     deviation = subtract(x, mean)
     variance = reduce_mean(MUL(deviation, deviation), axes, keepdims)

@@ -58,6 +58,11 @@ class Matmul(Bilinear):
             raise DTypeMismatch(
                 f"{x} times {y}: truth values have no product", fix="use tg.cast(x, tg.int32)"
             )
+        if dtype.is_integer and dtype.size < 4:
+            raise DTypeMismatch(
+                f"{x} times {y}: sums of products would leave the range of {dtype.name}",
+                fix="ask for a wider result: tg.matmul(a, b, output_type=tg.int32)",
+            )
         if len(x.shape) < 2 or len(x.shape) != len(y.shape):
             raise Mismatch(
                 f"the operands must both be matrices, or equally many of them: {x} times {y}",

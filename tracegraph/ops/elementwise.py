@@ -276,7 +276,8 @@ class Neg(Elementwise):
 
 
 class Pow(Elementwise):
-    """x ** y; where both are 0 the derivatives are 0, and so is that in y for x <= 0"""
+    """x ** y; where both are 0 the derivatives are 0, and so is that in y for x <= 0, unless the
+    power itself is infinite or nan"""
 
     kinds = NUMERIC
     reference = np.power
@@ -287,8 +288,8 @@ class Pow(Elementwise):
         by_base = SELECT(both_zero, zero, y * POW(x, SELECT(both_zero, one, y - 1)))
         if x.dtype.is_complex:
             return by_base, z * LOG(x)
-        is_positive = GREATER(x, zeros_of(x))
-        return by_base, SELECT(is_positive, z * LOG(SELECT(is_positive, x, one)), zero)
+        is_positive = GREATER(x, zero)
+        return by_base, z * LOG(SELECT(is_positive, x, one))
 
 
 class IntegerPow(Elementwise):
@@ -345,25 +346,23 @@ class TruncateMod(Elementwise):
 
 
 class Maximum(Elementwise):
-    """max(x, y); where they are equal the derivative goes to x"""
+    """max(x, y); where they are equal the derivative goes to x, where one is nan to neither"""
 
     kinds = ORDERED
     reference = np.maximum
 
     def partials(self, z, x, y):
-        first = Cast(x.dtype)(GREATER_EQUAL(x, y))
-        return first, 1 - first
+        return Cast(x.dtype)(GREATER_EQUAL(x, y)), Cast(y.dtype)(LESS(x, y))
 
 
 class Minimum(Elementwise):
-    """min(x, y); where they are equal the derivative goes to x"""
+    """min(x, y); where they are equal the derivative goes to x, where one is nan to neither"""
 
     kinds = ORDERED
     reference = np.minimum
 
     def partials(self, z, x, y):
-        first = Cast(x.dtype)(LESS_EQUAL(x, y))
-        return first, 1 - first
+        return Cast(x.dtype)(LESS_EQUAL(x, y)), Cast(y.dtype)(GREATER(x, y))
 
 
 class Atan2(Elementwise):

@@ -13,7 +13,7 @@ import numpy as np
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import Op, check_same_dtype
 from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.broadcast import BroadcastTo, stack, zeros_of
+from tracegraph.ops.broadcast import BroadcastTo, Sum, stack, zeros_of
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.contract import MATMUL, adjoint, merge_axis, same_batch, split_axis
 from tracegraph.ops.elementwise import (
@@ -157,7 +157,7 @@ class Det(Op):
         return a.with_shape(a.shape[:-2])
 
     def vjp(self, g, y, a):
-        return (_over(a, g * conjugated(y)),)
+        return (_spread(a, g) * conjugated(COFACTOR(a)),)
 
     def batch(self, n, batched, a):
         return self(a), True
@@ -170,6 +170,82 @@ class Det(Op):
 
     def flops(self, a):
         return floor_divide(2 * _cube(a), 3)
+
+
+class Cofactor(Op):
+    """The derivative of the determinant of each matrix by each of its elements, which is finite
+    where the matrix is singular too"""
+
+    def infer(self, a):
+        return check_square(self.name, a)
+
+    def vjp(self, g, y, a):
+        return (conjugated(COFACTOR_ALONG(a, conjugated(g))),)
+
+    def jvp(self, tangents, y, a):
+        return COFACTOR_ALONG(a, tangents[0])
+
+    def batch(self, n, batched, a):
+        return self(a), True
+
+    def depends(self, p):
+        return p.any(axis=(-2, -1), keepdims=True).broadcast_to(p.shape)
+
+    def numpy(self, a):
+        y = np.empty_like(a)
+        for i, j in np.ndindex(a.shape[-2:]):
+            minor = np.delete(np.delete(a, i, axis=-2), j, axis=-1)
+            y[..., i, j] = (-1) ** (i + j) * np.linalg.det(minor)
+        return y
+
+    def flops(self, a):
+        return floor_divide(8 * _cube(a), 3)
+
+
+class CofactorAlong(Op):
+    """The derivative of `cofactor` of each matrix a along e: the second one of the determinant.
+
+    It is finite where the matrix is singular; of its own derivative by a that holds no more.
+    """
+
+    def infer(self, a, e):
+        check_same_dtype(self.name, a, e)
+        a, e = check_square(self.name, a), check_square(self.name, e)
+        if len(a.shape) != len(e.shape) or same_size(a.shape[-1], e.shape[-1]) is None:
+            raise Mismatch(
+                f"the matrices {a} and the directions {e} differ in shape",
+                fix="give a direction of the same shape",
+            )
+        return a.with_shape((*same_batch(a, e), *a.shape[-2:]))
+
+    def vjp(self, g, y, a, e):
+        solve, along = Solve(False), conjugated(g)
+        by_e, by_g = solve(a, e), solve(a, along)
+        e_trace, g_trace = _trace(by_e), _trace(by_g)
+        products = MATMUL(by_e, by_g)
+        mixed = products + MATMUL(by_g, by_e)
+        mixed = mixed - _spread(a, g_trace) * by_e - _spread(a, e_trace) * by_g
+        whole = _spread(a, e_trace * g_trace - _trace(products))
+        mixed = SELECT(_diagonal(a), mixed + whole, mixed)
+        to_a = Solve(True)(a, adjoint(_spread(a, Det()(a)) * mixed))
+        return to_a, conjugated(self(a, along))
+
+    def batch(self, n, batched, a, e):
+        return self(*(x if b else stack(x, n) for x, b in zip((a, e), batched, strict=True))), True
+
+    def depends(self, p, q):
+        return (p | q).any(axis=(-2, -1), keepdims=True).broadcast_to(p.shape)
+
+    def numpy(self, a, e):
+        det, inverse = np.linalg.det(a)[..., None, None], np.linalg.inv(a)
+        trace = np.trace(inverse @ e, axis1=-2, axis2=-1)[..., None, None]
+        return det * _transposed(trace * inverse - inverse @ e @ inverse)
+
+    def flops(self, a, e):
+        return 20 * _cube(a)
+
+
+COFACTOR, COFACTOR_ALONG = Cofactor(), CofactorAlong()
 
 
 class Slogdet(Op):
@@ -236,8 +312,18 @@ class Cholesky(Op):
 
 def _over(a: Tensor, factor: Tensor) -> Tensor:
     """factor a^-H, with one factor for each matrix: the derivative of log det."""
-    wide = BroadcastTo(a.type.shape, tuple(range(a.ndim - 2)))(Cast(a.dtype)(factor))
+    wide = _spread(a, Cast(a.dtype)(factor))
     return Solve(True)(a, SELECT(_diagonal(a), wide, zeros_of(a)))
+
+
+def _spread(a: Tensor, factor: Tensor) -> Tensor:
+    """One number for each matrix of `a`, repeated for each of its elements."""
+    return BroadcastTo(a.type.shape, tuple(range(a.ndim - 2)))(factor)
+
+
+def _trace(a: Tensor) -> Tensor:
+    """The sum of the diagonal of each matrix."""
+    return Sum((a.ndim - 2, a.ndim - 1))(SELECT(_diagonal(a), a, zeros_of(a)))
 
 
 def _rows_and_columns(a: Tensor) -> tuple[Tensor, Tensor]:
