@@ -76,6 +76,8 @@ class TraceCache:
 
     def find(self, request: Request) -> tuple[ConcreteFunction, bool]:
         """The trace for a request, and whether it was made now."""
+        if self._is_given:
+            request = self._in_known_order(request)
         if self._is_given and not request.variables:  # one made for a size 0, say, comes first
             exact = self._traces.get(request.key)
             if exact is not None:
@@ -89,6 +91,15 @@ class TraceCache:
             if concrete is not None:
                 return concrete, False
             return self._trace_new(request, wanted), True
+
+    def _in_known_order(self, request: Request) -> Request:
+        """The request with the keys of dicts in the order of a trace: where no other trace can be
+        made, it serves every order."""
+        structures = [concrete.request.structure for concrete in self._traces.values()]
+        if request.structure in structures:
+            return request
+        own = next((x for x in structures if x.matches(request.structure)), request.structure)
+        return dataclasses.replace(request, structure=own)
 
     def _known(self, request: Request) -> ConcreteFunction | None:
         if request.key in self._of_one_variable:

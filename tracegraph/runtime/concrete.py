@@ -334,7 +334,7 @@ class ConcreteFunction:
 
     def _misfit(self, bound: Request) -> str | None:
         """What of a request differs from the trace, but for the types of tensors."""
-        if bound.structure != self.request.structure:
+        if not bound.structure.matches(self.request.structure):
             own_structure = self.request.structure
             return f"the arguments are {bound.structure}, and {own_structure} is expected"
         own = zip(self.request.names, self.request.keys, self.request.leaves, strict=True)

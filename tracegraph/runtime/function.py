@@ -9,10 +9,10 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from tracegraph import nest
 from tracegraph.errors import ShapeError, TraceError, VariableError, fail, shown
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Graph, Tensor, get_buffer, get_type
+from tracegraph.nest import scanned
 from tracegraph.passes.specialise import specialise
 from tracegraph.runtime import backend
 from tracegraph.runtime.body import Body
@@ -194,15 +194,17 @@ class Function:
         # The hot path: every line here is a tenth of a microsecond.
         try:
             if kwargs or self._has_nests:
-                leaves, structure = _flatten((args, kwargs) if kwargs else args)
-                route = self._routes.get((structure, *map(get_type, leaves)))
+                leaves, key = scanned([args, kwargs] if kwargs else args)
+                route = self._routes.get((*key, *map(get_type, leaves)))
+                if route is not None and route.arranged is not None:
+                    leaves = route.arranged(leaves)
                 buffers = (*map(get_buffer, leaves),)
             else:
                 leaves = args
                 route = self._routes.get((*map(get_type, args),))
                 buffers = (*map(get_buffer, args),)
-        except (AttributeError, TypeError, ValueError, SystemError, Warning):
-            # Some leaf is no tensor that is made, or a key has no order.
+        except (AttributeError, TypeError, ValueError):
+            # Some leaf is no tensor that is made, or the structure is too deep.
             route, buffers, leaves = None, (), ()
         builder = current()
         if route is None or builder.recorders or not builder.is_top_level or _settings.run_eagerly:
@@ -296,12 +298,13 @@ class Function:
         call = known_call(args, kwargs)
         if call is None or any(not v.tensor_type.is_static for v in concrete.variables):
             return
-        if not call.has_tensors_of(request):
+        positions = call.tensor_places(self._signature, request)
+        if positions is None:
             return
-        execution = concrete.execution(tuple(call.leaf_keys[i] for i in call.positions))
+        execution = concrete.execution(tuple(call.leaf_keys[i] for i in positions))
         if len(self._routes) >= _ROUTE_LIMIT:
             self._routes.clear()
-        self._routes[call.key] = route = Route(concrete, execution, call.positions)
+        self._routes[call.key] = route = Route(concrete, execution, positions)
         if call.has_only_tensors and call.is_flat:
             self._routes[tuple(call.leaf_keys)] = route
         elif call.has_only_tensors:
@@ -463,13 +466,6 @@ def _name_of(function: Callable[..., Any]) -> str:
     inner = getattr(function, "func", None)
     names = (getattr(x, "__name__", None) for x in (function, inner))
     return next(filter(None, names), type(function).__name__)
-
-
-def _flatten(value: Any) -> tuple[list[Any], Any]:
-    """`jax.tree_util.tree_flatten`, which takes the place of this function at its first call."""
-    global _flatten
-    _flatten = nest.tree_util().tree_flatten
-    return _flatten(value)
 
 
 def function(

@@ -670,8 +670,8 @@ class GradientTape:
             return [None] * len(ys)
         leaves = nest.flatten(given) if nest.is_nested(target) else [given]
         own, wanted = structure_of(given), structure_of(target)
-        is_flat = isinstance(given, (list, tuple)) and own == structure_of(type(given)(ys))
-        if nest.is_nested(target) and own != wanted and not is_flat:
+        is_flat = isinstance(given, (list, tuple)) and own.matches(structure_of(type(given)(ys)))
+        if nest.is_nested(target) and not own.matches(wanted) and not is_flat:
             fail(
                 GradientError,
                 f"output_gradients has the structure {own}, and the target {wanted}",
