@@ -2363,5 +2363,5 @@ def test_a_tape_that_is_used_up_inside_a_function_is_used_up():
     with tg.GradientTape() as tape:
         tape.watch(x)
     tg.function(lambda: tape.gradient(squares(x, tape)[1], x))()
-    with pytest.raises(RuntimeError, match="was\\s+used already|used already"):
+    with pytest.raises(RuntimeError, match="used already"):
         tape.gradient(x, x)

@@ -288,3 +288,35 @@ def test_batches_of_data_share_one_program():
     before = compiled_count()
     assert [batch(k) for k in range(28)] == [array[k : k + 4].sum() for k in range(28)]
     assert compiled_count() == before
+
+
+def test_arrays_are_laid_out_row_by_row():
+    """`.numpy()` is C-ordered, whatever the order of what a tensor was made of."""
+    rows = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+    x = tg.constant(np.asfortranarray(rows))
+    v = tg.Variable(np.asfortranarray(rows))
+    loaded = tg.function(lambda y: (y, tg.transpose(y)))(np.asfortranarray(rows))
+    v.assign(np.asfortranarray(rows + 1.0))
+    for value, wanted in [
+        (x, rows),
+        (tg.transpose(x), rows.T),
+        (v, rows + 1.0),
+        (tg.Variable(rows.T), rows.T),
+        (loaded[0], rows),
+        (loaded[1], rows.T),
+    ]:
+        for array in (value.numpy(), np.array(value), np.asarray(value)):
+            assert array.flags.c_contiguous
+            np.testing.assert_array_equal(array, wanted)
+
+
+def test_shapes_compare_with_what_stands_for_them():
+    """TensorFlow: the other is converted by `as_shape`, and what is no shape is not equal."""
+    shape = tg.TensorShape([3])
+    for other in (3, np.int64(3), [3], (3,), tg.TensorShape(3), np.array([3]), np.array(3)):
+        assert (shape == other) is True and (shape != other) is False, other
+        assert (other == shape) is not False
+    for other in (4, -1, [3, 3], "a", object(), None, {3}, np.array([3, 4]), 3.5):
+        assert (shape == other) is False and (shape != other) is True, other
+    assert (tg.TensorShape(None) == 3) is False and (tg.TensorShape([None]) == 3) is False
+    assert (tg.TensorShape([]) == 0) is False

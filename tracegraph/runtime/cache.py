@@ -216,6 +216,15 @@ class TraceCache:
                 return self._trace_by_identity(request)
             return concrete
 
+    def trace_again(self, request: Request) -> ConcreteFunction:
+        """The trace for a request whose sizes are not what its trace assumed: where that was of
+        open rank, one for the rank, and else one for the sizes."""
+        with tracing:
+            if self._traces_per_rank or not _has_open_rank(self.traced_request(request)):
+                return self.trace(request)
+            self._traces_per_rank = True
+            return self.find(request)[0]
+
     def _trace_by_identity(self, request: Request) -> ConcreteFunction:
         """A trace that uses the Variables among the arguments themselves."""
         request = request.with_variables_by_identity()

@@ -75,6 +75,8 @@ class ConcreteFunction:
         self.name = request.signature.name
         #: By the identity of a Variable of the trace that stands for an argument.
         self._stand_ins = stand_ins
+        #: What `inspect` reads.
+        self.__signature__ = request.signature.parameters
         self._executions: dict[tuple[TensorType, ...], Execution] = {}
         self._views: dict[tuple[str, ...], ConcreteFunction] = {}
 

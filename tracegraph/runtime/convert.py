@@ -381,7 +381,7 @@ def _broadcast_two(x: Shape, y: Shape) -> Shape | None:
     if x == y:
         return x
     if isinstance(x, ShapeVariable) or isinstance(y, ShapeVariable):
-        return x if y == () else y if x == () else None
+        return x if y == () else y if x == () else same_shape(x, y)
     rank = max(len(x), len(y))
     sizes = []
     for a, b in zip((1,) * (rank - len(x)) + x, (1,) * (rank - len(y)) + y, strict=True):

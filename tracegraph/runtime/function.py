@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 import itertools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -111,6 +112,8 @@ class Function:
         #: Where instances keep the function that is bound to them.
         self._key = f"_tg_function_{self._name}_{next(_numbers)}"
         functools.update_wrapper(self, python_function, updated=())
+        #: What `inspect` reads, also where it follows no wrappers.
+        self.__signature__ = self._signature.parameters
 
     def _make_body(self) -> Body:
         options = self._options["check_bounds"], self._options["check_numerics"]
@@ -262,14 +265,15 @@ class Function:
         concrete, is_new = self._traces.find(request)
         self._retracing.seen(is_new)
         arguments = request.tensors()
-        try:
-            result = concrete.run(arguments, concrete.variables_for(request))
-        except ShapeError as error:
-            if not self._may_trace_again(error, concrete):
-                raise
-            # A size was assumed that does not hold, such as one that is 1: trace it as it is.
-            concrete = self._traces.trace(request)
-            result = concrete.run(arguments, concrete.variables_for(request))
+        for tries_left in (2, 1, 0):
+            try:
+                result = concrete.run(arguments, concrete.variables_for(request))
+                break
+            except ShapeError as error:
+                if not tries_left or not self._may_trace_again(error, concrete):
+                    raise
+                # A size or a rank was assumed that does not hold, such as a size that is 1.
+                concrete = self._traces.trace_again(request)
         if current().is_top_level and not current().recorders:
             self._remember(args, kwargs, request, concrete)
         return result
@@ -447,8 +451,23 @@ class Function:
         return Function(self._python_function, name=self._name, **self._options)
 
     def __reduce__(self) -> Any:
-        """By name, as Python functions; one that is bound to an instance is made anew there."""
-        return vars(self)["__qualname__"] if self._instance is None else (type(None), ())
+        """By name, as Python functions, and a method by that of its class. Else the Python function
+        is pickled, or refuses to be."""
+        name = vars(self).get("__qualname__", "")
+        if self._instance is None and _found(vars(self).get("__module__"), name) is self:
+            return name
+        attribute = self._attribute()
+        if attribute is not None:
+            return getattr, (self._instance, attribute)
+        return _made_again, (self._python_function, self._name, self._options)
+
+    def _attribute(self) -> str | None:
+        """The name of the attribute of the class that makes this bound function; None for one that
+        no class makes."""
+        inner = getattr(self._python_function, "__func__", None)
+        owner = self._instance if isinstance(self._instance, type) else type(self._instance)
+        rows = (row for cls in owner.__mro__ for row in vars(cls).items())
+        return next((name for name, x in rows if inner and _decorated_in(x) is inner), None)
 
     def __repr__(self) -> str:
         return f"<tg.function {self._name}{self._signature.parameters}>"
@@ -459,6 +478,26 @@ class Function:
         if len(traces) < 2:
             return traces[0]._repr_html_() if traces else None
         return html_frames((x.pretty_printed_signature(verbose=False), x.graph) for x in traces)
+
+
+def _found(module: str | None, path: str) -> Any:
+    """What stands in a module under a qualified name; None if nothing does."""
+    found: Any = sys.modules.get(module or "")
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
+
+
+def _decorated_in(value: Any) -> Any:
+    """The Python function of the `tg.function` that an attribute of a class is, or wraps."""
+    while value is not None and not isinstance(value, Function):
+        value = getattr(value, "__wrapped__", None)
+    return None if value is None else value.python_function
+
+
+def _made_again(python_function: Any, name: str, options: dict[str, Any]) -> Function:
+    """A function that was pickled; it has no traces yet."""
+    return Function(python_function, name=name, **options)
 
 
 def _name_of(function: Callable[..., Any]) -> str:
