@@ -42,14 +42,14 @@ from tracegraph.runtime.convert import (
 )
 from tracegraph.shapes import Dim, ShapeVariable, ceiling_divide, element_count, maximum
 from tracegraph.tensorshape import TensorShape, shape_of
-from tracegraph.types import DType, TensorType, as_dtype, bool_, float32, float64, int32
+from tracegraph.types import DType, TensorType, as_dtype, bool_, float32, float64, int32, int64
 
 
 def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Tensor:
     """The value as a tensor.
 
     - `value`: a number, an array, or a list, nested at will, that may hold tensors too. Python
-      floats become float32 and ints int32; arrays keep their dtype.
+      floats become float32 and ints int32, or int64 beyond it; arrays keep their dtype.
     - `dtype`: what to convert it to instead; a float is not converted to an int.
     - `shape`: a scalar is repeated to this shape, anything else is reshaped to it.
     - `name`: what errors and dumps call it.
@@ -208,7 +208,7 @@ def range(
     """start, start + delta, ... up to but without limit; `range(n)` counts from 0.
 
     The bounds are known while tracing, or sizes such as `x.shape[0]`. The dtype is float32 if one
-    of them is a float, else int32, unless it is given.
+    of them is a float, else int32, or int64 for a bound beyond it, unless it is given.
 
     >>> tg.range(2, 8, 2).numpy()
     array([2, 4, 6], dtype=int32)
@@ -247,7 +247,10 @@ def _range_dtype(given: tuple[Any, ...], bounds: list[Any]) -> DType:
     found = int32
     for dtype in typed:
         found = promoted(found, dtype) or dtype
-    is_float = any(not isinstance(b, Dim) and np.issubdtype(b.dtype, np.floating) for b in bounds)
+    numbers = [b for b in bounds if not isinstance(b, Dim)]
+    is_float = any(np.issubdtype(b.dtype, np.floating) for b in numbers)
+    if found is int32 and not is_float and any(not int32.min <= b <= int32.max for b in numbers):
+        return int64
     return float32 if is_float and not found.is_floating else found
 
 
