@@ -338,6 +338,23 @@ def test_structures_match_by_key():
         nest.assert_same_structure(one, {"b": 1, "c": [2, None]})
 
 
+def test_what_jax_knows_as_a_tree_is_opened():
+    class Pair:
+        def __init__(self, one, other):
+            self.one, self.other = one, other
+
+    jax.tree_util.register_pytree_node(
+        Pair, lambda p: ((p.one, p.other), None), lambda _, items: Pair(*items)
+    )
+    found = tg.function(lambda p: {"z": p, "a": p.one})(Pair({"b": made(1.0), "a": made(2.0)}, []))
+    assert order_of(found) == ["z", "a"] and order_of(found["z"].one) == ["b", "a"]
+    assert found["z"].other == []
+    for one, other in [([1], Pair(1, 2)), (Pair(1, 2), [1, 2]), (Pair(1, 2), {"a": 1})]:
+        with pytest.raises(ValueError, match="the structures differ"):
+            nest.assert_same_structure(one, other)
+    nest.assert_same_structure(Pair(1, {"b": 2, "a": 3}), Pair(1, {"a": 2, "b": 3}))
+
+
 def test_a_concrete_function_takes_every_order():
     p = {"w": made(5.0), "b": made(3.0)}
     concrete = tg.function(lambda q: q["w"] - q["b"]).get_concrete_function(p)

@@ -93,12 +93,14 @@ class _Sequence(Container):
         names = getattr(value, "_fields", None) if isinstance(value, tuple) else None
         state = () if kind in (list, tuple) else _attributes(value)
         places = tuple(range(len(value))) if names is None else names
-        base = list if isinstance(value, list) else tuple
+        base: Any = list if isinstance(value, list) else tuple
         return cls(kind, places, state=state), base.__iter__(value)
 
     def matches(self, other: Container) -> bool:
+        if not isinstance(other, _Sequence) or len(self.names) != len(other.names):
+            return False
         are_lists = issubclass(self.kind, list) and issubclass(other.kind, list)
-        return (are_lists or self.kind == other.kind) and len(self.names) == len(other.names)
+        return are_lists or self.kind == other.kind
 
     def build(self, items: list[Any]) -> Any:
         if self.kind is list:
@@ -398,7 +400,7 @@ class Structure:
         #: The number of leaves.
         self.count = 1 if container is None else sum(map(_count_of, parts))
         self._hash = hash((container, parts))
-        self._packer: Callable[[Sequence[Any]], Any] | None = None
+        self._packer: Any = None
 
     def __eq__(self, other: object) -> bool:
         return self is other or (

@@ -80,7 +80,10 @@ class Outside:
                 needed.update(row[1])
                 between.append(row)
         by_handle = {v.handle: v for v in variables}
-        return [self._translated(*row, by_handle) for row in reversed(between)]
+        return [
+            self._translated(node, inputs, outputs, by_handle)
+            for node, inputs, outputs in reversed(between)
+        ]
 
     def _all_variables(self) -> list[Variable]:
         """The Variables that were watched outside."""
