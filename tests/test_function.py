@@ -10,12 +10,15 @@ import copy
 import dataclasses
 import functools
 import gc
+import inspect
 import io
 import os
 import pickle
 import re
+import subprocess
 import sys
 import threading
+import warnings
 import weakref
 from typing import Any
 
@@ -350,9 +353,10 @@ def test_new_structure_traces_again():
     assert traces_of(([x],), ((x,),), ([x, x],), ([x],), ({"a": x},)) == [1, 2, 3, 3, 4]
 
 
-def test_order_of_dictionary_keys_does_not_matter():
+def test_each_order_of_dictionary_keys_has_its_trace():
     x = tg.constant(1.0)
-    assert traces_of(({"a": x, "b": x},), ({"b": x, "a": x},)) == [1, 1]
+    calls = [({"a": x, "b": x},), ({"b": x, "a": x},)]
+    assert traces_of(*calls, *calls) == [1, 2, 2, 2]
 
 
 def test_values_follow_the_dictionary_keys():
@@ -1665,7 +1669,7 @@ def test_print_formats_as_tensorflow(value, text, capsys):
 def test_print_shows_structures_and_what_is_no_tensor(capsys):
     x = tg.constant([1.0, 2.0])
     tg.print({"b": x, "a": [x[0], "t", None]}, (3,), "s", None, 1.5, output_stream=sys.stdout)
-    assert capsys.readouterr().out == "{'a': [1, 't', None], 'b': [1 2]} (3,) s None 1.5\n"
+    assert capsys.readouterr().out == "{'b': [1 2], 'a': [1, 't', None]} (3,) s None 1.5\n"
 
 
 @pytest.mark.parametrize(
@@ -2352,3 +2356,131 @@ def test_shapes_merge_and_have_ranks():
     ):
         with pytest.raises(tg.errors.ShapeError):
             refused()
+
+
+# ---------------------------------------------------------------- inspect and pickle
+
+
+def scale_by_name(x, factor=2.0, *, shift=0.0):
+    return x * factor + shift
+
+
+scale_by_name_compiled = tg.function(scale_by_name)
+
+
+@tg.function(input_signature=[tg.TensorSpec([None])])
+def doubled_at_module_level(x):
+    return 2.0 * x
+
+
+class Shifted(Scaled):
+    def __init__(self, scale):
+        super().__init__(scale)
+        self.shifted = tg.function(self.shift)
+
+    def shift(self, x):
+        return x + self.scale
+
+
+def test_inspect_sees_the_signature_of_the_python_function():
+    wanted = inspect.signature(scale_by_name)
+    assert inspect.signature(scale_by_name_compiled) == wanted
+    assert inspect.getfullargspec(scale_by_name_compiled) == inspect.getfullargspec(scale_by_name)
+    assert list(inspect.signature(Scaled(2.0).times).parameters) == ["x"]
+    assert list(inspect.signature(Scaled.times).parameters) == ["self", "x"]
+    concrete = doubled_at_module_level.get_concrete_function()
+    assert list(inspect.signature(concrete).parameters) == ["x"]
+    partial = functools.partial(scale_by_name_compiled, factor=3.0)
+    assert inspect.signature(partial) == inspect.signature(
+        functools.partial(scale_by_name, factor=3.0)
+    )
+
+
+@pytest.mark.parametrize("protocol", [2, pickle.HIGHEST_PROTOCOL])
+def test_functions_pickle_where_their_python_functions_do(protocol):
+    def again(value):
+        return pickle.loads(pickle.dumps(value, protocol))
+
+    assert again(doubled_at_module_level) is doubled_at_module_level
+    found = again(scale_by_name_compiled)
+    assert found(3.0, shift=1.0).numpy() == 7.0 and found.python_function is scale_by_name
+    checked = again(tg.function(scale_by_name, reduce_retracing=True, check_bounds=True))
+    assert checked._options == {**scale_by_name_compiled._options, **checked._options}
+    assert checked._options["reduce_retracing"] and checked._options["check_bounds"]
+    assert again(Scaled(3.0).times)(2.0).numpy() == 6.0
+    shifted = again(Shifted(3.0))
+    assert shifted.times(2.0).numpy() == 6.0 and shifted.shifted(2.0).numpy() == 5.0
+    assert again(Shifted(3.0).shifted)(1.0).numpy() == 4.0
+    shifted.scale = 10.0
+    assert shifted.shifted.python_function.__self__ is shifted
+    with pytest.raises((pickle.PicklingError, AttributeError), match="<lambda>"):
+        again(tg.function(lambda x: x))
+
+
+def test_functions_are_sent_to_processes(tmp_path):
+    script = tmp_path / "sent.py"
+    script.write_text(
+        "import multiprocessing\n"
+        "import tracegraph as tg\n"
+        "@tg.function\n"
+        "def square(x):\n"
+        "    return x * x\n"
+        "def run(f):\n"
+        "    return float(f(3.0))\n"
+        "if __name__ == '__main__':\n"
+        "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
+        "        print(pool.map(run, [square]))\n"
+    )
+    found = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, env=os.environ, timeout=300
+    )
+    assert found.stdout == "[9.0]\n", found.stderr
+
+
+# ---------------------------------------------------------------- open ranks, generators
+
+
+def test_two_open_ranks_trace_together():
+    """TensorFlow traces it; the shapes are taken to be equal, and others are traced anew."""
+    specs = [tg.TensorSpec(None), tg.TensorSpec(None)]
+    f = tg.function(lambda x, y: tg.sin(x) * y + x, input_signature=specs)
+    assert f.get_concrete_function().structured_outputs.shape.rank is None
+    rng = np.random.default_rng(0)
+    for one, other in [
+        ((2, 3), (2, 3)),
+        ((3,), (3,)),
+        ((2, 3), (3,)),
+        ((), (4,)),
+        ((2, 1), (2, 5)),
+    ]:
+        x, y = rng.normal(size=one).astype(np.float32), rng.normal(size=other).astype(np.float32)
+        for _ in range(2):
+            np.testing.assert_allclose(f(x, y).numpy(), np.sin(x) * y + x, rtol=1e-5)
+    with pytest.raises(ValueError, match="do not broadcast"):
+        f(np.ones(2, np.float32), np.ones(3, np.float32))
+    x, y = tg.ones([2, 3]), tg.ones([2, 3])
+    with tg.GradientTape() as tape:
+        tape.watch([x, y])
+        z = f(x, y)
+    np.testing.assert_allclose(tape.gradient(z, y).numpy(), np.sin(np.ones((2, 3))), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda f, items: f(items),
+        lambda f, items: f([items]),
+        lambda f, items: f({"a": items}),
+        lambda f, items: f(x=items),
+        lambda f, items: f.get_concrete_function(items),
+    ],
+)
+def test_a_generator_is_refused_by_our_error_alone(call):
+    f = tg.function(lambda x: x)
+    f({"a": tg.ones([2])})
+    f({"a": tg.ones([2])})
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with pytest.raises(TypeError, match="is a generator"):
+            call(f, (x for x in [1.0]))
+    assert not seen

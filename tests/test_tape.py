@@ -13,6 +13,8 @@ import sys
 import threading
 import warnings
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -2279,3 +2281,103 @@ def test_a_tape_shows_what_it_is_doing():
     assert repr(tg.GradientTape(persistent=True)) == (
         "<GradientTape(persistent=True), never entered>"
     )
+
+
+# ---------------------------------------------------------------- entered again inside a trace
+
+
+def squares(x, tape):
+    """What is recorded inside the block; x and 2 x squared."""
+    with tape:
+        y = x * 2.0
+        z = y * y
+    return y, z
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, tg.function, lambda f: tg.function(tg.function(f))])
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_tape_is_entered_again_inside_a_function(wrap, persistent):
+    """As TensorFlow's `GradientTapeTest.testPersistentTape` has it, with 12 and 24."""
+    x = tg.constant(3.0)
+    tape = tg.GradientTape(persistent=persistent)
+    with tape:
+        tape.watch(x)
+
+    @wrap
+    def f():
+        y, z = squares(x, tape)
+        return tape.gradient(z, [y, x])
+
+    assert [g.numpy() for g in f()] == [12.0, 24.0]
+    if persistent:
+        with tape:
+            y = x * 5.0
+        assert tape.gradient(y, x).numpy() == 5.0
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, tg.function, lambda f: tg.function(tg.function(f))])
+def test_what_a_tape_recorded_outside_counts_inside(wrap):
+    x, v = tg.constant(3.0), tg.Variable(2.0)
+    other = tg.Variable(4.0, trainable=False)
+    tape = tg.GradientTape(persistent=True, watch_accessed_variables=False)
+    with tape:
+        tape.watch([x, v, other])
+        u = v * x * x
+        y = tg.sin(u) * other
+
+    @wrap
+    def f():
+        with tape:
+            z = y * y * x + v * other
+        return tape.gradient(z, [x, v, other, u, y]), tape.jacobian(z, x), tape.gradient(u, x)
+
+    def z(x, v, other):
+        y = jnp.sin(v * x * x) * other
+        return y * y * x + v * other
+
+    wanted = jax.grad(z, (0, 1, 2))(3.0, 2.0, 4.0)
+    for _ in range(2):
+        found, slope, inner = f()
+        np.testing.assert_allclose([g.numpy() for g in found[:3]], wanted, rtol=1e-5)
+        y_now = np.sin(18.0) * 4.0
+        by_u = 2.0 * y_now * 3.0 * np.cos(18.0) * 4.0
+        np.testing.assert_allclose(found[3].numpy(), by_u, rtol=1e-4)
+        np.testing.assert_allclose(found[4].numpy(), 2.0 * y_now * 3.0, rtol=1e-5)
+        np.testing.assert_allclose(slope.numpy(), wanted[0], rtol=1e-5)
+        assert inner.numpy() == 12.0
+    assert tape.gradient(y, u).numpy() == np.float32(4.0 * np.cos(np.float32(18.0)))
+
+
+def test_a_tape_goes_on_through_two_traces():
+    x = tg.constant(3.0)
+    tape = tg.GradientTape(persistent=True)
+    with tape:
+        tape.watch(x)
+        a = x * x
+
+    @tg.function
+    def outer():
+        with tape:
+            b = a * x
+
+        @tg.function
+        def inner():
+            with tape:
+                c = b * b * a
+            return tape.gradient(c, [x, a, b])
+
+        return inner(), tape.gradient(b, [x, a])
+
+    (by_x, by_a, by_b), (outer_by_x, outer_by_a) = outer()
+    assert by_x.numpy() == 8 * 3.0**7 and by_b.numpy() == 2 * 27.0 * 9.0  # c = x^8
+    assert by_a.numpy() == 27.0**2 + 2 * 27.0 * 9.0 * 3.0
+    assert outer_by_x.numpy() == 27.0 and outer_by_a.numpy() == 3.0
+
+
+def test_a_tape_that_is_used_up_inside_a_function_is_used_up():
+    x = tg.constant(3.0)
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+    tg.function(lambda: tape.gradient(squares(x, tape)[1], x))()
+    with pytest.raises(RuntimeError, match="used already"):
+        tape.gradient(x, x)

@@ -288,3 +288,113 @@ def test_batches_of_data_share_one_program():
     before = compiled_count()
     assert [batch(k) for k in range(28)] == [array[k : k + 4].sum() for k in range(28)]
     assert compiled_count() == before
+
+
+def test_arrays_are_laid_out_row_by_row():
+    """`.numpy()` is C-ordered, whatever the order of what a tensor was made of."""
+    rows = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+    x = tg.constant(np.asfortranarray(rows))
+    v = tg.Variable(np.asfortranarray(rows))
+    loaded = tg.function(lambda y: (y, tg.transpose(y)))(np.asfortranarray(rows))
+    v.assign(np.asfortranarray(rows + 1.0))
+    for value, wanted in [
+        (x, rows),
+        (tg.transpose(x), rows.T),
+        (v, rows + 1.0),
+        (tg.Variable(rows.T), rows.T),
+        (loaded[0], rows),
+        (loaded[1], rows.T),
+    ]:
+        for array in (value.numpy(), np.array(value), np.asarray(value)):
+            assert array.flags.c_contiguous
+            np.testing.assert_array_equal(array, wanted)
+
+
+def test_shapes_compare_with_what_stands_for_them():
+    """TensorFlow: the other is converted by `as_shape`, and what is no shape is not equal."""
+    shape = tg.TensorShape([3])
+    for other in (3, np.int64(3), [3], (3,), tg.TensorShape(3), np.array([3]), np.array(3)):
+        assert (shape == other) is True and (shape != other) is False, other
+        assert (other == shape) is not False
+    for other in (4, -1, [3, 3], "a", object(), None, {3}, np.array([3, 4]), 3.5):
+        assert (shape == other) is False and (shape != other) is True, other
+    assert (tg.TensorShape(None) == 3) is False and (tg.TensorShape([None]) == 3) is False
+    assert (tg.TensorShape([]) == 0) is False
+
+
+@pytest.mark.parametrize("make", [tg.constant, tg.convert_to_tensor, tg.Variable])
+def test_ints_beyond_int32_are_int64(make):
+    """As in TensorFlow, alone and in lists; NumPy says which numbers they are."""
+    for value in (2**31, -(2**31) - 1, 2**40, -(2**63), 2**63 - 1):
+        for given in (value, [value, 1], [[1], [value]], (value,)):
+            found = make(given)
+            assert found.dtype is tg.int64
+            np.testing.assert_array_equal(found.numpy(), np.array(given, np.int64))
+    for value in (2**31 - 1, -(2**31)):
+        assert make(value).dtype is tg.int32 and make([value, 0]).dtype is tg.int32
+
+
+def test_ints_beyond_int32_are_int64_where_functions_take_and_return_them():
+    f = tg.function(lambda x: x)
+    for _ in range(2):
+        assert f(2**40).dtype is tg.int64 and f(2**40).numpy() == 2**40
+        found = f({"b": [2**40, 1], "a": -(2**40)})
+        assert [x.dtype for x in found["b"]] == [tg.int64, tg.int32]
+        assert found["a"].numpy() == -(2**40)
+    double = tg.function(lambda x: 2 * x)
+    assert double(2**40).numpy() == 2**41  # computed by Python
+    assert tg.reduce_sum([2**40, 1]).numpy() == 2**40 + 1
+    assert tg.range(2**40, 2**40 + 2).numpy().tolist() == [2**40, 2**40 + 1]
+    assert tg.fill([2], 2**40).numpy().tolist() == [2**40] * 2
+
+
+@pytest.mark.parametrize(
+    "value", [2**63, -(2**63) - 1, [2**63], [-1, 2**63], [[1], [2**64]], [1, -(2**70)]]
+)
+def test_ints_beyond_int64_are_refused(value):
+    """NumPy makes floats of some of them without a word."""
+    with pytest.raises(TypeError, match=r"the int -?\d+ is outside the range of int64"):
+        tg.constant(value)
+    with pytest.raises(TypeError, match=r"outside the range of"):
+        tg.constant(value, tg.int64)
+
+
+def test_ints_that_the_dtype_has_room_for():
+    assert tg.constant(2**63, tg.uint64).numpy() == 2**63
+    assert tg.constant([2**63, 1], tg.uint64).numpy().tolist() == [2**63, 1]
+    assert tg.constant([-1, 2**63], tg.float32).dtype is tg.float32
+    assert tg.constant([1.5, 2**63]).dtype is tg.float32
+    for value, dtype in ((2**40, tg.int32), ([2**40], tg.int32), ([-1, 2**63], tg.uint64)):
+        with pytest.raises(TypeError, match=f"outside the range of {dtype.name}"):
+            tg.constant(value, dtype)
+
+
+def test_tensors_of_shapes_that_do_not_broadcast_are_not_equal():
+    """TensorFlow: == is `equal` with `incompatible_shape_error=False`."""
+    x, y = tg.ones([2]), tg.ones([3])
+    for one, other in [
+        (x, y),
+        (tg.Variable(x), y),
+        (x, tg.Variable(y)),
+        (x, y.numpy()),
+        (y.numpy(), x),
+        (x, [1.0, 1.0, 1.0]),
+        (tg.ones([2, 2]), tg.ones([3, 1, 3])),
+    ]:
+        for found, wanted in ((one == other, False), (one != other, True)):
+            assert isinstance(found, tg.Tensor) and found.dtype is tg.bool and found.shape == []
+            assert found.numpy() == wanted
+        for refuse in (tg.equal, tg.not_equal, tg.math.equal):
+            with pytest.raises(ValueError, match="do not broadcast"):
+                refuse(one, other)
+    assert (x == tg.ones([3, 1])).shape == [3, 2] and x not in [y]
+
+
+def test_comparison_of_shapes_in_a_function():
+    f = tg.function(lambda x, y: (x == y, x != y))
+    assert [r.numpy() for r in f(tg.ones([2]), tg.ones([3]))] == [False, True]
+    assert [r.numpy().tolist() for r in f(tg.ones([2]), tg.ones([2]))] == [[True] * 2, [False] * 2]
+    spec = tg.TensorSpec([None])
+    g = tg.function(lambda x, y: x == y, input_signature=[spec, spec])
+    assert g(tg.ones([2]), tg.ones([2])).numpy().all()
+    assert g(tg.ones([2]), tg.ones([3])).numpy() == np.False_

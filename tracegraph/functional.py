@@ -544,7 +544,7 @@ def _paired_items(structure: Any, values: Any) -> list[tuple[Any, Any]] | None:
     if isinstance(structure, dict):
         if not isinstance(values, dict) or structure.keys() != values.keys():
             return None
-        return [(structure[key], values[key]) for key in sorted(structure)]
+        return [(structure[key], values[key]) for key in nest.ordered_keys(structure)]
     if isinstance(structure, (list, tuple)):
         if not isinstance(values, (list, tuple)) or len(values) != len(structure):
             return None

@@ -1,15 +1,22 @@
 """Structures: nested dicts, lists, tuples, namedtuples, dataclasses and None.
 
-Built on `jax.tree_util`, which is imported at first use. Dataclass instances, which JAX takes for
-leaves, are opened here.
+Subclasses of dict, list and tuple come back as themselves. What else JAX knows as a tree is opened
+by `jax.tree_util`, which is imported when a type is met that is none of these.
+
+There are two orders. *Leaves* are numbered by sorted keys of dicts, as TensorFlow does, so that
+equal dicts match whatever the order they were written in. *Packing* gives the keys in the order
+that they were written in.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any, NoReturn
 
 from tracegraph.errors import SignatureError, UnknownValue, fail, shown
 from tracegraph.source import here
@@ -24,176 +31,544 @@ def tree_util() -> Any:
     return jax.tree_util
 
 
-def _is_leaf(value: Any) -> bool:
-    """Leaves that JAX must be told of: iterators, which it warns of otherwise."""
-    return hasattr(type(value), "__next__")
+# Containers: what holds the parts of a structure.
 
 
-def _is_leaf_or_none(value: Any) -> bool:
-    return value is None or _is_leaf(value)
+class Container:
+    """A container without its items: the type, the names of its items, and what else it is.
 
+    Equal where the containers are built equal, order of the names included.
+    """
 
-class Structure:
-    """The structure of a nest: how leaves are packed. Hashable and equal by structure."""
+    __slots__ = ("_hash", "kind", "names", "order", "state")
 
-    __slots__ = ("_hash", "opened", "treedef")
-
-    def __init__(self, treedef: Any, opened: tuple[Any, ...]) -> None:
-        #: One entry per leaf of `treedef`: None, or (dataclass, structure of its fields).
-        self.treedef = treedef
-        self.opened = opened
-        self._hash = hash((treedef, opened))
+    def __init__(self, kind: Any, names: tuple[Any, ...], order: Any = None, state: Any = ()):
+        self.kind = kind
+        self.names = names
+        #: The places of the items in the order of leaves; None where that is the order they have.
+        self.order = order
+        #: What belongs to an instance beside its items: pairs of a name and a value.
+        self.state = state
+        self._hash = hash((kind, names))
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Structure)
-            and self.treedef == other.treedef
-            and self.opened == other.opened
+        return self is other or (
+            isinstance(other, Container)
+            and self.kind == other.kind
+            and self.names == other.names
+            and all(map(_is_of_one_type, self.names, other.names))  # as 1, 1.0 and True are not
+            and _are_same(self.state, other.state)
         )
 
     def __hash__(self) -> int:
         return self._hash
 
-    def pack(self, leaves: Sequence[Any]) -> Any:
-        """The nest with these leaves."""
-        if not self.opened:
-            return tree_util().tree_unflatten(self.treedef, leaves)
-        rest = list(leaves)
-        packed = []
-        for entry in self.opened:
-            if entry is None:
-                packed.append(rest.pop(0))
-                continue
-            cls, inner = entry
-            taken, rest = rest[: inner.count], rest[inner.count :]
-            packed.append(_rebuilt(cls, inner.pack(taken)))
-        return tree_util().tree_unflatten(self.treedef, packed)
+    def matches(self, other: Container) -> bool:
+        """Whether the items of the one correspond to those of the other, leaf by leaf."""
+        return self.kind == other.kind and self.names == other.names
 
-    def packer(self) -> Callable[[Any], Any]:
-        """`pack`, by the shortest way."""
-        return self.pack if self.opened else self.treedef.unflatten
+    def build(self, items: list[Any]) -> Any:
+        """A container of these items, in the order in which they stand."""
+        raise NotImplementedError
+
+
+class _Nothing(Container):
+    """None where it is no leaf."""
+
+    __slots__ = ()
+
+    def build(self, items: list[Any]) -> Any:
+        return None
+
+
+class _Sequence(Container):
+    """A list or a tuple, or an instance of a subclass. Its names are the places, of a namedtuple
+    the fields."""
+
+    __slots__ = ()
+
+    @classmethod
+    def open(cls, value: Any) -> tuple[Container, Iterable[Any]]:
+        kind = type(value)
+        names = getattr(value, "_fields", None) if isinstance(value, tuple) else None
+        state = () if kind in (list, tuple) else _attributes(value)
+        places = tuple(range(len(value))) if names is None else names
+        base: Any = list if isinstance(value, list) else tuple
+        return cls(kind, places, state=state), base.__iter__(value)
+
+    def matches(self, other: Container) -> bool:
+        if not isinstance(other, _Sequence) or len(self.names) != len(other.names):
+            return False
+        are_lists = issubclass(self.kind, list) and issubclass(other.kind, list)
+        return are_lists or self.kind == other.kind
+
+    def build(self, items: list[Any]) -> Any:
+        if self.kind is list:
+            return items
+        if self.kind is tuple:
+            return tuple(items)
+        if issubclass(self.kind, tuple):
+            made = tuple.__new__(self.kind, items)
+        else:
+            made = list.__new__(self.kind)
+            list.extend(made, items)
+        return _with_attributes(made, self.state)
+
+
+class _Dict(Container):
+    """A dict or an instance of a subclass. Its names are the keys."""
+
+    __slots__ = ()
+
+    @classmethod
+    def open(cls, value: Any) -> tuple[Container, Iterable[Any]]:
+        kind = type(value)
+        base = _base_of(kind)
+        keys = tuple(base.__iter__(value))
+        items = [dict.__getitem__(value, key) for key in keys]
+        state = () if kind is dict else _dict_state(value, keys, items)
+        return cls(kind, keys, _order_of(keys), state), items
 
     @property
-    def count(self) -> int:
-        """The number of leaves."""
-        if not self.opened:
-            return self.treedef.num_leaves
-        return sum(1 if entry is None else entry[1].count for entry in self.opened)
+    def sorted_names(self) -> tuple[Any, ...]:
+        """The keys in the order of leaves."""
+        return self.names if self.order is None else tuple(self.names[i] for i in self.order)
+
+    def matches(self, other: Container) -> bool:
+        return isinstance(other, _Dict) and self.sorted_names == other.sorted_names
+
+    def build(self, items: list[Any]) -> Any:
+        if self.kind is dict:
+            return dict(zip(self.names, items))
+        base = _base_of(self.kind)
+        made = base.__new__(self.kind)
+        for key, item in zip(self.names, items, strict=True):
+            base.__setitem__(made, key, item)
+        return _with_attributes(made, self.state)
+
+
+class _Record(Container):
+    """A dataclass instance. Its names are the fields."""
+
+    __slots__ = ()
+
+    @classmethod
+    def open(cls, value: Any) -> tuple[Container, Iterable[Any]]:
+        names = tuple(field.name for field in dataclasses.fields(value))
+        return cls(type(value), names, _order_of(names)), [getattr(value, x) for x in names]
+
+    def build(self, items: list[Any]) -> Any:
+        """An instance with these fields, whatever its constructor does."""
+        instance = object.__new__(self.kind)
+        for name, value in zip(self.names, items, strict=True):
+            object.__setattr__(instance, name, value)
+        return instance
+
+
+class _Registered(Container):
+    """What JAX knows as a tree: its kind is how JAX packs it."""
+
+    __slots__ = ()
+
+    @classmethod
+    def open(cls, value: Any) -> tuple[Container, Iterable[Any]]:
+        items, treedef = _opened_by_jax(value)
+        return cls(treedef, tuple(range(len(items)))), items
+
+    def build(self, items: list[Any]) -> Any:
+        return self.kind.unflatten(items)
+
+
+_NOTHING = _Nothing(type(None), ())
+
+
+def _is_of_one_type(one: Any, other: Any) -> bool:
+    return type(one) is type(other)
+
+
+#: Values that are the same where they are equal; others are the same where they are one object.
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+def _are_same(one: Sequence[tuple[Any, Any]], other: Sequence[tuple[Any, Any]]) -> bool:
+    """Whether attributes have the same names and values."""
+    return len(one) == len(other) and all(
+        a == b and (x is y or (type(x) is type(y) and isinstance(x, (*_PLAIN, _Item)) and x == y))
+        for (a, x), (b, y) in zip(one, other, strict=True)
+    )
+
+
+def _base_of(kind: type) -> Any:
+    """The class of Python whose methods a subclass of dict may not change."""
+    return next(base for base in kind.__mro__ if base in _DICTS)
+
+
+_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
+
+
+class _Item:
+    """In a state: the item of this key, under another name."""
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Item) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+#: The state of a dict whose attributes are its items: `self.__dict__ = self`.
+_IS_ITS_OWN = (("__dict__", None),)
+
+
+def _dict_state(value: Any, keys: Sequence[Any], items: Sequence[Any]) -> Any:
+    attributes = getattr(value, "__dict__", None)
+    if attributes is value:
+        return _IS_ITS_OWN
+    places = {id(item): key for key, item in zip(keys, items) if not isinstance(item, _PLAIN)}
+    state = _attributes(value)
+    state = tuple((name, _Item(places[id(x)]) if id(x) in places else x) for name, x in state)
+    if isinstance(value, collections.defaultdict):
+        state = (("default_factory", value.default_factory), *state)
+    return state
+
+
+def _attributes(value: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple(getattr(value, "__dict__", {}).items())
+
+
+def _with_attributes(made: Any, state: Sequence[tuple[str, Any]]) -> Any:
+    if state is _IS_ITS_OWN:
+        made.__dict__ = made
+        return made
+    for name, value in state:
+        value = dict.__getitem__(made, value.key) if isinstance(value, _Item) else value
+        if name == "default_factory" and isinstance(made, collections.defaultdict):
+            made.default_factory = value
+        else:
+            made.__dict__[name] = value
+    return made
+
+
+def ordered_keys(keys: Iterable[Any]) -> list[Any]:
+    """The keys of a dict in the order of leaves: sorted, and type by type where they do not
+    compare; keys of one type that do not compare go by their text."""
+    keys = list(keys)
+    try:
+        return sorted(keys)
+    except TypeError:
+        kinds = {(type(key).__module__, type(key).__qualname__) for key in keys}
+    if len(kinds) == 1:
+        return sorted(keys, key=repr)
+    return [
+        key
+        for kind in sorted(kinds)
+        for key in ordered_keys(
+            k for k in keys if (type(k).__module__, type(k).__qualname__) == kind
+        )
+    ]
+
+
+def _order_of(keys: tuple[Any, ...]) -> tuple[int, ...] | None:
+    """The places of the keys in the order of leaves; None if they are in that order."""
+    wanted = ordered_keys(keys)
+    if wanted == [*keys]:
+        return None
+    places = {key: place for place, key in enumerate(keys)}
+    return tuple(places[key] for key in wanted)
+
+
+# Opening.
+
+Opener = Callable[[Any], tuple[Container, Iterable[Any]]]
+
+#: What opens the instances of a type; None for a type of leaves.
+_openers: dict[type, Opener | None] = {
+    dict: _Dict.open,
+    list: _Sequence.open,
+    tuple: _Sequence.open,
+    type(None): lambda value: (_NOTHING, ()),
+    **dict.fromkeys((bool, int, float, complex, str, bytes)),
+}
+_MOST_TYPES = 1000
+
+
+def opener_of(value: Any) -> Opener | None:
+    """What opens a container; None for a leaf."""
+    kind = type(value)
+    try:
+        return _openers[kind]
+    except KeyError:
+        if len(_openers) >= _MOST_TYPES:  # types that are made at run time are not kept for ever
+            for known in list(_openers)[_MOST_TYPES // 2 :]:
+                _openers.pop(known, None)
+        opener = _openers[kind] = _new_opener(value)
+        return opener
+
+
+def _new_opener(value: Any) -> Opener | None:
+    kind = type(value)
+    if issubclass(kind, TensorShape) or hasattr(kind, "n_sequence_fields"):  # as time.struct_time
+        return None
+    if hasattr(kind, "__next__"):  # JAX warns of iterators
+        return None
+    if issubclass(kind, dict):
+        return _Dict.open
+    if issubclass(kind, (list, tuple)):
+        return _Sequence.open
+    if _opened_by_jax(value) is not None:
+        return _Registered.open
+    return _Record.open if dataclasses.is_dataclass(kind) else None
+
+
+def _opened_by_jax(value: Any) -> Any:
+    """The items of a tree of JAX, and how it packs them; None for what is a leaf there."""
+    items, treedef = tree_util().tree_flatten(value, is_leaf=lambda item: item is not value)
+    return None if tree_util().treedef_is_leaf(treedef) else (items, treedef)
+
+
+#: Deeper structures are refused: they are walked by recursion.
+_DEEPEST = 200
+
+
+def scanned(nest: Any) -> tuple[list[Any], list[Any]]:
+    """The leaves in the order of packing, and a key that is equal where the structures are: what
+    `flatten_structure` says, by the shortest way.
+
+    Raises UnknownValue for what is too deep.
+    """
+    leaves: list[Any] = []
+    key: list[Any] = []
+    names: list[Any] = []
+    _scan(nest, leaves, key, names, 0)
+    key.append(len(key))
+    key += names
+    if len({*map(type, names), str}) > 1:  # 1, 1.0 and True are other names
+        key.extend(map(type, names))
+    return leaves, key
+
+
+def _scan(item: Any, leaves: list, key: list, names: list, depth: int) -> None:
+    # The hot path of calls with dicts: every line here is a tenth of a microsecond. The key has
+    # how many leaves precede each container, its type and its size: that tells them apart.
+    kind = type(item)
+    if kind is dict:
+        key.append(dict)
+        key.append(len(item))
+        names.extend(item)
+        item = item.values()
+    elif kind is tuple or kind is list:
+        key.append(kind)
+        key.append(len(item))
+    else:
+        opener = opener_of(item)
+        if opener is None:
+            leaves.append(item)
+            return
+        container, item = opener(item)
+        key.append(container)
+    for part in item:
+        try:
+            opener = _openers[type(part)]
+        except KeyError:
+            opener = opener_of(part)
+        if opener is None:
+            leaves.append(part)
+            continue
+        if depth >= _DEEPEST:
+            _refuse_depth()
+        key.append(len(leaves))
+        _scan(part, leaves, key, names, depth + 1)
+
+
+# Structures.
+
+
+class Structure:
+    """The structure of a nest: how leaves are packed. Hashable; equal where what is packed is
+    equal, with its keys in one order."""
+
+    __slots__ = ("_hash", "_packer", "container", "count", "parts")
+
+    def __init__(self, container: Container | None, parts: tuple[Structure, ...] = ()) -> None:
+        #: What holds the parts; None for a leaf.
+        self.container = container
+        #: In the order of packing.
+        self.parts = parts
+        #: The number of leaves.
+        self.count = 1 if container is None else sum(map(_count_of, parts))
+        self._hash = hash((container, parts))
+        self._packer: Any = None
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Structure)
+            and self._hash == other._hash
+            and self.container == other.container
+            and self.parts == other.parts
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def matches(self, other: Structure) -> bool:
+        """Whether leaf corresponds to leaf: keys may have another order, and dicts and lists may
+        be of subclasses, as in TensorFlow."""
+        if self.container is None or other.container is None:
+            return self.container is other.container
+        return self.container.matches(other.container) and all(
+            one.matches(two) for one, two in zip(self.ordered_parts, other.ordered_parts)
+        )
+
+    @property
+    def ordered_parts(self) -> Sequence[Structure]:
+        """The parts in the order of leaves."""
+        order = None if self.container is None else self.container.order
+        return self.parts if order is None else [self.parts[i] for i in order]
+
+    def pack(self, leaves: Iterable[Any]) -> Any:
+        """The nest with these leaves."""
+        return self._packed(iter(leaves))
+
+    def _packed(self, leaves: Iterator[Any]) -> Any:
+        if self.container is None:
+            return next(leaves)
+        order = self.container.order
+        if order is None:
+            return self.container.build([part._packed(leaves) for part in self.parts])
+        found = {place: self.parts[place]._packed(leaves) for place in order}
+        return self.container.build([found[place] for place in range(len(self.parts))])
+
+    def packer(self) -> Callable[[Sequence[Any]], Any]:
+        """`pack` for a list of leaves, by the shortest way: it is compiled, as constructors of
+        namedtuples are."""
+        if self._packer is None:
+            kind = None if self.container is None else self.container.kind
+            is_plain = kind in (list, tuple) and all(part is _LEAF for part in self.parts)
+            self._packer = kind if is_plain else self._compiled(itertools.count(), {})
+        return self._packer
+
+    def _compiled(self, numbers: Iterator[int], constants: dict[str, Any]) -> Any:
+        return eval(f"lambda leaves: {self._expression(numbers, constants, 0)}", constants)
+
+    def _expression(self, numbers: Iterator[int], constants: dict[str, Any], depth: int) -> str:
+        """What builds the nest from `leaves`, whose numbers are the next ones of `numbers`, as text
+        of Python."""
+        if self.container is None:
+            return f"leaves[{next(numbers)}]"
+        if depth == _DEEPEST_TEXT:
+            return f"{_named(self._compiled(numbers, {}), constants)}(leaves)"
+        order = self.container.order or range(len(self.parts))
+        found = {i: self.parts[i]._expression(numbers, constants, depth + 1) for i in order}
+        items = [found[i] for i in range(len(self.parts))]
+        kind, names = self.container.kind, self.container.names
+        if kind is dict:
+            keys = (repr(x) if type(x) is str else _named(x, constants) for x in names)
+            return "{" + ", ".join(map("{}: {}".format, keys, items)) + "}"
+        if kind is tuple:
+            return "(" + "".join(f"{item}, " for item in items) + ")"
+        built = "[" + ", ".join(items) + "]"
+        return built if kind is list else f"{_named(self.container.build, constants)}({built})"
+
+    def packing_order(self) -> list[int]:
+        """The numbers of the leaves in the order in which they are packed."""
+        return self._numbered(itertools.count())
+
+    def _numbered(self, numbers: Iterator[int]) -> list[int]:
+        if self.container is None:
+            return [next(numbers)]
+        order = self.container.order or range(len(self.parts))
+        found = {place: self.parts[place]._numbered(numbers) for place in order}
+        return [number for place in range(len(self.parts)) for number in found[place]]
 
     @property
     def is_leaf(self) -> bool:
         """Whether there is one leaf, in no container."""
-        return not self.opened and self.treedef == tree_util().tree_structure(0)
+        return self.container is None
 
     def __repr__(self) -> str:
         return str(self.pack(["*"] * self.count))
 
 
-def _rebuilt(cls: type, fields: dict[str, Any]) -> Any:
-    """A dataclass instance with these fields, whatever its constructor does."""
-    instance = object.__new__(cls)
-    for name, value in fields.items():
-        object.__setattr__(instance, name, value)
-    return instance
+def _named(value: Any, constants: dict[str, Any]) -> str:
+    """A name for a value in a compiled expression."""
+    name = f"c{len(constants)}"
+    constants[name] = value
+    return name
 
 
-class _Kinds(dict[type, bool]):
-    """A question about types, with the answers that were given: leaves are of few types."""
-
-    def __init__(self, ask: Callable[[type], bool]) -> None:
-        super().__init__()
-        self._ask = ask
-
-    def __missing__(self, kind: type) -> bool:
-        if len(self) >= _MOST_KINDS:  # types that are made at run time must not be kept for ever
-            self.clear()
-        found = self[kind] = self._ask(kind)
-        return found
-
-
-_MOST_KINDS = 1000
-_is_dataclass = _Kinds(dataclasses.is_dataclass)
-_is_container = _Kinds(
-    lambda kind: (
-        (issubclass(kind, (list, tuple, dict)) and not issubclass(kind, TensorShape))
-        or _is_dataclass[kind]
-    )
-)
-
-#: Deeper structures are refused: JAX goes through them by recursion.
-_DEEPEST = 200
-
-
-def _refuse_endless(nest: Any) -> None:
-    """Raises UnknownValue for a structure that contains itself, or is too deep to walk."""
-    open_ids: list[int] = []
-    walks = [iter([nest] if _is_container[type(nest)] else ())]
-    while walks:
-        item = next(walks[-1], _refuse_endless)
-        if item is _refuse_endless:  # the end of a container
-            walks.pop()
-            del open_ids[-1:]
-            continue
-        if id(item) in open_ids:
-            raise UnknownValue(
-                f"a structure contains itself: {shown(item)}", fix="pass one that does not"
-            )
-        if len(open_ids) >= _DEEPEST:
-            raise UnknownValue(
-                f"a structure is nested more than {_DEEPEST} deep",
-                fix="make it flatter, such as one list",
-            )
-        open_ids.append(id(item))
-        walks.append(iter([x for x in _items(item) if _is_container[type(x)]]))
-
-
-def _items(container: Any) -> Iterable[Any]:
-    if isinstance(container, dict):
-        return container.values()
-    if isinstance(container, (list, tuple)):
-        return container
-    return [getattr(container, field.name) for field in dataclasses.fields(container)]
+#: Deeper expressions go into functions of their own: Python's parser has a limit.
+_DEEPEST_TEXT = 16
+_count_of = attrgetter("count")
+_LEAF = Structure(None)
 
 
 def flatten_structure(nest: Any, none_is_leaf: bool = False) -> tuple[list[Any], Structure]:
-    """The leaves of `nest`, and the structure that packs them. Dicts are in order of their keys.
+    """The leaves of `nest`, and the structure that packs them. Leaves of dicts are in the order of
+    their sorted keys, and are packed in the order that the dict has.
 
-    Raises UnknownValue, a Mismatch and a TypeError, for dict keys that have no order and for a
-    structure that contains itself.
+    Raises UnknownValue, a Mismatch and a TypeError, for a structure that contains itself or is
+    nested too deep.
     """
-    _refuse_endless(nest)
-    return _flattened(nest, none_is_leaf)
+    leaves: list[Any] = []
+    opener = opener_of(nest)
+    if opener is None or (nest is None and none_is_leaf):
+        return [nest], _LEAF
+    return leaves, _flattened(nest, opener, leaves, none_is_leaf, [])
 
 
-def _flattened(nest: Any, none_is_leaf: bool) -> tuple[list[Any], Structure]:
-    try:
-        leaves, treedef = tree_util().tree_flatten(
-            nest, is_leaf=_is_leaf_or_none if none_is_leaf else _is_leaf
-        )
-    except (TypeError, ValueError) as error:
-        raise UnknownValue(
-            f"a dict in a structure has keys that cannot be sorted: {error.__cause__ or error}",
-            fix="use keys of one type, such as strings",
-        ) from None
-    is_open = [_is_dataclass[type(leaf)] for leaf in leaves]
-    if not any(is_open):
-        return leaves, Structure(treedef, ())
-    found: list[Any] = []
-    opened: list[Any] = []
-    for leaf, has_fields in zip(leaves, is_open, strict=True):
-        if not has_fields:
-            found.append(leaf)
-            opened.append(None)
-            continue
-        fields = {f.name: getattr(leaf, f.name) for f in dataclasses.fields(leaf)}
-        inner_leaves, inner = _flattened(fields, none_is_leaf)
-        found.extend(inner_leaves)
-        opened.append((type(leaf), inner))
-    return found, Structure(treedef, tuple(opened))
+def _flattened(
+    nest: Any, opener: Opener, leaves: list[Any], none_is_leaf: bool, around: list[Any]
+) -> Structure:
+    """Appends the leaves of the container `nest`, which stands in the containers `around`."""
+    if nest is not None and len(around) >= _DEEPEST:
+        _refuse_depth(around)
+    container, items = opener(nest)
+    order = container.order
+    if order is not None:
+        items = list(items)
+        items = [items[place] for place in order]
+    parts: list[Structure] = []
+    around.append(nest)
+    for item in items:
+        try:
+            opens = _openers[type(item)]
+        except KeyError:
+            opens = opener_of(item)
+        if opens is None or (item is None and none_is_leaf):
+            leaves.append(item)
+            parts.append(_LEAF)
+        else:
+            parts.append(_flattened(item, opens, leaves, none_is_leaf, around))
+    around.pop()
+    if order is not None:
+        found = dict(zip(order, parts, strict=True))
+        parts = [found[place] for place in range(len(order))]
+    return Structure(container, tuple(parts))
+
+
+def _refuse_depth(around: Sequence[Any] = ()) -> NoReturn:
+    """Raises UnknownValue for a structure that is too deep, such as one that contains itself."""
+    known: set[int] = set()
+    for item in around:
+        if id(item) in known:
+            raise UnknownValue(
+                f"a structure contains itself: {shown(item)}", fix="pass one that does not"
+            )
+        known.add(id(item))
+    raise UnknownValue(
+        f"a structure is nested more than {_DEEPEST} deep",
+        fix="make it flatter, such as one list",
+    )
+
+
+# What users call.
 
 
 def flatten(structure: Any) -> list[Any]:
-    """The leaves of a nested structure, None among them, dicts in the order of their keys.
+    """The leaves of a nested structure, None among them, dicts in the order of their sorted keys.
 
     >>> tg.nest.flatten({"b": [1, 2], "a": None})
     [None, 1, 2]
@@ -203,15 +578,15 @@ def flatten(structure: Any) -> list[Any]:
 
 def is_nested(structure: Any) -> bool:
     """Whether `structure` is a container rather than a leaf."""
-    leaves = flatten(structure)
-    return not (len(leaves) == 1 and leaves[0] is structure)
+    return structure is not None and opener_of(structure) is not None
 
 
 def pack_sequence_as(structure: Any, flat_sequence: Sequence[Any]) -> Any:
-    """The leaves `flat_sequence` packed like `structure`. Raises ValueError for another number.
+    """The leaves `flat_sequence`, in the order of `flatten`, packed like `structure`: dicts have
+    their keys in the order that they have there. Raises ValueError for another number.
 
-    >>> tg.nest.pack_sequence_as({"a": 0, "b": [0, 0]}, [1, 2, 3])
-    {'a': 1, 'b': [2, 3]}
+    >>> tg.nest.pack_sequence_as({"b": [0, 0], "a": 0}, [1, 2, 3])
+    {'b': [2, 3], 'a': 1}
     """
     _, packing = flatten_structure(structure, none_is_leaf=True)
     leaves = list(flat_sequence)
@@ -228,28 +603,35 @@ def pack_sequence_as(structure: Any, flat_sequence: Sequence[Any]) -> Any:
 def map_structure(func: Callable[..., Any], *structures: Any) -> Any:
     """`func` applied to corresponding leaves, packed like the first structure.
 
-    Raises ValueError if the structures differ.
+    Dicts correspond by their keys, whatever their order. Raises ValueError if the structures
+    differ.
 
     >>> tg.nest.map_structure(lambda x, y: x + y, [1, (2,)], [10, (20,)])
     [11, (22,)]
     """
-    assert_same_structure(*structures)
-    flats = [flatten(structure) for structure in structures]
-    return pack_sequence_as(structures[0], [func(*row) for row in zip(*flats, strict=True)])
+    flats, packing = _matched(structures)
+    return packing.pack([func(*row) for row in zip(*flats, strict=True)])
 
 
 def assert_same_structure(*structures: Any) -> None:
-    """Raises ValueError if the structures differ, showing both."""
-    first = flatten_structure(structures[0], none_is_leaf=True)[1]
-    for other in structures[1:]:
-        packing = flatten_structure(other, none_is_leaf=True)[1]
-        if packing != first:
+    """Raises ValueError if the structures differ, showing both. The order of keys is no difference,
+    and neither is a subclass of dict or of list."""
+    _matched(structures)
+
+
+def _matched(structures: Sequence[Any]) -> tuple[list[list[Any]], Structure]:
+    """The leaves of structures that match, and how those of the first are packed."""
+    flats, packings = zip(*(flatten_structure(x, none_is_leaf=True) for x in structures))
+    first = packings[0]
+    for packing in packings[1:]:
+        if not first.matches(packing):
             fail(
                 SignatureError,
                 f"the structures differ: {first!r} and {packing!r}",
                 source=here(),
                 fix="make both of the same containers, keys and lengths",
             )
+    return list(flats), first
 
 
 __all__ = ["assert_same_structure", "flatten", "is_nested", "map_structure", "pack_sequence_as"]

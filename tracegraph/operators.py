@@ -34,8 +34,10 @@ from tracegraph.ops.elementwise import (
     ShiftRight,
 )
 from tracegraph.runtime.convert import (
+    as_operands,
     as_tensor,
     binary,
+    can_broadcast,
     cast_to,
     elementwise_operands,
     require_rank,
@@ -87,11 +89,29 @@ COMPARISONS: dict[str, Binary] = {
     "ge": binary(GREATER_EQUAL, "greater_equal"),
 }
 
-_equal, _not_equal = binary(EQUAL, "equal"), binary(NotEqual(), "not_equal")
+
+def _by_elements(op: Binary, name: str, otherwise: bool) -> Binary:
+    """The operator == or !=, which has one answer, `otherwise`, for shapes that do not broadcast.
+    `tg.equal` and `tg.not_equal` refuse them."""
+
+    def compare(x: Any, y: Any) -> Tensor:
+        if type(x) is Tensor and type(y) is Tensor and x.type is y.type:
+            return op(x, y)
+        x, y = as_operands(name, x, y)
+        if not can_broadcast(x.type.shape, y.type.shape):
+            return as_tensor(otherwise)
+        return op(*elementwise_operands(name, x, y))
+
+    return compare
+
+
+_equal = _by_elements(EQUAL, "equal", otherwise=False)
+_not_equal = _by_elements(NotEqual(), "not_equal", otherwise=True)
 
 
 def _eq(x: Any, y: Any) -> Any:
-    """x == y by elements; nothing equals None or what cannot be a tensor."""
+    """x == y by elements; nothing equals None, what cannot be a tensor, or a tensor of a shape that
+    does not broadcast."""
     return NotImplemented if _is_foreign(y) else _equal(x, y)
 
 

@@ -470,9 +470,12 @@ def taken_equal() -> Iterator[list[tuple[Size, Size]]]:
 
 
 def same_shape(left: Shape, right: Shape) -> Shape | None:
-    """The one shape that two shapes taken to be equal have; None if they cannot be equal."""
+    """The one shape that two shapes taken to be equal have; None if they cannot be equal.
+
+    Two shapes of open rank are taken to be equal, as two open sizes are.
+    """
     if isinstance(left, ShapeVariable) or isinstance(right, ShapeVariable):
-        return left if left == right else None
+        return left if type(left) is type(right) else None
     if left == right:
         return left
     if len(left) != len(right):

@@ -173,7 +173,9 @@ class TensorShape(tuple):
             return self.variable == other.variable and tuple.__eq__(self, other)
         if other is None:
             return self.variable is not None
-        if isinstance(other, (tuple, list)):
+        if isinstance(other, (int, np.integer, np.ndarray, Dim)):  # 3 stands for [3]
+            other = np.atleast_1d(other) if isinstance(other, np.ndarray) else (other,)
+        if isinstance(other, (tuple, list, np.ndarray)):
             return self.variable is None and tuple.__eq__(self, tuple(other))
         return NotImplemented
 

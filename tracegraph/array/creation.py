@@ -51,7 +51,7 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
     """The value as a tensor.
 
     - `value`: a number, an array, or a list, nested at will, that may hold tensors too. Python
-      floats become float32 and ints int32; arrays keep their dtype.
+      floats become float32 and ints int32, or int64 beyond it; arrays keep their dtype.
     - `dtype`: what to convert it to instead; a float is not converted to an int.
     - `shape`: a scalar is repeated to this shape, anything else is reshaped to it.
     - `name`: what errors and dumps call it.

@@ -91,8 +91,8 @@ class noted:
         name = "what was computed at top level" if graph.name == "top_level" else graph.name
         return (
             f"tracegraph: the first run of {name}{place and f' ({place})'} has taken "
-            f"{seconds:.0f} s so far: it has {count:,} nodes, and XLA still compiles them. Fewer nodes "
-            "compile faster, such as ops on whole tensors in place of Python loops; "
+            f"{seconds:.0f} s so far: it has {count:,} nodes, and XLA still compiles them. Fewer "
+            "nodes compile faster, such as ops on whole tensors in place of Python loops; "
             "tg.config.set_compile_notes(False) silences this note"
         )
 

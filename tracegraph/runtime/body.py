@@ -120,7 +120,7 @@ def _difference(before: Any, after: Any) -> str | None:
     """How a structure was changed in place; None if it was not."""
     old, old_structure = nest.flatten_structure(before)
     new, new_structure = nest.flatten_structure(after)
-    if old_structure != new_structure:
+    if not old_structure.matches(new_structure):
         return f"it was {old_structure} and is {new_structure}"
     same = all(a is b for a, b in zip(old, new, strict=True))
     return None if same else f"an item of {old_structure} was replaced"

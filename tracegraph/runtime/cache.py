@@ -76,6 +76,8 @@ class TraceCache:
 
     def find(self, request: Request) -> tuple[ConcreteFunction, bool]:
         """The trace for a request, and whether it was made now."""
+        if self._is_given:
+            request = self._in_known_order(request)
         if self._is_given and not request.variables:  # one made for a size 0, say, comes first
             exact = self._traces.get(request.key)
             if exact is not None:
@@ -89,6 +91,15 @@ class TraceCache:
             if concrete is not None:
                 return concrete, False
             return self._trace_new(request, wanted), True
+
+    def _in_known_order(self, request: Request) -> Request:
+        """The request with the keys of dicts in the order of a trace: where no other trace can be
+        made, it serves every order."""
+        structures = [concrete.request.structure for concrete in self._traces.values()]
+        if request.structure in structures:
+            return request
+        own = next((x for x in structures if x.matches(request.structure)), request.structure)
+        return dataclasses.replace(request, structure=own)
 
     def _known(self, request: Request) -> ConcreteFunction | None:
         if request.key in self._of_one_variable:
@@ -204,6 +215,15 @@ class TraceCache:
             if request.variables and concrete.captures_one_of(request.variables):
                 return self._trace_by_identity(request)
             return concrete
+
+    def trace_again(self, request: Request) -> ConcreteFunction:
+        """The trace for a request whose sizes are not what its trace assumed: where that was of
+        open rank, one for the rank, and else one for the sizes."""
+        with tracing:
+            if self._traces_per_rank or not _has_open_rank(self.traced_request(request)):
+                return self.trace(request)
+            self._traces_per_rank = True
+            return self.find(request)[0]
 
     def _trace_by_identity(self, request: Request) -> ConcreteFunction:
         """A trace that uses the Variables among the arguments themselves."""

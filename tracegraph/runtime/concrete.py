@@ -76,6 +76,8 @@ class ConcreteFunction:
         self.name = request.signature.name
         #: By the identity of a Variable of the trace that stands for an argument.
         self._stand_ins = stand_ins
+        #: What `inspect` reads.
+        self.__signature__ = request.signature.parameters
         self._executions: dict[tuple[TensorType, ...], Execution] = {}
         self._views: dict[tuple[str, ...], ConcreteFunction] = {}
 
@@ -335,7 +337,7 @@ class ConcreteFunction:
 
     def _misfit(self, bound: Request) -> str | None:
         """What of a request differs from the trace, but for the types of tensors."""
-        if bound.structure != self.request.structure:
+        if not bound.structure.matches(self.request.structure):
             own_structure = self.request.structure
             return f"the arguments are {bound.structure}, and {own_structure} is expected"
         own = zip(self.request.names, self.request.keys, self.request.leaves, strict=True)

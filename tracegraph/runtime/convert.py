@@ -83,15 +83,16 @@ def from_array(array: np.ndarray) -> Tensor:
 
 
 def as_array(value: Any, dtype: DType | None = None) -> np.ndarray:
-    """`value` as a NumPy array of its own: Python floats are float32, ints int32 by default."""
+    """`value` as a NumPy array of its own: Python floats are float32, ints int32 by default, or
+    int64 where int32 has no room for them."""
     kind = type(value)
     if kind in PYTHON_DTYPES:
-        return _number(value, dtype or PYTHON_DTYPES[kind])
+        return _number(value, dtype or _dtype_of_number(value, kind))
     if isinstance(value, np.ndarray | np.generic):
         return _adapted(np.array(value), dtype, value)
     if isinstance(value, _NUMBERS):  # of a class of its own, as members of an IntEnum are
         base: Any = next(base for base in _NUMBERS if isinstance(value, base))
-        return _number(base(value), dtype or PYTHON_DTYPES[base])
+        return _number(base(value), dtype or _dtype_of_number(value, base))
     if hasattr(value, "__array__"):
         return _adapted(_own_array(value), dtype, value)
     if isinstance(value, (list, tuple)):
@@ -104,6 +105,11 @@ def as_array(value: Any, dtype: DType | None = None) -> np.ndarray:
         source=here(),
         fix="pass a tensor, a NumPy array, a number, or a list of numbers",
     )
+
+
+def _dtype_of_number(value: Any, kind: type) -> DType:
+    """What a Python number becomes where nothing else decides."""
+    return int64 if kind is int and not int32.min <= value <= int32.max else PYTHON_DTYPES[kind]
 
 
 def _own_array(value: Any) -> np.ndarray:
@@ -214,11 +220,33 @@ def _from_list(value: Any, dtype: DType | None) -> np.ndarray:
         )
     if array.size == 0 and array.dtype == np.float64:
         return array.astype((dtype or float32).numpy_dtype)
-    if dtype is None and not _holds_numpy(value):
-        dtype = {"f": float32, "i": int32}.get(array.dtype.kind)
-        if dtype is int32 and array.size and np.abs(array).max() > int32.max:
-            dtype = int64
+    if not _holds_numpy(value):
+        array = _with_long_integers(array, dtype, value)
+        if dtype is None:
+            dtype = {"f": float32, "i": int32}.get(array.dtype.kind)
+            if dtype is int32 and array.size and not _fits(array, int32):
+                dtype = int64
     return _adapted(array, dtype, value)
+
+
+def _fits(array: np.ndarray, dtype: DType) -> bool:
+    return dtype.min <= int(array.min()) and int(array.max()) <= dtype.max
+
+
+def _with_long_integers(array: np.ndarray, dtype: DType | None, value: Any) -> np.ndarray:
+    """The array that NumPy made of Python numbers. Of ints beyond int64 it makes unsigned integers,
+    or floats, without a word: they are kept where `dtype` has room for them, and refused else."""
+    is_float = array.dtype == np.float64 and array.size and np.abs(array).max() >= 2.0**63
+    if not (is_float or array.dtype.kind == "u") or not (dtype is None or dtype.is_integer):
+        return array
+    items = list(_elements(value))
+    if not all(isinstance(x, int) for x in items):
+        return array
+    own = dtype or int64
+    beyond = next((x for x in items if not own.min <= x <= own.max), None)
+    if beyond is not None:
+        _refuse_range(beyond, own)
+    return np.array(value, own.numpy_dtype)
 
 
 def _holds_numpy(value: Any) -> bool:
@@ -379,11 +407,16 @@ def broadcast_shape(op: str, *tensors: Tensor) -> Shape:
     return shape
 
 
+def can_broadcast(x: Shape, y: Shape) -> bool:
+    """Whether NumPy's rule gives two shapes one."""
+    return _broadcast_two(x, y) is not None
+
+
 def _broadcast_two(x: Shape, y: Shape) -> Shape | None:
     if x == y:
         return x
     if isinstance(x, ShapeVariable) or isinstance(y, ShapeVariable):
-        return x if y == () else y if x == () else None
+        return x if y == () else y if x == () else same_shape(x, y)
     rank = max(len(x), len(y))
     sizes = []
     for a, b in zip((1,) * (rank - len(x)) + x, (1,) * (rank - len(y)) + y, strict=True):

@@ -15,7 +15,7 @@ from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.execute import Execution
 from tracegraph.runtime.lineage import ARRAY, TOP_LEVEL_TAPES, Callee
 from tracegraph.runtime.pending import device_buffer
-from tracegraph.runtime.signature import LITERALS, Request, leaf_key
+from tracegraph.runtime.signature import LITERALS, Request, Signature, leaf_key
 from tracegraph.source import Source, here
 from tracegraph.types import TensorType
 
@@ -27,16 +27,18 @@ class Route:
     """What the hot path needs of a call that was seen before."""
 
     __slots__ = (
-        *("__weakref__", "callee", "calls_noted", "captured", "execution", "is_one_tensor"),
-        *("pack", "positions", "run", "types"),
+        *("__weakref__", "arranged", "callee", "calls_noted", "captured", "execution"),
+        *("is_one_tensor", "pack", "positions", "run", "types"),
     )
 
     def __init__(
         self, concrete: ConcreteFunction, execution: Execution, positions: list[int]
     ) -> None:
         self.execution = execution
-        #: The leaves of the call that are tensors.
+        #: The leaves of the call that are tensors, in the order of the trace's arguments.
         self.positions = positions
+        #: The leaves in that order, where all are tensors; None where they are.
+        self.arranged = None if positions == sorted(positions) else operator.itemgetter(*positions)
         #: The compiled program itself where there is neither state nor a check to see to.
         self.run = execution.program.entry() if execution.is_simple else None
         #: What the program takes after the arguments.
@@ -83,29 +85,45 @@ class CallKey:
     """The leaves of a call, and its key where type and value of each leaf tell all."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.leaves, structure = nest.tree_util().tree_flatten((args, kwargs) if kwargs else args)
+        self._call = args, kwargs
+        self.leaves, key = nest.scanned([args, kwargs] if kwargs else args)
         self.leaf_keys = [_leaf_key(leaf) for leaf in self.leaves]
-        self.key = (structure, *self.leaf_keys)
-        self.positions = [i for i, x in enumerate(self.leaf_keys) if isinstance(x, TensorType)]
+        self.key = (*key, *self.leaf_keys)
         self.has_only_tensors = all(type(leaf) is Tensor for leaf in self.leaves)
         #: Whether the leaves are the arguments themselves, by position.
-        self.is_flat = not kwargs and len(self.leaves) == len(args) and self._are(args)
+        self.is_flat = not kwargs and _are_same(self.leaves, args)
 
-    def _are(self, values: Sequence[Any]) -> bool:
-        return all(map(operator.is_, self.leaves, values))
-
-    def has_tensors_of(self, request: Request) -> bool:
-        """Whether the tensor leaves are those of the request: none was added or converted."""
+    def tensor_places(self, signature: Signature, request: Request) -> list[int] | None:
+        """The places of the tensors among the leaves, in the order of the request; None where they
+        are not those of the request, since some was added or converted."""
+        structure = nest.flatten_structure(self._call)[1]
+        numbers = [_Place(0)] * structure.count
+        for place, number in enumerate(structure.packing_order()):
+            numbers[number] = _Place(place)
+        args, kwargs = structure.pack(numbers)
+        bound, _ = nest.flatten_structure(signature.bind(args, kwargs))
+        found = [leaf.number for leaf in bound if isinstance(leaf, _Place)]
+        places = [i for i in found if isinstance(self.leaf_keys[i], TensorType)]
         wanted = [request.leaves[i] for i in request.tensor_positions]
-        given = [self.leaves[i] for i in self.positions]
-        return len(given) == len(wanted) and all(map(operator.is_, given, wanted))
+        return places if _are_same([self.leaves[i] for i in places], wanted) else None
+
+
+class _Place:
+    """Stands for the leaf of this number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
 def known_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallKey | None:
     """The call, or None if it has leaves that the slow path must look at."""
     try:
         return CallKey(args, kwargs)
-    except (TypeError, ValueError, SystemError, Warning, Mismatch):
+    except (TypeError, ValueError, Mismatch):
         return None  # the slow path names what is wrong
 
 

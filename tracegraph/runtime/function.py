@@ -6,13 +6,14 @@ import copy
 import dataclasses
 import functools
 import itertools
+import sys
 from collections.abc import Callable
 from typing import Any
 
-from tracegraph import nest
 from tracegraph.errors import ShapeError, TraceError, VariableError, fail, shown
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Graph, Tensor, get_buffer, get_type
+from tracegraph.nest import scanned
 from tracegraph.passes.specialise import specialise
 from tracegraph.runtime import backend
 from tracegraph.runtime.body import Body
@@ -111,6 +112,8 @@ class Function:
         #: Where instances keep the function that is bound to them.
         self._key = f"_tg_function_{self._name}_{next(_numbers)}"
         functools.update_wrapper(self, python_function, updated=())
+        #: What `inspect` reads, also where it follows no wrappers.
+        self.__signature__ = self._signature.parameters
 
     def _make_body(self) -> Body:
         options = self._options["check_bounds"], self._options["check_numerics"]
@@ -194,15 +197,17 @@ class Function:
         # The hot path: every line here is a tenth of a microsecond.
         try:
             if kwargs or self._has_nests:
-                leaves, structure = _flatten((args, kwargs) if kwargs else args)
-                route = self._routes.get((structure, *map(get_type, leaves)))
+                leaves, key = scanned([args, kwargs] if kwargs else args)
+                route = self._routes.get((*key, *map(get_type, leaves)))
+                if route is not None and route.arranged is not None:
+                    leaves = route.arranged(leaves)
                 buffers = (*map(get_buffer, leaves),)
             else:
                 leaves = args
                 route = self._routes.get((*map(get_type, args),))
                 buffers = (*map(get_buffer, args),)
-        except (AttributeError, TypeError, ValueError, SystemError, Warning):
-            # Some leaf is no tensor that is made, or a key has no order.
+        except (AttributeError, TypeError, ValueError):
+            # Some leaf is no tensor that is made, or the structure is too deep.
             route, buffers, leaves = None, (), ()
         builder = current()
         if route is None or builder.recorders or not builder.is_top_level or _settings.run_eagerly:
@@ -260,14 +265,15 @@ class Function:
         concrete, is_new = self._traces.find(request)
         self._retracing.seen(is_new)
         arguments = request.tensors()
-        try:
-            result = concrete.run(arguments, concrete.variables_for(request), current_record())
-        except ShapeError as error:
-            if not self._may_trace_again(error, concrete):
-                raise
-            # A size was assumed that does not hold, such as one that is 1: trace it as it is.
-            concrete = self._traces.trace(request)
-            result = concrete.run(arguments, concrete.variables_for(request), current_record())
+        for tries_left in (2, 1, 0):
+            try:
+                result = concrete.run(arguments, concrete.variables_for(request), current_record())
+                break
+            except ShapeError as error:
+                if not tries_left or not self._may_trace_again(error, concrete):
+                    raise
+                # A size or a rank was assumed that does not hold, such as a size that is 1.
+                concrete = self._traces.trace_again(request)
         if current().is_top_level and not current().recorders:
             self._remember(args, kwargs, request, concrete)
         return result
@@ -296,12 +302,13 @@ class Function:
         call = known_call(args, kwargs)
         if call is None or any(not v.tensor_type.is_static for v in concrete.variables):
             return
-        if not call.has_tensors_of(request):
+        positions = call.tensor_places(self._signature, request)
+        if positions is None:
             return
-        execution = concrete.execution(tuple(call.leaf_keys[i] for i in call.positions))
+        execution = concrete.execution(tuple(call.leaf_keys[i] for i in positions))
         if len(self._routes) >= _ROUTE_LIMIT:
             self._routes.clear()
-        self._routes[call.key] = route = Route(concrete, execution, call.positions)
+        self._routes[call.key] = route = Route(concrete, execution, positions)
         if call.has_only_tensors and call.is_flat:
             self._routes[tuple(call.leaf_keys)] = route
         elif call.has_only_tensors:
@@ -445,8 +452,23 @@ class Function:
         return Function(self._python_function, name=self._name, **self._options)
 
     def __reduce__(self) -> Any:
-        """By name, as Python functions; one that is bound to an instance is made anew there."""
-        return vars(self)["__qualname__"] if self._instance is None else (type(None), ())
+        """By name, as Python functions, and a method by that of its class. Else the Python function
+        is pickled, or refuses to be."""
+        name = vars(self).get("__qualname__", "")
+        if self._instance is None and _found(vars(self).get("__module__"), name) is self:
+            return name
+        attribute = self._attribute()
+        if attribute is not None:
+            return getattr, (self._instance, attribute)
+        return _made_again, (self._python_function, self._name, self._options)
+
+    def _attribute(self) -> str | None:
+        """The name of the attribute of the class that makes this bound function; None for one that
+        no class makes."""
+        inner = getattr(self._python_function, "__func__", None)
+        owner = self._instance if isinstance(self._instance, type) else type(self._instance)
+        rows = (row for cls in owner.__mro__ for row in vars(cls).items())
+        return next((name for name, x in rows if inner and _decorated_in(x) is inner), None)
 
     def __repr__(self) -> str:
         return f"<tg.function {self._name}{self._signature.parameters}>"
@@ -459,18 +481,31 @@ class Function:
         return html_frames((x.pretty_printed_signature(verbose=False), x.graph) for x in traces)
 
 
+def _found(module: str | None, path: str) -> Any:
+    """What stands in a module under a qualified name; None if nothing does."""
+    found: Any = sys.modules.get(module or "")
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
+
+
+def _decorated_in(value: Any) -> Any:
+    """The Python function of the `tg.function` that an attribute of a class is, or wraps."""
+    while value is not None and not isinstance(value, Function):
+        value = getattr(value, "__wrapped__", None)
+    return None if value is None else value.python_function
+
+
+def _made_again(python_function: Any, name: str, options: dict[str, Any]) -> Function:
+    """A function that was pickled; it has no traces yet."""
+    return Function(python_function, name=name, **options)
+
+
 def _name_of(function: Callable[..., Any]) -> str:
     """The name of a function, of what a partial calls, or of the class of a callable object."""
     inner = getattr(function, "func", None)
     names = (getattr(x, "__name__", None) for x in (function, inner))
     return next(filter(None, names), type(function).__name__)
-
-
-def _flatten(value: Any) -> tuple[list[Any], Any]:
-    """`jax.tree_util.tree_flatten`, which takes the place of this function at its first call."""
-    global _flatten
-    _flatten = nest.tree_util().tree_flatten
-    return _flatten(value)
 
 
 def function(

@@ -22,14 +22,17 @@ _HOLE = f"<{os.urandom(16).hex()}>"
 _DIGITS = {True: (15, 17), False: (6, 9)}
 
 
-class _Raw:
-    """Text that shows itself without quotes inside a container."""
+class _Hole:
+    """Stands for a value in the text of a structure, and notes the value when it is shown: so the
+    values are in the order of the text."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(self, value: Any, shown: list[Any]) -> None:
+        self._value = value
+        self._shown = shown
 
     def __repr__(self) -> str:
-        return self._text
+        self._shown.append(self._value)
+        return _HOLE
 
 
 def template_of(inputs: Sequence[Any], sep: str, end: str) -> tuple[tuple[str, ...], list[Any]]:
@@ -41,8 +44,7 @@ def template_of(inputs: Sequence[Any], sep: str, end: str) -> tuple[tuple[str, .
         is_array = isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc"
         if not is_array and not isinstance(leaf, (Tensor, Variable)):
             return leaf
-        found.append(leaf)
-        return _Raw(_HOLE)
+        return _Hole(leaf, found)
 
     parts = [str(nest.map_structure(hole, part)) for part in inputs]
     return tuple((sep.join(parts) + end).split(_HOLE)), found

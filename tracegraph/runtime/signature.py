@@ -606,7 +606,7 @@ def _opened(spec: Any, value: Any) -> list[tuple[Any, Any]] | None:
         return [] if value is None else None
     if isinstance(spec, dict):
         fits = isinstance(value, dict) and set(spec) == set(value)
-        return [(spec[key], value[key]) for key in sorted(spec)] if fits else None
+        return [(spec[key], value[key]) for key in nest.ordered_keys(spec)] if fits else None
     if isinstance(spec, (list, tuple)):
         fits = isinstance(value, (list, tuple)) and len(spec) == len(value)
         return list(zip(spec, value, strict=True)) if fits else None

@@ -43,6 +43,7 @@ from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.explain import Explanation, Record, explain
 from tracegraph.runtime.history import History
 from tracegraph.runtime.lineage import TOP_LEVEL_TAPES, Assignment
+from tracegraph.runtime.outside import Outside
 from tracegraph.runtime.pending import refuse_leaked
 from tracegraph.runtime.sparse import SparseJacobian, known_value
 from tracegraph.runtime.trace import Trace
@@ -83,6 +84,8 @@ class GradientTape:
         self._builder: Builder | None = None
         self._is_recording = False
         self._is_used = False
+        #: What was recorded before the tape was entered in the trace that it is in now.
+        self._outside: Outside | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -97,6 +100,8 @@ class GradientTape:
         self._variables: dict[int, Variable] = {}
         #: Operands of recorded nodes: as long as the tape has them, their values are held.
         self._operands: list[Tensor] = []
+        #: Nodes from outside, as nodes of the trace, which stand before those of the trace.
+        self._inherited: list[Node] = []
 
     def __repr__(self) -> str:
         kind = "GradientTape(persistent=True)" if self._persistent else "GradientTape"
@@ -121,8 +126,11 @@ class GradientTape:
         builder = current()
         if builder.is_top_level:
             TOP_LEVEL_TAPES.open()
+        self._come_back()
         is_over = self._is_used and not self._persistent
-        if self._builder is not builder or is_over:
+        if self._builder is not builder and not is_over and self._is_followed_in(builder):
+            self._go_inside(builder)
+        elif self._builder is not builder or is_over:
             if self._builder is not None:  # there is something to forget
                 self._forget()
             self._builder = builder
@@ -133,6 +141,38 @@ class GradientTape:
     def __exit__(self, *exception: object) -> None:
         if self._is_recording:
             self._stop("left")
+
+    def _is_followed_in(self, builder: Builder) -> bool:
+        """Whether what is recorded counts in a builder: in a trace inside of that it is of."""
+        return bool(self._tracked) and self._is_within(builder)
+
+    def _go_inside(self, trace: Any) -> None:
+        """Begins a record for a trace, which goes on from the one there is."""
+        record = dict(vars(self))
+        outside = Outside(record, self._nodes, self._tracked, self._variables, self._outside, trace)
+        self._forget()
+        self._outside, self._builder = outside, trace
+
+    def _come_back(self) -> None:
+        """Goes back to the record that counts here, where the tape was entered inside a trace."""
+        if self._is_recording:
+            return
+        while self._outside is not None and not self._is_within(current()):
+            vars(self).update(self._outside.record)
+
+    def _follow_captures(self) -> None:
+        """Follows what the trace has captured of what was followed outside."""
+        if self._outside is not None:
+            self._tracked.update(self._outside.new_captures())
+
+    def _inherit(self, sources: Sequence[Tensor]) -> None:
+        """Takes in what was computed outside between the sources and what the trace captured."""
+        if self._outside is not None:
+            self._follow_captures()
+            inherited = self._outside.nodes_from(sources)
+            self._nodes = [*inherited, *self._nodes[len(self._inherited) :]]
+            self._inherited = inherited
+            self._follow_captures()
 
     def _start(self) -> None:
         assert self._builder is not None
@@ -150,6 +190,8 @@ class GradientTape:
 
     def record(self, node: Node) -> None:
         """Keeps `node` if it depends on something watched."""
+        if self._outside is not None:
+            self._follow_captures()
         outputs = node.depending(self._tracked)
         if outputs:
             self._nodes.append(node)
@@ -161,6 +203,7 @@ class GradientTape:
 
     def depends_on(self, tensors: Sequence[Tensor]) -> bool:
         """Whether one of the tensors depends on something watched."""
+        self._follow_captures()
         return not self._tracked.isdisjoint(tensors)
 
     def leave(self, tensor: Tensor, how: str) -> None:
@@ -183,7 +226,8 @@ class GradientTape:
 
     def access(self, variable: Variable) -> None:
         """Watches a trainable variable that is read."""
-        if self._watches_variables and variable.trainable:
+        is_watched = self._outside is not None and self._outside.has_watched(variable)
+        if is_watched or (self._watches_variables and variable.trainable):
             self._watch_variable(variable)
 
     def _watch_variable(self, variable: Variable) -> None:
@@ -204,6 +248,7 @@ class GradientTape:
         """
         if self._builder is None:
             self._refuse_never_entered()
+        self._come_back()
         for number, leaf in enumerate(nest.flatten(tensor), start=1):
             if not isinstance(leaf, (Tensor, Variable)):
                 fail(
@@ -248,6 +293,7 @@ class GradientTape:
         self._check_recording()
         assert self._builder is not None
         self._forget()
+        self._outside = None
         self._history.is_after_reset = True
         self._history.start(self._builder)
 
@@ -262,6 +308,7 @@ class GradientTape:
 
     def watched_variables(self) -> tuple[Variable, ...]:
         """The Variables that are watched, in the order of their creation."""
+        self._come_back()
         return tuple(sorted(self._variables.values(), key=lambda variable: variable.number))
 
     @door
@@ -503,7 +550,7 @@ class GradientTape:
             if is_incomplete:
                 history.keep(self._nodes, self._tracked)
             self._forget()
-            self._variables, self._is_used = variables, True
+            self._variables, self._is_used, self._outside = variables, True, None
             if is_incomplete:
                 self._history, self._is_incomplete = history, True
 
@@ -517,6 +564,7 @@ class GradientTape:
 
         A target is connected to itself, watched or not; a Variable, read or not.
         """
+        self._inherit(xs)
         sources = [
             x
             for x in dict.fromkeys(xs)
@@ -625,6 +673,7 @@ class GradientTape:
     def _check_usable(self) -> None:
         if self._builder is None:
             self._refuse_never_entered()
+        self._come_back()
         if self._is_used and not self._persistent:
             fail(
                 TapeError,
@@ -638,6 +687,7 @@ class GradientTape:
     def _check_place(self) -> None:
         if self._builder is None:
             self._refuse_never_entered()
+        self._come_back()
         builder = current()
         if isinstance(self._builder, Trace) and not self._is_within(builder):
             fail(
@@ -681,8 +731,8 @@ class GradientTape:
             return [None] * len(ys)
         leaves = nest.flatten(given) if nest.is_nested(target) else [given]
         own, wanted = structure_of(given), structure_of(target)
-        is_flat = isinstance(given, (list, tuple)) and own == structure_of(type(given)(ys))
-        if nest.is_nested(target) and own != wanted and not is_flat:
+        is_flat = isinstance(given, (list, tuple)) and own.matches(structure_of(type(given)(ys)))
+        if nest.is_nested(target) and not own.matches(wanted) and not is_flat:
             fail(
                 GradientError,
                 f"output_gradients has the structure {own}, and the target {wanted}",

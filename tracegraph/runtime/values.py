@@ -20,15 +20,16 @@ def is_symbolic(tensor: Tensor) -> bool:
 
 
 def host_array(tensor: Tensor) -> np.ndarray:
-    """The value as a NumPy array that must not be written to."""
+    """The value as a NumPy array that must not be written to, its rows one after another."""
     make(tensor)
     try:
         tensor.buffer.block_until_ready()  # JAX ends the process where NumPy reads a failed buffer
-        return np.asarray(tensor.buffer)
+        array = np.asarray(tensor.buffer)
     except AttributeError:
-        return host_value(tensor)
+        array = host_value(tensor)
     except RuntimeError as error:  # the program that makes it ran on after the call
         raise run_failure(error, tensor.source) from None
+    return array if array.flags.c_contiguous else np.array(array, order="C")
 
 
 def numpy(self: Tensor) -> Any:

@@ -178,7 +178,7 @@ class SignatureFunction(ConcreteFunction):
     def structured_outputs(self) -> Any:
         """`{name: TensorSpec}`."""
         rows = zip(self.output_names, self.outputs, strict=True)
-        return {name: self._spec(y.type, name) for name, y in rows}
+        return self.results.pack([self._spec(y.type, name) for name, y in rows])
 
     @property
     def function_type(self) -> inspect.Signature:
@@ -230,17 +230,20 @@ class SignatureFunction(ConcreteFunction):
 
 
 class _NamedResults(Results):
-    """The results of a signature: a dict, in the order of the names."""
+    """The results of a signature: a dict, in the order of the one that the function returned."""
 
     def __init__(self, results: Results, names: Sequence[str]) -> None:
         self.structure, self.flags = results.structure, results.flags
         self._names = names
+        order = self.structure.packing_order()
+        self._order = order if len(order) == len(names) else range(len(names))
 
     def pack(self, tensors: Iterable[Any]) -> dict[str, Any]:
-        return dict(zip(self._names, tensors, strict=True))
+        found = list(tensors)
+        return {self._names[i]: found[i] for i in self._order}
 
     def tensors(self, packed: Any) -> list[Any]:
-        return list(packed.values())
+        return [packed[name] for name in self._names]
 
     def packer(self) -> Callable[[Iterable[Any]], Any]:
         return self.pack

@@ -1,0 +1,460 @@
+"""Structures that are taken apart and built again: order of keys, classes, and who sees which."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tracegraph as tg
+from tracegraph import nest
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*were traced")
+
+
+class Params(dict):
+    """A dict with a constructor of its own and an attribute."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def __eq__(self, other):
+        return dict.__eq__(self, other) and self.name == other.name
+
+    __hash__ = None
+
+
+class Fields(dict):
+    """A dict whose items are its attributes."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.__dict__ = self
+
+
+class Rows(list):
+    pass
+
+
+class Point(NamedTuple):
+    y: Any
+    x: Any
+
+
+@dataclasses.dataclass
+class Record:
+    second: Any
+    first: Any
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+def params(items: Any) -> Params:
+    made = Params("model")
+    made.update(items)
+    return made
+
+
+def defaults(items: Any) -> collections.defaultdict:
+    return collections.defaultdict(list, items)
+
+
+#: What makes a dict of pairs, for each kind of dict.
+DICTS = {
+    "dict": dict,
+    "ordered": collections.OrderedDict,
+    "default": defaults,
+    "counter": lambda items: collections.Counter(dict(items)),
+    "own_constructor": params,
+    "attributes": Fields,
+}
+#: Orders of keys that are not sorted, or have none.
+KEYS = {
+    "strings": ("w", "b", "k"),
+    "mixed": ("w", 1, (2, "a")),
+    "numbers": (3, 1.5, 2),
+    "enums": (Colour.RED, None, Colour.BLUE),
+}
+VALUES = (2.0, 3.0, 5.0)
+
+
+def order_of(value: Any) -> list[Any]:
+    return list(value)
+
+
+# ---------------------------------------------------------------- entry points
+
+X = np.asarray([1.0, 2.0], np.float32)
+
+
+def weighted(p: Any) -> Any:
+    """A sum with another weight for each value, found by its key."""
+    total = tg.zeros([])
+    for weight, key in enumerate(sorted(p, key=repr), start=1):
+        total = total + weight * tg.reduce_sum(p[key] * p[key])
+    return total
+
+
+def gradient(p):
+    with tg.GradientTape() as tape:
+        tape.watch(p)
+        y = weighted(p)
+    return tape.gradient(y, p)
+
+
+def gradient_in_function(p):
+    return tg.function(gradient)(p)
+
+
+def jacobian_of_tape(p):
+    with tg.GradientTape() as tape:
+        tape.watch(p)
+        y = weighted(p)
+    return tape.jacobian(y, p)
+
+
+def forward(p):
+    with tg.autodiff.ForwardAccumulator(p, nest.map_structure(tg.ones_like, p)) as accumulator:
+        y = nest.map_structure(lambda x: x * x, p)
+    return accumulator.jvp(y)
+
+
+def custom(p):
+    @tg.custom_gradient
+    def f(q):
+        assert order_of(q) == order_of(p)
+
+        def backward(*upstream):
+            return nest.pack_sequence_as(q, upstream)
+
+        return nest.map_structure(lambda x: x * x, q), backward
+
+    return f(p)
+
+
+def recomputed(p):
+    return tg.recompute_grad(lambda q: nest.map_structure(lambda x: x * x, q))(p)
+
+
+def keywords(p):
+    names = {f"k{place}": x for place, x in enumerate(reversed(list(p.values())))}
+    reversed_names = dict(reversed(names.items()))
+    f = tg.function(lambda **named: named)
+    assert order_of(f(**reversed_names)) == order_of(reversed_names)
+    assert order_of(f(**names)) == order_of(names)
+    return p
+
+
+def linearized(p):
+    y, linear = tg.linearize(lambda q: nest.map_structure(tg.sin, q), p)
+    assert order_of(y) == order_of(p)
+    return linear(p)
+
+
+#: What is given a dict of tensors and returns one with its keys.
+ENTRIES = {
+    "flatten_and_pack": lambda p: nest.pack_sequence_as(p, nest.flatten(p)),
+    "map_structure": lambda p: nest.map_structure(lambda x: x, p),
+    "gradient": gradient,
+    "gradient_in_function": gradient_in_function,
+    "tape_jacobian": jacobian_of_tape,
+    "accumulator": forward,
+    "custom_gradient": custom,
+    "recompute_grad": recomputed,
+    "function": tg.function(lambda p: p),
+    "comprehension": tg.function(lambda p: nest.map_structure(lambda x: x + 1.0, p)),
+    "kwargs": keywords,
+    "grad": lambda p: tg.grad(weighted)(p),
+    "value_and_grad": lambda p: tg.value_and_grad(weighted)(p)[1],
+    "jacobian": lambda p: tg.jacobian(weighted)(p),
+    "jacobian_of_results": lambda p: tg.jacobian(lambda x: nest.map_structure(lambda y: y * x, p))(
+        tg.constant(X)
+    ),
+    "hessian": lambda p: tg.hessian(weighted)(p),
+    "hvp": lambda p: tg.hvp(weighted, p, p),
+    "jvp": lambda p: tg.jvp(weighted_parts, (p,), (p,))[1],
+    "vjp": lambda p: tg.vjp(weighted, p)[1](1.0)[0],
+    "linearize": linearized,
+    "vectorized_map": lambda p: tg.vectorized_map(lambda row: row, p),
+    "vmap": lambda p: tg.vmap(lambda row: row)(p),
+    "pfor": lambda p: tg.pfor(lambda i: nest.map_structure(lambda x: x[i], p), 2),
+    "concrete": lambda p: tg.function(lambda q: q).get_concrete_function(p)(p),
+    "as_jax": lambda p: tg.function(lambda q: q).as_jax()(arrays(p)),
+    "nested_function": tg.function(lambda p: tg.function(lambda q: q)(p)),
+}
+
+
+def weighted_parts(p):
+    return nest.map_structure(lambda x: x * x, p)
+
+
+def arrays(p):
+    return nest.map_structure(lambda x: jax.numpy.asarray(np.asarray(x)), p)
+
+
+#: Every kind of dict with every kind of keys that it takes: attributes have names.
+CASES = {
+    f"{name}-{keys}": (make, KEYS[keys])
+    for name, make in DICTS.items()
+    for keys in KEYS
+    if make is not Fields or keys == "strings"
+}
+
+
+@pytest.mark.parametrize(("make", "keys"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
+def test_a_dict_comes_back_as_it_was(entry, make, keys):
+    given = make([(key, tg.constant(X * value)) for key, value in zip(keys, VALUES)])
+    for p in (given, make(list(reversed(given.items())))):
+        found = entry(p)
+        assert type(found) is type(p) and order_of(found) == order_of(p)
+        assert [*map(type, found)] == [*map(type, p)]
+        if make is params:
+            assert found.name == "model"
+        if make is defaults:
+            assert found.default_factory is list
+        if make is Fields:
+            assert all(getattr(found, key) is found[key] for key in keys)
+
+
+def test_gradients_zip_with_values():
+    """What TensorFlow's guides write: the values of a dict beside those of its gradient."""
+    p = {"w": tg.Variable([1.0, 2.0]), "b": tg.Variable([10.0, 20.0])}
+
+    @tg.function
+    def step():
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_sum(3.0 * p["w"] + 5.0 * p["b"])
+        for v, g in zip(p.values(), tape.gradient(loss, p).values(), strict=True):
+            v.assign_sub(g)
+
+    step()
+    np.testing.assert_array_equal(p["w"].numpy(), [-2.0, -1.0])
+    np.testing.assert_array_equal(p["b"].numpy(), [5.0, 15.0])
+
+
+def test_each_order_sees_its_own():
+    """The order in which a body goes through its argument is part of what it computes."""
+
+    @tg.function
+    def first_less_rest(p):
+        first, *rest = p.values()
+        return {"kept": first - tg.add_n(rest), **p}
+
+    a, b = tg.constant(5.0), tg.constant(3.0)
+    for _ in range(3):  # traced, then by the second path, then by the shortest
+        one, other = first_less_rest({"a": a, "b": b}), first_less_rest({"b": b, "a": a})
+        assert (one["kept"].numpy(), other["kept"].numpy()) == (2.0, -2.0)
+        assert (order_of(one), order_of(other)) == (["kept", "a", "b"], ["kept", "b", "a"])
+        a, b = tg.identity(a), tg.identity(b)
+        np.testing.assert_array_equal([a.numpy(), b.numpy()], [5.0, 3.0])
+    assert first_less_rest.experimental_get_tracing_count() == 2
+
+
+@pytest.mark.parametrize("given", [(1, True), (1, 1.0), (2.0, 2), ("a", np.str_("a"))])
+def test_equal_keys_of_other_types_are_other_keys(given):
+    f = tg.function(lambda p: p)
+    for _ in range(3):
+        for key in given:
+            assert [*map(type, f({key: made(2.0)}))] == [type(key)]
+
+
+def made(value):
+    """A tensor that has a buffer, as results of functions do."""
+    return tg.function(lambda: tg.ones([]) * value)()
+
+
+def test_names_of_arguments_are_not_mixed_up_after_one_tensor_was_given_twice():
+    f = tg.function(lambda b, a: b - a)
+    x = made(1.0)
+    for _ in range(3):
+        assert f(b=x, a=x).numpy() == 0.0
+    assert f(b=made(5.0), a=made(3.0)).numpy() == 2.0
+    assert f(a=made(3.0), b=made(5.0)).numpy() == 2.0
+
+
+def test_arguments_and_keywords_are_not_mixed_up():
+    f = tg.function(lambda x, k=None: x[0] if k is None else x[0] - k["k"])
+    g = tg.function(lambda *args, **kwargs: len(args) + 10 * len(kwargs) + 0.0 * tg.ones([]))
+    x = made(1.0)
+    for _ in range(3):
+        assert g((x,), {"k": x}).numpy() == 2.0 and g(x, k=x).numpy() == 11.0
+        assert f((x,), {"k": x}).numpy() == 0.0 and f((x,)).numpy() == 1.0
+
+
+def test_other_containers_come_back_as_themselves():
+    entry = tg.function(lambda p: p)
+    x = made(1.0)
+    rows = Rows([x, (x, None)])
+    rows.note = "kept"
+    for value in (rows, Point(x, {"b": x, "a": Record(x, [])}), Record(Point(x, x), Rows())):
+        for _ in range(3):
+            found = entry(value)
+            assert nest_shape(found) == nest_shape(value)
+    assert entry(rows).note == "kept"
+
+
+def nest_shape(value):
+    """A structure by types, names and order."""
+    if isinstance(value, dict):
+        return type(value), [(key, nest_shape(item)) for key, item in value.items()]
+    if isinstance(value, (list, tuple)):
+        return type(value), [*map(nest_shape, value)]
+    if dataclasses.is_dataclass(value):
+        return type(value), [(k, nest_shape(x)) for k, x in vars(value).items()]
+    return None if value is None else "leaf"
+
+
+def test_an_attribute_that_is_an_item_follows_the_item():
+    class Output(collections.OrderedDict):
+        def __setitem__(self, key, value):
+            super().__setitem__(key, value)
+            object.__setattr__(self, key, value)
+
+    p = Output()
+    p["z"], p["a"] = made(2.0), made(3.0)
+    found = tg.function(lambda q: nest.map_structure(lambda x: x + 1.0, q))(p)
+    assert found.z is found["z"] and found.a.numpy() == 4.0 and order_of(found) == ["z", "a"]
+
+
+def test_structures_match_by_key():
+    one = {"b": 1, "a": [2, None]}
+    other = collections.OrderedDict(a=Rows([20, None]), b=10)
+    nest.assert_same_structure(one, other)
+    found = nest.map_structure(lambda x, y: x if x is None else x + y, one, other)
+    assert found == {"b": 11, "a": [22, None]} and order_of(found) == ["b", "a"]
+    with pytest.raises(ValueError, match="the structures differ"):
+        nest.assert_same_structure(one, {"b": 1, "c": [2, None]})
+
+
+def test_what_jax_knows_as_a_tree_is_opened():
+    class Pair:
+        def __init__(self, one, other):
+            self.one, self.other = one, other
+
+    jax.tree_util.register_pytree_node(
+        Pair, lambda p: ((p.one, p.other), None), lambda _, items: Pair(*items)
+    )
+    found = tg.function(lambda p: {"z": p, "a": p.one})(Pair({"b": made(1.0), "a": made(2.0)}, []))
+    assert order_of(found) == ["z", "a"] and order_of(found["z"].one) == ["b", "a"]
+    assert found["z"].other == []
+    for one, other in [([1], Pair(1, 2)), (Pair(1, 2), [1, 2]), (Pair(1, 2), {"a": 1})]:
+        with pytest.raises(ValueError, match="the structures differ"):
+            nest.assert_same_structure(one, other)
+    nest.assert_same_structure(Pair(1, {"b": 2, "a": 3}), Pair(1, {"a": 2, "b": 3}))
+
+
+def test_a_concrete_function_takes_every_order():
+    p = {"w": made(5.0), "b": made(3.0)}
+    concrete = tg.function(lambda q: q["w"] - q["b"]).get_concrete_function(p)
+    assert concrete({"b": made(1.0), "w": made(9.0)}).numpy() == 8.0
+
+
+def test_a_loaded_function_keeps_the_order_of_keys(tmp_path):
+    module = tg.Module()
+    module.f = tg.function(lambda p: {"z": p["w"] - p[1], **p})
+    p = {"w": tg.constant(5.0), 1: tg.constant(3.0)}
+    module.f(p)
+    tg.saved_model.save(module, tmp_path / "m")
+    loaded = tg.saved_model.load(tmp_path / "m")
+    for q in (p, dict(reversed(p.items())), collections.OrderedDict(p)):
+        for _ in range(3):
+            found = loaded.f(q)
+            assert order_of(found) == ["z", "w", 1] and found["z"].numpy() == 2.0
+
+
+# ---------------------------------------------------------------- random structures
+
+SCALARS = st.sampled_from([None, *[float(k) for k in range(1, 10)]])
+NAMES = st.one_of(
+    st.text("abz", min_size=1, max_size=2), st.integers(-2, 2), st.tuples(st.integers(0, 2))
+)
+
+
+def containers(inside):
+    pairs = st.lists(st.tuples(NAMES, inside), max_size=4)
+    return st.one_of(
+        st.lists(inside, max_size=3),
+        st.lists(inside, max_size=3).map(tuple),
+        st.lists(inside, max_size=3).map(Rows),
+        st.builds(Point, inside, inside),
+        st.builds(Record, inside, inside),
+        *(pairs.map(lambda rows, make=make: make(dict(rows))) for make in (dict, params, defaults)),
+        pairs.map(collections.OrderedDict),
+    )
+
+
+STRUCTURES = st.recursive(SCALARS, containers, max_leaves=12)
+
+
+def doubled(value):
+    """The structure with twice its numbers, by nothing but Python."""
+    if value is None or isinstance(value, float):
+        return None if value is None else 2.0 * value
+    if isinstance(value, Record):
+        return Record(doubled(value.second), doubled(value.first))
+    if isinstance(value, Point):
+        return Point(*map(doubled, value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(doubled, value))
+    make = {Params: params, collections.defaultdict: defaults}.get(type(value), type(value))
+    return make([(key, doubled(item)) for key, item in value.items()])
+
+
+def numbers(value):
+    """The structure with numbers in place of tensors, by nothing but Python."""
+    if isinstance(value, tg.Tensor):
+        return float(value)
+    if value is None:
+        return None
+    if isinstance(value, Record):
+        return Record(numbers(value.second), numbers(value.first))
+    if isinstance(value, Point):
+        return Point(*map(numbers, value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(numbers, value))
+    make = {Params: params, collections.defaultdict: defaults}.get(type(value), type(value))
+    return make([(key, numbers(item)) for key, item in value.items()])
+
+
+def assert_alike(found, wanted):
+    assert nest_shape(found) == nest_shape(wanted)
+    assert found == wanted
+
+
+@settings(max_examples=60, deadline=None)
+@given(STRUCTURES)
+def test_random_structures_come_back(structure):
+    assert_alike(nest.map_structure(lambda x: x and 2.0 * x, structure), doubled(structure))
+    for none_is_leaf in (True, False):
+        leaves, packing = nest.flatten_structure(structure, none_is_leaf)
+        assert_alike(packing.pack(leaves), structure)
+        assert_alike(packing.packer()(leaves), structure)
+    tensors = nest.map_structure(lambda x: None if x is None else tg.constant(x), structure)
+    assert_alike(numbers(tensors), structure)
+    with tg.GradientTape() as tape:
+        watched = [x for x in nest.flatten(tensors) if x is not None]
+        tape.watch(watched)
+        y = tg.add_n([x * x for x in watched]) if watched else tg.constant(0.0)
+    if watched and all(x is not None for x in nest.flatten(structure)):
+        assert_alike(numbers(tape.gradient(y, tensors)), doubled(structure))
+
+
+@settings(max_examples=25, deadline=None)
+@given(STRUCTURES)
+def test_random_structures_go_through_functions(structure):
+    f = tg.function(lambda p: nest.map_structure(lambda x: None if x is None else 2.0 * x, p))
+    tensors = nest.map_structure(lambda x: None if x is None else made(x), structure)
+    for _ in range(2):
+        assert_alike(numbers(f(tensors)), doubled(structure))
