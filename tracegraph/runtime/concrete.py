@@ -25,6 +25,7 @@ from tracegraph.runtime.execute import (
 )
 from tracegraph.runtime.jax_function import Binding, jax_function
 from tracegraph.runtime.pending import device_buffer
+from tracegraph.runtime.recompiling import Recompiling
 from tracegraph.runtime.results import Results
 from tracegraph.runtime.signature import (
     ObjectKey,
@@ -77,6 +78,7 @@ class ConcreteFunction:
         self._stand_ins = stand_ins
         self._executions: dict[tuple[TensorType, ...], Execution] = {}
         self._views: dict[tuple[str, ...], ConcreteFunction] = {}
+        self._recompiling = Recompiling(self.name, traced.graph.input_types, self._input_names())
 
     # What it is.
 
@@ -379,6 +381,9 @@ class ConcreteFunction:
         if not builder.is_top_level:
             return self.results.pack(run_nested(self.traced, arguments, variables))
         if builder.recorders and self._is_watched(builder, arguments, variables):
+            if not self.graph.is_static:
+                types = [x.type for x in arguments]
+                self._recompiling.compiles(input_types(self.traced, types, variables))
             return self.results.pack(run_recorded(self.traced, arguments, variables))
         buffers = [device_buffer(x) for x in arguments]
         execution = self.execution(tuple(map(get_type, arguments)), variables)
@@ -446,8 +451,14 @@ class ConcreteFunction:
             with backend.compiling:
                 found = self._executions.get(types)
                 if found is None:
+                    self._recompiling.compiles(types)
                     found = self._executions[types] = Execution(self.traced, types)
         return found
+
+    def _input_names(self) -> list[str]:
+        """The inputs of the graph as messages name them."""
+        arguments = [f"argument {name!r}" for name in self.request.tensor_names]
+        return [*arguments, *(f"Variable {v.name!r}" for v in self.traced.variables)]
 
 
 def _is_array(value: Any) -> bool:
