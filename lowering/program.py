@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lowering import sizes
+from lowering import disk, sizes
 from lowering.device import WIDE, is_staging, x64
 from lowering.rules import RULES, Rule
 from tracegraph.control.call import Call
@@ -17,6 +18,7 @@ from tracegraph.errors import DTypeError, GradientError, LoweringError, ShapeErr
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.barrier import Barrier
 from tracegraph.ops.effect import HostCall
+from tracegraph.settings import settings
 from tracegraph.source import place_of_thread
 from tracegraph.types import TensorType, token
 
@@ -163,16 +165,30 @@ class Program:
         """Begins anew. JAX refuses a function whose trace an interrupt left unfinished."""
         for inner in self.graph.graphs():
             inner.derived.pop("lowered", None)
+        self._options = _compiler_options(self.graph)
         #: The C++ entry itself: no Python frame lies between it and the execution.
         self.jitted = jax.jit(
             graph_function(self.graph),
             donate_argnums=self.donated,
-            compiler_options=_compiler_options(self.graph),
+            compiler_options=self._options,
         )
+        self._is_prepared = False
+
+    def _prepare(self) -> None:
+        """Compiles by the folder of compiled programs, if there is one. What calls Python cannot be
+        kept, and what is compiled beside a trace of somebody else's is not."""
+        self._is_prepared = True
+        if settings.compilation_cache is None or self.has_host_calls or is_staging():
+            return
+        with x64() if self.needs_x64 else contextlib.nullcontext():
+            lowered = self.jitted.lower(*(shape_struct(x.type) for x in self.graph.inputs))
+            disk.compile_with_cache(lowered, self._options)
 
     def run_into(self, box: list[Any], arguments: tuple[Any, ...]) -> None:
         """Puts the tuple of outputs into `box`, by C code alone: no signal falls between."""
         try:
+            if not self._is_prepared:
+                self._prepare()
             if self.needs_x64:
                 with x64():
                     box.extend(itertools.starmap(self.jitted, (arguments,)))

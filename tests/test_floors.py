@@ -29,6 +29,7 @@ FLOORS = (
         "tracegraph.errors",
         "tracegraph.nest",
         "tracegraph.patterns",
+        "tracegraph.settings",
     ),
     ("tracegraph.ir",),
     ("tracegraph.ops",),
