@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib.metadata
 import os
 import platform
 import sys
@@ -37,7 +36,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 #: JAX's names of its entries end so.
 _ENTRY = "-cache"
 #: Environment variables that XLA reads.
-_FLAGS = ("XLA_", "TF_XLA_", "LIBTPU_", "CUDA_", "NVIDIA_")
+_FLAGS = ("XLA_", "TF_", "LIBTPU_")
 
 #: JAX's settings while a program is compiled for a folder: every program is an entry, and XLA
 #: keeps nothing of its own, whose place would be part of JAX's key.
@@ -75,16 +74,14 @@ def compile_with_cache(lowered: Any, options: Mapping[str, Any]) -> None:
 def _versions() -> str:
     """The folder of the programs that these versions of all that makes them have made."""
     python = ".".join(map(str, sys.version_info[:3]))
-    jaxlib = importlib.metadata.version("jaxlib")
-    versions = f"jax-{jax.__version__}-jaxlib-{jaxlib}-python-{python}"
-    return f"format-{FORMAT}-tracegraph-{__version__}-{versions}"
+    return f"format-{FORMAT}-tracegraph-{__version__}-jax-{jax.__version__}-python-{python}"
 
 
 def _key(lowered: Any, options: Mapping[str, Any]) -> str:
     """The name of a program: a digest of its StableHLO and of all that XLA makes of it depends on.
 
-    JAX's own key must fit too: of the program and the flags it knows what we do, and the rest of
-    the compiler's options.
+    JAX's own key must fit too, which is of the program, the version of XLA's library, the device,
+    and every option that the compiler is given.
     """
     device = jax.devices()[0]
     parts = {
