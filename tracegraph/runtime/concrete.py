@@ -15,6 +15,7 @@ from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import ASSIGNED, Graph, Tensor, get_type
 from tracegraph.passes.specialise import bind_sizes
 from tracegraph.runtime import backend
+from tracegraph.runtime.buckets import Bucketing, Buckets
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.execute import (
     Execution,
@@ -65,7 +66,12 @@ class ConcreteFunction:
     """One trace of a function: a graph, callable with arguments that fit its signature."""
 
     def __init__(
-        self, request: Request, traced: Traced, results: Results, stand_ins: dict[int, StandIn]
+        self,
+        request: Request,
+        traced: Traced,
+        results: Results,
+        stand_ins: dict[int, StandIn],
+        buckets: Buckets | None = None,
     ) -> None:
         #: What was traced: the structure of the arguments, their types and Python values.
         self.request = request
@@ -79,6 +85,10 @@ class ConcreteFunction:
         self._executions: dict[tuple[TensorType, ...], Execution] = {}
         self._views: dict[tuple[str, ...], ConcreteFunction] = {}
         self._recompiling = Recompiling(self.name, traced.graph.input_types, self._input_names())
+        #: How arguments are padded to bucket sizes, if they are.
+        self.bucketing: Bucketing | None = None
+        if buckets is not None and not traced.graph.is_static:
+            self.bucketing = Bucketing(traced, buckets)
 
     # What it is.
 
@@ -385,6 +395,9 @@ class ConcreteFunction:
                 types = [x.type for x in arguments]
                 self._recompiling.compiles(input_types(self.traced, types, variables))
             return self.results.pack(run_recorded(self.traced, arguments, variables))
+        plan = None if self.bucketing is None else self.bucketing.plan(arguments, variables)
+        if plan is not None:
+            return self.results.pack(plan.run(arguments, variables))
         buffers = [device_buffer(x) for x in arguments]
         execution = self.execution(tuple(map(get_type, arguments)), variables)
         results = execution.run(buffers, variables)

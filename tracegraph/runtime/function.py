@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tracegraph import nest
@@ -16,6 +16,7 @@ from tracegraph.ir.tensor import Graph, Tensor, get_buffer, get_type
 from tracegraph.passes.specialise import specialise
 from tracegraph.runtime import backend
 from tracegraph.runtime.body import Body
+from tracegraph.runtime.buckets import Buckets
 from tracegraph.runtime.cache import TraceCache
 from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.dispatch import Route, known_call
@@ -76,6 +77,7 @@ class Function:
         reduce_retracing: bool = False,
         check_bounds: bool = False,
         check_numerics: bool = False,
+        bucket_sizes: Any = None,
         name: str | None = None,
     ) -> None:
         self._python_function = python_function
@@ -87,7 +89,9 @@ class Function:
             "reduce_retracing": reduce_retracing,
             "check_bounds": check_bounds,
             "check_numerics": check_numerics,
+            "bucket_sizes": bucket_sizes,
         }
+        self._buckets = None if bucket_sizes is None else Buckets(bucket_sizes)
         self._signature = Signature(python_function, self._name)
         self._input_signature = (
             None if input_signature is None else InputSignature(input_signature, self._signature)
@@ -104,7 +108,7 @@ class Function:
             self._body,
             self._retracing,
             self._input_signature,
-            reduce_retracing,
+            reduce_retracing or bucket_sizes is not None,
             on_eviction=self._routes.clear,
         )
         self._row = self._retracing.row
@@ -114,7 +118,7 @@ class Function:
 
     def _make_body(self) -> Body:
         options = self._options["check_bounds"], self._options["check_numerics"]
-        return Body(self._python_function, self._signature, *options)
+        return Body(self._python_function, self._signature, *options, self._buckets)
 
     # Attributes.
 
@@ -268,7 +272,8 @@ class Function:
             # A size was assumed that does not hold, such as one that is 1: trace it as it is.
             concrete = self._traces.trace(request)
             result = concrete.run(arguments, concrete.variables_for(request))
-        if current().is_top_level and not current().recorders:
+        is_padded = concrete.bucketing is not None
+        if current().is_top_level and not current().recorders and not is_padded:
             self._remember(args, kwargs, request, concrete)
         return result
 
@@ -486,6 +491,7 @@ def function(
     experimental_follow_type_hints: bool | None = None,
     check_bounds: bool = False,
     check_numerics: bool = False,
+    bucket_sizes: str | Iterable[int] | None = None,
 ) -> Any:
     """Compiles a Python function: it is traced once per signature, and the graph runs on XLA.
 
@@ -525,6 +531,6 @@ def function(
             python_function = python_function.python_function
         relaxes = reduce_retracing or bool(experimental_relax_shapes)
         options = (input_signature, autograph, jit_compile, relaxes, check_bounds, check_numerics)
-        return Function(python_function, *options)
+        return Function(python_function, *options, bucket_sizes)
 
     return decorated if func is None else decorated(func)
