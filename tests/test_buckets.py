@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tracegraph as tg
+from tracegraph.ops.index import UPDATE_SLICE, DynamicSlice, ScatterAdd
 from tracegraph.runtime import buckets as module
 
 # Each test decorates one piece of code again and again, which a user is warned of.
@@ -658,6 +659,78 @@ def test_checks_hold_for_elements_alone():
     np.testing.assert_allclose(f(numbers(5)), plain(numbers(5)), rtol=1e-6)
     with pytest.raises(tg.errors.InvalidArgumentError):
         f(numbers(5) * 1000)
+
+
+def test_a_check_of_all_elements_reports_what_is_not_padded():
+    def program(x, y):
+        tg.debugging.assert_equal(x, y)
+        tg.debugging.assert_less(tg.reduce_max(x), 1.0, message="too large")
+        return x + y
+
+    specs = [SPEC([None]), SPEC([None])]
+    f = tg.function(program, input_signature=specs, bucket_sizes=[8])
+    np.testing.assert_array_equal(f(numbers(5) / 9, numbers(5) / 9), numbers(5) / 9 * 2)
+    with pytest.raises(tg.errors.InvalidArgumentError):
+        f(numbers(5), numbers(5) + 1)
+    with pytest.raises(tg.errors.InvalidArgumentError, match="too large"):
+        f(numbers(5) + 9, numbers(5) + 9)
+
+
+@pytest.mark.parametrize("start", [0, 3, 11])
+def test_windows_that_move(start):
+    def program(x, cache, start):
+        n = x.shape[0]
+        written = UPDATE_SLICE(cache, x, start, start * 0)
+        beyond = UPDATE_SLICE(cache, x, start + 100, start * 0)  # clamped so that it fits
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            window = DynamicSlice((1, 4))(x, start, start * 0)
+            many = DynamicSlice((n, 4))(cache, start, start * 0)
+            loss = tg.reduce_mean(window**2) + tg.reduce_mean(many * x)
+        moved = UPDATE_SLICE(x, cache[:1] * 2.0, start, start * 0)
+        return written, beyond, window, many, loss, tape.gradient(loss, x), moved
+
+    pair = Pair(program, SPEC([None, 4]), SPEC([20, 4]), SPEC([], tg.int32))
+    for n in (1, 5, 9, 20):
+        pair.check(numbers(n, 4), numbers(20, 4, seed=1), np.int32(start))
+
+
+def test_sizes_that_shrink_are_compiled_as_they_are():
+    table = tg.constant(numbers(20, 4))
+    pair = Pair(lambda x: (table[: 20 - x.shape[0]], x * 2.0), SPEC([None, 4]))
+    for n in (3, 5, 8):
+        pair.check(numbers(n, 4))
+    assert pair.programs == (1, 2)  # 8 is a bucket itself
+
+
+def test_a_scatter_per_row():
+    def program(ids):
+        zeros = tg.zeros([tg.shape(ids)[0], 5])
+        ones = tg.ones([tg.shape(ids)[0], 1])
+        hot = ScatterAdd(1, 1)(zeros, ids[:, None, None], ones)
+        return tg.reduce_sum(hot, 0), hot
+
+    pair = Pair(program, SPEC([None], tg.int32))
+    for n in (1, 3, 6):
+        pair.check(integers(n, 5))
+
+
+def test_gamma_numbers_and_split_keys():
+    def program(x):
+        return tg.random.stateless_gamma(tg.shape(x), [1, 2], alpha=2.0) + x
+
+    pair = Pair(program, SPEC([None, 3]))
+    for n in (1, 3, 6):
+        pair.check(numbers(n, 3), rtol=1e-4)
+
+
+def test_a_concrete_function_takes_size_zero():
+    f = tg.function(
+        lambda x: tg.reduce_sum(x, 0), input_signature=[SPEC([None, 4])], bucket_sizes=[8]
+    )
+    concrete = f.get_concrete_function()
+    np.testing.assert_array_equal(concrete(numbers(0, 4)), np.zeros(4))
+    np.testing.assert_allclose(concrete(numbers(3, 4)), numbers(3, 4).sum(0), rtol=1e-5)
 
 
 def test_methods_structures_and_keywords():

@@ -52,7 +52,7 @@ class Padding:
         #: The true size for each name whose axes are padded.
         self.sizes = dict(sizes)
         self.layouts: dict[Tensor, Layouts] = {}
-        #: Sizes that must not be larger than their padded ones, or what is written is moved.
+        #: Sizes that must not be larger than their padded ones: there the elements have to fit.
         self.growing: set[Size] = set()
 
     # Sizes.
@@ -102,6 +102,7 @@ class Padding:
         ]
         if any(layout is not None for layout in found):
             self.layouts[x] = tuple(found)
+        self.growing.update(filter(self.is_open, x.type.shape))
         return x
 
     def plain(self, shape: Iterable[Size]) -> Layouts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,7 +17,7 @@ from tracegraph.passes.specialise import bind_sizes, check_types, specialise, wi
 from tracegraph.runtime import backend
 from tracegraph.runtime.execute import Execution, input_types
 from tracegraph.runtime.pending import device_buffer
-from tracegraph.runtime.trace import Traced
+from tracegraph.runtime.trace import CheckReport, Traced
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import static_shape, substitute_size
@@ -108,14 +108,15 @@ class Bucketing:
         traced = self._traced
         count, results = traced.argument_count, traced.result_count
         if self._padded is None:
-            self._padded = padded(traced.graph, count, range(results))
+            state = range(results, results + len(traced.assigned))
+            self._padded = padded(traced.graph, count, range(results), state)
         check_types(traced.graph, types)
         names = self._padded.names
         true = bind_sizes(traced.graph.input_types, types, assumes=True)
         wide: dict[str, Any] = dict(true)
         for name in names:
             size = self._buckets.of(true[name])
-            if size is None:
+            if size is None or true[name] == 0:  # nothing could be repeated
                 return None
             wide[name] = size
         if not _all_grow(self._padded, true, wide):
@@ -137,7 +138,10 @@ class Bucketing:
             count, names = self._traced.argument_count, self._padded.names
             graph = self._padded.graph
             traced = dataclasses.replace(
-                self._traced, graph=graph, argument_count=count + len(names)
+                self._traced,
+                graph=graph,
+                argument_count=count + len(names),
+                checks=tuple(_checks(self._traced, self._padded.outputs)),
             )
             scalars = graph.input_types[count : count + len(names)]
             whole = (*types[:count], *scalars, *types[count:])
@@ -147,6 +151,16 @@ class Bucketing:
                 return None
             found = self._executions[types] = Execution(traced, whole)
         return found
+
+
+def _checks(traced: Traced, kept: Sequence[int]) -> Iterator[CheckReport]:
+    """The checks of a body, without the operands that are not among the outputs that are kept."""
+    place = traced.first_check
+    for report in traced.checks:
+        operands = range(place + 1, place + 1 + report.operand_count)
+        count = sum(operand in kept for operand in operands)
+        yield dataclasses.replace(report, operand_count=count)
+        place = operands.stop
 
 
 def _all_grow(found: Padded, true: Mapping[str, Any], wide: Mapping[str, Any]) -> bool:
