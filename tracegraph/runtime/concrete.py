@@ -84,11 +84,14 @@ class ConcreteFunction:
         self._stand_ins = stand_ins
         self._executions: dict[tuple[TensorType, ...], Execution] = {}
         self._views: dict[tuple[str, ...], ConcreteFunction] = {}
-        self._recompiling = Recompiling(self.name, traced.graph.input_types, self._input_names())
+        self._recompiling: Recompiling | None = None
         #: How arguments are padded to bucket sizes, if they are.
         self.bucketing: Bucketing | None = None
         if buckets is not None and not traced.graph.is_static:
             self.bucketing = Bucketing(traced, buckets)
+        if not traced.graph.is_static:
+            types, names = traced.graph.input_types, self._input_names()
+            self._recompiling = Recompiling(self.name, types, names, buckets is not None)
 
     # What it is.
 
@@ -391,7 +394,7 @@ class ConcreteFunction:
         if not builder.is_top_level:
             return self.results.pack(run_nested(self.traced, arguments, variables))
         if builder.recorders and self._is_watched(builder, arguments, variables):
-            if not self.graph.is_static:
+            if self._recompiling is not None:
                 types = [x.type for x in arguments]
                 self._recompiling.compiles(input_types(self.traced, types, variables))
             return self.results.pack(run_recorded(self.traced, arguments, variables))
@@ -464,7 +467,8 @@ class ConcreteFunction:
             with backend.compiling:
                 found = self._executions.get(types)
                 if found is None:
-                    self._recompiling.compiles(types)
+                    if self._recompiling is not None:
+                        self._recompiling.compiles(types)
                     found = self._executions[types] = Execution(self.traced, types)
         return found
 

@@ -509,8 +509,11 @@ def function(
     - `check_numerics`: every node is watched, also of the functions that are called and of
       gradients; the first that makes nan or infinity of finite numbers raises NumericsError (a
       FloatingPointError) with its op and line, and no Variable is assigned.
+    - `bucket_sizes`: "powers_of_two", or sizes such as `[8, 32, 128]`, up to which arguments are
+      padded along open axes; results are cut back, and are those without padding. So few programs
+      serve all sizes. The first call raises ShapeError with the line of what padding would change.
 
-    Raises TypeError for something that is not callable.
+    Raises TypeError for something that is not callable, SignatureError for other `bucket_sizes`.
 
     >>> @tg.function
     ... def square(x):

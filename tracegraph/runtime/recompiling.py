@@ -11,6 +11,14 @@ from tracegraph.types import TensorType
 
 #: The warning comes when a trace is compiled for so many different sizes, once.
 _MOST = 5
+_FIX = (
+    'Pad them to few sizes with tg.function(bucket_sizes="powers_of_two"), or call it with fixed '
+    "sizes"
+)
+_FIX_OF_BUCKETS = (
+    "Sizes above the largest of bucket_sizes, and calls that an open tape watches, run without "
+    "padding: give a larger bucket, or open the tape inside the function"
+)
 
 
 class Recompiling:
@@ -19,9 +27,12 @@ class Recompiling:
     A trace with open sizes serves all of them, but XLA compiles each again.
     """
 
-    def __init__(self, name: str, formal: Sequence[TensorType], names: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, formal: Sequence[TensorType], names: Sequence[str], has_buckets: bool
+    ) -> None:
         """`formal` are the types that the inputs of the trace are declared with."""
         self._name = name
+        self._fix = _FIX_OF_BUCKETS if has_buckets else _FIX
         self._formal = tuple(formal)
         self._names = tuple(names)
         self._seen: list[tuple[TensorType, ...]] = []
@@ -39,8 +50,7 @@ class Recompiling:
         place = here()
         text = (
             f"one trace of {self._name} was compiled for {_MOST} different sizes, which is slow: "
-            f"XLA compiles each size again. Sizes so far: {'; '.join(self._sizes())}. Pad them to "
-            'few sizes with tg.function(bucket_sizes="powers_of_two"), or call it with fixed sizes'
+            f"XLA compiles each size again. Sizes so far: {'; '.join(self._sizes())}. {self._fix}"
         )
         warnings.warn_explicit(text, UserWarning, place.file, place.line)
 
