@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tracegraph as tg
-from tracegraph.ops.index import UPDATE_SLICE, DynamicSlice, ScatterAdd
+from tracegraph.ops.index import UPDATE_SLICE, DynamicSlice, GatherNd, ScatterAdd
 from tracegraph.runtime import buckets as module
 
 # Each test decorates one piece of code again and again, which a user is warned of.
@@ -723,6 +723,25 @@ def test_sizes_that_shrink_are_compiled_as_they_are():
     for n in (3, 5, 8):
         pair.check(numbers(n, 4))
     assert pair.programs == (1, 2)  # 8 is a bucket itself
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint32", "int64"])
+def test_indices_of_every_type(dtype):
+    dtype = getattr(tg, dtype)
+
+    def program(x, ids, start):
+        there = tg.cast(ids, dtype)
+        vectors, rows = there[:, None], tg.gather(x, there)
+        added = ScatterAdd(0, 0)(tg.zeros([300, 2]), vectors, rows)
+        inside = ScatterAdd(0, 0)(tg.zeros_like(x), vectors, rows)
+        none = GatherNd(0, 0, False)(x, vectors)
+        window = DynamicSlice((1, 2))(x, tg.cast(start, dtype), tg.cast(start * 0, dtype))
+        return rows, added, inside, none, window
+
+    pair = Pair(program, SPEC([None, 2]), SPEC([None], tg.int32), SPEC([], tg.int32))
+    for n in (3, 9, 290):
+        ids = np.array([0, 2, 7, 100, 5], np.int32)
+        pair.check(numbers(n, 2), ids, np.int32(99))
 
 
 def test_a_scatter_per_row():

@@ -50,7 +50,7 @@ from tracegraph.ops.shape import (
 from tracegraph.ops.sort import ArgSort, Sort, TopK
 from tracegraph.passes.sparsity import input_patterns, propagate
 from tracegraph.shapes import Dim, Size, dim_names, element_count, static_shape, substitute_size
-from tracegraph.types import TensorType
+from tracegraph.types import TensorType, int32, int64
 
 Outputs: TypeAlias = "Tensor | Sequence[Tensor]"
 Rule: TypeAlias = Callable[[Padding, Any, Sequence[Tensor]], Outputs]
@@ -372,6 +372,7 @@ def _conv(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
 
 def _indexed(padding: Padding, op: Any, x: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
     """An operand and its indices, which reach no further than its elements."""
+    indices = _wide(padding, indices, is_signed=not op.clamps)
     read = op if isinstance(op, GatherNd) else GatherNd(op.axis, op.batch_dims)
     count = read.index_count(indices.type.shape)
     axes = range(op.axis, op.axis + count)
@@ -393,6 +394,19 @@ def _indexed(padding: Padding, op: Any, x: Tensor, indices: Tensor) -> tuple[Ten
     else:  # at -1 nothing is read or written
         inside = SELECT(LESS(indices, limit), indices, full(-1, limit.type))
     return x, padding.note(inside, layouts)
+
+
+def _wide(padding: Padding, indices: Tensor, is_signed: bool) -> Tensor:
+    """Indices of a type that has every size, and -1 if it is to be signed. An unsigned number that
+    becomes negative was out of range before."""
+    kind = indices.dtype.numpy_dtype
+    if kind.itemsize < 4:
+        dtype = int32
+    elif is_signed and kind.kind == "u":
+        dtype = int32 if kind.itemsize == 4 else int64
+    else:
+        return indices
+    return padding.note(Cast(dtype)(indices), padding.of(indices))
 
 
 def _gather(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
@@ -489,14 +503,14 @@ def _within(
 ) -> tuple[Tensor, list[Tensor]]:
     """x and the starts of a slice of these sizes, which lies within its elements. Where the size is
     open x is made longer by as much, so that the slice fits with its padding."""
-    result = list(starts)
+    result = [_wide(padding, start, is_signed=False) for start in starts]
     for axis, size in enumerate(sizes):
         whole = x.type.shape[axis]
         if size == whole or not (padding.is_open(size) or padding.is_open(whole)):
             continue
         x = padding.compact(x, axis)
         last = SUB(padding.value(whole), padding.value(size))
-        result[axis] = MINIMUM(starts[axis], Cast(starts[axis].dtype)(last))
+        result[axis] = MINIMUM(result[axis], Cast(result[axis].dtype)(last))
         if padding.is_open(size):
             layouts = [padding.of(x)[a] if a != axis else (whole + size,) for a in range(x.ndim)]
             none = (0,) * x.ndim
