@@ -73,7 +73,19 @@ def put(array: np.ndarray) -> Any:
         return jax.device_put(array)
 
 
+#: Types of buffers that were copied already.
+_copied: set[tuple[Any, ...]] = set()
+
+
 def copy(buffer: Any) -> Any:
-    """A buffer with the same value that nobody else holds."""
+    """A buffer with the same value that nobody else holds.
+
+    JAX compiles a program for copies of a type. It is three times as fast as a transfer, but for
+    one copy, as before the first step of training, the transfer is a hundred times sooner done.
+    """
+    key = (buffer.dtype, buffer.shape)
     with _context(buffer.dtype), jax.ensure_compile_time_eval():
-        return jnp.array(buffer, copy=True)
+        if key in _copied:
+            return jnp.array(buffer, copy=True)
+        _copied.add(key)
+        return jax.device_put(buffer, may_alias=False)

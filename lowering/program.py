@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 from collections import deque
@@ -11,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lowering import sizes
+from lowering import disk, sizes
 from lowering.device import WIDE, is_staging, memory_bytes, x64
 from lowering.rules import RULES, Rule
 from tracegraph.control.call import Call
@@ -27,6 +28,7 @@ from tracegraph.errors import (
 from tracegraph.ir import slow_compiles
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.barrier import Barrier
+from tracegraph.settings import settings
 from tracegraph.shapes import element_count
 from tracegraph.source import place_of_thread
 from tracegraph.types import TensorType, token
@@ -160,7 +162,7 @@ class Program:
     `donated` are positions of inputs whose buffers the program may overwrite. Data types of 64
     bits exist inside JAX's x64 context only, so a program that has some runs in it; JAX's global
     settings are never changed. While JAX traces a function of somebody else's, programs run beside
-    its trace, on values. Effects are no part of a program: see `tracegraph.runtime.stages`.
+    its trace, on values. Effects are no part of a program: see `tracegraph.runtime.procedure`.
     """
 
     def __init__(self, graph: Graph, donated: Sequence[int] = ()) -> None:
@@ -176,18 +178,32 @@ class Program:
         """Begins anew. JAX refuses a function whose trace an interrupt left unfinished."""
         for inner in self.graph.graphs():
             inner.derived.pop("lowered", None)
+        self._options = _compiler_options(self.graph)
         #: The C++ entry itself: no Python frame lies between it and the execution.
         self.jitted = jax.jit(
             graph_function(self.graph),
             donate_argnums=self.donated,
-            compiler_options=_compiler_options(self.graph),
+            compiler_options=self._options,
         )
+        self._is_prepared = False
+
+    def _prepare(self) -> None:
+        """Compiles by the folder of compiled programs, if there is one. What is compiled beside a
+        trace of somebody else's is not kept."""
+        self._is_prepared = True
+        if settings.compilation_cache is None or is_staging():
+            return
+        with x64() if self.needs_x64 else contextlib.nullcontext():
+            lowered = self.jitted.lower(*(shape_struct(x.type) for x in self.graph.inputs))
+            disk.compile_with_cache(lowered, self._options)
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
         if not self.has_run and not slow_compiles.is_noted(self.graph):
             with slow_compiles.noted(self.graph):
                 return self(*buffers)
         try:
+            if not self._is_prepared:
+                self._prepare()
             if self.needs_x64:
                 with x64():
                     outputs = self.jitted(*buffers)

@@ -31,6 +31,7 @@ FLOORS = (
         "tracegraph.errors",
         "tracegraph.nest",
         "tracegraph.patterns",
+        "tracegraph.settings",
     ),
     ("tracegraph.ir",),
     ("tracegraph.ops",),

@@ -110,6 +110,12 @@ def specialise(graph: Graph, types: Sequence[TensorType]) -> Graph:
     return graph.kept(("specialise", types), lambda: _specialised(graph, types))
 
 
+def check_types(graph: Graph, types: Sequence[TensorType]) -> None:
+    """Raises what `specialise` raises if `graph` does not take inputs of `types`; keeps nothing."""
+    if graph.input_types != tuple(types):
+        _specialised(graph, tuple(types))
+
+
 def _specialised(graph: Graph, types: tuple[TensorType, ...]) -> Graph:
     sizes = bind_sizes(graph.input_types, types, assumes=True)
     with Builder(graph.name) as builder:

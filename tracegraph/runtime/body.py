@@ -11,6 +11,7 @@ from tracegraph import nest
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.stages import passed
 from tracegraph.passes.simplify import simplify
+from tracegraph.runtime.buckets import Buckets
 from tracegraph.runtime.concrete import ConcreteFunction, StandIn
 from tracegraph.runtime.naming import scopes_of
 from tracegraph.runtime.paths import Paths
@@ -31,8 +32,10 @@ class Body:
         signature: Signature,
         check_bounds: bool = False,
         check_numerics: bool = False,
+        buckets: Buckets | None = None,
     ) -> None:
         self.tracing_count = 0
+        self._buckets = buckets
         self._check_bounds = check_bounds
         self._check_numerics = check_numerics
         self._function = function
@@ -71,7 +74,7 @@ class Body:
             traced = with_checked_numerics(traced)
             passed("checked", traced.graph)
         kept, results = request.without_values(), Results(structure, found)
-        return ConcreteFunction(kept, traced, results, stand_ins)
+        return ConcreteFunction(kept, traced, results, stand_ins, self._buckets)
 
     def _trace_after_creation(self, trace: Trace, request: Request) -> ConcreteFunction:
         """The first call created Variables: trace again, now that they exist."""

@@ -15,6 +15,7 @@ from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import ASSIGNED, Graph, Tensor, get_type
 from tracegraph.passes.specialise import bind_sizes
 from tracegraph.runtime import backend
+from tracegraph.runtime.buckets import Bucketing, Buckets
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.execute import (
     Execution,
@@ -26,6 +27,7 @@ from tracegraph.runtime.execute import (
 from tracegraph.runtime.jax_function import Binding, jax_function
 from tracegraph.runtime.pending import device_buffer
 from tracegraph.runtime.procedure import Record
+from tracegraph.runtime.recompiling import Recompiling
 from tracegraph.runtime.results import Results
 from tracegraph.runtime.signature import (
     ObjectKey,
@@ -65,7 +67,12 @@ class ConcreteFunction:
     """One trace of a function: a graph, callable with arguments that fit its signature."""
 
     def __init__(
-        self, request: Request, traced: Traced, results: Results, stand_ins: dict[int, StandIn]
+        self,
+        request: Request,
+        traced: Traced,
+        results: Results,
+        stand_ins: dict[int, StandIn],
+        buckets: Buckets | None = None,
     ) -> None:
         #: What was traced: the structure of the arguments, their types and Python values.
         self.request = request
@@ -80,6 +87,14 @@ class ConcreteFunction:
         self.__signature__ = request.signature.parameters
         self._executions: dict[tuple[TensorType, ...], Execution] = {}
         self._views: dict[tuple[str, ...], ConcreteFunction] = {}
+        self._recompiling: Recompiling | None = None
+        #: How arguments are padded to bucket sizes, if they are.
+        self.bucketing: Bucketing | None = None
+        if buckets is not None and not traced.graph.is_static:
+            self.bucketing = Bucketing(traced, buckets)
+        if not traced.graph.is_static:
+            types, names = traced.graph.input_types, self._input_names()
+            self._recompiling = Recompiling(self.name, types, names, buckets is not None)
 
     # What it is.
 
@@ -388,7 +403,13 @@ class ConcreteFunction:
         if not builder.is_top_level:
             return self.results.pack(run_nested(self.traced, arguments, variables))
         if builder.recorders and self._is_watched(builder, arguments, variables):
+            if self._recompiling is not None:
+                types = [x.type for x in arguments]
+                self._recompiling.compiles(input_types(self.traced, types, variables))
             return self.results.pack(run_recorded(self.traced, arguments, variables, record))
+        plan = None if self.bucketing is None else self.bucketing.plan(arguments, variables)
+        if plan is not None:
+            return self.results.pack(plan.run(arguments, variables))
         buffers = [device_buffer(x) for x in arguments]
         execution = self.execution(tuple(map(get_type, arguments)), variables)
         results = execution.run(buffers, variables, record)
@@ -455,8 +476,15 @@ class ConcreteFunction:
             with backend.compiling:
                 found = self._executions.get(types)
                 if found is None:
+                    if self._recompiling is not None:
+                        self._recompiling.compiles(types)
                     found = self._executions[types] = Execution(self.traced, types)
         return found
+
+    def _input_names(self) -> list[str]:
+        """The inputs of the graph as messages name them."""
+        arguments = [f"argument {name!r}" for name in self.request.tensor_names]
+        return [*arguments, *(f"Variable {v.name!r}" for v in self.traced.variables)]
 
 
 def _is_array(value: Any) -> bool:

@@ -286,12 +286,12 @@ def _stack(value: Sequence[Any], dtype: DType | None) -> Tensor:
 
 def _common_dtype(tensors: Sequence[Tensor], dtype: DType | None) -> DType:
     """`dtype`, or what all the tensors promote to."""
-    common = dtype or (tensors[0].dtype if tensors else float32)
+    common: DType = dtype or (tensors[0].dtype if tensors else float32)
     for tensor in tensors:
         both = promoted(common, tensor.dtype)
-        if both is None and tensor.dtype is not tensors[0].dtype:
-            refuse_mix("stack", tensors[0], tensor)
         if both is None:
+            if tensor.dtype is not tensors[0].dtype:
+                refuse_mix("stack", tensors[0], tensor)
             _refuse_dtype(tensor, common)
         common = both
     return common

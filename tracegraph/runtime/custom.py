@@ -13,8 +13,8 @@ import numpy as np
 from tracegraph import nest
 from tracegraph.control.call import Call, as_tuple
 from tracegraph.control.custom import CustomCall
+from tracegraph.control.cuts import has_effects
 from tracegraph.control.intern import interned
-from tracegraph.control.parts import has_effects
 from tracegraph.control.recompute import recomputed
 from tracegraph.errors import (
     DTypeError,
@@ -392,7 +392,7 @@ class _Effects:
         if len(trace.checks) > self._check_count:
             return trace.checks[self._check_count][0].source
         now = self._values()
-        new = (x for k, x in now.items() if x is not self._assigned.get(k))
+        new = (x for k, x in now.items() if x is not None and x is not self._assigned.get(k))
         return next((x.source for x in new), None)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegraph.control.call import Call, call, forward_form, repeats
-from tracegraph.control.parts import has_calls_that_see, has_effects
+from tracegraph.control.cuts import has_calls_that_see, has_effects
 from tracegraph.ir.builder import current
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer, host_tensor

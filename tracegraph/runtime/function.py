@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tracegraph.errors import ShapeError, TraceError, VariableError, fail, shown
@@ -17,6 +17,7 @@ from tracegraph.nest import scanned
 from tracegraph.passes.specialise import specialise
 from tracegraph.runtime import backend
 from tracegraph.runtime.body import Body
+from tracegraph.runtime.buckets import Buckets
 from tracegraph.runtime.cache import TraceCache
 from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.dispatch import Route, known_call
@@ -77,6 +78,7 @@ class Function:
         reduce_retracing: bool = False,
         check_bounds: bool = False,
         check_numerics: bool = False,
+        bucket_sizes: Any = None,
         name: str | None = None,
     ) -> None:
         self._python_function = python_function
@@ -88,7 +90,9 @@ class Function:
             "reduce_retracing": reduce_retracing,
             "check_bounds": check_bounds,
             "check_numerics": check_numerics,
+            "bucket_sizes": bucket_sizes,
         }
+        self._buckets = None if bucket_sizes is None else Buckets(bucket_sizes)
         self._signature = Signature(python_function, self._name)
         self._input_signature = (
             None if input_signature is None else InputSignature(input_signature, self._signature)
@@ -105,7 +109,7 @@ class Function:
             self._body,
             self._retracing,
             self._input_signature,
-            reduce_retracing,
+            reduce_retracing or bucket_sizes is not None,
             on_eviction=self._routes.clear,
         )
         self._row = self._retracing.row
@@ -117,7 +121,7 @@ class Function:
 
     def _make_body(self) -> Body:
         options = self._options["check_bounds"], self._options["check_numerics"]
-        return Body(self._python_function, self._signature, *options)
+        return Body(self._python_function, self._signature, *options, self._buckets)
 
     # Attributes.
 
@@ -274,7 +278,8 @@ class Function:
                     raise
                 # A size or a rank was assumed that does not hold, such as a size that is 1.
                 concrete = self._traces.trace_again(request)
-        if current().is_top_level and not current().recorders:
+        is_padded = concrete.bucketing is not None
+        if current().is_top_level and not current().recorders and not is_padded:
             self._remember(args, kwargs, request, concrete)
         return result
 
@@ -522,6 +527,7 @@ def function(
     experimental_follow_type_hints: bool | None = None,
     check_bounds: bool = False,
     check_numerics: bool = False,
+    bucket_sizes: str | Iterable[int] | None = None,
 ) -> Any:
     """Compiles a Python function: it is traced once per signature, and the graph runs on XLA.
 
@@ -539,8 +545,11 @@ def function(
     - `check_numerics`: every node is watched, also of the functions that are called and of
       gradients; the first that makes nan or infinity of finite numbers raises NumericsError (a
       FloatingPointError) with its op and line, and no Variable is assigned.
+    - `bucket_sizes`: "powers_of_two", or sizes such as `[8, 32, 128]`, up to which arguments are
+      padded along open axes; results are cut back, and are those without padding. So few programs
+      serve all sizes. The first call raises ShapeError with the line of what padding would change.
 
-    Raises TypeError for something that is not callable.
+    Raises TypeError for something that is not callable, SignatureError for other `bucket_sizes`.
 
     >>> @tg.function
     ... def square(x):
@@ -561,6 +570,6 @@ def function(
             python_function = python_function.python_function
         relaxes = reduce_retracing or bool(experimental_relax_shapes)
         options = (input_signature, autograph, jit_compile, relaxes, check_bounds, check_numerics)
-        return Function(python_function, *options)
+        return Function(python_function, *options, bucket_sizes)
 
     return decorated if func is None else decorated(func)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegraph.control.call import Call
-from tracegraph.control.parts import has_calls_that_see
+from tracegraph.control.cuts import has_calls_that_see
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.builder import Builder, current
 from tracegraph.ir.tensor import Tensor

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.control.parts import (
+from tracegraph.control.cuts import (
     Divided,
     Part,
     divided,

@@ -34,7 +34,7 @@ class Results:
         leaves, _ = nest.flatten_structure(packed, none_is_leaf=True)
         return [leaf for leaf in leaves if leaf is not None]
 
-    def packer(self) -> Callable[[Iterable[Any]], Any]:
+    def packer(self) -> Callable[[Sequence[Any]], Any]:
         """`pack`, by the shortest way."""
         return self.structure.packer() if all(self.flags) else self.pack
 

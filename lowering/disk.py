@@ -1,0 +1,210 @@
+"""Compiled programs on disk: a folder of ours around JAX's own compilation cache.
+
+JAX writes and reads the executables. But its cache is one for the process, an entry is written in
+place, so that another process may read half of it, and its bytes are not checked. So JAX sees a
+private folder for as long as one program is compiled, with at most one entry in it; what lasts is
+a file of ours, which appears whole or not at all, and counts only if its digest is right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import platform
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+from tracegraph.settings import settings
+from tracegraph.source import here
+from tracegraph.version import __version__
+
+#: Number of the layout of our files, and of what their names are made of.
+FORMAT = 1
+
+_MAGIC = b"tracegraph program\n"
+_DIGEST_BYTES = hashlib.sha256().digest_size
+#: JAX's names of its entries end so.
+_ENTRY = "-cache"
+#: Environment variables that XLA reads.
+_FLAGS = ("XLA_", "TF_", "LIBTPU_")
+
+#: JAX's settings while a program is compiled for a folder: every program is an entry, and XLA
+#: keeps nothing of its own, whose place would be part of JAX's key.
+_WHILE_COMPILING = {
+    "jax_enable_compilation_cache": True,
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+    "jax_persistent_cache_enable_xla_caches": "none",
+    "jax_compilation_cache_max_size": -1,
+}
+
+#: JAX's cache is one for the process, so one program at a time may have it.
+_borrowing = threading.RLock()
+
+
+def compile_with_cache(lowered: Any, options: Mapping[str, Any]) -> None:
+    """Compiles JAX's `Lowered`, or takes its executable from the folder that is set. JAX keeps the
+    result, so the call that follows does not compile. Does nothing where no folder is set.
+    """
+    if settings.compilation_cache is None or settings.compilation_cache_failed:
+        return
+    folder = settings.compilation_cache / _versions()
+    key = _key(lowered, options)
+    kept = _read(folder / key)
+    with _staged(kept) as stage:
+        if stage is not None:
+            with _jax_cache_at(stage):
+                lowered.compile()
+            made = next(iter(stage.glob(f"*{_ENTRY}")), None)
+            if made is not None and (kept is None or made.name != kept[0]):
+                _write(folder / key, made.name, made.read_bytes())
+
+
+@functools.cache
+def _versions() -> str:
+    """The folder of the programs that these versions of all that makes them have made."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    return f"format-{FORMAT}-tracegraph-{__version__}-jax-{jax.__version__}-python-{python}"
+
+
+def _key(lowered: Any, options: Mapping[str, Any]) -> str:
+    """The name of a program: a digest of its StableHLO and of all that XLA makes of it depends on.
+
+    JAX's own key must fit too, which is of the program, the version of XLA's library, the device,
+    and every option that the compiler is given.
+    """
+    device = jax.devices()[0]
+    parts = {
+        "program": lowered.as_text(),
+        "versions": _versions(),
+        "options": sorted(options.items()),
+        "flags": _flags(),
+        "device": (device.platform, device.device_kind, device.client.platform_version),
+        "devices": len(jax.devices()),
+        "processor": _processor() if device.platform == "cpu" else "",
+    }
+    return hashlib.sha256(repr(sorted(parts.items())).encode()).hexdigest()
+
+
+def _flags() -> list[tuple[str, str]]:
+    """The flags that reach XLA: the environment's, and JAX's settings but those of its cache."""
+    given = [(k, v) for k, v in os.environ.items() if k.startswith(_FLAGS)]
+    of_jax = [(k, repr(v)) for k, v in jax.config.values.items() if "cache" not in k]
+    return sorted([*given, *of_jax])
+
+
+@functools.cache
+def _processor() -> str:
+    """What tells one CPU from another: programs use the instructions of the one they are made on,
+    and are cut for its number of threads."""
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    features: list[str] = []
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        features = sorted({x for x in file if x.startswith(("model name", "flags", "Features"))})
+    return repr((platform.machine(), platform.processor(), threads, features))
+
+
+# Files.
+
+
+def _read(path: Path) -> tuple[str, bytes] | None:
+    """JAX's name of an entry, and its bytes; None if there is none, or it is damaged."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _give_up(error)
+        return None
+    start = len(_MAGIC) + _DIGEST_BYTES
+    body = data[start:]
+    if data[:start] != _MAGIC + _digest(path.name, body):
+        return None
+    name, _, entry = body.partition(b"\n")
+    return name.decode(), entry
+
+
+def _write(path: Path, name: str, entry: bytes) -> None:
+    """Puts an entry into its place at once: another process sees all of it or none."""
+    body = name.encode() + b"\n" + entry
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            try:
+                file.write(_MAGIC + _digest(path.name, body) + body)
+                file.flush()
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+    except OSError as error:
+        _give_up(error)
+
+
+def _digest(key: str, body: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + body).digest()
+
+
+def _give_up(error: OSError) -> None:
+    """Warns that the folder cannot be used, once; programs are compiled without it from now on."""
+    if settings.compilation_cache_failed:
+        return
+    settings.compilation_cache_failed = True
+    place, folder = here(), str(settings.compilation_cache)
+    text = (
+        f"compiled programs cannot be kept in {folder!r}: {error}. They are compiled anew in each "
+        "process. Give another folder by tg.config.set_compilation_cache, or None"
+    )
+    warnings.warn_explicit(text, UserWarning, place.file, place.line)
+
+
+# JAX's cache.
+
+
+@contextlib.contextmanager
+def _staged(kept: tuple[str, bytes] | None) -> Iterator[Path | None]:
+    """A private folder that holds this entry alone; None if there is no room for one."""
+    try:
+        holder = tempfile.TemporaryDirectory(prefix="tracegraph-", ignore_cleanup_errors=True)
+    except OSError as error:
+        _give_up(error)
+        yield None
+        return
+    with holder as name:
+        stage: Path | None = Path(name)
+        if kept is not None:
+            try:
+                (Path(name) / kept[0]).write_bytes(kept[1])
+            except OSError as error:
+                _give_up(error)
+                stage = None
+        yield stage
+
+
+@contextlib.contextmanager
+def _jax_cache_at(folder: Path) -> Iterator[None]:
+    """A context in which JAX's cache is at `folder`; then all is as it was."""
+    wanted = {**_WHILE_COMPILING, "jax_compilation_cache_dir": str(folder)}
+    with _borrowing:
+        before = {name: jax.config.values[name] for name in wanted}
+        try:
+            _set_jax_cache(wanted)
+            yield
+        finally:
+            _set_jax_cache(before)
+
+
+def _set_jax_cache(values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
