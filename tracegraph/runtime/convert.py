@@ -303,7 +303,7 @@ def _is_typed(value: Any) -> bool:
     )
 
 
-def _refuse_dtype(tensor: Tensor, dtype: DType) -> Any:
+def _refuse_dtype(tensor: Tensor, dtype: DType) -> NoReturn:
     fail(
         DTypeError,
         f"a tensor of {tensor.dtype.name} was given where {dtype.name} is needed",

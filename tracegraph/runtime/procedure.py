@@ -179,7 +179,7 @@ class _Run:
             function = host_function(op, node.source)
             results = function(*[np.asarray(self.value(x)) for x in operands(node)], first=first)
         assert results is not None
-        self.env.update(zip(node.outputs[1:], results, strict=True))
+        self.env.update(zip(node.outputs[1:], map(backend.put, results), strict=True))
         self._count += 1
         if self._is_tracing and self._record is not None and self._count > self._made:
             self._record.add(results, list(self.variables.values()))
