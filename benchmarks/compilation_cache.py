@@ -3,9 +3,10 @@
     python -m benchmarks.compilation_cache --rounds 5
 
 Fresh processes take turns: one without a folder of compiled programs, one with a folder that an
-earlier process has filled. Each imports `examples/train_digits.py` and loads its data; measured is
-the time from there to the end of the first train step, which makes the model's Variables, traces,
-and compiles or loads. The second number is the time since the process started, imports included.
+earlier process has filled. Each does what `examples/train_digits.py` does: it imports, sets the
+seed, with which JAX is imported too, and loads the data. Measured is the time from there to the end
+of the first train step, which makes the model's Variables, traces, and compiles or loads. The
+second number is the time since the process started, imports included.
 """
 
 import argparse
@@ -24,9 +25,9 @@ began = time.perf_counter()
 import sys
 sys.path.insert(0, sys.argv[1])
 import train_digits
+train_digits.tg.random.set_seed(0)
 training, _ = train_digits.load_splits(0)
 ready = time.perf_counter()
-train_digits.tg.random.set_seed(0)
 model = train_digits.make_model(sys.argv[2])
 step, _ = train_digits.make_steps(model, train_digits.tg.optimizers.Adam(learning_rate=0.001))
 float(step(training.images[:32], training.labels[:32]))
