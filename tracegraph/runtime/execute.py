@@ -74,28 +74,40 @@ class Execution:
         """The result tensors, from the buffers of the arguments and the Variables of this call.
         `record` has what was done while the call was traced."""
         traced = self.traced
-        variables = variables or self.variables
-        rest = (*map(device_buffer, traced.captures), *((START,) if traced.has_token else ()))
+        rest: tuple[Any, ...] = ()
+        if traced.captures or traced.has_token:
+            rest = (*map(device_buffer, traced.captures), *((START,) if traced.has_token else ()))
+        assigned: Sequence[Variable] = self.assigned
+        if variables is None or variables is self.variables:
+            variables = self.variables
+        else:
+            assigned = [variables[i] for i in traced.assigned]
         if self._procedure is not None:
-            bind_stand_ins(traced, variables)
-            outputs = self._procedure.run(
-                (*buffers, *(None,) * len(variables), *rest),
-                {traced.argument_count + i: v for i, v in enumerate(variables)},
-                list(zip(range(self._stored.start, self._stored.stop), self._assigned(variables))),
-                record,
-            )
+            outputs = self._run_procedure(buffers, variables, rest, assigned, record)
         elif variables:
-            outputs = self._step.run(buffers, variables, rest, self._assigned(variables))
+            outputs = self._step.run(buffers, variables, rest, assigned)
         else:
             outputs = run_program(self.program, (*buffers, *rest))
         if traced.checks:
             report_checks(traced, outputs)
         return [*map(Tensor, self.result_types, outputs)]
 
-    def _assigned(self, variables: Sequence[Variable]) -> Sequence[Variable]:
-        if variables is self.variables:
-            return self.assigned
-        return [variables[i] for i in self.traced.assigned]
+    def _run_procedure(
+        self,
+        buffers: Sequence[Any],
+        variables: Sequence[Variable],
+        rest: Sequence[Any],
+        assigned: Sequence[Variable],
+        record: Record | None,
+    ) -> tuple[Any, ...]:
+        assert self._procedure is not None
+        bind_stand_ins(self.traced, variables)
+        return self._procedure.run(
+            (*buffers, *(None,) * len(variables), *rest),
+            {self.traced.argument_count + i: v for i, v in enumerate(variables)},
+            list(enumerate(assigned, self.traced.result_count)),
+            record,
+        )
 
 
 def bind_stand_ins(traced: Traced, variables: Sequence[Variable]) -> None:

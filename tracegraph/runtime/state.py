@@ -113,20 +113,42 @@ class Step:
         assigned: Sequence[Slot],
     ) -> tuple[Any, ...]:
         """The outputs. Raises the error of an argument that failed before, or LoweringError."""
-        if not self.program.has_run:
+        program = self.program
+        if not program.has_run:
             outputs = self._run_first(buffers, variables, rest, assigned)
             if outputs is not None:
                 return outputs
         with state_lock:
             while True:
-                materialise(variables)
+                if Tensor in map(type, map(get_buffer, variables)):
+                    materialise(variables)
+                stores, found = self._planned(buffers, variables, rest, assigned)
                 try:
-                    outputs = self._run_in_one_piece(buffers, variables, rest, assigned)
+                    program.exhaust(stores)
                 except Exception as error:
-                    outputs = self._run_again(error, buffers, variables, rest, assigned)
-                if outputs is not None:
+                    found = self._run_again(error, buffers, variables, rest, assigned)
+                for outputs in found:
                     return outputs
                 _unshare(assigned)
+
+    def _planned(
+        self,
+        buffers: Sequence[Any],
+        variables: Sequence[Slot],
+        rest: Sequence[Any],
+        assigned: Sequence[Slot],
+    ) -> tuple[Iterator[Any], Iterator[tuple[Any, ...]]]:
+        """What runs the program and stores its results when it is exhausted, and what has the
+        outputs then: none, and nothing was run, if somebody beyond its Variable holds a buffer
+        that the program would overwrite."""
+        arguments: Any = map(tuple, (chain(buffers, map(get_buffer, variables), rest),))
+        if self._gives_away:
+            counts = map(sum, (map(getrefcount, map(get_buffer, assigned)),))
+            arguments = compress(arguments, map((_COUNT * len(assigned)).__eq__, counts))
+        first, second = tee(starmap(self.program.jitted, arguments))
+        if not assigned:
+            return first, second
+        return map(_put, assigned, chain.from_iterable(map(self._new_values, first))), second
 
     def _run_first(
         self,
@@ -153,23 +175,6 @@ class Step:
             new = self._new_values(outputs)
             return outputs if store_together_if_same(assigned, new, variables, state) else None
 
-    def _run_in_one_piece(
-        self,
-        buffers: Sequence[Any],
-        variables: Sequence[Slot],
-        rest: Sequence[Any],
-        assigned: Sequence[Slot],
-    ) -> tuple[Any, ...] | None:
-        """The outputs; None, and nothing was run, if somebody beyond its Variable holds a buffer
-        that the program would overwrite."""
-        arguments: Any = map(tuple, (chain(buffers, map(get_buffer, variables), rest),))
-        if self._gives_away:
-            arguments = compress(arguments, _are_held_once(assigned))
-        first, second = tee(starmap(self.program.jitted, arguments))
-        stores = map(_put, assigned, chain.from_iterable(map(self._new_values, first)))
-        self.program.exhaust(stores if assigned else first)
-        return next(second, None)
-
     def _run_again(
         self,
         error: Exception,
@@ -177,15 +182,17 @@ class Step:
         variables: Sequence[Slot],
         rest: Sequence[Any],
         assigned: Sequence[Slot],
-    ) -> tuple[Any, ...] | None:
-        """The outputs, where the error is one of the moment; None to try once more."""
+    ) -> Iterable[tuple[Any, ...]]:
+        """The outputs, where the error is one of the moment; none to try once more."""
         if Tensor in map(type, map(get_buffer, variables)):
-            return None  # an interrupt assigned what is not made yet
+            return ()  # an interrupt assigned what is not made yet
         raise_failures((*buffers, *rest))
         if not self.program.is_refused_by_a_trace(error):
             raise run_failure(error, here()) from None
+        stores, found = self._planned(buffers, variables, rest, assigned)
         with backend.outside_of_traces():
-            return self._run_in_one_piece(buffers, variables, rest, assigned)
+            self.program.exhaust(stores)
+        return found
 
 
 def run_program(program: Any, arguments: Sequence[Any]) -> tuple[Any, ...]:
@@ -200,13 +207,6 @@ def run_program(program: Any, arguments: Sequence[Any]) -> tuple[Any, ...]:
         raise run_failure(error, here()) from None
 
 
-def _are_held_once(slots: Sequence[Slot]) -> Iterator[bool]:
-    """Whether nobody but their slots and the arguments of the program holds the buffers, asked in
-    the moment before it runs."""
-    counts = map(sum, (map(getrefcount, map(get_buffer, slots)),))
-    return map((_COUNT * len(slots)).__eq__, counts)
-
-
 def _unshare(slots: Sequence[Slot]) -> None:
     """Gives each slot whose buffer somebody else holds a copy of its own."""
     for slot in slots:
@@ -217,7 +217,7 @@ def _unshare(slots: Sequence[Slot]) -> None:
 
 
 def _calibrated() -> int:
-    """References that `_are_held_once` counts of a buffer that nobody else holds."""
+    """References that `Step` counts of a buffer that its slot and the arguments hold alone."""
     slot = Slot()
     slot.buffer = object()
     arguments = map(tuple, (map(get_buffer, (slot,)),))
