@@ -686,7 +686,7 @@ CASES = [
 ]
 
 #: Ops whose contract other tests hold: they take tokens, Python functions or graphs.
-ELSEWHERE = frozenset(["call", "check", "host_call", "undifferentiable_call"])
+ELSEWHERE = frozenset(["call", "check", "host_call", "load", "store", "undifferentiable_call"])
 
 #: Rules that an op does not have, on purpose.
 WITHOUT = {

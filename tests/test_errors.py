@@ -2695,7 +2695,7 @@ def in_the_gradient(x):
     with tg.GradientTape() as tape:
         tape.watch(x)
         y = tg.sqrt(x)  # here
-    return tape.gradient(y, x)
+    return tape.gradient(y, x)  # there
 
 
 def in_a_function(x):
@@ -2724,7 +2724,8 @@ def with_a_gradient(x):
         "div: f32[2] holds nan or infinity, and the operands are finite; vjp derived it of this "
         "line",
         FINITE,
-        ("f32[2]  from {place}", "f32[2]  from {place}"),
+        # The cotangent comes of the line that asks for the gradient.
+        (f"f32[2]  from {__file__}:{marked(in_the_gradient, '# there')}", "f32[2]  from {place}"),
         where=in_the_gradient,
     ),
     called=numerics_error(
@@ -3179,7 +3180,7 @@ def custom(function, count=1):
     ),
     forward_mode=rule_error(
         lambda: tg.jvp(tg.custom_gradient(clips), (vector(),), (vector(),)),
-        "a custom gradient has no forward mode: maximum is not linear in the cotangent",
+        "a custom gradient has no forward mode: minimum is not linear in the cotangent",
         "make the backward function linear in its cotangents, or use reverse mode",
         where=clips,
     ),

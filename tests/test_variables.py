@@ -1197,3 +1197,58 @@ def test_where_a_variable_is_and_how_its_replicas_are_kept():
     assert v.aggregation is tg.VariableAggregation.NONE
     summed = tg.Variable(1.0, aggregation=tg.VariableAggregation.SUM)
     assert summed.aggregation is tg.VariableAggregation.SUM
+
+
+# ---------------------------------------------------------------- what is kept of Variables
+
+
+def test_a_variable_that_dies_while_its_value_is_pending_leaves_nothing_behind():
+    import gc
+
+    from tracegraph.runtime.state import Slot
+
+    v = tg.Variable(1.0)
+    step = tg.function(lambda x: v.assign_add(x))
+    step(tg.constant(1.0))
+
+    def frames_of_a_call():
+        import sys
+
+        count = [0]
+        sys.setprofile(lambda frame, event, _: count.__setitem__(0, count[0] + (event == "call")))
+        try:
+            step(tg.constant(1.0))
+        finally:
+            sys.setprofile(None)
+        return count[0]
+
+    def slots():
+        gc.collect()
+        return sum(isinstance(x, Slot) for x in gc.get_objects())
+
+    for _ in range(300):  # calls stop to be noted for explanations
+        step(tg.constant(1.0))
+    frames, alive = frames_of_a_call(), slots()
+    for _ in range(50):
+        w = tg.Variable([1.0, 2.0])
+        w.assign_add([1.0, 1.0])
+        del w
+    assert slots() == alive
+    assert frames_of_a_call() <= frames
+
+
+def test_nothing_is_given_away_where_reference_counts_cannot_be_trusted(monkeypatch):
+    from tracegraph.runtime import execute, pending
+
+    for module in (execute, pending):
+        monkeypatch.setattr(module, "COUNTS_ARE_TRUSTED", False)
+    v = tg.Variable([1.0, 2.0])
+    step = tg.function(lambda x: v.assign_add(x).read_value())
+    reads = []
+    for _ in range(4):
+        reads.append(v.read_value())
+        step(tg.constant([1.0, 1.0]))
+    assert [x.numpy().tolist() for x in reads] == [[1.0 + n, 2.0 + n] for n in range(4)]
+    (concrete,) = step.traces
+    (execution,) = concrete._executions.values()
+    assert execution.program.donated == ()

@@ -7,6 +7,7 @@ handler divides, so whoever interrupts a look-up may look up as well.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key")
@@ -22,6 +23,10 @@ class Bounded(Generic[Key, Value]):
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def __iter__(self) -> Iterator[Key]:
+        """The keys at this moment."""
+        return iter(list(self._kept))
 
     def get(self, key: Key) -> Value | None:
         """The value of `key`, which counts as used; None if there is none."""
