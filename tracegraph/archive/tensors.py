@@ -212,12 +212,18 @@ class TensorFile:
             fail(LoadError, fact, source=here(), fix=_DAMAGED, cause=error)
         return found, digest.hexdigest()
 
+    def _read_at(self, place: int, into: memoryview) -> int:
+        """Reads what stands at a place, at most as much as there is room for; how much that was."""
+        if hasattr(os, "preadv"):  # no other reader, be it an interrupt, moves the place
+            return os.preadv(self._file.fileno(), [into], place)
+        with self._lock:
+            self._file.seek(place)
+            return self._file.readinto(into) or 0
+
     def _fill(self, block: np.ndarray, place: int) -> np.ndarray:
         rest = block.data
         while rest:
-            with self._lock:
-                self._file.seek(place)
-                count = self._file.readinto(rest)
+            count = self._read_at(place, rest)
             if not count:
                 raise OSError("the file was cut short")
             rest, place = rest[count:], place + count
