@@ -208,7 +208,10 @@ def _stream_data(stream: Any) -> Any:
 
 
 #: Host functions that graphs hold as data, by name.
-_FUNCTIONS: dict[str, Callable[..., Callable[..., Any]]] = {"print": Template}
+_FUNCTIONS: dict[str, Callable[..., Callable[..., Any]]] = {
+    "print": Template,
+    "stop": lambda: tuple,
+}
 
 
 # Python functions.
