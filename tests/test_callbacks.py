@@ -487,3 +487,37 @@ def test_a_size_that_a_call_chooses_behind_a_failed_check(form):
     x.assign([0.0, 1.0])
     step()
     assert x.numpy().tolist() == [0.0, 2.0]
+
+
+@pytest.mark.parametrize("is_recorded", [False, True], ids=["plain", "under a tape"])
+def test_the_derivative_of_a_callback_before_one_without_a_shape(is_recorded):
+    v = tg.Variable([1.0, 2.0])
+    calls = []
+
+    def loss(q):
+        calls.append("loss")
+        return tg.reduce_sum(q * q)
+
+    def last(q):
+        calls.append("last")
+        return q + 1.0
+
+    @tg.function
+    def f():
+        with tg.GradientTape() as tape:
+            y = tg.py_function(loss, [v], SCALAR)
+        return tape.gradient(y, v), tg.numpy_function(last, [v], tg.float32)
+
+    def check():
+        for _ in range(2):
+            gradient, behind = f()
+            assert gradient.numpy().tolist() == [2.0, 4.0]
+            assert behind.numpy().tolist() == [2.0, 3.0]
+            assert calls.count("last") == 1
+            calls.clear()
+
+    if is_recorded:
+        with tg.GradientTape():
+            check()
+    else:
+        check()

@@ -166,6 +166,12 @@ class HostCall(Op):
         return getattr(self.function, "called", "a Python function")
 
     @property
+    def is_ordered(self):
+        """Whether it stands among the effects. The call of a derivative does not: it is made where
+        something takes its results, and nowhere else."""
+        return not getattr(self.function, "is_derivative", False)
+
+    @property
     def ends_runs(self):
         """Whether a run ends before it where its truth value is false: what depends on what the
         function returns is not known then. Variables were stored, and a print returns nothing."""

@@ -41,7 +41,7 @@ def calls_before(trace: Trace) -> int:
 
 def _count_calls(node: Node) -> int:
     if isinstance(node.op, HostCall):
-        return 1
+        return int(node.op.is_ordered)
     if isinstance(node.op, Call):
         return sum(map(_count_calls, node.op.body.nodes))
     return 0

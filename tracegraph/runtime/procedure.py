@@ -181,7 +181,7 @@ class _Run:
         if op.ends_runs and not self.value(operands(node)[0]):
             raise _Stopped
         first: Sequence[np.ndarray] | None = None
-        if self.is_repeated:
+        if self.is_repeated and op.is_ordered:
             assert self._record is not None
             first = self._record.results[self._count]
         results = first
@@ -190,6 +190,8 @@ class _Run:
             results = function(*[np.asarray(self.value(x)) for x in operands(node)], first=first)
         assert results is not None
         self.env.update(zip(node.outputs[1:], map(backend.put, results), strict=True))
+        if not op.is_ordered:
+            return
         self._count += 1
         if self._is_tracing and self._record is not None and self._count > self._made:
             self._record.add(results, list(self.variables.values()))
