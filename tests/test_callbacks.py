@@ -521,3 +521,26 @@ def test_the_derivative_of_a_callback_before_one_without_a_shape(is_recorded):
             check()
     else:
         check()
+
+
+def test_a_callback_that_clears_the_cache_of_the_function_that_is_running():
+    traced, clears = [], [True]
+
+    def callback(q):
+        if clears[0]:
+            f.clear_cache()
+        return q
+
+    @tg.function
+    def f(x):
+        traced.append(1)
+        return tg.py_function(callback, [x], SCALAR)
+
+    for _ in range(3):
+        f(X)
+    assert len(traced) == 3
+    clears[0] = False
+    for _ in range(3):
+        f(X)
+    assert len(traced) == 4
+    assert len(f.traces) == 1
