@@ -434,3 +434,113 @@ def test_calls_with_callbacks_compile_once():
     for _ in range(5):
         f(X)
     assert pending.compiled_count() == count
+
+
+@pytest.mark.parametrize("spec", [SCALAR, tg.float32, "loop"], ids=["declared", "open", "loop"])
+@pytest.mark.parametrize("is_nested", [False, True], ids=["in the same body", "in a body inside"])
+def test_what_comes_after_a_failed_check_does_not_happen(is_nested, spec):
+    w, x = tg.Variable(0.0), tg.Variable(3.0)
+    seen = []
+
+    def host(q):
+        seen.append(float(w))
+        return q
+
+    @tg.function
+    def behind():
+        w.assign_add(10.0)
+        if spec == "loop":
+            given = tg.vectorized_map(lambda q: tg.py_function(host, [q], SCALAR), x + tg.zeros(2))
+        else:
+            given = tg.py_function(host, [x], spec)
+        x.assign(tg.reduce_sum(given))
+        w.assign_add(100.0)
+
+    @tg.function
+    def step():
+        w.assign_add(1.0)
+        tg.debugging.assert_less(x, 2.0)
+        (behind if is_nested else behind.python_function)()
+        w.assign_add(1000.0)
+
+    for call in (1, 2, 3):
+        with pytest.raises(tg.errors.InvalidArgumentError):
+            step()
+        assert (float(w), float(x), seen) == (call, 3.0, [])
+    x.assign(0.0)
+    step()
+    assert float(w) == 1114.0
+    assert seen == [14.0] * (2 if spec == "loop" else 1)
+
+
+@pytest.mark.parametrize("form", [tg.py_function, tg.numpy_function])
+def test_a_size_that_a_call_chooses_behind_a_failed_check(form):
+    x = tg.Variable([3.0, 4.0])
+
+    @tg.function
+    def step():
+        tg.debugging.assert_less(tg.reduce_sum(x), 2.0)
+        x.assign(form(lambda q: q, [x], tg.TensorSpec([None], tg.float32)) * 2.0)
+
+    with pytest.raises(tg.errors.InvalidArgumentError):
+        step()
+    x.assign([0.0, 1.0])
+    step()
+    assert x.numpy().tolist() == [0.0, 2.0]
+
+
+@pytest.mark.parametrize("is_recorded", [False, True], ids=["plain", "under a tape"])
+def test_the_derivative_of_a_callback_before_one_without_a_shape(is_recorded):
+    v = tg.Variable([1.0, 2.0])
+    calls = []
+
+    def loss(q):
+        calls.append("loss")
+        return tg.reduce_sum(q * q)
+
+    def last(q):
+        calls.append("last")
+        return q + 1.0
+
+    @tg.function
+    def f():
+        with tg.GradientTape() as tape:
+            y = tg.py_function(loss, [v], SCALAR)
+        return tape.gradient(y, v), tg.numpy_function(last, [v], tg.float32)
+
+    def check():
+        for _ in range(2):
+            gradient, behind = f()
+            assert gradient.numpy().tolist() == [2.0, 4.0]
+            assert behind.numpy().tolist() == [2.0, 3.0]
+            assert calls.count("last") == 1
+            calls.clear()
+
+    if is_recorded:
+        with tg.GradientTape():
+            check()
+    else:
+        check()
+
+
+def test_a_callback_that_clears_the_cache_of_the_function_that_is_running():
+    traced, clears = [], [True]
+
+    def callback(q):
+        if clears[0]:
+            f.clear_cache()
+        return q
+
+    @tg.function
+    def f(x):
+        traced.append(1)
+        return tg.py_function(callback, [x], SCALAR)
+
+    for _ in range(3):
+        f(X)
+    assert len(traced) == 3
+    clears[0] = False
+    for _ in range(3):
+        f(X)
+    assert len(traced) == 4
+    assert len(f.traces) == 1

@@ -131,6 +131,11 @@ def _check_token(type):
 Loop = tuple[Any, tuple[bool, ...]]
 
 
+#: The function that does nothing, before calls of bodies with effects: those know of no check that
+#: stands before them, so a run ends there where one has failed.
+STOP = ("stop",)
+
+
 class HostCall(Op):
     """Calls a Python function at run time: `(token, *xs) -> (token, *ys)`, in program order.
 
@@ -159,6 +164,18 @@ class HostCall(Op):
         if not callable(self.function):
             return f"tg.{self.function[0]}"
         return getattr(self.function, "called", "a Python function")
+
+    @property
+    def is_ordered(self):
+        """Whether it stands among the effects. The call of a derivative does not: it is made where
+        something takes its results, and nowhere else."""
+        return not getattr(self.function, "is_derivative", False)
+
+    @property
+    def ends_runs(self):
+        """Whether a run ends before it where its truth value is false: what depends on what the
+        function returns is not known then. Variables were stored, and a print returns nothing."""
+        return self.is_gated and not self.loops and (self.sees_variables or self.function == STOP)
 
     @property
     def sees_variables(self):
@@ -204,6 +221,8 @@ class HostCall(Op):
                 is_stream = not isinstance(stream, str) or stream in ("stdout", "stderr")
                 fits = is_text and is_stream and len(pieces) == count + 1 and summarize >= -1
                 fits = fits and not self.types and not self.is_differentiable
+            case ("stop",):
+                fits = self.is_gated and not (count or self.types or self.is_differentiable)
             case _:
                 fits = False
         if not fits:

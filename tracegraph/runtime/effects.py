@@ -208,7 +208,10 @@ def _stream_data(stream: Any) -> Any:
 
 
 #: Host functions that graphs hold as data, by name.
-_FUNCTIONS: dict[str, Callable[..., Callable[..., Any]]] = {"print": Template}
+_FUNCTIONS: dict[str, Callable[..., Callable[..., Any]]] = {
+    "print": Template,
+    "stop": lambda: tuple,
+}
 
 
 # Python functions.
@@ -277,6 +280,7 @@ class ArrayFunction:
     #: The name by which users call it.
     public_name = "tg.numpy_function"
     is_differentiable = False
+    is_derivative = False
 
     def __init__(self, function: Any, specs: Sequence[TensorSpec], source: Source) -> None:
         self._function = function
@@ -388,6 +392,8 @@ class TensorFunction(ArrayFunction):
 
 class _Derivative(TensorFunction):
     """A derivative of a `py_function`: it is ours, so what it makes belongs to the user's line."""
+
+    is_derivative = True
 
     @property
     def called(self) -> str:

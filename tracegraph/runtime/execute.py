@@ -26,7 +26,7 @@ from tracegraph.runtime.procedure import (
     program_of,
 )
 from tracegraph.runtime.state import Step, run_program, state_lock, store_together_if_same
-from tracegraph.runtime.trace import CheckReport, Traced, current_trace
+from tracegraph.runtime.trace import CheckReport, Traced, current_trace, report_first_failure
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import Source, here
@@ -119,11 +119,7 @@ def bind_stand_ins(traced: Traced, variables: Sequence[Variable]) -> None:
 
 def report_checks(traced: Traced, outputs: Sequence[Any]) -> None:
     """Raises the error of the first check whose flag among the outputs is false."""
-    place = traced.first_check
-    for report in traced.checks:
-        if not bool(outputs[place]):
-            report.fail(outputs[place + 1 : place + 1 + report.operand_count])
-        place += 1 + report.operand_count
+    report_first_failure(traced.checks, iter(outputs[traced.first_check :]))
 
 
 def input_types(
@@ -265,6 +261,8 @@ def append_call(
     shows_state = trace is not None and has_calls_that_see(traced.graph)
     if trace is not None and shows_state:
         trace.store_state()
+    if trace is not None and traced.has_token:
+        trace.end_where_checks_failed()
     inputs = (*arguments, *map(Variable.read_value, variables), *traced.captures)
     if trace is None:
         outputs = append(inputs)

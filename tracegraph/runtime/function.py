@@ -304,6 +304,8 @@ class Function:
         self, args: tuple, kwargs: dict, request: Request, concrete: ConcreteFunction
     ) -> None:
         """Enters the call in the table of the hot path, if its leaves are those of the trace."""
+        if all(known is not concrete for known in self._traces):
+            return  # a callback has cleared the cache meanwhile
         call = known_call(args, kwargs)
         if call is None or any(not v.tensor_type.is_static for v in concrete.variables):
             return

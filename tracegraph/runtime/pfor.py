@@ -58,6 +58,8 @@ def _widened(traced: Traced, results: Results, elements: Sequence[Tensor], count
     shows_state = trace is not None and has_calls_that_see(traced.graph)
     if trace is not None and shows_state:
         trace.store_state()
+    if trace is not None and traced.has_token:
+        trace.end_where_checks_failed()
     env: dict[Tensor, tuple[Tensor, bool]] = {}
     inputs = iter(traced.graph.inputs)
     env.update((next(inputs), (x, True)) for x in elements)

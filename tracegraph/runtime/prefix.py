@@ -20,7 +20,7 @@ from tracegraph.ops.effect import READ, HostCall, host_function
 from tracegraph.ops.shape import Reshape, Slice
 from tracegraph.runtime.pending import device_buffer
 from tracegraph.runtime.procedure import START, Procedure, Record
-from tracegraph.runtime.trace import Trace
+from tracegraph.runtime.trace import Trace, report_first_failure
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import here
 from tracegraph.types import TOKEN
@@ -41,7 +41,7 @@ def calls_before(trace: Trace) -> int:
 
 def _count_calls(node: Node) -> int:
     if isinstance(node.op, HostCall):
-        return 1
+        return int(node.op.is_ordered)
     if isinstance(node.op, Call):
         return sum(map(_count_calls, node.op.body.nodes))
     return 0
@@ -51,18 +51,23 @@ def results_of_call(
     trace: Trace, op: HostCall, inputs: Sequence[Tensor], record: Record
 ) -> Sequence[np.ndarray]:
     """What the Python function of `op` returns in the call that is being traced, which all traces
-    around `trace` belong to. The effects that stand before it are made, and noted in `record`."""
+    around `trace` belong to. The effects that stand before it are made, and noted in `record`.
+    Raises the error of a check before it that fails."""
     place = calls_before(trace)
     if place < len(record.results):  # the function is traced once more
         return record.results[place]
-    prefix = _Prefix(traces_around(trace))
-    graph = prefix.graph([*inputs, trace.take_token()])
+    around = traces_around(trace)
+    prefix = _Prefix(around)
+    checks = [check for outer in around for check in outer.checks]
+    checked = [x for _, values in checks for x in values]
+    graph = prefix.graph([*inputs, trace.take_token(), *checked])
     variables = {
         i: prefix.variables[x] for i, x in enumerate(graph.inputs) if x in prefix.variables
     }
     buffers = [*map(prefix.buffer, graph.inputs)]
     outputs = Procedure(graph).run(buffers, variables, [], record, is_tracing=True)
-    results = host_function(op, here())(*map(np.asarray, outputs[:-1]))
+    report_first_failure([report for report, _ in checks], iter(outputs[len(inputs) + 1 :]))
+    results = host_function(op, here())(*map(np.asarray, outputs[: len(inputs)]))
     record.add(results, list(variables.values()))
     return results
 

@@ -68,6 +68,10 @@ class Record:
         return [self._values.get((count, id(variable)), now) for variable, now in pairs]
 
 
+class _Stopped(Exception):
+    """A check failed, and what comes now does not happen: the rest of a run."""
+
+
 class _Call(local):
     #: The record of the call that this thread makes at top level; None outside of calls.
     record: Record | None = None
@@ -114,7 +118,8 @@ class Procedure:
         record: Record | None = None,
         is_tracing: bool = False,
     ) -> tuple[Any, ...]:
-        """The buffers of the outputs, for those of the inputs.
+        """The buffers of the outputs, for those of the inputs. Where a check fails that a
+        Python function stands behind, the run ends there: what comes later has None for a buffer.
 
         - `variables`: the Variables that inputs stand for, by position; such inputs have no buffer.
         - `assigned`: positions of outputs, and the Variables that get their values at the end.
@@ -124,9 +129,12 @@ class Procedure:
         run = _Run({graph.inputs[i]: v for i, v in variables.items()}, record, is_tracing)
         run.env.update(zip(graph.inputs, buffers, strict=True))
         landings = [(graph.outputs[i], variable) for i, variable in assigned]
-        for part in self._parts[:-1]:
-            part.run(run, [])
-        self._parts[-1].run(run, landings)
+        try:
+            for part in self._parts[:-1]:
+                part.run(run, [])
+            self._parts[-1].run(run, landings)
+        except _Stopped:
+            return tuple(map(run.env.get, graph.outputs))
         return tuple(map(run.value, graph.outputs))
 
 
@@ -170,8 +178,10 @@ class _Run:
         """Calls the Python function of a node, but for a call that was made before."""
         op = node.op
         assert isinstance(op, HostCall)
+        if op.ends_runs and not self.value(operands(node)[0]):
+            raise _Stopped
         first: Sequence[np.ndarray] | None = None
-        if self.is_repeated:
+        if self.is_repeated and op.is_ordered:
             assert self._record is not None
             first = self._record.results[self._count]
         results = first
@@ -180,6 +190,8 @@ class _Run:
             results = function(*[np.asarray(self.value(x)) for x in operands(node)], first=first)
         assert results is not None
         self.env.update(zip(node.outputs[1:], map(backend.put, results), strict=True))
+        if not op.is_ordered:
+            return
         self._count += 1
         if self._is_tracing and self._record is not None and self._count > self._made:
             self._record.add(results, list(self.variables.values()))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
@@ -26,7 +27,7 @@ from tracegraph.ir.builder import (
     is_aside,
 )
 from tracegraph.ir.tensor import Graph, Tensor
-from tracegraph.ops.effect import READ, Check, Load, Store
+from tracegraph.ops.effect import READ, STOP, Check, HostCall, Load, Store
 from tracegraph.ops.elementwise import SELECT, LogicalAnd
 from tracegraph.ops.shape import EnsureShape
 from tracegraph.passes.specialise import bound_names
@@ -134,6 +135,15 @@ class Traced:
         ]
 
 
+def report_first_failure(reports: Iterable[CheckReport], values: Iterator[Any]) -> None:
+    """Raises the error of the first check whose flag is false. `values` are the flags, each with
+    the operands of its check behind it; what comes after a flag that is false may be None."""
+    for report in reports:
+        flag, *operands = itertools.islice(values, 1 + report.operand_count)
+        if not bool(flag):
+            report.fail(operands)
+
+
 _NUMERICS_FIX = "keep the operands where the result is finite; tg.print shows their values"
 
 
@@ -165,6 +175,8 @@ class Trace(Builder):
         self.token: Tensor | None = None
         self.checks: list[tuple[CheckReport, tuple[Tensor, ...]]] = []
         self.all_hold: Tensor | None = None
+        #: What had to hold where a run ends otherwise: see `end_where_checks_failed`.
+        self._ends_without: Tensor | None = None
         #: Whether indices and divisors that are not known are checked at every run; at top level,
         #: where values are known, they are.
         self.checks_bounds: bool = outer.is_top_level or getattr(outer, "checks_bounds", False)
@@ -266,6 +278,7 @@ class Trace(Builder):
             return
         if isinstance(self.outer, Trace):
             self.outer.store_state()
+            self.outer.end_where_checks_failed()
         for state in self.states.values():
             if state.is_assigned and state.value is not None:
                 inputs = (self.take_token(), state.handle, state.value)
@@ -278,6 +291,16 @@ class Trace(Builder):
             self._has_shown_state = True
             for state in self.states.values():
                 state.value = None
+
+    def end_where_checks_failed(self) -> None:
+        """Lets a run end at this point if a check before it failed: the effects of a body that is
+        called now know nothing of that check."""
+        if self.all_hold is None or self.all_hold is self._ends_without:
+            return
+        self._ends_without = self.all_hold
+        self.store_state()
+        inputs = (self.take_token(), self.all_hold)
+        self.give_token(*self.add(HostCall(STOP, (), is_gated=True), inputs))
 
     def assign(self, variable: Variable, value: Tensor) -> None:
         """A later read gives `value`; after a check that may fail, only if it holds."""
