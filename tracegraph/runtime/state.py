@@ -17,6 +17,8 @@ from itertools import chain, compress, starmap, tee
 from operator import is_, itemgetter
 from typing import Any
 
+import numpy as np
+
 from tracegraph.ir.tensor import Tensor, get_buffer
 from tracegraph.runtime import backend
 from tracegraph.runtime.counts import getrefcount
@@ -117,6 +119,8 @@ class Step:
             outputs = self._run_first(buffers, variables, rest, assigned)
             if outputs is not None:
                 return outputs
+        if self.program.is_let_go:  # what is compiled is for arrays of the device
+            buffers = [*map(_on_device, buffers)]
         with state_lock:
             while True:
                 materialise(variables)
@@ -186,6 +190,10 @@ class Step:
             raise run_failure(error, here()) from None
         with backend.outside_of_traces():
             return self._run_in_one_piece(buffers, variables, rest, assigned)
+
+
+def _on_device(buffer: Any) -> Any:
+    return backend.put(buffer) if isinstance(buffer, np.ndarray) else buffer
 
 
 def run_program(program: Any, arguments: Sequence[Any]) -> tuple[Any, ...]:
