@@ -31,6 +31,7 @@ FLOORS = (
         "tracegraph.errors",
         "tracegraph.nest",
         "tracegraph.patterns",
+        "tracegraph.recursion",
         "tracegraph.settings",
     ),
     ("tracegraph.ir",),

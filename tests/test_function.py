@@ -1415,7 +1415,7 @@ def test_functions_nested_deeper_than_recursion_goes_run_if_traced_one_by_one():
 
 
 def test_functions_nested_too_deep_to_be_traced_at_once_are_refused():
-    x, functions = tg.constant(0.0), chain(200)
+    x, functions = tg.constant(0.0), chain(2000)
     with pytest.raises(tg.errors.TraceError, match=r"(?s)recursion limit.*fix: call the inner"):
         functions[-1](x)
     assert tg.executing_eagerly()

@@ -40,6 +40,7 @@ from tracegraph.passes.specialise import specialise
 from tracegraph.passes.vectorise import vectorise
 from tracegraph.passes.walk import path_between, pull_back
 from tracegraph.patterns import Pattern
+from tracegraph.recursion import room
 from tracegraph.shapes import same_shape, static_shape
 from tracegraph.source import Source
 from tracegraph.types import TensorType
@@ -334,7 +335,8 @@ def _through_body(node: Node, vanishing: set[Tensor]) -> list[Tensor]:
     body = node.op.body
     pairs = zip(body.inputs, node.inputs, strict=True)
     inside = {formal for formal, x in pairs if x in vanishing or _is_zero(x)}
-    _follow(body, inside)
+    with room():
+        _follow(body, inside)
     return [y for formal, y in zip(body.outputs, node.outputs, strict=True) if formal in inside]
 
 

@@ -130,12 +130,18 @@ def has_forward(path: Sequence[Node]) -> bool:
 
 def user_rules(nodes: Iterable[Node]) -> Iterator[Op]:
     """The ops whose derivative is a rule of the user, in the nodes and in the bodies they call."""
-    for node in nodes:
-        if isinstance(node.op, (CustomCall, HostCall)) or is_registered(node.op):
+    seen: set[Graph] = set()
+    waiting = [iter(nodes)]
+    while waiting:
+        node = next(waiting[-1], None)
+        if node is None:
+            waiting.pop()
+        elif isinstance(node.op, (CustomCall, HostCall)) or is_registered(node.op):
             yield node.op
-            continue
-        for body in node.op.graphs():
-            yield from user_rules(body.nodes)
+        else:
+            bodies = [body for body in node.op.graphs() if body not in seen]
+            seen.update(bodies)
+            waiting += [iter(body.nodes) for body in bodies]
 
 
 def _by_rows(

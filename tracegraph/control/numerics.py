@@ -33,6 +33,7 @@ from tracegraph.ops.movement import Movement
 from tracegraph.ops.reduce import All, Min
 from tracegraph.ops.shape import Concatenate, Reshape
 from tracegraph.passes.specialise import specialise
+from tracegraph.recursion import room
 from tracegraph.source import Source, sourced
 from tracegraph.types import TensorType, int32
 
@@ -100,7 +101,8 @@ class _Watch:
     def _opened(self, op: Call, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         body = specialise(op.body, [x.type for x in inputs])
         env = dict(zip(body.inputs, inputs, strict=True))
-        self.walk(body, env)
+        with room():
+            self.walk(body, env)
         return tuple([env[y] for y in body.outputs])
 
     def _look_at(

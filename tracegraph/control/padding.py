@@ -25,6 +25,7 @@ from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.passes.simplify import simplify
 from tracegraph.passes.specialise import bound_names, specialise
+from tracegraph.recursion import room
 from tracegraph.shapes import Dim, Size
 from tracegraph.source import sourced
 from tracegraph.types import TensorType, int32
@@ -102,7 +103,8 @@ def _walk(graph: Graph, env: dict[Tensor, Tensor], padding: Padding) -> None:
 def _opened(op: Call, inputs: Sequence[Tensor], padding: Padding) -> Sequence[Tensor]:
     body = specialise(op.body, [x.type for x in inputs])
     env = dict(zip(body.inputs, inputs, strict=True))
-    _walk(body, env, padding)
+    with room():
+        _walk(body, env, padding)
     return [env[y] for y in body.outputs]
 
 

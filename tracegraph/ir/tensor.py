@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from tracegraph.recursion import room
 from tracegraph.source import UNKNOWN, Source
 from tracegraph.types import DType, TensorType
 
@@ -244,7 +245,8 @@ class Graph:
         """What `make` derives of this graph, made once and kept under `key`. It is not None."""
         found = self.derived.get(key)
         if found is None:
-            found = self.derived[key] = make()
+            with room():  # it may derive what this graph calls, and so on
+                found = self.derived[key] = make()
         return found
 
     @property
@@ -262,6 +264,13 @@ class Graph:
 
     def with_outputs(self, outputs: tuple[Tensor, ...]) -> Graph:
         return Graph(self.name, self.inputs, self.nodes, outputs)
+
+    def __copy__(self) -> Graph:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Graph:
+        """Itself, as of an op: neither is ever edited."""
+        return self
 
     def graphs(self) -> Iterator[Graph]:
         """This graph and all graphs that its ops hold, callees first, each once."""

@@ -15,6 +15,7 @@ from tracegraph.ops.movement import Movement
 from tracegraph.ops.shape import Reshape, Transpose
 from tracegraph.passes.registry import is_registered
 from tracegraph.patterns import Pattern, everything
+from tracegraph.recursion import room
 from tracegraph.shapes import static_shape
 
 #: For some inputs of a graph, by position, the number of the source that each element is.
@@ -79,7 +80,8 @@ def propagate(
     total: int,
 ) -> list[Pattern]:
     """The patterns of the outputs, from those of the inputs and the inputs that are known."""
-    env, _ = follow(graph, patterns, values, total)
+    with room():
+        env, _ = follow(graph, patterns, values, total)
     return [env[y] for y in graph.outputs]
 
 

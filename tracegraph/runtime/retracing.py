@@ -12,6 +12,7 @@ from typing import Any
 from tracegraph import nest
 from tracegraph.errors import shown
 from tracegraph.runtime.signature import ObjectKey, Request, VariableKey
+from tracegraph.runtime.trace import innermost_trace
 from tracegraph.source import here
 from tracegraph.types import TensorType
 
@@ -94,8 +95,9 @@ class Retracing:
             self._seen_decorated()
 
     def _seen_decorated(self) -> None:
-        """The same code decorated again and again at one place, as in a loop, is warned of too."""
-        if self._code is None:
+        """The same code decorated again and again at one place, as in a loop, is warned of too;
+        not so functions that call each other, which one call traces."""
+        if self._code is None or innermost_trace() is not None:
             return
         row = _decorated.setdefault(self._code, _Row())
         place = str(here())

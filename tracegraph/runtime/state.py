@@ -17,6 +17,8 @@ from itertools import chain, compress, starmap, tee
 from operator import is_, itemgetter
 from typing import Any
 
+import numpy as np
+
 from tracegraph.ir.tensor import Tensor, get_buffer
 from tracegraph.runtime import backend
 from tracegraph.runtime.counts import getrefcount
@@ -118,6 +120,8 @@ class Step:
             outputs = self._run_first(buffers, variables, rest, assigned)
             if outputs is not None:
                 return outputs
+        if self.program.is_let_go:  # what is compiled is for arrays of the device
+            buffers = [*map(_on_device, buffers)]
         with state_lock:
             while True:
                 if Tensor in map(type, map(get_buffer, variables)):
@@ -193,6 +197,10 @@ class Step:
         with backend.outside_of_traces():
             self.program.exhaust(stores)
         return found
+
+
+def _on_device(buffer: Any) -> Any:
+    return backend.put(buffer) if isinstance(buffer, np.ndarray) else buffer
 
 
 def run_program(program: Any, arguments: Sequence[Any]) -> tuple[Any, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -31,6 +30,7 @@ from tracegraph.ops.effect import READ, STOP, Check, HostCall, Load, Store
 from tracegraph.ops.elementwise import SELECT, LogicalAnd
 from tracegraph.ops.shape import EnsureShape
 from tracegraph.passes.specialise import bound_names
+from tracegraph.recursion import recursion_limit, room
 from tracegraph.runtime.convert import broadcast
 from tracegraph.runtime.pending import refuse_leaked
 from tracegraph.shapes import dim_names
@@ -437,13 +437,14 @@ def restored(run: Callable[[], T]) -> T:
     where, place = builder_of_thread(), place_of_thread()
     builder, source, depth = where.builder, place.source, len(_open.traces)
     try:
-        return run()
+        with room():
+            return run()
     except RecursionError as error:
         if isinstance(error, RecursionTraceError):
             raise
         fail(
             RecursionTraceError,
-            f"Python's recursion limit of {sys.getrecursionlimit()} was reached while tracing, "
+            f"Python's recursion limit of {recursion_limit()} was reached while tracing, "
             f"with {len(_open.traces) + 1} functions being traced one inside the other",
             source=here(),
             fix="call the inner functions once before the outer ones, or use a loop in place of "

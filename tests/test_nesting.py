@@ -1,0 +1,203 @@
+"""Functions that call functions: five hundred, one inside the other, as deep as Python's go."""
+
+import copy
+import sys
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tracegraph as tg
+from tracegraph import recursion
+
+LEVELS = 500
+FACTOR = 1.001
+
+
+def around(inner):
+    return tg.function(lambda x: inner(x * FACTOR))
+
+
+def nest(levels=LEVELS):
+    """A function that calls a function that calls one, and so on; none is traced yet."""
+    found = tg.function(lambda x: tg.sin(x))
+    for _ in range(levels - 1):
+        found = around(found)
+    return found
+
+
+def by_jax(x):
+    return jnp.sin(x * FACTOR ** (LEVELS - 1))
+
+
+@pytest.fixture(autouse=True)
+def _the_limit_stays():
+    limit = sys.getrecursionlimit()
+    yield
+    assert sys.getrecursionlimit() == limit and recursion.recursion_limit() == limit
+
+
+@pytest.fixture(name="x")
+def _x():
+    return tg.constant([0.3, -0.7])
+
+
+def agrees(value, expected):
+    np.testing.assert_allclose(value, expected, rtol=2e-4)
+
+
+def test_five_hundred_functions_are_traced_by_one_call(x):
+    sys.setrecursionlimit(1000)  # as Python has it, whatever the runner of tests set
+    function = nest()
+    agrees(function(x), by_jax(x.numpy()))
+    assert len(list(function.get_concrete_function(x).graph.graphs())) == LEVELS
+
+
+def test_a_thread_traces_as_deep(x):
+    results = []
+    thread = threading.Thread(target=lambda: results.append(nest()(x).numpy()))
+    thread.start()
+    thread.join()
+    agrees(results[0], by_jax(x.numpy()))
+
+
+def slope(x):
+    return jax.grad(lambda x: by_jax(x).sum())(x.numpy())
+
+
+@pytest.mark.parametrize("is_traced", [True, False])
+def test_gradient_by_a_tape_outside(x, is_traced):
+    function = nest()
+    if is_traced:
+        function(x)
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    agrees(tape.gradient(y, x), slope(x))
+
+
+def test_gradient_by_a_tape_inside(x):
+    function = nest()
+
+    @tg.function
+    def gradient(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x)
+
+    agrees(gradient(x), slope(x))
+
+
+def test_second_derivative(x):
+    function = nest()
+    with tg.GradientTape() as outer:
+        outer.watch(x)
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        g = tape.gradient(y, x)
+    second = jax.grad(lambda x: jax.grad(lambda x: by_jax(x).sum())(x).sum())(x.numpy())
+    agrees(outer.gradient(g, x), second)
+
+
+def test_jvp(x):
+    function = nest()
+    with tg.autodiff.ForwardAccumulator(x, tg.ones_like(x)) as accumulator:
+        y = function(x)
+    agrees(accumulator.jvp(y), slope(x))
+
+
+@pytest.mark.parametrize("of", ["jacobian", "batch_jacobian"])
+def test_jacobians(x, of):
+    function, x = nest(), tg.expand_dims(x, 1)
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    found = np.asarray(getattr(tape, of)(y, x)).reshape(2, -1)
+    diagonal = np.diag(slope(x)[:, 0]) if of == "jacobian" else slope(x)
+    agrees(found, diagonal)
+
+
+def test_vectorized_map(x):
+    agrees(tg.vectorized_map(nest(), x), by_jax(x.numpy()))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"check_numerics": True}, {"check_bounds": True}, {"bucket_sizes": [4]}],
+    ids=str,
+)
+def test_open_sizes_and_options(x, options):
+    function = nest()
+    spec = [tg.TensorSpec([None])]
+    outer = tg.function(lambda x: function(x), input_signature=spec, **options)
+    agrees(outer(x), by_jax(x.numpy()))
+
+
+def test_as_jax(x):
+    function = nest().as_jax()
+    agrees(jax.grad(lambda x: function(x).sum())(x.numpy()), slope(x))
+
+
+def test_saving_and_loading(x, tmp_path):
+    module = tg.Module()
+    module.f = nest()
+    module.f.get_concrete_function(tg.TensorSpec([None]))
+    tg.saved_model.save(module, tmp_path / "deep")
+    loaded = tg.saved_model.load(tmp_path / "deep")
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = loaded.f(x)
+    agrees(y, by_jax(x.numpy()))
+    agrees(tape.gradient(y, x), slope(x))
+
+
+def test_text_views_and_copies(x):
+    graph = nest().get_concrete_function(x).graph
+    text = graph.as_text()
+    again = type(graph).from_text(text)
+    again.verify()
+    assert again.as_text() == text
+    assert copy.deepcopy(graph) is graph
+    views = (graph.summary, graph.to_dot, graph.to_json, graph.to_mermaid, graph.to_html)
+    for view in (*views, graph._repr_html_, graph.to_networkx, graph.to_model_explorer):
+        assert str(view())
+
+
+def test_recursion_without_end_is_refused():
+    @tg.function
+    def endless(x):
+        return endless(x * 2.0)
+
+    with pytest.raises(tg.errors.TraceError, match=r"(?s)recursion limit.*fix: call the inner"):
+        endless(tg.constant(1.0))
+    assert tg.executing_eagerly()
+
+
+def test_recursion_of_plain_python_has_no_more_room_than_elsewhere(x):
+    depths = []
+
+    def plain(depth):
+        depths[-1] = depth
+        return plain(depth + 1)
+
+    for run in (plain, tg.function(plain)):
+        depths.append(0)
+        with pytest.raises(RecursionError):
+            run(1)
+    assert depths[1] <= depths[0] + 10
+
+
+def test_an_interrupt_leaves_the_limit_as_it_was():
+    @tg.function
+    def interrupted(x):
+        raise KeyboardInterrupt
+
+    function = interrupted
+    for _ in range(50):
+        function = around(function)
+    with pytest.raises(KeyboardInterrupt):
+        function(tg.constant(1.0))
