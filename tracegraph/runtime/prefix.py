@@ -120,8 +120,10 @@ class _Prefix(Builder):
             value = values.get(id(variable))
             self._env[inner] = handle if value is None else READ(self._env[value], handle)
         if trace.token_input is not None:
-            outer_token = trace.outer.token if isinstance(trace.outer, Trace) else None
-            known = None if outer_token is None else self._env.get(outer_token)
+            outer = trace.outer
+            while isinstance(outer, Trace) and outer.token is None:  # it has had no effects so far
+                outer = outer.outer
+            known = self._env.get(outer.token) if isinstance(outer, Trace) else None  # type: ignore[arg-type]
             self._env[trace.token_input] = self.input(TOKEN, "token") if known is None else known
 
     def _of(self, tensor: Tensor) -> Tensor:
