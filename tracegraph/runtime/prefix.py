@@ -85,11 +85,13 @@ class _Prefix(Builder):
         self._env: dict[Tensor, Tensor] = {}
 
     def graph(self, outputs: Sequence[Tensor]) -> Graph:
-        # A trace may have to read a Variable for the one inside it, which is a node more.
+        # A trace may have to read a Variable for the one inside it, which is a node more, and one
+        # more Variable that is read of the trace around it: so the innermost comes first.
+        pairs = list(zip(self._traces, self._traces[1:]))
         given = [
-            {id(v): outer.value_of(v) for v in inner.variables}
-            for outer, inner in zip(self._traces, self._traces[1:])
-        ]
+            {id(v): outer.value_of(v.passed()) for v in inner.variables}
+            for outer, inner in reversed(pairs)
+        ][::-1]
         with self:
             for trace, values in zip(self._traces, [{}, *given], strict=True):
                 self._enter(trace, values)
