@@ -1,10 +1,10 @@
-"""Random sequences of what users do with Variables, and a plain Python model of what must come of it.
+"""Random sequences of what users do with Variables, and a plain Python model of what must come.
 
 A sequence is data: statements that are run by tracegraph (`Machine`) and by NumPy on plain cells
-(`Model`). Both keep a log of every value that is seen, and the logs must agree to the last bit, which
-they can, since all numbers are small integers. The functions of a sequence come from a fixed `Pool`,
-so that few programs are compiled. What Python functions called by programs do, and signal handlers,
-is a script of the sequence: whoever comes next takes the next script.
+(`Model`). Both keep a log of every value that is seen, and the logs must agree to the last bit,
+which they can, since all numbers are small integers. The functions of a sequence come from a fixed
+`Pool`, so that few programs are compiled. What Python functions called by programs
+do, and signal handlers, is a script of the sequence: whoever comes next takes the next script.
 """
 
 from __future__ import annotations

@@ -544,3 +544,53 @@ def test_a_callback_that_clears_the_cache_of_the_function_that_is_running():
         f(X)
     assert len(traced) == 4
     assert len(f.traces) == 1
+
+
+@pytest.mark.parametrize("levels", [0, 1, 2, 3])
+def test_a_callback_without_a_shape_far_inside_sees_what_was_assigned_outside(levels):
+    state, x = tg.Variable(1.0), tg.Variable(3.0)
+    seen = []
+
+    @tg.function
+    def call():
+        x.assign(tg.py_function(lambda q: seen.append(float(state)) or q, [x], tg.float32))
+
+    for _ in range(levels):
+        call = tg.function(lambda inner=call: inner())
+
+    @tg.function
+    def step():
+        state.assign_add(10.0)
+        call()
+
+    for _ in range(3):
+        step()
+    assert seen == [11.0, 21.0, 31.0]
+    assert float(state) == 31.0
+
+
+@pytest.mark.parametrize("levels", [0, 1, 2])
+def test_variables_that_a_callback_without_a_shape_is_given_through_functions(levels):
+    outside, passed = tg.Variable(1.0), tg.Variable(3.0)
+    seen = []
+
+    @tg.function
+    def call(p):
+        x = outside + p
+        p.assign(tg.py_function(lambda q: seen.append(float(q)) or q, [x], tg.float32))
+
+    for _ in range(levels):
+        call = tg.function(lambda p, inner=call: inner(p))
+
+    @tg.function
+    def step():
+        outside.assign_add(10.0)
+        passed.assign_add(100.0)
+        call(passed)
+
+    expected = []
+    for n in range(3):
+        step()
+        expected.append((expected[-1] if expected else 3.0) + 100.0 + 11.0 + 10.0 * n)
+        assert float(passed) == expected[-1]
+    assert seen == expected

@@ -85,11 +85,13 @@ class _Prefix(Builder):
         self._env: dict[Tensor, Tensor] = {}
 
     def graph(self, outputs: Sequence[Tensor]) -> Graph:
-        # A trace may have to read a Variable for the one inside it, which is a node more.
+        # A trace may have to read a Variable for the one inside it, which is a node more, and one
+        # more Variable that is read of the trace around it: so the innermost comes first.
+        pairs = list(zip(self._traces, self._traces[1:]))
         given = [
-            {id(v): outer.value_of(v) for v in inner.variables}
-            for outer, inner in zip(self._traces, self._traces[1:])
-        ]
+            {id(v): outer.value_of(v.passed()) for v in inner.variables}
+            for outer, inner in reversed(pairs)
+        ][::-1]
         with self:
             for trace, values in zip(self._traces, [{}, *given], strict=True):
                 self._enter(trace, values)
@@ -120,8 +122,10 @@ class _Prefix(Builder):
             value = values.get(id(variable))
             self._env[inner] = handle if value is None else READ(self._env[value], handle)
         if trace.token_input is not None:
-            outer_token = trace.outer.token if isinstance(trace.outer, Trace) else None
-            known = None if outer_token is None else self._env.get(outer_token)
+            outer = trace.outer
+            while isinstance(outer, Trace) and outer.token is None:  # it has had no effects so far
+                outer = outer.outer
+            known = self._env.get(outer.token) if isinstance(outer, Trace) else None  # type: ignore[arg-type]
             self._env[trace.token_input] = self.input(TOKEN, "token") if known is None else known
 
     def _of(self, tensor: Tensor) -> Tensor:

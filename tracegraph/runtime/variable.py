@@ -217,6 +217,12 @@ class Variable(Slot):
         found = None if self._stands_for is None else self._stands_for()
         return self if found is None else found.given()
 
+    def passed(self) -> Variable:
+        """The Variable itself; for one that stands for an argument, what the trace around passed,
+        which may be such a one too."""
+        found = None if self._stands_for is None else self._stands_for()
+        return self if found is None else found
+
     def stand_for(self, given: Variable) -> None:
         """Stands for another Variable from now on: Python functions that a trace calls know this
         one, and mean the one that the call was given."""
