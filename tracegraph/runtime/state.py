@@ -17,8 +17,6 @@ from itertools import chain, compress, starmap, tee
 from operator import is_, itemgetter
 from typing import Any
 
-import numpy as np
-
 from tracegraph.ir.tensor import Tensor, get_buffer
 from tracegraph.runtime import backend
 from tracegraph.runtime.counts import getrefcount
@@ -106,6 +104,7 @@ class Step:
         self.program = program
         self._new_values = itemgetter(stored)
         self._gives_away = bool(program.donated)
+        program.stores = program.stores or stored.start < stored.stop
 
     def run(
         self,
@@ -119,8 +118,6 @@ class Step:
             outputs = self._run_first(buffers, variables, rest, assigned)
             if outputs is not None:
                 return outputs
-        if self.program.is_let_go:  # what is compiled is for arrays of the device
-            buffers = [*map(_on_device, buffers)]
         with state_lock:
             while True:
                 materialise(variables)
@@ -169,7 +166,8 @@ class Step:
         arguments: Any = map(tuple, (chain(buffers, map(get_buffer, variables), rest),))
         if self._gives_away:
             arguments = compress(arguments, _are_held_once(assigned))
-        first, second = tee(starmap(self.program.jitted, arguments))
+        run = self.program.jitted if assigned else self.program.any_kind
+        first, second = tee(starmap(run, arguments))
         stores = map(_put, assigned, chain.from_iterable(map(self._new_values, first)))
         self.program.exhaust(stores if assigned else first)
         return next(second, None)
@@ -190,10 +188,6 @@ class Step:
             raise run_failure(error, here()) from None
         with backend.outside_of_traces():
             return self._run_in_one_piece(buffers, variables, rest, assigned)
-
-
-def _on_device(buffer: Any) -> Any:
-    return backend.put(buffer) if isinstance(buffer, np.ndarray) else buffer
 
 
 def run_program(program: Any, arguments: Sequence[Any]) -> tuple[Any, ...]:
