@@ -172,6 +172,9 @@ class Program:
         self.needs_x64 = _has_64_bits(graph)
         self.donated = tuple(donated)
         self.has_run = False
+        #: Whether results are stored in Variables, in one piece with the run: such programs are few
+        #: and large, and JAX keeps all of them, since no frame of Python may lie between.
+        self.stores = False
         self.renew()
 
     def renew(self) -> None:
@@ -189,8 +192,8 @@ class Program:
         #: What was compiled, for arrays like those of the first call; None if that was staged.
         self._compiled: Any = None
         self._is_prepared = False
-        #: Whether JAX was made to forget all but what is compiled.
-        self.is_let_go = False
+        #: What takes arrays of every kind without compiling again; it may have a frame of Python.
+        self.any_kind: Any = self.jitted
 
     def _prepare(self, buffers: Sequence[Any]) -> None:
         """Compiles, by the folder of compiled programs if there is one. What is compiled beside a
@@ -212,8 +215,8 @@ class Program:
         Another function of JAX over the same Python function forgets the trace without what is
         compiled. Both are public, and the way that one knows the other is tested.
         """
-        if self._compiled is not None and self.has_run:
-            self.is_let_go = True
+        if self._compiled is not None and self.has_run and not self.stores:
+            self.any_kind = self._compiled
             forgetful: Any = jax.jit(self._function)  # JAX's types lack the method
             forgetful.clear_cache()
 
@@ -224,12 +227,11 @@ class Program:
         try:
             if not self._is_prepared:
                 self._prepare(buffers)
-            run = self._compiled if self.is_let_go else self.jitted
             if self.needs_x64:
                 with x64():
-                    outputs = run(*buffers)
+                    outputs = self.any_kind(*buffers)
             else:
-                outputs = run(*buffers)
+                outputs = self.any_kind(*buffers)
             self.has_run = True
             return outputs
         except BaseException as error:

@@ -36,6 +36,10 @@ def small(x, k):
     return tg.reduce_sum(tg.tanh(x * k + 1.0) - x)
 
 
+def scale(variable):
+    return lambda x, k: variable * x * k
+
+
 def step_of(variable):
     def step(x, k):
         variable.assign_add(x * k)
@@ -69,10 +73,12 @@ def test_a_trace_holds_few_graphs_and_nodes():
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
-@pytest.mark.parametrize("has_state", [False, True])
-def test_nothing_is_compiled_again_for_programs_that_jax_let_go_of(kind, has_state):
+@pytest.mark.parametrize(
+    "made", [lambda _: small, scale, step_of], ids=["pure", "reads", "assigns"]
+)
+def test_nothing_is_compiled_again_for_programs_that_jax_let_go_of(kind, made):
     x, variable = np.arange(4, dtype=kind), tg.Variable(np.zeros(4, kind))
-    function = tg.function(step_of(variable) if has_state else small)
+    function = tg.function(made(variable))
     factors = [float(k) for k in range(TRACES)]
     first = [function(x, k).numpy() for k in factors]
     variable.assign(np.zeros(4, kind))

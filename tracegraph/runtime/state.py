@@ -17,8 +17,6 @@ from itertools import chain, compress, starmap, tee
 from operator import is_, itemgetter
 from typing import Any
 
-import numpy as np
-
 from tracegraph.ir.tensor import Tensor, get_buffer
 from tracegraph.runtime import backend
 from tracegraph.runtime.counts import getrefcount
@@ -106,6 +104,7 @@ class Step:
         self.program = program
         self._new_values = itemgetter(stored)
         self._gives_away = bool(program.donated)
+        program.stores = program.stores or stored.start < stored.stop
 
     def run(
         self,
@@ -120,8 +119,6 @@ class Step:
             outputs = self._run_first(buffers, variables, rest, assigned)
             if outputs is not None:
                 return outputs
-        if self.program.is_let_go:  # what is compiled is for arrays of the device
-            buffers = [*map(_on_device, buffers)]
         with state_lock:
             while True:
                 if Tensor in map(type, map(get_buffer, variables)):
@@ -149,7 +146,9 @@ class Step:
         if self._gives_away:
             counts = map(sum, (map(getrefcount, map(get_buffer, assigned)),))
             arguments = compress(arguments, map((_COUNT * len(assigned)).__eq__, counts))
-        first, second = tee(starmap(self.program.jitted, arguments))
+        program = self.program
+        run = program.jitted if assigned else program.any_kind
+        first, second = tee(starmap(run, arguments))
         if not assigned:
             return first, second
         return map(_put, assigned, chain.from_iterable(map(self._new_values, first))), second
@@ -197,10 +196,6 @@ class Step:
         with backend.outside_of_traces():
             self.program.exhaust(stores)
         return found
-
-
-def _on_device(buffer: Any) -> Any:
-    return backend.put(buffer) if isinstance(buffer, np.ndarray) else buffer
 
 
 def run_program(program: Any, arguments: Sequence[Any]) -> tuple[Any, ...]:
