@@ -594,3 +594,24 @@ def test_variables_that_a_callback_without_a_shape_is_given_through_functions(le
         expected.append((expected[-1] if expected else 3.0) + 100.0 + 11.0 + 10.0 * n)
         assert float(passed) == expected[-1]
     assert seen == expected
+
+
+def test_effects_that_depend_on_no_element_happen_in_every_iteration(capsys):
+    count = [0]
+
+    def counted():
+        count[0] += 1
+        return float(count[0])
+
+    def body(x):
+        tg.print("once more", output_stream=sys.stdout)
+        return x * 0.0 + tg.py_function(counted, [], SCALAR)
+
+    xs = tg.constant([1.0, 2.0, 3.0])
+    assert tg.vectorized_map(body, xs).numpy().tolist() == [1.0, 2.0, 3.0]
+    f = tg.function(lambda ys: tg.vectorized_map(body, ys))
+    assert [f(xs).numpy().tolist() for _ in range(2)] == [[4.0, 5.0, 6.0], [7.0, 8.0, 9.0]]
+    inner = tg.function(lambda: tg.py_function(counted, [], SCALAR))
+    found = tg.vectorized_map(lambda x: inner() + x, xs)
+    assert found.numpy().tolist() == [11.0, 13.0, 15.0]
+    assert capsys.readouterr().out == "once more\n" * 9

@@ -334,3 +334,63 @@ def test_other_threads_read_while_steps_run():
             thread.join()
     assert not torn
     assert values_of(variables) == [301.0] * 3
+
+
+def test_a_handler_that_calls_a_step_while_jax_traces_another_function():
+    import sys
+
+    v = tg.Variable(1.0)
+
+    @tg.function
+    def step():
+        v.assign_add(1.0)
+        return v * 2.0
+
+    step()
+    step()
+    f = tg.function(lambda x: x + tg.reduce_sum(tg.ones([4]) * x))
+    strikes = [0]
+
+    def strike(frame, event, _):  # a signal at some calls of functions of the lowering
+        if event == "call" and "lowering" in frame.f_code.co_filename:
+            strikes[0] += 1
+            if strikes[0] % 7 == 3:
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGALRM)
+                sys.setprofile(strike)
+
+    calls = []
+    old = signal.signal(signal.SIGALRM, lambda *_: calls.append(float(step())))
+    try:
+        sys.setprofile(strike)
+        found = f(tg.constant(1.0))
+    finally:
+        sys.setprofile(None)
+        signal.signal(signal.SIGALRM, old)
+    assert found.numpy() == 5.0
+    assert len(calls) > 3
+    assert calls == [2.0 * (4.0 + n) for n in range(len(calls))]
+    assert float(v) == 3.0 + len(calls)
+
+
+def test_a_handler_creates_variables_while_a_function_is_traced(tmp_path):
+    w = tg.Variable(0.0)
+
+    def handler(number, frame):
+        tg.Variable(1.0)
+        tg.train.Checkpoint(w=w).save(str(tmp_path / "c"))
+
+    old = signal.signal(signal.SIGALRM, handler)
+    try:
+
+        @tg.function
+        def f(x):
+            w.assign_add(1.0)
+            signal.raise_signal(signal.SIGALRM)
+            return x + w
+
+        assert f(ONE).numpy() == 2.0
+    finally:
+        signal.signal(signal.SIGALRM, old)
+    assert f.experimental_get_tracing_count() == 1
+    assert float(tg.train.load_checkpoint(str(tmp_path / "c-1")).get_tensor("w")) == 0.0

@@ -47,8 +47,8 @@ class Divided:
 
 
 def has_effects(graph: Graph) -> bool:
-    """Whether a graph, or one that it calls, has effects."""
-    return graph.kept("effects", lambda: (_has_effects(graph),))[0]
+    """Whether a graph, or one that it calls, cannot be one program of XLA."""
+    return graph.kept("cuts", lambda: (_has_effects(graph),))[0]
 
 
 def _has_effects(graph: Graph) -> bool:

@@ -212,13 +212,15 @@ def top_level() -> Builder:
 
 
 class at_top_level:
-    """A context in which this thread computes at top level, whatever is being traced."""
+    """A context in which this thread computes at top level, whatever is being traced. What
+    interrupts a trace stays aside of it."""
 
     def __enter__(self) -> None:
-        _context.top_level.__enter__()
+        self._entered = _context.aside if is_aside() else _context.top_level
+        self._entered.__enter__()
 
     def __exit__(self, *exception: object) -> None:
-        _context.top_level.__exit__(*exception)
+        self._entered.__exit__(*exception)
 
 
 def replay(

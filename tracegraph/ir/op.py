@@ -159,6 +159,11 @@ class Op(metaclass=_Interning):
     #: Whether the op can be narrowed to some of its outputs, by `pruned`.
     can_prune: ClassVar[bool] = False
 
+    @property
+    def has_effects(self) -> bool:
+        """Whether it does more than compute, so that each iteration of a loop does it anew."""
+        return any(inner.has_effects for inner in self.graphs())
+
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         fields = {**cls.fields.parameters, **_declared_fields(cls)}

@@ -262,6 +262,11 @@ class Graph:
         """Whether every size is known, so that the graph can be lowered as it is."""
         return all(type.is_static for type in self.input_types)
 
+    @property
+    def has_effects(self) -> bool:
+        """Whether one of its nodes does more than compute."""
+        return self.kept("effects", lambda: (any(node.op.has_effects for node in self.nodes),))[0]
+
     def with_outputs(self, outputs: tuple[Tensor, ...]) -> Graph:
         return Graph(self.name, self.inputs, self.nodes, outputs)
 

@@ -75,6 +75,8 @@ class Store(Op):
     the call of a Python function, which may read the Variable, is stored before that call.
     """
 
+    has_effects = True
+
     def infer(self, token, handle, value):
         _check_token(token)
         check_same_dtype(self.name, handle, value)
@@ -164,6 +166,10 @@ class HostCall(Op):
         if not callable(self.function):
             return f"tg.{self.function[0]}"
         return getattr(self.function, "called", "a Python function")
+
+    @property
+    def has_effects(self):
+        return self.is_ordered
 
     @property
     def is_ordered(self):

@@ -288,8 +288,7 @@ class Pow(Elementwise):
         by_base = SELECT(both_zero, zero, y * POW(x, SELECT(both_zero, one, y - 1)))
         if x.dtype.is_complex:
             return by_base, z * LOG(x)
-        is_positive = GREATER(x, zero)
-        return by_base, z * LOG(SELECT(is_positive, x, one))
+        return by_base, z * LOG(SELECT(LESS_EQUAL(x, zero), one, x))  # of nan it is nan
 
 
 class IntegerPow(Elementwise):

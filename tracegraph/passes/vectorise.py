@@ -49,7 +49,7 @@ def widen(nodes: tuple[Node, ...], env: dict[Tensor, tuple[Tensor, bool]], n: An
     for node in nodes:
         inputs = tuple(env[x][0] for x in node.inputs)
         batched = tuple(env[x][1] for x in node.inputs)
-        if not any(batched):
+        if not any(batched) and not node.op.has_effects:
             outputs = add(node.op, inputs, node.source)
             env.update((y, (new, False)) for y, new in zip(node.outputs, outputs, strict=True))
             continue

@@ -192,10 +192,9 @@ class Step:
         raise_failures((*buffers, *rest))
         if not self.program.is_refused_by_a_trace(error):
             raise run_failure(error, here()) from None
-        stores, found = self._planned(buffers, variables, rest, assigned)
-        with backend.outside_of_traces():
-            self.program.exhaust(stores)
-        return found
+        # The frames of what failed hold the buffers, so they are not given away, but copied.
+        outputs = self._run_first(buffers, variables, rest, assigned)
+        return () if outputs is None else (outputs,)
 
 
 def run_program(program: Any, arguments: Sequence[Any]) -> tuple[Any, ...]:
