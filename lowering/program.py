@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -29,6 +28,7 @@ from tracegraph.errors import (
 from tracegraph.ir import slow_compiles
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.barrier import Barrier
+from tracegraph.settings import settings
 from tracegraph.shapes import element_count
 from tracegraph.source import place_of_thread
 from tracegraph.types import TensorType, token
@@ -172,9 +172,6 @@ class Program:
         self.needs_x64 = _has_64_bits(graph)
         self.donated = tuple(donated)
         self.has_run = False
-        #: Whether results are stored in Variables, in one piece with the run: such programs are few
-        #: and large, and JAX keeps all of them, since no frame of Python may lie between.
-        self.stores = False
         self.renew()
 
     def renew(self) -> None:
@@ -182,43 +179,23 @@ class Program:
         for inner in self.graph.graphs():
             inner.derived.pop("lowered", None)
         self._options = _compiler_options(self.graph)
-        self._function = graph_function(self.graph)
         #: The C++ entry itself: no Python frame lies between it and the execution.
         self.jitted = jax.jit(
-            self._function,
+            graph_function(self.graph),
             donate_argnums=self.donated,
             compiler_options=self._options,
         )
-        #: What was compiled, for arrays like those of the first call; None if that was staged.
-        self._compiled: Any = None
         self._is_prepared = False
-        #: What takes arrays of every kind without compiling again; it may have a frame of Python.
-        self.any_kind: Any = self.jitted
 
-    def _prepare(self, buffers: Sequence[Any]) -> None:
-        """Compiles, by the folder of compiled programs if there is one. What is compiled beside a
+    def _prepare(self) -> None:
+        """Compiles by the folder of compiled programs, if there is one. What is compiled beside a
         trace of somebody else's is not kept."""
         self._is_prepared = True
-        if is_staging():
+        if settings.compilation_cache is None or is_staging():
             return
         with x64() if self.needs_x64 else contextlib.nullcontext():
-            lowered = self.jitted.lower(*buffers)
+            lowered = self.jitted.lower(*(shape_struct(x.type) for x in self.graph.inputs))
             disk.compile_with_cache(lowered, self._options)
-            self._compiled = lowered.compile()  # the call that follows finds it
-        _keep_lowered(self)
-
-    def let_go(self) -> None:
-        """Makes JAX forget the trace of the program and its module, most of the memory that a small
-        program takes. They serve arrays of other kinds than those of the first call; from now on
-        those go to what is compiled.
-
-        Another function of JAX over the same Python function forgets the trace without what is
-        compiled. Both are public, and the way that one knows the other is tested.
-        """
-        if self._compiled is not None and self.has_run and not self.stores:
-            self.any_kind = self._compiled
-            forgetful: Any = jax.jit(self._function)  # JAX's types lack the method
-            forgetful.clear_cache()
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
         if not self.has_run and not slow_compiles.is_noted(self.graph):
@@ -226,12 +203,12 @@ class Program:
                 return self(*buffers)
         try:
             if not self._is_prepared:
-                self._prepare(buffers)
+                self._prepare()
             if self.needs_x64:
                 with x64():
-                    outputs = self.any_kind(*buffers)
+                    outputs = self.jitted(*buffers)
             else:
-                outputs = self.any_kind(*buffers)
+                outputs = self.jitted(*buffers)
             self.has_run = True
             return outputs
         except BaseException as error:
@@ -270,31 +247,13 @@ class Program:
         """
         if not self.needs_x64:
             return self.jitted
-        return self.compiled()
-
-    def compiled(self) -> Any:
-        """JAX's `Compiled` of this program."""
         with x64():
-            return self._compiled or self.lowered().compile()
+            return self.lowered().compile()
 
     def lowered(self) -> Any:
         """JAX's `Lowered` of this program, for its texts and analyses."""
         with x64():
             return self.jitted.lower(*(shape_struct(x.type) for x in self.graph.inputs))
-
-
-#: How many programs JAX keeps its trace and its module of, 1.2 MB each.
-_LOWERED_KEPT = 16
-_lowered_kept: deque[weakref.ref[Program]] = deque()
-
-
-def _keep_lowered(program: Program) -> None:
-    """Has JAX keep all of the programs that were compiled last, and let go of others."""
-    _lowered_kept.append(weakref.ref(program))
-    while len(_lowered_kept) > _LOWERED_KEPT:
-        oldest = _lowered_kept.popleft()()
-        if oldest is not None:
-            oldest.let_go()
 
 
 def _check_memory(graph: Graph) -> None:

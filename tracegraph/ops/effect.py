@@ -75,7 +75,9 @@ class Store(Op):
     the call of a Python function, which may read the Variable, is stored before that call.
     """
 
-    has_effects = True
+    @property
+    def has_effects(self):
+        return True
 
     def infer(self, token, handle, value):
         _check_token(token)

@@ -104,7 +104,6 @@ class Step:
         self.program = program
         self._new_values = itemgetter(stored)
         self._gives_away = bool(program.donated)
-        program.stores = program.stores or stored.start < stored.stop
 
     def run(
         self,
@@ -146,9 +145,7 @@ class Step:
         if self._gives_away:
             counts = map(sum, (map(getrefcount, map(get_buffer, assigned)),))
             arguments = compress(arguments, map((_COUNT * len(assigned)).__eq__, counts))
-        program = self.program
-        run = program.jitted if assigned else program.any_kind
-        first, second = tee(starmap(run, arguments))
+        first, second = tee(starmap(self.program.jitted, arguments))
         if not assigned:
             return first, second
         return map(_put, assigned, chain.from_iterable(map(self._new_values, first))), second
