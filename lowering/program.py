@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -28,7 +29,6 @@ from tracegraph.errors import (
 from tracegraph.ir import slow_compiles
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.barrier import Barrier
-from tracegraph.settings import settings
 from tracegraph.shapes import element_count
 from tracegraph.source import place_of_thread
 from tracegraph.types import TensorType, token
@@ -171,31 +171,55 @@ class Program:
         self.graph = graph
         self.needs_x64 = _has_64_bits(graph)
         self.donated = tuple(donated)
-        self.has_run = False
+        self._is_kept = False
         self.renew()
 
     def renew(self) -> None:
         """Begins anew. JAX refuses a function whose trace an interrupt left unfinished."""
+        self.has_run = False
         for inner in self.graph.graphs():
             inner.derived.pop("lowered", None)
         self._options = _compiler_options(self.graph)
-        #: The C++ entry itself: no Python frame lies between it and the execution.
-        self.jitted = jax.jit(
+        #: The C++ entry itself, with no Python frame between it and the execution; None where JAX
+        #: was made to forget it.
+        self.jitted: Any = self._new_jitted()
+        #: What was compiled, for arrays like those of the first call; None if that was staged.
+        self._compiled: Any = None
+        self._is_prepared = False
+        #: The shortest way in.
+        self.run: Any = self.jitted
+
+    def _new_jitted(self) -> Any:
+        return jax.jit(
             graph_function(self.graph),
             donate_argnums=self.donated,
             compiler_options=self._options,
         )
-        self._is_prepared = False
 
-    def _prepare(self) -> None:
-        """Compiles by the folder of compiled programs, if there is one. What is compiled beside a
+    def _prepare(self, buffers: Sequence[Any]) -> None:
+        """Compiles, by the folder of compiled programs if there is one. What is compiled beside a
         trace of somebody else's is not kept."""
         self._is_prepared = True
-        if settings.compilation_cache is None or is_staging():
+        if is_staging():
             return
         with x64() if self.needs_x64 else contextlib.nullcontext():
-            lowered = self.jitted.lower(*(shape_struct(x.type) for x in self.graph.inputs))
+            lowered = self.jitted.lower(*buffers)
             disk.compile_with_cache(lowered, self._options)
+            self._compiled = lowered.compile()  # the call that follows finds it
+        _note_compiled(self)
+
+    def keep(self) -> None:
+        """Keeps `jitted` for good, for what must have no Python frame between it and the run."""
+        self._is_kept = True
+        if self.jitted is None:
+            self.renew()
+
+    def let_go(self) -> None:
+        """Drops `jitted`, and with it JAX's trace and its module, most of the memory that a small
+        program takes. What is compiled stays, and costs a call one Python frame of JAX more."""
+        if self._compiled is not None and self.has_run and not self._is_kept:
+            self.run = self._compiled
+            self.jitted = None
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
         if not self.has_run and not slow_compiles.is_noted(self.graph):
@@ -203,20 +227,22 @@ class Program:
                 return self(*buffers)
         try:
             if not self._is_prepared:
-                self._prepare()
+                self._prepare(buffers)
             if self.needs_x64:
                 with x64():
-                    outputs = self.jitted(*buffers)
+                    outputs = self.run(*buffers)
             else:
-                outputs = self.jitted(*buffers)
+                outputs = self.run(*buffers)
             self.has_run = True
             return outputs
         except BaseException as error:
-            if not self.has_run:
+            # What is compiled takes arrays like those of the first call only, `jitted` takes all.
+            is_other_kind = self.jitted is None and isinstance(error, TypeError | ValueError)
+            if not self.has_run or is_other_kind:
                 self.renew()
-            if not self.is_refused_by_a_trace(error):
+            if not is_other_kind and not self.is_refused_by_a_trace(error):
                 raise
-        with jax.ensure_compile_time_eval():
+        with jax.ensure_compile_time_eval() if is_staging() else contextlib.nullcontext():
             return self(*buffers)
 
     def is_refused_by_a_trace(self, error: BaseException) -> bool:
@@ -239,21 +265,42 @@ class Program:
             if was_collecting:
                 gc.enable()
 
-    def entry(self) -> Callable[..., Any]:
-        """The shortest way into a program that donates nothing and has run, for device arrays.
+    def open_entry(self) -> None:
+        """Makes `run` take device arrays outside of any context. The program has run already, and
+        donates nothing.
 
         It may raise a ValueError where a call succeeds: while somebody's `jax.jit` traces.
         64-bit types need JAX's x64 context to be traced, not to run what was compiled already.
         """
-        if not self.needs_x64:
-            return self.jitted
+        if self.needs_x64:
+            self.run = self.compiled()
+
+    def compiled(self) -> Any:
+        """JAX's `Compiled` of this program."""
+        if self._compiled is not None:
+            return self._compiled
         with x64():
             return self.lowered().compile()
 
     def lowered(self) -> Any:
         """JAX's `Lowered` of this program, for its texts and analyses."""
         with x64():
-            return self.jitted.lower(*(shape_struct(x.type) for x in self.graph.inputs))
+            jitted = self.jitted or self._new_jitted()
+            return jitted.lower(*(shape_struct(x.type) for x in self.graph.inputs))
+
+
+#: How many programs JAX keeps its trace and its module of, 1.2 MB each.
+_LOWERED_KEPT = 16
+_lowered_kept: deque[weakref.ref[Program]] = deque()
+
+
+def _note_compiled(program: Program) -> None:
+    """Lets go of all but the programs that were compiled last."""
+    _lowered_kept.append(weakref.ref(program))
+    while len(_lowered_kept) > _LOWERED_KEPT:
+        oldest = _lowered_kept.popleft()()
+        if oldest is not None:
+            oldest.let_go()
 
 
 def _check_memory(graph: Graph) -> None:

@@ -37,12 +37,12 @@ def _hlo_no_metadata(program: Program) -> str:
 
 
 def _optimized(program: Program) -> str:
-    return program.lowered().compile().as_text()
+    return program.compiled().as_text()
 
 
 def _optimized_proto(program: Program) -> bytes:
     """The module that XLA runs, as bytes of its protocol buffer."""
-    (module,) = program.lowered().compile().runtime_executable().hlo_modules()
+    (module,) = program.compiled().runtime_executable().hlo_modules()
     return module.as_serialized_hlo_module_proto()
 
 

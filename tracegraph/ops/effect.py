@@ -75,9 +75,7 @@ class Store(Op):
     the call of a Python function, which may read the Variable, is stored before that call.
     """
 
-    @property
-    def has_effects(self):
-        return True
+    has_effects = True
 
     def infer(self, token, handle, value):
         _check_token(token)

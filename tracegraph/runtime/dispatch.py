@@ -28,7 +28,7 @@ class Route:
 
     __slots__ = (
         *("__weakref__", "arranged", "callee", "calls_noted", "captured", "execution"),
-        *("is_one_tensor", "pack", "positions", "run", "types"),
+        *("is_one_tensor", "pack", "positions", "program", "types"),
     )
 
     def __init__(
@@ -40,7 +40,10 @@ class Route:
         #: The leaves in that order, where all are tensors; None where they are.
         self.arranged = None if positions == sorted(positions) else operator.itemgetter(*positions)
         #: The compiled program itself where there is neither state nor a check to see to.
-        self.run = execution.program.entry() if execution.is_simple else None
+        self.program: Any = None
+        if execution.is_simple:
+            self.program = execution.program
+            self.program.open_entry()
         #: What the program takes after the arguments.
         self.captured = tuple(map(device_buffer, execution.traced.captures))
         self.types = execution.result_types

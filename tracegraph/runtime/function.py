@@ -222,11 +222,12 @@ class Function:
                     raise
                 raise without_our_frames(error)  # noqa: B904 - it is the same error
         self._row.length = 0  # a call that did not trace ends any row of calls that did
-        if route.run is None:
+        if route.program is None:
             return route.run_with_state(buffers, leaves)
         try:
             captured = route.captured
-            outputs = route.run(*buffers, *captured) if captured else route.run(*buffers)
+            run = route.program.run
+            outputs = run(*buffers, *captured) if captured else run(*buffers)
         except (TypeError, ValueError, RuntimeError):
             # It says what failed, or finds a device for all.
             return route.run_with_state(buffers, leaves)

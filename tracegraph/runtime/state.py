@@ -104,6 +104,8 @@ class Step:
         self.program = program
         self._new_values = itemgetter(stored)
         self._gives_away = bool(program.donated)
+        if stored.start < stored.stop:
+            program.keep()
 
     def run(
         self,
@@ -145,7 +147,9 @@ class Step:
         if self._gives_away:
             counts = map(sum, (map(getrefcount, map(get_buffer, assigned)),))
             arguments = compress(arguments, map((_COUNT * len(assigned)).__eq__, counts))
-        first, second = tee(starmap(self.program.jitted, arguments))
+        program = self.program
+        run = program.jitted if assigned else program.run
+        first, second = tee(starmap(run, arguments))
         if not assigned:
             return first, second
         return map(_put, assigned, chain.from_iterable(map(self._new_values, first))), second
