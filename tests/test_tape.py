@@ -2294,6 +2294,26 @@ def squares(x, tape):
     return y, z
 
 
+@pytest.mark.parametrize("is_watched_inside", [True, False])
+def test_a_tape_that_is_entered_again_follows_arguments(is_watched_inside):
+    x = tg.constant(3.0)
+    tape = tg.GradientTape(persistent=True)
+    with tape:
+        tape.watch(x)
+
+    @tg.function
+    def gradients(x):
+        with tape:
+            if is_watched_inside:
+                tape.watch(x)
+            y = x * 2.0
+            z = y * y
+        return tape.gradient(z, y), tape.gradient(z, x)
+
+    for _ in range(2):
+        assert [g.numpy() for g in gradients(x)] == [12.0, 24.0]
+
+
 @pytest.mark.parametrize("wrap", [lambda f: f, tg.function, lambda f: tg.function(tg.function(f))])
 @pytest.mark.parametrize("persistent", [True, False])
 def test_a_tape_is_entered_again_inside_a_function(wrap, persistent):

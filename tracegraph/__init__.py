@@ -49,11 +49,11 @@ from tracegraph.ordering import control_dependencies, group
 from tracegraph.passes.registry import RegisterGradient, no_gradient
 from tracegraph.runtime import boundary
 from tracegraph.runtime.custom import custom_gradient, grad_pass_through, recompute_grad
-from tracegraph.runtime.effects import numpy_function, py_function
 from tracegraph.runtime.effects import print_tensors as print
 from tracegraph.runtime.function import ConcreteFunction, Function, function
 from tracegraph.runtime.module import Module
 from tracegraph.runtime.naming import name_scope
+from tracegraph.runtime.python_functions import numpy_function, py_function
 from tracegraph.runtime.sparse import SparseJacobian
 from tracegraph.runtime.tape import GradientTape, UnconnectedGradients
 from tracegraph.runtime.trace import executing_eagerly, init_scope

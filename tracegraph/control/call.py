@@ -21,6 +21,7 @@ from tracegraph.ir.stages import passed
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import full_like
 from tracegraph.ops.constant import Constant
+from tracegraph.ops.effect import EFFECTS
 from tracegraph.ops.elementwise import MUL, add_all
 from tracegraph.passes.forward import jvp
 from tracegraph.passes.gradient import gradient, is_diagonal_path
@@ -86,8 +87,9 @@ class Call(Op):
         given = tuple(t is not None for t in tangents)
         if self.is_diagonal_on(inputs[given.index(True)].type):
             return self._diagonal_jvp(tangents, given, inputs)
-        graph, places = _tangent_graph(self.body, given)
-        found = call(graph, [*inputs, *(t for t in tangents if t is not None)])
+        graph, places, known = _tangent_graph(self.body, given)
+        given_tangents = [t for t in tangents if t is not None]
+        found = call(graph, [*inputs, *given_tangents, *(values[i] for i in known)])
         results: list[Tensor | None] = [None] * len(self.body.outputs)
         for place, t in zip(places, found, strict=True):
             results[place] = t
@@ -224,7 +226,9 @@ def derived_name(body: Graph, role: str) -> str:
 def _planned(body: Graph) -> ResidualPlan:
     prepared = _with_forward_calls(body)
     residuals = _residuals(prepared)
-    residuals += naming_inputs(prepared.inputs, residuals)
+    # Sizes that a Python function chose are known by what it returned.
+    made = [y for node in prepared.nodes for y in node.outputs if not y.type.is_static]
+    residuals += naming_inputs((*prepared.inputs, *made), residuals)
     inputs = {x: ("input", i) for i, x in enumerate(prepared.inputs)}
     outputs = {y: ("output", i) for i, y in reversed(list(enumerate(prepared.outputs)))}
     extra: list[Tensor] = []
@@ -235,6 +239,8 @@ def _planned(body: Graph) -> ResidualPlan:
             place = ("output", len(prepared.outputs) + len(extra))
             extra.append(x)
         places.append(place)
+    effects = [y for node in prepared.nodes if _is_effect(node) for y in node.outputs]
+    extra += [y for y in dict.fromkeys(effects) if y not in outputs and y not in {*extra}]
     if prepared is body and not extra:
         forward = body
     else:
@@ -364,11 +370,17 @@ def _backward_graph(forward: Graph, present: tuple[bool, ...]) -> tuple[Graph, t
     return simplify(graph), tuple(i for i, _ in results)
 
 
-def _tangent_graph(body: Graph, given: tuple[bool, ...]) -> tuple[Graph, tuple[int, ...]]:
+def _tangent_graph(
+    body: Graph, given: tuple[bool, ...]
+) -> tuple[Graph, tuple[int, ...], tuple[int, ...]]:
+    """The tangents as a graph of the inputs, of the tangents that are given, and of outputs of the
+    body that are known. Returns the outputs that have tangents, and those that are known, too."""
     return body.kept(("tangents", given), lambda: _make_tangent_graph(body, given))
 
 
-def _make_tangent_graph(body: Graph, given: tuple[bool, ...]) -> tuple[Graph, tuple[int, ...]]:
+def _make_tangent_graph(
+    body: Graph, given: tuple[bool, ...]
+) -> tuple[Graph, tuple[int, ...], tuple[int, ...]]:
     with Builder(derived_name(body, "jvp")) as builder:
         env = copy_inputs(body, builder)
         xs = [env[x] for x, is_given in zip(body.inputs, given, strict=True) if is_given]
@@ -376,9 +388,33 @@ def _make_tangent_graph(body: Graph, given: tuple[bool, ...]) -> tuple[Graph, tu
         replay(body.nodes, env)
         found = jvp(builder.nodes, [env[y] for y in body.outputs], xs, ts)
         kept = [(i, t) for i, t in enumerate(found) if t is not None]
-        graph = dead_code(builder.finish([t for _, t in kept]))
+        graph = builder.finish([t for _, t in kept])
+    known = {env[y]: i for y, i in _places_of_effects(body).items()}
+    graph = dead_code(_with_known(graph, known) if known else graph)
     passed("tangents", graph)
-    return graph, tuple(i for i, _ in kept)
+    return graph, tuple(i for i, _ in kept), tuple(known.values())
+
+
+def _places_of_effects(body: Graph) -> dict[Tensor, int]:
+    """What effects returned, where an output has it, with the place of that: a derivative must not
+    make the effects again."""
+    places = {y: i for i, y in reversed([*enumerate(body.outputs)])}
+    nodes = [node for node in body.nodes if _is_effect(node) and {*node.outputs} <= places.keys()]
+    return {y: places[y] for node in nodes for y in node.outputs}
+
+
+def _is_effect(node: Node) -> bool:
+    return isinstance(node.op, EFFECTS) or (isinstance(node.op, Call) and node.op.has_effects)
+
+
+def _with_known(graph: Graph, known: Iterable[Tensor]) -> Graph:
+    """The graph with further inputs in the place of nodes whose outputs are all known."""
+    known = [*known]
+    with Builder(graph.name) as builder:
+        env = copy_inputs(graph, builder)
+        env.update((x, builder.input_for(x)) for x in known)
+        replay([node for node in graph.nodes if not env.keys() >= {*node.outputs}], env)
+        return builder.finish([env[y] for y in graph.outputs])
 
 
 def _factor_graph(
@@ -434,7 +470,7 @@ def _own_types(types: Sequence[TensorType]) -> list[TensorType]:
     ]
 
 
-def naming_inputs(inputs: Sequence[Tensor], given: Iterable[Tensor]) -> list[Tensor]:
+def naming_inputs(inputs: Iterable[Tensor], given: Iterable[Tensor]) -> list[Tensor]:
     """Those inputs that give an open size its value, which nothing that is `given` does. A graph
     that is derived of a body takes them too, whether it reads them or not."""
     bound = set().union(*(bound_names(x.type) for x in given))

@@ -8,19 +8,25 @@ nothing, divide nothing.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
 from tracegraph.control.call import Call
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.ops.effect import HostCall, Load, Read, Store
+from tracegraph.ops.effect import EFFECTS, HostCall, Load, Read, Store
 from tracegraph.passes.share import live_nodes
 from tracegraph.passes.simplify import dead_code, share
-from tracegraph.passes.specialise import bound_names, names_used, specialise, unbound_names
+from tracegraph.passes.specialise import (
+    bound_names,
+    names_used,
+    new_names,
+    renamed,
+    specialise,
+    unbound_names,
+)
 from tracegraph.types import TOKEN
-
-#: What a program of XLA cannot do by itself.
-EFFECTS = (HostCall, Load, Store)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +68,23 @@ def has_calls_that_see(graph: Graph) -> bool:
         for inner in graph.graphs()
         for node in inner.nodes
     )
+
+
+#: Names for the sizes that Python functions choose.
+size_names = (f"r{number}" for number in itertools.count())
+
+
+def with_own_sizes(graph: Graph) -> Graph:
+    """The graph with new names for the sizes that its Python functions choose: each call of a body
+    has its own."""
+    if not has_effects(graph):
+        return graph
+    sizes: dict[str, Any] = {}
+    for inner in graph.graphs():
+        for y in _results_of_calls(inner):
+            if not bound_names(y.type) <= sizes.keys():
+                sizes.update(new_names(y.type, size_names))
+    return renamed(graph, sizes, {}) if sizes else graph
 
 
 def divided(graph: Graph) -> Divided:
@@ -136,9 +159,13 @@ def _stages(graph: Graph) -> tuple[dict[Tensor, int], dict[Node, int]]:
 
 
 def _sizes_returned(graph: Graph) -> dict[str, Tensor]:
-    """The open sizes that Python functions choose, and what has them."""
-    results = [y for node in graph.nodes if isinstance(node.op, HostCall) for y in node.outputs]
-    return {name: y for y in results for name in bound_names(y.type)}
+    """The open sizes that Python functions choose, and what has them first: derivatives have them
+    again."""
+    return {name: y for y in reversed(_results_of_calls(graph)) for name in bound_names(y.type)}
+
+
+def _results_of_calls(graph: Graph) -> list[Tensor]:
+    return [y for node in graph.nodes if isinstance(node.op, HostCall) for y in node.outputs]
 
 
 def operands(node: Node) -> Sequence[Tensor]:

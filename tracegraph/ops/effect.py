@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -75,7 +76,9 @@ class Store(Op):
     the call of a Python function, which may read the Variable, is stored before that call.
     """
 
-    has_effects = True
+    @property
+    def has_effects(self):
+        return True
 
     def infer(self, token, handle, value):
         _check_token(token)
@@ -176,6 +179,12 @@ class HostCall(Op):
         """Whether it stands among the effects. The call of a derivative does not: it is made where
         something takes its results, and nowhere else."""
         return not getattr(self.function, "is_derivative", False)
+
+    @property
+    def undeclared(self):
+        """The places of the results whose rank is not declared: the run of a trace may find others
+        than the call that was traced."""
+        return () if self.loops else getattr(self.function, "undeclared", ())
 
     @property
     def ends_runs(self):
@@ -315,20 +324,49 @@ def _placed(count, places, values):
 
 _TRUTH = TensorType(bool_)
 
-#: Makes what is called for a node: a function of NumPy arrays that returns a tuple of them. It
-#: takes `first=`, what the first iteration of the loops around it returned, if that was made.
-HostRunner = Callable[[HostCall, Source], Callable[..., tuple[np.ndarray, ...]]]
-_runners: list[HostRunner] = []
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """What a host call made: its results, and what each of its calls keeps for derivatives.
+    `sizes` are those of the parallel loops around it."""
+
+    results: Sequence[np.ndarray]
+    kept: tuple[Any, ...] = ()
+    sizes: tuple[Any, ...] = ()
 
 
-def set_host_runner(runner: HostRunner) -> None:
+class HostRunner(Protocol):
+    """What is called for a host call: a function of NumPy arrays that returns a tuple of them."""
+
+    def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]: ...
+
+    def run(
+        self,
+        arrays: Sequence[np.ndarray],
+        first: Made | None = None,
+        forward: Made | None = None,
+        keeps: bool = False,
+    ) -> Made:
+        """The same, with what derivatives need if it `keeps` that. `first` is what the first
+        iteration of the loops around it made, if that was run; `forward` what the call made that
+        this is the derivative of."""
+        ...
+
+
+_runners: list[Callable[[HostCall, Source], HostRunner]] = []
+
+
+def set_host_runner(runner: Callable[[HostCall, Source], HostRunner]) -> None:
     """Called once, by the runtime: the hook through which programs reach Python functions."""
     _runners[:] = [runner]
 
 
-def host_function(op: HostCall, source: Source) -> Callable[..., tuple[np.ndarray, ...]]:
+def host_function(op: HostCall, source: Source) -> HostRunner:
     """What is called for `op`, made at the user's line `source`."""
     return _runners[0](op, source)
 
+
+#: What a program of XLA cannot do by itself.
+EFFECTS = (HostCall, Load, Store)
 
 READ = Read()

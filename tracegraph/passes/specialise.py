@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from tracegraph.errors import Mismatch
@@ -149,12 +149,18 @@ def _renamed(graph: Graph, sizes: Mapping[str, Any], done: dict[Graph, Graph]) -
 
     types = [with_sizes(type, sizes) for type in graph.input_types]
     calls_changed = any(done[x] is not x for node in graph.nodes for x in node.op.graphs())
-    if types == list(graph.input_types) and not calls_changed:
-        return graph  # names get their values from the inputs
+    chosen = sizes.keys() - set().union(*map(bound_names, graph.input_types))
+    if types == list(graph.input_types) and not calls_changed and not _uses(graph, chosen):
+        return graph
     with Builder(graph.name) as builder:
         env = {x: builder.input_like(x, type) for x, type in zip(graph.inputs, types, strict=True)}
         replay(graph.nodes, env, with_names)
         return builder.finish([env[y] for y in graph.outputs])
+
+
+def _uses(graph: Graph, names: Set[str]) -> bool:
+    """Whether a graph has names that no input gives a value: sizes that are chosen inside."""
+    return bool(names) and any(not names.isdisjoint(names_used(node)) for node in graph.nodes)
 
 
 def new_names(type: TensorType, names: Iterator[str]) -> dict[str, Any]:

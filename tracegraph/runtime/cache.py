@@ -225,6 +225,14 @@ class TraceCache:
             self._traces_per_rank = True
             return self.find(request)[0]
 
+    def trace_anew(self, request: Request, concrete: ConcreteFunction) -> ConcreteFunction:
+        """A trace in the place of one for this request whose Python functions returned other
+        shapes."""
+        with tracing:
+            for key in [key for key, known in self._traces.items() if known is concrete]:
+                del self._traces[key]
+            return self.trace(request.with_keys(concrete.request.keys))
+
     def _trace_by_identity(self, request: Request) -> ConcreteFunction:
         """A trace that uses the Variables among the arguments themselves."""
         request = request.with_variables_by_identity()

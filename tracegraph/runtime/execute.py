@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegraph.control.call import Call, call, forward_form, repeats
-from tracegraph.control.cuts import has_calls_that_see, has_effects
+from tracegraph.control.cuts import has_calls_that_see, has_effects, with_own_sizes
 from tracegraph.ir.builder import current
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer, host_tensor
@@ -42,6 +42,7 @@ class Execution:
         self.assigned = [traced.variables[i] for i in traced.assigned]
         self.graph = specialise(traced.graph, types)
         self.result_types = self.graph.output_types[: traced.result_count]
+        self._are_types_known = all(type.is_static for type in self.result_types)
         self.callee = self.callee_with(traced.variables)
         self._stored = slice(traced.result_count, traced.result_count + len(traced.assigned))
         #: Where there are effects: what makes them.
@@ -90,7 +91,11 @@ class Execution:
             outputs = run_program(self.program, (*buffers, *rest))
         if traced.checks:
             report_checks(traced, outputs)
-        return [*map(Tensor, self.result_types, outputs)]
+        return [*map(Tensor, self._known_types(outputs), outputs)]
+
+    def _known_types(self, outputs: Sequence[Any]) -> Sequence[TensorType]:
+        types = self.result_types
+        return types if self._are_types_known else known_types(types, outputs)
 
     def _run_procedure(
         self,
@@ -108,6 +113,12 @@ class Execution:
             list(enumerate(assigned, self.traced.result_count)),
             record,
         )
+
+
+def known_types(types: Sequence[TensorType], buffers: Sequence[Any]) -> list[TensorType]:
+    """The types of results, with the sizes that Python functions chose in the run."""
+    pairs = zip(types, buffers)
+    return [t if t.is_static else t.with_shape(tuple(b.shape)) for t, b in pairs]
 
 
 def bind_stand_ins(traced: Traced, variables: Sequence[Variable]) -> None:
@@ -186,7 +197,7 @@ def run_and_record(
                 break
     at = here()
     node = Node(op, inputs, at, builder)
-    node.outputs = tuple(map(Tensor, types, outputs))
+    node.outputs = tuple(map(Tensor, known_types(types, outputs), outputs))
     for recorder in builder.recorders:
         recorder.record(node)
     for variable, value in zip(assigned, node.outputs[traced.result_count :], strict=False):
@@ -242,7 +253,8 @@ def run_nested(
     traced: Traced, arguments: Sequence[Tensor], variables: Sequence[Variable]
 ) -> list[Tensor]:
     """Appends the body as a call node to the graph that is being built."""
-    return append_call(functools.partial(call, traced.graph), traced, arguments, variables)
+    append = functools.partial(call, with_own_sizes(traced.graph))
+    return append_call(append, traced, arguments, variables)
 
 
 def append_call(

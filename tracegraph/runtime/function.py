@@ -23,7 +23,13 @@ from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.dispatch import Route, known_call
 from tracegraph.runtime.execute import input_types
 from tracegraph.runtime.jax_function import Binding, jax_function
-from tracegraph.runtime.procedure import current_record, recorded_call
+from tracegraph.runtime.prefix import has_shapes_found
+from tracegraph.runtime.procedure import (
+    Record,
+    ResultShapeError,
+    current_record,
+    recorded_call,
+)
 from tracegraph.runtime.retracing import RetraceExplanation, Retracing
 from tracegraph.runtime.signature import InputSignature, Request, Signature, SpecTypes
 from tracegraph.runtime.trace import current_trace, tracing
@@ -223,7 +229,10 @@ class Function:
                 raise without_our_frames(error)  # noqa: B904 - it is the same error
         self._row.length = 0  # a call that did not trace ends any row of calls that did
         if route.program is None:
-            return route.run_with_state(buffers, leaves)
+            try:
+                return route.run_with_state(buffers, leaves)
+            except ResultShapeError as error:
+                return self._call_on(error.record, args, kwargs)
         try:
             captured = route.captured
             run = route.program.run
@@ -251,7 +260,15 @@ class Function:
         if call is None or route is None:
             return self._call_slowly(args, kwargs)
         self._row.length = 0
-        return route.run_on(call.leaves)
+        try:
+            return route.run_on(call.leaves)
+        except ResultShapeError as error:
+            return self._call_on(error.record, args, kwargs)
+
+    def _call_on(self, record: Record, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Goes on with a call, of which `record` has what was done."""
+        with recorded_call(record):
+            return self._find_and_run(args, kwargs)
 
     def _call_slowly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.has_source:
@@ -269,15 +286,25 @@ class Function:
         request = self._request(args, kwargs)
         concrete, is_new = self._traces.find(request)
         self._retracing.seen(is_new)
+        record, trace = current_record(), current_trace()
+        if trace is not None and not is_new and not has_shapes_found(concrete.graph, trace, record):
+            concrete = self._traces.trace_anew(request, concrete)
         arguments = request.tensors()
-        for tries_left in (2, 1, 0):
+        tries_left = 2
+        while True:
             try:
-                result = concrete.run(arguments, concrete.variables_for(request), current_record())
+                result = concrete.run(arguments, concrete.variables_for(request), record)
                 break
+            except ResultShapeError as error:
+                # What this call belongs to is traced again as a whole.
+                if error.record is not record or not current().is_top_level:
+                    raise
+                concrete = self._traces.trace_anew(request, concrete)
             except ShapeError as error:
+                # A size or a rank was assumed that does not hold, such as a size that is 1.
                 if not tries_left or not self._may_trace_again(error, concrete):
                     raise
-                # A size or a rank was assumed that does not hold, such as a size that is 1.
+                tries_left -= 1
                 concrete = self._traces.trace_again(request)
         is_padded = concrete.bucketing is not None
         if current().is_top_level and not current().recorders and not is_padded:

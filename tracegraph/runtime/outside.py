@@ -39,6 +39,7 @@ class Outside:
         self._seen = 0
         #: What the trace captured of what is followed outside.
         self._ends: list[Tensor] = []
+        self._are_arguments_new = True
 
     def has_watched(self, variable: Variable) -> bool:
         """Whether the tape watched a Variable outside."""
@@ -47,7 +48,12 @@ class Outside:
         )
 
     def new_captures(self) -> Iterator[Tensor]:
-        """The inputs of the trace that stand for what is followed outside, and are new."""
+        """The inputs of the trace that stand for what is followed outside, and are new. Arguments
+        count as sources: what they are computed from is another matter for each call."""
+        if self._are_arguments_new:
+            self._are_arguments_new = False
+            pairs = zip(self._trace.actual or (), self._trace.arguments)
+            yield from (own for tensor, own in pairs if self._follows(tensor))
         captures = self._trace.captures
         for tensor, own in itertools.islice(captures.items(), self._seen, None):
             if self._follows(tensor):

@@ -537,12 +537,15 @@ def refuse_leaked(tensor: Tensor) -> NoReturn:
 
 
 @contextlib.contextmanager
-def in_host_call() -> Iterator[None]:
+def in_host_call(pending: Builder | None = None) -> Iterator[None]:
     """A context for a Python function that a program calls: this thread has a pending list of its
-    own there, since the list it had may be what is being run. Nothing outside records it."""
+    own there, since the list it had may be what is being run. Nothing outside records it.
+
+    `pending` is the list of an earlier call, to go on with what was recorded there.
+    """
     where = builder_of_thread()
     builder, top_level = where.builder, where.top_level
-    where.builder = where.top_level = Pending()
+    where.builder = where.top_level = pending or Pending()
     try:
         yield
     finally:

@@ -23,6 +23,7 @@ from tracegraph.runtime.procedure import START, Procedure, Record
 from tracegraph.runtime.trace import Trace, report_first_failure
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import here
+from tracegraph.tensorshape import TensorShape
 from tracegraph.types import TOKEN
 
 
@@ -37,6 +38,34 @@ def traces_around(trace: Trace) -> list[Trace]:
 def calls_before(trace: Trace) -> int:
     """How many calls of Python functions stand before this point of the call."""
     return sum(_count_calls(node) for x in traces_around(trace) for node in x.nodes)
+
+
+def has_shapes_found(body: Graph, trace: Trace, record: Record | None) -> bool:
+    """Whether a body that would be called at this point of the call has the shapes that its Python
+    functions returned already."""
+    if record is None or not record.shapes:
+        return True
+    return _has_shapes_found(body, record, calls_before(trace))
+
+
+def _has_shapes_found(body: Graph, record: Record, place: int) -> bool:
+    for node in body.nodes:
+        op = node.op
+        if isinstance(op, Call) and not _has_shapes_found(op.body, record, place):
+            return False
+        if isinstance(op, HostCall) and op.undeclared:
+            known = [TensorShape(type.shape) for type in op.types]
+            if not all(map(_covers, known, record.shapes.get(place, ()))):
+                return False
+        place += _count_calls(node)
+    return True
+
+
+def _covers(shape: TensorShape, other: TensorShape) -> bool:
+    """Whether all tensors of the other shape are of this one."""
+    if shape.rank is None or other.rank != shape.rank:
+        return shape.rank is None
+    return all(type(m) is not int or m == n for m, n in zip(shape, other, strict=True))
 
 
 def _count_calls(node: Node) -> int:
@@ -54,8 +83,8 @@ def results_of_call(
     around `trace` belong to. The effects that stand before it are made, and noted in `record`.
     Raises the error of a check before it that fails."""
     place = calls_before(trace)
-    if place < len(record.results):  # the function is traced once more
-        return record.results[place]
+    if place < len(record.made):  # the function is traced once more
+        return record.made[place].results
     around = traces_around(trace)
     prefix = _Prefix(around)
     checks = [check for outer in around for check in outer.checks]
@@ -67,9 +96,10 @@ def results_of_call(
     buffers = [*map(prefix.buffer, graph.inputs)]
     outputs = Procedure(graph).run(buffers, variables, [], record, is_tracing=True)
     report_first_failure([report for report, _ in checks], iter(outputs[len(inputs) + 1 :]))
-    results = host_function(op, here())(*map(np.asarray, outputs[: len(inputs)]))
-    record.add(results, list(variables.values()))
-    return results
+    arrays = [*map(np.asarray, outputs[: len(inputs)])]
+    made = host_function(op, here()).run(arrays, keeps=op.is_differentiable)
+    record.add(made, list(variables.values()))
+    return made.results
 
 
 class _Prefix(Builder):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import local
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -17,9 +17,10 @@ from tracegraph.control.cuts import (
     operands,
     variable_input,
 )
+from tracegraph.errors import InvalidArgumentError, message
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.ops.effect import HostCall, Store, host_function
-from tracegraph.passes.specialise import specialise
+from tracegraph.ops.effect import HostCall, Made, Store, host_function
+from tracegraph.passes.specialise import bind_sizes, specialise
 from tracegraph.runtime import backend
 from tracegraph.runtime.pending import set_program_maker
 from tracegraph.runtime.state import (
@@ -30,10 +31,24 @@ from tracegraph.runtime.state import (
     store,
     store_together_if_same,
 )
-from tracegraph.types import TOKEN, TensorType, as_dtype
+from tracegraph.tensorshape import TensorShape
+from tracegraph.types import TOKEN, TensorType, as_dtype, type_of_array
 
 #: The value of a token: it orders effects, and says nothing.
 START = np.zeros((), np.bool_)
+
+
+class _Token(np.ndarray):
+    """The value of a token behind a call of a Python function: it brings what that call made to
+    those of its derivatives."""
+
+    made: Made
+
+
+def _token(made: Made) -> _Token:
+    token = np.zeros((), np.bool_).view(_Token)
+    token.made = made
+    return token
 
 
 class Record:
@@ -44,14 +59,17 @@ class Record:
     """
 
     def __init__(self) -> None:
-        #: The results of the calls of Python functions that were made, in program order.
-        self.results: list[Sequence[np.ndarray]] = []
+        #: The calls of Python functions that were made, in program order.
+        self.made: list[Made] = []
         #: By the number of calls before and the Variable: its value then.
         self._values: dict[tuple[int, int], Any] = {}
+        #: By the number of calls before: the shapes that results of undeclared rank have had, with
+        #: None for sizes that differed. They are those of the call where they are traced again.
+        self.shapes: dict[int, list[TensorShape]] = {}
 
-    def add(self, results: Sequence[np.ndarray], variables: Sequence[Slot]) -> None:
-        """Notes the results of a call that was made, and the values of Variables behind it."""
-        self.results.append(results)
+    def add(self, made: Made, variables: Sequence[Slot]) -> None:
+        """Notes a call that was made, and the values of Variables behind it."""
+        self.made.append(made)
         self.note_values(variables)
 
     def note_values(self, variables: Sequence[Slot]) -> None:
@@ -59,13 +77,20 @@ class Record:
         with state_lock:
             values = gathered(variables)
         for variable, value in zip(variables, values, strict=True):
-            self._values.setdefault((len(self.results), id(variable)), value)
+            self._values.setdefault((len(self.made), id(variable)), value)
 
     def values(self, count: int, variables: Sequence[Slot]) -> list[Any]:
         """The values that Variables had after so many calls; those of Variables that were met
         later, which nothing takes, are those now."""
         pairs = zip(variables, gathered(variables), strict=True)
         return [self._values.get((count, id(variable)), now) for variable, now in pairs]
+
+
+class ResultShapeError(InvalidArgumentError):
+    """A Python function returned another shape than was traced, where none is declared. `record`
+    has what was done up to there, so that tracing again can go on from it."""
+
+    record: Record
 
 
 class _Stopped(Exception):
@@ -86,9 +111,10 @@ def current_record() -> Record | None:
 
 
 @contextmanager
-def recorded_call() -> Iterator[None]:
-    """A context for a call at top level: what it traces and runs. It begins with no effects."""
-    before, _call.record = _call.record, Record()
+def recorded_call(record: Record | None = None) -> Iterator[None]:
+    """A context for a call at top level: what it traces and runs. It begins with no effects, or
+    with those that a `record` has."""
+    before, _call.record = _call.record, record or Record()
     try:
         yield
     finally:
@@ -106,6 +132,10 @@ class Procedure:
         self.divided: Divided = divided(graph)
         parts = self.divided.parts
         self._parts = [_PartProgram(part, is_first=i == 0) for i, part in enumerate(parts)]
+        #: The tokens behind calls whose derivatives are called, here or by who takes the outputs.
+        self._kept = frozenset({*_tokens_of_derivatives(parts), *self.divided.graph.outputs})
+        calls = [node.op for part in parts for node in part.effects]
+        self._may_find_other_shapes = any(isinstance(x, HostCall) and x.undeclared for x in calls)
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
         return self.run(buffers, {}, [])
@@ -126,7 +156,11 @@ class Procedure:
         - `record`: what was done already; while the call is being traced, what is done is added.
         """
         graph = self.divided.graph
-        run = _Run({graph.inputs[i]: v for i, v in variables.items()}, record, is_tracing)
+        by_input = {graph.inputs[i]: v for i, v in variables.items()}
+        if self._may_find_other_shapes and record is None:
+            record = Record()
+        is_recording = is_tracing or self._may_find_other_shapes
+        run = _Run(by_input, record, is_recording, self._kept)
         run.env.update(zip(graph.inputs, buffers, strict=True))
         landings = [(graph.outputs[i], variable) for i, variable in assigned]
         try:
@@ -138,24 +172,38 @@ class Procedure:
         return tuple(map(run.value, graph.outputs))
 
 
+def _tokens_of_derivatives(parts: Sequence[Part]) -> Iterator[Tensor]:
+    for part in parts:
+        for node in part.effects:
+            if isinstance(node.op, HostCall) and not node.op.is_ordered:
+                yield node.inputs[0]
+
+
 class _Run:
     """The values and the state of one run."""
 
     def __init__(
-        self, variables: dict[Tensor, Slot], record: Record | None, is_tracing: bool
+        self,
+        variables: dict[Tensor, Slot],
+        record: Record | None,
+        is_recording: bool,
+        kept: frozenset[Tensor],
     ) -> None:
         self.env: dict[Tensor, Any] = {}
         self.variables = variables
         self._record = record
         #: How many calls of Python functions were made before the run, and were passed by it.
-        self._made = 0 if record is None else len(record.results)
+        self._made = 0 if record is None else len(record.made)
         self._count = 0
-        self._is_tracing = is_tracing
-        if is_tracing and record is not None:
+        self._is_recording = is_recording
+        self._kept = kept
+        #: The open sizes that Python functions chose, by name.
+        self._sizes: dict[str, Any] = {}
+        if is_recording and record is not None:
             record.note_values(list(variables.values()))
 
     def value(self, tensor: Tensor) -> Any:
-        return START if tensor.type is TOKEN else self.env[tensor]
+        return self.env.get(tensor, START) if tensor.type is TOKEN else self.env[tensor]
 
     @property
     def is_repeated(self) -> bool:
@@ -176,25 +224,69 @@ class _Run:
 
     def call(self, node: Node) -> None:
         """Calls the Python function of a node, but for a call that was made before."""
-        op = node.op
+        op = node.op.substitute(self._sizes) if self._sizes else node.op
         assert isinstance(op, HostCall)
         if op.ends_runs and not self.value(operands(node)[0]):
             raise _Stopped
-        first: Sequence[np.ndarray] | None = None
+        made: Made | None = None
         if self.is_repeated and op.is_ordered:
             assert self._record is not None
-            first = self._record.results[self._count]
-        results = first
-        if first is None or op.loops:  # of a parallel loop the first iteration was made
-            function = host_function(op, node.source)
-            results = function(*[np.asarray(self.value(x)) for x in operands(node)], first=first)
-        assert results is not None
-        self.env.update(zip(node.outputs[1:], map(backend.put, results), strict=True))
-        if not op.is_ordered:
-            return
+            made = self._record.made[self._count]
+        if made is None or op.loops:  # of a parallel loop the first iteration was made
+            arrays = [np.asarray(self.value(x)) for x in operands(node)]
+            forward = getattr(self.env.get(node.inputs[0]), "made", None)
+            keeps = node.outputs[0] in self._kept
+            made = host_function(op, node.source).run(arrays, made, forward, keeps)
+        self.env.update(zip(node.outputs[1:], map(backend.put, made.results), strict=True))
+        if node.outputs[0] in self._kept:
+            self.env[node.outputs[0]] = _token(made)
+        if op.is_ordered:
+            self._note(node, op, made)
+        if not all(y.type.is_static for y in node.outputs):
+            types = [y.type for y in node.outputs[1:]]
+            self._sizes.update(bind_sizes(types, [*map(type_of_array, made.results)]))
+
+    def _note(self, node: Node, op: HostCall, made: Made) -> None:
+        """Notes a call that was made, and raises ResultShapeError for shapes that are not those
+        of the trace."""
+        place = self._count
         self._count += 1
-        if self._is_tracing and self._record is not None and self._count > self._made:
-            self._record.add(results, list(self.variables.values()))
+        record = self._record
+        if not self._is_recording or record is None:
+            return
+        if self._count > self._made:
+            record.add(made, list(self.variables.values()))
+        if not op.undeclared:
+            return
+        traced = [TensorShape(type.shape) for type in op.types]
+        found = [TensorShape(array.shape) for array in made.results]
+        record.shapes[place] = [*map(_common_shape, traced, found)]
+        for i in op.undeclared:
+            if not traced[i].is_compatible_with(found[i]):
+                _refuse_shape(op, found[i], op.types[i], node, record)
+
+
+def _common_shape(one: TensorShape, other: TensorShape) -> TensorShape:
+    """The shape that two are of, with None for sizes that differ."""
+    if one.rank is None or one.rank != other.rank:
+        return TensorShape(None)
+    pairs = zip(one, other, strict=True)
+    return TensorShape([m if type(m) is int and m == n else None for m, n in pairs])
+
+
+def _refuse_shape(
+    op: HostCall, found: TensorShape, type: TensorType, node: Node, record: Record
+) -> NoReturn:
+    error = ResultShapeError(
+        message(
+            f"{op.called} returned the shape {found}, and {type} was traced",
+            source=node.source,
+            fix="return one shape always, or give the sizes that change as None in Tout: "
+            "tg.TensorSpec([None], tg.float32)",
+        )
+    )
+    error.record = record
+    raise error
 
 
 class _PartProgram:

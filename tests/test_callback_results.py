@@ -1,0 +1,245 @@
+"""What Python functions return: it is differentiated without another call, of any shape."""
+
+import numpy as np
+import pytest
+
+import tracegraph as tg
+
+X = np.array([1.0, 2.0, 3.0], np.float32)
+VECTOR = tg.TensorSpec([3])
+# A trace takes another shape by being made anew.
+pytestmark = pytest.mark.filterwarnings("ignore:5 of the last")
+
+
+# The function is q^2 sin(q); its derivatives by hand.
+FIRST = 2 * X * np.sin(X) + X**2 * np.cos(X)
+SECOND = 2 * np.sin(X) + 4 * X * np.cos(X) - X**2 * np.sin(X)
+THIRD = 6 * np.cos(X) - 6 * X * np.sin(X) - X**2 * np.cos(X)
+
+
+class Counted:
+    """A function around a Python function that counts its calls, in Python and in a Variable."""
+
+    def __init__(self, spec):
+        self.calls, self.count = 0, tg.Variable(0.0)
+        self.f = tg.function(lambda x: tg.py_function(self._called, [x * 1.0], spec))
+
+    def _called(self, q):
+        self.calls += 1
+        self.count.assign_add(1.0)
+        return tg.sin(q) * q * q
+
+
+def gradient_of(f):
+    def gradient(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x)
+        return tape.gradient(y, x)
+
+    return gradient
+
+
+def jacobian_diagonal_of(f):
+    def jacobian(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x)
+        return tg.linalg.diag_part(tape.jacobian(y, x))
+
+    return jacobian
+
+
+def tangent_of(f):
+    def tangent(x):
+        with tg.autodiff.ForwardAccumulator(x, tg.ones([3])) as accumulator:
+            y = f(x)
+        return accumulator.jvp(y)
+
+    return tangent
+
+
+DERIVATIVES = {
+    "gradient": (gradient_of, FIRST),
+    "jacobian": (jacobian_diagonal_of, FIRST),
+    "tangent": (tangent_of, FIRST),
+    "second": (lambda f: gradient_of(gradient_of(f)), SECOND),
+    "third": (lambda f: gradient_of(gradient_of(gradient_of(f))), THIRD),
+    "hessian": (lambda f: jacobian_diagonal_of(gradient_of(f)), SECOND),
+    "forward over reverse": (lambda f: tangent_of(gradient_of(f)), SECOND),
+    "reverse over forward": (lambda f: gradient_of(tangent_of(f)), SECOND),
+}
+
+
+@pytest.mark.parametrize("is_decorated", [True, False], ids=["in a function", "at top level"])
+@pytest.mark.parametrize("spec", [VECTOR, tg.float32, tg.TensorSpec([None])], ids=str)
+@pytest.mark.parametrize("kind", DERIVATIVES)
+def test_a_derivative_calls_nothing_again(kind, spec, is_decorated):
+    derive, expected = DERIVATIVES[kind]
+    counted = Counted(spec)
+    derivative = derive(counted.f)
+    derivative = tg.function(derivative) if is_decorated else derivative
+    for number in (1, 2, 3):
+        np.testing.assert_allclose(derivative(tg.constant(X)), expected, rtol=1e-4)
+        assert (counted.calls, float(counted.count)) == (number, number)
+
+
+@pytest.mark.parametrize("is_decorated", [True, False], ids=["in a function", "at top level"])
+def test_a_derivative_in_a_parallel_loop_calls_nothing_again(is_decorated):
+    counted = Counted(VECTOR)
+
+    def rows(xs):
+        return tg.vectorized_map(gradient_of(counted.f), xs)
+
+    xs = np.stack([X, X + 1.0])
+    rows = tg.function(rows) if is_decorated else rows
+    found = rows(tg.constant(xs))
+    np.testing.assert_allclose(
+        found, 2 * xs * np.sin(xs) + xs**2 * np.cos(xs), rtol=1e-4, atol=1e-5
+    )
+    assert (counted.calls, float(counted.count)) == (2, 2.0)
+
+
+def test_a_persistent_tape_asks_twice_of_one_call():
+    counted = Counted(VECTOR)
+    x = tg.constant(X)
+    with tg.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = counted.f(x)
+        z = tg.reduce_sum(y * y)
+    for _ in range(2):
+        np.testing.assert_allclose(tape.gradient(y, x), FIRST, rtol=1e-4)
+    np.testing.assert_allclose(tape.gradient(z, x), 2 * X**2 * np.sin(X) * FIRST, rtol=1e-4)
+    assert counted.calls == 1
+
+
+def test_the_gradient_is_that_of_the_call_that_was_made():
+    """Python may have changed since: what counts is what was computed."""
+    factor = [2.0]
+    x = tg.constant(3.0)
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = tg.function(lambda v: tg.py_function(lambda q: q * factor[0], [v], tg.TensorSpec([])))(
+            x
+        )
+    factor[0] = 100.0
+    assert float(y) == 6.0
+    assert float(tape.gradient(y, x)) == 2.0
+
+
+# Shapes that nobody declared.
+
+
+class Filtered:
+    """A step around two Python functions whose results have the sizes, and the rank, they like."""
+
+    def __init__(self):
+        self.seen, self.traces, self.w = [], 0, tg.Variable(0.0)
+        self.step = tg.function(self._step)
+
+    def _step(self, x):
+        self.traces += 1
+        self.w.assign_add(1.0)
+        y = tg.numpy_function(self._positive, [x], tg.float32)
+        self.w.assign_add(tg.reduce_sum(y * 0.0) + 1.0)
+        z = tg.numpy_function(self._deep, [y * 2.0], tg.float32)
+        self.w.assign_add(10.0)
+        return y + 1.0, tg.reduce_sum(z)
+
+    def _positive(self, array):
+        self.seen.append(("positive", float(self.w)))
+        return array[array > 0]
+
+    def _deep(self, array):
+        self.seen.append(("deep", float(self.w)))
+        return array if len(array) < 4 else array[None]
+
+
+def test_results_of_undeclared_rank_may_change_their_shape():
+    filtered = Filtered()
+    rows = [[1, 2, -1, -1], [1, 2, 3, -1], [-1, 2, 3, -1], [1, 2, 3, 4], [-1] * 4, [-1, -1, 1, 1]]
+    for number, row in enumerate(rows):
+        array, before = np.array(row, np.float32), 12.0 * number
+        y, z = filtered.step(tg.constant(array))
+        kept = array[array > 0]
+        np.testing.assert_array_equal(y, kept + 1.0)
+        assert y.shape == kept.shape
+        assert float(z) == 2 * kept.sum()
+        assert filtered.seen == [("positive", before + 1), ("deep", before + 2)]
+        assert float(filtered.w) == before + 12.0
+        filtered.seen.clear()
+    assert filtered.traces == 4  # as it was, two sizes that differ, and a rank that does
+
+
+def test_each_call_of_a_function_has_its_own_sizes():
+    first = tg.function(
+        lambda x, n: tg.py_function(lambda a, n: a[: int(n)] ** 2.0, [x, n], tg.TensorSpec([None]))
+    )
+
+    @tg.function
+    def both(x, n):
+        a, b = first(x, n), first(x, n + 1)
+        return tg.concat([a, b], 0), tg.shape(a), tg.shape(b)
+
+    for n in (1, 2, 1):
+        y, *sizes = both(tg.constant(X), tg.constant(n))
+        np.testing.assert_array_equal(y, np.concatenate([X[:n] ** 2, X[: n + 1] ** 2]))
+        assert [size.numpy().tolist() for size in sizes] == [[n], [n + 1]]
+
+
+@pytest.mark.parametrize("spec", [tg.float32, tg.TensorSpec([None])], ids=str)
+@pytest.mark.parametrize("way", ["top level", "in a function", "a function in a function"])
+def test_gradients_through_sizes_that_each_call_chooses(way, spec):
+    calls = []
+
+    def host(a, n):
+        calls.append(int(n))
+        return a[: int(n)] ** 2.0
+
+    first = tg.function(lambda x, n: tg.py_function(host, [x, n], spec))
+    both = tg.function(lambda x, n: tg.concat([first(x, n), first(x, n + 1)], 0))
+    loss = (
+        both
+        if way != "a function in a function"
+        else tg.function(lambda x, n: tg.reduce_sum(both(x, n)))
+    )
+
+    def gradient(x, n):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = loss(x, n)
+        return tape.gradient(y, x)
+
+    gradient = gradient if way == "top level" else tg.function(gradient)
+    for n in (1, 2, 1, 2):
+        expected = 2 * X * ((np.arange(3) < n).astype(np.float32) + (np.arange(3) < n + 1))
+        np.testing.assert_allclose(gradient(tg.constant(X), tg.constant(n)), expected)
+        assert calls == [n, n + 1]
+        calls.clear()
+
+
+def test_results_at_top_level_have_the_sizes_of_the_call():
+    x = tg.constant(X)
+    f = tg.function(lambda x: tg.numpy_function(lambda a: a[a > 1.5], [x], tg.TensorSpec([None])))
+    for _ in range(2):
+        assert f(x).shape == (2,)
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        assert (f(x) + 1.0).shape == (2,)
+
+
+def test_a_declared_rank_is_held_to():
+    f = tg.function(lambda x: tg.numpy_function(lambda a: a[None], [x], tg.TensorSpec([None])))
+    with pytest.raises(tg.errors.InvalidArgumentError, match=r"shape \(1, 3\).* \(None,\)"):
+        f(tg.constant(X))
+
+
+def test_a_concrete_function_names_a_shape_that_it_was_not_traced_with():
+    sizes = iter([2, 3])
+    f = tg.function(lambda x: tg.numpy_function(lambda a: a[: next(sizes)], [x], tg.float32) * 2.0)
+    x = tg.constant(X)
+    f(x)
+    with pytest.raises(
+        tg.errors.InvalidArgumentError, match=r"returned the shape \(3,\).*f32\[2\]"
+    ):
+        f.get_concrete_function(x)(x)
