@@ -1,5 +1,6 @@
 """What is slow says so: loops that are unrolled, and compiles that take long."""
 
+import signal
 import subprocess
 import sys
 import threading
@@ -159,6 +160,34 @@ def test_nested_first_runs_are_told_each_of_their_own(notes, capsys):
     assert len(told) == 2
     for graph in (outer, inner):
         assert any(f"it has {len(graph.nodes)} nodes, and XLA still compiles" in x for x in told)
+
+
+def stall_in_a_handler():
+    """One second in the handler of a signal that strikes now."""
+    previous = signal.signal(signal.SIGUSR1, lambda number, frame: time.sleep(1))
+    try:
+        signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+
+
+class Stalling:
+    def __del__(self):
+        time.sleep(1)
+
+
+@pytest.mark.parametrize("stall", [stall_in_a_handler, Stalling], ids=["handler", "finalizer"])
+def test_what_interrupts_a_compile_is_no_time_of_it(stall, notes, monkeypatch, capsys):
+    monkeypatch.setattr(slow_compiles, "SECONDS", 0.5)
+    graph = tg.function(chain).graph(tg.ones([2]), 3)
+    with slow_compiles.noted(graph):
+        stall()
+    assert capsys.readouterr().err == ""
+    with slow_compiles.noted(graph):
+        stall()
+        assert capsys.readouterr().err == ""
+        assert wait_for(is_quiet)  # from here on it is the compile itself
+    assert "first run of chain" in capsys.readouterr().err
 
 
 EXIT = """
