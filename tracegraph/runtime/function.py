@@ -83,6 +83,7 @@ class Function:
     ) -> None:
         self._python_function = python_function
         self._name = name or _name_of(python_function)
+        self._buckets = None if bucket_sizes is None else Buckets(bucket_sizes)
         self._options = {
             "input_signature": input_signature,
             "autograph": autograph,
@@ -90,9 +91,8 @@ class Function:
             "reduce_retracing": reduce_retracing,
             "check_bounds": check_bounds,
             "check_numerics": check_numerics,
-            "bucket_sizes": bucket_sizes,
+            "bucket_sizes": None if self._buckets is None else self._buckets.option,
         }
-        self._buckets = None if bucket_sizes is None else Buckets(bucket_sizes)
         self._signature = Signature(python_function, self._name)
         self._input_signature = (
             None if input_signature is None else InputSignature(input_signature, self._signature)
@@ -547,7 +547,7 @@ def function(
     - `check_numerics`: every node is watched, also of the functions that are called and of
       gradients; the first that makes nan or infinity of finite numbers raises NumericsError (a
       FloatingPointError) with its op and line, and no Variable is assigned.
-    - `bucket_sizes`: "powers_of_two", or sizes such as `[8, 32, 128]`, up to which arguments are
+    - `bucket_sizes`: "powers_of_two", or sizes in any iterable, such as `[8, 32, 128]`, to which arguments are
       padded along open axes; results are cut back, and are those without padding. So few programs
       serve all sizes. The first call raises ShapeError with the line of what padding would change.
 
