@@ -27,7 +27,7 @@ from tracegraph.runtime.procedure import current_record, recorded_call
 from tracegraph.runtime.retracing import RetraceExplanation, Retracing
 from tracegraph.runtime.signature import InputSignature, Request, Signature, SpecTypes
 from tracegraph.runtime.trace import current_trace, tracing
-from tracegraph.runtime.tracebacks import door, without_our_frames
+from tracegraph.runtime.tracebacks import door, leave_out_our_frames
 from tracegraph.source import here
 from tracegraph.tensorshape import TensorSpec
 from tracegraph.views.frames import html_frames
@@ -218,9 +218,9 @@ class Function:
             try:
                 return self._call_any(args, kwargs)
             except Exception as error:
-                if not builder.is_top_level:
-                    raise
-                raise without_our_frames(error)  # noqa: B904 - it is the same error
+                if builder.is_top_level:
+                    leave_out_our_frames(error)
+                raise
         self._row.length = 0  # a call that did not trace ends any row of calls that did
         if route.run is None:
             return route.run_with_state(buffers, leaves)
@@ -547,7 +547,7 @@ def function(
     - `check_numerics`: every node is watched, also of the functions that are called and of
       gradients; the first that makes nan or infinity of finite numbers raises NumericsError (a
       FloatingPointError) with its op and line, and no Variable is assigned.
-    - `bucket_sizes`: "powers_of_two", or sizes in any iterable, such as `[8, 32, 128]`, to which arguments are
+    - `bucket_sizes`: "powers_of_two", or integers such as `[8, 32, 128]`, up to which arguments are
       padded along open axes; results are cut back, and are those without padding. So few programs
       serve all sizes. The first call raises ShapeError with the line of what padding would change.
 
