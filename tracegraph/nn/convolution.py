@@ -23,7 +23,7 @@ from tracegraph.ops.elementwise import ADD, MAXIMUM, Maximum
 from tracegraph.ops.shape import Pad, at_least
 from tracegraph.runtime.convert import as_operands, as_tensor, cast_to
 from tracegraph.shapes import ceiling_divide, maximum
-from tracegraph.types import TensorType
+from tracegraph.types import TensorType, float32, float64
 
 #: Steps and windows that are larger are slips: XLA counts them in 32 bits.
 _LARGEST_STEP = 2**31 - 1
@@ -244,9 +244,10 @@ def avg_pool(
     1.5
     """
     x = as_tensor(input)
-    if x.dtype.is_floating and summable(x) is not x:
+    if summable(x) is not x:
         mean = avg_pool(summable(x), ksize, strides, padding, data_format)
-        return cast_to(mean, x.dtype)
+        is_short = x.dtype.is_integer and x.dtype.size < 4
+        return cast_to(mean, x.dtype if x.dtype.is_floating else float32 if is_short else float64)
     total = _pooled("avg_pool", x, ksize, strides, padding, data_format, ADD, 0)
     if isinstance(padding, str) and padding.upper() == "VALID":
         count = math.prod(_per_axis("avg_pool", "ksize", ksize, x.ndim - 2))
