@@ -138,7 +138,8 @@ def _stages(graph: Graph) -> tuple[dict[Tensor, int], dict[Node, int]]:
 def _sizes_returned(graph: Graph) -> dict[str, Tensor]:
     """The open sizes that Python functions choose, and what has them."""
     results = [y for node in graph.nodes if isinstance(node.op, HostCall) for y in node.outputs]
-    return {name: y for y in results for name in bound_names(y.type)}
+    # The first call that has a size chose it: a tangent has the sizes of its primal.
+    return {name: y for y in reversed(results) for name in bound_names(y.type)}
 
 
 def operands(node: Node) -> Sequence[Tensor]:

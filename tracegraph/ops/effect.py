@@ -182,8 +182,10 @@ class HostCall(Op):
     @property
     def ends_runs(self):
         """Whether a run ends before it where its truth value is false: what depends on what the
-        function returns is not known then. Variables were stored, and a print returns nothing."""
-        return self.is_gated and not self.loops and (self.sees_variables or self.function == STOP)
+        function returns is not known then. Variables were stored, and a print returns nothing. A
+        check in a parallel loop is one for all iterations, so it ends runs there too."""
+        is_end = self.function == STOP
+        return self.is_gated and (is_end or (self.sees_variables and not self.loops))
 
     @property
     def sees_variables(self):
@@ -317,9 +319,11 @@ def _placed(count, places, values):
 
 _TRUTH = TensorType(bool_)
 
-#: Makes what is called for a node: a function of NumPy arrays that returns a tuple of them. It
-#: takes `first=`, what the first iteration of the loops around it returned, if that was made.
-HostRunner = Callable[[HostCall, Source], Callable[..., tuple[np.ndarray, ...]]]
+#: What is called for a node: a function of NumPy arrays that returns a tuple of them, or None where
+#: checks kept it from all calls, and nothing tells sizes that are open. It takes `first=`, what the
+#: first iteration of the loops around it returned, if that was made.
+HostFunction = Callable[..., "tuple[np.ndarray, ...] | None"]
+HostRunner = Callable[[HostCall, Source], HostFunction]
 _runners: list[HostRunner] = []
 
 
@@ -328,7 +332,7 @@ def set_host_runner(runner: HostRunner) -> None:
     _runners[:] = [runner]
 
 
-def host_function(op: HostCall, source: Source) -> Callable[..., tuple[np.ndarray, ...]]:
+def host_function(op: HostCall, source: Source) -> HostFunction:
     """What is called for `op`, made at the user's line `source`."""
     return _runners[0](op, source)
 

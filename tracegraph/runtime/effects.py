@@ -6,14 +6,14 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from tracegraph.errors import DTypeError, InvalidArgumentError, TraceError, fail, shown
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Tensor, host_tensor
-from tracegraph.ops.effect import HostCall, Loop, set_host_runner
+from tracegraph.ops.effect import HostCall, HostFunction, Loop, set_host_runner
 from tracegraph.runtime.accumulator import ForwardAccumulator
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.pending import in_host_call
@@ -60,7 +60,7 @@ def host_call(
     return tuple(outputs)
 
 
-def _runner(op: HostCall, source: Source) -> Callable[..., tuple[np.ndarray, ...]]:
+def _runner(op: HostCall, source: Source) -> HostFunction:
     """What is called for a host call of the user's line `source`; see `ops.effect.HostRunner`."""
     function = (
         op.function if callable(op.function) else _FUNCTIONS[op.function[0]](*op.function[1:])
@@ -68,7 +68,7 @@ def _runner(op: HostCall, source: Source) -> Callable[..., tuple[np.ndarray, ...
 
     def run(
         *arrays: np.ndarray, first: Sequence[np.ndarray] | None = None
-    ) -> tuple[np.ndarray, ...]:
+    ) -> tuple[np.ndarray, ...] | None:
         iteration = _Iteration(op, function, source, first)
         try:
             with _apart(), sourced(source):
@@ -96,7 +96,10 @@ class _Iteration:
         self._source = source
         self._first = first
 
-    def run(self, loops: Sequence[Loop], arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    def run(
+        self, loops: Sequence[Loop], arrays: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, ...] | None:
+        """The results; None where no call was made that tells open sizes."""
         if not loops:
             return self._once(arrays)
         (count, flags), *inner = loops
@@ -105,17 +108,47 @@ class _Iteration:
             for i in range(count)
         ]
         if rows:
-            return tuple(np.stack(column) for column in zip(*rows, strict=True))
+            return self._stacked(rows)
+        if not self._has_known_sizes:
+            self._refuse("there are no iterations, and nothing else tells the sizes of its results")
         sizes = [n for n, _ in loops]
         return tuple(_zeros(t.with_shape((*sizes, *t.shape))) for t in self._op.types)
 
-    def _once(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    @property
+    def _has_known_sizes(self) -> bool:
+        return all(t.is_static for t in self._op.types)
+
+    def _stacked(
+        self, rows: Sequence[tuple[np.ndarray, ...] | None]
+    ) -> tuple[np.ndarray, ...] | None:
+        """The results of the iterations; an iteration that made no call has zeros."""
+        made = [row for row in rows if row is not None]
+        if not made:
+            return None
+        for column in zip(*made, strict=True):
+            shapes = list(dict.fromkeys(x.shape for x in column))
+            if len(shapes) > 1:
+                self._refuse(f"it returned the shapes {shapes[0]} and {shapes[1]}")
+        zeros = tuple(map(np.zeros_like, made[0]))
+        whole = [zeros if row is None else row for row in rows]
+        return tuple(np.stack(column) for column in zip(*whole, strict=True))
+
+    def _refuse(self, fact: str) -> NoReturn:
+        fail(
+            InvalidArgumentError,
+            f"{self._op.called} is called in a parallel loop: {fact}",
+            source=self._source,
+            fix="return one shape in every iteration, and give it in Tout: "
+            "tg.TensorSpec([3], tg.float32)",
+        )
+
+    def _once(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:
         op = self._op
         first, self._first = self._first, None
         if first is not None:
             return tuple(first)
         if op.is_gated and not arrays[0]:
-            return tuple(map(_zeros, op.types))
+            return tuple(map(_zeros, op.types)) if self._has_known_sizes else None
         results = self._function(*arrays[op.is_gated :])
         return tuple(_checked(y, t, self._source) for y, t in zip(results, op.types, strict=True))
 

@@ -30,7 +30,7 @@ from tracegraph.runtime.trace import CheckReport, Traced, current_trace, report_
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import Source, here
-from tracegraph.types import TOKEN, TensorType
+from tracegraph.types import TOKEN, TensorType, as_dtype
 
 
 class Execution:
@@ -90,6 +90,8 @@ class Execution:
             outputs = run_program(self.program, (*buffers, *rest))
         if traced.checks:
             report_checks(traced, outputs)
+        if self._procedure is not None:
+            return _made(self.result_types, outputs)
         return [*map(Tensor, self.result_types, outputs)]
 
     def _run_procedure(
@@ -108,6 +110,19 @@ class Execution:
             list(enumerate(assigned, self.traced.result_count)),
             record,
         )
+
+
+def _made(types: Sequence[TensorType], buffers: Sequence[Any]) -> list[Tensor]:
+    """The tensors of what a procedure returned: Python functions chose the sizes that types leave
+    open, and the values know them."""
+    return [
+        Tensor(type if type.is_static or buffer is None else _type_of(buffer), buffer)
+        for type, buffer in zip(types, buffers, strict=False)
+    ]
+
+
+def _type_of(buffer: Any) -> TensorType:
+    return TensorType(as_dtype(buffer.dtype), tuple(buffer.shape))
 
 
 def bind_stand_ins(traced: Traced, variables: Sequence[Variable]) -> None:
@@ -186,7 +201,7 @@ def run_and_record(
                 break
     at = here()
     node = Node(op, inputs, at, builder)
-    node.outputs = tuple(map(Tensor, types, outputs))
+    node.outputs = (*_made(types, outputs),)
     for recorder in builder.recorders:
         recorder.record(node)
     for variable, value in zip(assigned, node.outputs[traced.result_count :], strict=False):

@@ -68,6 +68,7 @@ def results_of_call(
     outputs = Procedure(graph).run(buffers, variables, [], record, is_tracing=True)
     report_first_failure([report for report, _ in checks], iter(outputs[len(inputs) + 1 :]))
     results = host_function(op, here())(*map(np.asarray, outputs[: len(inputs)]))
+    assert results is not None  # no loop is around it, and all checks hold
     record.add(results, list(variables.values()))
     return results
 

@@ -18,7 +18,7 @@ from tracegraph.control.cuts import (
     variable_input,
 )
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.ops.effect import HostCall, Store, host_function
+from tracegraph.ops.effect import STOP, HostCall, Store, host_function
 from tracegraph.passes.specialise import specialise
 from tracegraph.runtime import backend
 from tracegraph.runtime.pending import set_program_maker
@@ -178,8 +178,10 @@ class _Run:
         """Calls the Python function of a node, but for a call that was made before."""
         op = node.op
         assert isinstance(op, HostCall)
-        if op.ends_runs and not self.value(operands(node)[0]):
+        if op.ends_runs and not np.all(self.value(operands(node)[0])):
             raise _Stopped
+        if op.function == STOP:  # it is no call of the user's, and none that was made before
+            return
         first: Sequence[np.ndarray] | None = None
         if self.is_repeated and op.is_ordered:
             assert self._record is not None
@@ -188,7 +190,8 @@ class _Run:
         if first is None or op.loops:  # of a parallel loop the first iteration was made
             function = host_function(op, node.source)
             results = function(*[np.asarray(self.value(x)) for x in operands(node)], first=first)
-        assert results is not None
+        if results is None:  # no iteration was made, so nothing tells the sizes of the results
+            raise _Stopped
         self.env.update(zip(node.outputs[1:], map(backend.put, results), strict=True))
         if not op.is_ordered:
             return
