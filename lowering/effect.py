@@ -33,7 +33,9 @@ def _host_call(op: ops.HostCall, token: Any, *xs: Any) -> Any:
     function = ops.host_function(op, here())
 
     def call(token: Any, *xs: Any) -> Any:
-        return (done, *function(*map(np.asarray, xs)))
+        results = function(*map(np.asarray, xs))
+        assert results is not None  # all sizes are known
+        return (done, *results)
 
     types = op.infer(TOKEN, *[TensorType(as_dtype(x.dtype), x.shape) for x in xs])[1:]
     shapes = [jax.ShapeDtypeStruct(type.shape, type.dtype.numpy_dtype) for type in types]

@@ -254,6 +254,7 @@ ARITHMETIC = [
     Case(E.FloorMod(), (x(4, sample="off_integers"), x(4, sample="nonzero")), "fi"),
     Case(E.TruncateMod(), (x(4, sample="off_integers"), x(4, sample="nonzero")), "fi"),
     Case(E.Maximum(), (x(4), x(4)), "fib"),
+    Case(E.Maximum(True), (x(4), x(4)), "f", is_extra=True),
     Case(E.Minimum(), (x(4), x(4)), "fib"),
     binary(E.Atan2(), "nonzero", "nonzero", kinds="f"),
     Case(E.Select(), (of(bool_, 5), x(5), x(5)), "fcib"),

@@ -445,7 +445,40 @@ def test_buckets_may_come_in_any_order_and_twice():
     assert pair.programs == (2, 0)
 
 
-@pytest.mark.parametrize("wrong", ["powers_of_three", [], [0], [8, -1], [2.5], 8, [True]])
+SIZES = {
+    "array": lambda: np.array([4, 8]),
+    "unsigned array": lambda: np.array([8, 4], np.uint8),
+    "range": lambda: range(4, 9, 4),
+    "numbers of NumPy": lambda: (np.int64(4), np.uint16(8)),
+    "iterator": lambda: iter([4, 8]),
+}
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_buckets_may_be_any_integers(sizes):
+    pair = Pair(ROWS["softmax"], SPEC([None, 4]), buckets=SIZES[sizes]())
+    for n in (3, 4, 7, 8, 9):
+        pair.check(numbers(n, 4))
+    assert pair.programs == (2, 1)
+
+
+def test_a_method_has_the_buckets_that_were_given():
+    sizes = np.array([4, 8])
+
+    class Model:
+        @tg.function(input_signature=[SPEC([None])], bucket_sizes=sizes)
+        def doubled(self, x):
+            return x * 2.0
+
+    sizes[:] = 0
+    assert Model().doubled(np.ones(3, np.float32)).numpy().tolist() == [2.0] * 3
+
+
+WRONG = ["powers_of_three", b"ab", [], [0], [8, -1], [2.5], 8, [True], [np.True_], [None], ["8"]]
+WRONG += [np.array([8.0]), np.array([[4, 8]]), np.array(8), np.array([]), np.array([True])]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_buckets_must_be_sizes(wrong):
     with pytest.raises(tg.errors.SignatureError, match="bucket_sizes is"):
         tg.function(lambda x: x, bucket_sizes=wrong)

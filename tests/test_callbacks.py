@@ -615,3 +615,92 @@ def test_effects_that_depend_on_no_element_happen_in_every_iteration(capsys):
     found = tg.vectorized_map(lambda x: inner() + x, xs)
     assert found.numpy().tolist() == [11.0, 13.0, 15.0]
     assert capsys.readouterr().out == "once more\n" * 9
+
+
+OPEN = {
+    "declared": tg.TensorSpec([2], tg.float32),
+    "size": tg.TensorSpec([None], tg.float32),
+    "rank": tg.TensorSpec(None, tg.float32),
+    "dtype": tg.float32,
+}
+
+
+def twice(q):
+    return np.array([q, q], np.float32)
+
+
+@pytest.mark.parametrize("spec", OPEN)
+@pytest.mark.parametrize("check", ["before the loop", "in the loop"])
+@pytest.mark.parametrize("is_nested", [False, True], ids=["in the body", "in a function"])
+def test_callbacks_of_open_sizes_behind_checks_in_parallel_loops(spec, check, is_nested):
+    seen = []
+
+    def call(x):
+        return tg.py_function(lambda q: seen.append(float(q)) or twice(float(q)), [x], OPEN[spec])
+
+    inner = tg.function(call) if is_nested else call
+
+    def body(x, limit):
+        if check == "in the loop":
+            tg.debugging.assert_less(x, limit)
+        return inner(x) * 2.0
+
+    @tg.function
+    def f(xs, limit):
+        if check == "before the loop":
+            tg.debugging.assert_less(xs, limit)
+        return tg.vectorized_map(lambda x: body(x, limit), xs)
+
+    xs = tg.constant([1.0, 2.0, 3.0])
+    for _ in range(2):
+        seen.clear()
+        y = f(xs, tg.constant(10.0))
+        assert (y.shape, y.numpy().tolist()) == ([3, 2], [[2.0] * 2, [4.0] * 2, [6.0] * 2])
+        assert seen == [1.0, 2.0, 3.0]
+    for limit in (2.5, 0.0):
+        seen.clear()
+        with pytest.raises(tg.errors.InvalidArgumentError, match="x < y does not hold"):
+            f(xs, tg.constant(limit))
+        assert seen == []  # a check in a loop is one for all iterations
+
+
+def test_sizes_in_a_parallel_loop_that_nothing_tells_are_refused():
+    def mapped(host):
+        body = lambda x: tg.py_function(host, [x], OPEN["size"])  # noqa: E731
+        spec = tg.TensorSpec([None], tg.float32)
+        return tg.function(lambda xs: tg.vectorized_map(body, xs), input_signature=[spec])
+
+    found = "(?s)called in a parallel loop: {}.*fix: return one shape in every iteration"
+    with pytest.raises(tg.errors.InvalidArgumentError, match=found.format("there are no iter")):
+        mapped(twice)(tg.zeros([0]))
+    uneven = mapped(lambda q: np.zeros(int(q), np.float32))
+    shapes = r"it returned the shapes \(1,\) and \(2,\)"
+    with pytest.raises(tg.errors.InvalidArgumentError, match=found.format(shapes)):
+        uneven(tg.constant([1.0, 2.0]))
+    assert uneven(tg.constant([2.0, 2.0])).shape == [2, 2]
+
+
+@pytest.mark.parametrize("spec", OPEN)
+def test_results_whose_sizes_a_callback_chose_know_them(spec):
+    x, v = tg.constant(2.0), tg.Variable(tg.zeros([5]), shape=[None])
+
+    @tg.function
+    def f(x):
+        y = tg.py_function(lambda q: q * tg.ones(2), [x], OPEN[spec])
+        v.assign(y)
+        return y * 2.0
+
+    with tg.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = f(x)
+        assert (y.shape, len(y), [float(z) for z in y]) == ([2], 2, [4.0, 4.0])
+        z = y + tg.ones([2])
+    assert z.numpy().tolist() == [5.0, 5.0] and (v + 1.0).numpy().tolist() == [3.0, 3.0]
+    assert float(tape.gradient(z, x)) == 4.0
+    assert tape.jacobian(z, x).numpy().tolist() == [2.0, 2.0]
+    with tg.autodiff.ForwardAccumulator(x, tg.constant(1.0)) as accumulator:
+        y = f(x)
+    assert accumulator.jvp(y).numpy().tolist() == [2.0, 2.0]
+    assert tg.function(lambda x: f(x) + 1.0)(x).shape == [2]
+    mapped = tg.vectorized_map(lambda x: tg.py_function(twice, [x], OPEN[spec]), tg.ones([3]))
+    assert (mapped + 1.0).shape == [3, 2]

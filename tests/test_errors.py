@@ -2818,7 +2818,7 @@ def test_a_traceback_has_the_frames_of_the_user():
     outer = tg.function(lambda x: f(x) * 2.0)
     call = lambda: outer(tg.ones([2, 2]))  # noqa: E731 - its name is looked for
     error, names = frames_of(call)
-    assert names == ["<lambda>", "__call__", "<lambda>", "<lambda>", "inner"]
+    assert names == ["<lambda>", "<lambda>", "<lambda>", "inner"]
     assert isinstance(error, ShapeError) and error.__cause__ is None
     assert is_filtering()
     tg.debugging.disable_traceback_filtering()
@@ -2867,7 +2867,7 @@ def test_all_doors_leave_our_frames_out(enter):
     error, _ = frames_of(lambda: enter(f, tg.ones([2, 2])))
     house = os.path.dirname(tg.__file__)
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    assert sum(file.startswith(house) for file in files) == 1
+    assert not any(file.startswith(house) for file in files)
     assert error.__cause__ is None and f"{__file__}:" in str(error)
 
 
@@ -2881,7 +2881,7 @@ def test_a_traceback_keeps_causes_and_notes_and_what_is_not_the_users_fault(monk
             raise error from cause
 
     error, names = frames_of(lambda: tg.function(body)(tg.ones([2])))
-    assert names == ["<lambda>", "__call__", "body"]
+    assert names == ["<lambda>", "body"]
     assert isinstance(error.__cause__, KeyError) and error.__notes__ == ["a note"]
     f = tg.function(inner)
     monkeypatch.setattr(f, "_request", None)  # a mistake of ours
@@ -3444,7 +3444,7 @@ def test_arguments_by_other_names(case, is_traced):
         return
     error, _ = frames_of(lambda: tg.function(lambda: case.call())())
     assert str(error) == case.message()
-    assert our_frames(error) == ["__call__"]
+    assert our_frames(error) == []
 
 
 def public_functions():
@@ -3619,7 +3619,7 @@ def test_mistakes_of_beginners(case, is_traced):
         return
     error, _ = frames_of(lambda: tg.function(lambda: case.call())())
     assert str(error) == case.message()
-    assert our_frames(error) == ["__call__"]
+    assert our_frames(error) == []
 
 
 def our_frames(error):
@@ -3654,7 +3654,7 @@ class ModuleOfOne(tg.Module):
 def test_a_function_of_the_users_that_takes_something_else(call):
     with pytest.raises(TypeError, match=r"\(\) (missing|takes) ") as caught:
         tg.function(lambda x: call(x))(tg.ones([2, 2]))
-    assert our_frames(caught.value) == ["__call__"]
+    assert our_frames(caught.value) == []
 
 
 def test_a_layer_that_takes_no_training_is_called_with_it():

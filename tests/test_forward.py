@@ -805,3 +805,16 @@ def test_an_accumulator_that_was_never_entered_knows_its_primals():
     assert float(accumulator.jvp(x)) == 2.0
     assert accumulator.jvp(other) is None
     assert float(accumulator.jvp(other, "zero")) == 0.0
+
+
+def test_an_accumulator_says_what_it_does():
+    x, y = tg.constant([1.0, 2.0]), tg.Variable(3.0)
+    accumulator = tg.autodiff.ForwardAccumulator([x, y], [x, tg.constant(1.0)])
+    assert repr(accumulator) == "<ForwardAccumulator, never entered>"
+    with accumulator:
+        assert repr(accumulator) == "<ForwardAccumulator, recording: 2 primals, 2 tangents>"
+        tg.sin(x)
+        assert repr(accumulator) == "<ForwardAccumulator, recording: 2 primals, 3 tangents>"
+    assert repr(accumulator) == "<ForwardAccumulator, stopped: 2 primals, 3 tangents>"
+    with tg.autodiff.ForwardAccumulator(x, x) as one:
+        assert repr(one) == "<ForwardAccumulator, recording: 1 primal, 1 tangent>"

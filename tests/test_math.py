@@ -170,6 +170,17 @@ def test_range_over_an_open_size(run):
     close(run(lambda x: tg.range(1, x.shape[0], 2), sample(6)), np.arange(1, 6, 2, dtype=np.int32))
 
 
+def test_a_range_whose_bounds_are_in_the_wrong_order_is_empty():
+    f = tg.function(
+        lambda x: tg.range(5, x.shape[0]), input_signature=[tg.TensorSpec([None], tg.float32)]
+    )
+    for n in (2, 5, 7):
+        expected = np.arange(5, n, dtype=np.int32)
+        close(f(tg.ones([n])), expected)
+        close(tg.range(5, n), expected)
+    close(tg.range(2.0, 5.0, -1.0), np.arange(2.0, 5.0, -1.0, np.float32))
+
+
 def test_range_without_step_is_an_error():
     with pytest.raises(ValueError, match="step"):
         tg.range(0, 3, 0)

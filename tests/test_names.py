@@ -3,7 +3,6 @@
 import copy
 import math
 import operator
-import os
 import pickle
 import re
 import sys
@@ -161,16 +160,38 @@ ABSENT_NAMES = dict(absent_names())
 
 
 @pytest.mark.parametrize("ask", ABSENT_NAMES.values(), ids=ABSENT_NAMES)
-def test_who_asks_for_an_absent_name_sees_their_own_frames(ask, capsys):
+@pytest.mark.parametrize("mode", [tg.function, lambda f: f], ids=["function", "top level"])
+def test_who_asks_for_an_absent_name_sees_their_own_frames(mode, ask, capsys):
     with pytest.raises(AttributeError) as caught:
-        tg.function(ask)(tg.ones([2]))
-    error, house = caught.value, os.path.dirname(tg.__file__)
-    frames = traceback.extract_tb(error.__traceback__)
-    assert [f.name for f in frames if f.filename.startswith(house)] == ["__call__"]
-    assert frames[-1].name == "<lambda>"
+        mode(ask)(tg.ones([2]))
+    error = caught.value
+    assert files_of(error) == {__file__}
+    assert traceback.extract_tb(error.__traceback__)[-1].name == "<lambda>"
     sys.__excepthook__(type(error), error, error.__traceback__)  # as Python ends a program
     printed = capsys.readouterr().err
     assert str(error) in printed and "Did you mean" not in printed
+
+
+def files_of(error):
+    return {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+
+
+@pytest.mark.parametrize("mode", [tg.function, lambda f: f], ids=["function", "top level"])
+def test_a_name_of_nothing_at_all_has_no_frames_of_ours(mode):
+    layer = tg.layers.Dense(2)
+    asks = [lambda: tg.nonsense, lambda: tg.nn.nonsense, lambda: layer.nonsense]
+    asks += [lambda: tg.optimizers.SGD().nonsense, lambda: tg.reduce_sum([1.0], nonsense=1)]
+    for ask in asks:
+        with pytest.raises((AttributeError, TypeError), match="nonsense") as caught:
+            mode(ask)()
+        assert files_of(caught.value) == {__file__}
+        tg.debugging.disable_traceback_filtering()
+        try:
+            with pytest.raises((AttributeError, TypeError)) as caught:
+                mode(ask)()
+        finally:
+            tg.debugging.enable_traceback_filtering()
+        assert mode is not tg.function or files_of(caught.value) > {__file__}
 
 
 def test_a_name_of_another_module_is_found():

@@ -3,6 +3,7 @@
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
@@ -394,6 +395,28 @@ def test_the_first_of_equal_elements_has_the_derivative(size):
     assert np.flatnonzero(slope.numpy()).tolist() == [1]
 
 
+@pytest.mark.parametrize("mode", [lambda f: f, tg.function], ids=["top level", "function"])
+@pytest.mark.parametrize(("size", "stride"), [(2, 2), (3, 1)])
+def test_windows_that_hold_nan_have_the_derivative_nan(size, stride, mode):
+    x = sample(1, 5, 5, 1)
+    x[0, 0, 1] = np.nan
+    x[0, 3, 4] = -np.inf
+
+    def maxima(x):
+        places = [slice(i, i + size) for i in range(0, 6 - size, stride)]
+        return jnp.stack([jnp.max(x[:, rows, columns]) for rows in places for columns in places])
+
+    expected = np.asarray(jax.grad(lambda x: jnp.sum(maxima(x)))(x))
+    assert np.isnan(expected).any() and not np.isnan(expected).all()
+    pool = mode(lambda x: tg.nn.max_pool2d(x, size, stride, "VALID"))
+    (found,) = gradients(pool, x)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(np.ravel(pool(x)), maxima(x))
+    np.testing.assert_array_equal(
+        tg.jvp(pool, (x,), (np.ones_like(x),))[1].numpy().ravel()[0], np.nan
+    )
+
+
 def test_pooling_of_other_ranks_dtypes_and_open_sizes():
     x = sample(2, 6, 3)
     close(tg.nn.max_pool(x, 2, 2, "VALID"), x.reshape(2, 3, 2, 3).max(2))
@@ -467,13 +490,13 @@ def test_embedding_lookup_of_shards(run, count, max_norm):
     def whole(table):
         rows = table[ids]
         if max_norm is not None:
-            norms = jax.numpy.linalg.norm(rows, axis=-1, keepdims=True)
-            rows = rows * max_norm / jax.numpy.maximum(norms, max_norm)
+            norms = jnp.linalg.norm(rows, axis=-1, keepdims=True)
+            rows = rows * max_norm / jnp.maximum(norms, max_norm)
         return rows
 
     rows, found = run(slopes, ids)
-    close(rows, whole(jax.numpy.asarray(table)), rtol=1e-5)
-    expected = jax.grad(lambda table: (whole(table) ** 3).sum())(jax.numpy.asarray(table))
+    close(rows, whole(jnp.asarray(table)), rtol=1e-5)
+    expected = jax.grad(lambda table: (whole(table) ** 3).sum())(jnp.asarray(table))
     parts = [part for part in found if part is not None]  # two of 15 have no row
     close(tg.concat(parts, 0), expected, rtol=1e-4, atol=1e-5)
 

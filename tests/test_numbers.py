@@ -331,18 +331,50 @@ INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uin
 def test_the_mean_of_integers_is_the_true_mean_rounded_to_zero(dtype, run):
     info = np.iinfo(dtype)
     rng = np.random.default_rng(0)
-    low, high = (info.min, info.max) if info.bits < 64 else (-(2**40), 2**40)
-    low = max(low, int(info.min))
-    x = rng.integers(low, high, (300, 3), dtype=dtype, endpoint=True)
-    x[:, 0] = high  # the sum leaves the range of the type
+    x = rng.integers(info.min, info.max, (300, 6), dtype=dtype, endpoint=True)
+    x[:, 0], x[:, 1] = info.max, info.min  # the sum leaves the range of the type
+    x[:, 2] >>= info.bits // 2
+    x[::2, 3], x[1::2, 3] = info.max, info.min
     if info.min < 0:
-        x[:, 1] = -7
-        x[::2, 1] = -8
+        x[:, 4] = -7
+        x[::2, 4] = -8
     expected = [math.trunc(Fraction(sum(map(int, column)), 300)) for column in x.T]
     found = run(lambda x: tg.reduce_mean(x, axis=0), tg.constant(x))
     assert found.dtype.name == dtype
     np.testing.assert_array_equal(found.numpy(), np.array(expected, dtype))
-    assert tg.reduce_mean(tg.constant(x[:0], dtype), axis=0).numpy().tolist() == [0, 0, 0]
+    whole = math.trunc(Fraction(sum(map(int, x.ravel())), x.size))
+    assert int(run(tg.reduce_mean, tg.constant(x))) == whole
+    kept = run(lambda x: tg.reduce_mean(x, axis=0, keepdims=True), tg.constant(x))
+    np.testing.assert_array_equal(kept.numpy()[0], found.numpy())
+    open_size = tg.function(tg.reduce_mean, input_signature=[tg.TensorSpec([None, 6], dtype)])
+    assert int(open_size(x)) == whole
+    assert tg.reduce_mean(tg.constant(x[:0], dtype), axis=0).numpy().tolist() == [0] * 6
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_means_of_segments_of_integers_do_not_wrap(dtype, run):
+    info = np.iinfo(dtype)
+    x = np.array([info.max] * 4 + [info.min, info.max, info.min, 1], dtype)
+    exact = [Fraction(sum(map(int, part)), len(part)) for part in (x[:4], x[4:6], x[6:])]
+    ids = np.array([0, 0, 0, 0, 1, 1, 2, 2])
+    for mean in (
+        lambda x: tg.math.segment_mean(x, ids),
+        lambda x: tg.math.unsorted_segment_mean(x, ids, 3),
+    ):
+        found = run(mean, tg.constant(x)).numpy()
+        assert found.dtype == (np.float32 if info.bits < 32 else np.float64)
+        np.testing.assert_allclose(
+            found, list(map(float, exact)), rtol=2 * np.finfo(found.dtype).eps
+        )
+
+
+@pytest.mark.parametrize("dtype", [x for x in INTEGERS if "64" not in x])
+def test_means_of_windows_of_integers_do_not_wrap(dtype, run):
+    info = np.iinfo(dtype)
+    x = np.array([info.max] * 4 + [info.min, info.max, info.min, 1], dtype)
+    pool = lambda x: tg.nn.avg_pool(tg.reshape(x, [1, 8, 1]), 4, 4, "SAME")  # noqa: E731
+    expected = x.reshape(2, 4).mean(1, dtype=np.float64)
+    np.testing.assert_allclose(run(pool, tg.constant(x)).numpy().ravel(), expected, rtol=1e-6)
 
 
 # Not a number.

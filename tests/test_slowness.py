@@ -1,5 +1,6 @@
 """What is slow says so: loops that are unrolled, and compiles that take long."""
 
+import signal
 import subprocess
 import sys
 import threading
@@ -71,6 +72,59 @@ def test_two_tensors_in_step_and_loops_inside_are_one_warning():
     with pytest.warns(UnrolledLoopWarning, match=r"of its 40 iterations") as caught:
         assert tg.function(rows)(tg.ones([40, 20]), tg.ones([40])).numpy() == 800.0
     assert len(caught) == 1
+
+
+def test_a_short_loop_that_is_entered_again_is_told():
+    def entered(y, times, others=()):
+        for k in range(times):
+            for t in tg.range(10):  # here
+                y = y + tg.cast(t, tg.float32) * k
+        for x in others:
+            y = y + x
+        return y
+
+    few = tg.function(entered)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # each trace and each line counts by itself
+        for times in (8, 9, 10):
+            few(0.0, times, tg.ones([300]))
+    with pytest.warns(UnrolledLoopWarning) as caught:
+        f = tg.function(entered)
+        assert f(0.0, 200).numpy() == 45 * 199 * 100
+    (warning,) = caught
+    text = str(warning.message)
+    assert warning.lineno == line_of(entered)
+    assert text.startswith("a Python loop over a tensor i32[10] is unrolled: 1,0")
+    entries = int(text.split("as it was entered ")[1].split(" times")[0])
+    assert 5 <= entries < 100
+    assert f" iterations, as it was entered {entries} times, and each of them is traced" in text
+
+
+def test_a_loop_over_two_tensors_in_step_counts_its_nodes_once():
+    def rows(x, y, times):
+        z = 0.0
+        for _ in range(times):
+            for a, b in zip(x, y):
+                z = z + a * b
+        return z
+
+    x = tg.ones([10])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert tg.function(rows)(x, x, 15).numpy() == 150.0
+    with pytest.warns(UnrolledLoopWarning, match=": 1,0.. nodes in .*entered 1. times"):
+        tg.function(rows)(x, x, 30)
+
+
+def test_a_loop_that_is_too_long_at_its_end_is_told():
+    def long(x):
+        for a in x:
+            for _ in range(300):
+                a = tg.sin(a)
+        return a
+
+    with pytest.warns(UnrolledLoopWarning, match="in 4 of its 4 iterations"):
+        tg.function(long).get_concrete_function(tg.TensorSpec([4]))
 
 
 @pytest.fixture
@@ -159,6 +213,34 @@ def test_nested_first_runs_are_told_each_of_their_own(notes, capsys):
     assert len(told) == 2
     for graph in (outer, inner):
         assert any(f"it has {len(graph.nodes)} nodes, and XLA still compiles" in x for x in told)
+
+
+def stall_in_a_handler():
+    """One second in the handler of a signal that strikes now."""
+    previous = signal.signal(signal.SIGUSR1, lambda number, frame: time.sleep(1))
+    try:
+        signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+
+
+class Stalling:
+    def __del__(self):
+        time.sleep(1)
+
+
+@pytest.mark.parametrize("stall", [stall_in_a_handler, Stalling], ids=["handler", "finalizer"])
+def test_what_interrupts_a_compile_is_no_time_of_it(stall, notes, monkeypatch, capsys):
+    monkeypatch.setattr(slow_compiles, "SECONDS", 0.5)
+    graph = tg.function(chain).graph(tg.ones([2]), 3)
+    with slow_compiles.noted(graph):
+        stall()
+    assert capsys.readouterr().err == ""
+    with slow_compiles.noted(graph):
+        stall()
+        assert capsys.readouterr().err == ""
+        assert wait_for(is_quiet)  # from here on it is the compile itself
+    assert "first run of chain" in capsys.readouterr().err
 
 
 EXIT = """

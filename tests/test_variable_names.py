@@ -70,6 +70,59 @@ def test_errors_call_a_variable_without_a_name_after_what_holds_it(misuse):
         strike(model)
 
 
+def add_in_function(model):
+    tg.function(lambda: model.blocks[1].kernel + tg.ones([3]))()
+
+
+def add_argument(model):
+    tg.function(lambda m: m.blocks[1].kernel + tg.ones([3]))(model)
+
+
+def with_wrong_gradient(model):
+    @tg.custom_gradient
+    def f(x):
+        return x * model.blocks[1].kernel, lambda dy, variables=None: (dy, [tg.ones([3])])
+
+    with tg.GradientTape() as tape:
+        y = f(tg.ones([2]))
+    tape.gradient(y, model.variables)
+
+
+def add_items_of_a_dict(model):
+    held = {"lst": [tg.Variable([1.0]), tg.Variable([1.0, 2.0])]}
+    return held["lst"][1] + tg.ones([3])
+
+
+OPERANDS = {
+    "at top level": (lambda m: m.blocks[1].kernel + tg.ones([3]), "m.blocks.1.kernel"),
+    "read at top level": (lambda m: tg.reshape(m.blocks[1].kernel, [3]), "m.blocks.1.kernel"),
+    "in a function": (add_in_function, "model.blocks.1.kernel"),
+    "of an argument": (add_argument, "m.blocks.1.kernel"),
+    "in a custom gradient": (with_wrong_gradient, "model.blocks.1.kernel"),
+    "scattered": (
+        lambda m: m.blocks[1].kernel.scatter_nd_update([[0, 0]], [1.0]),
+        "m.blocks.1.kernel",
+    ),
+    "in containers": (add_items_of_a_dict, "held.lst.1"),
+}
+
+
+@pytest.mark.parametrize("misuse", OPERANDS)
+def test_errors_call_an_operand_that_is_read_from_a_variable_by_the_same_name(misuse):
+    strike, name = OPERANDS[misuse]
+    model = Blocks()
+    with pytest.raises(ValueError, match=re.escape(f"'{name}'")):
+        strike(model)
+
+
+def test_operands_have_the_names_that_users_gave():
+    with tg.name_scope("encoder"):
+        w = tg.Variable([1.0, 2.0], name="w")
+    for function in (lambda: w + tg.ones([3]), tg.function(lambda: w + tg.ones([3]))):
+        with pytest.raises(ValueError, match=r"\(Variable 'encoder/w'\)"):
+            function()
+
+
 def test_errors_and_graphs_have_the_same_name():
     model = Blocks()
     assert "%blocks.1.kernel" in str(model.read.get_concrete_function().graph)

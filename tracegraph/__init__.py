@@ -98,6 +98,7 @@ del array, _module
 
 if not TYPE_CHECKING:  # a checker would take every name for one that exists
 
+    @absent.asked
     def __getattr__(name: str) -> NoReturn:
         absent.refuse(name)
 

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from tracegraph.errors import fail_absent, kind_of
+from tracegraph.runtime.tracebacks import asked
 
 _CONTROL = "control flow over tensors in graphs is not there yet"
 _FIRST = "TensorFlow 1 is not supported"
@@ -281,6 +282,7 @@ def show_names_of(module: ModuleType) -> None:
     names = sorted(module.__all__)
     _modules[short] = module
 
+    @asked
     def __getattr__(name: str) -> NoReturn:
         refuse(name, short)
 

@@ -33,6 +33,7 @@ from tracegraph.runtime.boundary import guarded
 from tracegraph.runtime.convert import as_tensor, cast_to
 from tracegraph.runtime.deferred import announce
 from tracegraph.runtime.module import Module, settings_text
+from tracegraph.runtime.tracebacks import asked
 from tracegraph.runtime.variable import Variable
 from tracegraph.shapes import element_count
 from tracegraph.source import here
@@ -87,6 +88,7 @@ class Layer(Module):
 
     if not TYPE_CHECKING:
 
+        @asked
         def __getattr__(self, name: str) -> NoReturn:
             refuse_attribute(self, name, ("built", "dtype"))
 

@@ -44,6 +44,7 @@ from tracegraph.runtime.convert import (
 )
 from tracegraph.runtime.pending import refuse_value
 from tracegraph.runtime.sparse import SparseJacobian
+from tracegraph.runtime.tracebacks import asked
 from tracegraph.runtime.unrolled import counted_parts
 from tracegraph.runtime.values import is_symbolic
 from tracegraph.runtime.variable import Variable
@@ -386,6 +387,7 @@ class _NoMethod:
     def __init__(self, name: str) -> None:
         self._name = name
 
+    @asked
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         name = self._name
         fact = f"a {(owner or type(instance)).__name__} has no attribute {name!r}"

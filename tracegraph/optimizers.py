@@ -21,6 +21,7 @@ from tracegraph.runtime.module import Module, settings_text
 from tracegraph.runtime.naming import told_name
 from tracegraph.runtime.tape import GradientTape
 from tracegraph.runtime.trace import current_trace, init_scope
+from tracegraph.runtime.tracebacks import asked
 from tracegraph.runtime.variable import Reference, Variable
 from tracegraph.source import here
 from tracegraph.tensorshape import shape_of
@@ -73,6 +74,7 @@ class Optimizer(Module):
 
     if not TYPE_CHECKING:
 
+        @asked
         def __getattr__(self, name: str) -> NoReturn:
             refuse_attribute(self, name, ("iterations", "_learning_rate", "_slots"))
 

@@ -282,13 +282,19 @@ def operand_text(tensor: Tensor) -> str:
     return f"{tensor.type}  from {source.file}:{source.line}" if source.line else str(tensor.type)
 
 
+#: Finds what errors call the Variable that a tensor stands for; `runtime.paths` sets it.
+variable_names: list[Callable[[Tensor], str | None]] = []
+
+
 def _variable_read_by(tensor: Tensor) -> str | None:
     """The name of the Variable that a tensor is a read of, if it is one."""
-    origins, node = getattr(tensor, "_origins", None), tensor.node
-    if type(origins) is Tensor:
-        return origins.name
-    # The op is of a floor above. Its second operand stands for the Variable.
-    return node.inputs[1].name if node is not None and node.op.name == "read" else None
+    handle, node = getattr(tensor, "_origins", None), tensor.node
+    if type(handle) is not Tensor:
+        if node is None or node.op.name != "read":  # the op is of a floor above
+            return None
+        handle = node.inputs[1]  # it stands for the Variable
+    found = (find(handle) for find in variable_names)
+    return next(filter(None, found), None) or (handle.name or "").replace("/", ".")
 
 
 def raise_mismatch(

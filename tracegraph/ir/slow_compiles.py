@@ -1,7 +1,8 @@
 """A note on stderr where a compile takes long: which function, how many nodes, how long already.
 
 The lowering stands in `noted` while a program runs for the first time. Whoever is done in time has
-started one timer and cancelled it.
+started one thread and ended it. That thread looks from time to time at what runs: what a signal
+handler or a finalizer takes in between is no time of the compile.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ import threading
 import time
 import weakref
 
+from tracegraph.interrupts import is_interrupt
 from tracegraph.ir.tensor import Graph
+from tracegraph.source import is_ours
 
 #: After so many seconds the note comes, once per compile.
 SECONDS = 10.0
+#: How often the thread looks until then.
+LOOKS = 20
 #: The name of the thread that waits for it.
 THREAD = "tracegraph: note of a slow compile"
 
@@ -65,26 +70,45 @@ def is_noted(graph: Graph) -> bool:
 class noted:
     """The context of the first run of a program, of which `graph` is what it compiles."""
 
-    __slots__ = ("__weakref__", "_graph", "_start", "_timer")
+    __slots__ = ("__weakref__", "_base", "_graph", "_last", "_seconds", "_thread", "_watch")
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._start = time.monotonic()
-        # The timer does not keep the context alive: what an interrupt left behind says nothing.
-        self._timer = threading.Timer(SECONDS, _tell, [weakref.ref(self)])
-        self._timer.daemon, self._timer.name = True, THREAD
+        self._thread = threading.get_ident()
+        #: The frame that compiles, by its identity alone: it lives as long as the context is open.
+        self._base = 0
+        self._seconds, self._last = 0.0, time.monotonic()
+        # The thread does not keep the context alive: what an interrupt left behind says nothing.
+        self._watch = _Watch(weakref.ref(self))
 
     def __enter__(self) -> None:
+        self._base = id(sys._getframe(1))
         _open.graphs.append(self._graph)
         if _settings.is_on:
-            self._timer.start()
+            self._watch.start()
 
     def __exit__(self, *exception: object) -> None:
-        self._timer.cancel()
+        self._watch.is_over.set()
         _open.graphs.pop()
 
+    def is_slow(self) -> bool:
+        """Whether it takes too long by now; counts the time since it was asked before."""
+        now = time.monotonic()
+        if not self._is_interrupted():
+            self._seconds += now - self._last
+        self._last = now
+        return self._seconds >= SECONDS
+
+    def _is_interrupted(self) -> bool:
+        frame = sys._current_frames().get(self._thread)
+        while frame is not None and id(frame) != self._base:
+            if not is_ours(frame.f_code.co_filename) and is_interrupt(frame):
+                return True
+            frame = frame.f_back
+        return False
+
     def text(self) -> str:
-        graph, seconds = self._graph, time.monotonic() - self._start
+        graph, seconds = self._graph, self._seconds
         count = sum(len(inner.nodes) for inner in graph.graphs())
         lines = (str(node.source) for node in graph.nodes if node.source.line)
         place = next(lines, "")
@@ -93,13 +117,31 @@ class noted:
             f"tracegraph: the first run of {name}{place and f' ({place})'} has taken "
             f"{seconds:.0f} s so far: it has {count:,} nodes, and XLA still compiles them. Fewer "
             "nodes compile faster, such as ops on whole tensors in place of Python loops; "
-            "tg.config.set_compile_notes(False) silences this note"
+            "tg.config.set_compile_notes(False) silences such notes, one for each slow compile"
         )
 
 
-def _tell(reference: weakref.ref[noted]) -> None:
-    context = reference()
-    if context is None or _settings.is_exiting or not _settings.is_on or sys.stderr is None:
+class _Watch(threading.Thread):
+    """Looks after one compile until it is over, or slow."""
+
+    def __init__(self, context: weakref.ref[noted]) -> None:
+        super().__init__(name=THREAD, daemon=True)
+        self.is_over = threading.Event()
+        self._context = context
+
+    def run(self) -> None:
+        while not self.is_over.wait(SECONDS / LOOKS):
+            context = self._context()
+            if context is None:
+                return
+            if context.is_slow():
+                _tell(context)
+                return
+            del context
+
+
+def _tell(context: noted) -> None:
+    if _settings.is_exiting or not _settings.is_on or sys.stderr is None:
         return
     try:
         print(context.text(), file=sys.stderr, flush=True)

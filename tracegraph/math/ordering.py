@@ -24,7 +24,7 @@ from tracegraph.array.creation import fill, one_hot, zeros
 from tracegraph.array.shaping import cut, reshape
 from tracegraph.errors import InvalidArgumentError, SignatureError, fail
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import divide
+from tracegraph.math.arithmetic import add, divide, floordiv, multiply, subtract
 from tracegraph.math.reduction import summable
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full
 from tracegraph.ops.elementwise import EQUAL, GREATER, LESS, LESS_EQUAL, SELECT, Cast, LogicalAnd
@@ -40,7 +40,7 @@ from tracegraph.runtime.indices import (
 )
 from tracegraph.shapes import maximum, minimum, same_shape
 from tracegraph.source import here
-from tracegraph.types import TensorType, as_dtype, bool_, int32, int64
+from tracegraph.types import TensorType, as_dtype, bool_, float32, float64, int32, int64
 
 
 class ValuesAndIndices(NamedTuple):
@@ -322,9 +322,31 @@ def unsorted_segment_mean(
     if x.dtype.is_floating and summable(x) is not x:  # sum and count may leave the range of x
         mean = unsorted_segment_mean(summable(x), segment_ids, num_segments)
         return cast_to(mean, x.dtype)
+    if x.dtype.is_integer:
+        return _mean_of_integers(x, segment_ids, num_segments)
+    return _mean_in_segments(x, segment_ids, num_segments)
+
+
+def _mean_in_segments(x: Tensor, segment_ids: Any, num_segments: Any) -> Tensor:
+    """Sums by counts; of integers whose sums keep their range, a floating number."""
     total = unsorted_segment_sum(x, segment_ids, num_segments)
     count = unsorted_segment_sum(full(1, x.type), segment_ids, num_segments)
     return divide(total, SELECT(EQUAL(count, _like(count, 0)), _like(count, 1), count))
+
+
+def _mean_of_integers(x: Tensor, segment_ids: Any, num_segments: Any) -> Tensor:
+    """The true mean: numbers of 64 bits are added up in halves, which leaves room."""
+    if x.dtype.size < 8:
+        mean = _mean_in_segments(summable(x), segment_ids, num_segments)
+        return cast_to(mean, float32 if x.dtype.size < 4 else float64)
+    high = floordiv(x, _HALF)
+    low = subtract(x, multiply(high, _HALF))
+    means = [_mean_in_segments(part, segment_ids, num_segments) for part in (high, low)]
+    return add(multiply(means[0], float(_HALF)), means[1])
+
+
+#: What 64 bits are divided by into two halves.
+_HALF = 2**32
 
 
 def segment_sum(data: Any, segment_ids: Any, name: str | None = None) -> Tensor:

@@ -23,13 +23,23 @@ from tracegraph.array.shaping import cut
 from tracegraph.errors import DTypeError, SignatureError, fail, shown
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import divide, maximum, truncatediv
+from tracegraph.math.arithmetic import (
+    add,
+    divide,
+    floordiv,
+    maximum,
+    multiply,
+    subtract,
+    truncatediv,
+)
 from tracegraph.ops.broadcast import Sum, full, full_like, zeros_of
 from tracegraph.ops.elementwise import (
     ABS,
     ADD,
+    AND,
     CONJ,
     EXP,
+    LESS,
     LOG,
     MUL,
     REAL,
@@ -107,21 +117,34 @@ def reduce_mean(
 ) -> Tensor:
     """The mean along the axes, in the dtype of the tensor; that of integers is rounded to zero.
 
-    Integers of up to 32 bits are added up in int64, float16 and bfloat16 in float32. The sum of
-    integers of 64 bits wraps where it leaves their range, as TensorFlow's does.
+    That of integers is exact, whatever their sum is; float16 and bfloat16 are added up in float32.
 
     >>> tg.reduce_mean([[1.0, 2.0], [3.0, 4.0]], axis=0).numpy()
     array([2., 3.], dtype=float32)
     """
     x = as_tensor(input_tensor)
     wide = summable(x)
-    if wide is not x:  # the sum would leave the range
-        return Cast(x.dtype)(reduce_mean(wide, axis, keepdims))
-    total = _reduced(Sum, "reduce_mean", x, axis, keepdims)
-    count = _count("reduce_mean", x, axis)
-    if x.dtype.is_integer:
-        return truncatediv(total, maximum(count, 1))  # the mean of no integers is 0
-    return divide(total, count)
+
+    def total(z: Tensor) -> Tensor:
+        return _reduced(Sum, "reduce_mean", z, axis, keepdims)
+
+    if not x.dtype.is_integer:
+        return cast_to(divide(total(wide), _count("reduce_mean", wide, axis)), x.dtype)
+    count = maximum(_count("reduce_mean", wide, axis), 1)  # the mean of no integers is 0
+    mean = _exact_mean(wide, count, total) if wide is x else truncatediv(total(wide), count)
+    return cast_to(mean, x.dtype)
+
+
+def _exact_mean(x: Tensor, count: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
+    """The mean of integers whose sum may leave their range, rounded to zero: quotients by `count`
+    and remainders have sums that do not, but for what wraps there and back."""
+    quotients = floordiv(x, count)
+    rest = total(subtract(x, multiply(quotients, count)))
+    whole = floordiv(rest, count)
+    floor = add(total(quotients), whole)
+    is_fraction = NotEqual()(rest, multiply(whole, count))
+    is_below = AND(LESS(floor, zeros_of(floor)), is_fraction)
+    return add(floor, cast_to(is_below, x.dtype))
 
 
 def summable(x: Tensor) -> Tensor:

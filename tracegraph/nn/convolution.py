@@ -19,11 +19,11 @@ from tracegraph.math.arithmetic import divide
 from tracegraph.math.reduction import summable
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.contract import Conv
-from tracegraph.ops.elementwise import ADD, MAXIMUM
+from tracegraph.ops.elementwise import ADD, MAXIMUM, Maximum
 from tracegraph.ops.shape import Pad, at_least
 from tracegraph.runtime.convert import as_operands, as_tensor, cast_to
 from tracegraph.shapes import ceiling_divide, maximum
-from tracegraph.types import TensorType
+from tracegraph.types import TensorType, float32, float64
 
 #: Steps and windows that are larger are slips: XLA counts them in 32 bits.
 _LARGEST_STEP = 2**31 - 1
@@ -217,6 +217,8 @@ def max_pool(
 
     - `input`: [examples, ..., channels]; `ksize`, `strides` and `padding` as in `conv2d`.
 
+    A window that holds nan is nan, and so is its derivative by each element, as for `reduce_max`.
+
     >>> tg.nn.max_pool(tg.reshape(tg.range(4.0), [1, 2, 2, 1]), 2, 2, "VALID").numpy().item()
     3.0
     """
@@ -224,7 +226,8 @@ def max_pool(
     if not (x.dtype.is_floating or x.dtype.is_integer):
         refuse("max_pool", f"{x.type} has no order", x, fix="convert it: tg.cast(x, tg.float32)")
     low = -np.inf if x.dtype.is_floating else x.dtype.min
-    return _pooled("max_pool", x, ksize, strides, padding, data_format, MAXIMUM, low)
+    larger = Maximum(keeps_nan=True) if x.dtype.is_floating else MAXIMUM
+    return _pooled("max_pool", x, ksize, strides, padding, data_format, larger, low)
 
 
 def avg_pool(
@@ -241,9 +244,10 @@ def avg_pool(
     1.5
     """
     x = as_tensor(input)
-    if x.dtype.is_floating and summable(x) is not x:
+    if summable(x) is not x:
         mean = avg_pool(summable(x), ksize, strides, padding, data_format)
-        return cast_to(mean, x.dtype)
+        is_short = x.dtype.is_integer and x.dtype.size < 4
+        return cast_to(mean, x.dtype if x.dtype.is_floating else float32 if is_short else float64)
     total = _pooled("avg_pool", x, ksize, strides, padding, data_format, ADD, 0)
     if isinstance(padding, str) and padding.upper() == "VALID":
         count = math.prod(_per_axis("avg_pool", "ksize", ksize, x.ndim - 2))

@@ -189,8 +189,10 @@ class HostCall(Op):
     @property
     def ends_runs(self):
         """Whether a run ends before it where its truth value is false: what depends on what the
-        function returns is not known then. Variables were stored, and a print returns nothing."""
-        return self.is_gated and not self.loops and (self.sees_variables or self.function == STOP)
+        function returns is not known then. Variables were stored, and a print returns nothing. A
+        check in a parallel loop is one for all iterations, so it ends runs there too."""
+        is_end = self.function == STOP
+        return self.is_gated and (is_end or (self.sees_variables and not self.loops))
 
     @property
     def sees_variables(self):

@@ -345,13 +345,19 @@ class TruncateMod(Elementwise):
 
 
 class Maximum(Elementwise):
-    """max(x, y); where they are equal the derivative goes to x, where one is nan to neither"""
+    """max(x, y); where they are equal the derivative goes to x, where one is nan to neither, or
+    with `keeps_nan`, as it is in the maximum of many, to both as nan"""
 
+    keeps_nan: bool = False
     kinds = ORDERED
     reference = np.maximum
 
     def partials(self, z, x, y):
-        return Cast(x.dtype)(GREATER_EQUAL(x, y)), Cast(y.dtype)(LESS(x, y))
+        slopes = Cast(x.dtype)(GREATER_EQUAL(x, y)), Cast(y.dtype)(LESS(x, y))
+        if not self.keeps_nan:
+            return slopes
+        is_number = EQUAL(z, z)
+        return tuple(SELECT(is_number, slope, z) for slope in slopes)
 
 
 class Minimum(Elementwise):

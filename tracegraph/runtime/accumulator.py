@@ -10,6 +10,7 @@ from tracegraph.errors import (
     DTypeError,
     GradientError,
     ShapeError,
+    counted,
     fact_of,
     fail,
     kind_of,
@@ -65,6 +66,13 @@ class ForwardAccumulator:
         self._builder: Builder | None = None
         self._is_recording = False
         self._tangents: dict[Tensor, Tensor] = {}
+
+    def __repr__(self) -> str:
+        if self._builder is None:
+            return "<ForwardAccumulator, never entered>"
+        state = "recording" if self._is_recording else "stopped"
+        primals, tangents = counted(len(self._pairs), "primal"), len(self._tangents)
+        return f"<ForwardAccumulator, {state}: {primals}, {counted(tangents, 'tangent')}>"
 
     # The block.
 

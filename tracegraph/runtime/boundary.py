@@ -98,7 +98,11 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
             refusal = misfit(function, args, kwargs, error)
             if refusal is None:
                 raise
-            raise refusal from None
+        try:
+            raise refusal
+        except TraceError:
+            refusal.__traceback__ = None  # a bare raise adds no entry for this frame
+            raise
 
     return called
 

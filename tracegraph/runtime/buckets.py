@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -33,7 +33,14 @@ class Buckets:
 
     def __init__(self, sizes: Any) -> None:
         """`sizes` is "powers_of_two", or positive integers. Raises SignatureError for others."""
-        self._sizes = None if sizes == "powers_of_two" else _checked(sizes)
+        # An array compares each of its elements.
+        is_doubling = isinstance(sizes, str) and sizes == "powers_of_two"
+        self._sizes = None if is_doubling else _checked(sizes)
+
+    @property
+    def option(self) -> Any:
+        """The sizes as they may be given again: an iterator ends, an array may change."""
+        return "powers_of_two" if self._sizes is None else self._sizes
 
     def of(self, size: int) -> int | None:
         """The smallest bucket that holds `size`; None if there is none."""
@@ -44,13 +51,16 @@ class Buckets:
 
 
 def _checked(sizes: Any) -> list[int]:
-    if isinstance(sizes, str) or not isinstance(sizes, Iterable):
+    if isinstance(sizes, (str, bytes)):
         _refuse(sizes)
-    found = list(sizes)
-    if not found or any(isinstance(x, bool) or not hasattr(x, "__index__") for x in found):
+    try:
+        found = list(sizes)
+        numbers = sorted({operator.index(x) for x in found})
+    except (TypeError, ValueError):  # of what has no elements, and of what is no integer
         _refuse(sizes)
-    numbers = sorted({operator.index(x) for x in found})
-    return numbers if numbers[0] > 0 else _refuse(sizes)
+    if not numbers or numbers[0] <= 0 or any(isinstance(x, (bool, np.bool_)) for x in found):
+        _refuse(sizes)
+    return numbers
 
 
 def _refuse(sizes: Any) -> NoReturn:

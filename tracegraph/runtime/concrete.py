@@ -25,6 +25,7 @@ from tracegraph.runtime.execute import (
     run_recorded,
 )
 from tracegraph.runtime.jax_function import Binding, jax_function
+from tracegraph.runtime.naming import dotted
 from tracegraph.runtime.pending import device_buffer
 from tracegraph.runtime.procedure import Record
 from tracegraph.runtime.recompiling import Recompiling
@@ -484,7 +485,8 @@ class ConcreteFunction:
     def _input_names(self) -> list[str]:
         """The inputs of the graph as messages name them."""
         arguments = [f"argument {name!r}" for name in self.request.tensor_names]
-        return [*arguments, *(f"Variable {v.name!r}" for v in self.traced.variables)]
+        handles = self.graph.inputs[len(arguments) : len(arguments) + len(self.traced.variables)]
+        return [*arguments, *(f"Variable {dotted(x.name or '')!r}" for x in handles)]
 
 
 def _is_array(value: Any) -> bool:

@@ -38,6 +38,7 @@ from tracegraph.passes.simplify import dead_code, simplify
 from tracegraph.passes.specialise import unbound_names
 from tracegraph.runtime.convert import as_tensor
 from tracegraph.runtime.execute import append_call, run_effects_now
+from tracegraph.runtime.naming import told_name
 from tracegraph.runtime.results import Results, result_leaves
 from tracegraph.runtime.signature import Signature
 from tracegraph.runtime.trace import Trace, Traced, restored
@@ -263,23 +264,25 @@ class CustomGradient(TracedAtCalls):
         count = len(arguments.tensors)
         places = [count + _place_of(v, trace.variables) for v in trainable]
         types = [v.tensor_type for v in trainable]
-        names = [v.name for v in trainable]
         rows = [
             *zip(range(count), found, (x.type for x in arguments.tensors), arguments.tensor_names),
-            *zip(places, by_variable, types, names),
+            *zip(places, by_variable, types, trainable),
         ]
         return {
-            place: self._gradient(g, type, name)
-            for place, g, type, name in rows
+            place: self._gradient(g, type, source)
+            for place, g, type, source in rows
             if g is not None and type.dtype.is_differentiable
         }
 
-    def _gradient(self, given: Any, type: TensorType, name: str) -> Tensor:
+    def _gradient(self, given: Any, type: TensorType, source: str | Variable) -> Tensor:
+        """The gradient that was given for an argument of that name, or for a Variable."""
         try:
             g = as_tensor(given, None if isinstance(given, (Tensor, Variable)) else type.dtype)
         except (DTypeError, ShapeError) as error:
+            name = _name_of(source)
             self._refuse(f"its gradient of {name!r} is no tensor: {fact_of(error)}")
         if g.dtype is not type.dtype or same_shape(g.type.shape, type.shape) is None:
+            name = _name_of(source)
             self._refuse(f"its gradient of {name!r} is {g.type}, and the argument is {type}")
         return g
 
@@ -290,6 +293,10 @@ class CustomGradient(TracedAtCalls):
         error: type[Exception] = GradientError,
     ) -> NoReturn:
         fail(error, f"custom gradient {self._name}: {fact}", source=self._rule_place, fix=fix)
+
+
+def _name_of(source: str | Variable) -> str:
+    return told_name(source) if isinstance(source, Variable) else source
 
 
 class Recomputed(TracedAtCalls):

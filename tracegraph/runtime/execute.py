@@ -30,7 +30,7 @@ from tracegraph.runtime.trace import CheckReport, Traced, current_trace, report_
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import Source, here
-from tracegraph.types import TOKEN, TensorType
+from tracegraph.types import TOKEN, TensorType, as_dtype
 
 
 class Execution:

@@ -33,7 +33,7 @@ from tracegraph.runtime.procedure import (
 from tracegraph.runtime.retracing import RetraceExplanation, Retracing
 from tracegraph.runtime.signature import InputSignature, Request, Signature, SpecTypes
 from tracegraph.runtime.trace import current_trace, tracing
-from tracegraph.runtime.tracebacks import door, without_our_frames
+from tracegraph.runtime.tracebacks import door, leave_out_our_frames
 from tracegraph.source import here
 from tracegraph.tensorshape import TensorSpec
 from tracegraph.views.frames import html_frames
@@ -89,6 +89,7 @@ class Function:
     ) -> None:
         self._python_function = python_function
         self._name = name or _name_of(python_function)
+        self._buckets = None if bucket_sizes is None else Buckets(bucket_sizes)
         self._options = {
             "input_signature": input_signature,
             "autograph": autograph,
@@ -96,9 +97,8 @@ class Function:
             "reduce_retracing": reduce_retracing,
             "check_bounds": check_bounds,
             "check_numerics": check_numerics,
-            "bucket_sizes": bucket_sizes,
+            "bucket_sizes": None if self._buckets is None else self._buckets.option,
         }
-        self._buckets = None if bucket_sizes is None else Buckets(bucket_sizes)
         self._signature = Signature(python_function, self._name)
         self._input_signature = (
             None if input_signature is None else InputSignature(input_signature, self._signature)
@@ -224,9 +224,9 @@ class Function:
             try:
                 return self._call_any(args, kwargs)
             except Exception as error:
-                if not builder.is_top_level:
-                    raise
-                raise without_our_frames(error)  # noqa: B904 - it is the same error
+                if builder.is_top_level:
+                    leave_out_our_frames(error)
+                raise
         self._row.length = 0  # a call that did not trace ends any row of calls that did
         if route.program is None:
             try:
@@ -575,7 +575,7 @@ def function(
     - `check_numerics`: every node is watched, also of the functions that are called and of
       gradients; the first that makes nan or infinity of finite numbers raises NumericsError (a
       FloatingPointError) with its op and line, and no Variable is assigned.
-    - `bucket_sizes`: "powers_of_two", or sizes such as `[8, 32, 128]`, up to which arguments are
+    - `bucket_sizes`: "powers_of_two", or integers such as `[8, 32, 128]`, up to which arguments are
       padded along open axes; results are cut back, and are those without padding. So few programs
       serve all sizes. The first call raises ShapeError with the line of what padding would change.
 

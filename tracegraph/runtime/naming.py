@@ -98,7 +98,12 @@ def told_name(variable: Any) -> str:
     paths = [] if _scopes.paths is None else [_scopes.paths.of]
     found = (find(variable) for find in (*paths, *finders))
     path = next(filter(None, found), None)
-    return path.replace("/", ".") if path else variable.name
+    return dotted(path) if path else variable.name
+
+
+def dotted(path: str) -> str:
+    """A path as graphs and errors show it: `blocks.0.kernel`."""
+    return path.replace("/", ".")
 
 
 def has_scopes() -> bool:

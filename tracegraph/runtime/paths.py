@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
+from tracegraph.ir.builder import variable_names
 from tracegraph.ir.tensor import Tensor
 from tracegraph.runtime.module import Module
-from tracegraph.runtime.naming import finders
-from tracegraph.runtime.variable import Reference, Variable
+from tracegraph.runtime.naming import dotted, finders, told_name
+from tracegraph.runtime.trace import variable_behind
+from tracegraph.runtime.variable import Reference, Variable, is_no_name
 from tracegraph.source import is_ours, user_frames
 from tracegraph.tensorshape import TensorShape
 
@@ -99,9 +101,10 @@ def _names_in(code: CodeType) -> Iterator[str]:
 _MOST_FRAMES = 20
 
 
-def called_at_this_place(variable: Variable) -> str | None:
-    """What the code that runs calls a Variable, as a path. A Module that holds it is better known
-    than a container, and that better than a name such as that of a loop's variable."""
+def called_at_this_place(variable: Variable | Tensor) -> str | None:
+    """What the code that runs calls a Variable, or the one of a handle, as a path. A Module that
+    holds it is better known than a container, and that better than a name such as that of a
+    loop's variable."""
     frames = list(itertools.islice(user_frames(), _MOST_FRAMES))
     for kind in (Module, (list, tuple, dict), Variable):
         for frame in frames:
@@ -113,6 +116,19 @@ def called_at_this_place(variable: Variable) -> str | None:
 
 
 finders.append(called_at_this_place)
+
+
+def _called_by_its_handle(handle: Tensor) -> str | None:
+    """What errors call the Variable that a tensor stands for, of a trace or at top level."""
+    variable = variable_behind(handle)
+    if variable is not None:
+        return told_name(variable) if variable.is_unnamed else variable.base_name
+    name = handle.name or ""
+    path = called_at_this_place(handle) if is_no_name(name) else None
+    return dotted(path) if path else name
+
+
+variable_names.append(_called_by_its_handle)
 
 
 def _named_in(frame: FrameType) -> Iterator[tuple[str, Any]]:
@@ -137,6 +153,8 @@ def _walked(roots: Iterator[tuple[str, Any]]) -> dict[int, str]:
         path, value = (queue or late).popleft()
         if isinstance(value, (Variable, Module, Tensor)):
             path = found.setdefault(id(value), _own_path(path, value))
+            if isinstance(value, Variable):
+                found.setdefault(id(value.handle), path)
         if id(value) in seen:
             continue
         seen.add(id(value))

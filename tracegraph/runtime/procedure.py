@@ -226,7 +226,7 @@ class _Run:
         """Calls the Python function of a node, but for a call that was made before."""
         op = node.op.substitute(self._sizes) if self._sizes else node.op
         assert isinstance(op, HostCall)
-        if op.ends_runs and not self.value(operands(node)[0]):
+        if op.ends_runs and not np.all(self.value(operands(node)[0])):
             raise _Stopped
         made: Made | None = None
         if self.is_repeated and op.is_ordered:

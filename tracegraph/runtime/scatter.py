@@ -71,7 +71,7 @@ def _check(variable: Variable, name: str, indices: Tensor, depth: Any) -> None:
         fail(
             ShapeError,
             f"{name}: {counted(depth, 'number')} for the {rank} axes of the variable "
-            f"{variable.name!r} {variable.tensor_type}",
+            f"{told_name(variable)!r} {variable.tensor_type}",
             source=here(),
             operands=[operand_text(indices)],
             fix="give at most one number for each axis; a scalar takes none: indices of []",

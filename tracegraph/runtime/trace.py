@@ -431,6 +431,15 @@ def innermost_trace() -> Trace | None:
     return _open.traces[-1] if _open.traces and not is_aside() else None
 
 
+def variable_behind(handle: Tensor) -> Variable | None:
+    """The Variable that an input of a trace in progress stands for, if it does."""
+    for trace in filter(None, reversed(_open.traces)):
+        for variable in trace.variables:
+            if trace.states[id(variable)].handle is handle:
+                return variable
+    return None
+
+
 def restored(run: Callable[[], T]) -> T:
     """What `run`, which traces, returns; afterwards this thread builds what it built before, even
     where an interrupt fell into the exit of a context inside."""

@@ -1,4 +1,8 @@
-"""Tracebacks of errors that leave a function: the user's frames, without ours between them."""
+"""Tracebacks of errors that leave a function: the user's frames, without ours between them.
+
+A bare `raise` adds no entry for its own frame, and hands on the traceback that the error has then.
+So whoever catches an error trims its traceback and lets it go by a bare `raise`.
+"""
 
 from __future__ import annotations
 
@@ -64,30 +68,48 @@ def door(function: Door) -> Door:
             return function(*args, **kwargs)
         except Exception as error:
             refusal = misfit(function, args, kwargs, error)
-            if refusal is not None:
-                raise refusal from None
-            if not current().is_top_level:  # they leave through the call that is being traced
+            if refusal is None:
+                if current().is_top_level:  # others leave through the call that is being traced
+                    leave_out_our_frames(error)
                 raise
-            raise without_our_frames(error)  # noqa: B904 - it is the same error
+        try:
+            raise refusal
+        except TraceError:
+            refusal.__traceback__ = None
+            raise
 
     return entered  # type: ignore[return-value]
 
 
-def without_our_frames(error: Exception) -> Exception:
-    """The error itself, to be raised again, with the user's frames alone in its traceback.
+def asked(getter: Door) -> Door:
+    """A `__getattr__`, or a `__get__`, that refuses names: its errors have the user's frames."""
+
+    @functools.wraps(getter)
+    def __getattr__(*args: Any) -> Any:
+        try:
+            return getter(*args)
+        except AttributeError as error:
+            leave_out_our_frames(error)
+            raise
+
+    return __getattr__  # type: ignore[return-value]
+
+
+def leave_out_our_frames(error: Exception) -> None:
+    """Leaves the user's frames alone in the traceback of an error, which is raised again then.
 
     An error that is ours to mend, none that says what the user did, keeps them all.
     """
     frames = list(_frames(error.__traceback__))
     if not _settings.is_filtering or not frames:
-        return error
+        return
     if _is_ours(frames[-1]) and not _is_about_the_user(error, frames):
-        return error
+        return
     found: TracebackType | None = None
     for at in reversed(frames):
         if not _is_ours(at):
             found = TracebackType(found, at.tb_frame, at.tb_lasti, at.tb_lineno)
-    return error.with_traceback(found)
+    error.__traceback__ = found
 
 
 def _is_about_the_user(error: Exception, frames: list[TracebackType]) -> bool:

@@ -56,6 +56,11 @@ _numbers = itertools.count()
 _NO_NAME = "Variable"
 
 
+def is_no_name(name: str) -> bool:
+    """Whether a name says no more than that it is a Variable's."""
+    return name.rpartition("/")[2] == _NO_NAME
+
+
 class VariableSynchronization(enum.Enum):
     """When replicas of a Variable are synchronized, which matters where there are several."""
 
@@ -255,7 +260,7 @@ class Variable(Slot):
     @property
     def is_unnamed(self) -> bool:
         """Whether the user gave it no name."""
-        return self.base_name.rpartition("/")[2] == _NO_NAME
+        return is_no_name(self.base_name)
 
     @property
     def name(self) -> str:
