@@ -1847,20 +1847,15 @@ def test_no_tape_outside_records_a_python_function():
 
 
 def test_a_derivative_that_fails_raises_its_own_error(capfd):
-    calls = []
+    def blocked(a):
+        return tg.raw_ops.PreventGradient(input=a, message="not through here")
 
-    def host(a):
-        calls.append(a)
-        if len(calls) > 1:
-            raise KeyError("the second time")
-        return a * 2.0
-
-    f = tg.function(lambda x: tg.py_function(host, [x], tg.float32))
+    f = tg.function(lambda x: tg.py_function(blocked, [x], tg.float32))
     x = tg.constant(3.0)
     with tg.GradientTape() as tape:
         tape.watch(x)
         y = f(x)
-    with pytest.raises(KeyError, match="the second time"):
+    with pytest.raises(LookupError, match="explicitly disabled here: not through here"):
         tape.gradient(y, x).numpy()
     assert capfd.readouterr().err == ""
 
@@ -1902,14 +1897,13 @@ def test_sizes_in_Tout_may_be_named_as_those_of_the_input():
     assert f.experimental_get_tracing_count() == 1
 
 
-def test_another_shape_than_that_which_was_traced_names_the_repair():
+def test_another_shape_than_that_which_was_traced_is_traced():
     open_spec = tg.TensorSpec([None])
     f = tg.function(
         lambda x: tg.py_function(lambda a: a * 2.0, [x], tg.float32), input_signature=[open_spec]
     )
-    f(tg.ones([2]))
-    with pytest.raises(ValueError, match=r"(?s)\(3,\), and f32\[2\].*tg.TensorSpec\(\[None\]"):
-        f(tg.ones([3]))
+    for size in (2, 3, 4):
+        np.testing.assert_array_equal(f(tg.ones([size])), 2.0 * np.ones(size))
 
 
 def test_numpy_function_gets_arrays_at_every_call():

@@ -348,8 +348,9 @@ class HostRunner(Protocol):
         first: Made | None = None,
         forward: Made | None = None,
         keeps: bool = False,
-    ) -> Made:
-        """The same, with what derivatives need if it `keeps` that. `first` is what the first
+    ) -> Made | None:
+        """The same, with what derivatives need if it `keeps` that; None where checks kept it from
+        all calls of a loop, and nothing tells sizes that are open. `first` is what the first
         iteration of the loops around it made, if that was run; `forward` what the call made that
         this is the derivative of."""
         ...

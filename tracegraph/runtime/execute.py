@@ -30,7 +30,7 @@ from tracegraph.runtime.trace import CheckReport, Traced, current_trace, report_
 from tracegraph.runtime.values import host_array
 from tracegraph.runtime.variable import Variable
 from tracegraph.source import Source, here
-from tracegraph.types import TOKEN, TensorType, as_dtype
+from tracegraph.types import TOKEN, TensorType
 
 
 class Execution:
@@ -116,9 +116,12 @@ class Execution:
 
 
 def known_types(types: Sequence[TensorType], buffers: Sequence[Any]) -> list[TensorType]:
-    """The types of results, with the sizes that Python functions chose in the run."""
-    pairs = zip(types, buffers)
-    return [t if t.is_static else t.with_shape(tuple(b.shape)) for t, b in pairs]
+    """The types of results, with the sizes that Python functions chose in the run. What a run that
+    ended before did not compute has None, and keeps its type."""
+    return [
+        t if t.is_static or b is None else t.with_shape(tuple(b.shape))
+        for t, b in zip(types, buffers)
+    ]
 
 
 def bind_stand_ins(traced: Traced, variables: Sequence[Variable]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -86,7 +86,8 @@ class _Runner:
         self._function: HostFunction = function if is_ours else _Plain(function)
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        return tuple(self.run(arrays).results)
+        made = self.run(arrays)
+        return () if made is None else tuple(made.results)
 
     def run(
         self,
@@ -94,7 +95,7 @@ class _Runner:
         first: Made | None = None,
         forward: Made | None = None,
         keeps: bool = False,
-    ) -> Made:
+    ) -> Made | None:
         iterations = _Iterations(self._op, self._function, self._source, first, forward, keeps)
         try:
             with _apart(), sourced(self._source):
@@ -103,6 +104,8 @@ class _Runner:
             place = f"{self._source.file}:{self._source.line}"
             error.add_note(f"in a Python function called at {place}")
             raise
+        if results is None:
+            return None
         return Made(results, tuple(iterations.kept), _sizes(self._op))
 
 
@@ -130,7 +133,10 @@ class _Iterations:
         #: What each call kept for its derivatives.
         self.kept: list[Any] = []
 
-    def run(self, loops: Sequence[Loop], arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    def run(
+        self, loops: Sequence[Loop], arrays: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, ...] | None:
+        """The results; None where checks kept it from all calls, and nothing tells open sizes."""
         if not loops:
             return self._once(arrays)
         (count, flags), *inner = loops
@@ -139,11 +145,41 @@ class _Iterations:
             for i in range(count)
         ]
         if rows:
-            return tuple(np.stack(column) for column in zip(*rows, strict=True))
+            return self._stacked(rows)
+        if not self._has_known_sizes:
+            self._refuse("there are no iterations, and nothing else tells the sizes of its results")
         sizes = [n for n, _ in loops]
         return tuple(_zeros(t.with_shape((*sizes, *t.shape))) for t in self._op.types)
 
-    def _once(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    @property
+    def _has_known_sizes(self) -> bool:
+        return all(t.is_static for t in self._op.types)
+
+    def _stacked(
+        self, rows: Sequence[tuple[np.ndarray, ...] | None]
+    ) -> tuple[np.ndarray, ...] | None:
+        """The results of the iterations; an iteration that made no call has zeros."""
+        made = [row for row in rows if row is not None]
+        if not made:
+            return None
+        for column in zip(*made, strict=True):
+            shapes = list(dict.fromkeys(x.shape for x in column))
+            if len(shapes) > 1:
+                self._refuse(f"it returned the shapes {shapes[0]} and {shapes[1]}")
+        zeros = tuple(map(np.zeros_like, made[0]))
+        whole = [zeros if row is None else row for row in rows]
+        return tuple(np.stack(column) for column in zip(*whole, strict=True))
+
+    def _refuse(self, fact: str) -> NoReturn:
+        fail(
+            InvalidArgumentError,
+            f"{self._op.called} is called in a parallel loop: {fact}",
+            source=self._source,
+            fix="return one shape in every iteration, and give it in Tout: "
+            "tg.TensorSpec([3], tg.float32)",
+        )
+
+    def _once(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:
         op = self._op
         first, self._first = self._first, None
         if first is not None:
@@ -151,7 +187,7 @@ class _Iterations:
             return tuple(first.results)
         if op.is_gated and not arrays[0]:
             self.kept.append(None)
-            return tuple(map(_zeros, op.types))
+            return tuple(map(_zeros, op.types)) if self._has_known_sizes else None
         forward = self._kept_by_forward()
         results, kept = self._function.run(arrays[op.is_gated :], forward, self._keeps)
         self.kept.append(kept)

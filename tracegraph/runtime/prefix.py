@@ -16,7 +16,7 @@ import numpy as np
 from tracegraph.control.call import Call
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.ops.effect import READ, HostCall, host_function
+from tracegraph.ops.effect import READ, STOP, HostCall, host_function
 from tracegraph.ops.shape import Reshape, Slice
 from tracegraph.runtime.pending import device_buffer
 from tracegraph.runtime.procedure import START, Procedure, Record
@@ -70,7 +70,7 @@ def _covers(shape: TensorShape, other: TensorShape) -> bool:
 
 def _count_calls(node: Node) -> int:
     if isinstance(node.op, HostCall):
-        return int(node.op.is_ordered)
+        return int(node.op.is_ordered and node.op.function != STOP)
     if isinstance(node.op, Call):
         return sum(map(_count_calls, node.op.body.nodes))
     return 0
@@ -98,6 +98,7 @@ def results_of_call(
     report_first_failure([report for report, _ in checks], iter(outputs[len(inputs) + 1 :]))
     arrays = [*map(np.asarray, outputs[: len(inputs)])]
     made = host_function(op, here()).run(arrays, keeps=op.is_differentiable)
+    assert made is not None  # no loop is around it, and all checks hold
     record.add(made, list(variables.values()))
     return made.results
 

@@ -19,7 +19,7 @@ from tracegraph.control.cuts import (
 )
 from tracegraph.errors import InvalidArgumentError, message
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.ops.effect import HostCall, Made, Store, host_function
+from tracegraph.ops.effect import STOP, HostCall, Made, Store, host_function
 from tracegraph.passes.specialise import bind_sizes, specialise
 from tracegraph.runtime import backend
 from tracegraph.runtime.pending import set_program_maker
@@ -228,6 +228,8 @@ class _Run:
         assert isinstance(op, HostCall)
         if op.ends_runs and not np.all(self.value(operands(node)[0])):
             raise _Stopped
+        if op.function == STOP:  # it is no call of the user's, and none that was made before
+            return
         made: Made | None = None
         if self.is_repeated and op.is_ordered:
             assert self._record is not None
@@ -237,6 +239,8 @@ class _Run:
             forward = getattr(self.env.get(node.inputs[0]), "made", None)
             keeps = node.outputs[0] in self._kept
             made = host_function(op, node.source).run(arrays, made, forward, keeps)
+        if made is None:  # no iteration was made, so nothing tells the sizes of the results
+            raise _Stopped
         self.env.update(zip(node.outputs[1:], map(backend.put, made.results), strict=True))
         if node.outputs[0] in self._kept:
             self.env[node.outputs[0]] = _token(made)
