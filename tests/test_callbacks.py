@@ -615,3 +615,33 @@ def test_effects_that_depend_on_no_element_happen_in_every_iteration(capsys):
     found = tg.vectorized_map(lambda x: inner() + x, xs)
     assert found.numpy().tolist() == [11.0, 13.0, 15.0]
     assert capsys.readouterr().out == "once more\n" * 9
+
+
+def test_each_call_of_a_function_has_sizes_of_its_own():
+    count = tg.Variable(0.0)
+
+    @tg.function
+    def longer(x):
+        n = count.assign_add(1.0)
+        size = tg.TensorSpec([None], tg.float32)
+        return tg.py_function(lambda x, n: tg.range(n) * x, [x, n], size)
+
+    nested = tg.function(lambda x: longer(x))
+
+    @tg.function
+    def f(x):
+        first, second, third = longer(x), nested(x), nested(x)
+        return tg.concat([third, first], 0), tg.shape(second), tg.zeros(tg.shape(third)), first
+
+    for n in (0, 3):
+        with tg.GradientTape() as tape:
+            tape.watch(X)
+            joined, size, zeros, first = f(X)
+        by_x = tape.gradient([joined, first], X)
+        expected = [np.arange(n + k, dtype=np.float32) * 2.0 for k in (1, 2, 3)]
+        np.testing.assert_array_equal(joined, np.concatenate([expected[2], expected[0]]))
+        np.testing.assert_array_equal(first, expected[0])
+        assert (first.shape, zeros.shape, size.numpy().tolist()) == ([n + 1], [n + 3], [n + 2])
+        assert by_x.numpy() == np.sum(expected[2]) / 2.0 + np.sum(expected[0])
+    with pytest.raises(tg.errors.ShapeError):
+        tg.function(lambda x: longer(x) + longer(x))(X).numpy()

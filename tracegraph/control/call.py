@@ -224,7 +224,8 @@ def derived_name(body: Graph, role: str) -> str:
 def _planned(body: Graph) -> ResidualPlan:
     prepared = _with_forward_calls(body)
     residuals = _residuals(prepared)
-    residuals += naming_inputs(prepared.inputs, residuals)
+    made = (y for node in prepared.nodes for y in node.outputs if not y.type.is_static)
+    residuals += naming(itertools.chain(prepared.inputs, made), residuals)
     inputs = {x: ("input", i) for i, x in enumerate(prepared.inputs)}
     outputs = {y: ("output", i) for i, y in reversed(list(enumerate(prepared.outputs)))}
     extra: list[Tensor] = []
@@ -434,12 +435,13 @@ def _own_types(types: Sequence[TensorType]) -> list[TensorType]:
     ]
 
 
-def naming_inputs(inputs: Sequence[Tensor], given: Iterable[Tensor]) -> list[Tensor]:
-    """Those inputs that give an open size its value, which nothing that is `given` does. A graph
-    that is derived of a body takes them too, whether it reads them or not."""
+def naming(tensors: Iterable[Tensor], given: Iterable[Tensor]) -> list[Tensor]:
+    """Those tensors that give an open size its value, which nothing that is `given` does. They are
+    inputs, and what Python functions return. A graph that is derived of a body takes them too,
+    whether it reads them or not."""
     bound = set().union(*(bound_names(x.type) for x in given))
     found = []
-    for x in inputs:
+    for x in tensors:
         names = bound_names(x.type)
         if not names <= bound:
             bound |= names
@@ -452,7 +454,7 @@ def _pruned_body(body: Graph, used: tuple[bool, ...]) -> tuple[Graph, tuple[bool
     small = dead_code(body) if all(used) else _with_some(body, used)
     read = {x for node in small.nodes for x in node.inputs}.union(small.outputs)
     read_inputs = [x for x in small.inputs if x in read]
-    kept = {*read_inputs, *naming_inputs(small.inputs, read_inputs)}
+    kept = {*read_inputs, *naming(small.inputs, read_inputs)}
     keep = tuple(x in kept for x in small.inputs)
     inputs = tuple(x for x, is_kept in zip(small.inputs, keep, strict=True) if is_kept)
     if len(inputs) == len(body.inputs) and len(outputs) == len(body.outputs) and small is body:

@@ -8,7 +8,9 @@ nothing, divide nothing.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
 from tracegraph.control.call import Call
 from tracegraph.ir.builder import Builder, copy_inputs, replay
@@ -16,8 +18,18 @@ from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.effect import HostCall, Load, Read, Store
 from tracegraph.passes.share import live_nodes
 from tracegraph.passes.simplify import dead_code, share
-from tracegraph.passes.specialise import bound_names, names_used, specialise, unbound_names
-from tracegraph.types import TOKEN
+from tracegraph.passes.specialise import (
+    bound_names,
+    names_used,
+    new_names,
+    renamed,
+    specialise,
+    unbound_names,
+)
+from tracegraph.types import TOKEN, TensorType
+
+#: Names for the sizes that Python functions choose.
+size_names = (f"r{number}" for number in itertools.count())
 
 #: What a program of XLA cannot do by itself.
 EFFECTS = (HostCall, Load, Store)
@@ -62,6 +74,34 @@ def has_calls_that_see(graph: Graph) -> bool:
         for inner in graph.graphs()
         for node in inner.nodes
     )
+
+
+def with_own_sizes(graph: Graph) -> Graph:
+    """The graph for one more call: the sizes that its Python functions choose may be others than
+    in the calls before, so they have new names."""
+    types = graph.kept("open_results", lambda: _open_results(graph))
+    if not types:
+        return graph
+    sizes: dict[str, Any] = {}
+    for type in types:
+        if not bound_names(type) <= sizes.keys():
+            sizes.update(new_names(type, size_names))
+    given = _names_given(graph)
+    return renamed(graph, {name: x for name, x in sizes.items() if name not in given}, {})
+
+
+def _open_results(graph: Graph) -> list[TensorType]:
+    """The types of what Python functions return, where they choose sizes."""
+    if not has_effects(graph):
+        return []
+    given = _names_given(graph)
+    nodes = [node for inner in graph.graphs() for node in inner.nodes]
+    types = [y.type for node in nodes if isinstance(node.op, HostCall) for y in node.outputs]
+    return [type for type in types if bound_names(type) - given]
+
+
+def _names_given(graph: Graph) -> set[str]:
+    return set().union(*(bound_names(type) for type in graph.input_types))
 
 
 def divided(graph: Graph) -> Divided:

@@ -150,7 +150,9 @@ def _renamed(graph: Graph, sizes: Mapping[str, Any], done: dict[Graph, Graph]) -
     types = [with_sizes(type, sizes) for type in graph.input_types]
     calls_changed = any(done[x] is not x for node in graph.nodes for x in node.op.graphs())
     if types == list(graph.input_types) and not calls_changed:
-        return graph  # names get their values from the inputs
+        # Names get their values from the inputs, or from what Python functions return.
+        if not any(names_used(node) & sizes.keys() for node in graph.nodes):
+            return graph
     with Builder(graph.name) as builder:
         env = {x: builder.input_like(x, type) for x, type in zip(graph.inputs, types, strict=True)}
         replay(graph.nodes, env, with_names)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegraph.control.cuts import size_names
 from tracegraph.errors import DTypeError, InvalidArgumentError, TraceError, fail, shown
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Tensor, host_tensor
@@ -441,14 +441,10 @@ def _types_returned(
 def _declared_type(spec: TensorSpec, inputs: Sequence[Tensor]) -> TensorType:
     """The type that `Tout` gives; what it leaves open gets a name, which each run gives a value."""
     if spec.shape.rank is None:
-        return TensorType(spec.dtype, ShapeVariable(next(_size_names)))
+        return TensorType(spec.dtype, ShapeVariable(next(size_names)))
     sizes = [Dim.named(n) if isinstance(n, str) else n for n in spec.shape]
-    sizes = [Dim.named(next(_size_names)) if n is None else n for n in sizes]
+    sizes = [Dim.named(next(size_names)) if n is None else n for n in sizes]
     return TensorType(spec.dtype, tuple(sizes))
-
-
-#: Names for the sizes that Python functions choose.
-_size_names = (f"r{number}" for number in itertools.count())
 
 
 # Checks.

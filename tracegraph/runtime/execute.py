@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegraph.control.call import Call, call, forward_form, repeats
-from tracegraph.control.cuts import has_calls_that_see, has_effects
+from tracegraph.control.cuts import has_calls_that_see, has_effects, with_own_sizes
 from tracegraph.ir.builder import current
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer, host_tensor
@@ -24,6 +24,7 @@ from tracegraph.runtime.procedure import (
     Record,
     current_record,
     program_of,
+    types_known,
 )
 from tracegraph.runtime.state import Step, run_program, state_lock, store_together_if_same
 from tracegraph.runtime.trace import CheckReport, Traced, current_trace, report_first_failure
@@ -90,7 +91,10 @@ class Execution:
             outputs = run_program(self.program, (*buffers, *rest))
         if traced.checks:
             report_checks(traced, outputs)
-        return [*map(Tensor, self.result_types, outputs)]
+        types: Sequence[TensorType] = self.result_types
+        if self._procedure is not None:
+            types = types_known(types, outputs[: traced.result_count])
+        return [*map(Tensor, types, outputs)]
 
     def _run_procedure(
         self,
@@ -177,6 +181,7 @@ def run_and_record(
             stored = list(zip(itertools.count(traced.result_count), assigned))
             by_place = dict(zip(places, variables, strict=True))
             outputs = program.run(buffers, by_place, stored, record)
+            types = types_known(types, outputs)
             break
         outputs = run_program(program, buffers)
         olds = [buffers[i] for i in places]
@@ -242,7 +247,8 @@ def run_nested(
     traced: Traced, arguments: Sequence[Tensor], variables: Sequence[Variable]
 ) -> list[Tensor]:
     """Appends the body as a call node to the graph that is being built."""
-    return append_call(functools.partial(call, traced.graph), traced, arguments, variables)
+    body = with_own_sizes(traced.graph)
+    return append_call(functools.partial(call, body), traced, arguments, variables)
 
 
 def append_call(
