@@ -149,10 +149,10 @@ def _renamed(graph: Graph, sizes: Mapping[str, Any], done: dict[Graph, Graph]) -
 
     types = [with_sizes(type, sizes) for type in graph.input_types]
     calls_changed = any(done[x] is not x for node in graph.nodes for x in node.op.graphs())
-    if types == list(graph.input_types) and not calls_changed:
-        # Names get their values from the inputs, or from what Python functions return.
-        if not any(names_used(node) & sizes.keys() for node in graph.nodes):
-            return graph
+    # Names get their values from the inputs, or from what Python functions return.
+    has_names = any(names_used(node) & sizes.keys() for node in graph.nodes)
+    if types == list(graph.input_types) and not calls_changed and not has_names:
+        return graph
     with Builder(graph.name) as builder:
         env = {x: builder.input_like(x, type) for x, type in zip(graph.inputs, types, strict=True)}
         replay(graph.nodes, env, with_names)
