@@ -26,6 +26,7 @@ from tracegraph.errors import (
     fail,
     message,
 )
+from tracegraph.interrupts import is_of_interrupt
 from tracegraph.ir import slow_compiles
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.barrier import Barrier
@@ -141,6 +142,8 @@ def _lower_node(node: Node, env: dict[Tensor, Any], way: Lowering) -> None:
     except (DTypeError, GradientError, LoweringError, ShapeError):
         raise  # our own: it has its place
     except Exception as error:
+        if is_of_interrupt(error):
+            raise
         first = str(error).split("\n")[0]
         raise LoweringError(
             message(
@@ -247,7 +250,7 @@ class Program:
 
     def is_refused_by_a_trace(self, error: BaseException) -> bool:
         """Whether a run failed since JAX is tracing somebody's function, and would stage it."""
-        return isinstance(error, ValueError) and is_staging()
+        return isinstance(error, ValueError) and is_staging() and not is_of_interrupt(error)
 
     def exhaust(self, steps: Iterable[Any]) -> None:
         """Runs `steps`, iterators of C that call `jitted`, by one call of C: between its beginning

@@ -4,7 +4,9 @@ main program may do, and nothing is lost."""
 import gc
 import pickle
 import random
+import re
 import signal
+import sys
 import threading
 import weakref
 
@@ -337,8 +339,6 @@ def test_other_threads_read_while_steps_run():
 
 
 def test_a_handler_that_calls_a_step_while_jax_traces_another_function():
-    import sys
-
     v = tg.Variable(1.0)
 
     @tg.function
@@ -394,3 +394,89 @@ def test_a_handler_creates_variables_while_a_function_is_traced(tmp_path):
         signal.signal(signal.SIGALRM, old)
     assert f.experimental_get_tracing_count() == 1
     assert float(tg.train.load_checkpoint(str(tmp_path / "c-1")).get_tensor("w")) == 0.0
+
+
+#: Where signals strike. Python's own modules turn errors into others.
+STRUCK = re.compile(r"[/\\](tracegraph|lowering|jax)[/\\]")
+
+
+class Mine(ValueError):
+    """What a signal handler raises; some of our own code catches a ValueError."""
+
+
+def run_with_strike(action, strike, moment):
+    """Runs `action`, and `strike` in a signal handler when as many functions as `moment` were
+    called. Returns whether it struck, and whether its error came out."""
+    left = [moment]
+
+    def observe(frame, event, _):
+        if event in ("call", "c_return") and STRUCK.search(frame.f_code.co_filename):
+            left[0] -= 1
+            if left[0] < 0:
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGALRM)
+
+    old = signal.signal(signal.SIGALRM, lambda number, frame: strike())
+    try:
+        sys.setprofile(observe)
+        try:
+            action()
+        finally:
+            sys.setprofile(None)
+    except Mine:
+        return True, True
+    finally:
+        signal.signal(signal.SIGALRM, old)
+    return left[0] < 0, False
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("what", ["known", "pending", "new"])
+def test_what_a_handler_raises_ends_what_it_interrupts(what):
+    v, x = tg.Variable(tg.zeros([3])), tg.constant([1.0, 1.0, 1.0])
+    body = lambda x: v.assign_add(tg.tanh(x) * 0.0 + 1.0).read_value()  # noqa: E731
+    known = tg.function(body)
+    known(x)
+    v.assign(tg.zeros([3]))
+    pieces = [0.0]
+
+    def action():
+        if what == "pending":
+            y = x * 2.0 + pieces[0]
+            v.assign_add(tg.ones([3]) * y / y)
+            assert v.numpy()[0] >= 1.0
+        else:
+            (known if what == "known" else tg.function(body))(x)
+
+    def strike():
+        v.assign_add(tg.ones([3]) * 100.0)
+        raise Mine
+
+    swallowed = moment = 0
+    while True:
+        before = float(v.numpy()[0])
+        has_struck, has_come_out = run_with_strike(action, strike, moment)
+        grown = float(v.numpy()[0]) - before
+        if not has_struck:
+            assert grown == 1.0
+            break
+        # Python swallows what is raised in callbacks of its garbage collector.
+        swallowed += not has_come_out
+        assert grown in (100.0, 101.0)
+        moment += 1 if moment < 150 else moment // 12
+    assert moment > 20 and swallowed < 3
+
+
+def test_a_trace_that_dies_calls_its_function():
+    f = tg.function(lambda x: x + 1.0, reduce_retracing=True)
+    seen = []
+
+    def again():
+        seen.append(float(tg.reduce_sum(f(tg.ones([5])))))
+
+    for size in (2, 3, 4):
+        weakref.finalize(f.get_concrete_function(tg.TensorSpec([size])), again)
+        f(tg.ones([size]))
+    f.clear_cache()
+    gc.collect()
+    assert seen and set(seen) == {10.0}

@@ -38,6 +38,18 @@ def is_interrupt(frame: FrameType) -> bool:
     return any(value is below or _is_dead(value) for value in given)
 
 
+def is_of_interrupt(error: BaseException) -> bool:
+    """Whether an interrupt raised `error`. What was interrupted must not take it for its own: it
+    ends there, as in plain Python, and nothing is tried once more."""
+    step = error.__traceback__
+    while step is not None:
+        frame = step.tb_frame
+        if not is_ours(frame.f_code.co_filename) and is_interrupt(frame):
+            return True
+        step = step.tb_next
+    return False
+
+
 def _parameter_count(code: CodeType) -> int:
     """How many of the first local variables of a function are its parameters by position."""
     # Keyword-only parameters stand between those by position and *args.

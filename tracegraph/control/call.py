@@ -475,7 +475,7 @@ def naming_inputs(inputs: Iterable[Tensor], given: Iterable[Tensor]) -> list[Ten
     that is derived of a body takes them too, whether it reads them or not."""
     bound = set().union(*(bound_names(x.type) for x in given))
     found = []
-    for x in inputs:
+    for x in tensors:
         names = bound_names(x.type)
         if not names <= bound:
             bound |= names
@@ -488,7 +488,7 @@ def _pruned_body(body: Graph, used: tuple[bool, ...]) -> tuple[Graph, tuple[bool
     small = dead_code(body) if all(used) else _with_some(body, used)
     read = {x for node in small.nodes for x in node.inputs}.union(small.outputs)
     read_inputs = [x for x in small.inputs if x in read]
-    kept = {*read_inputs, *naming_inputs(small.inputs, read_inputs)}
+    kept = {*read_inputs, *naming(small.inputs, read_inputs)}
     keep = tuple(x in kept for x in small.inputs)
     inputs = tuple(x for x, is_kept in zip(small.inputs, keep, strict=True) if is_kept)
     if len(inputs) == len(body.inputs) and len(outputs) == len(body.outputs) and small is body:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tracegraph.errors import Mismatch, ShapeError, SizeNeeded, TraceError
@@ -54,12 +54,18 @@ class TraceCache:
         #: Whether the traces come from elsewhere, and no others can be made.
         self._is_given = False
 
-    def __iter__(self) -> Any:
-        return iter(list(self._traces.values()))
+    def __iter__(self) -> Iterator[ConcreteFunction]:
+        """The traces at this moment, the least recently used first."""
+        while True:
+            try:
+                return iter(list(self._traces.values()))
+            except RuntimeError:  # a signal handler traced this function between two of them
+                continue
 
     def clear(self) -> None:
         """Forgets all traces."""
-        self._traces.clear()
+        # What dies with a trace may call this function, and must not find half of a table.
+        self._traces = OrderedDict()
         self._of_one_variable.clear()
 
     def add(self, concrete: ConcreteFunction) -> None:
@@ -95,7 +101,7 @@ class TraceCache:
     def _in_known_order(self, request: Request) -> Request:
         """The request with the keys of dicts in the order of a trace: where no other trace can be
         made, it serves every order."""
-        structures = [concrete.request.structure for concrete in self._traces.values()]
+        structures = [concrete.request.structure for concrete in self]
         if request.structure in structures:
             return request
         own = next((x for x in structures if x.matches(request.structure)), request.structure)
@@ -108,7 +114,7 @@ class TraceCache:
         if concrete is None:
             return None
         with tracing:
-            if request.key in self._traces:
+            with contextlib.suppress(KeyError):  # an interrupt made the function forget it
                 self._traces.move_to_end(request.key)
         given = request.variables
         if given and concrete.captures_one_of(given):
@@ -118,7 +124,7 @@ class TraceCache:
 
     def _accepting(self, request: Request) -> ConcreteFunction | None:
         """A trace with open sizes that accepts the request."""
-        for concrete in self._traces.values():
+        for concrete in self:
             known = concrete.request
             if concrete.graph.is_static:
                 continue
@@ -188,7 +194,7 @@ class TraceCache:
 
     def _generalised(self, request: Request) -> Request | None:
         """The request with sizes left open where it differs from an earlier trace."""
-        for concrete in reversed(self._traces.values()):
+        for concrete in reversed(list(self)):
             known = concrete.request
             if known.structure != request.structure or len(known.keys) != len(request.keys):
                 continue

@@ -28,6 +28,7 @@ from tracegraph.errors import (
     kind_of,
     shown,
 )
+from tracegraph.interrupts import is_of_interrupt
 from tracegraph.ir.builder import current
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Tensor, host_tensor
@@ -414,7 +415,9 @@ def _seeds(trace: Trace, outputs: Sequence[Tensor]) -> list[Tensor | None]:
 def _accepts_variables(backward: Callable[..., Any]) -> bool:
     try:
         parameters = inspect.signature(backward).parameters.values()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
+        if is_of_interrupt(error):
+            raise
         return False
     return any(p.name == "variables" or p.kind is p.VAR_KEYWORD for p in parameters)
 

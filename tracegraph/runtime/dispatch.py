@@ -10,6 +10,7 @@ import numpy as np
 
 from tracegraph import nest
 from tracegraph.errors import Mismatch, UnknownValue
+from tracegraph.interrupts import is_of_interrupt
 from tracegraph.ir.tensor import Tensor
 from tracegraph.runtime.concrete import ConcreteFunction
 from tracegraph.runtime.execute import Execution
@@ -126,7 +127,9 @@ def known_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallKey | None:
     """The call, or None if it has leaves that the slow path must look at."""
     try:
         return CallKey(args, kwargs)
-    except (TypeError, ValueError, Mismatch):
+    except (TypeError, ValueError, Mismatch) as error:
+        if is_of_interrupt(error):
+            raise
         return None  # the slow path names what is wrong
 
 

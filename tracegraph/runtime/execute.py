@@ -24,6 +24,7 @@ from tracegraph.runtime.procedure import (
     Record,
     current_record,
     program_of,
+    types_known,
 )
 from tracegraph.runtime.state import Step, run_program, state_lock, store_together_if_same
 from tracegraph.runtime.trace import CheckReport, Traced, current_trace, report_first_failure
@@ -191,6 +192,7 @@ def run_and_record(
             stored = list(zip(itertools.count(traced.result_count), assigned))
             by_place = dict(zip(places, variables, strict=True))
             outputs = program.run(buffers, by_place, stored, record)
+            types = types_known(types, outputs)
             break
         outputs = run_program(program, buffers)
         olds = [buffers[i] for i in places]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tracegraph.errors import ShapeError, TraceError, VariableError, fail, shown
+from tracegraph.interrupts import is_of_interrupt
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Graph, Tensor, get_buffer, get_type
 from tracegraph.nest import scanned
@@ -216,7 +217,9 @@ class Function:
                 leaves = args
                 route = self._routes.get((*map(get_type, args),))
                 buffers = (*map(get_buffer, args),)
-        except (AttributeError, TypeError, ValueError):
+        except (AttributeError, TypeError, ValueError) as error:
+            if is_of_interrupt(error):
+                raise
             # Some leaf is no tensor that is made, or the structure is too deep.
             route, buffers, leaves = None, (), ()
         builder = current()

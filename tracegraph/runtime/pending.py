@@ -17,6 +17,7 @@ import numpy as np
 
 from tracegraph.bounded import Bounded
 from tracegraph.errors import LoweringError, Mismatch, TraceError, fact_of, fail, message
+from tracegraph.interrupts import is_of_interrupt
 from tracegraph.ir.builder import (
     Builder,
     builder_of_thread,
@@ -171,7 +172,10 @@ class Pending(Builder):
             return
         try:
             batch = _Batch(nodes, self.nodes, trust_counts)
-        except Exception:  # an input failed before
+        except Exception as error:
+            if is_of_interrupt(error):
+                raise
+            # An input failed before.
             self._fail_dependents()
             nodes = self.nodes[:]
             batch = _Batch(nodes, nodes, trust_counts)
@@ -268,7 +272,9 @@ class _Batch:
         try:
             kept = self._program()
             outputs = kept.program(*self.buffers)
-        except Exception:
+        except Exception as error:
+            if is_of_interrupt(error):
+                raise
             self._run_apart()
             return
         kept.trails.remember(self.nodes, self.inputs, self.values)
@@ -320,6 +326,8 @@ class _Batch:
             try:
                 (buffer,) = program_of(dead_code(self._graph([slot])))(*self.buffers)
             except Exception as own:
+                if is_of_interrupt(own):
+                    raise
                 settle(value, Failure(run_failure(own, value.source)))
             else:
                 settle(value, buffer)

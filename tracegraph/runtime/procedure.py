@@ -367,10 +367,7 @@ class _PartProgram:
         graph = self._part.graph
         types = graph.input_types
         if not graph.is_static:
-            types = tuple(
-                t if t.is_static else TensorType(as_dtype(b.dtype), tuple(b.shape))
-                for t, b in zip(types, buffers, strict=True)
-            )
+            types = types_known(types, buffers)
         program = self._programs.get(types)
         if program is None:
             with backend.compiling:
@@ -379,6 +376,15 @@ class _PartProgram:
                     made = backend.program(specialise(graph, types))
                     program = self._programs[types] = made
         return program
+
+
+def types_known(types: Sequence[TensorType], buffers: Sequence[Any]) -> tuple[TensorType, ...]:
+    """The types that values have: Python functions have chosen the sizes that were open. What a run
+    that ended before did not compute has None, and keeps its type."""
+    return tuple(
+        t if t.is_static or b is None else t.with_shape(tuple(b.shape))
+        for t, b in zip(types, buffers, strict=True)
+    )
 
 
 def _store(run: _Run, stores: Sequence[tuple[Tensor, Slot]]) -> None:

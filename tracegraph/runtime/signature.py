@@ -25,6 +25,7 @@ from tracegraph.errors import (
     kind_of,
     shown,
 )
+from tracegraph.interrupts import is_of_interrupt
 from tracegraph.ir.op import attribute_key
 from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.passes.specialise import bind_sizes
@@ -285,7 +286,9 @@ class Signature:
         self.place = caller_of(inspect.unwrap(function))
         try:
             self.parameters = inspect.signature(function)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError) as error:
+            if is_of_interrupt(error):
+                raise
             self.parameters = _ANYTHING
         self.names = list(self.parameters.parameters)
 

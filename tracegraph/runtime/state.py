@@ -17,6 +17,7 @@ from itertools import chain, compress, starmap, tee
 from operator import is_, itemgetter
 from typing import Any
 
+from tracegraph.interrupts import is_of_interrupt
 from tracegraph.ir.tensor import Tensor, get_buffer
 from tracegraph.runtime import backend
 from tracegraph.runtime.counts import getrefcount
@@ -128,6 +129,8 @@ class Step:
                 try:
                     program.exhaust(stores)
                 except Exception as error:
+                    if is_of_interrupt(error):
+                        raise
                     found = self._run_again(error, buffers, variables, rest, assigned)
                 for outputs in found:
                     return outputs
