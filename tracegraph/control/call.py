@@ -226,9 +226,8 @@ def derived_name(body: Graph, role: str) -> str:
 def _planned(body: Graph) -> ResidualPlan:
     prepared = _with_forward_calls(body)
     residuals = _residuals(prepared)
-    # Sizes that a Python function chose are known by what it returned.
     made = [y for node in prepared.nodes for y in node.outputs if not y.type.is_static]
-    residuals += naming_inputs((*prepared.inputs, *made), residuals)
+    residuals += naming((*prepared.inputs, *made), residuals)
     inputs = {x: ("input", i) for i, x in enumerate(prepared.inputs)}
     outputs = {y: ("output", i) for i, y in reversed(list(enumerate(prepared.outputs)))}
     extra: list[Tensor] = []
@@ -470,9 +469,10 @@ def _own_types(types: Sequence[TensorType]) -> list[TensorType]:
     ]
 
 
-def naming_inputs(inputs: Iterable[Tensor], given: Iterable[Tensor]) -> list[Tensor]:
-    """Those inputs that give an open size its value, which nothing that is `given` does. A graph
-    that is derived of a body takes them too, whether it reads them or not."""
+def naming(tensors: Iterable[Tensor], given: Iterable[Tensor]) -> list[Tensor]:
+    """Those tensors that give an open size its value, which nothing that is `given` does. They are
+    inputs, and what Python functions return. A graph that is derived of a body takes them too,
+    whether it reads them or not."""
     bound = set().union(*(bound_names(x.type) for x in given))
     found = []
     for x in tensors:

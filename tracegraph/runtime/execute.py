@@ -96,7 +96,7 @@ class Execution:
 
     def _known_types(self, outputs: Sequence[Any]) -> Sequence[TensorType]:
         types = self.result_types
-        return types if self._are_types_known else known_types(types, outputs)
+        return types if self._are_types_known else types_known(types, outputs[: len(types)])
 
     def _run_procedure(
         self,
@@ -114,15 +114,6 @@ class Execution:
             list(enumerate(assigned, self.traced.result_count)),
             record,
         )
-
-
-def known_types(types: Sequence[TensorType], buffers: Sequence[Any]) -> list[TensorType]:
-    """The types of results, with the sizes that Python functions chose in the run. What a run that
-    ended before did not compute has None, and keeps its type."""
-    return [
-        t if t.is_static or b is None else t.with_shape(tuple(b.shape))
-        for t, b in zip(types, buffers)
-    ]
 
 
 def bind_stand_ins(traced: Traced, variables: Sequence[Variable]) -> None:
@@ -192,7 +183,6 @@ def run_and_record(
             stored = list(zip(itertools.count(traced.result_count), assigned))
             by_place = dict(zip(places, variables, strict=True))
             outputs = program.run(buffers, by_place, stored, record)
-            types = types_known(types, outputs)
             break
         outputs = run_program(program, buffers)
         olds = [buffers[i] for i in places]
@@ -202,7 +192,7 @@ def run_and_record(
                 break
     at = here()
     node = Node(op, inputs, at, builder)
-    node.outputs = tuple(map(Tensor, known_types(types, outputs), outputs))
+    node.outputs = tuple(map(Tensor, types_known(types, outputs), outputs))
     for recorder in builder.recorders:
         recorder.record(node)
     for variable, value in zip(assigned, node.outputs[traced.result_count :], strict=False):

@@ -32,7 +32,7 @@ from tracegraph.runtime.state import (
     store_together_if_same,
 )
 from tracegraph.tensorshape import TensorShape
-from tracegraph.types import TOKEN, TensorType, as_dtype, type_of_array
+from tracegraph.types import TOKEN, TensorType, type_of_array
 
 #: The value of a token: it orders effects, and says nothing.
 START = np.zeros((), np.bool_)
