@@ -21,14 +21,6 @@ from tracegraph import absent, operators
 pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
 
 
-@pytest.fixture(params=["top level", "function"])
-def run(request):
-    """Returns `run(fn, *args)`: fn(*args) as it is, or compiled by `tg.function`."""
-    if request.param == "function":
-        return lambda fn, *args: tg.function(fn)(*args)
-    return lambda fn, *args: fn(*args)
-
-
 # Order.
 
 
