@@ -29,7 +29,7 @@ class Route:
 
     __slots__ = (
         *("__weakref__", "arranged", "callee", "calls_noted", "captured", "execution"),
-        *("is_one_tensor", "pack", "positions", "program", "types"),
+        *("is_one_tensor", "pack", "positions", "program", "step", "types"),
     )
 
     def __init__(
@@ -41,6 +41,7 @@ class Route:
         #: The leaves in that order, where all are tensors; None where they are.
         self.arranged = None if positions == sorted(positions) else operator.itemgetter(*positions)
         #: The compiled program itself where there is neither state nor a check to see to.
+        self.step = execution.step_alone()
         self.program: Any = None
         if execution.is_simple:
             self.program = execution.program
@@ -62,7 +63,13 @@ class Route:
 
     def run_with_state(self, buffers: Sequence[Any], arguments: Sequence[Any]) -> Any:
         """The packed results for the buffers of the arguments."""
-        tensors = self.execution.run(buffers)
+        step = self.step
+        if step is None:
+            tensors = self.execution.run(buffers)
+        else:
+            run = self.execution
+            outputs = step.run(buffers, run.variables, self.captured, run.assigned)
+            tensors = [*map(Tensor, self.types, outputs)]
         if self.callee is not None:
             self.note(arguments, tensors, here())
         return tensors[0] if self.is_one_tensor else self.pack(tensors)

@@ -63,6 +63,13 @@ class Execution:
     def _step(self) -> Step:
         return Step(self.program, self._stored)
 
+    def step_alone(self) -> Step | None:
+        """The step, where it is all there is to a run; what it takes after the Variables are the
+        captured tensors."""
+        traced = self.traced
+        is_alone = bool(traced.variables) and not (traced.checks or traced.has_token)
+        return self._step if is_alone else None
+
     def callee_with(self, variables: Sequence[Variable]) -> Callee:
         """What results remember of a call with these Variables."""
         return _callee(self.graph, self.traced, variables)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, compress, starmap, tee
 from operator import is_, itemgetter
 from typing import Any
@@ -125,7 +125,18 @@ class Step:
             while True:
                 if Tensor in map(type, map(get_buffer, variables)):
                     materialise(variables)
-                stores, found = self._planned(buffers, variables, rest, assigned)
+                # `stores` runs the program and stores its results when it is exhausted; `found`
+                # has the outputs then: none, and nothing was run, if somebody beyond a Variable
+                # holds a buffer that the program would overwrite.
+                arguments: Any = map(tuple, (chain(buffers, map(get_buffer, variables), rest),))
+                if self._gives_away:
+                    counts = map(sum, (map(getrefcount, map(get_buffer, assigned)),))
+                    arguments = compress(arguments, map((_COUNT * len(assigned)).__eq__, counts))
+                run = program.jitted if assigned else program.run
+                stores, found = tee(starmap(run, arguments))
+                if assigned:
+                    new = chain.from_iterable(map(self._new_values, stores))
+                    stores = map(_put, assigned, new)
                 try:
                     program.exhaust(stores)
                 except Exception as error:
@@ -135,27 +146,6 @@ class Step:
                 for outputs in found:
                     return outputs
                 _unshare(assigned)
-
-    def _planned(
-        self,
-        buffers: Sequence[Any],
-        variables: Sequence[Slot],
-        rest: Sequence[Any],
-        assigned: Sequence[Slot],
-    ) -> tuple[Iterator[Any], Iterator[tuple[Any, ...]]]:
-        """What runs the program and stores its results when it is exhausted, and what has the
-        outputs then: none, and nothing was run, if somebody beyond its Variable holds a buffer
-        that the program would overwrite."""
-        arguments: Any = map(tuple, (chain(buffers, map(get_buffer, variables), rest),))
-        if self._gives_away:
-            counts = map(sum, (map(getrefcount, map(get_buffer, assigned)),))
-            arguments = compress(arguments, map((_COUNT * len(assigned)).__eq__, counts))
-        program = self.program
-        run = program.jitted if assigned else program.run
-        first, second = tee(starmap(run, arguments))
-        if not assigned:
-            return first, second
-        return map(_put, assigned, chain.from_iterable(map(self._new_values, first))), second
 
     def _run_first(
         self,
