@@ -5,15 +5,21 @@ A sequence is data: statements that are run by tracegraph (`Machine`) and by Num
 which they can, since all numbers are small integers. The functions of a sequence come from a fixed
 `Pool`, so that few programs are compiled. What Python functions called by programs
 do, and signal handlers, is a script of the sequence: whoever comes next takes the next script.
+
+A signal or an interrupt may also strike at any moment inside a statement, between two calls of
+functions somewhere in tracegraph or JAX. Then the model has as many answers as there are moments
+between the effects of the statement, and what is seen must be one of them.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import pathlib
 import pickle
 import random
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,6 +48,10 @@ Statement = tuple[Any, ...]
 class Oops(Exception):
     """What a sequence raises by itself."""
 
+
+#: Statements that are one step: whatever strikes comes before, behind or between their effects.
+STEPS = ("call", "assign", "slice", "scatter", "log", "hold", "later", "assert", "print", "save")
+STEPS += ("forget",)
 
 #: What may be raised, by name.
 KINDS = {
@@ -170,18 +180,34 @@ class Author(random.Random):
         arguments = self.choices(given, k=2) if function.has_parameters else ()
         return "call", index, self.choice([(2,), (2,), ()]), tuple(arguments)
 
-    def sequence(self, functions: tuple[FunctionText, ...], length: int) -> Sequence:
+    def sequence(
+        self, functions: tuple[FunctionText, ...], length: int, strikes: float = 0.0
+    ) -> Sequence:
+        """A sequence; `strikes` is how many of its statements are struck, as a fraction."""
         initial = {
             name: [self.randint(0, 30) for _ in range(np.prod(shape, dtype=int))]
             for name, (_, shape) in VARIABLES.items()
         }
-        main = tuple(self.free(functions, 0) for _ in range(length))
+        main = tuple(
+            self.struck(functions)
+            if strikes and self.random() < strikes
+            else self.free(functions, 0)
+            for _ in range(length)
+        )
         count = self.randint(4, 24)
         scripts = (
             tuple(self.free(functions, 1) for _ in range(self.choice([0, 1, 1, 2, 3])))
             for _ in range(count)
         )
         return Sequence(initial, main, tuple(scripts))
+
+    def struck(self, functions: tuple[FunctionText, ...]) -> Statement:
+        """A statement that is one step for its user, and what strikes inside it, and when."""
+        while True:
+            statement = self.free(functions, 0)
+            if statement[0] in STEPS:
+                kind = self.choice(["signal", "signal", "interrupt"])
+                return "strike", statement, kind, int(2 ** self.uniform(0, 15))
 
     def free(self, functions: tuple[FunctionText, ...], depth: int) -> Statement:
         """A statement of the main program, or of a script."""
@@ -221,7 +247,9 @@ class Interpreter:
 
     def __init__(self) -> None:
         self.log: list[Any] = []
-        self.scripts: Iterator[tuple[Statement, ...]] = iter(())
+        self.scripts: tuple[tuple[Statement, ...], ...] = ()
+        #: How many scripts were taken.
+        self.taken = 0
         self.depth = 0
         #: How often the body of a function was run in order to trace it.
         self.traced: dict[int, int] = {}
@@ -235,23 +263,30 @@ class Interpreter:
         if self.depth >= DEPTH:
             return
         self.depth += 1
+        self.taken += 1
         try:
-            self.run(next(self.scripts, ()))
+            self.run(self.scripts[self.taken - 1] if self.taken <= len(self.scripts) else ())
         finally:
             self.depth -= 1
 
-    def run_main(self, sequence: Sequence) -> None:
-        """Runs each statement of a sequence, whatever the one before it raised."""
-        self.log, self.scripts = [], iter(sequence.scripts)
-        for statement in sequence.main:
-            self.attempt((statement,))
+    def begin(self, sequence: Sequence) -> None:
+        self.log, self.scripts, self.taken = [], sequence.scripts, 0
 
-    def attempt(self, statements: tuple[Statement, ...]) -> None:
+    def attempt(self, statements: tuple[Statement, ...]) -> bool:
+        """Runs statements; what they raise is seen. Returns whether they came to their end."""
         try:
-            self.run(statements)
+            try:
+                self.run(statements)
+            finally:
+                self._point()
         except tuple(KINDS.values()) as error:
             found = [name for name, kind in KINDS.items() if isinstance(error, kind)]
             self.log.append(found[0])
+            return False
+        return True
+
+    def _point(self) -> None:
+        """One of the moments between two effects."""
 
 
 class Scope:
@@ -278,16 +313,21 @@ class Model(Interpreter):
 
     A function that is traced runs its hooks while it is traced, and its effects behind that. It is
     cut where it calls a Python function whose shape is not declared, which tracing must wait for.
+
+    What strikes does so at a *point*, between two effects; `strike` has how many points come before
+    it and what it does.
     """
 
     def __init__(self, functions: tuple[FunctionText, ...]) -> None:
         super().__init__()
+        self.strike: tuple[int, Callable[[], None]] | None = None
         self.functions = functions
         self.variables = {name: Cell(*kind) for name, kind in VARIABLES.items()}
         self._known: set[Any] = set()
         self._saved: dict[str, np.ndarray] | None = None
 
     def begin(self, sequence: Sequence) -> None:
+        super().begin(sequence)
         self._saved = None
         for name, cell in self.variables.items():
             cell.value = np.array(sequence.initial[name], cell.value.dtype).reshape(
@@ -297,7 +337,57 @@ class Model(Interpreter):
     def run(self, statements: tuple[Statement, ...]) -> None:
         scope = Scope(self.variables, None)
         for _, effect in self._effects(statements, scope, "inline"):
-            effect()
+            self._make(effect)
+
+    # What strikes.
+
+    def state(self) -> Any:
+        """All that tells what comes next, and what was seen."""
+        values = {name: cell.value for name, cell in self.variables.items()}
+        return list(self.log), self.taken, dict(self.traced), values, set(self._known), self._saved
+
+    def set_state(self, state: Any) -> None:
+        log, self.taken, traced, values, known, self._saved = state
+        self.log, self.traced, self._known = list(log), dict(traced), set(known)
+        for name, value in values.items():
+            self.variables[name].value = value
+
+    def _point(self) -> None:
+        """One of the moments at which something may strike."""
+        if self.strike is None or self.depth:
+            return
+        left, action = self.strike
+        self.strike = (left - 1, action) if left else None
+        if not left:
+            action()
+
+    def struck(self, state: Any, statement: Statement, kind: str) -> Iterator[Any]:
+        """The states behind a statement, for each point of it: what strikes takes the next script,
+        or is an interrupt. What it raises is lost where Python calls a finalizer."""
+
+        def swallowed() -> None:
+            try:
+                self.run_script()
+            except tuple(KINDS.values()):
+                pass
+
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
+        for action in (self.run_script, swallowed) if kind == "signal" else (interrupt,):
+            for count in range(1000):
+                self.set_state(state)
+                self.strike = count, action
+                self.attempt((statement,))
+                is_over, self.strike = self.strike is not None, None
+                if is_over and kind == "signal":
+                    break
+                yield self.state()
+                if is_over:
+                    break
+
+    def forget(self, indices: set[int]) -> None:
+        self._known = {key for key in self._known if key[0] not in indices}
 
     # Functions.
 
@@ -307,21 +397,29 @@ class Model(Interpreter):
         scope = self._scope(index, shape, [outer.variables[x] for x in arguments])
         key = self._key(index, shape, scope)
         if key in self._known:
+            self._point()
             for _, effect in self._effects(self.functions[index].body, scope, "run"):
-                effect()
+                self._make(effect)
         else:
             waiting: list[Callable[[], None]] = []
+            self._point()
             self._count(index)
             for is_open, effect in self._effects(self.functions[index].body, scope, "trace"):
                 waiting.append(effect)
                 if is_open:
                     now, waiting = waiting, []
                     for each in now:
-                        each()
+                        self._make(each)
+            self._point()
             self._known.add(key)
             for effect in waiting:
-                effect()
+                self._make(effect)
+        self._point()
         (self.log if outer.x is None else outer.results).extend(scope.results)
+
+    def _make(self, effect: Callable[[], None]) -> None:
+        self._point()
+        effect()
 
     def _count(self, index: int) -> None:
         self.traced[index] = self.traced.get(index, 0) + 1
@@ -331,6 +429,20 @@ class Model(Interpreter):
         if self.functions[index].has_parameters:
             variables = {**variables, **dict(zip(PARAMETERS, arguments, strict=True))}
         return Scope(variables, np.ones(shape, np.float32))
+
+    def may_trace(self, state: Any, statement: Statement) -> set[int]:
+        """The functions that a statement may trace in a state."""
+        if statement[0] != "call":
+            return set()
+        known, (_, index, shape, arguments) = state[4], statement
+        scope = self._scope(index, shape, [self.variables[x] for x in arguments])
+        return set() if self._key(index, shape, scope) in known else self._reached(index)
+
+    def _reached(self, index: int) -> set[int]:
+        body = self.functions[index].body
+        inner = [x for it in body for x in ((it, *it[1]) if it[0] == "tape" else (it,))]
+        called = [x[1] for x in inner if x[0] == "call"]
+        return {index}.union(*map(self._reached, called))
 
     def _key(self, index: int, shape: tuple[int, ...], scope: Scope) -> Any:
         p, q = scope.variables.get("p"), scope.variables.get("q")
@@ -342,10 +454,12 @@ class Model(Interpreter):
         key = self._key(index, shape, scope)
         is_traced = mode == "trace" and key not in self._known
         if is_traced:
+            self._point()
             self._count(index)
         body = self.functions[index].body
         yield from self._effects(body, scope, "trace" if is_traced else "run")
         if is_traced:
+            self._point()
             self._known.add(key)
         yield False, lambda: outer.results.extend(scope.results)
 
@@ -356,6 +470,8 @@ class Model(Interpreter):
         way, as they are where Python runs."""
         for statement in statements:
             kind = statement[0]
+            if mode == "trace":
+                self._point()
             if kind == "hook":
                 if mode != "run":
                     self.run_script()
@@ -386,6 +502,7 @@ class Model(Interpreter):
 
     def _give(self, scope: Scope, value: np.ndarray) -> None:
         """What a body reads is a result of it; at top level it is seen at once."""
+        self._point()
         (self.log if scope.x is None else scope.results).append(value)
 
     def _do(self, statement: Statement, scope: Scope) -> None:
@@ -405,7 +522,7 @@ class Model(Interpreter):
         elif kind == "interrupt":
             raise KeyboardInterrupt
         elif kind == "forget":
-            self._known = {key for key in self._known if key[0] != rest[0]}
+            self.forget({rest[0]})
         elif kind == "save":
             self._saved = {name: cell.value for name, cell in self.variables.items()}
         elif kind == "restore":
@@ -445,9 +562,11 @@ class Model(Interpreter):
         elif kind == "later":
             self._give(scope, value * 2 + 1)
         elif kind == "assert":
+            self._point()
             if not value.sum() < rest[1]:
                 raise tg.errors.InvalidArgumentError("a check failed")
         elif kind == "print":
+            self._point()
             self.log.append(printed(value))
         else:
             assert kind in ("copy", "change")
@@ -456,7 +575,9 @@ class Model(Interpreter):
     def _python(self, source: Cell, results: list[np.ndarray]) -> None:
         given = source.value
         self.log.append(given)
+        self._point()
         self.run_script()
+        self._point()
         results.append(given * 2 + 1)
 
     def _set(self, cell: Cell, value: np.ndarray) -> None:
@@ -480,6 +601,19 @@ def quadratic(k: Any, v: Any, u: Any) -> Any:
     return tg.reduce_sum(tg.cast(k, v.dtype) * v * v + u * v)
 
 
+#: Where Python looks for signals: at the beginning of a function and behind a call of C.
+_MOMENTS = ("call", "c_return")
+_ROOT = pathlib.Path(__file__).parents[1]
+_OURS = tuple(str(_ROOT / name) for name in ("tracegraph", "lowering"))
+
+
+def _may_strike(frame: Any, kind: str) -> bool:
+    """Whether a strike may fall into a frame: signals anywhere but in the test itself, interrupts
+    in tracegraph, since those inside JAX are its own matter."""
+    file = frame.f_code.co_filename
+    return file.startswith(_OURS) if kind == "interrupt" else file != __file__
+
+
 class Machine(Interpreter):
     """Runs sequences by tracegraph. `folder` is where checkpoints go."""
 
@@ -495,6 +629,7 @@ class Machine(Interpreter):
         self._functions = [self._made(i, text) for i, text in enumerate(functions)]
 
     def begin(self, sequence: Sequence) -> None:
+        super().begin(sequence)
         self._has_saved = False
         for name, variable in self.variables.items():
             dtype, shape = VARIABLES[name]
@@ -521,6 +656,30 @@ class Machine(Interpreter):
         for statement in statements:
             self._do(statement, scope)
 
+    def strike(self, statement: Statement, kind: str, moment: int) -> tuple[bool, bool]:
+        """Attempts a statement, and lets a signal or an interrupt strike when as many functions as
+        `moment` were called in it. Returns whether it did and whether the statement ended."""
+        left = moment
+
+        def observe(frame: Any, event: str, _: Any) -> None:
+            nonlocal left
+            if event in _MOMENTS and not self.depth and _may_strike(frame, kind):
+                left -= 1
+                if left < 0:
+                    sys.setprofile(None)
+                    signal.raise_signal(signal.SIGUSR1 if kind == "signal" else signal.SIGINT)
+
+        sys.setprofile(observe)
+        try:
+            is_whole = self.attempt((statement,))
+        finally:
+            sys.setprofile(None)
+        return left < 0, is_whole
+
+    def forget(self, indices: set[int]) -> None:
+        for index in indices:
+            self._functions[index].clear_cache()
+
     def handle(self, number: Any, frame: Any) -> None:
         """The signal handler."""
         self.run_script()
@@ -528,7 +687,7 @@ class Machine(Interpreter):
     def write(self, text: str) -> None:
         """The stream that is printed to."""
         if text.strip():
-            self.log.append(text.strip())
+            self.log.append(text.strip().replace("-0]", "0]").replace("-0 ", "0 "))
 
     def flush(self) -> None:
         pass
@@ -560,7 +719,7 @@ class Machine(Interpreter):
         elif kind == "hook":
             signal.raise_signal(signal.SIGUSR1)
         elif kind == "forget":
-            self._functions[rest[0]].clear_cache()
+            self.forget({rest[0]})
         elif kind == "save":
             tg.train.Checkpoint(**self.variables).write(str(self._folder / "state"))
             self._has_saved = True
@@ -572,7 +731,7 @@ class Machine(Interpreter):
 
     def _do_with(self, kind: str, v: Any, rest: list[Any], scope: Scope) -> None:
         if kind == "assign":
-            getattr(v, rest[1])(np.full(v.shape, rest[2], v.dtype.numpy_dtype))
+            getattr(v, rest[1])(np.full(tuple(v.shape), rest[2], v.dtype.numpy_dtype))
         elif kind == "combine":
             source = tg.cast(scope.variables[rest[1]], v.dtype)
             source = tg.reduce_sum(source) if v.shape.rank == 0 else source
@@ -659,7 +818,6 @@ class Pool:
         """Runs a sequence on both sides; what differs, or None."""
         for side in (self.machine, self.model):
             side.begin(sequence)
-        self.model.run_main(sequence)
         handlers = {
             number: signal.signal(number, handler)
             for number, handler in (
@@ -667,28 +825,83 @@ class Pool:
                 (signal.SIGINT, signal.default_int_handler),
             )
         }
+        states = [self.model.state()]
         try:
-            self.machine.run_main(sequence)
+            for statement in sequence.main:
+                if statement[0] != "strike":
+                    self.machine.attempt((statement,))
+                    states = [self._behind(state, statement) for state in states]
+                    continue
+                states, before = self._struck(states, *statement[1:]), states
+                if not states:
+                    return f"{statement}: no moment gives what was seen. " + self._closest(before)
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-        return self._compared()
-
-    def _compared(self) -> str | None:
-        found, expected = self.machine.log, self.model.log
-        for name in VARIABLES:
-            found = [*found, self.machine.variables[name]]
-            expected = [*expected, self.model.variables[name].value]
-        for i, (x, y) in enumerate(zip(found, expected)):
-            x = x if isinstance(x, str) else np.asarray(x)
-            if isinstance(x, str) or isinstance(y, str):
-                is_same = isinstance(x, str) and isinstance(y, str) and x == y
-            else:
-                is_same = x.dtype == y.dtype and x.shape == y.shape and bool(np.all(x == y))
-            if not is_same:
-                return f"entry {i} of {len(expected)} is {x!r}, and the model has {y!r}"
-        if len(found) != len(expected):
-            return f"{len(found)} entries, and the model has {len(expected)}"
-        if self.machine.traced != self.model.traced:
-            return f"traced {self.machine.traced}, and the model says {self.model.traced}"
+        fitting = [x for x in states if _difference(self._seen(), self._modelled(x)) is None]
+        if not fitting:
+            return self._closest(states)
+        self.model.set_state(fitting[0])
+        if len(fitting) > 1:  # what is traced is not sure, and the next sequence begins with it
+            for side in (self.machine, self.model):
+                side.forget({*range(len(self.functions))})
         return None
+
+    def _behind(self, state: Any, statement: Statement) -> Any:
+        self.model.set_state(state)
+        self.model.attempt((statement,))
+        return self.model.state()
+
+    def _struck(self, states: list[Any], statement: Statement, kind: str, moment: int) -> list[Any]:
+        """The states behind a statement that was struck that agree with what is seen."""
+        has_struck, is_whole = self.machine.strike(statement, kind, moment)
+        found, seen = [], self._seen()
+        for state in states:
+            if has_struck:
+                behind = self.model.struck(state, statement, kind)
+            else:
+                behind = iter((self._behind(state, statement),))
+            found += [x for x in behind if _difference(seen, self._modelled(x)) is None]
+        # A trace that was struck down may have been kept or not.
+        unsure = (
+            set()
+            if is_whole
+            else set().union(*(self.model.may_trace(state, statement) for state in states))
+        )
+        self.machine.forget(unsure)
+        kept = {}
+        for state in found:
+            self.model.set_state(state)
+            self.model.forget(unsure)
+            state = self.model.state()
+            known, saved = state[4:]  # the rest was seen
+            values = [value.tolist() for value in (saved or {}).values()]
+            kept[frozenset(known), str(values)] = state
+        return list(kept.values())
+
+    def _seen(self) -> list[Any]:
+        machine = self.machine
+        self.machine.log = [x if isinstance(x, str) else np.asarray(x) for x in machine.log]
+        values = [np.asarray(v) for v in machine.variables.values()]
+        return [*machine.log, *values, f"taken {machine.taken}", f"traced {machine.traced}"]
+
+    def _modelled(self, state: Any) -> list[Any]:
+        log, taken, traced, values, *_ = state
+        return [*log, *values.values(), f"taken {taken}", f"traced {traced}"]
+
+    def _closest(self, states: list[Any]) -> str:
+        found = (_difference(self._seen(), self._modelled(state)) for state in states)
+        return max(filter(None, found), default="no difference")
+
+
+def _difference(found: list[Any], expected: list[Any]) -> str | None:
+    for i, (x, y) in enumerate(zip(found, expected)):
+        if isinstance(x, str) or isinstance(y, str):
+            is_same = isinstance(x, str) and isinstance(y, str) and x == y
+        else:
+            is_same = x.dtype == y.dtype and x.shape == y.shape and bool(np.all(x == y))
+        if not is_same:
+            return f"entry {i} of {len(expected)} is {x!r}, and the model has {y!r}"
+    if len(found) != len(expected):
+        return f"{len(found)} entries, and the model has {len(expected)}"
+    return None

@@ -117,21 +117,35 @@ class Actions:
             tg.train.Checkpoint(v=self.variables).write(str(self.folder / "c"))
 
 
-@pytest.mark.parametrize("name", ["read", "keep", "assign", "call", "differentiate", "save"])
-def test_a_handler_in_a_donated_step_loses_nothing(name, tmp_path):
+ACTIONS = ["read", "keep", "assign", "call", "differentiate", "save"]
+
+
+def strike_steps(name, count, folder):
+    """Runs a donated step for as long as `count` signals take."""
     random.seed(name)
     variables = [tg.Variable(tg.zeros([3])) for _ in range(4)]
-    actions = Actions(variables, tmp_path)
+    actions = Actions(variables, folder)
     step = step_of(variables)
     actions.step = step_of(variables)
     step(ONE)
     actions.step(ONE)
     with Signals(getattr(actions, name), 4e-4) as signals:
         calls = 2
-        while signals.count < COUNT // 6:
+        while signals.count < count:
             step(ONE)
             calls += 1
     assert values_of(variables) == [calls + actions.added] * 4
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_a_handler_in_a_donated_step_loses_nothing(name, tmp_path):
+    strike_steps(name, COUNT // 6, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ACTIONS)
+def test_ten_thousand_signals_lose_nothing(name, tmp_path):
+    strike_steps(name, 10_000 // 6 + 1, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["read", "assign", "call", "differentiate"])
