@@ -234,3 +234,45 @@ def test_interrupts_where_a_graph_is_entered_and_left():
         moment += 1 if moment < 60 else 5
     assert moment > 50
     assert float(step(x)) == 3.0 * float(v)
+
+
+def test_an_interrupt_of_clear_cache_leaves_all_traces_or_none():
+    traced = []
+
+    @tg.function
+    def f(x):
+        traced.append(x.shape)
+        return x + 1.0
+
+    outer = tg.function(lambda x: f(x) * 2.0)
+    x = tg.constant([1.0])
+    moment, kept = 0, set()
+    while True:
+        f(x)
+        outer.clear_cache()
+        traced.clear()
+        left = [moment]
+
+        def observe(frame, event, _, left=left):
+            if event in ("call", "c_return"):
+                left[0] -= 1
+                if left[0] < 0:
+                    sys.setprofile(None)
+                    raise KeyboardInterrupt
+
+        try:
+            sys.setprofile(observe)
+            f.clear_cache()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(None)
+        f(x)  # the fast path, and
+        count = len(traced)
+        outer(x)  # the slow one
+        assert len(traced) == count
+        kept.add(count == 0)
+        if left[0] >= 0:
+            break
+        moment += 1
+    assert kept == {True, False}
