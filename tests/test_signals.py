@@ -476,11 +476,11 @@ def test_what_a_handler_raises_ends_what_it_interrupts(what):
         if not has_struck:
             assert grown == 1.0
             break
-        # Python swallows what is raised in callbacks of its garbage collector.
+        # Python swallows what is raised in finalizers, and JAX where it copies a docstring.
         swallowed += not has_come_out
         assert grown in (100.0, 101.0)
         moment += 1 if moment < 150 else moment // 12
-    assert moment > 20 and swallowed < 3
+    assert moment > 20 and swallowed < 6
 
 
 def test_a_trace_that_dies_calls_its_function():
