@@ -3,6 +3,7 @@
 import functools
 import random
 import signal
+import sys
 import threading
 
 import numpy as np
@@ -175,3 +176,103 @@ def test_other_threads_go_on_after_interrupts():
     thread.join(timeout=30)
     assert not thread.is_alive()
     np.testing.assert_array_equal(v.numpy(), before + 1.0)
+
+
+def strike_builders(action, moment):
+    """Runs `action`, and interrupts it in a method of a builder that enters or leaves it, when as
+    many functions as `moment` were called there. Returns whether it did."""
+    left = [moment]
+
+    def observe(frame, event, _):
+        code = frame.f_code
+        is_there = code.co_filename.endswith("builder.py") and code.co_name in METHODS
+        if is_there and event in ("call", "c_return"):
+            left[0] -= 1
+            if left[0] < 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    try:
+        sys.setprofile(observe)
+        action()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+METHODS = ("__enter__", "__exit__")
+
+
+@pytest.mark.filterwarnings("ignore:5 of the last")
+def test_interrupts_where_a_graph_is_entered_and_left():
+    v, x = tg.Variable(1.0), tg.constant(2.0)
+    scalar = tg.TensorSpec([], tg.float32)
+
+    def body(x):
+        v.assign_add(1.0)
+        return tg.py_function(lambda x: x * v, [x], scalar) + v
+
+    moment = 0
+    while True:
+        step = tg.function(body)
+        before = float(v)
+
+        def action(step=step):
+            with tg.GradientTape() as tape:
+                tape.watch(x)
+                y = step(x)
+            tape.gradient(y, x).numpy()
+
+        has_struck = strike_builders(action, moment)
+        assert tg.executing_eagerly()
+        assert float(v) - before in (0.0, 1.0)
+        if not has_struck:
+            break
+        assert tg.constant(3.0).numpy() + (x * 2.0).numpy() == 7.0
+        moment += 1 if moment < 60 else 5
+    assert moment > 50
+    assert float(step(x)) == 3.0 * float(v)
+
+
+def test_an_interrupt_of_clear_cache_leaves_all_traces_or_none():
+    traced = []
+
+    @tg.function
+    def f(x):
+        traced.append(x.shape)
+        return x + 1.0
+
+    outer = tg.function(lambda x: f(x) * 2.0)
+    x = tg.constant([1.0])
+    moment, kept = 0, set()
+    while True:
+        f(x)
+        outer.clear_cache()
+        traced.clear()
+        left = [moment]
+
+        def observe(frame, event, _, left=left):
+            if event in ("call", "c_return"):
+                left[0] -= 1
+                if left[0] < 0:
+                    sys.setprofile(None)
+                    raise KeyboardInterrupt
+
+        try:
+            sys.setprofile(observe)
+            f.clear_cache()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(None)
+        f(x)  # the fast path, and
+        count = len(traced)
+        outer(x)  # the slow one
+        assert len(traced) == count
+        kept.add(count == 0)
+        if left[0] >= 0:
+            break
+        moment += 1
+    assert kept == {True, False}

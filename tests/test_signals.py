@@ -445,7 +445,7 @@ def run_with_strike(action, strike, moment):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("what", ["known", "pending", "new"])
+@pytest.mark.parametrize("what", ["known", "pending", "new", "list"])
 def test_what_a_handler_raises_ends_what_it_interrupts(what):
     v, x = tg.Variable(tg.zeros([3])), tg.constant([1.0, 1.0, 1.0])
     body = lambda x: v.assign_add(tg.tanh(x) * 0.0 + 1.0).read_value()  # noqa: E731
@@ -459,6 +459,8 @@ def test_what_a_handler_raises_ends_what_it_interrupts(what):
             y = x * 2.0 + pieces[0]
             v.assign_add(tg.ones([3]) * y / y)
             assert v.numpy()[0] >= 1.0
+        elif what == "list":
+            v.assign_add(tg.constant([1.0, 1.0, 1.0]))
         else:
             (known if what == "known" else tg.function(body))(x)
 
@@ -474,11 +476,11 @@ def test_what_a_handler_raises_ends_what_it_interrupts(what):
         if not has_struck:
             assert grown == 1.0
             break
-        # Python swallows what is raised in callbacks of its garbage collector.
+        # Python swallows what is raised in finalizers, and JAX where it copies a docstring.
         swallowed += not has_come_out
         assert grown in (100.0, 101.0)
         moment += 1 if moment < 150 else moment // 12
-    assert moment > 20 and swallowed < 3
+    assert moment > 20 and swallowed < 6
 
 
 def test_a_trace_that_dies_calls_its_function():

@@ -68,11 +68,13 @@ class Stack:
     The innermost frame of the user is remembered, so most questions end at their first frame.
     """
 
-    __slots__ = ("_base", "_known")
+    __slots__ = ("_base", "_known", "is_left")
 
     def __init__(self, base: FrameType) -> None:
         self._base = base
         self._known: FrameType = base
+        #: Whether the computation was found to be over: who asked stands on other frames.
+        self.is_left = False
 
     def is_interrupted_by(self, frame: FrameType | None) -> bool:
         """Whether `frame`, which is running, belongs to an interrupt of the computation."""
@@ -84,6 +86,8 @@ class Stack:
                     return True
                 innermost = innermost or frame
             frame = frame.f_back
-        if innermost is not None:
+        if frame is None:
+            self.is_left = True
+        elif innermost is not None:
             self._known = innermost
         return False

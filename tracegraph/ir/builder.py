@@ -137,8 +137,9 @@ class Builder:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        _context.builder = self._outers.pop()
+        _context.builder = self._outers[-1]  # plain stores, which no interrupt can divide
         self.stack = None  # frames hold what their functions have
+        self._outers.pop()
 
 
 def _frame_that_enters() -> Any:
@@ -196,9 +197,19 @@ def current() -> Builder:
     """
     builder = _context.builder
     stack = builder.stack
-    if stack is None or not stack.is_interrupted_by(sys._getframe(1)):
+    if stack is None:
         return builder
-    return _context.aside
+    if stack.is_interrupted_by(sys._getframe(1)):
+        return _context.aside
+    return _behind(builder) if stack.is_left else builder
+
+
+def _behind(builder: Builder) -> Builder:
+    """What is current where an interrupt fell into the exit of `builder`, which was never left."""
+    builder.stack = None
+    if not builder.is_top_level:
+        _context.builder = builder._outers[-1]
+    return current()
 
 
 def is_aside() -> bool:

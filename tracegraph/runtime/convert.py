@@ -18,6 +18,7 @@ from tracegraph.errors import (
     kind_of,
     shown,
 )
+from tracegraph.interrupts import is_of_interrupt
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor, host_tensor
@@ -211,7 +212,9 @@ _EXTENDED = frozenset(["bfloat16"])
 def _from_list(value: Any, dtype: DType | None) -> np.ndarray:
     try:
         array = _own_array(value)
-    except ValueError:
+    except ValueError as error:
+        if is_of_interrupt(error):
+            raise
         fail(
             ShapeError,
             f"the rows of a list have different lengths: {shown(value)}",

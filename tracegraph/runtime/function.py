@@ -198,8 +198,10 @@ class Function:
     def clear_cache(self) -> None:
         """Forgets all traces and compiled programs; the next call traces again."""
         with tracing:
-            self._traces.clear()
+            # Routes lead to traces: an interrupt that ends this early leaves none to what is gone.
             self._routes.clear()
+            self._traces.clear()
+            self._routes.clear()  # a signal handler may have called the function meanwhile
             self._retracing.forget()
 
     # Calls.
