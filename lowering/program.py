@@ -31,6 +31,7 @@ from tracegraph.ir import slow_compiles
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.barrier import Barrier
 from tracegraph.shapes import element_count
+from tracegraph.sheltered import sheltered
 from tracegraph.source import place_of_thread
 from tracegraph.types import TensorType, token
 
@@ -183,14 +184,14 @@ class Program:
         for inner in self.graph.graphs():
             inner.derived.pop("lowered", None)
         self._options = _compiler_options(self.graph)
-        #: The C++ entry itself, with no Python frame between it and the execution; None where JAX
-        #: was made to forget it.
-        self.jitted: Any = self._new_jitted()
+        #: The C++ entry itself, with no Python frame between it and the execution; None before the
+        #: first run, and where it was let go of.
+        self.jitted: Any = None
         #: What was compiled, for arrays like those of the first call; None if that was staged.
         self._compiled: Any = None
         self._is_prepared = False
-        #: The shortest way in.
-        self.run: Any = self.jitted
+        #: The shortest way in; None before the first run.
+        self.run: Any = None
 
     def _new_jitted(self) -> Any:
         return jax.jit(
@@ -202,6 +203,7 @@ class Program:
     def _prepare(self, buffers: Sequence[Any]) -> None:
         """Compiles, by the folder of compiled programs if there is one. What is compiled beside a
         trace of somebody else's is not kept."""
+        self.jitted = self.run = self._new_jitted()
         self._is_prepared = True
         if is_staging():
             return
@@ -225,9 +227,15 @@ class Program:
             self.jitted = None
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
-        if not self.has_run and not slow_compiles.is_noted(self.graph):
-            with slow_compiles.noted(self.graph):
-                return self(*buffers)
+        return self._called(buffers) if self.has_run else sheltered(lambda: self._noted(buffers))
+
+    def _noted(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
+        if slow_compiles.is_noted(self.graph):
+            return self._called(buffers)
+        with slow_compiles.noted(self.graph):
+            return self._called(buffers)
+
+    def _called(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
         try:
             if not self._is_prepared:
                 self._prepare(buffers)
@@ -240,7 +248,8 @@ class Program:
             return outputs
         except BaseException as error:
             # What is compiled takes arrays like those of the first call only, `jitted` takes all.
-            is_other_kind = self.jitted is None and isinstance(error, TypeError | ValueError)
+            was_let_go = self.has_run and self.jitted is None
+            is_other_kind = was_let_go and isinstance(error, TypeError | ValueError)
             if not self.has_run or is_other_kind:
                 self.renew()
             if not is_other_kind and not self.is_refused_by_a_trace(error):
@@ -282,14 +291,16 @@ class Program:
         """JAX's `Compiled` of this program."""
         if self._compiled is not None:
             return self._compiled
-        with x64():
-            return self.lowered().compile()
+        return sheltered(lambda: self._lowered(lambda lowered: lowered.compile()))
 
     def lowered(self) -> Any:
         """JAX's `Lowered` of this program, for its texts and analyses."""
+        return sheltered(lambda: self._lowered(lambda lowered: lowered))
+
+    def _lowered(self, use: Callable[[Any], Any]) -> Any:
         with x64():
             jitted = self.jitted or self._new_jitted()
-            return jitted.lower(*(shape_struct(x.type) for x in self.graph.inputs))
+            return use(jitted.lower(*(shape_struct(x.type) for x in self.graph.inputs)))
 
 
 #: How many programs JAX keeps its trace and its module of, 1.2 MB each.

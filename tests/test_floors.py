@@ -33,6 +33,7 @@ FLOORS = (
         "tracegraph.patterns",
         "tracegraph.recursion",
         "tracegraph.settings",
+        "tracegraph.sheltered",
     ),
     ("tracegraph.ir",),
     ("tracegraph.ops",),

@@ -22,7 +22,6 @@ import secrets
 import stat
 import unicodedata
 from collections.abc import Callable, Container, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -40,6 +39,7 @@ from tracegraph.errors import (
     shown,
     way_out,
 )
+from tracegraph.sheltered import Task
 from tracegraph.source import here
 
 MANIFEST = "tracegraph.json"
@@ -60,6 +60,11 @@ _ASSET = re.compile(r"([0-9a-f]{12})-.+", re.DOTALL)
 T = TypeVar("T")
 
 
+#: Files that writers of this process are writing, or have written and not named yet. A signal
+#: handler or another thread may save to the same folder meanwhile, and leaves them there.
+_in_use: list[Path] = []
+
+
 class Writer:
     """Adds files to a directory, to be named by a manifest that `commit` writes.
 
@@ -73,6 +78,8 @@ class Writer:
         self._extras: dict[str, dict[str, Any]] = {}
         #: Files and folders that were not there before, in the order in which they were made.
         self._made: list[Path] = []
+        #: What it has in use.
+        self._held: list[Path] = []
         #: The manifest that is being written, from the moment on at which it may be there.
         self._manifest: bytes | None = None
 
@@ -86,6 +93,9 @@ class Writer:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+        for path in self._held:
+            _in_use.remove(path)
+        self._held.clear()
         if error is not None:
             self._end(error)
 
@@ -126,15 +136,13 @@ class Writer:
         """Writes arrays to files, and returns what the manifest says of each."""
         parts = shards({key: arrays[key] for key in sorted(arrays)})
         found: dict[str, Any] = {}
-        with ThreadPoolExecutor(
-            1
-        ) as pool:  # hashes, which needs no Python, while files are written
-            for number, part in enumerate(parts, start=1):
-                name = stem if len(parts) == 1 else f"{stem}-{number:05}-of-{len(parts):05}"
-                digests = pool.submit(_checksums, part.arrays)
-                file = self.add(name, "safetensors", part.save)
-                for key, digest in digests.result().items():
-                    found[key] = description(arrays[key], file, digest)
+        for number, part in enumerate(parts, start=1):
+            name = stem if len(parts) == 1 else f"{stem}-{number:05}-of-{len(parts):05}"
+            # It hashes, which needs no Python, while files are written.
+            digests = Task(functools.partial(_checksums, part.arrays))
+            file = self.add(name, "safetensors", part.save)
+            for key, digest in digests.result().items():
+                found[key] = description(arrays[key], file, digest)
         return found
 
     def add_program(self, data: bytes) -> str:
@@ -183,6 +191,8 @@ class Writer:
             name = name_of(digest)
             if not os.path.lexists(directory / name):
                 self._made.append(directory / name)
+            _in_use.append(directory / name)
+            self._held.append(directory / name)
             _settle(waiting, directory / name)
         name = f"{folder}/{name}" if folder else name
         self._files[name] = {"bytes": size, "sha256": digest}
@@ -272,7 +282,7 @@ def _refusing(fact: str) -> Iterator[None]:
 def remove_waiting(folder: Path) -> None:
     """Removes what `replace_file` left where it was killed. The folder may be the user's."""
     for path in folder.iterdir():
-        if _WAITING.fullmatch(path.name):
+        if _WAITING.fullmatch(path.name) and path not in _in_use:
             path.unlink(missing_ok=True)
 
 
@@ -285,9 +295,11 @@ def is_waiting(name: str) -> bool:
 def _waiting(folder: Path) -> Iterator[Path]:
     """The path of a file that gets its name when it is whole; nothing is left if it does not."""
     path = folder / f".tracegraph-{secrets.token_hex(8)}"
+    _in_use.append(path)
     try:
         yield path
     finally:
+        _in_use.remove(path)
         path.unlink(missing_ok=True)
 
 
@@ -316,7 +328,8 @@ def _leftovers(root: Path, named: set[str]) -> Iterator[Path]:
     for folder in ("", *_OWN):
         prefix = f"{folder}/" if folder else ""
         for path in _files_in(root / folder):
-            if f"{prefix}{path.name}" not in named and _was_written(path, folder):
+            is_named = f"{prefix}{path.name}" in named or path in _in_use
+            if not is_named and _was_written(path, folder):
                 yield path
 
 

@@ -8,6 +8,7 @@ array is read, so that opening a large file reads nothing of it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import json
@@ -16,7 +17,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,6 +25,7 @@ from safetensors import safe_open
 
 from tracegraph.archive.manifest import Entry, excerpt, has_surrogates
 from tracegraph.errors import LoadError, fail, reason_of
+from tracegraph.sheltered import Task
 from tracegraph.source import here
 from tracegraph.types import BY_SHORT, TensorType, type_of_array
 
@@ -263,15 +264,14 @@ def _read_ahead(
     fill: Callable[[T, int], T], blocks: Iterable[T], places: Iterable[int]
 ) -> Iterator[T]:
     """As `map`, where each result is made while the one before it is used."""
-    with ThreadPoolExecutor(1) as pool:
-        waiting = None
-        for block, place in zip(blocks, places, strict=True):
-            coming = pool.submit(fill, block, place)
-            if waiting is not None:
-                yield waiting.result()
-            waiting = coming
+    waiting: Task[T] | None = None
+    for block, place in zip(blocks, places, strict=True):
+        coming = Task(functools.partial(fill, block, place))
         if waiting is not None:
             yield waiting.result()
+        waiting = coming
+    if waiting is not None:
+        yield waiting.result()
 
 
 _DAMAGED = "the file is damaged: save it again, or fetch it again from where it came"

@@ -12,6 +12,7 @@ import numpy as np
 
 from tracegraph.ir.stages import SPECIALISED, passed
 from tracegraph.ir.tensor import Graph
+from tracegraph.sheltered import sheltered
 from tracegraph.types import TensorType, as_dtype
 
 #: Compiling is rare and expensive: one at a time, so that threads never compile a thing twice.
@@ -20,7 +21,8 @@ compiling = threading.RLock()
 
 @functools.cache
 def _lowering() -> Any:
-    return importlib.import_module("lowering")
+    # A signal handler that fell into the import would find a module that is not whole.
+    return sheltered(lambda: importlib.import_module("lowering"))
 
 
 def program(graph: Graph, donated: Sequence[int] = ()) -> Any:
