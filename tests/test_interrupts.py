@@ -178,15 +178,13 @@ def test_other_threads_go_on_after_interrupts():
     np.testing.assert_array_equal(v.numpy(), before + 1.0)
 
 
-def strike_builders(action, moment):
-    """Runs `action`, and interrupts it in a method of a builder that enters or leaves it, when as
-    many functions as `moment` were called there. Returns whether it did."""
+def strike(action, moment, is_there=lambda code: True):
+    """Runs `action`, and interrupts it where as many functions as `moment` were called by code that
+    `is_there`. Returns whether it did."""
     left = [moment]
 
     def observe(frame, event, _):
-        code = frame.f_code
-        is_there = code.co_filename.endswith("builder.py") and code.co_name in METHODS
-        if is_there and event in ("call", "c_return"):
+        if is_there(frame.f_code) and event in ("call", "c_return"):
             left[0] -= 1
             if left[0] < 0:
                 sys.setprofile(None)
@@ -202,7 +200,8 @@ def strike_builders(action, moment):
     return False
 
 
-METHODS = ("__enter__", "__exit__")
+def enters_or_leaves_a_builder(code):
+    return code.co_filename.endswith("builder.py") and code.co_name in ("__enter__", "__exit__")
 
 
 @pytest.mark.filterwarnings("ignore:5 of the last")
@@ -225,7 +224,7 @@ def test_interrupts_where_a_graph_is_entered_and_left():
                 y = step(x)
             tape.gradient(y, x).numpy()
 
-        has_struck = strike_builders(action, moment)
+        has_struck = strike(action, moment, enters_or_leaves_a_builder)
         assert tg.executing_eagerly()
         assert float(v) - before in (0.0, 1.0)
         if not has_struck:
@@ -251,28 +250,13 @@ def test_an_interrupt_of_clear_cache_leaves_all_traces_or_none():
         f(x)
         outer.clear_cache()
         traced.clear()
-        left = [moment]
-
-        def observe(frame, event, _, left=left):
-            if event in ("call", "c_return"):
-                left[0] -= 1
-                if left[0] < 0:
-                    sys.setprofile(None)
-                    raise KeyboardInterrupt
-
-        try:
-            sys.setprofile(observe)
-            f.clear_cache()
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.setprofile(None)
+        has_struck = strike(f.clear_cache, moment)
         f(x)  # the fast path, and
         count = len(traced)
         outer(x)  # the slow one
         assert len(traced) == count
         kept.add(count == 0)
-        if left[0] >= 0:
+        if not has_struck:
             break
         moment += 1
     assert kept == {True, False}

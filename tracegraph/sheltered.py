@@ -70,10 +70,14 @@ class Task(Generic[T]):
             raise struck
 
     def result(self) -> T:
-        """What the work returned. Raises what it raised."""
+        """What the work returned. Raises what it raised; it is asked for once."""
         self.wait()
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # a cycle would keep alive what the frames of the work have
         return self._outcome[0]
 
 
