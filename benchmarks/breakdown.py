@@ -8,6 +8,7 @@ phase by phase, the fastest of several loops.
 import time
 import timeit
 from collections.abc import Callable
+from sys import getrefcount
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from benchmarks.peer_tracegraph import (
     variables_of,
 )
 from tracegraph.ir.builder import current
-from tracegraph.ir.tensor import Tensor, get_buffer, get_type
+from tracegraph.ir.tensor import Tensor, get_buffer
 
 REPETITIONS = 15
 
@@ -41,20 +42,20 @@ def call_pieces() -> dict[str, float]:
     increment = tg.function(lambda x: x + 1)
     x = tg.constant(np.ones(16, np.float32))
     increment(x)
-    args, buffers = (x,), (x.buffer,)
-    routes = increment._routes
-    route = routes[tuple(map(get_type, args))]
-    outputs = route.run(*buffers)
+    buffers = (x.buffer,)
+    plans = increment._call_plans
+    plan = plans[x.type]
+    outputs = plan.program.run(*buffers)
     builder = current()
     return {
         "the whole call": fastest(lambda: increment(x)),
-        "the compiled program": fastest(lambda: route.run(*buffers)),
-        "types and lookup": fastest(lambda: routes.get((*map(get_type, args),))),
-        "buffers": fastest(lambda: (*map(get_buffer, args),)),
+        "the compiled program": fastest(lambda: plan.program.run(*buffers)),
+        "types and lookup": fastest(lambda: plans.get(x.type)),
+        "buffers": fastest(lambda: (x.buffer,)),
         "what is being built": fastest(
             lambda: current() is builder and not builder.recorders and builder.is_top_level
         ),
-        "the result": fastest(lambda: Tensor(route.types[0], outputs[0])),
+        "the result": fastest(lambda: Tensor(plan.types[0], outputs[0])),
         "an empty call, in each of these": fastest(lambda: None),
     }
 
@@ -72,12 +73,12 @@ def step_pieces() -> dict[str, float]:
         return loss
 
     step(x, y)
-    execution = step._routes[x.type, y.type].execution
-    state = [v.buffer for v in variables]
     return {
         "the whole step": fastest(lambda: step(x, y), 1_000),
         "reading the variables": fastest(lambda: list(map(get_buffer, variables))),
-        "whether others hold a buffer": fastest(lambda: execution._is_shared(state)),
+        "whether others hold a buffer": fastest(
+            lambda: sum(map(getrefcount, map(get_buffer, variables)))
+        ),
     }
 
 

@@ -179,7 +179,7 @@ def product_of(values, rows, columns, direction) -> np.ndarray:
     return np.bincount(rows, terms, minlength=direction.size)
 
 
-def waist() -> Inputs:
+def bottleneck() -> Inputs:
     random = generator()
     down, up = scaled(random, (1_000, 4), 1_000), scaled(random, (4, 1_000), 4)
     return {"down": down, "up": up, "x": normal(random, (1_000,))}
@@ -219,7 +219,7 @@ INPUTS = {
     "hessian": hessian,
     "hessian_vector": hessian_vector,
     "jacobian_tridiagonal": partial(vector, 2_000),
-    "jacobian_waist": waist,
+    "jacobian_bottleneck": bottleneck,
     "jacobian_again": partial(vector, 2),
     "pinn_sixth": physics,
     "trace_order_7": high_order,

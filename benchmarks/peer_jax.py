@@ -254,7 +254,7 @@ def jacobian_tridiagonal_sparse(inputs: Inputs) -> Workload:
     return Workload(lambda: entries(x), jax.block_until_ready, observe)
 
 
-def jacobian_waist(inputs: Inputs, mode=jax.jacrev) -> Workload:
+def jacobian_bottleneck(inputs: Inputs, mode=jax.jacrev) -> Workload:
     down, up, x = (jnp.asarray(inputs[name]) for name in ("down", "up", "x"))
     jacobian = jax.jit(mode(lambda x, down, up: jnp.sin(jnp.tanh(x[None] @ down) @ up)[0]))
     return sampled(lambda: jacobian(x, down, up))
@@ -391,9 +391,9 @@ WORKLOADS = {
         "jax": jacobian_tridiagonal,
         **if_installed("asdex", asdex=jacobian_tridiagonal_sparse),
     },
-    "jacobian_waist": {
-        "jax": jacobian_waist,
-        "jax_forward": partial(jacobian_waist, mode=jax.jacfwd),
+    "jacobian_bottleneck": {
+        "jax": jacobian_bottleneck,
+        "jax_forward": partial(jacobian_bottleneck, mode=jax.jacfwd),
     },
     "jacobian_again": {"jax": jacobian_again},
     "pinn_sixth": {"jax": pinn_sixth, "jax_jet": partial(pinn_sixth, both=both_by_series)},

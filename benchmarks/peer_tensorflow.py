@@ -203,7 +203,7 @@ def jacobian_tridiagonal(inputs: Inputs, mode) -> Workload:
     return Workload(lambda: jacobian(x), lambda y: None, lambda y: band_of(y.numpy()))
 
 
-def jacobian_waist(inputs: Inputs, mode) -> Workload:
+def jacobian_bottleneck(inputs: Inputs, mode) -> Workload:
     down, up, x = (tf.constant(inputs[name]) for name in ("down", "up", "x"))
 
     @mode
@@ -354,7 +354,7 @@ WORKLOADS = {
     "hessian": modes(hessian),
     "hessian_vector": modes(hessian_vector),
     "jacobian_tridiagonal": modes(jacobian_tridiagonal),
-    "jacobian_waist": modes(jacobian_waist),
+    "jacobian_bottleneck": modes(jacobian_bottleneck),
     "jacobian_again": {"tf_eager": jacobian_again},
     "trace_order_7": modes(trace_high_order, tf_graph=GRAPH, tf_xla=XLA),
     "save_custom": {"tf_graph": save_custom},

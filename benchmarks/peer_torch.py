@@ -171,10 +171,10 @@ def jacobian_tridiagonal(inputs: Inputs, mode) -> Workload:
     return Workload(lambda: jacobian(x), lambda y: None, lambda y: band_of(y.numpy()))
 
 
-def jacobian_waist(inputs: Inputs, mode) -> Workload:
+def jacobian_bottleneck(inputs: Inputs, mode) -> Workload:
     down, up, x = (torch.from_numpy(inputs[name]) for name in ("down", "up", "x"))
-    waist = lambda x, down, up: torch.sin(torch.tanh(x[None] @ down) @ up)[0]  # noqa: E731
-    jacobian = mode(torch.func.jacrev(waist))
+    bottleneck = lambda x, down, up: torch.sin(torch.tanh(x[None] @ down) @ up)[0]  # noqa: E731
+    jacobian = mode(torch.func.jacrev(bottleneck))
     return sampled(lambda: jacobian(x, down, up))
 
 
@@ -272,7 +272,7 @@ WORKLOADS = {
     "hessian": modes(hessian),
     "hessian_vector": modes(hessian_vector),
     "jacobian_tridiagonal": modes(jacobian_tridiagonal),
-    "jacobian_waist": modes(jacobian_waist),
+    "jacobian_bottleneck": modes(jacobian_bottleneck),
     "jacobian_again": {"torch": jacobian_again},
     "chain_100": {"torch_compile": chain},
     "chain_1000": {"torch_compile": chain},

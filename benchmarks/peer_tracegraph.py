@@ -285,7 +285,7 @@ def jacobian_tridiagonal(inputs: Inputs) -> Workload:
     return Workload(lambda: entries(x), wait_for, observe)
 
 
-def jacobian_waist(inputs: Inputs) -> Workload:
+def jacobian_bottleneck(inputs: Inputs) -> Workload:
     down, up, x = (tg.constant(inputs[name]) for name in ("down", "up", "x"))
 
     @tg.function
@@ -508,7 +508,7 @@ WORKLOADS = {
     "hessian": {"tracegraph": hessian},
     "hessian_vector": {"tracegraph": hessian_vector},
     "jacobian_tridiagonal": {"tracegraph": jacobian_tridiagonal},
-    "jacobian_waist": {"tracegraph": jacobian_waist},
+    "jacobian_bottleneck": {"tracegraph": jacobian_bottleneck},
     "jacobian_again": {"tracegraph": jacobian_again},
     "pinn_sixth": {"tracegraph": pinn_sixth},
     "trace_order_7": {"tracegraph": trace_high_order},

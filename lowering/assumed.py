@@ -13,14 +13,21 @@ from typing import Any
 from jax import errors, export
 
 from lowering import sizes
-from tracegraph.control.call import Call
+from tracegraph.core.shapes import (
+    Dim,
+    Size,
+    dim_names,
+    least,
+    parse_size,
+    substitute_size,
+    taken_equal,
+)
 from tracegraph.ir.tensor import Graph, Node, get_type
 from tracegraph.ops.contract import Conv
 from tracegraph.ops.index import DynamicSlice, DynamicUpdateSlice
 from tracegraph.ops.shape import Slice
 from tracegraph.ops.sort import TopK
 from tracegraph.passes.specialise import specialise
-from tracegraph.shapes import Dim, Size, dim_names, least, parse_size, substitute_size, taken_equal
 
 Pair = tuple[Size, Size]
 
@@ -104,12 +111,13 @@ def _assumed(graph: Graph) -> tuple[list[Pair], list[Pair]]:
     while left:
         for node in left.pop().nodes:
             types = tuple(map(get_type, node.inputs))
-            if isinstance(node.op, Call):
-                body = specialise(node.op.body, types)
+            regions = node.op.regions
+            for region in regions:
+                body = specialise(region.graph, [types[i] for i in region.inputs])
                 if body not in seen:
                     seen.add(body)
                     left.append(body)
-            elif not all(type.is_static for type in types):
+            if not regions and not all(type.is_static for type in types):
                 with taken_equal() as pairs:
                     node.op.infer(*types)  # anew: what is remembered tells nothing
                 equal += pairs

@@ -9,15 +9,15 @@ import jax
 from lowering.program import graph_function
 from lowering.rules import lowers
 from tracegraph.control import call as ops
-from tracegraph.control.custom import CustomCall
+from tracegraph.control.custom_call import CustomCall
 from tracegraph.control.recompute import RecomputedCall
 from tracegraph.control.undifferentiable import UndifferentiableCall
 
 
 @lowers(ops.Call, CustomCall, RecomputedCall, UndifferentiableCall)
 def _call(op: ops.Call, *xs: Any) -> Any:
-    function = op.body.derived.get("lowered")
+    function = op.body.cache.get("lowered")
     if function is None:
         # One function object per body, so that JAX traces a body once however often it is called.
-        function = op.body.derived["lowered"] = jax.jit(graph_function(op.body))
+        function = op.body.cache["lowered"] = jax.jit(graph_function(op.body))
     return function(*xs)

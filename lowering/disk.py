@@ -24,8 +24,8 @@ from typing import Any
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from tracegraph.settings import settings
-from tracegraph.source import here
+from tracegraph.core.settings import settings
+from tracegraph.core.source import here
 from tracegraph.version import __version__
 
 #: Number of the layout of our files, and of what their names are made of.

@@ -10,9 +10,9 @@ import numpy as np
 from jax.experimental import io_callback
 
 from lowering.rules import lowers
+from tracegraph.core.source import here
+from tracegraph.core.types import TOKEN, TensorType, as_dtype
 from tracegraph.ops import effect as ops
-from tracegraph.source import here
-from tracegraph.types import TOKEN, TensorType, as_dtype
 
 
 @lowers(ops.Read)
@@ -28,7 +28,7 @@ def _check(op: ops.Check, condition: Any, *operands: Any) -> Any:
 @lowers(ops.HostCall)
 def _host_call(op: ops.HostCall, token: Any, *xs: Any) -> Any:
     # What runs here is divided at its effects, which Python makes in between; see
-    # `tracegraph.control.cuts`. This is how the whole graph reads as one program.
+    # `tracegraph.control.split_at_effects`. This is how the whole graph reads as one program.
     done = np.zeros((), np.bool_)
     function = ops.host_function(op, here())
 

@@ -16,7 +16,11 @@ import jax.numpy as jnp
 from lowering import disk, sizes
 from lowering.device import WIDE, is_staging, memory_bytes, x64
 from lowering.rules import RULES, Rule
-from tracegraph.control.call import Call
+from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.shapes import element_count
+from tracegraph.core.source import place_of_thread
+from tracegraph.core.types import TensorType, token
+from tracegraph.core.worker_thread import on_worker_thread
 from tracegraph.errors import (
     DTypeError,
     GradientError,
@@ -26,14 +30,10 @@ from tracegraph.errors import (
     fail,
     message,
 )
-from tracegraph.interrupts import is_of_interrupt
 from tracegraph.ir import slow_compiles
+from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.barrier import Barrier
-from tracegraph.shapes import element_count
-from tracegraph.sheltered import sheltered
-from tracegraph.source import place_of_thread
-from tracegraph.types import TensorType, token
 
 #: Bodies with calls nested deeper than this are opened in place: JAX traces a function inside a
 #: function by recursion, which Python bounds.
@@ -43,8 +43,8 @@ _DEEPEST = 16
 class Lowering:
     """How nodes become JAX's operations: by the table of rules."""
 
-    def opens(self, op: Call) -> bool:
-        """Whether a call may be replaced by the nodes of its body."""
+    def opens(self, op: Op) -> bool:
+        """Whether an op may be replaced by the nodes of the graph `inlined`."""
         return True
 
     def rule(self, node: Node) -> Rule | None:
@@ -109,20 +109,21 @@ def _lower_nodes(body: _Body, way: Lowering) -> tuple[_Body, Node] | None:
     place = place_of_thread()
     for node in body.nodes:
         place.source = node.source
-        if isinstance(node.op, Call) and way.opens(node.op) and _depth(node.op.body) > _DEEPEST:
-            return _Body(node.op.body, [body.env[x] for x in node.inputs]), node
+        graph = node.op.inlined
+        if graph is not None and way.opens(node.op) and _depth(graph) > _DEEPEST:
+            return _Body(graph, [body.env[x] for x in node.inputs]), node
         _lower_node(node, body.env, way)
     return None
 
 
 def _depth(graph: Graph) -> int:
     """How deep calls are nested in `graph`; kept on every graph that it calls."""
-    if "depth" not in graph.derived:
+    if "depth" not in graph.cache:
         for inner in graph.graphs():  # callees first
             callees = [called for node in inner.nodes for called in node.op.graphs()]
-            deepest = max((callee.derived["depth"] for callee in callees), default=-1)
-            inner.derived["depth"] = deepest + 1
-    return graph.derived["depth"]
+            deepest = max((callee.cache["depth"] for callee in callees), default=-1)
+            inner.cache["depth"] = deepest + 1
+    return graph.cache["depth"]
 
 
 def _scope(node: Node) -> str:
@@ -166,7 +167,7 @@ class Program:
     `donated` are positions of inputs whose buffers the program may overwrite. Data types of 64
     bits exist inside JAX's x64 context only, so a program that has some runs in it; JAX's global
     settings are never changed. While JAX traces a function of somebody else's, programs run beside
-    its trace, on values. Effects are no part of a program: see `tracegraph.runtime.procedure`.
+    its trace, on values. Effects are no part of a program: see `tracegraph.effects.procedure`.
     """
 
     def __init__(self, graph: Graph, donated: Sequence[int] = ()) -> None:
@@ -182,7 +183,7 @@ class Program:
         """Begins anew. JAX refuses a function whose trace an interrupt left unfinished."""
         self.has_run = False
         for inner in self.graph.graphs():
-            inner.derived.pop("lowered", None)
+            inner.cache.pop("lowered", None)
         self._options = _compiler_options(self.graph)
         #: The C++ entry itself, with no Python frame between it and the execution; None before the
         #: first run, and where it was let go of.
@@ -227,7 +228,11 @@ class Program:
             self.jitted = None
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
-        return self._called(buffers) if self.has_run else sheltered(lambda: self._noted(buffers))
+        return (
+            self._called(buffers)
+            if self.has_run
+            else on_worker_thread(lambda: self._noted(buffers))
+        )
 
     def _noted(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
         if slow_compiles.is_noted(self.graph):
@@ -291,11 +296,11 @@ class Program:
         """JAX's `Compiled` of this program."""
         if self._compiled is not None:
             return self._compiled
-        return sheltered(lambda: self._lowered(lambda lowered: lowered.compile()))
+        return on_worker_thread(lambda: self._lowered(lambda lowered: lowered.compile()))
 
     def lowered(self) -> Any:
         """JAX's `Lowered` of this program, for its texts and analyses."""
-        return sheltered(lambda: self._lowered(lambda lowered: lowered))
+        return on_worker_thread(lambda: self._lowered(lambda lowered: lowered))
 
     def _lowered(self, use: Callable[[Any], Any]) -> Any:
         with x64():

@@ -16,12 +16,12 @@ from typing import Any, NoReturn
 
 from jax import core, errors, export, lax
 
+from tracegraph.core.shapes import Dim, Shape, ShapeVariable, substitute_size
+from tracegraph.core.source import here
+from tracegraph.core.types import TensorType
 from tracegraph.errors import SignatureError, UnfitShape, fail
 from tracegraph.ir.tensor import Graph
 from tracegraph.passes.specialise import specialise
-from tracegraph.shapes import Dim, Shape, ShapeVariable, substitute_size
-from tracegraph.source import here
-from tracegraph.types import TensorType
 
 _FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "floordiv": operator.floordiv,

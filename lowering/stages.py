@@ -10,8 +10,8 @@ import jax
 from jax.extend.mlir import ir
 
 from lowering.program import Program
+from tracegraph.core.source import here
 from tracegraph.errors import SignatureError, message
-from tracegraph.source import here
 
 
 def _stablehlo(program: Program) -> str:

@@ -1,9 +1,17 @@
 """What pytest gives to tests of several files."""
 
+import gc
+
 import hypothesis
 import pytest
+from xdist.scheduler import WorkStealingScheduling
 
 import tracegraph as tg
+from lowering import program as programs
+from tests.compiling import OPTIMISED, compile_quickly, keep_programs, let_go_of_programs
+from tracegraph.eager import pending
+
+compile_quickly()
 
 # How long an example takes says nothing on a machine that others use too.
 hypothesis.settings.register_profile("tracegraph", deadline=None)
@@ -13,9 +21,42 @@ hypothesis.settings.load_profile("tracegraph")
 tg.config.set_compile_notes(False)
 
 
+def pytest_configure(config):
+    # Of several processes only the workers compile.
+    if not getattr(config.option, "numprocesses", None):
+        folder = keep_programs()
+        if folder is not None:
+            config.add_cleanup(lambda: let_go_of_programs(folder))
+
+
+def pytest_collection_finish(session):
+    # Eleven thousand tests and what was imported stay to the end. The collector would look at all
+    # of them again each time, a fifth of the time of a worker.
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Neighbours run in one worker, where they share fixtures of modules and compiled programs:
+    each worker begins with one piece of the tests, and who is done takes from the others."""
+    if config.getvalue("dist") == "load":
+        return WorkStealingScheduling(config, log)
+    return None
+
+
 @pytest.fixture(params=["top level", "function"])
 def run(request):
     """Returns `run(fn, *args)`: fn(*args) as it is, or compiled by `tg.function`."""
     if request.param == "function":
         return lambda fn, *args: tg.function(fn)(*args)
     return lambda fn, *args: fn(*args)
+
+
+@pytest.fixture
+def optimised(monkeypatch):
+    """Our programs are compiled with all optimisation, as users have it."""
+    usual = programs._compiler_options
+    monkeypatch.setattr(programs, "_compiler_options", lambda graph: {**usual(graph), **OPTIMISED})
+    # No program that was compiled quickly is taken for one of these, and none of these stays.
+    monkeypatch.setattr(pending, "_programs", pending._Programs(pending._PROGRAM_LIMIT))

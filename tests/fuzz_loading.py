@@ -36,14 +36,14 @@ import numpy as np
 import tracegraph as tg
 from tests import damage
 from tracegraph import errors
+from tracegraph.core.shapes import ShapeVariable, substitute_size
+from tracegraph.core.types import TensorType
+from tracegraph.functions.concrete import ConcreteFunction
+from tracegraph.functions.function import Function
 from tracegraph.ir.op import OPS
-from tracegraph.runtime.concrete import ConcreteFunction
-from tracegraph.runtime.function import Function
-from tracegraph.runtime.signature import VariableKey
 from tracegraph.saved_model import LoadOptions, load, save
-from tracegraph.shapes import ShapeVariable, substitute_size
+from tracegraph.signatures.signature import VariableKey
 from tracegraph.text.parser import parse_module
-from tracegraph.types import TensorType
 
 SEEDS = Path(__file__).parent / "fuzz_seeds.txt"
 #: What one input may take, in seconds and in bytes beyond what the process has before the first.

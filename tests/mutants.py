@@ -20,8 +20,9 @@ import jax
 from lowering.rules import RULES
 from tests import test_ops
 from tests.op_table import CASES, Case
-from tracegraph.control.custom import CustomCall
+from tracegraph.control.custom_call import CustomCall
 from tracegraph.control.recompute import RecomputedCall
+from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.ir import op as ir_op
 from tracegraph.ir.op import Op
 from tracegraph.ops import (
@@ -37,7 +38,6 @@ from tracegraph.ops import (
     sort,
 )
 from tracegraph.ops.barrier import Barrier
-from tracegraph.patterns import Pattern
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,26 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from tracegraph.control.custom import CustomCall
+from tracegraph.control.custom_call import CustomCall
 from tracegraph.control.recompute import recomputed
+from tracegraph.core.types import (
+    DType,
+    TensorType,
+    bfloat16,
+    bool_,
+    complex128,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph
@@ -32,24 +50,6 @@ from tracegraph.ops import (
     reduce,
     shape,
     sort,
-)
-from tracegraph.types import (
-    DType,
-    TensorType,
-    bfloat16,
-    bool_,
-    complex128,
-    float16,
-    float32,
-    float64,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
 )
 
 

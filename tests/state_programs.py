@@ -84,8 +84,12 @@ class Sequence:
         return "\n".join(lines)
 
 
-class Author(random.Random):
-    """Writes functions and sequences."""
+class Author:
+    """Writes functions and sequences. `choices` makes all decisions: where hypothesis does, the
+    first of several choices and the smallest numbers are the simplest."""
+
+    def __init__(self, choices: random.Random) -> None:
+        self._choices = choices
 
     def functions(self, count: int) -> tuple[FunctionText, ...]:
         written: list[FunctionText] = []
@@ -98,7 +102,7 @@ class Author(random.Random):
         for name in ("a", "b") if has_parameters else ("p", "q"):
             del names[name]
         results: list[Any] = []
-        body = self.body(names, known, has_parameters, results, self.randint(3, 6), 0)
+        body = self.body(names, known, has_parameters, results, self._choices.randint(3, 6), 0)
         return FunctionText(has_parameters, (*body, ("read", "s")), (*results, names["s"]))
 
     def body(
@@ -116,32 +120,40 @@ class Author(random.Random):
         )
         kinds += ["call"] * 2 + ["tape"] * (depth == 0) + ["total"]
         while len(made) < length:
-            kind = self.choice(kinds)
+            kind = self._choices.choice(kinds)
             if kind == "plain":
                 made.append(self.plain(list(names)))
             elif kind == "read":
-                name = self.choice(list(names))
+                name = self._choices.choice(list(names))
                 results.append(names[name])
                 made.append(("read", name))
             elif kind == "use":
                 pairs = [(v, i) for v in names for i, t in enumerate(results) if t == names[v]]
                 if pairs:
-                    made.append(("use", *self.choice(pairs)))
+                    made.append(("use", *self._choices.choice(pairs)))
             elif kind == "python":
                 made.append(self.python(list(names)))
             elif kind == "assert":
-                made.append(("assert", self.choice(list(names)), self.choice([20, 90, 200, 400])))
+                made.append(
+                    (
+                        "assert",
+                        self._choices.choice(list(names)),
+                        self._choices.choice([20, 90, 200, 400]),
+                    )
+                )
             elif kind == "print":
-                made.append(("print", self.choice(list(names))))
+                made.append(("print", self._choices.choice(list(names))))
             elif kind == "call":
                 fitting = [i for i, f in enumerate(known) if f.has_parameters >= has_parameters]
                 if fitting:
-                    index = self.choice(fitting)
+                    index = self._choices.choice(fitting)
                     given = ["p", "q"] if has_parameters else ["a", "b"]
                     made.append(self.call(index, known[index], given))
                     results.extend(known[index].results)
             elif kind == "tape":
-                inner = self.body(names, known, has_parameters, results, self.randint(0, 2), 1)
+                inner = self.body(
+                    names, known, has_parameters, results, self._choices.randint(0, 2), 1
+                )
                 made.append(self.tape(inner, list(names)))
                 results.extend([names[x] for x in made[-1][3:5]])
             else:
@@ -150,64 +162,75 @@ class Author(random.Random):
 
     def plain(self, names: list[str]) -> Statement:
         """An assignment."""
-        name, number = self.choice(names), self.randint(-9, 9)
+        name, number = self._choices.choice(names), self._choices.randint(-9, 9)
         vectors = [x for x in names if x != "s"]
-        form = self.choice(["assign", "assign", "combine", "combine", "slice", "scatter"])
+        form = self._choices.choice(["assign", "assign", "combine", "combine", "slice", "scatter"])
         if form == "assign":
-            return "assign", name, self.choice(["assign", "assign_add", "assign_sub"]), number
+            return (
+                "assign",
+                name,
+                self._choices.choice(["assign", "assign_add", "assign_sub"]),
+                number,
+            )
         if form == "combine":
-            return "combine", name, self.choice(names), self.randint(1, 3)
+            return "combine", name, self._choices.choice(names), self._choices.randint(1, 3)
         if form == "slice":
-            return "slice", self.choice(vectors), self.randint(0, 1), number
-        method = self.choice(["scatter_update", "scatter_add", "scatter_sub"])
-        return "scatter", self.choice(vectors), method, self.randint(0, 1), number
+            return "slice", self._choices.choice(vectors), self._choices.randint(0, 1), number
+        method = self._choices.choice(["scatter_update", "scatter_add", "scatter_sub"])
+        return "scatter", self._choices.choice(vectors), method, self._choices.randint(0, 1), number
 
     def python(self, names: list[str]) -> Statement:
         """A call of a Python function."""
-        source = self.choice(names)
+        source = self._choices.choice(names)
         alike = [x for x in names if kind_of(x) == kind_of(source)]
-        spec = self.choice(["declared", "open", "sizes"])
-        return "python", self.choice(["py", "numpy"]), spec, source, self.choice(alike)
+        spec = self._choices.choice(["declared", "open", "sizes"])
+        return (
+            "python",
+            self._choices.choice(["py", "numpy"]),
+            spec,
+            source,
+            self._choices.choice(alike),
+        )
 
     def tape(self, body: tuple[Statement, ...], names: list[str]) -> Statement:
         """A gradient by two Variables, behind a body that the tape sees."""
-        v = self.choice([x for x in names if x in FLOATS])
-        u = self.choice([x for x in names if kind_of(x) == kind_of(v)])
-        via = self.choice(["direct", "function", "callback"])
-        return "tape", body, self.randint(1, 2), v, u, via
+        v = self._choices.choice([x for x in names if x in FLOATS])
+        u = self._choices.choice([x for x in names if kind_of(x) == kind_of(v)])
+        via = self._choices.choice(["direct", "function", "callback"])
+        return "tape", body, self._choices.randint(1, 2), v, u, via
 
     def call(self, index: int, function: FunctionText, given: list[str]) -> Statement:
-        arguments = self.choices(given, k=2) if function.has_parameters else ()
-        return "call", index, self.choice([(2,), (2,), ()]), tuple(arguments)
+        arguments = self._choices.choices(given, k=2) if function.has_parameters else ()
+        return "call", index, self._choices.choice([(2,), (2,), ()]), tuple(arguments)
 
     def sequence(
         self, functions: tuple[FunctionText, ...], length: int, strikes: float = 0.0
     ) -> Sequence:
-        """A sequence; `strikes` is how many of its statements are struck, as a fraction."""
+        """A sequence of at most `length` statements; `strikes` is how many of them are struck, as a
+        fraction."""
         initial = {
-            name: [self.randint(0, 30) for _ in range(np.prod(shape, dtype=int))]
+            name: [self._choices.randint(0, 30) for _ in range(np.prod(shape, dtype=int))]
             for name, (_, shape) in VARIABLES.items()
         }
-        main = tuple(
-            self.struck(functions)
-            if strikes and self.random() < strikes
-            else self.free(functions, 0)
-            for _ in range(length)
-        )
-        count = self.randint(4, 24)
+        main: list[Statement] = []
+        # What ends a sequence is the simplest choice, so that failing ones are cut short.
+        while len(main) < length and (not main or self._choices.randrange(64)):
+            is_struck = strikes and self._choices.random() > 1 - strikes
+            main.append(self.struck(functions) if is_struck else self.free(functions, 0))
+        count = self._choices.randint(4, 24)
         scripts = (
-            tuple(self.free(functions, 1) for _ in range(self.choice([0, 1, 1, 2, 3])))
+            tuple(self.free(functions, 1) for _ in range(self._choices.choice([0, 1, 1, 2, 3])))
             for _ in range(count)
         )
-        return Sequence(initial, main, tuple(scripts))
+        return Sequence(initial, tuple(main), tuple(scripts))
 
     def struck(self, functions: tuple[FunctionText, ...]) -> Statement:
         """A statement that is one step for its user, and what strikes inside it, and when."""
         while True:
             statement = self.free(functions, 0)
             if statement[0] in STEPS:
-                kind = self.choice(["signal", "signal", "interrupt"])
-                return "strike", statement, kind, int(2 ** self.uniform(0, 15))
+                kind = self._choices.choice(["signal", "signal", "interrupt"])
+                return "strike", statement, kind, int(2 ** self._choices.uniform(0, 15))
 
     def free(self, functions: tuple[FunctionText, ...], depth: int) -> Statement:
         """A statement of the main program, or of a script."""
@@ -215,8 +238,8 @@ class Author(random.Random):
         kinds = ["plain"] * 4 + ["log"] * 3 + ["hold"] * 3 + ["call"] * 5
         kinds += ["try", "tape", "tape", "hook", "hook", "assert", "print", "copy", "change"]
         kinds += ["inline", "forget", "python", "raise", "interrupt", "restore", "later"]
-        kind = self.choice([*kinds, "save"] if self.random() < 0.3 else kinds)
-        index = self.randrange(len(functions))
+        kind = self._choices.choice([*kinds, "save"] if self._choices.random() < 0.3 else kinds)
+        index = self._choices.randrange(len(functions))
         if kind == "plain":
             return self.plain(names)
         if kind in ("call", "inline"):
@@ -224,17 +247,19 @@ class Author(random.Random):
         if kind in ("try", "tape") and depth > 1:
             return "log", "a"
         if kind in ("try", "tape"):
-            inner = tuple(self.free(functions, depth + 1) for _ in range(self.randint(1, 3)))
+            inner = tuple(
+                self.free(functions, depth + 1) for _ in range(self._choices.randint(1, 3))
+            )
             return (kind, inner) if kind == "try" else self.tape(inner, names)
         if kind == "assert":
-            return kind, self.choice(names), self.choice([20, 90, 200, 400])
+            return kind, self._choices.choice(names), self._choices.choice([20, 90, 200, 400])
         if kind == "python":
             return self.python(names)
         if kind == "forget":
             return kind, index
         if kind in ("hook", "raise", "interrupt", "save", "restore"):
             return (kind,)
-        return kind, self.choice(names)
+        return kind, self._choices.choice(names)
 
 
 def kind_of(name: str) -> Any:
@@ -807,12 +832,13 @@ class Machine(Interpreter):
 
 
 class Pool:
-    """Functions, and the two that run sequences of them."""
+    """Functions, and the two that run sequences of them. They stay traced from one sequence to the
+    next."""
 
-    def __init__(self, seed: int, size: int, folder: Any) -> None:
-        self.functions = Author(seed).functions(size)
-        self.machine = Machine(self.functions, folder)
-        self.model = Model(self.functions)
+    def __init__(self, functions: tuple[FunctionText, ...], folder: Any) -> None:
+        self.functions = functions
+        self.machine = Machine(functions, folder)
+        self.model = Model(functions)
 
     def difference(self, sequence: Sequence) -> str | None:
         """Runs a sequence on both sides; what differs, or None."""

@@ -14,18 +14,19 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
-from lowering import derivatives as jax_derivatives
-from lowering.derivatives import differentiable
+from lowering import jax_derivatives
+from lowering.jax_derivatives import differentiable
 from lowering.program import graph_function
 from lowering.rules import RULES as LOWERING_RULES
+from tests.compiling import QUICK
 from tests.op_table import CASES
 from tests.oracles import raises
-from tests.test_ops import QUICK, has_derivative, traced
+from tests.test_ops import has_derivative, traced
+from tracegraph.core.types import complex128, float64
 from tracegraph.ops import constant, elementwise, random
 from tracegraph.passes import registry
 from tracegraph.passes.forward import jvp_graph
 from tracegraph.passes.gradient import vjp_graph
-from tracegraph.types import complex128, float64
 
 # Parametrised tests decorate one piece of code again and again, which a user is warned of.
 pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")

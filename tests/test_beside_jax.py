@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
+from tracegraph.core.types import DTYPES, token
 from tracegraph.errors import TraceError
-from tracegraph.types import DTYPES, token
 
 # Parametrised tests decorate one piece of code again and again, which a user is warned of.
 pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")

@@ -1,5 +1,7 @@
 """What Python functions return: it is differentiated without another call, of any shape."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -82,6 +84,129 @@ def test_a_derivative_calls_nothing_again(kind, spec, is_decorated):
     for number in (1, 2, 3):
         np.testing.assert_allclose(derivative(tg.constant(X)), expected, rtol=1e-4)
         assert (counted.calls, float(counted.count)) == (number, number)
+
+
+def times_ten_of(f):
+    """f with ten times its value for a gradient, as its own rule has it."""
+
+    @tg.custom_gradient
+    def chosen(x):
+        y = f(x)
+        return y, lambda dy: dy * y * 10.0
+
+    return chosen
+
+
+VALUE = X**2 * np.sin(X)
+#: What the function is wrapped in, and by the kind of derivative what it makes of it.
+WRAPPED = {
+    "recompute_grad": (tg.recompute_grad, {kind: row[1] for kind, row in DERIVATIVES.items()}),
+    "custom_gradient": (
+        times_ten_of,
+        {
+            "gradient": 10 * VALUE,
+            "jacobian": 10 * VALUE,
+            "tangent": 10 * VALUE,
+            "second": 10 * FIRST,
+            "third": 10 * SECOND,
+            "hessian": 10 * FIRST,
+            "forward over reverse": 10 * FIRST,
+            "reverse over forward": 10 * FIRST,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("is_decorated", [True, False], ids=["in a function", "at top level"])
+@pytest.mark.parametrize("spec", [VECTOR, tg.float32, tg.TensorSpec([None])], ids=str)
+@pytest.mark.parametrize("kind", DERIVATIVES)
+@pytest.mark.parametrize("wrapper", WRAPPED)
+def test_a_chosen_gradient_calls_nothing_again(wrapper, kind, spec, is_decorated):
+    wrap, expected = WRAPPED[wrapper]
+    counted = Counted(spec)
+    derivative = DERIVATIVES[kind][0](wrap(counted.f))
+    derivative = tg.function(derivative) if is_decorated else derivative
+    for number in (1, 2):
+        np.testing.assert_allclose(derivative(tg.constant(X)), expected[kind], rtol=1e-4)
+        assert (counted.calls, float(counted.count)) == (number, number)
+
+
+@pytest.mark.parametrize("wrap", [tg.recompute_grad, times_ten_of])
+def test_a_chosen_gradient_in_a_parallel_loop_calls_nothing_again(wrap):
+    counted = Counted(VECTOR)
+    xs = np.stack([X, X + 1.0])
+    rows = tg.function(lambda xs: tg.vectorized_map(gradient_of(wrap(counted.f)), xs))
+    value = xs**2 * np.sin(xs)
+    first = 2 * xs * np.sin(xs) + xs**2 * np.cos(xs)
+    expected = first if wrap is tg.recompute_grad else 10 * value
+    np.testing.assert_allclose(rows(tg.constant(xs)), expected, rtol=1e-4, atol=1e-5)
+    assert (counted.calls, float(counted.count)) == (2, 2.0)
+
+
+@pytest.mark.parametrize("is_decorated", [True, False], ids=["in a function", "at top level"])
+@pytest.mark.parametrize("wrap", [tg.recompute_grad, times_ten_of])
+def test_a_gradient_belongs_to_the_forward_pass_that_was_made(wrap, is_decorated):
+    """Each call of Python draws another factor, and value and gradient have the same one."""
+    factors = iter(range(2, 100))
+
+    def drawn(q):
+        factor = float(next(factors))
+        return q * q * factor
+
+    def step(x):
+        f = wrap(lambda v: tg.py_function(drawn, [v], VECTOR))
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x)
+        return y, tape.gradient(y, x)
+
+    step = tg.function(step) if is_decorated else step
+    for _ in range(3):
+        y, g = step(tg.constant(X))
+        expected = 2 * y.numpy() / X if wrap is tg.recompute_grad else 10 * y.numpy()
+        np.testing.assert_allclose(g, expected, rtol=1e-6)
+
+
+def test_effects_in_recomputed_code_keep_their_order(capsys):
+    total = tg.Variable(1.0)
+
+    @tg.recompute_grad
+    def layer(x):
+        y = tg.exp(x) * total
+        tg.print("y", y, output_stream=sys.stdout)
+        total.assign_add(tg.reduce_sum(y))
+        z = tg.py_function(lambda q: q * total, [y], VECTOR)
+        tg.print("z", z, output_stream=sys.stdout)
+        return tg.sin(z) * y
+
+    @tg.function
+    def gradient(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            loss = layer(x)
+        return tape.gradient(loss, x)
+
+    found = gradient(tg.constant(X))
+    y = np.exp(X)
+    new = 1 + y.sum()
+    np.testing.assert_allclose(float(total), new, rtol=1e-6)
+    expected = np.cos(y * new) * new * y * y + np.sin(y * new) * y
+    np.testing.assert_allclose(found, expected, rtol=2e-3)
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["y", "z"]
+
+
+@pytest.mark.parametrize("is_decorated", [True, False], ids=["in a function", "at top level"])
+def test_a_chosen_gradient_reads_what_has_no_cotangent(is_decorated):
+    """The second order goes through a value that the first, which was chosen, passes by."""
+
+    @tg.custom_gradient
+    def scaled(x, h):
+        return x * h, lambda dy: (dy * h * 10.0, None)
+
+    f = tg.function(lambda x: scaled(x, tg.sin(x * x)))
+    second = gradient_of(gradient_of(f))
+    second = tg.function(second) if is_decorated else second
+    np.testing.assert_allclose(second(tg.constant(X)), 20 * X * np.cos(X * X), rtol=1e-5)
 
 
 @pytest.mark.parametrize("is_decorated", [True, False], ids=["in a function", "at top level"])
@@ -243,3 +368,57 @@ def test_a_concrete_function_names_a_shape_that_it_was_not_traced_with():
         tg.errors.InvalidArgumentError, match=r"returned the shape \(3,\).*f32\[2\]"
     ):
         f.get_concrete_function(x)(x)
+
+
+# What users get wrong.
+
+
+@pytest.mark.parametrize("call", [tg.py_function, tg.numpy_function])
+def test_a_python_function_that_returns_text(call):
+    def told(x):
+        return "three"
+
+    with pytest.raises(TypeError, match=rf"tg.{call.__name__} of told returned a str, 'three'"):
+        call(told, [tg.constant(1.0)], tg.float32)
+
+
+@pytest.mark.parametrize("call", [tg.py_function, tg.numpy_function])
+def test_the_call_of_a_python_function_is_no_decorator(call):
+    with pytest.raises(TypeError, match=rf"tg.{call.__name__} is no decorator: call it where"):
+
+        @call(Tout=tg.float32)
+        def doubled(x):
+            return 2 * x
+
+
+# Sparse Jacobians.
+
+
+@pytest.mark.parametrize("is_decorated", [True, False], ids=["in a function", "at top level"])
+@pytest.mark.parametrize("spec", [VECTOR, tg.float32], ids=str)
+@pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "with more"])
+@pytest.mark.parametrize("call", [tg.py_function, tg.numpy_function])
+def test_sparse_jacobians_of_python_functions(call, is_alone, spec, is_decorated):
+    def f(x):
+        y = call(lambda q: q * q, [x], spec)
+        return y if is_alone else y + x
+
+    jacobian = tg.jacobian(f, sparse=True)
+    jacobian = tg.function(jacobian) if is_decorated else jacobian
+    found = jacobian(tg.constant(X))
+    slopes = (2 * X if call is tg.py_function else 0 * X) + (0.0 if is_alone else 1.0)
+    np.testing.assert_allclose(found.to_dense(), np.diag(slopes))
+    if call is tg.numpy_function:
+        assert found.nnz == (0 if is_alone else 3)
+
+
+def test_a_value_that_waits_beside_a_derivative_of_a_python_function():
+    """A program with effects gave such a value as the array of NumPy that it was given."""
+    x = tg.constant(X)
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = tg.function(lambda v: tg.py_function(lambda q: q * q, [v], VECTOR))(x)
+    g = tape.gradient(y, x)
+    same = tg.identity(x)
+    np.testing.assert_allclose(g, 2 * X)
+    np.testing.assert_array_equal(same, X)

@@ -1,12 +1,13 @@
 """Python functions called at run time: once per call, in program order, beside any state."""
 
+import re
 import sys
 
 import numpy as np
 import pytest
 
 import tracegraph as tg
-from tracegraph.runtime import pending
+from tracegraph.eager import pending
 
 SCALAR = tg.TensorSpec([], tg.float32)
 X = tg.constant(2.0)
@@ -704,3 +705,44 @@ def test_results_whose_sizes_a_callback_chose_know_them(spec):
     assert tg.function(lambda x: f(x) + 1.0)(x).shape == [2]
     mapped = tg.vectorized_map(lambda x: tg.py_function(twice, [x], OPEN[spec]), tg.ones([3]))
     assert (mapped + 1.0).shape == [3, 2]
+
+
+# A traced tensor that a callback sees from around it.
+
+
+@pytest.mark.parametrize(
+    "declared", [tg.TensorSpec([2]), tg.float32], ids=["known shape", "open shape"]
+)
+@pytest.mark.parametrize(
+    ("call", "use"),
+    [
+        (tg.py_function, lambda q, y: q + y),
+        (tg.py_function, lambda q, y: tg.function(lambda: q + y)()),
+        (tg.numpy_function, lambda q, y: q + y.numpy()),
+    ],
+    ids=["added", "in a function", "asked for its value"],
+)
+def test_a_callback_that_uses_a_traced_tensor_is_told_the_argument_to_add(call, use, declared):
+    @tg.function
+    def f(x):
+        doubled = x * 2.0
+
+        def callback(q):
+            return use(q, doubled)
+
+        return call(callback, [x], declared)
+
+    with pytest.raises(TypeError) as caught:
+        f(tg.ones([2]))
+    assert re.search(
+        r"\n  fix: give (.+) to the Python function as an argument, "
+        r"(inp=\[\.\.\., \1\]|in inp=), and use that there$",
+        str(caught.value),
+    )
+
+    @tg.function
+    def repaired(x):
+        doubled = x * 2.0
+        return call(lambda q, y: use(q, tg.constant(y)), [x, doubled], declared)
+
+    assert repaired(tg.ones([2])).numpy().tolist() == [3.0, 3.0]

@@ -4,7 +4,9 @@ import gc
 import json
 import os
 import pathlib
+import random
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -17,8 +19,8 @@ import pytest
 import tracegraph as tg
 from tests.killing import Kills
 from tracegraph.archive import manifest
-from tracegraph.runtime import deferred
-from tracegraph.runtime import variable as variable_module
+from tracegraph.state import deferred
+from tracegraph.state import variable as variable_module
 
 # Parametrised tests decorate one piece of code again and again, which a user is warned of.
 pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
@@ -1026,6 +1028,150 @@ def test_files_of_the_users_stay():
     manager.save()
     assert os.listdir("kept/ckpt-1") == ["notes.txt"]
     assert os.path.isdir("kept/ckpt-other")
+
+
+# Threads and signal handlers.
+
+
+class Racing:
+    """One manager that keeps two checkpoints, and what its saves returned. All elements of what is
+    saved are one number."""
+
+    def __init__(self):
+        self.v = tg.Variable(np.zeros(500, np.int64))
+        checkpoint = tg.train.Checkpoint(v=self.v)
+        self.manager = tg.train.CheckpointManager(checkpoint, "kept", max_to_keep=2)
+        self.paths = []
+        self.errors = []
+
+    def save(self):
+        self.v.assign_add(np.ones(500, np.int64))
+        self.paths.append(self.manager.save())
+
+    def save_often(self, count):
+        try:
+            for _ in range(count):
+                self.save()
+        except BaseException as error:
+            self.errors.append(error)
+
+    def check(self):
+        assert not self.errors
+        count = len(self.paths)
+        assert sorted(self.paths) == sorted(f"kept/ckpt-{i}" for i in range(1, count + 1))
+        there = {f"kept/{name}" for name in os.listdir("kept")} - {"kept/checkpoint"}
+        assert there == set(self.manager.checkpoints) and len(there) == min(count, 2)
+        assert self.manager.latest_checkpoint == tg.train.latest_checkpoint("kept")
+        for path in there:
+            assert len(np.unique(tg.train.load_variable(path, "v"))) == 1
+        again = manager_of(tg.Variable(np.zeros(500, np.int64)))
+        assert again.checkpoints == self.manager.checkpoints
+        assert again.restore_or_initialize() == self.manager.latest_checkpoint
+
+
+def test_threads_save_by_one_manager():
+    racing = Racing()
+    threads = [threading.Thread(target=racing.save_often, args=[15]) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    racing.check()
+    assert len(racing.paths) == 120
+
+
+class Handlers:
+    """Lets a signal handler call `action` when as many functions as `moment` were called."""
+
+    def __init__(self, action):
+        self.action = action
+
+    def __enter__(self):
+        self.before = signal.signal(signal.SIGUSR1, lambda *_: self.action())
+        return self
+
+    def __exit__(self, *exception):
+        signal.signal(signal.SIGUSR1, self.before)
+
+    def strike(self, moment, work):
+        """Returns whether the work was struck before it was over."""
+        left = [moment]
+
+        def observe(frame, event, _):
+            if event in ("call", "c_return") and frame.f_code.co_filename != __file__:
+                left[0] -= 1
+                if left[0] < 0:
+                    sys.setprofile(None)
+                    signal.raise_signal(signal.SIGUSR1)
+
+        sys.setprofile(observe)
+        try:
+            work()
+        finally:
+            sys.setprofile(None)
+        return left[0] < 0
+
+
+needs_signals = pytest.mark.skipif(
+    not hasattr(signal, "SIGUSR1") or threading.current_thread() is not threading.main_thread(),
+    reason="signals need the main thread",
+)
+
+
+@needs_signals
+def test_a_signal_handler_saves_at_any_moment_of_a_save(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # nobody pulls the plug, and it is slow
+    choose, moment = random.Random(5), 0
+    racing = Racing()
+    racing.save()
+    with Handlers(racing.save) as handlers:
+        while handlers.strike(moment, racing.save):
+            moment += choose.randint(1, 60)
+            assert len(racing.manager.checkpoints) == 2
+            assert os.path.exists(racing.manager.latest_checkpoint)
+    racing.check()
+    assert len(racing.paths) > 30
+
+
+@needs_signals
+def test_a_signal_handler_is_the_first_to_save():
+    for moment in range(0, 400, 40):
+        shutil.rmtree("kept", ignore_errors=True)
+        racing = Racing()
+        with Handlers(racing.save) as handlers:
+            assert handlers.strike(moment, racing.save)
+        racing.check()
+        assert len(racing.paths) == 2
+
+
+@needs_signals
+def test_a_signal_handler_saves_while_threads_do(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    racing, choose = Racing(), random.Random(6)
+    threads = [threading.Thread(target=racing.save_often, args=[40]) for _ in range(3)]
+    with Handlers(racing.save) as handlers:
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            handlers.strike(choose.randint(0, 2000), racing.save)
+    racing.check()
+
+
+def test_the_checkpoint_that_began_last_is_the_latest():
+    """Somebody saves while a save that began before is being written."""
+    struck = []
+
+    class Struck(tg.train.Checkpoint):
+        def write(self, path):
+            struck.append(path)
+            if len(struck) == 1:
+                assert manager.save() == "kept/ckpt-2"
+            return super().write(path)
+
+    manager = tg.train.CheckpointManager(Struck(v=tg.Variable(0)), "kept", None)
+    assert manager.save() == "kept/ckpt-1"
+    assert manager.checkpoints == ["kept/ckpt-1", "kept/ckpt-2"]
+    assert tg.train.latest_checkpoint("kept") == "kept/ckpt-2"
 
 
 # Kills.

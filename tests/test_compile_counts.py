@@ -6,7 +6,7 @@ import pytest
 
 import tracegraph as tg
 from tests.derivatives import batch_jacobian, gradient, jacobian
-from tracegraph.runtime.pending import compiled_count
+from tracegraph.eager.pending import compiled_count
 
 STEPS = 20
 

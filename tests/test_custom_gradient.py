@@ -17,11 +17,12 @@ import pytest
 
 import tracegraph as tg
 from lowering.program import compile_graph
-from tracegraph.control.custom import CustomCall
+from tests.compiling import QUICK
+from tracegraph.control.custom_call import CustomCall
+from tracegraph.eager import backend
+from tracegraph.eager.pending import compiled_count
 from tracegraph.errors import GradientError, LoadError, ShapeError
 from tracegraph.ir.tensor import Graph
-from tracegraph.runtime import backend
-from tracegraph.runtime.pending import compiled_count
 
 # Parametrised tests decorate one piece of code again and again, which a user is warned of.
 pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
@@ -414,8 +415,6 @@ def _positive_slope(x: Any) -> Any:
 X = np.array([0.7, -1.3, 2.1])
 ROWS = np.array([X, [0.2, 1.1, -0.4]])
 TANGENT = np.array([1.0, -0.5, 2.0])
-#: The oracle's programs run once.
-QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 def mixed(y: Any, library: Any) -> Any:
@@ -1756,3 +1755,59 @@ def test_a_call_under_a_tape_runs_the_plain_program_where_that_gives_the_residua
         slope = tape.gradient(y, x)
     second = jax.grad(lambda x: jax.grad(lambda x: reference(x).sum())(x).sum())
     np.testing.assert_allclose(outer.gradient(slope, x).numpy(), second(x.numpy()), rtol=1e-5)
+
+
+# Dicts.
+
+
+@pytest.mark.parametrize("mode", [tg.function, lambda f: f], ids=["function", "top level"])
+@pytest.mark.parametrize("order", [("z", "a"), ("a", "z")])
+def test_cotangents_of_a_dict_come_in_the_order_of_sorted_keys(mode, order):
+    got = []
+
+    @tg.custom_gradient
+    def f(x, y):
+        def grad(*cotangents):
+            got.append(len(cotangents))
+            of_a, of_z = cotangents
+            return of_z * 2.0, of_a * 3.0
+
+        results = {"z": x * 2.0, "a": y * 3.0}
+        return {key: results[key] for key in order}, grad
+
+    def plain(x, y):
+        return {"z": x * 2.0, "a": y * 3.0}
+
+    def slopes(fn):
+        x, y = tg.constant(3.0), tg.constant(5.0)
+        with tg.GradientTape() as tape:
+            tape.watch([x, y])
+            result = fn(x, y)
+            loss = result["z"] * 100.0 + result["a"]
+        return tape.gradient(loss, [x, y])
+
+    found, wanted = (mode(lambda fn=fn: slopes(fn))() for fn in (f, plain))
+    assert [float(x) for x in found] == [float(x) for x in wanted] == [200.0, 3.0]
+    assert [*f(tg.constant(1.0), tg.constant(1.0))] == list(order) and set(got) == {2}
+
+
+@pytest.mark.parametrize(
+    "gradients",
+    [
+        lambda g: {"z": g * 5.0, "a": g * 3.0},
+        lambda g: {"a": g * 3.0, "z": g * 5.0},
+        lambda g: (g * 3.0, g * 5.0),
+    ],
+    ids=["dict", "dict in another order", "one after another, by sorted keys"],
+)
+def test_gradients_of_a_dict_may_be_a_dict_in_any_order(gradients):
+    @tg.custom_gradient
+    def f(p):
+        return p["z"] * p["a"], gradients
+
+    p = {"z": tg.Variable(3.0), "a": tg.Variable(5.0)}
+    with tg.GradientTape() as tape:
+        y = f(p)
+    found = tape.gradient(y, p)
+    assert {key: float(x) for key, x in found.items()} == {"z": 5.0, "a": 3.0}
+    assert [*found] == ["z", "a"]

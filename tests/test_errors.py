@@ -1707,7 +1707,7 @@ def cotangent(call, type, operand):
     set=bad_source(lambda t, y, v: t.gradient(y, {1.0}), "a set: {1.0}"),
     module=bad_source(
         lambda t, y, v: t.gradient(y, tg.Module()),
-        "a Module: <tracegraph.runtime.module.Module object>",
+        "a Module: <tracegraph.state.module.Module object>",
     ),
     target_number=bad_target(lambda t, y, v: t.gradient(3.0, v), "a float: 3.0"),
     target_none=bad_target(lambda t, y, v: t.gradient(None, v), "a NoneType: None"),
@@ -2151,7 +2151,7 @@ def test_a_python_function_that_returns_another_number():
 
     value_error(
         lambda: f(tg.constant(3.0), True),
-        "<lambda> returned 2 values and Tout declares 1",
+        "tg.py_function of <lambda> returned 2 values and Tout declares 1",
         "give one dtype or TensorSpec in Tout for each returned value",
         where=f.python_function,
     ).check()
@@ -2869,6 +2869,69 @@ def test_all_doors_leave_our_frames_out(enter):
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     assert not any(file.startswith(house) for file in files)
     assert error.__cause__ is None and f"{__file__}:" in str(error)
+
+
+class Dividing(tg.Module):
+    def __call__(self, x):
+        return x / self.nothing  # there is none
+
+    @tg.Module.with_name_scope
+    def ratio(self):
+        return 1 / 0
+
+
+class Saved(tg.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = tg.Variable(1.0)
+
+    @tg.function(input_signature=[tg.TensorSpec([2])])
+    def __call__(self, x):
+        return x * self.weight
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    """A loaded module, and one that stands for a dict."""
+    path = tmp_path_factory.mktemp("saved")
+    tg.saved_model.save(Saved(), path / "module")
+    tg.saved_model.save({"a": tg.Variable(1.0)}, path / "dict")
+    return tg.saved_model.load(path / "module"), tg.saved_model.load(path / "dict")
+
+
+TOP_LEVEL = {
+    "matmul": lambda m, d: tg.matmul(tg.ones([2]), tg.ones([3])),
+    "tile": lambda m, d: tg.tile([1.0], [10**18]),
+    "normal": lambda m, d: tg.random.normal([10**18]),
+    "Variable": lambda m, d: tg.Variable("a"),
+    "layer": lambda m, d: tg.layers.Dense(2)(tg.ones([])),
+    "print": lambda m, d: tg.print(1, summarize="x"),
+    "full disk": lambda m, d: tg.function(tg.sin).graph(tg.ones([])).to_html("/dev/full"),
+    "no folder": lambda m, d: tg.function(tg.sin).graph(tg.ones([])).to_html("/no/folder/x.html"),
+    "open sizes": lambda m, d: tg.function(tg.sin).experimental_get_compiler_ir(
+        tg.TensorSpec([None])
+    ),
+    "optimizer": lambda m, d: setattr(tg.optimizers.SGD(0.1), "learning_rate", "0.1"),
+    "module": lambda m, d: Dividing()(tg.ones([])),
+    "method of a module": lambda m, d: Dividing().ratio(),
+    "loaded module": lambda m, d: m(tg.ones([3])),
+    "loaded attribute": lambda m, d: m.nothing,
+    "loaded dict": lambda m, d: d["b"],
+    "assigned to a loaded dict": lambda m, d: d.__setitem__("b", 1),
+}
+
+
+@pytest.mark.parametrize("call", TOP_LEVEL.values(), ids=TOP_LEVEL)
+def test_errors_at_top_level_have_the_frames_of_the_user(call, loaded):
+    error, _ = frames_of(lambda: call(*loaded))
+    assert {frame.filename for frame in traceback.extract_tb(error.__traceback__)} == {__file__}
+
+
+def test_a_result_that_finds_no_memory_has_the_frames_of_the_user():
+    f = tg.function(lambda: tg.zeros([1 << 45]))
+    error, _ = frames_of(lambda: f())
+    assert isinstance(error, tg.errors.LoweringError) and "memory" in str(error)
+    assert {frame.filename for frame in traceback.extract_tb(error.__traceback__)} == {__file__}
 
 
 def test_a_traceback_keeps_causes_and_notes_and_what_is_not_the_users_fault(monkeypatch):

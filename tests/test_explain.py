@@ -7,13 +7,14 @@ the values were computed, before and after the tape was used up, and inside a tr
 import gc
 import inspect
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tracegraph as tg
+from tracegraph.eager.provenance import Provenance, provenance_of
 from tracegraph.passes import registry
-from tracegraph.runtime.lineage import Origins, origins_of
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*decorated again:UserWarning", "ignore:the dtype of the:UserWarning"
@@ -1032,6 +1033,23 @@ def no_gradient_of_adjust_contrast(monkeypatch):
     monkeypatch.setitem(registry._registered, "adjust_contrast", None)
 
 
+def test_what_is_not_remembered_of_later_calls_is_said():
+    with tg.GradientTape():
+        pass  # from now on the first calls alone are remembered
+    triple = tg.function(lambda x: x * 3.0)
+    x, w = tg.constant(2.0), tg.Variable(1.0)
+    for count in (3, 300):
+        for _ in range(count):
+            y = triple(x)
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            z = y * w
+        found = tape.explain(z, x)
+        assert found.reason == ("before_tape" if count == 3 else "unused")
+    assert "only the first calls are remembered" in str(found)
+    assert "the target is not made of it" not in str(found)
+
+
 def test_there_are_forty_cases():
     assert len(CASES) >= 40
 
@@ -1236,9 +1254,9 @@ def test_what_values_were_made_of_is_bounded_and_not_held():
             y = tg.cos(y) + 1.0
             y.numpy()
         gc.collect()
-        counts.append(sum(type(x) in (tg.Tensor, Origins) for x in gc.get_objects()))
+        counts.append(sum(type(x) in (tg.Tensor, Provenance) for x in gc.get_objects()))
     assert counts[1] <= counts[0] + 10  # what other tests left may go meanwhile
-    assert len(origins_of(y)) <= 32
+    assert len(provenance_of(y)) <= 32
     with tg.GradientTape() as tape:
         z = y * 2.0
     assert tape.explain(z, x).reason == "before_tape"
@@ -1398,3 +1416,20 @@ def test_a_lambda_is_called_as_python_calls_it():
     with tg.GradientTape() as tape:
         y = tg.grad_pass_through(lambda x: x * w)(tg.constant(1.0))
     assert "the custom gradient of <lambda> returns None" in str(tape.explain(y, w))
+
+
+def test_a_variable_that_a_python_function_may_read_is_told():
+    w = tg.Variable(2.0)
+
+    @tg.function
+    def scaled(x):
+        return tg.py_function(lambda q: q * w, [x], tg.TensorSpec([]))  # the call
+
+    with tg.GradientTape() as tape:
+        y = scaled(tg.constant(3.0))
+    found = tape.explain(y, w)
+    assert found.reason == "unused"
+    assert "pass it to tg.py_function in inp" in str(found)
+    lines = Path(__file__).read_text().splitlines()
+    line = next(i for i, text in enumerate(lines, 1) if text.endswith("  # the call"))
+    assert f"test_explain.py:{line}" in str(found)

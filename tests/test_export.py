@@ -18,7 +18,7 @@ import pytest
 from jax.extend.mlir import ir
 
 import tracegraph as tg
-from lowering import export as lowering_export
+from lowering import stablehlo_export
 from tests import test_open_sizes as open_sizes
 from tests.op_table import CASES
 from tests.oracles import raises
@@ -348,7 +348,7 @@ def test_linear_algebra_of_fixed_sizes(name, gradient):
 def bytes_of_graph(graph, platforms):
     names = [f"x{i}" for i in range(len(graph.inputs))]
     results = [f"y{i}" for i in range(len(graph.outputs))]
-    return lowering_export.stablehlo(graph, names, [], results, platforms)
+    return stablehlo_export.stablehlo(graph, names, [], results, platforms)
 
 
 def with_gradients(graph):

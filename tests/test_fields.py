@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from tracegraph.core.shapes import Dim
+from tracegraph.core.types import float32
 from tracegraph.ir.op import OPS, Op
 from tracegraph.ops.constant import Constant
 from tracegraph.ops.contract import Conv
 from tracegraph.ops.elementwise import Add, Cast, PreventGradient
-from tracegraph.shapes import Dim
-from tracegraph.types import float32
 
 
 class Window(Op, abstract=True):

@@ -8,54 +8,41 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any, TypeGuard
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("tracegraph", "lowering")
 
-# From the ground up. What is not named here is the public surface, the top floor.
-FLOORS = (
-    (
-        "tracegraph.bounded",
-        "tracegraph.interrupts",
-        "tracegraph.types",
-        "tracegraph.tensorshape",
-        "tracegraph.shapes",
-        "tracegraph.source",
-        "tracegraph.version",
-        "tracegraph.errors",
-        "tracegraph.nest",
-        "tracegraph.patterns",
-        "tracegraph.recursion",
-        "tracegraph.settings",
-        "tracegraph.sheltered",
-    ),
-    ("tracegraph.ir",),
-    ("tracegraph.ops",),
-    ("tracegraph.passes",),
-    ("tracegraph.control",),
-    ("tracegraph.text", "tracegraph.archive", "tracegraph.views"),
-    ("lowering",),
-    ("tracegraph.runtime",),
-)
-TOP = len(FLOORS)
-LOWERING = 6
 
-# The lazy doors: the only places that import inside a function, and what each may import there.
+def floors_of(table: dict[str, Any]) -> tuple[tuple[str, ...], ...]:
+    """The floors from the ground up, as the layers of import-linter's table name them."""
+    contracts = table["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    return tuple(tuple(re.findall(r"\(?([\w.]+)\)?", layer)) for layer in reversed(layers))
+
+
+FLOORS = floors_of(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8")))
+# What is not named is a part of the public surface, as the top floor is.
+TOP = len(FLOORS) - 1
+LOWERING = FLOORS.index(("lowering",))
+
+# Lazy imports: the only places that import inside a function, and what each may import there.
 # A name that ends in a slash stands for all files below it.
-LAZY_DOORS = {
+LAZY_IMPORTS = {
     "tracegraph/__init__.py": {"tracegraph"},
     "tracegraph/nest.py": {"jax"},
-    "tracegraph/runtime/backend.py": {"lowering"},
-    "tracegraph/runtime/sparse.py": {"scipy"},
+    "tracegraph/eager/backend.py": {"lowering"},
+    "tracegraph/differentiation/sparse_jacobian.py": {"scipy"},
     "tracegraph/views/": {"networkx"},
 }
-BACKEND = "tracegraph/runtime/backend.py"
+BACKEND = "tracegraph/eager/backend.py"
 LONGEST_FUNCTION = 60
 LOADED_ON_DEMAND = ("jax", "jaxlib", "networkx", "scipy")
 
@@ -70,6 +57,7 @@ class Import:
     name: str
     line: int
     in_function: bool
+    for_types_alone: bool = False
 
     @property
     def package(self) -> str:
@@ -93,8 +81,9 @@ class File:
 
     @cached_property
     def imports(self) -> list[Import]:
+        typing = {id(x) for node in ast.walk(self.tree) if asks_for_types(node) for x in node.body}
         return [
-            Import(name, node.lineno, in_function)
+            Import(name, node.lineno, in_function, id(node) in typing)
             for node, in_function in walk(self.tree)
             for name in self.names_imported(node)
         ]
@@ -124,6 +113,14 @@ class File:
         """The package that `level` leading dots stand for."""
         parts = self.path.split("/")
         return parts[: len(parts) - level] if level else []
+
+
+def asks_for_types(node: ast.AST) -> TypeGuard[ast.If]:
+    """Whether it is `if TYPE_CHECKING:`, whose imports no run makes."""
+    match node:
+        case ast.If(ast.Name("TYPE_CHECKING")):
+            return True
+    return False
 
 
 def walk(tree: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
@@ -160,30 +157,34 @@ def files() -> list[File]:
 def imports_go_down(file: File) -> Faults:
     here = floor(file.module)
     for found in file.imports:
+        if found.for_types_alone:
+            continue
         if found.package in PACKAGES and floor(found.name) > here:
             yield found.line, f"floor {here} imports {found.name} of floor {floor(found.name)}"
 
 
 def imports_stand_at_the_top(file: File) -> Faults:
     for found in file.imports:
-        if found.in_function and found.package not in behind_the_door(file.path):
+        if found.in_function and found.package not in allowed_lazily(file.path):
             yield found.line, f"imports {found.name} inside a function"
 
 
-def behind_the_door(path: str) -> set[str]:
+def allowed_lazily(path: str) -> set[str]:
     """The packages that the functions of this file may import."""
-    doors = (names for door, names in LAZY_DOORS.items() if is_at(path, door))
-    return set().union(*doors)
+    allowed = (names for place, names in LAZY_IMPORTS.items() if is_at(path, place))
+    return set().union(*allowed)
 
 
-def is_at(path: str, door: str) -> bool:
-    return path.startswith(door) if door.endswith("/") else path == door
+def is_at(path: str, place: str) -> bool:
+    return path.startswith(place) if place.endswith("/") else path == place
 
 
 def only_the_lowering_knows_jax(file: File) -> Faults:
     for found in file.imports:
-        is_door = found.in_function and "jax" in behind_the_door(file.path)
-        if found.package == "jax" and floor(file.module) < LOWERING and not is_door:
+        if found.for_types_alone:
+            continue
+        is_lazy = found.in_function and "jax" in allowed_lazily(file.path)
+        if found.package == "jax" and floor(file.module) < LOWERING and not is_lazy:
             yield found.line, f"floor {floor(file.module)} imports {found.name}"
 
 
@@ -233,16 +234,24 @@ LAWS: tuple[Law, ...] = (
 )
 
 PLANTED = (
-    (imports_go_down, "tracegraph/types.py", "from tracegraph.ir import op"),
+    (imports_go_down, "tracegraph/core/types.py", "from tracegraph.ir import op"),
     (imports_go_down, "tracegraph/ir/op.py", "from ..ops import shape"),
     (imports_go_down, "tracegraph/ops/shape.py", "from .. import control"),
     (imports_go_down, "tracegraph/ops/shape.py", "from tracegraph import zeros"),
     (imports_go_down, "tracegraph/control/call.py", "import lowering.call"),
     (imports_go_down, "lowering/shape.py", "import tracegraph"),
-    (imports_go_down, "lowering/shape.py", "from tracegraph.runtime.tape import GradientTape"),
-    (imports_go_down, "tracegraph/runtime/tape.py", "def late():\n    import tracegraph.math"),
+    (
+        imports_go_down,
+        "lowering/shape.py",
+        "from tracegraph.differentiation.tape import GradientTape",
+    ),
+    (
+        imports_go_down,
+        "tracegraph/differentiation/tape.py",
+        "def late():\n    import tracegraph.math",
+    ),
     (imports_stand_at_the_top, "tracegraph/ops/fft.py", "def late():\n    import math"),
-    (imports_stand_at_the_top, "tracegraph/nest.py", "def door():\n    import networkx"),
+    (imports_stand_at_the_top, "tracegraph/nest.py", "def lazily():\n    import networkx"),
     (imports_stand_at_the_top, "lowering/fft.py", "late = lambda: __import__('math')"),
     (
         imports_stand_at_the_top,
@@ -253,7 +262,11 @@ PLANTED = (
     (only_the_lowering_knows_jax, "tracegraph/nest.py", "import jax"),
     (jax_is_public, "lowering/shape.py", "from jax._src import core"),
     (jax_is_public, "lowering/shape.py", "import jaxlib.xla_client"),
-    (one_door_to_the_lowering, "tracegraph/runtime/tape.py", "from lowering import compile"),
+    (
+        one_door_to_the_lowering,
+        "tracegraph/differentiation/tape.py",
+        "from lowering import compile",
+    ),
     (one_door_to_the_lowering, "tracegraph/math/__init__.py", "import lowering.shape"),
     (functions_are_short, "tracegraph/math/__init__.py", "def long():\n" + "    x = 1\n" * 60),
     (no_exception_is_swallowed, "lowering/shape.py", "try:\n    f()\nexcept ValueError:\n    pass"),
@@ -261,15 +274,19 @@ PLANTED = (
 )
 
 ALLOWED = (
+    (
+        "tracegraph/ir/op.py",
+        "if TYPE_CHECKING:\n    from tracegraph.ops import shape\n    from jax import Array",
+    ),
     ("tracegraph/__init__.py", "def __getattr__(name):\n    return importlib.import_module(name)"),
     ("tracegraph/ops/__init__.py", "import_module(f'{__name__}.{family}')"),
     ("tracegraph/ir/op.py", "from .builder import Builder\nfrom tracegraph.errors import fail"),
-    ("tracegraph/nest.py", "def door():\n    import jax.tree_util"),
-    ("tracegraph/runtime/backend.py", "def door():\n    import lowering.compile"),
-    ("tracegraph/views/networkx.py", "def door():\n    import networkx"),
+    ("tracegraph/nest.py", "def lazily():\n    import jax.tree_util"),
+    ("tracegraph/eager/backend.py", "def lazily():\n    import lowering.compile"),
+    ("tracegraph/views/networkx.py", "def lazily():\n    import networkx"),
     ("lowering/shape.py", "import jax\nfrom tracegraph.ops import shape\nfrom lowering import x"),
     ("lowering/shape.py", "def short():\n" + "    x = 1\n" * 59),
-    ("tracegraph/math/__init__.py", "from tracegraph.runtime.tape import GradientTape"),
+    ("tracegraph/math/__init__.py", "from tracegraph.differentiation.tape import GradientTape"),
 )
 
 

@@ -1,4 +1,4 @@
-"""Forward mode and the functional door, against JAX and finite differences."""
+"""Forward mode and the functional API, against JAX and finite differences."""
 
 import functools
 import itertools
@@ -431,7 +431,7 @@ def test_a_gradient_that_is_no_derivative_is_refused():
         push(clipped, X, X)
 
 
-# The functional door.
+# The functional API.
 
 
 def tree(seed=0):
@@ -728,7 +728,7 @@ def test_forward_modes_stay_small(order):
     assert math.prod(graph.outputs[0].type.shape) == 3
 
 
-DOORS = {
+ENTRY_POINTS = {
     "grad": lambda fn: tg.grad(fn)(2.0),
     "jacobian": lambda fn: tg.jacobian(fn)(2.0),
     "hessian": lambda fn: tg.hessian(fn)(2.0),
@@ -745,23 +745,24 @@ DETOURS = {
 }
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
 @pytest.mark.parametrize("detour", DETOURS)
-def test_a_detour_through_numpy_is_no_derivative(door, detour):
+def test_a_detour_through_numpy_is_no_derivative(entry_point, detour):
     with pytest.raises(tg.errors.TraceError, match="the derivative would miss") as caught:
-        DOORS[door](DETOURS[detour])
+        ENTRY_POINTS[entry_point](DETOURS[detour])
     assert "test_forward.py" in str(caught.value)
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_values_that_leave_and_do_not_come_back(door, capsys):
+@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
+def test_values_that_leave_and_do_not_come_back(entry_point, capsys):
     other = tg.Variable(3.0)
 
     def fn(x):
         print(x, f"{x:.2f}", float(other), tg.stop_gradient(x).numpy())
         return x**3 if x > 0.0 else x
 
-    assert float(DOORS[door](fn)) == 12.0  # the first derivative of x**3 at 2, and the second
+    # The first derivative of x**3 at 2, and the second.
+    assert float(ENTRY_POINTS[entry_point](fn)) == 12.0
     assert "2.00" in capsys.readouterr().out
 
 

@@ -591,6 +591,75 @@ def test_retracing_warning_names_structures():
             f(x, [x] * count)
 
 
+def in_order(keys):
+    return {key: tg.constant(1.0) for key in keys}
+
+
+def test_retracing_warning_names_the_orders_of_the_keys_of_a_dict():
+    f = tg.function(lambda p: p["a"] + p["b"])
+    with pytest.warns(UserWarning, match="retrac|traced") as caught:
+        for keys in ("abc", "acb", "bac", "bca", "cab"):
+            f(in_order(keys))
+    assert str(caught[0].message).endswith(
+        "The last time, argument 'p' has the same keys in another order: they were 'b', 'c', 'a' "
+        "and are now 'c', 'a', 'b'. Build the dict in one order"
+    )
+    assert str(f.explain_retraces()).endswith(
+        "now 'c', 'a', 'b'\n    fix: build the dict in one order"
+    )
+
+
+def test_explain_retraces_names_the_order_of_keys():
+    def body(p, **options):
+        return p["x"] if isinstance(p, dict) else p
+
+    x, inner = tg.constant(1.0), {"x": tg.constant(1.0)}
+    moved = "in another order: they were 'k', 'x' and are now 'x', 'k'"
+    assert retraces_of(
+        body, ({**inner, "d": in_order("kx")},), ({**inner, "d": in_order("xk")},)
+    ) == [
+        (f"argument 'p'['d'] has the same keys {moved}",),
+    ]
+    f = tg.function(body)
+    f(x, k=x, x=x)
+    f(x, x=x, k=x)  # each order of them is a trace, as of a dict
+    assert [(r.changes, r.fix) for r in f.explain_retraces().retraces] == [
+        (
+            (f"the call has the same arguments by name {moved}",),
+            "give the arguments by name in one order",
+        )
+    ]
+    f = tg.function(body)
+    f({"x": x, "b": 1})
+    f({"b": 2, "x": x})  # more than the order
+    (retrace,) = f.explain_retraces().retraces
+    assert retrace.changes[1:] == ("argument 'p_b' was 1 and is now 2",) and not retrace.fix
+    many = [str(i) for i in range(40)]
+    f = tg.function(lambda p: p["0"])
+    f(in_order(many))
+    f(in_order([*many[:30], *reversed(many[30:])]))
+    assert "were ..., '30', '31', '32', '33', '34', '35', ... and are now ..., '39'," in str(
+        f.explain_retraces()
+    )
+
+
+class Doubled:
+    @tg.function
+    def call(self, x):
+        return x * 2.0
+
+
+def test_retracing_warning_of_a_new_instance_in_each_iteration():
+    with pytest.warns(UserWarning) as caught:
+        for _ in range(5):
+            Doubled().call(tg.constant(1.0))
+    assert str(caught[0].message) == (
+        "5 of the last 5 calls of call were traced, which is slow. The last time, it was called on "
+        "another Doubled, and each instance has traces of its own. Make the Doubled once, "
+        "outside of the loop"
+    )
+
+
 def test_clear_cache():
     f, traces = counted()
     f(1)
@@ -1921,11 +1990,11 @@ def test_numpy_function_gets_arrays_at_every_call():
 
 @pytest.mark.parametrize(("name", "expected"), [("py_function", 2.0), ("numpy_function", None)])
 def test_gradient_of_host_functions(name, expected):
-    door = getattr(tg, name)
+    entry_point = getattr(tg, name)
     x = tg.constant(3.0)
     with tg.GradientTape() as tape:
         tape.watch(x)
-        y = door(lambda a: a * 2, [x], tg.float32)
+        y = entry_point(lambda a: a * 2, [x], tg.float32)
     grad = tape.gradient(y, x)
     assert (grad if grad is None else grad.numpy()) == expected
 

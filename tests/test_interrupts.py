@@ -1,6 +1,8 @@
 """An interrupt at a random moment leaves every Variable with its old or its new value."""
 
 import functools
+import inspect
+import os
 import random
 import signal
 import sys
@@ -10,6 +12,8 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
+from tracegraph.core.source import is_ours
+from tracegraph.ir.builder import current
 
 COUNT = 1000
 
@@ -260,3 +264,121 @@ def test_an_interrupt_of_clear_cache_leaves_all_traces_or_none():
             break
         moment += 1
     assert kept == {True, False}
+
+
+# What a handler raises is nobody else's error.
+
+ACTIONS = {
+    "numpy": lambda it: (it.x * 2.0 + 1.0).numpy(),
+    "a value that exists": lambda it: it.x.numpy(),
+    "a call": lambda it: it.pure(it.x),
+    "a call with a Variable": lambda it: it.step(it.x),
+    "a call of an array": lambda it: it.pure(np.ones(2, np.float32)),
+    "write": lambda it: it.checkpoint.write(it.path),
+    "read": lambda it: it.checkpoint.read(it.path),
+}
+#: How many moments are left out at most between two that are tried.
+STRIDES = {"numpy": 5, "write": 150, "read": 150}
+
+
+class Objects:
+    def __init__(self, path):
+        self.path = str(path)
+        self.x = tg.constant([1.0, 2.0])
+        v = tg.Variable([1.0, 2.0])
+        self.pure = tg.function(lambda x: x * 3.0)
+        self.step = tg.function(lambda x: v.assign_add(x * 0.0) + x)
+        self.checkpoint = tg.train.Checkpoint(v=v)
+        self.checkpoint.write(self.path)
+
+
+@pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError, AttributeError, TimeoutError])
+@pytest.mark.parametrize("name", ACTIONS)
+def test_what_a_handler_raises_comes_out_as_it_is(name, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    choose, moment = random.Random(name), 0
+    objects = Objects(tmp_path / "state")
+
+    def handler(number, frame):
+        raise kind("of the handler")
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for _ in range(3):  # until nothing is compiled or imported any more
+            ACTIONS[name](objects)
+        while True:
+            left = moment
+
+            def observe(frame, event, _):
+                nonlocal left
+                # Python closes a generator that it drops, and swallows what is raised in there.
+                code, is_there = frame.f_code, event in ("call", "c_return")
+                is_there = is_there and not code.co_flags & inspect.CO_GENERATOR
+                if is_there and is_ours(code.co_filename):
+                    left -= 1
+                    if left < 0:
+                        sys.setprofile(None)
+                        signal.raise_signal(signal.SIGALRM)
+
+            try:
+                sys.setprofile(observe)
+                ACTIONS[name](objects)
+            except Exception as error:
+                assert type(error) is kind and error.args == ("of the handler",)
+                assert left < 0
+            else:
+                assert left >= 0, f"swallowed at {moment}"
+                break
+            finally:
+                sys.setprofile(None)
+            assert (objects.x + 1.0).numpy()[0] == 2.0
+            moment += choose.randint(1, STRIDES.get(name, 1))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert moment > 1
+
+
+# Blocks are left, whatever strikes.
+
+
+def stopped_tape(tape):
+    with tape.stop_recording():
+        pass
+
+
+BLOCKS = {
+    "tape": lambda: tg.GradientTape(),
+    "persistent tape": lambda: tg.GradientTape(persistent=True),
+    "name scope": lambda: tg.name_scope("scope"),
+    "scope of a module": lambda: tg.Module(name="module").name_scope,
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_an_interrupt_leaves_no_block_open(name):
+    """The error is kept, as by `except KeyboardInterrupt as error`, with all frames it went
+    through: nothing waits for the garbage collector."""
+    moment, kept = 0, []
+
+    def is_there(code):
+        # Where a generator is closed Python calls profilers, but looks for no signals.
+        is_generator = code.co_flags & inspect.CO_GENERATOR
+        is_block = code.co_name in ("__enter__", "__exit__")
+        return not is_generator and (is_block or is_ours(code.co_filename))
+
+    def action():
+        block = BLOCKS[name]()
+        try:
+            with block:
+                if isinstance(block, tg.GradientTape):
+                    stopped_tape(block)
+        except KeyboardInterrupt as error:
+            kept.append(error)
+            raise
+
+    while strike(action, moment, is_there):
+        assert not current().recorders
+        assert tg.Variable(1.0, name="w").name == "w:0"
+        moment += 1
+    assert moment > 5 and kept

@@ -19,18 +19,19 @@ from lowering.program import graph_function
 from tests.derivatives import batch_jacobian, gradient, jacobian
 from tests.oracles import assert_near, by_jax, numbers
 from tests.test_sparsity import by_numpy, programs, random_values, traced
-from tracegraph.control import derived, independence
-from tracegraph.control import jacobian as dense
-from tracegraph.control.jacobian import Plan
-from tracegraph.control.sparse import sparse_jacobian, sparsity
-from tracegraph.control.window import window
+from tracegraph.control import gradient_cache
+from tracegraph.control.subgraph import subgraph_between
+from tracegraph.core.shapes import Dim
+from tracegraph.core.types import TensorType, float64
+from tracegraph.eager.pending import compiled_count
 from tracegraph.errors import GradientError, MissingRuleError
 from tracegraph.ir.builder import Builder, copy_inputs, replay
+from tracegraph.jacobians import jacobian as dense
+from tracegraph.jacobians import row_independence
+from tracegraph.jacobians.jacobian import Plan
+from tracegraph.jacobians.sparse_products import sparse_jacobian, sparsity
 from tracegraph.passes.simplify import simplify
 from tracegraph.passes.specialise import specialise
-from tracegraph.runtime.pending import compiled_count
-from tracegraph.shapes import Dim
-from tracegraph.types import TensorType, float64
 
 # Parametrised tests decorate one piece of code again and again, which a user is warned of.
 pytestmark = [
@@ -308,7 +309,7 @@ def test_complex_targets_of_real_sources():
     assert_near(jacobian(function, x, sparse=True).to_dense(), np.stack(rows))
 
 
-def test_a_waist_of_complex_numbers_is_none():
+def test_a_bottleneck_of_complex_numbers_is_none():
     a, b, c = numbers(2, 40), numbers(2, 40, seed=1), numbers(40, 2)
     x = tg.constant(numbers(40))
 
@@ -670,15 +671,17 @@ def widest(graph):
     return max(y.size for inner in graph.graphs() for node in inner.nodes for y in node.outputs)
 
 
-def waist(x, a):
+def bottleneck(x, a):
     return tg.linalg.matvec(a, tg.sin(tg.linalg.matvec(a, x, transpose_a=True)))
 
 
-def test_a_waist_takes_few_passes():
+def test_a_bottleneck_takes_few_passes():
     n, few = 1000, 4
 
     def work(mode):
-        graph = built(lambda x, a: jacobian(lambda x: waist(x, a), x, mode=mode), (n,), (n, few))
+        graph = built(
+            lambda x, a: jacobian(lambda x: bottleneck(x, a), x, mode=mode), (n,), (n, few)
+        )
         large = [node for node in graph.nodes if any(y.size >= n * n for y in node.outputs)]
         return flops_of_products(graph), [node.op.name for node in large]
 
@@ -690,13 +693,13 @@ def test_a_waist_takes_few_passes():
 
 
 @pytest.mark.parametrize("n", [12, 60])
-def test_a_waist_gives_the_same(run, n):
+def test_a_bottleneck_gives_the_same(run, n):
     x, a = numbers(n), numbers(n, 4)
-    found = run(lambda x: jacobian(lambda x: waist(x, a), x), tg.constant(x))
+    found = run(lambda x: jacobian(lambda x: bottleneck(x, a), x), tg.constant(x))
     assert_near(found, by_jax(jax.jacrev(lambda x: a @ jnp.sin(a.T @ x)), x))
 
 
-def test_a_waist_of_several_tensors_and_sources(run):
+def test_a_bottleneck_of_several_tensors_and_sources(run):
     a, b, c = numbers(40, 2), numbers(40, 1, seed=1), numbers(3, 40, seed=2)
 
     def function(x, y):
@@ -719,7 +722,7 @@ def test_a_waist_of_several_tensors_and_sources(run):
         assert_near(one, other)
 
 
-def test_a_source_that_goes_around_the_waist(run):
+def test_a_source_that_goes_around_the_bottleneck(run):
     x = numbers(30)
 
     def function(x):
@@ -766,11 +769,11 @@ def test_later_calls_compile_nothing():
     for options in ({}, {"mode": "forward"}, {"chunk_size": 2}):
         (tg.constant(1.0) + 1.0).numpy()  # with which runs what earlier tests left pending
         compute(tg.constant(numbers(5)), **options)
-        before, kept = compiled_count(), set(derived._kept)
+        before, kept = compiled_count(), set(gradient_cache._kept)
         for k in range(3):
             compute(tg.constant(numbers(5, seed=k)), **options)
         assert compiled_count() == before
-        assert set(derived._kept) == kept
+        assert set(gradient_cache._kept) == kept
 
 
 def test_later_calls_of_the_other_kinds_compile_nothing():
@@ -783,11 +786,11 @@ def test_later_calls_of_the_other_kinds_compile_nothing():
     for compute in (few, rows):
         (tg.constant(1.0) + 1.0).numpy()
         compute(tg.constant(numbers(4)))
-        before, kept = compiled_count(), set(derived._kept)
+        before, kept = compiled_count(), set(gradient_cache._kept)
         for k in range(3):
             compute(tg.constant(numbers(4, seed=k)))
         assert compiled_count() == before
-        assert set(derived._kept) == kept
+        assert set(gradient_cache._kept) == kept
 
 
 def test_computed_indices_are_part_of_what_is_kept():
@@ -1240,7 +1243,7 @@ ACROSS = [
 
 def proved(graph):
     try:
-        independence.check_rows_independent(graph, {})
+        row_independence.check_rows_independent(graph, {})
     except GradientError:
         return False
     return True
@@ -1289,7 +1292,7 @@ def test_sparse_and_dense_are_equal(graph, seed):
         v: value for v, value in zip(graph.inputs[1:], values[1:]) if rng.random() < 0.5
     }
     x, y = graph.inputs[0], graph.outputs[-1]
-    between, known = window(graph.nodes, x, y, given_values.get)
+    between, known = subgraph_between(graph.nodes, x, y, given_values.get)
     found = sparsity(between, known, is_symmetric=False)
     with Builder("both") as builder:
         env = copy_inputs(graph, builder)
@@ -1299,7 +1302,8 @@ def test_sparse_and_dense_are_equal(graph, seed):
             (entries,) = sparse_jacobian(builder.nodes, *ends, found)
         except MissingRuleError:  # a derivative of the table's that has none itself
             with pytest.raises(MissingRuleError):
-                dense.jacobian(builder.nodes, ends[0], [ends[1]], Plan(mode="reverse"))
+                for mode in ("reverse", "forward"):  # the sparse one may take either, or both
+                    dense.jacobian(builder.nodes, ends[0], [ends[1]], Plan(mode=mode))
             return
         (whole,) = dense.jacobian(builder.nodes, ends[0], [ends[1]], Plan(mode="reverse"))
         assert entries is None or entries.type.shape == found.rows.shape
@@ -1564,7 +1568,7 @@ def test_what_a_sparse_jacobian_does_not_do():
 def test_a_dense_jacobian_is_made_where_entries_are_many(run, monkeypatch):
     x, n = numbers(150), 150
     for name in ("colour", "colour_rows", "colour_symmetric"):
-        monkeypatch.delattr(f"tracegraph.control.sparse.{name}")  # nothing is coloured
+        monkeypatch.delattr(f"tracegraph.jacobians.sparse_products.{name}")  # nothing is coloured
 
     def dense_function(x):
         return x * tg.reduce_sum(x)

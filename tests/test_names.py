@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
-from tracegraph import absent, operators
+from tracegraph.api import absent, operators
 
 # Parametrised tests decorate one piece of code again and again, which a user is warned of.
 pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
@@ -123,6 +123,8 @@ def test_names_that_are_not_here_say_what_to_use():
         assert not hasattr(module, name)
         for named in re.findall(r"tg((?:\.\w+)+)", fix):
             assert operator.attrgetter(named[1:])(tg) is not None
+        for method in re.findall(r"variable\.(\w+)", fix):
+            assert callable(getattr(tg.Variable, method))
     with pytest.raises(AttributeError, match=r"^module 'tracegraph' has no attribute 'qwerty'$"):
         _ = tg.qwerty
     with pytest.raises(AttributeError, match=r"^module 'tracegraph.nn' has no attribute 'loss'$"):
@@ -195,9 +197,58 @@ def test_a_name_of_another_module_is_found():
 
 def test_python_may_suggest_where_no_repair_is_known(capsys):
     with pytest.raises(AttributeError) as caught:
-        tg.function(lambda x: tg.reduce_summ(x))(tg.ones([2]))
+        tg.function(lambda x: tg.reduxe_zum(x))(tg.ones([2]))
     sys.__excepthook__(caught.type, caught.value, caught.value.__traceback__)
     assert "Did you mean: 'reduce_sum'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("path", "fix"),
+    {
+        "GradientTap": "use tg.GradientTape, if that is meant",
+        "gradienttape": "use tg.GradientTape, if that is meant",
+        "reduce_summ": "use tg.reduce_sum, if that is meant",
+        "nn.relue": "use tg.nn.relu, if that is meant",
+        "optimizers.adam": "use tg.optimizers.Adam, if that is meant",
+        "math.sum": "use tg.reduce_sum",
+        "nn.arctan": "use tg.atan",
+        "linalg.matrix_inverse": "use tg.linalg.inv",
+        "arcsin": "use tg.asin",
+        "random_normal": "use tg.random.normal",
+        "train.AdamOptimizer": "use tg.optimizers.Adam",
+    }.items(),
+)
+def test_slips_and_names_of_other_libraries_have_a_repair_in_every_module(path, fix, capsys):
+    with pytest.raises(AttributeError) as caught:
+        operator.attrgetter(path)(tg)
+    assert str(caught.value).endswith(f"\n  fix: {fix}")
+    sys.__excepthook__(caught.type, caught.value, None)
+    assert "Did you mean" not in capsys.readouterr().err
+
+
+def test_names_that_resemble_nothing_have_no_repair():
+    for path in ("foo", "nn.loss", "linalg.blah", "__wrapped__", "_reduce_sum"):
+        with pytest.raises(AttributeError, match=r"^module 'tracegraph[.\w]*' has no [^\n]*$"):
+            operator.attrgetter(path)(tg)
+
+
+@pytest.mark.parametrize(
+    ("call", "fix"),
+    [
+        (lambda: tg.reduce_sum([1.0], reduction_indices=0), "use axis in place of reduction_ind"),
+        (lambda: tg.squeeze([1.0], squeeze_dims=0), "use axis in place of squeeze_dims"),
+        (lambda: tg.concat(concat_dim=0, values=[[1.0]]), "use axis in place of concat_dim"),
+        (lambda: tg.split([1.0], 1, split_dim=0), "use axis in place of split_dim"),
+        (lambda: tg.nn.dropout([1.0], keep_prob=0.9), "use rate, which is 1 - keep_prob"),
+        (lambda: tg.print(1, file=sys.stderr), "use output_stream in place of file"),
+        (lambda: tg.print(1, flush=True), "leave it out: what is printed is seen at once"),
+        (lambda: tg.print(1, colour=1), "the options are output_stream, summarize, sep, end and"),
+    ],
+)
+def test_arguments_of_tensorflow_1_and_of_python(call, fix):
+    with pytest.raises(TypeError, match=f"\n  fix: {fix}") as caught:
+        call()
+    assert "print_tensors" not in str(caught.value)
 
 
 #: What a hint may call `x` and `y`, of which one is meant.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
-from tracegraph import recursion
+from tracegraph.core import recursion_limit
 
 LEVELS = 500
 FACTOR = 1.001
@@ -36,7 +36,7 @@ def by_jax(x):
 def _the_limit_stays():
     limit = sys.getrecursionlimit()
     yield
-    assert sys.getrecursionlimit() == limit and recursion.recursion_limit() == limit
+    assert sys.getrecursionlimit() == limit and recursion_limit.recursion_limit() == limit
 
 
 @pytest.fixture(name="x")

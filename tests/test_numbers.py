@@ -12,11 +12,15 @@ import pytest
 import tests.test_ops as suite
 import tracegraph as tg
 from tests.op_table import CASES
+from tracegraph.core.types import float64
 from tracegraph.passes.gradient import vjp_graph
-from tracegraph.types import float64
 
-# Each case decorates a function of its own, from one line.
-pytestmark = pytest.mark.filterwarnings("ignore:5 of the last 5 calls:UserWarning")
+pytestmark = [
+    # Each case decorates a function of its own, from one line.
+    pytest.mark.filterwarnings("ignore:5 of the last 5 calls:UserWarning"),
+    # Numbers are rounded as users see them, after all that compilers do to a quotient or a sum.
+    pytest.mark.usefixtures("optimised"),
+]
 
 COUNT = 1 << 20
 FLOATS = ["float16", "bfloat16", "float32", "float64"]

@@ -362,6 +362,58 @@ def test_bad_arguments_of_optimizers_are_errors(make, kind, words):
     assert v.numpy().tolist() == [1.0, 2.0]
 
 
+NAN = float("nan")
+SETTINGS = {
+    "learning_rate": (
+        [0, 0.0, 1, np.float32(0.5), np.array(0.5), tg.constant(0.5), tg.Variable(0.5), lambda: 1],
+        [-0.1, NAN, float("inf"), np.array(-0.5), tg.constant(-0.5)],
+        ["0.1", b"1", True, None, 1j, [0.1], np.ones(2), tg.constant(True), tg.Variable([0.5])],
+    ),
+    "weight_decay": ([None, 0.0, 0.5, 2], [-0.1, NAN], ["0.1", True, tg.constant(0.5)]),
+    "beta_1": ([0, 0.0, 0.5], [-0.1, 1, 1.0, NAN], ["0.1", True, None]),
+    "beta_2": ([0, 0.0, 0.5], [-0.1, 1, 1.0, NAN], ["0.1", True, None]),
+    "epsilon": ([0, 0.0, 0.5], [-1e-7, NAN], ["0.1", True, None]),
+    "clipnorm": ([None, 0.5, 2], [-0.1, 0, NAN], ["0.1", True]),
+    "clipvalue": ([None, 0.5, 2], [-0.1, 0, NAN], ["0.1", True]),
+    "global_clipnorm": ([None, 0.5, 2], [-0.1, 0, NAN], ["0.1", True]),
+    "amsgrad": ([True, False], [], ["0.1", 1, 0.5]),
+    "momentum": ([0, 0.5, 1], [-0.1, 1.5, NAN], ["0.1", True, None]),
+    "nesterov": ([True, False], [], ["0.1", 1, 0.5]),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_of_optimizers_are_numbers_in_their_range(name):
+    right, out_of_range, other = SETTINGS[name]
+    kinds = (tg.optimizers.SGD, tg.optimizers.Adam, tg.optimizers.AdamW)
+    for make in kinds if name not in ("momentum", "nesterov") else kinds[:1]:
+        if make is kinds[0] and name in ("beta_1", "beta_2", "epsilon", "amsgrad"):
+            continue
+        for value in right:
+            v = tg.Variable([1.0])
+            make(**{name: value}).minimize(lambda v=v: tg.reduce_sum(v * v), [v])
+            assert np.isfinite(v.numpy()).all()
+        for kind, values in ((ValueError, out_of_range), (TypeError, other)):
+            for value in values:
+                with pytest.raises(kind, match=name.replace("learning_rate", "learning rate")):
+                    make(**{name: value})
+
+
+def test_a_learning_rate_that_is_assigned_is_checked():
+    optimizer = tg.optimizers.Adam(0.5)
+    for value, kind in ((-0.1, ValueError), (NAN, ValueError), ("0.1", TypeError)):
+        with pytest.raises(kind, match="Adam: the learning rate is"):
+            optimizer.learning_rate = value
+    assert optimizer.learning_rate.numpy() == 0.5
+
+    @tg.function
+    def halve(rate):
+        optimizer.learning_rate = rate / 2.0
+
+    halve(tg.constant(0.5))
+    assert optimizer.learning_rate.numpy() == 0.25
+
+
 def test_gradients_adapt_to_the_variable():
     v = tg.Variable([1.0, 2.0])
     wide = tg.Variable([1.0, 2.0], dtype=tg.float64)

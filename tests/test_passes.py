@@ -10,8 +10,9 @@ import pytest
 
 import tracegraph as tg
 from lowering.program import compile_graph
-from tracegraph.control import derived
+from tracegraph.control import gradient_cache
 from tracegraph.control.call import Call, residual_plan
+from tracegraph.core.types import TensorType
 from tracegraph.errors import ShapeError
 from tracegraph.ir.builder import Builder
 from tracegraph.passes.forward import jvp_graph
@@ -20,7 +21,6 @@ from tracegraph.passes.simplify import dead_code, share, simplify
 from tracegraph.passes.sparsity import pattern
 from tracegraph.passes.specialise import specialise
 from tracegraph.passes.vectorise import vectorise
-from tracegraph.types import TensorType
 
 #: The same code is decorated again for each case.
 pytestmark = pytest.mark.filterwarnings("ignore:5 of the last 5 calls")
@@ -354,10 +354,10 @@ def test_derived_gradients_are_derived_once():
         return tape.gradient(y, x).numpy()
 
     step()
-    count = len(derived._kept)
+    count = len(gradient_cache._kept)
     for _ in range(5):
         step()
-    assert len(derived._kept) == count
+    assert len(gradient_cache._kept) == count
 
 
 def test_what_algebra_makes_stands_on_the_line_of_the_node():

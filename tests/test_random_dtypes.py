@@ -16,7 +16,11 @@ import pytest
 
 import tracegraph as tg
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning"),
+    # What is checked is how each type rounds.
+    pytest.mark.usefixtures("optimised"),
+]
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 DTYPES = (*FLOATING, "int32", "bool", "complex64")

@@ -521,3 +521,55 @@ def test_steps_while_files_are_written_leave_the_snapshot(tmp_path, monkeypatch)
     save(model, tmp_path / "m")
     assert_near(load(tmp_path / "m").v, np.ones(1000))
     assert float(model.v[0]) > 1.0
+
+
+# Dicts of Variables as arguments.
+
+
+class Line(tg.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = {"w": tg.Variable([1.0, 2.0]), "b": tg.Variable(3.0)}
+
+    @tg.function
+    def at(self, rows, x):
+        return rows["w"] * x + rows["b"]
+
+    @tg.function
+    def step(self, rows):
+        for name, variable in rows.items():
+            variable.assign_add(variable if name == "w" else 1.0)
+
+
+@pytest.fixture
+def line(tmp_path):
+    model, x = Line(), tg.constant(2.0)
+    model.at(model.rows, x)
+    model.step(model.rows)
+    tg.saved_model.save(model, tmp_path / "line")
+    return tg.saved_model.load(tmp_path / "line")
+
+
+def test_a_function_of_a_dict_of_variables_is_saved(line):
+    x = tg.constant(2.0)
+    assert line.at(line.rows, x).numpy().tolist() == [8.0, 12.0]
+    line.step(line.rows)
+    assert line.rows["w"].numpy().tolist() == [4.0, 8.0] and line.rows["b"].numpy() == 5.0
+    others = {"b": tg.Variable(1.0), "w": tg.Variable([0.0, 1.0])}  # in another order
+    assert line.at(others, x).numpy().tolist() == [1.0, 3.0]
+    line.step(others)
+    assert others["w"].numpy().tolist() == [0.0, 2.0] and others["b"].numpy() == 2.0
+    with tg.GradientTape() as tape:
+        loss = tg.reduce_sum(line.at(line.rows, x))
+    gradients = tape.gradient(loss, line.rows)
+    assert [*gradients] == ["w", "b"]
+    assert gradients["w"].numpy().tolist() == [2.0, 2.0] and gradients["b"].numpy() == 2.0
+
+
+def test_tensors_in_place_of_a_dict_of_variables_are_told_by_their_keys(line):
+    rows = {"b": tg.constant(3.0), "w": line.rows["w"]}
+    with pytest.raises(TypeError) as caught:
+        line.at(rows, tg.constant(2.0))
+    assert str(caught.value).endswith(
+        "fix: pass Variables where Variables were saved: rows['b'], a tg.Variable of f32[]"
+    )

@@ -1,5 +1,7 @@
 """What graphs call things: name scopes of nodes, and names of Variables, tensors and parts."""
 
+import asyncio
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -92,6 +94,67 @@ def test_name_scopes():
     assert scopes(graph_of(function)) == ["outer/inner", "outer", "outer_1"]
     x = tg.sin(tg.constant(1.0))
     assert x.source.scope == ""
+
+
+def variable_name():
+    return tg.Variable(0.0, name="v").name
+
+
+def test_a_name_scope_that_was_left_names_again_what_is_made_inside_it():
+    scope = tg.name_scope("again")
+    for _ in range(2):
+        with scope as prefix:
+            assert (prefix, variable_name()) == ("again/", "again/v:0")
+        assert variable_name() == "v:0"
+
+
+def test_a_name_scope_that_is_open_refuses_to_be_entered_and_stays_open():
+    scope = tg.name_scope("open")
+    with scope:
+        with pytest.raises(TypeError, match="entered again while it is open"):
+            scope.__enter__()
+        assert variable_name() == "open/v:0"
+    assert variable_name() == "v:0"
+
+
+def test_recording_is_stopped_again_by_the_same_context():
+    x = tg.constant(3.0)
+    with tg.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        stopped = tape.stop_recording()
+        with stopped:
+            first = x * x
+        with stopped:
+            second = x * x
+        third = x * x
+    assert tape.gradient(first, x) is None
+    assert tape.gradient(second, x) is None
+    assert tape.gradient(third, x).numpy() == 6.0
+
+
+def test_name_scopes_of_tasks_and_generators_leave_nothing_in_any_order():
+    def generator(name):
+        with tg.name_scope(name):
+            yield
+        yield
+
+    first, second = generator("first"), generator("second")
+    next(first)
+    next(second)
+    next(first)
+    assert variable_name() == "second/v:0"
+    next(second)
+    assert variable_name() == "v:0"
+
+    async def task(name):
+        with tg.name_scope(name):
+            await asyncio.sleep(0)
+
+    async def tasks():
+        await asyncio.gather(*map(task, "abc"))
+
+    asyncio.run(tasks())
+    assert variable_name() == "v:0"
 
 
 def test_scopes_of_what_is_traced_by_itself_begin_anew():
@@ -308,3 +371,16 @@ def run(graph, *arrays):
         results = results if isinstance(results, tuple) else (results,)
         values.update(zip(node.outputs, results, strict=True))
     return [values[y] for y in graph.outputs]
+
+
+def test_scopes_of_nodes_that_are_left_in_any_order_leave_nothing():
+    def opened(name):
+        with tg.name_scope(name):
+            yield
+
+    first, second, third = map(opened, ("first", "second", "third"))
+    for task in (first, second, third):
+        next(task)
+    for task in (second, first, third):
+        task.close()
+    assert tg.sin(tg.constant(1.0)).source.scope == ""

@@ -58,6 +58,28 @@ def test_a_size_that_no_machine_holds_is_refused_and_leaves_nothing_pending(name
     assert (tg.constant(2.0) * 3.0).numpy() == 6.0
 
 
+#: What users called, where the name of the row is another.
+CALLED = {
+    "bincount_of_large": "bincount",
+    "concat": "zeros",
+    "function": "zeros",
+    "linspace_of_tensors": "linspace",
+    "matmul": "zeros",
+    "outer": "zeros",
+    "range_of_floats": "range",
+    "repeat_by_counts": "repeat",
+    "variable": "zeros",
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_size_that_no_machine_holds_names_the_function_that_was_called(name):
+    with pytest.raises(InvalidArgumentError) as caught:
+        MADE[name](HUGE)
+    assert str(caught.value).startswith(f"{CALLED.get(name, name)}: ")
+    assert caught.value.fact == str(caught.value).split("\n")[0]
+
+
 @pytest.mark.parametrize("name", sorted(MADE.keys() - {"zeros", "matmul", "outer"}))
 def test_what_is_larger_than_memory_takes_no_other_value_with_it(name):
     kept = tg.constant(2.0) * 3.0

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 import tracegraph as tg
 from tests.derivatives import batch_jacobian, gradient, jacobian
 from tests.oracles import assert_near
+from tracegraph.core.shapes import element_count
 from tracegraph.passes import registry
 from tracegraph.passes.gradient import vjp_graph
 from tracegraph.passes.simplify import simplify
-from tracegraph.shapes import element_count
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning"),

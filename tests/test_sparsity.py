@@ -13,6 +13,8 @@ from hypothesis.extra import numpy as arrays
 import tracegraph as tg
 from lowering.program import graph_function
 from tests.op_table import CASES, x
+from tracegraph.core.sparsity_patterns import Pattern, everything, moved, union
+from tracegraph.core.types import TOKEN, TensorType, float64, int32
 from tracegraph.ir.builder import Builder
 from tracegraph.ops import contract, effect, image
 from tracegraph.ops.broadcast import zeros_of
@@ -32,8 +34,6 @@ from tracegraph.passes.colouring import (
 )
 from tracegraph.passes.gradient import vjp_graph
 from tracegraph.passes.sparsity import element_sources, pattern, row_sources
-from tracegraph.patterns import Pattern, everything, moved, union
-from tracegraph.types import TOKEN, TensorType, float64, int32
 
 #: The same code is decorated again for each case.
 pytestmark = pytest.mark.filterwarnings("ignore:5 of the last 5 calls")
@@ -58,6 +58,12 @@ def matrix_of(found):
     return found.reshape(int(np.prod(found.shape[:-1])), found.shape[-1])
 
 
+def from_dense(dense):
+    """The pattern of a boolean array whose last axis is the sources."""
+    *shape, total = dense.shape
+    return Pattern.of_keys(np.flatnonzero(dense), shape, total)
+
+
 def assert_same(found, expected):
     np.testing.assert_array_equal(found.to_dense(), expected)
 
@@ -77,7 +83,7 @@ def booleans(draw, shape=None):
 
 @given(booleans())
 def test_a_pattern_and_its_dense_form(p):
-    found = Pattern.from_dense(p)
+    found = from_dense(p)
     assert_same(found, p)
     assert (found.shape, found.total, found.count) == (p.shape[:-1], p.shape[-1], p.sum())
     assert_same(found.emptied(), np.zeros_like(p))
@@ -88,17 +94,17 @@ def test_a_pattern_and_its_dense_form(p):
 @given(booleans(), st.data())
 def test_unions(p, data):
     q = data.draw(arrays.arrays(bool, p.shape))
-    one, other = Pattern.from_dense(p), Pattern.from_dense(q)
+    one, other = from_dense(p), from_dense(q)
     assert_same(one | other, p | q)
-    assert_same(union(one, other, one, Pattern.from_dense(p)), p | q)
-    row = Pattern.from_dense(p[:1])
+    assert_same(union(one, other, one, from_dense(p)), p | q)
+    row = from_dense(p[:1])
     if len(p):
         assert_same(other | row, q | p[:1])
 
 
 @given(booleans(), st.data(), st.booleans())
 def test_unions_over_axes(p, data, keepdims):
-    found = Pattern.from_dense(p)
+    found = from_dense(p)
     axes = tuple(data.draw(st.sets(st.integers(0, found.ndim - 1))))
     assert_same(found.any(axes, keepdims), p.any(axis=axes, keepdims=keepdims))
     assert_same(found.any(keepdims=keepdims), found.any(range(found.ndim), keepdims).to_dense())
@@ -111,12 +117,12 @@ def test_accumulation(p, data, reverse):
     turned = np.flip(p, axis) if reverse else p
     expected = np.logical_or.accumulate(turned, axis)
     expected = np.flip(expected, axis) if reverse else expected
-    assert_same(Pattern.from_dense(p).accumulate(axis, reverse), expected)
+    assert_same(from_dense(p).accumulate(axis, reverse), expected)
 
 
 @given(booleans(), st.data())
 def test_taking_and_putting(p, data):
-    found = Pattern.from_dense(p)
+    found = from_dense(p)
     flat = matrix_of(p)
     places = data.draw(arrays.arrays(np.int64, 7, elements=st.integers(-1, len(flat) - 1)))
     expected = np.zeros((7, p.shape[-1]), bool)
@@ -131,7 +137,7 @@ def test_taking_and_putting(p, data):
 @given(booleans(shape=(2, 3)), st.data())
 def test_moves(p, data):
     q = data.draw(arrays.arrays(bool, (2, 1, p.shape[-1])))
-    one, other = Pattern.from_dense(p), Pattern.from_dense(q)
+    one, other = from_dense(p), from_dense(q)
     assert_same(moved(np.transpose, one), p.transpose(1, 0, 2))
     joined = moved(lambda a, b: np.concatenate([b, a], 1), one, other)
     assert_same(joined, np.concatenate([q, p], 1))
@@ -330,9 +336,15 @@ def test_a_body_of_open_sizes_is_walked_at_the_sizes_of_the_call():
 
 
 def test_an_op_without_a_rule_is_dense():
-    operation = effect.HostCall(np.sin, (TensorType(float64, (2,)),), None)
+    operation = effect.HostCall(np.sin, (TensorType(float64, (2,)),), True)
     graph = traced(lambda token, v: operation(token, v)[1], TOKEN, (3,))
     assert dense(graph).tolist() == [[True] * 3] * 2
+
+
+def test_a_python_function_without_a_derivative_is_empty():
+    operation = effect.HostCall(np.sin, (TensorType(float64, (2,)),), False)
+    graph = traced(lambda token, v: operation(token, v)[1], TOKEN, (3,))
+    assert not dense(graph).any()
 
 
 def test_a_registered_gradient_is_dense(monkeypatch):
@@ -404,10 +416,15 @@ def values_at(rows, columns, shape):
     return matrix
 
 
+def seeds_of(colours, count):
+    """One row per product: whether each column, or row, of the matrix takes part."""
+    return colours == np.arange(count)[:, None]
+
+
 def assert_recovers(found: Colouring, rows, columns, matrix):
     """Every nonzero is read where the colouring says, exactly: it stands alone there."""
-    forward = found.forward_seeds @ matrix.T
-    reverse = found.reverse_seeds @ matrix
+    forward = seeds_of(found.column_colours, found.forward) @ matrix.T
+    reverse = seeds_of(found.row_colours, found.reverse) @ matrix
     assert (len(forward), len(reverse)) == (found.forward, found.reverse)
     products = [*forward, *reverse]
     expected = matrix[rows, columns]
@@ -598,7 +615,7 @@ def test_a_jacobian_from_its_products():
     with jax.enable_x64(True):
         at = jnp.asarray(np.random.default_rng(0).standard_normal(30))
         run = lambda v: graph_function(graph)(v.reshape(5, 6))[0].reshape(-1)  # noqa: E731
-        seeds = jnp.asarray(found.forward_seeds, at.dtype)
+        seeds = jnp.asarray(seeds_of(found.column_colours, found.forward), at.dtype)
         products = jax.vmap(lambda s: jax.jvp(run, (at,), (s,))[1])(seeds)
         expected = jax.jacobian(run)(at)
     jacobian = np.zeros(expected.shape)

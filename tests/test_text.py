@@ -19,23 +19,9 @@ from hypothesis import strategies as st
 
 import tracegraph as tg
 from tracegraph.control.call import Call
-from tracegraph.errors import DTypeError, LoadError, ShapeError
-from tracegraph.ir.builder import Builder
-from tracegraph.ir.op import OPS, Op, attribute_key
-from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.ops.broadcast import BroadcastTo, Sum
-from tracegraph.ops.constant import Constant, DimSize
-from tracegraph.ops.contract import Matmul
-from tracegraph.ops.elementwise import Add, Cast, Mul, PreventGradient, Sin, Tanh
-from tracegraph.ops.shape import Concatenate, Reshape, Slice, Transpose
-from tracegraph.passes.gradient import vjp_graph
-from tracegraph.runtime.procedure import program_of
-from tracegraph.shapes import Dim, ShapeVariable, floor_divide, maximum, minimum
-from tracegraph.source import UNKNOWN, Source
-from tracegraph.text import graph_text, module_text, parse, parse_module, verify
-from tracegraph.text.literals import Reader, value_text
-from tracegraph.text.parser import _annotations
-from tracegraph.types import (
+from tracegraph.core.shapes import Dim, ShapeVariable, floor_divide, maximum, minimum
+from tracegraph.core.source import UNKNOWN, Source
+from tracegraph.core.types import (
     DTYPES,
     TOKEN,
     TensorType,
@@ -47,6 +33,20 @@ from tracegraph.types import (
     token,
     uint64,
 )
+from tracegraph.effects.procedure import program_of
+from tracegraph.errors import DTypeError, LoadError, ShapeError
+from tracegraph.ir.builder import Builder
+from tracegraph.ir.op import OPS, Op, attribute_key
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.broadcast import BroadcastTo, Sum
+from tracegraph.ops.constant import Constant, DimSize
+from tracegraph.ops.contract import Matmul
+from tracegraph.ops.elementwise import Add, Cast, Mul, PreventGradient, Sin, Tanh
+from tracegraph.ops.shape import Concatenate, Reshape, Slice, Transpose
+from tracegraph.passes.gradient import vjp_graph
+from tracegraph.text import graph_text, module_text, parse, parse_module, verify
+from tracegraph.text.literals import Reader, value_text
+from tracegraph.text.parser import _annotations
 
 GRAPHS = Path(__file__).parent / "graphs"
 PLACE = Source.at("train.py", 7)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
+from tracegraph.eager import pending
+from tracegraph.eager.pending import compiled_count
 from tracegraph.ir.builder import top_level
-from tracegraph.runtime import pending
-from tracegraph.runtime.pending import compiled_count
 
 
 def compiled_by(action):
@@ -67,17 +67,17 @@ def test_other_arrays_do_not_compile_again():
 def test_values_that_nobody_holds_are_not_made():
     x = tg.constant(np.ones((4, 4), np.float32))
     made = []
-    original = pending.settle
+    original = pending.set_buffer
 
     def counting(tensor, buffer):
         made.append(tensor.type)
         original(tensor, buffer)
 
-    pending.settle = counting
+    pending.set_buffer = counting
     try:
         tg.reduce_sum(tg.exp(tg.tanh(x * 3.5))).numpy()
     finally:
-        pending.settle = original
+        pending.set_buffer = original
     assert [str(type) for type in made] == ["f32[]"]
 
 

@@ -19,6 +19,9 @@ from hypothesis import strategies as st
 
 import tracegraph as tg
 from tracegraph.control.call import Call
+from tracegraph.core.shapes import Dim, ShapeVariable
+from tracegraph.core.source import UNKNOWN, Source
+from tracegraph.core.types import TOKEN, TensorType, complex128, float32, int32
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.tensor import Graph, Node, pending_tensor
 from tracegraph.ops.broadcast import BroadcastTo, Sum
@@ -27,11 +30,8 @@ from tracegraph.ops.contract import Matmul
 from tracegraph.ops.effect import READ
 from tracegraph.ops.elementwise import Add, Cos, Exp, Mul, Neg, PreventGradient, Sin, Sub, Tanh
 from tracegraph.ops.reduce import ArgMax, Max
-from tracegraph.shapes import Dim, ShapeVariable
-from tracegraph.source import UNKNOWN, Source
 from tracegraph.text import parse
 from tracegraph.text.printer import value_names
-from tracegraph.types import TOKEN, TensorType, complex128, float32, int32
 from tracegraph.views.alignment import align
 from tracegraph.views.outline import RETURN, outline
 

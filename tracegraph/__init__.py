@@ -6,83 +6,221 @@
 ...     y = x**2
 >>> tape.gradient(y, x)
 <tg.Tensor: shape=(), dtype=float32, numpy=6.0>
+
+A checker takes a name for public that is imported `as` itself, or starred from a module whose
+`__all__` is a list of names.
 """
 
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-import tracegraph.array_api  # installs the namespace of the array API on Tensor
-import tracegraph.runtime.scatter  # installs the scatter methods on Variable
-import tracegraph.runtime.values
+import tracegraph.api.array_api  # installs the namespace of the array API on Tensor
+import tracegraph.eager.tensor_methods
+import tracegraph.state.scatter  # installs the scatter methods on Variable
 import tracegraph.text  # installs the text of graphs on Graph
 import tracegraph.views  # installs the views of graphs on Graph
+from tracegraph import array
 from tracegraph import (
-    absent,
-    array,
-    autodiff,
-    config,
-    debugging,
-    errors,
-    export,
-    functional,
-    image,
-    initializers,
-    layers,
-    linalg,
-    math,
-    nest,
-    nn,
-    operators,
-    optimizers,
-    random,
-    raw_ops,
-    saved_model,
-    testing,
-    train,
+    autodiff as autodiff,
 )
-from tracegraph.array import *
-from tracegraph.debugging import Assert
-from tracegraph.functional import *
-from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.math import *
-from tracegraph.ordering import control_dependencies, group
-from tracegraph.passes.registry import RegisterGradient, no_gradient
-from tracegraph.runtime import boundary
-from tracegraph.runtime.custom import custom_gradient, grad_pass_through, recompute_grad
-from tracegraph.runtime.effects import print_tensors as print
-from tracegraph.runtime.function import ConcreteFunction, Function, function
-from tracegraph.runtime.module import Module
-from tracegraph.runtime.naming import name_scope
-from tracegraph.runtime.python_functions import numpy_function, py_function
-from tracegraph.runtime.sparse import SparseJacobian
-from tracegraph.runtime.tape import GradientTape, UnconnectedGradients
-from tracegraph.runtime.trace import executing_eagerly, init_scope
-from tracegraph.runtime.variable import Variable, VariableAggregation, VariableSynchronization
-from tracegraph.tensorshape import IndexedSlices, TensorShape, TensorSpec
-from tracegraph.types import (
-    DType,
-    TensorType,
-    as_dtype,
-    bfloat16,
-    complex64,
-    complex128,
-    float16,
-    float32,
-    float64,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
+from tracegraph import (
+    config as config,
 )
-from tracegraph.types import (
+from tracegraph import (
+    debugging as debugging,
+)
+from tracegraph import (
+    errors as errors,
+)
+from tracegraph import (
+    export as export,
+)
+from tracegraph import (
+    image as image,
+)
+from tracegraph import (
+    initializers as initializers,
+)
+from tracegraph import (
+    layers as layers,
+)
+from tracegraph import (
+    linalg as linalg,
+)
+from tracegraph import (
+    math as math,
+)
+from tracegraph import (
+    nest as nest,
+)
+from tracegraph import (
+    nn as nn,
+)
+from tracegraph import (
+    optimizers as optimizers,
+)
+from tracegraph import (
+    random as random,
+)
+from tracegraph import (
+    raw_ops as raw_ops,
+)
+from tracegraph import (
+    saved_model as saved_model,
+)
+from tracegraph import (
+    testing as testing,
+)
+from tracegraph import (
+    train as train,
+)
+from tracegraph.api import absent, functional, operators
+from tracegraph.api.control_dependencies import (
+    control_dependencies as control_dependencies,
+)
+from tracegraph.api.control_dependencies import (
+    group as group,
+)
+from tracegraph.api.functional import *
+from tracegraph.api.python_functions import (
+    numpy_function as numpy_function,
+)
+from tracegraph.api.python_functions import (
+    py_function as py_function,
+)
+from tracegraph.array.creation import *
+from tracegraph.array.indexing import *
+from tracegraph.array.indexing import slice_of as slice
+from tracegraph.array.joining import *
+from tracegraph.array.selection import *
+from tracegraph.array.shaping import *
+from tracegraph.boundary import guarding
+from tracegraph.core.tensorshape import (
+    IndexedSlices as IndexedSlices,
+)
+from tracegraph.core.tensorshape import (
+    TensorShape as TensorShape,
+)
+from tracegraph.core.tensorshape import (
+    TensorSpec as TensorSpec,
+)
+from tracegraph.core.types import (
+    DType as DType,
+)
+from tracegraph.core.types import (
+    TensorType as TensorType,
+)
+from tracegraph.core.types import (
+    as_dtype as as_dtype,
+)
+from tracegraph.core.types import (
+    bfloat16 as bfloat16,
+)
+from tracegraph.core.types import (
     bool_ as bool,
 )
-from tracegraph.version import __version__
-from tracegraph.views import diff
+from tracegraph.core.types import (
+    complex64 as complex64,
+)
+from tracegraph.core.types import (
+    complex128 as complex128,
+)
+from tracegraph.core.types import (
+    float16 as float16,
+)
+from tracegraph.core.types import (
+    float32 as float32,
+)
+from tracegraph.core.types import (
+    float64 as float64,
+)
+from tracegraph.core.types import (
+    int8 as int8,
+)
+from tracegraph.core.types import (
+    int16 as int16,
+)
+from tracegraph.core.types import (
+    int32 as int32,
+)
+from tracegraph.core.types import (
+    int64 as int64,
+)
+from tracegraph.core.types import (
+    uint8 as uint8,
+)
+from tracegraph.core.types import (
+    uint16 as uint16,
+)
+from tracegraph.core.types import (
+    uint32 as uint32,
+)
+from tracegraph.core.types import (
+    uint64 as uint64,
+)
+from tracegraph.debugging import Assert as Assert
+from tracegraph.differentiation.custom_gradient import (
+    custom_gradient as custom_gradient,
+)
+from tracegraph.differentiation.custom_gradient import (
+    grad_pass_through as grad_pass_through,
+)
+from tracegraph.differentiation.custom_gradient import (
+    recompute_grad as recompute_grad,
+)
+from tracegraph.differentiation.sparse_jacobian import SparseJacobian as SparseJacobian
+from tracegraph.differentiation.tape import (
+    GradientTape as GradientTape,
+)
+from tracegraph.differentiation.tape import (
+    UnconnectedGradients as UnconnectedGradients,
+)
+from tracegraph.effects.checks_and_prints import print_tensors as print
+from tracegraph.functions.function import (
+    ConcreteFunction as ConcreteFunction,
+)
+from tracegraph.functions.function import (
+    Function as Function,
+)
+from tracegraph.functions.function import (
+    function as function,
+)
+from tracegraph.ir.tensor import Graph as Graph
+from tracegraph.ir.tensor import Node as Node
+from tracegraph.ir.tensor import Tensor as Tensor
+from tracegraph.math import accumulate_n as accumulate_n
+from tracegraph.math.arithmetic import *
+from tracegraph.math.logic import *
+from tracegraph.math.norms import *
+from tracegraph.math.product import *
+from tracegraph.math.reduction import *
+from tracegraph.math.sorting_and_segments import *
+from tracegraph.math.unary import *
+from tracegraph.passes.registry import (
+    RegisterGradient as RegisterGradient,
+)
+from tracegraph.passes.registry import (
+    no_gradient as no_gradient,
+)
+from tracegraph.state.module import Module as Module
+from tracegraph.state.variable import (
+    Variable as Variable,
+)
+from tracegraph.state.variable import (
+    VariableAggregation as VariableAggregation,
+)
+from tracegraph.state.variable import (
+    VariableSynchronization as VariableSynchronization,
+)
+from tracegraph.tracing.name_scopes import name_scope as name_scope
+from tracegraph.tracing.trace import (
+    executing_eagerly as executing_eagerly,
+)
+from tracegraph.tracing.trace import (
+    init_scope as init_scope,
+)
+from tracegraph.version import __version__ as __version__
+from tracegraph.views import diff as diff
 
 #: The modules that users need; completion leaves out the others.
 _MODULES = (
@@ -112,4 +250,4 @@ def __dir__() -> list[str]:
     )
 
 
-boundary.guard((sys.modules[__name__], *_MODULES))
+guarding.guard((sys.modules[__name__], *_MODULES))

@@ -1,6 +1,6 @@
 """`tg.autodiff`: reverse mode by tapes, forward mode by accumulators."""
 
-from tracegraph.runtime.accumulator import ForwardAccumulator
-from tracegraph.runtime.tape import GradientTape
+from tracegraph.differentiation.accumulator import ForwardAccumulator
+from tracegraph.differentiation.tape import GradientTape
 
 __all__ = ["ForwardAccumulator", "GradientTape"]

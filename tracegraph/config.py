@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tracegraph.core.settings import settings
 from tracegraph.errors import TraceError, fail, shown
+from tracegraph.functions.function import functions_run_eagerly, run_functions_eagerly
 from tracegraph.ir.slow_compiles import get_compile_notes, set_compile_notes
-from tracegraph.runtime.function import functions_run_eagerly, run_functions_eagerly
-from tracegraph.settings import settings
-from tracegraph.source import here
 
 __all__ = [
     "compilation_cache",
@@ -45,7 +44,6 @@ def set_compilation_cache(path: str | os.PathLike[str] | None) -> None:
         fail(
             TraceError,
             f"{shown(path)} is no path of a folder",
-            source=here(),
             fix="give a str or pathlib.Path, or None to keep no programs",
         )
     settings.set_compilation_cache(None if path is None else Path(path).expanduser())

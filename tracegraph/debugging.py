@@ -14,32 +14,35 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from tracegraph.array.arguments import as_count, as_list, as_sizes, refuse_kind
-from tracegraph.errors import DTypeError, ShapeError, fact_of, fail, reason_of, refused
-from tracegraph.ir import stages
-from tracegraph.ir.builder import operand_text
-from tracegraph.ir.tensor import Graph, Tensor
-from tracegraph.math import logic
-from tracegraph.math.functions import abs as absolute
-from tracegraph.math.logic import is_finite
-from tracegraph.math.reduction import reduce_all
-from tracegraph.runtime.convert import as_operands, as_tensor
-from tracegraph.runtime.effects import check
-from tracegraph.runtime.tracebacks import (
+from tracegraph.boundary.tracebacks import (
     disable_traceback_filtering,
     enable_traceback_filtering,
     is_traceback_filtering_enabled,
 )
-from tracegraph.runtime.variable import Variable
-from tracegraph.shapes import same_shape
-from tracegraph.source import here
-from tracegraph.tensorshape import TensorShape
+from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.shapes import same_shape
+from tracegraph.core.tensorshape import TensorShape
+from tracegraph.core.types import DType, as_dtype, float32
+from tracegraph.effects.checks_and_prints import check
+from tracegraph.errors import DTypeError, ShapeError, fact_of, fail, reason_of, refused
+from tracegraph.ir import pass_observers
+from tracegraph.ir.builder import operand_text
+from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.math import logic
+from tracegraph.math.logic import is_finite
+from tracegraph.math.reduction import reduce_all
+from tracegraph.math.unary import abs as absolute
+from tracegraph.operands.conversion import as_operands, as_tensor
+from tracegraph.state.variable import Variable
 from tracegraph.text.printer import graph_text
-from tracegraph.types import DType, as_dtype, float32
+
+if TYPE_CHECKING:
+    from tracegraph.typing import DTypeLike, TensorLike
 
 
 def _comparison(relation: str, compare: Callable[[Any, Any], Any]) -> Callable[..., None]:
@@ -95,13 +98,13 @@ assert_non_positive = _sign("<=", logic.less_equal)
 
 
 def assert_near(
-    x: Any,
-    y: Any,
+    x: TensorLike,
+    y: TensorLike,
     rtol: float | None = None,
     atol: float | None = None,
     message: str | None = None,
     summarize: int | None = None,
-    name: Any = None,
+    name: str | None = None,
 ) -> None:
     """Checks that `|x - y| <= atol + rtol * |y|` for all elements.
 
@@ -121,20 +124,22 @@ def _precision(dtype: DType) -> float:
     )
 
 
-def Assert(condition: Any, data: Any, summarize: int | None = None, name: Any = None) -> None:
+def Assert(
+    condition: TensorLike, data: TensorLike, summarize: int | None = None, name: str | None = None
+) -> None:
     """Checks that all of `condition` hold; the error shows `data`."""
     shown = tuple(map(as_tensor, as_list("Assert", "data", data)))
     check(reduce_all(logic.truth("Assert", condition)), "the assertion does not hold", shown)
 
 
-def check_numerics(tensor: Any, message: str, name: Any = None) -> Any:
+def check_numerics(tensor: TensorLike, message: str, name: str | None = None) -> Any:
     """The tensor itself. Raises InvalidArgumentError if an element is nan or infinite."""
     x = as_tensor(tensor)
     check(reduce_all(is_finite(x)), f"{message}: a tensor holds nan or infinity", (x,))
     return x
 
 
-def assert_all_finite(x: Any, message: str, name: Any = None) -> Any:
+def assert_all_finite(x: TensorLike, message: str, name: str | None = None) -> Any:
     """The tensor itself; see `check_numerics`.
 
     >>> tg.debugging.assert_all_finite(tg.constant([1.0, 2.0]), "weights").numpy()
@@ -176,7 +181,9 @@ def _fits(symbols: dict[str, Any], size: Any, wanted: Any) -> bool:
     return same_shape((size,), (wanted,)) is not None
 
 
-def assert_rank(x: Any, rank: Any, message: str | None = None, name: Any = None) -> None:
+def assert_rank(
+    x: TensorLike, rank: int | Tensor, message: str | None = None, name: str | None = None
+) -> None:
     """Checks the number of axes while tracing. Raises ShapeError (a ValueError)."""
     tensor = as_tensor(x)
     wanted = as_count("assert_rank", "the rank", rank)
@@ -184,7 +191,9 @@ def assert_rank(x: Any, rank: Any, message: str | None = None, name: Any = None)
         _refuse_shape(tensor, f"rank {wanted}", message)
 
 
-def assert_rank_at_least(x: Any, rank: Any, message: str | None = None, name: Any = None) -> None:
+def assert_rank_at_least(
+    x: TensorLike, rank: int | Tensor, message: str | None = None, name: str | None = None
+) -> None:
     """Checks while tracing that there are `rank` axes or more. Raises ShapeError."""
     tensor = as_tensor(x)
     wanted = as_count("assert_rank_at_least", "the rank", rank)
@@ -192,7 +201,9 @@ def assert_rank_at_least(x: Any, rank: Any, message: str | None = None, name: An
         _refuse_shape(tensor, f"of rank {wanted} or more", message)
 
 
-def assert_rank_in(x: Any, ranks: Any, message: str | None = None, name: Any = None) -> None:
+def assert_rank_in(
+    x: TensorLike, ranks: Any, message: str | None = None, name: str | None = None
+) -> None:
     """Checks while tracing that the number of axes is one of `ranks`. Raises ShapeError."""
     tensor = as_tensor(x)
     wanted = as_sizes("assert_rank_in", "the ranks", ranks)
@@ -200,7 +211,7 @@ def assert_rank_in(x: Any, ranks: Any, message: str | None = None, name: Any = N
         _refuse_shape(tensor, f"of a rank in {list(wanted)}", message)
 
 
-def assert_scalar(tensor: Any, message: str | None = None, name: Any = None) -> Any:
+def assert_scalar(tensor: TensorLike, message: str | None = None, name: str | None = None) -> Any:
     """The tensor itself, which is checked while tracing to have no axes. Raises ShapeError."""
     x = as_tensor(tensor)
     if x.ndim:
@@ -212,13 +223,14 @@ def _refuse_shape(x: Any, wanted: Any, message: str | None) -> None:
     fail(
         ShapeError,
         f"{message}: {x.type} does not fit {wanted}" if message else f"{x.type} is not {wanted}",
-        source=here(),
         operands=[operand_text(x)],
         fix="reshape the tensor, or correct the expectation",
     )
 
 
-def assert_type(tensor: Any, tf_type: Any, message: str | None = None, name: Any = None) -> None:
+def assert_type(
+    tensor: TensorLike, tf_type: DTypeLike, message: str | None = None, name: str | None = None
+) -> None:
     """Checks the dtype while tracing. Raises DTypeError (a TypeError)."""
     x = as_tensor(tensor)
     wanted = as_dtype(tf_type)
@@ -226,13 +238,12 @@ def assert_type(tensor: Any, tf_type: Any, message: str | None = None, name: Any
         fail(
             DTypeError,
             f"{message or 'assert_type'}: {x.dtype.name} is not {wanted.name}",
-            source=here(),
             operands=[operand_text(x)],
             fix=f"convert it: tg.cast(x, tg.{wanted.name}), or correct the expectation",
         )
 
 
-def assert_integer(x: Any, message: str | None = None, name: Any = None) -> None:
+def assert_integer(x: TensorLike, message: str | None = None, name: str | None = None) -> None:
     """Checks while tracing that the dtype is one of integers. Raises DTypeError (a TypeError)."""
     tensor = as_tensor(x)
     if not tensor.dtype.is_integer:
@@ -251,7 +262,7 @@ def assert_proper_iterable(values: Any) -> None:
         refuse_kind("assert_proper_iterable", rule, values, fix="put it in a list")
 
 
-def assert_same_float_dtype(tensors: Any = None, dtype: Any = None) -> DType:
+def assert_same_float_dtype(tensors: Any = None, dtype: DTypeLike | None = None) -> DType:
     """The one floating dtype that all the tensors have, and `dtype` names; float32 if there is
     neither. Raises DTypeError (a TypeError).
 
@@ -274,7 +285,7 @@ def _refuse_dtype(x: Any, fact: str, wanted: DType | None = None) -> NoReturn:
     target = "the type that is expected" if wanted is None else f"tg.{wanted.name}"
     operands = [] if x is None else [operand_text(x)]
     fix = f"convert it to {target} with tg.cast, or correct the expectation"
-    fail(DTypeError, fact, source=here(), operands=operands, fix=fix)
+    fail(DTypeError, fact, operands=operands, fix=fix)
 
 
 # Dumps.
@@ -292,14 +303,16 @@ class GraphDump:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._numbers = itertools.count(_highest_number(self.directory) + 1)
         except OSError as error:
+            if is_of_interrupt(error):
+                raise
             fact = f"dump_graphs: {self.directory} cannot be a folder for graphs"
             refused(error, fact, "name a directory that can be made and written to")
-        stages.watchers.append(self._write)
+        pass_observers.observers.append(self._write)
 
     def stop(self) -> None:
         """Ends the writing. What is made afterwards is not written."""
-        if self._write in stages.watchers:
-            stages.watchers.remove(self._write)
+        if self._write in pass_observers.observers:
+            pass_observers.observers.remove(self._write)
 
     def __enter__(self) -> GraphDump:
         return self
@@ -314,11 +327,13 @@ class GraphDump:
         with self._lock:
             last, file = self._last.get(graph.name, ("", ""))
             try:
-                if stage in stages.MAY_KEEP and content == last:
+                if stage in pass_observers.MAY_KEEP and content == last:
                     self._create(f"{name}.unchanged", f"as in {file}")
                     return
                 file = self._create(f"{name}.{suffix}", content)
             except OSError as error:
+                if is_of_interrupt(error):
+                    raise
                 self._give_up(error)
                 return
             if text is None:

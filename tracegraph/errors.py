@@ -9,10 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import re
+import warnings
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from tracegraph.source import here, user_line
+from tracegraph.core.source import here, user_line
 
 
 class ShapeError(ValueError):
@@ -157,13 +158,39 @@ def fail(
     fix: str = "",
     cause: BaseException | None = None,
 ) -> NoReturn:
-    """Raises `kind` with the message built from its parts, and `fact` and `fix` as attributes."""
-    error: Any = kind(message(fact, source=source, operands=operands, fix=fix))
+    """Raises `kind` with the message built from its parts, and `fact` and `fix` as attributes.
+
+    Without a `source` the place is the user's line; `UNKNOWN` leaves the place out.
+    """
+    place = here() if source is None else source
+    error: Any = kind(message(fact, source=place, operands=operands, fix=fix))
     error.fact, error.fix = fact, fix
     try:
         raise error from cause
     finally:
         del error  # a cycle with this frame would keep the caller's tensors alive, and pending
+
+
+def warn(text: str, kind: type[Warning] = UserWarning, place: Any = None) -> None:
+    """Warns at the user's line, or at another `place`."""
+    place = here() if place is None else place
+    warnings.warn_explicit(text, kind, place.file, place.line)
+
+
+def is_too_large(error: Exception) -> bool:
+    """Whether an error is about a tensor that no machine can hold."""
+    return isinstance(getattr(error, "mismatch", error), TooLarge)
+
+
+def tell_who_was_called(error: Any, name: str) -> None:
+    """Puts what the user called before the fact of an error about a tensor that is too large, in
+    place of an op that this is made of; what was called first is who made it."""
+    if hasattr(error, "called"):
+        return
+    fact = getattr(error, "mismatch", error).fact
+    _, _, rest = str(error).partition(fact)
+    error.args = (f"{name}: {fact}{rest}",)
+    error.fact, error.called = f"{name}: {fact}", name
 
 
 def refused(error: OSError, fact: str, fix: str) -> NoReturn:

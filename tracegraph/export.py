@@ -10,26 +10,27 @@ from typing import Any
 import numpy as np
 
 from tracegraph.archive.directory import write_output
+from tracegraph.boundary.tracebacks import api_boundary
+from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.shapes import ShapeVariable
+from tracegraph.core.source import sourced
+from tracegraph.eager import backend
 from tracegraph.errors import GradientError, ShapeError, SignatureError, TraceError, fail, shown
+from tracegraph.functions.concrete import ConcreteFunction
+from tracegraph.functions.function import Function, function
+from tracegraph.functions.jax_function import constants, pure_graph
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import full
 from tracegraph.passes.gradient import gradient as gradients_of
 from tracegraph.passes.simplify import simplify
-from tracegraph.runtime import backend
-from tracegraph.runtime.concrete import ConcreteFunction
-from tracegraph.runtime.function import Function, function
-from tracegraph.runtime.jax_function import constants, pure_graph
-from tracegraph.runtime.module import Module
-from tracegraph.runtime.signature import leaf_paths
-from tracegraph.runtime.tracebacks import door
-from tracegraph.shapes import ShapeVariable
-from tracegraph.source import here, sourced
+from tracegraph.signatures.signature import leaf_paths
+from tracegraph.state.module import Module
 
 __all__ = ["stablehlo"]
 
 
-@door
+@api_boundary
 def stablehlo(
     f: Any,
     *args: Any,
@@ -97,7 +98,6 @@ def _check_gradient(gradient: Any) -> None:
         fail(
             SignatureError,
             f"stablehlo: gradient is {shown(gradient)}, and it is True or False",
-            source=here(),
             fix="export a derivative of higher order as the function that computes it, such as "
             "tg.hessian(f)",
         )
@@ -123,7 +123,9 @@ def _takes_nothing(traced: Function) -> bool:
     """Whether a function can be called without arguments."""
     try:
         traced.signature.parameters.bind()
-    except TypeError:
+    except TypeError as error:
+        if is_of_interrupt(error):
+            raise
         return False
     return True
 
@@ -137,7 +139,6 @@ def _only_trace(traced: Function) -> ConcreteFunction:
         TraceError,
         f"stablehlo: no arguments are given for {traced.name}, which has "
         + (f"several traces\n    {known}" if known else "no trace yet"),
-        source=here(),
         fix="give TensorSpecs after the function, or declare an input_signature",
     )
 
@@ -148,7 +149,6 @@ def _check_ranks(concrete: ConcreteFunction, names: Sequence[str]) -> None:
             fail(
                 ShapeError,
                 f"{concrete.name}: the rank of {name!r}, {type}, is open, and a program needs it",
-                source=here(),
                 fix="give the rank: tg.TensorSpec([None, None])",
             )
 
@@ -183,7 +183,6 @@ def _with_gradients(
         fail(
             GradientError,
             f"{name}: no {what} is a floating tensor, so it has no gradient",
-            source=here(),
             fix="export it without gradient=True",
         )
     is_scalar = len(graph.outputs) == 1 and _is_real_number(graph.outputs[0])

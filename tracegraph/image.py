@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tracegraph.array.arguments import rank_of, refuse
 from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import as_operands
 from tracegraph.ops.image import AdjustContrast
-from tracegraph.runtime.convert import as_operands
+
+if TYPE_CHECKING:
+    from tracegraph.typing import TensorLike
 
 
-def adjust_contrast(images: Any, contrast_factor: Any) -> Tensor:
+def adjust_contrast(images: TensorLike, contrast_factor: TensorLike) -> Tensor:
     """(x - mean) * contrast_factor + mean, with the mean of each channel of each image.
 
     This op has no derivative: `GradientTape.gradient` raises a LookupError that names its line.

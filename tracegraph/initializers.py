@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracegraph import random
 from tracegraph.array.arguments import as_choice, as_number, as_shape
 from tracegraph.array.creation import fill, ones, zeros
+from tracegraph.core.types import as_dtype, float32
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import multiply
-from tracegraph.runtime.convert import as_tensor
-from tracegraph.source import here
-from tracegraph.types import as_dtype, float32
+from tracegraph.operands.conversion import as_tensor
+
+if TYPE_CHECKING:
+    from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
 
 #: The standard deviation of a normal number that is cut off at two of them.
 _TRUNCATED_DEVIATION = 0.87962566103423978
@@ -23,7 +25,7 @@ _TRUNCATED_DEVIATION = 0.87962566103423978
 class Initializer:
     """A function of a shape and a dtype that returns a tensor."""
 
-    def __call__(self, shape: Any, dtype: Any = float32) -> Tensor:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
         raise NotImplementedError
 
 
@@ -34,7 +36,7 @@ class Zeros(Initializer):
     array([0., 0.], dtype=float32)
     """
 
-    def __call__(self, shape: Any, dtype: Any = float32) -> Tensor:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
         return zeros(shape, dtype)
 
 
@@ -45,7 +47,7 @@ class Ones(Initializer):
     array([1., 1.], dtype=float32)
     """
 
-    def __call__(self, shape: Any, dtype: Any = float32) -> Tensor:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
         return ones(shape, dtype)
 
 
@@ -56,10 +58,10 @@ class Constant(Initializer):
     array([3., 3.], dtype=float32)
     """
 
-    def __init__(self, value: Any = 0.0) -> None:
+    def __init__(self, value: TensorLike = 0.0) -> None:
         self.value = value
 
-    def __call__(self, shape: Any, dtype: Any = float32) -> Tensor:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
         return fill(shape, as_tensor(self.value, as_dtype(dtype)))
 
 
@@ -73,7 +75,7 @@ class RandomNormal(Initializer):
     def __init__(self, mean: float = 0.0, stddev: float = 0.05, seed: int | None = None) -> None:
         self.mean, self.stddev, self.seed = mean, stddev, seed
 
-    def __call__(self, shape: Any, dtype: Any = float32) -> Tensor:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
         return random.normal(shape, self.mean, self.stddev, dtype, self.seed)
 
 
@@ -84,7 +86,7 @@ class TruncatedNormal(RandomNormal):
     TensorShape([2, 3])
     """
 
-    def __call__(self, shape: Any, dtype: Any = float32) -> Tensor:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
         return random.truncated_normal(shape, self.mean, self.stddev, dtype, self.seed)
 
 
@@ -100,7 +102,7 @@ class RandomUniform(Initializer):
     ) -> None:
         self.minval, self.maxval, self.seed = minval, maxval, seed
 
-    def __call__(self, shape: Any, dtype: Any = float32) -> Tensor:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
         return random.uniform(shape, self.minval, self.maxval, dtype, self.seed)
 
 
@@ -129,7 +131,7 @@ class VarianceScaling(Initializer):
         )
         self.seed = seed
 
-    def __call__(self, shape: Any, dtype: Any = float32) -> Tensor:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
         inputs, outputs = fans(shape)
         count = {"fan_in": inputs, "fan_out": outputs, "fan_avg": (inputs + outputs) / 2}[self.mode]
         variance = self.scale / max(1.0, count)
@@ -143,7 +145,7 @@ class VarianceScaling(Initializer):
         return multiply(numbers, deviation / _TRUNCATED_DEVIATION)
 
 
-def fans(shape: Any) -> tuple[int, int]:
+def fans(shape: ShapeLike) -> tuple[int, int]:
     """The numbers of inputs and outputs of one unit: a kernel is [*window, inputs, outputs]."""
     sizes: Any = as_shape("fans", shape)
     if len(sizes) < 2:
@@ -243,7 +245,6 @@ def get(identifier: Any) -> Callable[..., Any]:
     fail(
         SignatureError,
         f"{identifier!r} is not an initializer",
-        source=here(),
         fix=f"use a function of shape and dtype, or one of {', '.join(_BY_NAME)}",
     )
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tracegraph import initializers, nn
-from tracegraph.absent import refuse_attribute
+from tracegraph.api.absent import refuse_attribute
 from tracegraph.array.arguments import (
     as_axis,
     as_choice,
@@ -23,22 +22,31 @@ from tracegraph.array.arguments import (
 )
 from tracegraph.array.creation import is_tensor
 from tracegraph.array.shaping import reshape
+from tracegraph.boundary.tracebacks import api_boundary, asked
+from tracegraph.core.shapes import element_count
+from tracegraph.core.tensorshape import shape_of
+from tracegraph.core.types import as_dtype, float32
 from tracegraph.errors import SignatureError, counted, fail, shown
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, multiply
-from tracegraph.math.functions import exp
 from tracegraph.math.product import matmul
-from tracegraph.runtime.boundary import guarded
-from tracegraph.runtime.convert import as_tensor, cast_to
-from tracegraph.runtime.deferred import announce
-from tracegraph.runtime.module import Module, settings_text
-from tracegraph.runtime.tracebacks import asked
-from tracegraph.runtime.variable import Variable
-from tracegraph.shapes import element_count
-from tracegraph.source import here
-from tracegraph.tensorshape import shape_of
-from tracegraph.types import as_dtype, float32
+from tracegraph.math.unary import exp
+from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.signatures.signature import parameters_of
+from tracegraph.state.deferred import announce
+from tracegraph.state.module import Module, settings_text
+from tracegraph.state.variable import Variable
+
+if TYPE_CHECKING:
+    from tracegraph.typing import (
+        ActivationLike,
+        DTypeLike,
+        InitializerLike,
+        Nest,
+        ShapeLike,
+        Window,
+    )
 
 _ACTIVATIONS: dict[str, Callable[[Any], Tensor]] = {
     "elu": nn.elu,
@@ -69,7 +77,6 @@ def _activation(activation: Any) -> Callable[[Any], Any] | None:
     fail(
         SignatureError,
         f"{shown(activation)} is not an activation",
-        source=here(),
         fix=f"use a function, or one of {', '.join(_ACTIVATIONS)}",
     )
 
@@ -81,7 +88,7 @@ class Layer(Module):
     are listed in the order in which they were made.
     """
 
-    def __init__(self, name: str | None = None, dtype: Any = float32) -> None:
+    def __init__(self, name: str | None = None, dtype: DTypeLike = float32) -> None:
         super().__init__(name)
         self.dtype = as_dtype(dtype)
         self.built = False
@@ -99,7 +106,7 @@ class Layer(Module):
         """The layer's function."""
         raise NotImplementedError
 
-    def __call__(self, inputs: Any, **arguments: Any) -> Any:
+    def __call__(self, inputs: Nest, **arguments: Any) -> Tensor:
         """The layer's function of the inputs; lists, and whatever is floating, take the layer's
         dtype. `training` goes to layers that take it."""
         x = self._as_inputs(inputs)
@@ -110,7 +117,7 @@ class Layer(Module):
             self.built = True
         if "training" in arguments and not _takes_training(self):
             del arguments["training"]
-        return guarded(self.call)(x, **arguments) if arguments else self.call(x)
+        return api_boundary(self.call)(x, **arguments) if arguments else self.call(x)
 
     def _as_inputs(self, inputs: Any) -> Any:
         if isinstance(inputs, dict) or (isinstance(inputs, (list, tuple)) and _has_tensors(inputs)):
@@ -123,10 +130,10 @@ class Layer(Module):
     def add_weight(
         self,
         shape: Sequence[int],
-        initializer: Any = "glorot_uniform",
+        initializer: InitializerLike = "glorot_uniform",
         name: str | None = None,
         trainable: bool = True,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> Variable:
         """A new variable, with the initial value that `initializer` gives."""
         kind = self.dtype if dtype is None else as_dtype(dtype)
@@ -218,12 +225,12 @@ class Dense(_Affine):
     def __init__(
         self,
         units: int,
-        activation: Any = None,
+        activation: ActivationLike = None,
         use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        bias_initializer: InitializerLike = "zeros",
         name: str | None = None,
-        dtype: Any = float32,
+        dtype: DTypeLike = float32,
     ) -> None:
         super().__init__(activation, use_bias, kernel_initializer, bias_initializer, name, dtype)
         self.units = _positive("units", units)
@@ -251,18 +258,18 @@ class Conv2D(_Affine):
     def __init__(
         self,
         filters: int,
-        kernel_size: Any,
-        strides: Any = (1, 1),
+        kernel_size: Window,
+        strides: Window = (1, 1),
         padding: str = "valid",
         data_format: str | None = None,
-        dilation_rate: Any = (1, 1),
+        dilation_rate: Window = (1, 1),
         groups: int = 1,
-        activation: Any = None,
+        activation: ActivationLike = None,
         use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        bias_initializer: InitializerLike = "zeros",
         name: str | None = None,
-        dtype: Any = float32,
+        dtype: DTypeLike = float32,
     ) -> None:
         super().__init__(activation, use_bias, kernel_initializer, bias_initializer, name, dtype)
         self.filters = _positive("filters", filters)
@@ -280,7 +287,6 @@ class Conv2D(_Affine):
                 SignatureError,
                 f"Conv2D: {channels} channels and {self.filters} filters do not fall into "
                 f"{self.groups} groups",
-                source=here(),
                 fix="use a number of groups that divides both",
             )
         self._make_weights([*self.kernel_size, channels // self.groups, self.filters])
@@ -303,8 +309,8 @@ class MaxPool2D(Layer):
 
     def __init__(
         self,
-        pool_size: Any = (2, 2),
-        strides: Any = None,
+        pool_size: Window = (2, 2),
+        strides: Window | None = None,
         padding: str = "valid",
         data_format: str | None = None,
         name: str | None = None,
@@ -355,7 +361,7 @@ class Activation(Layer):
     array([0., 2.], dtype=float32)
     """
 
-    def __init__(self, activation: Any, name: str | None = None) -> None:
+    def __init__(self, activation: ActivationLike, name: str | None = None) -> None:
         super().__init__(name)
         self.activation = _activation(activation)
 
@@ -373,7 +379,11 @@ class Dropout(Layer):
     """
 
     def __init__(
-        self, rate: float, noise_shape: Any = None, seed: int | None = None, name: str | None = None
+        self,
+        rate: float,
+        noise_shape: ShapeLike | None = None,
+        seed: int | None = None,
+        name: str | None = None,
     ) -> None:
         super().__init__(name)
         self.rate = as_number("Dropout", "rate", rate, low=0, below=1)
@@ -405,12 +415,12 @@ class BatchNormalization(Layer):
         epsilon: float = 1e-3,
         center: bool = True,
         scale: bool = True,
-        beta_initializer: Any = "zeros",
-        gamma_initializer: Any = "ones",
-        moving_mean_initializer: Any = "zeros",
-        moving_variance_initializer: Any = "ones",
+        beta_initializer: InitializerLike = "zeros",
+        gamma_initializer: InitializerLike = "ones",
+        moving_mean_initializer: InitializerLike = "zeros",
+        moving_variance_initializer: InitializerLike = "ones",
         name: str | None = None,
-        dtype: Any = float32,
+        dtype: DTypeLike = float32,
     ) -> None:
         super().__init__(name, dtype)
         self.axis = as_size("BatchNormalization", "axis", axis)
@@ -481,7 +491,7 @@ class Sequential(Layer):
         for layer in layers:
             self.add(layer)
 
-    def add(self, layer: Any) -> None:
+    def add(self, layer: Callable[..., Any]) -> None:
         """Appends a layer, or any function of tensors."""
         if not callable(layer):
             refuse_kind("Sequential", "a layer is a function of tensors", layer, fix=_LAYERS)
@@ -519,10 +529,7 @@ _LAYERS = "give a list of layers: tg.layers.Sequential([tg.layers.Dense(2)])"
 
 def _takes_training(layer: Any) -> bool:
     function = layer.call if isinstance(layer, Layer) else layer
-    try:
-        return "training" in inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return False
+    return "training" in parameters_of(function)
 
 
 # Checks of arguments.
@@ -532,7 +539,7 @@ def _positive(what: str, value: Any) -> int:
     numbers = as_sizes("layer", what, value)
     if len(numbers) == 1 and isinstance(numbers[0], int) and numbers[0] > 0:
         return numbers[0]
-    fail(SignatureError, f"{what} is {shown(value)}", source=here(), fix="use a positive int")
+    fail(SignatureError, f"{what} is {shown(value)}", fix="use a positive int")
 
 
 def _pair(what: str, value: Any) -> tuple[int, int]:
@@ -541,12 +548,7 @@ def _pair(what: str, value: Any) -> tuple[int, int]:
         numbers = numbers * 2
     if len(numbers) == 2 and all(isinstance(n, int) and n > 0 for n in numbers):
         return numbers
-    fail(
-        SignatureError,
-        f"{what} is {shown(value)}",
-        source=here(),
-        fix="use one positive int, or two",
-    )
+    fail(SignatureError, f"{what} is {shown(value)}", fix="use one positive int, or two")
 
 
 def _padding(padding: Any) -> str:

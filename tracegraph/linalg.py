@@ -7,7 +7,7 @@ Cholesky's; the others are not here yet.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,11 +25,14 @@ from tracegraph.array.arguments import (
 from tracegraph.array.creation import eye
 from tracegraph.array.joining import stack
 from tracegraph.array.shaping import expand_dims, pad, squeeze
+from tracegraph.core.shapes import element_count, same_shape, same_size
+from tracegraph.core.types import bool_, int32
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.functions import log
 from tracegraph.math.norms import global_norm, l2_normalize
 from tracegraph.math.product import einsum, matmul, tensordot, with_common_batch
 from tracegraph.math.reduction import norm
+from tracegraph.math.unary import log
+from tracegraph.operands.conversion import as_operands, as_tensor, broadcast, cast_to
 from tracegraph.ops.broadcast import BroadcastTo, Sum, zeros_of
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.contract import adjoint as adjoint_of
@@ -37,12 +40,14 @@ from tracegraph.ops.contract import swap_last
 from tracegraph.ops.elementwise import REAL, SELECT, SUB, LogicalAnd
 from tracegraph.ops.linalg import Cholesky, Det, Slogdet, Solve, TriangularSolve
 from tracegraph.ops.shape import Reshape, with_size
-from tracegraph.runtime.convert import as_operands, as_tensor, broadcast, cast_to
-from tracegraph.shapes import element_count, same_shape, same_size
-from tracegraph.types import bool_, int32
+
+if TYPE_CHECKING:
+    from tracegraph.typing import Axis, TensorLike
 
 
-def matrix_transpose(a: Any, name: str = "matrix_transpose", conjugate: bool = False) -> Tensor:
+def matrix_transpose(
+    a: TensorLike, name: str = "matrix_transpose", conjugate: bool = False
+) -> Tensor:
     """Each matrix a[..., i, j] transposed: [..., j, i]; with `conjugate`, its complex conjugate.
 
     >>> tg.linalg.matrix_transpose([[1, 2], [3, 4]]).numpy()
@@ -54,7 +59,7 @@ def matrix_transpose(a: Any, name: str = "matrix_transpose", conjugate: bool = F
     return adjoint_of(x) if is_adjoint else swap_last(x)
 
 
-def adjoint(matrix: Any, name: str | None = None) -> Tensor:
+def adjoint(matrix: TensorLike, name: str | None = None) -> Tensor:
     """The conjugate transpose of each matrix.
 
     >>> tg.linalg.adjoint([[1j]]).numpy()
@@ -64,7 +69,11 @@ def adjoint(matrix: Any, name: str | None = None) -> Tensor:
 
 
 def matvec(
-    a: Any, b: Any, transpose_a: bool = False, adjoint_a: bool = False, name: str | None = None
+    a: TensorLike,
+    b: TensorLike,
+    transpose_a: bool = False,
+    adjoint_a: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     """y[..., i] = sum_j a[..., i, j] * b[..., j]
 
@@ -75,7 +84,7 @@ def matvec(
     return squeeze(matmul(a, column, transpose_a=transpose_a, adjoint_a=adjoint_a), axis=-1)
 
 
-def trace(x: Any, name: str | None = None) -> Tensor:
+def trace(x: TensorLike, name: str | None = None) -> Tensor:
     """The sum of the diagonal of each matrix: sum_i x[..., i, i]
 
     >>> tg.linalg.trace([[1, 2], [3, 4]]).numpy()
@@ -86,12 +95,12 @@ def trace(x: Any, name: str | None = None) -> Tensor:
 
 
 def diag(
-    diagonal: Any,
+    diagonal: TensorLike,
     name: str = "diag",
-    k: Any = 0,
-    num_rows: Any = -1,
-    num_cols: Any = -1,
-    padding_value: Any = 0,
+    k: TensorLike = 0,
+    num_rows: int | Tensor = -1,
+    num_cols: int | Tensor = -1,
+    padding_value: TensorLike = 0,
 ) -> Tensor:
     """Matrices with the vectors diagonal[..., :] on a diagonal and `padding_value` elsewhere.
 
@@ -141,10 +150,10 @@ def _margins(n: Any, k: Any, num_rows: Any, num_cols: Any, x: Tensor) -> list[tu
 
 
 def diag_part(
-    input: Any,
+    input: TensorLike,
     name: str = "diag_part",
-    k: Any = 0,
-    padding_value: Any = 0,
+    k: TensorLike = 0,
+    padding_value: TensorLike = 0,
     align: str = "RIGHT_LEFT",
 ) -> Tensor:
     """A diagonal of each matrix: y[..., i] = x[..., i, i + k], or x[..., i - k, i] for negative k.
@@ -203,7 +212,7 @@ def _diagonal(x: Tensor, k: Any) -> Tensor:
     return einsum("...ii->...i", x)
 
 
-def set_diag(input: Any, diagonal: Any, name: str = "set_diag") -> Tensor:
+def set_diag(input: TensorLike, diagonal: TensorLike, name: str = "set_diag") -> Tensor:
     """Each matrix with another diagonal, which is as long as its shorter side.
 
     >>> tg.linalg.set_diag([[1, 2], [3, 4]], [8, 9]).numpy()
@@ -227,7 +236,9 @@ def set_diag(input: Any, diagonal: Any, name: str = "set_diag") -> Tensor:
     return SELECT(broadcast(eye(rows, columns, dtype=bool_), shape), wide, x)
 
 
-def band_part(input: Any, num_lower: Any, num_upper: Any, name: str | None = None) -> Tensor:
+def band_part(
+    input: TensorLike, num_lower: TensorLike, num_upper: TensorLike, name: str | None = None
+) -> Tensor:
     """Each matrix with 0 outside of a band: `num_lower` diagonals below and `num_upper` above.
 
     A negative number keeps all of them. The numbers may be tensors.
@@ -255,7 +266,7 @@ def band_part(input: Any, num_lower: Any, num_upper: Any, name: str | None = Non
     return SELECT(broadcast(inside, x.type.shape), x, zeros_of(x))
 
 
-def cross(a: Any, b: Any, name: str | None = None) -> Tensor:
+def cross(a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
     """The cross product of vectors of three along the last axis.
 
     >>> tg.linalg.cross([1, 0, 0], [0, 1, 0]).numpy()
@@ -269,7 +280,7 @@ def cross(a: Any, b: Any, name: str | None = None) -> Tensor:
 
 
 def normalize(
-    tensor: Any, ord: Any = "euclidean", axis: Any = None, name: str | None = None
+    tensor: TensorLike, ord: float | str = "euclidean", axis: Axis = None, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """The tensor divided by its norm along `axis`, and the norm; see `tg.norm`.
 
@@ -282,7 +293,7 @@ def normalize(
     return x / length, length  # type: ignore[operator]
 
 
-def tensor_diag(diagonal: Any, name: str | None = None) -> Tensor:
+def tensor_diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
     """The tensor y[i, j, ..., i, j, ...] = x[i, j, ...], 0 elsewhere.
 
     >>> tg.linalg.tensor_diag([1, 2]).numpy()
@@ -295,7 +306,7 @@ def tensor_diag(diagonal: Any, name: str | None = None) -> Tensor:
     return Reshape((*sizes, *sizes))(flat)
 
 
-def tensor_diag_part(input: Any, name: str | None = None) -> Tensor:
+def tensor_diag_part(input: TensorLike, name: str | None = None) -> Tensor:
     """The diagonal y[i, j, ...] = x[i, j, ..., i, j, ...] of a tensor whose sizes come twice.
 
     >>> tg.linalg.tensor_diag_part([[1, 2], [3, 4]]).numpy()
@@ -311,7 +322,9 @@ def tensor_diag_part(input: Any, name: str | None = None) -> Tensor:
     return Reshape(sizes[:half])(_diagonal(Reshape((count, count))(x), 0))
 
 
-def solve(matrix: Any, rhs: Any, adjoint: bool = False, name: str | None = None) -> Tensor:
+def solve(
+    matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, name: str | None = None
+) -> Tensor:
     """The columns y with matrix y = rhs, or with matrix^H y = rhs if `adjoint`.
 
     The shapes are matrix[..., n, n] and rhs[..., n, k]; the leading axes broadcast. A singular
@@ -326,7 +339,11 @@ def solve(matrix: Any, rhs: Any, adjoint: bool = False, name: str | None = None)
 
 
 def triangular_solve(
-    matrix: Any, rhs: Any, lower: bool = True, adjoint: bool = False, name: str | None = None
+    matrix: TensorLike,
+    rhs: TensorLike,
+    lower: bool = True,
+    adjoint: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     """The columns y with matrix y = rhs, of which the lower triangle alone is read.
 
@@ -343,7 +360,7 @@ def triangular_solve(
     return TriangularSolve(is_adjoint, is_lower)(a, b)
 
 
-def inv(input: Any, adjoint: bool = False, name: str | None = None) -> Tensor:
+def inv(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
     """The inverse of each matrix, of its conjugate transpose if `adjoint`; see `tg.linalg.solve`.
 
     >>> tg.linalg.inv([[2.0, 0.0], [0.0, 4.0]]).numpy()
@@ -355,7 +372,7 @@ def inv(input: Any, adjoint: bool = False, name: str | None = None) -> Tensor:
     return Solve(as_flag("inv", "adjoint", adjoint))(a, identity)
 
 
-def det(input: Any, name: str | None = None) -> Tensor:
+def det(input: TensorLike, name: str | None = None) -> Tensor:
     """The determinant of each matrix.
 
     Its first and second derivatives hold where the matrix is singular too; those of higher order
@@ -374,7 +391,7 @@ class SignAndLogarithm(NamedTuple):
     log_abs_determinant: Tensor
 
 
-def slogdet(input: Any, name: str | None = None) -> SignAndLogarithm:
+def slogdet(input: TensorLike, name: str | None = None) -> SignAndLogarithm:
     """The sign of each determinant, and the logarithm of its absolute value, of the same dtype.
 
     The sign of a complex determinant is a number of absolute value 1. A singular matrix has the
@@ -389,7 +406,7 @@ def slogdet(input: Any, name: str | None = None) -> SignAndLogarithm:
     return SignAndLogarithm(sign, cast_to(logarithm, x.dtype))
 
 
-def logdet(matrix: Any, name: str | None = None) -> Tensor:
+def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
     """The real logarithm of the determinant of each Hermitian positive definite matrix.
 
     >>> tg.linalg.logdet([[1.0, 0.0], [0.0, 1.0]]).numpy()
@@ -400,7 +417,7 @@ def logdet(matrix: Any, name: str | None = None) -> Tensor:
     return 2.0 * Sum((logarithms.ndim - 1,))(logarithms)
 
 
-def cholesky(input: Any, name: str | None = None) -> Tensor:
+def cholesky(input: TensorLike, name: str | None = None) -> Tensor:
     """The lower triangle y with y y^H = input, for each Hermitian positive definite matrix.
 
     Of another matrix a the factor of (a + a^H) / 2 is meant, so gradients are Hermitian too. It
@@ -413,7 +430,7 @@ def cholesky(input: Any, name: str | None = None) -> Tensor:
     return Cholesky()(_matrices("cholesky", input))
 
 
-def cholesky_solve(chol: Any, rhs: Any, name: str | None = None) -> Tensor:
+def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -> Tensor:
     """The columns x with a x = rhs, given the factor `chol = tg.linalg.cholesky(a)`.
 
     >>> chol = tg.linalg.cholesky([[4.0, 2.0], [2.0, 2.0]])

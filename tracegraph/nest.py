@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, NoReturn
 
+from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.tensorshape import TensorShape
 from tracegraph.errors import SignatureError, UnknownValue, fail, shown
-from tracegraph.source import here
-from tracegraph.tensorshape import TensorShape
 
 
 @functools.cache
@@ -258,7 +258,9 @@ def ordered_keys(keys: Iterable[Any]) -> list[Any]:
     keys = list(keys)
     try:
         return sorted(keys)
-    except TypeError:
+    except TypeError as error:
+        if is_of_interrupt(error):
+            raise
         kinds = {(type(key).__module__, type(key).__qualname__) for key in keys}
     if len(kinds) == 1:
         return sorted(keys, key=repr)
@@ -594,7 +596,6 @@ def pack_sequence_as(structure: Any, flat_sequence: Sequence[Any]) -> Any:
         fail(
             SignatureError,
             f"the structure has {packing.count} leaves and {len(leaves)} were given",
-            source=here(),
             fix="give one value for each leaf",
         )
     return packing.pack(leaves)
@@ -628,7 +629,6 @@ def _matched(structures: Sequence[Any]) -> tuple[list[list[Any]], Structure]:
             fail(
                 SignatureError,
                 f"the structures differ: {first!r} and {packing!r}",
-                source=here(),
                 fix="make both of the same containers, keys and lengths",
             )
     return list(flats), first

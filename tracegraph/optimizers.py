@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tracegraph.absent import refuse_attribute
+import numpy as np
+
+from tracegraph.api.absent import refuse_attribute
 from tracegraph.array.arguments import as_flag, as_list, as_number, refuse, refuse_kind
 from tracegraph.array.creation import zeros
+from tracegraph.boundary.tracebacks import asked
+from tracegraph.core.tensorshape import shape_of
+from tracegraph.core.types import DType, float32, int32
+from tracegraph.differentiation.tape import GradientTape
 from tracegraph.errors import DTypeError, GradientError, SignatureError, counted, fail, kind_of
 from tracegraph.ir.builder import at_top_level, operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, clip_by_value, maximum, multiply, pow, subtract
-from tracegraph.math.functions import sqrt, square
 from tracegraph.math.norms import clip_by_global_norm, clip_by_norm
-from tracegraph.runtime.convert import as_tensor, cast_to, promoted
-from tracegraph.runtime.deferred import announce
-from tracegraph.runtime.module import Module, settings_text
-from tracegraph.runtime.naming import told_name
-from tracegraph.runtime.tape import GradientTape
-from tracegraph.runtime.trace import current_trace, init_scope
-from tracegraph.runtime.tracebacks import asked
-from tracegraph.runtime.variable import Reference, Variable
-from tracegraph.source import here
-from tracegraph.tensorshape import shape_of
-from tracegraph.types import DType, float32, int32
+from tracegraph.math.unary import sqrt, square
+from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype, promoted
+from tracegraph.signatures.signature import parameters_of
+from tracegraph.state.deferred import announce
+from tracegraph.state.module import Module, settings_text
+from tracegraph.state.variable import Reference, Variable
+from tracegraph.tracing.name_scopes import told_name
+from tracegraph.tracing.trace import current_trace, init_scope
+
+if TYPE_CHECKING:
+    from tracegraph.typing import Rate, TensorLike
 
 
 class Optimizer(Module):
@@ -38,6 +43,9 @@ class Optimizer(Module):
       its elements, or of the norm of all of them together; at most one.
 
     `iterations` counts the steps. State is made when a variable is seen first.
+
+    Raises DTypeError (a TypeError) for a setting that is no number, and SignatureError (a
+    ValueError) for one that is out of its range: below zero, or a `beta` of 1 or more.
     """
 
     #: The names of the variables that go with each variable.
@@ -45,7 +53,7 @@ class Optimizer(Module):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: Rate = 0.001,
         weight_decay: float | None = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
@@ -54,20 +62,23 @@ class Optimizer(Module):
     ) -> None:
         super().__init__(name)
         bounds = {"clipnorm": clipnorm, "clipvalue": clipvalue, "global_clipnorm": global_clipnorm}
-        given = [self._number(what, bound) for what, bound in bounds.items() if bound is not None]
-        if len(given) > 1 or any(bound <= 0 for bound in given):
+        given = [
+            self._number(what, bound, low=0) for what, bound in bounds.items() if bound is not None
+        ]
+        if len(given) > 1 or 0 in given:
             fail(
                 SignatureError,
                 f"clipnorm is {clipnorm}, clipvalue {clipvalue}, global_clipnorm {global_clipnorm}",
-                source=here(),
                 fix="give at most one of them, and a positive number",
             )
         is_decaying = weight_decay is not None
-        self.weight_decay = self._number("weight_decay", weight_decay) if is_decaying else None
+        self.weight_decay = (
+            self._number("weight_decay", weight_decay, low=0) if is_decaying else None
+        )
         self.clipnorm, self.clipvalue, self.global_clipnorm = clipnorm, clipvalue, global_clipnorm
         with at_top_level():
             self.iterations = _state(0, "iteration", int32)
-            self._learning_rate = _as_rate(learning_rate)
+            self._learning_rate = self._as_rate(learning_rate)
         self._slots: dict[Reference, tuple[Variable, ...]] = {}
         # Whoever has the slots without the class, as after loading, has their names so.
         self.slot_names = self.slot_names
@@ -108,9 +119,29 @@ class Optimizer(Module):
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
         if isinstance(self._learning_rate, Variable) and not callable(value):
-            self._learning_rate.assign(value)
+            self._learning_rate.assign(self._checked_rate(value))
         else:
-            self._learning_rate = _as_rate(value)
+            self._learning_rate = self._as_rate(value)
+
+    def _as_rate(self, value: Any) -> Any:
+        """What a rate is kept as: a Variable, or the function that was given."""
+        if callable(value) and not isinstance(value, Variable):
+            return value
+        rate = self._checked_rate(value)
+        return rate if isinstance(rate, Variable) else _state(rate, "learning_rate", float32)
+
+    def _checked_rate(self, value: Any) -> Any:
+        """A learning rate: a number of zero or more, or one in a tensor or Variable, whose value
+        may not be known yet. Raises DTypeError or SignatureError for another."""
+        if not hasattr(value, "dtype") or isinstance(value, np.generic):
+            return self._number("the learning rate", value, low=0)
+        rate = as_tensor(value)
+        if rate.type.shape != () or not (rate.dtype.is_floating or rate.dtype.is_integer):
+            rule = "the learning rate is one real number"
+            refuse_kind(type(self).__name__, rule, value, fix="use a float, such as 0.001")
+        if not isinstance(value, Variable) and current_trace() is None:
+            self._number("the learning rate", float(rate.numpy()), low=0)
+        return value
 
     def build(self, variables: Iterable[Variable]) -> None:
         """Makes the state of the variables now rather than at their first step."""
@@ -147,7 +178,6 @@ class Optimizer(Module):
                 GradientError,
                 "there is no gradient for any variable: "
                 + (", ".join(told_name(v) for _, v in pairs) or "none was given"),
-                source=here(),
                 fix="compute the loss from the variables, inside of the tape's block",
             )
         gradients = self._clipped([g for g, _ in connected])
@@ -160,7 +190,12 @@ class Optimizer(Module):
             self._step(gradient, variable, cast_to(rate, dtype), factors[dtype])
         return self.iterations.assign_add(1)
 
-    def minimize(self, loss: Any, var_list: Iterable[Variable], tape: Any = None) -> Variable:
+    def minimize(
+        self,
+        loss: TensorLike | Callable[[], TensorLike],
+        var_list: Iterable[Variable],
+        tape: Any = None,
+    ) -> Variable:
         """Takes one step down: the gradients of `loss`, and `apply_gradients`.
 
         - `loss`: a function of nothing that returns it, or what was computed inside of `tape`.
@@ -182,7 +217,6 @@ class Optimizer(Module):
             fail(
                 GradientError,
                 f"minimize: the loss is {kind_of(loss)}, and there is no tape that saw it",
-                source=here(),
                 fix="give a function: minimize(lambda: loss_of(x), variables), or tape=tape",
             )
         return self.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
@@ -260,7 +294,7 @@ def _checked_gradient(gradient: Any, variable: Variable) -> Tensor:
     Raises ShapeError or DTypeError for another.
     """
     own = variable.tensor_type
-    is_typed = isinstance(gradient, Tensor) or hasattr(gradient, "__tracegraph_tensor__")
+    is_typed = has_dtype(gradient)
     g = as_tensor(gradient, None if is_typed else own.dtype)
     fact = f"the gradient {g.type} of the variable {told_name(variable)} of {own}"
     if not shape_of(g.type.shape).is_compatible_with(shape_of(own.shape)):
@@ -269,20 +303,10 @@ def _checked_gradient(gradient: Any, variable: Variable) -> Tensor:
         fail(
             DTypeError,
             f"apply_gradients: {fact}",
-            source=here(),
             operands=[operand_text(g)],
             fix=f"convert it: tg.cast(gradient, tg.{own.dtype.name})",
         )
     return g
-
-
-def _as_rate(value: Any) -> Any:
-    if isinstance(value, Variable) or callable(value):
-        return value
-    if as_tensor(value).type.shape != ():
-        rule = "the learning rate is one number"
-        refuse_kind("optimizer", rule, value, fix="use a float, such as 0.001")
-    return _state(value, "learning_rate", float32)
 
 
 def _state(value: Any, name: str, dtype: DType | None = None) -> Variable:
@@ -293,12 +317,8 @@ def _state(value: Any, name: str, dtype: DType | None = None) -> Variable:
 
 
 def _takes_an_argument(function: Any) -> bool:
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return False
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(p.kind in kinds and p.default is p.empty for p in parameters)
+    return any(p.kind in kinds and p.default is p.empty for p in parameters_of(function).values())
 
 
 class SGD(Optimizer):
@@ -315,7 +335,7 @@ class SGD(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.01,
+        learning_rate: Rate = 0.01,
         momentum: float = 0.0,
         nesterov: bool = False,
         weight_decay: float | None = None,
@@ -362,7 +382,7 @@ class Adam(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: Rate = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
@@ -374,9 +394,9 @@ class Adam(Optimizer):
         name: str | None = None,
     ) -> None:
         super().__init__(learning_rate, weight_decay, clipnorm, clipvalue, global_clipnorm, name)
-        self.beta_1 = self._number("beta_1", beta_1, low=0, high=1)
-        self.beta_2 = self._number("beta_2", beta_2, low=0, high=1)
-        self.epsilon = self._number("epsilon", epsilon)
+        self.beta_1 = self._number("beta_1", beta_1, low=0, below=1)
+        self.beta_2 = self._number("beta_2", beta_2, low=0, below=1)
+        self.epsilon = self._number("epsilon", epsilon, low=0)
         self.amsgrad = as_flag("Adam", "amsgrad", amsgrad)
         hats = ("velocity_hat",) if self.amsgrad else ()
         self.slot_names = ("momentum", "velocity", *hats)
@@ -419,7 +439,7 @@ class AdamW(Adam):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: Rate = 0.001,
         weight_decay: float | None = 0.004,
         beta_1: float = 0.9,
         beta_2: float = 0.999,

@@ -10,7 +10,7 @@ import math
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,11 +24,13 @@ from tracegraph.array.arguments import (
     sizes_of,
 )
 from tracegraph.array.shaping import broadcast_to, cut, reshape
+from tracegraph.core.types import DType, as_dtype, float32, int64, uint32, uint64
 from tracegraph.errors import DTypeError, InvalidArgumentError, SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, divide, floormod, maximum, minimum, multiply, subtract
-from tracegraph.math.functions import erfinv, log, negative
 from tracegraph.math.reduction import argmax
+from tracegraph.math.unary import erfinv, log, negative
+from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, elementwise_operands
 from tracegraph.ops.elementwise import Cast
 from tracegraph.ops.index import Gather
 from tracegraph.ops.random import (
@@ -41,13 +43,13 @@ from tracegraph.ops.random import (
     RandomUniform,
 )
 from tracegraph.ops.shape import Reshape
-from tracegraph.runtime.convert import as_tensor, broadcast, cast_to, elementwise_operands
-from tracegraph.runtime.indices import value_at_hand
-from tracegraph.runtime.module import Module
-from tracegraph.runtime.trace import init_scope
-from tracegraph.runtime.variable import Variable
-from tracegraph.source import here
-from tracegraph.types import DType, as_dtype, float32, int64, uint32, uint64
+from tracegraph.state.module import Module
+from tracegraph.state.variable import Variable
+from tracegraph.tracing.index_checks import value_at_hand
+from tracegraph.tracing.trace import init_scope
+
+if TYPE_CHECKING:
+    from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
 
 _MASK = 0xFFFFFFFF
 
@@ -73,24 +75,24 @@ class Generator(Module):
     True
     """
 
-    def __init__(self, state: Any, alg: Any = None) -> None:
+    def __init__(self, state: TensorLike, alg: str | int | None = None) -> None:
         super().__init__("generator")
         start = _as_state(state)
         self._state_variable = Variable(start, trainable=False, name="state", dtype=uint32)
         self._state_variable.is_random_state = True
 
     @classmethod
-    def from_seed(cls, seed: int, alg: Any = None) -> Generator:
+    def from_seed(cls, seed: int, alg: str | int | None = None) -> Generator:
         """A generator that gives the same numbers for the same integer seed."""
         return cls(_key_of(_int_seed(seed)))
 
     @classmethod
-    def from_non_deterministic_state(cls, alg: Any = None) -> Generator:
+    def from_non_deterministic_state(cls, alg: str | int | None = None) -> Generator:
         """A generator that gives other numbers each time."""
         return cls(_key_of(_fresh_seed()))
 
     @classmethod
-    def from_state(cls, state: Any, alg: Any = None) -> Generator:
+    def from_state(cls, state: TensorLike, alg: str | int | None = None) -> Generator:
         """A generator that continues from the state of another."""
         return cls(state)
 
@@ -113,7 +115,7 @@ class Generator(Module):
         """Starts anew, as `from_seed` does."""
         self._state_variable.assign(_key_of(_int_seed(seed)))
 
-    def reset(self, state: Any) -> None:
+    def reset(self, state: TensorLike) -> None:
         """Continues from the given state."""
         self._state_variable.assign(_as_state(state))
 
@@ -140,10 +142,10 @@ class Generator(Module):
 
     def normal(
         self,
-        shape: Any,
-        mean: Any = 0.0,
-        stddev: Any = 1.0,
-        dtype: Any = float32,
+        shape: ShapeLike,
+        mean: TensorLike = 0.0,
+        stddev: TensorLike = 1.0,
+        dtype: DTypeLike = float32,
         name: str | None = None,
     ) -> Tensor:
         """See `tg.random.normal`."""
@@ -151,10 +153,10 @@ class Generator(Module):
 
     def truncated_normal(
         self,
-        shape: Any,
-        mean: Any = 0.0,
-        stddev: Any = 1.0,
-        dtype: Any = float32,
+        shape: ShapeLike,
+        mean: TensorLike = 0.0,
+        stddev: TensorLike = 1.0,
+        dtype: DTypeLike = float32,
         name: str | None = None,
     ) -> Tensor:
         """See `tg.random.truncated_normal`."""
@@ -162,16 +164,18 @@ class Generator(Module):
 
     def uniform(
         self,
-        shape: Any,
-        minval: Any = 0,
-        maxval: Any = None,
-        dtype: Any = float32,
+        shape: ShapeLike,
+        minval: TensorLike = 0,
+        maxval: TensorLike | None = None,
+        dtype: DTypeLike = float32,
         name: str | None = None,
     ) -> Tensor:
         """See `tg.random.uniform`."""
         return _uniform(self.next_key, shape, minval, maxval, dtype)
 
-    def uniform_full_int(self, shape: Any, dtype: Any = uint64, name: str | None = None) -> Tensor:
+    def uniform_full_int(
+        self, shape: ShapeLike, dtype: DTypeLike = uint64, name: str | None = None
+    ) -> Tensor:
         """Integers over the whole range of `dtype`."""
         return _full_int(self.next_key(), as_shape("uniform_full_int", shape), as_dtype(dtype))
 
@@ -194,7 +198,7 @@ def _row(keys: Tensor, k: int) -> Tensor:
 def _int_seed(seed: Any) -> int:
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
         return int(seed)
-    fail(DTypeError, f"a seed is an int, not {shown(seed)}", source=here(), fix="use an int")
+    fail(DTypeError, f"a seed is an int, not {shown(seed)}", fix="use an int")
 
 
 # The global generator, and one for each seed of an operation.
@@ -262,10 +266,10 @@ def set_seed(seed: int) -> None:
 
 
 def normal(
-    shape: Any,
-    mean: Any = 0.0,
-    stddev: Any = 1.0,
-    dtype: Any = float32,
+    shape: ShapeLike,
+    mean: TensorLike = 0.0,
+    stddev: TensorLike = 1.0,
+    dtype: DTypeLike = float32,
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
@@ -281,10 +285,10 @@ def normal(
 
 
 def truncated_normal(
-    shape: Any,
-    mean: Any = 0.0,
-    stddev: Any = 1.0,
-    dtype: Any = float32,
+    shape: ShapeLike,
+    mean: TensorLike = 0.0,
+    stddev: TensorLike = 1.0,
+    dtype: DTypeLike = float32,
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
@@ -297,10 +301,10 @@ def truncated_normal(
 
 
 def uniform(
-    shape: Any,
-    minval: Any = 0,
-    maxval: Any = None,
-    dtype: Any = float32,
+    shape: ShapeLike,
+    minval: TensorLike = 0,
+    maxval: TensorLike | None = None,
+    dtype: DTypeLike = float32,
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
@@ -315,7 +319,7 @@ def uniform(
     return _uniform(_generator(seed).next_key, shape, minval, maxval, dtype)
 
 
-def shuffle(value: Any, seed: int | None = None, name: str | None = None) -> Tensor:
+def shuffle(value: TensorLike, seed: int | None = None, name: str | None = None) -> Tensor:
     """`value` with its parts along the first axis in random order.
 
     >>> sorted(tg.random.shuffle([1, 2, 3]).numpy().tolist())
@@ -325,9 +329,9 @@ def shuffle(value: Any, seed: int | None = None, name: str | None = None) -> Ten
 
 
 def categorical(
-    logits: Any,
-    num_samples: Any,
-    dtype: Any = int64,
+    logits: TensorLike,
+    num_samples: int | Tensor,
+    dtype: DTypeLike = int64,
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
@@ -340,10 +344,10 @@ def categorical(
 
 
 def gamma(
-    shape: Any,
-    alpha: Any,
-    beta: Any = None,
-    dtype: Any = float32,
+    shape: ShapeLike,
+    alpha: TensorLike,
+    beta: TensorLike | None = None,
+    dtype: DTypeLike = float32,
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
@@ -363,12 +367,12 @@ def gamma(
 
 
 def stateless_normal(
-    shape: Any,
-    seed: Any,
-    mean: Any = 0.0,
-    stddev: Any = 1.0,
-    dtype: Any = float32,
-    alg: Any = None,
+    shape: ShapeLike,
+    seed: TensorLike,
+    mean: TensorLike = 0.0,
+    stddev: TensorLike = 1.0,
+    dtype: DTypeLike = float32,
+    alg: str | int | None = None,
     name: str | None = None,
 ) -> Tensor:
     """`normal` as a function of a seed, which is two integers.
@@ -381,12 +385,12 @@ def stateless_normal(
 
 
 def stateless_truncated_normal(
-    shape: Any,
-    seed: Any,
-    mean: Any = 0.0,
-    stddev: Any = 1.0,
-    dtype: Any = float32,
-    alg: Any = None,
+    shape: ShapeLike,
+    seed: TensorLike,
+    mean: TensorLike = 0.0,
+    stddev: TensorLike = 1.0,
+    dtype: DTypeLike = float32,
+    alg: str | int | None = None,
     name: str | None = None,
 ) -> Tensor:
     """`truncated_normal` as a function of a seed, which is two integers.
@@ -398,12 +402,12 @@ def stateless_truncated_normal(
 
 
 def stateless_uniform(
-    shape: Any,
-    seed: Any,
-    minval: Any = 0,
-    maxval: Any = None,
-    dtype: Any = float32,
-    alg: Any = None,
+    shape: ShapeLike,
+    seed: TensorLike,
+    minval: TensorLike = 0,
+    maxval: TensorLike | None = None,
+    dtype: DTypeLike = float32,
+    alg: str | int | None = None,
     name: str | None = None,
 ) -> Tensor:
     """`uniform` as a function of a seed, which is two integers.
@@ -415,12 +419,12 @@ def stateless_uniform(
 
 
 def stateless_gamma(
-    shape: Any,
-    seed: Any,
-    alpha: Any,
-    beta: Any = None,
-    dtype: Any = float32,
-    alg: Any = None,
+    shape: ShapeLike,
+    seed: TensorLike,
+    alpha: TensorLike,
+    beta: TensorLike | None = None,
+    dtype: DTypeLike = float32,
+    alg: str | int | None = None,
     name: str | None = None,
 ) -> Tensor:
     """`gamma` as a function of a seed, which is two integers; `shape` is that of the result, to
@@ -433,7 +437,9 @@ def stateless_gamma(
     return _gamma(_stateless_key(seed), as_shape("stateless_gamma", shape), a, b)
 
 
-def stateless_shuffle(value: Any, seed: Any, alg: Any = None, name: str | None = None) -> Tensor:
+def stateless_shuffle(
+    value: TensorLike, seed: TensorLike, alg: str | int | None = None, name: str | None = None
+) -> Tensor:
     """`shuffle` as a function of a seed, which is two integers.
 
     >>> sorted(tg.random.stateless_shuffle([1, 2, 3], seed=[1, 2]).numpy().tolist())
@@ -443,7 +449,11 @@ def stateless_shuffle(value: Any, seed: Any, alg: Any = None, name: str | None =
 
 
 def stateless_categorical(
-    logits: Any, num_samples: Any, seed: Any, dtype: Any = int64, name: str | None = None
+    logits: TensorLike,
+    num_samples: int | Tensor,
+    seed: TensorLike,
+    dtype: DTypeLike = int64,
+    name: str | None = None,
 ) -> Tensor:
     """`categorical` as a function of a seed, which is two integers.
 
@@ -453,7 +463,7 @@ def stateless_categorical(
     return _categorical(_stateless_key(seed), logits, num_samples, dtype)
 
 
-def split(seed: Any, num: int = 2, alg: Any = None) -> Tensor:
+def split(seed: TensorLike, num: int = 2, alg: str | int | None = None) -> Tensor:
     """`num` new seeds for the `stateless_*` functions, made of one: a tensor [num, 2].
 
     >>> tg.random.split([1, 2]).shape
@@ -462,7 +472,7 @@ def split(seed: Any, num: int = 2, alg: Any = None) -> Tensor:
     return RandomSplit(as_count("split", "num", num))(_stateless_key(seed))
 
 
-def fold_in(seed: Any, data: Any, alg: Any = None) -> Tensor:
+def fold_in(seed: TensorLike, data: TensorLike, alg: str | int | None = None) -> Tensor:
     """A new seed made of a seed and an integer.
 
     >>> tg.random.fold_in([1, 2], 3).shape
@@ -488,7 +498,6 @@ def _floating(op: str, dtype: Any) -> DType:
         fail(
             DTypeError,
             f"{op}: random numbers of {kind.name} are not made here",
-            source=here(),
             fix="use a floating type, or uniform for integers",
         )
     return kind
@@ -517,7 +526,7 @@ def _gamma_parameters(op: str, alpha: Any, beta: Any, dtype: Any) -> tuple[Tenso
         value = value_at_hand(x)
         if value is not None and not (value > 0).all():
             fact = f"{op}: {what} is {shown(value.tolist())}"
-            fail(InvalidArgumentError, fact, source=here(), fix="use positive numbers")
+            fail(InvalidArgumentError, fact, fix="use positive numbers")
     return elementwise_operands(op, a, b)
 
 
@@ -544,7 +553,6 @@ def _uniform(
             fail(
                 SignatureError,
                 f"uniform: integers of {kind.name} need a maxval",
-                source=here(),
                 fix="give maxval, such as tg.random.uniform([3], maxval=10, dtype=tg.int32)",
             )
         return _integers(next_key(), sizes, minval, maxval, kind)
@@ -573,7 +581,6 @@ def _check_bounds(low: Tensor, high: Tensor) -> None:
         fail(
             SignatureError,
             f"uniform: minval {lowest} is not below maxval {highest}",
-            source=here(),
             fix="give a maxval above minval; it is not drawn itself",
         )
 
@@ -581,7 +588,7 @@ def _check_bounds(low: Tensor, high: Tensor) -> None:
 def _full_int(key: Tensor, sizes: Any, kind: DType) -> Tensor:
     if not kind.is_integer:
         fact, fix = f"uniform_full_int: {kind.name} is no type of integers", "use tg.uint32"
-        fail(DTypeError, fact, source=here(), fix=fix)
+        fail(DTypeError, fact, fix=fix)
     unsigned = as_dtype(kind.name if kind.name.startswith("u") else f"u{kind.name}")
     return cast_to(RandomBits(sizes, unsigned)(key), kind)
 

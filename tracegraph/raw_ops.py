@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops import elementwise
-from tracegraph.runtime.convert import as_tensor
 
 
 def PreventGradient(*, input: Any, message: str = "", name: str | None = None) -> Tensor:

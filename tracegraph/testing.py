@@ -11,15 +11,15 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tracegraph import nest
+from tracegraph.api.functional import grad, jvp
 from tracegraph.array.creation import cast, identity
+from tracegraph.core.source import here
+from tracegraph.core.types import DType, complex128, float64
 from tracegraph.errors import DTypeError, GradientError, TraceError, fail, message, shown
-from tracegraph.functional import grad, jvp
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math import conj, real, reduce_sum
-from tracegraph.runtime.convert import as_tensor
-from tracegraph.runtime.signature import Signature
-from tracegraph.source import here
-from tracegraph.types import DType, complex128, float64
+from tracegraph.operands.conversion import as_tensor
+from tracegraph.signatures.signature import Signature
 
 REVERSE, FORWARD = "reverse", "forward"
 #: Of a larger argument only so many elements are tried, drawn at random.
@@ -149,7 +149,7 @@ def _check_request(order: Any, modes: Sequence[str]) -> None:
 
 
 def _refuse(fact: str, fix: str) -> NoReturn:
-    fail(GradientError, f"check_gradients: {fact}", source=here(), fix=fix)
+    fail(GradientError, f"check_gradients: {fact}", fix=fix)
 
 
 def _refuse_wrong(report: GradientReport) -> NoReturn:

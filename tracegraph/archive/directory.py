@@ -20,6 +20,7 @@ import os
 import re
 import secrets
 import stat
+import threading
 import unicodedata
 from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
@@ -30,6 +31,8 @@ import numpy as np
 from tracegraph.archive import manifest
 from tracegraph.archive.manifest import Entry
 from tracegraph.archive.tensors import as_digest, checksum, description, file_digest, shards
+from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.worker_thread import Task
 from tracegraph.errors import (
     LoadError,
     NothingSavedError,
@@ -39,8 +42,6 @@ from tracegraph.errors import (
     shown,
     way_out,
 )
-from tracegraph.sheltered import Task
-from tracegraph.source import here
 
 MANIFEST = "tracegraph.json"
 #: The list of checkpoints in a directory that has several.
@@ -60,9 +61,19 @@ _ASSET = re.compile(r"([0-9a-f]{12})-.+", re.DOTALL)
 T = TypeVar("T")
 
 
-#: Files that writers of this process are writing, or have written and not named yet. A signal
-#: handler or another thread may save to the same folder meanwhile, and leaves them there.
-_in_use: list[Path] = []
+#: Folders and files that writers of this process are writing, or have written and not named yet. A
+#: signal handler or another thread may save beside them meanwhile, and leaves them there. They are
+#: strings, which are compared without a step of Python: no list changes while it is searched.
+_in_use: list[str] = []
+
+#: Held where a folder is taken into use, and where one that nobody uses is removed. Nothing waits
+#: for anything else while it has it, so whoever waits for it, a signal handler too, gets it.
+removing = threading.RLock()
+
+
+def is_in_use(path: Path) -> bool:
+    """Whether a writer of this process is writing to a folder, or a file."""
+    return str(path) in _in_use
 
 
 class Writer:
@@ -79,33 +90,46 @@ class Writer:
         #: Files and folders that were not there before, in the order in which they were made.
         self._made: list[Path] = []
         #: What it has in use.
-        self._held: list[Path] = []
+        self._held: list[str] = []
         #: The manifest that is being written, from the moment on at which it may be there.
         self._manifest: bytes | None = None
 
     def __enter__(self) -> Writer:
         try:
             _refuse_foreign(self.root)
-            self._make_folder(self.root)
+            with removing:
+                self._hold(self.root)
+                self._make_folder(self.root)
         except BaseException as error:
             self._end(error)
             raise
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
-        for path in self._held:
-            _in_use.remove(path)
-        self._held.clear()
-        if error is not None:
-            self._end(error)
+        self._end(error)
 
-    def _end(self, error: BaseException) -> None:
-        """Where nothing was committed, removes what was added. Raises an OSError in our words."""
+    def _hold(self, path: Path) -> None:
+        self._held.append(str(path))
+        _in_use.append(str(path))
+
+    def _end(self, error: BaseException | None) -> None:
+        """Lets go of what was in use. Where nothing was committed, removes what was added. Raises
+        an OSError in our words."""
+        while self._held:
+            path = self._held.pop()
+            if path in _in_use:
+                _in_use.remove(path)
+        if error is not None:
+            self._clear_away(error)
+
+    def _clear_away(self, error: BaseException) -> None:
         is_saved = self._is_saved()
         for path in reversed([] if is_saved else self._made):
             with contextlib.suppress(OSError):  # a folder may hold files of somebody else by now
                 path.rmdir() if path.is_dir() else path.unlink()
         if not isinstance(error, OSError) or isinstance(error, LoadError):
+            return
+        if is_of_interrupt(error):  # handlers raise TimeoutError, which is an OSError
             return
         if is_saved:
             fact = f"{self.root} is saved, and the rest of the save failed"
@@ -122,7 +146,9 @@ class Writer:
             return False
         try:
             return (self.root / MANIFEST).read_bytes() == self._manifest
-        except OSError:
+        except OSError as error:
+            if is_of_interrupt(error):
+                raise
             return False
 
     def add(self, stem: str, suffix: str, save: Callable[[Path], None]) -> str:
@@ -157,7 +183,7 @@ class Writer:
         if not source.is_file():
             fact = f"the asset {source} cannot be saved: there is no such file any more"
             fix = "put the file back, or give the attribute a new tg.saved_model.Asset"
-            fail(SignatureError, fact, source=here(), fix=fix)
+            fail(SignatureError, fact, fix=fix)
 
         def save(path: Path) -> None:
             with open(source, "rb") as old, open(path, "wb") as new:
@@ -191,9 +217,8 @@ class Writer:
             name = name_of(digest)
             if not os.path.lexists(directory / name):
                 self._made.append(directory / name)
-            _in_use.append(directory / name)
-            self._held.append(directory / name)
-            _settle(waiting, directory / name)
+            self._hold(directory / name)
+            _move_into_place(waiting, directory / name)
         name = f"{folder}/{name}" if folder else name
         self._files[name] = {"bytes": size, "sha256": digest}
         return name
@@ -224,7 +249,7 @@ class Writer:
         with _waiting(self.root) as waiting:
             _write(waiting, data)
             self._manifest = data
-            _settle(waiting, self.root / MANIFEST)
+            _move_into_place(waiting, self.root / MANIFEST)
         _flush(self.root)
         _flush(self.root.parent)
         _name_extras(self.root, self._extras)
@@ -267,7 +292,7 @@ def _replace(path: Path, save: Callable[[Path], None]) -> None:
         save(waiting)
         if path.exists():
             waiting.chmod(path.stat().st_mode)
-        _settle(waiting, path)
+        _move_into_place(waiting, path)
 
 
 @contextlib.contextmanager
@@ -276,13 +301,15 @@ def _refusing(fact: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if is_of_interrupt(error):
+            raise
         refused(error, fact, way_out(error))
 
 
 def remove_waiting(folder: Path) -> None:
     """Removes what `replace_file` left where it was killed. The folder may be the user's."""
     for path in folder.iterdir():
-        if _WAITING.fullmatch(path.name) and path not in _in_use:
+        if _WAITING.fullmatch(path.name) and not is_in_use(path):
             path.unlink(missing_ok=True)
 
 
@@ -295,15 +322,15 @@ def is_waiting(name: str) -> bool:
 def _waiting(folder: Path) -> Iterator[Path]:
     """The path of a file that gets its name when it is whole; nothing is left if it does not."""
     path = folder / f".tracegraph-{secrets.token_hex(8)}"
-    _in_use.append(path)
+    _in_use.append(str(path))
     try:
         yield path
     finally:
-        _in_use.remove(path)
+        _in_use.remove(str(path))
         path.unlink(missing_ok=True)
 
 
-def _settle(waiting: Path, path: Path) -> None:
+def _move_into_place(waiting: Path, path: Path) -> None:
     """Gives a file its name, after what it holds is on the disk."""
     _flush(waiting)
     os.replace(waiting, path)
@@ -328,7 +355,7 @@ def _leftovers(root: Path, named: set[str]) -> Iterator[Path]:
     for folder in ("", *_OWN):
         prefix = f"{folder}/" if folder else ""
         for path in _files_in(root / folder):
-            is_named = f"{prefix}{path.name}" in named or path in _in_use
+            is_named = f"{prefix}{path.name}" in named or is_in_use(path)
             if not is_named and _was_written(path, folder):
                 yield path
 
@@ -359,18 +386,17 @@ def _refuse_foreign(root: Path) -> None:
         return
     if not root.is_dir():
         fact = f"{root} is a file, and a directory is written there"
-        fail(SignatureError, fact, source=here(), fix="give another path, or remove the file")
+        fail(SignatureError, fact, fix="give another path, or remove the file")
     for folder in map(root.joinpath, _OWN):
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
             kind = "a symbolic link, which is not followed" if folder.is_symlink() else "a file"
             fact = f"{folder} is {kind}, and a folder is written there"
-            fail(SignatureError, fact, source=here(), fix="give another path, or remove it")
+            fail(SignatureError, fact, fix="give another path, or remove it")
     others = [] if (root / MANIFEST).exists() else sorted(_foreign(root))
     if others:
         fail(
             SignatureError,
             f"{root} holds {len(others)} other files, such as {others[0]!r}, and no {MANIFEST}",
-            source=here(),
             fix="give a path that does not exist, an empty directory, or one that was saved before",
         )
 
@@ -400,7 +426,9 @@ def _listed_extras(root: Path) -> dict[str, dict[str, Any]]:
         entry = manifest.unsealed(data, manifest.read(data, MANIFEST))
         rows = entry.pairs().get(EXTRA)
         return {} if rows is None else read_extras(rows)
-    except (OSError, LoadError):
+    except (OSError, LoadError) as error:
+        if is_of_interrupt(error):
+            raise
         return {}
 
 
@@ -443,7 +471,7 @@ def check_file_name(name: str) -> None:
     problem = _name_problem(name)
     if problem:
         fact = f"the file name {name!r} {problem}"
-        fail(SignatureError, fact, source=here(), fix="rename the file")
+        fail(SignatureError, fact, fix="rename the file")
 
 
 def _name_problem(name: str) -> str:
@@ -464,7 +492,6 @@ def as_path(what: str, path: Any) -> str:
         fail(
             SignatureError,
             f"{what}: {shown(path)} is no path",
-            source=here(),
             fix="give a string, or a pathlib.Path",
         )
     return found
@@ -503,7 +530,9 @@ def read_whole(path: str | os.PathLike[str], read: Callable[[], T]) -> T:
         before = _manifest_stamp(path)
         try:
             return read()
-        except (LoadError, OSError):
+        except (LoadError, OSError) as error:
+            if is_of_interrupt(error):
+                raise
             if _manifest_stamp(path) == before:
                 raise
     return read()
@@ -513,7 +542,9 @@ def _manifest_stamp(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
     """What differs from one manifest at a path to the next, be they equal; None without one."""
     try:
         found = os.stat(Path(path) / MANIFEST)
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if is_of_interrupt(error):
+            raise
         return None
     return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
@@ -535,8 +566,10 @@ class Reader:
             is_directory = stat.S_ISDIR(os.stat(self.root).st_mode)
         except PermissionError as error:
             fact = f"{self.root} cannot be read: {error}"
-            fail(LoadError, fact, source=here(), fix="ask for the right to read it", cause=error)
-        except (OSError, ValueError):
+            fail(LoadError, fact, fix="ask for the right to read it", cause=error)
+        except (OSError, ValueError) as error:
+            if is_of_interrupt(error):
+                raise
             self._refuse(f"there is no directory {self.root}")
         if not is_directory:
             self._refuse(f"{self.root} is a file")
@@ -554,7 +587,7 @@ class Reader:
         )
 
     def _refuse(self, fact: str, fix: str = "give the path that was saved to") -> NoReturn:
-        fail(NothingSavedError, fact, source=here(), fix=fix)
+        fail(NothingSavedError, fact, fix=fix)
 
     def check_format(self, format: str, version: int) -> None:
         """Raises LoadError for another format, for a version that came after this one, and for a
@@ -570,7 +603,7 @@ class Reader:
         if found not in _FORMATS or wanted not in _FORMATS:
             entry.fail(f"it is {manifest.excerpt(found)}, and not {wanted!r}")
         fact = f"{self.root} holds {_FORMATS[found].what}, and not {_FORMATS[wanted].what}"
-        fail(LoadError, fact, source=here(), fix=_FORMATS[found].fix.format(str(self.root)))
+        fail(LoadError, fact, fix=_FORMATS[found].fix.format(str(self.root)))
 
     def check_files(self, entry: Entry) -> list[str]:
         """The names of the files that the manifest lists, all there and of the right size."""
@@ -643,8 +676,10 @@ class Reader:
         try:
             found = file_digest(path)
         except OSError as error:
+            if is_of_interrupt(error):
+                raise
             fact = f"{path} cannot be read: {error}"
-            fail(LoadError, fact, source=here(), fix=manifest.SAVE_AGAIN, cause=error)
+            fail(LoadError, fact, fix=manifest.SAVE_AGAIN, cause=error)
         self._compare(name, found)
 
     def _compare(self, name: str, found: str) -> None:
@@ -653,7 +688,6 @@ class Reader:
                 LoadError,
                 f"{self.root / name} was changed: its SHA-256 is {found} and the manifest has "
                 f"{self._digests[name]}",
-                source=here(),
                 fix=manifest.SAVE_AGAIN,
             )
 
@@ -668,7 +702,9 @@ class Reader:
                 )
         try:
             found = os.lstat(path)
-        except OSError:
+        except OSError as error:
+            if is_of_interrupt(error):
+                raise
             where.fail(f"the file {path} is missing")
         if not stat.S_ISREG(found.st_mode):
             where.fail(f"{path} is no file")
@@ -683,4 +719,6 @@ def _bytes(path: Path, entry: Entry) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
+        if is_of_interrupt(error):
+            raise
         entry.fail(f"{path} cannot be read: {error}", cause=error)

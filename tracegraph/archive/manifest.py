@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
 from tracegraph.archive import limits
+from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.shapes import MOST_AXES
 from tracegraph.errors import LoadError, SignatureError, fail
-from tracegraph.shapes import MOST_AXES
-from tracegraph.source import here
 
 #: The widest integer.
 _WIDEST = 2**63
@@ -53,7 +53,7 @@ def written(content: Mapping[str, Any]) -> bytes:
     data = ("{\n " + "".join(f"{row},\n " for row in rows)).encode()[:-1]
     problem = problem or _too_large(data)
     if problem:
-        fail(SignatureError, f"what is saved {problem}", source=here(), fix="save it in parts")
+        fail(SignatureError, f"what is saved {problem}", fix="save it in parts")
     return data + _seal(data)
 
 
@@ -135,19 +135,21 @@ def read(data: bytes, file: str) -> Entry:
     """The value of a JSON text. Raises LoadError that names `file` and where it is wrong."""
     problem = _too_large(data)
     if problem:
-        fail(LoadError, f"{file} {problem}", source=here(), fix=SAVE_AGAIN)
+        fail(LoadError, f"{file} {problem}", fix=SAVE_AGAIN)
     try:
         text = data.decode()
         value = json.loads(
             text, object_pairs_hook=_without_twins, parse_constant=_refuse, parse_int=_integer
         )
     except (UnicodeDecodeError, RecursionError, ValueError) as error:
+        if is_of_interrupt(error):
+            raise
         reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
         fact = f"{file} is no JSON: {reason}"
-        fail(LoadError, fact, source=here(), fix=SAVE_AGAIN, cause=error)
+        fail(LoadError, fact, fix=SAVE_AGAIN, cause=error)
     problem = _too_deep(value)
     if problem:
-        fail(LoadError, f"{file} {problem}", source=here(), fix=SAVE_AGAIN)
+        fail(LoadError, f"{file} {problem}", fix=SAVE_AGAIN)
     return Entry(value, file)
 
 
@@ -158,7 +160,6 @@ def unsealed(data: bytes, entry: Entry) -> Entry:
         fail(
             LoadError,
             f"{entry.file} was changed: its checksum is not that of what it holds",
-            source=here(),
             fix=SAVE_AGAIN,
         )
     rest = {name: value for name, value in entry.value.items() if name != "checksum"}
@@ -209,7 +210,7 @@ class Entry:
     ) -> NoReturn:
         """Raises the LoadError of something wrong at this place."""
         fact = f"{self.file}: {self.place}: {fact}"
-        fail(LoadError, fact, source=here(), fix=fix, cause=cause)
+        fail(LoadError, fact, fix=fix, cause=cause)
 
     def _of(self, kind: type[T]) -> T:
         if type(self.value) is not kind:
@@ -263,6 +264,13 @@ class Entry:
         """The entries of a list."""
         rows = enumerate(self._of(list))
         return [Entry(item, self.file, f"{self.place}[{i}]") for i, item in rows]
+
+    def two(self) -> tuple[Entry, Entry]:
+        """The entries of a list that has two."""
+        items = self.items()
+        if len(items) != 2:
+            self.fail(f"it has {len(items)} entries, and it must have 2")
+        return items[0], items[1]
 
     def each(self, ask: Callable[[Entry], T]) -> list[T]:
         """What `ask` makes of each entry of a list."""

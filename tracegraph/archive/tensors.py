@@ -24,10 +24,10 @@ import numpy as np
 from safetensors import safe_open
 
 from tracegraph.archive.manifest import Entry, excerpt, has_surrogates
+from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.types import BY_SHORT, TensorType, type_of_array
+from tracegraph.core.worker_thread import Task
 from tracegraph.errors import LoadError, fail, reason_of
-from tracegraph.sheltered import Task
-from tracegraph.source import here
-from tracegraph.types import BY_SHORT, TensorType, type_of_array
 
 T = TypeVar("T")
 
@@ -182,10 +182,12 @@ class TensorFile:
             self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - it is read later
             weakref.finalize(self, self._file.close)
             with safe_open(path, "np"):  # compares the whole head with the size of the file
-                self._rows = _rows_of(self._file)
+                self._rows = _entries_of(self._file)
         except Exception as error:  # safetensors has its own class for what it does not understand
+            if is_of_interrupt(error):
+                raise
             fact = f"{name} is no file of tensors: {error}"
-            fail(LoadError, fact, source=here(), fix=_DAMAGED, cause=error)
+            fail(LoadError, fact, fix=_DAMAGED, cause=error)
         self.names = set(self._rows)
 
     def form(self, key: str) -> tuple[str, tuple[int, ...]]:
@@ -209,8 +211,10 @@ class TensorFile:
             for block in ahead(self._fill, blocks, places):
                 digest.update(block.data)
         except OSError as error:
+            if is_of_interrupt(error):
+                raise
             fact = f"{self.name}: the tensor {key!r} cannot be read: {reason_of(error)}"
-            fail(LoadError, fact, source=here(), fix=_DAMAGED, cause=error)
+            fail(LoadError, fact, fix=_DAMAGED, cause=error)
         return found, digest.hexdigest()
 
     def _read_at(self, place: int, into: memoryview) -> int:
@@ -231,7 +235,7 @@ class TensorFile:
         return block
 
 
-class _Row(NamedTuple):
+class _TensorEntry(NamedTuple):
     """What the head of a file says of an array."""
 
     dtype: str
@@ -241,7 +245,7 @@ class _Row(NamedTuple):
     end: int
 
 
-def _rows_of(file: io.FileIO) -> dict[str, _Row]:
+def _entries_of(file: io.FileIO) -> dict[str, _TensorEntry]:
     """The arrays of a file by their names: those of a head that is known to be right."""
     size = int.from_bytes(file.read(8), "little")
     rows = json.loads(file.read(size))
@@ -249,7 +253,7 @@ def _rows_of(file: io.FileIO) -> dict[str, _Row]:
     found = {}
     for key, row in rows.items():
         begin, end = (8 + size + offset for offset in row["data_offsets"])
-        found[key] = _Row(row["dtype"], tuple(row["shape"]), begin, end)
+        found[key] = _TensorEntry(row["dtype"], tuple(row["shape"]), begin, end)
     return found
 
 
@@ -298,7 +302,6 @@ class Stored:
                 LoadError,
                 f"{self.file.name}: the tensor {self._key!r} was changed: its SHA-256 is {found} "
                 f"and the manifest has {self._digest}",
-                source=here(),
                 fix=_DAMAGED,
             )
         return data.view(self.type.dtype.numpy_dtype).reshape(self.type.shape)  # type: ignore[arg-type]

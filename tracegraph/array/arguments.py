@@ -8,22 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tracegraph.errors import (
-    DTypeError,
-    Mismatch,
-    ShapeError,
-    SignatureError,
-    fail,
-    kind_of,
-    message,
-    shown,
-)
-from tracegraph.ir.builder import operand_text
-from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.constant import Sizes
-from tracegraph.ops.shape import Reshape, slice_axis
-from tracegraph.runtime.convert import as_tensor, cast_to, require_rank, static_ints, static_value
-from tracegraph.shapes import (
+from tracegraph.core.shapes import (
     SIZE_LIMIT,
     Dim,
     Shape,
@@ -32,28 +17,40 @@ from tracegraph.shapes import (
     checked_shape,
     element_count,
 )
-from tracegraph.source import here
-from tracegraph.tensorshape import TensorShape
-from tracegraph.types import int32, int64
+from tracegraph.core.source import here
+from tracegraph.core.tensorshape import TensorShape
+from tracegraph.core.types import int32, int64
+from tracegraph.errors import (
+    DTypeError,
+    Mismatch,
+    ShapeError,
+    SignatureError,
+    fail,
+    kind_of,
+    shown,
+)
+from tracegraph.ir.builder import operand_text, raise_mismatch
+from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import (
+    as_tensor,
+    cast_to,
+    has_dtype,
+    require_rank,
+    static_ints,
+    static_value,
+)
+from tracegraph.ops.constant import Sizes
+from tracegraph.ops.shape import Reshape, slice_axis
 
 
 def refuse(op: str, fact: str, *operands: Tensor, fix: str) -> NoReturn:
     """Raises ShapeError with the user's line."""
-    fail(ShapeError, f"{op}: {fact}", source=here(), operands=map(operand_text, operands), fix=fix)
+    fail(ShapeError, f"{op}: {fact}", operands=map(operand_text, operands), fix=fix)
 
 
 def refuse_mismatch(op: str, mismatch: Mismatch, *operands: Tensor) -> NoReturn:
     """Raises the error that users see for a `Mismatch`, which goes with it."""
-    operand_texts = map(operand_text, operands)
-    text = message(
-        f"{op}: {mismatch.fact}", source=here(), operands=operand_texts, fix=mismatch.fix
-    )
-    error = mismatch.kind(text)
-    error.mismatch = mismatch  # type: ignore[attr-defined]
-    try:
-        raise error from None
-    finally:
-        del error, mismatch  # as in `fail`
+    raise_mismatch(op, operands, mismatch, here())
 
 
 def sizes_of(op: str, x: Tensor) -> tuple[Size, ...]:
@@ -162,8 +159,7 @@ def is_open(value: Any) -> bool:
     """Whether a value, or one in a list of them, is known only at run time."""
     if isinstance(value, (list, tuple)):
         return any(map(is_open, value))
-    is_tensor = isinstance(value, Tensor) or hasattr(value, "__tracegraph_tensor__")
-    return is_tensor and static_value(as_tensor(value)) is None
+    return has_dtype(value) and static_value(as_tensor(value)) is None
 
 
 def as_open_number(op: str, what: str, value: Any) -> Any:
@@ -226,9 +222,7 @@ def as_number(
     if not (low <= value <= high and value < below):
         upper = f" to below {below:g}" if below < math.inf else f" to {high:g}"
         bounds = f"from {low:g}" + (upper if min(high, below) < math.inf else " on")
-        fail(
-            SignatureError, f"{op}: {what} is {value}", source=here(), fix=f"use a number {bounds}"
-        )
+        fail(SignatureError, f"{op}: {what} is {value}", fix=f"use a number {bounds}")
     return value
 
 
@@ -240,7 +234,7 @@ def as_choice(op: str, what: str, value: Any, choices: Sequence[Any]) -> Any:
     if any(type(value) is type(choice) and value == choice for choice in choices):
         return value
     allowed = " or ".join(map(repr, choices)).replace("'", '"')
-    fail(SignatureError, f"{op}: {what} is {shown(value)}", source=here(), fix=f"use {allowed}")
+    fail(SignatureError, f"{op}: {what} is {shown(value)}", fix=f"use {allowed}")
 
 
 def as_list(op: str, what: str, value: Any) -> Sequence[Any]:
@@ -260,7 +254,6 @@ def as_integers(op: str, what: str, value: Any) -> Tensor:
     fail(
         DTypeError,
         f"{op}: {what} are {x.type}, and they must be integers",
-        source=here(),
         operands=[operand_text(x)],
         fix=f"convert them: tg.cast({what.split()[-1]}, tg.int32)",
     )
@@ -270,7 +263,7 @@ def refuse_kind(op: str, rule: str, value: Any, *, fix: str) -> NoReturn:
     """Raises DTypeError for a Python value of the wrong kind: what it is for, and what came."""
     given = f"a tensor {value.type}" if isinstance(value, Tensor) else shown(value)
     kind = "" if isinstance(value, Tensor) else f", which is {kind_of(value)}"
-    fail(DTypeError, f"{op}: {rule}, and it was given {given}{kind}", source=here(), fix=fix)
+    fail(DTypeError, f"{op}: {rule}, and it was given {given}{kind}", fix=fix)
 
 
 def known_int(size: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,14 +21,14 @@ from tracegraph.array.arguments import (
     rank_of,
     refuse,
 )
+from tracegraph.core.shapes import Dim, ShapeVariable, ceiling_divide, element_count, maximum
+from tracegraph.core.source import user_frame
+from tracegraph.core.tensorshape import TensorShape, shape_of
+from tracegraph.core.types import DType, TensorType, as_dtype, bool_, float32, float64, int32, int64
 from tracegraph.errors import DTypeError, InvalidArgumentError, fail, shown
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Tensor, made_at
-from tracegraph.ops.broadcast import BroadcastTo, full
-from tracegraph.ops.constant import Constant, DimSize, Iota, Sizes
-from tracegraph.ops.elementwise import EQUAL, IDENTITY, SELECT, Cast, Complex, Less, StopGradient
-from tracegraph.ops.shape import Concatenate, Reshape, with_sizes
-from tracegraph.runtime.convert import (
+from tracegraph.operands.conversion import (
     LARGEST_CONSTANT,
     as_array,
     as_operands,
@@ -41,13 +41,21 @@ from tracegraph.runtime.convert import (
     static_ints,
     static_value,
 )
-from tracegraph.shapes import Dim, ShapeVariable, ceiling_divide, element_count, maximum
-from tracegraph.source import here, user_frame
-from tracegraph.tensorshape import TensorShape, shape_of
-from tracegraph.types import DType, TensorType, as_dtype, bool_, float32, float64, int32, int64
+from tracegraph.ops.broadcast import BroadcastTo, full
+from tracegraph.ops.constant import Constant, DimSize, Iota, Sizes
+from tracegraph.ops.elementwise import EQUAL, IDENTITY, SELECT, Cast, Complex, Less, StopGradient
+from tracegraph.ops.shape import Concatenate, Reshape, with_sizes
+
+if TYPE_CHECKING:
+    from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
 
 
-def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Tensor:
+def constant(
+    value: TensorLike,
+    dtype: DTypeLike | None = None,
+    shape: ShapeLike | None = None,
+    name: str | None = None,
+) -> Tensor:
     """The value as a tensor.
 
     - `value`: a number, an array, or a list, nested at will, that may hold tensors too. Python
@@ -79,7 +87,10 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
 
 
 def convert_to_tensor(
-    value: Any, dtype: Any = None, dtype_hint: Any = None, name: str | None = None
+    value: TensorLike,
+    dtype: DTypeLike | None = None,
+    dtype_hint: DTypeLike | None = None,
+    name: str | None = None,
 ) -> Tensor:
     """The value as a tensor; a tensor is returned as it is.
 
@@ -107,7 +118,7 @@ def is_tensor(x: Any) -> bool:
     return isinstance(x, Tensor) or hasattr(x, "__tracegraph_tensor__")
 
 
-def get_static_value(tensor: Any, partial: bool = False) -> np.ndarray | None:
+def get_static_value(tensor: TensorLike, partial: bool = False) -> np.ndarray | None:
     """The value of a tensor as an array if it is known now, else None.
 
     It is at top level, and while tracing if it follows from constants and sizes alone.
@@ -119,7 +130,7 @@ def get_static_value(tensor: Any, partial: bool = False) -> np.ndarray | None:
     return None if value is None or value.dtype == object else value
 
 
-def fill(dims: Any, value: Any, name: str | None = None) -> Tensor:
+def fill(dims: Any, value: TensorLike, name: str | None = None) -> Tensor:
     """A tensor of shape `dims` with every element `value`, in the dtype of the value.
 
     >>> tg.fill([2, 3], 7).numpy()
@@ -132,7 +143,7 @@ def fill(dims: Any, value: Any, name: str | None = None) -> Tensor:
     return broadcast(scalar, as_shape("fill", dims))
 
 
-def zeros(shape: Any, dtype: Any = float32, name: str | None = None) -> Tensor:
+def zeros(shape: ShapeLike, dtype: DTypeLike = float32, name: str | None = None) -> Tensor:
     """A tensor of zeros.
 
     >>> tg.zeros([2, 3]).numpy()
@@ -142,7 +153,7 @@ def zeros(shape: Any, dtype: Any = float32, name: str | None = None) -> Tensor:
     return full(0, TensorType(as_dtype(dtype), as_shape("zeros", shape)))
 
 
-def ones(shape: Any, dtype: Any = float32, name: str | None = None) -> Tensor:
+def ones(shape: ShapeLike, dtype: DTypeLike = float32, name: str | None = None) -> Tensor:
     """A tensor of ones.
 
     >>> tg.ones([2], tg.int32).numpy()
@@ -151,7 +162,9 @@ def ones(shape: Any, dtype: Any = float32, name: str | None = None) -> Tensor:
     return full(1, TensorType(as_dtype(dtype), as_shape("ones", shape)))
 
 
-def zeros_like(input: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+def zeros_like(
+    input: TensorLike, dtype: DTypeLike | None = None, name: str | None = None
+) -> Tensor:
     """Zeros of the shape of `input`, and of its dtype unless one is given.
 
     >>> tg.zeros_like([1.0, 2.0]).numpy()
@@ -160,7 +173,7 @@ def zeros_like(input: Any, dtype: Any = None, name: str | None = None) -> Tensor
     return _full_like(input, 0, dtype)
 
 
-def ones_like(input: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+def ones_like(input: TensorLike, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
     """Ones of the shape of `input`, and of its dtype unless one is given.
 
     >>> tg.ones_like([1.0, 2.0], tg.int64).numpy()
@@ -177,8 +190,8 @@ def _full_like(x: Any, value: int, dtype: Any) -> Tensor:
 def eye(
     num_rows: Any,
     num_columns: Any = None,
-    batch_shape: Any = None,
-    dtype: Any = float32,
+    batch_shape: ShapeLike | None = None,
+    dtype: DTypeLike = float32,
     name: str | None = None,
 ) -> Tensor:
     """The identity matrix, or a rectangular one, repeated along leading axes of `batch_shape`.
@@ -203,10 +216,10 @@ def _along(size: Any, shape: tuple[Any, ...], axis: int) -> Tensor:
 
 
 def range(
-    start: Any,
-    limit: Any = None,
-    delta: Any = 1,
-    dtype: Any = None,
+    start: TensorLike,
+    limit: TensorLike | None = None,
+    delta: TensorLike = 1,
+    dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> Tensor:
     """start, start + delta, ... up to but without limit; `range(n)` counts from 0.
@@ -270,7 +283,6 @@ def _check_bounds_fit(bounds: list[Any], kind: DType) -> None:
             fail(
                 DTypeError,
                 f"range: the bound {bound} is outside the range of {kind.name}",
-                source=here(),
                 fix="use a wider type: dtype=tg.int64",
             )
 
@@ -300,7 +312,6 @@ def _from_numpy(op: str, type: TensorType, make: Callable[[], np.ndarray]) -> Te
         fail(
             InvalidArgumentError,
             f"{op}: a tensor {type} does not fit into memory: {error}",
-            source=here(),
             fix="compute with fewer or smaller tensors",
             cause=error,
         )
@@ -318,7 +329,9 @@ def _symbolic_range(bounds: list[Any], dtype: DType) -> Tensor:
     return cast_to(values if isinstance(start, int) and start == 0 else values + start, dtype)
 
 
-def linspace(start: Any, stop: Any, num: Any, axis: int = 0, name: str | None = None) -> Tensor:
+def linspace(
+    start: TensorLike, stop: Any, num: Any, axis: int = 0, name: str | None = None
+) -> Tensor:
     """`num` values from start to stop, both included, at equal distances.
 
     start and stop are floating and may be tensors of one shape; the values then lie along a new
@@ -369,12 +382,12 @@ def _fractions(count: Any, dtype: DType) -> Tensor:
 
 
 def one_hot(
-    indices: Any,
+    indices: TensorLike,
     depth: Any,
-    on_value: Any = None,
-    off_value: Any = None,
+    on_value: TensorLike | None = None,
+    off_value: TensorLike | None = None,
     axis: int | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> Tensor:
     """y[..., k] = on_value where k = indices[...], else off_value; `axis` is where k goes.
@@ -420,7 +433,7 @@ def _chosen(is_on: Tensor, on_value: Any, off_value: Any, dtype: Any) -> Tensor:
 
 
 def sequence_mask(
-    lengths: Any, maxlen: Any = None, dtype: Any = bool_, name: str | None = None
+    lengths: TensorLike, maxlen: Any = None, dtype: DTypeLike = bool_, name: str | None = None
 ) -> Tensor:
     """mask[..., j] = j < lengths[...], for j below maxlen.
 
@@ -443,7 +456,7 @@ def sequence_mask(
     return cast_to(mask, as_dtype(dtype))
 
 
-def cast(x: Any, dtype: Any, name: str | None = None) -> Tensor:
+def cast(x: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
     """x in another data type; a tensor that has it already is returned as it is.
 
     Floats lose their fraction when they become integers, complex numbers their imaginary part
@@ -455,7 +468,7 @@ def cast(x: Any, dtype: Any, name: str | None = None) -> Tensor:
     return cast_to(as_tensor(x), as_dtype(dtype))
 
 
-def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Tensor:
+def saturate_cast(value: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
     """A cast where values beyond the range of `dtype` become its smallest or largest value.
 
     >>> tg.saturate_cast([300.0, -1.0], tg.uint8).numpy()
@@ -476,7 +489,7 @@ def _limits(own: DType, kind: DType) -> tuple[Any, Any]:
     return low, high
 
 
-def complex(real: Any, imag: Any, name: str | None = None) -> Tensor:
+def complex(real: TensorLike, imag: TensorLike, name: str | None = None) -> Tensor:
     """real + i imag: complex64 from float32, complex128 from float64.
 
     >>> tg.complex(1.0, 2.0).numpy()
@@ -487,7 +500,7 @@ def complex(real: Any, imag: Any, name: str | None = None) -> Tensor:
     return Complex()(broadcast(real, shape), broadcast(imag, shape))
 
 
-def identity(input: Any, name: str | None = None) -> Tensor:
+def identity(input: TensorLike, name: str | None = None) -> Tensor:
     """A new tensor with the value of `input`; of a Variable, its value now.
 
     >>> tg.identity([1, 2]).numpy()
@@ -496,7 +509,7 @@ def identity(input: Any, name: str | None = None) -> Tensor:
     return IDENTITY(as_tensor(input))
 
 
-def stop_gradient(input: Any, name: str | None = None) -> Tensor:
+def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
     """The value of `input`, which derivatives take for a constant.
 
     >>> tg.stop_gradient([1.0, 2.0]).numpy()
@@ -505,7 +518,7 @@ def stop_gradient(input: Any, name: str | None = None) -> Tensor:
     return StopGradient()(as_tensor(input))
 
 
-def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
+def ensure_shape(x: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
     """x, whose shape must fit `shape`; None and names stand for any size.
 
     Raises ShapeError if it does not fit. Sizes that are open take the ones that are given.
@@ -526,7 +539,7 @@ def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
     return with_sizes(x, sizes)
 
 
-def shape(input: Any, out_type: Any = int32, name: str | None = None) -> Tensor:
+def shape(input: TensorLike, out_type: DTypeLike = int32, name: str | None = None) -> Tensor:
     """The sizes of `input` as a vector of integers; known sizes are constants.
 
     >>> tg.shape(tg.zeros([2, 3])).numpy()
@@ -541,7 +554,7 @@ def shape(input: Any, out_type: Any = int32, name: str | None = None) -> Tensor:
     return Concatenate(0)(*rows) if len(rows) > 1 else rows[0]
 
 
-def size(input: Any, out_type: Any = int32, name: str | None = None) -> Tensor:
+def size(input: TensorLike, out_type: DTypeLike = int32, name: str | None = None) -> Tensor:
     """The number of elements of `input`, as an integer scalar; a constant if it is known.
 
     >>> tg.size(tg.zeros([2, 3])).numpy()
@@ -550,7 +563,7 @@ def size(input: Any, out_type: Any = int32, name: str | None = None) -> Tensor:
     return _size_value(element_count(as_tensor(input).type.shape), as_dtype(out_type))
 
 
-def rank(input: Any, name: str | None = None) -> Tensor:
+def rank(input: TensorLike, name: str | None = None) -> Tensor:
     """The number of axes of `input`, as an int32 scalar.
 
     >>> tg.rank(tg.zeros([2, 3])).numpy()

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from tracegraph.core.shapes import Dim, Size
+from tracegraph.eager.tensor_methods import host_array
 from tracegraph.ir.builder import INPUT
 from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import known_value
 from tracegraph.ops.elementwise import Add, Cast, Identity, Mul, Neg, Sub
 from tracegraph.ops.shape import Reshape, Slice
-from tracegraph.runtime.convert import known_value
-from tracegraph.runtime.values import host_array
-from tracegraph.shapes import Dim, Size
 
 #: How deep expressions are looked into; what is deeper is a value of its own.
 _DEEPEST = 32
@@ -111,8 +111,11 @@ def _known_number(x: Tensor) -> Any:
     if node is not None and node.builder is not None and node.builder.is_top_level:
         return None
     value = host_array(x) if node is None else known_value(x)
-    if value is None:
-        return None
+    return None if value is None else as_known(value)
+
+
+def as_known(value: Any) -> Any:
+    """The one number of an array: an int, or a symbolic size."""
     number = np.asarray(value)[()]
     return number if isinstance(number, Dim) else int(number)
 

@@ -15,8 +15,10 @@ from tracegraph.array.arguments import (
     rank_of,
     refuse,
 )
-from tracegraph.array.expressions import difference, text
+from tracegraph.array.expressions import as_known, difference, text
 from tracegraph.array.selection import boolean_mask
+from tracegraph.core.shapes import Dim, Size, ceiling_divide, maximum, minimum
+from tracegraph.core.types import bool_, int32
 from tracegraph.errors import (
     DTypeError,
     TraceError,
@@ -26,24 +28,21 @@ from tracegraph.errors import (
 )
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype, require_rank, static_value
 from tracegraph.ops.elementwise import LESS, LESS_EQUAL, SELECT, Add
 from tracegraph.ops.index import DynamicSlice
 from tracegraph.ops.shape import Reshape, Reverse, Slice
-from tracegraph.runtime.convert import as_tensor, cast_to, require_rank, static_value
-from tracegraph.runtime.indices import (
+from tracegraph.tracing.index_checks import (
     check_at_run_time,
     checks_at_run_time,
     refuse_outside,
     value_now,
 )
-from tracegraph.shapes import Dim, Size, ceiling_divide, maximum, minimum
-from tracegraph.source import here
-from tracegraph.types import bool_, int32
 
 newaxis = None
 
 
-class Part(NamedTuple):
+class AxisIndex(NamedTuple):
     """What is taken of one axis: `count` elements, from `start` to below `stop`, `step` apart.
 
     `start` is a tensor where it is known only when the program runs, and `stop` counts from there.
@@ -77,14 +76,14 @@ def getitem(x: Any, index: Any) -> Tensor:
         return boolean_mask(x, index)
     items = _without_ellipsis(x, index if isinstance(index, tuple) else (index,))
     sizes = iter(enumerate(x.type.shape))
-    parts: list[Part] = []
+    parts: list[AxisIndex] = []
     shape: list[Any] = []
     for item in items:
         if item is None:
             shape.append(1)
             continue
         axis, size = next(sizes)
-        part = _part(x, axis, size, item)
+        part = _axis_index(x, axis, size, item)
         parts.append(part)
         if not part.is_dropped:
             shape.append(part.count)
@@ -116,7 +115,7 @@ def _without_ellipsis(x: Tensor, items: tuple[Any, ...]) -> list[Any]:
     return [*items[:place], *[slice(None)] * (rank - used), *items[place + 1 :]]
 
 
-def _part(x: Tensor, axis: int, size: Size, item: Any) -> Part:
+def _axis_index(x: Tensor, axis: int, size: Size, item: Any) -> AxisIndex:
     if isinstance(item, slice):
         return _sliced(x, axis, size, item)
     return _single(x, axis, size, item)
@@ -125,8 +124,8 @@ def _part(x: Tensor, axis: int, size: Size, item: Any) -> Part:
 # One element of an axis.
 
 
-def _single(x: Tensor, axis: int, size: Size, item: Any) -> Part:
-    if isinstance(item, Tensor) or hasattr(item, "__tracegraph_tensor__"):
+def _single(x: Tensor, axis: int, size: Size, item: Any) -> AxisIndex:
+    if has_dtype(item):
         return _tensor_index(x, axis, size, as_tensor(item))
     if isinstance(item, list) or (isinstance(item, np.ndarray) and item.ndim):
         _refuse_list(x, item)
@@ -136,7 +135,7 @@ def _single(x: Tensor, axis: int, size: Size, item: Any) -> Part:
     if current().is_top_level and current().reuse is None:
         # As an input of the program, so that another index does not compile it again.
         start = as_tensor(start)
-    return Part(start, 1, is_dropped=True)
+    return AxisIndex(start, 1, is_dropped=True)
 
 
 def _refuse_list(x: Tensor, item: Any) -> Any:
@@ -157,7 +156,6 @@ def _as_int(x: Tensor, item: Any) -> int:
         fail(
             DTypeError,
             f"getitem: {shown(item)} is {kind_of(item)}, which is not an index",
-            source=here(),
             operands=[operand_text(x)],
             fix="use ints, slices, ..., None, or an integer tensor",
         )
@@ -179,7 +177,7 @@ def _index_texts(x: Tensor, axis: int, size: Size) -> tuple[str, str]:
     return f"getitem: index {{}} is out of range for axis {axis} of {x.type}", fix
 
 
-def _tensor_index(x: Tensor, axis: int, size: Size, index: Tensor) -> Part:
+def _tensor_index(x: Tensor, axis: int, size: Size, index: Tensor) -> AxisIndex:
     if not index.dtype.is_integer or index.type.shape != ():
         refuse(
             "getitem",
@@ -190,14 +188,14 @@ def _tensor_index(x: Tensor, axis: int, size: Size, index: Tensor) -> Part:
         )
     known = _known_number(index)
     if known is not None:
-        return Part(_checked_index(x, axis, size, known), 1, is_dropped=True)
+        return AxisIndex(_checked_index(x, axis, size, known), 1, is_dropped=True)
     value = value_now(index)
     if value is not None:
         # It stays an input of the program, but what is wrong is refused as it is in a graph.
         _checked_index(x, axis, size, int(value))
     elif checks_at_run_time():
         check_at_run_time(index, -size, size - 1, *_index_texts(x, axis, size))
-    return Part(_counted_from_zero(index, size), 1, is_dropped=True)
+    return AxisIndex(_counted_from_zero(index, size), 1, is_dropped=True)
 
 
 def _known_number(x: Tensor) -> Any:
@@ -208,10 +206,7 @@ def _known_number(x: Tensor) -> Any:
     if current().is_top_level and current().reuse is None:
         return None
     value = static_value(x)
-    if value is None:
-        return None
-    number = np.asarray(value)[()]
-    return number if isinstance(number, Dim) else int(number)
+    return None if value is None else as_known(value)
 
 
 def _counted_from_zero(index: Tensor, size: Size) -> Tensor:
@@ -223,7 +218,7 @@ def _counted_from_zero(index: Tensor, size: Size) -> Tensor:
 # A range of an axis.
 
 
-def _sliced(x: Tensor, axis: int, size: Size, item: slice) -> Part:
+def _sliced(x: Tensor, axis: int, size: Size, item: slice) -> AxisIndex:
     step = 1 if item.step is None else _bound(x, item.step)
     if not known_int(step) or step == 0:
         refuse(
@@ -237,11 +232,11 @@ def _sliced(x: Tensor, axis: int, size: Size, item: slice) -> Part:
     if step > 0:
         first = 0 if start is None else _clamped(start, size)
         last = size if stop is None else maximum(first, _clamped(stop, size))
-        return Part(first, ceiling_divide(last - first, step), last, step)
+        return AxisIndex(first, ceiling_divide(last - first, step), last, step)
     return _backwards(size, start, stop, -step)
 
 
-def _backwards(size: Size, start: Any, stop: Any, step: int) -> Part:
+def _backwards(size: Size, start: Any, stop: Any, step: int) -> AxisIndex:
     """The elements from `start` down to but without `stop`, as a range that is turned round."""
     if start is None:
         first = size - 1
@@ -254,12 +249,12 @@ def _backwards(size: Size, start: Any, stop: Any, step: int) -> Part:
     count = maximum(ceiling_divide(first - last, step), 0)
     # Without an element, the range from first + 1 to first + 1.
     lowest = minimum(first - (count - 1) * step, first + 1)
-    return Part(lowest, count, first + 1, step, is_reversed=True)
+    return AxisIndex(lowest, count, first + 1, step, is_reversed=True)
 
 
 def _bound(x: Tensor, bound: Any) -> Any:
     """A bound of a slice as an int or a symbolic size."""
-    if isinstance(bound, Tensor) or hasattr(bound, "__tracegraph_tensor__"):
+    if has_dtype(bound):
         tensor = as_tensor(bound)
         known = static_value(tensor)
         if known is None:
@@ -268,7 +263,6 @@ def _bound(x: Tensor, bound: Any) -> Any:
                 TraceError,
                 f"getitem: the bound of a slice must be known while tracing, and it is a tensor "
                 f"{tensor.type}",
-                source=here(),
                 operands=[operand_text(x), operand_text(tensor)],
                 fix="give sizes that are known: tg.slice(x, begin, size), or x[i : i + 3]",
             )
@@ -283,9 +277,9 @@ def _clamped(bound: Any, size: Size) -> Any:
     return minimum(bound, size)
 
 
-def _moving_slice(x: Tensor, axis: int, size: Size, item: slice, step: int) -> Part | None:
+def _moving_slice(x: Tensor, axis: int, size: Size, item: slice, step: int) -> AxisIndex | None:
     """A slice x[i : i + n] with a tensor i, and n known; None if it is none."""
-    if not (_is_tensor(item.start) and _is_tensor(item.stop)):
+    if not (has_dtype(item.start) and has_dtype(item.stop)):
         return None
     start, stop = (_scalar_bound(x, bound) for bound in (item.start, item.stop))
     if static_value_in_graph(start) is not None:
@@ -301,16 +295,12 @@ def _moving_slice(x: Tensor, axis: int, size: Size, item: slice, step: int) -> P
     first = _window_start(start, width, size)
     if value is None:
         _check_inside_at_run_time("getitem", x, axis, first, width)
-    return Part(first, ceiling_divide(width, step), width, step)
+    return AxisIndex(first, ceiling_divide(width, step), width, step)
 
 
 def _is_inside(start: int, width: Size, size: Size, step: int) -> bool:
     sizes_are_known = known_int(size) and known_int(width)
     return step == 1 and sizes_are_known and width >= 0 and 0 <= start <= size - width
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, Tensor) or hasattr(value, "__tracegraph_tensor__")
 
 
 def _scalar_bound(x: Tensor, bound: Any) -> Tensor:
@@ -340,19 +330,18 @@ def _refuse_backwards(x: Tensor, start: Tensor, stop: Tensor, step: int) -> NoRe
         TraceError,
         f"getitem: a slice from {high} down to {low}, which are known only at run time, has the "
         f"step {step}",
-        source=here(),
         operands=map(operand_text, (x, start, stop)),
         fix=f"take the elements forwards and turn them round: x[{low} + 1 : {high} + 1][::{step}]",
     )
 
 
 def _bound_text(bound: Any) -> str:
-    return text(as_tensor(bound) if _is_tensor(bound) else bound)
+    return text(as_tensor(bound) if has_dtype(bound) else bound)
 
 
 def _refuse_unknown(x: Tensor, item: slice) -> None:
     """Refuses a slice with bounds that are not known while tracing, nor their distance."""
-    bounds = [as_tensor(b) for b in (item.start, item.stop) if _is_tensor(b)]
+    bounds = [as_tensor(b) for b in (item.start, item.stop) if has_dtype(b)]
     unknown = [b for b in bounds if static_value(b) is None]
     if not unknown:
         return
@@ -365,7 +354,6 @@ def _refuse_unknown(x: Tensor, item: slice) -> None:
         TraceError,
         f"getitem: a slice from {first} to {last} has no size that is known while tracing: they "
         "are not seen to be a known number apart, none of them negative",
-        source=here(),
         operands=map(operand_text, (x, *unknown)),
         fix="give the number of elements: x[i : i + 3], or tg.slice(x, begin, size)",
     )
@@ -381,7 +369,7 @@ def static_value_in_graph(x: Tensor) -> Any:
 # Putting it together.
 
 
-def _taken(x: Tensor, parts: list[Part]) -> Tensor:
+def _taken(x: Tensor, parts: list[AxisIndex]) -> Tensor:
     sizes = x.type.shape
     if _is_data(x):
         parts = [_movable(part, size) for part, size in zip(parts, sizes)]
@@ -412,7 +400,7 @@ def _is_data(x: Tensor) -> bool:
     return not any(recorder.depends_on((x,)) for recorder in builder.recorders)
 
 
-def _movable(part: Part, size: Size) -> Part:
+def _movable(part: AxisIndex, size: Size) -> AxisIndex:
     """The part with its start as an input of the program: another start compiles nothing anew."""
     is_window = part.step == 1 and not part.is_reversed and known_int(part.count)
     if not is_window or not known_int(part.start) or part.count == size:
@@ -420,7 +408,7 @@ def _movable(part: Part, size: Size) -> Part:
     return part._replace(start=as_tensor(part.start), stop=None)
 
 
-def _dynamic(x: Tensor, parts: list[Part]) -> Tensor:
+def _dynamic(x: Tensor, parts: list[AxisIndex]) -> Tensor:
     """x cut along the axes whose start is a tensor; the others stay whole."""
     counts, starts = [], []
     for part, size in zip(parts, x.type.shape):
@@ -449,7 +437,7 @@ def slice_of(input_: Any, begin: Any, size: Any, name: str | None = None) -> Ten
             "slice", f"{len(begins)} begins and {len(sizes)} sizes for {x.type}", x, fix=_ONE_EACH
         )
     sizes = [_bound(x, count) for count in sizes]
-    parts = [_part_from(x, axis, b, n) for axis, (b, n) in enumerate(zip(begins, sizes))]
+    parts = [_axis_index_from(x, axis, b, n) for axis, (b, n) in enumerate(zip(begins, sizes))]
     return _taken(x, parts)
 
 
@@ -460,7 +448,7 @@ def _numbers(op: str, value: Any, rank: int) -> list[Any]:
     """The elements of a vector: numbers, or scalar tensors where they are not known."""
     if isinstance(value, (list, tuple)):
         return list(value)
-    if isinstance(value, Tensor) or hasattr(value, "__tracegraph_tensor__"):
+    if has_dtype(value):
         tensor = as_integers(op, "the numbers", value)
         if static_value_in_graph(tensor) is None:
             count = tensor.type.shape[0] if tensor.ndim == 1 else rank
@@ -468,9 +456,9 @@ def _numbers(op: str, value: Any, rank: int) -> list[Any]:
     return list(as_sizes(op, "a begin or a size", value))
 
 
-def _part_from(x: Tensor, axis: int, begin: Any, count: Any) -> Part:
+def _axis_index_from(x: Tensor, axis: int, begin: Any, count: Any) -> AxisIndex:
     size = x.type.shape[axis]
-    if isinstance(begin, Tensor) or hasattr(begin, "__tracegraph_tensor__"):
+    if has_dtype(begin):
         tensor = as_tensor(begin)
         known = _known_number(tensor)
         if known is None and not (known_int(count) and count == -1):
@@ -479,12 +467,12 @@ def _part_from(x: Tensor, axis: int, begin: Any, count: Any) -> Part:
                 _check_inside(x, axis, int(value), count)
             else:
                 _check_inside_at_run_time("slice", x, axis, tensor, count)
-            return Part(cast_to(tensor, int32), count)
+            return AxisIndex(cast_to(tensor, int32), count)
         begin = _bound(x, begin) if known is None else known
     begin = begin if isinstance(begin, Dim) else _as_int(x, begin)
     count = size - begin if known_int(count) and count == -1 else count
     _check_inside(x, axis, begin, count)
-    return Part(begin, count)
+    return AxisIndex(begin, count)
 
 
 def _check_inside_at_run_time(op: str, x: Tensor, axis: int, begin: Tensor, count: Size) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,18 +21,22 @@ from tracegraph.array.arguments import (
     sizes_of,
 )
 from tracegraph.array.shaping import cut, reshape
+from tracegraph.core.shapes import same_shape, same_size
+from tracegraph.core.types import DType
 from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.broadcast import BroadcastTo
-from tracegraph.ops.elementwise import ADD
-from tracegraph.ops.shape import Concatenate, Reshape, with_size, with_sizes
-from tracegraph.runtime.convert import (
+from tracegraph.operands.conversion import (
     as_tensor,
     cast_to,
+    has_dtype,
     promoted,
     refuse_mix,
 )
-from tracegraph.shapes import same_shape, same_size
-from tracegraph.types import DType
+from tracegraph.ops.broadcast import BroadcastTo
+from tracegraph.ops.elementwise import ADD
+from tracegraph.ops.shape import Concatenate, Reshape, with_size, with_sizes
+
+if TYPE_CHECKING:
+    from tracegraph.typing import Axis, TensorLike
 
 
 def together(op: str, values: Any) -> list[Tensor]:
@@ -61,12 +65,7 @@ def _common_dtype(values: list[Any]) -> DType:
     return first
 
 
-def has_dtype(value: Any) -> bool:
-    """Whether a value has a dtype of its own, as tensors and Variables do."""
-    return isinstance(value, Tensor) or hasattr(value, "__tracegraph_tensor__")
-
-
-def concat(values: Any, axis: Any, name: str | None = None) -> Tensor:
+def concat(values: TensorLike, axis: Axis, name: str | None = None) -> Tensor:
     """The tensors one after another along `axis`.
 
     Raises ShapeError if they differ in another axis.
@@ -92,7 +91,7 @@ def concat(values: Any, axis: Any, name: str | None = None) -> Tensor:
 _CONCAT = "give the tensors as one list, and then the axis: tg.concat([x, y], 0)"
 
 
-def stack(values: Any, axis: Any = 0, name: str | None = None) -> Tensor:
+def stack(values: TensorLike, axis: Axis = 0, name: str | None = None) -> Tensor:
     """The tensors, all of one shape, side by side along a new axis, which stands at `axis`.
 
     >>> tg.stack([[1, 2], [3, 4]], axis=1).numpy()
@@ -118,7 +117,7 @@ def stack(values: Any, axis: Any = 0, name: str | None = None) -> Tensor:
 
 
 def unstack(
-    value: Any, num: int | None = None, axis: Any = 0, name: str | None = None
+    value: TensorLike, num: int | None = None, axis: Axis = 0, name: str | None = None
 ) -> list[Tensor]:
     """The parts of `value` along `axis`, which is dropped; its size must be known.
 
@@ -142,9 +141,9 @@ def unstack(
 
 
 def split(
-    value: Any,
+    value: TensorLike,
     num_or_size_splits: Any,
-    axis: Any = 0,
+    axis: Axis = 0,
     num: int | None = None,
     name: str | None = None,
 ) -> list[Tensor]:
@@ -206,7 +205,9 @@ def _completed_parts(x: Tensor, axis: int, parts: tuple[Any, ...]) -> tuple[Any,
     return (*parts[: free[0]], left, *parts[free[0] + 1 :])
 
 
-def repeat(input: Any, repeats: Any, axis: Any = None, name: str | None = None) -> Tensor:
+def repeat(
+    input: TensorLike, repeats: TensorLike, axis: Axis = None, name: str | None = None
+) -> Tensor:
     """Each element repeated `repeats` times along `axis`; the tensor is flattened without one.
 
     - `repeats`: one number for all elements, or one for each, known while tracing.

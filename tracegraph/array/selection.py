@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,16 @@ from tracegraph.array.arguments import (
     sizes_of,
 )
 from tracegraph.array.joining import together
+from tracegraph.core.shapes import element_count, same_shape
+from tracegraph.core.types import TensorType, bool_
 from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import (
+    as_operands,
+    as_tensor,
+    broadcast,
+    broadcast_shape,
+    from_array,
+)
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.elementwise import NEG, SELECT
 from tracegraph.ops.index import (
@@ -31,19 +40,18 @@ from tracegraph.ops.index import (
     ScatterUpdate,
 )
 from tracegraph.ops.shape import Reshape, with_sizes
-from tracegraph.runtime.convert import (
-    as_operands,
-    as_tensor,
-    broadcast,
-    broadcast_shape,
-    from_array,
-)
-from tracegraph.runtime.indices import in_range
-from tracegraph.shapes import element_count, same_shape
-from tracegraph.types import TensorType, bool_
+from tracegraph.tracing.index_checks import in_range
+
+if TYPE_CHECKING:
+    from tracegraph.typing import Axis, ShapeLike, TensorLike
 
 
-def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
+def where(
+    condition: TensorLike,
+    x: TensorLike | None = None,
+    y: TensorLike | None = None,
+    name: str | None = None,
+) -> Tensor:
     """x where the condition is true, else y; all three broadcast.
 
     With the condition alone: the int64 positions where it is true, one row for each. Their number
@@ -70,7 +78,9 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
     return SELECT(broadcast(condition, shape), broadcast(x, shape), broadcast(y, shape))
 
 
-def boolean_mask(tensor: Any, mask: Any, axis: Any = None, name: str | None = None) -> Tensor:
+def boolean_mask(
+    tensor: TensorLike, mask: TensorLike, axis: Axis = None, name: str | None = None
+) -> Tensor:
     """The elements of `tensor` where `mask` is true, along one axis in place of the mask's axes.
 
     The mask has the shape of the axes of `tensor` from `axis` on. Its value decides the shape of
@@ -106,10 +116,10 @@ def boolean_mask(tensor: Any, mask: Any, axis: Any = None, name: str | None = No
 
 
 def gather(
-    params: Any,
-    indices: Any,
+    params: TensorLike,
+    indices: TensorLike,
     validate_indices: Any = None,
-    axis: Any = None,
+    axis: Axis = None,
     batch_dims: Any = 0,
     name: str | None = None,
 ) -> Tensor:
@@ -149,7 +159,9 @@ def _batch_count(op: str, batch_dims: Any, rank: int, at: Tensor) -> int:
     return count + rank if count < 0 else count
 
 
-def gather_nd(params: Any, indices: Any, batch_dims: int = 0, name: str | None = None) -> Tensor:
+def gather_nd(
+    params: TensorLike, indices: TensorLike, batch_dims: int = 0, name: str | None = None
+) -> Tensor:
     """The slices of `params` at index vectors, which lie along the last axis of `indices`.
 
     y[b, i, ...] = params[b, indices[b, i, 0], indices[b, i, 1], ..., ...]. Indices that are out
@@ -178,7 +190,7 @@ def _depth(op: str, at: Tensor) -> int:
 
 
 def tensor_scatter_nd_update(
-    tensor: Any, indices: Any, updates: Any, name: str | None = None
+    tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
 ) -> Tensor:
     """`tensor` with `updates` in place of what stands at the index vectors `indices`.
 
@@ -194,7 +206,7 @@ def tensor_scatter_nd_update(
 
 
 def tensor_scatter_nd_add(
-    tensor: Any, indices: Any, updates: Any, name: str | None = None
+    tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
 ) -> Tensor:
     """`tensor` with `updates` added at the index vectors; those for one place add up.
 
@@ -207,7 +219,7 @@ def tensor_scatter_nd_add(
 
 
 def tensor_scatter_nd_sub(
-    tensor: Any, indices: Any, updates: Any, name: str | None = None
+    tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
 ) -> Tensor:
     """`tensor` with `updates` subtracted at the index vectors.
 
@@ -221,7 +233,7 @@ def tensor_scatter_nd_sub(
 
 
 def tensor_scatter_nd_max(
-    tensor: Any, indices: Any, updates: Any, name: str | None = None
+    tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
 ) -> Tensor:
     """`tensor` with the maximum of what stands at the index vectors and the updates.
 
@@ -234,7 +246,7 @@ def tensor_scatter_nd_max(
 
 
 def tensor_scatter_nd_min(
-    tensor: Any, indices: Any, updates: Any, name: str | None = None
+    tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
 ) -> Tensor:
     """`tensor` with the minimum of what stands at the index vectors and the updates.
 
@@ -246,7 +258,9 @@ def tensor_scatter_nd_min(
     return _scattered(ScatterMin, "tensor_scatter_nd_min", tensor, indices, updates)
 
 
-def scatter_nd(indices: Any, updates: Any, shape: Any, name: str | None = None) -> Tensor:
+def scatter_nd(
+    indices: TensorLike, updates: TensorLike, shape: ShapeLike, name: str | None = None
+) -> Tensor:
     """Zeros of `shape` with `updates` added at the index vectors.
 
     Vectors that are out of range are treated as in `tensor_scatter_nd_update`.

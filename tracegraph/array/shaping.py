@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracegraph.array.arguments import (
     as_axes,
@@ -20,8 +20,11 @@ from tracegraph.array.arguments import (
     sizes_of,
     without,
 )
+from tracegraph.core.shapes import Shape, Size, element_count, floor_divide, maximum, same_size
+from tracegraph.core.types import int64
 from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, static_ints
 from tracegraph.ops.broadcast import BroadcastTo
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.elementwise import CONJ
@@ -31,17 +34,17 @@ from tracegraph.ops.shape import (
     Pad,
     Reshape,
     Reverse,
-    Slice,
     Transpose,
     at_least,
+    slice_axis,
     with_size,
 )
-from tracegraph.runtime.convert import as_tensor, broadcast, cast_to, static_ints
-from tracegraph.shapes import Shape, Size, element_count, floor_divide, maximum, same_size
-from tracegraph.types import int64
+
+if TYPE_CHECKING:
+    from tracegraph.typing import Axis, ShapeLike, TensorLike
 
 
-def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
+def reshape(tensor: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
     """The same elements, in row-major order, under another shape.
 
     One size may be -1, which stands for what is left.
@@ -88,7 +91,9 @@ def _completed(x: Tensor, sizes: tuple[Any, ...]) -> Any:
     return (*sizes[: free[0]], left, *sizes[free[0] + 1 :])
 
 
-def transpose(a: Any, perm: Any = None, conjugate: bool = False, name: str | None = None) -> Tensor:
+def transpose(
+    a: TensorLike, perm: Any = None, conjugate: bool = False, name: str | None = None
+) -> Tensor:
     """a with its axes in another order: axis k of the result is axis perm[k] of a.
 
     Without `perm` the order is turned round. `conjugate` takes the complex conjugate too.
@@ -108,7 +113,7 @@ def transpose(a: Any, perm: Any = None, conjugate: bool = False, name: str | Non
     return CONJ(x) if as_flag("transpose", "conjugate", conjugate) and x.dtype.is_complex else x
 
 
-def expand_dims(input: Any, axis: Any, name: str | None = None) -> Tensor:
+def expand_dims(input: TensorLike, axis: Axis, name: str | None = None) -> Tensor:
     """`input` with a new axis of size 1, which stands at `axis` in the result.
 
     >>> tg.expand_dims([1, 2], 0).shape, tg.expand_dims([1, 2], -1).shape
@@ -120,7 +125,7 @@ def expand_dims(input: Any, axis: Any, name: str | None = None) -> Tensor:
     return Reshape((*sizes[:place], 1, *sizes[place:]))(x)
 
 
-def squeeze(input: Any, axis: Any = None, name: str | None = None) -> Tensor:
+def squeeze(input: TensorLike, axis: Axis = None, name: str | None = None) -> Tensor:
     """`input` without axes of size 1: those of `axis`, or all.
 
     >>> tg.squeeze([[[1], [2]]]).shape
@@ -146,7 +151,7 @@ def squeeze(input: Any, axis: Any = None, name: str | None = None) -> Tensor:
     return Reshape(without(sizes, axes))(x) if axes else x
 
 
-def broadcast_to(input: Any, shape: Any, name: str | None = None) -> Tensor:
+def broadcast_to(input: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
     """`input` repeated to `shape` by NumPy's rule: axes match from the last, size 1 is repeated.
 
     >>> tg.broadcast_to([1, 2], [2, 2]).numpy()
@@ -169,7 +174,7 @@ def broadcast_to(input: Any, shape: Any, name: str | None = None) -> Tensor:
     return broadcast(x, sizes)
 
 
-def tile(input: Any, multiples: Any, name: str | None = None) -> Tensor:
+def tile(input: TensorLike, multiples: TensorLike, name: str | None = None) -> Tensor:
     """`input` repeated whole, multiples[k] times along axis k.
 
     >>> tg.tile([1, 2], [2]).numpy()
@@ -197,10 +202,10 @@ def tile(input: Any, multiples: Any, name: str | None = None) -> Tensor:
 
 
 def pad(
-    tensor: Any,
-    paddings: Any,
+    tensor: TensorLike,
+    paddings: TensorLike,
     mode: str = "CONSTANT",
-    constant_values: Any = 0,
+    constant_values: TensorLike = 0,
     name: str | None = None,
 ) -> Tensor:
     """`tensor` with paddings[k] = [before, after] more elements along axis k.
@@ -267,7 +272,7 @@ def _mirrored(x: Tensor, axis: int, before: int, after: int, edge: int) -> Tenso
     return Concatenate(axis)(*parts) if len(parts) > 1 else x
 
 
-def reverse(tensor: Any, axis: Any, name: str | None = None) -> Tensor:
+def reverse(tensor: TensorLike, axis: Axis, name: str | None = None) -> Tensor:
     """`tensor` with the order of the elements along each of the axes turned round.
 
     >>> tg.reverse([1, 2, 3], [0]).numpy()
@@ -278,7 +283,7 @@ def reverse(tensor: Any, axis: Any, name: str | None = None) -> Tensor:
     return Reverse(axes)(x) if axes else x
 
 
-def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
+def roll(input: TensorLike, shift: TensorLike, axis: Axis, name: str | None = None) -> Tensor:
     """`input` moved by `shift` places along `axis`; what leaves at the end comes in at the front.
 
     The shifts, one for each axis or one for all, may be tensors.
@@ -341,9 +346,7 @@ def cut(x: Tensor, axis: int, start: Any, stop: Any, stride: int = 1) -> Tensor:
     shape = x.type.shape
     if known_int(start) and start == 0 and stride == 1 and stop == shape[axis]:
         return x
-    starts, stops, strides = [0] * len(shape), list(shape), [1] * len(shape)
-    starts[axis], stops[axis], strides[axis] = start, stop, stride
-    return Slice(tuple(starts), tuple(stops), tuple(strides))(x)
+    return slice_axis(x, axis, start, stop, stride)
 
 
 def moved_axes(x: Tensor, first: tuple[int, ...]) -> Tensor:

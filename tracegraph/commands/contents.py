@@ -17,28 +17,27 @@ import numpy as np
 from tracegraph import nest
 from tracegraph.archive.directory import MANIFEST, Reader
 from tracegraph.archive.manifest import Entry as ManifestEntry
-from tracegraph.archive.values import record_fields, record_kind
+from tracegraph.archive.value_encoding import record_fields, record_kind
 from tracegraph.commands.answers import Misuse, refuse_name
 from tracegraph.control.call import Call, as_tuple
-from tracegraph.control.custom import CustomCall
-from tracegraph.control.recompute import RecomputedCall
+from tracegraph.core.source import UNKNOWN
+from tracegraph.core.types import BY_SHORT, TOKEN, TensorType
+from tracegraph.eager.tensor_methods import host_array
 from tracegraph.errors import LoadError, Mismatch, fact_of, fail
+from tracegraph.functions.concrete import ConcreteFunction
+from tracegraph.functions.function import Function
 from tracegraph.ir.tensor import Graph, Tensor
-from tracegraph.runtime.concrete import ConcreteFunction
-from tracegraph.runtime.convert import as_tensor
-from tracegraph.runtime.function import Function
-from tracegraph.runtime.module import Module
-from tracegraph.runtime.signature import Signature, VariableKey, is_tensor_key, leaf_key
-from tracegraph.runtime.values import host_array
-from tracegraph.runtime.variable import Variable
+from tracegraph.operands.conversion import as_tensor
 from tracegraph.saved_model import LoadedModule, load
-from tracegraph.saved_model.files import Directory, manifest_fields
-from tracegraph.saved_model.functions import SignatureFunction
+from tracegraph.saved_model.loaded_functions import SignatureFunction
 from tracegraph.saved_model.modules import content_of
 from tracegraph.saved_model.options import FORMAT, VERSION, LoadOptions
+from tracegraph.saved_model.storage import DirectoryStorage, manifest_fields
+from tracegraph.signatures.signature import Signature, VariableKey, is_tensor_key, leaf_key
+from tracegraph.state.module import Module
+from tracegraph.state.variable import Variable
 from tracegraph.text.parser import parse_module
 from tracegraph.text.printer import unique, value_names
-from tracegraph.types import BY_SHORT, TOKEN, TensorType
 
 #: Where signatures are among the entries, whatever else has their name.
 SIGNATURES = "signatures"
@@ -114,9 +113,9 @@ class Entry(abc.ABC):
         """The names of the bodies that have a gradient of the user's, and of these gradients."""
         ops = (node.op for graph in self.graph.graphs() for node in graph.nodes)
         pairs = (
-            (op.body.name, op.backward.name)
+            (op.regions[0].graph.name, op.chosen_gradient.name)
             for op in ops
-            if isinstance(op, CustomCall) and not isinstance(op, RecomputedCall)
+            if op.chosen_gradient is not None
         )
         return list(dict.fromkeys(pairs))
 
@@ -268,12 +267,12 @@ class TextContents(Contents):
         try:
             graphs = parse_module(path.read_bytes().decode())
         except UnicodeDecodeError as error:
-            fail(LoadError, f"{path} is no text: {error}", cause=error)
+            fail(LoadError, f"{path} is no text: {error}", source=UNKNOWN, cause=error)
         except LoadError as error:
             fix = getattr(error, "fix", "")
             if (path.parent / MANIFEST).is_file():
                 fix = f"give the directory: arrays stand beside the text, `{path.parent}`"
-            fail(LoadError, f"{path}: {fact_of(error)}", fix=fix, cause=error)
+            fail(LoadError, f"{path}: {fact_of(error)}", source=UNKNOWN, fix=fix, cause=error)
         self.entries = {name: GraphEntry(name, graph) for name, graph in graphs.items()}
 
     def chosen(self, name: str | None) -> list[Entry]:
@@ -376,7 +375,9 @@ class SavedContents(Contents):
     @functools.cached_property
     def _stored(self) -> Mapping[str, Any]:
         self.reader.check_format(FORMAT, VERSION)
-        return Directory(self.reader, manifest_fields(self.reader.entry), LoadOptions()).weights
+        return DirectoryStorage(
+            self.reader, manifest_fields(self.reader.entry), LoadOptions()
+        ).weights
 
 
 def open_path(path: Path) -> Contents:

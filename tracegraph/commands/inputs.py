@@ -14,10 +14,11 @@ import numpy as np
 
 from tracegraph.commands.answers import Misuse, refuse_name
 from tracegraph.commands.contents import Contents, Entry, Input
+from tracegraph.core.shapes import dim_names
+from tracegraph.core.source import UNKNOWN
+from tracegraph.core.types import DType, TensorType, type_of_array
 from tracegraph.errors import LoadError, Mismatch, fail, reason_of, shown
 from tracegraph.passes.specialise import bind_sizes
-from tracegraph.shapes import dim_names
-from tracegraph.types import DType, TensorType, type_of_array
 
 #: How a .npy file begins, and where its header says of what kind its elements are.
 _MAGIC, _LONGEST_START = b"\x93NUMPY", 256
@@ -199,7 +200,8 @@ def _refuse_file(path: Path, error: Exception) -> NoReturn:
         why, fix = "it holds Python objects", "convert them to numbers: array.astype(np.float32)"
     else:
         why = "its header or its data is damaged"
-    fail(LoadError, f"{path} is no array of numbers: {why}", fix=fix, cause=error)
+    fact = f"{path} is no array of numbers: {why}"
+    fail(LoadError, fact, source=UNKNOWN, fix=fix, cause=error)
 
 
 # Numbers and lists of them.

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from tracegraph.commands.answers import INTERRUPTED, NO, TROUBLE, Answer, Misuse
-from tracegraph.commands.compare import compare
-from tracegraph.commands.export import export
+from tracegraph.commands.diff import compare
+from tracegraph.commands.export_stablehlo import export
 from tracegraph.commands.run import run
 from tracegraph.commands.show import FORMATS, PARTS, show
 from tracegraph.commands.verify import UNREAD, verify

@@ -15,10 +15,10 @@ import numpy as np
 from tracegraph.commands.answers import Answer, file_names, make_folder, table, write_file
 from tracegraph.commands.contents import open_path
 from tracegraph.commands.inputs import arrays_of, carrier_of, fitting, pairs
-from tracegraph.runtime.convert import as_tensor
-from tracegraph.runtime.values import host_array
-from tracegraph.runtime.variable import Variable
-from tracegraph.types import TOKEN, type_of_array
+from tracegraph.core.types import TOKEN, type_of_array
+from tracegraph.eager.tensor_methods import host_array
+from tracegraph.operands.conversion import as_tensor
+from tracegraph.state.variable import Variable
 
 #: Larger results stand in files only.
 _SHOWN_ELEMENTS = 1000

@@ -18,9 +18,9 @@ from tracegraph.commands.answers import (
 from tracegraph.commands.contents import Contents, Entry, Kept, SavedContents, open_path
 from tracegraph.errors import counted
 from tracegraph.ir.tensor import Graph
-from tracegraph.passes.parts import backward_part, forward_part
-from tracegraph.runtime.module import Module
+from tracegraph.passes.partition import backward_part, forward_part
 from tracegraph.saved_model.modules import omitted_of
+from tracegraph.state.module import Module
 from tracegraph.text.printer import graph_text, module_text
 from tracegraph.views import summary, to_dot, to_html, to_json, to_mermaid
 from tracegraph.views.data import json_data

@@ -10,8 +10,8 @@ from typing import Any
 from tracegraph.archive.directory import Reader
 from tracegraph.archive.tensors import TensorFile, file_digest, stored_arrays
 from tracegraph.commands.answers import NO, OK, Answer, table
+from tracegraph.commands.check_derivatives import Check, check_derivatives
 from tracegraph.commands.contents import Entry, SavedContents, open_path
-from tracegraph.commands.derivatives import Check, check_derivatives
 from tracegraph.errors import DTypeError, LoadError, ShapeError, counted, fact_of
 from tracegraph.saved_model.options import FORMAT, VERSION
 from tracegraph.text.verifier import verify as verify_graph

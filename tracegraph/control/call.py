@@ -1,9 +1,9 @@
 """Call: a graph applied as one node. Functions stay functions, and are differentiated once.
 
-A body that is to be differentiated is called in its *forward* form, whose extra outputs are the
+A body that will be differentiated is called in its *forward form*, whose extra outputs are the
 residuals: the primal values that the rules of its nodes read. The backward graph takes residuals
-and cotangents and computes no primal value anew. Rules read primal values only, so the forward
-form is its own forward form, and any order needs no more residuals.
+and cotangents and recomputes no primal value. Rules read primal values only, so the forward form
+is its own forward form, and higher orders need no further residuals.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tracegraph.core.shapes import Dim, ShapeVariable, dim_names, substitute_shape
+from tracegraph.core.types import TensorType
 from tracegraph.errors import Mismatch, MissingRuleError
 from tracegraph.ir.builder import Builder, copy_inputs, current, replay
-from tracegraph.ir.op import Op
-from tracegraph.ir.stages import passed
+from tracegraph.ir.op import Op, Region
+from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import full_like
 from tracegraph.ops.constant import Constant
@@ -25,13 +27,12 @@ from tracegraph.ops.effect import EFFECTS
 from tracegraph.ops.elementwise import MUL, add_all
 from tracegraph.passes.forward import jvp
 from tracegraph.passes.gradient import gradient, is_diagonal_path
+from tracegraph.passes.registry import is_registered
 from tracegraph.passes.simplify import dead_code, simplify
 from tracegraph.passes.sparsity import propagate
 from tracegraph.passes.specialise import bind_sizes, bound_names, specialise
 from tracegraph.passes.vectorise import vectorise
 from tracegraph.passes.walk import path_between
-from tracegraph.shapes import Dim, ShapeVariable, dim_names, substitute_shape
-from tracegraph.types import TensorType
 
 
 class Call(Op):
@@ -41,6 +42,16 @@ class Call(Op):
 
     takes_zero_cotangents = True
     can_prune = True
+    is_transparent = True
+
+    @property
+    def regions(self):
+        body = self.body
+        return (Region(body, tuple(range(len(body.inputs))), tuple(range(len(body.outputs)))),)
+
+    @property
+    def inlined(self):
+        return self.body
 
     def infer(self, *types):
         formal = self.body.input_types
@@ -63,13 +74,13 @@ class Call(Op):
         if not any(present):
             return (None,) * len(xs)
         if not all(present) and not _has_plan(self.body):
-            # Some other output may be the one without a derivative.
-            needed = self.body.kept(("needed", present), lambda: _with_some(self.body, present))
+            # The derivative that is missing may be that of another output.
+            needed = self.body.cached(("needed", present), lambda: _with_some(self.body, present))
             pairs = [(g, y) for g, y in zip(gs, ys, strict=True) if g is not None]
             return Call(needed).vjp(*(g for g, _ in pairs), *(y for _, y in pairs), *xs)
         plan = residual_plan(self.body)
         if plan.forward is not self.body:
-            # Recorded without a tape, so without residuals: compute them now.
+            # It was recorded without a tape, hence without residuals: compute them now.
             ys = as_tuple(Call(plan.forward)(*xs))
             gs = (*gs, *(None,) * (len(ys) - count))
             plan = residual_plan(plan.forward)
@@ -96,8 +107,8 @@ class Call(Op):
         return tuple(results)
 
     def _diagonal_jvp(self, tangents, given, inputs):
-        """The tangents by the derivatives themselves, which know no direction: so those of each
-        order share what they have in common with those of lower orders."""
+        """The tangents as products with the derivatives, which do not depend on the direction: so
+        each order shares common terms with the lower orders."""
         graph, places = _factor_graph(self.body, given)
         terms: dict[int, list[Tensor]] = {}
         for (i, j), factor in zip(places, call(graph, inputs), strict=True):
@@ -132,19 +143,19 @@ class Call(Op):
 
     def entered(self, values, *patterns):
         """The graph that patterns go through, with the patterns and the known values of its inputs:
-        the body, which they enter as they came."""
+        here the body itself, with the inputs of the call."""
         formal = zip(self.body.input_types, patterns, strict=True)
         body = specialise(self.body, [type.with_shape(p.shape) for type, p in formal])
         return body, patterns, values
 
     def is_diagonal_on(self, type):
-        return self.body.kept(("is_diagonal", type), lambda: _is_diagonal(self.body, type))
+        return self.body.cached(("is_diagonal", type), lambda: _is_diagonal(self.body, type))
 
     def depending(self, inputs):
-        return self.body.kept(("depending", inputs), lambda: _depending(self.body, inputs))
+        return self.body.cached(("depending", inputs), lambda: _depending(self.body, inputs))
 
     def pruned(self, used):
-        body, keep = self.body.kept(("pruned", used), lambda: _pruned_body(self.body, used))
+        body, keep = self.body.cached(("pruned", used), lambda: _pruned_body(self.body, used))
         return Call(body), keep
 
 
@@ -192,13 +203,13 @@ class ResidualPlan:
 
 
 def residual_plan(body: Graph) -> ResidualPlan:
-    """The plan of `body`, made once and kept on it."""
-    return body.kept("residuals", lambda: _planned(body))
+    """The plan of `body`, made once and cached on it."""
+    return body.cached("residuals", lambda: _planned(body))
 
 
 def forward_form(body: Graph) -> Graph:
-    """The forward form of a body. Where a rule is missing it is the body as it is: recording needs
-    no derivative, and whoever asks for one is told then."""
+    """The forward form of a body. Where a rule is missing it is the body itself: recording needs no
+    derivative, and asking for one raises the error."""
     return residual_plan(body).forward if _has_plan(body) else body
 
 
@@ -211,13 +222,13 @@ def _has_plan(body: Graph) -> bool:
 
 
 def _with_some(body: Graph, used: tuple[bool, ...]) -> Graph:
-    """The body with those outputs alone."""
+    """The body with only those outputs."""
     outputs = tuple(y for y, is_used in zip(body.outputs, used, strict=True) if is_used)
     return dead_code(body.with_outputs(outputs))
 
 
 def derived_name(body: Graph, role: str) -> str:
-    """A name for what is derived of a body: f_vjp, then f_vjp_2, and so on."""
+    """A name for what is derived from a body: f_vjp, then f_vjp_2, and so on."""
     name = body.name.removesuffix("_forward")
     again = re.fullmatch(rf"(.+_{role})(?:_(\d+))?", name)
     return f"{again[1]}_{int(again[2] or 1) + 1}" if again else f"{name}_{role}"
@@ -225,7 +236,14 @@ def derived_name(body: Graph, role: str) -> str:
 
 def _planned(body: Graph) -> ResidualPlan:
     prepared = _with_forward_calls(body)
-    residuals = _residuals(prepared)
+    residuals = _residuals(prepared, prepared.outputs)
+    while _has_chosen_gradients(prepared):
+        # A chosen gradient may read values that it has no cotangent for: only higher orders
+        # differentiate those, and they read more.
+        more = _residuals(prepared, (*prepared.outputs, *residuals))
+        if set(more) <= set(residuals):
+            break
+        residuals = list(dict.fromkeys((*residuals, *more)))
     made = [y for node in prepared.nodes for y in node.outputs if not y.type.is_static]
     residuals += naming((*prepared.inputs, *made), residuals)
     inputs = {x: ("input", i) for i, x in enumerate(prepared.inputs)}
@@ -247,7 +265,7 @@ def _planned(body: Graph) -> ResidualPlan:
         forward = Graph(name, prepared.inputs, prepared.nodes, (*prepared.outputs, *extra))
         passed("forward", forward)
     plan = ResidualPlan(forward, tuple(places), tuple(residuals))
-    forward.derived["residuals"] = plan
+    forward.cache["residuals"] = plan
     return plan
 
 
@@ -298,7 +316,8 @@ def _body(node: Node) -> Graph:
 
 
 class DerivativeBuilder(Builder):
-    """Builds a derivative apart: whatever primal value a rule reads becomes an input."""
+    """Builds a derivative as a graph of its own: each primal value that a rule reads becomes an
+    input."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -310,7 +329,7 @@ class DerivativeBuilder(Builder):
             return found
         node = tensor.node
         if node is not None and isinstance(node.op, Constant):
-            # Made anew: sharing would find the constant of the body again.
+            # Made anew: sharing would find the constant of the body.
             reuse, self.reuse = self.reuse, None
             found = node.op()
             self.reuse = reuse
@@ -326,10 +345,17 @@ class DerivativeBuilder(Builder):
         return found
 
 
-def _residuals(body: Graph) -> list[Tensor]:
-    """The primal tensors that the rules of `body` read, all cotangents being present."""
-    present = tuple(y.type.dtype.is_differentiable for y in body.outputs)
-    builder, _, _ = _pulled_back(body, present)
+def _has_chosen_gradients(graph: Graph) -> bool:
+    nodes = (node for inner in graph.graphs() for node in inner.nodes)
+    return any(node.op.chosen_gradient or is_registered(node.op) for node in nodes)
+
+
+def _residuals(body: Graph, outputs: Sequence[Tensor]) -> list[Tensor]:
+    """The primal tensors that the rules of `body` read where all those of the outputs that can
+    have cotangents do."""
+    outputs = tuple(dict.fromkeys(y for y in outputs if y.type.dtype.is_differentiable))
+    body = body.with_outputs(outputs)
+    builder, _, _ = _pulled_back(body, (True,) * len(outputs))
     return [x for x, given in builder.residuals.items() if given in set(builder.inputs)]
 
 
@@ -352,7 +378,7 @@ def backward_graph(forward: Graph, present: tuple[bool, ...]) -> tuple[Graph, tu
 
     `present` says which outputs have cotangents. Kept on the forward form.
     """
-    return forward.kept(("backward", present), lambda: _backward_graph(forward, present))
+    return forward.cached(("backward", present), lambda: _backward_graph(forward, present))
 
 
 def _backward_graph(forward: Graph, present: tuple[bool, ...]) -> tuple[Graph, tuple[int, ...]]:
@@ -374,7 +400,7 @@ def _tangent_graph(
 ) -> tuple[Graph, tuple[int, ...], tuple[int, ...]]:
     """The tangents as a graph of the inputs, of the tangents that are given, and of outputs of the
     body that are known. Returns the outputs that have tangents, and those that are known, too."""
-    return body.kept(("tangents", given), lambda: _make_tangent_graph(body, given))
+    return body.cached(("tangents", given), lambda: _make_tangent_graph(body, given))
 
 
 def _make_tangent_graph(
@@ -421,7 +447,7 @@ def _factor_graph(
 ) -> tuple[Graph, tuple[tuple[int, int], ...]]:
     """Of a diagonal body the derivatives of outputs by the inputs that are given, as a graph of
     its inputs, and `(input, output)` for each."""
-    return body.kept(("factors", given), lambda: _make_factor_graph(body, given))
+    return body.cached(("factors", given), lambda: _make_factor_graph(body, given))
 
 
 def _make_factor_graph(
@@ -494,5 +520,5 @@ def _pruned_body(body: Graph, used: tuple[bool, ...]) -> tuple[Graph, tuple[bool
     if len(inputs) == len(body.inputs) and len(outputs) == len(body.outputs) and small is body:
         return body, keep
     small = Graph(small.name, inputs, small.nodes, small.outputs)
-    small.derived["pruned", (True,) * len(outputs)] = small, (True,) * len(inputs)
+    small.cache["pruned", (True,) * len(outputs)] = small, (True,) * len(inputs)
     return small, keep

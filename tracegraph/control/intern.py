@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegraph.bounded import Bounded
+from tracegraph.core.lru_cache import LRUCache
 from tracegraph.ir.tensor import Graph
 
 #: Graphs kept for the whole process; the least recently used go first.
 _LIMIT = 512
-_kept: Bounded[Any, Graph] = Bounded(_LIMIT)
+_kept: LRUCache[Any, Graph] = LRUCache(_LIMIT)
 
 
 def interned(graph: Graph) -> Graph:

@@ -9,18 +9,20 @@ sublinear memory cost", 2016; the barrier is how XLA is made to comply.)
 from __future__ import annotations
 
 from tracegraph.control.call import Call, as_tuple
-from tracegraph.control.custom import CustomCall
+from tracegraph.control.custom_call import CustomCall
+from tracegraph.core.types import token
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.tensor import Graph
 from tracegraph.ops.barrier import Barrier
 from tracegraph.passes.gradient import gradient
-from tracegraph.types import token
 
 
 class RecomputedCall(CustomCall):
     """The outputs of `body`, whose backward computes its intermediate values anew."""
 
-    is_chosen = False
+    @property
+    def chosen_gradient(self):
+        return None
 
     @property
     def has_forward(self) -> bool:
@@ -35,6 +37,9 @@ class RecomputedCall(CustomCall):
     def entered(self, values, *patterns):
         return Call.entered(self, values, *patterns)
 
+    def flow(self, flows):
+        return Call.flow(self, flows)
+
 
 def recomputed(body: Graph, count: int) -> RecomputedCall:
     """A call of `body` that keeps nothing for the gradient of its first `count` outputs."""
@@ -43,7 +48,7 @@ def recomputed(body: Graph, count: int) -> RecomputedCall:
 
 def _backward(body: Graph, count: int) -> tuple[Graph, tuple[int, ...]]:
     """The backward graph and the inputs whose cotangents it gives; made once, kept on the body."""
-    return body.kept(("recompute", count), lambda: _recomputing(body, count))
+    return body.cached(("recompute", count), lambda: _recomputing(body, count))
 
 
 def _recomputing(body: Graph, count: int) -> tuple[Graph, tuple[int, ...]]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from tracegraph.control.call import Call
-from tracegraph.control.custom import CustomCall
-from tracegraph.control.recompute import RecomputedCall
-from tracegraph.control.replaced import replaced
+from tracegraph.control.rewrite import rewritten
+from tracegraph.core.source import here
 from tracegraph.errors import MissingRuleError, fail
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node
-from tracegraph.source import here
 
 
 class UndifferentiableCall(Call):
@@ -20,6 +18,7 @@ class UndifferentiableCall(Call):
     body: Graph
 
     can_prune = False
+    is_transparent = False
 
     def vjp(self, *values):
         self._refuse()
@@ -44,7 +43,7 @@ class UndifferentiableCall(Call):
 
 def without_custom_gradients(graph: Graph) -> Graph:
     """`graph` with a call without a derivative in place of each one that has a custom gradient."""
-    return graph.kept("without_custom_gradients", lambda: replaced(graph, _plain))
+    return graph.cached("without_custom_gradients", lambda: rewritten(graph, _plain))
 
 
 def lacks_custom_gradients(graph: Graph) -> bool:
@@ -54,5 +53,4 @@ def lacks_custom_gradients(graph: Graph) -> bool:
 
 
 def _plain(node: Node, op: Any) -> Op:
-    is_custom = isinstance(op, CustomCall) and not isinstance(op, RecomputedCall)
-    return UndifferentiableCall(op.body) if is_custom else op
+    return op if op.chosen_gradient is None else UndifferentiableCall(op.inlined)

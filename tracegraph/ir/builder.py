@@ -8,34 +8,39 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from tracegraph.core.interrupts import Stack
+from tracegraph.core.shapes import Dim, ShapeVariable, substitute_shape, substitute_size
+from tracegraph.core.source import Source, here
+from tracegraph.core.types import TensorType
 from tracegraph.errors import DTypeMismatch, Mismatch, TraceError, fail, message
-from tracegraph.interrupts import Stack
 from tracegraph.ir.tensor import Graph, Node, Tensor, pending_tensor
-from tracegraph.shapes import Dim, ShapeVariable, substitute_shape, substitute_size
-from tracegraph.source import Source, here
-from tracegraph.types import TensorType
 
 if TYPE_CHECKING:
     from tracegraph.ir.op import Op
 
 
 class Builder:
-    """A list of nodes that grows. `recorders` (open tapes) see every node that is added."""
+    """A growing list of nodes. `recorders` (open tapes) see every node that is added."""
 
-    #: Whether values exist as soon as somebody asks, as they do at top level.
+    #: Whether asking for a value computes it, as it does at top level.
     is_top_level = False
     #: Whether nodes may still be added; a finished trace is closed.
     is_open = True
-    #: Finds nodes that need not be made, while a pass runs: a `passes.share.Sharing`.
+    #: Finds nodes that need not be made, while a pass runs: a `CommonSubexpressions` of
+    #: `passes/common_subexpressions.py`.
     reuse: Any = None
     #: The frames of what is being built, while it is; None for the top level, which serves
     #: whoever runs on its thread.
     stack: Stack | None = None
-    #: The thread that works on the list of nodes itself: it must not be run or cut there now.
+    #: The thread that works on the list of nodes itself: the list must not be run or cut there now.
     worker: int | None = None
+    #: How many frames of ours, `here` among them, stand at least below the user's in `add`.
+    frames = 1
+    #: At this length the list is cut, which is for the top level.
+    _next_cut = sys.maxsize
     #: Keeps other threads from that; a graph that is being built is known to one thread alone.
     lock: Any = contextlib.nullcontext()
 
@@ -52,7 +57,7 @@ class Builder:
         """Appends `op(*inputs)` and returns its outputs. Raises the op's error with its place."""
         for x in inputs:
             node = x.node
-            if node is None or node.builder is not self:
+            if not self.is_top_level if node is None else node.builder is not self:
                 inputs = self.admit_all(inputs)
                 break
         if self.reuse is not None:
@@ -62,16 +67,30 @@ class Builder:
         try:
             types = op.output_types(inputs)
         except Mismatch as mismatch:
-            raise_mismatch(op, inputs, mismatch, source or here())
-        node = Node(op, inputs, source or here(), self)
+            raise_mismatch(op.name, inputs, mismatch, source or here())
+        node = Node(op, inputs, source or here(self.frames), self)
         outputs = node.outputs = tuple([pending_tensor(type, node) for type in types])
         self.nodes.append(node)
         if self.reuse is not None:
             self.reuse.enter(node)
-        elif self.recorders:
-            for recorder in self.recorders:
-                recorder.record(node)
+            return outputs
+        for recorder in self.recorders:
+            recorder.record(node)
+        if len(self.nodes) >= self._next_cut:
+            self._cut()
         return outputs
+
+    @contextlib.contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """A context in which no recorder sees the nodes that are added."""
+        recorders, self.recorders = self.recorders, []
+        try:
+            yield
+        finally:
+            self.recorders = recorders
+
+    def _cut(self) -> None:
+        """Shortens a list of nodes that is long."""
 
     def admit_all(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The inputs as tensors of this builder."""
@@ -84,7 +103,6 @@ class Builder:
         fail(
             TraceError,
             f"a tensor {tensor.type} of another graph was used in the graph {self.name!r}",
-            source=here(),
             operands=[operand_text(tensor)],
             fix="return it from the function that made it, or pass it as an argument",
         )
@@ -99,14 +117,14 @@ class Builder:
         return tensor
 
     def input_like(self, x: Tensor, type: TensorType | None = None) -> Tensor:
-        """A new input that is what `x` is in its graph, maybe of another type."""
+        """A new input with the role and name that `x` has in its graph, maybe of another type."""
         tensor = self.input(type or x.type, x.name)
         if x.role != tensor.role:
             tensor.role = x.role
         return tensor
 
     def input_for(self, x: Tensor) -> Tensor:
-        """A new input for a value of elsewhere, called after its op if it has no name."""
+        """A new input for a value from elsewhere, named after its op if it has no name."""
         tensor = self.input_like(x)
         if tensor.name is None and x.node is not None:
             tensor.name = x.node.op.name
@@ -151,7 +169,7 @@ def _frame_that_enters() -> Any:
 
 
 class _InputOp:
-    """Stands in a graph's inputs for the op that a node has."""
+    """Stands for an op in the nodes of graph inputs."""
 
     name = "input"
 
@@ -172,7 +190,7 @@ class _Context(threading.local):
     def __init__(self, make: Callable[[], Builder]) -> None:
         self.builder = make()
         self.top_level = self.builder
-        #: Where interrupts of what is being built compute, since they are no part of it.
+        #: Where interrupts compute, since they are not part of what is being built.
         self.aside = make()
 
 
@@ -205,15 +223,15 @@ def current() -> Builder:
 
 
 def _behind(builder: Builder) -> Builder:
-    """What is current where an interrupt fell into the exit of `builder`, which was never left."""
-    builder.stack = None
+    """What is current after an interrupt fell into the exit of `builder` and ended it."""
     if not builder.is_top_level:
         _context.builder = builder._outers[-1]
+    builder.stack = None  # in this order: what is current and has no stack is the top level
     return current()
 
 
 def is_aside() -> bool:
-    """Whether the code that asks is an interrupt of what is being built on this thread."""
+    """Whether the code that asks interrupts what is being built on this thread."""
     return current() is _context.aside
 
 
@@ -251,7 +269,7 @@ def _changed(node: Node, change: Callable[[Op], Op]) -> Op:
     try:
         return change(node.op)
     except Mismatch as mismatch:
-        raise_mismatch(node.op, node.inputs, mismatch, node.source)
+        raise_mismatch(node.op.name, node.inputs, mismatch, node.source)
 
 
 def inline(graph: Graph, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -293,13 +311,13 @@ def operand_text(tensor: Tensor) -> str:
     return f"{tensor.type}  from {source.file}:{source.line}" if source.line else str(tensor.type)
 
 
-#: Finds what errors call the Variable that a tensor stands for; `runtime.paths` sets it.
+#: Finds the name by which errors call the Variable of a tensor; `state.user_names` sets it.
 variable_names: list[Callable[[Tensor], str | None]] = []
 
 
 def _variable_read_by(tensor: Tensor) -> str | None:
     """The name of the Variable that a tensor is a read of, if it is one."""
-    handle, node = getattr(tensor, "_origins", None), tensor.node
+    handle, node = getattr(tensor, "_provenance", None), tensor.node
     if type(handle) is not Tensor:
         if node is None or node.op.name != "read":  # the op is of a floor above
             return None
@@ -309,12 +327,12 @@ def _variable_read_by(tensor: Tensor) -> str | None:
 
 
 def raise_mismatch(
-    op: Op, inputs: tuple[Tensor, ...], mismatch: Mismatch, source: Source
+    op: str, inputs: Iterable[Tensor], mismatch: Mismatch, source: Source
 ) -> NoReturn:
     """Raises the error that users see for a rule's `Mismatch`."""
     error = mismatch.kind(
         message(
-            f"{op.name}: {mismatch.fact}",
+            f"{op}: {mismatch.fact}",
             source=source,
             operands=map(operand_text, inputs),
             fix=mismatch.fix,

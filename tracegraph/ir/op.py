@@ -9,31 +9,50 @@ import threading
 import types
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from inspect import Parameter, Signature, get_annotations
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
+from tracegraph.core.lru_cache import Memo
+from tracegraph.core.shapes import Dim, ShapeVariable, plain
+from tracegraph.core.sparsity_patterns import Pattern
+from tracegraph.core.types import DType, TensorType
 from tracegraph.errors import Mismatch, MissingRuleError, fail
 from tracegraph.ir import builder as building
 from tracegraph.ir.tensor import Graph, Tensor, get_type
-from tracegraph.patterns import Pattern
-from tracegraph.shapes import Dim, ShapeVariable, plain
-from tracegraph.types import DType, TensorType
 
 #: Every op class by name; subclassing `Op` enters it here.
 OPS: dict[str, type[Op]] = {}
 
 _interned: weakref.WeakValueDictionary[tuple, Op] = weakref.WeakValueDictionary()
 _interning = threading.RLock()
-#: Ops by class and arguments, in front of `_interned`: most ops are made again and again.
-_recent: dict[tuple[Any, ...], Op] = {}
+#: Ops by class and arguments, checked before `_interned`: most ops are made again and again.
+_recent: Memo[tuple[Any, ...], Op] = Memo()
 #: Annotations of attributes that may be told apart by `==`.
 _PLAIN = frozenset(
     ["int", "bool", "Size", "Shape", "DType", "tuple[int, ...]", "tuple[int, ...] | None"]
 )
-#: A memo of inferred types is emptied when it grows beyond this many signatures.
-_MEMO_LIMIT = 4096
+
+
+@dataclass(frozen=True)
+class Region:
+    """A graph that an op applies: which input of the op each of its inputs is, and which output of
+    the op each of its outputs may become."""
+
+    graph: Graph
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Flow:
+    """For each output the inputs whose values reach it, and those whose derivatives do. A set of
+    inputs is a mask: bit i stands for input i."""
+
+    values: tuple[int, ...]
+    derivatives: tuple[int, ...]
 
 
 def attribute_key(value: Any) -> Any:
@@ -62,8 +81,8 @@ _INTS = frozenset([int])
 
 
 def _is_exact(value: Any, annotation: str) -> bool:
-    """Whether an attribute is of the types that it should have: 1.0 and True are equal to 1, and
-    an op that holds them must not stand for the one that was meant."""
+    """Whether an attribute has the types that it should have: 1.0 and True are equal to 1, and an
+    op that holds them must not replace the one that was meant."""
     kind = type(value)
     if kind is tuple:
         return _SIZES.issuperset(map(type, value))
@@ -77,7 +96,7 @@ _EXACT = frozenset([int, Dim, ShapeVariable, DType, types.NoneType])
 class _Interning(type):
     """Ops of equal class and attributes are one object: comparing and hashing them is free."""
 
-    #: Whether attributes that are equal are the same: not so for floats, of which 0.0 == -0.0.
+    #: Whether equal attributes are the same; floats are not, since 0.0 == -0.0.
     is_keyed_by_equality: bool
     #: The fields, as the parameters of the constructor: names, types as written, defaults.
     fields: Signature
@@ -90,10 +109,8 @@ class _Interning(type):
             found = _recent.get((cls, args))
             if found is None:
                 found = cls.intern(args, kwargs)
-                if len(_recent) >= _MEMO_LIMIT:
-                    _recent.clear()
                 if all(map(_is_exact, args, cls.annotations)):
-                    _recent[cls, args] = found
+                    _recent.remember((cls, args), found)
             return found
         return cls.intern(args, kwargs)
 
@@ -152,7 +169,7 @@ class Op(metaclass=_Interning):
     annotations: ClassVar[tuple[str, ...]] = ()
     #: Whether the outputs depend linearly on all inputs taken together.
     is_linear: ClassVar[bool] = False
-    #: Whether the outputs count as unconnected with the inputs, for tapes and passes.
+    #: Whether tapes and passes treat the outputs as unconnected to the inputs.
     stops_gradients: ClassVar[bool] = False
     #: Whether the vjp takes None for the cotangent of an output that has none.
     takes_zero_cotangents: ClassVar[bool] = False
@@ -163,6 +180,50 @@ class Op(metaclass=_Interning):
     def has_effects(self) -> bool:
         """Whether it does more than compute, so that each iteration of a loop does it anew."""
         return any(inner.has_effects for inner in self.graphs())
+
+    # What ops with graphs among their attributes say of them.
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """The graphs that compute the outputs: a call has one, of several one may be chosen."""
+        return ()
+
+    @property
+    def inlined(self) -> Graph | None:
+        """The graph of all inputs that computes all outputs, and may stand in place of the op
+        wherever nobody differentiates; None where there is none."""
+        return None
+
+    #: Whether `inlined` has its derivative too.
+    is_transparent: ClassVar[bool] = False
+
+    @property
+    def chosen_gradient(self) -> Graph | None:
+        """The graph that a user chose for the derivative, which may differ from the mathematical
+        one."""
+        return None
+
+    @property
+    def has_forward(self) -> bool:
+        """Whether forward mode is sure to exist."""
+        return True
+
+    def flow(self, flows: Sequence[Flow]) -> Flow:
+        """What flows through an op with regions, from the flow through the graph of each. An input
+        that no region takes decides between them: its value reaches every output."""
+        count = 1 + max(i for region in self.regions for i in region.outputs)
+        taken = {i for region in self.regions for i in region.inputs}
+        deciding = sum(1 << i for i in range(max(taken) + 1) if i not in taken) if taken else 0
+        values, derivatives = [deciding] * count, [0] * count
+        for region, flow in zip(self.regions, flows, strict=True):
+            for place, i in enumerate(region.outputs):
+                values[i] |= _outer_mask(flow.values[place], region.inputs)
+                derivatives[i] |= _outer_mask(flow.derivatives[place], region.inputs)
+        return Flow(tuple(values), tuple(derivatives))
+
+    def entered(self, values: Sequence[Any], *patterns: Pattern) -> tuple[Graph, Any, Any]:
+        """The graph that patterns go through, with the patterns and known values of its inputs."""
+        raise MissingRule(self, "sparsity")
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -181,7 +242,7 @@ class Op(metaclass=_Interning):
     def __init__(self, *attributes: Any) -> None:
         for name, value in zip(self.field_names, attributes, strict=True):
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "_inferred", {})
+        object.__setattr__(self, "_inferred", Memo())
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"{self.name} is frozen: its {name} cannot be set")
@@ -204,15 +265,11 @@ class Op(metaclass=_Interning):
     def output_types(self, inputs: tuple[Tensor, ...]) -> tuple[TensorType, ...]:
         """The inferred types, remembered per signature. Raises the `Mismatch` of `infer`."""
         key = tuple(map(get_type, inputs))
-        memo: dict[Any, tuple[TensorType, ...]] = self._inferred  # type: ignore[attr-defined]
+        memo: Memo[Any, tuple[TensorType, ...]] = self._inferred  # type: ignore[attr-defined]
         found = memo.get(key)
         if found is None:
-            found = self.infer(*key)
-            if isinstance(found, TensorType):
-                found = (found,)
-            if len(memo) >= _MEMO_LIMIT:
-                memo.clear()
-            memo[key] = found
+            types = self.infer(*key)
+            found = memo.remember(key, (types,) if isinstance(types, TensorType) else types)
         return found
 
     def graphs(self) -> Iterator[Graph]:
@@ -271,7 +328,7 @@ class Op(metaclass=_Interning):
         return self if all(map(operator.is_, old, new)) else type(self)(*new)
 
     def given_attributes(self) -> Iterator[tuple[str, Any]]:
-        """The attributes that a text must name: those that do not have their default."""
+        """The attributes that a text must name: those that differ from their default."""
         pairs = zip(self.fields.parameters.values(), self.attributes, strict=True)
         return ((field.name, value) for field, value in pairs if not _is_default(field, value))
 
@@ -289,6 +346,11 @@ def _is_default(field: Parameter, value: Any) -> bool:
     return default is not field.empty and attribute_key(default) == attribute_key(value)
 
 
+def _outer_mask(inner: int, places: Sequence[int]) -> int:
+    """The inputs of an op for those of one of its regions."""
+    return sum(1 << i for k, i in enumerate(places) if inner >> k & 1)
+
+
 def graphs_in(value: Any) -> Iterator[Graph]:
     """The graphs in an attribute, in the order in which they are written."""
     if isinstance(value, Graph):
@@ -299,7 +361,7 @@ def graphs_in(value: Any) -> Iterator[Graph]:
 
 
 class MissingRule(Exception):
-    """A rule that an op does not have; passes turn it into an error with the user's line."""
+    """A rule that an op lacks; passes turn it into an error with the user's line."""
 
     def __init__(self, op: Op, rule: str = "gradient") -> None:
         super().__init__(f"{op.name} has no {rule} rule")

@@ -14,9 +14,9 @@ import threading
 import time
 import weakref
 
-from tracegraph.interrupts import is_interrupt
+from tracegraph.core.interrupts import is_interrupt
+from tracegraph.core.source import is_ours
 from tracegraph.ir.tensor import Graph
-from tracegraph.source import is_ours
 
 #: After so many seconds the note comes, once per compile.
 SECONDS = 10.0

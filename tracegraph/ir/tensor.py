@@ -1,4 +1,4 @@
-"""Tensor, Node and Graph: the value, where it was made, and what is made of them."""
+"""Tensor, Node and Graph: a value, the operation that computes it, and a function of both."""
 
 from __future__ import annotations
 
@@ -7,30 +7,36 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from tracegraph.recursion import room
-from tracegraph.source import UNKNOWN, Source
-from tracegraph.types import DType, TensorType
+from tracegraph.core.recursion_limit import headroom
+from tracegraph.core.source import UNKNOWN, Source
+from tracegraph.core.types import DType, TensorType
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tracegraph.ir.builder import Builder
+    from tracegraph.ir.methods import TensorMethods
     from tracegraph.ir.op import Op
+    from tracegraph.typing import TensorLike
+else:
+    TensorMethods = object
 
 
-class Tensor:
-    """A value: in a graph, pending at top level, or made.
+class Tensor(TensorMethods):
+    """A value: in a graph, pending at top level, or materialised.
 
-    One class serves all three, told apart by what is set:
-    - `node` is the node that makes it, in a graph or in the list of pending nodes; None once
+    One class serves all three; what is set tells them apart:
+    - `node` is the node that computes it, in a graph or in the list of pending nodes; None once
       the value exists;
     - `buffer` is the value, an array on the device; the slot is empty until it is there;
     - `host` is the value as a NumPy array, while it is nowhere else.
 
     `==` is elementwise and `hash` is identity, as in TensorFlow. Operators and methods of the
-    public mathematics are installed by `tracegraph.math`.
+    public mathematics are listed in `TensorMethods`, and installed by `tracegraph.api.operators`.
     """
 
     __slots__ = (
-        *("__weakref__", "_assigned", "_gradient_of", "_name", "_role", "_origins"),
+        *("__weakref__", "_assigned", "_gradient_of", "_name", "_role", "_provenance"),
         *("_slice_of", "_source", "buffer", "host", "node", "type"),
     )
 
@@ -46,14 +52,14 @@ class Tensor:
     #: A weak reference to the tensor by which a scalar was differentiated, if that gave this one:
     #: its Jacobian by the same is symmetric.
     _gradient_of: Any
-    #: What it is as an input of a graph, set by what makes such inputs; see `role`.
+    #: What it is as an input of a graph; builders set it. See `role`.
     _role: str
-    #: The user's line, once there is no node that has it; or a frame's code and offset.
+    #: The user's line, once the node that had it is gone; or the arguments of its `Source`.
     _source: Any
-    #: What a value was made of that has no node, as `runtime.lineage` notes it; of one that is a
+    #: What a value was made of that has no node, as `eager.provenance` notes it; of one that is a
     #: read of a Variable, what stands for that.
-    _origins: Any
-    #: Of what stands for a Variable, what was assigned to it last, as `runtime.lineage` notes it.
+    _provenance: Any
+    #: Of what stands for a Variable, what was assigned to it last, as `eager.provenance` notes it.
     _assigned: Any
 
     def __init__(self, type: TensorType, buffer: Any) -> None:
@@ -95,7 +101,7 @@ class Tensor:
     @property
     def role(self) -> str:
         """What an input of a graph is: "argument"; "variable", if it stands for a Variable;
-        "captured", if it is a tensor of outside that the function uses; "token"."""
+        "captured", if it is a tensor from outside that the function uses; "token"."""
         return getattr(self, "_role", "argument")
 
     @role.setter
@@ -116,44 +122,53 @@ class Tensor:
             source = self._source
         except AttributeError:
             return UNKNOWN
-        if type(source) is tuple:  # see `made_at`
+        if type(source) is tuple:  # see `made_at`, and results of calls
             source = self._source = Source(*source)
         return source
 
     __hash__ = object.__hash__
 
-    if TYPE_CHECKING:  # what floors above install: the mathematics, and asking for values
+    if TYPE_CHECKING:  # what `eager.tensor_methods`, `state.scatter` and `api.array_api` install
 
-        def __getattr__(self, name: str) -> Any: ...
-        def __getitem__(self, index: Any) -> Any: ...
-        def __len__(self) -> int: ...
-        def __iter__(self) -> Iterator[Tensor]: ...
+        @property
+        def device(self) -> str:
+            """The device that holds the value, such as 'cpu:0'."""
+            ...
+
+        def numpy(self) -> NDArray[Any]:
+            """The value as a NumPy array of its own; a NumPy scalar for a tensor without axes.
+
+            Raises TraceError while tracing.
+            """
+            ...
+
+        def item(self) -> Any:
+            """The one element as a Python number. Raises ValueError if there are more, or none."""
+            ...
+
+        def assign(
+            self, value: TensorLike, name: str | None = None, read_value: bool = True
+        ) -> Any:
+            """Assigns to the part of a Variable that this slice of it was read from, as in
+            `v[1:3].assign(value)`. Raises AttributeError for any other tensor."""
+            ...
+
         def __bool__(self) -> bool: ...
         def __float__(self) -> float: ...
         def __int__(self) -> int: ...
+        def __complex__(self) -> complex: ...
         def __index__(self) -> int: ...
-        def __array__(self, dtype: Any = None, copy: Any = None) -> Any: ...
-        def __neg__(self) -> Any: ...
-        def __abs__(self) -> Any: ...
-        def __add__(self, other: Any) -> Any: ...
-        def __radd__(self, other: Any) -> Any: ...
-        def __sub__(self, other: Any) -> Any: ...
-        def __rsub__(self, other: Any) -> Any: ...
-        def __mul__(self, other: Any) -> Any: ...
-        def __rmul__(self, other: Any) -> Any: ...
-        def __truediv__(self, other: Any) -> Any: ...
-        def __rtruediv__(self, other: Any) -> Any: ...
-        def __pow__(self, other: Any) -> Any: ...
-        def __rpow__(self, other: Any) -> Any: ...
-        def __matmul__(self, other: Any) -> Any: ...
-        def __lt__(self, other: Any) -> Any: ...
-        def __le__(self, other: Any) -> Any: ...
-        def __gt__(self, other: Any) -> Any: ...
-        def __ge__(self, other: Any) -> Any: ...
+        def __format__(self, spec: str) -> str: ...
+        def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]: ...
+        def __array_namespace__(self, /, *, api_version: str | None = None) -> Any: ...
+        def __dlpack__(self, **keywords: Any) -> Any: ...
+        def __dlpack_device__(self) -> Any: ...
+        def __copy__(self) -> Tensor: ...
+        def __deepcopy__(self, memo: Any = None) -> Tensor: ...
 
 
 def pending_tensor(type: TensorType, node: Node) -> Tensor:
-    """A tensor that `node` will make."""
+    """A tensor that `node` will compute."""
     tensor = Tensor.__new__(Tensor)
     tensor.type = type
     tensor.node = node
@@ -161,22 +176,22 @@ def pending_tensor(type: TensorType, node: Node) -> Tensor:
 
 
 def host_tensor(type: TensorType, array: Any) -> Tensor:
-    """A tensor whose value is a NumPy array, which nobody may write to any more."""
+    """A tensor whose value is a NumPy array, to which nobody may write any more."""
     tensor = Tensor.__new__(Tensor)
     tensor.type = type
     tensor.node = None
     tensor.host = array
-    tensor._origins = None  # what is there is found faster than what is not
+    tensor._provenance = None  # what is there is found faster than what is not
     return tensor
 
 
 def made_at(tensor: Tensor, frame: FrameType) -> None:
-    """Notes where a value came from. It costs a tenth of a `Source`, which is made when asked."""
+    """Notes where a value came from. It costs a tenth of a `Source`, which is made on demand."""
     tensor._source = frame.f_code, frame.f_lasti
 
 
-def settle(tensor: Tensor, buffer: Any) -> None:
-    """Gives a pending tensor its value and lets go of its node, but not of its place."""
+def set_buffer(tensor: Tensor, buffer: Any) -> None:
+    """Gives a pending tensor its value and drops its node, but keeps its source line."""
     node = tensor.node
     tensor.buffer = buffer
     if node is not None:
@@ -214,7 +229,7 @@ class Node:
         return f"<{self.op.name}({operands}) at {self.source}>"
 
 
-#: The key in `derived` of a traced graph for what it assigns: pairs of the position of a new value
+#: The key in `cache` of a traced graph for what it assigns: pairs of the position of a new value
 #: among the outputs and of the old one among the inputs.
 ASSIGNED = "assigned"
 
@@ -223,10 +238,10 @@ class Graph:
     """A function as data: `outputs` computed from `inputs` by `nodes`, in topological order.
 
     A finished graph is never edited. What passes derive from it (gradients, specialisations) is
-    kept in `derived`, so it lives exactly as long as the graph.
+    in `cache`, so it lives exactly as long as the graph.
     """
 
-    __slots__ = ("__weakref__", "derived", "inputs", "name", "nodes", "outputs")
+    __slots__ = ("__weakref__", "cache", "inputs", "name", "nodes", "outputs")
 
     def __init__(
         self,
@@ -239,14 +254,14 @@ class Graph:
         self.inputs = inputs
         self.nodes = nodes
         self.outputs = outputs
-        self.derived: dict[Any, Any] = {}
+        self.cache: dict[Any, Any] = {}
 
-    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What `make` derives of this graph, made once and kept under `key`. It is not None."""
-        found = self.derived.get(key)
+    def cached(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What `make` derives from this graph, made once and cached under `key`. It is not None."""
+        found = self.cache.get(key)
         if found is None:
-            with room():  # it may derive what this graph calls, and so on
-                found = self.derived[key] = make()
+            with headroom():  # it may derive what this graph calls, and so on
+                found = self.cache[key] = make()
         return found
 
     @property
@@ -265,7 +280,7 @@ class Graph:
     @property
     def has_effects(self) -> bool:
         """Whether one of its nodes does more than compute."""
-        return self.kept("effects", lambda: (any(node.op.has_effects for node in self.nodes),))[0]
+        return self.cached("effects", lambda: (any(node.op.has_effects for node in self.nodes),))[0]
 
     def with_outputs(self, outputs: tuple[Tensor, ...]) -> Graph:
         return Graph(self.name, self.inputs, self.nodes, outputs)

@@ -5,28 +5,39 @@ Every function converts its arguments to tensors, promotes them to one dtype and
 that made them.
 """
 
-from tracegraph.array.creation import complex
-from tracegraph.array.joining import add_n
-from tracegraph.math import arithmetic, functions, logic, norms, ordering, product, reduction
+from typing import TYPE_CHECKING
+
+from tracegraph.array.creation import complex as complex
+from tracegraph.array.joining import add_n as add_n
+from tracegraph.math import (
+    arithmetic,
+    logic,
+    norms,
+    product,
+    reduction,
+    sorting_and_segments,
+    unary,
+)
 from tracegraph.math.arithmetic import *
-from tracegraph.math.functions import *
 from tracegraph.math.logic import *
 from tracegraph.math.norms import *
-from tracegraph.math.ordering import *
 from tracegraph.math.product import *
 from tracegraph.math.reduction import *
+from tracegraph.math.sorting_and_segments import *
+from tracegraph.math.unary import *
 
 accumulate_n = add_n
 
-__all__ = [
-    "accumulate_n",
-    "add_n",
-    "complex",
-]
-__all__ += arithmetic.__all__
-__all__ += functions.__all__
-__all__ += logic.__all__
-__all__ += norms.__all__
-__all__ += ordering.__all__
-__all__ += product.__all__
-__all__ += reduction.__all__
+if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred names are public
+    __all__ = [
+        "accumulate_n",
+        "add_n",
+        "complex",
+    ]
+    __all__ += arithmetic.__all__
+    __all__ += unary.__all__
+    __all__ += logic.__all__
+    __all__ += norms.__all__
+    __all__ += sorting_and_segments.__all__
+    __all__ += product.__all__
+    __all__ += reduction.__all__

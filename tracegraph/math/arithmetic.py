@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tracegraph.core.types import float32, float64
 from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import (
+    as_operands,
+    as_tensor,
+    binary,
+    cast_to,
+    elementwise_operands,
+)
 from tracegraph.ops.broadcast import full_like, zeros_of
 from tracegraph.ops.elementwise import (
     ADD,
@@ -33,9 +41,10 @@ from tracegraph.ops.elementwise import (
     LogicalNot,
     TruncateMod,
 )
-from tracegraph.runtime.convert import as_operands, as_tensor, binary, cast_to, elementwise_operands
-from tracegraph.runtime.indices import check_divisor, check_exponent
-from tracegraph.types import float32, float64
+from tracegraph.tracing.index_checks import check_divisor, check_exponent
+
+if TYPE_CHECKING:
+    from tracegraph.typing import TensorLike
 
 FLOOR_DIV, FLOOR_MOD, TRUNCATE_MOD = FloorDiv(), FloorMod(), TruncateMod()
 CEIL = Ceil()
@@ -48,7 +57,7 @@ _atan2 = binary(Atan2(), "atan2")
 _maximum, _minimum = binary(MAXIMUM, "maximum"), binary(MINIMUM, "minimum")
 
 
-def add(x: Any, y: Any, name: str | None = None) -> Tensor:
+def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x + y
 
     >>> tg.add([1, 2], 3).numpy()
@@ -57,7 +66,7 @@ def add(x: Any, y: Any, name: str | None = None) -> Tensor:
     return _add(x, y)
 
 
-def subtract(x: Any, y: Any, name: str | None = None) -> Tensor:
+def subtract(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x - y
 
     >>> tg.subtract([1, 2], 3).numpy()
@@ -66,7 +75,7 @@ def subtract(x: Any, y: Any, name: str | None = None) -> Tensor:
     return _subtract(x, y)
 
 
-def multiply(x: Any, y: Any, name: str | None = None) -> Tensor:
+def multiply(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x * y
 
     >>> tg.multiply([1, 2], 3).numpy()
@@ -75,7 +84,7 @@ def multiply(x: Any, y: Any, name: str | None = None) -> Tensor:
     return _multiply(x, y)
 
 
-def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Tensor:
+def scalar_mul(scalar: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
     """scalar * x
 
     >>> tg.scalar_mul(3, [1, 2]).numpy()
@@ -84,7 +93,7 @@ def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Tensor:
     return _multiply(scalar, x)
 
 
-def divide(x: Any, y: Any, name: str | None = None) -> Tensor:
+def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x / y; integers give float64, those of 8 and 16 bits float32.
 
     >>> tg.divide(3.0, 2.0).numpy(), tg.divide(3, 2).numpy()
@@ -107,7 +116,7 @@ def _divisible(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 truediv = realdiv = divide
 
 
-def floordiv(x: Any, y: Any, name: str | None = None) -> Tensor:
+def floordiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """floor(x / y)
 
     Raises InvalidArgumentError for an integer divided by zero, at top level and where the divisor
@@ -128,7 +137,7 @@ def _divided(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
     return (x, y) if x.type is y.type else elementwise_operands(op, x, y)
 
 
-def floormod(x: Any, y: Any, name: str | None = None) -> Tensor:
+def floormod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x - floor(x / y) * y, which has the sign of y. For zero as the divisor see `floordiv`.
 
     >>> tg.math.floormod([7, -7], 4).numpy()
@@ -140,7 +149,7 @@ def floormod(x: Any, y: Any, name: str | None = None) -> Tensor:
 mod = floormod
 
 
-def truncatediv(x: Any, y: Any, name: str | None = None) -> Tensor:
+def truncatediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x / y, rounded towards zero. For an integer zero as the divisor see `floordiv`.
 
     >>> tg.truncatediv([7, -7], 2).numpy()
@@ -153,7 +162,7 @@ def truncatediv(x: Any, y: Any, name: str | None = None) -> Tensor:
     return FLOOR_DIV(SUB(x, TRUNCATE_MOD(x, y)), y)
 
 
-def truncatemod(x: Any, y: Any, name: str | None = None) -> Tensor:
+def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x - trunc(x / y) * y, which has the sign of x. For zero as the divisor see `floordiv`.
 
     >>> tg.truncatemod([7, -7], 4).numpy()
@@ -162,7 +171,7 @@ def truncatemod(x: Any, y: Any, name: str | None = None) -> Tensor:
     return TRUNCATE_MOD(*_divided("truncatemod", x, y))
 
 
-def divide_no_nan(x: Any, y: Any, name: str | None = None) -> Tensor:
+def divide_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x / y, and 0 where y is 0, with derivatives 0 there too.
 
     >>> tg.math.divide_no_nan([1.0, 3.0], [0.0, 2.0]).numpy()
@@ -174,7 +183,7 @@ def divide_no_nan(x: Any, y: Any, name: str | None = None) -> Tensor:
     return SELECT(is_zero, zeros_of(x), quotient)
 
 
-def multiply_no_nan(x: Any, y: Any, name: str | None = None) -> Tensor:
+def multiply_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x * y, and 0 where y is 0, even if x is infinite or nan; then the derivatives are 0 too.
 
     >>> tg.math.multiply_no_nan([float("nan"), 3.0], [0.0, 2.0]).numpy()
@@ -184,7 +193,7 @@ def multiply_no_nan(x: Any, y: Any, name: str | None = None) -> Tensor:
     return MUL_NO_NAN(x, y) if x.dtype.is_differentiable else MUL(x, y)
 
 
-def pow(x: Any, y: Any, name: str | None = None) -> Tensor:
+def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x ** y
 
     An exponent that is a whole Python number is part of the graph: the power is computed by
@@ -215,7 +224,7 @@ def _is_static_exponent(x: Tensor, y: Any) -> bool:
     return float(y).is_integer() and y != 0 and -_LARGEST_EXPONENT <= y <= _LARGEST_EXPONENT
 
 
-def maximum(x: Any, y: Any, name: str | None = None) -> Tensor:
+def maximum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """The larger of x and y; where they are equal the derivative goes to x.
 
     >>> tg.maximum([1, 5], 3).numpy()
@@ -224,7 +233,7 @@ def maximum(x: Any, y: Any, name: str | None = None) -> Tensor:
     return _maximum(x, y)
 
 
-def minimum(x: Any, y: Any, name: str | None = None) -> Tensor:
+def minimum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """The smaller of x and y; where they are equal the derivative goes to x.
 
     >>> tg.minimum([1, 5], 3).numpy()
@@ -233,7 +242,7 @@ def minimum(x: Any, y: Any, name: str | None = None) -> Tensor:
     return _minimum(x, y)
 
 
-def squared_difference(x: Any, y: Any, name: str | None = None) -> Tensor:
+def squared_difference(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """(x - y) * conj(x - y)
 
     >>> tg.math.squared_difference([1.0, 5.0], 3.0).numpy()
@@ -245,7 +254,7 @@ def squared_difference(x: Any, y: Any, name: str | None = None) -> Tensor:
     return MUL(difference, difference)
 
 
-def atan2(y: Any, x: Any, name: str | None = None) -> Tensor:
+def atan2(y: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
     """The angle of the point (x, y) from the positive x axis, in radians.
 
     >>> tg.atan2(1.0, 0.0).numpy()
@@ -254,7 +263,7 @@ def atan2(y: Any, x: Any, name: str | None = None) -> Tensor:
     return _atan2(y, x)
 
 
-def xlogy(x: Any, y: Any, name: str | None = None) -> Tensor:
+def xlogy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x * log(y), and 0 where x is 0, whatever y is.
 
     The derivative by x is log(y) where x is 0 too, and 0 there only if log(y) is not finite. That
@@ -267,7 +276,7 @@ def xlogy(x: Any, y: Any, name: str | None = None) -> Tensor:
     return _product_unless(x, y, LOG, full_like(y, 1))
 
 
-def xlog1py(x: Any, y: Any, name: str | None = None) -> Tensor:
+def xlog1py(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x * log(1 + y), and 0 where x is 0, whatever y is.
 
     For the derivative where x is 0 see `xlogy`.
@@ -279,7 +288,7 @@ def xlog1py(x: Any, y: Any, name: str | None = None) -> Tensor:
     return _product_unless(x, y, Log1p(), zeros_of(y))
 
 
-def xdivy(x: Any, y: Any, name: str | None = None) -> Tensor:
+def xdivy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x / y, and 0 where x is 0, whatever y is.
 
     The derivative by x is 1 / y where x is 0 too, and 0 there only if 1 / y is not finite. That of
@@ -303,7 +312,7 @@ def _product_unless(x: Tensor, y: Tensor, function: Any, harmless: Tensor) -> Te
 
 
 def clip_by_value(
-    t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None
+    t: TensorLike, clip_value_min: TensorLike, clip_value_max: TensorLike, name: str | None = None
 ) -> Tensor:
     """t where it is between the bounds, else the nearer bound; the derivative at a bound is 1.
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tracegraph.core.types import bool_
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import as_tensor, binary
 from tracegraph.ops.elementwise import (
     EQUAL,
     GREATER,
@@ -20,9 +22,9 @@ from tracegraph.ops.elementwise import (
     LogicalXor,
     NotEqual,
 )
-from tracegraph.runtime.convert import as_tensor, binary
-from tracegraph.source import here
-from tracegraph.types import bool_
+
+if TYPE_CHECKING:
+    from tracegraph.typing import TensorLike
 
 _AND, _NOT, _NOT_EQUAL, _IS_FINITE = LogicalAnd(), LogicalNot(), NotEqual(), IsFinite()
 _equal, _not_equal = binary(EQUAL, "equal"), binary(_NOT_EQUAL, "not_equal")
@@ -33,7 +35,7 @@ _and, _or = binary(_AND, "logical_and"), binary(LogicalOr(), "logical_or")
 _xor = binary(LogicalXor(), "logical_xor")
 
 
-def equal(x: Any, y: Any, name: str | None = None) -> Tensor:
+def equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x == y
 
     >>> tg.equal([1, 2], 2).numpy()
@@ -42,7 +44,7 @@ def equal(x: Any, y: Any, name: str | None = None) -> Tensor:
     return _equal(x, y)
 
 
-def not_equal(x: Any, y: Any, name: str | None = None) -> Tensor:
+def not_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x != y
 
     >>> tg.not_equal([1, 2], 2).numpy()
@@ -51,7 +53,7 @@ def not_equal(x: Any, y: Any, name: str | None = None) -> Tensor:
     return _not_equal(x, y)
 
 
-def less(x: Any, y: Any, name: str | None = None) -> Tensor:
+def less(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x < y
 
     >>> tg.less([1, 2], 2).numpy()
@@ -60,7 +62,7 @@ def less(x: Any, y: Any, name: str | None = None) -> Tensor:
     return _less(x, y)
 
 
-def less_equal(x: Any, y: Any, name: str | None = None) -> Tensor:
+def less_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x <= y
 
     >>> tg.less_equal([1, 3], 2).numpy()
@@ -69,7 +71,7 @@ def less_equal(x: Any, y: Any, name: str | None = None) -> Tensor:
     return _less_equal(x, y)
 
 
-def greater(x: Any, y: Any, name: str | None = None) -> Tensor:
+def greater(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x > y
 
     >>> tg.greater([1, 3], 2).numpy()
@@ -78,7 +80,7 @@ def greater(x: Any, y: Any, name: str | None = None) -> Tensor:
     return _greater(x, y)
 
 
-def greater_equal(x: Any, y: Any, name: str | None = None) -> Tensor:
+def greater_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x >= y
 
     >>> tg.greater_equal([1, 2], 2).numpy()
@@ -87,7 +89,7 @@ def greater_equal(x: Any, y: Any, name: str | None = None) -> Tensor:
     return _greater_equal(x, y)
 
 
-def logical_and(x: Any, y: Any, name: str | None = None) -> Tensor:
+def logical_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x and y, of truth values
 
     >>> tg.logical_and([True, False], True).numpy()
@@ -96,7 +98,7 @@ def logical_and(x: Any, y: Any, name: str | None = None) -> Tensor:
     return _and(*_truths("logical_and", x, y))
 
 
-def logical_or(x: Any, y: Any, name: str | None = None) -> Tensor:
+def logical_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x or y, of truth values
 
     >>> tg.logical_or([True, False], False).numpy()
@@ -105,7 +107,7 @@ def logical_or(x: Any, y: Any, name: str | None = None) -> Tensor:
     return _or(*_truths("logical_or", x, y))
 
 
-def logical_xor(x: Any, y: Any, name: str | None = None) -> Tensor:
+def logical_xor(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Either x or y but not both, of truth values
 
     >>> tg.math.logical_xor([True, False], True).numpy()
@@ -114,7 +116,7 @@ def logical_xor(x: Any, y: Any, name: str | None = None) -> Tensor:
     return _xor(*_truths("logical_xor", x, y))
 
 
-def logical_not(x: Any, name: str | None = None) -> Tensor:
+def logical_not(x: TensorLike, name: str | None = None) -> Tensor:
     """not x, of truth values
 
     >>> tg.logical_not([True, False]).numpy()
@@ -127,21 +129,20 @@ def _truths(op: str, *values: Any) -> list[Tensor]:
     return [truth(op, value) for value in values]
 
 
-def truth(op: str, value: Any) -> Tensor:
+def truth(op: str, value: TensorLike) -> Tensor:
     """The value as a tensor of truth values. Raises DTypeError for any other."""
     x = as_tensor(value)
     if x.dtype is not bool_:
         fail(
             DTypeError,
             f"{op}: the operand is {x.type}, and it must be bool",
-            source=here(),
             operands=[operand_text(x)],
             fix="compare it: x != 0; bits of integers are combined by & | ^ ~",
         )
     return x
 
 
-def is_finite(x: Any, name: str | None = None) -> Tensor:
+def is_finite(x: TensorLike, name: str | None = None) -> Tensor:
     """Whether x is neither infinite nor nan.
 
     >>> tg.math.is_finite([1.0, float("inf"), float("nan")]).numpy()
@@ -150,7 +151,7 @@ def is_finite(x: Any, name: str | None = None) -> Tensor:
     return _IS_FINITE(as_tensor(x))
 
 
-def is_nan(x: Any, name: str | None = None) -> Tensor:
+def is_nan(x: TensorLike, name: str | None = None) -> Tensor:
     """Whether x is nan.
 
     >>> tg.math.is_nan([1.0, float("inf"), float("nan")]).numpy()
@@ -160,7 +161,7 @@ def is_nan(x: Any, name: str | None = None) -> Tensor:
     return _NOT_EQUAL(x, x)
 
 
-def is_inf(x: Any, name: str | None = None) -> Tensor:
+def is_inf(x: TensorLike, name: str | None = None) -> Tensor:
     """Whether x is inf or -inf.
 
     >>> tg.math.is_inf([1.0, float("inf"), float("nan")]).numpy()

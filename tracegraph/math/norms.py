@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,15 +12,19 @@ from tracegraph.array.joining import add_n
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import divide, maximum, minimum, multiply
-from tracegraph.math.functions import rsqrt, sqrt
 from tracegraph.math.reduction import keeps_axes, reduce_sum
+from tracegraph.math.unary import rsqrt, sqrt
+from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.broadcast import full_like, zeros_of
 from tracegraph.ops.elementwise import CONJ, GREATER, MUL, REAL, SELECT, Cast, IsFinite
-from tracegraph.runtime.convert import as_tensor
-from tracegraph.source import here
+
+if TYPE_CHECKING:
+    from tracegraph.typing import Axis, TensorLike
 
 
-def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = None) -> Tensor:
+def clip_by_norm(
+    t: TensorLike, clip_norm: TensorLike, axes: Axis = None, name: str | None = None
+) -> Tensor:
     """t * clip_norm / max(norm(t), clip_norm), with the norm along `axes`, or of all elements.
 
     >>> tg.clip_by_norm([3.0, 4.0], 1.0).numpy()
@@ -47,12 +51,7 @@ def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
         if x is not None
     ]
     if not totals:
-        fail(
-            SignatureError,
-            "global_norm: there are no tensors",
-            source=here(),
-            fix="give at least one",
-        )
+        fail(SignatureError, "global_norm: there are no tensors", fix="give at least one")
     return sqrt(add_n(totals))
 
 
@@ -61,7 +60,7 @@ def _squared_norm(x: Tensor) -> Tensor:
 
 
 def clip_by_global_norm(
-    t_list: Sequence[Any], clip_norm: Any, use_norm: Any = None, name: str | None = None
+    t_list: Sequence[Any], clip_norm: TensorLike, use_norm: Any = None, name: str | None = None
 ) -> tuple[list[Tensor | None], Tensor]:
     """The tensors times clip_norm / max(norm, clip_norm), and the norm, which is their global one.
 
@@ -86,7 +85,7 @@ def _scaled(x: Tensor, scale: Tensor) -> Tensor:
 
 
 def l2_normalize(
-    x: Any, axis: Any = None, epsilon: float = 1e-12, name: str | None = None
+    x: TensorLike, axis: Axis = None, epsilon: float = 1e-12, name: str | None = None
 ) -> Tensor:
     """x / sqrt(max(sum(x ** 2), epsilon)) along `axis`, or over all elements.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracegraph.array.arguments import (
     as_axes,
@@ -21,30 +21,38 @@ from tracegraph.array.arguments import (
 from tracegraph.array.creation import eye
 from tracegraph.array.joining import together
 from tracegraph.array.shaping import cut, flattened, moved_axes
+from tracegraph.core.shapes import same_size
+from tracegraph.core.types import DType, as_dtype, bool_
+from tracegraph.differentiation.sparse_jacobian import SparseJacobian
 from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail, shown
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import (
+    as_operands,
+    as_tensor,
+    broadcast,
+    broadcast_shape,
+    cast_to,
+)
 from tracegraph.ops.broadcast import BroadcastTo, Sum, zeros_of
 from tracegraph.ops.contract import MATMUL, adjoint, swap_last
 from tracegraph.ops.elementwise import MUL, SELECT
 from tracegraph.ops.shape import Reshape, Transpose
-from tracegraph.runtime.convert import as_operands, as_tensor, broadcast, broadcast_shape, cast_to
-from tracegraph.runtime.sparse import SparseJacobian
-from tracegraph.shapes import same_size
-from tracegraph.source import here
-from tracegraph.types import DType, as_dtype, bool_
+
+if TYPE_CHECKING:
+    from tracegraph.typing import Axis, DTypeLike, TensorLike
 
 
 def matmul(
-    a: Any,
-    b: Any,
+    a: TensorLike,
+    b: TensorLike,
     transpose_a: bool = False,
     transpose_b: bool = False,
     adjoint_a: bool = False,
     adjoint_b: bool = False,
     a_is_sparse: bool = False,
     b_is_sparse: bool = False,
-    output_type: Any = None,
+    output_type: DTypeLike | None = None,
     name: str | None = None,
 ) -> Tensor:
     """y[..., i, k] = sum_j a[..., i, j] * b[..., j, k]
@@ -91,7 +99,6 @@ def _widened(a: Any, b: Any, dtype: DType) -> tuple[Tensor, Tensor]:
             fail(
                 DTypeError,
                 f"matmul: the result of {x.type} was asked for in {dtype.name}, which is not wider",
-                source=here(),
                 operands=[operand_text(x)],
                 fix="convert the result: tg.cast(tg.matmul(a, b), dtype)",
             )
@@ -104,7 +111,6 @@ def _sparse_product(a: Any, b: Any, is_turned: bool) -> Tensor:
         fail(
             SignatureError,
             "matmul: a sparse Jacobian was given with a flag that transposes",
-            source=here(),
             fix="give j.T, and tg.transpose(x) of the dense factor",
         )
     return a @ b if type(a) is SparseJacobian else b.__rmatmul__(a)
@@ -151,7 +157,7 @@ def _leading(x: Tensor) -> Tensor:
     return Tensor(x.type.with_shape((*x.type.shape[:-2], 1, 1)), None)
 
 
-def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Tensor:
+def tensordot(a: TensorLike, b: TensorLike, axes: Axis, name: str | None = None) -> Tensor:
     """The sum of products over pairs of axes; the other axes of a, then those of b, are left.
 
     - `axes`: how many, the last of a with the first of b; or a pair of lists of axes.

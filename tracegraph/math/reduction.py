@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tracegraph.array.arguments import (
     as_axes,
@@ -20,6 +20,8 @@ from tracegraph.array.arguments import (
     with_ones,
 )
 from tracegraph.array.shaping import cut
+from tracegraph.core.shapes import ShapeVariable, element_count
+from tracegraph.core.types import TensorType, as_dtype, float32, int64
 from tracegraph.errors import DTypeError, SignatureError, fail, shown
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
@@ -32,6 +34,7 @@ from tracegraph.math.arithmetic import (
     subtract,
     truncatediv,
 )
+from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops.broadcast import Sum, full, full_like, zeros_of
 from tracegraph.ops.elementwise import (
     ABS,
@@ -64,12 +67,9 @@ from tracegraph.ops.reduce import (
 )
 from tracegraph.ops.reduce import Any as AnyOp
 from tracegraph.ops.shape import Concatenate, Reshape
-from tracegraph.runtime.convert import as_tensor, broadcast, cast_to
-from tracegraph.shapes import ShapeVariable, element_count
-from tracegraph.source import here
-from tracegraph.types import TensorType, as_dtype, float32, int64
 
-Axis = Any
+if TYPE_CHECKING:
+    from tracegraph.typing import Axis, DTypeLike, TensorLike
 
 
 def _reduced(op: Callable[[Any], Any], name: str, x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
@@ -102,7 +102,7 @@ def _count(name: str, x: Tensor, axis: Axis) -> Tensor:
 
 
 def reduce_sum(
-    input_tensor: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    input_tensor: TensorLike, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """The sum along the axes.
 
@@ -113,7 +113,7 @@ def reduce_sum(
 
 
 def reduce_mean(
-    input_tensor: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    input_tensor: TensorLike, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """The mean along the axes, in the dtype of the tensor; that of integers is rounded to zero.
 
@@ -155,7 +155,7 @@ def summable(x: Tensor) -> Tensor:
 
 
 def reduce_max(
-    input_tensor: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    input_tensor: TensorLike, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """The largest element along the axes; equal ones share the derivative evenly.
 
@@ -166,7 +166,7 @@ def reduce_max(
 
 
 def reduce_min(
-    input_tensor: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    input_tensor: TensorLike, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """The smallest element along the axes; equal ones share the derivative evenly.
 
@@ -177,7 +177,7 @@ def reduce_min(
 
 
 def reduce_prod(
-    input_tensor: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    input_tensor: TensorLike, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """The product along the axes.
 
@@ -188,7 +188,7 @@ def reduce_prod(
 
 
 def reduce_all(
-    input_tensor: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    input_tensor: TensorLike, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """Whether all truth values along the axes are true.
 
@@ -199,7 +199,7 @@ def reduce_all(
 
 
 def reduce_any(
-    input_tensor: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    input_tensor: TensorLike, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """Whether some truth value along the axes is true.
 
@@ -210,7 +210,7 @@ def reduce_any(
 
 
 def reduce_logsumexp(
-    input_tensor: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    input_tensor: TensorLike, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """log(sum(e ** x)) along the axes, without overflow.
 
@@ -227,7 +227,7 @@ def reduce_logsumexp(
 
 
 def reduce_variance(
-    input_tensor: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    input_tensor: TensorLike, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """The mean of |x - mean(x)| ** 2 along the axes.
 
@@ -243,7 +243,7 @@ def reduce_variance(
 
 
 def reduce_std(
-    input_tensor: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    input_tensor: TensorLike, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """The square root of the variance; its gradient is nan where the variance is 0.
 
@@ -255,7 +255,7 @@ def reduce_std(
 
 
 def reduce_euclidean_norm(
-    input_tensor: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    input_tensor: TensorLike, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """sqrt(sum(|x| ** 2)) along the axes.
 
@@ -273,7 +273,6 @@ def _inexact(op: str, x: Any) -> Tensor:
         fail(
             DTypeError,
             f"{op}: the operand is {x.type}, and it must be floating or complex",
-            source=here(),
             operands=[operand_text(x)],
             fix="convert it: tg.cast(x, tg.float32)",
         )
@@ -285,7 +284,7 @@ def _squared_modulus(x: Tensor) -> Tensor:
 
 
 def norm(
-    tensor: Any,
+    tensor: TensorLike,
     ord: Any = "euclidean",
     axis: Axis = None,
     keepdims: bool = False,
@@ -340,13 +339,12 @@ def refuse_order(ord: Any) -> NoReturn:
     fail(
         SignatureError,
         f"norm: there is no norm of order {shown(ord)} here",
-        source=here(),
         fix='use "euclidean", 1, infinity, or a positive number for vectors',
     )
 
 
 def argmax(
-    input: Any, axis: Any = None, output_type: Any = int64, name: str | None = None
+    input: TensorLike, axis: Axis = None, output_type: DTypeLike = int64, name: str | None = None
 ) -> Tensor:
     """The position of the largest element along `axis` (0 by default), the first of several.
 
@@ -359,7 +357,7 @@ def argmax(
 
 
 def argmin(
-    input: Any, axis: Any = None, output_type: Any = int64, name: str | None = None
+    input: TensorLike, axis: Axis = None, output_type: DTypeLike = int64, name: str | None = None
 ) -> Tensor:
     """The position of the smallest element along `axis` (0 by default), the first of several.
 
@@ -372,10 +370,10 @@ def argmin(
 
 
 def count_nonzero(
-    input: Any,
+    input: TensorLike,
     axis: Axis = None,
     keepdims: bool = False,
-    dtype: Any = int64,
+    dtype: DTypeLike = int64,
     name: str | None = None,
 ) -> Tensor:
     """How many elements along the axes are not 0.
@@ -388,7 +386,7 @@ def count_nonzero(
     return reduce_sum(Cast(as_dtype(dtype))(is_counted), axis, keepdims)
 
 
-def zero_fraction(value: Any, name: str | None = None) -> Tensor:
+def zero_fraction(value: TensorLike, name: str | None = None) -> Tensor:
     """The fraction of the elements that are 0, as float32.
 
     >>> tg.math.zero_fraction([0, 1, 2, 0]).numpy()
@@ -400,7 +398,11 @@ def zero_fraction(value: Any, name: str | None = None) -> Tensor:
 
 
 def cumsum(
-    x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+    x: TensorLike,
+    axis: Axis = 0,
+    exclusive: bool = False,
+    reverse: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     """Running totals along `axis`: y[k] = x[0] + ... + x[k].
 
@@ -414,7 +416,11 @@ def cumsum(
 
 
 def cumprod(
-    x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+    x: TensorLike,
+    axis: Axis = 0,
+    exclusive: bool = False,
+    reverse: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     """Running products along `axis`: y[k] = x[0] * ... * x[k]; see `cumsum`.
 
@@ -425,7 +431,11 @@ def cumprod(
 
 
 def cumulative_logsumexp(
-    x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+    x: TensorLike,
+    axis: Axis = 0,
+    exclusive: bool = False,
+    reverse: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     """log(e ** x[0] + ... + e ** x[k]) along `axis`, without overflow; see `cumsum`.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracegraph.array.arguments import as_axes, as_flag, rank_of, refuse
 from tracegraph.array.joining import concat
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import multiply
-from tracegraph.math.functions import sigmoid, softplus, softsign, tanh
+from tracegraph.math.unary import sigmoid, softplus, softsign, tanh
+from tracegraph.operands.conversion import as_tensor, broadcast
 from tracegraph.ops.broadcast import Sum, full_like, spread, zeros_of
 from tracegraph.ops.elementwise import (
     DIV,
@@ -28,14 +29,16 @@ from tracegraph.ops.elementwise import (
     StopGradient,
 )
 from tracegraph.ops.reduce import Max
-from tracegraph.runtime.convert import as_tensor, broadcast
+
+if TYPE_CHECKING:
+    from tracegraph.typing import Axis, TensorLike
 
 #: The two constants of selu, which make mean 0 and variance 1 a fixed point.
 SELU_ALPHA = 1.6732632423543772
 SELU_SCALE = 1.0507009873554805
 
 
-def relu(features: Any, name: str | None = None) -> Tensor:
+def relu(features: TensorLike, name: str | None = None) -> Tensor:
     """max(0, x); the derivative at 0 is 0, and at nan too.
 
     >>> tg.nn.relu([-1.0, 2.0]).numpy()
@@ -45,7 +48,7 @@ def relu(features: Any, name: str | None = None) -> Tensor:
     return MAXIMUM(zeros_of(x), x)
 
 
-def relu6(features: Any, name: str | None = None) -> Tensor:
+def relu6(features: TensorLike, name: str | None = None) -> Tensor:
     """min(max(0, x), 6); the derivative at 0 and 6 is 0.
 
     >>> tg.nn.relu6([-1.0, 2.0, 9.0]).numpy()
@@ -55,7 +58,7 @@ def relu6(features: Any, name: str | None = None) -> Tensor:
     return MINIMUM(full_like(x, 6), MAXIMUM(zeros_of(x), x))
 
 
-def crelu(features: Any, axis: Any = -1, name: str | None = None) -> Tensor:
+def crelu(features: TensorLike, axis: Axis = -1, name: str | None = None) -> Tensor:
     """relu(x) and relu(-x), one after the other along `axis`.
 
     >>> tg.nn.crelu([-1.0, 2.0]).numpy()
@@ -65,7 +68,7 @@ def crelu(features: Any, axis: Any = -1, name: str | None = None) -> Tensor:
     return relu(concat([x, NEG(x)], axis))
 
 
-def leaky_relu(features: Any, alpha: Any = 0.2, name: str | None = None) -> Tensor:
+def leaky_relu(features: TensorLike, alpha: TensorLike = 0.2, name: str | None = None) -> Tensor:
     """x where it is positive, else alpha * x.
 
     >>> tg.nn.leaky_relu([-1.0, 2.0]).numpy()
@@ -75,7 +78,7 @@ def leaky_relu(features: Any, alpha: Any = 0.2, name: str | None = None) -> Tens
     return SELECT(GREATER(x, zeros_of(x)), x, broadcast(multiply(x, alpha), x.type.shape))
 
 
-def elu(features: Any, name: str | None = None) -> Tensor:
+def elu(features: TensorLike, name: str | None = None) -> Tensor:
     """x where it is not negative, else e ** x - 1; the second derivative at 0 is 0.
 
     >>> tg.nn.elu([-1.0, 2.0]).numpy().round(4)
@@ -88,7 +91,7 @@ def elu(features: Any, name: str | None = None) -> Tensor:
     return SELECT(is_negative, Expm1()(SELECT(is_negative, x, zero)), x)
 
 
-def selu(features: Any, name: str | None = None) -> Tensor:
+def selu(features: TensorLike, name: str | None = None) -> Tensor:
     """scale * (x where it is not negative, else alpha * (e ** x - 1)), with two constants.
 
     >>> tg.nn.selu([-1.0, 1.0]).numpy().round(4)
@@ -104,7 +107,7 @@ def selu(features: Any, name: str | None = None) -> Tensor:
     return MUL(y, slope)
 
 
-def gelu(features: Any, approximate: bool = False, name: str | None = None) -> Tensor:
+def gelu(features: TensorLike, approximate: bool = False, name: str | None = None) -> Tensor:
     """x times the probability that a normal number is below x; or an approximation by tanh.
 
     >>> tg.nn.gelu([-1.0, 1.0]).numpy().round(4)
@@ -117,7 +120,7 @@ def gelu(features: Any, approximate: bool = False, name: str | None = None) -> T
     return 0.5 * x * Erfc()(-math.sqrt(0.5) * x)  # type: ignore[operator]
 
 
-def silu(features: Any, beta: Any = 1.0) -> Tensor:
+def silu(features: TensorLike, beta: TensorLike = 1.0) -> Tensor:
     """x * sigmoid(beta * x)
 
     >>> tg.nn.silu([-1.0, 1.0]).numpy().round(4)
@@ -131,7 +134,7 @@ def silu(features: Any, beta: Any = 1.0) -> Tensor:
 swish = silu
 
 
-def softmax(logits: Any, axis: Any = -1, name: str | None = None) -> Tensor:
+def softmax(logits: TensorLike, axis: Axis = -1, name: str | None = None) -> Tensor:
     """e ** x / sum(e ** x) along `axis`, without overflow.
 
     >>> tg.nn.softmax([1.0, 1.0]).numpy()
@@ -142,7 +145,7 @@ def softmax(logits: Any, axis: Any = -1, name: str | None = None) -> Tensor:
     return DIV(powers, spread(Sum(axes)(powers), x.type, axes))
 
 
-def log_softmax(logits: Any, axis: Any = -1, name: str | None = None) -> Tensor:
+def log_softmax(logits: TensorLike, axis: Axis = -1, name: str | None = None) -> Tensor:
     """x - log(sum(e ** x)) along `axis`, without overflow.
 
     >>> tg.nn.log_softmax([1.0, 1.0]).numpy().round(4)

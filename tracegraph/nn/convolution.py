@@ -5,25 +5,28 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tracegraph.array.arguments import as_choice, as_sizes, known_int, rank_of, refuse, sizes_of
 from tracegraph.array.creation import ones
 from tracegraph.array.shaping import cut, reshape
+from tracegraph.core.shapes import ceiling_divide, maximum
+from tracegraph.core.types import TensorType, float32, float64
 from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import divide
 from tracegraph.math.reduction import summable
+from tracegraph.operands.conversion import as_operands, as_tensor, cast_to
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.contract import Conv
 from tracegraph.ops.elementwise import ADD, MAXIMUM, Maximum
 from tracegraph.ops.shape import Pad, at_least
-from tracegraph.runtime.convert import as_operands, as_tensor, cast_to
-from tracegraph.shapes import ceiling_divide, maximum
-from tracegraph.types import TensorType, float32, float64
+
+if TYPE_CHECKING:
+    from tracegraph.typing import TensorLike, Window
 
 #: Steps and windows that are larger are slips: XLA counts them in 32 bits.
 _LARGEST_STEP = 2**31 - 1
@@ -33,12 +36,12 @@ _LARGEST_WINDOW_AT_ONCE = 4
 
 
 def conv2d(
-    input: Any,
-    filters: Any,
-    strides: Any,
-    padding: Any,
+    input: TensorLike,
+    filters: TensorLike,
+    strides: Window,
+    padding: str | Sequence[Any],
     data_format: str = "NHWC",
-    dilations: Any = None,
+    dilations: Window | None = None,
     name: str | None = None,
 ) -> Tensor:
     """z[n, i, j, k] = sum of input[n, i * s + a * d, j * s + b * d, c] * filters[a, b, c, k]
@@ -60,12 +63,12 @@ def conv2d(
 
 
 def conv1d(
-    input: Any,
-    filters: Any,
-    stride: Any,
-    padding: Any,
+    input: TensorLike,
+    filters: TensorLike,
+    stride: Window,
+    padding: str | Sequence[Any],
     data_format: str = "NWC",
-    dilations: Any = None,
+    dilations: Window | None = None,
     name: str | None = None,
 ) -> Tensor:
     """A convolution of [examples, width, channels] with [width, channels, outputs]; see `conv2d`.
@@ -77,12 +80,12 @@ def conv1d(
 
 
 def conv3d(
-    input: Any,
-    filters: Any,
-    strides: Any,
-    padding: Any,
+    input: TensorLike,
+    filters: TensorLike,
+    strides: Window,
+    padding: str | Sequence[Any],
     data_format: str = "NDHWC",
-    dilations: Any = None,
+    dilations: Window | None = None,
     name: str | None = None,
 ) -> Tensor:
     """A convolution over depth, height and width; see `conv2d`.
@@ -94,12 +97,12 @@ def conv3d(
 
 
 def depthwise_conv2d(
-    input: Any,
-    filter: Any,
-    strides: Any,
-    padding: Any,
+    input: TensorLike,
+    filter: TensorLike,
+    strides: Window,
+    padding: str | Sequence[Any],
     data_format: str = "NHWC",
-    dilations: Any = None,
+    dilations: Window | None = None,
     name: str | None = None,
 ) -> Tensor:
     """A convolution of each channel by itself, with `filter` [height, width, channels, multiplier].
@@ -206,10 +209,10 @@ def _same(size: Any, reach: Any, step: int) -> tuple[Any, Any]:
 
 
 def max_pool(
-    input: Any,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
+    input: TensorLike,
+    ksize: Window,
+    strides: Window,
+    padding: str | Sequence[Any],
     data_format: str | None = None,
     name: str | None = None,
 ) -> Tensor:
@@ -231,10 +234,10 @@ def max_pool(
 
 
 def avg_pool(
-    input: Any,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
+    input: TensorLike,
+    ksize: Window,
+    strides: Window,
+    padding: str | Sequence[Any],
     data_format: str | None = None,
     name: str | None = None,
 ) -> Tensor:
@@ -257,10 +260,10 @@ def avg_pool(
 
 
 def max_pool2d(
-    input: Any,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
+    input: TensorLike,
+    ksize: Window,
+    strides: Window,
+    padding: str | Sequence[Any],
     data_format: str = "NHWC",
     name: str | None = None,
 ) -> Tensor:
@@ -273,10 +276,10 @@ def max_pool2d(
 
 
 def avg_pool2d(
-    input: Any,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
+    input: TensorLike,
+    ksize: Window,
+    strides: Window,
+    padding: str | Sequence[Any],
     data_format: str = "NHWC",
     name: str | None = None,
 ) -> Tensor:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tracegraph.array.arguments import rank_of, refuse
 from tracegraph.array.creation import one_hot
+from tracegraph.core.shapes import same_shape
+from tracegraph.core.types import bool_, int32, uint32, uint64
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.functions import log_sigmoid, softplus
 from tracegraph.math.reduction import reduce_sum
+from tracegraph.math.unary import log_sigmoid, softplus
 from tracegraph.nn.activation import log_softmax
+from tracegraph.operands.conversion import (
+    as_tensor,
+    broadcast,
+    cast_to,
+    elementwise_operands,
+)
 from tracegraph.ops.broadcast import full_like, zeros_of
 from tracegraph.ops.elementwise import (
     ADD,
@@ -24,25 +32,19 @@ from tracegraph.ops.elementwise import (
     SUB,
     Cast,
 )
-from tracegraph.runtime.convert import (
-    as_tensor,
-    broadcast,
-    cast_to,
-    elementwise_operands,
-)
-from tracegraph.runtime.indices import (
+from tracegraph.tracing.index_checks import (
     check_at_run_time,
     checks_at_run_time,
     refuse_outside,
     value_at_hand,
 )
-from tracegraph.shapes import same_shape
-from tracegraph.source import here
-from tracegraph.types import bool_, int32, uint32, uint64
+
+if TYPE_CHECKING:
+    from tracegraph.typing import Axis, TensorLike
 
 
 def softmax_cross_entropy_with_logits(
-    labels: Any, logits: Any, axis: Any = -1, name: str | None = None
+    labels: TensorLike, logits: TensorLike, axis: Axis = -1, name: str | None = None
 ) -> Tensor:
     """-sum(labels * log_softmax(logits)) along `axis`, which holds the classes.
 
@@ -58,7 +60,7 @@ def softmax_cross_entropy_with_logits(
 
 
 def sparse_softmax_cross_entropy_with_logits(
-    labels: Any, logits: Any, name: str | None = None
+    labels: TensorLike, logits: TensorLike, name: str | None = None
 ) -> Tensor:
     """-log_softmax(logits)[..., labels]: the loss of integer labels.
 
@@ -80,7 +82,6 @@ def sparse_softmax_cross_entropy_with_logits(
         fail(
             DTypeError,
             f"{op}: the labels are {labels.type}, and they must be integers",
-            source=here(),
             operands=[operand_text(labels), operand_text(logits)],
             fix="convert them: tg.cast(labels, tg.int32), or use softmax_cross_entropy_with_logits "
             "for probabilities",
@@ -120,7 +121,9 @@ def _are_in_range(op: str, labels: Tensor, classes: Any) -> bool:
     return value is not None
 
 
-def sigmoid_cross_entropy_with_logits(labels: Any, logits: Any, name: str | None = None) -> Tensor:
+def sigmoid_cross_entropy_with_logits(
+    labels: TensorLike, logits: TensorLike, name: str | None = None
+) -> Tensor:
     """-labels * log(sigmoid(x)) - (1 - labels) * log(1 - sigmoid(x)), without overflow.
 
     labels are probabilities, of the shape of the logits x; each element is a loss.
@@ -133,7 +136,7 @@ def sigmoid_cross_entropy_with_logits(labels: Any, logits: Any, name: str | None
 
 
 def weighted_cross_entropy_with_logits(
-    labels: Any, logits: Any, pos_weight: Any, name: str | None = None
+    labels: TensorLike, logits: TensorLike, pos_weight: TensorLike, name: str | None = None
 ) -> Tensor:
     """The sigmoid cross entropy with `pos_weight` on its first term.
 
@@ -147,7 +150,7 @@ def weighted_cross_entropy_with_logits(
     return ADD(positive, MUL(SUB(full_like(labels, 1), labels), softplus(x)))
 
 
-def l2_loss(t: Any, name: str | None = None) -> Tensor:
+def l2_loss(t: TensorLike, name: str | None = None) -> Tensor:
     """sum(t ** 2) / 2
 
     >>> tg.nn.l2_loss([3.0, 4.0]).numpy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracegraph.array.arguments import (
     as_choice,
@@ -19,25 +19,28 @@ from tracegraph.array.creation import is_tensor
 from tracegraph.array.joining import together
 from tracegraph.array.selection import gather
 from tracegraph.array.shaping import reshape
+from tracegraph.core.shapes import same_size
+from tracegraph.core.types import TensorType
 from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.math.arithmetic import add, multiply, subtract
-from tracegraph.math.functions import rsqrt
 from tracegraph.math.norms import clip_by_norm
 from tracegraph.math.reduction import reduce_mean, summable
+from tracegraph.math.unary import rsqrt
+from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_shape, cast_to
 from tracegraph.ops.broadcast import zeros_of
 from tracegraph.ops.elementwise import LESS, MUL, SELECT
 from tracegraph.ops.index import Gather
 from tracegraph.ops.shape import Reshape
 from tracegraph.random import uniform
-from tracegraph.runtime.convert import as_tensor, broadcast, broadcast_shape, cast_to
-from tracegraph.runtime.indices import check_range
-from tracegraph.shapes import same_size
-from tracegraph.types import TensorType
+from tracegraph.tracing.index_checks import check_range
+
+if TYPE_CHECKING:
+    from tracegraph.typing import Axis, TensorLike
 
 
 def bias_add(
-    value: Any, bias: Any, data_format: str | None = None, name: str | None = None
+    value: TensorLike, bias: TensorLike, data_format: str | None = None, name: str | None = None
 ) -> Tensor:
     """value[..., k] + bias[k]; with `data_format` "NC..." the channels are axis 1.
 
@@ -58,7 +61,11 @@ _FORMATS = ("NHWC", "NCHW", "NC", "NWC", "NCW", "NDHWC", "NCDHW", "N...C", "NC..
 
 
 def moments(
-    x: Any, axes: Any, shift: Any = None, keepdims: bool = False, name: str | None = None
+    x: TensorLike,
+    axes: Axis,
+    shift: TensorLike | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The mean and the variance, which is the mean of (x - mean) ** 2, along the axes.
 
@@ -78,11 +85,11 @@ def moments(
 
 
 def batch_normalization(
-    x: Any,
-    mean: Any,
-    variance: Any,
-    offset: Any,
-    scale: Any,
+    x: TensorLike,
+    mean: TensorLike,
+    variance: TensorLike,
+    offset: TensorLike,
+    scale: TensorLike,
     variance_epsilon: Any,
     name: str | None = None,
 ) -> Tensor:
@@ -102,7 +109,7 @@ def batch_normalization(
 
 
 def dropout(
-    x: Any, rate: Any, noise_shape: Any = None, seed: Any = None, name: str | None = None
+    x: TensorLike, rate: Any, noise_shape: Any = None, seed: Any = None, name: str | None = None
 ) -> Tensor:
     """x / (1 - rate), with elements set to 0 at random, each with probability `rate`.
 
@@ -140,7 +147,7 @@ def _noise_sizes(noise_shape: Any, x: Tensor) -> Any:
 
 
 def embedding_lookup(
-    params: Any, ids: Any, max_norm: Any = None, name: str | None = None
+    params: TensorLike, ids: Any, max_norm: Any = None, name: str | None = None
 ) -> Tensor:
     """The rows of `params` at `ids`; with `max_norm`, each clipped to that norm.
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from tracegraph.errors import DTypeMismatch, Mismatch
-from tracegraph.ir.op import Op
-from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.constant import constant
-from tracegraph.ops.movement import Movement
-from tracegraph.shapes import (
+from tracegraph.core.shapes import (
     Shape,
     ShapeVariable,
     Size,
@@ -20,7 +16,12 @@ from tracegraph.shapes import (
     same_size,
     static_shape,
 )
-from tracegraph.types import TensorType
+from tracegraph.core.types import TensorType
+from tracegraph.errors import DTypeMismatch, Mismatch
+from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.constant import constant
+from tracegraph.ops.movement import Movement
 
 
 class BroadcastTo(Movement):
@@ -126,10 +127,26 @@ def zeros_of(x: Tensor) -> Tensor:
     return full(0, x.type)
 
 
+def linear_tangent(
+    op: Callable[..., Tensor], tangents: Sequence[Tensor | None], xs: Sequence[Tensor]
+) -> Tensor | None:
+    """The tangent of an op that is linear in all of `xs` together."""
+    if all(t is None for t in tangents):
+        return None
+    return op(*(zeros_of(x) if t is None else t for t, x in zip(tangents, xs, strict=True)))
+
+
 def stack(x: Tensor, n: Any) -> Tensor:
     """x repeated along a new leading axis of size n."""
     shape = x.type.shape
     return BroadcastTo((n, *shape), tuple(range(1, len(shape) + 1)))(x)
+
+
+def batched_operands(
+    n: Any, batched: Sequence[bool], inputs: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """The inputs with a leading loop axis on all of them."""
+    return tuple(x if b else stack(x, n) for x, b in zip(inputs, batched, strict=True))
 
 
 def spread(g: Tensor, type: TensorType, axes: tuple[int, ...] | None) -> Tensor:

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from tracegraph.core.lru_cache import Memo
+from tracegraph.core.shapes import Dim, Shape, axis_count, is_static
+from tracegraph.core.types import DType, TensorType, int32, type_of_array
 from tracegraph.errors import DTypeMismatch
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor
-from tracegraph.shapes import Dim, Shape, axis_count, is_static
-from tracegraph.types import DType, TensorType, int32, type_of_array
 
 
 class Nullary(Op, abstract=True):
@@ -97,12 +98,9 @@ def constant(value: Any, dtype: DType | None = None) -> Tensor:
     key = (repr(value), dtype.name)  # by text, which tells -0.0 from 0.0 and 1 from 1.0
     op = _numbers.get(key)
     if op is None:
-        if len(_numbers) >= _NUMBER_LIMIT:
-            _numbers.clear()
-        op = _numbers[key] = Constant(np.asarray(value, dtype.numpy_dtype))
+        op = _numbers.remember(key, Constant(np.asarray(value, dtype.numpy_dtype)))
     return op()
 
 
 #: Constants of Python numbers, which rules and the library make again and again.
-_numbers: dict[tuple[str, str], Constant] = {}
-_NUMBER_LIMIT = 1024
+_numbers: Memo[tuple[str, str], Constant] = Memo(1024)

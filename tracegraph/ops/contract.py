@@ -8,14 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.errors import DTypeMismatch, Mismatch
-from tracegraph.ir.op import Op, check_same_dtype
-from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.elementwise import CONJ, NUMERIC, add_all, check_kind
-from tracegraph.ops.index import move_axis
-from tracegraph.ops.shape import Reshape, Reverse, Transpose
-from tracegraph.patterns import Pattern, element_numbers
-from tracegraph.shapes import (
+from tracegraph.core.shapes import (
     Shape,
     Size,
     element_count,
@@ -25,7 +18,14 @@ from tracegraph.shapes import (
     same_size,
     static_shape,
 )
-from tracegraph.types import TensorType
+from tracegraph.core.sparsity_patterns import Pattern, element_numbers
+from tracegraph.core.types import TensorType
+from tracegraph.errors import DTypeMismatch, Mismatch
+from tracegraph.ir.op import Op, check_same_dtype
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.elementwise import CONJ, NUMERIC, add_all, check_kind
+from tracegraph.ops.index import move_axis
+from tracegraph.ops.shape import Reshape, Reverse, Transpose
 
 
 class Bilinear(Op, abstract=True):

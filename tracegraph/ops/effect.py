@@ -8,15 +8,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tracegraph.core.shapes import ShapeVariable, static_shape
+from tracegraph.core.source import Source
+from tracegraph.core.sparsity_patterns import Pattern
+from tracegraph.core.types import TOKEN, TensorType, bool_
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import MissingRule, Op, check_same_dtype
 from tracegraph.ops.broadcast import Sum, full
 from tracegraph.ops.elementwise import ANY, Elementwise
 from tracegraph.ops.movement import no_flops
 from tracegraph.ops.reduce import All
-from tracegraph.shapes import ShapeVariable
-from tracegraph.source import Source
-from tracegraph.types import TOKEN, TensorType, bool_
 
 
 class Read(Elementwise):
@@ -181,6 +182,10 @@ class HostCall(Op):
         return not getattr(self.function, "is_derivative", False)
 
     @property
+    def has_forward(self):
+        return False
+
+    @property
     def undeclared(self):
         """The places of the results whose rank is not declared: the run of a trace may find others
         than the call that was traced."""
@@ -307,7 +312,11 @@ class HostCall(Op):
         return outputs, (False, *(True for _ in self.types))
 
     def depends(self, *patterns):
-        raise MissingRule(self, "sparsity")
+        types = [self._in_loops(type) for type in self.types]
+        if self.is_differentiable or not all(type.is_static for type in types):
+            raise MissingRule(self, "sparsity")
+        shapes = [(), *(static_shape(type.shape) for type in types)]
+        return tuple(Pattern.nothing(shape, patterns[0].total) for shape in shapes)
 
 
 def _filled(values, types):

@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tracegraph.core.shapes import same_shape
+from tracegraph.core.sparsity_patterns import Pattern, union, without_zeros
+from tracegraph.core.types import DType, TensorType, bool_, complex64, complex128
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import Op, check_same_dtype
 from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.broadcast import full_like, stack, zeros_of
+from tracegraph.ops.broadcast import batched_operands, full_like, linear_tangent, zeros_of
 from tracegraph.ops.movement import no_flops
-from tracegraph.patterns import Pattern, union, without_zeros
-from tracegraph.shapes import same_shape
-from tracegraph.types import DType, TensorType, bool_, complex64, complex128
 
 FLOATING = frozenset(["floating"])
 INEXACT = frozenset(["floating", "complex"])
@@ -80,13 +80,6 @@ def add_all(values: Sequence[Tensor | None]) -> Tensor | None:
         if value is not None:
             total = value if total is None else ADD(total, value)
     return total
-
-
-def batched_operands(
-    n: Any, batched: Sequence[bool], inputs: Sequence[Tensor]
-) -> tuple[Tensor, ...]:
-    """The inputs with a leading loop axis on all of them."""
-    return tuple(x if b else stack(x, n) for x, b in zip(inputs, batched, strict=True))
 
 
 class Elementwise(Op, abstract=True):
@@ -867,10 +860,21 @@ class Cast(Elementwise):
         return x.astype(self.dtype.numpy_dtype)
 
 
-class Real(Elementwise):
+class RealLinear(Elementwise, abstract=True):
+    """An op on complex numbers that is linear over the real ones: it is its own tangent."""
+
+    kinds: ClassVar[frozenset[str]] = frozenset(["complex"])
+
+    def jvp(self, tangents, y, x):
+        return self(tangents[0])
+
+    def partials(self, y, x):
+        return (1,)
+
+
+class Real(RealLinear):
     """The real part"""
 
-    kinds = frozenset(["complex"])
     reference = np.real
     flops = no_flops
 
@@ -880,17 +884,10 @@ class Real(Elementwise):
     def vjp(self, g, y, x):
         return (to_complex(g, x.dtype),)
 
-    def jvp(self, tangents, y, x):
-        return self(tangents[0])
 
-    def partials(self, y, x):
-        return (1,)
-
-
-class Imag(Elementwise):
+class Imag(RealLinear):
     """The imaginary part"""
 
-    kinds = frozenset(["complex"])
     reference = np.imag
     flops = no_flops
 
@@ -900,27 +897,14 @@ class Imag(Elementwise):
     def vjp(self, g, y, x):
         return (COMPLEX(zeros_of(g), g),)
 
-    def jvp(self, tangents, y, x):
-        return self(tangents[0])
 
-    def partials(self, y, x):
-        return (1,)
-
-
-class Conj(Elementwise):
+class Conj(RealLinear):
     """The complex conjugate"""
 
-    kinds = frozenset(["complex"])
     reference = np.conj
 
     def vjp(self, g, y, x):
         return (self(g),)
-
-    def jvp(self, tangents, y, x):
-        return self(tangents[0])
-
-    def partials(self, y, x):
-        return (1,)
 
 
 class Complex(Elementwise):
@@ -936,10 +920,7 @@ class Complex(Elementwise):
         return REAL(g), IMAG(g)
 
     def jvp(self, tangents, z, x, y):
-        tx, ty = tangents
-        if tx is None and ty is None:
-            return None
-        return self(zeros_of(x) if tx is None else tx, zeros_of(y) if ty is None else ty)
+        return linear_tangent(self, tangents, (x, y))
 
     def partials(self, z, x, y):
         return 1, 1

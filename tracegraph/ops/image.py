@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from tracegraph.core.shapes import same_shape
+from tracegraph.core.sparsity_patterns import union
 from tracegraph.errors import Mismatch
 from tracegraph.ir.op import Op, check_same_dtype
 from tracegraph.ops.broadcast import stack
 from tracegraph.ops.elementwise import FLOATING, check_kind
-from tracegraph.patterns import union
-from tracegraph.shapes import same_shape
 
 
 class AdjustContrast(Op):

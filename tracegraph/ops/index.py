@@ -13,10 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from tracegraph.core.shapes import Shape, Size, element_count, same_shape
+from tracegraph.core.sparsity_patterns import Pattern, element_numbers, moved
+from tracegraph.core.types import DType, TensorType, int32, int64
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import Op, check_same_dtype
 from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.broadcast import BroadcastTo, full, stack, zeros_of
+from tracegraph.ops.broadcast import BroadcastTo, full, linear_tangent, stack, zeros_of
 from tracegraph.ops.constant import DimSize, Iota, constant
 from tracegraph.ops.elementwise import (
     ADD,
@@ -34,9 +37,6 @@ from tracegraph.ops.elementwise import (
 )
 from tracegraph.ops.movement import no_flops
 from tracegraph.ops.shape import Concatenate, Reshape, Transpose, inverse
-from tracegraph.patterns import Pattern, element_numbers, moved
-from tracegraph.shapes import Shape, Size, element_count, same_shape
-from tracegraph.types import DType, TensorType, int32, int64
 
 REAL_NUMBERS = frozenset(["floating", "integer"])
 
@@ -406,11 +406,7 @@ class DynamicUpdateSlice(Op):
         return rest, DynamicSlice(update.type.shape)(g, *starts), *(None for _ in starts)
 
     def jvp(self, tangents, y, x, update, *starts):
-        tx, tu, *_ = tangents
-        if tx is None and tu is None:
-            return None
-        tx = zeros_of(x) if tx is None else tx
-        return self(tx, zeros_of(update) if tu is None else tu, *starts)
+        return linear_tangent(lambda tx, tu: self(tx, tu, *starts), tangents[:2], (x, update))
 
     def batch(self, n, batched, x, update, *starts):
         x, update = (v if b else stack(v, n) for v, b in zip((x, update), batched, strict=False))
@@ -475,10 +471,8 @@ def scatter_tangents(
     op: Scatter, tangents: Sequence[Tensor | None], x: Tensor, indices: Tensor, updates: Tensor
 ) -> Tensor | None:
     """The tangent of a scatter that is linear in x and the updates."""
-    tx, _, tu = tangents
-    if tx is None and tu is None:
-        return None
-    return op(zeros_of(x) if tx is None else tx, indices, zeros_of(updates) if tu is None else tu)
+    ends = tangents[0], tangents[2]
+    return linear_tangent(lambda tx, tu: op(tx, indices, tu), ends, (x, updates))
 
 
 # Shapes and checks.

@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from tracegraph.core.shapes import Size, element_count, floor_divide, same_size
+from tracegraph.core.sparsity_patterns import Pattern, element_numbers, moved
+from tracegraph.core.types import TensorType, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import Op, check_same_dtype
 from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.broadcast import BroadcastTo, Sum, stack, zeros_of
+from tracegraph.ops.broadcast import BroadcastTo, Sum, batched_operands, stack, zeros_of
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.contract import MATMUL, adjoint, merge_axis, same_batch, split_axis
 from tracegraph.ops.elementwise import (
@@ -27,9 +30,6 @@ from tracegraph.ops.elementwise import (
     check_kind,
     conjugated,
 )
-from tracegraph.patterns import Pattern, element_numbers, moved
-from tracegraph.shapes import Size, element_count, floor_divide, same_size
-from tracegraph.types import TensorType, int32
 
 
 def check_square(op: str, a: TensorType) -> TensorType:
@@ -231,7 +231,7 @@ class CofactorAlong(Op):
         return to_a, conjugated(self(a, along))
 
     def batch(self, n, batched, a, e):
-        return self(*(x if b else stack(x, n) for x, b in zip((a, e), batched, strict=True))), True
+        return self(*batched_operands(n, batched, (a, e))), True
 
     def depends(self, p, q):
         return (p | q).any(axis=(-2, -1), keepdims=True).broadcast_to(p.shape)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tracegraph.core.sparsity_patterns import moved
 from tracegraph.ir.op import Op
-from tracegraph.patterns import moved
 
 
 def no_flops(self, *types):

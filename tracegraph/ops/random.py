@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from tracegraph.core.shapes import Dim, Shape, same_shape, same_size
+from tracegraph.core.types import DType, TensorType, int32, uint32
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import Op
-from tracegraph.ops.broadcast import stack
+from tracegraph.ops.broadcast import batched_operands
 from tracegraph.ops.elementwise import FLOATING, MUL, Elementwise, scale
-from tracegraph.shapes import Dim, Shape, same_shape, same_size
-from tracegraph.types import DType, TensorType, int32, uint32
 
 
 class FromKey(Op, abstract=True):
@@ -113,8 +113,7 @@ class RandomGamma(Op):
         return scale(tangents[1], GammaSlope()(alpha, y))
 
     def batch(self, n, batched, key, alpha):
-        key, alpha = (x if b else stack(x, n) for x, b in zip((key, alpha), batched, strict=True))
-        return self(key, alpha), True
+        return self(*batched_operands(n, batched, (key, alpha))), True
 
     def depends(self, key, alpha):
         return alpha
@@ -152,8 +151,7 @@ class RandomFold(Op):
         return None
 
     def batch(self, n, batched, key, data):
-        key, data = (x if b else stack(x, n) for x, b in zip((key, data), batched, strict=True))
-        return self(key, data), True
+        return self(*batched_operands(n, batched, (key, data))), True
 
     def depends(self, key, data):
         raise NotImplementedError("a key depends on nothing that is differentiated")

@@ -7,15 +7,17 @@ from typing import ClassVar
 
 import numpy as np
 
+from tracegraph.core.shapes import element_count, same_shape
+from tracegraph.core.types import DType, TensorType, int32, int64
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import Op, check_same_dtype
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import (
     Sum,
+    batched_operands,
     full,
     shifted,
     spread,
-    stack,
     steps_of_reduction,
     without_axes,
     zeros_of,
@@ -36,8 +38,6 @@ from tracegraph.ops.elementwise import (
     scale,
 )
 from tracegraph.ops.shape import Pad, Reshape, Transpose, inverse, without_axis
-from tracegraph.shapes import element_count, same_shape
-from tracegraph.types import DType, TensorType, int32, int64
 
 REAL_NUMBERS = frozenset(["floating", "integer"])
 
@@ -325,7 +325,7 @@ class Recurrence(Op):
         return None if total is None else self(a, total)
 
     def batch(self, n, batched, a, b):
-        a, b = (x if flag else stack(x, n) for x, flag in zip((a, b), batched, strict=True))
+        a, b = batched_operands(n, batched, (a, b))
         return Recurrence(self.axis + 1, self.reverse)(a, b), True
 
     def depends(self, a, b):

@@ -6,13 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.errors import Mismatch
-from tracegraph.ir.op import Op, check_same_dtype
-from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.broadcast import BroadcastTo, Sum, full, stack, zeros_of
-from tracegraph.ops.elementwise import SELECT, SUB
-from tracegraph.ops.movement import Movement, no_flops
-from tracegraph.shapes import (
+from tracegraph.core.shapes import (
     Shape,
     ShapeVariable,
     Size,
@@ -22,7 +16,13 @@ from tracegraph.shapes import (
     same_shape,
     same_size,
 )
-from tracegraph.types import TensorType, bool_
+from tracegraph.core.types import TensorType, bool_
+from tracegraph.errors import Mismatch
+from tracegraph.ir.op import Op, check_same_dtype
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.broadcast import BroadcastTo, Sum, batched_operands, full, linear_tangent, stack
+from tracegraph.ops.elementwise import SELECT, SUB
+from tracegraph.ops.movement import Movement, no_flops
 
 
 class Reshape(Op):
@@ -203,10 +203,7 @@ class Pad(Movement):
         return Slice((0,) * len(strides), undone.type.shape, strides)(undone)
 
     def jvp(self, tangents, y, x, value):
-        tx, tv = tangents
-        if tx is None and tv is None:
-            return None
-        return self(zeros_of(x) if tx is None else tx, zeros_of(value) if tv is None else tv)
+        return linear_tangent(self, tangents, (x, value))
 
     def batch(self, n, batched, x, value):
         wide = Pad((0, *self.before), (0, *self.after), (0, *self.interior))
@@ -268,13 +265,10 @@ class Concatenate(Movement):
         return tuple(pieces)
 
     def jvp(self, tangents, y, *xs):
-        if all(t is None for t in tangents):
-            return None
-        return self(*(zeros_of(x) if t is None else t for t, x in zip(tangents, xs, strict=True)))
+        return linear_tangent(self, tangents, xs)
 
     def batch(self, n, batched, *xs):
-        stacked = (x if b else stack(x, n) for x, b in zip(xs, batched, strict=True))
-        return Concatenate(self.axis + 1)(*stacked), True
+        return Concatenate(self.axis + 1)(*batched_operands(n, batched, xs)), True
 
     def numpy(self, *xs):
         return np.concatenate(xs, axis=self.axis)

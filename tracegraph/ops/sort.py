@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from tracegraph.core.types import TensorType, int32
 from tracegraph.errors import Mismatch
 from tracegraph.ir.op import Op
 from tracegraph.ops.broadcast import zeros_of
 from tracegraph.ops.elementwise import ORDERED, check_kind
 from tracegraph.ops.index import add_along, take_along
 from tracegraph.ops.reduce import check_axis
-from tracegraph.types import TensorType, int32
 
 
 class Sort(Op):

@@ -53,16 +53,6 @@ class Colouring:
         return _count(self.row_colours)
 
     @property
-    def forward_seeds(self) -> np.ndarray:
-        """One row per forward product: whether each column takes part."""
-        return self.column_colours == np.arange(self.forward)[:, None]
-
-    @property
-    def reverse_seeds(self) -> np.ndarray:
-        """One row per reverse product: whether each row of the matrix takes part."""
-        return self.row_colours == np.arange(self.reverse)[:, None]
-
-    @property
     def positions(self) -> np.ndarray:
         """Where each nonzero stands if all products are put one after another."""
         height, width = self.shape

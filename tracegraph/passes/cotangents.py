@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from tracegraph.core.shapes import Shape, Size, ceiling_divide, least
+from tracegraph.core.source import Source, here, sourced
+from tracegraph.core.types import TensorType
 from tracegraph.ir.tensor import Node, Tensor
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.elementwise import ADD, add_all
 from tracegraph.ops.shape import Concatenate, Pad, Reshape, Slice, slice_axis
 from tracegraph.passes.registry import is_registered
-from tracegraph.shapes import Shape, Size, ceiling_divide, least
-from tracegraph.source import Source, here, sourced
-from tracegraph.types import TensorType
 
 
 class Cotangents:

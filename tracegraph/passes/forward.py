@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import full
-from tracegraph.passes.share import derive
+from tracegraph.passes.common_subexpressions import derive
 from tracegraph.passes.walk import push_forward
 
 

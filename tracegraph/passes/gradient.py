@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tracegraph.core.source import here, sourced
+from tracegraph.core.types import TensorType
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import full, full_like
 from tracegraph.ops.elementwise import ADD, MUL
+from tracegraph.passes.common_subexpressions import derive
 from tracegraph.passes.registry import is_registered
-from tracegraph.passes.share import derive
 from tracegraph.passes.walk import path_between, pull_back, push_forward
-from tracegraph.source import here, sourced
-from tracegraph.types import TensorType
 
 
 def gradient(

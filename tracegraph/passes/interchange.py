@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from tracegraph.core.source import sourced
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
@@ -18,7 +19,6 @@ from tracegraph.ops.broadcast import BroadcastTo, Sum
 from tracegraph.ops.contract import Conv, Matmul
 from tracegraph.ops.elementwise import Elementwise
 from tracegraph.ops.shape import Concatenate, Pad, Reshape, Slice, Transpose
-from tracegraph.source import sourced
 
 
 class _Moved(NamedTuple):

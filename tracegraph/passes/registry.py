@@ -9,8 +9,6 @@ from tracegraph.errors import GradientError, RegistrationError, TraceError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.op import OPS, Op
 from tracegraph.ir.tensor import Node, Tensor
-from tracegraph.shapes import same_shape
-from tracegraph.source import here
 
 _registered: dict[str, Callable[..., Any] | None] = {}
 _places: dict[str, str] = {}
@@ -53,7 +51,7 @@ def register(name: str, function: Callable[..., Any] | None) -> None:
 
 def _refuse_second(name: str, first: str, fix: str) -> None:
     fact = f"the op {name!r} was given a gradient, and it has one already: {first}"
-    fail(RegistrationError, fact, source=here(), fix=fix)
+    fail(RegistrationError, fact, fix=fix)
 
 
 def no_gradient(op_type: str) -> None:
@@ -69,7 +67,6 @@ def _checked_name(op_type: Any) -> str:
         fail(
             TraceError,
             f"an op is named by a string, and {shown(op_type)} is {kind_of(op_type)}",
-            source=here(),
             fix='write the name that the dump of a graph shows, such as "adjust_contrast"',
         )
     return op_type
@@ -111,13 +108,9 @@ def _checked(node: Node, found: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
     for place, (g, x) in enumerate(zip(found, node.inputs)):
         if g is not None and not isinstance(g, Tensor):
             _refuse(node, f"{kind_of(g)} for input {place}: {shown(g)}")
-        if g is not None and not _fits(g, x):
+        if g is not None and not g.type.fits(x.type):
             _refuse(node, f"{g.type} for input {place}, which is {x.type}")
     return found
-
-
-def _fits(g: Tensor, x: Tensor) -> bool:
-    return g.dtype is x.dtype and same_shape(g.type.shape, x.type.shape) is not None
 
 
 def _refuse(node: Node, what: str) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from tracegraph.core.source import sourced
 from tracegraph.ir.builder import Builder, copy_inputs, current
-from tracegraph.ir.stages import PRUNED, SHARED, passed
+from tracegraph.ir.pass_observers import PRUNED, SHARED, passed
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.elementwise import Identity
-from tracegraph.passes.share import Sharing, live_nodes
-from tracegraph.source import sourced
+from tracegraph.passes.common_subexpressions import CommonSubexpressions, live_nodes
 
 
 def simplify(graph: Graph) -> Graph:
@@ -23,7 +23,7 @@ def share(graph: Graph) -> Graph:
     """`graph` with one node per distinct (op, inputs), after the algebra of single nodes."""
     with Builder(graph.name) as builder:
         env = copy_inputs(graph, builder)
-        builder.reuse = Sharing()
+        builder.reuse = CommonSubexpressions()
         for node in graph.nodes:
             env.update(zip(node.outputs, _shared(node, env), strict=True))
         return builder.finish([env[y] for y in graph.outputs])

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tracegraph.core.recursion_limit import headroom
+from tracegraph.core.shapes import static_shape
+from tracegraph.core.sparsity_patterns import Pattern, everything
 from tracegraph.errors import Mismatch
 from tracegraph.ir.op import MissingRule, Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
@@ -14,9 +17,6 @@ from tracegraph.ops.constant import Constant
 from tracegraph.ops.movement import Movement
 from tracegraph.ops.shape import Reshape, Transpose
 from tracegraph.passes.registry import is_registered
-from tracegraph.patterns import Pattern, everything
-from tracegraph.recursion import room
-from tracegraph.shapes import static_shape
 
 #: For some inputs of a graph, by position, the number of the source that each element is.
 Sources = Mapping[int, np.ndarray]
@@ -80,7 +80,7 @@ def propagate(
     total: int,
 ) -> list[Pattern]:
     """The patterns of the outputs, from those of the inputs and the inputs that are known."""
-    with room():
+    with headroom():
         env, _ = follow(graph, patterns, values, total)
     return [env[y] for y in graph.outputs]
 

@@ -6,10 +6,7 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
-from tracegraph.errors import Mismatch
-from tracegraph.ir.builder import Builder, replay, substituted
-from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.shapes import (
+from tracegraph.core.shapes import (
     Dim,
     Shape,
     ShapeVariable,
@@ -18,7 +15,10 @@ from tracegraph.shapes import (
     same_shape,
     substitute_shape,
 )
-from tracegraph.types import TensorType
+from tracegraph.core.types import TensorType
+from tracegraph.errors import Mismatch
+from tracegraph.ir.builder import Builder, replay, substituted
+from tracegraph.ir.tensor import Graph, Node, Tensor
 
 
 def bind_sizes(
@@ -58,14 +58,22 @@ def bound_names(type: TensorType) -> set[str]:
 
 
 def unbound_names(inputs: Iterable[Tensor], nodes: Iterable[Node]) -> list[str]:
-    """The open sizes and shapes in a graph that no input gives a value; those in the graphs it
-    calls are theirs."""
+    """The open sizes and shapes in a graph that neither an input nor an effect gives a value;
+    those in the graphs it calls are theirs."""
     inputs, nodes = list(inputs), list(nodes)
     used = set().union(*(_names_in(x.type) for x in inputs), *map(names_used, nodes))
-    known = set().union(*(bound_names(x.type) for x in inputs))
+    known = set().union(*(bound_names(x.type) for x in inputs), *map(_names_chosen, nodes))
     shapes = [name[1:] for name in known if name.startswith("*")]
     known.update(f"{name}.{of}" for name in shapes for of in ("size", "rank"))
     return sorted(used - known)
+
+
+def _names_chosen(node: Node) -> set[str]:
+    """The sizes and shapes that the Python functions of a node choose when they are called."""
+    if not node.op.has_effects:
+        return set()
+    given = set().union(*(_names_in(x.type) for x in node.inputs))
+    return set().union(*(bound_names(y.type) for y in node.outputs)) - given
 
 
 def names_used(node: Node) -> set[str]:
@@ -107,7 +115,7 @@ def specialise(graph: Graph, types: Sequence[TensorType]) -> Graph:
     types = tuple(types)
     if graph.input_types == types:
         return graph
-    return graph.kept(("specialise", types), lambda: _specialised(graph, types))
+    return graph.cached(("specialise", types), lambda: _specialised(graph, types))
 
 
 def check_types(graph: Graph, types: Sequence[TensorType]) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from tracegraph.core.source import sourced
+from tracegraph.core.types import TensorType
 from tracegraph.errors import Mismatch, MissingRuleError, fail
 from tracegraph.ir.builder import Builder, current
 from tracegraph.ir.op import MissingRule, missing_rule
-from tracegraph.ir.stages import passed
+from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.passes.share import live_nodes
-from tracegraph.source import sourced
-from tracegraph.types import TensorType
+from tracegraph.passes.common_subexpressions import live_nodes
 
 
 def vectorise(graph: Graph, batched: tuple[bool, ...], n: Any) -> tuple[Graph, tuple[bool, ...]]:
@@ -26,7 +26,7 @@ def vectorise(graph: Graph, batched: tuple[bool, ...], n: Any) -> tuple[Graph, t
         passed("vectorised", found[0])
         return found
 
-    return graph.kept(("vectorise", batched, n), make)
+    return graph.cached(("vectorise", batched, n), make)
 
 
 def _vectorised(graph: Graph, batched: tuple[bool, ...], n: Any) -> tuple[Graph, tuple[bool, ...]]:

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from tracegraph.core.source import here, sourced
+from tracegraph.core.types import TensorType
 from tracegraph.errors import Mismatch, MissingRuleError, fail
 from tracegraph.ir.builder import Builder, inline
 from tracegraph.ir.op import MissingRule, Op, missing_rule
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import full, full_like
+from tracegraph.passes.common_subexpressions import live_nodes
 from tracegraph.passes.cotangents import Cotangents, is_plain_slice
 from tracegraph.passes.registry import cotangents_of
-from tracegraph.passes.share import live_nodes
-from tracegraph.source import here, sourced
-from tracegraph.types import TensorType
 
 
 def path_between(nodes: Sequence[Node], xs: Sequence[Tensor], ys: Sequence[Tensor]) -> list[Node]:

@@ -7,15 +7,15 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from tracegraph.archive.values import NoData, encoded
-from tracegraph.runtime.concrete import ConcreteFunction
-from tracegraph.runtime.function import Function
-from tracegraph.runtime.module import Module
-from tracegraph.runtime.variable import Reference, Variable
-from tracegraph.saved_model.functions import SignatureFunction
+from tracegraph.archive.value_encoding import NoData, encoded
+from tracegraph.functions.concrete import ConcreteFunction
+from tracegraph.functions.function import Function
+from tracegraph.saved_model.loaded_functions import SignatureFunction
 from tracegraph.saved_model.modules import LoadedModule, own_attributes
 from tracegraph.saved_model.names import joined
 from tracegraph.saved_model.placeholders import described, entries, leaves
+from tracegraph.state.module import Module
+from tracegraph.state.variable import Reference, Variable
 
 #: The path of the functions that are signatures, if no other leads to them.
 SIGNATURES = "signatures"

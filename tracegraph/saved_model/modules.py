@@ -9,16 +9,16 @@ from typing import Any, NoReturn
 
 from tracegraph import optimizers
 from tracegraph.archive.manifest import label_problem
-from tracegraph.errors import SignatureError, TraceError, fail, shown
+from tracegraph.boundary.tracebacks import api_boundary, asked
+from tracegraph.errors import SignatureError, TraceError, fail, fail_absent, shown
+from tracegraph.functions.concrete import ConcreteFunction
+from tracegraph.functions.function import Function
 from tracegraph.optimizers import ATTRIBUTES, Optimizer, rate_at
-from tracegraph.runtime.concrete import ConcreteFunction
-from tracegraph.runtime.function import Function
-from tracegraph.runtime.module import Module
-from tracegraph.runtime.variable import Variable
-from tracegraph.saved_model.functions import SignatureFunction
+from tracegraph.saved_model.loaded_functions import SignatureFunction
 from tracegraph.saved_model.names import is_special
 from tracegraph.saved_model.placeholders import leaves, not_saved_in
-from tracegraph.source import here
+from tracegraph.state.module import Module
+from tracegraph.state.variable import Variable
 
 #: Where the signatures of a loaded module are, and the Variables that its functions use and that
 #: no attribute of anything holds. Names that begin like these are none of attributes.
@@ -71,13 +71,15 @@ class LoadedModule(Module):
         """What was saved: the module itself, or the dict, list or function it stands for."""
         return self
 
+    @asked
     def __getattr__(self, name: str) -> Any:
         omitted = type(self)._omitted.get(name)
         if omitted is not None:
-            raise AttributeError(
-                f"the attribute {name!r} was {omitted}, which no file can hold: it was not saved"
-            )
-        raise AttributeError(f"{type(self).__name__!r} was saved without an attribute {name!r}")
+            fact = f"the attribute {name!r} was {omitted}, which no file can hold: it was not saved"
+            fail_absent(name, fact, "save what it computes as a @tg.function, or a Variable")
+        raise AttributeError(
+            f"{type(self).__name__!r} was saved without an attribute {name!r}", name=name, obj=self
+        )
 
     def __repr__(self) -> str:
         names = [n for n in vars(self) if n == "__call__" or not n.startswith("_")]
@@ -100,6 +102,7 @@ def _with(names: Sequence[Any]) -> str:
 class _Callable(LoadedModule):
     """A loaded module that was callable."""
 
+    @api_boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return vars(self)["__call__"](*args, **kwargs)
 
@@ -123,13 +126,13 @@ class _LoadedOptimizer(LoadedModule):
                 SignatureError,
                 f"the learning rate of the optimizer was {was} when its steps were traced, and "
                 f"{shown(value)} would not be in force in them",
-                source=here(),
                 fix="assign a number to it"
                 if isinstance(rate, Variable)
                 else "give the optimizer a number, or a tg.Variable, before it is saved",
             )
         rate.assign(value)
 
+    @asked
     def __getattr__(self, name: str) -> Any:
         if name in ("learning_rate", "_learning_rate") and name not in vars(self):
             raise AttributeError(
@@ -164,7 +167,6 @@ class _Uncallable(LoadedModule):
             TraceError,
             f"the module was called in Python: {type(self).__name__}.__call__ was no @tg.function, "
             "and was not saved",
-            source=here(),
             fix="decorate it with @tg.function and trace it before saving, or save and call a "
             "@tg.function that calls the module",
         )
@@ -182,12 +184,15 @@ class _Wrapper(LoadedModule):
 class _Container(_Wrapper):
     """Stands for a dict or a list."""
 
+    @asked
     def __getitem__(self, key: Any) -> Any:
         return self.content[key]
 
+    @api_boundary
     def __setitem__(self, key: Any, value: Any) -> NoReturn:
         self._refuse_change(key, "assigned", " = ...")
 
+    @api_boundary
     def __delitem__(self, key: Any) -> NoReturn:
         self._refuse_change(key, "deleted", "")
 
@@ -195,10 +200,10 @@ class _Container(_Wrapper):
         fail(
             TraceError,
             f"the item {shown(key)} of {self!r} was {verb}, which stands for what was saved",
-            source=here(),
             fix=f"change that itself: {'del ' if not rest else ''}loaded.content[{key!r}]{rest}",
         )
 
+    @asked
     def __getattr__(self, name: str) -> Any:
         content = vars(self).get("content_")
         if not name.startswith("_") and hasattr(content, name):
@@ -236,6 +241,7 @@ class _DictWrapper(_Container):
     def __repr__(self) -> str:
         return f"<loaded dict{_with([*map(repr, self.content)])}>"
 
+    @asked
     def __getattr__(self, name: str) -> Any:
         content = vars(self).get("content_", {})
         return content[name] if name in content else super().__getattr__(name)
@@ -277,6 +283,7 @@ class _FunctionWrapper(_Callable, _Wrapper):
         traces = [function] if isinstance(function, ConcreteFunction) else function.traces
         return tuple({id(v): v for trace in traces for v in trace.variables}.values())
 
+    @asked
     def __getattr__(self, name: str) -> Any:
         # Names with an underscore have a meaning for this object: how it is copied, for one.
         content = None if name.startswith("_") else vars(self).get("content_")

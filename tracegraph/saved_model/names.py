@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 
 from tracegraph.archive.manifest import label_problem
 from tracegraph.errors import SignatureError, fail, shown
-from tracegraph.source import here
 
 
 def check_label(name: str, what: str) -> None:
@@ -19,7 +18,7 @@ def check_label(name: str, what: str) -> None:
 
 def refuse_name(name: str, what: str, problem: str) -> NoReturn:
     fact = f"the name {shown(name)} {what} cannot be saved: it {problem}"
-    fail(SignatureError, fact, source=here(), fix="give it another name")
+    fail(SignatureError, fact, fix="give it another name")
 
 
 def joined(path: str, name: Any) -> str:

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tracegraph.errors import LoadError, SignatureError, fail, shown
-from tracegraph.source import here
 
 #: What the format is called, and the newest version of it that is written and read.
 FORMAT = "tracegraph.saved_model"
@@ -68,7 +67,6 @@ def _check_elsewhere(kind: type, given: Mapping[str, Any]) -> None:
             fail(
                 SignatureError,
                 f"{kind.__name__}: {name}={shown(value)} is not supported: {field.reason}",
-                source=here(),
                 fix=field.fix,
             )
 
@@ -126,7 +124,7 @@ def _checked_extra(extra: Any) -> dict[str, bytes]:
             item = f"extra[{shown(name)}]" if isinstance(extra, Mapping) else "extra"
             fix = 'give bytes by name, such as extra={"notes.txt": text.encode()}'
             fact = f"SaveOptions: {item} is {shown(data)}, and no bytes of a file by its name"
-            fail(SignatureError, fact, source=here(), fix=fix)
+            fail(SignatureError, fact, fix=fix)
     return {name: bytes(data) for name, data in rows}
 
 
@@ -163,7 +161,6 @@ class Asset:
             fail(
                 LoadError,
                 f"there is no file {shown(os.fspath(path))} to be an asset",
-                source=here(),
                 fix="give the path of a file that exists",
             )
         self._path = os.fspath(path)
@@ -190,7 +187,6 @@ def as_options(kind: type, given: Any) -> Any:
         fail(
             SignatureError,
             f"the options are {shown(given)}, and not a tg.saved_model.{kind.__name__}",
-            source=here(),
             fix=f"write options=tg.saved_model.{kind.__name__}(...)",
         )
     return given

@@ -8,12 +8,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tracegraph.archive.manifest import label_problem
-from tracegraph.archive.values import record_fields, record_kind
+from tracegraph.archive.value_encoding import record_fields, record_kind
+from tracegraph.core.tensorshape import TensorShape
 from tracegraph.errors import TraceError, fail, kind_of
-from tracegraph.runtime.module import Module
 from tracegraph.saved_model.names import is_special, joined
-from tracegraph.source import here
-from tracegraph.tensorshape import TensorShape
+from tracegraph.state.module import Module
 
 
 class NotSaved:
@@ -28,7 +27,7 @@ class NotSaved:
         return f"this was {self._what}, which no file can hold: it was not saved"
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        fail(TraceError, self._fact, source=here(), fix="put it back into its place after loading")
+        fail(TraceError, self._fact, fix="put it back into its place after loading")
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError("it is empty" if is_special(name) else self._fact)

@@ -12,18 +12,13 @@ from tracegraph import nest
 from tracegraph.archive import limits, manifest
 from tracegraph.archive.directory import Reader, as_path, read_whole
 from tracegraph.archive.manifest import Entry, excerpt, label_problem
-from tracegraph.archive.values import Decoder, Records, read_tensor_type
+from tracegraph.archive.value_encoding import Decoder, Records, read_tensor_type
+from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.errors import LoadError, TraceError, fact_of
+from tracegraph.functions.concrete import ConcreteFunction, StandIn
+from tracegraph.functions.function import Function
 from tracegraph.ir.tensor import Tensor, host_tensor
-from tracegraph.runtime.concrete import ConcreteFunction, StandIn
-from tracegraph.runtime.function import Function
-from tracegraph.runtime.signature import VariableKey
-from tracegraph.runtime.trace import Traced
-from tracegraph.runtime.tracebacks import door
-from tracegraph.runtime.variable import Reference, Variable
-from tracegraph.saved_model.checks import read_check
-from tracegraph.saved_model.files import Directory, Files, manifest_fields
-from tracegraph.saved_model.functions import (
+from tracegraph.saved_model.loaded_functions import (
     SavedConcreteFunction,
     SavedFunction,
     SignatureFunction,
@@ -39,20 +34,25 @@ from tracegraph.saved_model.modules import (
     wrapped,
 )
 from tracegraph.saved_model.options import FORMAT, VERSION, Asset, LoadOptions, as_options
-from tracegraph.saved_model.parameters import read_parameters
 from tracegraph.saved_model.placeholders import NotSaved
-from tracegraph.saved_model.replicas import REPLICA_FIELDS, read_replicas
-from tracegraph.saved_model.sizes import LoadedSizes
-from tracegraph.saved_model.structures import ArgumentReader, ResultReader
+from tracegraph.saved_model.schema.checks import read_check
+from tracegraph.saved_model.schema.open_sizes import LoadedSizes
+from tracegraph.saved_model.schema.parameters import read_parameters
+from tracegraph.saved_model.schema.replicas import REPLICA_FIELDS, read_replicas
+from tracegraph.saved_model.schema.structures import ArgumentReader, ResultReader
+from tracegraph.saved_model.storage import DirectoryStorage, Storage, manifest_fields
 from tracegraph.saved_model.traces import (
     check_fits,
     check_inputs,
     check_outputs,
     with_results,
 )
+from tracegraph.signatures.signature import VariableKey
+from tracegraph.state.variable import Reference, Variable
+from tracegraph.tracing.trace import Traced
 
 
-@door
+@api_boundary
 def load(
     path: str | os.PathLike[str], tags: Any = None, options: LoadOptions | None = None
 ) -> LoadedModule:
@@ -76,12 +76,12 @@ def load(
         reader = Reader(folder)
         reader.check_format(FORMAT, VERSION)
         fields = manifest_fields(reader.entry)
-        return Loader(fields, Directory(reader, fields, chosen)).load()
+        return Loader(fields, DirectoryStorage(reader, fields, chosen)).load()
 
     return read_whole(folder, loaded)
 
 
-@door
+@api_boundary
 def contains_saved_model(export_dir: str | os.PathLike[str]) -> bool:
     """Whether a model was saved to a directory. What stands in its files is not looked at.
 
@@ -107,7 +107,7 @@ _TRACE_FIELDS = (
 class Loader:
     """Makes the objects of a manifest; those that are named by numbers are made first, empty."""
 
-    def __init__(self, fields: Mapping[str, Entry], files: Files) -> None:
+    def __init__(self, fields: Mapping[str, Entry], files: Storage) -> None:
         self._fields = fields
         self._files = files
         self._records = Records()
@@ -245,10 +245,10 @@ class Loader:
         name = cls.label()
         if not name.isidentifier():
             cls.fail(f"{excerpt(name)} is no name of a class")
-        names = [self._attribute_name(_pair(row)[0]) for row in attributes.items()]
+        names = [self._attribute_name(row.two()[0]) for row in attributes.items()]
         if len(set(names)) < len(names):
             attributes.fail("an attribute is given twice")
-        reasons = {_pair(row)[0].label(): _pair(row)[1].label() for row in omitted.items()}
+        reasons = {row.two()[0].label(): row.two()[1].label() for row in omitted.items()}
         return new_module(name, names, hidden.each(Entry.text), reasons)
 
     def _attribute_name(self, entry: Entry) -> str:
@@ -260,7 +260,7 @@ class Loader:
 
     def _fill(self, module: Any, entry: Entry) -> None:
         for row in entry.pairs()["attributes"].items():
-            name, given = _pair(row)
+            name, given = row.two()
             value = self._decoder.read(given)
             if name.text() == "_name" and not _is_module_name(value):
                 given.fail("the name of a module is a string, and an identifier")
@@ -381,13 +381,6 @@ def _check_declared(entry: Entry, specs: list[Any], traces: Sequence[ConcreteFun
 
 def _nothing() -> None:
     """In place of a weak reference to a Variable that is gone."""
-
-
-def _pair(entry: Entry) -> tuple[Entry, Entry]:
-    items = entry.items()
-    if len(items) != 2:
-        entry.fail(f"it has {len(items)} entries, and it must have 2")
-    return items[0], items[1]
 
 
 def _is_module_name(value: Any) -> bool:

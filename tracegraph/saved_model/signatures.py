@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from tracegraph.errors import SignatureError, fail, kind_of, shown
-from tracegraph.runtime.concrete import ConcreteFunction
-from tracegraph.runtime.function import Function
-from tracegraph.saved_model.functions import SignatureFunction
+from tracegraph.functions.concrete import ConcreteFunction
+from tracegraph.functions.function import Function
+from tracegraph.saved_model.loaded_functions import SignatureFunction
 from tracegraph.saved_model.modules import LoadedModule
 from tracegraph.saved_model.names import check_label
-from tracegraph.source import here
 
 #: The signature that a single function has.
 DEFAULT_SIGNATURE = "serving_default"
@@ -62,7 +61,6 @@ def refuse_signature(name: Any, fact: str) -> NoReturn:
     fail(
         SignatureError,
         f"the signature {name!r} cannot be saved: {fact}",
-        source=here(),
         fix="give a @tg.function with an input_signature, or one concrete function, that takes "
         "tensors and returns tensors or a dict of them",
     )

@@ -11,8 +11,10 @@ import numpy as np
 
 from tracegraph import nest
 from tracegraph.archive.manifest import Entry
-from tracegraph.control.registered import with_registered_gradients
+from tracegraph.control.registered_gradients import with_registered_gradients
 from tracegraph.control.undifferentiable import without_custom_gradients
+from tracegraph.core.shapes import Dim, ShapeVariable
+from tracegraph.core.types import TOKEN, DType, TensorType
 from tracegraph.errors import (
     DTypeError,
     GradientError,
@@ -22,16 +24,13 @@ from tracegraph.errors import (
     fact_of,
     fail,
 )
+from tracegraph.functions.concrete import ConcreteFunction
+from tracegraph.functions.function import Function
 from tracegraph.ir.tensor import Graph, Node
-from tracegraph.runtime.concrete import ConcreteFunction
-from tracegraph.runtime.function import Function
-from tracegraph.runtime.signature import Request
-from tracegraph.runtime.trace import Traced
-from tracegraph.saved_model.structures import Packed
-from tracegraph.shapes import Dim, ShapeVariable
-from tracegraph.source import here
+from tracegraph.saved_model.schema.structures import Packed
+from tracegraph.signatures.signature import Request
 from tracegraph.text.literals import Opaque, read_size, read_type
-from tracegraph.types import TOKEN, DType, TensorType
+from tracegraph.tracing.trace import Traced
 
 
 def trace_as_declared(function: Function) -> None:
@@ -71,7 +70,6 @@ def _refuse_rank(function: Function, fact: str, cause: Exception | None = None) 
     fail(
         ShapeError,
         f"{function.name} cannot be saved for every shape that its input_signature allows: {fact}",
-        source=here(),
         fix="give the rank in the input_signature, such as tg.TensorSpec([None, None]), or call "
         "the function once with each rank that is to be saved",
         cause=cause,
@@ -93,7 +91,6 @@ def saved_graph(concrete: ConcreteFunction, has_custom_gradients: bool) -> Graph
             SignatureError,
             f"{concrete.name} uses an op whose registered gradient cannot be saved: "
             f"{fact_of(error)}",
-            source=here(),
             fix="write the gradient with tg ops of op.inputs, op.outputs and the cotangents, "
             "or save with SaveOptions(experimental_custom_gradients=False)",
             cause=error,

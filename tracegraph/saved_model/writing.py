@@ -15,23 +15,19 @@ import numpy as np
 from tracegraph.archive import limits, tensors
 from tracegraph.archive.directory import Writer, as_path
 from tracegraph.archive.manifest import Entry
-from tracegraph.archive.values import NoData, encoded
+from tracegraph.archive.value_encoding import NoData, encoded
+from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.control.undifferentiable import lacks_custom_gradients
+from tracegraph.core.source import Source
+from tracegraph.core.types import as_dtype
+from tracegraph.eager.tensor_methods import host_array
 from tracegraph.errors import LoadError, Mismatch, SignatureError, fact_of, fail, kind_of, shown
 from tracegraph.export import stablehlo
+from tracegraph.functions.concrete import ConcreteFunction
+from tracegraph.functions.function import Function
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.passes.specialise import bound_names, renamed
-from tracegraph.runtime.concrete import ConcreteFunction
-from tracegraph.runtime.function import Function
-from tracegraph.runtime.module import Module, parts_in
-from tracegraph.runtime.naming import told_name
-from tracegraph.runtime.tracebacks import door
-from tracegraph.runtime.values import host_array
-from tracegraph.runtime.variable import Reference, Variable, values_now
-from tracegraph.saved_model.checks import written_check
-from tracegraph.saved_model.files import Memory, manifest_fields
-from tracegraph.saved_model.functions import SignatureFunction
-from tracegraph.saved_model.lines import LINES, written_lines
+from tracegraph.saved_model.loaded_functions import SignatureFunction
 from tracegraph.saved_model.members import (
     SIGNATURES,
     Members,
@@ -48,29 +44,33 @@ from tracegraph.saved_model.modules import (
 )
 from tracegraph.saved_model.names import Names, check_label, is_special, joined, refuse_name
 from tracegraph.saved_model.options import FORMAT, VERSION, Asset, SaveOptions, as_options
-from tracegraph.saved_model.parameters import written_parameters
 from tracegraph.saved_model.placeholders import PLAIN_ARRAYS, NotSaved, described, has_hash, opaque
 from tracegraph.saved_model.reading import Loader
-from tracegraph.saved_model.replicas import written_replicas
+from tracegraph.saved_model.schema.checks import written_check
+from tracegraph.saved_model.schema.open_sizes import SizeRow, name_sizes
+from tracegraph.saved_model.schema.parameters import written_parameters
+from tracegraph.saved_model.schema.replicas import written_replicas
+from tracegraph.saved_model.schema.source_lines import LINES, written_lines
+from tracegraph.saved_model.schema.structures import written_arguments, written_results
 from tracegraph.saved_model.signatures import (
     as_concrete,
     named_signatures,
     output_names,
     refuse_signature,
 )
-from tracegraph.saved_model.sizes import SizeRow, name_sizes
-from tracegraph.saved_model.structures import written_arguments, written_results
+from tracegraph.saved_model.storage import MemoryStorage, manifest_fields
 from tracegraph.saved_model.traces import check_readable, saved_graph, trace_as_declared
-from tracegraph.source import Source, here
+from tracegraph.state.module import Module, variables_and_modules_in
+from tracegraph.state.variable import Reference, Variable, values_now
 from tracegraph.text.printer import graph_symbols, module_text
-from tracegraph.types import as_dtype
+from tracegraph.tracing.name_scopes import told_name
 from tracegraph.version import PRODUCER
 
 #: Arrays in graphs that are larger stand beside the text, in bytes.
 _INLINE_BYTES = 1024
 
 
-@door
+@api_boundary
 def save(
     obj: Any,
     path: str | os.PathLike[str],
@@ -106,7 +106,6 @@ def save(
         fail(
             SignatureError,
             f"{kind_of(obj)} cannot be saved: {shown(obj)}",
-            source=here(),
             fix="save a tg.Module, a @tg.function, or a dict or list of them",
         )
     saver = _Saver(chosen)
@@ -116,7 +115,7 @@ def save(
     except RecursionError as error:
         fact = "what is saved is nested too deep: lists, dicts or modules in each other, or a list "
         fact += "that holds itself"
-        fail(SignatureError, fact, source=here(), fix="keep them side by side", cause=error)
+        fail(SignatureError, fact, fix="keep them side by side", cause=error)
     with Writer(path) as writer:
         saver.write(writer, content, text)
 
@@ -175,13 +174,13 @@ class _Saver:
         text = module_text(graphs.values(), self._options.locations, self._kept).encode() + b"\n"
         if len(text) > limits.TEXT_BYTES:
             fact = f"the graphs are {len(text)} bytes of text, more than {limits.TEXT_BYTES}"
-            fail(SignatureError, fact, source=here(), fix="save the functions in parts")
+            fail(SignatureError, fact, fix="save the functions in parts")
         try:
             check_readable(graphs.values())
             self._rehearse(content, {symbols[graph]: graph for graph in graphs.values()})
         except (LoadError, Mismatch) as error:
             fact = f"it could not be loaded: {fact_of(error)}"
-            fail(SignatureError, fact, source=here(), fix="save it in parts, or without this value")
+            fail(SignatureError, fact, fix="save it in parts, or without this value")
         return text
 
     def _rehearse(self, content: dict[str, Any], graphs: Mapping[str, Graph]) -> None:
@@ -190,7 +189,7 @@ class _Saver:
         names = {"graphs": "", "weights": {}, "constants": {}, "files": {}}
         fields = manifest_fields(Entry({**self._head(), **content, **names}, "what is saved"))
         weights = {key: v.tensor_type for key, v in self._weights.items()}
-        Loader(fields, Memory(graphs, weights, self._arrays)).load()
+        Loader(fields, MemoryStorage(graphs, weights, self._arrays)).load()
 
     def _head(self) -> dict[str, Any]:
         return {
@@ -515,13 +514,12 @@ def _refuse_loss(module: Module, variable: Variable) -> NoReturn:
     holders = [
         f"{name}, {kind_of(value)}"
         for name, value in members_of(module)
-        if any(variable is part for part in parts_in(value))
+        if any(variable is part for part in variables_and_modules_in(value))
     ]
     fail(
         SignatureError,
         f"the Variable {told_name(variable)!r} of {type(module).__name__} would be lost: it is "
         f"held by {' and '.join(holders) or 'what no file can hold'}",
-        source=here(),
         fix="keep it in an attribute, a list or a dict",
     )
 

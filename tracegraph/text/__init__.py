@@ -20,7 +20,6 @@ from typing import Any
 
 from tracegraph.errors import TraceError, fail, kind_of, shown
 from tracegraph.ir.tensor import Graph
-from tracegraph.source import here
 from tracegraph.text.parser import parse, parse_module
 from tracegraph.text.printer import graph_symbols, graph_text, module_text, node_text
 from tracegraph.text.verifier import verify
@@ -46,7 +45,6 @@ def _check_flag(locations: Any) -> None:
         fail(
             TraceError,
             f"as_text: locations={shown(locations)} is {kind_of(locations)}, not a bool",
-            source=here(),
             fix="write as_text(locations=True); for a file: Path(name).write_text(graph.as_text())",
         )
 

@@ -25,11 +25,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tracegraph.errors import LoadError, Mismatch, fail
-from tracegraph.ir.tensor import Graph
-from tracegraph.shapes import Dim, Shape, ShapeVariable, Size, element_count, parse_size
-from tracegraph.source import here
-from tracegraph.types import (
+from tracegraph.core.shapes import Dim, Shape, ShapeVariable, Size, element_count, parse_size
+from tracegraph.core.types import (
     BY_SHORT,
     TOKEN,
     DType,
@@ -41,6 +38,8 @@ from tracegraph.types import (
     float64,
     token,
 )
+from tracegraph.errors import LoadError, Mismatch, fail
+from tracegraph.ir.tensor import Graph
 
 #: Lists deeper than this are refused.
 _DEEPEST = 50
@@ -92,7 +91,6 @@ class Opaque:
             LoadError,
             f"the graph was read from a text, and calls a Python function of which the text has "
             f"the name alone: {self!r}",
-            source=here(),
             fix="trace the function again in the process that runs it",
         )
 

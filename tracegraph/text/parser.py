@@ -18,14 +18,15 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.source import UNKNOWN, Source
+from tracegraph.core.types import TensorType
 from tracegraph.errors import LoadError, Mismatch, TraceError, fail, kind_of, shown
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.op import OPS, Op
 from tracegraph.ir.tensor import Graph, Tensor, get_type
-from tracegraph.source import UNKNOWN, Source, here
 from tracegraph.text.literals import WORD, Malformed, Reader, excerpt, read_type
 from tracegraph.text.verifier import check_arity
-from tracegraph.types import TensorType
 
 _NAME = r"[^\W\d][\w.]*+"
 _VALUE = r"%[\w.]++"
@@ -94,7 +95,6 @@ class _Parser:
             fail(
                 TraceError,
                 f"the text of a graph is a str, and {shown(text)} is {kind_of(text)}",
-                source=here(),
                 fix="decode it: data.decode()" if isinstance(text, bytes) else "pass str(graph)",
             )
         self.lines = text.replace("\r\n", "\n").split("\n")
@@ -111,7 +111,7 @@ class _Parser:
     def fail(self, fact: str, fix: str = "", cause: BaseException | None = None) -> NoReturn:
         line = self.lines[self.number - 1].strip() if self.number else ""
         where = f"line {self.number}: {fact}" + (f"\n  text: {excerpt(line, 200)}" if line else "")
-        fail(LoadError, where, fix=fix, cause=cause)
+        fail(LoadError, where, source=UNKNOWN, fix=fix, cause=cause)
 
     def module(self) -> dict[str, Graph]:
         try:
@@ -226,6 +226,8 @@ class _Parser:
         except Mismatch as mismatch:
             raise Malformed(f"{op.name}: {mismatch.fact}", mismatch.fix) from None
         except Exception as error:
+            if is_of_interrupt(error):
+                raise
             check_arity(op, len(inputs))
             operands = _types_text(inputs)
             self.fail(f"{op.name} does not fit its operands {operands}: {error}", cause=error)
@@ -283,6 +285,8 @@ class _Parser:
         except Mismatch:
             raise
         except Exception as error:
+            if is_of_interrupt(error):
+                raise
             self.fail(f"{name} refuses its attributes: {error}", cause=error)
         return op
 

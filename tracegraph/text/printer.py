@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from tracegraph.core.source import UNKNOWN, Source
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor, get_type
-from tracegraph.source import UNKNOWN, Source
 from tracegraph.text.literals import WORD, Keep, quoted, value_text
 
 #: Longer lines and types do not widen the column for the others, nor do the types of several

@@ -7,6 +7,8 @@ import inspect
 import math
 from typing import NoReturn
 
+from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.source import UNKNOWN
 from tracegraph.errors import LoadError, Mismatch, fail
 from tracegraph.ir.builder import raise_mismatch
 from tracegraph.ir.op import Op
@@ -57,8 +59,10 @@ def _check_types(graph: Graph, node: Node) -> None:
     try:
         inferred = node.op.output_types(node.inputs)
     except Mismatch as mismatch:
-        raise_mismatch(node.op, node.inputs, mismatch, node.source)
+        raise_mismatch(node.op.name, node.inputs, mismatch, node.source)
     except Exception as error:
+        if is_of_interrupt(error):
+            raise
         _fault(graph, f"{node.op.name} does not fit its operands: {error}", node, error)
     if inferred != tuple(map(get_type, node.outputs)):
         types = ", ".join(map(str, inferred))
@@ -72,7 +76,7 @@ def _fault(
     fail(
         LoadError,
         f"graph @{graph.name}: {fact}{where}",
-        source=node.source if node is not None else None,
+        source=node.source if node is not None else UNKNOWN,
         fix="report it: tracing, passes and parsing are to make graphs that hold together",
         cause=cause,
     )

@@ -9,9 +9,9 @@ array([1., 2.], dtype=float32)
 """
 
 from tracegraph.train.checkpoint import Checkpoint
+from tracegraph.train.checkpoint_state import latest_checkpoint
 from tracegraph.train.manager import CheckpointManager
 from tracegraph.train.reader import list_variables, load_checkpoint, load_variable
-from tracegraph.train.state import latest_checkpoint
 
 __all__ = [
     "Checkpoint",

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from typing import Any
 
 from tracegraph.archive.directory import as_path, check_file_name
-from tracegraph.errors import SignatureError, TraceError, fail, kind_of, shown
+from tracegraph.boundary.tracebacks import api_boundary
+from tracegraph.core.source import here
+from tracegraph.core.types import int64
+from tracegraph.errors import SignatureError, TraceError, fail, kind_of, shown, warn
 from tracegraph.ir.builder import at_top_level
-from tracegraph.runtime.deferred import announce
-from tracegraph.runtime.module import Module
-from tracegraph.runtime.naming import told_name
-from tracegraph.runtime.trace import current_trace
-from tracegraph.runtime.tracebacks import door
-from tracegraph.runtime.variable import Variable
-from tracegraph.source import here
-from tracegraph.train.files import open_checkpoint, write_checkpoint
-from tracegraph.train.objects import Group, ObjectGraph, parts
+from tracegraph.state.deferred import announce
+from tracegraph.state.module import Module
+from tracegraph.state.variable import Variable
+from tracegraph.tracing.name_scopes import told_name
+from tracegraph.tracing.trace import current_trace
+from tracegraph.train.checkpoint_files import open_checkpoint, write_checkpoint
+from tracegraph.train.checkpoint_state import CheckpointState
+from tracegraph.train.object_graph import Group, ObjectGraph, parts
 from tracegraph.train.restoring import (
     COUNTER,
     CheckpointLoadStatus,
     InitializationOnlyStatus,
     Restoration,
 )
-from tracegraph.train.state import State
-from tracegraph.types import int64
 
 
 class Checkpoint(Group):
@@ -53,13 +52,13 @@ class Checkpoint(Group):
     """
 
     _root: Any
-    _save_counter: Variable | None
+    #: Made at its first use, once, however many threads and signal handlers ask.
+    _save_counter: Variable | None = None
 
     def __init__(self, root: Any = None, **objects: Any) -> None:
         if root is not None and not isinstance(root, (Module, Group, list, tuple, dict)):
             _refuse_object("root", root)
         vars(self)["_root"] = root
-        vars(self)["_save_counter"] = None
         for name, value in objects.items():
             setattr(self, name, value)
         parts(self)  # raises for two parts of one name
@@ -69,7 +68,6 @@ class Checkpoint(Group):
             fail(
                 SignatureError,
                 f"Checkpoint: an object cannot have the name {name!r}, which has a meaning here",
-                source=here(),
                 fix="give it another name",
             )
         if not isinstance(value, (Module, Group, Variable, list, tuple, dict)):
@@ -90,14 +88,14 @@ class Checkpoint(Group):
         counter = self._save_counter
         if counter is None:
             with at_top_level():
-                counter = Variable(0, trainable=False, name=COUNTER, dtype=int64)
-            vars(self)["_save_counter"] = counter
+                made = Variable(0, trainable=False, name=COUNTER, dtype=int64)
+            counter = vars(self).setdefault("_save_counter", made)
             announce(self)
         return counter
 
     # Writing.
 
-    @door
+    @api_boundary
     def write(self, file_prefix: str | os.PathLike[str]) -> str:
         """Writes the values to the directory `file_prefix` and returns its path; see `read`.
 
@@ -115,7 +113,7 @@ class Checkpoint(Group):
         write_checkpoint(path, graph)
         return path
 
-    @door
+    @api_boundary
     def save(self, file_prefix: str | os.PathLike[str]) -> str:
         """Writes the values to the directory `file_prefix-1`, the next time `file_prefix-2` and so
         on, and returns its path. It is then the `tg.train.latest_checkpoint` of its directory.
@@ -126,14 +124,14 @@ class Checkpoint(Group):
         prefix = as_path("Checkpoint.save", file_prefix)
         directory, name = os.path.split(prefix)
         check_file_name(f"{name}-1")
-        number = int(self.save_counter.assign_add(1))
+        number = count_save(self)
         path = self.write(f"{prefix}-{number}")
-        State({f"{name}-{number}": time.time_ns()}).write(directory or ".")
+        CheckpointState({f"{name}-{number}": time.time_ns()}).write(directory or ".")
         return path
 
     # Reading.
 
-    @door
+    @api_boundary
     def read(
         self, save_path: str | os.PathLike[str] | None
     ) -> CheckpointLoadStatus | InitializationOnlyStatus:
@@ -145,7 +143,7 @@ class Checkpoint(Group):
         restoration.begin(self, here())
         return CheckpointLoadStatus(self, restoration)
 
-    @door
+    @api_boundary
     def restore(
         self, save_path: str | os.PathLike[str] | None
     ) -> CheckpointLoadStatus | InitializationOnlyStatus:
@@ -184,11 +182,23 @@ class Checkpoint(Group):
         return f"<tg.train.Checkpoint of {', '.join(self._group_members()) or 'nothing'}>"
 
 
+def count_save(checkpoint: Checkpoint) -> int:
+    """Counts a save, and returns its number, which no other thread or signal handler gets."""
+    _refuse_while_tracing("save")
+    numbers: list[Any] = []
+
+    def next_number(now: Any) -> Any:
+        numbers.append(now + 1)
+        return numbers[-1]
+
+    checkpoint.save_counter.update(next_number)
+    return int(numbers[-1])  # the last one asked for is the one that was stored
+
+
 def _refuse_object(name: str, value: Any) -> None:
     fail(
         SignatureError,
         f"Checkpoint: {name} is {kind_of(value)}, which holds no variables: {shown(value)}",
-        source=here(),
         fix="give tg.Modules and tg.Variables, or lists and dicts of them; wrap a number: "
         "tg.Variable(0)",
     )
@@ -200,7 +210,6 @@ def _refuse_while_tracing(method: str) -> None:
             TraceError,
             f"Checkpoint.{method} was called while a function is traced, when variables have no "
             "values",
-            source=here(),
             fix=f"call {method} outside of the @tg.function",
         )
 
@@ -208,10 +217,9 @@ def _refuse_while_tracing(method: str) -> None:
 def _warn_of_strangers(strangers: list[Variable]) -> None:
     """Warns of state that is lost because it belongs to Variables that are not saved."""
     count = len({id(variable) for variable in strangers})
-    place = here()
     text = (
         f"what the optimizer keeps for {count} variables, such as {told_name(strangers[0])}, is "
         "not saved, since the variables are not part of the checkpoint. Give the model to the "
         "Checkpoint too: tg.train.Checkpoint(model=model, optimizer=optimizer)"
     )
-    warnings.warn_explicit(text, UserWarning, place.file, place.line)
+    warn(text)

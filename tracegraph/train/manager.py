@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import time
@@ -9,14 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tracegraph.archive.directory import as_path, check_file_name
+from tracegraph.archive.directory import as_path, check_file_name, removing
+from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.errors import SignatureError, fail, kind_of, shown
-from tracegraph.runtime.tracebacks import door
-from tracegraph.runtime.variable import Variable
-from tracegraph.source import here
-from tracegraph.train.checkpoint import Checkpoint
-from tracegraph.train.files import remove_checkpoint, remove_torn
-from tracegraph.train.state import State, is_whole, read_state
+from tracegraph.state.variable import Variable
+from tracegraph.train.checkpoint import Checkpoint, count_save
+from tracegraph.train.checkpoint_files import remove_checkpoint, remove_torn
+from tracegraph.train.checkpoint_state import CheckpointState, is_whole, read_state
 
 _HOUR = 3600 * 10**9
 
@@ -79,14 +79,16 @@ class CheckpointManager:
         self._last_step: int | None = None
         self._state = self._recovered()
 
-    def _recovered(self) -> State:
+    def _recovered(self) -> CheckpointState:
         """The state that is there, without checkpoints that are gone or torn."""
         now = time.time_ns()
         found = read_state(self._directory)
         if found is None:
-            return State(preserved=now)
-        there = {n: min(t, now) for n, t in found.checkpoints.items() if is_whole(self._path(n))}
-        return State(there, min(found.preserved, now))
+            return CheckpointState(preserved=now)
+        # The order of the list counts, also where a clock was set back meanwhile.
+        times = itertools.accumulate((min(t, now) for t in found.checkpoints.values()), max)
+        there = {n: t for n, t in zip(found.checkpoints, times) if is_whole(self._path(n))}
+        return CheckpointState(there, min(found.preserved, now))
 
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)
@@ -109,14 +111,14 @@ class CheckpointManager:
     @property
     def checkpoints(self) -> list[str]:
         """The paths from old to new, without those that stay for good."""
-        return [*map(self._path, self._state.checkpoints)]
+        return [*map(self._path, self._state.names())]
 
     @property
     def latest_checkpoint(self) -> str | None:
         """The path of the newest one, or None."""
         return self._state.latest_in(self._directory)
 
-    @door
+    @api_boundary
     def save(
         self, checkpoint_number: int | Variable | None = None, check_interval: bool = True
     ) -> str | None:
@@ -125,23 +127,34 @@ class CheckpointManager:
         - `checkpoint_number`: the number in its name, instead of how often it was saved.
         - `check_interval`: False to save even if the last checkpoint is not so many steps ago.
 
+        Threads and signal handlers may save at any moment, also while another save is under way:
+        each saves under a number of its own, and the one that began last is the latest.
+
         Returns None, and saves nothing, where the interval has not passed.
         """
         step = None if self._interval is None else int(self._step_counter)  # type: ignore[arg-type]
         if check_interval and not self._is_due(step):
             return None
-        counter = self._checkpoint.save_counter.assign_add(1)
-        name = f"{self._name}-{int(counter if checkpoint_number is None else checkpoint_number)}"
+        began, number = self._state.now(), count_save(self._checkpoint)
+        name = f"{self._name}-{number if checkpoint_number is None else int(checkpoint_number)}"
         path = self._checkpoint.write(self._path(name))
-        self._state.checkpoints.pop(name, None)
-        self._state.checkpoints[name] = time.time_ns()
-        # What will be removed is on the list until it is, so that a kill leaves nothing unlisted.
-        self._state.write(self._directory)
-        if self._remove_old():
-            self._state.write(self._directory)
-        self._remove_torn()
+        self._state.checkpoints[name] = began
         self._last_step = step
+        self._tidy_up()
         return path
+
+    def _tidy_up(self) -> None:
+        """Writes the list, and removes what is too old or not whole.
+
+        Other threads wait for each other here, where nobody waits for values or programs. A signal
+        handler that saves meanwhile does all of this itself, and each step here finds what it left.
+        """
+        with removing:
+            # What will be removed is on the list till then: a kill leaves nothing unlisted.
+            self._state.write(self._directory)
+            if self._remove_old():
+                self._state.write(self._directory)
+            self._remove_torn()
 
     def _is_due(self, step: int | None) -> bool:
         if step is None or self._interval is None or self._last_step is None:
@@ -150,15 +163,18 @@ class CheckpointManager:
 
     def _remove_old(self) -> bool:
         """Removes the oldest checkpoints; returns whether there were any too many."""
-        listed = self._state.checkpoints
-        count = 0 if self._max_to_keep is None else len(listed) - self._max_to_keep
-        for name in [*listed][: max(count, 0)]:
-            written = listed.pop(name)
+        listed, has_removed = self._state.checkpoints, False
+        while self._max_to_keep is not None and len(listed) > self._max_to_keep:
+            name = self._state.names()[0]
+            written = listed.pop(name, None)
+            if written is None:
+                continue  # a signal handler removed it
+            has_removed = True
             if self._hours and written - self._state.preserved >= self._hours * _HOUR:
                 self._state.preserved = written
             elif self._is_ours(name):
                 remove_checkpoint(Path(self._path(name)))
-        return count > 0
+        return has_removed
 
     def _remove_torn(self) -> None:
         """Removes what is left of checkpoints that were not written, or not removed, to the end."""
@@ -169,7 +185,7 @@ class CheckpointManager:
     def _is_ours(self, name: str) -> bool:
         return re.fullmatch(rf"{re.escape(self._name)}--?[0-9]+", name) is not None
 
-    @door
+    @api_boundary
     def restore_or_initialize(self) -> str | None:
         """Restores the latest checkpoint and returns its path. Where there is none, calls
         `init_fn` if one was given, and returns None."""
@@ -193,4 +209,4 @@ def _is_positive(value: Any) -> bool:
 
 
 def _refuse(fact: str, fix: str) -> None:
-    fail(SignatureError, f"CheckpointManager: {fact}", source=here(), fix=fix)
+    fail(SignatureError, f"CheckpointManager: {fact}", fix=fix)

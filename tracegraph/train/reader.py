@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from tracegraph.archive.directory import as_path
+from tracegraph.boundary.tracebacks import api_boundary
+from tracegraph.core.types import DType
 from tracegraph.errors import SignatureError, fail, shown
-from tracegraph.runtime.tracebacks import door
-from tracegraph.source import here
-from tracegraph.train.files import Saved, open_checkpoint
-from tracegraph.train.state import is_whole, latest_checkpoint
-from tracegraph.types import DType
+from tracegraph.train.checkpoint_files import Saved, open_checkpoint
+from tracegraph.train.checkpoint_state import is_whole, latest_checkpoint
 
 #: What TensorFlow writes behind every name.
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -30,7 +29,7 @@ class CheckpointReader:
         """Whether there is a value of this name."""
         return _key(tensor_str) in self._saved.values
 
-    @door
+    @api_boundary
     def get_tensor(self, tensor_str: str) -> np.ndarray:
         """The value of a name, as an array. Raises ValueError for a name that is not there."""
         key = _key(tensor_str)
@@ -51,7 +50,7 @@ class CheckpointReader:
         return f"<reader of the checkpoint {self._saved.path}: {len(self._saved.values)} values>"
 
 
-@door
+@api_boundary
 def load_checkpoint(ckpt_dir_or_file: str | os.PathLike[str]) -> CheckpointReader:
     """A checkpoint, or the latest one of a directory, to be looked into.
 
@@ -65,7 +64,7 @@ def load_checkpoint(ckpt_dir_or_file: str | os.PathLike[str]) -> CheckpointReade
     return _reader("load_checkpoint", ckpt_dir_or_file)
 
 
-@door
+@api_boundary
 def list_variables(ckpt_dir_or_file: str | os.PathLike[str]) -> list[tuple[str, list[int]]]:
     """The names and shapes of the values in a checkpoint, or in the latest one of a directory.
 
@@ -76,7 +75,7 @@ def list_variables(ckpt_dir_or_file: str | os.PathLike[str]) -> list[tuple[str, 
     return [*_reader("list_variables", ckpt_dir_or_file).get_variable_to_shape_map().items()]
 
 
-@door
+@api_boundary
 def load_variable(ckpt_dir_or_file: str | os.PathLike[str], name: str) -> np.ndarray:
     """The value of one name in a checkpoint, or in the latest one of a directory, as an array.
 
@@ -105,6 +104,5 @@ def _refuse_name(saved: Saved, name: Any) -> None:
     fail(
         SignatureError,
         f"the checkpoint {saved.path} has no value {shown(name)}",
-        source=here(),
         fix=f"use a name of tg.train.list_variables, such as {', '.join(map(repr, near))}",
     )

@@ -3,30 +3,29 @@
 A restoration matches saved objects with objects of the program from the root on, by the names of
 their parts. What it finds is checked and read as a whole before anything is assigned. A part that
 the program does not have yet is waited for, without keeping its owner alive: see
-`tracegraph.runtime.deferred`.
+`tracegraph.state.deferred`.
 """
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from tracegraph.errors import LoadError, MatchError, ShapeError, fail
+from tracegraph.core.source import Source
+from tracegraph.eager.slots import state_lock
+from tracegraph.errors import LoadError, MatchError, ShapeError, fail, warn
 from tracegraph.ir.tensor import host_tensor
-from tracegraph.runtime import deferred
-from tracegraph.runtime.naming import told_name
-from tracegraph.runtime.state import state_lock
-from tracegraph.runtime.variable import (
+from tracegraph.state import deferred
+from tracegraph.state.variable import (
     DTypeMismatchError,
     Variable,
     assign_together,
     has_room_for,
 )
-from tracegraph.source import Source, here
-from tracegraph.train.files import Saved
-from tracegraph.train.objects import (
+from tracegraph.tracing.name_scopes import told_name
+from tracegraph.train.checkpoint_files import Saved
+from tracegraph.train.object_graph import (
     Group,
     ObjectGraph,
     optimizer_of,
@@ -85,7 +84,7 @@ class Unused:
             f"{_listed(keys)}. Give the Checkpoint the objects that it was saved with, or say "
             "that this is meant: checkpoint.restore(path).expect_partial()"
         )
-        warnings.warn_explicit(text, UserWarning, self._place.file, self._place.line)
+        warn(text, place=self._place)
 
 
 class Restoration:
@@ -193,7 +192,6 @@ class Restoration:
                     LoadError,
                     f"the variable {told_name(value)!r} has two values in the checkpoint "
                     f"{self.saved.path}: {keys[id(value)]} and {key}",
-                    source=here(),
                     fix="restore to objects whose variables are shared as those that were saved",
                 )
 
@@ -233,7 +231,6 @@ class Restoration:
             ShapeError if is_dtype else DTypeMismatchError,
             f"the checkpoint {self.saved.path} does not fit, and the variables keep their values: "
             f"{_listed(facts, '; ')}",
-            source=here(),
             fix="make the variables as they were made when they were saved",
         )
 
@@ -409,7 +406,6 @@ def _refuse(fact: str) -> NoReturn:
     fail(
         MatchError,
         fact,
-        source=here(),
         fix="give the Checkpoint the objects, by the names, that it was saved with; layers and "
         "optimizers make variables at their first call",
     )
@@ -442,6 +438,5 @@ def _refuse_none() -> NoReturn:
     fail(
         MatchError,
         "no checkpoint was given, so nothing was restored: the path was None",
-        source=here(),
         fix="save a checkpoint first; tg.train.latest_checkpoint returns None without one",
     )

@@ -7,10 +7,10 @@ of them name things as the text does.
 from __future__ import annotations
 
 from tracegraph.ir.tensor import Graph
-from tracegraph.passes.parts import backward_part, forward_part
-from tracegraph.views.compare import GraphDiff, diff
+from tracegraph.passes.partition import backward_part, forward_part
 from tracegraph.views.data import to_json
 from tracegraph.views.dot import to_dot
+from tracegraph.views.graph_diff import GraphDiff, diff
 from tracegraph.views.html import html_frame, to_html
 from tracegraph.views.mermaid import to_mermaid
 from tracegraph.views.model_explorer import to_model_explorer

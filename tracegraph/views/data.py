@@ -7,8 +7,8 @@ import os
 from typing import Any
 
 from tracegraph.ir.tensor import Graph
-from tracegraph.views.files import written
 from tracegraph.views.outline import GraphOutline, NodeOutline, ValueOutline, outline
+from tracegraph.views.output import written
 
 #: Raised when a reader of the JSON would have to change.
 VERSION = 1

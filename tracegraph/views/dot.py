@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 
 from tracegraph.ir.tensor import Graph
-from tracegraph.views.files import written
 from tracegraph.views.outline import (
     RETURN,
     GraphOutline,
@@ -17,7 +16,8 @@ from tracegraph.views.outline import (
     printable,
     shortened,
 )
-from tracegraph.views.scopes import scoped_nodes
+from tracegraph.views.output import written
+from tracegraph.views.scope_tree import scoped_nodes
 
 #: Longer attributes are cut in the boxes, and whole in what is shown when the mouse is on them.
 _LONGEST_LABEL, _LONGEST_TIP = 60, 1000

@@ -17,12 +17,10 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from tracegraph.control.call import Call
 from tracegraph.errors import counted
 from tracegraph.ir.op import OPS
 from tracegraph.ir.tensor import Graph
 from tracegraph.text.printer import graph_text
-from tracegraph.views.files import written
 from tracegraph.views.outline import (
     GraphOutline,
     NodeOutline,
@@ -31,6 +29,7 @@ from tracegraph.views.outline import (
     ValueOutline,
     outline,
 )
+from tracegraph.views.output import written
 
 #: The parts of the script, in the order in which they are joined.
 _SCRIPTS = (
@@ -227,7 +226,7 @@ def _cut(text: str) -> str:
 def family(op: str) -> str:
     """The family of the op of this name, which says what colour it has in pictures."""
     kind = OPS.get(op)
-    if kind is not None and issubclass(kind, Call):
+    package, _, module = kind.__module__.rpartition(".") if kind is not None else ("", "", "")
+    if package.endswith(".control"):
         return "call"
-    module = kind.__module__.rpartition(".")[2] if kind is not None else ""
     return _EXCEPTIONS.get(op) or _FAMILIES.get(module, "elementwise")

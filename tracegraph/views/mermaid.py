@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Mapping
 
 from tracegraph.ir.tensor import Graph
-from tracegraph.views.files import written
 from tracegraph.views.outline import (
     RETURN,
     GraphOutline,
@@ -17,7 +16,8 @@ from tracegraph.views.outline import (
     outline,
     shortened,
 )
-from tracegraph.views.scopes import scoped_nodes
+from tracegraph.views.output import written
+from tracegraph.views.scope_tree import scoped_nodes
 
 _LONGEST_LABEL = 60
 #: What stands for itself between quotes; the rest is written by its number, as `#34;`.

@@ -7,7 +7,6 @@ import os
 from typing import Any
 
 from tracegraph.ir.tensor import Graph
-from tracegraph.views.files import written
 from tracegraph.views.network import shape_text
 from tracegraph.views.outline import (
     RETURN,
@@ -18,6 +17,7 @@ from tracegraph.views.outline import (
     outline,
     printable,
 )
+from tracegraph.views.output import written
 
 
 def to_model_explorer(graph: Graph, path: str | os.PathLike[str] | None = None) -> str:

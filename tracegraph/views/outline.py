@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from tracegraph.core.shapes import ShapeVariable
+from tracegraph.core.source import UNKNOWN, Source
+from tracegraph.core.types import TensorType
 from tracegraph.ir.op import Op, graphs_in
 from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor
-from tracegraph.shapes import ShapeVariable
-from tracegraph.source import UNKNOWN, Source
 from tracegraph.text.literals import value_text
 from tracegraph.text.printer import graph_symbols, value_names
-from tracegraph.types import TensorType
 
 #: Where an edge ends that leads to what the graph returns.
 RETURN = "return"
@@ -281,7 +281,7 @@ def printable(text: str) -> str:
 
 def _result_names(graph: Graph, names: Mapping[Tensor, str]) -> tuple[str, ...]:
     """New values of variables are called after the arguments that had the old ones."""
-    assigned = dict(graph.derived.get(ASSIGNED, ()))
+    assigned = dict(graph.cache.get(ASSIGNED, ()))
     found = [
         f"new {names[graph.inputs[assigned[k]]].removeprefix('%')}"
         if k in assigned

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tracegraph.core.shapes import Size, dim_names, element_count, substitute_size
+from tracegraph.core.types import TensorType
 from tracegraph.errors import counted
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.effect import Read
 from tracegraph.passes.specialise import bind_sizes, with_sizes
-from tracegraph.shapes import Size, dim_names, element_count, substitute_size
 from tracegraph.text.printer import value_names
-from tracegraph.types import TensorType
 from tracegraph.views.outline import NOT_RUN, shortened
 
 

@@ -1,5 +1,6 @@
 // Elements of the page, and what they show in words. Text is never read as markup.
 
+/** @type {(id: string) => any} */
 const $ = (id) => document.getElementById(id);
 const canvas = $("canvas");
 const minimap = $("minimap");

@@ -208,6 +208,7 @@ function nodesIn(group) {
 function unitsOf(nodes) {
   const units = [];
   const unitOf = new Map();
+  /** @type {any} */
   let last = null;
   const start = (node) => {
     last = { key: lineKey(node.place), place: node.place, nodes: [] };
@@ -322,6 +323,7 @@ function pieceGroups(nodes, title) {
   return parts.map(({ nodes, name }) => leaf(pieceTitle(nodes, name, title), nodes));
 }
 
+/** @returns {{nodes: any[], name?: any}[]} */
 function repeatedParts(base) {
   return stretchesOf(base).flatMap(({ rounds, plain }) =>
     plain ? ranges(plain).map((nodes) => ({ nodes })) : namedParts(rounds),
@@ -340,7 +342,8 @@ function stretchesOf(nodes) {
 
 // A long flow: what repeats is a group of its rounds, and the rest is cut into ranges.
 function stretchGroups(nodes) {
-  const leafOf = ({ nodes, name }) => leaf(pieceTitle(nodes, name, null), nodes);
+  const leafOf = (/** @type {{nodes: any[], name?: any}} */ { nodes, name }) =>
+    leaf(pieceTitle(nodes, name, null), nodes);
   return stretchesOf(nodes).flatMap(({ rounds, plain }) => {
     if (plain) return ranges(plain).map((nodes) => leafOf({ nodes }));
     const leaves = namedParts(rounds).map(leafOf);
@@ -359,6 +362,7 @@ const namedParts = (rounds) =>
   );
 
 // Parts that share nothing but scalars; null where there are not several of them.
+/** @returns {{nodes: any[], name?: any}[] | null} */
 function separateParts(nodes) {
   const numbers = new Map(nodes.map((node, number) => [node, number]));
   const edges = directEdges(nodes[0].graph, nodes, numbers, isShared);

@@ -15,7 +15,8 @@ canvas.addEventListener("pointermove", (event) => {
   const now = [event.clientX, event.clientY];
   if (others.length) {
     const area = canvas.getBoundingClientRect();
-    const distance = ([a, b], [c, d]) => Math.hypot(a - c, b - d) || 1;
+    const distance = (/** @type {number[]} */ [a, b], /** @type {number[]} */ [c, d]) =>
+      Math.hypot(a - c, b - d) || 1;
     zoomBy(
       distance(now, others[0]) / distance(before, others[0]),
       others[0][0] - area.left,

@@ -59,7 +59,7 @@ function layOutPart(boxes, edges) {
   const layers = layersOf(boxes, edges);
   const cells = boxes.map((box, number) => makeCell(layers[number], box.w, box));
   const { segments, threads } = threaded(cells, edges, layers);
-  const rows = orderedRows(cells, segments);
+  const rows = orderedRows(cells);
   placeAcross(rows);
   for (let round = 0; round < 2; round++) for (const thread of threads) straighten(thread, rows);
   return placeDown(rows, segments, boxes, edges, cells);
@@ -95,7 +95,7 @@ function topological(into, out) {
   const order = [];
   left.forEach((count, n) => count || order.push(n));
   for (let i = 0; i < order.length; i++)
-    for (const to of out[order[i]]) --left[to] || order.push(to);
+    for (const to of out[order[i]]) if (!--left[to]) order.push(to);
   return order;
 }
 
@@ -142,7 +142,7 @@ function importance(cell) {
 }
 
 // Sweeps down and up that put every cell at the middle of its neighbours; the best order stays.
-function orderedRows(cells, segments) {
+function orderedRows(cells) {
   const rows = [];
   for (const cell of depthFirst(cells)) (rows[cell.layer] ||= []).push(cell);
   number(rows);

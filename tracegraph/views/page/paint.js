@@ -5,7 +5,8 @@ const DETAIL = { far: 0.22, text: 0.5, fine: 0.62, title: 0.8 };
 
 class CanvasPainter {
   constructor(context, theme) {
-    Object.assign(this, { context, theme });
+    this.context = context;
+    this.theme = theme;
   }
 
   box(x, y, w, h, r, style) {
@@ -404,7 +405,7 @@ function paintMarks({ painter, theme, zoom, marks }, box, radius) {
 }
 
 function paintBox(look, box) {
-  const { painter, theme, zoom } = look;
+  const { theme, zoom } = look;
   const color = theme.family[box.node.family];
   paintMarks(look, box, box.kind === "node" ? 7 : 12);
   if (zoom < DETAIL.text) return paintFarBox(look, box, color);
@@ -436,7 +437,7 @@ function paintFarBox({ painter, theme, zoom, marks }, box, color) {
   });
 }
 
-function paintNode({ painter, theme, zoom, marks }, box, color) {
+function paintNode({ painter, theme, zoom }, box, color) {
   const { x, y, w, h, node } = box;
   const isBackward = node.isBackward;
   painter.box(x, y, w, h, 7, { fill: theme.surface });

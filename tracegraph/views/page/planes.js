@@ -157,7 +157,7 @@ function isLight(value) {
   return node.isConstant || isSpread || (node.kind === "node" && value.type.text.endsWith("[]"));
 }
 
-function directEdges(graph, nodes, numbers, isLeftOut = () => false) {
+function directEdges(graph, nodes, numbers, isLeftOut = (_value) => false) {
   const edges = [];
   for (const node of nodes)
     for (const value of node.operands) {

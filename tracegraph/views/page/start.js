@@ -14,7 +14,7 @@ showGraph(model.entry);
 growTree();
 
 // For scripts and tests: where a node is on the screen, and what there is.
-window.tracegraph = {
+/** @type {any} */ (window).tracegraph = {
   model,
   view,
   camera,

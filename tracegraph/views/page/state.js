@@ -14,6 +14,7 @@ const view = {
 };
 const camera = { x: 0, y: 0, zoom: 1 };
 
+/** @type {any} */
 let theme = readTheme(document.documentElement);
 let scene = null;
 let selected = null; // {node, id}

@@ -1,0 +1,136 @@
+"""Work that signal handlers do not fall into: compiles, and what a save hashes meanwhile."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+
+import tracegraph as tg
+from tracegraph.core.worker_thread import Task, on_worker_thread
+
+if not hasattr(signal, "setitimer"):
+    pytest.skip("there are no timers", allow_module_level=True)
+
+
+@pytest.fixture
+def on_alarm():
+    """Sets a handler, and takes it back."""
+    before = signal.getsignal(signal.SIGALRM)
+    yield lambda handler: signal.signal(signal.SIGALRM, lambda *_: handler())
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_it_returns_and_raises_what_the_work_does():
+    main = threading.get_ident()
+    assert on_worker_thread(lambda: threading.get_ident() != main)
+    with pytest.raises(KeyError, match="of the work"):
+        on_worker_thread(lambda: {}["of the work"])
+
+
+def test_on_other_threads_the_work_is_done_where_it_is():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(on_worker_thread(threading.get_ident)))
+    thread.start()
+    thread.join()
+    assert found == [thread.ident]
+
+
+def test_what_a_handler_raises_comes_when_the_work_is_over(on_alarm):
+    over = []
+
+    def strike():
+        raise RuntimeError("of the handler")
+
+    def work():
+        signal.raise_signal(signal.SIGALRM)
+        time.sleep(0.1)
+        over.append(True)
+
+    on_alarm(strike)
+    with pytest.raises(RuntimeError, match="of the handler"):
+        on_worker_thread(work)
+    assert over
+
+
+def test_results_of_several_tasks():
+    tasks = [Task(lambda n=n: n * n) for n in range(5)]
+    assert [task.result() for task in tasks] == [0, 1, 4, 9, 16]
+
+
+def test_a_handler_compiles_while_jax_holds_its_lock(on_alarm, monkeypatch):
+    """JAX calls Python, `__hash__`, while it holds the lock of its table of functions."""
+    seen = []
+    x = tg.constant([1.0, 2.0])
+    (x + 0.5).numpy()
+
+    class Options(dict):
+        def items(self):
+            if not seen:
+                seen.append("struck")
+                signal.raise_signal(signal.SIGALRM)
+                time.sleep(0.05)
+            return super().items()
+
+    original = jax.jit
+
+    def struck_jit(function, **kwargs):
+        kwargs["compiler_options"] = Options(kwargs["compiler_options"])
+        return original(function, **kwargs)
+
+    monkeypatch.setattr(jax, "jit", struck_jit)
+    on_alarm(lambda: seen.append((x * 3.25 - 1.125).numpy().tolist()))
+    assert (x * 7.25 + 1.75).numpy().tolist() == [9.0, 16.25]
+    assert seen == ["struck", [2.125, 5.375]]
+
+
+READS = """
+import faulthandler, random, signal
+import tracegraph as tg
+faulthandler.dump_traceback_later(100, exit=True)
+found = []
+def handler(*_):
+    found.append(float(tg.reduce_sum(w)))
+signal.signal(signal.SIGALRM, handler)
+random.seed(5)
+for n in range(2, 60):
+    w = tg.Variable(tg.zeros([n]))
+    w.numpy()
+    signal.setitimer(signal.ITIMER_REAL, random.random() * 0.012 + 1e-4)
+    w.assign_add(tg.ones([n]))
+    assert (w.numpy() == 1).all()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+assert len(found) > 5, found
+print("whole")
+"""
+
+
+def test_handlers_that_compute_at_random_moments_of_compiles():
+    done = subprocess.run(
+        [sys.executable, "-c", READS], capture_output=True, text=True, timeout=150
+    )
+    assert (done.returncode, done.stdout) == (0, "whole\n"), done.stderr
+
+
+def test_a_handler_saves_where_the_program_saves(on_alarm, tmp_path):
+    w = tg.Variable(np.arange(1000.0))
+    checkpoint = tg.train.Checkpoint(w=w)
+    saved = []
+
+    def save():
+        saved.append(checkpoint.save(tmp_path / "at"))
+        signal.setitimer(signal.ITIMER_REAL, 0.03)
+
+    on_alarm(save)
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+    paths = [checkpoint.save(tmp_path / "at") for _ in range(30)]
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    assert saved
+    for path in {*paths, *saved}:
+        checkpoint.restore(path)
+        np.testing.assert_array_equal(w, np.arange(1000.0))

@@ -1,0 +1,1 @@
+"""Names that `tracegraph` has itself: operators, transformations, callbacks, absent names."""

@@ -1,0 +1,273 @@
+"""Names of TensorFlow, JAX, NumPy and PyTorch that are not here: what to use in their place.
+
+Also what completion shows of a public module: the names that it is for, and not what it imports.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import sys
+from collections.abc import Collection
+from types import ModuleType
+from typing import Any, NoReturn
+
+from tracegraph.api.renames import GONE, OPTIMIZERS_1, OTHER_NAMES, SCHEDULES_1, TENSORFLOW_1
+from tracegraph.boundary.tracebacks import asked
+from tracegraph.errors import fail_absent, kind_of
+
+_CONTROL = "control flow over tensors in graphs is not there yet"
+_FIRST = "TensorFlow 1 is not supported"
+_KINDS = "there are dense tensors of numbers and truth values only"
+_FUNCTION = "decorate a Python function with @tg.function"
+_NAMED = "it has TensorFlow's name here"
+_RENAMED = "it is a name of TensorFlow 1"
+_DEVICES = "devices are JAX's"
+_DECOMPOSED = "there is no such decomposition yet"
+_HOST = "outside of functions use NumPy, as in"
+_PICTURES = "there is one function of images, tg.image.adjust_contrast"
+_LAYERS = "there is no such layer yet"
+_OWN_LAYER = "write a subclass of tg.layers.Layer, with tg.nn and tg.einsum"
+_OPTIMIZERS = "there is no such optimizer yet"
+_SCHEDULE = "a schedule is a function of the step"
+_OWN_SCHEDULE = "give one: tg.optimizers.SGD(lambda step: 0.1 / (1 + tg.cast(step, tg.float32)))"
+_OWN_OPTIMIZER = "use tg.optimizers.Adam, or write a subclass of tg.optimizers.Optimizer"
+
+#: For each name, in `tracegraph` or a module of it, why it is not here, and the repair.
+ABSENT = {
+    **{name: (_NAMED, f"use {other}") for name, other in OTHER_NAMES.items()},
+    **{name: (_RENAMED, f"use {other}") for name, other in TENSORFLOW_1.items()},
+    **{f"train.{name}Optimizer": (_OPTIMIZERS, _OWN_OPTIMIZER) for name in OPTIMIZERS_1},
+    **{f"train.{name}": (_SCHEDULE, _OWN_SCHEDULE) for name in SCHEDULES_1},
+    **dict.fromkeys(GONE, (_FIRST, "use Python, and tg.function for what is to be compiled")),
+    "checkpoint": (
+        "values that are computed again are told by the function",
+        "use tg.recompute_grad",
+    ),
+    "device": (_DEVICES, "leave the scope out; set JAX_PLATFORMS or jax.default_device"),
+    **{
+        f"config.{name}": (_DEVICES, f"use {other}")
+        for name, other in {
+            "experimental": "JAX's settings",
+            "get_visible_devices": "jax.devices()",
+            "list_logical_devices": "jax.devices()",
+            "list_physical_devices": "jax.devices()",
+            "set_soft_device_placement": "JAX's settings",
+            "set_visible_devices": "JAX_PLATFORMS, or CUDA_VISIBLE_DEVICES",
+            "threading": "JAX's settings",
+        }.items()
+    },
+    "bitcast": ("bits are not read as another type", f"{_HOST} x.numpy().view(np.int32)"),
+    "bitwise": (
+        "the operators are Python's",
+        "use x & y, x | y, x ^ y, ~x, x << n and x >> n",
+    ),
+    "dtypes": ("data types are in tg itself", "use tg.as_dtype, tg.DType, or such as tg.float32"),
+    "experimental": ("nothing is set apart for it", "use tg's own functions, such as tg.range"),
+    "hessians": ("it is a transformation of functions", "use tg.hessian"),
+    **dict.fromkeys(
+        ["histogram_fixed_width", "histogram_fixed_width_bins"],
+        ("there are no histograms", "use tg.bincount, or tg.searchsorted for the bins"),
+    ),
+    "no_op": ("there are no ops that make nothing", "leave it out, or use tg.group()"),
+    **dict.fromkeys(["numpy", "np"], ("tensors go to NumPy and back", "use NumPy, or tg itself")),
+    **dict.fromkeys(
+        ["fft", "signal"], ("there are no Fourier transforms yet", f"{_HOST} np.fft.fft(x)")
+    ),
+    "summary": ("there are no event files", "use tg.print, or log what x.numpy() gives"),
+    "test": ("tests are those of Python", "use np.testing, and tg.testing.check_gradients"),
+    "timestamp": ("clocks are Python's", "use time.time(), outside of functions"),
+    **dict.fromkeys(
+        ["unique", "unique_with_counts"],
+        ("the shape of the result would follow from values", f"{_HOST} np.unique(x); or tg.sort"),
+    ),
+    **{
+        f"linalg.{name}": (_DECOMPOSED, f"{_HOST} np.linalg.{other}(x)")
+        for name, other in {
+            **{x: x for x in ("eig", "eigh", "eigvals", "eigvalsh", "matrix_rank", "qr", "svd")},
+        }.items()
+    },
+    **dict.fromkeys(
+        ["linalg.expm", "linalg.logm", "linalg.lu", "linalg.sqrtm"],
+        (_DECOMPOSED, "outside of functions use SciPy, as in scipy.linalg"),
+    ),
+    **dict.fromkeys(
+        ["linalg.lstsq", "linalg.pinv"],
+        (_DECOMPOSED, "use tg.linalg.solve with the normal equations, x^T x a = x^T y"),
+    ),
+    **dict.fromkeys(
+        [
+            *("image.resize", "image.crop_to_bounding_box", "image.flip_left_right"),
+            *("image.random_crop", "image.random_flip_left_right", "image.rgb_to_grayscale"),
+            *("image.decode_image", "image.decode_jpeg", "image.decode_png"),
+        ],
+        (_PICTURES, "use tg.gather, tg.reverse and slices, or prepare images before"),
+    ),
+    **dict.fromkeys(
+        [
+            f"optimizers.{x}"
+            for x in ("Adadelta", "Adagrad", "Adamax", "Ftrl", "Lion", "Nadam", "RMSprop")
+        ],
+        (_OPTIMIZERS, _OWN_OPTIMIZER),
+    ),
+    "optimizers.schedules": (_SCHEDULE, _OWN_SCHEDULE),
+    "layers.Embedding": (_LAYERS, "use tg.nn.embedding_lookup of a tg.Variable"),
+    "layers.Input": ("layers learn their shapes when they are called", "leave it out"),
+    "layers.Lambda": ("a function is a layer", "give it to tg.layers.Sequential as it is"),
+    **dict.fromkeys(
+        [
+            f"layers.{x}"
+            for x in (
+                *("Add", "Attention", "Concatenate", "Conv1D", "Conv2DTranspose", "Conv3D"),
+                *("GRU", "GlobalAveragePooling2D", "LSTM", "LayerNormalization", "RNN"),
+                *("MultiHeadAttention", "Reshape", "SimpleRNN"),
+            )
+        ],
+        (_LAYERS, _OWN_LAYER),
+    ),
+    "nn.convolution": ("the rank is in the name", "use tg.nn.conv1d, tg.nn.conv2d or tg.nn.conv3d"),
+    "nn.conv2d_transpose": ("there is none yet", "use tg.nn.conv2d of an input that is padded"),
+    "keras": (
+        "a few layers of Keras are here, under names of their own",
+        "use tg.layers, tg.optimizers, tg.initializers and tg.nn",
+    ),
+    "losses": (
+        "losses are functions of tg.nn, or a formula",
+        "use tg.nn.softmax_cross_entropy_with_logits, or such as tg.reduce_mean((y - t) ** 2)",
+    ),
+    "metrics": ("there are no metrics", "compute them, as with tg.reduce_mean"),
+    "data": ("there are no datasets", "loop over NumPy arrays, or over any iterator of them"),
+    **dict.fromkeys(["cond", "case", "switch_case"], (_CONTROL, "use tg.where")),
+    **dict.fromkeys(["while_loop", "scan", "foldl", "foldr"], (_CONTROL, "use a Python loop")),
+    "map_fn": (_CONTROL, "use tg.vectorized_map, or a Python loop and tg.stack"),
+    "TensorArray": (_CONTROL, "use a Python list and tg.stack"),
+    "gradients": (_FIRST, "use tg.GradientTape, or tg.grad of a function"),
+    **dict.fromkeys(["compat", "Session", "placeholder"], (_FIRST, _FUNCTION)),
+    "get_variable": (_FIRST, "use tg.Variable"),
+    **dict.fromkeys(["strings", "string"], (_KINDS, "keep strings in Python")),
+    **dict.fromkeys(["ragged", "RaggedTensor"], (_KINDS, "pad the rows, and mask with tg.where")),
+    **dict.fromkeys(["sparse", "SparseTensor"], (_KINDS, "use dense tensors and tg.gather")),
+    "lookup": ("there are no tables", "look things up in a dict, outside of the function"),
+    "io": ("files are read and written by Python", "use NumPy's functions, or tg.saved_model"),
+    "distribute": ("there are no strategies: a program runs on one device", "leave the scope out"),
+}
+
+
+_LOOP = (
+    "training is a loop of your own",
+    "compute the loss under a tg.GradientTape in a @tg.function, and use optimizer.minimize",
+)
+_CALLED = ("it is called as a function", "call it: y = layer(x)")
+_MODE = ("there is no mode to set", "say it where you call: layer(x, training=True)")
+_FILES = ("files have functions of their own", "use tg.train.Checkpoint, or tg.saved_model.save")
+_STEP = (
+    "steps take gradients",
+    "use optimizer.apply_gradients(zip(gradients, variables)), or optimizer.minimize",
+)
+_VARIABLES = ("they are called variables here", "use .variables, or .trainable_variables")
+
+#: Attributes of layers and optimizers of Keras and PyTorch, and what to do.
+_OF_LAYERS = {
+    **dict.fromkeys(["fit", "train_on_batch"], _LOOP),
+    "compile": ("layers are compiled with what calls them", _FUNCTION),
+    **dict.fromkeys(["forward", "predict"], _CALLED),
+    "evaluate": ("losses and metrics are functions", "compute them from what layer(x) returns"),
+    **dict.fromkeys(["eval", "train"], _MODE),
+    **dict.fromkeys(["load_state_dict", "load_weights", "save", "save_weights"], _FILES),
+    "state_dict": _FILES,
+    "summary": ("graphs have summaries", "use f.graph(x).summary() of a @tg.function"),
+    "parameters": _VARIABLES,
+    "step": _STEP,
+    "zero_grad": ("each tape begins without gradients", "leave it out"),
+}
+_MADE_LATER = ("kernel", "bias", "gamma", "beta", "moving_mean", "moving_variance")
+
+
+def refuse_attribute(owner: Any, name: str, own: Collection[str]) -> NoReturn:
+    """Raises the AttributeError for what a layer or an optimizer does not have; `own` is what the
+    `__init__` of its base class gives it."""
+    found = inspect.getattr_static(type(owner), name, None)
+    if isinstance(found, property):
+        found.__get__(owner)  # what it raised says more: Python asks here when a property fails
+    fact = f"{kind_of(owner)} has no attribute {name!r}"
+    if name in own:
+        reason = "its __init__ does not call that of its base class"
+        fail_absent(name, f"{fact}: {reason}", "begin __init__ with super().__init__()")
+    if name in _MADE_LATER and not getattr(owner, "built", True):
+        reason, fix = "a layer makes its variables when it is called first", "call it before"
+        fail_absent(name, f"{fact} yet: {reason}", fix)
+    if name in _OF_LAYERS:
+        reason, fix = _OF_LAYERS[name]
+        fail_absent(name, f"{fact}: {reason}", fix)
+    raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
+
+
+#: The public modules, by their names without `tracegraph.`.
+_modules: dict[str, ModuleType] = {}
+
+
+def refuse(name: str, module: str = "") -> NoReturn:
+    """Raises the AttributeError for a name that `tracegraph`, or a module of it, does not have."""
+    path = f"{module}.{name}" if module else name
+    if path in ABSENT:
+        reason, fix = ABSENT[path]
+        fail_absent(name, f"there is no tg.{path}: {reason}", fix)
+    whole = f"tracegraph.{module}" if module else "tracegraph"
+    fact = f"module {whole!r} has no attribute {name!r}"
+    found = _paths_of(name)
+    if found:
+        fail_absent(name, fact, f"use {', or '.join(found)}")
+    if name in OTHER_NAMES or name in TENSORFLOW_1:  # as in a module that has it elsewhere
+        reason, fix = ABSENT[name]
+        fail_absent(name, f"{fact}: {reason}", fix)
+    near = _near(name, module)
+    if near:
+        fail_absent(name, fact, f"use {near}, if that is meant")
+    raise AttributeError(fact, name=name, obj=sys.modules[whole])
+
+
+def _paths_of(name: str) -> list[str]:
+    """Where a name is public: in `tg` itself, or else in modules of it."""
+    if name in dir(sys.modules["tracegraph"]):
+        return [f"tg.{name}"]
+    return [f"tg.{short}.{name}" for short, module in _modules.items() if name in dir(module)]
+
+
+def _near(name: str, module: str) -> str | None:
+    """The public name that differs from `name` by a slip of the hand, if there is one: of the same
+    module, or else of any."""
+    homes = [
+        (short, found) for short, found in (("", sys.modules["tracegraph"]), *_modules.items())
+    ]
+    homes.sort(key=lambda home: home[0] != module)
+    if name.startswith("_"):
+        return None
+    plain: dict[str, str] = {}
+    for short, home in homes:
+        for public in filter(lambda x: not x.startswith("_"), dir(home)):
+            path = f"tg.{short}.{public}" if short else f"tg.{public}"
+            plain.setdefault(_plain(public), path)
+    close = difflib.get_close_matches(_plain(name), plain, 1, _SLIP)
+    return plain[close[0]] if close else None
+
+
+#: How much two names have in common at least, of 1, if one of them is a slip of the hand.
+_SLIP = 0.85
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def show_names_of(module: ModuleType) -> None:
+    """Makes a public module list what it is for, and answer for what it does not have."""
+    short = module.__name__.removeprefix("tracegraph.")
+    names = sorted(module.__all__)
+    _modules[short] = module
+
+    @asked
+    def __getattr__(name: str) -> NoReturn:
+        refuse(name, short)
+
+    vars(module)["__dir__"] = lambda: names
+    vars(module)["__getattr__"] = __getattr__

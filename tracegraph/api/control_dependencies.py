@@ -1,0 +1,52 @@
+"""`tg.group` and `tg.control_dependencies`, which TensorFlow's graphs need. Here what has effects
+runs in the order of the program, at top level and in functions, so neither has anything to do."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from tracegraph import nest
+from tracegraph.array.arguments import as_list, refuse_kind
+from tracegraph.ir.tensor import Tensor
+from tracegraph.state.variable import Variable
+
+
+def group(*inputs: Any, name: str | None = None) -> None:
+    """Several operations as one: they have been called, so they run in their order.
+
+    >>> v = tg.Variable(1.0)
+    >>> tg.group(v.assign_add(1.0), v.assign_add(1.0))
+    >>> v.numpy()
+    np.float32(3.0)
+    """
+    for leaf in nest.flatten(list(inputs)):
+        _check_operation("group", leaf)
+
+
+@contextlib.contextmanager
+def control_dependencies(control_inputs: Any) -> Iterator[None]:
+    """A context whose operations come after `control_inputs`, as all that is written later does.
+
+    - `control_inputs`: a list of tensors, Variables and results of calls, or None.
+
+    >>> v = tg.Variable(1.0)
+    >>> with tg.control_dependencies([v.assign(2.0)]):
+    ...     y = v + 1.0
+    >>> y.numpy()
+    np.float32(3.0)
+    """
+    if control_inputs is not None:
+        for leaf in as_list("control_dependencies", "control_inputs", control_inputs):
+            _check_operation("control_dependencies", leaf)
+    yield
+
+
+def _check_operation(op: str, value: Any) -> None:
+    if not (value is None or isinstance(value, (Tensor, Variable))):
+        rule = "it takes tensors, Variables, and what calls return"
+        refuse_kind(op, rule, value, fix="leave it out: calls run in the order of the program")
+
+
+__all__ = ["control_dependencies", "group"]

@@ -1,0 +1,412 @@
+"""The operators and methods of tensors, installed in one loop; Variables get the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from tracegraph.array.arguments import as_size
+from tracegraph.array.indexing import getitem
+from tracegraph.array.shaping import transpose
+from tracegraph.boundary.tracebacks import asked
+from tracegraph.core.shapes import ShapeVariable, element_count
+from tracegraph.core.tensorshape import TensorShape, asked_shape, shape_of
+from tracegraph.core.types import TensorType
+from tracegraph.differentiation.sparse_jacobian import SparseJacobian
+from tracegraph.eager.pending import refuse_value
+from tracegraph.eager.tensor_methods import is_symbolic
+from tracegraph.errors import TraceError, fail, fail_absent
+from tracegraph.ir.builder import current, operand_text
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math.arithmetic import divide, floordiv, mod, multiply, pow
+from tracegraph.math.product import matmul
+from tracegraph.math.unary import abs, negative, round
+from tracegraph.operands.conversion import (
+    as_operands,
+    as_tensor,
+    binary,
+    can_broadcast,
+    cast_to,
+    elementwise_operands,
+    require_rank,
+)
+from tracegraph.ops.elementwise import (
+    ADD,
+    EQUAL,
+    GREATER,
+    GREATER_EQUAL,
+    LESS,
+    LESS_EQUAL,
+    MUL,
+    SUB,
+    LogicalAnd,
+    LogicalNot,
+    LogicalOr,
+    LogicalXor,
+    NotEqual,
+    ShiftLeft,
+    ShiftRight,
+)
+from tracegraph.state.variable import Variable
+from tracegraph.tracing.unrolled_loops import counted_slices
+
+Binary = Callable[[Any, Any], Any]
+
+
+def _multiply(x: Any, y: Any) -> Any:
+    """x * y by elements, where y may be a sparse Jacobian and x a number."""
+    if type(x) is Tensor and type(y) is Tensor and x.type is y.type:
+        return MUL(x, y)
+    if type(y) is SparseJacobian:
+        return y * x
+    return MUL(*elementwise_operands("multiply", x, y))
+
+
+#: Python's name of each operator that has a reflected form, and its function.
+ARITHMETIC: dict[str, Binary] = {
+    "add": binary(ADD, "add"),
+    "sub": binary(SUB, "subtract"),
+    "mul": _multiply,
+    "truediv": divide,
+    "floordiv": floordiv,
+    "mod": mod,
+    "pow": pow,
+    "matmul": matmul,
+    "and": binary(LogicalAnd(), "and"),
+    "or": binary(LogicalOr(), "or"),
+    "xor": binary(LogicalXor(), "xor"),
+    "lshift": binary(ShiftLeft(), "left_shift"),
+    "rshift": binary(ShiftRight(), "right_shift"),
+    "divmod": lambda x, y: (floordiv(x, y), mod(x, y)),
+}
+
+COMPARISONS: dict[str, Binary] = {
+    "lt": binary(LESS, "less"),
+    "le": binary(LESS_EQUAL, "less_equal"),
+    "gt": binary(GREATER, "greater"),
+    "ge": binary(GREATER_EQUAL, "greater_equal"),
+}
+
+
+def _by_elements(op: Binary, name: str, otherwise: bool) -> Binary:
+    """The operator == or !=, which has one answer, `otherwise`, for shapes that do not broadcast.
+    `tg.equal` and `tg.not_equal` refuse them."""
+
+    def compare(x: Any, y: Any) -> Tensor:
+        if type(x) is Tensor and type(y) is Tensor and x.type is y.type:
+            return op(x, y)
+        x, y = as_operands(name, x, y)
+        if not can_broadcast(x.type.shape, y.type.shape):
+            return as_tensor(otherwise)
+        return op(*elementwise_operands(name, x, y))
+
+    return compare
+
+
+_equal = _by_elements(EQUAL, "equal", otherwise=False)
+_not_equal = _by_elements(NotEqual(), "not_equal", otherwise=True)
+
+
+def _eq(x: Any, y: Any) -> Any:
+    """x == y by elements; nothing equals None, what cannot be a tensor, or a tensor of a shape that
+    does not broadcast."""
+    return NotImplemented if _is_foreign(y) else _equal(x, y)
+
+
+def _ne(x: Any, y: Any) -> Any:
+    return NotImplemented if _is_foreign(y) else _not_equal(x, y)
+
+
+def _is_foreign(value: Any) -> bool:
+    return value is None or isinstance(value, (str, bytes, type))
+
+
+#: The operators as NumPy calls them where an array is on the left.
+_UFUNCS: dict[Any, Binary] = {
+    np.add: ARITHMETIC["add"],
+    np.subtract: ARITHMETIC["sub"],
+    np.multiply: ARITHMETIC["mul"],
+    np.divide: ARITHMETIC["truediv"],
+    np.floor_divide: ARITHMETIC["floordiv"],
+    np.remainder: ARITHMETIC["mod"],
+    np.power: ARITHMETIC["pow"],
+    np.matmul: ARITHMETIC["matmul"],
+    np.bitwise_and: ARITHMETIC["and"],
+    np.bitwise_or: ARITHMETIC["or"],
+    np.bitwise_xor: ARITHMETIC["xor"],
+    np.left_shift: ARITHMETIC["lshift"],
+    np.right_shift: ARITHMETIC["rshift"],
+    np.divmod: ARITHMETIC["divmod"],
+    np.less: COMPARISONS["lt"],
+    np.less_equal: COMPARISONS["le"],
+    np.greater: COMPARISONS["gt"],
+    np.greater_equal: COMPARISONS["ge"],
+    np.equal: _equal,
+    np.not_equal: _not_equal,
+}
+
+
+def _ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
+    """NumPy's functions: an operator with an array on its left gives a tensor, and anything else
+    takes the values, as `np.asarray` does. `array += x` writes them into the array.
+
+    Raises TraceError while tracing, and for an `out` that is a tensor.
+    """
+    function = _UFUNCS.get(ufunc) if method == "__call__" and not keywords else None
+    if function is not None and isinstance(inputs[0], np.ndarray | np.generic):
+        return function(*inputs)
+    out = keywords.get("out", ())
+    for x in out:
+        if isinstance(x, Tensor | Variable):
+            fail(
+                TraceError,
+                f"np.{ufunc.__name__} was told to write into a tensor {_type_of(x)}, and tensors "
+                "never change",
+                fix="take the result that is returned, or use v.assign(value) of a tg.Variable",
+            )
+    values = [_value(x, bool(out)) for x in inputs]
+    options = {name: x if name == "out" else _value(x) for name, x in keywords.items()}
+    return getattr(ufunc, method)(*values, **options)
+
+
+def _value(x: Any, is_written: bool = False) -> Any:
+    """What NumPy computes with; `is_written` if the result goes into an array."""
+    if not isinstance(x, Tensor | Variable):
+        return x
+    tensor = as_tensor(x)
+    if is_written and is_symbolic(tensor):
+        fix = "write a = a + x in place of a += x: that gives a tensor"
+        refuse_value(tensor, "a value to write into a NumPy array", fix)
+    return np.asarray(tensor)
+
+
+def _reflected(function: Binary) -> Binary:
+    return lambda x, y: function(y, x)
+
+
+def _positive(x: Any) -> Tensor:
+    return as_tensor(x)
+
+
+def _inverted(x: Any) -> Tensor:
+    return LogicalNot()(as_tensor(x))
+
+
+def _rounded(x: Any, digits: int | None = None) -> Tensor:
+    """round(x) and round(x, digits), in the dtype of x; halves go to even."""
+    x = as_tensor(x)
+    count = 0 if digits is None else as_size("round", "the number of digits", digits)
+    if count == 0 or (count > 0 and x.dtype.is_integer):
+        return round(x)
+    if count > 0:
+        return divide(round(multiply(x, 10**count)), 10**count)
+    return cast_to(multiply(round(divide(x, 10**-count)), 10**-count), x.dtype)
+
+
+def _truncated(x: Any) -> int:
+    """math.trunc(x): a Python int, as math.floor(x) and math.ceil(x) are, of a value that is
+    known. Raises TraceError while tracing."""
+    return int(x)
+
+
+def _length(x: Any) -> int:
+    """The size of the first axis. Raises TraceError if it is open or there is none."""
+    own = _type_of(x)
+    shape = own.shape
+    if isinstance(shape, tuple) and shape and type(shape[0]) is int:
+        return shape[0]
+    if isinstance(x, Tensor):
+        require_rank(x)
+    fact, fix = (
+        (f"a scalar {own} has no length", "use the scalar itself, or give it an axis: x[None]")
+        if shape == ()
+        else (
+            f"the length of {own} is not known while tracing",
+            "compute with the whole tensor, or give the size in the TensorSpec; "
+            "tg.shape(x)[0] is the size at run time",
+        )
+    )
+    operands = [operand_text(x)] if isinstance(x, Tensor) else []
+    fail(TraceError, fact, operands=operands, fix=fix)
+
+
+def _iterated(x: Any) -> Iterator[Tensor]:
+    """The parts along the first axis; a loop over them unrolls while tracing."""
+    length = _length(x)
+    tensor, builder = as_tensor(x), current()
+    parts = (getitem(tensor, k) for k in range(length))
+    return parts if builder.is_top_level else counted_slices(tensor, parts, builder)
+
+
+def _type_of(x: Any) -> TensorType:
+    """The type of a tensor or a Variable, without reading it."""
+    return x.type if type(x) is Tensor else x.tensor_type
+
+
+def _shape(x: Any) -> TensorShape:
+    """The sizes: ints, or symbolic ones that are known when the graph runs."""
+    type = _type_of(x)
+    return shape_of(type.shape) if type.is_static else asked_shape(type.shape)
+
+
+def _rank(x: Any) -> int | None:
+    """The number of axes; None if it is unknown."""
+    return _type_of(x).rank
+
+
+def _size(x: Any) -> Any:
+    """The number of elements: an int, or a symbolic size; None if the rank is unknown."""
+    shape = _type_of(x).shape
+    return None if isinstance(shape, ShapeVariable) else element_count(shape)
+
+
+def _transposed(x: Any) -> Tensor:
+    """The tensor with the order of its axes turned round."""
+    return transpose(x)
+
+
+def _methods() -> Iterator[tuple[str, Any]]:
+    for name, function in ARITHMETIC.items():
+        yield f"__{name}__", function
+        yield f"__r{name}__", _reflected(function)
+    for name, function in COMPARISONS.items():
+        yield f"__{name}__", function
+    yield from {
+        "__eq__": _eq,
+        "__ne__": _ne,
+        "__neg__": negative,
+        "__pos__": _positive,
+        "__abs__": abs,
+        "__invert__": _inverted,
+        "__round__": _rounded,
+        "__trunc__": _truncated,
+        "__len__": _length,
+        "__iter__": _iterated,
+        "__getitem__": getitem,
+        "__array_ufunc__": _ufunc,
+        "get_shape": _shape,
+        "shape": property(_shape),
+        "rank": property(_rank),
+        "size": property(_size),
+        "T": property(_transposed),
+    }.items()
+
+
+#: Attributes of NumPy's, PyTorch's and JAX's arrays, and what to use here.
+_FUNCTIONS = {
+    "abs": "tg.abs(x)",
+    "add": "x + y",
+    "all": "tg.reduce_all(x)",
+    "any": "tg.reduce_any(x)",
+    "argmax": "tg.argmax(x)",
+    "argmin": "tg.argmin(x)",
+    "argsort": "tg.argsort(x)",
+    "astype": "tg.cast(x, dtype)",
+    "at": "tg.tensor_scatter_nd_update(x, indices, updates), or v[...].assign(value) of a Variable",
+    "backward": "tg.GradientTape, whose tape.gradient(loss, variables) gives the gradients",
+    "block_until_ready": "x.numpy(), which waits for the value",
+    "bmm": "x @ y",
+    "chunk": "tg.split(x, n, axis)",
+    "clamp": "tg.clip_by_value(x, low, high)",
+    "clip": "tg.clip_by_value(x, low, high)",
+    "clone": "x itself, or tg.identity(x)",
+    "conj": "tg.math.conj(x)",
+    "contiguous": "x itself",
+    "copy": "x itself, or x.numpy() for an array of its own",
+    "cpu": "x.numpy()",
+    "cumprod": "tg.math.cumprod(x)",
+    "cumsum": "tg.cumsum(x)",
+    "detach": "tg.stop_gradient(x)",
+    "diagonal": "tg.linalg.diag_part(x)",
+    "dim": "x.ndim",
+    "div": "x / y",
+    "dot": "x @ y, or tg.tensordot",
+    "double": "tg.cast(x, tg.float64)",
+    "eval": "x.numpy()",
+    "exp": "tg.exp(x)",
+    "expand": "tg.broadcast_to(x, shape)",
+    "flatten": "tg.reshape(x, [-1])",
+    "float": "tg.cast(x, tg.float32)",
+    "grad": "tg.GradientTape, whose tape.gradient(y, x) gives the gradient",
+    "half": "tg.cast(x, tg.float16)",
+    "imag": "tg.math.imag(x)",
+    "int": "tg.cast(x, tg.int32)",
+    "log": "tg.math.log(x)",
+    "long": "tg.cast(x, tg.int64)",
+    "masked_fill": "tg.where(mask, value, x)",
+    "matmul": "x @ y",
+    "max": "tg.reduce_max(x)",
+    "mean": "tg.reduce_mean(x)",
+    "min": "tg.reduce_min(x)",
+    "mm": "x @ y",
+    "mul": "x * y",
+    "norm": "tg.norm(x)",
+    "numel": "x.size",
+    "permute": "tg.transpose(x, perm)",
+    "pow": "x ** y",
+    "prod": "tg.reduce_prod(x)",
+    "ravel": "tg.reshape(x, [-1])",
+    "real": "tg.math.real(x)",
+    "relu": "tg.nn.relu(x)",
+    "repeat": "tg.repeat(x, n), or tg.tile",
+    "requires_grad": "a tg.Variable, or tape.watch(x)",
+    "reshape": "tg.reshape(x, shape)",
+    "round": "tg.round(x)",
+    "set_shape": "tg.ensure_shape(x, shape)",
+    "sigmoid": "tg.sigmoid(x)",
+    "softmax": "tg.nn.softmax(x)",
+    "sort": "tg.sort(x)",
+    "split": "tg.split(x, n, axis)",
+    "sqrt": "tg.sqrt(x)",
+    "squeeze": "tg.squeeze(x)",
+    "std": "tg.math.reduce_std(x)",
+    "sub": "x - y",
+    "sum": "tg.reduce_sum(x)",
+    "swapaxes": "tg.transpose(x, perm)",
+    "t": "x.T",
+    "take": "tg.gather(x, indices)",
+    "tanh": "tg.tanh(x)",
+    "to": "tg.cast(x, dtype); devices are JAX's",
+    "tolist": "x.numpy().tolist()",
+    "trace": "tg.linalg.trace(x)",
+    "transpose": "tg.transpose(x)",
+    "unsqueeze": "tg.expand_dims(x, axis)",
+    "var": "tg.math.reduce_variance(x)",
+    "view": "tg.reshape(x, shape)",
+}
+
+
+class _NoMethod:
+    """An attribute that is not there, and says what is. A `__getattr__` of tensors would cost
+    time wherever a slot is looked for that is empty."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @asked
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        name = self._name
+        fact = f"a {(owner or type(instance)).__name__} has no attribute {name!r}"
+        fail_absent(name, fact, f"use {_FUNCTIONS[name]}")
+
+
+def _listed(self: Any) -> list[str]:
+    return [name for name in object.__dir__(self) if name not in _FUNCTIONS]
+
+
+def install_operators() -> None:
+    """Gives Tensor and Variable the operators and methods that they do not define themselves."""
+    for name, method in _methods():
+        for cls in (Tensor, Variable):
+            own = cls.__dict__.get(name)
+            if own is None or own is getattr(object, name, None):
+                setattr(cls, name, method)
+    for cls in (Tensor, Variable):
+        for name in _FUNCTIONS:
+            setattr(cls, name, _NoMethod(name))
+        setattr(cls, "__dir__", _listed)  # noqa: B010 - a checker takes it for an override
+
+
+install_operators()

@@ -1,0 +1,335 @@
+"""`py_function` and `numpy_function`: Python functions called at run time, and derivatives."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegraph.control.split_at_effects import size_names
+from tracegraph.core.shapes import Dim, ShapeVariable
+from tracegraph.core.source import Source, here, sourced, unsourced
+from tracegraph.core.tensorshape import TensorShape, TensorSpec
+from tracegraph.core.types import TensorType, as_dtype, type_of_array
+from tracegraph.differentiation.tape import GradientTape
+from tracegraph.eager.pending import in_host_call
+from tracegraph.eager.tensor_methods import HOST_CALL, host_array, tell_tapes
+from tracegraph.effects.host_calls import HostFunction, host_call
+from tracegraph.effects.prefix import calls_before, results_of_call, traces_around
+from tracegraph.effects.procedure import current_record
+from tracegraph.errors import DTypeError, InvalidArgumentError, TraceError, fail, kind_of, shown
+from tracegraph.ir.builder import Builder, current
+from tracegraph.ir.tensor import Tensor, host_tensor
+from tracegraph.operands.conversion import as_tensor
+from tracegraph.ops.effect import HostCall
+from tracegraph.state.variable import Variable
+from tracegraph.tracing.trace import Trace, current_trace
+
+
+def numpy_function(
+    func: Callable[..., Any] | None = None,
+    inp: Any = (),
+    Tout: Any = None,
+    stateful: bool = True,
+    name: Any = None,
+) -> Any:
+    """Calls `func` on NumPy arrays at every run; its gradient is None.
+
+    - `inp`: the tensors that become arguments.
+    - `Tout`: the dtype of the result or its TensorSpec, or a list of them.
+
+    XLA must know the shapes of the results, so a program is divided where it calls Python. `None`
+    among the sizes of a TensorSpec stands for one that each call may choose. Where `Tout` gives no
+    shape at all, it is traced as the first call returns it, and traced again, with open sizes,
+    when a call returns another.
+
+    Raises TypeError for results of other dtypes than `Tout` says, and InvalidArgumentError (a
+    ValueError) for another number of results or for another shape than is declared.
+    """
+    return _python_call(ArrayFunction, func, inp, Tout)
+
+
+def py_function(
+    func: Callable[..., Any] | None = None, inp: Any = (), Tout: Any = None, name: Any = None
+) -> Any:
+    """Calls `func` on tensors at every run, computing at top level; differentiable.
+
+    Arguments and errors are those of `numpy_function`; `func` takes and returns tensors. It is
+    differentiated by a tape around it at run time, to any order and in both modes.
+    """
+    return _python_call(TensorFunction, func, inp, Tout)
+
+
+def _python_call(kind: type[ArrayFunction], func: Any, inp: Any, Tout: Any) -> Any:
+    if not callable(func):
+        name = kind.public_name
+        fix = (
+            f"{name} is no decorator: call it where the result is used, {name}(function, [x], Tout)"
+        )
+        fail(TraceError, f"{name}: {shown(func)} is not callable", fix=fix)
+    inputs = [as_tensor(x) for x in (inp if isinstance(inp, (list, tuple)) else [inp])]
+    is_list = isinstance(Tout, (list, tuple))
+    given = list(Tout) if is_list else [Tout] if Tout is not None else []  # type: ignore[arg-type]
+    function = kind(func, [_spec(t) for t in given], here())
+    if current_trace() is None:
+        outputs = function.results(*inputs)
+    else:
+        outputs = _call_later(function, inputs)
+    return outputs if is_list else outputs[0] if outputs else None
+
+
+def _spec(declared: Any) -> TensorSpec:
+    """What `Tout` says of a result; the shape None stands for one that it leaves out."""
+    if isinstance(declared, TensorSpec):
+        return declared
+    return TensorSpec(None, as_dtype(declared))
+
+
+class ArrayFunction(HostFunction):
+    """The function of a `numpy_function`: called with arrays; its results are tensors as declared.
+
+    `specs` say what it returns, `source` is the user's line.
+    """
+
+    #: The name by which users call it.
+    public_name = "tg.numpy_function"
+    is_differentiable = False
+    is_derivative = False
+
+    def __init__(self, function: Any, specs: Sequence[TensorSpec], source: Source) -> None:
+        self._function = function
+        self._source = source
+        self.specs = specs
+        #: The places of the results whose rank `Tout` leaves open.
+        self.undeclared = tuple(i for i, spec in enumerate(specs) if spec.shape.rank is None)
+        #: What the text of a graph calls it.
+        self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
+
+    def __call__(self, *arrays: np.ndarray) -> list[Tensor]:
+        return self.run(arrays)[0]
+
+    def run(
+        self, arrays: Sequence[np.ndarray], forward: Kept | None = None, keeps: bool = False
+    ) -> tuple[list[Tensor], Kept | None]:
+        return self.made([*map(_value, arrays)], forward, keeps)
+
+    def made(
+        self, inputs: Sequence[Tensor], forward: Kept | None, keeps: bool
+    ) -> tuple[list[Tensor], Kept | None]:
+        return self.results(*inputs), None
+
+    def results(self, *inputs: Tensor) -> list[Tensor]:
+        """The results for these inputs. Raises what `numpy_function` says."""
+        for x in inputs:
+            tell_tapes(x, HOST_CALL)
+        arrays = [np.array(host_array(x)) for x in inputs]
+        with unsourced():
+            result = self._function(*arrays)
+        return self._declared(result)
+
+    def _declared(self, result: Any) -> list[Tensor]:
+        """The results as tensors, which must be as the specs say."""
+        is_list = isinstance(result, (list, tuple))
+        leaves = list(result) if is_list else [] if result is None else [result]
+        with sourced(self._source):
+            if len(leaves) != len(self.specs):
+                fail(
+                    InvalidArgumentError,
+                    f"{self.called} returned {len(leaves)} values and Tout declares "
+                    f"{len(self.specs)}",
+                    source=self._source,
+                    fix="give one dtype or TensorSpec in Tout for each returned value",
+                )
+            return [self._as(y, spec) for y, spec in zip(leaves, self.specs, strict=True)]
+
+    def _as(self, leaf: Any, spec: TensorSpec) -> Tensor:
+        if isinstance(leaf, (str, bytes)):
+            fail(
+                DTypeError,
+                f"{self.called} returned {kind_of(leaf)}, {shown(leaf)}, and Tout says "
+                f"{spec.dtype.name}",
+                source=self._source,
+                fix="return tensors, arrays or numbers, and keep strings in Python",
+            )
+        is_typed = isinstance(leaf, (Tensor, Variable, np.ndarray, np.generic))
+        tensor = as_tensor(leaf) if is_typed else as_tensor(leaf, spec.dtype)
+        if tensor.dtype is not spec.dtype:
+            fail(
+                DTypeError,
+                f"{self.called} returned {tensor.dtype.name} and Tout says {spec.dtype.name}",
+                source=self._source,
+                fix="make Tout and the returned dtype agree",
+            )
+        if not spec.shape.is_compatible_with(TensorShape(tensor.type.shape)):
+            fail(
+                InvalidArgumentError,
+                f"{self.called} returned the shape {tensor.type.shape} and Tout says {spec.shape}",
+                source=self._source,
+                fix="make Tout and the returned shape agree, with None for a size that is open",
+            )
+        return tensor
+
+    @property
+    def called(self) -> str:
+        """What the user called, as messages name it."""
+        return f"{self.public_name} of {self._name}"
+
+    @property
+    def _name(self) -> str:
+        return getattr(self._function, "__name__", type(self._function).__name__)
+
+
+class TensorFunction(ArrayFunction):
+    """The function of a `py_function`: it computes on tensors, and so it has derivatives, which
+    are such functions again."""
+
+    public_name = "tg.py_function"
+    is_differentiable = True
+
+    def results(self, *inputs: Tensor) -> list[Tensor]:
+        with unsourced():
+            result = self._function(*inputs)
+        return self._declared(result)
+
+    def made(
+        self, inputs: Sequence[Tensor], forward: Kept | None, keeps: bool
+    ) -> tuple[list[Tensor], Kept | None]:
+        if not keeps:
+            return self.results(*inputs), None
+        sources = _differentiable(inputs)
+        with GradientTape(persistent=True) as tape:
+            tape.watch(sources)
+            results = self.results(*inputs)
+        return results, Kept(tape, current(), sources, _differentiable(results))
+
+    def pullback(self, count: int, types: tuple[TensorType, ...]) -> TensorFunction:
+        """`(*xs, *cotangents) -> cotangents of the xs`, of the `count` inputs that can have one;
+        they are of the types `types`."""
+        return _Derivative(self, "pullback", Kept.pullback, count, types, self._source)
+
+    def pushforward(self, count: int, types: tuple[TensorType, ...]) -> TensorFunction:
+        """`(*xs, *tangents) -> tangents of the results`, of the types `types`."""
+        return _Derivative(self, "pushforward", Kept.pushforward, count, types, self._source)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """What a call of a `py_function` recorded, so that it is differentiated without another call.
+
+    The derivatives of a derivative are recorded on the same tape.
+    """
+
+    tape: GradientTape
+    builder: Builder
+    sources: list[Tensor]
+    results: list[Tensor]
+    lock: threading.RLock = dataclasses.field(default_factory=threading.RLock)
+
+    def pullback(self, cotangents: list[Tensor]) -> list[Tensor]:
+        return self.tape.gradient(self.results, self.sources, cotangents, "zero")
+
+    def pushforward(self, tangents: list[Tensor]) -> list[Tensor]:
+        return self.tape.pushed_forward(self.results, self.sources, tangents)
+
+
+class _Derivative(TensorFunction):
+    """A derivative of a `py_function`: of `count` inputs of that, and of cotangents or tangents.
+    It is ours, so what it makes belongs to the user's line."""
+
+    is_derivative = True
+
+    def __init__(
+        self,
+        base: TensorFunction,
+        kind: str,
+        derive: Callable[[Kept, list[Tensor]], list[Tensor]],
+        count: int,
+        types: tuple[TensorType, ...],
+        source: Source,
+    ) -> None:
+        super().__init__(self.results, [TensorSpec(t.shape, t.dtype) for t in types], source)
+        self._base = base
+        self._derive = derive
+        self._count = count
+        self.__qualname__ = f"{base.__qualname__}.{kind}"
+        self._public_name = f"the {kind} of {base._name}"
+
+    @property
+    def called(self) -> str:
+        return self._name
+
+    @property
+    def _name(self) -> str:
+        return self._public_name
+
+    def results(self, *inputs: Tensor) -> list[Tensor]:
+        return self.made(inputs, None, False)[0]
+
+    def made(
+        self, inputs: Sequence[Tensor], forward: Kept | None, keeps: bool
+    ) -> tuple[list[Tensor], Kept | None]:
+        xs, directions = inputs[: self._count], list(inputs[self._count :])
+        if forward is None:
+            _, forward = self._base.made(xs, None, True)
+            assert forward is not None
+        if not keeps:
+            return self._declared(self._derive(forward, directions)), None
+        with forward.lock, in_host_call(forward.builder), forward.tape as tape:
+            tape.watch(directions)
+            results = self._declared(self._derive(forward, directions))
+            sources = [*forward.sources, *directions]
+            return results, dataclasses.replace(forward, sources=sources, results=results)
+
+
+def _differentiable(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [x for x in tensors if x.dtype.is_differentiable]
+
+
+def _value(array: np.ndarray) -> Tensor:
+    array = np.array(array)
+    return host_tensor(type_of_array(array), array)
+
+
+def _call_later(function: ArrayFunction, inputs: list[Tensor]) -> list[Tensor]:
+    """Appends the call to the trace. Where the rank of a result is not declared, the call that is
+    being traced is made now, so that tracing can go on."""
+    trace = current_trace()
+    assert trace is not None
+    types = [_declared_type(spec, inputs) for spec in function.specs]
+    if any(isinstance(type.shape, ShapeVariable) for type in types):
+        types = _types_returned(trace, function, inputs, types)
+    return list(host_call(function, inputs, types, function.is_differentiable))
+
+
+def _types_returned(
+    trace: Trace, function: ArrayFunction, inputs: Sequence[Tensor], types: list[TensorType]
+) -> list[TensorType]:
+    """The types of what the function returns in the call that is being traced. If none is, the
+    rank stays open: of a TensorSpec there is nothing that the function could be called with."""
+    record = current_record()
+    if record is None or any(x.actual is None for x in traces_around(trace)):
+        return types
+    trace.store_state()
+    gate = () if trace.all_hold is None else (trace.all_hold,)
+    op = HostCall(function, tuple(types), function.is_differentiable, bool(gate))
+    place = calls_before(trace)
+    found = results_of_call(trace, op, trace.admit_all((*gate, *inputs)), record)
+    if place not in record.shapes:
+        return [*map(type_of_array, found)]
+    pairs = zip(record.shapes[place], types, strict=True)
+    return [_declared_type(TensorSpec(shape, type.dtype), inputs) for shape, type in pairs]
+
+
+def _declared_type(spec: TensorSpec, inputs: Sequence[Tensor]) -> TensorType:
+    """The type that `Tout` gives; what it leaves open gets a name, which each run gives a value."""
+    if spec.shape.rank is None:
+        return TensorType(spec.dtype, ShapeVariable(next(size_names)))
+    sizes = [Dim.named(n) if isinstance(n, str) else n for n in spec.shape]
+    sizes = [Dim.named(next(size_names)) if n is None else n for n in sizes]
+    return TensorType(spec.dtype, tuple(sizes))
+
+
+__all__ = ["numpy_function", "py_function"]

@@ -1,0 +1,348 @@
+"""Python values and structures as JSON: what is data, and nothing that would have to be imported.
+
+None, truth values, integers and strings are themselves. Everything else is an object with one
+name, which says what it is:
+
+    {"float": "2.5"}  {"complex": ["0.0", "1.0"]}  {"bytes": "00ff"}  {"int": "9007199254740993"}
+    {"scalar": "f32 2.5"}  {"dtype": "f32"}  {"type": "f32[n,4]"}  {"shape": [null, 4]}
+    {"spec": {"shape": [null, 4], "dtype": "f32", "name": null}}
+    {"list": [...]}  {"tuple": [...]}  {"dict": [[key, value], ...]}
+    {"namedtuple": {"name": "Point", "fields": [["x", ...], ["y", ...]]}}  {"dataclass": ...}
+
+Each value has one form: what is read is written the same. A namedtuple or dataclass comes back as
+one of the same name and fields: its class is not looked for. What a caller adds, such as
+Variables, has names of the caller's own.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import keyword
+import re
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegraph.archive import limits
+from tracegraph.archive.manifest import Entry, excerpt, has_surrogates
+from tracegraph.core.shapes import Dim
+from tracegraph.core.tensorshape import TensorShape, TensorSpec
+from tracegraph.core.types import BY_SHORT, DType, TensorType, as_dtype, token
+from tracegraph.errors import Mismatch, shown
+from tracegraph.text.literals import Reader, read_size, read_type, value_text
+
+#: Integers beyond this are written as text.
+_WIDEST = 2**53
+
+
+class NoData(Exception):
+    """A value that is no data: no file can hold it."""
+
+
+_INT = re.compile("-?[1-9][0-9]*")
+
+#: Encodes what is a caller's own; raises NoData for anything else.
+Special = Callable[[Any], Any]
+#: Encodes what stands inside of a container, given its name there; a key of a dict has none.
+Inside = Callable[[Any, Any], Any]
+
+
+def _no_special(value: Any) -> Any:
+    raise NoData(value)
+
+
+#: Classes of dicts whose entries are all that they are, but for what a missing one is taken as.
+_DICTS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
+
+
+def encoded(value: Any, special: Special = _no_special, inside: Inside | None = None) -> Any:
+    """The JSON of a value. Raises NoData for what is no data, inside of it too unless `inside`
+    finds something else to stand there."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _checked_text(value)
+    write = _SCALARS.get(type(value))
+    if write is not None:
+        return write(value)
+    if isinstance(value, np.generic):
+        return _numpy_scalar(value)
+    enter = inside or (lambda item, name: encoded(item, special))
+    if type(value) in (list, tuple):
+        name = "list" if type(value) is list else "tuple"
+        return {name: [enter(item, place) for place, item in enumerate(value)]}
+    if type(value) in _DICTS:
+        return {"dict": [[enter(key, None), enter(item, key)] for key, item in value.items()]}
+    kind = record_kind(value)
+    try:
+        return special(value)  # a dataclass may be a Module
+    except NoData:
+        if kind is None:
+            raise
+    rows = record_fields(value)
+    if record_problem(kind, type(value).__name__, [name for name, _ in rows]):
+        raise NoData(value)
+    fields = [[name, enter(item, name)] for name, item in rows]
+    return {kind: {"name": type(value).__name__, "fields": fields}}
+
+
+def _numpy_scalar(value: np.generic) -> Any:
+    try:
+        as_dtype(value.dtype)
+    except TypeError:
+        raise NoData(value) from None
+    return {"scalar": value_text(np.asarray(value), {})}
+
+
+def _checked_text(value: str) -> str:
+    if has_surrogates(value):
+        raise NoData(value)
+    return str(value)
+
+
+def _int(value: int) -> Any:
+    if abs(value) < _WIDEST:
+        return value
+    if abs(value) >= 10 ** (limits.MOST_DIGITS - 1):
+        raise NoData(value)
+    return {"int": str(value)}
+
+
+def _spec(spec: TensorSpec) -> Any:
+    rank = spec.shape.rank
+    shape = None if rank is None else [str(n) if isinstance(n, Dim) else n for n in spec.shape]
+    return {"spec": {"shape": shape, "dtype": spec.dtype.short, "name": spec.name}}
+
+
+def _shape(shape: TensorShape) -> Any:
+    if shape.rank is None:
+        return {"shape": None}
+    return {"shape": [str(n) if isinstance(n, Dim) else n for n in shape]}
+
+
+_SCALARS: dict[type, Callable[[Any], Any]] = {
+    int: _int,
+    float: lambda value: {"float": repr(value)},
+    complex: lambda value: {"complex": [repr(value.real), repr(value.imag)]},
+    bytes: lambda value: {"bytes": value.hex()},
+    DType: lambda value: {"dtype": value.short},
+    TensorType: lambda value: {"type": str(value)},
+    TensorSpec: _spec,
+    TensorShape: _shape,
+}
+
+
+def record_kind(value: Any) -> str | None:
+    """Whether a value is a namedtuple or a dataclass instance."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return "namedtuple"
+    return "dataclass" if dataclasses.is_dataclass(value) and not isinstance(value, type) else None
+
+
+def record_fields(value: Any) -> list[tuple[str, Any]]:
+    """The fields of a namedtuple or dataclass, in their order."""
+    if isinstance(value, tuple):
+        return list(zip(value._fields, value, strict=True))  # type: ignore[attr-defined]
+    return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+
+
+def record_problem(kind: str, name: str, fields: Sequence[str]) -> str:
+    """Why no namedtuple or dataclass can have this name and these fields; nothing if one can."""
+    if len(fields) > limits.MOST_FIELDS:
+        return f"it has {len(fields)} fields, more than {limits.MOST_FIELDS}"
+    for text in (name, *fields):
+        if not _is_name(text):
+            return f"{excerpt(text)} is no name"
+    if len(set(fields)) < len(fields):
+        return "two fields have one name"
+    hidden = "_" if kind == "namedtuple" else "__"  # what the classes keep for themselves
+    wrong = [text for text in fields if text.startswith(hidden)]
+    return f"no field can be called {wrong[0]}" if wrong else ""
+
+
+def _is_name(text: str) -> bool:
+    """Whether a string is an identifier, in the one form in which Python keeps them."""
+    is_plain = text.isidentifier() and not keyword.iskeyword(text) and len(text) <= 200
+    return is_plain and unicodedata.is_normalized("NFKC", text)
+
+
+class Records:
+    """The classes of namedtuples and dataclasses that were read: one for each name and fields."""
+
+    def __init__(self) -> None:
+        self._classes: dict[tuple[str, str, tuple[str, ...]], type] = {}
+
+    def find(self, kind: str, name: str, fields: tuple[str, ...]) -> type | None:
+        """The class that was made for these, if one was."""
+        return self._classes.get((kind, name, fields))
+
+    def make(self, kind: str, name: str, fields: tuple[str, ...]) -> type | None:
+        """The one class for these; None if there are too many."""
+        found = self.find(kind, name, fields)
+        if found is None and len(self._classes) < limits.MOST_RECORDS:
+            if kind == "namedtuple":
+                found = collections.namedtuple(name, fields)
+            else:
+                found = dataclasses.make_dataclass(name, fields)
+            self._classes[kind, name, fields] = found
+        return found
+
+
+class Decoder:
+    """Reads what `encoded` wrote; `special` has what reads each of the caller's own names."""
+
+    def __init__(
+        self,
+        records: Records | None = None,
+        special: Mapping[str, Callable[[Entry], Any]] | None = None,
+    ) -> None:
+        self.records = records or Records()
+        self._readers: dict[str, Callable[[Entry], Any]] = {
+            "int": _read_int,
+            "float": _read_float,
+            "complex": lambda e: complex(*map(_read_float, e.two())),
+            "bytes": _read_bytes,
+            "scalar": _read_scalar,
+            "dtype": lambda e: e.choice(BY_SHORT),
+            "type": read_tensor_type,
+            "spec": _read_spec,
+            "shape": _read_shape,
+            "list": lambda e: e.each(self.read),
+            "tuple": lambda e: tuple(e.each(self.read)),
+            "dict": self._dict,
+            "namedtuple": lambda e: self._record("namedtuple", e),
+            "dataclass": lambda e: self._record("dataclass", e),
+            **(special or {}),
+        }
+
+    def read(self, entry: Entry) -> Any:
+        """The value of an entry. Raises LoadError for what `encoded` never writes."""
+        value = entry.value
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, str):
+            return entry.text()
+        if isinstance(value, int):
+            if abs(entry.integer()) >= _WIDEST:
+                entry.fail(f'the integer {value} is written {{"int": "{value}"}}')
+            return value
+        pairs = entry.pairs()
+        if len(pairs) != 1:
+            entry.fail(f"a value is an object with one name, and this one has {len(pairs)}")
+        ((name, inner),) = pairs.items()
+        reader = self._readers.get(name)
+        if reader is None:
+            entry.fail(f"there is no kind of value {excerpt(name)}")
+        return reader(inner)
+
+    def _dict(self, entry: Entry) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        for row in entry.items():
+            key, value = map(self.read, row.two())
+            try:
+                is_twin = key in found
+            except TypeError:
+                row.fail("the key has no hash")
+            if is_twin:
+                row.fail(f"the key {shown(key)} is given twice")
+            found[key] = value
+        return found
+
+    def _record(self, kind: str, entry: Entry) -> Any:
+        name_entry, fields_entry = entry.fields("name", "fields")
+        rows = [row.items() for row in fields_entry.items()]
+        if any(len(row) != 2 for row in rows):
+            fields_entry.fail("each field is a list of a name and a value")
+        name, names = name_entry.text(), tuple(row[0].text() for row in rows)
+        problem = record_problem(kind, name, names)
+        if problem:
+            entry.fail(problem)
+        cls = self.records.make(kind, name, names)
+        if cls is None:
+            entry.fail(
+                f"there are more than {limits.MOST_RECORDS} kinds of namedtuples and dataclasses"
+            )
+        return cls(*[self.read(row[1]) for row in rows])
+
+
+def _read_int(entry: Entry) -> int:
+    text = entry.text()
+    if not _INT.fullmatch(text):
+        entry.fail(f"{excerpt(text)} is no integer")
+    if len(text) > limits.MOST_DIGITS:
+        entry.fail(f"the integer has {len(text)} digits, more than {limits.MOST_DIGITS}")
+    if abs(int(text)) < _WIDEST:
+        entry.fail(f"the integer {text} is written without quotes")
+    return int(text)
+
+
+def _read_float(entry: Entry) -> float:
+    text = entry.text()
+    try:
+        found = float(text)
+    except ValueError:
+        entry.fail(f"{excerpt(text)} is no number")
+    if repr(found) != text:
+        entry.fail(f"the number {excerpt(text)} is written {found!r}")
+    return found
+
+
+def _read_bytes(entry: Entry) -> bytes:
+    text = entry.text()
+    if len(text) % 2 or not set(text) <= set("0123456789abcdef"):
+        entry.fail(f"{excerpt(text)} are no bytes in hexadecimal digits")
+    return bytes.fromhex(text)
+
+
+def _read_scalar(entry: Entry) -> np.generic:
+    reader = Reader(entry.text(), {})
+    try:
+        found = reader.value()
+    except Mismatch as mismatch:
+        entry.fail(mismatch.fact, cause=mismatch)
+    if not isinstance(found, np.ndarray) or found.ndim or value_text(found, {}) != entry.text():
+        entry.fail(f"{excerpt(entry.text())} is no scalar, such as 'f32 2.5'")
+    return found.reshape(-1)[0]
+
+
+def read_tensor_type(entry: Entry) -> TensorType:
+    """A type such as "f32[n,4]"."""
+    try:
+        found = read_type(entry.text())
+    except Mismatch as mismatch:
+        entry.fail(mismatch.fact, cause=mismatch)
+    if str(found) != entry.text():
+        entry.fail(f"the type {excerpt(entry.text())} is written {found}")
+    return found
+
+
+def _read_spec(entry: Entry) -> TensorSpec:
+    shape, dtype, name = entry.fields("shape", "dtype", "name")
+    if dtype.choice(BY_SHORT) is token:
+        dtype.fail("no tensor is a token")
+    return TensorSpec(_sizes(shape), dtype.choice(BY_SHORT), name.optional(Entry.text))
+
+
+def _read_shape(entry: Entry) -> TensorShape:
+    return TensorShape(_sizes(entry))
+
+
+def _sizes(entry: Entry) -> list[Any] | None:
+    return None if entry.is_null else [_size(size) for size in entry.axes()]
+
+
+def _size(entry: Entry) -> Any:
+    if entry.is_null:
+        return None
+    if not isinstance(entry.value, str):
+        return entry.count()
+    try:
+        size = read_size(entry.text())
+    except Mismatch as mismatch:
+        entry.fail(mismatch.fact, cause=mismatch)
+    if not isinstance(size, Dim) or str(size) != entry.text():
+        entry.fail(f"the size {excerpt(entry.text())} is written {size}")
+    return size.name or size

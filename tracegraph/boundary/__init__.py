@@ -1,0 +1,1 @@
+"""The boundary of the public API: arguments that do not fit, tracebacks of the user's frames."""

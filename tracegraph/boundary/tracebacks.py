@@ -1,0 +1,187 @@
+"""Tracebacks of errors that leave a function: the user's frames, without ours between them.
+
+A bare `raise` adds no entry for its own frame, and hands on the traceback that the error has then.
+So whoever catches an error trims its traceback and lets it go by a bare `raise`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator
+from types import FrameType, FunctionType, TracebackType
+from typing import Any, TypeVar
+
+from tracegraph.boundary.argument_errors import label_of, misfit
+from tracegraph.core.source import PACKAGE
+from tracegraph.errors import (
+    DTypeError,
+    GradientError,
+    LoadError,
+    LoweringError,
+    ShapeError,
+    TraceError,
+    is_too_large,
+    tell_who_was_called,
+)
+from tracegraph.ir.builder import current
+
+_OURS = (PACKAGE + os.sep, os.path.join(os.path.dirname(PACKAGE), "lowering") + os.sep)
+#: Python's modules that stand between functions of ours.
+_AROUND = (contextlib.__file__, functools.__file__)
+_KINDS = (DTypeError, GradientError, LoadError, LoweringError, ShapeError, TraceError)
+
+
+class _Settings:
+    is_filtering = True
+
+
+_settings = _Settings()
+
+
+def enable_traceback_filtering() -> None:
+    """Leaves tracegraph's own frames out of the tracebacks of errors in a `@tg.function`."""
+    _settings.is_filtering = True
+
+
+def disable_traceback_filtering() -> None:
+    """Leaves tracebacks as they are, with the frames of tracegraph: for those who work on it."""
+    _settings.is_filtering = False
+
+
+def is_traceback_filtering_enabled() -> bool:
+    """Whether tracegraph's own frames are left out of tracebacks, as they are by default."""
+    return _settings.is_filtering
+
+
+PublicFunction = TypeVar("PublicFunction", bound=Callable[..., Any])
+
+
+def api_boundary(function: PublicFunction) -> PublicFunction:
+    """The function, whose errors leave tracegraph with the user's frames alone, as those of calls
+    of functions do. A call that does not fit its parameters raises what `misfit` says."""
+
+    @functools.wraps(function)
+    def entered(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            refusal = misfit(entered, args, kwargs, error)
+            if refusal is None:
+                if is_too_large(error):
+                    tell_who_was_called(error, label_of(entered, args))
+                if current().is_top_level:  # others leave through the call that is being traced
+                    leave_out_our_frames(error)
+                raise
+        try:
+            raise refusal
+        except TraceError:
+            refusal.__traceback__ = None
+            raise
+
+    return entered  # type: ignore[return-value]
+
+
+def is_api_boundary(function: FunctionType) -> bool:
+    """Whether `api_boundary` made a function."""
+    return function.__code__ is _API_BOUNDARY
+
+
+_API_BOUNDARY = api_boundary(lambda: None).__code__
+
+
+def asked(getter: PublicFunction) -> PublicFunction:
+    """A `__getattr__`, `__get__` or `__getitem__` that refuses names or keys: its errors have the
+    user's frames alone."""
+
+    @functools.wraps(getter)
+    def __getattr__(*args: Any) -> Any:
+        try:
+            return getter(*args)
+        except (AttributeError, LookupError) as error:
+            leave_out_our_frames(error)
+            raise
+
+    return __getattr__  # type: ignore[return-value]
+
+
+def leave_out_our_frames(error: Exception) -> None:
+    """Leaves the user's frames alone in the traceback of an error, which is raised again then.
+
+    An error that is ours to mend, none that says what the user did, keeps them all.
+    """
+    frames = list(_frames(error.__traceback__))
+    if not _settings.is_filtering or not frames:
+        return
+    users = _of_users(frames)
+    ours = list(itertools.takewhile(lambda at: at not in users, reversed(frames)))
+    if ours and not _is_about_the_user(error, ours):
+        return
+    vars(error)[_TOLD] = True  # the next boundary sees nothing of the frames that are left out here
+    found: TracebackType | None = None
+    for at in reversed(users):
+        found = TracebackType(found, at.tb_frame, at.tb_lasti, at.tb_lineno)
+    error.__traceback__ = found
+
+
+def _of_users(frames: list[TracebackType]) -> list[TracebackType]:
+    """The frames that are not ours, nor of what Python puts around functions of ours: a context
+    manager's `__exit__`, a cached property."""
+    users: list[TracebackType] = []
+    is_ours = False
+    for at in frames:
+        is_ours = _is_ours(at) or (is_ours and at.tb_frame.f_code.co_filename in _AROUND)
+        if not is_ours:
+            users.append(at)
+    return users
+
+
+def _is_about_the_user(error: Exception, ours: list[TracebackType]) -> bool:
+    """Whether an error that we raised, in the last of our frames, says what the user did, as what
+    `fail` raises does, and what says that there is no such attribute, or item, to whoever asks."""
+    if isinstance(error, _KINDS) or hasattr(error, "fact") or _TOLD in vars(error):
+        return True
+    if isinstance(error, (AttributeError, LookupError)):
+        return ours[-1].tb_frame.f_code.co_name == "__getattr__"  # that of `asked`
+    return isinstance(error, TypeError) and _is_misfit_of_the_users(str(error), ours[0].tb_frame)
+
+
+#: The attribute of an error that was found to be about what the user did.
+_TOLD = "_is_about_the_user"
+
+#: How Python refuses a call, by the function's name in its class or module.
+_MISFIT = re.compile(r"(.+?)\(\) (?:missing|takes|got) ")
+
+
+def _is_misfit_of_the_users(text: str, frame: FrameType) -> bool:
+    """Whether a frame of ours called a function of the user's that does not take what it is given,
+    such as a `call` without the inputs."""
+    match = _MISFIT.match(text)
+    if match is None:
+        return False
+    name = match[1].rpartition(".")[2]
+    for value in frame.f_locals.values():
+        own = getattr(value, "__dict__", {}).values()
+        for found in (value, *own, inspect.getattr_static(value, name, None)):
+            function = inspect.unwrap(getattr(found, "__func__", found))
+            if isinstance(function, FunctionType) and function.__qualname__ == match[1]:
+                return not _is_in_our_packages(function.__code__.co_filename)
+    return False
+
+
+def _frames(at: TracebackType | None) -> Iterator[TracebackType]:
+    while at is not None:
+        yield at
+        at = at.tb_next
+
+
+def _is_ours(at: TracebackType) -> bool:
+    return _is_in_our_packages(at.tb_frame.f_code.co_filename)
+
+
+def _is_in_our_packages(file: str) -> bool:
+    return os.path.abspath(file).startswith(_OURS)

@@ -1,0 +1,145 @@
+"""Gradients as calls: at top level the backward graph is derived once per structure and place.
+
+A loop that is not decorated builds the same nodes in every iteration. What is derived of them is
+the same too, so it is kept, and each iteration appends one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from tracegraph.control.call import DerivativeBuilder, call
+from tracegraph.core.lru_cache import LRUCache
+from tracegraph.ir.pass_observers import passed
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.constant import Constant
+from tracegraph.passes.gradient import gradient
+from tracegraph.passes.registry import registry_version
+from tracegraph.passes.simplify import simplify
+
+#: Graphs kept for the whole process; the least recently used go first.
+_LIMIT = 256
+
+
+class _CachedGraph:
+    """A derived graph, the slots of its primal inputs, which results there are, and a note."""
+
+    __slots__ = ("graph", "is_connected", "note", "slots")
+
+    def __init__(self, graph: Graph, slots: list[int], is_connected: list[bool], note: Any) -> None:
+        self.graph = graph
+        self.slots = slots
+        self.is_connected = is_connected
+        self.note = note
+
+
+_kept: LRUCache[Any, _CachedGraph] = LRUCache(_LIMIT)
+
+
+class _StructuralKey:
+    """Nodes by structure and place: tensors numbered in the order in which nodes mention them."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.key: list[Any] = []
+        self.tensors: list[Tensor] = []
+        self._slots: dict[int, int] = {}
+        for node in nodes:
+            self.key += node.op, node.source.key  # errors name the lines of what is derived
+            for x in node.inputs:
+                self.mention(x)
+            for y in node.outputs:
+                self.mention(y)
+
+    def mention(self, x: Tensor) -> None:
+        slot = self._slots.get(id(x))
+        if slot is None:
+            slot = self._slots[id(x)] = len(self.tensors)
+            self.tensors.append(x)
+            self.key.append(x.type)
+            node = x.node
+            if node is not None and type(node.op) is Constant:
+                self.key.append(node.op)  # its value becomes a part of what is derived
+        self.key.append(slot)
+
+    def slot(self, x: Tensor) -> int:
+        return self._slots[id(x)]
+
+
+def cached_gradient(
+    nodes: Sequence[Node],
+    ys: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    gs: Sequence[Tensor | None],
+) -> list[Tensor | None]:
+    """As `passes.gradient.gradient`, by one call of a graph that is derived once."""
+    return cached_call(
+        ("gradient", len(ys)), nodes, (*ys, *xs), gs, lambda seeds: gradient(nodes, ys, xs, seeds)
+    )
+
+
+def cached_call(
+    kind: Hashable,
+    nodes: Sequence[Node],
+    ends: Sequence[Tensor],
+    seeds: Sequence[Tensor | None],
+    derive: Callable[[list[Tensor | None]], list[Tensor | None]],
+) -> list[Tensor | None]:
+    """What `derive` makes of `nodes` between the tensors `ends`, by one call of a graph.
+
+    `derive` is given an input of that graph for each seed and returns its results, None where
+    unconnected. `kind` tells derivations of the same nodes apart.
+    """
+    return _called(kind, nodes, ends, seeds, lambda inner: (derive(inner), None))[0]
+
+
+def cached_call_with_note(
+    kind: Hashable,
+    nodes: Sequence[Node],
+    ends: Sequence[Tensor],
+    derive: Callable[[], tuple[list[Tensor | None], Any]],
+) -> tuple[list[Tensor | None], Any]:
+    """As `cached_call` without seeds, where `derive` also returns a note that is kept."""
+    return _called(kind, nodes, ends, [], lambda inner: derive())
+
+
+def _called(
+    kind: Hashable,
+    nodes: Sequence[Node],
+    ends: Sequence[Tensor],
+    seeds: Sequence[Tensor | None],
+    derive: Callable[[list[Tensor | None]], tuple[list[Tensor | None], Any]],
+) -> tuple[list[Tensor | None], Any]:
+    wiring = _StructuralKey(nodes)
+    for x in ends:
+        wiring.mention(x)
+    given = [seed for seed in seeds if seed is not None]
+    present = tuple(seed is not None for seed in seeds)
+    key = (kind, tuple(wiring.key), present, registry_version())
+    cached = _kept.get(key)
+    if cached is None:
+        cached = _derive(seeds, derive, wiring)
+        _kept.put(key, cached)
+    tensors = wiring.tensors
+    inputs = [*(tensors[slot] for slot in cached.slots), *given]
+    found = iter(call(cached.graph, inputs) if any(cached.is_connected) else ())
+    return [next(found) if flag else None for flag in cached.is_connected], cached.note
+
+
+def _derive(
+    seeds: Sequence[Tensor | None],
+    derive: Callable[[list[Tensor | None]], tuple[list[Tensor | None], Any]],
+    wiring: _StructuralKey,
+) -> _CachedGraph:
+    with DerivativeBuilder("gradient") as builder:
+        inner = [None if g is None else builder.input(g.type, f"g{i}") for i, g in enumerate(seeds)]
+        found, note = derive(inner)
+        outputs = builder.admit_all(tuple(g for g in found if g is not None))
+    given = [seed for seed in inner if seed is not None]
+    seed_ids = {id(seed) for seed in given}
+    primals = {id(inner): outer for outer, inner in builder.take_residuals().items()}
+    inputs = [x for x in builder.inputs if id(x) not in seed_ids]
+    slots = [wiring.slot(primals[id(x)]) for x in inputs]
+    graph = Graph("gradient", (*inputs, *given), tuple(builder.nodes), outputs)
+    passed("derived", graph)
+    return _CachedGraph(simplify(graph), slots, [g is not None for g in found], note)

@@ -1,0 +1,43 @@
+"""Graphs with other ops in the place of some, which compute the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from typing import Any
+
+from tracegraph.ir.builder import Builder, copy_inputs
+from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Graph, Node
+
+#: The op in place of one of a node: `op` is that of the node, with its graphs after the change.
+Rewrite = Callable[[Node, Op], Op]
+
+
+def rewritten(graph: Graph, change: Rewrite, left: Container[Graph] = ()) -> Graph:
+    """`graph`, and those that it calls, after a change of ops; itself where nothing changes, and
+    the graphs in `left`."""
+    done: dict[Graph, Graph] = {}
+    for inner in graph.graphs():  # called graphs come first
+        if inner in left:
+            done[inner] = inner
+            continue
+        ops = [change(node, _rewritten_op(node.op, done)) for node in inner.nodes]
+        is_same = all(op is node.op for op, node in zip(ops, inner.nodes, strict=True))
+        done[inner] = inner if is_same else _rebuilt(inner, ops)
+    return done[graph]
+
+
+def _rewritten_op(op: Any, done: dict[Graph, Graph]) -> Op:
+    """The op with its graphs after the change."""
+    if all(done[inner] is inner for inner in op.graphs()):
+        return op
+    return type(op)(*(done[v] if isinstance(v, Graph) else v for v in op.attributes))
+
+
+def _rebuilt(graph: Graph, ops: list[Op]) -> Graph:
+    with Builder(graph.name) as builder:
+        env = copy_inputs(graph, builder)
+        for node, op in zip(graph.nodes, ops, strict=True):
+            made = builder.add(op, tuple(env[x] for x in node.inputs), node.source)
+            env.update(zip(node.outputs, made, strict=True))
+        return builder.finish([env[y] for y in graph.outputs])

@@ -1,0 +1,220 @@
+"""A graph with effects as parts: pure graphs, and the effects between them in program order.
+
+The nodes of a part depend on no effect that comes after it began, so each part is one program. A
+graph is divided only where something is computed from what an effect returned: prints, which return
+nothing, divide nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from tracegraph.control.call import Call
+from tracegraph.core.types import TOKEN
+from tracegraph.ir.builder import Builder, copy_inputs, replay
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.effect import EFFECTS, HostCall, Load, Read, Store
+from tracegraph.passes.common_subexpressions import live_nodes
+from tracegraph.passes.simplify import dead_code, share
+from tracegraph.passes.specialise import (
+    bound_names,
+    names_used,
+    new_names,
+    renamed,
+    specialise,
+    unbound_names,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A pure graph and the effects that follow it; all tensors are those of the divided graph.
+
+    `graph` takes the values of `inputs` and gives those of `outputs`. `loads` are the nodes whose
+    values are read when the part begins.
+    """
+
+    loads: tuple[Node, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    graph: Graph
+    effects: tuple[Node, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitGraph:
+    """A graph whose calls with effects are opened, and its parts."""
+
+    graph: Graph
+    parts: tuple[Part, ...]
+
+
+def has_effects(graph: Graph) -> bool:
+    """Whether a graph, or one that it calls, cannot be one program of XLA."""
+    return graph.cached("calls_effects", lambda: (_has_effects(graph),))[0]
+
+
+def _has_effects(graph: Graph) -> bool:
+    return any(isinstance(node.op, EFFECTS) for inner in graph.graphs() for node in inner.nodes)
+
+
+def has_calls_that_see(graph: Graph) -> bool:
+    """Whether it has calls of Python functions that may read and assign Variables."""
+    return has_effects(graph) and any(
+        isinstance(node.op, HostCall) and node.op.sees_variables
+        for inner in graph.graphs()
+        for node in inner.nodes
+    )
+
+
+#: Names for the sizes that Python functions choose.
+size_names = (f"r{number}" for number in itertools.count())
+
+
+def with_own_sizes(graph: Graph) -> Graph:
+    """The graph with new names for the sizes that its Python functions choose: each call of a body
+    has its own."""
+    if not has_effects(graph):
+        return graph
+    sizes: dict[str, Any] = {}
+    for inner in graph.graphs():
+        for y in _results_of_calls(inner):
+            if not bound_names(y.type) <= sizes.keys():
+                sizes.update(new_names(y.type, size_names))
+    return renamed(graph, sizes, {}) if sizes else graph
+
+
+def split_at_effects(graph: Graph) -> SplitGraph:
+    """The parts of a graph, made once and kept on it."""
+    return graph.cached("split_at_effects", lambda: _split(graph))
+
+
+def _split(graph: Graph) -> SplitGraph:
+    opened = share(dead_code(_opened(graph)))
+    stages, effect_stages = _stages(opened)
+    count = 1 + max((*stages.values(), *effect_stages.values()), default=0)
+    members: list[list[Node]] = [[] for _ in range(count)]
+    loads: list[list[Node]] = [[] for _ in range(count)]
+    effects: list[list[Node]] = [[] for _ in range(count)]
+    for node in opened.nodes:
+        if isinstance(node.op, Load):
+            loads[stages[node.outputs[0]]].append(node)
+        elif isinstance(node.op, EFFECTS):
+            effects[effect_stages[node]].append(node)
+        else:
+            members[stages[node.outputs[0]]].append(node)
+    wanted = _wanted(opened, members, effects)
+    names = [f"{graph.name}_{i}" for i in range(count)] if count > 1 else [graph.name]
+    sizes = _sizes_returned(opened)
+    rows = zip(names, loads, members, wanted, effects, strict=True)
+    return SplitGraph(opened, tuple(_part(*row, sizes) for row in rows))
+
+
+def _opened(graph: Graph) -> Graph:
+    """The graph with the bodies of calls that have effects in the place of the calls."""
+    with Builder(graph.name) as builder:
+        env = copy_inputs(graph, builder)
+        _replay_opened(builder, graph, env)
+        return builder.finish([env[y] for y in graph.outputs])
+
+
+def _replay_opened(builder: Builder, graph: Graph, env: dict[Tensor, Tensor]) -> None:
+    for node in graph.nodes:
+        inputs = tuple([env[x] for x in node.inputs])
+        if isinstance(node.op, Call) and has_effects(node.op.body):
+            body = specialise(node.op.body, [x.type for x in inputs])
+            inner = dict(zip(body.inputs, inputs, strict=True))
+            _replay_opened(builder, body, inner)
+            outputs: Sequence[Tensor] = [inner[y] for y in body.outputs]
+        else:
+            outputs = builder.add(node.op, inputs, node.source)
+        env.update(zip(node.outputs, outputs, strict=True))
+
+
+def _stages(graph: Graph) -> tuple[dict[Tensor, int], dict[Node, int]]:
+    """For each value the part in which it is known, and for each effect the part it follows."""
+    stages: dict[Tensor, int] = dict.fromkeys(graph.inputs, 0)
+    effect_stages: dict[Node, int] = {}
+    last_effect, after_calls = 0, 0
+    sizes = _sizes_returned(graph)
+    for node in graph.nodes:
+        # Tokens order effects, and the order of the nodes is theirs.
+        named = [sizes[name] for name in names_used(node) if name in sizes] if sizes else []
+        needed = max((stages[x] for x in (*operands(node), *named) if x in stages), default=0)
+        if isinstance(node.op, Load):
+            stage = after_calls
+            last_effect = max(last_effect, stage)
+        elif isinstance(node.op, EFFECTS):
+            last_effect = effect_stages[node] = max(needed, last_effect)
+            stage = last_effect + 1
+            if isinstance(node.op, HostCall):
+                after_calls = stage
+        else:
+            stage = needed
+        stages.update((y, stage) for y in node.outputs)
+    return stages, effect_stages
+
+
+def _sizes_returned(graph: Graph) -> dict[str, Tensor]:
+    """The open sizes that Python functions choose, and what has them first: derivatives have them
+    again."""
+    return {name: y for y in reversed(_results_of_calls(graph)) for name in bound_names(y.type)}
+
+
+def _results_of_calls(graph: Graph) -> list[Tensor]:
+    return [y for node in graph.nodes if isinstance(node.op, HostCall) for y in node.outputs]
+
+
+def operands(node: Node) -> Sequence[Tensor]:
+    """The inputs of a node whose values it takes: no tokens, and not what stands for a Variable."""
+    if isinstance(node.op, Load):
+        return ()
+    if isinstance(node.op, Store):
+        return node.inputs[2:]
+    return [x for x in node.inputs if x.type is not TOKEN]
+
+
+def _wanted(
+    graph: Graph, members: list[list[Node]], effects: list[list[Node]]
+) -> list[set[Tensor]]:
+    """For each part the values that something else takes: its effects, a later part, the caller."""
+    wanted: list[set[Tensor]] = []
+    later = set(graph.outputs)
+    for nodes, after in zip(reversed(members), reversed(effects), strict=True):
+        later.update(x for node in after for x in operands(node))
+        wanted.append(set(later))
+        later.update(x for node in nodes for x in node.inputs)
+    return wanted[::-1]
+
+
+def _part(
+    name: str,
+    loads: list[Node],
+    members: list[Node],
+    wanted: set[Tensor],
+    effects: list[Node],
+    sizes: dict[str, Tensor],
+) -> Part:
+    outputs = tuple(y for node in members for y in node.outputs if y in wanted)
+    nodes = live_nodes(members, outputs)
+    made = {y for node in nodes for y in node.outputs}
+    taken = dict.fromkeys(x for node in nodes for x in node.inputs if x not in made)
+    # Sizes that a Python function chose are known by what it returned.
+    taken.update((sizes[name], None) for name in unbound_names(taken, nodes) if name in sizes)
+    used = tuple(taken)
+    with Builder(name) as builder:
+        env = {x: builder.input_like(x) for x in used}
+        replay(nodes, env)
+        graph = builder.finish([env[y] for y in outputs])
+    return Part(tuple(loads), used, outputs, graph, tuple(effects))
+
+
+def variable_input(handle: Tensor) -> Tensor:
+    """What stands for the Variable of an effect among the inputs of its graph. Where the effect was
+    in the body of a call, that was given a read of the Variable."""
+    while handle.node is not None and isinstance(handle.node.op, (Read, Load)):
+        handle = handle.node.inputs[1]
+    return handle

@@ -1,0 +1,1 @@
+"""What everything stands on: types, shapes, the line of the user, interrupts, bounded tables."""

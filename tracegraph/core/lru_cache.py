@@ -1,0 +1,86 @@
+"""Tables of a bounded size: from one the least recently used go first, the other begins anew.
+
+They have no lock. Each of their steps is one call of C, which neither another thread nor a signal
+handler divides, so whoever interrupts a look-up may look up as well.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from tracegraph.core.interrupts import is_of_interrupt
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class LRUCache(Generic[Key, Value]):
+    """At most `limit` values by key."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept: OrderedDict[Key, Value] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __iter__(self) -> Iterator[Key]:
+        """The keys at this moment."""
+        return iter(list(self._kept))
+
+    def get(self, key: Key) -> Value | None:
+        """The value of `key`, which counts as used; None if there is none."""
+        found = self._kept.get(key)
+        if found is not None:
+            self._touch(key)
+        return found
+
+    def put(self, key: Key, value: Value) -> None:
+        """Keeps `value` under `key`."""
+        self._kept[key] = value
+        self._touch(key)
+        self._drop()
+
+    def setdefault(self, key: Key, value: Value) -> Value:
+        """The value of `key`, which is `value` if there was none."""
+        found = self._kept.setdefault(key, value)
+        self._touch(key)
+        self._drop()
+        return found
+
+    def _touch(self, key: Key) -> None:
+        try:
+            self._kept.move_to_end(key)
+        except KeyError as error:  # dropped in between, by another thread or an interrupt
+            if is_of_interrupt(error):
+                raise
+            return
+
+    def _drop(self) -> None:
+        while len(self._kept) > self._limit:
+            try:
+                self._kept.popitem(last=False)
+            except KeyError as error:
+                if is_of_interrupt(error):
+                    raise
+                return
+
+
+class Memo(dict[Key, Value]):
+    """A dict that is emptied before it has more than `limit` keys: what is remembered can be made
+    again. Reading it is as fast as reading a dict."""
+
+    __slots__ = ("_limit",)
+
+    def __init__(self, limit: int = 4096) -> None:
+        super().__init__()
+        self._limit = limit
+
+    def remember(self, key: Key, value: Value) -> Value:
+        """Keeps `value` under `key`, and returns it."""
+        if len(self) >= self._limit:
+            self.clear()
+        self[key] = value
+        return value

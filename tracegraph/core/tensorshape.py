@@ -1,0 +1,394 @@
+"""What users see of types: TensorShape, TensorSpec, and IndexedSlices."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, NamedTuple, NoReturn, SupportsIndex, overload
+
+import numpy as np
+
+from tracegraph.core.shapes import Dim, Shape, ShapeVariable, bounds, element_count, plain
+from tracegraph.core.source import is_ours
+from tracegraph.core.types import DType, as_dtype, float32
+from tracegraph.errors import ShapeError, fail, shown
+
+
+class TensorShape(tuple[int, ...]):
+    """The sizes of a tensor: a tuple whose entries are ints, symbolic sizes, or None for open.
+    To a checker they are ints: code that takes sizes takes symbolic ones too.
+
+    `TensorShape(None)` is the shape of a tensor of unknown rank; it has no length.
+
+    >>> tg.zeros([2, 3]).shape
+    TensorShape([2, 3])
+    >>> print(tg.zeros([2, 3]).shape)
+    (2, 3)
+    """
+
+    #: The shape variable of a tensor of unknown rank; True for `TensorShape(None)`.
+    variable: ShapeVariable | bool | None = None
+
+    def __new__(cls, dims: Any) -> TensorShape:
+        if isinstance(dims, TensorShape):
+            return dims
+        if dims is None or isinstance(dims, ShapeVariable):
+            unknown = super().__new__(cls)
+            unknown.variable = True if dims is None else dims
+            return unknown
+        if isinstance(dims, str):
+            _refuse(dims, "a list of sizes", fix=f"write [{dims!r}] for one size of that name")
+        if isinstance(dims, (dict, set, frozenset)):
+            _refuse(dims, "a list of sizes", fix="write the sizes in their order: [2, 3]")
+        if not hasattr(dims, "__iter__"):
+            dims = (dims,)
+        return super().__new__(cls, map(_entry, dims))
+
+    @property
+    def rank(self) -> int | None:
+        """The number of axes; None if it is unknown."""
+        return tuple.__len__(self) if self.variable is None else None
+
+    ndims = rank
+
+    @property
+    def dims(self) -> list[Any] | None:
+        """The entries as a list; None if the rank is unknown."""
+        return None if self.variable is not None else list(self)
+
+    def as_list(self) -> list[Any]:
+        """The entries as a list. Raises ShapeError if the rank is unknown.
+
+        >>> tg.zeros([2, 3]).shape.as_list()
+        [2, 3]
+        """
+        self._require_rank()
+        return list(self)
+
+    def num_elements(self) -> int | None:
+        """The product of the sizes; None if one of them is open or the rank is unknown.
+
+        >>> tg.zeros([2, 3]).shape.num_elements()
+        6
+        """
+        if self.variable is not None or None in tuple(self):
+            return None
+        return element_count(self)  # type: ignore[return-value]
+
+    def is_fully_defined(self) -> bool:
+        """Whether every size is an int."""
+        return self.variable is None and all(type(size) is int for size in self)
+
+    def is_compatible_with(self, other: Any) -> bool:
+        """Whether a tensor could have both shapes.
+
+        >>> tg.TensorShape([None, 2]).is_compatible_with([3, 2])
+        True
+        """
+        other = TensorShape(other)
+        if self.variable is not None or other.variable is not None:
+            return True
+        if self.rank != other.rank:
+            return False
+        return all(map(_may_be_equal, self, other))
+
+    def assert_is_compatible_with(self, other: Any) -> None:
+        """Raises ShapeError (a ValueError) unless a tensor could have both shapes."""
+        if not self.is_compatible_with(other):
+            fail(
+                ShapeError,
+                f"the shapes {self} and {TensorShape(other)} are not compatible",
+                fix="give shapes of one rank whose known sizes are equal",
+            )
+
+    def merge_with(self, other: Any) -> TensorShape:
+        """What is known of a tensor that has both shapes. Raises ShapeError if none could.
+
+        >>> tg.TensorShape([None, 2]).merge_with([3, None])
+        TensorShape([3, 2])
+        """
+        self.assert_is_compatible_with(other)
+        other = TensorShape(other)
+        if self.variable is not None or other.variable is not None:
+            return other if self.variable is not None else self
+        return _of(b if a is None else a for a, b in zip(self, other, strict=True))
+
+    def assert_has_rank(self, rank: int) -> None:
+        """Raises ShapeError (a ValueError) if the rank is known to be another one."""
+        if self.rank not in (None, rank):
+            fail(
+                ShapeError,
+                f"the shape {self} has rank {self.rank}, and it must have rank {rank}",
+                fix="use tg.reshape, tg.expand_dims or tg.squeeze",
+            )
+
+    def with_rank(self, rank: int) -> TensorShape:
+        """The shape itself, or one of open sizes if the rank is unknown. Raises ShapeError for
+        another rank."""
+        self.assert_has_rank(rank)
+        return TensorShape([None] * rank) if self.rank is None else self
+
+    def concatenate(self, other: Any) -> TensorShape:
+        """The axes of this shape, then those of `other`."""
+        other = TensorShape(other)
+        if self.variable is not None or other.variable is not None:
+            return TensorShape(None)
+        return _of((*self, *other))
+
+    def _require_rank(self) -> None:
+        if self.variable is not None:
+            fail(
+                ShapeError,
+                "TensorShape: the rank is unknown",
+                fix="give the rank in the TensorSpec, such as tg.TensorSpec([None, None])",
+            )
+
+    def __len__(self) -> int:
+        self._require_rank()
+        return tuple.__len__(self)
+
+    def __iter__(self) -> Iterator[int]:
+        self._require_rank()
+        return tuple.__iter__(self)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> TensorShape: ...
+    def __getitem__(self, index: Any) -> Any:
+        self._require_rank()
+        found = tuple.__getitem__(self, index)
+        return _of(found) if isinstance(index, slice) else found
+
+    def __add__(self, other: Any) -> TensorShape:
+        return self.concatenate(other)
+
+    def __radd__(self, other: Any) -> TensorShape:
+        return TensorShape(other).concatenate(self)
+
+    def __bool__(self) -> bool:
+        return self.variable is None and tuple.__len__(self) > 0
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, TensorShape):
+            return self.variable == other.variable and tuple.__eq__(self, other)
+        if other is None:
+            return self.variable is not None
+        if isinstance(other, (int, np.integer, np.ndarray, Dim)):  # 3 stands for [3]
+            other = np.atleast_1d(other) if isinstance(other, np.ndarray) else (other,)
+        if isinstance(other, (tuple, list, np.ndarray)):
+            return self.variable is None and tuple.__eq__(self, tuple(other))
+        return NotImplemented
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self.variable) if self.variable is not None else tuple.__hash__(self)
+
+    def __repr__(self) -> str:
+        return f"TensorShape({None if self.variable is not None else list(self)})"
+
+    def __str__(self) -> str:
+        return "<unknown>" if self.variable is not None else tuple.__repr__(self)
+
+    def __reduce__(self) -> Any:
+        return TensorShape, (None if self.variable is not None else tuple(self),)
+
+
+def shape_of(shape: Shape) -> TensorShape:
+    """The TensorShape of a tensor's shape, without checks."""
+    return TensorShape(shape) if isinstance(shape, ShapeVariable) else _of(shape)
+
+
+def asked_shape(shape: Shape) -> TensorShape:
+    """The TensorShape that a user is given for a tensor's shape."""
+    return TensorShape(shape) if isinstance(shape, ShapeVariable) else _of(map(_asked, shape))
+
+
+class AskedSize(Dim):
+    """An open size in the hands of a user, who may ask whether it is equal to another.
+
+    While it is not known the answer is no, unless it must be equal. That may be wrong in a later
+    run, so it is noted, and a run for which it is wrong is refused, or traced by itself.
+    """
+
+    __slots__ = ()
+
+    #: Notes two sizes that were taken to differ; what traces installs it.
+    note_apart: ClassVar[Callable[[Any, Any], None]] = lambda left, right: None
+
+    __hash__ = Dim.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        if Dim.__eq__(self, other):
+            return True
+        if isinstance(other, (Dim, int, np.integer)) and not isinstance(other, bool):
+            lowest, highest = bounds(self - other)
+            if lowest <= 0 <= highest:
+                _note_apart(plain(self), plain(other) if isinstance(other, Dim) else int(other))
+            else:
+                _note_positive(self - other)
+        return False
+
+    def __lt__(self, other: Any) -> bool:
+        _note_positive(self - other)
+        return Dim.__lt__(self, other)
+
+    def __gt__(self, other: Any) -> bool:
+        _note_positive(self - other)
+        return Dim.__gt__(self, other)
+
+    def __bool__(self) -> bool:
+        return self != 0
+
+    def __reduce__(self) -> Any:
+        return AskedSize, (self.terms,)
+
+
+def _asked(size: Any) -> Any:
+    return AskedSize(size.terms) if isinstance(size, Dim) else size
+
+
+def _arithmetic(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def computed(self: AskedSize, *others: Any) -> Any:
+        return _asked(method(self, *others))
+
+    return computed
+
+
+for _name in ("add", "radd", "sub", "rsub", "neg", "mul", "rmul", "pow"):
+    setattr(AskedSize, f"__{_name}__", _arithmetic(getattr(Dim, f"__{_name}__")))
+for _name in ("floordiv", "rfloordiv", "mod", "rmod"):
+    setattr(AskedSize, f"__{_name}__", _arithmetic(getattr(Dim, f"__{_name}__")))
+
+
+def _note_apart(left: Any, right: Any) -> None:
+    if _is_asked_by_user():
+        AskedSize.note_apart(left, right)
+
+
+def _note_positive(size: Any) -> None:
+    """Notes that an answer holds where no size is 0, of which a model that was saved may be."""
+    if isinstance(size, Dim) and _is_asked_by_user():
+        for name in sorted(size.names()):
+            AskedSize.note_apart(Dim.named(name), 0)
+
+
+def _is_asked_by_user() -> bool:
+    """Whether the comparison stands in the user's code, and not in ours."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return frame is not None and not is_ours(frame.f_code.co_filename)
+
+
+def _of(sizes: Iterable[Any]) -> TensorShape:
+    return tuple.__new__(TensorShape, sizes)
+
+
+def _entry(size: Any) -> Any:
+    """An entry of a TensorShape: an int, a symbolic size, a name, or None."""
+    if size is None or isinstance(size, Dim):
+        return size
+    if isinstance(size, str):
+        return str(Dim.named(size))
+    if isinstance(size, (int, np.integer)) and not isinstance(size, bool) and size >= 0:
+        return int(size)
+    _refuse(size, "an int of zero or more", fix="give an int, None for an open size, or its name")
+
+
+def _refuse(value: Any, wanted: str, fix: str) -> NoReturn:
+    fact = f"TensorShape: {wanted} is needed, and {shown(value)} was given"
+    fail(ShapeError, fact, fix=fix)
+
+
+def _may_be_equal(left: Any, right: Any) -> bool:
+    return left == right or not (type(left) is int and type(right) is int)
+
+
+class TensorSpec:
+    """The type of an argument: a shape, whose sizes may be open, a dtype, and a name.
+
+    - `shape`: ints; None for a size that is open; a string for an open size with a name, the same
+      wherever the name stands. The shape None leaves the rank open too.
+    - `dtype`: anything that names a data type.
+    - `name`: what the argument is called in dumps and signatures.
+
+    >>> tg.TensorSpec([None, 2], name="inp")
+    TensorSpec(shape=(None, 2), dtype=tg.float32, name='inp')
+    """
+
+    __slots__ = ("_dtype", "_name", "_shape")
+
+    def __init__(self, shape: Any, dtype: Any = float32, name: str | None = None) -> None:
+        self._shape = TensorShape(shape)
+        self._dtype = as_dtype(dtype)
+        self._name = name
+
+    @property
+    def shape(self) -> TensorShape:
+        return self._shape
+
+    @property
+    def dtype(self) -> DType:
+        return self._dtype
+
+    @property
+    def name(self) -> str | None:
+        return self._name
+
+    @classmethod
+    def from_tensor(cls, tensor: Any, name: str | None = None) -> TensorSpec:
+        """The spec that describes a tensor, a Variable or an array.
+
+        >>> tg.TensorSpec.from_tensor(tg.zeros([2, 3]))
+        TensorSpec(shape=(2, 3), dtype=tg.float32, name=None)
+        """
+        return cls(tensor.shape, tensor.dtype, name or getattr(tensor, "name", None))
+
+    @classmethod
+    def from_spec(cls, spec: TensorSpec, name: str | None = None) -> TensorSpec:
+        """`spec` under another name."""
+        return cls(spec.shape, spec.dtype, name or spec.name)
+
+    def is_compatible_with(self, spec_or_tensor: Any) -> bool:
+        """Whether something with `shape` and `dtype` fits.
+
+        >>> tg.TensorSpec([None, 2]).is_compatible_with(tg.zeros([3, 2]))
+        True
+        """
+        if as_dtype(spec_or_tensor.dtype) is not self._dtype:
+            return False
+        return self._shape.is_compatible_with(spec_or_tensor.shape)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TensorSpec) and self._parts() == other._parts()
+
+    def __hash__(self) -> int:
+        return hash(self._parts())
+
+    def _parts(self) -> tuple[TensorShape, DType, str | None]:
+        return self._shape, self._dtype, self._name
+
+    def __repr__(self) -> str:
+        shape, dtype, name = self._shape, self._dtype, self._name
+        return f"TensorSpec(shape={shape}, dtype={dtype!r}, name={name!r})"
+
+    def __reduce__(self) -> Any:
+        return TensorSpec, self._parts()
+
+
+class IndexedSlices(NamedTuple):
+    """Rows of a tensor and where they stand, for the scatter methods of Variables.
+
+    `values[k]` belongs to row `indices[k]`.
+    """
+
+    values: Any
+    indices: Any
+
+
+__all__ = ["IndexedSlices", "TensorShape", "TensorSpec"]

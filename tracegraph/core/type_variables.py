@@ -1,0 +1,12 @@
+"""What checkers know of a function that wraps another one: its parameters, and its result."""
+
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+if TYPE_CHECKING:  # Python has defaults of type variables from 3.13 on; checkers have them
+    import typing_extensions
+
+    Parameters = typing_extensions.ParamSpec("Parameters", default=...)
+    Result = typing_extensions.TypeVar("Result", default=typing_extensions.Any)
+else:
+    Parameters = ParamSpec("Parameters")
+    Result = TypeVar("Result")

@@ -1,0 +1,285 @@
+"""Data types and interned tensor types."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import weakref
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import ml_dtypes
+import numpy as np
+
+from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.shapes import (
+    Shape,
+    ShapeVariable,
+    check_bytes,
+    checked_shape,
+    dimensions_text,
+    is_static,
+    same_shape,
+)
+from tracegraph.errors import DTypeError, Mismatch, fail, shown
+
+_KINDS = {"b": "bool", "i": "integer", "u": "integer", "f": "floating", "c": "complex"}
+
+
+class DType:
+    """The type of the elements of a tensor: a name, its short form in dumps, and NumPy's type.
+
+    Compares equal to whatever `as_dtype` converts to it: `tg.float32 == "float32"`.
+
+    >>> tg.float32.name, tg.float32.size
+    ('float32', 4)
+    """
+
+    __slots__ = ("kind", "name", "numpy_dtype", "short")
+
+    def __init__(self, name: str, short: str, numpy_dtype: Any, kind: str) -> None:
+        self.name = name
+        self.short = short
+        #: NumPy's dtype; None for tokens alone.
+        self.numpy_dtype: np.dtype = numpy_dtype
+        self.kind = kind
+
+    @property
+    def as_numpy_dtype(self) -> Any:
+        """NumPy's scalar type, such as `np.float32`."""
+        assert self.numpy_dtype is not None, f"{self.name} has no NumPy type"
+        return self.numpy_dtype.type
+
+    @property
+    def dtype(self) -> np.dtype:
+        """NumPy's dtype: by this name NumPy finds it, as in `np.zeros(3, tg.float32)`."""
+        return self.numpy_dtype
+
+    @property
+    def size(self) -> int:
+        """Bytes of one element."""
+        return self.numpy_dtype.itemsize if self.numpy_dtype is not None else 0
+
+    @property
+    def is_floating(self) -> bool:
+        return self.kind == "floating"
+
+    @property
+    def is_complex(self) -> bool:
+        return self.kind == "complex"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind == "integer"
+
+    @property
+    def is_bool(self) -> bool:
+        return self.kind == "bool"
+
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether tensors of this type have cotangents: floating and complex ones do."""
+        return self.kind in ("floating", "complex")
+
+    @property
+    def real(self) -> DType:
+        """The type of the real part: itself, but for complex types."""
+        return {"complex64": float32, "complex128": float64}.get(self.name, self)
+
+    @property
+    def min(self) -> Any:
+        """The smallest finite value."""
+        return self._limits().min
+
+    @property
+    def max(self) -> Any:
+        """The largest finite value."""
+        return self._limits().max
+
+    @property
+    def limits(self) -> tuple[Any, Any]:
+        """The range of intensities in images of this type, as TensorFlow has it: from 0 to 1 of
+        floating numbers, and to the largest value of others."""
+        if self.is_bool:
+            return 0, True
+        return (0, 1) if self.is_floating else (0, int(self.max))
+
+    real_dtype = real
+
+    def is_compatible_with(self, other: Any) -> bool:
+        """Whether `other` names the same type."""
+        return as_dtype(other) is self
+
+    def _limits(self) -> Any:
+        return ml_dtypes.finfo(self.numpy_dtype) if self.is_floating else np.iinfo(self.numpy_dtype)  # type: ignore[arg-type]
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if isinstance(other, DType) or other is None:
+            return False
+        try:
+            return as_dtype(other) is self
+        except TypeError as error:
+            if is_of_interrupt(error):
+                raise
+            return False
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        return f"tg.{self.name}"
+
+    def __str__(self) -> str:
+        return f"<dtype: '{self.name}'>"
+
+    def __reduce__(self) -> Any:
+        return as_dtype, (self.name,)
+
+
+def _numpy(name: str) -> np.dtype:
+    return np.dtype(getattr(ml_dtypes, name, None) or name)
+
+
+def _define(name: str, short: str) -> DType:
+    numpy_dtype = _numpy(name)
+    kind = _KINDS.get(numpy_dtype.kind, "floating")
+    return DType(name, short, numpy_dtype, kind)
+
+
+bool_ = _define("bool", "bool")
+int8, int16, int32, int64 = (_define(f"int{n}", f"i{n}") for n in (8, 16, 32, 64))
+uint8, uint16, uint32, uint64 = (_define(f"uint{n}", f"u{n}") for n in (8, 16, 32, 64))
+float16, float32, float64 = (_define(f"float{n}", f"f{n}") for n in (16, 32, 64))
+bfloat16 = _define("bfloat16", "bf16")
+complex64, complex128 = _define("complex64", "c64"), _define("complex128", "c128")
+#: The type of the values that order effects; it has no elements and no NumPy type.
+token = DType("token", "token", None, "token")
+
+DTYPES = (
+    *(bool_, int8, int16, int32, int64, uint8, uint16, uint32, uint64),
+    *(float16, bfloat16, float32, float64, complex64, complex128, token),
+)
+BY_SHORT = {dtype.short: dtype for dtype in DTYPES}
+_BY_NAME = {dtype.name: dtype for dtype in DTYPES}
+_BY_NUMPY = {dtype.numpy_dtype: dtype for dtype in DTYPES if dtype.numpy_dtype is not None}
+#: What Python's own number types become when nothing else decides.
+PYTHON_DTYPES: dict[type, DType] = {
+    bool: bool_,
+    int: int32,
+    float: float32,
+    complex: complex128,
+}
+
+
+def as_dtype(value: Any) -> DType:
+    """The `DType` that `value` names: a DType, a name, a NumPy type, or Python's own type.
+
+    Raises DTypeError, a TypeError, if there is none.
+
+    >>> tg.as_dtype("float32"), tg.as_dtype(np.int64), tg.as_dtype(float)
+    (tg.float32, tg.int64, tg.float32)
+    """
+    if type(value) is DType:
+        return value
+    if isinstance(value, str) and value in _BY_NAME:
+        return _BY_NAME[value]
+    if isinstance(value, type) and value in PYTHON_DTYPES:
+        return PYTHON_DTYPES[value]
+    try:
+        if value is not None:  # NumPy's float64
+            return _BY_NUMPY[np.dtype(value)]
+    except (TypeError, KeyError, ValueError) as error:
+        if is_of_interrupt(error):
+            raise
+        return _refuse(value)
+    return _refuse(value)
+
+
+def _refuse(value: Any) -> Any:
+    names = [name for name in _BY_NAME if name != "token"]
+    close = difflib.get_close_matches(value, names, 1, 0.75) if isinstance(value, str) else []
+    fix = f"use {close[0]}, or another of {', '.join(names)}" if close else _one_of(names)
+    if isinstance(value, int):
+        fix = f"give all sizes as one list, such as tg.zeros([2, 3]), or {fix}"
+    fail(DTypeError, f"{shown(value)} is not a data type", fix=fix)
+
+
+def _one_of(names: Iterable[str]) -> str:
+    return f"use one of {', '.join(names)}"
+
+
+class TensorType:
+    """An element type and a shape. Interned: equal types are the same object.
+
+    Raises InvalidArgumentError for a tensor that no machine can hold: every value has a type, so
+    this is the one place where sizes are checked, before anything is allocated or compiled.
+
+    >>> str(tg.TensorType(tg.float32, (2, 3)))
+    'f32[2,3]'
+    """
+
+    __slots__ = ("__weakref__", "dtype", "is_static", "shape")
+
+    _interned: ClassVar[weakref.WeakValueDictionary[tuple[DType, Shape], TensorType]] = (
+        weakref.WeakValueDictionary()
+    )
+    dtype: DType
+    shape: Shape
+    is_static: bool
+
+    def __new__(cls, dtype: DType, shape: Shape = ()) -> TensorType:
+        key = (dtype, shape)
+        found = cls._interned.get(key)
+        if found is not None:
+            return found
+        if dtype is token and shape != ():
+            raise Mismatch("a token has no shape: it orders effects and holds nothing")
+        new = super().__new__(cls)
+        new.dtype = dtype
+        new.shape = checked_shape(shape)
+        new.is_static = is_static(new.shape)
+        if new.is_static:
+            check_bytes(dtype.short, new.shape, dtype.size)
+        # setdefault, so that two threads that meet here agree on one object.
+        return cls._interned.setdefault((dtype, new.shape), new)
+
+    def with_shape(self, shape: Shape) -> TensorType:
+        return TensorType(self.dtype, shape if isinstance(shape, ShapeVariable) else tuple(shape))
+
+    def with_dtype(self, dtype: DType) -> TensorType:
+        return TensorType(dtype, self.shape)
+
+    def fits(self, other: TensorType) -> bool:
+        """Whether the dtype is that of `other`, and the shapes may be one."""
+        return self.dtype is other.dtype and same_shape(self.shape, other.shape) is not None
+
+    @property
+    def rank(self) -> int | None:
+        """Number of axes; None when it is unknown."""
+        return None if isinstance(self.shape, ShapeVariable) else len(self.shape)
+
+    def __str__(self) -> str:
+        if self.dtype is token:
+            return "token"
+        return f"{self.dtype.short}[{dimensions_text(self.shape)}]"
+
+    def __repr__(self) -> str:
+        return f"TensorType({self})"
+
+    def __reduce__(self) -> Any:
+        return TensorType, (self.dtype, self.shape)
+
+
+TOKEN = TensorType(token)
+
+
+@functools.cache
+def _numpy_dtype(numpy_dtype: np.dtype) -> DType:
+    return as_dtype(numpy_dtype)
+
+
+def type_of_array(array: Any) -> TensorType:
+    """The type of anything with NumPy's `dtype` and `shape`."""
+    return TensorType(_numpy_dtype(array.dtype), tuple(array.shape))

@@ -1,0 +1,1 @@
+"""What differentiates: tapes, accumulators, custom gradients, parallel loops."""

@@ -1,0 +1,520 @@
+"""Custom gradients: a Python function and its backward, traced together into one call node."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, overload
+
+import numpy as np
+
+from tracegraph import nest
+from tracegraph.boundary.tracebacks import api_boundary
+from tracegraph.control.call import Call, as_tuple
+from tracegraph.control.custom_call import CustomCall
+from tracegraph.control.hoist import Hoisted, hoisted
+from tracegraph.control.intern import interned
+from tracegraph.control.recompute import recomputed
+from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.shapes import Dim
+from tracegraph.core.source import Source, caller_of
+from tracegraph.core.types import TOKEN, TensorType, type_of_array
+from tracegraph.effects.procedure import current_record, recorded_call
+from tracegraph.errors import (
+    DTypeError,
+    GradientError,
+    RuleTypeError,
+    ShapeError,
+    TraceError,
+    counted,
+    fact_of,
+    fail,
+    kind_of,
+    shown,
+)
+from tracegraph.functions.execute import append_call, run_nested, run_recorded
+from tracegraph.ir.builder import current
+from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Graph, Tensor, host_tensor
+from tracegraph.operands.conversion import as_tensor
+from tracegraph.ops.broadcast import BroadcastTo, full
+from tracegraph.ops.constant import Constant
+from tracegraph.passes.common_subexpressions import live_nodes
+from tracegraph.passes.simplify import dead_code, simplify
+from tracegraph.passes.specialise import unbound_names
+from tracegraph.signatures.results import Results, result_leaves
+from tracegraph.signatures.signature import Signature, parameters_of
+from tracegraph.state.variable import Variable
+from tracegraph.tracing.name_scopes import told_name
+from tracegraph.tracing.trace import Trace, Traced, restored
+
+if TYPE_CHECKING:
+    from tracegraph.core.type_variables import Parameters, Result
+
+
+class TracedAtCalls:
+    """A function that is traced at every call, into one node with a backward graph."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        _check_callable(function)
+        self._function = function
+        self._name = getattr(function, "__name__", type(function).__name__)
+        self._place = caller_of(inspect.unwrap(function))
+        functools.update_wrapper(self, function, updated=())
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else type(self)(self._function.__get__(instance, owner))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name}>"
+
+    @api_boundary
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        arguments = _Arguments(self._function, self._name, args, kwargs)
+        if not current().is_top_level:
+            return self._call(arguments, run_nested)
+        with recorded_call():
+            return self._call(arguments, functools.partial(run_recorded, record=current_record()))
+
+    def _call(self, arguments: _Arguments, call_with_effects: Callable[..., list[Tensor]]) -> Any:
+        traced, results, op = restored(lambda: self._trace(arguments))
+        given = traced, arguments.tensors, traced.variables
+        if traced.has_token:
+            return results.pack(call_with_effects(*given))
+        return results.pack(append_call(lambda inputs: as_tuple(op(*inputs)), *given))
+
+    def _new_trace(self) -> Trace:
+        return _CallTrace("lambda_" if self._name == "<lambda>" else self._name)
+
+    def _called(self, trace: Trace, arguments: _Arguments) -> Any:
+        """What the function returns for arguments of the trace."""
+        pairs = zip(arguments.tensors, arguments.tensor_names, strict=True)
+        given = [trace.argument(x.type, name) for x, name in pairs]
+        trace.actual = arguments.tensors
+        return arguments.called(self._function, given)
+
+    def _trace(self, arguments: _Arguments) -> tuple[Traced, Results, Call]:
+        """The body, how its results are packed, and the op that computes it. Where the body has
+        effects it calls the op itself, after those."""
+        raise NotImplementedError
+
+
+def _check_callable(function: Any) -> None:
+    if not callable(function):
+        fail(TraceError, f"{shown(function)} is not a callable object", fix="decorate a function")
+
+
+class _CallTrace(Trace):
+    """The trace of one call. What is called at top level, again and again, captures the numbers and
+    arrays that it uses, as the top level itself does: when they change, the graph stays the same.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        outer = self.outer
+        self._is_lifting: bool = outer.is_top_level or (
+            isinstance(outer, _CallTrace) and outer._is_lifting
+        )
+
+    def add(
+        self, op: Op, inputs: tuple[Tensor, ...], source: Source | None = None
+    ) -> tuple[Tensor, ...]:
+        if self._is_lifting and type(op) is Constant and self.reuse is None and _varies(op.value):
+            return (self.admit(host_tensor(op.infer(), op.value)),)
+        return super().add(op, inputs, source)
+
+    def traced(self, results: Sequence[Tensor]) -> Traced:
+        self._take_sizes()
+        return super().traced(results)
+
+    def _take_sizes(self) -> None:
+        """Gives the open sizes values that are the caller's, and that no input has by itself, such
+        as n where an argument has n-1: by an input without elements that has them."""
+        if self.outer.is_top_level:
+            return
+        sizes = [Dim.named(name) for name in unbound_names(self.inputs, self.nodes)]
+        if sizes:
+            (nothing,) = self.outer.add(Constant(np.False_), ())
+            (has_sizes,) = self.outer.add(BroadcastTo((*sizes, 0), ()), (nothing,))
+            has_sizes.name = "sizes"
+            self.admit(has_sizes)
+
+
+def _varies(value: np.ndarray) -> bool:
+    """Whether a constant is one that may change: integers are structure, and so are 0 and 1."""
+    is_plain = not value.any() or (value.ndim == 0 and value in (1, -1))
+    return type_of_array(value).dtype.is_differentiable and not is_plain
+
+
+class CustomGradient(TracedAtCalls):
+    """A function with a gradient of its own; see `tg.custom_gradient`."""
+
+    #: What errors are about: the function, then the backward that it returned.
+    _rule_place: Source
+
+    def _trace(self, arguments: _Arguments) -> tuple[Traced, Results, Call]:
+        with self._new_trace() as trace:
+            value, backward = self._split(self._called(trace, arguments))
+            leaves, structure = result_leaves(value, self._name, self._place)
+            outputs = trace.admit_all(tuple(y for y in leaves if y is not None))
+            trainable = [v for v in trace.variables if v.trainable]
+            effects = _Effects(trace)
+            seeds = _seeds(trace, outputs)
+            trace.checks_bounds = False  # what computes gradients alone has no checks
+            found = self._pulled(backward, outputs, seeds, trainable)
+            self._check_pure(effects.next_place())
+            sources = self._matched(*found, trace, arguments, trainable)
+            gradients = trace.admit_all(tuple(sources.values()))
+            traced = trace.traced(outputs)
+        halves = hoisted(traced.graph, gradients)
+        given_seeds = tuple(g for g in seeds if g is not None)
+        pulled = Graph(
+            f"{trace.name}_backward",
+            (*halves.rest.inputs, *given_seeds),
+            tuple(live_nodes(halves.others, gradients)),
+            gradients,
+        )
+        body = interned(simplify(dead_code(halves.rest)))
+        op = CustomCall(body, interned(simplify(pulled)), tuple(sources))
+        return _called_in(traced, halves, op), Results(structure, leaves), op
+
+    def _split(self, returned: Any) -> tuple[Any, Callable[..., Any]]:
+        """The outputs and the backward function that the function returned."""
+        self._rule_place = self._place
+        is_pair = isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1])
+        if not is_pair:
+            self._refuse(
+                f"it returned {kind_of(returned)}, {shown(returned)}, and not a pair of outputs "
+                "and a backward function",
+                "return y, grad, where grad(dy) gives one gradient per argument",
+                RuleTypeError,
+            )
+        rule = inspect.unwrap(returned[1])
+        self._rule_place = caller_of(rule) if hasattr(rule, "__code__") else self._place
+        return returned
+
+    def _pulled(
+        self,
+        backward: Callable[..., Any],
+        outputs: Sequence[Tensor],
+        seeds: Sequence[Tensor | None],
+        trainable: Sequence[Variable],
+    ) -> tuple[list[Any], list[Any]]:
+        """What the backward function returns: gradients of the arguments, and of the variables."""
+        upstream = [full(0, y.type) if g is None else g for g, y in zip(seeds, outputs)]
+        if not trainable or not _accepts_variables(backward):
+            self._check_takes(backward, upstream, {})
+            return nest.flatten(backward(*upstream)), [None] * len(trainable)
+        self._check_takes(backward, upstream, {"variables": list(trainable)})
+        returned = backward(*upstream, variables=list(trainable))
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            self._refuse(
+                f"its backward function returned {kind_of(returned)}, and not a pair of "
+                "gradients and variable gradients",
+                "return (gradients, variable_gradients)",
+            )
+        return nest.flatten(returned[0]), nest.flatten(list(returned[1]))
+
+    def _check_takes(
+        self, backward: Callable[..., Any], upstream: Sequence[Tensor], keywords: dict[str, Any]
+    ) -> None:
+        try:
+            inspect.signature(backward).bind(*upstream, **keywords)
+        except ValueError as error:  # a function written in C, which does not say what it takes
+            if is_of_interrupt(error):
+                raise
+            return
+        except TypeError as error:
+            if is_of_interrupt(error):
+                raise
+            self._refuse(
+                f"its backward function does not take {counted(len(upstream), 'cotangent')}, one "
+                f"for each output: {error}",
+                "let it take one argument for each output",
+            )
+
+    def _check_pure(self, place: Source | None) -> None:
+        """Refuses an effect at a place: derivatives are graphs, which are called where and as often
+        as mathematics wants it."""
+        if place is not None:
+            fail(
+                GradientError,
+                f"custom gradient {self._name}: its backward function prints, checks, calls Python "
+                "or assigns a Variable",
+                source=place,
+                fix="let it compute gradients alone, and print or check the gradients outside",
+            )
+
+    def _matched(
+        self,
+        found: Sequence[Any],
+        by_variable: Sequence[Any],
+        trace: Trace,
+        arguments: _Arguments,
+        trainable: Sequence[Variable],
+    ) -> dict[int, Tensor]:
+        """The gradients by the position of the graph's input that each belongs to."""
+        aligned = arguments.aligned(found)
+        if aligned is None:
+            self._refuse(
+                f"its backward function returned {counted(len(found), 'gradient')} for "
+                f"{counted(arguments.count, 'argument')}",
+                "return one gradient for each argument, None where there is none",
+            )
+        found = aligned
+        if len(by_variable) != len(trainable):
+            self._refuse(
+                f"its backward function returned {counted(len(by_variable), 'variable gradient')} "
+                f"for {counted(len(trainable), 'variable')}",
+                "return one gradient for each of `variables`, None where there is none",
+            )
+        count = len(arguments.tensors)
+        places = [count + _place_of(v, trace.variables) for v in trainable]
+        types = [v.tensor_type for v in trainable]
+        rows = [
+            *zip(range(count), found, (x.type for x in arguments.tensors), arguments.tensor_names),
+            *zip(places, by_variable, types, trainable),
+        ]
+        return {
+            place: self._gradient(g, type, source)
+            for place, g, type, source in rows
+            if g is not None and type.dtype.is_differentiable
+        }
+
+    def _gradient(self, given: Any, type: TensorType, source: str | Variable) -> Tensor:
+        """The gradient that was given for an argument of that name, or for a Variable."""
+        try:
+            g = as_tensor(given, None if isinstance(given, (Tensor, Variable)) else type.dtype)
+        except (DTypeError, ShapeError) as error:
+            name = _name_of(source)
+            self._refuse(f"its gradient of {name!r} is no tensor: {fact_of(error)}")
+        if not g.type.fits(type):
+            name = _name_of(source)
+            self._refuse(f"its gradient of {name!r} is {g.type}, and the argument is {type}")
+        return g
+
+    def _refuse(
+        self,
+        fact: str,
+        fix: str = "return a gradient of the shape and dtype of each argument",
+        error: type[Exception] = GradientError,
+    ) -> NoReturn:
+        fail(error, f"custom gradient {self._name}: {fact}", source=self._rule_place, fix=fix)
+
+
+def _name_of(source: str | Variable) -> str:
+    return told_name(source) if isinstance(source, Variable) else source
+
+
+class Recomputed(TracedAtCalls):
+    """A function whose intermediate values are computed anew for its gradient; see
+    `tg.recompute_grad`."""
+
+    def _trace(self, arguments: _Arguments) -> tuple[Traced, Results, Call]:
+        with self._new_trace() as trace:
+            value = self._called(trace, arguments)
+            leaves, structure = result_leaves(value, self._name, self._place)
+            traced = trace.traced([y for y in leaves if y is not None])
+        halves = hoisted(simplify(traced.graph), keeps_values=False)
+        op = recomputed(interned(halves.rest), traced.result_count)
+        return _called_in(traced, halves, op), Results(structure, leaves), op
+
+
+def _called_in(traced: Traced, halves: Hoisted, op: Call) -> Traced:
+    """What was traced, with `op` computing the rest. Where there are effects, the graph calls it
+    after them, and else it is the body of the op."""
+    graph = halves.around(op) if halves.effects else op.body
+    return dataclasses.replace(traced, graph=interned(graph))
+
+
+class _Arguments:
+    """The arguments of a call: tensors, which have gradients, and what the function gets as is."""
+
+    def __init__(
+        self, function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        signature = Signature(function, name)
+        # Keywords of positional parameters count as those; defaults stay with the function.
+        args, self._kwargs = signature.bind_given(args, kwargs)
+        self._leaves, self._structure = nest.flatten_structure((args, {}))
+        self._places = [i for i, x in enumerate(self._leaves) if isinstance(x, _ARRAYS)]
+        names = signature.leaf_names(self._structure)
+        #: The tensors that are passed by name alone, in the order of the signature.
+        ordered = dict.fromkeys((*signature.parameters.parameters, *self._kwargs))
+        self._by_name = [x for x in ordered if isinstance(self._kwargs.get(x), Tensor)]
+        last = [self._kwargs[name] for name in self._by_name]
+        self.tensors = [*(as_tensor(self._leaves[i]) for i in self._places), *last]
+        self.tensor_names = [*(names[i] for i in self._places), *self._by_name]
+        self._is_last_followed = any(x.depends_on(last) for x in current().recorders)
+        everything = nest.flatten(list(args))
+        numbers = [x for x in everything if _is_counted(x)]
+        #: How many arguments there are, as a backward function may count them: numbers and arrays,
+        #: or all; and the places of the tensors among those.
+        self._counts = {len(xs): _places_of_arrays(xs) for xs in (everything, numbers)}
+        self.count = len(numbers) + len(last)
+
+    def aligned(self, found: Sequence[Any]) -> list[Any] | None:
+        """Those of the gradients that a backward function returned that belong to the tensors, or
+        None for another number of them. Those of tensors that are passed by name alone come last,
+        and may be left out where no tape follows them."""
+        named = len(self._by_name)
+        for count in (named,) if self._is_last_followed else (named, 0):
+            first = len(found) - count
+            if first in self._counts:
+                rest = found[first:] or [None] * named
+                return [*(found[i] for i in self._counts[first]), *rest]
+        return list(found) if len(found) == len(self.tensors) else None
+
+    def called(self, function: Callable[..., Any], tensors: Sequence[Tensor]) -> Any:
+        """What the function returns for these tensors."""
+        leaves, count = list(self._leaves), len(self._places)
+        for place, x in zip(self._places, tensors[:count], strict=True):
+            leaves[place] = x
+        args, _ = self._structure.pack(leaves)
+        by_name = dict(zip(self._by_name, tensors[count:], strict=True))
+        return function(*args, **{**self._kwargs, **by_name})
+
+
+_ARRAYS = (Tensor, Variable, np.ndarray, np.generic)
+_NUMBERS = (bool, int, float, complex)
+
+
+def _places_of_arrays(leaves: Sequence[Any]) -> list[int]:
+    return [i for i, x in enumerate(leaves) if isinstance(x, _ARRAYS)]
+
+
+def _is_counted(leaf: Any) -> bool:
+    """Whether a leaf of the arguments has a gradient, be it None."""
+    return isinstance(leaf, (*_ARRAYS, *_NUMBERS))
+
+
+class _Effects:
+    """What a trace has done to the world so far, but for drawing random numbers."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._node_count, self._check_count = len(trace.nodes), len(trace.checks)
+        self._token, self._assigned = trace.token, self._values()
+
+    def _values(self) -> dict[int, Tensor | None]:
+        """The values that were assigned to Variables."""
+        states = {id(v): self._trace.states[id(v)] for v in self._trace.variables}
+        random = {id(v) for v in self._trace.variables if v.is_random_state}
+        return {k: x.value for k, x in states.items() if x.is_assigned and k not in random}
+
+    def next_place(self) -> Source | None:
+        """Where the next effect came from, if there was one."""
+        trace = self._trace
+        if trace.token is not self._token:
+            new = trace.nodes[self._node_count :]
+            return next(node.source for node in new if any(x.type is TOKEN for x in node.inputs))
+        if len(trace.checks) > self._check_count:
+            return trace.checks[self._check_count][0].source
+        now = self._values()
+        new = (x for k, x in now.items() if x is not None and x is not self._assigned.get(k))
+        return next((x.source for x in new), None)
+
+
+def _seeds(trace: Trace, outputs: Sequence[Tensor]) -> list[Tensor | None]:
+    """An input for the cotangent of each differentiable output."""
+    return [
+        trace.input(y.type, f"g{i}") if y.dtype.is_differentiable else None
+        for i, y in enumerate(outputs)
+    ]
+
+
+def _accepts_variables(backward: Callable[..., Any]) -> bool:
+    parameters = parameters_of(backward).values()
+    return any(p.name == "variables" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _place_of(variable: Variable, variables: Sequence[Variable]) -> int:
+    return next(i for i, other in enumerate(variables) if other is variable)
+
+
+@overload
+def custom_gradient(
+    f: Callable[Parameters, tuple[Result, Callable[..., Any]]],
+) -> Callable[Parameters, Result]: ...
+@overload
+def custom_gradient(
+    f: None = None,
+) -> Callable[
+    [Callable[Parameters, tuple[Result, Callable[..., Any]]]], Callable[Parameters, Result]
+]: ...
+def custom_gradient(f: Callable[..., Any] | None = None) -> Any:
+    """A decorator for a function that says itself what its gradient is.
+
+    `f(*args)` returns `(outputs, grad)`: a structure of tensors, and a function
+    `grad(*upstream)` from one cotangent per output to one gradient per argument, in the order of
+    the signature, None where there is none. Where f reads trainable Variables, grad also takes
+    `variables=`, their list, and returns `(gradients, variable_gradients)`.
+
+    The two are traced together, and become one node with a backward graph. What grad uses of f's
+    intermediate values it may use as they are. The one backward serves gradients of every order,
+    Jacobians, `tg.vectorized_map` and, where it is linear in the cotangents, forward mode.
+
+    - Of a dict that f returns, cotangents come in the order of sorted keys, as from
+      `tg.nest.flatten`. The gradient of an argument that is a dict is a dict of the same keys, in
+      any order, or its values one after another in the order of sorted keys.
+    - A gradient must have the shape and the dtype of its argument; one of an argument that is
+      not differentiable is ignored.
+    - A grad that takes no `variables` serves the arguments alone: the gradients of Variables that f
+      reads are None.
+    - Arguments that are no arrays are passed as they are; numbers are counted, with gradient None.
+
+    Raises GradientError (a ValueError) for what does not fit, with the line of the function.
+
+    >>> @tg.custom_gradient
+    ... def clip_gradient(x):
+    ...     def grad(dy):
+    ...         return tg.clip_by_value(dy, -1.0, 1.0)
+    ...     return x, grad
+    >>> x = tg.Variable(2.0)
+    >>> with tg.GradientTape() as tape:
+    ...     y = clip_gradient(x) * 10.0
+    >>> tape.gradient(y, x).numpy()
+    np.float32(1.0)
+    """
+    return custom_gradient if f is None else CustomGradient(f)
+
+
+def recompute_grad(f: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """`f` as a function that keeps none of its intermediate values for its gradient.
+
+    They are computed again when the gradient needs them, which saves memory and costs one more
+    evaluation of f. Gradients flow to arguments, Variables and whatever else f uses, and every
+    order and mode of derivative works.
+
+    >>> layer = tg.recompute_grad(lambda x: tg.sin(tg.exp(x)))
+    >>> float(tg.grad(layer)(0.0))
+    0.5403...
+    """
+    return Recomputed(f)
+
+
+def grad_pass_through(f: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """`f` with the gradient of the identity: the cotangent passes straight through.
+
+    Its result must have the shape and dtype of its first argument; other arguments and the
+    Variables that f reads have no gradient.
+
+    >>> step = tg.grad_pass_through(tg.sign)
+    >>> float(tg.grad(step)(3.0))
+    1.0
+    """
+    _check_callable(f)
+
+    @functools.wraps(f)
+    def passing(*args: Any, **kwargs: Any) -> Any:
+        def backward(*upstream: Any, variables: Any = ()) -> Any:
+            by_name = sum(isinstance(x, Tensor) for x in kwargs.values())
+            count = sum(map(_is_counted, nest.flatten(list(args)))) + by_name
+            gradients = [*upstream, *[None] * (count - len(upstream))]
+            return (gradients, [None] * len(variables)) if variables else gradients
+
+        return f(*args, **kwargs), backward
+
+    return CustomGradient(passing)

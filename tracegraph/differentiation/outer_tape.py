@@ -1,0 +1,126 @@
+"""What a tape recorded before it was entered again inside a trace, in terms of that trace.
+
+A tape that was open at top level, or in an outer trace, may be entered inside a function that is
+being traced. What it has recorded outside still counts: the trace captures tensors from there, and
+derivatives go on through what made them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tracegraph.ir.tensor import Node, Tensor
+from tracegraph.state.variable import Variable
+from tracegraph.tracing.trace import Trace
+
+
+class OuterTape:
+    """The record of a tape outside of a trace. `record` is what the tape was, and `nodes`,
+    `tracked`, `variables` and `outside` are what it knew."""
+
+    def __init__(
+        self,
+        record: dict[str, Any],
+        nodes: Sequence[Node],
+        tracked: set[Tensor],
+        variables: dict[int, Variable],
+        outside: OuterTape | None,
+        trace: Trace,
+    ) -> None:
+        self.record = record
+        self._nodes = nodes
+        self._tracked = tracked
+        self._variables = variables
+        self._outside = outside
+        self._trace = trace
+        #: How many of the captures of the trace were looked at.
+        self._seen = 0
+        #: What the trace captured of what is followed outside.
+        self._ends: list[Tensor] = []
+        self._are_arguments_new = True
+
+    def has_watched(self, variable: Variable) -> bool:
+        """Whether the tape watched a Variable outside."""
+        return id(variable) in self._variables or (
+            self._outside is not None and self._outside.has_watched(variable)
+        )
+
+    def new_captures(self) -> Iterator[Tensor]:
+        """The inputs of the trace that stand for what is followed outside, and are new. Arguments
+        count as sources: what they are computed from is another matter for each call."""
+        if self._are_arguments_new:
+            self._are_arguments_new = False
+            pairs = zip(self._trace.actual or (), self._trace.arguments)
+            yield from (own for tensor, own in pairs if self._follows(tensor))
+        captures = self._trace.captures
+        for tensor, own in itertools.islice(captures.items(), self._seen, None):
+            if self._follows(tensor):
+                self._ends.append(tensor)
+                yield own
+        self._seen = len(captures)
+
+    def _follows(self, tensor: Tensor) -> bool:
+        return tensor in self._tracked or (
+            self._outside is not None and self._outside._follows(tensor)
+        )
+
+    def nodes_from(self, sources: Sequence[Tensor]) -> list[Node]:
+        """What was computed outside on the way from sources, tensors of the trace, to what the
+        trace captured, as nodes of the trace."""
+        variables = self._all_variables()
+        used = {id(v) for v in self._trace.variables}
+        own = {x: tensor for tensor, x in self._trace.captures.items()}
+        own.update((v.handle_in(self._trace), v.handle) for v in variables if id(v) in used)
+        reached = {own.get(x, x) for x in sources}
+        below = []
+        for node, inputs, outputs in self._rows():
+            if not reached.isdisjoint(inputs):
+                reached.update(outputs)
+                below.append((node, inputs, outputs))
+        needed = set(self._ends)
+        between = []
+        for row in reversed(below):
+            if not needed.isdisjoint(row[2]):
+                needed.update(row[1])
+                between.append(row)
+        by_handle = {v.handle: v for v in variables}
+        return [
+            self._translated(node, inputs, outputs, by_handle)
+            for node, inputs, outputs in reversed(between)
+        ]
+
+    def _all_variables(self) -> list[Variable]:
+        """The Variables that were watched outside."""
+        outer = [] if self._outside is None else self._outside._all_variables()
+        return [*outer, *self._variables.values()]
+
+    def _rows(self) -> Iterator[tuple[Node, list[Tensor], list[Tensor]]]:
+        """The nodes outside, with what their inputs and outputs are at top level, or in the trace
+        that made them."""
+        if self._outside is not None:
+            yield from self._outside._rows()
+        builder = self.record["_builder"]
+        origins: dict[Tensor, Tensor] = {}
+        if isinstance(builder, Trace):
+            origins.update((own, tensor) for tensor, own in builder.captures.items())
+        origins.update((v.handle_in(builder), v.handle) for v in self._variables.values())
+        for node in self._nodes:
+            inputs = [origins.get(x, x) for x in node.inputs]
+            yield node, inputs, [origins.get(y, y) for y in node.outputs]
+
+    def _translated(
+        self,
+        node: Node,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        variables: dict[Tensor, Variable],
+    ) -> Node:
+        def own(x: Tensor) -> Tensor:
+            found = variables.get(x)
+            return self._trace.admit(x) if found is None else found.handle_in(self._trace)
+
+        new = Node(node.op, tuple(map(own, inputs)), node.source, self._trace)
+        new.outputs = tuple(map(own, outputs))
+        return new

@@ -1,0 +1,155 @@
+"""Parallel for: a Python function traced for one iteration, then run for all of them at once.
+
+Only what depends on the iteration gets a loop axis; what does not is computed once. The nodes are
+appended to whatever is being built, so gradients, functions and other loops go around it freely.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tracegraph.core.source import here
+from tracegraph.effects.procedure import current_record, recorded_call
+from tracegraph.errors import SignatureError, fail
+from tracegraph.functions.execute import pass_check_on, prepare_effects, run_recorded
+from tracegraph.ir.builder import Builder, current
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.broadcast import stack
+from tracegraph.ops.random import RandomSplit
+from tracegraph.ops.shape import Reshape, Slice
+from tracegraph.passes.vectorise import widen
+from tracegraph.signatures.results import Results, result_leaves
+from tracegraph.state.variable import Variable
+from tracegraph.tracing.name_scopes import told_name
+from tracegraph.tracing.trace import Trace, Traced, restored
+
+
+def parallel_for(
+    function: Callable[[list[Tensor]], Any],
+    elements: Sequence[Tensor],
+    count: Any,
+    caller: str = "pfor",
+) -> Any:
+    """`function` of the elements of each iteration, its results stacked along a new first axis.
+
+    `elements` are tensors with a first axis of size `count`; `function` is given the list of what
+    one iteration has of them, and returns a structure of tensors and None. Errors about what it
+    returns name the `caller`, which the user called.
+    """
+    builder = current()
+    if not builder.is_top_level:
+        return _widened(*_traced(function, elements, caller), elements, count)
+    with recorded_call():
+        traced, results = _traced(function, elements, caller)
+        if not traced.has_token:
+            return _widened(traced, results, elements, count)
+        whole = _as_one_body(traced, elements, count)
+        return results.pack(run_recorded(whole, elements, traced.variables, current_record()))
+
+
+def _widened(traced: Traced, results: Results, elements: Sequence[Tensor], count: Any) -> Any:
+    """The packed results of all iterations, whose nodes are appended to what is being built."""
+    _refuse_assignments(traced)
+    trace, shows_state = prepare_effects(traced)
+    env: dict[Tensor, tuple[Tensor, bool]] = {}
+    inputs = iter(traced.graph.inputs)
+    env.update((next(inputs), (x, True)) for x in elements)
+    env.update((next(inputs), _state(traced, v, count)) for v in traced.variables)
+    env.update((next(inputs), (x, False)) for x in traced.captures)
+    if trace is not None and traced.has_token:
+        env[next(inputs)] = trace.take_token(), False
+    widen(traced.graph.nodes, env, count)
+    outputs = [env[y] for y in traced.graph.outputs]
+    if trace is not None and traced.has_token:
+        trace.give_token(outputs[traced.result_count + len(traced.assigned)][0])
+        if shows_state:
+            trace.forget_state()
+    _report_checks(traced, outputs)
+    return results.pack(_stacked(outputs[: traced.result_count], count))
+
+
+def _stacked(outputs: Sequence[tuple[Tensor, bool]], count: Any) -> list[Tensor]:
+    return [y if is_batched else stack(y, count) for y, is_batched in outputs]
+
+
+def _as_one_body(traced: Traced, elements: Sequence[Tensor], count: Any) -> Traced:
+    """All iterations as a body of its own: at top level effects are made at once."""
+    _refuse_assignments(traced)
+    assigned = {id(traced.variables[i]) for i in traced.assigned}
+    with Builder("parallel_for") as builder:
+        env: dict[Tensor, tuple[Tensor, bool]] = {}
+        places = zip(traced.graph.inputs, (*elements, *traced.graph.inputs[len(elements) :]))
+        given = [builder.input_like(inner, outer.type) for inner, outer in places]
+        env.update((x, (y, True)) for x, y in zip(traced.graph.inputs, given[: len(elements)]))
+        rest = zip(traced.graph.inputs[len(elements) :], given[len(elements) :])
+        env.update((x, (y, False)) for x, y in rest)
+        new_states = []
+        for i, variable in enumerate(traced.variables, len(elements)):
+            if id(variable) in assigned:
+                new, own = _split_state(given[i], count)
+                new_states.append(new)
+                env[traced.graph.inputs[i]] = own, True
+        widen(traced.graph.nodes, env, count)
+        outputs = [env[y] for y in traced.graph.outputs]
+        behind = outputs[traced.result_count + len(traced.assigned) :]
+        stacked = _stacked(outputs[: traced.result_count], count)
+        graph = builder.finish([*stacked, *new_states, *(y for y, _ in behind)])
+    return dataclasses.replace(traced, graph=graph)
+
+
+def _traced(
+    function: Callable[[list[Tensor]], Any], elements: Sequence[Tensor], caller: str
+) -> tuple[Traced, Results]:
+    def run() -> tuple[Traced, Results]:
+        with Trace("pfor") as trace:
+            trace.orders_state = False
+            has_iterations = all(x.type.is_static and x.type.shape[0] > 0 for x in elements)
+            trace.actual = list(elements) if has_iterations else None
+            trace.takes_first_of_actual = True
+            types = [x.type.with_shape(x.type.shape[1:]) for x in elements]
+            result = function([trace.argument(type, None) for type in types])
+            leaves, structure = result_leaves(result, f"the function of {caller}", here())
+            traced = trace.traced([y for y in leaves if y is not None])
+        return traced, Results(structure, leaves)
+
+    return restored(run)
+
+
+def _refuse_assignments(traced: Traced) -> None:
+    for i in traced.assigned:
+        variable = traced.variables[i]
+        if not variable.is_random_state:
+            fail(
+                SignatureError,
+                f"the variable {told_name(variable)!r} is assigned in every iteration of a "
+                "parallel loop, and their order is not known",
+                fix="return the values, and assign what they sum up to after the loop",
+            )
+
+
+def _state(traced: Traced, variable: Variable, count: Any) -> tuple[Tensor, bool]:
+    """The value of a variable in the iterations, and whether each has its own: that of a random
+    generator is split among them."""
+    value = variable.read_value()
+    if not any(traced.variables[i] is variable for i in traced.assigned):
+        return value, False
+    new, own = _split_state(value, count)
+    variable.assign(new)
+    return own, True
+
+
+def _split_state(value: Tensor, count: Any) -> tuple[Tensor, Tensor]:
+    """The state of a random generator behind the loop, and one for each iteration."""
+    keys = RandomSplit(count + 1)(value)
+    new = Reshape((2,))(Slice((0, 0), (1, 2), (1, 1))(keys))
+    return new, Slice((1, 0), (count + 1, 2), (1, 1))(keys)
+
+
+def _report_checks(traced: Traced, outputs: Sequence[tuple[Tensor, bool]]) -> None:
+    place = traced.first_check
+    for report in traced.checks:
+        values = tuple(value for value, _ in outputs[place : place + 1 + report.operand_count])
+        pass_check_on(report, values)
+        place += len(values)

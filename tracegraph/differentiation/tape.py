@@ -1,0 +1,1025 @@
+"""GradientTape: TensorFlow's conventions around the gradient pass. They live here alone."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import inspect
+import weakref
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
+
+from tracegraph import nest
+from tracegraph.boundary.tracebacks import api_boundary
+from tracegraph.control.gradient_cache import cached_call, cached_call_with_note, cached_gradient
+from tracegraph.control.subgraph import subgraph_between, with_integer_nodes
+from tracegraph.core.contexts import Context, Exit, context
+from tracegraph.core.shapes import same_size, static_shape
+from tracegraph.core.source import UNKNOWN
+from tracegraph.differentiation.outer_tape import OuterTape
+from tracegraph.differentiation.sparse_jacobian import SparseJacobian, known_value
+from tracegraph.eager.pending import refuse_leaked
+from tracegraph.eager.provenance import TOP_LEVEL_TAPES, Assignment
+from tracegraph.eager.tensor_methods import BOOL
+from tracegraph.errors import (
+    DTypeError,
+    GradientError,
+    ShapeError,
+    SizeNeeded,
+    TapeError,
+    TraceError,
+    counted,
+    fact_of,
+    fail,
+    kind_of,
+    shown,
+    warn,
+)
+from tracegraph.explanation.explain import Explanation, TapeRecord, explain
+from tracegraph.explanation.history import History
+from tracegraph.ir.builder import Builder, current, operand_text
+from tracegraph.ir.tensor import Node, Tensor
+from tracegraph.jacobians.jacobian import Plan, batch_jacobian, jacobian
+from tracegraph.jacobians.row_independence import check_rows_independent
+from tracegraph.jacobians.sparse_products import (
+    Sparsity,
+    is_whole_gradient,
+    nothing,
+    sparse_jacobian,
+    sparsity,
+)
+from tracegraph.operands.conversion import as_tensor
+from tracegraph.ops.broadcast import full
+from tracegraph.passes.forward import jvp
+from tracegraph.passes.gradient import gradient
+from tracegraph.state.variable import Variable
+from tracegraph.tracing.trace import Trace
+
+if TYPE_CHECKING:
+    from tracegraph.typing import Nest
+
+
+class UnconnectedGradients(enum.Enum):
+    """What a gradient is where target and source are not connected: None, zeros, or an error."""
+
+    NONE = "none"
+    ZERO = "zero"
+    RAISE = "raise"
+
+
+class GradientTape:
+    """Records what is computed inside its `with` block, to differentiate it afterwards.
+
+    - `persistent`: whether `gradient` may be called several times.
+    - `watch_accessed_variables`: whether trainable Variables are watched when they are read.
+
+    A tape records the nodes of one thread and one trace. Gradients are ordinary tensors: another
+    tape that is open records how they are made, so any order follows.
+
+    >>> x = tg.Variable(3.0)
+    >>> with tg.GradientTape() as tape:
+    ...     y = x**2
+    >>> tape.gradient(y, x).numpy()
+    np.float32(6.0)
+    """
+
+    def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
+        self._persistent = bool(persistent)
+        self._watches_variables = bool(watch_accessed_variables)
+        self._builder: Builder | None = None
+        self._is_recording = False
+        self._is_used = False
+        #: The block that was entered last.
+        self._entered: Context | None = None
+        #: What was recorded before the tape was entered in the trace that it is in now.
+        self._outside: OuterTape | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._history = History()
+        #: Whether values went to NumPy or to Python.
+        self.has_left = False
+        #: Whether a gradient was None, so that somebody may ask why.
+        self._is_incomplete = False
+        self._nodes: list[Node] = []
+        #: What depends on a watched tensor, and the watched tensors themselves.
+        self._tracked: set[Tensor] = set()
+        self._variables: dict[int, Variable] = {}
+        #: Operands of recorded nodes: as long as the tape has them, their values are held.
+        self._operands: list[Tensor] = []
+        #: Nodes from outside, as nodes of the trace, which stand before those of the trace.
+        self._inherited: list[Node] = []
+
+    def __repr__(self) -> str:
+        kind = "GradientTape(persistent=True)" if self._persistent else "GradientTape"
+        if self._builder is None:
+            return f"<{kind}, never entered>"
+        if self._is_used and not self._persistent:
+            return f"<{kind}, used>"
+        state = "recording" if self._is_recording else "stopped"
+        nodes, watched = len(self._nodes), len(self._variables)
+        return f"<{kind}, {state}: {counted(nodes, 'operation')}, {counted(watched, 'variable')}>"
+
+    # The block.
+
+    def __enter__(self) -> GradientTape:
+        if self._is_recording:
+            fail(
+                GradientError,
+                "the tape is still recording: it was entered again while it was active",
+                fix="leave the first `with` block before entering it again, or use a second tape",
+            )
+        for _ in self._entry().generator:
+            return self
+        raise AssertionError("a block begins once")
+
+    def _entry(self) -> Context:
+        """The context of the block that is open, or else of the next one."""
+        entry = self._entered
+        if entry is not None:
+            state = inspect.getgeneratorstate(entry.generator)
+            if self._is_recording or state == inspect.GEN_CREATED:
+                return entry
+        entry = self._entered = Context(self._block())
+        return entry
+
+    __exit__ = Exit(_entry)
+
+    def _block(self) -> Generator[None, None, None]:
+        self._prepare(current())
+        try:
+            self._start()
+            yield
+        finally:
+            assert self._builder is not None
+            was_recording, recorders = self._is_recording, self._builder.recorders
+            self._is_recording = False
+            if self in recorders:
+                recorders.remove(self)
+            if was_recording and self._history.spans:
+                self._history.stop("left")
+
+    def _prepare(self, builder: Builder) -> None:
+        """Goes on with the record that counts in a builder, or begins a new one."""
+        if builder.is_top_level:
+            TOP_LEVEL_TAPES.open()
+        self._come_back()
+        is_over = self._is_used and not self._persistent
+        if self._builder is not builder and not is_over and self._is_followed_in(builder):
+            self._go_inside(builder)
+        elif self._builder is not builder or is_over:
+            if self._builder is not None:  # there is something to forget
+                self._forget()
+            self._builder = builder
+            self._is_used = False
+
+    def _is_followed_in(self, builder: Builder) -> bool:
+        """Whether what is recorded counts in a builder: in a trace inside of that it is of."""
+        return bool(self._tracked) and self._is_within(builder)
+
+    def _go_inside(self, trace: Any) -> None:
+        """Begins a record for a trace, which goes on from the one there is."""
+        record = {name: value for name, value in vars(self).items() if name != "_entered"}
+        outside = OuterTape(
+            record, self._nodes, self._tracked, self._variables, self._outside, trace
+        )
+        self._forget()
+        self._outside, self._builder = outside, trace
+
+    def _come_back(self) -> None:
+        """Goes back to the record that counts here, where the tape was entered inside a trace."""
+        if self._is_recording:
+            return
+        while self._outside is not None and not self._is_within(current()):
+            vars(self).update(self._outside.record)
+
+    def _follow_captures(self) -> None:
+        """Follows what the trace has captured of what was followed outside."""
+        if self._outside is not None:
+            self._tracked.update(self._outside.new_captures())
+
+    def _inherit(self, sources: Sequence[Tensor]) -> None:
+        """Takes in what was computed outside between the sources and what the trace captured."""
+        if self._outside is not None:
+            self._follow_captures()
+            inherited = self._outside.nodes_from(sources)
+            self._nodes = [*inherited, *self._nodes[len(self._inherited) :]]
+            self._inherited = inherited
+            self._follow_captures()
+
+    def _start(self) -> None:
+        assert self._builder is not None
+        self._is_recording = True
+        self._builder.recorders.append(self)
+        self._history.start(self._builder)
+
+    def _stop(self, cause: str) -> None:
+        assert self._builder is not None
+        self._is_recording = False
+        self._builder.recorders.remove(self)
+        self._history.stop(cause)
+
+    # What builders call.
+
+    def record(self, node: Node) -> None:
+        """Keeps `node` if it depends on something watched."""
+        if self._outside is not None:
+            self._follow_captures()
+        outputs = node.depending(self._tracked)
+        if outputs:
+            self._nodes.append(node)
+            self._tracked.update(outputs)
+            self._operands.extend(node.inputs)
+            self._operands.extend(node.outputs)
+        else:
+            self._history.pass_by(node)
+
+    def depends_on(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether one of the tensors depends on something watched."""
+        self._follow_captures()
+        return not self._tracked.isdisjoint(tensors)
+
+    def leave(self, tensor: Tensor, how: str) -> None:
+        """A value goes to NumPy or to Python: from now on numbers that come from there matter."""
+        if how != BOOL:  # which computes nothing, and is told as a decision
+            self._history.leave(tensor)
+            self.has_left = True
+
+    def decide(self, outcome: bool) -> None:
+        """A Python `if` or the like asked for the truth of a tensor."""
+        self._history.decide(outcome)
+
+    def arrive(self, tensor: Tensor) -> None:
+        """A value comes from NumPy."""
+        self._history.arrive(tensor)
+
+    def assign(self, handle: Tensor, assignment: Assignment) -> None:
+        """A Variable gets a value at top level, where no node says so."""
+        self._history.assign(handle, assignment)
+
+    def access(self, variable: Variable) -> None:
+        """Watches a trainable variable that is read."""
+        is_watched = self._outside is not None and self._outside.has_watched(variable)
+        if is_watched or (self._watches_variables and variable.trainable):
+            self._watch_variable(variable)
+
+    def _watch_variable(self, variable: Variable) -> None:
+        assert self._builder is not None
+        if id(variable) not in self._variables:
+            self._variables[id(variable)] = variable
+            if variable.dtype.is_differentiable:
+                self._tracked.add(variable.handle_in(self._builder))
+
+    # What users call.
+
+    @api_boundary
+    def watch(self, tensor: Nest) -> None:
+        """Watches a tensor, a Variable, or a nested structure of them, from now on.
+
+        Raises GradientError (a ValueError) for anything else, RuntimeError for a tape that was
+        never entered. A tensor of integers cannot be watched: a UserWarning names its dtype.
+        """
+        if self._builder is None:
+            self._refuse_never_entered()
+        self._come_back()
+        for number, leaf in enumerate(nest.flatten(tensor), start=1):
+            if not isinstance(leaf, (Tensor, Variable)):
+                fail(
+                    GradientError,
+                    f"object {number} passed to watch is of type {type(leaf).__name__!r}, "
+                    "not a tg.Tensor or tg.Variable",
+                    fix="watch the tensor itself: x = tg.constant(...); tape.watch(x)",
+                )
+            if not leaf.dtype.is_differentiable:
+                _warn_dtype("watched tensor", leaf.dtype.name)
+            elif isinstance(leaf, Variable):
+                self._watch_variable(leaf)
+            else:
+                assert self._builder is not None
+                self._tracked.add(leaf_tensor(leaf, self._builder))
+
+    @context
+    def stop_recording(self) -> Generator[None, None, None]:
+        """A context in which nothing is recorded.
+
+        Raises RuntimeError for a tape that was never entered, ValueError for one that was left.
+        """
+        if self._builder is None:
+            fail(
+                TapeError,
+                "recording cannot be stopped on a tape that is not recording: it was never entered",
+                fix="use `with tg.GradientTape() as tape:` first",
+            )
+        self._check_recording()
+        try:
+            self._stop("stopped")
+            yield
+        finally:
+            self._is_recording = True
+            if self not in self._builder.recorders:  # an interrupt may have fallen into the stop
+                self._builder.recorders.append(self)
+            self._history.start(self._builder)
+
+    def reset(self) -> None:
+        """Forgets all that was recorded and watched. Raises ValueError outside of the block."""
+        if self._builder is None:
+            self._refuse_never_entered()
+        self._check_recording()
+        assert self._builder is not None
+        self._forget()
+        self._outside = None
+        self._history.is_after_reset = True
+        self._history.start(self._builder)
+
+    def _check_recording(self) -> None:
+        if not self._is_recording:
+            fail(
+                GradientError,
+                "the tape is not recording: its `with` block was left",
+                fix="call this inside the `with` block",
+            )
+
+    def watched_variables(self) -> tuple[Variable, ...]:
+        """The Variables that are watched, in the order of their creation."""
+        self._come_back()
+        return tuple(sorted(self._variables.values(), key=lambda variable: variable.number))
+
+    @overload
+    def gradient(
+        self,
+        target: Nest,
+        sources: Tensor | Variable,
+        output_gradients: Nest = ...,
+        *,
+        unconnected_gradients: Literal["none", UnconnectedGradients.NONE],
+    ) -> Tensor | None: ...
+    @overload
+    def gradient(
+        self,
+        target: Nest,
+        sources: Tensor | Variable,
+        output_gradients: Nest = ...,
+        unconnected_gradients: UnconnectedGradients | str = ...,
+    ) -> Tensor: ...
+    @overload
+    def gradient(
+        self,
+        target: Nest,
+        sources: list[Tensor] | list[Variable],
+        output_gradients: Nest = ...,
+        *,
+        unconnected_gradients: Literal["none", UnconnectedGradients.NONE],
+    ) -> list[Tensor | None]: ...
+    @overload
+    def gradient(
+        self,
+        target: Nest,
+        sources: list[Tensor | Variable],
+        output_gradients: Nest = ...,
+        *,
+        unconnected_gradients: Literal["none", UnconnectedGradients.NONE],
+    ) -> list[Tensor | None]: ...
+    @overload
+    def gradient(
+        self,
+        target: Nest,
+        sources: tuple[Tensor | Variable, ...],
+        output_gradients: Nest = ...,
+        *,
+        unconnected_gradients: Literal["none", UnconnectedGradients.NONE],
+    ) -> tuple[Tensor | None, ...]: ...
+    @overload
+    def gradient(
+        self,
+        target: Nest,
+        sources: list[Tensor] | list[Variable],
+        output_gradients: Nest = ...,
+        unconnected_gradients: UnconnectedGradients | str = ...,
+    ) -> list[Tensor]: ...
+    @overload
+    def gradient(
+        self,
+        target: Nest,
+        sources: list[Tensor | Variable],
+        output_gradients: Nest = ...,
+        unconnected_gradients: UnconnectedGradients | str = ...,
+    ) -> list[Tensor]: ...
+    @overload
+    def gradient(
+        self,
+        target: Nest,
+        sources: tuple[Tensor | Variable, ...],
+        output_gradients: Nest = ...,
+        unconnected_gradients: UnconnectedGradients | str = ...,
+    ) -> tuple[Tensor, ...]: ...
+    @overload
+    def gradient(
+        self,
+        target: Nest,
+        sources: Nest,
+        output_gradients: Nest = ...,
+        unconnected_gradients: UnconnectedGradients | str = ...,
+    ) -> Any: ...
+    @api_boundary
+    def gradient(
+        self,
+        target: Nest,
+        sources: Nest,
+        output_gradients: Nest = None,
+        unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
+    ) -> Any:
+        """The gradient of `target` with respect to `sources`, packed like `sources`.
+
+        - `target`: a tensor, a Variable, or a nested structure of them, which are summed, as are
+          the elements of each.
+        - `sources`: tensors and Variables in any nested structure. The gradient with respect to
+          each has its shape and dtype.
+        - `output_gradients`: cotangents in the structure of `target`; None means ones.
+        - `unconnected_gradients`: "none" gives None where target and source are not connected,
+          "zero" gives zeros, "raise" raises a GradientError that says why, as `explain` does.
+
+        Complex: the result is the cotangent times the conjugate of the derivative.
+
+        To a checker each gradient is a Tensor. Code that expects None says so with
+        `unconnected_gradients="none"`: each is `Tensor | None` then.
+
+        Raises RuntimeError for the second use of a tape that is not persistent and for one that
+        was never entered, LookupError for an op without a gradient on the path, TypeError for
+        sources that are not tensors, and GradientError (a ValueError) for cotangents that do
+        not fit.
+        """
+        self._check_usable()
+        unconnected = as_unconnected(unconnected_gradients, can_raise=True)
+        if target is None:
+            _refuse_target(target)
+        targets = nest.flatten(target)
+        ys = [self._target(leaf) for leaf in targets]
+        leaves = nest.flatten(sources)
+        xs = [self._source(leaf) for leaf in leaves]
+        gs = self._cotangents(output_gradients, target, ys)
+        with self._use():
+            differentiable = [i for i, y in enumerate(ys) if y.dtype.is_differentiable]
+            seeds = [gs[i] for i in differentiable]
+            derive = cached_gradient if self._is_plain() else gradient
+            found = self._between(
+                [ys[i] for i in differentiable],
+                xs,
+                lambda ys, xs: derive(self._nodes, ys, xs, seeds),
+            )
+            if len(ys) == 1 and ys[0].type.shape == () and gs[0] is None:
+                self._mark_gradients(found, ys[0], xs)
+        self._check_connected(unconnected, found, targets, leaves)
+        if unconnected is UnconnectedGradients.ZERO:
+            found = [
+                zeros_like_leaf(x) if g is None else g for g, x in zip(found, leaves, strict=True)
+            ]
+        return nest.pack_sequence_as(sources, found)
+
+    @overload
+    def jacobian(
+        self, target: Tensor | Variable, sources: Tensor | Variable, *, mode: str | None = ...
+    ) -> Tensor: ...
+    @overload
+    def jacobian(
+        self,
+        target: Tensor | Variable,
+        sources: Nest,
+        unconnected_gradients: UnconnectedGradients | str = ...,
+        parallel_iterations: int | None = ...,
+        experimental_use_pfor: bool = ...,
+        chunk_size: int | None = ...,
+        mode: str | None = ...,
+        sparse: bool = ...,
+    ) -> Any: ...
+    @api_boundary
+    def jacobian(
+        self,
+        target: Tensor | Variable,
+        sources: Nest,
+        unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
+        parallel_iterations: int | None = None,
+        experimental_use_pfor: bool = True,
+        chunk_size: int | None = None,
+        mode: str | None = None,
+        sparse: bool = False,
+    ) -> Any:
+        """The Jacobian of `target` with respect to `sources`, packed like `sources`.
+
+        Each has the shape of the target followed by that of the source: entry [i..., j...] is the
+        derivative of target[i...] by source[j...].
+
+        - `target`: one tensor or Variable; `sources`: any nested structure of them.
+        - `unconnected_gradients`: "none" gives None where target and source are not connected,
+          "zero" gives zeros, "raise" raises a GradientError that says why, as `explain` does.
+        - `mode`: "reverse", "forward", or None for the one that costs less, as the sizes tell.
+        - `chunk_size`: rows, or columns, that are computed at once; it bounds the memory. By
+          default as many as fit, with the result, in a GiB.
+        - `parallel_iterations` is another name for `chunk_size`, and without
+          `experimental_use_pfor` it is 1.
+        - `sparse`: gives `tg.SparseJacobian`s. Where entries can be nonzero follows from the
+          graph; columns and rows that do not meet share a product, so that a banded Jacobian
+          costs as many products as the band is wide, whatever its size.
+
+        Raises what `gradient` raises, and GradientError (a ValueError) for a chunk size that is no
+        positive integer.
+
+        >>> x = tg.constant([1.0, 2.0])
+        >>> with tg.GradientTape() as tape:
+        ...     tape.watch(x)
+        ...     y = x * x
+        >>> tape.jacobian(y, x).numpy()
+        array([[2., 0.],
+               [0., 4.]], dtype=float32)
+        """
+        self._check_usable()
+        unconnected = as_unconnected(unconnected_gradients, can_raise=True)
+        plan = _plan(parallel_iterations, experimental_use_pfor, chunk_size, mode)
+        y = self._target(target)
+        if sparse:
+            return self._sparse_jacobian(target, y, sources, unconnected)
+        leaves = nest.flatten(sources)
+        xs = [self._source(leaf) for leaf in leaves]
+        with self._use():
+            found = self._between([y], xs, lambda ys, xs: self._jacobian(ys[0], xs, plan))
+        self._check_connected(unconnected, found, [target], leaves)
+        if unconnected is UnconnectedGradients.ZERO:
+            zeros = (zeros_like_leaf(x, y.type.shape) for x in leaves)
+            found = [zero if m is None else m for m, zero in zip(found, zeros, strict=True)]
+        return nest.pack_sequence_as(sources, found)
+
+    def _jacobian(self, y: Tensor, xs: list[Tensor], plan: Plan) -> list[Tensor | None]:
+        if not self._is_plain():
+            return jacobian(self._nodes, y, xs, plan)
+        return cached_call(
+            ("jacobian", plan),
+            self._nodes,
+            (y, *xs),
+            [],
+            lambda _: jacobian(self._nodes, y, xs, plan),
+        )
+
+    def _sparse_jacobian(
+        self, target: Any, y: Tensor, sources: Any, unconnected: UnconnectedGradients
+    ) -> Any:
+        leaves = nest.flatten(sources)
+        xs = [self._source(leaf) for leaf in leaves]
+        for tensor in (y, *xs):
+            _check_static(tensor)
+        patterns: dict[Tensor, Sparsity] = {}
+
+        def derive(ys: list[Tensor], xs: list[Tensor]) -> list[Tensor | None]:
+            return [self._sparse_entries(y, x, patterns) for x in xs]
+
+        with self._use():
+            found = self._between([y], xs, derive)
+        self._check_connected(unconnected, found, [target], leaves)
+        zero = unconnected is UnconnectedGradients.ZERO
+        results = []
+        for x, values in zip(xs, found, strict=True):
+            if values is None and zero:
+                patterns[x] = nothing(y, x)
+                values = full(0, y.type.with_shape((0,)))
+            shapes = static_shape(y.type.shape), static_shape(x.type.shape)
+            known = None if values is None else SparseJacobian(values, patterns[x], *shapes)
+            results.append(known)
+        return nest.pack_sequence_as(sources, results)
+
+    def _sparse_entries(
+        self, y: Tensor, x: Tensor, patterns: dict[Tensor, Sparsity]
+    ) -> Tensor | None:
+        between, known = subgraph_between(self._nodes, x, y, known_value)
+        is_symmetric = _has_symmetric_jacobian(self, y, x)
+
+        def derive(_: Any = None) -> tuple[list[Tensor | None], Sparsity]:
+            pattern = sparsity(between, known, is_symmetric)
+            return sparse_jacobian(self._nodes, y, x, pattern), pattern
+
+        if self._is_plain():
+            values = tuple((place, value.tobytes()) for place, value in known.items())
+            kind = ("sparse", is_symmetric, values)
+            nodes = with_integer_nodes(between, self._nodes)
+            (found,), patterns[x] = cached_call_with_note(kind, nodes, (y, x), derive)
+        else:
+            (found,), patterns[x] = derive()
+        return found
+
+    @api_boundary
+    def batch_jacobian(
+        self,
+        target: Tensor | Variable,
+        source: Tensor | Variable,
+        unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
+        parallel_iterations: int | None = None,
+        experimental_use_pfor: bool = True,
+        chunk_size: int | None = None,
+        mode: str | None = None,
+    ) -> Tensor:
+        """The Jacobian of each row target[b] with respect to the row source[b].
+
+        Its shape is (b, *target.shape[1:], *source.shape[1:]). Zeros where target and source are
+        not connected, or a GradientError if `unconnected_gradients` is "raise". Other arguments
+        are those of `jacobian`.
+
+        Raises GradientError (a ValueError) where the first sizes differ, where a rank is below 2,
+        and where a row of the target depends on another row of the source.
+
+        >>> x = tg.constant([[1.0, 2.0], [3.0, 4.0]])
+        >>> with tg.GradientTape() as tape:
+        ...     tape.watch(x)
+        ...     y = x * x
+        >>> tape.batch_jacobian(y, x).numpy()[1]
+        array([[6., 0.],
+               [0., 8.]], dtype=float32)
+        """
+        self._check_usable()
+        unconnected = as_unconnected(unconnected_gradients, can_raise=True)
+        plan = _plan(parallel_iterations, experimental_use_pfor, chunk_size, mode)
+        y, x = self._target(target), self._source(source)
+        _check_rows(y, x)
+        with self._use():
+            (found,) = self._between(
+                [y], [x], lambda ys, xs: self._batch_jacobian(ys[0], xs[0], plan)
+            )
+        self._check_connected(unconnected, [found], [target], [source])
+        return zeros_like_leaf(source, y.type.shape, 1) if found is None else found
+
+    def _batch_jacobian(self, y: Tensor, x: Tensor, plan: Plan) -> list[Tensor | None]:
+        between, known = subgraph_between(self._nodes, x, y, known_value)
+
+        def derive(_: Any = None) -> list[Tensor | None]:
+            check_rows_independent(between, known)
+            return batch_jacobian(self._nodes, y, x, plan)
+
+        if not self._is_plain():
+            return derive()
+        values = tuple((place, value.tobytes()) for place, value in known.items())
+        kind = ("batch_jacobian", plan, values)
+        return cached_call(kind, with_integer_nodes(between, self._nodes), (y, x), [], derive)
+
+    def pushed_forward(
+        self, targets: Sequence[Any], sources: Sequence[Any], tangents: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """The derivatives of the targets in the direction in which `tangents` move the sources."""
+        self._check_usable()
+        ys, xs = [self._target(y) for y in targets], [self._source(x) for x in sources]
+        with self._use():
+            found = jvp(self._nodes, ys, xs, tangents)
+        return [zeros_like_leaf(y) if t is None else t for y, t in zip(ys, found, strict=True)]
+
+    @contextlib.contextmanager
+    def _use(self) -> Iterator[None]:
+        """A context for the one use of a tape that is not persistent, which ends its recording."""
+        if self._is_recording and not self._persistent:
+            self._stop("used")
+        yield
+        if not self._persistent:
+            variables, history = self._variables, self._history
+            is_incomplete = self._is_incomplete
+            if is_incomplete:
+                history.keep(self._nodes, self._tracked)
+            self._forget()
+            self._variables, self._is_used, self._outside = variables, True, None
+            if is_incomplete:
+                self._history, self._is_incomplete = history, True
+
+    def _between(
+        self,
+        ys: list[Tensor],
+        xs: list[Tensor],
+        derive: Callable[[list[Tensor], list[Tensor]], list[Tensor | None]],
+    ) -> list[Tensor | None]:
+        """What `derive` makes between targets and sources; None for sources that are not watched.
+
+        A target is connected to itself, watched or not; a Variable, read or not.
+        """
+        self._inherit(xs)
+        sources = [
+            x
+            for x in dict.fromkeys(xs)
+            if x.dtype.is_differentiable and (x in self._tracked or self._is_own(x, ys))
+        ]
+        targets = [y for y in ys if y.dtype.is_differentiable]
+        found = derive(targets, sources) if sources and targets else []
+        by_source = dict(zip(map(id, sources), found))
+        by_leaf = [by_source.get(id(x)) for x in xs]
+        self._is_incomplete = self._is_incomplete or any(g is None for g in by_leaf)
+        return by_leaf
+
+    def _is_own(self, x: Tensor, ys: list[Tensor]) -> bool:
+        """Whether a tensor that is not watched is a target by itself: where another target was
+        recorded with it, what it has to do with that is not known, and there is no gradient."""
+        if all(x is not y for y in ys):
+            return False
+        is_alone = self._tracked.isdisjoint(ys)
+        return is_alone or all(x is not operand for node in self._nodes for operand in node.inputs)
+
+    # Why a gradient is None.
+
+    @api_boundary
+    def explain(self, target: Nest, source: Nest) -> Explanation:
+        """Why the gradient of `target` with respect to `source` is None.
+
+        `str()` of the answer names the reason, the line and the repair; `reason`, `file`, `line`
+        and `path`, the lines from the source up to the break, are there by themselves. If the two
+        are connected, it says so.
+
+        - `target`: a tensor, a Variable, or a nested structure of them.
+        - `source`: one tensor or Variable.
+
+        Works before `gradient` and after it, also where that used the tape up.
+
+        Raises RuntimeError for a tape that was never entered and for one that is used up and
+        found every gradient, TypeError for what is no tensor.
+
+        >>> x = tg.Variable(2.0, name="x")
+        >>> with tg.GradientTape() as tape:
+        ...     y = tg.stop_gradient(x) * 3.0
+        >>> tape.gradient(y, x)
+        >>> tape.explain(y, x).reason
+        'stop_gradient'
+        """
+        self._check_place()
+        return self._explanation(nest.flatten(target), source)
+
+    def _explanation(self, targets: Sequence[Any], source: Any) -> Explanation:
+        assert self._builder is not None
+        for leaf in targets:
+            if not _is_tensor(leaf):
+                _refuse_target(leaf)
+        if not _is_tensor(source):
+            _refuse_source(source)
+        pairs = [(leaf, leaf_tensor(leaf, self._builder)) for leaf in targets]
+        if not pairs:
+            _refuse_target(None)
+        return explain(self._known(), pairs, source, leaf_tensor(source, self._builder))
+
+    def _known(self) -> TapeRecord:
+        """What the tape knows, also where it is used up."""
+        assert self._builder is not None
+        history, watches = self._history, self._watches_variables
+        if self._persistent or not self._is_used:
+            tracked = self._tracked.__contains__
+            return TapeRecord(history, self._nodes, tracked, watches, self._builder)
+        if not self._is_incomplete:
+            fail(
+                TapeError,
+                "the tape was used, and kept nothing to explain: none of its gradients was None",
+                fix="create it with tg.GradientTape(persistent=True), or ask before the gradient",
+            )
+        return TapeRecord(history, history.followed, history.had_tracked, watches, self._builder)
+
+    def _check_connected(
+        self,
+        unconnected: UnconnectedGradients,
+        found: Sequence[Any],
+        targets: Sequence[Any],
+        sources: Sequence[Any],
+    ) -> None:
+        """Raises GradientError for the first source that is not connected, if that was asked."""
+        if unconnected is UnconnectedGradients.RAISE:
+            for g, source in zip(found, sources, strict=True):
+                if g is None:
+                    fail(GradientError, self._explanation(targets, source).text, source=UNKNOWN)
+
+    def _mark_gradients(
+        self, gradients: Sequence[Tensor | None], y: Tensor, xs: Sequence[Tensor]
+    ) -> None:
+        """Notes for which open tapes the gradients of a scalar have symmetric Jacobians."""
+        tapes = [tape for tape in current().recorders if isinstance(tape, GradientTape)]
+        for g, x in zip(gradients, xs, strict=True):
+            if tapes and g is not None and not x.dtype.is_complex:
+                whole = [t for t in tapes if is_whole_gradient(self._nodes, t._nodes, y, x)]
+                g._gradient_of = weakref.ref(x), weakref.WeakSet(whole)
+
+    def _is_plain(self) -> bool:
+        """Whether what is derived may be one call: where another tape is open, it sees every
+        node."""
+        builder = current()
+        return builder.is_top_level and builder is self._builder and not builder.recorders
+
+    def _check_usable(self) -> None:
+        if self._builder is None:
+            self._refuse_never_entered()
+        self._come_back()
+        if self._is_used and not self._persistent:
+            fail(
+                TapeError,
+                "a GradientTape that is not persistent computes one set of gradients, and this "
+                "one was used already",
+                fix="create it with tg.GradientTape(persistent=True), and `del` it after use",
+            )
+        self._check_place()
+
+    def _check_place(self) -> None:
+        if self._builder is None:
+            self._refuse_never_entered()
+        self._come_back()
+        builder = current()
+        if isinstance(self._builder, Trace) and not self._is_within(builder):
+            fail(
+                LeakedTapeError,
+                "the tape is out of scope: it was opened inside a @tg.function that was traced",
+                fix="compute the gradient inside the function and return it",
+            )
+
+    def _is_within(self, builder: Any) -> bool:
+        while builder is not self._builder and isinstance(builder, Trace):
+            builder = builder.outer
+        return builder is self._builder
+
+    def _refuse_never_entered(self) -> None:
+        fail(
+            TapeError,
+            "the tape has recorded nothing: it was never entered",
+            fix="compute the target inside `with tg.GradientTape() as tape:`",
+        )
+
+    def _target(self, leaf: Any) -> Tensor:
+        if not _is_tensor(leaf):
+            _refuse_target(leaf)
+        return self._leaf("target", leaf)
+
+    def _source(self, leaf: Any) -> Tensor:
+        if not _is_tensor(leaf):
+            _refuse_source(leaf)
+        return self._leaf("source", leaf)
+
+    def _leaf(self, what: str, leaf: Any) -> Tensor:
+        if not leaf.dtype.is_differentiable:
+            _warn_dtype(what, leaf.dtype.name)
+        assert self._builder is not None
+        return leaf_tensor(leaf, self._builder)
+
+    def _cotangents(self, given: Any, target: Any, ys: list[Tensor]) -> list[Tensor | None]:
+        if given is None:
+            return [None] * len(ys)
+        leaves = nest.flatten(given) if nest.is_nested(target) else [given]
+        own, wanted = structure_of(given), structure_of(target)
+        is_flat = isinstance(given, (list, tuple)) and own.matches(structure_of(type(given)(ys)))
+        if nest.is_nested(target) and not own.matches(wanted) and not is_flat:
+            fail(
+                GradientError,
+                f"output_gradients has the structure {own}, and the target {wanted}",
+                fix="give one cotangent for each target, None meaning ones",
+            )
+        return [_cotangent(g, y) for g, y in zip(leaves, ys, strict=True)]
+
+
+class LeakedTapeError(GradientError, TraceError):
+    """A GradientError where TensorFlow raises TypeError: the tape belongs to a finished trace."""
+
+
+class SourceError(GradientError, TypeError):
+    """A GradientError where TensorFlow raises TypeError: a target or source is no tensor."""
+
+
+def leaf_tensor(leaf: Any, builder: Builder) -> Tensor:
+    """What stands for a tensor or a Variable in `builder`: its handle, or what captures it."""
+    if isinstance(leaf, Variable):
+        return leaf.handle_in(builder)
+    if isinstance(builder, Trace):
+        return builder.admit_all((leaf,))[0]
+    node = leaf.node
+    if node is not None and isinstance(node.builder, Trace) and not node.builder.is_open:
+        refuse_leaked(leaf)
+    return leaf
+
+
+def structure_of(value: Any) -> nest.Structure:
+    """The structure of a nest, where None is a leaf."""
+    return nest.flatten_structure(value, none_is_leaf=True)[1]
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, (Tensor, Variable))
+
+
+def _refuse_target(target: Any) -> None:
+    fail(
+        SourceError,
+        f"the target of a gradient is {kind_of(target)}: {shown(target)}",
+        fix="pass one tensor: tg.concat the parts, or ask for each by itself"
+        if isinstance(target, (list, tuple, dict))
+        else "pass a tg.Tensor, a tg.Variable, or a nested structure of them",
+    )
+
+
+def _refuse_source(source: Any) -> NoReturn:
+    fail(
+        SourceError,
+        f"a source of a gradient is {kind_of(source)}: {shown(source)}",
+        fix="pass tg.Tensors or tg.Variables as sources",
+    )
+
+
+def _cotangent(given: Any, y: Tensor) -> Tensor | None:
+    if given is None:
+        return None
+    try:
+        g = as_tensor(given, None if _is_tensor(given) else y.dtype)
+    except (DTypeError, ShapeError) as error:
+        fail(
+            GradientError,
+            f"an output gradient does not fit its target {y.type}: {fact_of(error)}",
+            fix="give a cotangent of the shape and the dtype of the target",
+        )
+    if not g.type.fits(y.type):
+        fail(
+            GradientError,
+            f"an output gradient is {g.type} and its target is {y.type}",
+            operands=[operand_text(g), operand_text(y)],
+            fix="give a cotangent of the shape and the dtype of the target",
+        )
+    return g
+
+
+def as_unconnected(value: Any, can_raise: bool = False) -> UnconnectedGradients:
+    """The choice that a user made; that of an error is for tapes, which know the reason."""
+    try:
+        choice = UnconnectedGradients(value)
+    except ValueError:
+        choice = None
+    if choice is None or (choice is UnconnectedGradients.RAISE and not can_raise):
+        names = "'none', 'zero' or 'raise'" if can_raise else "'none' or 'zero'"
+        fail(
+            GradientError,
+            f"unconnected_gradients is {value!r}, and it must be {names}",
+            fix="use tg.UnconnectedGradients.NONE or tg.UnconnectedGradients.ZERO",
+        )
+    return choice
+
+
+def zeros_like_leaf(source: Any, rows: Any = (), shared: int = 0) -> Tensor:
+    """Zeros like a source, with `rows` for its first `shared` axes."""
+    type = source.handle.type if isinstance(source, Variable) else source.type
+    if not (rows or shared):
+        return full(0, type)  # of any rank
+    return full(0, type.with_shape((*rows, *type.shape[shared:])))
+
+
+def _plan(parallel_iterations: Any, use_pfor: bool, chunk_size: Any, mode: str | None) -> Plan:
+    if mode not in (None, "reverse", "forward"):
+        fail(
+            GradientError,
+            f"mode is {mode!r}, and it must be 'reverse', 'forward' or None",
+            fix="leave it out: the cheaper one is chosen by the sizes",
+        )
+    for name, size in (
+        ("chunk_size", chunk_size),
+        ("parallel_iterations", parallel_iterations),
+    ):
+        if size is not None and (type(size) is not int or size < 1):
+            fail(
+                GradientError,
+                f"{name} is {shown(size)}, and it must be a positive integer",
+                fix="leave it out: as many rows are computed at once as memory allows",
+            )
+    if chunk_size is None:
+        chunk_size = parallel_iterations if use_pfor or parallel_iterations else 1
+    return Plan(mode, chunk_size)
+
+
+def _has_symmetric_jacobian(tape: GradientTape, y: Tensor, x: Tensor) -> bool:
+    """Whether y is known to be the gradient by x of a scalar that the tape has seen."""
+    try:
+        source, tapes = y._gradient_of
+    except AttributeError:
+        return False
+    return source() is x and tape in tapes
+
+
+def _check_static(tensor: Tensor) -> None:
+    if not tensor.type.is_static:
+        fail(
+            SizeNeeded,
+            f"a sparse Jacobian needs every size, and {tensor.type} has open ones",
+            operands=[operand_text(tensor)],
+            fix="give the sizes in the TensorSpec, or leave out sparse=True",
+        )
+
+
+def _check_rows(y: Tensor, x: Tensor) -> None:
+    for what, tensor in (("target", y), ("source", x)):
+        if len(tensor.type.shape) < 2:
+            fail(
+                GradientError,
+                f"batch_jacobian: the {what} is {tensor.type}, and it must have a batch axis and "
+                "at least one more",
+                operands=[operand_text(tensor)],
+                fix="give each row an axis of its own: x[:, tg.newaxis]",
+            )
+    if same_size(y.type.shape[0], x.type.shape[0]) is None:
+        fail(
+            GradientError,
+            f"batch_jacobian: the target has {y.type.shape[0]} rows and the source "
+            f"{x.type.shape[0]}",
+            operands=[operand_text(y), operand_text(x)],
+            fix="use tape.jacobian, which needs no rows in common",
+        )
+
+
+def _warn_dtype(what: str, name: str) -> None:
+    warn(
+        f"the dtype of the {what} must be floating, such as float32, and it is {name}: "
+        "its gradient is None"
+    )

@@ -1,0 +1,1 @@
+"""The top level: nodes are pending until somebody asks for a value; buffers and their slots."""

@@ -1,0 +1,98 @@
+"""The backend `lowering`: the only module that imports it, at first use."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegraph.core.types import TensorType, as_dtype
+from tracegraph.core.worker_thread import on_worker_thread
+from tracegraph.ir.pass_observers import SPECIALISED, passed
+from tracegraph.ir.tensor import Graph
+
+#: Compiling is rare and expensive: one at a time, so that threads never compile a thing twice.
+compiling = threading.RLock()
+
+
+@functools.cache
+def _lowering() -> Any:
+    # A signal handler that fell into the import would find a module that is not whole.
+    return on_worker_thread(lambda: importlib.import_module("lowering"))
+
+
+def program(graph: Graph, donated: Sequence[int] = ()) -> Any:
+    """The compiled program of a graph whose sizes are known: a `lowering.program.Program`."""
+    made = _lowering().program.Program(graph, donated)
+    passed(SPECIALISED, graph)
+    for stage in ("stablehlo", "optimized_hlo"):
+        passed(stage, graph, lambda stage=stage: compiler_ir(made, stage, None))
+    return made
+
+
+def compiler_ir(program: Any, stage: str, platform_name: str | None) -> Any:
+    """The compiler's text of a program at a stage."""
+    return _lowering().stages.stage_text(program, stage, platform_name)
+
+
+def differentiable(graph: Graph) -> Any:
+    """The graph as a function of arrays that JAX transforms, with our derivatives."""
+    return _lowering().jax_derivatives.differentiable(graph)
+
+
+def renew_differentiable() -> None:
+    """Makes such functions anew, since an interrupt may have left one unfinished."""
+    _lowering().jax_derivatives.renew()
+
+
+def outside_of_traces() -> Any:
+    """A context in which JAX computes right away, whatever it is tracing."""
+    return _lowering().device.outside_of_traces()
+
+
+def is_jax_array(value: Any) -> bool:
+    """Whether a value is an array of JAX, be it one that stands for a value to come."""
+    return _lowering().device.is_array(value)
+
+
+def strong(array: Any) -> Any:
+    """An array of JAX whose type is not that of a mere Python number."""
+    return _lowering().device.strong(array)
+
+
+def jax_types(arrays: Sequence[Any]) -> list[TensorType]:
+    """The types of JAX's arrays; their symbolic sizes have names."""
+    dtypes, shapes = [as_dtype(a.dtype) for a in arrays], [a.shape for a in arrays]
+    return _lowering().sizes.types_of(dtypes, shapes)
+
+
+def platforms() -> tuple[str, ...]:
+    """The kinds of devices that programs can be exported for."""
+    return _lowering().stablehlo_export.PLATFORMS
+
+
+def stablehlo(
+    graph: Graph,
+    names: Sequence[str],
+    constants: Sequence[Any],
+    results: Sequence[str],
+    platforms: Sequence[str],
+    constraints: Sequence[str],
+) -> bytes:
+    """A graph as a serialised program; see `lowering.stablehlo_export`."""
+    export = _lowering().stablehlo_export.stablehlo
+    return export(graph, names, constants, results, platforms, constraints)
+
+
+def put(array: np.ndarray) -> Any:
+    """The array as a buffer on the device; the caller must own the array."""
+    return _lowering().device.put(array)
+
+
+def copy(buffer: Any) -> Any:
+    """A buffer with the same value that nobody else holds."""
+    return _lowering().device.copy(buffer)

@@ -1,0 +1,259 @@
+"""The slots of Variables: read, computed with and stored in one piece.
+
+A slot holds an array of the device, or a Tensor whose value is not made yet. Other threads are kept
+away by a lock. Signal handlers and finalizers are not, since they run on the thread that they
+interrupt; but Python starts them between its own instructions only. So what must be one piece is
+one call of C, made of iterators that C runs: it takes the values, runs the program and stores the
+results within one instruction. An interrupt falls before it or behind it, may read and assign what
+it likes, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, compress, repeat, starmap
+from operator import is_, itemgetter
+from typing import Any
+
+from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.source import here
+from tracegraph.eager import backend
+from tracegraph.eager.pending import device_buffer, raise_failures, run_failure
+from tracegraph.eager.reference_counts import getrefcount
+from tracegraph.ir.tensor import Tensor, get_buffer
+
+#: Guards the slots of all Variables against other threads.
+state_lock = threading.RLock()
+
+
+class Slot:
+    """Where a Variable keeps its value."""
+
+    __slots__ = ("buffer",)
+
+    #: An array of the device, or a Tensor whose value is not made yet.
+    buffer: Any
+
+
+class _Given:
+    """How often a slot was given a Tensor whose value was not made, so that a run need not look at
+    all its Variables each time. A run that it misleads fails, and looks then."""
+
+    pending = 0
+
+
+_given = _Given()
+
+_put: Callable[[Slot, Any], None] = Slot.__dict__["buffer"].__set__
+_exhaust = deque(maxlen=0).extend
+
+
+def note_pending() -> None:
+    """Called before a slot is given a Tensor whose value is not made yet."""
+    _given.pending += 1
+
+
+def contents_of(slots: Iterable[Slot]) -> list[Any]:
+    """What the slots hold, all at one moment."""
+    return list(map(get_buffer, slots))
+
+
+def store(slots: Iterable[Slot], contents: Iterable[Any]) -> None:
+    """Stores contents in slots, all at one moment."""
+    _exhaust(map(_put, slots, contents))
+
+
+def store_if_same(slot: Slot, old: Any, new: Any) -> bool:
+    """Stores `new` in the slot if it holds `old`; whether it did."""
+    is_same = map(is_, (old,), map(get_buffer, (slot,)))
+    return bool(list(map(_put, compress((slot,), is_same), (new,))))
+
+
+def store_together_if_same(
+    slots: Sequence[Slot], contents: Iterable[Any], known: Sequence[Slot], olds: Sequence[Any]
+) -> bool:
+    """Stores contents in slots if the slots `known` hold `olds`, all at one moment; whether it
+    did."""
+    is_same = map(all, (map(is_, olds, map(get_buffer, known)),))
+    stores = starmap(map, compress(((_put, slots, contents),), is_same))
+    return bool(list(chain.from_iterable(stores)))
+
+
+def materialised_content(slot: Slot, tensor: Tensor) -> Any:
+    """The buffer of a tensor that the slot holds, which takes its place. Raises what failed."""
+    buffer = device_buffer(tensor)
+    store_if_same(slot, tensor, buffer)
+    return buffer
+
+
+def materialise_slots(slots: Sequence[Slot]) -> None:
+    """Makes the values of the slots exist. Raises what failed."""
+    while Tensor in map(type, map(get_buffer, slots)):
+        for slot in slots:
+            content = slot.buffer
+            if type(content) is Tensor:
+                materialised_content(slot, content)
+
+
+def gathered(slots: Sequence[Slot]) -> list[Any]:
+    """The buffers of the slots, all at one moment."""
+    while True:
+        materialise_slots(slots)
+        buffers = contents_of(slots)
+        if Tensor not in map(type, buffers):
+            return buffers
+
+
+class Step:
+    """A program that reads Variables, runs, and stores new values in some of them, as one piece.
+
+    It takes buffers, the values of the Variables that it reads, and further buffers, in this order.
+    Of its outputs those at `stored` are the new values of the Variables that it assigns.
+    """
+
+    __slots__ = ("_are_unshared", "_looked_at", "_new_values", "program")
+
+    def __init__(self, program: Any, stored: slice) -> None:
+        self.program = program
+        self._new_values = itemgetter(stored)
+        #: Whether nobody else holds the buffers to overwrite, by the sum of their references; None
+        #: where none is overwritten.
+        self._are_unshared: Callable[[int], bool] | None = None
+        if program.donated:
+            self._are_unshared = (_COUNT * (stored.stop - stored.start)).__eq__
+        #: When the Variables were looked at last, and all had buffers: see `_Given`.
+        self._looked_at = -1
+        if stored.start < stored.stop:
+            program.keep()
+
+    def run(
+        self,
+        buffers: Sequence[Any],
+        variables: Sequence[Slot],
+        rest: Sequence[Any],
+        assigned: Sequence[Slot],
+    ) -> tuple[Any, ...]:
+        """The outputs. Raises the error of an argument that failed before, or LoweringError."""
+        program = self.program
+        if not program.has_run:
+            outputs = self._run_first(buffers, variables, rest, assigned)
+            if outputs is not None:
+                return outputs
+        with state_lock:
+            while True:
+                if self._looked_at != _given.pending:
+                    self._look_at(variables)
+                # `stores` runs the program and stores its results when it is exhausted; `found`
+                # has the outputs then: none, and nothing was run, if somebody beyond a Variable
+                # holds a buffer that the program would overwrite.
+                found: dict[int, tuple[Any, ...]] = {}
+                arguments: Any = map(tuple, (chain(buffers, map(get_buffer, variables), rest),))
+                if self._are_unshared is not None:
+                    counts = map(sum, (map(getrefcount, map(get_buffer, assigned)),))
+                    arguments = compress(arguments, map(self._are_unshared, counts))
+                run = program.jitted if assigned else program.run
+                stores: Any = map(found.setdefault, _FIRST, starmap(run, arguments))
+                if assigned:
+                    new = chain.from_iterable(map(self._new_values, stores))
+                    stores = map(setattr, assigned, _BUFFER, new)
+                try:
+                    program.exhaust(stores)
+                except Exception as error:
+                    if is_of_interrupt(error):
+                        raise
+                    found = self._run_again(error, buffers, variables, rest, assigned)
+                if found:
+                    return found[0]
+                self._look_at(variables)
+                _unshare(assigned)
+
+    def _look_at(self, variables: Sequence[Slot]) -> None:
+        """Makes the values of the Variables exist, and notes when."""
+        now = _given.pending
+        materialise_slots(variables)
+        self._looked_at = now
+
+    def _run_first(
+        self,
+        buffers: Sequence[Any],
+        variables: Sequence[Slot],
+        rest: Sequence[Any],
+        assigned: Sequence[Slot],
+    ) -> tuple[Any, ...] | None:
+        """The first run compiles, which takes time and runs Python, where interrupts may fall and
+        other threads go on: it is given copies of what it would overwrite. None if a Variable was
+        assigned meanwhile, so that the results do not count."""
+        with state_lock:
+            state = gathered(variables)
+        given = list(state)
+        if self._are_unshared is not None:
+            places = {id(variable): i for i, variable in enumerate(variables)}
+            for variable in assigned:
+                place = places[id(variable)]
+                given[place] = backend.copy(state[place])
+        outputs = run_program(self.program, (*buffers, *given, *rest))
+        if not assigned:
+            return outputs
+        with state_lock:
+            new = self._new_values(outputs)
+            return outputs if store_together_if_same(assigned, new, variables, state) else None
+
+    def _run_again(
+        self,
+        error: Exception,
+        buffers: Sequence[Any],
+        variables: Sequence[Slot],
+        rest: Sequence[Any],
+        assigned: Sequence[Slot],
+    ) -> dict[int, tuple[Any, ...]]:
+        """The outputs, where the error is one of the moment; none to try once more."""
+        if Tensor in map(type, map(get_buffer, variables)):
+            self._look_at(variables)  # an interrupt assigned what is not made yet
+            return {}
+        raise_failures((*buffers, *rest))
+        if not self.program.is_refused_by_a_trace(error):
+            raise run_failure(error, here()) from None
+        # The frames of what failed hold the buffers, so they are not given away, but copied.
+        outputs = self._run_first(buffers, variables, rest, assigned)
+        return {} if outputs is None else {0: outputs}
+
+
+def run_program(program: Any, arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """The outputs of a program that stores nothing.
+
+    Raises the error of the argument that failed before, or a LoweringError.
+    """
+    try:
+        return program(*arguments)
+    except Exception as error:
+        if is_of_interrupt(error):
+            raise
+        raise_failures(arguments)
+        raise run_failure(error, here()) from None
+
+
+def _unshare(slots: Sequence[Slot]) -> None:
+    """Gives each slot whose buffer somebody else holds a copy of its own."""
+    for slot in slots:
+        content = slot.buffer
+        # Held by the slot, by `content` and by the call.
+        if type(content) is not Tensor and getrefcount(content) > 3:
+            store_if_same(slot, content, backend.copy(content))
+
+
+#: The key of the outputs that a run finds, and the name under which slots keep their contents.
+_FIRST, _BUFFER = (0,), repeat("buffer")
+
+
+def _calibrated() -> int:
+    """References that `Step` counts of a buffer that its slot and the arguments hold alone."""
+    slot = Slot()
+    slot.buffer = object()
+    arguments = map(tuple, (map(get_buffer, (slot,)),))
+    counts = map(sum, (map(getrefcount, map(get_buffer, (slot,))),))
+    return next(count for _, count in zip(arguments, counts))
+
+
+_COUNT = _calibrated()

@@ -1,0 +1,242 @@
+"""Asking a tensor for its value: numpy, bool, float, printing. Installed on `Tensor` here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.eager.pending import (
+    device_buffer,
+    host_value,
+    materialise,
+    refuse_value,
+    run_failure,
+)
+from tracegraph.errors import DTypeError, ShapeError, TraceError, fail
+from tracegraph.ir.builder import current, operand_text
+from tracegraph.ir.tensor import Tensor
+
+
+def is_symbolic(tensor: Tensor) -> bool:
+    """Whether the tensor belongs to a graph, so that it has no value now."""
+    node = tensor.node
+    return node is not None and (node.builder is None or not node.builder.is_top_level)
+
+
+def host_array(tensor: Tensor) -> np.ndarray:
+    """The value as a NumPy array that must not be written to, its rows one after another."""
+    materialise(tensor)
+    buffer = getattr(tensor, "buffer", None)
+    array = host_value(tensor) if buffer is None else _fetched(buffer, tensor)
+    return array if array.flags.c_contiguous else np.array(array, order="C")
+
+
+def _fetched(buffer: Any, tensor: Tensor) -> np.ndarray:
+    try:
+        buffer.block_until_ready()  # JAX ends the process where NumPy reads a failed buffer
+        return np.asarray(buffer)
+    except RuntimeError as error:  # the program that makes it ran on after the call
+        if is_of_interrupt(error):
+            raise
+        raise run_failure(error, tensor.source) from None
+
+
+def numpy(self: Tensor) -> Any:
+    """The value as a NumPy array of its own; a NumPy scalar for a tensor without axes.
+
+    Raises TraceError while tracing.
+    """
+    if is_symbolic(self):
+        refuse_value(self, ".numpy()")
+    tell_tapes(self, ".numpy()")
+    array = host_array(self)
+    return array[()] if array.ndim == 0 else np.array(array)
+
+
+def item(self: Tensor) -> Any:
+    """The one element as a Python number. Raises ValueError for another number of elements."""
+    return _element(self, ".item()", "")
+
+
+def _asked(tensor: Tensor, how: str, fix: str = "") -> np.ndarray:
+    if is_symbolic(tensor):
+        refuse_value(tensor, how, *([fix] if fix else []))
+    tell_tapes(tensor, how)
+    return host_array(tensor)
+
+
+def tell_tapes(tensor: Tensor, how: str) -> None:
+    """Tells what records that a value goes to NumPy, or to Python, and `how` it was asked for."""
+    for recorder in current().recorders:
+        recorder.leave(tensor, how)
+
+
+#: How a Python `if` asks. It decides what is computed, and computes nothing itself.
+BOOL = "a Python bool"
+#: How `tg.numpy_function` asks, which says that it has no gradient.
+HOST_CALL = "tg.numpy_function"
+
+
+_CONTROL_FIX = (
+    "use tg.where(condition, x, y), or take the decision outside of the @tg.function; "
+    "a Python `if` or `while` on a tensor is decided while tracing"
+)
+_NUMBER_FIX = (
+    "compute with the tensor itself, or pass the number to the @tg.function as a Python one"
+)
+_INDEX_FIX = "use tg.gather for an element, or pass the number to the @tg.function as a Python int"
+_NUMPY_FIX = "use the function of tg in place of NumPy's, or tg.numpy_function"
+
+
+def _bool(self: Tensor) -> bool:
+    outcome = bool(_element(self, BOOL, _CONTROL_FIX))
+    for recorder in current().recorders:
+        recorder.decide(outcome)
+    return outcome
+
+
+class OneElementError(ShapeError, TypeError):
+    """A ShapeError where Python raises TypeError: a number was asked of many elements."""
+
+
+def _element(tensor: Tensor, how: str, fix: str = _NUMBER_FIX) -> Any:
+    """The one element, as Python has it."""
+    array = _asked(tensor, how, fix)
+    if array.size != 1:
+        fail(
+            OneElementError,
+            f"{how} was asked of a tensor {tensor.type}, which has {array.size} elements",
+            operands=[operand_text(tensor)],
+            fix="pick one element, such as x[0], or use tg.reduce_sum, tg.reduce_all or the like",
+        )
+    return array.item()
+
+
+def _float(self: Tensor) -> float:
+    return float(_element(self, "float()"))
+
+
+def _int(self: Tensor) -> int:
+    return int(_element(self, "int()"))
+
+
+def _complex(self: Tensor) -> complex:
+    return complex(_element(self, "complex()"))
+
+
+def _index(self: Tensor) -> int:
+    if not self.dtype.is_integer:
+        fail(
+            DTypeError,
+            f"an index must be an integer, and a tensor of {self.dtype.name} was given",
+            operands=[operand_text(self)],
+            fix="convert it: tg.cast(x, tg.int32)",
+        )
+    return int(_element(self, "a Python index", _INDEX_FIX))
+
+
+def _array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    array = _asked(self, "a NumPy array", _NUMPY_FIX)
+    return np.array(array, dtype=dtype) if copy is not False else np.asarray(array, dtype=dtype)
+
+
+def shape_text(tensor: Tensor) -> str:
+    shape = tensor.type.shape
+    if not isinstance(shape, tuple):
+        return "<unknown>"
+    inner = ", ".join(map(str, shape))
+    return f"({inner},)" if len(shape) == 1 else f"({inner})"
+
+
+def value_text(array: np.ndarray) -> str:
+    """A value as TensorFlow prints it."""
+    return str(array.item() if array.ndim == 0 and array.dtype == bool else array)
+
+
+def _str(self: Tensor) -> str:
+    suffix = f"shape={shape_text(self)}, dtype={self.dtype.name})"
+    if is_symbolic(self):
+        name = f'"{self.name}", ' if self.name else ""
+        return f"tg.Tensor({name}{suffix}"
+    return f"tg.Tensor({value_text(host_array(self))}, {suffix}"
+
+
+def _repr(self: Tensor) -> str:
+    own = f"shape={shape_text(self)}, dtype={self.dtype.name}"
+    if is_symbolic(self):
+        name = f" '{self.name}'" if self.name else ""
+        return f"<tg.Tensor{name}: {own}>"
+    array = host_array(self)
+    text = str(array[()]) if array.ndim == 0 else np.array_repr(array)
+    return f"<tg.Tensor: {own}, numpy={text}>"
+
+
+def _format(self: Tensor, spec: str) -> str:
+    if is_symbolic(self):
+        return str(self)
+    array = host_array(self)
+    return format(array[()] if array.ndim == 0 else array, spec)
+
+
+def device(self: Tensor) -> str:
+    """The device that holds the value, such as 'cpu:0'."""
+    buffer = device_buffer(self)
+    devices = getattr(buffer, "devices", None)
+    return (
+        "cpu:0" if devices is None else ", ".join(sorted(f"{d.platform}:{d.id}" for d in devices()))
+    )
+
+
+def _dlpack(self: Tensor, **keywords: Any) -> Any:
+    _asked(self, "a DLPack capsule")
+    return device_buffer(self).__dlpack__(**keywords)
+
+
+def _dlpack_device(self: Tensor) -> Any:
+    _asked(self, "a DLPack device")
+    return device_buffer(self).__dlpack_device__()
+
+
+def _copy(self: Tensor, memo: Any = None) -> Tensor:
+    return self  # a tensor never changes
+
+
+def _reduce(self: Tensor) -> Any:
+    return Tensor, (self.type, np.array(_asked(self, "pickling")))
+
+
+def _setitem(self: Tensor, index: Any, value: Any = None) -> None:
+    fail(
+        TraceError,
+        f"an item of a tensor {self.type} was assigned or deleted, and tensors never change",
+        operands=[operand_text(self)],
+        fix="use tg.tensor_scatter_nd_update or tg.where, or v[...].assign(value) of a tg.Variable",
+    )
+
+
+_METHODS = {
+    "__setitem__": _setitem,
+    "__delitem__": _setitem,
+    "numpy": numpy,
+    "item": item,
+    "__bool__": _bool,
+    "__float__": _float,
+    "__int__": _int,
+    "__complex__": _complex,
+    "__index__": _index,
+    "__array__": _array,
+    "__str__": _str,
+    "__repr__": _repr,
+    "__format__": _format,
+    "__dlpack__": _dlpack,
+    "__dlpack_device__": _dlpack_device,
+    "__copy__": _copy,
+    "__deepcopy__": _copy,
+    "__reduce__": _reduce,
+    "device": property(device),
+}
+
+for _name, _method in _METHODS.items():
+    setattr(Tensor, _name, _method)

@@ -1,0 +1,407 @@
+"""Graphs with effects: their parts run one after the other, and Python does the rest in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import local
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tracegraph.control.split_at_effects import (
+    Part,
+    SplitGraph,
+    has_effects,
+    operands,
+    split_at_effects,
+    variable_input,
+)
+from tracegraph.core.tensorshape import TensorShape
+from tracegraph.core.types import TOKEN, TensorType, type_of_array
+from tracegraph.eager import backend
+from tracegraph.eager.pending import set_program_maker
+from tracegraph.eager.slots import (
+    Slot,
+    gathered,
+    run_program,
+    state_lock,
+    store,
+    store_together_if_same,
+)
+from tracegraph.errors import InvalidArgumentError, message
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.effect import STOP, HostCall, Made, Store, host_function
+from tracegraph.passes.specialise import bind_sizes, specialise
+
+#: The value of a token: it orders effects, and says nothing.
+START = np.zeros((), np.bool_)
+
+
+class _Token(np.ndarray):
+    """The value of a token behind a call of a Python function: it brings what that call made to
+    those of its derivatives."""
+
+    made: Made
+
+
+def _token(made: Made) -> _Token:
+    token = np.zeros((), np.bool_).view(_Token)
+    token.made = made
+    return token
+
+
+class Record:
+    """What a call at top level did while it was traced: its first effects, up to some call of a
+    Python function whose results had to be seen for tracing to go on.
+
+    The run of the finished trace takes these results, and does what is left.
+    """
+
+    def __init__(self) -> None:
+        #: The calls of Python functions that were made, in program order.
+        self.made: list[Made] = []
+        #: By the number of calls before and the Variable: its value then.
+        self._values: dict[tuple[int, int], Any] = {}
+        #: By the number of calls before: the shapes that results of undeclared rank have had, with
+        #: None for sizes that differed. They are those of the call where they are traced again.
+        self.shapes: dict[int, list[TensorShape]] = {}
+
+    def add(self, made: Made, variables: Sequence[Slot]) -> None:
+        """Notes a call that was made, and the values of Variables behind it."""
+        self.made.append(made)
+        self.note_values(variables)
+
+    def note_values(self, variables: Sequence[Slot]) -> None:
+        """Notes the values of Variables after the calls so far."""
+        with state_lock:
+            values = gathered(variables)
+        for variable, value in zip(variables, values, strict=True):
+            self._values.setdefault((len(self.made), id(variable)), value)
+
+    def values(self, count: int, variables: Sequence[Slot]) -> list[Any]:
+        """The values that Variables had after so many calls; those of Variables that were met
+        later, which nothing takes, are those now."""
+        pairs = zip(variables, gathered(variables), strict=True)
+        return [self._values.get((count, id(variable)), now) for variable, now in pairs]
+
+
+class ResultShapeError(InvalidArgumentError):
+    """A Python function returned another shape than was traced, where none is declared. `record`
+    has what was done up to there, so that tracing again can go on from it."""
+
+    record: Record
+
+
+class _Stopped(Exception):
+    """A check failed, and what comes now does not happen: the rest of a run."""
+
+
+class _Call(local):
+    #: The record of the call that this thread makes at top level; None outside of calls.
+    record: Record | None = None
+
+
+_call = _Call()
+
+
+def current_record() -> Record | None:
+    """The record of the call that this thread makes; None outside of calls."""
+    return _call.record
+
+
+@contextmanager
+def recorded_call(record: Record | None = None) -> Iterator[None]:
+    """A context for a call at top level: what it traces and runs. It begins with no effects, or
+    with those that a `record` has."""
+    before, _call.record = _call.record, record or Record()
+    try:
+        yield
+    finally:
+        _call.record = before
+
+
+class Procedure:
+    """A graph with effects, ready to run: called with the buffers of its inputs, it returns those
+    of its outputs, as a program does."""
+
+    #: A function of Python may raise at any point, so nothing is given away.
+    donated = ()
+
+    def __init__(self, graph: Graph) -> None:
+        self.split: SplitGraph = split_at_effects(graph)
+        parts = self.split.parts
+        self._parts = [_PartProgram(part, is_first=i == 0) for i, part in enumerate(parts)]
+        #: The tokens behind calls whose derivatives are called, here or by who takes the outputs.
+        self._kept = frozenset({*_tokens_of_derivatives(parts), *self.split.graph.outputs})
+        calls = [node.op for part in parts for node in part.effects]
+        self._may_find_other_shapes = any(isinstance(x, HostCall) and x.undeclared for x in calls)
+
+    def __call__(self, *buffers: Any) -> tuple[Any, ...]:
+        return self.run(buffers, {}, [])
+
+    def run(
+        self,
+        buffers: Sequence[Any],
+        variables: Mapping[int, Slot],
+        assigned: Sequence[tuple[int, Slot]],
+        record: Record | None = None,
+        is_tracing: bool = False,
+    ) -> tuple[Any, ...]:
+        """The buffers of the outputs, for those of the inputs. Where a check fails that a
+        Python function stands behind, the run ends there: what comes later has None for a buffer.
+
+        - `variables`: the Variables that inputs stand for, by position; such inputs have no buffer.
+        - `assigned`: positions of outputs, and the Variables that get their values at the end.
+        - `record`: what was done already; while the call is being traced, what is done is added.
+        """
+        graph = self.split.graph
+        by_input = {graph.inputs[i]: v for i, v in variables.items()}
+        if self._may_find_other_shapes and record is None:
+            record = Record()
+        is_recording = is_tracing or self._may_find_other_shapes
+        run = _Run(by_input, record, is_recording, self._kept)
+        run.env.update(zip(graph.inputs, buffers, strict=True))
+        final_stores = [(graph.outputs[i], variable) for i, variable in assigned]
+        try:
+            for part in self._parts[:-1]:
+                part.run(run, [])
+            self._parts[-1].run(run, final_stores)
+        except _Stopped:
+            return tuple(map(run.env.get, graph.outputs))
+        return tuple(map(run.output, graph.outputs))
+
+
+def _tokens_of_derivatives(parts: Sequence[Part]) -> Iterator[Tensor]:
+    for part in parts:
+        for node in part.effects:
+            if isinstance(node.op, HostCall) and not node.op.is_ordered:
+                yield node.inputs[0]
+
+
+class _Run:
+    """The values and the state of one run."""
+
+    def __init__(
+        self,
+        variables: dict[Tensor, Slot],
+        record: Record | None,
+        is_recording: bool,
+        kept: frozenset[Tensor],
+    ) -> None:
+        self.env: dict[Tensor, Any] = {}
+        self.variables = variables
+        self._record = record
+        #: How many calls of Python functions were made before the run, and were passed by it.
+        self._made = 0 if record is None else len(record.made)
+        self._count = 0
+        self._is_recording = is_recording
+        self._kept = kept
+        #: The open sizes that Python functions chose, by name.
+        self._sizes: dict[str, Any] = {}
+        if is_recording and record is not None:
+            record.note_values(list(variables.values()))
+
+    def value(self, tensor: Tensor) -> Any:
+        return self.env.get(tensor, START) if tensor.type is TOKEN else self.env[tensor]
+
+    def output(self, tensor: Tensor) -> Any:
+        """The value of an output, on the device: one that is an input may be an array of NumPy."""
+        value = self.value(tensor)
+        return (
+            backend.put(value) if type(value) is np.ndarray and tensor.type is not TOKEN else value
+        )
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether what comes now was done while the call was traced."""
+        return self._count < self._made
+
+    def slot(self, handle: Tensor) -> Slot | None:
+        """The Variable that the operand of an effect stands for."""
+        return self.variables.get(variable_input(handle))
+
+    def values_of(self, variables: Sequence[Slot]) -> list[Any]:
+        """The values of Variables at this point of the program."""
+        with state_lock:
+            if self.is_repeated:
+                assert self._record is not None
+                return self._record.values(self._count, variables)
+            return gathered(variables)
+
+    def call(self, node: Node) -> None:
+        """Calls the Python function of a node, but for a call that was made before."""
+        op = node.op.substitute(self._sizes) if self._sizes else node.op
+        assert isinstance(op, HostCall)
+        if op.ends_runs and not np.all(self.value(operands(node)[0])):
+            raise _Stopped
+        if op.function == STOP:  # it is no call of the user's, and none that was made before
+            return
+        made: Made | None = None
+        if self.is_repeated and op.is_ordered:
+            assert self._record is not None
+            made = self._record.made[self._count]
+        if made is None or op.loops:  # of a parallel loop the first iteration was made
+            arrays = [np.asarray(self.value(x)) for x in operands(node)]
+            forward = getattr(self.env.get(node.inputs[0]), "made", None)
+            keeps = node.outputs[0] in self._kept
+            made = host_function(op, node.source).run(arrays, made, forward, keeps)
+        if made is None:  # no iteration was made, so nothing tells the sizes of the results
+            raise _Stopped
+        self.env.update(zip(node.outputs[1:], map(backend.put, made.results), strict=True))
+        if node.outputs[0] in self._kept:
+            self.env[node.outputs[0]] = _token(made)
+        if op.is_ordered:
+            self._note(node, op, made)
+        if not all(y.type.is_static for y in node.outputs):
+            types = [y.type for y in node.outputs[1:]]
+            self._sizes.update(bind_sizes(types, [*map(type_of_array, made.results)]))
+
+    def _note(self, node: Node, op: HostCall, made: Made) -> None:
+        """Notes a call that was made, and raises ResultShapeError for shapes that are not those
+        of the trace."""
+        place = self._count
+        self._count += 1
+        record = self._record
+        if not self._is_recording or record is None:
+            return
+        if self._count > self._made:
+            record.add(made, list(self.variables.values()))
+        if not op.undeclared:
+            return
+        traced = [TensorShape(type.shape) for type in op.types]
+        found = [TensorShape(array.shape) for array in made.results]
+        record.shapes[place] = [*map(_common_shape, traced, found)]
+        for i in op.undeclared:
+            if not traced[i].is_compatible_with(found[i]):
+                _refuse_shape(op, found[i], op.types[i], node, record)
+
+
+def _common_shape(one: TensorShape, other: TensorShape) -> TensorShape:
+    """The shape that two are of, with None for sizes that differ."""
+    if one.rank is None or one.rank != other.rank:
+        return TensorShape(None)
+    pairs = zip(one, other, strict=True)
+    return TensorShape([m if type(m) is int and m == n else None for m, n in pairs])
+
+
+def _refuse_shape(
+    op: HostCall, found: TensorShape, type: TensorType, node: Node, record: Record
+) -> NoReturn:
+    error = ResultShapeError(
+        message(
+            f"{op.called} returned the shape {found}, and {type} was traced",
+            source=node.source,
+            fix="return one shape always, or give the sizes that change as None in Tout: "
+            "tg.TensorSpec([None], tg.float32)",
+        )
+    )
+    error.record = record
+    raise error
+
+
+class _PartProgram:
+    """A part, and its programs: one, or one for the sizes that Python functions returned."""
+
+    def __init__(self, part: Part, is_first: bool) -> None:
+        self._part = part
+        self._is_first = is_first
+        self._programs: dict[tuple[TensorType, ...], Any] = {}
+        effects = part.effects
+        calls = [i for i, node in enumerate(effects) if isinstance(node.op, HostCall)]
+        first = calls[0] if calls else len(effects)
+        #: What is stored together with the end of the part, and what comes then.
+        self._stores, self._rest = effects[:first], effects[first:]
+        #: Whether Python functions come then that may look at Variables.
+        self._shows_state = any(
+            isinstance(node.op, HostCall) and node.op.sees_variables for node in self._rest
+        )
+
+    def run(self, run: _Run, final_stores: list[tuple[Tensor, Slot]]) -> None:
+        """Runs the program of the part, and makes its effects. `final_stores` are what Variables
+        get at the end of all."""
+        self._compute_and_store(run, [] if self._shows_state else final_stores)
+        for node in self._rest:
+            if isinstance(node.op, HostCall):
+                run.call(node)
+            elif not run.is_repeated:
+                _store(run, [(node.inputs[2], self._slot(run, node))])
+        if self._shows_state:
+            _store(run, final_stores)
+
+    def _compute_and_store(self, run: _Run, final_stores: list[tuple[Tensor, Slot]]) -> None:
+        """What is computed of the values of Variables and stored is computed anew where an
+        interrupt or another thread assigned one of them meanwhile."""
+        reads = self._reads(run)
+        known = [slot for _, slot in reads]
+        while True:
+            olds = run.values_of(known)
+            run.env.update((x, old) for (x, _), old in zip(reads, olds, strict=True))
+            self._compute(run)
+            stores = [(x.inputs[2], self._slot(run, x)) for x in self._stores] + final_stores
+            if not stores or run.is_repeated:
+                return
+            slots, new = [slot for _, slot in stores], [run.value(y) for y, _ in stores]
+            with state_lock:
+                if store_together_if_same(slots, new, known, olds):
+                    return
+
+    def _reads(self, run: _Run) -> list[tuple[Tensor, Slot]]:
+        """What has the value of a Variable at the beginning of the part, and the Variable."""
+        found = list(run.variables.items()) if self._is_first else []
+        for node in self._part.loads:
+            slot = run.slot(node.inputs[1])
+            if slot is None:  # in a parallel loop: the value that its body was given
+                run.env[node.outputs[0]] = run.value(variable_input(node.inputs[1]))
+            else:
+                found.append((node.outputs[0], slot))
+        return found
+
+    def _slot(self, run: _Run, node: Node) -> Slot:
+        assert isinstance(node.op, Store)
+        slot = run.slot(node.inputs[1])
+        assert slot is not None, f"{node} stores in what stands for no Variable"
+        return slot
+
+    def _compute(self, run: _Run) -> None:
+        part = self._part
+        if part.outputs:
+            buffers = [run.value(x) for x in part.inputs]
+            outputs = run_program(self._program(buffers), buffers)
+            run.env.update(zip(part.outputs, outputs, strict=True))
+
+    def _program(self, buffers: Sequence[Any]) -> Any:
+        graph = self._part.graph
+        types = graph.input_types
+        if not graph.is_static:
+            types = types_known(types, buffers)
+        program = self._programs.get(types)
+        if program is None:
+            with backend.compiling:
+                program = self._programs.get(types)
+                if program is None:
+                    made = backend.program(specialise(graph, types))
+                    program = self._programs[types] = made
+        return program
+
+
+def types_known(types: Sequence[TensorType], buffers: Sequence[Any]) -> tuple[TensorType, ...]:
+    """The types that values have: Python functions have chosen the sizes that were open. What a run
+    that ended before did not compute has None, and keeps its type."""
+    return tuple(
+        t if t.is_static or b is None else t.with_shape(tuple(b.shape))
+        for t, b in zip(types, buffers, strict=True)
+    )
+
+
+def _store(run: _Run, stores: Sequence[tuple[Tensor, Slot]]) -> None:
+    with state_lock:
+        store([slot for _, slot in stores], [run.value(y) for y, _ in stores])
+
+
+def program_of(graph: Graph) -> Any:
+    """What computes a graph: a program, or a procedure where there are effects."""
+    return Procedure(graph) if has_effects(graph) else backend.program(graph)
+
+
+set_program_maker(program_of)

@@ -1,0 +1,133 @@
+"""Body: a Python function that is traced at the requests of its callers."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from tracegraph import nest
+from tracegraph.core.source import unsourced
+from tracegraph.core.types import TensorType
+from tracegraph.errors import SignatureError, fail
+from tracegraph.functions.buckets import Buckets
+from tracegraph.functions.concrete import ConcreteFunction, StandIn
+from tracegraph.ir.pass_observers import passed
+from tracegraph.passes.simplify import simplify
+from tracegraph.signatures.results import Results, result_leaves
+from tracegraph.signatures.signature import Request, Signature, VariableKey
+from tracegraph.state.user_names import Paths
+from tracegraph.state.variable import Variable
+from tracegraph.tracing.name_scopes import scopes_of
+from tracegraph.tracing.trace import Trace, refuse_creation, restored, with_checked_numerics
+
+
+class Body:
+    """The Python function, how often it was traced, and whether it may still create Variables."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        signature: Signature,
+        check_bounds: bool = False,
+        check_numerics: bool = False,
+        buckets: Buckets | None = None,
+    ) -> None:
+        self.tracing_count = 0
+        self._buckets = buckets
+        self._check_bounds = check_bounds
+        self._check_numerics = check_numerics
+        self._function = function
+        self._name = signature.name
+        self._signature = signature
+        self._may_create = True
+
+    def trace(self, request: Request) -> ConcreteFunction:
+        """The trace for a request, and a second one where Variables were created by the first."""
+        return self._trace(request, self._may_create)
+
+    def _trace(self, request: Request, may_create: bool) -> ConcreteFunction:
+        return restored(lambda: self._traced(request, may_create))
+
+    def _traced(self, request: Request, may_create: bool) -> ConcreteFunction:
+        trace = Trace(_graph_name(self._name))
+        trace.may_create = may_create
+        trace.checks_bounds = self._check_bounds
+        trace.actual = request.actual_tensors()
+        trace.paths = Paths(self._function)
+        with trace, unsourced(), scopes_of(trace.paths):
+            leaves, stand_ins = _placeholders(trace, request)
+            args, kwargs = request.structure.pack(leaves)
+            self.tracing_count += 1
+            result = self._function(*args, **kwargs)
+            self._check_untouched((args, kwargs), leaves, request.structure)
+            found, structure = result_leaves(result, self._name, self._signature.place)
+            tensors = [y for y in found if y is not None]
+            traced = trace.traced(tensors)
+        self._may_create = False if not trace.created else self._may_create
+        if trace.created:
+            return self._trace_after_creation(trace, request)
+        passed("traced", traced.graph)
+        traced = dataclasses.replace(traced, graph=simplify(traced.graph))
+        if self._check_numerics:
+            traced = with_checked_numerics(traced)
+            passed("checked", traced.graph)
+        kept, results = request.without_values(), Results(structure, found)
+        return ConcreteFunction(kept, traced, results, stand_ins, self._buckets)
+
+    def _trace_after_creation(self, trace: Trace, request: Request) -> ConcreteFunction:
+        """The first call created Variables: trace again, now that they exist."""
+        if any(reference() is None for reference in trace.created):
+            refuse_creation(self._signature.place)
+        self._may_create = False
+        return self._trace(request, may_create=False)
+
+    def _check_untouched(self, packed: Any, leaves: list[Any], structure: nest.Structure) -> None:
+        if _difference(structure.pack(leaves), packed) is None:
+            return
+        (args, kwargs), (now, named) = structure.pack(leaves), packed
+        names = [*self._signature.positional(len(args)), *kwargs]
+        for name, old, new in zip(names, (*args, *kwargs.values()), (*now, *named.values())):
+            difference = _difference(old, new)
+            if difference is not None:
+                fail(
+                    SignatureError,
+                    f"{self._name} changed its argument {name!r} in place: {difference}",
+                    source=self._signature.place,
+                    fix=f"change a copy: {name} = {type(old).__name__}({name})",
+                )
+
+
+def _placeholders(trace: Trace, request: Request) -> tuple[list[Any], dict[int, StandIn]]:
+    """What the Python function is called with: graph inputs for tensors, one stand-in for each
+    distinct Variable, and Python values as they are. Also the stand-ins, by their identity."""
+    leaves: list[Any] = []
+    variables: dict[Any, Variable] = {}
+    stand_ins: dict[int, StandIn] = {}
+    keywords = iter(request.tensor_keywords)
+    for place, (leaf, key) in enumerate(zip(request.leaves, request.keys, strict=True)):
+        if isinstance(key, TensorType):
+            leaf = trace.argument(key, next(keywords))
+        elif isinstance(key, VariableKey):
+            if key not in variables:
+                variables[key] = leaf.stand_in()
+                trace.paths.add(variables[key], request.names[place])
+                stand_ins[id(variables[key])] = StandIn(place, weakref.ref(leaf))
+            leaf = variables[key]
+        leaves.append(leaf)
+    return leaves, stand_ins
+
+
+def _difference(before: Any, after: Any) -> str | None:
+    """How a structure was changed in place; None if it was not."""
+    old, old_structure = nest.flatten_structure(before)
+    new, new_structure = nest.flatten_structure(after)
+    if not old_structure.matches(new_structure):
+        return f"it was {old_structure} and is {new_structure}"
+    same = all(a is b for a, b in zip(old, new, strict=True))
+    return None if same else f"an item of {old_structure} was replaced"
+
+
+def _graph_name(name: str) -> str:
+    return "lambda_" if name == "<lambda>" else name

@@ -1,0 +1,196 @@
+"""Bucket sizes: open sizes are padded to few, so that few programs serve them all."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.lru_cache import Memo
+from tracegraph.core.shapes import static_shape, substitute_size
+from tracegraph.core.types import TensorType
+from tracegraph.eager import backend
+from tracegraph.eager.pending import device_buffer
+from tracegraph.eager.tensor_methods import host_array
+from tracegraph.errors import ShapeError, SignatureError, fail, shown
+from tracegraph.functions.execute import Execution, input_types
+from tracegraph.ir.tensor import Tensor, host_tensor
+from tracegraph.padding.padded import Padded, padded
+from tracegraph.passes.specialise import bind_sizes, check_types, specialise, with_sizes
+from tracegraph.state.variable import Variable
+from tracegraph.tracing.trace import CheckReport, Traced
+
+
+class Buckets:
+    """The sizes that open ones are padded to."""
+
+    def __init__(self, sizes: Any) -> None:
+        """`sizes` is "powers_of_two", or positive integers. Raises SignatureError for others."""
+        # An array compares each of its elements.
+        is_doubling = isinstance(sizes, str) and sizes == "powers_of_two"
+        self._sizes = None if is_doubling else _checked(sizes)
+
+    @property
+    def option(self) -> Any:
+        """The sizes as they may be given again: an iterator ends, an array may change."""
+        return "powers_of_two" if self._sizes is None else self._sizes
+
+    def of(self, size: int) -> int | None:
+        """The smallest bucket that holds `size`; None if there is none."""
+        if self._sizes is None:
+            return 1 << max(size - 1, 0).bit_length()
+        place = bisect.bisect_left(self._sizes, size)
+        return self._sizes[place] if place < len(self._sizes) else None
+
+
+def _checked(sizes: Any) -> list[int]:
+    if isinstance(sizes, (str, bytes)):
+        _refuse(sizes)
+    try:
+        found = list(sizes)
+        numbers = sorted({operator.index(x) for x in found})
+    except (TypeError, ValueError) as error:  # of what has no elements, and of what is no integer
+        if is_of_interrupt(error):
+            raise
+        _refuse(sizes)
+    if not numbers or numbers[0] <= 0 or any(isinstance(x, (bool, np.bool_)) for x in found):
+        _refuse(sizes)
+    return numbers
+
+
+def _refuse(sizes: Any) -> NoReturn:
+    fail(
+        SignatureError,
+        f"bucket_sizes is {shown(sizes)}",
+        fix='give "powers_of_two", or positive integers such as [8, 32, 128]',
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    """How a call with arguments of certain types runs."""
+
+    execution: Execution
+    #: The types of the arguments with padding.
+    padded: tuple[TensorType, ...]
+    #: The true sizes, which the program takes after the arguments.
+    sizes: tuple[np.ndarray, ...]
+    #: The types of the results.
+    results: tuple[TensorType, ...]
+
+    def run(self, arguments: Sequence[Tensor], variables: Sequence[Variable]) -> list[Tensor]:
+        pairs = zip(arguments, self.padded, strict=True)
+        buffers = [_padded_buffer(x, type) for x, type in pairs]
+        found = self.execution.run([*buffers, *self.sizes], variables)
+        return [_cut(y, type) for y, type in zip(found, self.results, strict=True)]
+
+
+class Bucketing:
+    """The programs of one trace for padded arguments."""
+
+    def __init__(self, traced: Traced, buckets: Buckets) -> None:
+        self._traced = traced
+        self._buckets = buckets
+        self._padded: Padded | None = None
+        self._executions: dict[tuple[TensorType, ...], Execution] = {}
+        #: Plans of calls; each is small.
+        self._plans: Memo[tuple[TensorType, ...], _Plan | None] = Memo()
+
+    def plan(self, arguments: Sequence[Tensor], variables: Sequence[Variable]) -> _Plan | None:
+        """How the call is to run; None if it runs as it is, since some size is above all buckets,
+        or must be a certain number. Raises ShapeError for sizes that do not fit the trace, and for
+        a body that padding would change."""
+        types = input_types(self._traced, [x.type for x in arguments], variables)
+        if types in self._plans:
+            return self._plans[types]
+        with backend.compiling:
+            return self._plans.remember(types, self._planned(types))
+
+    def _planned(self, types: tuple[TensorType, ...]) -> _Plan | None:
+        traced = self._traced
+        count, results = traced.argument_count, traced.result_count
+        if self._padded is None:
+            state = range(results, results + len(traced.assigned))
+            self._padded = padded(traced.graph, count, range(results), state)
+        check_types(traced.graph, types)
+        names = self._padded.names
+        true = bind_sizes(traced.graph.input_types, types, assumes=True)
+        wide: dict[str, Any] = dict(true)
+        for name in names:
+            size = self._buckets.of(true[name])
+            if size is None or true[name] == 0:  # nothing could be repeated
+                return None
+            wide[name] = size
+        if not _all_grow(self._padded, true, wide):
+            return None
+        given = [with_sizes(type, wide) for type in traced.graph.input_types[:count]]
+        execution = self._execution((*given, *types[count:]))
+        if execution is None:
+            return None
+        sizes = tuple(np.asarray(true[name], np.int32) for name in names)
+        of_results = traced.graph.output_types[:results]
+        found = tuple(with_sizes(type, true) for type in of_results)
+        return _Plan(execution, tuple(given), sizes, found)
+
+    def _execution(self, types: tuple[TensorType, ...]) -> Execution | None:
+        """The program for padded inputs of these types; None if they are none it can have."""
+        assert self._padded is not None
+        found = self._executions.get(types)
+        if found is None:
+            count, names = self._traced.argument_count, self._padded.names
+            graph = self._padded.graph
+            traced = dataclasses.replace(
+                self._traced,
+                graph=graph,
+                argument_count=count + len(names),
+                checks=tuple(_checks(self._traced, self._padded.outputs)),
+            )
+            scalars = graph.input_types[count : count + len(names)]
+            whole = (*types[:count], *scalars, *types[count:])
+            try:
+                specialise(graph, whole)
+            except ShapeError:
+                return None
+            found = self._executions[types] = Execution(traced, whole)
+        return found
+
+
+def _checks(traced: Traced, kept: Sequence[int]) -> Iterator[CheckReport]:
+    """The checks of a body, without the operands that are not among the outputs that are kept."""
+    place = traced.first_check
+    for report in traced.checks:
+        operands = range(place + 1, place + 1 + report.operand_count)
+        count = sum(operand in kept for operand in operands)
+        yield dataclasses.replace(report, operand_count=count)
+        place = operands.stop
+
+
+def _all_grow(found: Padded, true: Mapping[str, Any], wide: Mapping[str, Any]) -> bool:
+    pairs = ((substitute_size(x, true), substitute_size(x, wide)) for x in found.growing)
+    return all(small <= large for small, large in pairs)
+
+
+def _padded_buffer(x: Tensor, type: TensorType) -> Any:
+    """The value of an argument with its last elements repeated. That is done by NumPy: a program
+    that does it would be one for each size."""
+    if x.type is type:
+        return device_buffer(x)
+    array = host_array(x)
+    wide = np.empty(static_shape(type.shape), array.dtype)
+    wide[tuple(map(slice, array.shape))] = array
+    for axis, (size, whole) in enumerate(zip(array.shape, type.shape, strict=True)):
+        before = (slice(None),) * axis
+        wide[(*before, slice(size, whole))] = wide[(*before, slice(size - 1, size))]
+    return wide
+
+
+def _cut(y: Tensor, type: TensorType) -> Tensor:
+    """A result without padding."""
+    if y.type is type:
+        return y
+    return host_tensor(type, np.ascontiguousarray(host_array(y)[tuple(map(slice, type.shape))]))

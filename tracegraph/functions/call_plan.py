@@ -1,0 +1,134 @@
+"""Call plans: the shortest way from a call to its program, for calls like an earlier one."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegraph import nest
+from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.types import TensorType
+from tracegraph.eager.pending import device_buffer
+from tracegraph.eager.provenance import ARRAY
+from tracegraph.errors import Mismatch, UnknownValue
+from tracegraph.functions.concrete import ConcreteFunction
+from tracegraph.functions.execute import Execution
+from tracegraph.ir.tensor import Tensor
+from tracegraph.signatures.signature import LITERALS, Request, Signature, leaf_key
+
+
+class CallPlan:
+    """What the hot path needs of a call that was seen before."""
+
+    __slots__ = (
+        *("arranged", "assigned", "callee", "captured", "execution", "is_one_tensor", "pack"),
+        *("positions", "program", "step", "types", "variables"),
+    )
+
+    def __init__(
+        self, concrete: ConcreteFunction, execution: Execution, positions: list[int]
+    ) -> None:
+        self.execution = execution
+        #: The leaves of the call that are tensors, in the order of the trace's arguments.
+        self.positions = positions
+        #: The leaves in that order, where all are tensors; None where they are.
+        self.arranged = None if positions == sorted(positions) else operator.itemgetter(*positions)
+        #: The compiled program itself where there is neither state nor a check to see to.
+        self.program: Any = None
+        if execution.is_simple:
+            self.program = execution.program
+            self.program.open_entry()
+        #: The step, where there is state and nothing else to see to.
+        self.step = execution.step_alone()
+        self.variables, self.assigned = execution.variables, execution.assigned
+        #: What the program takes after the arguments.
+        self.captured = tuple(map(device_buffer, execution.traced.captures))
+        self.types = execution.result_types
+        #: What notes where results come from.
+        self.callee = execution.callee
+        self.is_one_tensor = concrete.results.is_one_tensor
+        self.pack = concrete.results.packer()
+
+    def run_on(self, leaves: Sequence[Any]) -> Any:
+        """The packed results for the leaves of a call."""
+        given = [leaves[i] for i in self.positions]
+        tensors = [x if type(x) is Tensor else ARRAY for x in given]
+        return self.run_with_state([*map(_buffer_of, given)], tensors)
+
+    def run_with_state(self, buffers: Sequence[Any], arguments: Sequence[Any]) -> Any:
+        """The packed results for the buffers of the arguments."""
+        step = self.step
+        if step is None:
+            tensors = self.execution.run(buffers)
+        else:
+            outputs = step.run(buffers, self.variables, self.captured, self.assigned)
+            tensors = [*map(Tensor, self.types, outputs)]
+        if self.callee.calls_left:
+            self.callee.note(arguments, tensors, sys._getframe(1))
+        return tensors[0] if self.is_one_tensor else self.pack(tensors)
+
+
+class CallKey:
+    """The leaves of a call, and its key where type and value of each leaf tell all."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._call = args, kwargs
+        self.leaves, key = nest.scanned([args, kwargs] if kwargs else args)
+        self.leaf_keys = [_leaf_key(leaf) for leaf in self.leaves]
+        self.key = (*key, *self.leaf_keys)
+        self.has_only_tensors = all(type(leaf) is Tensor for leaf in self.leaves)
+        #: Whether the leaves are the arguments themselves, by position.
+        self.is_flat = not kwargs and _are_same(self.leaves, args)
+
+    def tensor_places(self, signature: Signature, request: Request) -> list[int] | None:
+        """The places of the tensors among the leaves, in the order of the request; None where they
+        are not those of the request, since some was added or converted."""
+        structure = nest.flatten_structure(self._call)[1]
+        numbers = [_Place(0)] * structure.count
+        for place, number in enumerate(structure.packing_order()):
+            numbers[number] = _Place(place)
+        args, kwargs = structure.pack(numbers)
+        bound, _ = nest.flatten_structure(signature.bind(args, kwargs))
+        found = [leaf.number for leaf in bound if isinstance(leaf, _Place)]
+        places = [i for i in found if isinstance(self.leaf_keys[i], TensorType)]
+        wanted = [request.leaves[i] for i in request.tensor_positions]
+        return places if _are_same([self.leaves[i] for i in places], wanted) else None
+
+
+class _Place:
+    """Stands for the leaf of this number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(some) == len(others) and all(map(operator.is_, some, others))
+
+
+def known_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallKey | None:
+    """The call, or None if it has leaves that the slow path must look at."""
+    try:
+        return CallKey(args, kwargs)
+    except (TypeError, ValueError, Mismatch) as error:
+        if is_of_interrupt(error):
+            raise
+        return None  # the slow path names what is wrong
+
+
+def _leaf_key(leaf: Any) -> Any:
+    kind = type(leaf)
+    if kind is Tensor:
+        return leaf.type
+    if kind in LITERALS or isinstance(leaf, np.ndarray | np.generic):
+        return leaf_key(leaf)
+    raise UnknownValue(f"a {kind.__name__} is no leaf of the short way")
+
+
+def _buffer_of(leaf: Any) -> Any:
+    # An array is copied: its owner may refill it while the program runs on.
+    return device_buffer(leaf) if type(leaf) is Tensor else np.array(leaf)

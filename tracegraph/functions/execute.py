@@ -1,0 +1,310 @@
+"""Running a traced body: as one program at top level, as a call node while tracing."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tracegraph.control.call import Call, call, forward_form, repeats
+from tracegraph.control.split_at_effects import has_calls_that_see, has_effects, with_own_sizes
+from tracegraph.core.source import Source, here
+from tracegraph.core.types import TOKEN, TensorType
+from tracegraph.eager import backend
+from tracegraph.eager.pending import device_buffer
+from tracegraph.eager.provenance import Callee
+from tracegraph.eager.reference_counts import COUNTS_ARE_TRUSTED
+from tracegraph.eager.slots import Step, run_program, state_lock, store_together_if_same
+from tracegraph.eager.tensor_methods import host_array
+from tracegraph.effects.procedure import (
+    START,
+    Procedure,
+    Record,
+    types_known,
+)
+from tracegraph.ir.builder import current
+from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer, host_tensor
+from tracegraph.passes.simplify import dead_code
+from tracegraph.passes.specialise import specialise
+from tracegraph.state.variable import Variable
+from tracegraph.tracing.trace import CheckReport, Trace, Traced, current_trace, report_first_failure
+
+
+class Execution:
+    """A traced body at concrete types, compiled: what the hot path of a call holds."""
+
+    def __init__(self, traced: Traced, types: Sequence[TensorType]) -> None:
+        self.traced = traced
+        self.variables = traced.variables
+        self.assigned = [traced.variables[i] for i in traced.assigned]
+        self.graph = specialise(traced.graph, types)
+        self.result_types = self.graph.output_types[: traced.result_count]
+        self._are_types_known = all(type.is_static for type in self.result_types)
+        self.callee = self.callee_with(traced.variables)
+        self._stored = slice(traced.result_count, traced.result_count + len(traced.assigned))
+        #: Where there are effects: what makes them.
+        self._procedure = Procedure(self.graph) if has_effects(self.graph) else None
+        #: Whether there is neither state nor a check nor an effect to see to.
+        self.is_simple = not (traced.variables or traced.checks or traced.has_token)
+
+    @functools.cached_property
+    def program(self) -> Any:
+        """The whole graph as one program of the compiler."""
+        donated = [self.traced.argument_count + i for i in self.traced.assigned]
+        if not donated or not COUNTS_ARE_TRUSTED:
+            return _program(self.graph)
+        return backend.program(dead_code(self.graph), donated)
+
+    @functools.cached_property
+    def _step(self) -> Step:
+        return Step(self.program, self._stored)
+
+    def step_alone(self) -> Step | None:
+        """The step, where it is all there is to a run; what it takes after the Variables are the
+        captured tensors."""
+        traced = self.traced
+        is_alone = bool(traced.variables) and not (traced.checks or traced.has_token)
+        return self._step if is_alone else None
+
+    def callee_with(self, variables: Sequence[Variable]) -> Callee:
+        """What results remember of a call with these Variables."""
+        return _callee(self.graph, self.traced, variables)
+
+    def run(
+        self,
+        buffers: Sequence[Any],
+        variables: Sequence[Variable] | None = None,
+        record: Record | None = None,
+    ) -> list[Tensor]:
+        """The result tensors, from the buffers of the arguments and the Variables of this call.
+        `record` has what was done while the call was traced."""
+        traced = self.traced
+        rest: tuple[Any, ...] = ()
+        if traced.captures or traced.has_token:
+            rest = (*map(device_buffer, traced.captures), *((START,) if traced.has_token else ()))
+        assigned: Sequence[Variable] = self.assigned
+        if variables is None or variables is self.variables:
+            variables = self.variables
+        else:
+            assigned = [variables[i] for i in traced.assigned]
+        if self._procedure is not None:
+            outputs = self._run_procedure(buffers, variables, rest, assigned, record)
+        elif variables:
+            outputs = self._step.run(buffers, variables, rest, assigned)
+        else:
+            outputs = run_program(self.program, (*buffers, *rest))
+        if traced.checks:
+            report_checks(traced, outputs)
+        return [*map(Tensor, self._known_types(outputs), outputs)]
+
+    def _known_types(self, outputs: Sequence[Any]) -> Sequence[TensorType]:
+        types = self.result_types
+        return types if self._are_types_known else types_known(types, outputs[: len(types)])
+
+    def _run_procedure(
+        self,
+        buffers: Sequence[Any],
+        variables: Sequence[Variable],
+        rest: Sequence[Any],
+        assigned: Sequence[Variable],
+        record: Record | None,
+    ) -> tuple[Any, ...]:
+        assert self._procedure is not None
+        bind_stand_ins(self.traced, variables)
+        return self._procedure.run(
+            (*buffers, *(None,) * len(variables), *rest),
+            {self.traced.argument_count + i: v for i, v in enumerate(variables)},
+            list(enumerate(assigned, self.traced.result_count)),
+            record,
+        )
+
+
+def bind_stand_ins(traced: Traced, variables: Sequence[Variable]) -> None:
+    """Lets what stands for Variables in the Python functions of a trace mean those of this call."""
+    for own, given in zip(traced.variables, variables, strict=True):
+        if own is not given:
+            own.stand_for(given)
+
+
+def report_checks(traced: Traced, outputs: Sequence[Any]) -> None:
+    """Raises the error of the first check whose flag among the outputs is false."""
+    report_first_failure(traced.checks, iter(outputs[traced.first_check :]))
+
+
+def input_types(
+    traced: Traced, types: Sequence[TensorType], variables: Sequence[Variable]
+) -> tuple[TensorType, ...]:
+    """The types of all inputs of a call: those of the arguments, and of the Variables now."""
+    rest = [x.type for x in traced.graph.inputs[traced.argument_count :]]
+    for i, variable in enumerate(variables):
+        if not variable.tensor_type.is_static:
+            rest[i] = variable.made_tensor().type
+    return (*types, *rest)
+
+
+def run_recorded(
+    traced: Traced,
+    arguments: Sequence[Tensor],
+    variables: Sequence[Variable],
+    record: Record | None = None,
+) -> list[Tensor]:
+    """Runs at top level while tapes record: the forward form, recorded as one call node. `record`
+    has what was done while the call was traced."""
+    types = input_types(traced, [x.type for x in arguments], variables)
+    plain = specialise(traced.graph, types)
+    forward = forward_form(plain)
+    program = forward.cached("forward_program", lambda: _forward_program(plain, forward))
+    given = traced, arguments, variables, record
+    inputs, outputs, at = run_and_record(program, Call(forward), forward.output_types, *given)
+    report_checks(traced, list(map(get_buffer, outputs)))
+    results = list(outputs[: traced.result_count])
+    _callee(forward, traced, variables).remember(inputs[: len(arguments)], results, at)
+    return results
+
+
+def run_and_record(
+    program: Any,
+    op: Op,
+    types: Sequence[TensorType],
+    traced: Traced,
+    arguments: Sequence[Tensor],
+    variables: Sequence[Variable],
+    record: Record | None,
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Source]:
+    """Runs a body at top level by a program or a procedure, and shows it to tapes as a node of
+    `op`, whose outputs are of the `types`. Returns the inputs, the outputs and the place of it."""
+    builder = current()
+    places = range(traced.argument_count, traced.argument_count + len(variables))
+    assigned = [variables[i] for i in traced.assigned]
+    token = [host_tensor(TOKEN, START)] if traced.has_token else []
+    while True:
+        reads = [variable.read_value() for variable in variables]
+        inputs = (*arguments, *reads, *traced.captures, *token)
+        buffers = (*map(device_buffer, inputs),)
+        if isinstance(program, Procedure):
+            bind_stand_ins(traced, variables)
+            stored = list(zip(itertools.count(traced.result_count), assigned))
+            by_place = dict(zip(places, variables, strict=True))
+            outputs = program.run(buffers, by_place, stored, record)
+            break
+        outputs = run_program(program, buffers)
+        olds = [buffers[i] for i in places]
+        new = outputs[traced.result_count : traced.result_count + len(assigned)]
+        with state_lock:
+            if not assigned or store_together_if_same(assigned, new, variables, olds):
+                break
+    at = here()
+    node = Node(op, inputs, at, builder)
+    node.outputs = tuple(map(Tensor, types_known(types, outputs), outputs))
+    for recorder in builder.recorders:
+        recorder.record(node)
+    for variable, value in zip(assigned, node.outputs[traced.result_count :], strict=False):
+        variable.tell_assigned(value)
+    return inputs, node.outputs, at
+
+
+def _callee(graph: Graph, traced: Traced, variables: Sequence[Variable]) -> Callee:
+    handles = [variable.handle for variable in variables]
+    return Callee(graph, handles, traced.captures, variables is not traced.variables)
+
+
+def note_call(
+    execution: Execution,
+    arguments: Sequence[Tensor],
+    variables: Sequence[Variable],
+    results: Sequence[Tensor],
+) -> None:
+    """Tells tapes of a call that they do not follow, so that they can explain why."""
+    builder = current()
+    token = [host_tensor(TOKEN, START)] if execution.traced.has_token else []
+    handles = [variable.handle for variable in variables]
+    inputs = (*arguments, *handles, *execution.traced.captures, *token)
+    node = Node(Call(execution.graph), inputs, here(), builder)
+    node.outputs = tuple(results)
+    for recorder in builder.recorders:
+        recorder.record(node)
+
+
+def _forward_program(plain: Graph, forward: Graph) -> Any:
+    """What computes a forward form. Where its residuals are inputs and outputs of the plain body,
+    the plain program gives them, so nothing is compiled again."""
+    if has_effects(forward):
+        return Procedure(forward)
+    places = repeats(forward, len(plain.outputs))
+    if places is None:
+        return _program(forward)
+
+    def run(*inputs: Any) -> tuple[Any, ...]:
+        outputs = _program(plain)(*inputs)
+        values = {"input": inputs, "output": outputs}
+        return (*outputs, *(values[kind][place] for kind, place in places))
+
+    return run
+
+
+def _program(graph: Graph) -> Any:
+    """The program of a graph that keeps its inputs, made once."""
+    return graph.cached("program", lambda: backend.program(dead_code(graph)))
+
+
+def run_nested(
+    traced: Traced, arguments: Sequence[Tensor], variables: Sequence[Variable]
+) -> list[Tensor]:
+    """Appends the body as a call node to the graph that is being built."""
+    append = functools.partial(call, with_own_sizes(traced.graph))
+    return append_call(append, traced, arguments, variables)
+
+
+def append_call(
+    append: Callable[[tuple[Tensor, ...]], Sequence[Tensor]],
+    traced: Traced,
+    arguments: Sequence[Tensor],
+    variables: Sequence[Variable],
+) -> list[Tensor]:
+    """Appends a call of the body of `traced` to what is being built, and takes state and effects
+    on from there: variables, token and checks. Returns the results. At top level there are none
+    of the effects that a token orders: see `run_recorded`.
+
+    `append` is given the inputs, and returns all outputs of the body.
+    """
+    trace, shows_state = prepare_effects(traced)
+    inputs = (*arguments, *map(Variable.read_value, variables), *traced.captures)
+    if trace is None:
+        outputs = append(inputs)
+    else:
+        token = (trace.take_token(),) if traced.has_token else ()
+        outputs = append(trace.admit_all((*inputs, *token)))
+        if shows_state:
+            trace.forget_state()
+        if traced.has_token:
+            trace.give_token(outputs[traced.result_count + len(traced.assigned)])
+    for i, value in zip(traced.assigned, outputs[traced.result_count :], strict=False):
+        variables[i].assign(value)
+    behind = iter(outputs[traced.first_check :])
+    for report in traced.checks:
+        pass_check_on(report, tuple(next(behind) for _ in range(1 + report.operand_count)))
+    return list(outputs[: traced.result_count])
+
+
+def prepare_effects(traced: Traced) -> tuple[Trace | None, bool]:
+    """Prepares what is being traced, if anything is, for the effects of a body. Returns the trace,
+    and whether calls in the body see the state, which the trace has stored for them."""
+    trace = current_trace()
+    shows_state = trace is not None and has_calls_that_see(traced.graph)
+    if trace is not None and shows_state:
+        trace.store_state()
+    if trace is not None and traced.has_token:
+        trace.end_where_checks_failed()
+    return trace, shows_state
+
+
+def pass_check_on(report: CheckReport, values: tuple[Tensor, ...]) -> None:
+    """Takes a check of a body on to what is being built: a trace reports it at every run, the top
+    level raises its error at once. `values` are its flag and its operands."""
+    trace = current_trace()
+    if trace is not None:
+        trace.add_check(report, values)
+    elif not bool(host_array(values[0])):
+        report.fail([host_array(x) for x in values[1:]])

@@ -1,0 +1,660 @@
+"""`@tg.function`: traces a Python function once per signature and runs the compiled graph."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import itertools
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from tracegraph.boundary.tracebacks import api_boundary, leave_out_our_frames
+from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.lru_cache import Memo
+from tracegraph.core.tensorshape import TensorSpec
+from tracegraph.core.type_variables import Parameters, Result
+from tracegraph.eager import backend
+from tracegraph.effects.prefix import has_shapes_found
+from tracegraph.effects.procedure import (
+    Record,
+    ResultShapeError,
+    current_record,
+    recorded_call,
+)
+from tracegraph.errors import ShapeError, TraceError, VariableError, fail, shown
+from tracegraph.functions.body import Body
+from tracegraph.functions.buckets import Buckets
+from tracegraph.functions.call_plan import CallPlan, known_call
+from tracegraph.functions.concrete import ConcreteFunction
+from tracegraph.functions.execute import input_types
+from tracegraph.functions.jax_function import Binding, jax_function
+from tracegraph.functions.trace_cache import TraceCache
+from tracegraph.ir.builder import builder_of_thread, current
+from tracegraph.ir.tensor import Graph, Tensor, get_buffer, get_type
+from tracegraph.nest import scanned
+from tracegraph.passes.specialise import specialise
+from tracegraph.signatures.retracing import RetraceExplanation, Retracing
+from tracegraph.signatures.signature import InputSignature, Request, Signature, SpecTypes
+from tracegraph.tracing.trace import current_trace, tracing
+from tracegraph.views.frames import html_frames
+
+if TYPE_CHECKING:
+    #: The parameters of a method without `self`.
+    Rest = ParamSpec("Rest")
+    Own = TypeVar("Own", bound=Callable[..., Any])
+
+#: What is current on this thread.
+_thread = builder_of_thread()
+_numbers = itertools.count()
+
+
+@dataclasses.dataclass
+class _Settings:
+    run_eagerly: bool = False
+
+
+_settings = _Settings()
+
+
+def run_functions_eagerly(run_eagerly: bool) -> None:
+    """Makes every `@tg.function` run its Python body at each call, without a trace."""
+    _settings.run_eagerly = bool(run_eagerly)
+
+
+def functions_run_eagerly() -> bool:
+    """Whether `run_functions_eagerly(True)` is in force."""
+    return _settings.run_eagerly
+
+
+class Function(Generic[Parameters, Result]):
+    """A Python function that is traced once per signature and runs as a compiled graph.
+
+    `tg.function` makes it, and explains it. To a checker it has the parameters and the result of
+    the Python function.
+    """
+
+    #: Whether there is a Python function to trace; a loaded function has only its traces.
+    has_source = True
+
+    def __init__(
+        self,
+        python_function: Callable[Parameters, Result],
+        input_signature: Any = None,
+        autograph: bool = True,
+        jit_compile: bool | None = None,
+        reduce_retracing: bool = False,
+        check_bounds: bool = False,
+        check_numerics: bool = False,
+        bucket_sizes: Any = None,
+        name: str | None = None,
+    ) -> None:
+        self._python_function = python_function
+        self._name = name or _name_of(python_function)
+        self._buckets = None if bucket_sizes is None else Buckets(bucket_sizes)
+        self._options = {
+            "input_signature": input_signature,
+            "autograph": autograph,
+            "jit_compile": jit_compile,
+            "reduce_retracing": reduce_retracing,
+            "check_bounds": check_bounds,
+            "check_numerics": check_numerics,
+            "bucket_sizes": None if self._buckets is None else self._buckets.option,
+        }
+        self._signature = Signature(python_function, self._name)
+        self._input_signature = (
+            None if input_signature is None else InputSignature(input_signature, self._signature)
+        )
+        self._body = self._make_body()
+        #: The same function with checks, for calls from a function that is built with them.
+        self._checking: Function | None = None
+        self._retracing = Retracing(self._name, python_function)
+        #: The calls that were seen before: by the types of arguments that are all tensors, and by
+        #: structure, types and values.
+        self._call_plans: Memo[Any, CallPlan] = Memo(1024)
+        self._has_nests = False
+        self._traces = TraceCache(
+            self._body,
+            self._retracing,
+            self._input_signature,
+            reduce_retracing or bucket_sizes is not None,
+            on_eviction=self._call_plans.clear,
+        )
+        self._streak = self._retracing.streak
+        #: Where instances keep the function that is bound to them.
+        self._key = f"_tg_function_{self._name}_{next(_numbers)}"
+        functools.update_wrapper(self, python_function, updated=())
+        #: What `inspect` reads, also where it follows no wrappers.
+        self.__signature__ = self._signature.parameters
+
+    def _make_body(self) -> Body:
+        options = self._options["check_bounds"], self._options["check_numerics"]
+        return Body(self._python_function, self._signature, *options, self._buckets)
+
+    # Attributes.
+
+    @property
+    def traces(self) -> list[ConcreteFunction]:
+        """The traces that the function has now."""
+        return list(self._traces)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def python_function(self) -> Callable[Parameters, Result]:
+        """The Python function itself."""
+        return self._python_function
+
+    @property
+    def input_signature(self) -> Any:
+        """The TensorSpecs given to the decorator, or None."""
+        return None if self._input_signature is None else self._input_signature.specs
+
+    @property
+    def signature(self) -> Signature:
+        """How the parameters of the Python function are bound to arguments."""
+        return self._signature
+
+    @property
+    def function_spec(self) -> Any:
+        """The signature of the Python function."""
+        return self._signature.parameters
+
+    #: TensorFlow has its own type for it; this is Python's.
+    function_type = function_spec
+
+    def get_initialization_function(self, *args: Any, **kwargs: Any) -> Callable[[], None]:
+        """A function of no arguments that creates the Variables of this function, with their
+        initial values, by tracing it for these arguments: values or TensorSpecs.
+
+        Raises VariableError (a RuntimeError) if a trace exists already: it has created them.
+        """
+        if self._body.tracing_count:
+            fail(
+                VariableError,
+                f"{self._name}: its first trace has created its Variables already",
+                fix="call get_initialization_function before anything else, or assign the values",
+            )
+
+        def initialize() -> None:
+            self.get_concrete_function(*args, **kwargs)
+
+        return initialize
+
+    def experimental_get_tracing_count(self) -> int:
+        """How often the Python function was traced."""
+        return self._body.tracing_count
+
+    def pretty_printed_concrete_signatures(self, verbose: bool = True) -> str:
+        """The signatures of all traces, one after another."""
+        return "\n\n".join(trace.pretty_printed_signature(verbose) for trace in self._traces)
+
+    def explain_retraces(self) -> RetraceExplanation:
+        """Each trace after the first, with the argument that differed and both values."""
+        return self._retracing.explanation()
+
+    def clear_cache(self) -> None:
+        """Forgets all traces and compiled programs; the next call traces again."""
+        with tracing:
+            # Call plans lead to traces: an interrupt that ends this early leaves no plan to a trace
+            # that is gone.
+            self._call_plans.clear()
+            self._traces.clear()
+            self._call_plans.clear()  # a signal handler may have called the function meanwhile
+            self._retracing.forget()
+
+    # Calls.
+
+    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        # The hot path: each line costs a tenth of a microsecond, and each frame more.
+        try:
+            if kwargs or self._has_nests:
+                leaves, key = scanned([args, kwargs] if kwargs else args)
+                plan = self._call_plans.get((*key, *map(get_type, leaves)))
+                if plan is not None and plan.arranged is not None:
+                    leaves = plan.arranged(leaves)
+                buffers = (*map(get_buffer, leaves),)
+            elif len(args) == 1:
+                (x,) = leaves = args
+                plan = self._call_plans.get(x.type)  # type: ignore[attr-defined]
+                buffers = (x.buffer,)  # type: ignore[attr-defined]
+            elif len(args) == 2:
+                x, y = leaves = args
+                plan = self._call_plans.get((x.type, y.type))  # type: ignore[attr-defined]
+                buffers = (x.buffer, y.buffer)  # type: ignore[attr-defined]
+            else:  # slower: the maps cost as much as four arguments
+                leaves = args
+                plan = self._call_plans.get((*map(get_type, args),))
+                buffers = (*map(get_buffer, args),)
+        except (AttributeError, TypeError, ValueError) as error:
+            if is_of_interrupt(error):
+                raise
+            plan, buffers, leaves = None, (), ()  # a leaf without a value, or too deep a nest
+        builder = _thread.builder  # one without a stack is the top level: see `current`
+        if plan is None or builder.stack or builder.recorders or _settings.run_eagerly:
+            try:
+                return self._call_any(args, kwargs)
+            except Exception as error:
+                if current().is_top_level:
+                    leave_out_our_frames(error)
+                raise
+        self._streak.length = 0  # a call that did not trace ends any streak of calls that did
+        program = plan.program
+        if program is not None:
+            try:
+                outputs = program.run(*buffers, *plan.captured)
+            except (TypeError, ValueError, RuntimeError) as error:
+                if is_of_interrupt(error):
+                    raise
+                # This names what failed, or finds one device for all buffers.
+                return plan.run_with_state(buffers, leaves)
+        elif plan.step is not None:
+            outputs = plan.step.run(buffers, plan.variables, plan.captured, plan.assigned)
+        else:
+            try:
+                return plan.run_with_state(buffers, leaves)
+            except ResultShapeError as error:
+                return self._call_on(error.record, args, kwargs)
+        if plan.is_one_tensor:
+            result = Tensor.__new__(Tensor)  # saves the frame that `Tensor(...)` costs
+            result.type, result.buffer, result.node = plan.types[0], outputs[0], None
+            if plan.callee.calls_left:
+                plan.callee.note(leaves, (result,), sys._getframe(1))
+            return result  # type: ignore[return-value]
+        results = [*map(Tensor, plan.types, outputs)]
+        if plan.callee.calls_left:
+            plan.callee.note(leaves, results, sys._getframe(1))
+        return plan.pack(results)
+
+    def _call_any(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The second path: arrays, Python values, or tensors that are still pending."""
+        builder = current()
+        if builder.recorders or not builder.is_top_level or _settings.run_eagerly:
+            return self._call_slowly(args, kwargs)
+        call = known_call(args, kwargs)
+        plan = None if call is None else self._call_plans.get(call.key)
+        if call is None or plan is None:
+            return self._call_slowly(args, kwargs)
+        self._streak.length = 0
+        try:
+            return plan.run_on(call.leaves)
+        except ResultShapeError as error:
+            return self._call_on(error.record, args, kwargs)
+
+    def _call_on(self, record: Record, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Continues a call; `record` has what it has done so far."""
+        with recorded_call(record):
+            return self._find_and_run(args, kwargs)
+
+    def _call_slowly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.has_source:
+            if _settings.run_eagerly and current().is_top_level:
+                return self._python_function(*args, **kwargs)
+            trace = current_trace()
+            if trace is not None and trace.checks_bounds and not self._options["check_bounds"]:
+                return self._with_checks()(*args, **kwargs)
+        if not current().is_top_level:
+            return self._find_and_run(args, kwargs)
+        with recorded_call():
+            return self._find_and_run(args, kwargs)
+
+    def _find_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        request = self._request(args, kwargs)
+        concrete, is_new = self._traces.find(request)
+        self._retracing.seen(is_new)
+        record, trace = current_record(), current_trace()
+        if trace is not None and not is_new and not has_shapes_found(concrete.graph, trace, record):
+            concrete = self._traces.trace_anew(request, concrete)
+        arguments = request.tensors()
+        tries_left = 2
+        while True:
+            try:
+                result = concrete.run(arguments, concrete.variables_for(request), record)
+                break
+            except ResultShapeError as error:
+                # The outermost call is traced again, as a whole.
+                if error.record is not record or not current().is_top_level:
+                    raise
+                concrete = self._traces.trace_anew(request, concrete)
+            except ShapeError as error:
+                # The trace assumed a size or a rank that does not hold, such as a size of 1.
+                if not tries_left or not self._may_trace_again(error, concrete):
+                    raise
+                tries_left -= 1
+                concrete = self._traces.trace_again(request)
+        is_padded = concrete.bucketing is not None
+        if current().is_top_level and not current().recorders and not is_padded:
+            self._remember(args, kwargs, request, concrete)
+        return result
+
+    def _with_checks(self) -> Function:
+        """The same function with `check_bounds`, which has its own traces."""
+        if self._checking is None:
+            with tracing:
+                if self._checking is None:
+                    options = {**self._options, "check_bounds": True}
+                    self._checking = Function(self._python_function, name=self._name, **options)
+        return self._checking
+
+    def _may_trace_again(self, error: ShapeError, concrete: ConcreteFunction) -> bool:
+        return not concrete.graph.is_static and hasattr(error, "mismatch")
+
+    def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
+        if self._input_signature is not None:
+            return self._input_signature.request(args, kwargs)
+        return self._signature.request(args, kwargs)
+
+    def _remember(
+        self, args: tuple, kwargs: dict, request: Request, concrete: ConcreteFunction
+    ) -> None:
+        """Enters the call in the table of the hot path, if its leaves match those of the trace."""
+        if all(known is not concrete for known in self._traces):
+            return  # a callback has cleared the cache in the meantime
+        call = known_call(args, kwargs)
+        if call is None or any(not v.tensor_type.is_static for v in concrete.variables):
+            return
+        positions = call.tensor_places(self._signature, request)
+        if positions is None:
+            return
+        execution = concrete.execution(tuple(call.leaf_keys[i] for i in positions))
+        plan = self._call_plans.remember(call.key, CallPlan(concrete, execution, positions))
+        if call.has_only_tensors and call.is_flat:
+            types = tuple(call.leaf_keys)
+            self._call_plans.remember(types[0] if len(types) == 1 else types, plan)
+        elif call.has_only_tensors:
+            self._has_nests = True
+
+    # Traces.
+
+    @api_boundary
+    def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
+        """The trace for arguments that are values or TensorSpecs; the same object for the same.
+
+        With an `input_signature`, no arguments are needed.
+        """
+        if self._input_signature is not None and not args and not kwargs:
+            args = self._input_signature.specs
+        request = self._request(args, kwargs)
+        return self._traces.find(request)[0].declared_as(self._traces.traced_request(request))
+
+    @api_boundary
+    def graph(self, *args: Any, **kwargs: Any) -> Graph:
+        """The graph of the trace for these arguments; see `get_concrete_function`."""
+        return self.get_concrete_function(*args, **kwargs).graph
+
+    # Other worlds.
+
+    def as_jax(self) -> Callable[..., Any]:
+        """The function as a plain function of JAX, for `jax.jit`, `grad`, `vmap` and the rest.
+
+        It takes what this function takes, with JAX's arrays in place of tensors (also NumPy's,
+        and Python numbers, which count as values do here), and returns JAX's arrays in the same
+        structure. It is traced per signature when JAX calls it, and then lowered into whatever
+        JAX is tracing. JAX differentiates it by our rules, custom gradients among them.
+
+        Variables and captured tensors enter as constants, with the values that they have when the
+        function is called: under `jax.jit` that is when JAX traces. `tg.print` prints through
+        `jax.debug.callback`. Raises TraceError for a function that does more than return its
+        results: one that assigns a Variable, draws from a generator, checks values or calls
+        Python. Raises DTypeError where 64 bits are needed and `jax_enable_x64` is off.
+
+        >>> import jax
+        >>> @tg.function
+        ... def cube(x):
+        ...     return x * x * x
+        >>> float(jax.grad(jax.grad(cube.as_jax()))(2.0))
+        12.0
+        """
+        return jax_function(self._binding, self._python_function)
+
+    def _binding(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Binding:
+        """The trace for a call whose tensors may be unknown to Python, and what it takes."""
+        request = self._request(args, kwargs)
+        concrete, _ = self._traces.find(request.without_tensors())
+        arguments = request.tensors()
+        variables = concrete.variables_for(request)
+        types = input_types(concrete.traced, [x.type for x in arguments], variables)
+        try:
+            specialise(concrete.graph, types)
+        except ShapeError as error:
+            if not self._may_trace_again(error, concrete):
+                raise
+            concrete = self._traces.trace(request.without_tensors())
+            variables = concrete.variables_for(request)
+        return Binding(concrete, arguments, variables)
+
+    # IR.
+
+    @api_boundary
+    def experimental_get_compiler_ir(self, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        """A function of `stage` and `platform_name` that returns the compiler's text.
+
+        Stages: 'stablehlo', 'stablehlo_serialized', 'hlo' (default), 'hlo_no_metadata',
+        'hlo_serialized', 'optimized_hlo', 'optimized_hlo_serialized',
+        'optimized_hlo_proto_serialized', and 'optimized_hlo_dot' for Graphviz; those that are
+        serialized are bytes, of 'stablehlo_serialized' MLIR's bytecode. Arguments are values or
+        TensorSpecs whose sizes are known. Raises ValueError for another stage or an open size.
+        """
+        request = self._request(args, kwargs)
+        concrete, _ = self._traces.find(request)
+        types = []
+        for i in request.tensor_positions:
+            key = request.keys[i]
+            type_ = SpecTypes([key]).type_of(key) if isinstance(key, TensorSpec) else key
+            if not type_.is_static:
+                fail(
+                    ShapeError,
+                    f"{self._name}: the compiler needs every size, and an argument is {type_}",
+                    fix="give the sizes in the TensorSpec",
+                )
+            types.append(type_)
+        execution = concrete.execution(tuple(types))
+
+        def text(stage: str = "hlo", platform_name: str | None = None) -> Any:
+            return backend.compiler_ir(execution.program, stage, platform_name)
+
+        return text
+
+    # Methods.
+
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> Function[Parameters, Result]: ...
+    @overload
+    def __get__(
+        self: Function[Concatenate[Any, Rest], Result], instance: object, owner: Any = None
+    ) -> Function[Rest, Result]: ...
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        if isinstance(instance, type):  # a classmethod: what is written there needs setattr
+            if self._key not in vars(instance):
+                setattr(instance, self._key, staticmethod(self._bound_to(instance)))
+            return vars(instance)[self._key].__func__
+        store = getattr(instance, "__dict__", None)
+        if store is None:
+            fail(
+                TraceError,
+                f"{type(instance).__name__}.{self._name} is called on an instance that has no "
+                "__dict__ to keep its traces in",
+                fix='add "__dict__" to the __slots__ of the class, or decorate a function',
+            )
+        bound = store.get(self._key)
+        if bound is None or bound._instance is not instance:  # a copy has what the original had
+            with tracing:
+                bound = store.get(self._key)
+                if bound is None or bound._instance is not instance:
+                    bound = store[self._key] = self._bound_to(instance)
+        return bound
+
+    def _bound_to(self, instance: Any) -> Function:
+        method = self._python_function.__get__(instance, type(instance))
+        return Function(method, name=self._name, **self._options)
+
+    @property
+    def _instance(self) -> Any:
+        """The instance that a method is bound to, or None."""
+        return getattr(self._python_function, "__self__", None)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Function:
+        """A function without traces, bound to the copy of its instance: traces hold Variables."""
+        function = self._python_function
+        if self._instance is not None and hasattr(function, "__func__"):
+            function = function.__func__.__get__(copy.deepcopy(self._instance, memo))
+        return Function(function, name=self._name, **self._options)
+
+    def __copy__(self) -> Function:
+        return Function(self._python_function, name=self._name, **self._options)
+
+    def __reduce__(self) -> Any:
+        """By name, as Python functions, and a method by that of its class. Else the Python function
+        is pickled, or refuses to be."""
+        name = vars(self).get("__qualname__", "")
+        if self._instance is None and _found(vars(self).get("__module__"), name) is self:
+            return name
+        attribute = self._attribute()
+        if attribute is not None:
+            return getattr, (self._instance, attribute)
+        return _made_again, (self._python_function, self._name, self._options)
+
+    def _attribute(self) -> str | None:
+        """The name of the attribute of the class that makes this bound function; None for one that
+        no class makes."""
+        inner = getattr(self._python_function, "__func__", None)
+        owner = self._instance if isinstance(self._instance, type) else type(self._instance)
+        rows = (row for cls in owner.__mro__ for row in vars(cls).items())
+        return next((name for name, x in rows if inner and _decorated_in(x) is inner), None)
+
+    def __repr__(self) -> str:
+        return f"<tg.function {self._name}{self._signature.parameters}>"
+
+    def _repr_html_(self) -> str | None:
+        """Its trace as a notebook shows it, or a list of several; nothing without one."""
+        traces = self.traces
+        if len(traces) < 2:
+            return traces[0]._repr_html_() if traces else None
+        return html_frames((x.pretty_printed_signature(verbose=False), x.graph) for x in traces)
+
+
+def _found(module: str | None, path: str) -> Any:
+    """What stands in a module under a qualified name; None if nothing does."""
+    found: Any = sys.modules.get(module or "")
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
+
+
+def _decorated_in(value: Any) -> Any:
+    """The Python function of the `tg.function` that an attribute of a class is, or wraps."""
+    while value is not None and not isinstance(value, Function):
+        value = getattr(value, "__wrapped__", None)
+    return None if value is None else value.python_function
+
+
+def _made_again(python_function: Any, name: str, options: dict[str, Any]) -> Function:
+    """A function that was pickled; it has no traces yet."""
+    return Function(python_function, name=name, **options)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """The name of a function, of what a partial calls, or of the class of a callable object."""
+    inner = getattr(function, "func", None)
+    names = (getattr(x, "__name__", None) for x in (function, inner))
+    return next(filter(None, names), type(function).__name__)
+
+
+@overload
+def function(
+    func: Callable[Parameters, Result],
+    input_signature: Iterable[Any] | None = ...,
+    autograph: bool = ...,
+    jit_compile: bool | None = ...,
+    reduce_retracing: bool = ...,
+    experimental_implements: Any = ...,
+    experimental_autograph_options: Any = ...,
+    experimental_attributes: Any = ...,
+    experimental_relax_shapes: bool | None = ...,
+    experimental_compile: bool | None = ...,
+    experimental_follow_type_hints: bool | None = ...,
+    check_bounds: bool = ...,
+    check_numerics: bool = ...,
+    bucket_sizes: str | Iterable[int] | None = ...,
+) -> Function[Parameters, Result]: ...
+@overload
+def function(
+    func: None = None,
+    input_signature: Iterable[Any] | None = ...,
+    autograph: bool = ...,
+    jit_compile: bool | None = ...,
+    reduce_retracing: bool = ...,
+    experimental_implements: Any = ...,
+    experimental_autograph_options: Any = ...,
+    experimental_attributes: Any = ...,
+    experimental_relax_shapes: bool | None = ...,
+    experimental_compile: bool | None = ...,
+    experimental_follow_type_hints: bool | None = ...,
+    check_bounds: bool = ...,
+    check_numerics: bool = ...,
+    bucket_sizes: str | Iterable[int] | None = ...,
+) -> Callable[[Callable[Parameters, Result]], Function[Parameters, Result]]: ...
+def function(
+    func: Callable[..., Any] | None = None,
+    input_signature: Iterable[Any] | None = None,
+    autograph: bool = True,
+    jit_compile: bool | None = None,
+    reduce_retracing: bool = False,
+    experimental_implements: Any = None,
+    experimental_autograph_options: Any = None,
+    experimental_attributes: Any = None,
+    experimental_relax_shapes: bool | None = None,
+    experimental_compile: bool | None = None,
+    experimental_follow_type_hints: bool | None = None,
+    check_bounds: bool = False,
+    check_numerics: bool = False,
+    bucket_sizes: str | Iterable[int] | None = None,
+) -> Any:
+    """Compiles a Python function: it is traced once per signature, and the graph runs on XLA.
+
+    Used bare or with arguments, on functions, lambdas, methods (each instance has traces of its
+    own), partials and other callables. Tensors and arrays are arguments of the graph, keyed by
+    dtype and shape; Python values are constants in it, keyed by type and value.
+
+    - `input_signature`: TensorSpecs for the first arguments; one trace serves all that fit.
+    - `reduce_retracing`: from the second shape on, sizes that differ are left open.
+    - `jit_compile`: accepted; everything is compiled.
+    - `check_bounds`: what is refused while tracing where it is known is looked for at every run
+      too, also in what is called: an index or label out of range, an integer divided by zero, a
+      negative power of an integer. Raises InvalidArgumentError (a ValueError) with the line.
+      Without it such a read is clamped, such a write dropped, and such a number has no meaning.
+    - `check_numerics`: every node is watched, also of the functions that are called and of
+      gradients; the first that makes nan or infinity of finite numbers raises NumericsError (a
+      FloatingPointError) with its op and line, and no Variable is assigned.
+    - `bucket_sizes`: "powers_of_two", or integers such as `[8, 32, 128]`, up to which arguments are
+      padded along open axes; results are cut back, and are those without padding. So few programs
+      serve all sizes. The first call raises ShapeError with the line of what padding would change.
+
+    Raises TypeError for something that is not callable, SignatureError for other `bucket_sizes`.
+
+    >>> @tg.function
+    ... def square(x):
+    ...     return x * x
+    >>> square(tg.constant(3.0)).numpy()
+    np.float32(9.0)
+    """
+
+    def decorated(python_function: Callable[..., Any]) -> Function:
+        if not callable(python_function):
+            fail(
+                TraceError,
+                f"{shown(python_function)} is not a callable object",
+                fix="decorate a function, or pass one to tg.function",
+            )
+        if isinstance(python_function, Function) and python_function.has_source:
+            python_function = python_function.python_function
+        relaxes = reduce_retracing or bool(experimental_relax_shapes)
+        options = (input_signature, autograph, jit_compile, relaxes, check_bounds, check_numerics)
+        return Function(python_function, *options, bucket_sizes)
+
+    return decorated if func is None else decorated(func)

@@ -1,0 +1,1 @@
+"""Graphs of Jacobians, dense, sparse and of batches."""

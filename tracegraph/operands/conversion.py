@@ -1,0 +1,598 @@
+"""From what users pass to tensors: conversion, promotion, broadcasting."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.lru_cache import Memo
+from tracegraph.core.shapes import Dim, Shape, ShapeVariable, same_shape, same_size
+from tracegraph.core.types import (
+    PYTHON_DTYPES,
+    DType,
+    TensorType,
+    as_dtype,
+    float32,
+    float64,
+    int32,
+    int64,
+    type_of_array,
+)
+from tracegraph.errors import (
+    DTypeError,
+    ShapeError,
+    TraceError,
+    fact_of,
+    fail,
+    fix_of,
+    kind_of,
+    shown,
+)
+from tracegraph.ir.builder import current, operand_text
+from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Tensor, host_tensor
+from tracegraph.ops.broadcast import BroadcastTo, Sum
+from tracegraph.ops.constant import Constant, DimSize, Sizes
+from tracegraph.ops.elementwise import Cast
+from tracegraph.ops.reduce import Prod
+from tracegraph.ops.shape import Concatenate, Reshape, Reverse, Slice, Transpose
+
+#: Arrays with more elements than this become inputs of a trace, not constants in its graph.
+LARGEST_CONSTANT = 128
+
+_NUMBERS = (bool, int, float, complex)
+_NUMERIC = (*_NUMBERS, np.ndarray, np.generic)
+_RANK = {"bool": 0, "integer": 1, "floating": 2, "complex": 3}
+
+
+def as_tensor(value: Any, dtype: DType | None = None) -> Tensor:
+    """`value` as a tensor; `dtype` is what Python numbers, lists and arrays become.
+
+    A Tensor or Variable keeps its type: a `dtype` that differs is a DTypeError. Raises DTypeError
+    for what cannot be a tensor, and for a number that `dtype` cannot hold.
+    """
+    if type(value) is Tensor:
+        node = value.node
+        if node is not None and node.builder is not current():
+            (value,) = current().admit_all((value,))  # refuses what has leaked from a trace
+        return value if dtype is None or value.dtype is dtype else _refuse_dtype(value, dtype)
+    read = getattr(value, "__tracegraph_tensor__", None)
+    if read is not None:
+        return as_tensor(read(), dtype)
+    if isinstance(value, Dim):
+        size = DimSize(value)()
+        return size if dtype in (None, int32) else Cast(dtype)(size)
+    return from_array(as_array(value, dtype)) if not _holds_tensors(value) else _stack(value, dtype)
+
+
+def from_array(array: np.ndarray) -> Tensor:
+    """A NumPy array as a tensor: a copy, as an input at top level, a constant while tracing."""
+    builder = current()
+    if builder.is_top_level and builder.reuse is None:
+        tensor = host_tensor(type_of_array(array), array)
+        for recorder in builder.recorders:
+            if array.shape or recorder.has_left:
+                recorder.arrive(tensor)
+        return tensor
+    if array.size > LARGEST_CONSTANT:
+        return host_tensor(type_of_array(array), array)
+    return Constant(array)()
+
+
+def as_array(value: Any, dtype: DType | None = None) -> np.ndarray:
+    """`value` as a NumPy array of its own: Python floats are float32, ints int32 by default, or
+    int64 where int32 has no room for them."""
+    kind = type(value)
+    if kind in PYTHON_DTYPES:
+        return _number(value, dtype or _dtype_of_number(value, kind))
+    if isinstance(value, np.ndarray | np.generic):
+        return _adapted(np.array(value), dtype, value)
+    if isinstance(value, _NUMBERS):  # of a class of its own, as members of an IntEnum are
+        base: Any = next(base for base in _NUMBERS if isinstance(value, base))
+        return _number(base(value), dtype or _dtype_of_number(value, base))
+    if hasattr(value, "__array__"):
+        return _adapted(_own_array(value), dtype, value)
+    if isinstance(value, (list, tuple)):
+        return _from_list(value, dtype)
+    if isinstance(value, range):
+        return _from_list(list(value), dtype if value else dtype or int32)
+    fail(
+        DTypeError,
+        f"{kind_of(value)} cannot be a tensor: {shown(value)}",
+        fix="pass a tensor, a NumPy array, a number, or a list of numbers",
+    )
+
+
+def _dtype_of_number(value: Any, kind: type) -> DType:
+    """What a Python number becomes where nothing else decides."""
+    return int64 if kind is int and not int32.min <= value <= int32.max else PYTHON_DTYPES[kind]
+
+
+def _own_array(value: Any) -> np.ndarray:
+    """A NumPy array of what has `__array__`, or of a list. Raises TraceError for JAX's tracers."""
+    try:
+        return np.array(value)
+    except TypeError as error:
+        if type(error).__name__ != "TracerArrayConversionError":  # JAX is not imported for it
+            raise
+    fail(
+        TraceError,
+        f"{shown(value)} has no value: JAX is tracing a function that computes with it",
+        fix="call f.as_jax() of a @tg.function f there, or leave jax.jit and its like",
+    )
+
+
+def _number(value: Any, dtype: DType) -> np.ndarray:
+    if _RANK[PYTHON_DTYPES[type(value)].kind] > _RANK[dtype.kind]:
+        fail(
+            DTypeError,
+            f"the {type(value).__name__} {value!r} does not fit in {dtype.name}",
+            fix=_throughout(PYTHON_DTYPES[type(value)]),
+        )
+    try:
+        with np.errstate(over="ignore"):  # a float beyond the range is infinite
+            return np.asarray(value, dtype.numpy_dtype)
+    except OverflowError as error:
+        if is_of_interrupt(error):
+            raise
+        _refuse_range(value, dtype)
+
+
+def _refuse_range(value: int, dtype: DType) -> NoReturn:
+    is_long = -(2**63) <= value < 2**63
+    fail(
+        DTypeError,
+        f"the int {value} is outside the range of {dtype.name}",
+        fix=f"use a wider type, such as tg.{'int64' if is_long else 'float64'}",
+    )
+
+
+def _throughout(dtype: DType) -> str:
+    return f"use tg.{dtype.name} throughout: tg.cast(x, tg.{dtype.name})"
+
+
+def _adapted(array: np.ndarray, dtype: DType | None, value: Any) -> np.ndarray:
+    if array.dtype == object or (array.dtype.kind in "USVMm" and array.dtype.name not in _EXTENDED):
+        _refuse_elements(array, value)
+    own = as_dtype(array.dtype)
+    if dtype is None or own is dtype:
+        return array
+    if _RANK[own.kind] > _RANK[dtype.kind]:
+        fail(
+            DTypeError, f"an array of {own.name} does not fit in {dtype.name}", fix=_throughout(own)
+        )
+    return _as_type(array, dtype)
+
+
+def _as_type(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """The array as `dtype`, whose kind has room for it. Raises DTypeError for an integer that is
+    outside of the range; a float outside of it is infinite."""
+    if dtype.is_integer and not np.can_cast(array.dtype, dtype.numpy_dtype):
+        for extreme in (array.max(initial=0), array.min(initial=0)):
+            if not dtype.min <= int(extreme) <= dtype.max:
+                _refuse_range(int(extreme), dtype)
+    with np.errstate(over="ignore"):
+        return array.astype(dtype.numpy_dtype)
+
+
+def _refuse_elements(array: np.ndarray, value: Any) -> NoReturn:
+    """Raises DTypeError for what NumPy makes neither numbers nor truth values of."""
+    odd = [x for x in _elements(value) if not isinstance(x, _NUMERIC)]
+    large = [x for x in _elements(value) if type(x) is int and not -(2**63) <= x < 2**63]
+    if large and not odd:
+        _refuse_range(large[0], int64)
+    what = f"a list with {kind_of(odd[0])} in it" if odd else f"an array of {array.dtype}"
+    fail(
+        DTypeError,
+        f"{what} cannot be a tensor: {shown(value)}",
+        fix="tensors hold numbers and truth values: take out or convert what is neither",
+    )
+
+
+def _elements(value: Any) -> Iterator[Any]:
+    """What stands in a list and the lists inside it; nothing for an array."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _elements(item) if isinstance(item, (list, tuple)) else (item,)
+
+
+_EXTENDED = frozenset(["bfloat16"])
+
+
+def _from_list(value: Any, dtype: DType | None) -> np.ndarray:
+    try:
+        array = _own_array(value)
+    except ValueError as error:
+        if is_of_interrupt(error):
+            raise
+        fail(
+            ShapeError,
+            f"the rows of a list have different lengths: {shown(value)}",
+            fix="make all rows equally long, or pad them",
+        )
+    if array.size == 0 and array.dtype == np.float64:
+        return array.astype((dtype or float32).numpy_dtype)
+    if not _holds_numpy(value):
+        array = _with_long_integers(array, dtype, value)
+        if dtype is None:
+            dtype = {"f": float32, "i": int32}.get(array.dtype.kind)
+            if dtype is int32 and array.size and not _fits(array, int32):
+                dtype = int64
+    return _adapted(array, dtype, value)
+
+
+def _fits(array: np.ndarray, dtype: DType) -> bool:
+    return dtype.min <= int(array.min()) and int(array.max()) <= dtype.max
+
+
+def _with_long_integers(array: np.ndarray, dtype: DType | None, value: Any) -> np.ndarray:
+    """The array that NumPy made of Python numbers. Of ints beyond int64 it makes unsigned integers,
+    or floats, without a word: they are kept where `dtype` has room for them, and refused else."""
+    is_float = array.dtype == np.float64 and array.size and np.abs(array).max() >= 2.0**63
+    if not (is_float or array.dtype.kind == "u") or not (dtype is None or dtype.is_integer):
+        return array
+    items = list(_elements(value))
+    if not all(isinstance(x, int) for x in items):
+        return array
+    own = dtype or int64
+    beyond = next((x for x in items if not own.min <= x <= own.max), None)
+    if beyond is not None:
+        _refuse_range(beyond, own)
+    return np.array(value, own.numpy_dtype)
+
+
+def _holds_numpy(value: Any) -> bool:
+    while isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return isinstance(value, np.ndarray | np.generic)
+
+
+def _holds_tensors(value: Any) -> bool:
+    if not isinstance(value, (list, tuple)):
+        return False
+    return any(
+        isinstance(v, (Tensor, Dim)) or hasattr(v, "__tracegraph_tensor__") or _holds_tensors(v)
+        for v in value
+    )
+
+
+def _stack(value: Sequence[Any], dtype: DType | None) -> Tensor:
+    """A list with tensors in it: stacked along a new first axis."""
+    tensors = [as_tensor(v) if _is_typed(v) or _holds_tensors(v) else None for v in value]
+    common = _common_dtype([tensor for tensor in tensors if tensor is not None], dtype)
+    made = [
+        as_tensor(v, common) if tensor is None else cast_to(tensor, common)
+        for v, tensor in zip(value, tensors, strict=True)
+    ]
+    shape = made[0].type.shape
+    if any(same_shape(x.type.shape, shape) is None for x in made):
+        fail(
+            ShapeError,
+            f"the elements of a list have different shapes: {', '.join(str(x.type) for x in made)}",
+            fix="give all elements one shape",
+        )
+    rows = [Reshape((1, *x.type.shape))(x) for x in made]
+    return Concatenate(0)(*rows)
+
+
+def _common_dtype(tensors: Sequence[Tensor], dtype: DType | None) -> DType:
+    """`dtype`, or what all the tensors promote to."""
+    common: DType = dtype or (tensors[0].dtype if tensors else float32)
+    for tensor in tensors:
+        both = promoted(common, tensor.dtype)
+        if both is None:
+            if tensor.dtype is not tensors[0].dtype:
+                refuse_mix("stack", tensors[0], tensor)
+            _refuse_dtype(tensor, common)
+        common = both
+    return common
+
+
+def _is_typed(value: Any) -> bool:
+    return isinstance(value, Tensor | np.ndarray | np.generic | Dim) or hasattr(
+        value, "__tracegraph_tensor__"
+    )
+
+
+def _refuse_dtype(tensor: Tensor, dtype: DType) -> NoReturn:
+    fail(
+        DTypeError,
+        f"a tensor of {tensor.dtype.name} was given where {dtype.name} is needed",
+        operands=[operand_text(tensor)],
+        fix=f"convert it: tg.cast(x, tg.{dtype.name})",
+    )
+
+
+# Promotion.
+
+
+def promoted(x: DType, y: DType) -> DType | None:
+    """The type that both promote to; None if they do not mix."""
+    if x is y:
+        return x
+    kinds = {x.kind, y.kind}
+    if "complex" in kinds and kinds <= {"floating", "complex"}:
+        wide = x.real.size == 8 or y.real.size == 8
+        return as_dtype("complex128" if wide else "complex64")
+    if len(kinds) > 1 or "bool" in kinds or "token" in kinds:
+        return None
+    if kinds == {"floating"}:
+        return x if x.size > y.size else y if y.size > x.size else float32
+    both = np.promote_types(x.numpy_dtype, y.numpy_dtype)  # type: ignore[arg-type]
+    return as_dtype(both) if both.kind in "iu" else None
+
+
+def cast_to(x: Tensor, dtype: DType) -> Tensor:
+    """x itself if it has the type already."""
+    return x if x.dtype is dtype else Cast(dtype)(x)
+
+
+def refuse_mix(op: str, x: Tensor, y: Tensor) -> NoReturn:
+    fail(
+        DTypeError,
+        f"{op}: {x.dtype.name} and {y.dtype.name} do not mix",
+        operands=[operand_text(x), operand_text(y)],
+        fix=f"convert one of them: tg.cast(x, tg.{max(x.dtype, y.dtype, key=_width).name})",
+    )
+
+
+def _width(dtype: DType) -> tuple[int, int]:
+    return _RANK.get(dtype.kind, -1), dtype.size
+
+
+def as_operands(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """Two operands of one dtype: tensors promote, numbers and arrays adapt to the tensor."""
+    x_is_typed, y_is_typed = _is_strong(x), _is_strong(y)
+    try:
+        if x_is_typed or not y_is_typed:
+            x = as_tensor(x)
+            y = as_tensor(y) if y_is_typed else as_tensor(y, _adapting(y, x))
+        else:
+            y = as_tensor(y)
+            x = as_tensor(x, _adapting(x, y))
+    except (DTypeError, ShapeError) as error:
+        operands = [operand_text(v) if type(v) is Tensor else shown(v) for v in (x, y)]
+        fact = f"{op}: {fact_of(error)}"
+        fail(type(error), fact, operands=operands, fix=fix_of(error))
+    if x.dtype is not y.dtype:
+        dtype = promoted(x.dtype, y.dtype)
+        if dtype is None:
+            refuse_mix(op, x, y)
+        x, y = cast_to(x, dtype), cast_to(y, dtype)
+    return x, y
+
+
+def _adapting(value: Any, other: Tensor) -> DType | None:
+    """The dtype that a number or array takes beside a tensor: the tensor's, or complex."""
+    if isinstance(value, complex) and other.dtype.is_floating:
+        return as_dtype("complex128" if other.dtype is float64 else "complex64")
+    if isinstance(value, Dim):
+        return other.dtype if other.dtype.is_integer or other.dtype.is_floating else None
+    return other.dtype
+
+
+def _is_strong(value: Any) -> bool:
+    """Whether the value has a dtype of its own, to which others adapt."""
+    return type(value) is Tensor or hasattr(value, "__tracegraph_tensor__") or _holds_tensors(value)
+
+
+# Broadcasting.
+
+
+def broadcast_shape(op: str, *tensors: Tensor) -> Shape:
+    """The shape that NumPy's rule gives. Raises ShapeError with both shapes."""
+    shape: Shape = tensors[0].type.shape
+    for other in tensors[1:]:
+        found = _broadcast_two(shape, other.type.shape)
+        if found is None:
+            fail(
+                ShapeError,
+                f"{op}: the shapes do not broadcast: " + " and ".join(str(t.type) for t in tensors),
+                operands=map(operand_text, tensors),
+                fix="reshape one of them: axes are matched from the last, and 1 is repeated",
+            )
+        shape = found
+    return shape
+
+
+def can_broadcast(x: Shape, y: Shape) -> bool:
+    """Whether NumPy's rule gives two shapes one."""
+    return _broadcast_two(x, y) is not None
+
+
+def _broadcast_two(x: Shape, y: Shape) -> Shape | None:
+    if x == y:
+        return x
+    if isinstance(x, ShapeVariable) or isinstance(y, ShapeVariable):
+        return x if y == () else y if x == () else same_shape(x, y)
+    rank = max(len(x), len(y))
+    sizes = []
+    for a, b in zip((1,) * (rank - len(x)) + x, (1,) * (rank - len(y)) + y, strict=True):
+        size = b if a == 1 else a if b == 1 else same_size(a, b)
+        if size is None:
+            return None
+        sizes.append(size)
+    return tuple(sizes)
+
+
+def broadcast(x: Tensor, shape: Shape) -> Tensor:
+    """x broadcast to `shape` by NumPy's rule; x itself if it has the shape already."""
+    own = x.type.shape
+    if own == shape or isinstance(own, ShapeVariable):
+        return x
+    if isinstance(shape, ShapeVariable):
+        return BroadcastTo(shape, ())(x)
+    offset = len(shape) - len(own)
+    kept = [k for k, size in enumerate(own) if not (size == 1 and shape[k + offset] != 1)]
+    if len(kept) == len(shape):
+        return x
+    if len(kept) < len(own):
+        x = Reshape(tuple(own[k] for k in kept))(x)
+    return BroadcastTo(shape, tuple(k + offset for k in kept))(x)
+
+
+def elementwise_operands(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """Two operands of one dtype and one shape, ready for an elementwise op."""
+    x, y = as_operands(op, x, y)
+    if x.type is y.type:
+        return x, y
+    shape = _broadcast_shapes.get((x.type, y.type))
+    if shape is None:
+        shape = _broadcast_shapes.remember((x.type, y.type), broadcast_shape(op, x, y))
+    return broadcast(x, shape), broadcast(y, shape)
+
+
+#: The shape that two types broadcast to.
+_broadcast_shapes: Memo[tuple[TensorType, TensorType], Shape] = Memo()
+
+
+def binary(op: Callable[[Tensor, Tensor], Tensor], name: str) -> Callable[[Any, Any], Tensor]:
+    """The public function of a binary elementwise op: converts, promotes, broadcasts."""
+
+    def apply(x: Any, y: Any) -> Tensor:
+        if type(x) is Tensor and type(y) is Tensor and x.type is y.type:
+            return op(x, y)
+        return op(*elementwise_operands(name, x, y))
+
+    return apply
+
+
+def static_ints(value: Any, what: str) -> tuple[Any, ...]:
+    """A shape, axes or the like as a tuple of ints and Dims, from ints, lists, arrays or tensors.
+
+    What is not an integer stays as it is. Raises TraceError for a tensor whose value is not known
+    while tracing, DTypeError for what is neither a number nor a sequence of them.
+    """
+    if isinstance(value, (int, Dim, np.integer)):
+        return (value if isinstance(value, (bool, Dim)) else int(value),)
+    if has_dtype(value):
+        value = _known_while_tracing(as_tensor(value), what)
+    if isinstance(value, np.ndarray):
+        value = value.reshape(-1).tolist()
+    # A set has no order, and a dict is no list of its keys.
+    if not hasattr(value, "__iter__") or isinstance(value, (str, bytes, set, frozenset, dict)):
+        fail(
+            DTypeError,
+            f"{what} is an integer or a list of integers, and {shown(value)} is {kind_of(value)}",
+            fix="use ints, such as [2, 3]",
+        )
+    return tuple(
+        v if isinstance(v, Dim) else static_ints(v, what)[0] if has_dtype(v) else _int(v)
+        for v in value
+    )
+
+
+def _known_while_tracing(x: Tensor, what: str) -> np.ndarray:
+    known = static_value(x)
+    if known is None:
+        require_rank(x)
+        fail(
+            TraceError,
+            f"{what} must be known while tracing, and it is a tensor {x.type}",
+            operands=[operand_text(x)],
+            fix="pass Python ints, such as x.shape[0]",
+        )
+    return np.asarray(known)
+
+
+def require_rank(x: Tensor) -> None:
+    """Raises ShapeError if x follows from the sizes of a tensor of unknown rank. A live function
+    that meets the error traces again with the rank, where more is known."""
+    waiting = [x]
+    for _ in range(_LOOK_BACK):
+        if not waiting:
+            return
+        node = waiting.pop().node
+        if node is not None and isinstance(node.op, Sizes):
+            len(node.op.shape)  # raises
+        waiting += [] if node is None else node.inputs
+
+
+def has_dtype(value: Any) -> bool:
+    """Whether a value has a dtype of its own, as tensors and Variables do."""
+    return isinstance(value, Tensor) or hasattr(value, "__tracegraph_tensor__")
+
+
+def _int(value: Any) -> Any:
+    """An integer as an int; what is none stays as it is."""
+    if isinstance(value, bool):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        if is_of_interrupt(error):
+            raise
+        return value
+
+
+def static_value(x: Tensor) -> Any:
+    """The value of a tensor if it is known now: an array, or ints and Dims; else None."""
+    node = x.node
+    if node is None or (node.builder is not None and node.builder.is_top_level):
+        return np.asarray(x.numpy())
+    return known_value(x)
+
+
+def known_value(x: Tensor) -> Any:
+    """The value of a tensor of a graph that follows from constants and sizes alone, or None.
+
+    It is looked for among the nearest nodes only, so asking costs little in a long graph.
+    """
+    known: dict[Tensor, Any] = {}
+    waiting, steps = [x], 0
+    while waiting:
+        tensor = waiting[-1]
+        node, steps = tensor.node, steps + 1
+        missing = [] if node is None else [y for y in node.inputs if y not in known]
+        if missing and steps < _LOOK_BACK and all(y.type.is_static for y in missing):
+            waiting += missing
+            continue
+        if tensor not in known:
+            value = None if missing else _value_from(tensor, known)
+            if value is None:
+                return None
+            known[tensor] = value
+        waiting.pop()
+    return known[x]
+
+
+def _value_from(tensor: Tensor, known: dict[Tensor, Any]) -> Any:
+    """The value of one tensor, given those of its node's inputs; None if it has none now."""
+    node = tensor.node
+    if node is None:
+        return np.asarray(tensor.buffer)
+    op = node.op
+    if isinstance(op, DimSize):
+        return np.asarray(op.size, object)
+    if not isinstance(op, Op):
+        return None
+    values = [known[y] for y in node.inputs]
+    if any(v.dtype == object for v in values) and not isinstance(op, _MOVING):
+        return _on_sizes(op.name, values)
+    result = op.numpy(*values)
+    if len(node.outputs) > 1 and result is not NotImplemented:
+        (result,) = (v for v, y in zip(result, node.outputs, strict=True) if y is tensor)
+    return None if result is NotImplemented else np.asarray(result)
+
+
+#: Ops whose reference computes with symbolic sizes too.
+_MOVING = (Concatenate, Prod, Reshape, Reverse, Slice, Sum, Transpose)
+#: How many nodes `known_value` looks at.
+_LOOK_BACK = 256
+
+
+def _on_sizes(name: str, values: list[Any]) -> Any:
+    functions: dict[str, Any] = {
+        "add": np.add,
+        "sub": np.subtract,
+        "mul": np.multiply,
+        "floor_div": np.floor_divide,
+        "floor_mod": np.mod,
+        "identity": np.array,
+        "cast": np.array,
+    }
+    return np.asarray(functions[name](*values), object) if name in functions else None

@@ -1,0 +1,1 @@
+"""Graphs that compute on padded inputs what they compute on the inputs themselves."""

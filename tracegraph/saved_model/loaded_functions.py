@@ -1,0 +1,255 @@
+"""Functions without their source: what was traced of them, and saved."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from keyword import iskeyword
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tracegraph.archive.value_encoding import Records, record_fields, record_kind
+from tracegraph.errors import ShapeError, SignatureError, TraceError, fact_of, fail, fix_of
+from tracegraph.functions.body import Body
+from tracegraph.functions.concrete import ConcreteFunction
+from tracegraph.functions.function import Function
+from tracegraph.functions.jax_function import Binding
+from tracegraph.ir.tensor import Tensor
+from tracegraph.saved_model.call_errors import refuse_call
+from tracegraph.signatures.results import Results
+from tracegraph.signatures.signature import Request
+from tracegraph.state.variable import Variable
+
+
+class SavedFunction(Function):
+    """A function that was loaded: what was traced before it was saved, and nothing else."""
+
+    has_source = False
+
+    def __init__(
+        self, name: str, parameters: inspect.Signature, records: Records, **options: Any
+    ) -> None:
+        stub = _stub(name, parameters)
+        super().__init__(stub, name=name, **options)
+        self._records = records
+
+    def _make_body(self) -> Body:
+        return _SavedBody(self)
+
+    def add(self, concrete: ConcreteFunction) -> None:
+        """Takes a trace that was loaded."""
+        self._traces.add(concrete)
+
+    def _may_trace_again(self, error: ShapeError, concrete: ConcreteFunction) -> bool:
+        return False
+
+    def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
+        try:
+            return super()._request(*self._of_known_classes((args, kwargs)))
+        except SignatureError:
+            raise
+        except TraceError as error:  # of a loaded function TensorFlow raises ValueError
+            fact, fix = fact_of(error), fix_of(error)
+            fail(SignatureError, fact, fix=fix, cause=error.__cause__)
+
+    def clear_cache(self) -> None:
+        """Forgets compiled programs; the traces stay, since nothing could make them anew."""
+        self._call_plans.clear()
+
+    def _of_known_classes(self, value: Any) -> Any:
+        """Namedtuples and dataclasses as those of the same name and fields that were loaded."""
+        if type(value) in (list, tuple):
+            return type(value)([self._of_known_classes(item) for item in value])
+        if type(value) is dict:
+            return {key: self._of_known_classes(item) for key, item in value.items()}
+        kind = record_kind(value)
+        if kind is None:
+            return value
+        fields = record_fields(value)
+        cls = self._records.find(kind, type(value).__name__, tuple(name for name, _ in fields))
+        return value if cls is None else cls(*[self._of_known_classes(x) for _, x in fields])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SavedFunction:
+        """The same traces with the copies of their Variables."""
+        new = SavedFunction(
+            self._name,
+            self.function_spec,
+            self._records,
+            input_signature=self._options["input_signature"],
+        )
+        memo[id(self)] = new
+        for concrete in self.traces:
+            new.add(copy.deepcopy(concrete, memo))
+        return new
+
+    def __copy__(self) -> SavedFunction:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        fail(
+            TraceError,
+            f"the loaded function {self.name} cannot be pickled",
+            fix="save it with tg.saved_model.save",
+        )
+
+
+class SavedConcreteFunction(ConcreteFunction):
+    """A trace that was loaded."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SavedConcreteFunction:
+        """The same trace with the copies of its Variables, as a method of a copy has its own."""
+        variables = tuple(
+            v if id(v) in self._stand_ins else copy.deepcopy(v, memo) for v in self.traced.variables
+        )
+        traced = dataclasses.replace(self.traced, variables=variables)
+        new = SavedConcreteFunction(self.request, traced, self.results, self._stand_ins)
+        memo[id(self)] = new
+        return new
+
+
+class _SavedBody(Body):
+    """The body of a function whose source is not there: it has the traces that were saved."""
+
+    def __init__(self, owner: SavedFunction) -> None:
+        super().__init__(owner.python_function, owner.signature)
+        self._owner = owner
+
+    def trace(self, request: Request) -> NoReturn:
+        refuse_call(self._name, request, self._owner.traces)
+
+
+def _stub(name: str, parameters: inspect.Signature) -> Any:
+    """A Python function of these parameters, in place of the source that is not there."""
+
+    def stub(*args: Any, **kwargs: Any) -> NoReturn:
+        fail(
+            TraceError,
+            f"the Python code of {name} was not saved: its graphs were",
+            fix="call the loaded function itself",
+        )
+
+    stub.__name__ = stub.__qualname__ = name
+    stub.__signature__ = parameters  # type: ignore[attr-defined]
+    return stub
+
+
+class SignatureFunction(ConcreteFunction):
+    """A saved signature: a concrete function that takes tensors by name, and returns a dict of
+    tensors by name.
+
+    One that takes a single tensor takes it by position too.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        concrete: ConcreteFunction,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        program: Path | None = None,
+    ) -> None:
+        results = _NamedResults(concrete.results, tuple(outputs))
+        super().__init__(concrete.request, concrete.traced, results, concrete._stand_ins)
+        self._executions = concrete._executions  # what is compiled for one serves both
+        self.name = name
+        #: The function as it was traced, which takes and returns the structures that it did.
+        self.concrete = concrete
+        self.input_names = tuple(inputs)
+        self.output_names = tuple(outputs)
+        #: Where the signature lies as StableHLO, if it was saved as a program too.
+        self.program = program
+
+    @property
+    def keywords(self) -> list[str]:
+        """The names of the tensors that it takes, in order."""
+        return list(self.input_names)
+
+    @property
+    def structured_input_signature(self) -> Any:
+        """`((), {name: TensorSpec})`."""
+        return (), dict(zip(self.input_names, self._specs(), strict=True))
+
+    @property
+    def structured_outputs(self) -> Any:
+        """`{name: TensorSpec}`."""
+        rows = zip(self.output_names, self.outputs, strict=True)
+        return self.results.pack([self._spec(y.type, name) for name, y in rows])
+
+    @property
+    def function_type(self) -> inspect.Signature:
+        """The signature of a call by name; names that Python does not write stand in `inputs`."""
+        _, specs = self.structured_input_signature
+        kind = inspect.Parameter.KEYWORD_ONLY
+        named = {n: s for n, s in specs.items() if n.isidentifier() and not iskeyword(n)}
+        parameters = [inspect.Parameter(n, kind, annotation=s) for n, s in named.items()]
+        if len(named) < len(specs):
+            rest = next(x for x in ("inputs", "inputs_", "inputs__") if x not in named)
+            parameters.append(inspect.Parameter(rest, inspect.Parameter.VAR_KEYWORD))
+        return inspect.Signature(parameters, return_annotation=self.structured_outputs)
+
+    def _argument_texts(self) -> list[str]:
+        rows = zip(self.input_names, self.argument_types, strict=True)
+        return [f"{name}: {type}" for name, type in rows]
+
+    def _results_text(self) -> str:
+        rows = zip(self.output_names, self.outputs, strict=True)
+        return "{" + ", ".join(f"{name}: {y.type}" for name, y in rows) + "}"
+
+    def _binding(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Binding:
+        """The tensors of a call. Raises TraceError (a TypeError) for other names than those of the
+        signature."""
+        names = self.input_names
+        if len(args) == 1 and not kwargs and len(names) == 1:
+            kwargs = {names[0]: args[0]}
+        elif args or set(kwargs) != set(names):
+            given = [f"{len(args)} by position"] if args else []
+            fail(
+                TraceError,
+                f"the signature {self.name!r} takes {', '.join(names) or 'nothing'} by name, "
+                f"and was given {', '.join([*given, *kwargs]) or 'nothing'}",
+                fix=f"call it as {self!r} says",
+            )
+        tensors = self._all_checked((kwargs[name] for name in names), names)
+        return Binding(self, tensors, self.variables_for(self.request))
+
+    def _keeps_type(self, value: Any) -> bool:
+        """Arrays are converted as lists are: a signature is declared, as an input_signature is."""
+        return isinstance(value, (Tensor, Variable))
+
+    def __repr__(self) -> str:
+        return f"<signature {self.pretty_printed_signature(verbose=False)}>"
+
+    def __str__(self) -> str:
+        return f"signature {self.name}\n{self.pretty_printed_signature()}"
+
+
+class _NamedResults(Results):
+    """The results of a signature: a dict, in the order of the one that the function returned."""
+
+    def __init__(self, results: Results, names: Sequence[str]) -> None:
+        self.structure, self.flags = results.structure, results.flags
+        self._names = names
+        order = self.structure.packing_order()
+        self._order = order if len(order) == len(names) else range(len(names))
+
+    def pack(self, tensors: Iterable[Any]) -> dict[str, Any]:
+        found = list(tensors)
+        return {self._names[i]: found[i] for i in self._order}
+
+    def tensors(self, packed: Any) -> list[Any]:
+        return [packed[name] for name in self._names]
+
+    def packer(self) -> Callable[[Iterable[Any]], Any]:
+        return self.pack
+
+    @property
+    def is_one_tensor(self) -> bool:
+        return False
+
+
+def variables_of(function: Function | ConcreteFunction) -> Iterator[Variable]:
+    """The Variables that the traces of a function use."""
+    traces = [function] if isinstance(function, ConcreteFunction) else function.traces
+    return (variable for trace in traces for variable in trace.traced.variables)

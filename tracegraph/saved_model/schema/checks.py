@@ -1,0 +1,80 @@
+"""What a failed check reports, as JSON and back."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from tracegraph.archive import limits
+from tracegraph.archive.manifest import Entry, excerpt
+from tracegraph.control.check_numerics import Site
+from tracegraph.core.source import Source
+from tracegraph.saved_model.schema.source_lines import Lines
+from tracegraph.tracing.trace import CheckReport
+
+
+def written_check(report: CheckReport) -> dict[str, Any]:
+    """What a failed check reports; what it does not say is left out."""
+    entry = {"message": report.message, **_place(report.source), "operands": report.operand_count}
+    if report.fix:
+        entry["fix"] = report.fix
+    if report.is_range:
+        entry["is_range"] = True
+    if report.sites:
+        entry["sites"] = [
+            {
+                "fact": site.fact,
+                **_place(site.source),
+                "operands": [_FOLDERS.sub(r"\1", operand) for operand in site.operands],
+            }
+            for site in report.sites
+        ]
+    return entry
+
+
+#: The folders of the file that an operand came from, which are no business of who loads it.
+_FOLDERS = re.compile(r"(  from )[^\n]*[\\/]")
+
+
+def _place(source: Source) -> dict[str, Any]:
+    return {
+        "file": os.path.basename(source.file),
+        "line": source.line,
+        "roles": list(source.roles),
+    }
+
+
+def read_check(entry: Entry, lines: Lines) -> CheckReport:
+    """What a failed check reports. Raises LoadError for operands that are not of its kind."""
+    message, file, line, roles, operands, fix, is_range, sites = entry.fields(
+        *("message", "file", "line", "roles", "operands"), optional=("fix", "is_range", "sites")
+    )
+    report = CheckReport(
+        message.text(),
+        _read_place(file, line, roles, lines),
+        operands.count(limits.MOST_OPERANDS),
+        fix.optional(Entry.text) or "",
+        is_range.optional(Entry.flag) or False,
+        tuple(sites.optional(lambda e: e.each(lambda row: _site(row, lines))) or ()),
+    )
+    wanted = 4 if report.is_range else 1 if report.sites else report.operand_count
+    if report.operand_count != wanted:
+        operands.fail(f"a check of this kind has {wanted} operands")
+    return report
+
+
+def _site(entry: Entry, lines: Lines) -> Site:
+    fact, file, line, roles, operands = entry.fields("fact", "file", "line", "roles", "operands")
+    return Site(
+        fact.text(), _read_place(file, line, roles, lines), tuple(operands.each(Entry.text))
+    )
+
+
+def _read_place(file: Entry, line: Entry, roles: Entry, lines: Lines) -> Source:
+    """A line of the user's, and the passes that derived something of it."""
+    if "/" in file.label() or "\\" in file.label():
+        file.fail(f"{excerpt(file.text())} names a folder")
+    number = line.count(10**9)
+    text = lines.get((file.text(), number), "")
+    return Source.at(file.text(), number, tuple(roles.each(Entry.label)), text=text)

@@ -1,0 +1,85 @@
+"""Open sizes: what they are called in a file, and here."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Container, Iterable
+from typing import Any
+
+from tracegraph.archive.manifest import Entry
+from tracegraph.core.shapes import Dim, ShapeVariable
+from tracegraph.core.types import TensorType
+from tracegraph.ir.tensor import Graph
+from tracegraph.passes.specialise import bound_names, new_names, renamed, unbound_names, with_sizes
+from tracegraph.state.variable import names_of_sizes
+
+#: Where the type of a Variable is written, and that type.
+SizeRow = tuple[dict[str, Any], TensorType]
+
+
+def name_sizes(rows: Iterable[SizeRow], taken: Container[str]) -> dict[str, Any]:
+    """Calls the open sizes of Variables v0, v1 and so on, and writes their types so: in the process
+    their names tell how many there were before. Returns what to write for each name."""
+    rows = list(rows)
+    names = (name for i in itertools.count() if (name := f"v{i}") not in taken)
+    sizes: dict[str, Any] = {}
+    for _, type in rows:
+        if not bound_names(type) <= sizes.keys():
+            sizes.update(new_names(type, names))
+    for entry, type in rows:
+        entry["type"] = str(with_sizes(type, sizes))
+    return sizes
+
+
+class LoadedSizes:
+    """The open sizes of the Variables of a file, each with a name of its own in this process."""
+
+    def __init__(self, graphs: Iterable[Graph]) -> None:
+        types = {type for graph in graphs for type in graph.input_types}
+        #: Names of open sizes in the graphs; what stands for those of Variables here; and the
+        #: graphs with these.
+        self._taken = set().union(*map(bound_names, types))
+        self._sizes: dict[str, Any] = {}
+        self._own: dict[Graph, Graph] = {}
+        #: Graphs all of whose open sizes have values.
+        self._closed: set[Graph] = set()
+
+    def of_variable(self, entry: Entry, type: TensorType) -> TensorType:
+        """The type of a saved Variable, no two of which have an open size of one name."""
+        names = bound_names(type)
+        if names & self._sizes.keys() or len(names) < _open_count(type):
+            entry.fail("two open sizes of variables have one name")
+        return self.named(entry, type)
+
+    def named(self, entry: Entry, type: TensorType) -> TensorType:
+        """The type of a Variable with names of its own for the sizes that are open: those in the
+        file may be the names of another Variable here."""
+        if type.is_static:
+            return type
+        if not isinstance(type.shape, ShapeVariable):
+            open_sizes = [size for size in type.shape if isinstance(size, Dim)]
+            if any(size.name is None or "." in size.name for size in open_sizes):
+                entry.fail("an open size of a variable is a name")
+        if not bound_names(type) <= self._sizes.keys():
+            self._sizes.update(new_names(type, names_of_sizes(self._taken)))
+        return with_sizes(type, self._sizes)
+
+    def renamed(self, graph: Graph) -> Graph:
+        """The graph with the names that the sizes have here."""
+        return renamed(graph, self._sizes, self._own) if self._sizes else graph
+
+    def check(self, entry: Entry, graph: Graph) -> None:
+        """Raises LoadError for an open size that no input of its graph gives a value."""
+        for inner in graph.graphs():
+            if inner not in self._closed:
+                unknown = unbound_names(inner.inputs, inner.nodes)
+                if unknown:
+                    entry.fail(f"no input of @{inner.name} gives the size {unknown[0]} a value")
+                self._closed.add(inner)
+
+
+def _open_count(type: TensorType) -> int:
+    """How many sizes of a type are open; an open shape counts as one."""
+    if isinstance(type.shape, ShapeVariable):
+        return 1
+    return sum(isinstance(size, Dim) for size in type.shape)

@@ -1,0 +1,276 @@
+"""Why a function was traced again: the argument that differed, and both values."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tracegraph import nest
+from tracegraph.core.source import here
+from tracegraph.core.types import TensorType
+from tracegraph.errors import shown, warn
+from tracegraph.signatures.signature import ObjectKey, Request, VariableKey
+from tracegraph.tracing.trace import innermost_trace
+
+#: A warning comes when this many of the last calls traced, at most so often per function.
+_WINDOW = 5
+_WARNINGS = 2
+
+#: The keys of a dict, in their order.
+Names = Sequence[Any]
+
+#: What to do where values, types or structures vary, or the order of keys or of names alone.
+_VARYING = (
+    "Pass tensors in place of Python numbers, use reduce_retracing=True or an input_signature "
+    "with None for sizes that vary"
+)
+_KEY_ORDER = "build the dict in one order"
+_NAME_ORDER = "give the arguments by name in one order"
+
+
+@dataclasses.dataclass(frozen=True)
+class Retrace:
+    """One trace after the first; `fix` is the repair where the order of keys alone differs."""
+
+    place: str
+    changes: tuple[str, ...]
+    fix: str = ""
+
+    def __str__(self) -> str:
+        text = f"at {self.place}: " + "; ".join(self.changes)
+        return f"{text}\n    fix: {self.fix}" if self.fix else text
+
+
+class RetraceExplanation:
+    """The traces of a function after the first, with what differed; its text is for people."""
+
+    def __init__(self, name: str, retraces: Sequence[Retrace]) -> None:
+        self.name = name
+        self.retraces = tuple(retraces)
+
+    def __str__(self) -> str:
+        if not self.retraces:
+            return f"{self.name} was not retraced"
+        return "\n".join([f"{self.name} was retraced:", *(f"  {r}" for r in self.retraces)])
+
+    __repr__ = __str__
+
+    def __len__(self) -> int:
+        return len(self.retraces)
+
+
+class _Streak:
+    """A series of calls that all traced."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.warnings = 0
+        self.place: str | None = None
+
+    def extend(self) -> bool:
+        """Whether the streak is now long enough for a warning."""
+        self.length += 1
+        if self.length < _WINDOW or self.warnings >= _WARNINGS:
+            return False
+        self.length = 0
+        self.warnings += 1
+        return True
+
+
+#: Per code object: first calls of functions made of it, one after another at one place.
+_decorated: weakref.WeakKeyDictionary[Any, _Streak] = weakref.WeakKeyDictionary()
+
+
+class Retracing:
+    """Counts the calls of a function that traced, and warns when they are too many."""
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self._name = name
+        self._code = getattr(inspect.unwrap(function), "__code__", None)
+        #: The class of the instance that a method is bound to; a class method has none.
+        owner = getattr(function, "__self__", None)
+        self._class = None if owner is None or isinstance(owner, type) else type(owner).__name__
+        self._has_traced = False
+        self.streak = _Streak()
+        self._known: list[Request] = []
+        self._retraces: list[Retrace] = []
+
+    def seen(self, is_traced: bool) -> None:
+        """Notes a call, and warns if too many in a row traced."""
+        if not is_traced:
+            self.streak.length = 0
+            return
+        if self.streak.extend():
+            self._warn_of_last()
+        if not self._has_traced:
+            self._has_traced = True
+            self._seen_decorated()
+
+    def _seen_decorated(self) -> None:
+        """The same code decorated again and again at one place, as in a loop, or bound to one new
+        instance after another, is warned of too; not so functions that call each other, which one
+        call traces."""
+        if self._code is None or innermost_trace() is not None:
+            return
+        streak = _decorated.setdefault(self._code, _Streak())
+        place = str(here())
+        if streak.place != place:
+            streak.place, streak.length = place, 0
+        if not streak.extend():
+            return
+        if self._class is None:
+            self._warn("the function was decorated again", "Decorate it once, outside of the loop")
+            return
+        self._warn(
+            f"it was called on another {self._class}, and each instance has traces of its own",
+            f"Make the {self._class} once, outside of the loop",
+        )
+
+    def _warn_of_last(self) -> None:
+        last = self._retraces[-1]
+        fix = last.fix[:1].upper() + last.fix[1:]
+        self._warn("; ".join(last.changes), fix or _VARYING)
+
+    def _warn(self, reason: str, fix: str) -> None:
+        text = (
+            f"{_WINDOW} of the last {_WINDOW} calls of {self._name} were traced, which is slow. "
+            f"The last time, {reason}. {fix}"
+        )
+        warn(text)
+
+    def forget(self) -> None:
+        """Begins anew, as `clear_cache` does."""
+        self.streak.length = 0
+        self._known.clear()
+
+    def trace(self, request: Request) -> None:
+        """Notes a trace."""
+        if self._known:
+            self._retraces.append(self._retrace(request))
+        self._known.append(request)
+        del self._known[:-8]
+        del self._retraces[:-256]
+
+    def explanation(self) -> RetraceExplanation:
+        return RetraceExplanation(self._name, self._retraces)
+
+    def _retrace(self, request: Request) -> Retrace:
+        """The differences from the most similar trace."""
+        found = [_differences(known, request) for known in reversed(self._known)]
+        orders, others = min(found, key=lambda rows: len(rows[0] + rows[1]))
+        fix = "" if others else ", and ".join(dict.fromkeys(fix for _, fix in orders))
+        return Retrace(str(here()), (*(text for text, _ in orders), *others), fix)
+
+
+def _differences(old: Request, new: Request) -> tuple[list[tuple[str, str]], list[str]]:
+    """One text for each dict whose keys stand in another order, with the repair. And one for each
+    leaf that differs, or for each argument whose structure does otherwise."""
+    before, after = arguments_of(old), arguments_of(new)
+    orders: list[tuple[str, str]] = []
+    others: list[str] = []
+    for name in dict.fromkeys((*after, *before)):
+        was, is_now = before.get(name, _MISSING), after.get(name, _MISSING)
+        old_places, old_structure = nest.flatten_structure(was)
+        new_places, new_structure = nest.flatten_structure(is_now)
+        reordered = _reordered(old_structure, new_structure)
+        is_new = was is _MISSING or is_now is _MISSING  # `==` may be the user's
+        if is_new or (old_structure != new_structure and not reordered):
+            others.append(_difference(name, shown_argument(old, was), shown_argument(new, is_now)))
+            continue
+        for path, *keys in reordered or ():
+            orders.append((_order(f"argument {name!r}{path} has the same keys", *keys), _KEY_ORDER))
+        for i, j in zip(old_places, new_places, strict=True):
+            if old.keys[i] != new.keys[j]:
+                texts = _text(old.keys[i], old.leaves[i]), _text(new.keys[j], new.leaves[j])
+                others.append(_difference(new.names[j], *texts))
+    was_given, is_given = ([*request.structure.pack(request.keys)[1]] for request in (old, new))
+    if was_given != is_given and set(was_given) == set(is_given):  # a body may iterate over them
+        text = _order("the call has the same arguments by name", was_given, is_given)
+        orders.append((text, _NAME_ORDER))
+    return orders, others
+
+
+def _reordered(
+    old: nest.Structure, new: nest.Structure, path: str = ""
+) -> list[tuple[str, Names, Names]] | None:
+    """The dicts whose keys stand in another order: where, and both orders. None where something
+    else of the structures differs too."""
+    before, after = old.container, new.container
+    if before is None or after is None:
+        return [] if before is after else None
+    if before.kind != after.kind or not before.matches(after):
+        return None
+    found: list[tuple[str, Names, Names]] = []
+    if before.names != after.names:
+        found.append((path, before.names, after.names))
+    names = before.names if before.order is None else [before.names[i] for i in before.order]
+    for name, one, two in zip(names, old.ordered_parts, new.ordered_parts, strict=True):
+        inner = _reordered(one, two, f"{path}[{name!r}]")
+        if inner is None:
+            return None
+        found += inner
+    return found
+
+
+#: Of so many keys in another order a text shows all, of more those from the first that differs on.
+_KEYS = 6
+
+
+def _order(what: str, was: Names, is_now: Names) -> str:
+    """Two orders of the same names as text."""
+    same = next(i for i, pair in enumerate(zip(was, is_now, strict=True)) if pair[0] != pair[1])
+    start = same if len(was) > _KEYS else 0
+    texts = (
+        ("..., " if start else "")
+        + ", ".join(map(shown, names[start : start + _KEYS]))
+        + (", ..." if len(names) > start + _KEYS else "")
+        for names in (was, is_now)
+    )
+    return "{} in another order: they were {} and are now {}".format(what, *texts)
+
+
+def _difference(name: str, was: str, is_now: str) -> str:
+    return f"argument {name!r} was {was} and is now {'another' if was == is_now else is_now}"
+
+
+#: Stands for an argument that a call does not have.
+_MISSING = object()
+
+
+def arguments_of(request: Request) -> dict[str, Any]:
+    """The arguments by name, with the positions of their leaves in their places."""
+    args, kwargs = request.structure.pack(list(range(request.structure.count)))
+    return {**dict(zip(request.signature.positional(len(args)), args, strict=True)), **kwargs}
+
+
+def shown_argument(request: Request, argument: Any) -> str:
+    """An argument with its structure, and what counts of its leaves."""
+    if argument is _MISSING:
+        return "not given"
+    positions, structure = nest.flatten_structure(argument)
+    leaves = [_Leaf(_text(request.keys[i], request.leaves[i])) for i in positions]
+    text = str(structure.pack(leaves))
+    return text if len(text) <= 60 else f"{text[:57]}... ({len(leaves)} leaves)"
+
+
+class _Leaf:
+    """A leaf as text, which a structure shows without quotes."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _text(key: Any, leaf: Any) -> str:
+    if isinstance(key, TensorType):
+        return str(key)
+    if isinstance(key, VariableKey):
+        return f"Variable {key.alias + 1} of the call, {key.type}"
+    if isinstance(key, ObjectKey):
+        return f"another {key.text}"
+    return shown(leaf)

@@ -1,0 +1,1 @@
+"""Variables and Modules, and what users call them."""

@@ -1,0 +1,192 @@
+"""What users call their Variables, Modules and tensors: variables of Python, attributes, places.
+
+A graph shows the names that its reader knows. A Variable without a name of its own is called after
+the attribute that holds it, and one of two with one name after the way that leads to it, such as
+`model/hidden/kernel`. Names are looked up where a function is traced, from what its code names.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType, FunctionType, MethodType
+from typing import Any
+
+from tracegraph.core.source import is_ours, user_frames
+from tracegraph.core.tensorshape import TensorShape
+from tracegraph.ir.builder import variable_names
+from tracegraph.ir.tensor import Tensor
+from tracegraph.state.module import Module
+from tracegraph.state.variable import Reference, Variable, is_no_name
+from tracegraph.tracing.name_scopes import dotted, finders, told_name
+from tracegraph.tracing.trace import variable_behind
+
+#: Of long lists, which hold data and not the parts of a model, the beginning is looked at.
+_MOST_ITEMS = 1000
+#: The functions that are looked at, for what their code names.
+_MOST_FUNCTIONS = 100
+
+
+class Paths:
+    """The path of each Variable, Module and tensor that a Python function can reach.
+
+    The object of a method has the empty path, and its parts are called as its attributes are.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._given: dict[int, str] = {}
+
+    def add(self, thing: Any, path: str) -> None:
+        """Gives a path to what is not reached, such as what stands for an argument."""
+        self._given[id(thing)] = path
+
+    @functools.cached_property
+    def _found(self) -> dict[int, str]:
+        return _walked(_roots(self._function))
+
+    def look_again(self) -> None:
+        """Looks anew for what was made since."""
+        vars(self).pop("_found", None)
+
+    def of(self, thing: Any) -> str | None:
+        """The path of a Variable, Module or tensor; None if it has none."""
+        return self._given.get(id(thing)) or self._found.get(id(thing))
+
+
+def _roots(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """The values that the code of a function names, and that of the functions that it names: its
+    object, what it encloses, globals."""
+    function = inspect.unwrap(getattr(function, "func", function))
+    if isinstance(function, Module):
+        function = type(function).__call__.__get__(function)  # type: ignore[attr-defined]
+    if isinstance(function, MethodType):
+        yield "", function.__self__
+        function = inspect.unwrap(function.__func__)
+    queue = deque([function])
+    seen: set[int] = set()
+    while queue and len(seen) < _MOST_FUNCTIONS:
+        function = queue.popleft()
+        if isinstance(function, FunctionType) and id(function) not in seen:
+            seen.add(id(function))
+            for name, value in _named_by(function):
+                yield name, value
+                if isinstance(value, FunctionType) and not is_ours(value.__code__.co_filename):
+                    queue.append(inspect.unwrap(value))
+
+
+def _named_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        try:
+            content = cell.cell_contents
+        except ValueError:  # it has no value yet
+            continue
+        yield name, content
+    for name in _names_in(function.__code__):
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    """The names that may be those of globals, of the functions inside too."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
+
+
+#: How many frames of the user are looked at, for what holds a Variable.
+_MOST_FRAMES = 20
+
+
+def called_at_this_place(variable: Variable | Tensor) -> str | None:
+    """What the code that runs calls a Variable, or the one of a handle, as a path. A Module that
+    holds it is better known than a container, and that better than a name such as that of a
+    loop's variable."""
+    frames = list(itertools.islice(user_frames(), _MOST_FRAMES))
+    for kind in (Module, (list, tuple, dict), Variable):
+        for frame in frames:
+            roots = ((n, x) for n, x in _named_in(frame) if isinstance(x, kind))
+            found = _walked(roots).get(id(variable))
+            if found:
+                return found
+    return None
+
+
+finders.append(called_at_this_place)
+
+
+def _called_by_its_handle(handle: Tensor) -> str | None:
+    """What errors call the Variable that a tensor stands for, of a trace or at top level."""
+    variable = variable_behind(handle)
+    if variable is not None:
+        return told_name(variable) if variable.is_unnamed else variable.base_name
+    name = handle.name or ""
+    path = called_at_this_place(handle) if is_no_name(name) else None
+    return dotted(path) if path else name
+
+
+variable_names.append(_called_by_its_handle)
+
+
+def _named_in(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    """The names that the code of a frame has, with their values; those of its object are called as
+    its attributes are."""
+    if frame.f_locals is not frame.f_globals:
+        for name, value in frame.f_locals.items():
+            yield "" if name == "self" else name, value
+    for name in _names_in(frame.f_code):
+        if name in frame.f_globals:
+            yield name, frame.f_globals[name]
+
+
+def _walked(roots: Iterator[tuple[str, Any]]) -> dict[int, str]:
+    """Breadth first, so that the shortest path is found; private attributes come last."""
+    found: dict[int, str] = {}
+    slots: list[tuple[Variable, Variable]] = []
+    seen: set[int] = set()
+    queue = deque(roots)
+    late: deque[tuple[str, Any]] = deque()
+    while queue or late:
+        path, value = (queue or late).popleft()
+        if isinstance(value, (Variable, Module, Tensor)):
+            path = found.setdefault(id(value), _own_path(path, value))
+            if isinstance(value, Variable):
+                found.setdefault(id(value.handle), path)
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        for name, item in _parts(value):
+            if isinstance(name, Reference):
+                slots += [(slot, name.deref()) for slot in item if isinstance(slot, Variable)]
+            elif isinstance(name, (str, int)):
+                is_private = isinstance(name, str) and name.startswith("_")
+                name = str(name).lstrip("_")
+                (late if is_private else queue).append((f"{path}/{name}" if path else name, item))
+    for slot, variable in slots:  # what an optimizer keeps for a Variable is called after it
+        if id(variable) in found:
+            rest = slot.base_name.removeprefix(variable.base_name)
+            found[id(slot)] = f"{found[id(variable)]}{rest}"
+    return found
+
+
+def _own_path(path: str, value: Any) -> str:
+    """The path, where what has a name of its own has that in place of the last part."""
+    if isinstance(value, Tensor) or value.is_unnamed or not path:
+        return path
+    name = value.name if isinstance(value, Module) else value.base_name
+    parent = path.rpartition("/")[0]
+    return f"{parent}/{name}" if parent and "/" not in name else name
+
+
+def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(value, Module):
+        pairs = value._ordered_attributes()
+        yield from (pair for pair in pairs if pair[0] not in value._hidden)
+    elif isinstance(value, dict) and len(value) <= _MOST_ITEMS:
+        yield from value.items()
+    elif isinstance(value, (list, tuple)) and not isinstance(value, TensorShape):
+        yield from enumerate(value[:_MOST_ITEMS])

@@ -1,0 +1,735 @@
+"""Variable: a value that can be assigned, and never lost.
+
+A Variable keeps its value in one slot, which `eager.slots` reads and stores.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import weakref
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from tracegraph.core.shapes import Dim, Shape, ShapeVariable, same_shape
+from tracegraph.core.source import here
+from tracegraph.core.tensorshape import TensorShape
+from tracegraph.core.types import DType, TensorType, as_dtype
+from tracegraph.eager.pending import device_buffer
+from tracegraph.eager.provenance import remember_assignment
+from tracegraph.eager.slots import (
+    Slot,
+    contents_of,
+    materialised_content,
+    note_pending,
+    state_lock,
+    store,
+    store_if_same,
+)
+from tracegraph.eager.tensor_methods import host_array, shape_text, tell_tapes
+from tracegraph.errors import (
+    DTypeError,
+    ShapeError,
+    SignatureError,
+    TraceError,
+    VariableError,
+    fact_of,
+    fail,
+    fix_of,
+)
+from tracegraph.ir.builder import at_top_level, current
+from tracegraph.ir.tensor import Node, Tensor, host_tensor
+from tracegraph.operands.conversion import as_tensor
+from tracegraph.ops.effect import READ
+from tracegraph.ops.elementwise import IDENTITY
+from tracegraph.ops.shape import EnsureShape
+from tracegraph.tracing.initial_values import concrete_initial_value
+from tracegraph.tracing.name_scopes import scoped_name, told_name
+from tracegraph.tracing.trace import Trace, current_trace, innermost_trace, refuse_creation
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tracegraph.core.tensorshape import IndexedSlices
+    from tracegraph.ir.methods import TensorMethods
+    from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
+else:
+    TensorMethods = object
+
+_names = itertools.count()
+_numbers = itertools.count()
+
+
+#: What Variables are called that the user gave no name.
+_NO_NAME = "Variable"
+
+
+def is_no_name(name: str) -> bool:
+    """Whether a name says no more than that it is a Variable's."""
+    return name.rpartition("/")[2] == _NO_NAME
+
+
+class VariableSynchronization(enum.Enum):
+    """When replicas of a Variable are synchronized, which matters where there are several."""
+
+    AUTO = 0
+    NONE = 1
+    ON_WRITE = 2
+    ON_READ = 3
+
+
+class VariableAggregation(enum.Enum):
+    """How replicas of a Variable are put together, which matters where there are several."""
+
+    NONE = 0
+    SUM = 1
+    MEAN = 2
+    ONLY_FIRST_REPLICA = 3
+
+
+class Reference:
+    """A hashable stand-in for a Variable, which has no hash: `variable.ref()`."""
+
+    __slots__ = ("_variable",)
+
+    def __init__(self, variable: Variable) -> None:
+        self._variable = variable
+
+    def deref(self) -> Variable:
+        """The Variable itself."""
+        return self._variable
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Reference) and self._variable is other._variable
+
+    def __hash__(self) -> int:
+        return id(self._variable)
+
+    def __repr__(self) -> str:
+        return f"<Reference to {self._variable.name}>"
+
+
+def _inplace(operator: str, method: str = "assign") -> Callable[[Variable, Any], Any]:
+    """An operator that assigns to a name of Python's: it refuses a Variable, and names `method`."""
+
+    def refuse(self: Variable, other: Any) -> Any:
+        fail(
+            VariableError,
+            f"`variable {operator} value` would replace the variable {told_name(self)!r} by a "
+            "tensor",
+            fix=f"use variable.{method}(value), or `variable = variable ...` if a tensor is meant",
+        )
+
+    return refuse
+
+
+class Variable(Slot, TensorMethods):
+    """A tensor that can be assigned: `tg.Variable(initial_value, trainable=None, name=None, ...)`.
+
+    - `initial_value`: a tensor, array, number or list, or a function without arguments that
+      returns one; Python numbers become float32 and int32.
+    - `trainable`: whether tapes watch it by themselves when it is read; True by default.
+    - `dtype`: what the initial value is converted to.
+    - `shape`: a shape with None where later assignments may change the size.
+    - `constraint`: a function that optimizers apply to the value after an update.
+
+    Raises ValueError without an initial value, and where a traced function creates a Variable on
+    a call that is not its first or from one of its arguments.
+
+    >>> v = tg.Variable([1.0, 2.0], name="v")
+    >>> v.assign_add([1.0, 1.0]).numpy()
+    array([2., 3.], dtype=float32)
+    """
+
+    __slots__ = (
+        *("__weakref__", "_stands_for", "_trainable", "aggregation", "base_name"),
+        *("constraint", "handle", "has_plain_name", "is_identified", "is_random_state", "number"),
+        *("synchronization", "tensor_type"),
+    )
+
+    #: NumPy hands binary operations with an ndarray on the left to us.
+    __array_priority__ = 100.0
+
+    def __init__(
+        self,
+        initial_value: TensorLike | Callable[[], TensorLike] | None = None,
+        trainable: bool | None = None,
+        validate_shape: bool = True,
+        caching_device: Any = None,
+        name: str | None = None,
+        variable_def: Any = None,
+        dtype: DTypeLike | None = None,
+        import_scope: Any = None,
+        constraint: Callable[[Tensor], TensorLike] | None = None,
+        synchronization: VariableSynchronization | None = None,
+        aggregation: VariableAggregation | None = None,
+        shape: ShapeLike | None = None,
+    ) -> None:
+        if initial_value is None:
+            fail(
+                SignatureError,
+                "tg.Variable needs an initial_value, and it is None",
+                fix="pass a value, such as tg.zeros([3])",
+            )
+        trace = innermost_trace()
+        if trace is not None and not trace.may_create:
+            refuse_creation()
+        wanted = None if dtype is None else as_dtype(dtype)
+        value = self._initial(initial_value, wanted)
+        is_trainable = True if trainable is None else bool(trainable)
+        self._begin(_declared(value.type, shape), scoped_name(name or _NO_NAME), is_trainable)
+        self.constraint = constraint
+        self.synchronization = synchronization or VariableSynchronization.AUTO
+        self.aggregation = aggregation or VariableAggregation.NONE
+        self.buffer = device_buffer(value)
+        if trace is not None:
+            trace.created.append(weakref.ref(self))
+        else:
+            self.tell_assigned(value)
+
+    def _begin(self, type: TensorType, name: str, is_trainable: bool) -> None:
+        """All that a Variable has, but for a value."""
+        self.base_name = name
+        #: Counts the Variables of the process in the order of their creation.
+        self.number = next(_numbers)
+        self._trainable = is_trainable
+        #: The Variable that this one stands for in a trace, if it does, which keeps it not alive.
+        self._stands_for: Callable[[], Variable | None] | None = None
+        #: Whether somebody asked which that is, so that no other may take its place.
+        self.is_identified = False
+        self.constraint: Callable[[Tensor], Any] | None = None
+        #: Read by code that also runs on several replicas; here there is one.
+        self.synchronization: Any = VariableSynchronization.AUTO
+        self.aggregation: Any = VariableAggregation.NONE
+        #: Whether the name is shown without a suffix; layers set it.
+        self.has_plain_name = False
+        #: Whether it is the state of a generator, which parallel iterations split among them.
+        self.is_random_state = False
+        self.tensor_type = type
+        self.handle = host_tensor(type, None)
+        self.handle.name = name
+        #: The value: a JAX array, or a Tensor that is pending; one slot, so that it is atomic.
+        self.buffer = None
+
+    @staticmethod
+    def _initial(initial_value: Any, dtype: DType | None) -> Tensor:
+        if callable(initial_value):
+            initial_value = initial_value()
+        if isinstance(initial_value, Tensor):
+            initial_value = concrete_initial_value(initial_value)
+        elif isinstance(initial_value, Variable):
+            initial_value = initial_value.made_tensor()
+        with at_top_level():
+            return as_tensor(initial_value, dtype)
+
+    def __hash__(self) -> int:
+        fail(
+            TraceError,
+            f"the variable {told_name(self)!r} has no hash, since == is elementwise",
+            fix="use variable.ref(), which has one, and .deref() to get the variable back",
+        )
+
+    def stand_in(self) -> Variable:
+        """A Variable that stands for this one in a trace whose calls may pass others."""
+        new = Variable.of_type(self.tensor_type, self.base_name, self._trainable)
+        new._stands_for = weakref.ref(self)
+        new.number, new.constraint = self.number, self.constraint
+        new.has_plain_name, new.is_random_state = self.has_plain_name, self.is_random_state
+        return new
+
+    def actual(self) -> Variable:
+        """The Variable itself; for one that stands for an argument, what the call gives. A trace
+        that asks is that of this one Variable: see `is_identified`."""
+        found = None if self._stands_for is None else self._stands_for()
+        if found is None:
+            return self
+        self.is_identified = True
+        return found.actual()
+
+    def given(self) -> Variable:
+        """The Variable itself; for one that stands for an argument, that of the latest call."""
+        found = None if self._stands_for is None else self._stands_for()
+        return self if found is None else found.given()
+
+    def passed(self) -> Variable:
+        """The Variable itself; for one that stands for an argument, what the trace around passed,
+        which may be such a one too."""
+        found = None if self._stands_for is None else self._stands_for()
+        return self if found is None else found
+
+    def stand_for(self, given: Variable) -> None:
+        """Stands for another Variable from now on: Python functions that a trace calls know this
+        one, and mean the one that the call was given."""
+        self._stands_for = weakref.ref(given)
+
+    @classmethod
+    def of_type(cls, type: TensorType, name: str, trainable: bool = True) -> Variable:
+        """A Variable without a value: one that stands for others, or that `keep_in_file` fills."""
+        new = object.__new__(cls)
+        new._begin(type, name, trainable)
+        return new
+
+    def keep_in_file(self, stored: Any) -> None:
+        """Takes the value of an array that stands in a file, and is read at the first use."""
+        note_pending()
+        self.buffer = host_tensor(stored.type, stored)
+
+    # What it is.
+
+    @property
+    def is_unnamed(self) -> bool:
+        """Whether the user gave it no name."""
+        return is_no_name(self.base_name)
+
+    @property
+    def name(self) -> str:
+        """The name with TensorFlow's suffix, such as 'x:0'; those of layers have none."""
+        return self.base_name if self.has_plain_name else f"{self.base_name}:0"
+
+    @property
+    def trainable(self) -> bool:
+        """Whether tapes watch the variable by themselves when it is read."""
+        return self._trainable
+
+    @property
+    def dtype(self) -> DType:
+        return self.tensor_type.dtype
+
+    @property
+    def __numpy_dtype__(self) -> np.dtype:
+        return self.dtype.numpy_dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.tensor_type.shape)
+
+    @property
+    def device(self) -> str:
+        """The device that holds the value, such as 'cpu:0'."""
+        return self.made_tensor().device
+
+    def ref(self) -> Reference:
+        """A hashable reference: `v.ref().deref() is v`."""
+        return Reference(self)
+
+    # Its value.
+
+    def made_tensor(self) -> Tensor:
+        """The value now, as a tensor of the top level, whatever is being traced."""
+        if self._stands_for is not None:
+            return self.given().made_tensor()
+        with state_lock:
+            return self.tensor_of(self.buffer)
+
+    def tensor_of(self, content: Any) -> Tensor:
+        """What the slot of the variable holds as a tensor: pending, if it is that."""
+        if type(content) is Tensor:
+            if content.node is not None:
+                return content
+            content = materialised_content(self, content)
+        return Tensor(_type_of(self, content), content)
+
+    def read_value(self) -> Tensor:
+        """The value as a new tensor; its gradient goes to the variable."""
+        trace = current_trace()
+        builder = current()
+        self.watch_by(builder)
+        if trace is not None:
+            return trace.read(self)
+        value = self.made_tensor()
+        # Each read is a tensor of its own, since each may be watched, or be a source, by itself.
+        read = value
+        if value.node is not None:
+            with builder.unrecorded():
+                read = IDENTITY(value)
+        read._provenance = self.handle
+        if not builder.recorders:
+            return read
+        node = Node(READ, (value, self.handle), here(), builder)
+        node.outputs = (read,)
+        for recorder in builder.recorders:
+            recorder.record(node)
+        return read
+
+    value = read_value
+    __tracegraph_tensor__ = read_value
+
+    def watch_by(self, builder: Any) -> None:
+        """Tells open tapes that the variable is accessed."""
+        for recorder in builder.recorders:
+            recorder.access(self)
+
+    def handle_in(self, builder: Any) -> Tensor:
+        """What stands for the variable in gradients of `builder`."""
+        return builder.state(self).handle if isinstance(builder, Trace) else self.handle
+
+    def numpy(self) -> NDArray[Any]:
+        """The value as a NumPy array of its own. Raises TraceError while tracing."""
+        if current_trace() is not None:
+            return self.read_value().numpy()
+        tell_tapes(self.handle, ".numpy()")
+        array = host_array(self.made_tensor())
+        return array[()] if array.ndim == 0 else np.array(array)
+
+    # Assignment.
+
+    @overload
+    def assign(
+        self, value: TensorLike, use_locking: bool = ..., name: str | None = ...
+    ) -> Variable: ...
+    @overload
+    def assign(
+        self,
+        value: TensorLike,
+        use_locking: bool = ...,
+        name: str | None = ...,
+        read_value: bool = ...,
+    ) -> Any: ...
+    def assign(
+        self,
+        value: TensorLike,
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """Gives the variable `value`, of its shape and dtype; returns the variable, or None
+        without `read_value`.
+
+        Raises ShapeError (a ValueError) for another shape and DTypeError for a tensor of another
+        dtype; the variable keeps its old value.
+        """
+        new = self._checked(value)
+        trace = current_trace()
+        if trace is not None:
+            trace.assign(self, new)
+        else:
+            self._store(new)
+        return self if read_value else None
+
+    @overload
+    def assign_add(
+        self, delta: TensorLike, use_locking: bool = ..., name: str | None = ...
+    ) -> Variable: ...
+    @overload
+    def assign_add(
+        self,
+        delta: TensorLike,
+        use_locking: bool = ...,
+        name: str | None = ...,
+        read_value: bool = ...,
+    ) -> Any: ...
+    def assign_add(
+        self,
+        delta: TensorLike,
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """Adds `delta` to the value; see `assign`."""
+        delta = self._checked(delta)
+        return self.update(lambda now: now + delta, read_value)
+
+    @overload
+    def assign_sub(
+        self, delta: TensorLike, use_locking: bool = ..., name: str | None = ...
+    ) -> Variable: ...
+    @overload
+    def assign_sub(
+        self,
+        delta: TensorLike,
+        use_locking: bool = ...,
+        name: str | None = ...,
+        read_value: bool = ...,
+    ) -> Any: ...
+    def assign_sub(
+        self,
+        delta: TensorLike,
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """Subtracts `delta` from the value; see `assign`."""
+        delta = self._checked(delta)
+        return self.update(lambda now: now - delta, read_value)
+
+    def update(self, change: Callable[[Tensor], Tensor], read_value: bool = True) -> Any:
+        """Gives the variable what `change` makes of its value. Reading and storing are one,
+        whatever other threads and interrupts assign; reading it so is no access that tapes see.
+
+        Returns the variable, or None without `read_value`.
+        """
+        trace = current_trace()
+        if trace is not None:
+            return self.assign(change(trace.value_of(self)), read_value=read_value)
+        if self._stands_for is not None:
+            return self.given().update(change, read_value)
+        with state_lock:
+            is_stored = False
+            while not is_stored:
+                content = self.buffer
+                new = self._admitted(self._checked(change(self.tensor_of(content))))
+                is_stored = store_if_same(self, content, _content(new))
+            self.tell_assigned(new)
+        return self if read_value else None
+
+    def _checked(self, value: Any) -> Tensor:
+        try:
+            new = as_tensor(value, None if isinstance(value, Tensor) else self.dtype)
+        except (DTypeError, ShapeError) as error:
+            is_shape = isinstance(error, ShapeError)
+            fail(
+                ShapeError if is_shape else DTypeMismatchError,
+                f"the variable {told_name(self)!r} is {self.tensor_type}: {fact_of(error)}",
+                fix=fix_of(error) if is_shape else f"assign numbers of {self.dtype.name}",
+            )
+        if new.type is self.tensor_type:
+            return new
+        if new.dtype is not self.dtype:
+            fail(
+                DTypeMismatchError,
+                f"a value of {new.dtype.name} was assigned to the variable {told_name(self)!r} of "
+                f"{self.dtype.name}",
+                fix=f"convert it: tg.cast(value, tg.{self.dtype.name})",
+            )
+        if not _fits(self.tensor_type.shape, new.type.shape):
+            fail(
+                ShapeError,
+                f"a value of shape {shape_text(new)} was assigned to the variable "
+                f"{told_name(self)!r} of shape {_shape_text(self.tensor_type)}",
+                fix="assign a value of the variable's shape, or declare it with "
+                "tg.Variable(..., shape=[None])",
+            )
+        return _sized(new, self.tensor_type.shape)
+
+    def _store(self, new: Tensor) -> None:
+        """The new value, pending if it is."""
+        if self._stands_for is not None:
+            self.given()._store(new)
+            return
+        new = self._admitted(new)
+        self.tell_assigned(new)
+        content = _content(new)
+        with state_lock:
+            self.buffer = content
+
+    def _admitted(self, new: Tensor) -> Tensor:
+        (new,) = current().admit_all((new,))
+        return new
+
+    def tell_assigned(self, value: Tensor) -> None:
+        """Tells open tapes, and those that are opened later, what the variable was given."""
+        assignment = remember_assignment(self.handle, value)
+        for recorder in current().recorders:
+            recorder.assign(self.handle, assignment)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        fail(
+            VariableError,
+            f"an item of the variable {told_name(self)!r} was assigned with [...] =",
+            fix="use v[1:3].assign(value), or v.scatter_update(...)",
+        )
+
+    __iadd__, __isub__ = _inplace("+=", "assign_add"), _inplace("-=", "assign_sub")
+    __imul__, __itruediv__, __ifloordiv__ = _inplace("*="), _inplace("/="), _inplace("//=")
+    __imod__, __ipow__, __imatmul__ = _inplace("%="), _inplace("**="), _inplace("@=")
+    __iand__, __ior__, __ixor__ = _inplace("&="), _inplace("|="), _inplace("^=")
+
+    if TYPE_CHECKING:  # what `state.scatter` installs
+
+        def scatter_add(
+            self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+        ) -> Variable: ...
+        def scatter_nd_add(
+            self, indices: TensorLike, updates: TensorLike, name: str | None = None
+        ) -> Variable: ...
+
+        scatter_sub = scatter_mul = scatter_div = scatter_add
+        scatter_max = scatter_min = scatter_update = scatter_add
+        scatter_nd_sub = scatter_nd_mul = scatter_nd_div = scatter_nd_add
+        scatter_nd_max = scatter_nd_min = scatter_nd_update = scatter_nd_add
+
+        def batch_scatter_update(
+            self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+        ) -> Variable:
+            """Rows are put in place, batch by batch."""
+            ...
+
+        def sparse_read(self, indices: TensorLike, name: str | None = None) -> Tensor:
+            """The rows at `indices`, as a tensor."""
+            ...
+
+        def gather_nd(self, indices: TensorLike, name: str | None = None) -> Tensor:
+            """The elements or slices at the vectors `indices[..., :]`."""
+            ...
+
+    # Python.
+
+    def __repr__(self) -> str:
+        shape = _shape_text(self.tensor_type)
+        head = f"<tg.Variable {self.name!r} shape={shape} dtype={self.dtype.name}"
+        if current_trace() is not None:
+            return f"{head}>"
+        array = host_array(self.made_tensor())
+        return f"{head}, numpy={array[()] if array.ndim == 0 else np.array_repr(array)}>"
+
+    __str__ = __repr__
+
+    def __copy__(self) -> Any:
+        return self.__deepcopy__({})
+
+    def __deepcopy__(self, memo: dict) -> Any:
+        copied = Variable(
+            np.array(self.numpy()),
+            trainable=self.trainable,
+            name=self.base_name,
+            constraint=self.constraint,
+            synchronization=self.synchronization,
+            aggregation=self.aggregation,
+            shape=None if self.tensor_type.is_static else self.tensor_type.shape,
+        )
+        copied.has_plain_name = self.has_plain_name
+        copied.is_random_state = self.is_random_state
+        memo[id(self)] = copied
+        return copied
+
+    def __reduce__(self) -> Any:
+        shape = None if self.tensor_type.is_static else _open_shape(self.tensor_type)
+        state = (self.trainable, self.base_name, self.constraint, shape)
+        flags = (self.has_plain_name, self.is_random_state)
+        replicas = (self.synchronization, self.aggregation)
+        return _rebuild, (np.array(self.numpy()), *state, *flags, *replicas)
+
+    def __bool__(self) -> bool:
+        return bool(self.read_value())
+
+    def __float__(self) -> float:
+        return float(self.read_value())
+
+    def __int__(self) -> int:
+        return int(self.read_value())
+
+    def __index__(self) -> int:
+        return self.read_value().__index__()
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return self.read_value().__array__(dtype)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.read_value(), spec) if spec else str(self)
+
+
+class DTypeMismatchError(DTypeError, ValueError):
+    """A DTypeError where TensorFlow raises ValueError: an assignment of another dtype."""
+
+
+def _rebuild(
+    array: np.ndarray,
+    trainable: bool,
+    name: str,
+    constraint: Any,
+    shape: Any,
+    has_plain_name: bool,
+    is_random_state: bool,
+    synchronization: VariableSynchronization = VariableSynchronization.AUTO,
+    aggregation: VariableAggregation = VariableAggregation.NONE,
+) -> Variable:
+    new = Variable(array, trainable=trainable, name=name, constraint=constraint, shape=shape)
+    new.synchronization, new.aggregation = synchronization, aggregation
+    new.has_plain_name, new.is_random_state = has_plain_name, is_random_state
+    return new
+
+
+def _open_shape(type: TensorType) -> TensorShape:
+    if type.rank is None:
+        return TensorShape(None)
+    return TensorShape([None if isinstance(size, Dim) else size for size in type.shape])
+
+
+def _shape_text(type: TensorType) -> str:
+    return shape_text(host_tensor(type, None))
+
+
+def _fits(declared: Shape, shape: Shape) -> bool:
+    """Whether a value of `shape` may be assigned where `declared` is, which may be open."""
+    return isinstance(declared, ShapeVariable) or same_shape(declared, shape) is not None
+
+
+def _sized(value: Tensor, declared: Shape) -> Tensor:
+    """The value with the sizes that are declared; where its own are open, every run checks them."""
+    if isinstance(declared, ShapeVariable) or isinstance(value.type.shape, ShapeVariable):
+        return value
+    pairs = zip(declared, value.type.shape, strict=True)
+    sizes = tuple(size if isinstance(size, int) else given for size, given in pairs)
+    return value if sizes == value.type.shape else EnsureShape(sizes)(value)
+
+
+def names_of_sizes(taken: Container[str] = ()) -> Iterator[str]:
+    """Names for open sizes of Variables, none of which another Variable has, or is `taken`."""
+    return (name for name in (f"v{number}" for number in _names) if name not in taken)
+
+
+def _declared(type: TensorType, shape: Any) -> TensorType:
+    if shape is None:
+        return type
+    if isinstance(shape, ShapeVariable) or (isinstance(shape, TensorShape) and shape.rank is None):
+        return TensorType(type.dtype, ShapeVariable(next(names_of_sizes())))
+    names = names_of_sizes()
+    sizes = tuple(Dim.named(next(names)) if size is None else size for size in tuple(shape))
+    declared = TensorType(type.dtype, sizes)
+    if same_shape(declared.shape, type.shape) is None:
+        fail(
+            ShapeError,
+            f"the initial value is {type} and the declared shape is {tuple(shape)}",
+            fix="declare the shape of the initial value, with None for sizes that may change",
+        )
+    return declared
+
+
+def _content(value: Tensor) -> Any:
+    """What the slot of a variable keeps of a value: its buffer, or itself while it is pending."""
+    if value.node is None:
+        return device_buffer(value)
+    note_pending()
+    return value
+
+
+def assign_together(variables: Sequence[Variable], values: Sequence[Tensor]) -> None:
+    """Gives variables their values at one moment: a step in another thread sees all or none.
+
+    The values must be of the variables' types, and no two of them one tensor.
+    """
+    buffers = tuple(map(device_buffer, values))
+    with state_lock:
+        store(variables, buffers)
+
+
+def has_room_for(variable: Variable, type: TensorType) -> bool:
+    """Whether the variable, whose sizes may be open, can be assigned a value of `type`."""
+    declared = variable.tensor_type
+    return declared.dtype is type.dtype and _fits(declared.shape, type.shape)
+
+
+def _type_of(variable: Variable, buffer: Any) -> TensorType:
+    if variable.tensor_type.is_static:
+        return variable.tensor_type
+    return TensorType(variable.tensor_type.dtype, tuple(buffer.shape))
+
+
+def values_now(variables: Mapping[str, Variable]) -> dict[str, Tensor]:
+    """The values of variables at one moment, which no step falls into. They stay as they are while
+    they are held: a step copies a buffer that somebody holds, and does not overwrite it."""
+    with state_lock:
+        contents = contents_of(variables.values())
+    pairs = zip(variables.items(), contents, strict=True)
+    return {key: variable.tensor_of(content) for (key, variable), content in pairs}
+
+
+__all__ = [
+    "Reference",
+    "SignatureError",
+    "Variable",
+    "assign_together",
+    "has_room_for",
+]

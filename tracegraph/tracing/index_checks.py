@@ -1,0 +1,150 @@
+"""What XLA gives no error for: indices out of range, and integers divided by zero.
+
+Values that are known are checked where the node is made; at top level all are, and what is pending
+is made for it. Others are checked at every run where a function is built with `check_bounds`.
+Without that, reads are clamped to the nearest element and writes are dropped, as `ops.index` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tracegraph.core.shapes import Size, element_count
+from tracegraph.core.types import int32, int64
+from tracegraph.eager.tensor_methods import host_array
+from tracegraph.errors import DTypeError, InvalidArgumentError, fail
+from tracegraph.ir.builder import current, operand_text
+from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import LARGEST_CONSTANT, static_value
+from tracegraph.ops.broadcast import zeros_of
+from tracegraph.ops.elementwise import Cast, GreaterEqual, LessEqual, LogicalAnd, NotEqual
+from tracegraph.ops.index import size_value
+from tracegraph.ops.reduce import All, Max, Min
+from tracegraph.ops.shape import at_least, slice_axis
+from tracegraph.tracing.trace import Trace, current_trace
+
+
+def in_range(op: str, x: Tensor, at: Tensor, axes: Sequence[int]) -> Tensor:
+    """x, of which `axes` are indexed by the numbers along the last axis of `at`, or by all of it.
+
+    Refuses indices that are known to be out of range. A size that is open is taken to be large
+    enough for those that are known, and every run checks it.
+    """
+    value = check_range(op, x, at, axes)
+    if value is not None and value.size:
+        for k, axis in enumerate(axes):
+            x = at_least(x, axis, int(_along(value, axes, k).max()) + 1)
+    return x
+
+
+def check_range(op: str, x: Tensor, at: Tensor, axes: Sequence[int]) -> np.ndarray | None:
+    """Refuses indices of `axes` that are out of range, now or at every run. Returns the indices if
+    they are known."""
+    value = value_now(at)
+    for k, axis in enumerate(axes):
+        bound = x.type.shape[axis]
+        message = f"{op}: index {{}} is out of range for the size {bound} of {x.type}"
+        fix = f"use indices from 0 to {bound - 1}"
+        if value is not None:
+            refuse_outside(_along(value, axes, k), 0, bound - 1, message, fix, (x, at))
+        elif checks_at_run_time():
+            last = len(at.type.shape) - 1
+            numbers = at if len(axes) == 1 else slice_axis(at, last, k, k + 1)
+            check_at_run_time(numbers, 0, bound - 1, message, fix)
+    return value
+
+
+def _along(value: np.ndarray, axes: Sequence[int], k: int) -> np.ndarray:
+    """The indices into one of the axes."""
+    return value if len(axes) == 1 else value[..., k]
+
+
+def refuse_outside(
+    numbers: np.ndarray, low: Size, high: Size, message: str, fix: str, operands: Sequence[Tensor]
+) -> None:
+    """Raises InvalidArgumentError where numbers that are known are below `low` or above `high`, a
+    bound that is open being infinite; the first of them takes the place of {} in the message."""
+    lowest = low if type(low) is int else -np.inf
+    highest = high if type(high) is int else np.inf
+    if numbers.size and not lowest <= numbers.min() <= numbers.max() <= highest:
+        wrong = numbers[(numbers < lowest) | (numbers > highest)]
+        fail(
+            InvalidArgumentError,
+            message.replace("{}", str(wrong[0])),
+            operands=map(operand_text, operands),
+            fix=fix,
+        )
+
+
+def checks_at_run_time() -> bool:
+    """Whether what is built here checks at every run what is not known."""
+    trace = current_trace()
+    return trace is not None and trace.checks_bounds
+
+
+def check_at_run_time(numbers: Tensor, low: Size, high: Size, message: str, fix: str) -> None:
+    """Like `refuse_outside`, for numbers that are not known, where `checks_at_run_time`."""
+    dtype = numbers.dtype
+    wide = int64 if dtype.size > 4 or dtype.name == "uint32" else int32
+    numbers = numbers if dtype is wide else Cast(wide)(numbers)
+    smallest, largest = Min(None)(numbers), Max(None)(numbers)
+    lowest, highest = size_value(low, wide), size_value(high, wide)
+    holds = LogicalAnd()(GreaterEqual()(smallest, lowest), LessEqual()(largest, highest))
+    _trace().check(holds, message, (smallest, largest, lowest, highest), fix, is_range=True)
+
+
+def check_divisor(op: str, x: Tensor, y: Tensor) -> None:
+    """Refuses integers that are divided by zero, of which XLA makes some number."""
+    message = f"{op}: {x.type} is divided by zero"
+    fix = "divide by what is not 0, or choose: tg.where(y == 0, 0, x // tg.where(y == 0, 1, y))"
+    value = value_now(y)
+    if value is None:
+        if checks_at_run_time():
+            _trace().check(All(None)(NotEqual()(y, zeros_of(y))), message, (), fix)
+    elif not value.all():
+        operands = [operand_text(x), operand_text(y)]
+        fail(InvalidArgumentError, message, operands=operands, fix=fix)
+
+
+def check_exponent(x: Tensor, y: Tensor) -> None:
+    """Refuses negative powers of integers, which are no integers."""
+    value = value_now(y)
+    message, fix = (
+        f"pow: an integer tensor {x.type} has no power {{}}",
+        "convert it: tg.cast(x, tg.float32)",
+    )
+    if value is None:
+        if checks_at_run_time():
+            check_at_run_time(y, 0, np.iinfo(np.int32).max, message, fix)
+    elif (value < 0).any():
+        operands = [operand_text(x), operand_text(y)]
+        fact = message.replace("{}", str(value[value < 0][0]))
+        fail(DTypeError, fact, operands=operands, fix=fix)
+
+
+def _trace() -> Trace:
+    trace = current_trace()
+    assert trace is not None
+    return trace
+
+
+def value_now(x: Tensor) -> np.ndarray | None:
+    """`value_at_hand`, where what is pending at top level is made."""
+    builder = current()
+    is_asked = builder.is_top_level and builder.reuse is None
+    return host_array(x) if is_asked else value_at_hand(x)
+
+
+def value_at_hand(x: Tensor) -> np.ndarray | None:
+    """The value if it is known already, as that of a tensor that is made, or in a graph of a few
+    numbers that follow from constants; nothing is evaluated for it."""
+    if x.is_made:
+        return host_array(x)
+    if current().is_top_level or not x.type.is_static:
+        return None
+    if element_count(x.type.shape) > LARGEST_CONSTANT:
+        return None
+    value = static_value(x)
+    return None if value is None or value.dtype == object else value

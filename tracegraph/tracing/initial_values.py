@@ -1,0 +1,69 @@
+"""Initial values of Variables that a trace creates: computed at top level, without arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracegraph.eager.pending import refuse_leaked
+from tracegraph.errors import SignatureError, fail
+from tracegraph.ir.builder import at_top_level, operand_text, replay
+from tracegraph.ir.tensor import Node, Tensor
+from tracegraph.tracing.trace import Trace
+
+
+def concrete_initial_value(tensor: Tensor) -> Tensor:
+    """`tensor` as a concrete tensor: the nodes that compute it are replayed at top level.
+
+    Raises a ValueError if it depends on an argument of the function that is being traced.
+    """
+    trace = tensor.node.builder if tensor.node is not None else None
+    if trace is not None and not trace.is_open:
+        refuse_leaked(tensor)
+    found, missing = _concrete_value(tensor)
+    if missing is not None:
+        fail(
+            SignatureError,
+            "the initial value of a Variable depends on an argument of the @tg.function "
+            "that creates it",
+            operands=[operand_text(missing)],
+            fix="create the Variable outside of the function, or from values known there",
+        )
+    return found
+
+
+def _concrete_value(tensor: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The concrete tensor and None, or anything and an input that has no value."""
+    trace = tensor.node.builder if tensor.node is not None else None
+    if not isinstance(trace, Trace):
+        return tensor, None
+    env: dict[Tensor, Tensor] = {}
+    for variable in trace.variables:
+        env[trace.states[id(variable)].handle] = variable.made_tensor()
+    outside = {inner: outer for outer, inner in trace.captures.items()}
+    nodes, inputs = _needed(trace.nodes, tensor, env)
+    for x in inputs:
+        if x in env:
+            continue
+        if x not in outside:
+            return tensor, x
+        env[x], missing = _concrete_value(outside[x])
+        if missing is not None:
+            return tensor, missing
+    with at_top_level():
+        replay(nodes, env)
+    return env[tensor], None
+
+
+def _needed(
+    nodes: Sequence[Node], tensor: Tensor, known: dict[Tensor, Tensor]
+) -> tuple[list[Node], list[Tensor]]:
+    """The nodes that make `tensor` from what is known, and the inputs that they read."""
+    wanted = {tensor} - known.keys()
+    kept: list[Node] = []
+    for node in reversed(nodes):
+        if not wanted.isdisjoint(node.outputs):
+            kept.append(node)
+            wanted.difference_update(node.outputs)
+            wanted.update(x for x in node.inputs if x not in known)
+    kept.reverse()
+    return kept, list(wanted)

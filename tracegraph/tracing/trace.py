@@ -1,0 +1,497 @@
+"""Trace: the builder of a function being traced. It turns captures, state and effects into data."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import numpy as np
+
+from tracegraph.control.check_numerics import MESSAGE, Site, watched
+from tracegraph.core.recursion_limit import headroom, recursion_limit
+from tracegraph.core.shapes import dim_names
+from tracegraph.core.source import Source, here, place_of_thread, sourced
+from tracegraph.core.tensorshape import AskedSize
+from tracegraph.core.types import TOKEN
+from tracegraph.eager.pending import refuse_leaked
+from tracegraph.errors import (
+    InvalidArgumentError,
+    NumericsError,
+    SignatureError,
+    TraceError,
+    fail,
+)
+from tracegraph.ir.builder import (
+    Builder,
+    at_top_level,
+    builder_of_thread,
+    current,
+    is_aside,
+)
+from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.operands.conversion import broadcast
+from tracegraph.ops.effect import READ, STOP, Check, HostCall, Load, Store
+from tracegraph.ops.elementwise import SELECT, LogicalAnd
+from tracegraph.ops.shape import EnsureShape
+from tracegraph.passes.specialise import bound_names
+
+if TYPE_CHECKING:
+    from tracegraph.state.variable import Variable
+
+
+@dataclasses.dataclass
+class VariableState:
+    """A variable within a trace: what stands for it, and its value so far."""
+
+    handle: Tensor
+    #: None behind the call of a Python function that may have assigned it, until it is read again.
+    value: Tensor | None
+    #: Whether the value is one that the variable gets at the end.
+    is_assigned: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckReport:
+    """What a failed check reports; `operand_count` operands follow its flag in the outputs.
+
+    Of a range these are the smallest and the largest number, and what they must not be below and
+    above; the number that is out of range takes the place of {} in the message. Where `sites` are
+    watched, it is the number of the one that failed.
+    """
+
+    message: str
+    source: Source
+    operand_count: int
+    fix: str = ""
+    is_range: bool = False
+    sites: tuple[Site, ...] = ()
+
+    def fail(self, operands: Sequence[Any]) -> NoReturn:
+        """Raises the error of the check, for the values of its operands."""
+        arrays = [np.asarray(x) for x in operands]
+        if self.sites:
+            last = len(self.sites) - 1  # a graph that was loaded may give any number
+            site = self.sites[min(max(int(arrays[0].min(initial=last)), 0), last)]
+            rest = {"operands": site.operands, "fix": self.fix}
+            fail(NumericsError, site.fact, source=site.source, **rest)
+        fact = self.message
+        if self.is_range:
+            fact, arrays = fact.replace("{}", str(_out_of_range(*arrays))), []
+        shown = [np.array2string(x, threshold=20) for x in arrays]
+        fail(InvalidArgumentError, fact, source=self.source, operands=shown, fix=self.fix)
+
+
+def _out_of_range(
+    smallest: np.ndarray, largest: np.ndarray, low: np.ndarray, high: np.ndarray
+) -> int:
+    """The first number that is out of range; a parallel loop has one of each per iteration."""
+    smallest, largest, low, high = np.broadcast_arrays(smallest, largest, low, high)
+    wrong = [*smallest[smallest < low].ravel(), *largest[largest > high].ravel()]
+    return int(wrong[0]) if wrong else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A traced function body.
+
+    Inputs of `graph`: arguments, handles of `variables`, `captures`, a token if `has_token`.
+    Outputs: results, new values of `assigned` (positions in `variables`), the token, and for
+    each check a flag and its operands.
+    """
+
+    graph: Graph
+    argument_count: int
+    result_count: int
+    variables: tuple[Variable, ...]
+    assigned: tuple[int, ...]
+    captures: tuple[Tensor, ...]
+    has_token: bool
+    checks: tuple[CheckReport, ...]
+
+    def __post_init__(self) -> None:
+        counts = {
+            "variable": len(self.variables),
+            "captured": len(self.captures),
+            "token": self.has_token,
+        }
+        roles = (role for role, count in counts.items() for _ in range(count))
+        for x, role in zip(self.graph.inputs[self.argument_count :], roles):
+            x.role = role
+
+    @property
+    def first_check(self) -> int:
+        """The position of the first flag among the outputs."""
+        return self.result_count + len(self.assigned) + self.has_token
+
+    @property
+    def assigned_places(self) -> list[tuple[int, int]]:
+        """For each variable that is assigned: where its new value is among the outputs, and where
+        its old one is among the inputs."""
+        return [
+            (self.result_count + k, self.argument_count + i) for k, i in enumerate(self.assigned)
+        ]
+
+
+def report_first_failure(reports: Iterable[CheckReport], values: Iterator[Any]) -> None:
+    """Raises the error of the first check whose flag is false. `values` are the flags, each with
+    the operands of its check behind it; what comes after a flag that is false may be None."""
+    for report in reports:
+        flag, *operands = itertools.islice(values, 1 + report.operand_count)
+        if not bool(flag):
+            report.fail(operands)
+
+
+_NUMERICS_FIX = "keep the operands where the result is finite; tg.print shows their values"
+
+
+def with_checked_numerics(traced: Traced) -> Traced:
+    """The body with one more check: that no node makes nan or infinity of finite numbers. Where one
+    does, no Variable is assigned."""
+    graph, sites = watched(traced.graph, traced.assigned_places)
+    if not sites:
+        return traced
+    report = CheckReport(MESSAGE, sites[0].source, 1, _NUMERICS_FIX, sites=sites)
+    return dataclasses.replace(traced, graph=graph, checks=(*traced.checks, report))
+
+
+class Trace(Builder):
+    """Appends the nodes of a function body. `outer` is where the function is being called."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.outer = outer = current()
+        self.arguments: list[Tensor] = []
+        #: The arguments of the call that is being traced, if it is one.
+        self.actual: list[Tensor] | None = None
+        #: Whether those are stacked, and one iteration of a parallel loop is being traced.
+        self.takes_first_of_actual = False
+        self.captures: dict[Tensor, Tensor] = {}
+        self.states: dict[int, VariableState] = {}
+        self.variables: list[Variable] = []
+        self.token_input: Tensor | None = None
+        self.token: Tensor | None = None
+        self.checks: list[tuple[CheckReport, tuple[Tensor, ...]]] = []
+        self.all_hold: Tensor | None = None
+        #: What had to hold where a run ends otherwise: see `end_where_checks_failed`.
+        self._ends_without: Tensor | None = None
+        #: Whether indices and divisors that are not known are checked at every run; at top level,
+        #: where values are known, they are.
+        self.checks_bounds: bool = outer.is_top_level or getattr(outer, "checks_bounds", False)
+        #: Sizes that Python was told to differ while they were not known, and where.
+        self.apart: dict[tuple[Any, Any], Source] = {}
+        #: What the user calls what the function reaches.
+        self.paths: Any = None
+        #: Variables that nothing known holds, with their inputs.
+        self._unreached: list[tuple[Variable, Tensor]] = []
+        self.created: list[Any] = []
+        self.may_create = False
+        #: Whether variables are stored before a Python function is called, and read again behind
+        #: it: not so in a parallel loop, where they are what they were before it.
+        self.orders_state = getattr(outer, "orders_state", True)
+        self._has_shown_state = False
+
+    def __enter__(self) -> Trace:
+        _open.traces.append(self)
+        return super().__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
+        _open.traces.pop()
+        self.is_open = False
+
+    def size_names(self) -> set[str]:
+        """The names of the open sizes that a run knows by its inputs."""
+        return {name for x in self.inputs for name in bound_names(x.type)}
+
+    def argument(self, type: Any, name: str | None) -> Tensor:
+        tensor = self.input(type, name)
+        self.arguments.append(tensor)
+        return tensor
+
+    # Captures.
+
+    def admit(self, tensor: Tensor) -> Tensor:
+        """A tensor from outside becomes an input; the same tensor becomes the same input."""
+        found = self.captures.get(tensor)
+        if found is None:
+            if not self._is_outside(tensor):
+                refuse_leaked(tensor)
+            found = self.captures[tensor] = self.input(tensor.type, self._name_of(tensor))
+        return found
+
+    def _name_of(self, tensor: Tensor) -> str | None:
+        return tensor.name or self._path_of(tensor) or "captured"
+
+    def _path_of(self, thing: Any) -> str | None:
+        return None if self.paths is None else self.paths.of(thing)
+
+    def _name_handles(self) -> None:
+        """Names the Variables that nothing held when they were met: what an optimizer makes at its
+        first step, for which all is looked through once more."""
+        if self._unreached and self.paths is not None:
+            self.paths.look_again()
+        for variable, handle in self._unreached:
+            handle.name = self._path_of(variable) or variable.base_name
+
+    def _is_outside(self, tensor: Tensor) -> bool:
+        node = tensor.node
+        if node is None or (node.builder is not None and node.builder.is_top_level):
+            return True
+        builder = self.outer
+        while isinstance(builder, Trace):
+            if node.builder is builder:
+                return True
+            builder = builder.outer
+        return False
+
+    # State.
+
+    def state(self, variable: Variable) -> VariableState:
+        found = self.states.get(id(variable))
+        if found is None:
+            path = self._path_of(variable)
+            handle = self.input(variable.tensor_type, path or variable.base_name)
+            if path is None:
+                self._unreached.append((variable, handle))
+            value = None if self._has_shown_state else handle
+            found = self.states[id(variable)] = VariableState(handle, value)
+            self.variables.append(variable)
+        return found
+
+    def value_of(self, variable: Variable) -> Tensor:
+        """The value of the variable at this point."""
+        state = self.state(variable)
+        if state.value is None:
+            (state.value,) = self.add(Load(), (self.take_token(), state.handle))
+        return state.value
+
+    def read(self, variable: Variable) -> Tensor:
+        return READ(self.value_of(variable), self.state(variable).handle)
+
+    def store_state(self) -> None:
+        """Gives variables the values that they were assigned so far: a Python function that is
+        called now may read them. What the functions around this one assigned comes first."""
+        if not self.orders_state:
+            return
+        if isinstance(self.outer, Trace):
+            self.outer.store_state()
+            self.outer.end_where_checks_failed()
+        for state in self.states.values():
+            if state.is_assigned and state.value is not None:
+                inputs = (self.take_token(), state.handle, state.value)
+                self.give_token(*self.add(Store(), inputs))
+                state.is_assigned = False
+
+    def forget_state(self) -> None:
+        """Lets variables be read again: a Python function may have assigned them."""
+        if self.orders_state:
+            self._has_shown_state = True
+            for state in self.states.values():
+                state.value = None
+
+    def end_where_checks_failed(self) -> None:
+        """Lets a run end at this point if a check before it failed: the effects of a body that is
+        called now know nothing of that check."""
+        if self.all_hold is None or self.all_hold is self._ends_without:
+            return
+        self._ends_without = self.all_hold
+        self.store_state()
+        inputs = (self.take_token(), self.all_hold)
+        self.give_token(*self.add(HostCall(STOP, (), is_gated=True), inputs))
+
+    def assign(self, variable: Variable, value: Tensor) -> None:
+        """A later read gives `value`; after a check that may fail, only if it holds."""
+        state = self.state(variable)
+        if self.all_hold is not None:
+            holds = broadcast(self.all_hold, value.type.shape)
+            value = SELECT(holds, value, self.value_of(variable))
+        state.value = value
+        state.is_assigned = True
+
+    # Effects.
+
+    def take_token(self) -> Tensor:
+        if self.token is None:
+            self.token = self.token_input = self.input(TOKEN, "token")
+        return self.token
+
+    def give_token(self, token: Tensor) -> None:
+        self.token = token
+
+    def check(
+        self,
+        condition: Tensor,
+        message: str,
+        operands: Sequence[Tensor],
+        fix: str = "",
+        is_range: bool = False,
+    ) -> None:
+        """Adds a check to the outputs of the program; see `CheckReport`."""
+        operands = self.admit_all(tuple(operands))
+        flag = Check(message)(condition, *operands)
+        report = CheckReport(message, here(), len(operands), fix, is_range)
+        self.add_check(report, (flag, *operands))
+
+    def add_check(self, report: CheckReport, values: tuple[Tensor, ...]) -> None:
+        self.checks.append((report, values))
+        flag = values[0]
+        self.all_hold = flag if self.all_hold is None else LogicalAnd()(self.all_hold, flag)
+
+    # The end.
+
+    def _with_size_checks(self, values: list[Tensor]) -> list[Tensor]:
+        """The values, of which the first is checked by every run to be what Python was told."""
+        for (left, right), source in self.apart.items():
+            with sourced(source):
+                if not values:
+                    fail(
+                        TraceError,
+                        f"{self.name} asks whether the size {left} is {right}, which is not known "
+                        "while tracing, and returns nothing by which a run could check the answer",
+                        source=source,
+                        fix="give the size in the TensorSpec, or return a tensor",
+                    )
+                values[0] = EnsureShape(values[0].type.shape, (left, right))(values[0])
+        return values
+
+    def traced(self, results: Sequence[Tensor]) -> Traced:
+        """The finished body. The trace must not be used afterwards."""
+        results = self.admit_all(tuple(results))
+        self._name_handles()
+        states = [self.states[id(v)] for v in self.variables]
+        assigned = tuple(i for i, state in enumerate(states) if state.is_assigned)
+        tokens = [self.token] if self.token is not None else []
+        checked = [value for _, values in self.checks for value in values]
+        inputs = [
+            *self.arguments,
+            *(state.handle for state in states),
+            *self.captures.values(),
+            *([self.token_input] if self.token_input is not None else []),
+        ]
+        new = [state.value for state in states if state.is_assigned and state.value is not None]
+        values = self._with_size_checks([*results, *new])
+        outputs = [*values, *tokens, *checked]
+        graph = Graph(self.name, tuple(inputs), tuple(self.nodes), tuple(outputs))
+        return Traced(
+            graph=graph,
+            argument_count=len(self.arguments),
+            result_count=len(results),
+            variables=tuple(self.variables),
+            assigned=assigned,
+            captures=tuple(self.captures),
+            has_token=bool(tokens),
+            checks=tuple(report for report, _ in self.checks),
+        )
+
+
+def current_trace() -> Trace | None:
+    """The trace that nodes are added to on this thread; None at top level."""
+    builder = current()
+    return builder if isinstance(builder, Trace) else None
+
+
+def _note_apart(left: Any, right: Any) -> None:
+    """Notes in the innermost trace that has the sizes that they were taken to differ."""
+    names = {*dim_names(left), *dim_names(right)}
+    for trace in reversed(_open.traces):
+        if trace is not None and names <= trace.size_names():
+            trace.apart.setdefault((left, right), here())
+            return
+
+
+AskedSize.note_apart = _note_apart
+
+
+def executing_eagerly() -> bool:
+    """Whether values exist as soon as somebody asks: true outside of traced functions."""
+    return current().is_top_level
+
+
+class RecursionTraceError(TraceError, RecursionError):
+    """A TraceError where Python raises RecursionError: calls are nested too deep."""
+
+
+T = TypeVar("T")
+
+
+class _Open(threading.local):
+    def __init__(self) -> None:
+        self.traces: list[Trace | None] = []
+
+
+_open = _Open()
+
+
+def innermost_trace() -> Trace | None:
+    """The trace in progress on this thread, also while it computes at top level; else None. An
+    interrupt of it is no part of it."""
+    return _open.traces[-1] if _open.traces and not is_aside() else None
+
+
+def variable_behind(handle: Tensor) -> Variable | None:
+    """The Variable that an input of a trace in progress stands for, if it does."""
+    for trace in filter(None, reversed(_open.traces)):
+        for variable in trace.variables:
+            if trace.states[id(variable)].handle is handle:
+                return variable
+    return None
+
+
+def restored(run: Callable[[], T]) -> T:
+    """What `run`, which traces, returns; afterwards this thread builds what it built before, even
+    where an interrupt fell into the exit of a context inside."""
+    where, place = builder_of_thread(), place_of_thread()
+    builder, source, depth = where.builder, place.source, len(_open.traces)
+    try:
+        with headroom():
+            return run()
+    except RecursionError as error:
+        if isinstance(error, RecursionTraceError):
+            raise
+        fail(
+            RecursionTraceError,
+            f"Python's recursion limit of {recursion_limit()} was reached while tracing, "
+            f"with {len(_open.traces) + 1} functions being traced one inside the other",
+            fix="call the inner functions once before the outer ones, or use a loop in place of "
+            "functions that call each other",
+            cause=error,
+        )
+    finally:
+        # Plain stores, which no interrupt can divide.
+        where.builder = builder
+        place.source = source
+        del _open.traces[depth:]
+
+
+class init_scope(at_top_level):
+    """A context that lifts out of all tracing: values are made, Variables may be created.
+
+    >>> with tg.init_scope():
+    ...     one = tg.constant(1.0).numpy()
+    """
+
+    def __enter__(self) -> None:
+        _open.traces.append(None)
+        super().__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
+        _open.traces.pop()
+
+
+def refuse_creation(source: Source | None = None) -> Any:
+    """Raises the error for a Variable made on a call that is not the first."""
+    fail(
+        SignatureError,
+        "a @tg.function may create Variables on its first call only, and this one is created on "
+        "later calls too",
+        source=source,
+        fix="create it outside of the function, or keep it and create it `if self.v is None`",
+    )
+
+
+#: Tracing is rare: one at a time, so that a signature is traced once however many threads call.
+tracing = threading.RLock()

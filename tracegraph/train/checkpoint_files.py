@@ -1,0 +1,194 @@
+"""Checkpoints as files: a manifest with the objects, and the values of their Variables.
+
+    {"format": "tracegraph.checkpoint", "version": 1, "producer": "tracegraph 0.1.0",
+     "objects": [{"parts": {"model": 1}}, {"parts": {"kernel": 2}}, {"variable": "model/kernel"}],
+     "values": {"model/kernel": {"file": ..., "dtype": "f32", "shape": [4, 2], "sha256": ...}},
+     "files": {...}}
+
+Object 0 is the root. What an optimizer keeps for a Variable stands beside its parts:
+`"slots": [[2, "momentum", 7]]` says that object 7 is the momentum of object 2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracegraph.archive.directory import (
+    MANIFEST,
+    Reader,
+    Writer,
+    is_in_use,
+    is_waiting,
+    read_whole,
+    removing,
+)
+from tracegraph.archive.manifest import Entry
+from tracegraph.archive.tensors import (
+    Stored,
+    TensorFile,
+    stored_arrays,
+    unlisted,
+)
+from tracegraph.eager.tensor_methods import host_array
+from tracegraph.errors import NothingSavedError, fail
+from tracegraph.state.variable import Variable, values_now
+from tracegraph.train.checkpoint_state import is_whole
+from tracegraph.train.object_graph import ObjectGraph
+from tracegraph.version import PRODUCER
+
+FORMAT = "tracegraph.checkpoint"
+VERSION = 1
+_STEM = "values"
+_VALUES = re.compile(_STEM + r"-[a-z0-9-]*\.safetensors")
+
+
+# Writing.
+
+
+def write_checkpoint(path: str, graph: ObjectGraph) -> None:
+    """Writes the values that the Variables of a graph have now to a directory."""
+    held = values_now(graph.variables())
+    remove_torn(Path(path))
+    arrays = {key: host_array(value) for key, value in held.items()}
+    with Writer(path) as writer:
+        writer.commit(
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "producer": PRODUCER,
+                "objects": [_written(graph, number) for number in range(len(graph.objects))],
+                "values": writer.add_arrays(_STEM, arrays),
+            }
+        )
+
+
+def _written(graph: ObjectGraph, number: int) -> dict[str, Any]:
+    if isinstance(graph.objects[number], Variable):
+        return {"variable": graph.paths[number]}
+    entry: dict[str, Any] = {"parts": graph.parts[number]}
+    if graph.slots[number]:
+        entry["slots"] = [list(row) for row in graph.slots[number]]
+    return entry
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Removes a checkpoint: first what makes it count, then its files. Files of the user's, and
+    the directory that they are in, stay."""
+    with removing, contextlib.suppress(FileNotFoundError):  # a signal handler removed it meanwhile
+        if path.is_symlink() or not path.is_dir() or is_in_use(path):
+            return
+        (path / MANIFEST).unlink(missing_ok=True)
+        for file in [*path.iterdir()]:
+            if _is_ours(file):
+                file.unlink(missing_ok=True)
+        if not any(path.iterdir()):
+            path.rmdir()
+
+
+def remove_torn(path: Path) -> None:
+    """Removes what a process left that was killed before its checkpoint counted, or while it
+    removed one. A directory that holds anything else, or is being written, is left as it is."""
+    with removing, contextlib.suppress(FileNotFoundError):
+        is_torn = path.is_dir() and not is_whole(str(path)) and not is_in_use(path)
+        if is_torn and all(map(_is_ours, path.iterdir())):
+            remove_checkpoint(path)
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether a file is one of a checkpoint, or was to become one."""
+    return _VALUES.fullmatch(file.name) is not None or is_waiting(file.name)
+
+
+# Reading.
+
+
+@dataclass(frozen=True)
+class SavedObject:
+    """An object of a checkpoint: a Variable, by the key of its value, or one that has parts."""
+
+    key: str | None
+    parts: dict[str, int]
+    #: The number of a Variable, the name of what is kept for it, and the number of that.
+    slots: list[tuple[int, str, int]]
+
+
+class Saved:
+    """A checkpoint: its objects, and their values, which are read when they are asked for.
+
+    Raises LoadError for whatever is not as `write_checkpoint` writes it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        reader = Reader(path)
+        reader.check_format(FORMAT, VERSION)
+        fields = ("format", "version", "producer", "objects", "values", "files")
+        _, _, producer, objects, values, files = reader.entry.fields(*fields)
+        producer.text()
+        tensors = {
+            name: TensorFile(reader.root / name, str(reader.root / name))
+            for name in reader.check_files(files)
+        }
+        self.values: dict[str, Stored] = stored_arrays(values, tensors)
+        extra = next(unlisted(tensors.values(), (self.values,)), None)
+        if extra is not None:
+            reader.entry.fail(f"no table lists the tensor {extra}")
+        self.objects = objects.each(self._object)
+        self._check(objects)
+        reader.check_all_used(files, tensors)
+
+    def _object(self, entry: Entry) -> SavedObject:
+        if entry.pairs().keys() == {"variable"}:
+            return SavedObject(entry.pairs()["variable"].text(), {}, [])
+        parts, slots = entry.fields("parts", optional=("slots",))
+        rows = [] if slots.is_null else slots.each(_slot_row)
+        return SavedObject(None, {n: e.count() for n, e in parts.pairs().items()}, rows)
+
+    def _check(self, entry: Entry) -> None:
+        """Raises LoadError where numbers or keys lead nowhere."""
+        count = len(self.objects)
+        keys = [saved.key for saved in self.objects if saved.key is not None]
+        if not count or self.objects[0].key is not None:
+            entry.fail("the first object is the root, and has parts")
+        if sorted(keys) != sorted(self.values):
+            entry.fail("the values are not those of its variables, each once")
+        for saved in self.objects:
+            kept = [number for place, _, slot in saved.slots for number in (place, slot)]
+            if any(number >= count for number in [*saved.parts.values(), *kept]):
+                entry.fail(f"there are {count} objects, and another one is named")
+            if any(self.objects[number].key is None for number in kept):
+                entry.fail("slots are variables, and are kept for variables")
+
+    def value(self, number: int) -> Stored:
+        """The value of an object that is a Variable."""
+        return self.values[self.key(number)]
+
+    def key(self, number: int) -> str:
+        key = self.objects[number].key
+        assert key is not None
+        return key
+
+
+def _slot_row(entry: Entry) -> tuple[int, str, int]:
+    items = entry.items()
+    if len(items) != 3:
+        entry.fail(f"it has {len(items)} entries, and it must have 3")
+    return items[0].count(), items[1].text(), items[2].count()
+
+
+def open_checkpoint(path: str) -> Saved:
+    """The checkpoint at a path. Raises LoadError that says which paths there are instead."""
+    if not os.path.exists(path):
+        others = sorted(str(found) for found in Path(path).parent.glob(Path(path).name + "-*"))
+        if others:
+            fail(
+                NothingSavedError,
+                f"there is no checkpoint {path}",
+                fix=f"give the path that save returned, such as {others[-1]!r}",
+            )
+    return read_whole(path, lambda: Saved(path))
