@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from tracegraph.core.collection import uncollected
+
 #: Data types that exist inside JAX's x64 context only.
 WIDE = frozenset(["int64", "uint64", "float64", "complex128"])
 
@@ -67,6 +69,7 @@ def is_staging() -> bool:
     return isinstance(jax.device_put(np.False_), Tracer)
 
 
+@uncollected
 def put(array: np.ndarray) -> Any:
     """The array as a buffer on the device; the caller must own the array."""
     with _context(array.dtype), jax.ensure_compile_time_eval():
@@ -75,8 +78,10 @@ def put(array: np.ndarray) -> Any:
 
 #: Types of buffers that were copied already.
 _copied: set[tuple[Any, ...]] = set()
+_copy = jax.jit(jnp.copy)
 
 
+@uncollected
 def copy(buffer: Any) -> Any:
     """A buffer with the same value that nobody else holds.
 
@@ -86,6 +91,6 @@ def copy(buffer: Any) -> Any:
     key = (buffer.dtype, buffer.shape)
     with _context(buffer.dtype), jax.ensure_compile_time_eval():
         if key in _copied:
-            return jnp.array(buffer, copy=True)
+            return _copy(buffer)
         _copied.add(key)
         return jax.device_put(buffer, may_alias=False)

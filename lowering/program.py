@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 from lowering import disk, sizes
 from lowering.device import WIDE, is_staging, memory_bytes, x64
 from lowering.rules import RULES, Rule
+from tracegraph.core.collection import COLLECTS_IN_C, uncollected
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.shapes import element_count
 from tracegraph.core.source import place_of_thread
@@ -55,9 +55,6 @@ class Lowering:
 BY_TABLE = Lowering()
 
 _exhaust = deque(maxlen=0).extend
-#: Before Python 3.12 its garbage collector, which calls finalizers, may run wherever C makes a
-#: tuple; since then it runs between instructions only.
-_COLLECTS_IN_C = sys.version_info < (3, 12)
 
 
 def graph_function(graph: Graph, way: Lowering = BY_TABLE) -> Callable[..., tuple[Any, ...]]:
@@ -244,11 +241,7 @@ class Program:
         try:
             if not self._is_prepared:
                 self._prepare(buffers)
-            if self.needs_x64:
-                with x64():
-                    outputs = self.run(*buffers)
-            else:
-                outputs = self.run(*buffers)
+            outputs = self._run(buffers)
             self.has_run = True
             return outputs
         except BaseException as error:
@@ -262,6 +255,13 @@ class Program:
         with jax.ensure_compile_time_eval() if is_staging() else contextlib.nullcontext():
             return self(*buffers)
 
+    @uncollected
+    def _run(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
+        if self.needs_x64:
+            with x64():
+                return self.run(*buffers)
+        return self.run(*buffers)
+
     def is_refused_by_a_trace(self, error: BaseException) -> bool:
         """Whether a run failed since JAX is tracing somebody's function, and would stage it."""
         return isinstance(error, ValueError) and is_staging() and not is_of_interrupt(error)
@@ -269,7 +269,7 @@ class Program:
     def exhaust(self, steps: Iterable[Any]) -> None:
         """Runs `steps`, iterators of C that call `jitted`, by one call of C: between its beginning
         and its end Python starts neither signal handlers nor finalizers."""
-        was_collecting = _COLLECTS_IN_C and gc.isenabled()
+        was_collecting = COLLECTS_IN_C and gc.isenabled()
         try:
             if was_collecting:
                 gc.disable()

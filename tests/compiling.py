@@ -16,14 +16,15 @@ import jax
 QUICK = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
 }
 #: Options of one program that is compiled as users have it, whatever the process is told.
 OPTIMISED = {
     "xla_backend_optimization_level": 3,
     "xla_llvm_disable_expensive_passes": False,
-    "xla_cpu_use_fusion_emitters": True,
 }
+if jax.__version_info__ < (0, 12):  # since then XLA has no other way, and ends at unknown flags
+    QUICK["xla_cpu_use_fusion_emitters"] = False
+    OPTIMISED["xla_cpu_use_fusion_emitters"] = True
 
 
 def compile_quickly() -> None:

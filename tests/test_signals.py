@@ -326,6 +326,52 @@ def test_finalizers_that_the_garbage_collector_calls_in_a_donated_step():
     assert all(len(set(found)) == 1 for found in added)
 
 
+@pytest.mark.parametrize("way", ["call", "state", "shared", "top level"])
+def test_what_the_garbage_collector_runs_leaves_code_alone(way):
+    """JAX notes the frames of a run in one array for each thread: a run that falls in between must
+    not take code objects from it that it does not hold."""
+    v = tg.Variable([1.0, 2.0])
+    x = tg.constant([1.0, 2.0])
+    plain = tg.function(lambda x: tg.tanh(x) + 1.0)
+    step = tg.function(lambda x: v.assign(x * 2.0))
+    kept = []
+
+    def share():
+        kept[:] = [v.read_value()]
+        step(x)
+
+    work = {
+        "call": lambda: plain(x),
+        "state": lambda: step(x),
+        "shared": share,
+        "top level": lambda: (tg.tanh(x) + x).numpy(),
+    }[way]
+
+    def deep(n):
+        return deep(n - 1) if n else plain(x)
+
+    def collected(phase, information):
+        if phase == "start":
+            deep(20)
+
+    for _ in range(3):
+        work()
+        deep(1)
+    gc.collect()
+    before = sys.getrefcount(deep.__code__)
+    old = gc.get_threshold()
+    gc.callbacks.append(collected)
+    try:
+        gc.set_threshold(3, 1000, 1000)
+        for _ in range(300):
+            work()
+    finally:
+        gc.set_threshold(*old)
+        gc.callbacks.remove(collected)
+    gc.collect()
+    assert sys.getrefcount(deep.__code__) >= before  # an array may still hold one
+
+
 def test_other_threads_read_while_steps_run():
     variables = [tg.Variable(tg.zeros([3])) for _ in range(3)]
     step = step_of(variables)

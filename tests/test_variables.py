@@ -1226,7 +1226,7 @@ def test_a_variable_that_dies_while_its_value_is_pending_leaves_nothing_behind()
         w = tg.Variable([1.0, 2.0])
         w.assign_add([1.0, 1.0])
         del w
-    assert slots() == alive
+    assert slots() <= alive  # those of other tests may die meanwhile
     step(one)  # it looks whether its own Variable was among those that were assigned
     assert frames_of_a_call() <= frames < 10
 
