@@ -123,6 +123,14 @@ class Scan(Loop):
         return (Region(self.body, tuple(range(len(self.body.inputs))), tuple(range(count))),)
 
     @property
+    def repetitions(self) -> Size:  # type: ignore[override]
+        return self.length
+
+    def types_inside(self, region, types):
+        rows = [x.with_shape(x.shape[1:]) for x in types[self.rows :]]
+        return [*types[: self.rows], *rows]
+
+    @property
     def rows(self) -> int:
         """The place of the first input that has rows."""
         return self.constants + self.states

@@ -188,6 +188,14 @@ class Op(metaclass=_Interning):
         """The graphs that compute the outputs: a call has one, of several one may be chosen."""
         return ()
 
+    #: How often one run of the op runs its regions, one of them where it chooses; None where that
+    #: is known only when it has run.
+    repetitions: ClassVar[Any] = 1
+
+    def types_inside(self, region: Region, types: Sequence[TensorType]) -> list[TensorType]:
+        """The types of the inputs of a region, from those of the inputs of the op."""
+        return [types[i] for i in region.inputs]
+
     @property
     def inlined(self) -> Graph | None:
         """The graph of all inputs that computes all outputs, and may stand in place of the op
