@@ -76,8 +76,8 @@ class Staged:
 
 
 class Plain:
-    """Python decides. What it decided in a first run, on numbers, is decided again in the next ones,
-    where JAX differentiates and hides the numbers."""
+    """Python decides. What it decided in a first run, on numbers, it decides again in the next ones,
+    where JAX hides the numbers that it differentiates."""
 
     sin, cos, tanh, exp, sqrt = map(staticmethod, (jnp.sin, jnp.cos, jnp.tanh, jnp.exp, jnp.sqrt))
     total, number = staticmethod(jnp.sum), staticmethod(float)
@@ -355,21 +355,19 @@ _plain = st.builds(
 
 
 @st.composite
-def _bodies(draw: Any, levels: int) -> Blocks:
+def _bodies(draw: Any, levels: int, kinds: tuple[str, ...]) -> Blocks:
     """A block with so many levels of nests below it, among plain steps."""
     if levels == 0:
         return draw(_plain)
-    around = [draw(_plain), draw(_nests(levels)), draw(_plain)]
-    return Blocks(tuple(around))
+    return Blocks((draw(_plain), draw(_nests(levels, kinds)), draw(_plain)))
 
 
 @st.composite
-def _nests(draw: Any, levels: int) -> Any:
-    deep = _bodies(levels - 1)
-    kind = draw(st.sampled_from(["branch", "while", "rows", "call", "switch", "slope"]))
+def _nests(draw: Any, levels: int, kinds: tuple[str, ...]) -> Any:
+    deep = _bodies(levels - 1, kinds)
+    kind = draw(st.sampled_from(kinds))
     if kind == "branch":
-        sides = draw(deep), draw(_plain)
-        sides = sides if draw(st.booleans()) else sides[::-1]
+        sides = draw(st.permutations([draw(deep), draw(_plain)]))
         return Branch(draw(st.sampled_from([*TRUTHS])), draw(_captures), *sides)
     if kind == "switch":
         return Switch(tuple(draw(st.permutations([draw(deep), draw(_plain), draw(_plain)]))))
@@ -387,8 +385,11 @@ def _nests(draw: Any, levels: int) -> Any:
     return (Called if kind == "call" else Slope)(draw(deep))
 
 
-#: Programs of 2 to 4 levels.
-programs = st.integers(2, 4).flatmap(_bodies)
+_FIRST_ORDER = ("branch", "while", "rows", "call", "switch")
+
+#: Programs of 2 to 4 levels; and those in which no gradient is taken.
+programs = st.integers(2, 4).flatmap(lambda levels: _bodies(levels, (*_FIRST_ORDER, "slope")))
+first_order_programs = st.integers(2, 4).flatmap(lambda levels: _bodies(levels, _FIRST_ORDER))
 
 
 def in_python(program: Blocks) -> Callable[[Any], State]:

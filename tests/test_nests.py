@@ -1,5 +1,7 @@
 """Random nests of branches, loops and calls have the derivatives of the steps that they take."""
 
+import tempfile
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,9 +10,16 @@ from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 from hypothesis import strategies as st
 
 import tracegraph as tg
-from tests.nests import Tie, in_python, programs, staged
+from tests.nests import State, Tie, first_order_programs, in_python, programs, staged
+from tracegraph import nest
 from tracegraph.control.call import Call
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning"),
+    pytest.mark.filterwarnings("ignore:5 of the last 5 calls"),
+]
+
+SPEC = tg.TensorSpec([4], tg.float64)
 WEIGHTS = np.array([1.0, -0.7])
 DIRECTION = np.array([0.4, -1.0, 0.8, 0.3])
 #: Where a program is differentiated: the lanes of a parallel loop, which go different ways.
@@ -114,28 +123,148 @@ def known(program, rows):
             reject()
 
 
-def check(program, is_decorated):
+# Ways to one program.
+
+
+def as_it_is(program, folder):
+    return staged(program)
+
+
+def through_text(program, folder):
+    graph = tg.function(lambda z: tuple(staged(program)(z))).get_concrete_function(SPEC).graph
+    text = graph.as_text()
+    parsed = tg.Graph.from_text(text)
+    assert parsed.as_text() == text
+    return lambda z: State(*Call(parsed)(z))
+
+
+def through_files(program, folder):
+    module = tg.Module()
+    module.final = tg.function(lambda z: tuple(staged(program)(z)), input_signature=[SPEC])
+    tg.saved_model.save(module, folder)
+    loaded = tg.saved_model.load(folder)
+    return lambda z: State(*loaded.final(z))
+
+
+WAYS = {"as it is": as_it_is, "text": through_text, "files": through_files}
+
+
+def check(program, way, is_decorated):
+    """The derivatives of a program in each lane, alone and in a parallel loop over all lanes."""
     expected = known(program, LANES)
-    final = staged(program)
     decorated = tg.function if is_decorated else lambda f: f
     rows = tg.constant(LANES)
-    for z, wanted in zip(rows[:2], expected, strict=False):
-        agree(decorated(lambda z: found_for(final, z))(z), wanted)
-    lanes = decorated(lambda rows: in_lanes(final, rows))(rows)
+    with tempfile.TemporaryDirectory() as folder:
+        final = WAYS[way](program, folder)
+        derivatives = decorated(lambda z: found_for(final, z))
+        for z, wanted in zip(rows if is_decorated else rows[:1], expected, strict=False):
+            agree(derivatives(z), wanted)
+        lanes = decorated(lambda rows: in_lanes(final, rows))(rows)
     for i, wanted in enumerate(expected):
         agree({name: value[i] for name, value in lanes.items()}, wanted)
 
 
-SETTINGS = settings(
-    max_examples=24,
-    phases=(Phase.generate, Phase.shrink),
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+def check_derivatives_as_text(program):
+    """All derivatives at once, as a graph that was printed and parsed."""
+    expected = known(program, LANES[:1])
+    derivatives = tg.function(lambda z: nest.flatten(found_for(staged(program), z)))
+    graph = derivatives.get_concrete_function(SPEC).graph
+    found = Call(tg.Graph.from_text(graph.as_text()))(tg.constant(LANES[0]))
+    names = ("gradient", "integer", "jacobian", "jvp", "second", "second", "state", "truth")
+    for name, value in zip(names, found, strict=True):
+        agree({name: value}, expected[0])
 
 
-@SETTINGS
-@seed(12)
-@given(programs, st.booleans())
-def test_nests(program, is_decorated):
-    check(program, is_decorated)
+def check_by_jax(program):
+    """The derivatives of `as_jax`, taken by JAX."""
+    expected = known(program, LANES)
+    function = tg.function(lambda z: tuple(staged(program)(z)), input_signature=[SPEC]).as_jax()
+
+    def height(z):
+        return jnp.sum(WEIGHTS * jnp.sin(function(z)[0]))
+
+    def all_of(z):
+        gradient, second = jax.jvp(jax.grad(height), (z,), (jnp.asarray(DIRECTION),))
+        found = {"state": function(z)[0], "gradient": gradient, "second": second}
+        return found | {"jacobian": jax.jacobian(lambda z: function(z)[0])(z)}
+
+    with jax.enable_x64(True):
+        lanes = jax.jit(jax.vmap(all_of))(jnp.asarray(LANES))
+    for i, wanted in enumerate(expected):
+        agree({name: value[i] for name, value in lanes.items()}, wanted)
+
+
+def check_pattern(program):
+    """The sparse Jacobian, whose pattern must have all that is not 0."""
+    expected = known(program, LANES[:1])
+    z = tg.constant(LANES[0])
+    with tg.GradientTape() as tape:
+        tape.watch(z)
+        x = staged(program)(z).x
+    found = tape.jacobian(x, z, sparse=True, unconnected_gradients="zero")
+    agree({"jacobian": found.to_dense()}, expected[0])
+
+
+def fixed(count, number):
+    """A test of so many programs, the same ones each time."""
+
+    def decorate(function):
+        usual = settings(
+            max_examples=count,
+            phases=(Phase.generate, Phase.shrink),
+            database=None,
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+        )
+        return usual(seed(number)(function))
+
+    return decorate
+
+
+ways = st.sampled_from([*WAYS])
+
+
+@fixed(8, 12)
+@given(programs, ways, st.booleans())
+def test_nests(program, way, is_decorated):
+    check(program, way, is_decorated)
+
+
+@fixed(3, 13)
+@given(programs)
+def test_derivatives_as_text(program):
+    check_derivatives_as_text(program)
+
+
+@fixed(3, 14)
+@given(programs)
+def test_derivatives_by_jax(program):
+    check_by_jax(program)
+
+
+@fixed(10, 15)
+@given(first_order_programs)
+def test_patterns(program):
+    check_pattern(program)
+
+
+@pytest.mark.slow
+@fixed(2000, 16)
+@given(programs, ways, st.booleans())
+def test_many_nests(program, way, is_decorated):
+    check(program, way, is_decorated)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", [check_derivatives_as_text, check_by_jax])
+@fixed(200, 17)
+@given(program=programs)
+def test_many_derivatives(check, program):
+    check(program)
+
+
+@pytest.mark.slow
+@fixed(1000, 18)
+@given(first_order_programs)
+def test_many_patterns(program):
+    check_pattern(program)
