@@ -76,8 +76,8 @@ class Staged:
 
 
 class Plain:
-    """Python decides. What it decided in a first run, on numbers, it decides again in the next ones,
-    where JAX hides the numbers that it differentiates."""
+    """Python decides. What it decided in a first run, on numbers, it decides again later, where
+    JAX hides the numbers that it differentiates."""
 
     sin, cos, tanh, exp, sqrt = map(staticmethod, (jnp.sin, jnp.cos, jnp.tanh, jnp.exp, jnp.sqrt))
     total, number = staticmethod(jnp.sum), staticmethod(float)
