@@ -846,3 +846,50 @@ def test_each_in_lanes(run, name):
 
     found = run(lambda rows: tg.vectorized_map(slope, rows), f64(rows))
     assert_near(found, np.stack([slope(f64(x)) for x in rows]))
+
+
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_sparse_jacobian_of_a_recurrence(length):
+    def walk(x):
+        step = lambda s, row: 0.5 * s + tg.sin(row)  # noqa: E731
+        return tg.scan(step, x, tg.zeros([2], tg.float64))
+
+    x = tensor(length, 2)
+    with tg.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = walk(x)
+    found = tape.jacobian(y, x, sparse=True)
+    # Each of the two columns by itself, and nothing of later rows.
+    assert found.values.shape[0] == length * (length + 1)
+    assert_near(found.to_dense(), tape.jacobian(y, x))
+
+
+def test_sparse_jacobian_by_a_loop_of_unknown_length(run):
+    def step(x):
+        body = lambda i, x: (i + 1, x + 0.1 * tg.concat([x[1:], x[:1]], 0) ** 2)  # noqa: E731
+        return tg.while_loop(lambda i, _: i < 2, body, (0, x))[1]
+
+    def both(x):
+        with tg.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y = step(x)
+        return tape.jacobian(y, x, sparse=True).to_dense(), tape.jacobian(y, x)
+
+    found, wanted = run(both, tensor(6))
+    assert_near(found, wanted)
+
+
+# Explanations.
+
+
+def test_explanations_follow_the_count():
+    def loop(x, n, other):
+        with tg.GradientTape() as tape:
+            tape.watch([x, n, other])
+            counts = lambda y, k: (y * 2.0, k + n)  # noqa: E731
+            y, _ = tg.while_loop(lambda y, k: k < 5.0, counts, (x, f64(0.0)))
+        assert tape.gradient(y, n) is None
+        return tape.explain(y, n), tape.explain(y, other)
+
+    by_count, apart = loop(f64(1.0), f64(2.0), f64(3.0))
+    assert (by_count.reason, apart.reason) == ("no_derivative", "unused")

@@ -23,7 +23,7 @@ from tracegraph.control.call import (
     own_size,
     residual_plan,
 )
-from tracegraph.core.shapes import Size, same_shape, same_size
+from tracegraph.core.shapes import Size, same_shape, same_size, static_shape
 from tracegraph.core.sparsity_patterns import Pattern, moved
 from tracegraph.core.types import TensorType
 from tracegraph.errors import Mismatch
@@ -270,6 +270,9 @@ class Scan(Loop):
             stacked.append(found[self.states :])
         if self.reverse:
             stacked.reverse()
+        if not stacked:
+            empty = [static_shape(y.type.shape) for y in self.body.outputs[self.states :]]
+            return (*states, *(Pattern.nothing((0, *x), patterns[0].total) for x in empty))
         columns = zip(*stacked, strict=True)
         return (*states, *(moved(lambda *rows: np.stack(rows), *column) for column in columns))
 
