@@ -221,7 +221,7 @@ class Op(metaclass=_Interning):
         that no region takes decides between them: its value reaches every output."""
         count = 1 + max(i for region in self.regions for i in region.outputs)
         taken = {i for region in self.regions for i in region.inputs}
-        deciding = sum(1 << i for i in range(max(taken) + 1) if i not in taken) if taken else 0
+        deciding = sum(1 << i for i in range(max(taken, default=0) + 1) if i not in taken)
         values, derivatives = [deciding] * count, [0] * count
         for region, flow in zip(self.regions, flows, strict=True):
             for place, i in enumerate(region.outputs):
