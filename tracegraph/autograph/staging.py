@@ -1,0 +1,477 @@
+"""Statements of control flow on values that a graph computes: the state of names as tensors.
+
+`cond` and `while_loop` are those of the public interface, which sets them here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import CellType
+from typing import Any
+
+from tracegraph import nest
+from tracegraph.autograph.values import (
+    Place,
+    Undefined,
+    UndefinedReturnValue,
+    as_type,
+    common_type,
+    flattened,
+    is_carried,
+    is_number,
+    is_same,
+    is_undefined,
+)
+from tracegraph.core.source import here
+from tracegraph.core.types import TensorType
+from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail
+from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import as_tensor
+from tracegraph.ops.elementwise import LogicalNot, NotEqual
+from tracegraph.tracing.trace import Trace
+
+Values = tuple[Any, ...]
+
+
+class Staging:
+    """How choices and loops become nodes; `tracegraph.api` sets both functions.
+
+    `cond(pred, true_fn, false_fn)`: the functions return lists of tensors of the same types.
+    `while_loop(cond, body, loop_vars, maximum_iterations=None)`: `loop_vars` is a list of tensors.
+    """
+
+    cond: Callable[..., list[Tensor]]
+    while_loop: Callable[..., list[Tensor]]
+
+
+staging = Staging()
+
+
+def predicate(value: Any) -> Tensor:
+    """A value as the truth value that decides. Raises ShapeError for a tensor with axes."""
+    tensor = as_tensor(value)
+    if tensor.type.shape != ():
+        fail(
+            ShapeError,
+            f"a tensor {tensor.type} was taken for one truth value",
+            fix="use tg.reduce_all or tg.reduce_any, or tg.where for a choice in each element",
+        )
+    return tensor if tensor.dtype.is_bool else NotEqual()(tensor, as_tensor(0, tensor.dtype))
+
+
+def negated(pred: Tensor) -> Tensor:
+    return LogicalNot()(pred)
+
+
+# Choices.
+
+
+class _Again(Exception):
+    """What was traced does not fit what came out; it is traced once more with `plan`."""
+
+    def __init__(self, plan: Any) -> None:
+        super().__init__("traced once more")
+        self.plan = plan
+
+
+@dataclasses.dataclass(frozen=True)
+class _Leaf:
+    """A leaf of the state behind a choice: a tensor of `type`, or the Python value `kept`."""
+
+    type: TensorType | None
+    kept: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Joined:
+    """The values of one name behind a choice. `structure` is None for a name without a value."""
+
+    structure: nest.Structure | None
+    leaves: tuple[_Leaf, ...]
+    undefined: Any = None
+
+    def tensors(self, value: Any) -> list[Tensor]:
+        """The leaves of a value that are carried, as tensors."""
+        if self.structure is None:
+            return []
+        leaves = [value] * len(self.leaves) if is_undefined(value) else flattened(value)[0]
+        pairs = zip(leaves, self.leaves, strict=True)
+        return [as_type(leaf, own.type) for leaf, own in pairs if own.type is not None]
+
+    def value(self, tensors: Iterator[Tensor]) -> Any:
+        """The value that the carried leaves make."""
+        if self.structure is None:
+            return self.undefined
+        leaves = [own.kept if own.type is None else next(tensors) for own in self.leaves]
+        return self.structure.pack(leaves)
+
+
+def chosen(pred: Tensor, first: Callable[[], Values], second: Callable[[], Values], names) -> Values:
+    """What the first function returns where `pred` holds, else what the second returns."""
+    plan: list[_Joined] | None = None
+    while True:
+        try:
+            return _chosen(pred, first, second, names, plan)
+        except _Again as again:
+            plan = again.plan
+
+
+def _chosen(pred: Tensor, first: Any, second: Any, names: Sequence[str], plan: Any) -> Values:
+    found: list[Values] = []
+    joined: list[list[_Joined]] = []
+
+    def true_fn() -> list[Tensor]:
+        values = _with_known(first(), pred, True)
+        found.append(values)
+        own = [_alone(value) for value in values] if plan is None else plan
+        return _tensors(own, values)
+
+    def false_fn() -> list[Tensor]:
+        values = _with_known(second(), pred, False)
+        both = [_join(*x) for x in zip(found[-1], values, names, strict=True)]
+        expected = [_alone(value) for value in found[-1]] if plan is None else plan
+        if _types(both) != _types(expected):
+            raise _Again(both)
+        joined.append(both)
+        return _tensors(both, values)
+
+    results = iter(staging.cond(pred, true_fn, false_fn))
+    return tuple(own.value(results) for own in joined[-1])
+
+
+def _with_known(values: Values, pred: Tensor, holds: bool) -> Values:
+    """The values of a branch, in which it is known whether the predicate holds."""
+    return tuple(_known(value, pred, holds) for value in values)
+
+
+def _known(value: Any, pred: Tensor, holds: bool) -> Any:
+    if value is pred:
+        return holds
+    node = pred.node
+    if node is not None and type(node.op) is LogicalNot and value is node.inputs[0]:
+        return not holds
+    return value
+
+
+def _alone(value: Any) -> _Joined:
+    """What a value becomes where the other branch has one of the same types."""
+    if is_undefined(value):
+        return _Joined(None, (), value)
+    leaves, structure = flattened(value)
+    types = [as_tensor(x).type if isinstance(x, Tensor) else None for x in leaves]
+    return _Joined(structure, tuple(_Leaf(t, x) for t, x in zip(types, leaves)))
+
+
+def _types(joined: Sequence[_Joined]) -> list[TensorType]:
+    return [leaf.type for own in joined for leaf in own.leaves if leaf.type is not None]
+
+
+def _tensors(joined: Sequence[_Joined], values: Values) -> list[Tensor]:
+    pairs = zip(joined, values, strict=True)
+    return [tensor for own, value in pairs for tensor in own.tensors(value)]
+
+
+def _join(one: Any, other: Any, name: str) -> _Joined:
+    place = Place(
+        name, "in the main branch", "in the else branch", "make both branches give one type"
+    )
+    if is_undefined(one) or is_undefined(other):
+        return _join_undefined(one, other, place)
+    (leaves, structure), (others, other_structure) = flattened(one), flattened(other)
+    if not structure.matches(other_structure):
+        place.refuse(SignatureError, one, other, "give both the same structure")
+    pairs = zip(leaves, others, strict=True)
+    return _Joined(structure, tuple(_join_leaves(a, b, place) for a, b in pairs))
+
+
+def _join_leaves(one: Any, other: Any, place: Place) -> _Leaf:
+    if is_same(one, other) and not isinstance(one, Tensor):
+        return _Leaf(None, one)
+    if not is_carried(one) or not is_carried(other):
+        place.refuse(
+            SignatureError, one, other, "choose between tensors, or decide by a Python value"
+        )
+    return _Leaf(common_type(one, other, place))
+
+
+def _join_undefined(one: Any, other: Any, place: Place) -> _Joined:
+    """The state of a name that at most one branch sets. What a function returns is filled, since a
+    flag says whether it has returned; any other name must not be used."""
+    if is_undefined(one) and is_undefined(other):
+        return _Joined(None, (), one)
+    value = other if is_undefined(one) else one
+    if isinstance(one if is_undefined(one) else other, UndefinedReturnValue):
+        leaves, structure = flattened(value)
+        types = [as_tensor(x).type if is_carried(x) else None for x in leaves]
+        return _Joined(structure, tuple(_Leaf(t, x) for t, x in zip(types, leaves)))
+    missing = "main" if is_undefined(one) else "else"
+    fix = f"{place.label} must also be set in the {missing} branch"
+    fact = f"{place.label} is set in one branch only of the `if` at {here()}"
+    return _Joined(None, (), Undefined(place.name, fact, fix))
+
+
+def run_choice(
+    pred: Tensor, body: Any, orelse: Any, get_state: Any, set_state: Any, names: Sequence[str]
+) -> None:
+    """An `if` on a predicate of the graph: both branches are traced, from the same state."""
+    before = get_state()
+
+    def branch(run: Callable[[], None]) -> Callable[[], Values]:
+        def traced() -> Values:
+            set_state(before)
+            with _lists_kept(run, is_loop=False):
+                run()
+            return get_state()
+
+        return traced
+
+    try:
+        after = chosen(pred, branch(body), branch(orelse), names)
+    except BaseException:
+        set_state(before)
+        raise
+    set_state(after)
+
+
+# Loops.
+
+
+@dataclasses.dataclass
+class _LoopLeaf:
+    """A leaf of the state of a loop: what it is before, and the type of the tensor that carries
+    it; None for a Python value that stays as it is."""
+
+    initial: Any
+    type: TensorType | None
+    is_changed: bool = False
+
+
+@dataclasses.dataclass
+class _LoopName:
+    """A name in the state of a loop. Without a structure it has no value before each iteration."""
+
+    structure: nest.Structure | None
+    leaves: list[_LoopLeaf]
+    undefined: Any = None
+
+    @staticmethod
+    def before(value: Any) -> _LoopName:
+        if is_undefined(value):
+            return _LoopName(None, [], value)
+        leaves, structure = flattened(value)
+        own = [_LoopLeaf(x, as_tensor(x).type if is_carried(x) else None) for x in leaves]
+        return _LoopName(structure, own)
+
+    def value(self, tensors: Iterator[Tensor], is_final: bool = False) -> Any:
+        if self.structure is None:
+            return self.undefined
+        leaves = []
+        for leaf in self.leaves:
+            tensor = None if leaf.type is None else next(tensors)
+            is_kept = leaf.type is None or (is_final and not leaf.is_changed)
+            leaves.append(leaf.initial if is_kept else tensor)
+        return self.structure.pack(leaves)
+
+
+class _Loop:
+    """The state of a loop, as its body is traced: a second time if that shows other types."""
+
+    def __init__(self, names: Sequence[str], before: Values) -> None:
+        self.names = names
+        self.own = [_LoopName.before(value) for value in before]
+
+    def initial(self) -> list[Tensor]:
+        return [
+            as_type(leaf.initial, leaf.type)
+            for own in self.own
+            for leaf in own.leaves
+            if leaf.type is not None
+        ]
+
+    def values(self, tensors: Sequence[Tensor], is_final: bool = False) -> Values:
+        rest = iter(tensors)
+        return tuple(own.value(rest, is_final) for own in self.own)
+
+    def next(self, after: Values, entered: Sequence[Tensor]) -> list[Tensor]:
+        """The state behind an iteration that began with the tensors `entered`."""
+        rest, found, is_new = iter(entered), [], False
+        for number, (name, value) in enumerate(zip(self.names, after, strict=True)):
+            own = self.own[number]
+            place = Place(
+                name,
+                "before the loop",
+                "after one iteration",
+                "give it before the loop the type that it gets in the loop",
+            )
+            if own.structure is None:
+                is_new |= self._define(number, value)
+                continue
+            if is_undefined(value):
+                place.refuse(SignatureError, own.value(rest), value, "set it in every iteration")
+            leaves, structure = flattened(value)
+            if not structure.matches(own.structure):
+                before = own.structure.pack([x.initial for x in own.leaves])
+                place.refuse(SignatureError, before, value, _GROWS)
+            for leaf, new in zip(own.leaves, leaves, strict=True):
+                old = None if leaf.type is None else next(rest)
+                is_new |= _next_leaf(leaf, new, old, place)
+                found.append((leaf, new))
+        if is_new:
+            raise _Again(None)
+        return [as_type(new, leaf.type) for leaf, new in found if leaf.type is not None]
+
+    def _define(self, number: int, value: Any) -> bool:
+        """Gives a name that has no value before the loop the types that it gets in it."""
+        if is_undefined(value):
+            return False
+        undefined = self.own[number].undefined
+        own = self.own[number] = _LoopName.before(value)
+        for leaf in own.leaves:
+            if leaf.type is not None:
+                leaf.initial, leaf.is_changed = undefined, True
+        return True
+
+
+_GROWS = (
+    "keep its structure: a list that grows is a tg.TensorArray, or a tensor that "
+    "tg.tensor_scatter_nd_update writes to"
+)
+
+
+def _next_leaf(leaf: _LoopLeaf, new: Any, old: Tensor | None, place: Place) -> bool:
+    """Checks a leaf behind an iteration; whether the loop must be traced again for its type."""
+    if leaf.type is None:
+        if is_same(leaf.initial, new):
+            return False
+        place.refuse(SignatureError, leaf.initial, new, "carry a tensor of one type instead")
+    if new is old:
+        return False
+    leaf.is_changed = True
+    if not is_carried(new):
+        place.refuse(SignatureError, leaf.initial, new, "carry a tensor of one type instead")
+    if is_number(new):
+        common_type(new, as_type(leaf.initial, leaf.type), place)
+        return False
+    type = as_tensor(new).type
+    if type is leaf.type:
+        return False
+    leaf.type = common_type(leaf.initial, new, place)
+    return leaf.type is not old.type
+
+
+def run_loop(
+    test: Callable[[], Any],
+    body: Callable[[], None],
+    get_state: Callable[[], Values],
+    set_state: Callable[[Values], None],
+    names: Sequence[str],
+    maximum_iterations: Any = None,
+    source_of_lists: Any = None,
+) -> None:
+    """A loop whose test is a value of the graph."""
+    before = get_state()
+    loop = _Loop(names, before)
+
+    def cond(*tensors: Tensor) -> Tensor:
+        set_state(loop.values(tensors))
+        return predicate(test())
+
+    def iteration(*tensors: Tensor) -> list[Tensor]:
+        set_state(loop.values(tensors))
+        with _lists_kept(source_of_lists or body, is_loop=True):
+            body()
+        return loop.next(get_state(), tensors)
+
+    try:
+        while True:
+            try:
+                results = staging.while_loop(cond, iteration, loop.initial(), maximum_iterations)
+                break
+            except _Again:
+                continue
+            except DTypeError:
+                # A Python number takes the type of the tensors that it meets, and a tensor does not.
+                if not _retyped(loop, before, body, get_state, set_state):
+                    raise
+    except BaseException:
+        set_state(before)
+        raise
+    set_state(loop.values(list(results), is_final=True))
+
+
+def _retyped(loop: _Loop, before: Values, body: Any, get_state: Any, set_state: Any) -> bool:
+    """Whether numbers become tensors of another type when one iteration begins with the numbers
+    themselves. The loop is carried with those types then."""
+    places = [leaf for own in loop.own for leaf in own.leaves]
+    if not any(is_number(leaf.initial) for leaf in places):
+        return False
+    with Trace("iteration"):
+        set_state(before)
+        body()
+        after = get_state()
+    is_new = False
+    for own, value in zip(loop.own, after, strict=True):
+        leaves = [] if is_undefined(value) else flattened(value)[0]
+        for leaf, new in zip(own.leaves, leaves):
+            if is_number(leaf.initial) and isinstance(new, Tensor) and leaf.type is not None:
+                is_wider = new.type.shape == () and new.dtype is not leaf.type.dtype
+                if is_wider and (new.dtype.is_floating or new.dtype.is_integer):
+                    leaf.type, is_new = new.type, True
+    return is_new
+
+
+# Lists that must not grow.
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        #: For each branch and body that is being traced: the lists from outside, and if it loops.
+        self.lists: list[tuple[dict[int, list[Any]], bool]] = []
+
+
+_thread = _Thread()
+
+
+@contextlib.contextmanager
+def _lists_kept(body: Any, is_loop: bool) -> Iterator[None]:
+    """A context in which the lists that a body has from outside must not change."""
+    _thread.lists.append(({id(x): x for x in _lists_of(body)}, is_loop))
+    try:
+        yield
+    finally:
+        _thread.lists.pop()
+
+
+def _lists_of(body: Any) -> Iterator[list[Any]]:
+    for cell in getattr(body, "__closure__", None) or ():
+        value = _content(cell)
+        held = vars(value).values() if hasattr(value, "__dict__") else ()
+        yield from (x for x in (value, *held) if type(x) is list)
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing is in it yet
+        return None
+
+
+def refuse_change(method: Any) -> None:
+    """Raises SignatureError if a method would change a list that stands outside of the branch or
+    body that is being traced."""
+    for lists, is_loop in _thread.lists:
+        if id(method.__self__) in lists:
+            where = "a loop" if is_loop else "a branch"
+            fail(
+                SignatureError,
+                f".{method.__name__}() changes a list in {where} that a tensor decides about; it "
+                "is traced once, and the list is Python's",
+                fix="write to a tg.TensorArray, or to a tensor with tg.tensor_scatter_nd_update"
+                if is_loop
+                else "set a name in both branches, and change the list after them",
+            )
+
+
