@@ -451,10 +451,17 @@ def _with_staged_statements(node: Any, context: Any) -> Any:
 
 
 def _note_origins(node: ast.AST) -> None:
-    """Notes at each node where it stands in the file; malt hands that on to what it makes."""
+    """Notes at each node where it stands in the file, which malt hands on to what it makes, and at
+    each name that is set whether its reads are checked."""
+    stored = set()
     for x in ast.walk(node):
         if hasattr(x, "lineno"):
             anno.setanno(x, anno.Basic.ORIGIN, tuple(getattr(x, name) for name in _POSITION))
+        if isinstance(x, ast.Name) and not isinstance(x.ctx, ast.Load):
+            stored.add(x.id)
+    for x in ast.walk(node):
+        if isinstance(x, ast.Name) and x.id in stored:  # one that may have no value
+            anno.setanno(x, anno.Static.ORIG_DEFINITIONS, ())
 
 
 def _derived(made: Any, node: Any) -> Any:
@@ -464,6 +471,13 @@ def _derived(made: Any, node: Any) -> Any:
         for x in made if isinstance(made, list) else [made]:
             anno.setanno(x, anno.Basic.ORIGIN, origin)
     return made
+
+
+def _first_line(place: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A place without the lines behind its first: Python takes a call of `x.y` to be where y ends.
+    """
+    line, column, end_line, end_column = place
+    return place if line == end_line else (line, column, line, column)
 
 
 def _with_origin(statements: Iterable[ast.stmt]) -> Iterator[ast.AST]:
@@ -497,7 +511,7 @@ def _place(node: ast.AST, place: tuple[Any, ...]) -> None:
     open_nodes = [(node, place)]
     while open_nodes:
         node, place = open_nodes.pop()
-        place = anno.getanno(node, anno.Basic.ORIGIN, default=None) or place
+        place = anno.getanno(node, anno.Basic.ORIGIN, default=None) or _first_line(place)
         if "lineno" in node._attributes:
             for name, value in zip(_POSITION, place, strict=True):
                 setattr(node, name, value)

@@ -141,7 +141,7 @@ def common_type(one: Any, other: Any, place: Place) -> TensorType:
     first, second = as_tensor(one).type, as_tensor(other).type
     if first.dtype is not second.dtype:
         place.refuse(DTypeError, one, other, f"convert one: tg.cast(…, tg.{first.dtype.name})")
-    if not same_shape(first.shape, second.shape):
+    if same_shape(first.shape, second.shape) is None:
         place.refuse(ShapeError, one, other, place.fix)
     return first
 

@@ -132,7 +132,8 @@ class Function(Generic[Parameters, Result]):
 
     def _make_body(self) -> Body:
         options = self._options["check_bounds"], self._options["check_numerics"]
-        return Body(self._python_function, self._signature, *options, self._buckets)
+        converts = bool(self._options["autograph"])
+        return Body(self._python_function, self._signature, *options, self._buckets, converts)
 
     # Attributes.
 
@@ -631,6 +632,8 @@ def function(
 
     - `input_signature`: TensorSpecs for the first arguments; one trace serves all that fit.
     - `reduce_retracing`: from the second shape on, sizes that differ are left open.
+    - `autograph`: whether `if`, `while`, `for` and the like become nodes where a tensor decides, in
+      the function and in what it calls; see `tg.autograph`.
     - `jit_compile`: accepted; everything is compiled.
     - `check_bounds`: what is refused while tracing where it is known is looked for at every run
       too, also in what is called: an index or label out of range, an integer divided by zero, a
