@@ -146,7 +146,10 @@ def staged_steps(iterated: Any) -> Steps | None:
     return Slices(iterated) if in_graph(iterated) else None
 
 
-def steps_of_range(*bounds: Any) -> Range:
+def steps_of_range(*bounds: Any) -> Range | None:
+    """What Python's `range` counts through, if a graph must compute a bound."""
+    if not any(map(in_graph, bounds)):
+        return None
     start, limit, delta = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     return Range(start, limit, delta)
 
@@ -172,7 +175,7 @@ def numbered_steps(iterable: Any, start: Any = 0) -> Steps | None:
 
 
 #: What makes steps in a `for`, by what the user called; `tracegraph.api` adds `tg.range`.
-makers: dict[Any, Any] = {enumerate: numbered_steps, zip: steps_in_step}
+makers: dict[Any, Any] = {enumerate: numbered_steps, range: steps_of_range, zip: steps_in_step}
 
 
 def maker(function: Any) -> Any:

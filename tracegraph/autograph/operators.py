@@ -196,7 +196,7 @@ def _chosen(cond: Any, first: Callable[[], Any], second: Callable[[], Any], name
 # Calls.
 
 
-def converted_call(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, *scope: Any) -> Any:
+def converted_call(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
     """A call from converted code, of the converted form of `f` where it has one."""
     if type(f) is BuiltinMethodType:
         if type(f.__self__) is list and f.__name__ in _LIST_CHANGES:
@@ -204,9 +204,7 @@ def converted_call(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None,
         elif f in _BUILTINS:
             return _BUILTINS[f](*args, **(kwargs or {}))
         return f(*args, **kwargs) if kwargs else f(*args)
-    if type(f) is type:
-        f = _CLASSES.get(f, f)
-    else:
+    if not isinstance(f, type):
         inner = converted(f)
         if inner is f and _is_ours(f):
             args = tuple(map(_converted_argument, args))
@@ -251,14 +249,7 @@ def _print(*values: Any, **options: Any) -> None:
         print(*values, **options)
 
 
-def _range(*bounds: Any) -> Any:
-    if any(map(in_graph, bounds)):
-        return iteration.steps_of_range(*bounds)
-    return range(*bounds)
-
-
 _BUILTINS: dict[Any, Any] = {len: _len, print: _print}
-_CLASSES: dict[Any, Any] = {range: _range}
 
 
 # Functions.
@@ -289,10 +280,6 @@ class FunctionScope:
                 fix="return a value on every path",
             )
         return value
-
-
-def with_function_scope(body: Callable[[FunctionScope], Any], name: str, options: Any) -> Any:
-    return body(FunctionScope("lambda", name, options))
 
 
 def ld(value: Any) -> Any:
@@ -333,5 +320,4 @@ conversion.hooks.cell_contents = SimpleNamespace(
     not_=not_,
     or_=or_,
     while_stmt=while_stmt,
-    with_function_scope=with_function_scope,
 )

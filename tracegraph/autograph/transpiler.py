@@ -76,7 +76,7 @@ def converted_text(function: FunctionType) -> str:
 
 
 def _transformed(function: FunctionType) -> Any:
-    node = _Prepared(function.__code__).visit(_node_of(function))
+    node = _Prepared(function.__code__).visit(_without_defaults(_node_of(function)))
     _note_origins(node)
     name = function.__code__.co_name if isinstance(node, ast.FunctionDef) else "lambda_"
     names = {**function.__globals__, **dict.fromkeys(function.__code__.co_freevars)}
@@ -91,6 +91,15 @@ def _transformed(function: FunctionType) -> Any:
     except (AssertionError, AttributeError, KeyError, NotImplementedError, ValueError) as error:
         # What malt does not know makes it fail in many ways.
         raise NotConvertible(f"it has a construct that is not known: {error}") from error
+
+
+def _without_defaults(node: Any) -> Any:
+    """The function without what Python computes when it defines it."""
+    node.args.defaults = [ast.Constant(None) for _ in node.args.defaults]
+    node.args.kw_defaults = [x and ast.Constant(None) for x in node.args.kw_defaults]
+    if isinstance(node, ast.FunctionDef):
+        node.decorator_list, node.returns = [], None
+    return node
 
 
 class _Options:
@@ -109,7 +118,8 @@ class _Options:
 def _lowered(node: Any, context: Any) -> Any:
     """The tree with control flow as calls of the hooks."""
     unsupported_features_checker.verify(node)
-    node = functions.transform(node, context)
+    node = activity.resolve(qual_names.resolve(node), context, None)
+    node = _Functions(context).visit(node)
     if _has(node, ast.Break):
         node = break_statements.transform(node, context)
     if _has(node, ast.Assert):
@@ -281,17 +291,70 @@ class _Prepared(ast.NodeTransformer):
     visit_For = visit_While = _visit_loop
 
 
+    def visit_Match(self, node: ast.Match) -> Any:
+        """A choice between values as an `if`."""
+        subject = f"subject_{node.lineno}_{node.col_offset}"
+        stored = ast.Assign([ast.Name(subject, ast.Store())], node.subject)
+        chain: list[ast.stmt] = []
+        for case in reversed(node.cases):
+            test = _test_of(case, subject)
+            names = [case.pattern.name] if isinstance(case.pattern, ast.MatchAs) else []
+            bound = [
+                ast.Assign([ast.Name(name, ast.Store())], ast.Name(subject, ast.Load()))
+                for name in names
+                if name
+            ]
+            body = [*(ast.copy_location(x, case.pattern) for x in bound), *case.body]
+            chain = body if test is None else [ast.If(test, body, chain)]
+            if test is not None:
+                ast.copy_location(chain[0], case.pattern)
+        made = [ast.copy_location(stored, node), *chain]
+        for x in made:
+            ast.fix_missing_locations(x)
+        return [y for x in made for y in _listed(self.visit(x))]
+
+
 #: Constructs that stay Python's, by the names of their nodes.
 _REFUSED = {
     "AsyncFor": "an `async for`",
     "AsyncFunctionDef": "an `async def`",
     "AsyncWith": "an `async with`",
     "Await": "an `await`",
-    "Match": "a `match` statement",
     "NamedExpr": "an assignment expression, `:=`",
     "TryStar": "an `except*`",
     "TypeAlias": "a `type` statement",
 }
+
+
+def _listed(found: Any) -> list[Any]:
+    return found if isinstance(found, list) else [found]
+
+
+def _test_of(case: ast.match_case, subject: str) -> ast.expr | None:
+    """The condition of a case; None if it always holds."""
+    test = _test_of_pattern(case.pattern, subject)
+    if test is None or case.guard is None:
+        if case.guard is not None and case.pattern.name is not None:  # type: ignore[attr-defined]
+            raise NotConvertible("it has a `match` statement with a name and a guard in one case")
+        return case.guard if test is None else test
+    return ast.copy_location(ast.BoolOp(ast.And(), [test, case.guard]), case.pattern)
+
+
+def _test_of_pattern(pattern: ast.pattern, subject: str) -> ast.expr | None:
+    name = ast.Name(subject, ast.Load())
+    match pattern:
+        case ast.MatchAs(pattern=None):
+            return None
+        case ast.MatchValue(value):
+            test: ast.expr = ast.Compare(name, [ast.Eq()], [value])
+        case ast.MatchSingleton(value):
+            test = ast.Compare(name, [ast.Is()], [ast.Constant(value)])
+        case ast.MatchOr(patterns) if not any(isinstance(x, ast.MatchAs) for x in patterns):
+            tests = [_test_of_pattern(x, subject) for x in patterns]
+            test = ast.BoolOp(ast.Or(), [x for x in tests if x is not None])
+        case _:
+            raise NotConvertible("it has a `match` statement with patterns that are no values")
+    return ast.copy_location(test, pattern)
 
 
 def _class_around(qualified_name: str) -> str:
@@ -325,19 +388,25 @@ class _Assertions(converter.Base):
         return _derived(made, node)
 
 
+class _Functions(functions.FunctionTransformer):
+    """Bodies of functions in the context that malt needs; lambdas need none."""
+
+    def visit_Lambda(self, node: ast.Lambda) -> Any:
+        return self.generic_visit(node)
+
+
 class _Calls(call_trees.CallTreeTransformer):
     """Calls by way of a hook, which converts what is called; those that make what a `for` runs
     over by way of another, which does not make tensors of ranges."""
 
     def visit_Call(self, node: ast.Call) -> Any:
-        if isinstance(node.func, ast.Name) and node.func.id in _OF_FRAME:
-            return self.generic_visit(node)
-        if anno.getanno(node, _IS_ITERATED, default=False):
-            return self._through(node, "iterated_call")
-        return super().visit_Call(node)
-
-    def _through(self, node: ast.Call, hook: str) -> Any:
+        is_users = anno.hasanno(node, anno.Basic.ORIGIN)
+        is_of_frame = isinstance(node.func, ast.Name) and node.func.id in _OF_FRAME
+        is_iterated = anno.getanno(node, _IS_ITERATED, default=False)
         self.generic_visit(node)
+        if not is_users or is_of_frame:
+            return node
+        hook = "iterated_call" if is_iterated else "converted_call"
         made = templates.replace_as_expression(
             f"{HOOKS}.{hook}(called, args, kwargs)",
             called=node.func,
@@ -345,6 +414,14 @@ class _Calls(call_trees.CallTreeTransformer):
             kwargs=self._kwargs_to_dict(node),
         )
         return _derived(made, node)
+
+    def _kwargs_to_dict(self, node: ast.Call) -> ast.expr:
+        if not node.keywords:
+            return ast.Constant(None)
+        return ast.Call(ast.Name("dict", ast.Load()), [], node.keywords)  # malt gives a tuple
+
+    def visit_Lambda(self, node: ast.Lambda) -> Any:
+        return self.generic_visit(node)
 
     def visit_For(self, node: ast.For) -> Any:
         _mark_iterated(node.iter)
