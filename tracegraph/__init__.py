@@ -98,6 +98,8 @@ from tracegraph.array.joining import *
 from tracegraph.array.selection import *
 from tracegraph.array.shaping import *
 from tracegraph.boundary import guarding
+from tracegraph.control_flow.branches import *
+from tracegraph.control_flow.loops import *
 from tracegraph.core.tensorshape import (
     IndexedSlices as IndexedSlices,
 )

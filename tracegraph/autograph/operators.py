@@ -5,6 +5,7 @@ A value that Python knows decides as without conversion; one that a graph comput
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from types import BuiltinMethodType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
@@ -297,6 +298,11 @@ def ldu(load: Callable[[], Any], name: str) -> Any:
         return Undefined(name)
 
 
+def raised() -> Any:
+    """The exception that is being handled."""
+    return sys.exc_info()[1]
+
+
 def autograph_artifact(function: Any) -> Any:
     """A function that was defined in converted code, which is converted code itself."""
     return function
@@ -319,5 +325,6 @@ conversion.hooks.cell_contents = SimpleNamespace(
     ldu=ldu,
     not_=not_,
     or_=or_,
+    raised=raised,
     while_stmt=while_stmt,
 )

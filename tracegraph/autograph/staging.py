@@ -1,7 +1,4 @@
-"""Statements of control flow on values that a graph computes: the state of names as tensors.
-
-`cond` and `while_loop` are those of the public interface, which sets them here.
-"""
+"""Statements of control flow on values that a graph computes: the state of names as tensors."""
 
 from __future__ import annotations
 
@@ -11,6 +8,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import CellType
 from typing import Any
+
+import numpy as np
 
 from tracegraph import nest
 from tracegraph.autograph.values import (
@@ -25,29 +24,20 @@ from tracegraph.autograph.values import (
     is_same,
     is_undefined,
 )
+from tracegraph.control.branch import Cond
+from tracegraph.control_flow.branches import choice
+from tracegraph.control_flow.loops import while_loop
+from tracegraph.control_flow.regions import Region, traced_region
 from tracegraph.core.source import here
 from tracegraph.core.types import TensorType
 from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.elementwise import LogicalNot, NotEqual
+from tracegraph.state.variable import Variable
 from tracegraph.tracing.trace import Trace
 
 Values = tuple[Any, ...]
-
-
-class Staging:
-    """How choices and loops become nodes; `tracegraph.api` sets both functions.
-
-    `cond(pred, true_fn, false_fn)`: the functions return lists of tensors of the same types.
-    `while_loop(cond, body, loop_vars, maximum_iterations=None)`: `loop_vars` is a list of tensors.
-    """
-
-    cond: Callable[..., list[Tensor]]
-    while_loop: Callable[..., list[Tensor]]
-
-
-staging = Staging()
 
 
 def predicate(value: Any) -> Tensor:
@@ -69,14 +59,6 @@ def negated(pred: Tensor) -> Tensor:
 # Choices.
 
 
-class _Again(Exception):
-    """What was traced does not fit what came out; it is traced once more with `plan`."""
-
-    def __init__(self, plan: Any) -> None:
-        super().__init__("traced once more")
-        self.plan = plan
-
-
 @dataclasses.dataclass(frozen=True)
 class _Leaf:
     """A leaf of the state behind a choice: a tensor of `type`, or the Python value `kept`."""
@@ -93,12 +75,13 @@ class _Joined:
     leaves: tuple[_Leaf, ...]
     undefined: Any = None
 
-    def tensors(self, value: Any) -> list[Tensor]:
-        """The leaves of a value that are carried, as tensors."""
-        if self.structure is None:
-            return []
-        leaves = [value] * len(self.leaves) if is_undefined(value) else flattened(value)[0]
-        pairs = zip(leaves, self.leaves, strict=True)
+    def tensors(self, value: Any, results: Iterator[Tensor]) -> list[Tensor]:
+        """What a branch gives for the leaves that are carried; `results` are the tensors among the
+        leaves of its value, as the branch returned them."""
+        leaves = [value] * len(self.leaves)
+        if not is_undefined(value):
+            leaves = [next(results) if _is_array(x) else x for x in flattened(value)[0]]
+        pairs = zip(leaves, self.leaves) if self.structure is not None else ()
         return [as_type(leaf, own.type) for leaf, own in pairs if own.type is not None]
 
     def value(self, tensors: Iterator[Tensor]) -> Any:
@@ -109,69 +92,56 @@ class _Joined:
         return self.structure.pack(leaves)
 
 
-def chosen(pred: Tensor, first: Callable[[], Values], second: Callable[[], Values], names) -> Values:
+def chosen(
+    pred: Tensor,
+    first: Callable[[], Values],
+    second: Callable[[], Values],
+    names: Sequence[str],
+) -> Values:
     """What the first function returns where `pred` holds, else what the second returns."""
-    plan: list[_Joined] | None = None
-    while True:
-        try:
-            return _chosen(pred, first, second, names, plan)
-        except _Again as again:
-            plan = again.plan
-
-
-def _chosen(pred: Tensor, first: Any, second: Any, names: Sequence[str], plan: Any) -> Values:
     found: list[Values] = []
-    joined: list[list[_Joined]] = []
 
-    def true_fn() -> list[Tensor]:
-        values = _with_known(first(), pred, True)
-        found.append(values)
-        own = [_alone(value) for value in values] if plan is None else plan
-        return _tensors(own, values)
+    def traced(name: str, function: Callable[[], Values], holds: bool) -> Region:
+        def run() -> list[Tensor]:
+            values = tuple(_known(value, pred, holds) for value in function())
+            found.append(values)
+            return [as_tensor(x) for value in values for x in _arrays(value)]
 
-    def false_fn() -> list[Tensor]:
-        values = _with_known(second(), pred, False)
-        both = [_join(*x) for x in zip(found[-1], values, names, strict=True)]
-        expected = [_alone(value) for value in found[-1]] if plan is None else plan
-        if _types(both) != _types(expected):
-            raise _Again(both)
-        joined.append(both)
-        return _tensors(both, values)
+        return traced_region(name, run)
 
-    results = iter(staging.cond(pred, true_fn, false_fn))
-    return tuple(own.value(results) for own in joined[-1])
+    regions = [traced("true_fn", first, True), traced("false_fn", second, False)]
+    joined = [_join(*x) for x in zip(*found, names, strict=True)]
+
+    def completion(values: Values) -> Callable[[list[Tensor]], list[Tensor]]:
+        def complete(results: list[Tensor]) -> list[Tensor]:
+            rest = iter(results)
+            pairs = zip(joined, values, strict=True)
+            return [tensor for own, value in pairs for tensor in own.tensors(value, rest)]
+
+        return complete
+
+    tensors = choice(lambda graphs: Cond(*graphs), pred, regions, [*map(completion, found)])
+    rest = iter(tensors)
+    return tuple(own.value(rest) for own in joined)
 
 
-def _with_known(values: Values, pred: Tensor, holds: bool) -> Values:
-    """The values of a branch, in which it is known whether the predicate holds."""
-    return tuple(_known(value, pred, holds) for value in values)
+def _arrays(value: Any) -> list[Any]:
+    """The leaves of a value that a branch returns."""
+    return [] if is_undefined(value) else [*filter(_is_array, flattened(value)[0])]
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, (Tensor, Variable, np.ndarray, np.generic))
 
 
 def _known(value: Any, pred: Tensor, holds: bool) -> Any:
+    """The value of a name in a branch, in which it is known whether the predicate holds."""
     if value is pred:
         return holds
     node = pred.node
     if node is not None and type(node.op) is LogicalNot and value is node.inputs[0]:
         return not holds
     return value
-
-
-def _alone(value: Any) -> _Joined:
-    """What a value becomes where the other branch has one of the same types."""
-    if is_undefined(value):
-        return _Joined(None, (), value)
-    leaves, structure = flattened(value)
-    types = [as_tensor(x).type if isinstance(x, Tensor) else None for x in leaves]
-    return _Joined(structure, tuple(_Leaf(t, x) for t, x in zip(types, leaves)))
-
-
-def _types(joined: Sequence[_Joined]) -> list[TensorType]:
-    return [leaf.type for own in joined for leaf in own.leaves if leaf.type is not None]
-
-
-def _tensors(joined: Sequence[_Joined], values: Values) -> list[Tensor]:
-    pairs = zip(joined, values, strict=True)
-    return [tensor for own, value in pairs for tensor in own.tensors(value)]
 
 
 def _join(one: Any, other: Any, name: str) -> _Joined:
@@ -188,7 +158,7 @@ def _join(one: Any, other: Any, name: str) -> _Joined:
 
 
 def _join_leaves(one: Any, other: Any, place: Place) -> _Leaf:
-    if is_same(one, other) and not isinstance(one, Tensor):
+    if is_same(one, other) and not _is_array(one):
         return _Leaf(None, one)
     if not is_carried(one) or not is_carried(other):
         place.refuse(
@@ -237,6 +207,10 @@ def run_choice(
 
 
 # Loops.
+
+
+class _Again(Exception):
+    """The state of a loop has other types than it was traced with."""
 
 
 @dataclasses.dataclass
@@ -320,7 +294,7 @@ class _Loop:
                 is_new |= _next_leaf(leaf, new, old, place)
                 found.append((leaf, new))
         if is_new:
-            raise _Again(None)
+            raise _Again
         return [as_type(new, leaf.type) for leaf, new in found if leaf.type is not None]
 
     def _define(self, number: int, value: Any) -> bool:
@@ -388,7 +362,7 @@ def run_loop(
     try:
         while True:
             try:
-                results = staging.while_loop(cond, iteration, loop.initial(), maximum_iterations)
+                results = _looped(cond, iteration, loop.initial(), maximum_iterations)
                 break
             except _Again:
                 continue
@@ -400,6 +374,15 @@ def run_loop(
         set_state(before)
         raise
     set_state(loop.values(list(results), is_final=True))
+
+
+def _looped(
+    cond: Callable[..., Tensor],
+    iteration: Callable[..., list[Tensor]],
+    initial: list[Tensor],
+    maximum_iterations: Any,
+) -> Sequence[Tensor]:
+    return while_loop(cond, iteration, initial, maximum_iterations=maximum_iterations)
 
 
 def _retyped(loop: _Loop, before: Values, body: Any, get_state: Any, set_state: Any) -> bool:

@@ -291,6 +291,17 @@ class _Prepared(ast.NodeTransformer):
     visit_For = visit_While = _visit_loop
 
 
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> Any:
+        """`except … as name` with the name in its body, since malt looks for it there."""
+        if node.name is not None:
+            made = ast.parse(f"{node.name} = {HOOKS}.raised()\ntry: pass\nfinally: del {node.name}")
+            made.body[1].body = node.body  # type: ignore[attr-defined]
+            for x in (made.body[0], made.body[1].finalbody[0]):  # type: ignore[attr-defined]
+                for y in ast.walk(x):
+                    ast.copy_location(y, node)
+            node.name, node.body = None, [*map(lambda x: ast.copy_location(x, node), made.body)]
+        return self.generic_visit(node)
+
     def visit_Match(self, node: ast.Match) -> Any:
         """A choice between values as an `if`."""
         subject = f"subject_{node.lineno}_{node.col_offset}"

@@ -98,7 +98,7 @@ class Call(Op):
         given = tuple(t is not None for t in tangents)
         if self.is_diagonal_on(inputs[given.index(True)].type):
             return self._diagonal_jvp(tangents, given, inputs)
-        graph, places, known = _tangent_graph(self.body, given)
+        graph, places, known = tangent_graph(self.body, given)
         given_tangents = [t for t in tangents if t is not None]
         found = call(graph, [*inputs, *given_tangents, *(values[i] for i in known)])
         results: list[Tensor | None] = [None] * len(self.body.outputs)
@@ -152,11 +152,14 @@ class Call(Op):
         return self.body.cached(("is_diagonal", type), lambda: _is_diagonal(self.body, type))
 
     def depending(self, inputs):
-        return self.body.cached(("depending", inputs), lambda: _depending(self.body, inputs))
+        return depending_through(self.body, inputs)
 
     def pruned(self, used):
         body, keep = self.body.cached(("pruned", used), lambda: _pruned_body(self.body, used))
-        return Call(body), keep
+        return Call(body), keep, used
+
+    def recorded(self):
+        return Call(forward_form(self.body))
 
 
 def _is_diagonal(body: Graph, type: TensorType) -> bool:
@@ -166,6 +169,11 @@ def _is_diagonal(body: Graph, type: TensorType) -> bool:
     if any(x.type is not type for x in (*xs, *ys)):
         return False
     return is_diagonal_path(path_between(body.nodes, xs, ys), type)
+
+
+def depending_through(body: Graph, inputs: tuple[bool, ...]) -> tuple[bool, ...]:
+    """Which outputs of a body depend, differentiably, on the inputs that are marked."""
+    return body.cached(("depending", inputs), lambda: _depending(body, inputs))
 
 
 def _depending(body: Graph, inputs: tuple[bool, ...]) -> tuple[bool, ...]:
@@ -178,12 +186,17 @@ def _depending(body: Graph, inputs: tuple[bool, ...]) -> tuple[bool, ...]:
 
 def call(body: Graph, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Appends a call of `body`; in its forward form if an open tape watches one of the inputs."""
+    return applied(Call(body), inputs)
+
+
+def applied(op: Op, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Appends a node of `op`, which has graphs; as `recorded` if an open tape watches one of the
+    inputs. Returns the outputs of `op` itself."""
     inputs = tuple(inputs)
-    recorders = current().recorders
-    count = len(body.outputs)
-    if any(recorder.depends_on(inputs) for recorder in recorders):
-        body = forward_form(body)
-    return as_tuple(Call(body)(*inputs))[:count]
+    if not any(recorder.depends_on(inputs) for recorder in current().recorders):
+        return as_tuple(op(*inputs))
+    outputs = as_tuple(op.recorded()(*inputs))
+    return outputs[: len(op.output_types(inputs))]
 
 
 def as_tuple(outputs: Any) -> tuple[Tensor, ...]:
@@ -293,26 +306,19 @@ def _origin(value: Tensor) -> Tensor:
 
 def _with_forward_calls(body: Graph) -> Graph:
     """`body` with every call that has cotangents in its forward form."""
-    if not any(_needs_forward(node) for node in body.nodes):
+    if all(_recorded(node.op) is node.op for node in body.nodes):
         return body
     with Builder(body.name) as builder:
         env = copy_inputs(body, builder)
         for node in body.nodes:
-            op = node.op
-            if _needs_forward(node):
-                op = Call(forward_form(_body(node)))
+            op = _recorded(node.op)
             made = builder.add(op, tuple(env[x] for x in node.inputs), node.source)
             env.update(zip(node.outputs, made, strict=False))
         return builder.finish([env[y] for y in body.outputs])
 
 
-def _needs_forward(node: Node) -> bool:
-    return type(node.op) is Call and forward_form(_body(node)) is not _body(node)
-
-
-def _body(node: Node) -> Graph:
-    assert isinstance(node.op, Call)
-    return node.op.body
+def _recorded(op: Op) -> Op:
+    return op.recorded() if op.regions else op
 
 
 class DerivativeBuilder(Builder):
@@ -395,7 +401,7 @@ def _backward_graph(forward: Graph, present: tuple[bool, ...]) -> tuple[Graph, t
     return simplify(graph), tuple(i for i, _ in results)
 
 
-def _tangent_graph(
+def tangent_graph(
     body: Graph, given: tuple[bool, ...]
 ) -> tuple[Graph, tuple[int, ...], tuple[int, ...]]:
     """The tangents as a graph of the inputs, of the tangents that are given, and of outputs of the

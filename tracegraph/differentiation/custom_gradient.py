@@ -18,9 +18,8 @@ from tracegraph.control.hoist import Hoisted, hoisted
 from tracegraph.control.intern import interned
 from tracegraph.control.recompute import recomputed
 from tracegraph.core.interrupts import is_of_interrupt
-from tracegraph.core.shapes import Dim
 from tracegraph.core.source import Source, caller_of
-from tracegraph.core.types import TOKEN, TensorType, type_of_array
+from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.effects.procedure import current_record, recorded_call
 from tracegraph.errors import (
     DTypeError,
@@ -36,17 +35,15 @@ from tracegraph.errors import (
 )
 from tracegraph.functions.execute import append_call, run_nested, run_recorded
 from tracegraph.ir.builder import current
-from tracegraph.ir.op import Op
-from tracegraph.ir.tensor import Graph, Tensor, host_tensor
+from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.operands.conversion import as_tensor
-from tracegraph.ops.broadcast import BroadcastTo, full
-from tracegraph.ops.constant import Constant
+from tracegraph.ops.broadcast import full
 from tracegraph.passes.common_subexpressions import live_nodes
 from tracegraph.passes.simplify import dead_code, simplify
-from tracegraph.passes.specialise import unbound_names
 from tracegraph.signatures.results import Results, result_leaves
 from tracegraph.signatures.signature import Signature, parameters_of
 from tracegraph.state.variable import Variable
+from tracegraph.tracing.call_trace import CallTrace
 from tracegraph.tracing.name_scopes import told_name
 from tracegraph.tracing.trace import Trace, Traced, restored
 
@@ -86,7 +83,7 @@ class TracedAtCalls:
         return results.pack(append_call(lambda inputs: as_tuple(op(*inputs)), *given))
 
     def _new_trace(self) -> Trace:
-        return _CallTrace("lambda_" if self._name == "<lambda>" else self._name)
+        return CallTrace("lambda_" if self._name == "<lambda>" else self._name)
 
     def _called(self, trace: Trace, arguments: _Arguments) -> Any:
         """What the function returns for arguments of the trace."""
@@ -104,48 +101,6 @@ class TracedAtCalls:
 def _check_callable(function: Any) -> None:
     if not callable(function):
         fail(TraceError, f"{shown(function)} is not a callable object", fix="decorate a function")
-
-
-class _CallTrace(Trace):
-    """The trace of one call. What is called at top level, again and again, captures the numbers and
-    arrays that it uses, as the top level itself does: when they change, the graph stays the same.
-    """
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        outer = self.outer
-        self._is_lifting: bool = outer.is_top_level or (
-            isinstance(outer, _CallTrace) and outer._is_lifting
-        )
-
-    def add(
-        self, op: Op, inputs: tuple[Tensor, ...], source: Source | None = None
-    ) -> tuple[Tensor, ...]:
-        if self._is_lifting and type(op) is Constant and self.reuse is None and _varies(op.value):
-            return (self.admit(host_tensor(op.infer(), op.value)),)
-        return super().add(op, inputs, source)
-
-    def traced(self, results: Sequence[Tensor]) -> Traced:
-        self._take_sizes()
-        return super().traced(results)
-
-    def _take_sizes(self) -> None:
-        """Gives the open sizes values that are the caller's, and that no input has by itself, such
-        as n where an argument has n-1: by an input without elements that has them."""
-        if self.outer.is_top_level:
-            return
-        sizes = [Dim.named(name) for name in unbound_names(self.inputs, self.nodes)]
-        if sizes:
-            (nothing,) = self.outer.add(Constant(np.False_), ())
-            (has_sizes,) = self.outer.add(BroadcastTo((*sizes, 0), ()), (nothing,))
-            has_sizes.name = "sizes"
-            self.admit(has_sizes)
-
-
-def _varies(value: np.ndarray) -> bool:
-    """Whether a constant is one that may change: integers are structure, and so are 0 and 1."""
-    is_plain = not value.any() or (value.ndim == 0 and value in (1, -1))
-    return type_of_array(value).dtype.is_differentiable and not is_plain
 
 
 class CustomGradient(TracedAtCalls):

@@ -13,7 +13,7 @@ from typing import Any
 from tracegraph.core.source import here
 from tracegraph.effects.procedure import current_record, recorded_call
 from tracegraph.errors import SignatureError, fail
-from tracegraph.functions.execute import pass_check_on, prepare_effects, run_recorded
+from tracegraph.functions.execute import prepare_effects, run_recorded
 from tracegraph.ir.builder import Builder, current
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import stack
@@ -23,7 +23,7 @@ from tracegraph.passes.vectorise import widen
 from tracegraph.signatures.results import Results, result_leaves
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.name_scopes import told_name
-from tracegraph.tracing.trace import Trace, Traced, restored
+from tracegraph.tracing.trace import Trace, Traced, pass_check_on, restored
 
 
 def parallel_for(

@@ -16,7 +16,6 @@ from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.provenance import Callee
 from tracegraph.eager.reference_counts import COUNTS_ARE_TRUSTED
 from tracegraph.eager.slots import Step, run_program, state_lock, store_together_if_same
-from tracegraph.eager.tensor_methods import host_array
 from tracegraph.effects.procedure import (
     START,
     Procedure,
@@ -29,7 +28,13 @@ from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer, host_tensor
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
 from tracegraph.state.variable import Variable
-from tracegraph.tracing.trace import CheckReport, Trace, Traced, current_trace, report_first_failure
+from tracegraph.tracing.trace import (
+    Trace,
+    Traced,
+    current_trace,
+    pass_check_on,
+    report_first_failure,
+)
 
 
 class Execution:
@@ -298,13 +303,3 @@ def prepare_effects(traced: Traced) -> tuple[Trace | None, bool]:
     if trace is not None and traced.has_token:
         trace.end_where_checks_failed()
     return trace, shows_state
-
-
-def pass_check_on(report: CheckReport, values: tuple[Tensor, ...]) -> None:
-    """Takes a check of a body on to what is being built: a trace reports it at every run, the top
-    level raises its error at once. `values` are its flag and its operands."""
-    trace = current_trace()
-    if trace is not None:
-        trace.add_check(report, values)
-    elif not bool(host_array(values[0])):
-        report.fail([host_array(x) for x in values[1:]])

@@ -317,9 +317,15 @@ class Op(metaclass=_Interning):
         bodies, where `can_prune`; of other ops every output depends on every input."""
         raise NotImplementedError
 
-    def pruned(self, used: tuple[bool, ...]) -> tuple[Op, tuple[bool, ...]]:
-        """The op narrowed to the outputs that are `used`, and which inputs it still takes."""
+    def pruned(self, used: tuple[bool, ...]) -> tuple[Op, tuple[bool, ...], tuple[bool, ...]]:
+        """The op narrowed to the outputs that are `used`, which inputs it still takes, and which
+        outputs it still has: a loop keeps the states that others are computed from."""
         raise NotImplementedError
+
+    def recorded(self) -> Op:
+        """The op that also returns, behind its own outputs, what its vjp reads; itself if that is
+        all there. It stands in place of the op where a derivative may be asked for."""
+        return self
 
     def substitute(self, sizes: Any) -> Op:
         """The op with the named sizes in its attributes replaced."""

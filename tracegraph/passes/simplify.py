@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from tracegraph.core.source import sourced
 from tracegraph.ir.builder import Builder, copy_inputs, current
 from tracegraph.ir.pass_observers import PRUNED, SHARED, passed
@@ -55,12 +57,11 @@ def _pruned(graph: Graph, nodes: list[Node]) -> Graph:
         if live.isdisjoint(node.outputs):
             continue
         used = tuple(y in live for y in node.outputs)
-        op, keep = node.op.pruned(used) if node.op.can_prune else (node.op, None)
-        inputs = node.inputs
-        outputs = list(node.outputs)
-        if keep is not None:
-            inputs = tuple(x for x, is_kept in zip(inputs, keep, strict=True) if is_kept)
-            outputs = [y for y, is_used in zip(outputs, used, strict=True) if is_used]
+        op, inputs, outputs = node.op, node.inputs, list(node.outputs)
+        if op.can_prune:
+            op, takes, has = op.pruned(used)
+            inputs = tuple(itertools.compress(inputs, takes))
+            outputs = list(itertools.compress(outputs, has))
         live.update(inputs)
         kept.append((node, op, inputs, outputs))
     if len(kept) == len(graph.nodes) and all(

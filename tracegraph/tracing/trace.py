@@ -17,6 +17,7 @@ from tracegraph.core.source import Source, here, place_of_thread, sourced
 from tracegraph.core.tensorshape import AskedSize
 from tracegraph.core.types import TOKEN
 from tracegraph.eager.pending import refuse_leaked
+from tracegraph.eager.tensor_methods import host_array
 from tracegraph.errors import (
     InvalidArgumentError,
     NumericsError,
@@ -495,3 +496,13 @@ def refuse_creation(source: Source | None = None) -> Any:
 
 #: Tracing is rare: one at a time, so that a signature is traced once however many threads call.
 tracing = threading.RLock()
+
+
+def pass_check_on(report: CheckReport, values: tuple[Tensor, ...]) -> None:
+    """Takes a check of a body on to what is being built: a trace reports it at every run, the top
+    level raises its error at once. `values` are its flag and its operands."""
+    trace = current_trace()
+    if trace is not None:
+        trace.add_check(report, values)
+    elif not bool(host_array(values[0])):
+        report.fail([host_array(x) for x in values[1:]])

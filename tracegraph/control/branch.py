@@ -1,0 +1,429 @@
+"""Branches: of several graphs of the same inputs, a value chooses the one that computes.
+
+Derivatives are branches on the same value. The forward form returns the residuals of all branches;
+those of a branch that was not taken are zeros, which nothing reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracegraph.control.call import (
+    Call,
+    ResidualPlan,
+    applied,
+    as_tuple,
+    backward_graph,
+    depending_through,
+    naming,
+    own_size,
+    residual_plan,
+    tangent_graph,
+)
+from tracegraph.core.shapes import same_shape
+from tracegraph.core.types import TensorType, bool_, int32
+from tracegraph.errors import DTypeMismatch, Mismatch
+from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
+from tracegraph.ir.op import Op, Region
+from tracegraph.ir.pass_observers import passed
+from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.ops.broadcast import BroadcastTo, full, stack
+from tracegraph.ops.constant import constant
+from tracegraph.ops.elementwise import SELECT, Cast, Equal, LogicalNot, StopGradient
+from tracegraph.ops.index import Gather
+from tracegraph.ops.reduce import Any as AnyOf
+from tracegraph.ops.reduce import ArgMax
+from tracegraph.passes.simplify import dead_code
+from tracegraph.passes.vectorise import vectorise
+
+
+class Branch(Op, abstract=True):
+    """The outputs of one of `branches`, all of which take the same inputs: `(decider, *inputs)`."""
+
+    takes_zero_cotangents = True
+    can_prune = True
+
+    if TYPE_CHECKING:
+        branches: Any  # a field of the one class, a property of the other
+
+    def with_branches(self, branches: Sequence[Graph]) -> Branch:
+        """The same choice among other graphs."""
+        raise NotImplementedError
+
+    def check_decider(self, decider: TensorType) -> None:
+        """Raises Mismatch for a type that cannot choose."""
+        raise NotImplementedError
+
+    def taken_by(self, decider: Tensor) -> list[Tensor]:
+        """For each branch whether it is taken; of a decider with a loop axis, in each iteration."""
+        raise NotImplementedError
+
+    def known_branch(self, decider: np.ndarray) -> Graph:
+        """The branch that a known value chooses."""
+        raise NotImplementedError
+
+    @property
+    def regions(self):
+        inputs = tuple(range(1, 1 + len(self.branches[0].inputs)))
+        outputs = tuple(range(len(self.branches[0].outputs)))
+        return tuple(Region(branch, inputs, outputs) for branch in self.branches)
+
+    def infer(self, decider, *types):
+        self.check_decider(decider)
+        first, *others = [_result_types(branch, types) for branch in self.branches]
+        for number, other in enumerate(others, 1):
+            if len(first) != len(other):
+                raise Mismatch(
+                    f"branch 0 returns {len(first)} tensors and branch {number} {len(other)}"
+                )
+            first = tuple(_joined(a, b, number) for a, b in zip(first, other, strict=True))
+        return first
+
+    # Derivatives.
+
+    def recorded(self):
+        plans = [residual_plan(branch) for branch in self.branches]
+        if all(plan.forward is branch for plan, branch in zip(plans, self.branches, strict=True)):
+            return self
+        return self.with_branches(_with_shared_residuals(self.branches, plans))
+
+    def vjp(self, *values):
+        count = len(self.branches[0].outputs)
+        gs, ys, (decider, *xs) = values[:count], values[count : 2 * count], values[2 * count :]
+        recorded = self.recorded()
+        if recorded is not self:
+            # It was recorded without a tape, hence without residuals: compute them now.
+            ys = as_tuple(recorded(decider, *xs))
+            gs = (*gs, *(None,) * (len(ys) - count))
+        present = tuple(g is not None for g in gs)
+        branches, operands, places = recorded._backward(present)
+        if not places:
+            return (None,) * (1 + len(xs))
+        given = [ys[i] if kind == "output" else xs[i] for kind, i in operands]
+        given += [g for g in gs if g is not None]
+        found = applied(self.with_branches(branches), (decider, *given))
+        cotangents = dict(zip(places, found, strict=True))
+        return (None, *(cotangents.get(i) for i in range(len(xs))))
+
+    def _backward(
+        self, present: tuple[bool, ...]
+    ) -> tuple[list[Graph], list[tuple[str, int]], list[int]]:
+        """The backward graphs of all branches on the same operands, with what these are and the
+        inputs whose cotangents they give."""
+        found = [backward_graph(branch, present) for branch in self.branches]
+        plans = [residual_plan(branch).places for branch in self.branches]
+        places = sorted({place for _, of_one in found for place in of_one})
+        operands = list(dict.fromkeys(place for plan in plans for place in plan))
+        one = self.branches[0]
+        values = {"input": one.inputs, "output": one.outputs}
+        zeros = [one.inputs[i] for i in places]
+        missing = naming(one.inputs, [values[kind][i] for kind, i in operands])
+        if missing and any(not x.type.is_static for x in zeros):
+            operands += [("input", one.inputs.index(x)) for x in missing]
+        given = [values[kind][i] for kind, i in operands]
+        given += [y for y, is_given in zip(one.outputs, present, strict=True) if is_given]
+        graphs = []
+        for (graph, of_one), plan in zip(found, plans, strict=True):
+            with Builder(graph.name) as builder:
+                inputs = [builder.input_like(x) for x in given]
+                by_place = dict(zip(operands, inputs))
+                residuals = [by_place[place] for place in plan]
+                outputs = inline(graph, [*residuals, *inputs[len(operands) :]])
+                graphs.append(builder.finish(_filled(places, of_one, outputs, one.inputs)))
+        return graphs, operands, places
+
+    def jvp(self, tangents, *values):
+        count = len(self.branches[0].outputs)
+        decider, *xs = values[count:]
+        given = tuple(t is not None for t in tangents[1:])
+        found = [tangent_graph(branch, given)[:2] for branch in self.branches]
+        places = sorted({place for _, of_one in found for place in of_one})
+        graphs = []
+        for (graph, of_one), branch in zip(found, self.branches, strict=True):
+            with Builder(graph.name) as builder:
+                env = copy_inputs(graph, builder)
+                replay(graph.nodes, env)
+                outputs = [env[y] for y in graph.outputs]
+                graphs.append(builder.finish(_filled(places, of_one, outputs, branch.outputs)))
+        results: list[Tensor | None] = [None] * count
+        if places:
+            ts = [t for t in tangents if t is not None]
+            pushed = applied(self.with_branches(graphs), (decider, *xs, *ts))
+            for place, t in zip(places, pushed, strict=True):
+                results[place] = t
+        return tuple(results)
+
+    # Loops.
+
+    def batch(self, n, batched, decider, *xs):
+        if batched[0]:
+            outputs = self._each_by_itself(n, batched[1:], decider, xs)
+            return outputs, (True,) * len(outputs)
+        wide = [vectorise(x, batched[1:], own_size(x, n)) for x in self.branches]
+        flags = tuple(map(any, zip(*(flags for _, flags in wide), strict=True)))
+        pairs = zip(wide, self.branches, strict=True)
+        stacked = [stacked_outputs(*x, flags, own_size(branch, n)) for x, branch in pairs]
+        return applied(self.with_branches(stacked), (decider, *xs)), flags
+
+    def _each_by_itself(
+        self, n: Any, batched: Sequence[bool], decider: Tensor, xs: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """Each iteration takes a branch of its own: all branches that one of them takes compute on
+        all, and what they were not asked for is left out."""
+        inputs = [x if flag else stack(x, n) for x, flag in zip(xs, batched, strict=True)]
+        results: Sequence[Tensor] = ()
+        for branch, taken in zip(self.branches, self.taken_by(decider), strict=True):
+            size = own_size(branch, n)
+            op = _where_taken(all_rows(branch, size), taken.type.with_shape((size,)))
+            found = applied(op, (AnyOf((0,))(taken), taken, *inputs))
+            pairs = zip(found, results or found, strict=True)
+            results = [select_rows(taken, new, old) for new, old in pairs]
+        return tuple(results)
+
+    # What depends on what.
+
+    def depends(self, *patterns):
+        return self.depends_given([None] * len(patterns), *patterns)
+
+    def depends_given(self, values, decider, *patterns):
+        branches = self.branches if values[0] is None else (self.known_branch(values[0]),)
+        found = [Call(branch).depends_given(values[1:], *patterns) for branch in branches]
+        return tuple(_union(each) for each in zip(*found, strict=True))
+
+    def depending(self, inputs):
+        found = [depending_through(branch, inputs[1:]) for branch in self.branches]
+        return tuple(map(any, zip(*found, strict=True)))
+
+    def pruned(self, used):
+        branches, keep = narrowed(self.branches, used)
+        if all(new is old for new, old in zip(branches, self.branches, strict=True)):
+            return self, (True,) * (1 + len(keep)), used
+        return self.with_branches(branches), (True, *keep), used
+
+
+class Cond(Branch):
+    """The outputs of `true` where the first input holds, else those of `false`."""
+
+    true: Graph
+    false: Graph
+
+    @property
+    def branches(self):
+        return self.true, self.false
+
+    def with_branches(self, branches):
+        return Cond(*branches)
+
+    def check_decider(self, decider):
+        if decider.dtype is not bool_ or decider.shape != ():
+            raise DTypeMismatch(
+                f"the predicate is {decider}, and it must be one bool",
+                fix="compare it, and reduce it: tg.reduce_all(x > 0)",
+            )
+
+    def taken_by(self, decider):
+        return [decider, LogicalNot()(decider)]
+
+    def known_branch(self, decider):
+        return self.true if decider else self.false
+
+
+class Switch(Branch):
+    """The outputs of the branch whose number is the first input; of the last where none is."""
+
+    branches: tuple[Graph, ...]
+
+    def with_branches(self, branches):
+        return Switch(tuple(branches))
+
+    def check_decider(self, decider):
+        if decider.dtype is not int32 or decider.shape != ():
+            raise DTypeMismatch(
+                f"the index is {decider}, and it must be one int32",
+                fix="convert it: tg.cast(index, tg.int32)",
+            )
+
+    def taken_by(self, decider):
+        numbers = range(len(self.branches) - 1)
+        masks = [Equal()(decider, full(i, decider.type)) for i in numbers]
+        rest = constant(True, bool_)
+        for mask in masks:
+            rest = SELECT(mask, full(False, mask.type), _spread(rest, mask.type))
+        return [*masks, _spread(rest, TensorType(bool_, decider.type.shape))]
+
+    def known_branch(self, decider):
+        place = int(decider)
+        return self.branches[place if 0 <= place < len(self.branches) else -1]
+
+
+def _spread(x: Tensor, type: TensorType) -> Tensor:
+    return x if x.type is type else BroadcastTo(type.shape, ())(x)
+
+
+def _result_types(branch: Graph, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    return as_tuple(Call(branch).infer(*types))  # type: ignore[return-value]
+
+
+def _joined(first: TensorType, other: TensorType, number: int) -> TensorType:
+    shape = same_shape(first.shape, other.shape)
+    if first.dtype is not other.dtype or shape is None:
+        raise Mismatch(f"branch 0 returns {first} where branch {number} returns {other}")
+    return first.with_shape(shape)
+
+
+def _union(patterns: Sequence[Any]) -> Any:
+    found, *others = patterns
+    for other in others:
+        found = found | other
+    return found
+
+
+def _filled(
+    places: Sequence[int],
+    of_one: Sequence[int],
+    outputs: Sequence[Tensor],
+    like: Sequence[Tensor],
+) -> list[Tensor]:
+    """The outputs of one branch at all `places`, with zeros where it has none."""
+    found = dict(zip(of_one, outputs, strict=True))
+    return [found[i] if i in found else full(0, like[i].type) for i in places]
+
+
+def _with_shared_residuals(branches: Sequence[Graph], plans: Sequence[ResidualPlan]) -> list[Graph]:
+    """The forward forms of all branches with the same outputs: residuals of one type share a place,
+    since one branch alone has any."""
+    count = len(branches[0].outputs)
+    extras = [plan.forward.outputs[count:] for plan in plans]
+    slots: list[TensorType] = []
+    chosen: list[list[int]] = []
+    for of_one in extras:
+        free = list(range(len(slots)))
+        mine = []
+        for y in of_one:
+            place = next((i for i in free if slots[i] is y.type), None)
+            if place is None:
+                place = len(slots)
+                slots.append(y.type)
+            else:
+                free.remove(place)
+            mine.append(place)
+        chosen.append(mine)
+    return [_with_slots(plan, count, slots, mine) for plan, mine in zip(plans, chosen, strict=True)]
+
+
+def _with_slots(
+    plan: ResidualPlan, count: int, slots: Sequence[TensorType], mine: Sequence[int]
+) -> Graph:
+    forward = plan.forward
+    moved = {count + k: count + place for k, place in enumerate(mine)}
+    with Builder(forward.name) as builder:
+        env = copy_inputs(forward, builder)
+        replay(forward.nodes, env)
+        outputs = [env[y] for y in forward.outputs[:count]]
+        extras = {moved[count + k]: env[y] for k, y in enumerate(forward.outputs[count:])}
+        outputs += [
+            extras[count + i] if count + i in extras else full(0, type)
+            for i, type in enumerate(slots)
+        ]
+        graph = builder.finish(outputs)
+    places = tuple((kind, moved.get(i, i) if kind == "output" else i) for kind, i in plan.places)
+    residuals = tuple(env[x] for x in plan.residuals)
+    graph.cache["residuals"] = ResidualPlan(graph, places, residuals)
+    passed("forward", graph)
+    return graph
+
+
+# Rows of a loop, each of which goes its own way.
+
+
+def stacked_outputs(graph: Graph, flags: Sequence[bool], wanted: Sequence[bool], n: Any) -> Graph:
+    """The graph whose outputs have a loop axis where that is wanted."""
+    if tuple(flags) == tuple(wanted):
+        return graph
+    with Builder(graph.name) as builder:
+        env = copy_inputs(graph, builder)
+        replay(graph.nodes, env)
+        rows = zip(graph.outputs, flags, wanted, strict=True)
+        return builder.finish(
+            [stack(env[y], n) if wants and not has else env[y] for y, has, wants in rows]
+        )
+
+
+def all_rows(graph: Graph, n: Any) -> Graph:
+    """The graph of n iterations, where each has inputs and outputs of its own."""
+    wide, flags = vectorise(graph, (True,) * len(graph.inputs), n)
+    return stacked_outputs(wide, flags, (True,) * len(flags), n)
+
+
+def select_rows(mask: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """The rows of x where `mask` holds, else those of y."""
+    if x is y:
+        return x
+    return SELECT(_along_rows(mask, x), x, y)
+
+
+def harmless_rows(mask: Tensor, xs: Sequence[Tensor]) -> list[Tensor]:
+    """The rows of `xs` where `mask` holds, and in place of the others those of the first that does.
+
+    What is computed of a row that was not asked for may be infinite, and 0 times that is nan in the
+    derivative of what all rows share. A row that was asked for is as good as its own result.
+    """
+    first = ArgMax(0, int32)(Cast(int32)(mask))
+    return [select_rows(mask, x, _repeated_row(x, first)) for x in xs]
+
+
+def _repeated_row(x: Tensor, place: Tensor) -> Tensor:
+    row = Gather(0, 0)(x, place)
+    return stack(StopGradient()(row) if row.type.dtype.is_differentiable else row, x.type.shape[0])
+
+
+def _along_rows(mask: Tensor, x: Tensor) -> Tensor:
+    return mask if x.ndim == 1 else BroadcastTo(x.type.shape, (0,))(mask)
+
+
+def _where_taken(wide: Graph, mask: TensorType) -> Cond:
+    """`wide` on harmless rows where some row takes it, else zeros: `(is_taken, mask, *xs)`."""
+    with Builder(wide.name) as builder:
+        taken, *xs = [builder.input(type) for type in (mask, *wide.input_types)]
+        taking = builder.finish(inline(wide, harmless_rows(taken, xs)))
+    with Builder(f"{wide.name}_skipped") as builder:
+        for type in (mask, *wide.input_types):
+            builder.input(type)
+        skipping = builder.finish([full(0, type) for type in wide.output_types])
+    return Cond(taking, skipping)
+
+
+def narrowed(
+    graphs: Sequence[Graph], used: tuple[bool, ...], kept_anyway: Sequence[bool] = ()
+) -> tuple[list[Graph], tuple[bool, ...]]:
+    """The graphs with only the outputs that are used, and the inputs that one of them reads, or
+    that are kept anyway."""
+    small = [_with_outputs(graph, used) for graph in graphs]
+    read = [_read(graph) for graph in small]
+    flags = [tuple(x in found for x in graph.inputs) for graph, found in zip(small, read)]
+    flags += [tuple(kept_anyway)] if kept_anyway else []
+    keep = tuple(map(any, zip(*flags, strict=True)))
+    one = small[0]
+    kept = [x for x, is_kept in zip(one.inputs, keep, strict=True) if is_kept]
+    named = naming(one.inputs, kept)
+    keep = tuple(is_kept or x in named for x, is_kept in zip(one.inputs, keep, strict=True))
+    if all(keep) and all(used) and all(a is b for a, b in zip(small, graphs, strict=True)):
+        return list(graphs), keep
+    return [_with_inputs(graph, keep) for graph in small], keep
+
+
+def _with_outputs(graph: Graph, used: tuple[bool, ...]) -> Graph:
+    outputs = tuple(y for y, is_used in zip(graph.outputs, used, strict=True) if is_used)
+    return dead_code(graph if all(used) else graph.with_outputs(outputs))
+
+
+def _with_inputs(graph: Graph, keep: Iterable[bool]) -> Graph:
+    inputs = tuple(x for x, is_kept in zip(graph.inputs, keep, strict=True) if is_kept)
+    return Graph(graph.name, inputs, graph.nodes, graph.outputs)
+
+
+def _read(graph: Graph) -> set[Tensor]:
+    return {x for node in graph.nodes for x in node.inputs}.union(graph.outputs)

@@ -1,0 +1,415 @@
+"""Scan: a body applied to the rows of tensors one after the other, with a state that it hands on.
+
+Reverse mode is a scan in the other direction: the forward form stacks what the rules of the body
+read in every step, and what no step changes is kept once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracegraph.control.branch import narrowed, stacked_outputs
+from tracegraph.control.call import (
+    Call,
+    applied,
+    as_tuple,
+    backward_graph,
+    depending_through,
+    derived_name,
+    own_size,
+    residual_plan,
+)
+from tracegraph.core.shapes import Size, same_shape, same_size
+from tracegraph.core.sparsity_patterns import Pattern, moved
+from tracegraph.core.types import TensorType
+from tracegraph.errors import Mismatch
+from tracegraph.ir.builder import Builder, inline, replay
+from tracegraph.ir.op import Flow, Op, Region
+from tracegraph.ir.pass_observers import passed
+from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.ops.broadcast import full, stack
+from tracegraph.ops.elementwise import ADD
+from tracegraph.ops.shape import Transpose
+from tracegraph.passes.common_subexpressions import live_nodes
+from tracegraph.passes.forward import jvp
+from tracegraph.passes.simplify import simplify
+from tracegraph.passes.vectorise import vectorise
+
+#: Which inputs of a body, or which outputs, have something.
+Flags = tuple[bool, ...]
+
+
+class Loop(Op, abstract=True):
+    """An op whose body runs again and again: `(*constants, *states, ...)`, of which the body
+    returns the new states first."""
+
+    body: Graph
+    constants: int
+
+    if TYPE_CHECKING:
+        #: How many tensors the body hands on from one run to the next.
+        states: Any
+
+    def state_inputs(self) -> range:
+        """The places of the states among the inputs."""
+        return range(self.constants, self.constants + self.states)
+
+    def with_states(self, inputs: Flags, through: Callable[[Flags], Flags]) -> Flags:
+        """The inputs of the body that something reaches, in whatever run: `through` says which
+        outputs it reaches from which inputs."""
+        while True:
+            outputs = through(inputs)[: self.states]
+            rows = enumerate(inputs)
+            more = tuple(
+                has or (i in self.state_inputs() and outputs[i - self.constants]) for i, has in rows
+            )
+            if more == inputs:
+                return inputs
+            inputs = more
+
+    def flow(self, flows):
+        (flow, *others) = flows
+        decided = 0  # what the condition of a loop reads decides over every state
+        for other in others:
+            decided |= other.values[0]
+        values, derivatives = [*flow.values], [*flow.derivatives]
+        for masks in (values, derivatives):
+            while True:
+                more = [mask | self._carried(mask, masks) for mask in masks]
+                if more == masks:
+                    break
+                masks[:] = more
+        states = range(self.states)
+        started = [1 << i for i in self.state_inputs()]
+        values = [
+            mask | (started[i] | decided if i in states else 0) for i, mask in enumerate(values)
+        ]
+        derivatives = [
+            mask | (started[i] if i in states else 0) for i, mask in enumerate(derivatives)
+        ]
+        return Flow(tuple(values), tuple(derivatives))
+
+    def _carried(self, mask: int, masks: Sequence[int]) -> int:
+        """What reaches the states that `mask` reads."""
+        total = 0
+        for place, i in enumerate(self.state_inputs()):
+            if mask >> i & 1:
+                total |= masks[place]
+        return total
+
+
+class Scan(Loop):
+    """The states behind the last of `length` steps, and the other outputs of all steps, stacked.
+
+    `(*constants, *states, *rows) -> (*states, *stacked)`: step t of the body takes the constants,
+    the states of the step before, and row t of the rows. It begins with the last row if `reverse`.
+    """
+
+    states: int
+    length: Size
+    reverse: bool = False
+
+    takes_zero_cotangents = True
+    can_prune = True
+
+    @property
+    def regions(self):
+        count = len(self.body.outputs)
+        return (Region(self.body, tuple(range(len(self.body.inputs))), tuple(range(count))),)
+
+    @property
+    def rows(self) -> int:
+        """The place of the first input that has rows."""
+        return self.constants + self.states
+
+    def infer(self, *types):
+        for x in types[self.rows :]:
+            if not isinstance(x.shape, tuple) or not x.shape:
+                raise Mismatch(f"{x} has no rows to scan", fix="give it a first axis")
+            if same_size(x.shape[0], self.length) is None:
+                raise Mismatch(
+                    f"{x} has {x.shape[0]} rows, and the loop has {self.length} steps",
+                    fix="give all tensors that are scanned the same first axis",
+                )
+        steps = [x.with_shape(x.shape[1:]) for x in types[self.rows :]]
+        found = Call(self.body).infer(*types[: self.rows], *steps)
+        states = [
+            kept_state(i, given, new)
+            for i, (given, new) in enumerate(zip(types[self.constants : self.rows], found))
+        ]
+        stacked = [y.with_shape((self.length, *y.shape)) for y in found[self.states :]]
+        return (*states, *stacked)
+
+    def with_body(self, body: Graph, constants: int, states: int) -> Scan:
+        return Scan(body, constants, states, self.length, self.reverse)
+
+    # Derivatives.
+
+    def recorded(self):
+        body = self.body.cached(("stacks", self.rows), lambda: (self._stacking_body(),))[0]
+        return self if body is self.body else self.with_body(body, self.constants, self.states)
+
+    def _stacking_body(self) -> Graph:
+        """The body that returns, for stacking, what its rules read."""
+        plan = residual_plan(self.body)
+        known = {*plan.forward.inputs[: self.constants], *plan.forward.inputs[self.rows :]}
+        known.update(plan.forward.outputs[self.states :])
+        missing = [x for x in plan.residuals if x not in known]
+        if plan.forward is self.body and not missing:
+            return self.body
+        return plan.forward.with_outputs((*plan.forward.outputs, *missing))
+
+    def _residual_places(self) -> list[tuple[str, int]]:
+        """Where the residuals are among the inputs and the outputs of this op."""
+        body = self.body
+        places = {y: ("output", i) for i, y in enumerate(body.outputs) if i >= self.states}
+        rows = [
+            (i, x) for i, x in enumerate(body.inputs) if not 0 <= i - self.constants < self.states
+        ]
+        places.update((x, ("input", i)) for i, x in rows)
+        return [places[x] for x in residual_plan(body).residuals]
+
+    def vjp(self, *values):
+        count = len(self.body.outputs)
+        gs, ys, xs = values[:count], values[count : 2 * count], values[2 * count :]
+        recorded = self.recorded()
+        if recorded is not self:
+            # It was recorded without a tape, hence without residuals: compute them now.
+            ys = as_tuple(recorded(*xs))
+            gs = (*gs, *(None,) * (len(ys) - count))
+        return recorded._pulled_back(gs, ys, xs)
+
+    def _pulled_back(
+        self, gs: Sequence[Tensor | None], ys: Sequence[Tensor], xs: Sequence[Tensor]
+    ) -> tuple[Tensor | None, ...]:
+        present = self._states_with_cotangents(tuple(g is not None for g in gs))
+        step, places = backward_graph(self.body, present)
+        consts = [i for i in places if i < self.constants]
+        states = [i for i in range(self.states) if present[i]]
+        rows = [i for i in places if i >= self.rows]
+        residuals = self._residual_places()
+        kept = [i for kind, i in residuals if kind == "input" and i < self.constants]
+        stacked = [p for p in residuals if not (p[0] == "input" and p[1] < self.constants)]
+        body = _backward_step(self, step, places, present, residuals)
+        values = {"input": xs, "output": ys}
+        types = [x.type for x in xs]
+        given = [g for g in gs[self.states :] if g is not None]
+        found = iter(
+            applied(
+                Scan(body, len(kept), len(states) + len(consts), self.length, not self.reverse),
+                [
+                    *(xs[i] for i in kept),
+                    *(full(0, ys[i].type) if gs[i] is None else gs[i] for i in states),
+                    *(full(0, types[i]) for i in consts),
+                    *(values[kind][i] for kind, i in stacked),
+                    *given,
+                ],
+            )
+        )
+        cotangents: list[Tensor | None] = [None] * len(xs)
+        for i in (*(self.constants + i for i in states), *consts, *rows):
+            cotangents[i] = next(found)
+        return tuple(cotangents)
+
+    def _states_with_cotangents(self, present: Flags) -> Flags:
+        """The outputs of a step that have cotangents, in whatever step."""
+        while True:
+            _, places = backward_graph(self.body, present)
+            reached = {i - self.constants for i in places if i in self.state_inputs()}
+            more = tuple(has or i in reached for i, has in enumerate(present))
+            if more == present:
+                return present
+            present = more
+
+    def jvp(self, tangents, *values):
+        xs = values[len(self.body.outputs) :]
+        given = self.with_states(
+            tuple(t is not None for t in tangents),
+            lambda flags: depending_through(self.body, flags),
+        )
+        body, places = pushed_body(self.body, self.constants, self.states, given)
+        ends = (0, self.constants, self.rows, len(xs))
+        inputs = interleaved(ends, given, xs, tangents)
+        first, states = sum(given[: self.constants]), sum(given[self.constants : self.rows])
+        op = self.with_body(body, self.constants + first, self.states + states)
+        found = applied(op, inputs)[self.states :]
+        results: list[Tensor | None] = [None] * len(self.body.outputs)
+        for place, t in zip(places, found, strict=True):
+            results[place] = t
+        return tuple(results)
+
+    # Loops.
+
+    def batch(self, n, batched, *xs):
+        size = own_size(self.body, n)
+        flags = self.with_states(batched, lambda flags: vectorise(self.body, flags, size)[1])
+        wide, has = vectorise(self.body, flags, size)
+        wanted = (*flags[self.constants : self.rows], *has[self.states :])
+        inputs = [
+            (stack(x, n) if is_wide and not was_wide else x)
+            if i < self.rows
+            else _swapped(x, is_wide)
+            for i, (x, was_wide, is_wide) in enumerate(zip(xs, batched, flags, strict=True))
+        ]
+        op = self.with_body(stacked_outputs(wide, has, wanted, size), self.constants, self.states)
+        outputs = applied(op, inputs)
+        rows = zip(outputs[self.states :], wanted[self.states :], strict=True)
+        return (*outputs[: self.states], *(_swapped(y, flag) for y, flag in rows)), wanted
+
+    # What depends on what.
+
+    def depends(self, *patterns):
+        states = [*patterns[self.constants : self.rows]]
+        stacked: list[list[Pattern]] = []
+        steps = range(self.length)
+        for t in reversed(steps) if self.reverse else steps:
+            rows = [moved(lambda x, t=t: x[t], p) for p in patterns[self.rows :]]
+            found = Call(self.body).depends(*patterns[: self.constants], *states, *rows)
+            states = [*found[: self.states]]
+            stacked.append(found[self.states :])
+        if self.reverse:
+            stacked.reverse()
+        columns = zip(*stacked, strict=True)
+        return (*states, *(moved(lambda *rows: np.stack(rows), *column) for column in columns))
+
+    def depending(self, inputs):
+        through = lambda flags: depending_through(self.body, flags)  # noqa: E731
+        return through(self.with_states(inputs, through))
+
+    def pruned(self, used):
+        wanted = self._needed(used)
+        (body,), keep = narrowed([self.body], wanted, self._kept_states(wanted))
+        if body is self.body:
+            return self, (True,) * len(keep), wanted
+        constants, states = sum(keep[: self.constants]), sum(wanted[: self.states])
+        return self.with_body(body, constants, states), keep, wanted
+
+    def _needed(self, used: Flags) -> Flags:
+        """The outputs that are used, or that those are computed from in a later step."""
+        body = self.body
+        while True:
+            ends = [y for y, is_used in zip(body.outputs, used, strict=True) if is_used]
+            read = {x for node in live_nodes(body.nodes, ends) for x in node.inputs}.union(ends)
+            more = tuple(
+                is_used or (i < self.states and body.inputs[self.constants + i] in read)
+                for i, is_used in enumerate(used)
+            )
+            if more == used:
+                return used
+            used = more
+
+    def _kept_states(self, wanted: Flags) -> Flags:
+        """The inputs that stay whether they are read or not: the states that are handed on."""
+        flags = [False] * len(self.body.inputs)
+        for i in range(self.states):
+            flags[self.constants + i] = wanted[i]
+        return tuple(flags)
+
+
+def kept_state(place: int, given: TensorType, new: TensorType) -> TensorType:
+    """The type of a state. Raises Mismatch if a step changes it."""
+    shape = same_shape(given.shape, new.shape)
+    if given.dtype is not new.dtype or shape is None:
+        raise Mismatch(
+            f"state {place} is {given} before a step and {new} behind it",
+            fix="let every step return the type that it takes",
+        )
+    return given.with_shape(shape)
+
+
+def _swapped(x: Tensor, is_wide: bool) -> Tensor:
+    """The tensor with its first two axes exchanged: that of a loop around, and the steps."""
+    return Transpose((1, 0, *range(2, x.ndim)))(x) if is_wide else x
+
+
+def _backward_step(
+    scan: Scan,
+    step: Graph,
+    places: Sequence[int],
+    present: Flags,
+    residuals: Sequence[tuple[str, int]],
+) -> Graph:
+    """One step backwards: `(*constant residuals, *state cotangents, *sums, *stacked residuals,
+    *cotangents) -> (*state cotangents, *sums, *row cotangents)`."""
+    count = len(residuals)
+    consts = [i for i in places if i < scan.constants]
+    states = [i for i in range(scan.states) if present[i]]
+    is_constant = [kind == "input" and i < scan.constants for kind, i in residuals]
+    with Builder(step.name) as builder:
+        kept = {k: builder.input_like(step.inputs[k]) for k in range(count) if is_constant[k]}
+        gs = [builder.input_like(x) for x in step.inputs[count : count + len(states)]]
+        sums = [builder.input(scan.body.inputs[i].type, "sum") for i in consts]
+        kept |= {k: builder.input_like(step.inputs[k]) for k in range(count) if not is_constant[k]}
+        rest = [builder.input_like(x) for x in step.inputs[count + len(states) :]]
+        given = [*(kept[k] for k in range(count)), *gs, *rest]
+        found = dict(zip(places, inline(step, given), strict=True))
+        outputs = [
+            found[scan.constants + i]
+            if scan.constants + i in found
+            else full(0, scan.body.outputs[i].type)
+            for i in states
+        ]
+        outputs += [ADD(total, found[i]) for total, i in zip(sums, consts, strict=True)]
+        outputs += [found[i] for i in places if i >= scan.rows]
+        graph = builder.finish(outputs)
+    passed("backward", graph)
+    return graph
+
+
+def pushed_body(
+    body: Graph, constants: int, states: int, given: Flags
+) -> tuple[Graph, tuple[int, ...]]:
+    """The body of a loop that carries tangents beside the states, and the outputs of `body` that
+    have one, states first. Its inputs are the constants and their tangents, the states and theirs,
+    the rows and theirs, where they are given."""
+    return body.cached(
+        ("pushed", constants, states, given), lambda: _pushed(body, constants, states, given)
+    )
+
+
+def _pushed(
+    body: Graph, constants: int, states: int, given: Flags
+) -> tuple[Graph, tuple[int, ...]]:
+    ends = (0, constants, constants + states, len(body.inputs))
+    with Builder(derived_name(body, "jvp")) as builder:
+        env: dict[Tensor, Tensor] = {}
+        tangents: dict[int, Tensor] = {}
+        for start, end in itertools.pairwise(ends):
+            env.update((x, builder.input_like(x)) for x in body.inputs[start:end])
+            for i in range(start, end):
+                if given[i]:
+                    tangents[i] = builder.input(body.inputs[i].type, f"t{i}")
+        replay(body.nodes, env)
+        ys = [env[y] for y in body.outputs]
+        found = jvp(
+            builder.nodes, ys, [env[body.inputs[i]] for i in tangents], [*tangents.values()]
+        )
+        kept = [
+            (i, full(0, ys[i].type) if t is None else t)
+            for i, t in enumerate(found)
+            if (given[constants + i] if i < states else t is not None)
+        ]
+        graph = builder.finish([*ys[:states], *(t for _, t in kept)])
+    graph = simplify(graph)
+    passed("tangents", graph)
+    return graph, tuple(i for i, _ in kept)
+
+
+def interleaved(
+    ends: Sequence[int], given: Flags, xs: Sequence[Tensor], tangents: Sequence[Tensor | None]
+) -> list[Tensor]:
+    """The inputs of a pushed body: each part of `xs`, which end at `ends`, and its tangents."""
+    inputs: list[Tensor] = []
+    for start, end in itertools.pairwise(ends):
+        inputs += xs[start:end]
+        for x, t, has in zip(xs[start:end], tangents[start:end], given[start:end], strict=True):
+            if has:
+                inputs.append(full(0, x.type) if t is None else t)
+    return inputs
+
+
+__all__ = ["Flags", "Loop", "Scan", "interleaved", "kept_state", "pushed_body"]

@@ -1,0 +1,504 @@
+"""While: a body applied to a state as long as a condition holds; and its reverse mode.
+
+How often the body will run is known by running it. So the forward form returns the count of steps,
+and `WhileGradient` goes through them backwards with a bounded number of states in memory: it runs
+forward once more, keeps states at the places of the binomial schedule, and from the last of them
+computes again what lies between. With c places and r repetitions (c + r over r) steps can be
+reversed. (Griewank and Walther, "Algorithm 799: revolve", 2000.)
+
+Every derivative of such a gradient is one of a loop of dual numbers. Let F be the loop on states x,
+and G the loop on pairs (x, t) that pushes tangents t forward. The reverse of G takes cotangents
+(a, b) of both parts to those of (x, t): the first is J'a + D(Jt)'b, the second J'b. So
+- the tangent of J'b along (t, db) is the first with a = db;
+- the transpose of b -> J'b at u is Ju, a loop forward, and the cotangent of x is the first with
+  a = 0 and t = u.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from tracegraph.control.branch import (
+    all_rows,
+    harmless_rows,
+    narrowed,
+    select_rows,
+    stacked_outputs,
+)
+from tracegraph.control.call import (
+    Call,
+    applied,
+    as_tuple,
+    depending_through,
+    derived_name,
+    own_size,
+)
+from tracegraph.control.scan import Flags, Loop, interleaved, kept_state, pushed_body
+from tracegraph.core.types import TensorType, bool_, int32
+from tracegraph.errors import DTypeMismatch, Mismatch
+from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
+from tracegraph.ir.op import MissingRule, Op, Region
+from tracegraph.ir.pass_observers import passed
+from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.ops.broadcast import full, stack
+from tracegraph.ops.constant import constant
+from tracegraph.ops.elementwise import ADD, Cast, Less, LogicalAnd
+from tracegraph.ops.reduce import Any as AnyOf
+from tracegraph.ops.reduce import Max
+from tracegraph.passes.gradient import gradient
+from tracegraph.passes.simplify import simplify
+from tracegraph.passes.vectorise import vectorise
+
+COUNT = TensorType(int32, ())
+
+
+class While(Loop):
+    """The states behind the last step: `(*constants, *states) -> (*states, count if counts)`.
+
+    `condition` and `body` take the constants and the states; the body runs as long as the condition
+    holds, `count` times. Reverse mode keeps `checkpoints` states in memory, whatever the count is.
+    """
+
+    condition: Graph
+    checkpoints: int
+    counts: bool = False
+
+    takes_zero_cotangents = True
+    can_prune = True
+
+    @property
+    def states(self) -> int:
+        return len(self.body.outputs)
+
+    @property
+    def regions(self):
+        inputs = tuple(range(len(self.body.inputs)))
+        return (
+            Region(self.body, inputs, tuple(range(self.states))),
+            Region(self.condition, inputs, ()),
+        )
+
+    def infer(self, *types):
+        found = as_tuple(Call(self.condition).infer(*types))
+        if len(found) != 1 or found[0].dtype is not bool_ or found[0].shape != ():
+            raise DTypeMismatch(
+                f"the condition is {', '.join(map(str, found))}, and it must be one bool",
+                fix="compare the state, and reduce it: tg.reduce_all(x > 0)",
+            )
+        new = as_tuple(Call(self.body).infer(*types))
+        if self.constants + len(new) != len(types):
+            raise Mismatch(f"the body returns {len(new)} states of {len(types) - self.constants}")
+        rows = zip(types[self.constants :], new, strict=True)
+        states = tuple(kept_state(i, *row) for i, row in enumerate(rows))
+        return (*states, COUNT) if self.counts else states
+
+    def with_graphs(self, condition: Graph, body: Graph, constants: int) -> While:
+        return While(body, constants, condition, self.checkpoints, self.counts)
+
+    # Derivatives.
+
+    def recorded(self):
+        return While(*self.attributes[:-1], True)
+
+    def vjp(self, *values):
+        count = self.states + self.counts
+        gs, ys, xs = values[: self.states], values[count : 2 * count], values[2 * count :]
+        if not self.counts:  # it was recorded without a tape: count the steps now
+            ys = as_tuple(self.recorded()(*xs))
+        present = tuple(g is not None for g in gs)
+        op = while_gradient(self.body, self.constants, present, self.checkpoints)
+        given = [
+            full(0, xs[i].type) if gs[i - self.constants] is None else gs[i - self.constants]
+            for i in op.targets
+            if i >= self.constants
+        ]
+        found = applied(op, (ys[-1], *xs, *given)) if op.targets else ()
+        cotangents: list[Tensor | None] = [None] * len(xs)
+        for i, g in zip(op.targets, found, strict=True):
+            cotangents[i] = g
+        return tuple(cotangents)
+
+    def jvp(self, tangents, *values):
+        xs = values[self.states + self.counts :]
+        given = self.with_states(
+            tuple(t is not None for t in tangents),
+            lambda flags: depending_through(self.body, flags),
+        )
+        op, inputs, places = pushed_loop(self, given, xs, tangents)
+        found = applied(op, inputs)[self.states :]
+        results: list[Tensor | None] = [None] * (self.states + self.counts)
+        for place, t in zip(places, found):
+            results[place] = t
+        return tuple(results)
+
+    # Loops.
+
+    def batch(self, n, batched, *xs):
+        size = own_size(self.body, n)
+        flags = self.with_states(batched, lambda flags: vectorise(self.body, flags, size)[1])
+        condition, (ends_apart,) = vectorise(self.condition, flags, size)
+        if ends_apart:
+            return self._each_as_long(n, size, batched, xs)
+        states = flags[self.constants :]
+        body = stacked_outputs(*vectorise(self.body, flags, size), states, size)
+        inputs = _stacked_where(xs, batched, flags, n)
+        outputs = applied(self.with_graphs(condition, body, self.constants), inputs)
+        return outputs, (*states, False) if self.counts else states
+
+    def _each_as_long(
+        self, n: Any, size: Any, batched: Sequence[bool], xs: Sequence[Tensor]
+    ) -> tuple[tuple[Tensor, ...], Flags]:
+        """Each iteration of the loop around runs the body as often as it needs; what has ended
+        waits for the others."""
+        inputs = [x if flag else stack(x, n) for x, flag in zip(xs, batched, strict=True)]
+        (first,) = inline(all_rows(self.condition, size), inputs)
+        counts = full(0, TensorType(int32, (n,)))
+        op = _masked(self, size)
+        outputs = applied(op, (*inputs[: self.constants], first, counts, *inputs[self.constants :]))
+        _, count, *states = outputs[: 2 + self.states]
+        found = (*states, count) if self.counts else tuple(states)
+        return found, (True,) * len(found)
+
+    # What depends on what.
+
+    def depends(self, *patterns):
+        constants, states = patterns[: self.constants], list(patterns[self.constants :])
+        body = Call(self.body)
+        while True:
+            found = body.depends(*constants, *states)
+            more = [old | new for old, new in zip(states, found, strict=True)]
+            if [p.count for p in more] == [p.count for p in states]:
+                break
+            states = more
+        count = () if not self.counts else (patterns[0].emptied().reshape(()),)
+        return (*states, *count)
+
+    def depending(self, inputs):
+        through = functools.partial(depending_through, self.body)
+        found = through(self.with_states(inputs, through))
+        started = inputs[self.constants :]
+        found = tuple(map(any, zip(found, started, strict=True)))
+        return (*found, False) if self.counts else found
+
+    def pruned(self, used):
+        wanted = self._needed(used[: self.states])
+        anyway = (*(False for _ in range(self.constants)), *wanted)
+        (body,), takes = narrowed([self.body], wanted, anyway)
+        condition_takes = narrowed([self.condition], (True,))[1]
+        keep = tuple(map(any, zip(takes, condition_takes, strict=True)))
+        counts = self.counts and used[-1]
+        has = (*wanted, counts) if self.counts else wanted
+        if all(keep) and all(wanted) and counts == self.counts and body is self.body:
+            return self, keep, has
+        (body,), _ = narrowed([self.body], wanted, keep)
+        (condition,), _ = narrowed([self.condition], (True,), keep)
+        constants = sum(keep[: self.constants])
+        return While(body, constants, condition, self.checkpoints, counts), keep, has
+
+    def _needed(self, used: Flags) -> Flags:
+        """The states that are used, or that another or the condition is computed from."""
+        through = narrowed([self.condition], (True,))[1]
+        used = tuple(map(any, zip(used, through[self.constants :], strict=True)))
+        while True:
+            takes = narrowed([self.body], used)[1][self.constants :]
+            more = tuple(map(any, zip(used, takes, strict=True)))
+            if more == used:
+                return used
+            used = more
+
+
+def _stacked_where(
+    xs: Sequence[Tensor], has: Sequence[bool], wants: Sequence[bool], n: Any
+) -> list[Tensor]:
+    rows = zip(xs, has, wants, strict=True)
+    return [stack(x, n) if wide and not was_wide else x for x, was_wide, wide in rows]
+
+
+def _masked(loop: While, n: Any) -> While:
+    """The loop of n iterations that end apart, with two states more in front: which of them go on,
+    and how often each ran."""
+    body, condition = all_rows(loop.body, n), all_rows(loop.condition, n)
+    constants = loop.constants
+    mask = TensorType(bool_, (n,))
+    with Builder(body.name) as builder:
+        consts = [builder.input_like(x) for x in body.inputs[:constants]]
+        goes_on = builder.input(mask, "goes_on")
+        counts = builder.input(TensorType(int32, (n,)), "counts")
+        states = [builder.input_like(x) for x in body.inputs[constants:]]
+        found = inline(body, harmless_rows(goes_on, [*consts, *states]))
+        new = [select_rows(goes_on, *row) for row in zip(found, states, strict=True)]
+        (still,) = inline(condition, [*consts, *new])
+        counted = ADD(counts, Cast(int32)(goes_on))
+        wide = builder.finish([LogicalAnd()(goes_on, still), counted, *new])
+    with Builder(condition.name) as builder:
+        inputs = [builder.input_like(x) for x in wide.inputs]
+        some = builder.finish([AnyOf((0,))(inputs[constants])])
+    return While(wide, constants, some, loop.checkpoints, False)
+
+
+def pushed_loop(
+    loop: While, given: Flags, xs: Sequence[Tensor], tangents: Sequence[Tensor | None]
+) -> tuple[While, list[Tensor], tuple[int, ...]]:
+    """The loop that carries tangents beside the states, its inputs, and the states that have
+    tangents, which come behind the states."""
+    body, places = pushed_body(loop.body, loop.constants, loop.states, given)
+    constants = loop.constants + sum(given[: loop.constants])
+    with Builder(loop.condition.name) as builder:
+        inputs = [builder.input_like(x) for x in body.inputs]
+        plain = [
+            *inputs[: loop.constants],
+            *inputs[constants : constants + loop.states],
+        ]
+        condition = builder.finish(inline(loop.condition, plain))
+    op = While(body, constants, condition, loop.checkpoints, False)
+    return op, interleaved((0, loop.constants, len(xs)), given, xs, tangents), places
+
+
+class WhileGradient(Loop):
+    """The cotangents of a loop that ran `count` times: `(count, *constants, *states,
+    *cotangents) -> those of the inputs of the body at the places `targets`.
+
+    The states are those that the loop began with. There is a cotangent for the last value of each
+    state among the targets; `backward` takes the inputs of the body and these, one step back.
+    At most `checkpoints` states are in memory beside the one that is computed.
+    """
+
+    backward: Graph
+    targets: tuple[int, ...]
+    checkpoints: int
+
+    takes_zero_cotangents = True
+
+    @property
+    def states(self) -> int:
+        return len(self.body.outputs)
+
+    @property
+    def regions(self):
+        inputs = tuple(range(1, 1 + len(self.backward.inputs)))
+        return (Region(self.backward, inputs, tuple(range(len(self.targets)))),)
+
+    @property
+    def ends(self) -> tuple[int, int, int]:
+        """Where the constants and the states begin and end among the inputs of the body."""
+        return 0, self.constants, len(self.body.inputs)
+
+    @property
+    def present(self) -> Flags:
+        """Which states have cotangents."""
+        return tuple(i in self.targets for i in self.state_inputs())
+
+    def infer(self, count, *types):
+        if count is not COUNT:
+            raise DTypeMismatch(f"the count of steps is {count}, and it must be {COUNT}")
+        given = types[: len(self.body.inputs)]
+        Call(self.body).infer(*given)
+        Call(self.backward).infer(*types)
+        return tuple(given[i] for i in self.targets)
+
+    def flow(self, flows):
+        return Op.flow(self, flows)
+
+    def _split(self, values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        """The inputs of the loop, and the cotangents of its states."""
+        return values[: len(self.body.inputs)], values[len(self.body.inputs) :]
+
+    def vjp(self, *values):
+        count = len(self.targets)
+        us, (trips, *rest) = values[:count], values[2 * count :]
+        xs, gs = self._split(rest)
+        tangents: list[Tensor | None] = [None] * len(xs)
+        for i, u in zip(self.targets, us, strict=True):
+            tangents[i] = u
+        given = self.with_states(
+            tuple(t is not None for t in tangents),
+            lambda flags: depending_through(self.body, flags),
+        )
+        pushed, places = pushed_body(self.body, self.constants, self.states, given)
+        inputs = interleaved(self.ends, given, xs, tangents)
+        constants = self.constants + sum(given[: self.constants])
+        # The transpose by the cotangents: the tangents of the loop, which runs as often.
+        found = run_for(pushed, constants, trips, inputs)[self.states :]
+        forward = dict(zip(places, found, strict=True))
+        states = [i - self.constants for i in self.targets if i >= self.constants]
+        by_cotangents = [forward.get(i) for i in states]
+        # The cotangents of the inputs: those of the loop of pairs, from its second part.
+        by_state = dict(zip(states, gs, strict=True))
+        seeds = {self.states + k: by_state.get(i) for k, i in enumerate(places)}
+        by_inputs = gradient_of_pairs(self, pushed, constants, given, trips, inputs, seeds)
+        return (None, *by_inputs[0], *by_cotangents)
+
+    def jvp(self, tangents, *values):
+        trips, *rest = values[len(self.targets) :]
+        xs, gs = self._split(rest)
+        dxs, dgs = self._split(tangents[1:])
+        given = self.with_states(
+            tuple(t is not None for t in dxs), lambda flags: depending_through(self.body, flags)
+        )
+        states = [i - self.constants for i in self.targets if i >= self.constants]
+        if not any(given):
+            op, seeds = self, [full(0, g.type) if d is None else d for d, g in zip(dgs, gs)]
+            return applied(op, (trips, *xs, *seeds))
+        pushed, places = pushed_body(self.body, self.constants, self.states, given)
+        inputs = interleaved(self.ends, given, xs, dxs)
+        constants = self.constants + sum(given[: self.constants])
+        by_state = dict(zip(states, gs, strict=True))
+        seeds_of = {self.states + k: by_state.get(i) for k, i in enumerate(places)}
+        seeds_of |= dict(zip(states, dgs, strict=True))
+        found, _ = gradient_of_pairs(self, pushed, constants, given, trips, inputs, seeds_of)
+        return tuple(found[i] for i in self.targets)
+
+    def batch(self, n, batched, count, *rest):
+        size = own_size(self.body, n)
+        xs, gs = self._split(rest)
+        has_xs, has_gs = self._split(batched[1:])
+        # Cotangents are those of each iteration, so what has one is its own.
+        flags = tuple(
+            has or i >= self.constants or i in self.targets for i, has in enumerate(has_xs)
+        )
+        inputs = _stacked_where(xs, has_xs, flags, n)
+        seeds = _stacked_where(gs, has_gs, (True,) * len(gs), n)
+        states = (True,) * self.states
+        body = stacked_outputs(*vectorise(self.body, flags, size), states, size)
+        if not batched[0]:
+            op = while_gradient(body, self.constants, self.present, self.checkpoints)
+            return self._aligned(op, 0, applied(op, (count, *inputs, *seeds))), True
+        body = _ending_apart(self, size, flags)
+        longest = Max((0,))(count)
+        op = while_gradient(body, self.constants + 1, (False, *self.present), self.checkpoints)
+        step = constant(0, int32)
+        given = [*inputs[: self.constants], count, step, *inputs[self.constants :]]
+        return self._aligned(op, 2, applied(op, (longest, *given, *seeds))), True
+
+    def _aligned(
+        self, op: WhileGradient, shift: int, found: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """What another gradient found, whose states come `shift` places later, for our targets."""
+        by_place = dict(zip(op.targets, found, strict=True))
+        places = [i + shift if i >= self.constants else i for i in self.targets]
+        return tuple(by_place[i] for i in places)
+
+    def depends(self, *patterns):
+        raise MissingRule(self, "sparsity")
+
+    def depending(self, inputs):
+        return (True,) * len(self.targets)
+
+
+def while_gradient(body: Graph, constants: int, present: Flags, checkpoints: int) -> WhileGradient:
+    """The reverse mode of a loop where cotangents of the states that are `present` are given."""
+    backward, targets = body.cached(
+        ("while_backward", constants, present), lambda: _backward(body, constants, present)
+    )
+    return WhileGradient(body, constants, backward, targets, checkpoints)
+
+
+def _backward(body: Graph, constants: int, present: Flags) -> tuple[Graph, tuple[int, ...]]:
+    """One step back, and the inputs that it gives cotangents: of all states that have one in
+    whatever step, and of the constants that these reach."""
+    while True:
+        graph, targets = _step_back(body, present)
+        states = {i - constants for i in targets if i >= constants}
+        more = tuple(has or i in states for i, has in enumerate(present))
+        if more == present:
+            break
+        present = more
+    wanted = [i for i in range(len(body.inputs)) if i in targets or _has(present, i - constants)]
+    graph, _ = _step_back(body, present, wanted)
+    passed("backward", graph)
+    return graph, tuple(wanted)
+
+
+def _has(flags: Flags, place: int) -> bool:
+    return place >= 0 and flags[place]
+
+
+def _step_back(
+    body: Graph, present: Flags, wanted: Sequence[int] | None = None
+) -> tuple[Graph, tuple[int, ...]]:
+    """`(*inputs, *cotangents) -> cotangents of the inputs` that have one, or that are wanted."""
+    with Builder(derived_name(body, "vjp")) as builder:
+        env = copy_inputs(body, builder)
+        ys = [y for y, has in zip(body.outputs, present, strict=True) if has]
+        gs = [builder.input(y.type, f"g{i}") for i, y in enumerate(ys)]
+        replay(body.nodes, env)
+        places = [i for i, x in enumerate(body.inputs) if x.type.dtype.is_differentiable]
+        xs = [env[body.inputs[i]] for i in places]
+        found = dict(zip(places, gradient(builder.nodes, [env[y] for y in ys], xs, gs)))
+        kept = [i for i in places if found[i] is not None] if wanted is None else wanted
+        outputs = [full(0, body.inputs[i].type) if found.get(i) is None else found[i] for i in kept]
+        graph = builder.finish(outputs)  # type: ignore[arg-type]
+    return simplify(graph), tuple(kept)
+
+
+def gradient_of_pairs(
+    op: WhileGradient,
+    pushed: Graph,
+    constants: int,
+    given: Flags,
+    trips: Tensor,
+    inputs: Sequence[Tensor],
+    seeds: dict[int, Tensor | None],
+) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    """The reverse mode of the loop of pairs from cotangents of its states, by their places: the
+    cotangents of the inputs of the loop, and of their tangents."""
+    present = tuple(seeds.get(i) is not None for i in range(len(pushed.outputs)))
+    pairs = while_gradient(pushed, constants, present, op.checkpoints)
+    filled = [
+        full(0, pushed.outputs[i].type) if seeds.get(i) is None else seeds[i]
+        for i, has in enumerate(pairs.present)
+        if has
+    ]
+    found = applied(pairs, (trips, *inputs, *filled)) if pairs.targets else ()  # type: ignore
+    by_place = dict(zip(pairs.targets, found, strict=True))
+    firsts: list[Tensor | None] = []
+    seconds: list[Tensor | None] = []
+    place = 0
+    for part in (range(op.constants), range(op.constants, len(given))):
+        firsts += [by_place.get(place + k) for k in range(len(part))]
+        place += len(part)
+        for i in part:
+            seconds.append(by_place.get(place) if given[i] else None)
+            place += given[i]
+    return firsts, seconds
+
+
+def run_for(
+    body: Graph, constants: int, count: Tensor, inputs: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """The states behind `count` steps of a body."""
+    with Builder(body.name) as builder:
+        consts = [builder.input_like(x) for x in body.inputs[:constants]]
+        builder.input(COUNT, "count")
+        step = builder.input(COUNT, "step")
+        states = [builder.input_like(x) for x in body.inputs[constants:]]
+        one = constant(1, int32)
+        counted = builder.finish([ADD(step, one), *inline(body, [*consts, *states])])
+    with Builder(f"{body.name}_goes_on") as builder:
+        given = [builder.input_like(x) for x in counted.inputs]
+        condition = builder.finish([Less()(given[constants + 1], given[constants])])
+    op = While(counted, constants + 1, condition, 2, False)
+    start = constant(0, int32)
+    return applied(op, (*inputs[:constants], count, start, *inputs[constants:]))[1:]
+
+
+def _ending_apart(op: WhileGradient, n: Any, flags: Flags) -> Graph:
+    """The body of iterations that end apart: with their counts behind the constants, and the step
+    before the states. What has ended stays as it is."""
+    wide = stacked_outputs(*vectorise(op.body, flags, n), (True,) * op.states, n)
+    with Builder(wide.name) as builder:
+        consts = [builder.input_like(x) for x in wide.inputs[: op.constants]]
+        counts = builder.input(TensorType(int32, (n,)), "counts")
+        step = builder.input(COUNT, "step")
+        states = [builder.input_like(x) for x in wide.inputs[op.constants :]]
+        goes_on = Less()(stack(step, n), counts)
+        own = [x for x, flag in zip((*consts, *states), flags, strict=True) if flag]
+        harmless = iter(harmless_rows(goes_on, own))
+        given = [
+            next(harmless) if flag else x for x, flag in zip((*consts, *states), flags, strict=True)
+        ]
+        found = inline(wide, given)
+        new = [select_rows(goes_on, *row) for row in zip(found, states, strict=True)]
+        return builder.finish([ADD(step, constant(1, int32)), *new])

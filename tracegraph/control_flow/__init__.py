@@ -1,0 +1,1 @@
+"""Branches and loops over tensors, as users have them."""

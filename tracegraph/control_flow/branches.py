@@ -1,0 +1,278 @@
+"""Branches: `cond`, `case` and `switch_case`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegraph.boundary.tracebacks import api_boundary
+from tracegraph.control.branch import Cond, Switch
+from tracegraph.control_flow.regions import (
+    Region,
+    Shared,
+    appended,
+    finished,
+    take_on,
+    traced_region,
+)
+from tracegraph.core.source import here
+from tracegraph.core.types import bool_, int32
+from tracegraph.effects.checks_and_prints import check
+from tracegraph.errors import (
+    DTypeError,
+    ShapeError,
+    SignatureError,
+    TraceError,
+    fail,
+    kind_of,
+    shown,
+)
+from tracegraph.ir.builder import Builder, operand_text
+from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.operands.conversion import as_tensor
+from tracegraph.ops.constant import constant
+from tracegraph.ops.elementwise import SELECT, Cast, Equal, GreaterEqual, LessEqual, add_all
+
+
+@api_boundary
+def cond(
+    pred: Any,
+    true_fn: Callable[[], Any] | None = None,
+    false_fn: Callable[[], Any] | None = None,
+    name: str | None = None,
+) -> Any:
+    """What `true_fn` returns where `pred` holds, else what `false_fn` returns.
+
+    - `pred`: a bool, of shape (). For a tensor both functions are traced, one node chooses, and
+      one of them is computed when the node runs; for a Python bool only that one is called.
+    - `true_fn`, `false_fn`: functions without arguments that return the same structure of tensors,
+      of the same types. They may use tensors and Variables, and assign Variables.
+
+    Every derivative goes through: with respect to what only the other branch uses it is 0. In
+    `tg.vectorized_map` with a `pred` for each element, each branch is computed for all elements
+    where some element takes it, and what it makes of the others is left out.
+
+    Raises DTypeError or ShapeError for a `pred` that is not one bool, and TraceError (a TypeError)
+    for functions that return different structures or types.
+
+    >>> tg.cond(tg.constant(2.0) > 1.0, lambda: tg.constant(1), lambda: tg.constant(0)).numpy()
+    1
+    """
+    for which, function in (("true_fn", true_fn), ("false_fn", false_fn)):
+        _check_callable("cond", which, function)
+    if isinstance(pred, (bool, np.bool_)):
+        return true_fn() if pred else false_fn()  # type: ignore[misc]
+    decider = _scalar("cond", "the predicate", pred, bool_, "tg.reduce_all(x > 0)")
+    regions = [traced_region("true_fn", true_fn), traced_region("false_fn", false_fn)]  # type: ignore[arg-type]
+    return _chosen("cond", lambda graphs: Cond(*graphs), decider, regions)
+
+
+@api_boundary
+def switch_case(
+    branch_index: Any,
+    branch_fns: Any,
+    default: Callable[[], Any] | None = None,
+    name: str | None = None,
+) -> Any:
+    """What the function with the number `branch_index` returns.
+
+    - `branch_index`: an integer, of shape ().
+    - `branch_fns`: a list of functions without arguments, or a dict or pairs that number them. All
+      return the same structure of tensors, of the same types.
+    - `default`: the function for every other number; the one with the largest number if None.
+
+    Raises DTypeError or ShapeError for an index that is not one integer, and TraceError (a
+    TypeError) for functions that return different structures or types.
+
+    >>> functions = [lambda: tg.constant(10), lambda: tg.constant(20)]
+    >>> tg.switch_case(tg.constant(1), functions).numpy()
+    20
+    """
+    functions = _numbered(branch_fns)
+    if default is not None:
+        _check_callable("switch_case", "default", default)
+    if isinstance(branch_index, (int, np.integer)) and not isinstance(branch_index, bool):
+        last = default or functions[max(functions)]
+        return functions.get(int(branch_index), last)()
+    index = _scalar("switch_case", "the index", branch_index, int32, "tg.cast(index, tg.int32)")
+    numbers = sorted(functions)
+    ordered = [functions[number] for number in numbers] + ([default] if default else [])
+    place = constant(len(ordered) - 1, int32)
+    for k, number in enumerate(numbers):
+        place = SELECT(Equal()(index, constant(number, int32)), constant(k, int32), place)
+    names = [f"branch_{number}" for number in numbers] + (["default"] if default else [])
+    regions = [traced_region(*pair) for pair in zip(names, ordered, strict=True)]
+    return _chosen("switch_case", lambda graphs: Switch(tuple(graphs)), place, regions)
+
+
+@api_boundary
+def case(
+    pred_fn_pairs: Any,
+    default: Callable[[], Any] | None = None,
+    exclusive: bool = False,
+    strict: bool = False,
+    name: str | None = None,
+) -> Any:
+    """What the function of the first pair returns whose predicate holds.
+
+    - `pred_fn_pairs`: pairs of a bool, of shape (), and a function without arguments, or a dict of
+      them. All functions return the same structure of tensors, of the same types.
+    - `default`: the function for the case that no predicate holds. Without one, that is an error of
+      the run.
+    - `exclusive`: whether it is an error of the run that two predicates hold.
+    - `strict`: accepted; results are always packed as the functions return them.
+
+    Raises what `tg.cond` raises, and InvalidArgumentError where a run finds no predicate that
+    holds, or two of them.
+
+    >>> x = tg.constant(3.0)
+    >>> tg.case([(x < 0.0, lambda: -x), (x < 5.0, lambda: x * 2.0)], default=lambda: x).numpy()
+    6.0
+    """
+    pairs = [*pred_fn_pairs.items()] if isinstance(pred_fn_pairs, Mapping) else [*pred_fn_pairs]
+    if not pairs:
+        fail(
+            SignatureError,
+            "case: there are no pairs",
+            fix="give pairs of a predicate and a function",
+        )
+    deciders = [_scalar("case", "a predicate", p, bool_, "tg.reduce_all(x > 0)") for p, _ in pairs]
+    functions = [function for _, function in pairs]
+    for function in (*functions, *([default] if default else [])):
+        _check_callable("case", "a function", function)
+    one = constant(1, int32)
+    count = add_all([Cast(int32)(decider) for decider in deciders])
+    if default is None:
+        check(GreaterEqual()(count, one), "case: no predicate holds, and there is no default")
+    if exclusive:
+        check(LessEqual()(count, one), "case: several predicates hold, and exclusive=True")
+    place = constant(len(functions) - (default is None), int32)
+    for k, decider in reversed([*enumerate(deciders)]):
+        place = SELECT(decider, constant(k, int32), place)
+    ordered = [*functions, *([default] if default else [])]
+    regions = [traced_region(f"case_{k}", function) for k, function in enumerate(ordered)]
+    return _chosen("case", lambda graphs: Switch(tuple(graphs)), place, regions)
+
+
+def _chosen(
+    name: str, op: Callable[[Sequence[Graph]], Op], decider: Tensor, regions: Sequence[Region]
+) -> Any:
+    """What the region that the decider chooses returns, by one node."""
+    for other in regions[1:]:
+        _check_alike(name, regions[0], other)
+    outputs = choice(op, decider, regions)
+    return regions[0].results.pack(outputs)
+
+
+def choice(
+    op: Callable[[Sequence[Graph]], Op],
+    decider: Tensor,
+    regions: Sequence[Region],
+    completions: Sequence[Callable[[list[Tensor]], list[Tensor]]] | None = None,
+) -> tuple[Tensor, ...]:
+    """The results of the region that the decider chooses, by one node. Completions make of the
+    results of each region those that all have, when all were traced."""
+    shared = Shared(regions)
+    made = completions or [list] * len(regions)
+    branches = [_branch(shared, *pair) for pair in zip(regions, made, strict=True)]
+    graphs = [graph for graph, _ in branches]
+    given = [*shared.reads(shared.variables), *shared.captures]
+    outputs = appended(op(graphs), [decider, *given]) if graphs[0].outputs else ()
+    count = branches[0][1]
+    take_on(shared, outputs[count:])
+    return outputs[:count]
+
+
+def _branch(
+    shared: Shared, region: Region, completion: Callable[[list[Tensor]], list[Tensor]]
+) -> tuple[Graph, int]:
+    """The graph of a branch, and how many results it has."""
+    with Builder(region.name) as builder:
+        values = shared.placeholders(builder, shared.variables)
+        captured = shared.captured(builder)
+        results, values, checks = shared.run(region, (), values, captured)
+        results = completion(results)
+        new = [values[id(v)] for v in shared.assigned]
+    return finished(builder, [*results, *new, *checks]), len(results)
+
+
+def _check_alike(name: str, first: Region, other: Region) -> None:
+    """Raises TraceError unless two branches return the same structure and the same types."""
+    one, two = first.results, other.results
+    if not one.structure.matches(two.structure) or one.flags != two.flags:
+        fail(
+            TraceError,
+            f"{name}: {first.name} returns {one.structure} and {other.name} {two.structure}",
+            source=here(),
+            fix="let both return the same structure, with tensors in the same places",
+        )
+    for k, (x, y) in enumerate(zip(first.result_types, other.result_types, strict=True)):
+        if x.dtype is not y.dtype:
+            where = f"result {k} of " if len(first.result_types) > 1 else "the result of "
+            fail(
+                TraceError,
+                f"{name}: {where}{first.name} is {x}, and of {other.name} {y}",
+                source=here(),
+                fix=f"convert one of them: tg.cast(x, tg.{x.dtype.name})",
+            )
+
+
+def _numbered(functions: Any) -> dict[int, Callable[[], Any]]:
+    if isinstance(functions, Mapping):
+        pairs = [*functions.items()]
+    else:
+        pairs = [f if isinstance(f, tuple) else (k, f) for k, f in enumerate(functions)]
+    found: dict[int, Callable[[], Any]] = {}
+    for number, function in pairs:
+        if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
+            fail(
+                TraceError,
+                f"switch_case: a number of a branch is {kind_of(number)}: {shown(number)}",
+                fix="number the branches by ints",
+            )
+        if int(number) in found:
+            fail(
+                SignatureError,
+                f"switch_case: two branches have the number {number}",
+                fix="give each branch a number of its own",
+            )
+        _check_callable("switch_case", f"branch {number}", function)
+        found[int(number)] = function
+    if not found:
+        fail(SignatureError, "switch_case: there are no branches", fix="give a list of functions")
+    return found
+
+
+def _scalar(name: str, what: str, value: Any, dtype: Any, fix: str) -> Tensor:
+    tensor = as_tensor(value)
+    is_integer = dtype is int32 and tensor.dtype.is_integer
+    if tensor.dtype is not dtype and not is_integer:
+        fail(
+            DTypeError,
+            f"{name}: {what} is {tensor.type}, and it must be one {dtype.name}",
+            operands=[operand_text(tensor)],
+            fix=f"convert it: {fix}",
+        )
+    if tensor.type.shape != ():
+        fail(
+            ShapeError,
+            f"{name}: {what} is {tensor.type}, and it must have the shape ()",
+            operands=[operand_text(tensor)],
+            fix=f"reduce it: {fix}",
+        )
+    return tensor if tensor.dtype is dtype else Cast(dtype)(tensor)
+
+
+def _check_callable(name: str, what: str, function: Any) -> None:
+    if not callable(function):
+        fail(
+            TraceError,
+            f"{name}: {what} is {kind_of(function)}: {shown(function)}",
+            fix="give a function without arguments: lambda: x",
+        )
+
+
+__all__ = ["case", "cond", "switch_case"]

@@ -1,0 +1,671 @@
+"""Loops: `while_loop`, `scan`, `map_fn`, `foldl` and `foldr`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tracegraph import nest
+from tracegraph.boundary.tracebacks import api_boundary
+from tracegraph.control.call import Call
+from tracegraph.control.scan import Scan
+from tracegraph.control.while_loop import COUNT, While
+from tracegraph.control_flow.regions import (
+    Region,
+    Shared,
+    appended,
+    finished,
+    take_on,
+    traced_region,
+)
+from tracegraph.core.shapes import Size, same_shape, same_size
+from tracegraph.core.source import here
+from tracegraph.core.types import TensorType, as_dtype, bool_, int32
+from tracegraph.errors import (
+    DTypeError,
+    ShapeError,
+    TraceError,
+    fail,
+    kind_of,
+    shown,
+)
+from tracegraph.ir.builder import Builder, operand_text
+from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.operands.conversion import as_tensor
+from tracegraph.ops.broadcast import BroadcastTo, stack
+from tracegraph.ops.constant import constant
+from tracegraph.ops.elementwise import ADD, SELECT, Cast, Less, LogicalAnd, StopGradient
+from tracegraph.ops.index import Gather
+from tracegraph.ops.shape import Concatenate, Slice
+from tracegraph.state.variable import Variable
+
+#: The reverse mode of a loop keeps as many states as have this size in all, in bytes, but within
+#: these bounds: 512 are enough for 131,000 steps that are computed twice.
+_CHECKPOINT_BYTES = 1 << 22
+_FEWEST, _MOST = 32, 512
+
+
+@api_boundary
+def while_loop(
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    loop_vars: Any,
+    shape_invariants: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    maximum_iterations: Any = None,
+    name: str | None = None,
+    *,
+    checkpoints: int | None = None,
+) -> Any:
+    """`loop_vars` after `body` was applied to them as long as `cond` of them holds.
+
+    - `cond`, `body`: functions of the loop variables, one argument for each item of `loop_vars`.
+      `cond` returns a bool of shape (); `body` returns the structure and the types of `loop_vars`.
+      Both may use tensors and Variables, and assign Variables.
+    - `loop_vars`: a list, a tuple or any structure of tensors; numbers become tensors.
+    - `maximum_iterations`: how often `body` runs at most, an integer.
+    - `checkpoints`: how many states of the loop reverse mode keeps in memory, at least 2. What lies
+      between is computed again. By default as many as take 4 MiB, between 32 and 512.
+    - `shape_invariants`: accepted; a state whose size changes is refused.
+    - `back_prop`: with False the derivative of the results is None.
+    - `parallel_iterations`, `swap_memory`: accepted, and without effect.
+
+    Every derivative goes through, of any order and in both modes, however often the body runs.
+    Source of the method of reverse mode: Griewank and Walther, "Algorithm 799: revolve", 2000.
+
+    Raises TraceError (a TypeError) for a body that returns another structure, DTypeError and
+    ShapeError for states that change their type, and DTypeError for a condition that is no bool.
+
+    >>> i, total = tg.while_loop(lambda i, s: i < 5, lambda i, s: (i + 1, s + i), (0, 0))
+    >>> total.numpy()
+    10
+    """
+    for which, function in (("cond", cond), ("body", body)):
+        _check_callable("while_loop", which, function)
+    leaves, structure = _converted("while_loop", loop_vars)
+    types = [x.type for x in leaves]
+
+    def called(function: Callable[..., Any], given: Sequence[Tensor]) -> Any:
+        packed = structure.pack([*given])
+        return function(*packed) if isinstance(packed, (list, tuple)) else function(packed)
+
+    def next_states(*given: Tensor) -> Any:
+        returned = _like(loop_vars, called(body, given))
+        return _states("while_loop", returned, structure, leaves)
+
+    tests = traced_region("cond", lambda *given: called(cond, given), types, _as_test)
+    steps = traced_region("body", next_states, types)
+    bound = None if maximum_iterations is None else _count(maximum_iterations)
+    loop = _WhileLoop(Shared([tests, steps]), tests, steps, types, bound is not None)
+    slots = _slots(loop.state_types, checkpoints, maximum_iterations)
+    results = loop.run(leaves, bound, slots)
+    if not back_prop:
+        results = [StopGradient()(x) if x.dtype.is_differentiable else x for x in results]
+    return structure.pack(results)
+
+
+class _WhileLoop:
+    """A condition and a body as the graphs of one op.
+
+    The states are the count of steps if they are bounded, whether the loop goes on if the condition
+    does more than compute, the loop variables, the Variables that are assigned, and the checks.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        tests: Region,
+        steps: Region,
+        types: Sequence[TensorType],
+        is_bounded: bool,
+    ) -> None:
+        self.shared, self.tests, self.steps = shared, tests, steps
+        self.types = [*types]
+        self.is_bounded = is_bounded
+        #: Whether the condition assigns or checks, so that it must run in the body.
+        self.tests_act = bool(tests.traced.assigned or tests.traced.checks)
+
+    @property
+    def state_types(self) -> list[TensorType]:
+        head = [COUNT] * self.is_bounded + [TensorType(bool_, ())] * self.tests_act
+        assigned = [v.tensor_type for v in self.shared.assigned]
+        return [*head, *self.types, *assigned, *self.shared.check_types]
+
+    def run(self, leaves: Sequence[Tensor], bound: Tensor | None, slots: int) -> list[Tensor]:
+        """Appends the loop; the values of the loop variables behind it."""
+        shared = self.shared
+        constants = [*shared.reads(shared.read_only), *shared.captures]
+        constants += [bound] if bound is not None else []
+        assigned = shared.reads(shared.assigned)
+        states = [*leaves, *assigned, *shared.passed_checks()]
+        if self.tests_act:
+            (first, *rest) = self._first_test(constants, [*leaves, *assigned])
+            states = [first, *leaves, *rest]
+        if bound is not None:
+            states.insert(0, constant(0, int32))
+        condition, body = self._graph("cond", self._condition), self._graph("body", self._body)
+        op = While(body, len(constants), condition, slots)
+        outputs = appended(op, [*constants, *states])[self.is_bounded + self.tests_act :]
+        take_on(shared, outputs[len(self.types) :])
+        return [*outputs[: len(self.types)]]
+
+    def _first_test(self, constants: Sequence[Tensor], states: Sequence[Tensor]) -> list[Tensor]:
+        """Whether the loop begins at all, the Variables then, and the checks of the condition."""
+        with Builder("cond") as builder:
+            values = self.shared.placeholders(builder, self.shared.read_only)
+            captured = self.shared.captured(builder)
+            given = [builder.input(type) for type in self.types]
+            values |= self.shared.placeholders(builder, self.shared.assigned)
+            graph = self._tested(builder, given, values, captured)
+        count = len(constants) - self.is_bounded
+        return [*appended(Call(graph), [*constants[:count], *states])]
+
+    def _tested(
+        self,
+        builder: Builder,
+        given: Sequence[Tensor],
+        values: dict[int, Tensor],
+        captured: dict[Tensor, Tensor],
+    ) -> Graph:
+        (test,), values, checks = self.shared.run(self.tests, given, values, captured)
+        return finished(builder, [test, *(values[id(v)] for v in self.shared.assigned), *checks])
+
+    def _graph(self, name: str, outputs: Callable[..., list[Tensor]]) -> Graph:
+        with Builder(name) as builder:
+            values = self.shared.placeholders(builder, self.shared.read_only)
+            captured = self.shared.captured(builder)
+            bound = builder.input(COUNT, "maximum_iterations") if self.is_bounded else None
+            count = builder.input(COUNT, "count") if self.is_bounded else None
+            goes_on = builder.input(TensorType(bool_, ()), "goes_on") if self.tests_act else None
+            given = [builder.input(type) for type in self.types]
+            values |= self.shared.placeholders(builder, self.shared.assigned)
+            checks = [builder.input(type) for type in self.shared.check_types]
+            found = outputs(given, values, captured, checks, goes_on, count, bound)
+        return finished(builder, found)
+
+    def _condition(
+        self,
+        given: list[Tensor],
+        values: dict[int, Tensor],
+        captured: dict[Tensor, Tensor],
+        checks: list[Tensor],
+        goes_on: Tensor | None,
+        count: Tensor | None,
+        bound: Tensor | None,
+    ) -> list[Tensor]:
+        if goes_on is None:
+            (goes_on,), _, _ = self.shared.run(self.tests, given, values, captured)
+        if count is not None and bound is not None:
+            goes_on = LogicalAnd()(goes_on, Less()(count, bound))
+        for flag in self._flags(checks):
+            goes_on = LogicalAnd()(goes_on, flag)
+        return [goes_on]
+
+    def _body(
+        self,
+        given: list[Tensor],
+        values: dict[int, Tensor],
+        captured: dict[Tensor, Tensor],
+        checks: list[Tensor],
+        goes_on: Tensor | None,
+        count: Tensor | None,
+        bound: Tensor | None,
+    ) -> list[Tensor]:
+        shared = self.shared
+        results, values, made = shared.run(self.steps, given, values, captured)
+        head: list[Tensor] = [] if count is None else [ADD(count, constant(1, int32))]
+        if goes_on is not None:
+            (test,), values, tested = shared.run(self.tests, results, values, captured)
+            own = self.tests.traced
+            is_own = [of is own for of, *_, types in shared.checks for _ in types]
+            made = [b if flag else a for a, b, flag in zip(made, tested, is_own, strict=True)]
+            head.append(test)
+        return [*head, *results, *(values[id(v)] for v in shared.assigned), *made]
+
+    def _flags(self, checks: Sequence[Tensor]) -> list[Tensor]:
+        flags, place = [], 0
+        for *_, types in self.shared.checks:
+            flags.append(checks[place])
+            place += len(types)
+        return flags
+
+
+def _slots(types: Sequence[TensorType], checkpoints: Any, bound: Any) -> int:
+    """How many states reverse mode keeps."""
+    if checkpoints is not None:
+        if isinstance(checkpoints, bool) or not isinstance(checkpoints, int) or checkpoints < 2:
+            fail(
+                TraceError,
+                f"while_loop: checkpoints is {shown(checkpoints)}, and it must be an int from 2 on",
+                fix="leave it out, or give the number of states that memory has room for",
+            )
+        return checkpoints
+    sizes = [x.dtype.numpy_dtype.itemsize * math.prod(x.shape) for x in types if x.is_static]
+    size = max(sum(sizes), 1)
+    found = min(max(_CHECKPOINT_BYTES // size, _FEWEST), _MOST)
+    return min(found, bound + 2) if isinstance(bound, int) and bound >= 0 else found
+
+
+@api_boundary
+def scan(
+    fn: Callable[[Any, Any], Any],
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    reverse: bool = False,
+    name: str | None = None,
+) -> Any:
+    """What `fn` accumulates over the first axis of `elems`, all steps stacked.
+
+    - `fn`: a function of what was accumulated so far and of one element, which returns what is
+      accumulated then, of the same structure and types.
+    - `elems`: a tensor, or a structure of tensors with equal first sizes.
+    - `initializer`: what is accumulated before the first element; the first element itself if None.
+    - `reverse`: whether to begin with the last element. Results stand where their elements do.
+    - `back_prop`: with False the derivative of the results is None.
+    - `parallel_iterations`, `swap_memory`, `infer_shape`: accepted, and without effect.
+
+    Returns the structure of `initializer` with a new first axis, of one size for each element.
+    Every derivative goes through, of any order and in both modes. Raises what `tg.while_loop`
+    raises, and ShapeError (a ValueError) for first sizes that differ, or that are 0 where there is
+    no initializer.
+
+    >>> tg.scan(lambda total, x: total + x, tg.constant([1, 2, 3, 4])).numpy()
+    array([ 1,  3,  6, 10], dtype=int32)
+    """
+    return _accumulated("scan", fn, elems, initializer, reverse, back_prop, True)
+
+
+@api_boundary
+def foldl(
+    fn: Callable[[Any, Any], Any],
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Any:
+    """What `fn` has accumulated behind the last element of `elems`.
+
+    Arguments and errors are those of `tg.scan`, of whose result this is the last row.
+
+    >>> tg.foldl(lambda total, x: total - x, tg.constant([10, 2, 3])).numpy()
+    5
+    """
+    return _accumulated("foldl", fn, elems, initializer, False, back_prop, False)
+
+
+@api_boundary
+def foldr(
+    fn: Callable[[Any, Any], Any],
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Any:
+    """What `fn` has accumulated where it begins with the last element of `elems`.
+
+    Arguments and errors are those of `tg.scan`, of whose result with reverse=True this is the first
+    row.
+
+    >>> tg.foldr(lambda total, x: total - x, tg.constant([10, 2, 3])).numpy()
+    -9
+    """
+    return _accumulated("foldr", fn, elems, initializer, True, back_prop, False)
+
+
+@api_boundary
+def map_fn(
+    fn: Callable[[Any], Any],
+    elems: Any,
+    dtype: Any = None,
+    parallel_iterations: int | None = None,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    name: str | None = None,
+    fn_output_signature: Any = None,
+) -> Any:
+    """`fn` of each element along the first axis of `elems`, one after the other, stacked.
+
+    - `fn`: a function of one element, of the structure of `elems`; it may assign Variables.
+    - `elems`: a tensor, or a structure of tensors with equal first sizes.
+    - `fn_output_signature`, `dtype`: the data types that `fn` returns, or TensorSpecs, in the
+      structure that it returns. They may be left out, and what differs is refused.
+    - `back_prop`: with False the derivative of the results is None.
+    - `parallel_iterations`, `swap_memory`, `infer_shape`: accepted, and without effect.
+
+    `tg.vectorized_map` computes all elements at once, which is faster where memory has room.
+    Raises ShapeError (a ValueError) for first sizes that differ, and DTypeError for results that
+    differ from the signature.
+
+    >>> tg.map_fn(lambda x: x * x, tg.constant([1.0, 2.0, 3.0])).numpy()
+    array([1., 4., 9.], dtype=float32)
+    """
+    _check_callable("map_fn", "fn", fn)
+    rows, structure, length = _rows("map_fn", elems)
+    loop = _ScanLoop("map_fn", [], rows, length, False)
+    _, stacked = loop.run(lambda *given: ((), fn(structure.pack([*given]))))
+    expected = dtype if fn_output_signature is None else fn_output_signature
+    if expected is not None:
+        _check_signature(stacked, expected)
+    if not back_prop:
+        stacked = nest.map_structure(_stopped, stacked)
+    return stacked
+
+
+def _accumulated(
+    name: str,
+    fn: Callable[[Any, Any], Any],
+    elems: Any,
+    initializer: Any,
+    is_reverse: bool,
+    back_prop: bool,
+    is_stacked: bool,
+) -> Any:
+    _check_callable(name, "fn", fn)
+    rows, row_structure, length = _rows(name, elems)
+    ends: list[Tensor] = []
+    if initializer is None:
+        if isinstance(length, int) and length == 0:
+            fail(
+                ShapeError,
+                f"{name}: elems has no elements, and there is no initializer",
+                source=here(),
+                fix="give an initializer",
+            )
+        at = length - 1 if is_reverse else 0
+        ends = [_one_row(x, at) for x in rows]
+        rest = (0, length - 1) if is_reverse else (1, length)
+        rows = [_some_rows(x, *rest) for x in rows]
+        states, structure, length = ends, row_structure, length - 1
+    else:
+        states, structure = _converted(name, initializer)
+    count = len(states)
+
+    def step(*given: Tensor) -> Any:
+        packed = structure.pack([*given[:count]]), row_structure.pack([*given[count:]])
+        new = _states(name, fn(*packed), structure, states)
+        return new, new if is_stacked else ()
+
+    last, stacked = _ScanLoop(name, states, rows, length, is_reverse).run(step)
+    found = stacked if is_stacked else last
+    if is_stacked and ends:
+        pairs = zip(ends, found, strict=True)
+        found = [
+            Concatenate(0)(*((y, stack(x, 1)) if is_reverse else (stack(x, 1), y)))
+            for x, y in pairs
+        ]
+    if not back_prop:
+        found = [*map(_stopped, found)]
+    return structure.pack([*found])
+
+
+class _ScanLoop:
+    """A body as the graph of a scan: over `rows`, from `states` on."""
+
+    def __init__(
+        self,
+        name: str,
+        states: Sequence[Tensor],
+        rows: Sequence[Tensor],
+        length: Size,
+        is_reverse: bool,
+    ) -> None:
+        self.name, self.length, self.is_reverse = name, length, is_reverse
+        self.states, self.rows = [*states], [*rows]
+
+    def run(self, step: Callable[..., Any]) -> tuple[list[Tensor], Any]:
+        """The states behind the last step, and the structure of what the steps returned besides,
+        stacked. `step` takes the states and the rows, and returns the new states and the rest."""
+        rows = [x.type.with_shape(x.type.shape[1:]) for x in self.rows]
+        types = [x.type for x in self.states]
+        region = traced_region(self.name, step, [*types, *rows])
+        shared = Shared([region])
+        count = len(types)
+        with Builder(self.name) as builder:
+            values = shared.placeholders(builder, shared.read_only)
+            captured = shared.captured(builder)
+            given = [builder.input(type) for type in types]
+            values |= shared.placeholders(builder, shared.assigned)
+            held = [builder.input(type) for type in shared.check_types]
+            given += [builder.input(type) for type in rows]
+            old = values
+            results, values, made = shared.run(region, given, values, captured)
+            assigned = self._while_it_holds(shared, old, values, held)
+            kept = self._first_failures(shared, held, made)
+            graph = finished(builder, [*results[:count], *assigned, *kept, *results[count:]])
+        constants = [*shared.reads(shared.read_only), *shared.captures]
+        states = [*self.states, *shared.reads(shared.assigned), *shared.passed_checks()]
+        op = Scan(graph, len(constants), len(states), self.length, self.is_reverse)
+        outputs = appended(op, [*constants, *states, *self.rows])
+        take_on(shared, outputs[count : len(states)])
+        last, stacked = outputs[:count], outputs[len(states) :]
+        _, packed = region.results.pack([*last, *stacked])
+        return [*last], packed
+
+    def _while_it_holds(
+        self,
+        shared: Shared,
+        old: dict[int, Tensor],
+        new: dict[int, Tensor],
+        held: Sequence[Tensor],
+    ) -> list[Tensor]:
+        """The Variables behind a step: once a check has failed, later steps assign nothing."""
+        holds: Tensor | None = None
+        place = 0
+        for *_, types in shared.checks:
+            flag, place = held[place], place + len(types)
+            holds = flag if holds is None else LogicalAnd()(holds, flag)
+        pairs = [(old[id(v)], new[id(v)]) for v in shared.assigned]
+        return [
+            after if holds is None else _chosen(holds, after, before) for before, after in pairs
+        ]
+
+    def _first_failures(
+        self, shared: Shared, held: Sequence[Tensor], made: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """The checks behind a step: of each the first failure, with its operands."""
+        found: list[Tensor] = []
+        for *_, types in shared.checks:
+            place = len(found)
+            flag = held[place]
+            found.append(LogicalAnd()(flag, made[place]))
+            for k in range(place + 1, place + len(types)):
+                found.append(_chosen(flag, made[k], held[k]))
+        return found
+
+
+def _chosen(flag: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    return SELECT(flag if x.ndim == 0 else BroadcastTo(x.type.shape, ())(flag), x, y)
+
+
+# Arguments.
+
+
+def _converted(name: str, values: Any) -> tuple[list[Tensor], nest.Structure]:
+    """The loop variables as tensors, and their structure."""
+    leaves, structure = nest.flatten_structure(values)
+    if not leaves:
+        fail(TraceError, f"{name}: there are no loop variables", fix="give at least one tensor")
+    return [as_tensor(leaf) for leaf in leaves], structure
+
+
+def _like(loop_vars: Any, returned: Any) -> Any:
+    """What a body returned, in the list or the tuple of the loop variables: TensorFlow takes one
+    for the other, and one variable without any."""
+    kind = type(loop_vars)
+    if kind not in (list, tuple):
+        return returned
+    if type(returned) in (list, tuple):
+        return kind(returned)
+    return kind([returned]) if len(loop_vars) == 1 else returned
+
+
+def _states(
+    name: str, returned: Any, structure: nest.Structure, before: Sequence[Tensor]
+) -> list[Tensor]:
+    """What a body returns as the next states. Raises the error for what is not of their types."""
+    leaves, found = nest.flatten_structure(returned)
+    if not found.matches(structure):
+        fail(
+            TraceError,
+            f"{name}: the body returns {found}, and the loop variables are {structure}",
+            source=here(),
+            fix="return one value for each loop variable, in the same structure",
+        )
+    rows = enumerate(zip(leaves, before, strict=True))
+    return [_state(name, k, leaf, x) for k, (leaf, x) in rows]
+
+
+def _fits(found: nest.Structure, expected: nest.Structure) -> bool:
+    return found.matches(expected) or {type(found.container), type(expected.container)} <= {
+        list,
+        tuple,
+    }
+
+
+def _state(name: str, place: int, leaf: Any, before: Tensor) -> Tensor:
+    value = as_tensor(leaf, None if isinstance(leaf, (Tensor, Variable)) else before.dtype)
+    named = f"{name}: loop variable {place}"
+    if value.dtype is not before.dtype:
+        fail(
+            DTypeError,
+            f"{named} has type {before.type} before the loop, and {value.type} after one step",
+            source=here(),
+            operands=[operand_text(value)],
+            fix=f"convert it: tg.cast(x, tg.{before.dtype.name})",
+        )
+    if same_shape(value.type.shape, before.type.shape) is None:
+        fail(
+            ShapeError,
+            f"{named} has shape {_shape(before)} before the loop, and {_shape(value)} after one "
+            "step",
+            source=here(),
+            operands=[operand_text(value)],
+            fix="keep its shape: write into a tensor that is large enough, or use a TensorArray",
+        )
+    return value
+
+
+def _shape(x: Tensor) -> str:
+    sizes = ", ".join(map(str, x.type.shape))
+    return f"({sizes},)" if len(x.type.shape) == 1 else f"({sizes})"
+
+
+def _as_test(result: Any) -> Tensor:
+    test = as_tensor(result)
+    if test.dtype is not bool_:
+        fail(
+            DTypeError,
+            f"while_loop: the condition is {test.type}, and it must be one bool",
+            source=here(),
+            operands=[operand_text(test)],
+            fix="compare the state: x > 0",
+        )
+    if test.type.shape != ():
+        fail(
+            ShapeError,
+            f"while_loop: the condition is {test.type}, and it must have the shape ()",
+            source=here(),
+            operands=[operand_text(test)],
+            fix="reduce it: tg.reduce_any(x > 0)",
+        )
+    return test
+
+
+def _count(value: Any) -> Tensor:
+    count = as_tensor(value)
+    if not count.dtype.is_integer or count.type.shape != ():
+        fail(
+            DTypeError,
+            f"while_loop: maximum_iterations is {count.type}, and it must be one integer",
+            operands=[operand_text(count)],
+            fix="give an int, or an integer tensor of shape ()",
+        )
+    return count if count.dtype is int32 else Cast(int32)(count)
+
+
+def _rows(name: str, elems: Any) -> tuple[list[Tensor], nest.Structure, Size]:
+    """The tensors to go over, their structure, and how many rows they have."""
+    leaves, structure = nest.flatten_structure(elems)
+    rows = [as_tensor(leaf) for leaf in leaves]
+    if not rows:
+        fail(TraceError, f"{name}: elems has no tensors", fix="give at least one tensor")
+    length: Any = None
+    for x in rows:
+        if not isinstance(x.type.shape, tuple) or not x.type.shape:
+            fail(
+                ShapeError,
+                f"{name}: {x.type} has no first axis to go along",
+                source=here(),
+                operands=[operand_text(x)],
+                fix="give it one: x[tg.newaxis]",
+            )
+        size = x.type.shape[0]
+        if length is not None and same_size(length, size) is None:
+            fail(
+                ShapeError,
+                f"{name}: the first sizes of elems differ: {length} and {size}",
+                source=here(),
+                operands=[operand_text(y) for y in rows],
+                fix="give tensors with equal first sizes",
+            )
+        length = size if length is None else length
+    return rows, structure, length
+
+
+def _one_row(x: Tensor, place: Any) -> Tensor:
+    return Gather(0, 0)(x, as_tensor(place, int32))
+
+
+def _some_rows(x: Tensor, start: Any, end: Any) -> Tensor:
+    rest = x.type.shape[1:]
+    return Slice((start, *(0 for _ in rest)), (end, *rest), (1,) * (1 + len(rest)))(x)
+
+
+def _stopped(x: Tensor) -> Tensor:
+    return StopGradient()(x) if x.dtype.is_differentiable else x
+
+
+def _check_signature(stacked: Any, expected: Any) -> None:
+    found, wanted = nest.flatten(stacked), nest.flatten(expected)
+    if len(found) != len(wanted):
+        fail(
+            TraceError,
+            f"map_fn: fn returns {len(found)} tensors, and fn_output_signature has {len(wanted)}",
+            source=here(),
+            fix="give the signature in the structure that fn returns",
+        )
+    for x, spec in zip(found, wanted, strict=True):
+        dtype = as_dtype(getattr(spec, "dtype", spec))
+        if x.dtype is not dtype:
+            fail(
+                DTypeError,
+                f"map_fn: fn returns {x.dtype.name}, and fn_output_signature has {dtype.name}",
+                source=here(),
+                operands=[operand_text(x)],
+                fix=f"give fn_output_signature=tg.{x.dtype.name}, or convert: "
+                f"tg.cast(x, tg.{dtype.name})",
+            )
+
+
+def _check_callable(name: str, what: str, function: Any) -> None:
+    if not callable(function):
+        fail(
+            TraceError,
+            f"{name}: {what} is {kind_of(function)}: {shown(function)}",
+            fix="give a function",
+        )
+
+
+__all__ = ["foldl", "foldr", "map_fn", "scan", "while_loop"]

@@ -1,0 +1,59 @@
+"""The trace of one call of a function that is traced at every call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tracegraph.core.shapes import Dim
+from tracegraph.core.source import Source
+from tracegraph.core.types import type_of_array
+from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Tensor, host_tensor
+from tracegraph.ops.broadcast import BroadcastTo
+from tracegraph.ops.constant import Constant
+from tracegraph.passes.specialise import unbound_names
+from tracegraph.tracing.trace import Trace, Traced
+
+
+class CallTrace(Trace):
+    """The trace of one call. What is called at top level, again and again, captures the numbers and
+    arrays that it uses, as the top level itself does: when they change, the graph stays the same.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        outer = self.outer
+        self._is_lifting: bool = outer.is_top_level or (
+            isinstance(outer, CallTrace) and outer._is_lifting
+        )
+
+    def add(
+        self, op: Op, inputs: tuple[Tensor, ...], source: Source | None = None
+    ) -> tuple[Tensor, ...]:
+        if self._is_lifting and type(op) is Constant and self.reuse is None and _varies(op.value):
+            return (self.admit(host_tensor(op.infer(), op.value)),)
+        return super().add(op, inputs, source)
+
+    def traced(self, results: Sequence[Tensor]) -> Traced:
+        self._take_sizes()
+        return super().traced(results)
+
+    def _take_sizes(self) -> None:
+        """Gives the open sizes values that are the caller's, and that no input has by itself, such
+        as n where an argument has n-1: by an input without elements that has them."""
+        if self.outer.is_top_level:
+            return
+        sizes = [Dim.named(name) for name in unbound_names(self.inputs, self.nodes)]
+        if sizes:
+            (nothing,) = self.outer.add(Constant(np.False_), ())
+            (has_sizes,) = self.outer.add(BroadcastTo((*sizes, 0), ()), (nothing,))
+            has_sizes.name = "sizes"
+            self.admit(has_sizes)
+
+
+def _varies(value: np.ndarray) -> bool:
+    """Whether a constant is one that may change: integers are structure, and so are 0 and 1."""
+    is_plain = not value.any() or (value.ndim == 0 and value in (1, -1))
+    return type_of_array(value).dtype.is_differentiable and not is_plain
