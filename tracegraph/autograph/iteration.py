@@ -6,11 +6,13 @@ A range in a `for` is never made as a tensor: the loop counts.
 from __future__ import annotations
 
 import builtins
-import dataclasses
 import inspect
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from tracegraph import nest
 from tracegraph.autograph.values import in_graph
 from tracegraph.core.types import int32
 from tracegraph.errors import ShapeError, fail
@@ -22,6 +24,10 @@ class Steps:
 
     #: The largest number of items, where it is known while tracing.
     bound: int | None = None
+
+    def rows(self) -> Any:
+        """All items, as the rows of a nest of tensors; None where their number is not known."""
+        return None
 
     def first(self) -> Any:
         """The counter at the first item."""
@@ -56,6 +62,9 @@ class Slices(Steps):
         self._count = as_tensor(size, int32)
         self.bound = size if isinstance(size, int) else None
 
+    def rows(self) -> Any:
+        return self._tensor
+
     def first(self) -> Any:
         return as_tensor(0, int32)
 
@@ -78,9 +87,16 @@ class Range(Steps):
             typed = [x for x in bounds if not isinstance(x, (int, float))]
             dtype = as_tensor(typed[0] if typed else sum(bounds)).dtype
         self._rises = delta > 0 if isinstance(delta, (int, float)) else None
-        if all(isinstance(x, int) for x in bounds):
-            self.bound = len(builtins.range(*bounds))
+        self._known = None
+        if all(isinstance(x, int) for x in bounds) and delta:
+            self._known = builtins.range(*bounds)
+            self.bound = len(self._known)
         self._start, self._limit, self._delta = (as_tensor(x, dtype) for x in bounds)
+
+    def rows(self) -> Any:
+        if self._known is None:
+            return None
+        return as_tensor(np.array(self._known, self._start.dtype.numpy_dtype))
 
     def first(self) -> Any:
         return self._start
@@ -105,6 +121,16 @@ class InStep(Steps):
         self._steps = steps
         self.bound = min((x.bound for x in steps if x.bound is not None), default=None)
 
+    def rows(self) -> Any:
+        rows = [x.rows() for x in self._steps]
+        is_known = all(x.bound is not None for x in self._steps) and not any(
+            x is None for x in rows
+        )
+        return tuple([nest.map_structure(self._cut, x) for x in rows]) if is_known else None
+
+    def _cut(self, row: Any) -> Any:
+        return row if row.shape[0] == self.bound else row[: self.bound]
+
     def first(self) -> Any:
         return tuple([x.first() for x in self._steps])
 
@@ -125,7 +151,8 @@ class Enumerated(InStep):
     """Items with their numbers."""
 
     def __init__(self, start: Any, steps: Steps) -> None:
-        super().__init__([_Numbers(start), steps])
+        last = None if steps.bound is None or not isinstance(start, int) else start + steps.bound
+        super().__init__([_Numbers(start) if last is None else Range(start, last, 1), steps])
 
 
 class _Numbers(Range):

@@ -5,6 +5,7 @@ A value that Python knows decides as without conversion; one that a graph comput
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from types import BuiltinMethodType, FunctionType, MethodType, SimpleNamespace
@@ -12,7 +13,16 @@ from typing import Any
 
 from tracegraph.autograph import conversion, iteration
 from tracegraph.autograph.conversion import converted
-from tracegraph.autograph.staging import chosen, negated, predicate, refuse_change, run_choice, run_loop
+from tracegraph.autograph.staging import (
+    LoopOptions,
+    chosen,
+    negated,
+    predicate,
+    refuse_change,
+    run_choice,
+    run_fold,
+    run_loop,
+)
 from tracegraph.autograph.values import (
     Undefined,
     UndefinedReturnValue,
@@ -64,8 +74,7 @@ def while_stmt(
             return
         body()
         decides = test()
-    most = opts.get("maximum_iterations")
-    run_loop(test, body, get_state, set_state, symbol_names, most)
+    run_loop(test, body, get_state, set_state, symbol_names, LoopOptions(**opts))
 
 
 def for_stmt(
@@ -79,8 +88,13 @@ def for_stmt(
 ) -> None:
     steps = iteration.staged_steps(iterated)
     if steps is not None:
-        most = opts.get("maximum_iterations")
-        _staged_for(steps, extra_test, body, get_state, set_state, symbol_names, most)
+        most, names = opts.get("maximum_iterations"), opts["read_after"]
+        options = LoopOptions(most, names, is_entered=bool(steps.bound), body=body)
+        rows = None if extra_test or options.maximum_iterations is not None else steps.rows()
+        if rows is not None:
+            run_fold(rows, body, get_state, set_state, symbol_names, options)
+        else:
+            _staged_for(steps, extra_test, body, get_state, set_state, symbol_names, options)
     elif extra_test is None:
         for item in iterated:
             body(item)
@@ -122,7 +136,7 @@ def _staged_for(
     get_state: GetState,
     set_state: SetState,
     symbol_names: Sequence[str],
-    maximum_iterations: Any,
+    options: LoopOptions,
 ) -> None:
     counter = steps.first()
 
@@ -144,10 +158,9 @@ def _staged_for(
         counter = values[0]
         set_state(values[1:])
 
-    if maximum_iterations is None:
-        maximum_iterations = steps.bound
-    names = ("the counter of the loop", *symbol_names)
-    run_loop(goes_on, run, get, set, names, maximum_iterations, source_of_lists=body)
+    most = steps.bound if options.maximum_iterations is None else options.maximum_iterations
+    options = dataclasses.replace(options, maximum_iterations=most)
+    run_loop(goes_on, run, get, set, ("the counter of the loop", *symbol_names), options)
 
 
 def assert_stmt(test: Callable[[], Any], text: Callable[[], Any]) -> None:

@@ -23,10 +23,11 @@ from tracegraph.autograph.values import (
     is_number,
     is_same,
     is_undefined,
+    type_of,
 )
 from tracegraph.control.branch import Cond
 from tracegraph.control_flow.branches import choice
-from tracegraph.control_flow.loops import while_loop
+from tracegraph.control_flow.loops import foldl, while_loop
 from tracegraph.control_flow.regions import Region, traced_region
 from tracegraph.core.source import here
 from tracegraph.core.types import TensorType
@@ -35,9 +36,25 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.elementwise import LogicalNot, NotEqual
 from tracegraph.state.variable import Variable
-from tracegraph.tracing.trace import Trace
+from tracegraph.tracing.trace import Trace, current_trace
 
 Values = tuple[Any, ...]
+GetState = Callable[[], Values]
+SetState = Callable[[Values], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopOptions:
+    """What is known of a loop besides its parts."""
+
+    #: After how many iterations it ends; None for as many as its test says.
+    maximum_iterations: Any = None
+    #: The names that may be read after it.
+    read_after: Sequence[str] = ()
+    #: Whether it is known to run at least once.
+    is_entered: bool = False
+    #: The user's body, where what runs is made of it.
+    body: Any = None
 
 
 def predicate(value: Any) -> Tensor:
@@ -158,7 +175,7 @@ def _join(one: Any, other: Any, name: str) -> _Joined:
 
 
 def _join_leaves(one: Any, other: Any, place: Place) -> _Leaf:
-    if is_same(one, other) and not _is_array(one):
+    if is_same(one, other):
         return _Leaf(None, one)
     if not is_carried(one) or not is_carried(other):
         place.refuse(
@@ -175,7 +192,7 @@ def _join_undefined(one: Any, other: Any, place: Place) -> _Joined:
     value = other if is_undefined(one) else one
     if isinstance(one if is_undefined(one) else other, UndefinedReturnValue):
         leaves, structure = flattened(value)
-        types = [as_tensor(x).type if is_carried(x) else None for x in leaves]
+        types = [type_of(x) if is_carried(x) else None for x in leaves]
         return _Joined(structure, tuple(_Leaf(t, x) for t, x in zip(types, leaves)))
     missing = "main" if is_undefined(one) else "else"
     fix = f"{place.label} must also be set in the {missing} branch"
@@ -236,7 +253,7 @@ class _LoopName:
         if is_undefined(value):
             return _LoopName(None, [], value)
         leaves, structure = flattened(value)
-        own = [_LoopLeaf(x, as_tensor(x).type if is_carried(x) else None) for x in leaves]
+        own = [_LoopLeaf(x, None if _is_kept(x) else type_of(x)) for x in leaves]
         return _LoopName(structure, own)
 
     def value(self, tensors: Iterator[Tensor], is_final: bool = False) -> Any:
@@ -250,12 +267,86 @@ class _LoopName:
         return self.structure.pack(leaves)
 
 
+def _is_kept(leaf: Any) -> bool:
+    """Whether a leaf stays as it is in a loop. A Variable is an object, whatever its value."""
+    return isinstance(leaf, Variable) or not is_carried(leaf)
+
+
 class _Loop:
     """The state of a loop, as its body is traced: a second time if that shows other types."""
 
-    def __init__(self, names: Sequence[str], before: Values) -> None:
-        self.names = names
-        self.own = [_LoopName.before(value) for value in before]
+    def __init__(
+        self,
+        names: Sequence[str],
+        get_state: GetState,
+        set_state: SetState,
+        options: LoopOptions,
+    ) -> None:
+        self._names = names
+        self._get_state, self._set_state = get_state, set_state
+        self._options = options
+        self._before = get_state()
+        self.own = [_LoopName.before(value) for value in self._before]
+
+    def run(self, execute: Callable[[_Loop], Sequence[Tensor]], once: Callable[[], None]) -> None:
+        """Traces the loop until its state has the types that it keeps. `once` is an iteration."""
+        try:
+            while True:
+                try:
+                    results = execute(self)
+                    break
+                except _Again:
+                    continue
+                except DTypeError:
+                    # A Python number takes the type of the tensors that it meets, and the tensor
+                    # that carries it does not.
+                    if not self._retyped(once):
+                        raise
+        except BaseException:
+            self._set_state(self._before)
+            raise
+        self._set_state(self.values(results, is_final=True))
+
+    def stepped(self, body: Callable[[], None], tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The state behind an iteration that begins with `tensors`."""
+        self._set_state(self.values(tensors))
+        with _lists_kept(self._options.body or body, is_loop=True):
+            body()
+        return self._next(self._get_state(), tensors)
+
+    def check_entered(self, entered: Tensor | None) -> None:
+        """Lets a run fail where the loop runs 0 times, and a name that it alone sets may be read."""
+        trace = current_trace()
+        for name, own, value in zip(self._names, self.own, self._before, strict=True):
+            is_set_here = is_undefined(value) and own.structure is not None
+            is_return = isinstance(value, UndefinedReturnValue)
+            if is_set_here and not is_return and name in self._options.read_after:
+                if entered is not None and trace is not None:
+                    fix = f"give {name!r} a value before the loop"
+                    trace.check(entered, f"{name!r} is set by a loop that ran 0 times", (), fix)
+
+    def _retyped(self, once: Callable[[], None]) -> bool:
+        """Whether numbers become tensors of another type where an iteration begins with the numbers
+        themselves. The loop is carried with those types then."""
+        leaves = [leaf for own in self.own for leaf in own.leaves]
+        if not any(is_number(leaf.initial) for leaf in leaves):
+            return False
+        with Trace("iteration"):
+            self._set_state(self._before)
+            once()
+            after = self._get_state()
+        found = [self._retype(*pair) for pair in zip(self.own, after, strict=True)]
+        return any(found)
+
+    @staticmethod
+    def _retype(own: _LoopName, value: Any) -> bool:
+        is_new = False
+        for leaf, new in zip(own.leaves, [] if is_undefined(value) else flattened(value)[0]):
+            if is_number(leaf.initial) and isinstance(new, Tensor) and leaf.type is not None:
+                is_number_too = not new.dtype.is_bool and new.type.shape == ()
+                if is_number_too and new.dtype is not leaf.type.dtype:
+                    leaf.type, is_new = new.type, True
+        return is_new
 
     def initial(self) -> list[Tensor]:
         return [
@@ -269,10 +360,10 @@ class _Loop:
         rest = iter(tensors)
         return tuple(own.value(rest, is_final) for own in self.own)
 
-    def next(self, after: Values, entered: Sequence[Tensor]) -> list[Tensor]:
+    def _next(self, after: Values, entered: Sequence[Tensor]) -> list[Tensor]:
         """The state behind an iteration that began with the tensors `entered`."""
         rest, found, is_new = iter(entered), [], False
-        for number, (name, value) in enumerate(zip(self.names, after, strict=True)):
+        for number, (name, value) in enumerate(zip(self._names, after, strict=True)):
             own = self.own[number]
             place = Place(
                 name,
@@ -329,7 +420,7 @@ def _next_leaf(leaf: _LoopLeaf, new: Any, old: Tensor | None, place: Place) -> b
     if is_number(new):
         common_type(new, as_type(leaf.initial, leaf.type), place)
         return False
-    type = as_tensor(new).type
+    type = type_of(new)
     if type is leaf.type:
         return False
     leaf.type = common_type(leaf.initial, new, place)
@@ -339,71 +430,54 @@ def _next_leaf(leaf: _LoopLeaf, new: Any, old: Tensor | None, place: Place) -> b
 def run_loop(
     test: Callable[[], Any],
     body: Callable[[], None],
-    get_state: Callable[[], Values],
-    set_state: Callable[[Values], None],
+    get_state: GetState,
+    set_state: SetState,
     names: Sequence[str],
-    maximum_iterations: Any = None,
-    source_of_lists: Any = None,
+    options: LoopOptions,
 ) -> None:
     """A loop whose test is a value of the graph."""
-    before = get_state()
-    loop = _Loop(names, before)
 
-    def cond(*tensors: Tensor) -> Tensor:
-        set_state(loop.values(tensors))
-        return predicate(test())
+    def execute(loop: _Loop) -> Sequence[Tensor]:
+        def cond(*tensors: Tensor) -> Tensor:
+            set_state(loop.values(tensors))
+            return predicate(test())
 
-    def iteration(*tensors: Tensor) -> list[Tensor]:
-        set_state(loop.values(tensors))
-        with _lists_kept(source_of_lists or body, is_loop=True):
-            body()
-        return loop.next(get_state(), tensors)
+        def step(*tensors: Tensor) -> list[Tensor]:
+            return loop.stepped(body, tensors)
 
-    try:
-        while True:
-            try:
-                results = _looped(cond, iteration, loop.initial(), maximum_iterations)
-                break
-            except _Again:
-                continue
-            except DTypeError:
-                # A Python number takes the type of the tensors that it meets, and a tensor does not.
-                if not _retyped(loop, before, body, get_state, set_state):
-                    raise
-    except BaseException:
-        set_state(before)
-        raise
-    set_state(loop.values(list(results), is_final=True))
+        most = options.maximum_iterations
+        return while_loop(cond, step, loop.initial(), maximum_iterations=most)
+
+    loop = _Loop(names, get_state, set_state, options)
+    entered = None if options.is_entered else predicate(test())
+    loop.run(execute, body)
+    loop.check_entered(entered)
 
 
-def _looped(
-    cond: Callable[..., Tensor],
-    iteration: Callable[..., list[Tensor]],
-    initial: list[Tensor],
-    maximum_iterations: Any,
-) -> Sequence[Tensor]:
-    return while_loop(cond, iteration, initial, maximum_iterations=maximum_iterations)
+def run_fold(
+    rows: Any,
+    body: Callable[[Any], None],
+    get_state: GetState,
+    set_state: SetState,
+    names: Sequence[str],
+    options: LoopOptions,
+) -> None:
+    """A loop over all rows of a nest of tensors."""
 
+    def execute(loop: _Loop) -> Sequence[Tensor]:
+        initial = loop.initial()
+        padding = [] if initial else [as_tensor(0)]  # a fold must have a state
 
-def _retyped(loop: _Loop, before: Values, body: Any, get_state: Any, set_state: Any) -> bool:
-    """Whether numbers become tensors of another type when one iteration begins with the numbers
-    themselves. The loop is carried with those types then."""
-    places = [leaf for own in loop.own for leaf in own.leaves]
-    if not any(is_number(leaf.initial) for leaf in places):
-        return False
-    with Trace("iteration"):
-        set_state(before)
-        body()
-        after = get_state()
-    is_new = False
-    for own, value in zip(loop.own, after, strict=True):
-        leaves = [] if is_undefined(value) else flattened(value)[0]
-        for leaf, new in zip(own.leaves, leaves):
-            if is_number(leaf.initial) and isinstance(new, Tensor) and leaf.type is not None:
-                is_wider = new.type.shape == () and new.dtype is not leaf.type.dtype
-                if is_wider and (new.dtype.is_floating or new.dtype.is_integer):
-                    leaf.type, is_new = new.type, True
-    return is_new
+        def step(state: list[Tensor], row: Any) -> list[Tensor]:
+            return [*loop.stepped(lambda: body(row), state[: len(initial)]), *padding]
+
+        return foldl(step, rows, [*initial, *padding])[: len(initial)]
+
+    def first() -> None:
+        body(nest.map_structure(lambda x: x[0], rows))
+
+    loop = _Loop(names, get_state, set_state, options)
+    loop.run(execute, first)
 
 
 # Lists that must not grow.

@@ -467,6 +467,14 @@ class _Statements(control_flow.ControlFlowTransformer):
     def visit_For(self, node: ast.For) -> Any:
         return _derived(super().visit_For(node), node)
 
+    def _create_loop_options(self, node: Any) -> Any:
+        """The options of a loop, and which names may be read after it."""
+        options = super()._create_loop_options(node)
+        names = sorted(map(str, anno.getanno(node, anno.Static.LIVE_VARS_OUT)))
+        options.keys.append(ast.Constant("read_after"))
+        options.values.append(ast.Tuple([*map(ast.Constant, names)], ast.Load()))
+        return options
+
     def _create_state_functions(
         self, block_vars: Any, nonlocal_declarations: Any, getter_name: Any, setter_name: Any
     ) -> Any:
@@ -544,7 +552,9 @@ def _note_origins(node: ast.AST) -> None:
     stored = set()
     for x in ast.walk(node):
         if hasattr(x, "lineno"):
-            anno.setanno(x, anno.Basic.ORIGIN, tuple(getattr(x, name) for name in _POSITION))
+            place = tuple(getattr(x, name) for name in _POSITION)
+            is_block = isinstance(getattr(x, "body", None), list)
+            anno.setanno(x, anno.Basic.ORIGIN, _first_line(place) if is_block else place)
         if isinstance(x, ast.Name) and not isinstance(x.ctx, ast.Load):
             stored.add(x.id)
     for x in ast.walk(node):
@@ -581,8 +591,12 @@ def _compiled(node: Any, code: CodeType) -> CodeType:
     _place(node, tuple(getattr(node, name, 1) for name in _POSITION))
     generated = _generated_functions(node)
     body = [node]
+    name = code.co_name
     if isinstance(node, ast.Lambda):
         body = [ast.Assign([ast.Name("function", ast.Store())], node)]
+    else:
+        # Its own name must stay what it is: a global one, or a free one.
+        name = node.name = f"{HOOKS}function"
     free = (*code.co_freevars, HOOKS)
     defined = [ast.Assign([ast.Name(x, ast.Store())], ast.Constant(None)) for x in free]
     module = ast.parse("def maker():\n    pass")
@@ -590,7 +604,7 @@ def _compiled(node: Any, code: CodeType) -> CodeType:
     ast.fix_missing_locations(module)
     flags = code.co_flags & _FUTURE_FLAGS
     compiled = compile(module, code.co_filename, "exec", flags, dont_inherit=True)
-    made = _inner(_inner(compiled, "maker"), code.co_name)
+    made = _inner(_inner(compiled, "maker"), name)
     return _renamed(made, code.co_name, code.co_qualname, generated)
 
 

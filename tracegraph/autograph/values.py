@@ -13,11 +13,11 @@ import numpy as np
 
 from tracegraph import nest
 from tracegraph.core.shapes import same_shape
-from tracegraph.core.types import TensorType
+from tracegraph.core.types import TensorType, type_of_array
 from tracegraph.eager.tensor_methods import is_symbolic
 from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail, kind_of, shown
 from tracegraph.ir.tensor import Tensor
-from tracegraph.operands.conversion import as_tensor
+from tracegraph.operands.conversion import as_array, as_tensor
 from tracegraph.ops.broadcast import full
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.trace import current_trace
@@ -126,19 +126,22 @@ def described(value: Any) -> str:
     return kind_of(value)
 
 
-def type_of(value: Any) -> TensorType:
-    return value.tensor_type if isinstance(value, Variable) else value.type
+def type_of(leaf: Any) -> TensorType:
+    """The type of a leaf that a graph can carry, as a tensor."""
+    if isinstance(leaf, Variable):
+        return leaf.tensor_type
+    return leaf.type if isinstance(leaf, Tensor) else type_of_array(as_array(leaf, None))
 
 
 def common_type(one: Any, other: Any, place: Place) -> TensorType:
     """The type of a tensor that both leaves become. Numbers adapt to tensors, as in operations."""
     if is_number(one) and is_number(other):
-        return as_tensor(_wider(one, other, place)).type
+        return type_of(_wider(one, other, place))
     if is_number(one):
-        return _adapted(one, type_of(as_tensor(other)), place, one, other)
+        return _adapted(one, type_of(other), place, one, other)
     if is_number(other):
-        return _adapted(other, type_of(as_tensor(one)), place, one, other)
-    first, second = as_tensor(one).type, as_tensor(other).type
+        return _adapted(other, type_of(one), place, one, other)
+    first, second = type_of(one), type_of(other)
     if first.dtype is not second.dtype:
         place.refuse(DTypeError, one, other, f"convert one: tg.cast(…, tg.{first.dtype.name})")
     if same_shape(first.shape, second.shape) is None:

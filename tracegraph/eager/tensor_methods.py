@@ -90,8 +90,21 @@ _INDEX_FIX = "use tg.gather for an element, or pass the number to the @tg.functi
 _NUMPY_FIX = "use the function of tg in place of NumPy's, or tg.numpy_function"
 
 
+#: Says why code of the user's that decides by a tensor was not converted, which is then part of
+#: the repair; conversion is of a floor above, and sets it.
+why_not_converted: Callable[[CodeType], str] = lambda code: ""
+
+
+def _control_fix() -> str:
+    frame = user_frame()
+    reason = "" if frame is None else why_not_converted(frame.f_code)
+    if not frame or not reason:
+        return _CONTROL_FIX
+    return f"{_CONTROL_FIX}. {frame.f_code.co_name} was not converted: {reason}"
+
+
 def _bool(self: Tensor) -> bool:
-    outcome = bool(_element(self, BOOL, _CONTROL_FIX))
+    outcome = bool(_element(self, BOOL, _control_fix() if is_symbolic(self) else ""))
     for recorder in current().recorders:
         recorder.decide(outcome)
     return outcome
