@@ -323,7 +323,7 @@ def test_hints_with_code_are_found():
 def test_completion_shows_what_a_module_is_for():
     modules = {name for name in dir(tg) if isinstance(getattr(tg, name), types.ModuleType)}
     assert modules == {
-        *("autodiff", "config", "debugging", "errors", "export", "image", "initializers"),
+        *("autodiff", "autograph", "config", "debugging", "errors", "export", "image", "initializers"),
         *("layers", "linalg", "math", "nest", "nn", "optimizers", "random", "raw_ops"),
         *("saved_model", "testing", "train"),
     }

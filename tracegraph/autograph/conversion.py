@@ -29,6 +29,7 @@ import numpy as np
 
 from tracegraph.core.source import is_ours
 from tracegraph.core.worker_thread import on_worker_thread
+from tracegraph.eager.tensor_methods import why_not_converted as why_not_converted_hooks
 from tracegraph.ir.tensor import Tensor
 from tracegraph.state.variable import Variable
 
@@ -80,6 +81,9 @@ def why_not_converted(code: CodeType) -> str:
     """Why a function of the user's runs unconverted; empty for one that is converted."""
     found = _codes.get(id(code))
     return found if isinstance(found, str) else ""
+
+
+why_not_converted_hooks.append(why_not_converted)
 
 
 def _converted_function(function: FunctionType) -> FunctionType:

@@ -632,8 +632,7 @@ def function(
 
     - `input_signature`: TensorSpecs for the first arguments; one trace serves all that fit.
     - `reduce_retracing`: from the second shape on, sizes that differ are left open.
-    - `autograph`: whether `if`, `while`, `for` and the like become nodes where a tensor decides, in
-      the function and in what it calls; see `tg.autograph`.
+    - `autograph`: whether `if`, `while`, `for` on tensors become nodes, in what it calls too.
     - `jit_compile`: accepted; everything is compiled.
     - `check_bounds`: what is refused while tracing where it is known is looked for at every run
       too, also in what is called: an index or label out of range, an integer divided by zero, a
