@@ -54,8 +54,8 @@ def _scan(op: Scan, *xs: Any) -> Any:
         outputs = body(*constants, *states, *rows)
         return outputs[: op.states], outputs[op.states :]
 
-    rows = xs[op.rows :]
-    last, stacked = jax.lax.scan(step, states, rows, length=op.length, reverse=op.reverse)
+    length: Any = op.length
+    last, stacked = jax.lax.scan(step, states, xs[op.rows :], length, op.reverse)
     return (*last, *stacked)
 
 

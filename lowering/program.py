@@ -201,7 +201,8 @@ class Program:
     def _prepare(self, buffers: Sequence[Any]) -> None:
         """Compiles, by the folder of compiled programs if there is one. What is compiled beside a
         trace of somebody else's is not kept."""
-        self.jitted = self.run = self._new_jitted()
+        self.jitted = self._new_jitted()
+        self.run = uncollected(self.jitted)
         self._is_prepared = True
         if is_staging():
             return
@@ -221,7 +222,7 @@ class Program:
         """Drops `jitted`, and with it JAX's trace and its module, most of the memory that a small
         program takes. What is compiled stays, and costs a call one Python frame of JAX more."""
         if self._compiled is not None and self.has_run and not self._is_kept:
-            self.run = self._compiled
+            self.run = uncollected(self._compiled)
             self.jitted = None
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
@@ -241,7 +242,11 @@ class Program:
         try:
             if not self._is_prepared:
                 self._prepare(buffers)
-            outputs = self._run(buffers)
+            if self.needs_x64:
+                with x64():
+                    outputs = self.run(*buffers)
+            else:
+                outputs = self.run(*buffers)
             self.has_run = True
             return outputs
         except BaseException as error:
@@ -254,13 +259,6 @@ class Program:
                 raise
         with jax.ensure_compile_time_eval() if is_staging() else contextlib.nullcontext():
             return self(*buffers)
-
-    @uncollected
-    def _run(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
-        if self.needs_x64:
-            with x64():
-                return self.run(*buffers)
-        return self.run(*buffers)
 
     def is_refused_by_a_trace(self, error: BaseException) -> bool:
         """Whether a run failed since JAX is tracing somebody's function, and would stage it."""
@@ -290,7 +288,7 @@ class Program:
         64-bit types need JAX's x64 context to be traced, not to run what was compiled already.
         """
         if self.needs_x64:
-            self.run = self.compiled()
+            self.run = uncollected(self.compiled())
 
     def compiled(self) -> Any:
         """JAX's `Compiled` of this program."""

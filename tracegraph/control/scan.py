@@ -196,20 +196,16 @@ class Scan(Loop):
         stacked = [p for p in residuals if not (p[0] == "input" and p[1] < self.constants)]
         body = _backward_step(self, step, places, present, residuals)
         values = {"input": xs, "output": ys}
-        types = [x.type for x in xs]
-        given = [g for g in gs[self.states :] if g is not None]
-        found = iter(
-            applied(
-                Scan(body, len(kept), len(states) + len(consts), self.length, not self.reverse),
-                [
-                    *(xs[i] for i in kept),
-                    *(full(0, ys[i].type) if gs[i] is None else gs[i] for i in states),
-                    *(full(0, types[i]) for i in consts),
-                    *(values[kind][i] for kind, i in stacked),
-                    *given,
-                ],
-            )
-        )
+        op = Scan(body, len(kept), len(states) + len(consts), self.length, not self.reverse)
+        seeds = [g if g is not None else full(0, y.type) for g, y in zip(gs, ys, strict=True)]
+        given: list[Tensor] = [
+            *(xs[i] for i in kept),
+            *(seeds[i] for i in states),
+            *(full(0, xs[i].type) for i in consts),
+            *(values[kind][i] for kind, i in stacked),
+            *(g for g in gs[self.states :] if g is not None),
+        ]
+        found = iter(applied(op, given))
         cotangents: list[Tensor | None] = [None] * len(xs)
         for i in (*(self.constants + i for i in states), *consts, *rows):
             cotangents[i] = next(found)

@@ -36,6 +36,7 @@ from tracegraph.control.call import (
     own_size,
 )
 from tracegraph.control.scan import Flags, Loop, interleaved, kept_state, pushed_body
+from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType, bool_, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
@@ -87,7 +88,7 @@ class While(Loop):
                 f"the condition is {', '.join(map(str, found))}, and it must be one bool",
                 fix="compare the state, and reduce it: tg.reduce_all(x > 0)",
             )
-        new = as_tuple(Call(self.body).infer(*types))
+        new = Call(self.body).infer(*types)
         if self.constants + len(new) != len(types):
             raise Mismatch(f"the body returns {len(new)} states of {len(types) - self.constants}")
         rows = zip(types[self.constants :], new, strict=True)
@@ -172,7 +173,7 @@ class While(Loop):
             if [p.count for p in more] == [p.count for p in states]:
                 break
             states = more
-        count = () if not self.counts else (patterns[0].emptied().reshape(()),)
+        count = () if not self.counts else (Pattern.nothing((), patterns[0].total),)
         return (*states, *count)
 
     def depending(self, inputs):

@@ -58,7 +58,7 @@ def cond(
     Raises DTypeError or ShapeError for a `pred` that is not one bool, and TraceError (a TypeError)
     for functions that return different structures or types.
 
-    >>> tg.cond(tg.constant(2.0) > 1.0, lambda: tg.constant(1), lambda: tg.constant(0)).numpy()
+    >>> int(tg.cond(tg.constant(2.0) > 1.0, lambda: tg.constant(1), lambda: tg.constant(0)))
     1
     """
     for which, function in (("true_fn", true_fn), ("false_fn", false_fn)):
@@ -88,7 +88,7 @@ def switch_case(
     TypeError) for functions that return different structures or types.
 
     >>> functions = [lambda: tg.constant(10), lambda: tg.constant(20)]
-    >>> tg.switch_case(tg.constant(1), functions).numpy()
+    >>> int(tg.switch_case(tg.constant(1), functions))
     20
     """
     functions = _numbered(branch_fns)
@@ -129,7 +129,7 @@ def case(
     holds, or two of them.
 
     >>> x = tg.constant(3.0)
-    >>> tg.case([(x < 0.0, lambda: -x), (x < 5.0, lambda: x * 2.0)], default=lambda: x).numpy()
+    >>> float(tg.case([(x < 0.0, lambda: -x), (x < 5.0, lambda: x * 2.0)], default=lambda: x))
     6.0
     """
     pairs = [*pred_fn_pairs.items()] if isinstance(pred_fn_pairs, Mapping) else [*pred_fn_pairs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -80,7 +81,7 @@ def while_loop(
     ShapeError for states that change their type, and DTypeError for a condition that is no bool.
 
     >>> i, total = tg.while_loop(lambda i, s: i < 5, lambda i, s: (i + 1, s + i), (0, 0))
-    >>> total.numpy()
+    >>> int(total)
     10
     """
     for which, function in (("cond", cond), ("body", body)):
@@ -105,6 +106,21 @@ def while_loop(
     if not back_prop:
         results = [StopGradient()(x) if x.dtype.is_differentiable else x for x in results]
     return structure.pack(results)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Inputs:
+    """The inputs of the graphs of a while loop, but for the order they have: the loop variables,
+    all Variables by identity, what is used from outside, the checks so far, and what there may be:
+    whether the loop goes on, the steps so far, and how many there may be."""
+
+    variables: list[Tensor]
+    values: dict[int, Tensor]
+    captured: dict[Tensor, Tensor]
+    checks: list[Tensor]
+    goes_on: Tensor | None
+    count: Tensor | None
+    bound: Tensor | None
 
 
 class _WhileLoop:
@@ -173,52 +189,36 @@ class _WhileLoop:
         (test,), values, checks = self.shared.run(self.tests, given, values, captured)
         return finished(builder, [test, *(values[id(v)] for v in self.shared.assigned), *checks])
 
-    def _graph(self, name: str, outputs: Callable[..., list[Tensor]]) -> Graph:
+    def _graph(self, name: str, outputs: Callable[[_Inputs], list[Tensor]]) -> Graph:
+        shared = self.shared
         with Builder(name) as builder:
-            values = self.shared.placeholders(builder, self.shared.read_only)
-            captured = self.shared.captured(builder)
+            values = shared.placeholders(builder, shared.read_only)
+            captured = shared.captured(builder)
             bound = builder.input(COUNT, "maximum_iterations") if self.is_bounded else None
             count = builder.input(COUNT, "count") if self.is_bounded else None
             goes_on = builder.input(TensorType(bool_, ()), "goes_on") if self.tests_act else None
             given = [builder.input(type) for type in self.types]
-            values |= self.shared.placeholders(builder, self.shared.assigned)
-            checks = [builder.input(type) for type in self.shared.check_types]
-            found = outputs(given, values, captured, checks, goes_on, count, bound)
+            values |= shared.placeholders(builder, shared.assigned)
+            checks = [builder.input(type) for type in shared.check_types]
+            found = outputs(_Inputs(given, values, captured, checks, goes_on, count, bound))
         return finished(builder, found)
 
-    def _condition(
-        self,
-        given: list[Tensor],
-        values: dict[int, Tensor],
-        captured: dict[Tensor, Tensor],
-        checks: list[Tensor],
-        goes_on: Tensor | None,
-        count: Tensor | None,
-        bound: Tensor | None,
-    ) -> list[Tensor]:
+    def _condition(self, x: _Inputs) -> list[Tensor]:
+        goes_on = x.goes_on
         if goes_on is None:
-            (goes_on,), _, _ = self.shared.run(self.tests, given, values, captured)
-        if count is not None and bound is not None:
-            goes_on = LogicalAnd()(goes_on, Less()(count, bound))
-        for flag in self._flags(checks):
+            (goes_on,), _, _ = self.shared.run(self.tests, x.variables, x.values, x.captured)
+        if x.count is not None and x.bound is not None:
+            goes_on = LogicalAnd()(goes_on, Less()(x.count, x.bound))
+        for flag in self._flags(x.checks):
             goes_on = LogicalAnd()(goes_on, flag)
         return [goes_on]
 
-    def _body(
-        self,
-        given: list[Tensor],
-        values: dict[int, Tensor],
-        captured: dict[Tensor, Tensor],
-        checks: list[Tensor],
-        goes_on: Tensor | None,
-        count: Tensor | None,
-        bound: Tensor | None,
-    ) -> list[Tensor]:
+    def _body(self, x: _Inputs) -> list[Tensor]:
         shared = self.shared
-        results, values, made = shared.run(self.steps, given, values, captured)
-        head: list[Tensor] = [] if count is None else [ADD(count, constant(1, int32))]
-        if goes_on is not None:
-            (test,), values, tested = shared.run(self.tests, results, values, captured)
+        results, values, made = shared.run(self.steps, x.variables, x.values, x.captured)
+        head: list[Tensor] = [] if x.count is None else [ADD(x.count, constant(1, int32))]
+        if self.tests_act:
+            (test,), values, tested = shared.run(self.tests, results, values, x.captured)
             own = self.tests.traced
             is_own = [of is own for of, *_, types in shared.checks for _ in types]
             made = [b if flag else a for a, b, flag in zip(made, tested, is_own, strict=True)]
@@ -296,7 +296,7 @@ def foldl(
 
     Arguments and errors are those of `tg.scan`, of whose result this is the last row.
 
-    >>> tg.foldl(lambda total, x: total - x, tg.constant([10, 2, 3])).numpy()
+    >>> int(tg.foldl(lambda total, x: total - x, tg.constant([10, 2, 3])))
     5
     """
     return _accumulated("foldl", fn, elems, initializer, False, back_prop, False)
@@ -317,7 +317,7 @@ def foldr(
     Arguments and errors are those of `tg.scan`, of whose result with reverse=True this is the first
     row.
 
-    >>> tg.foldr(lambda total, x: total - x, tg.constant([10, 2, 3])).numpy()
+    >>> int(tg.foldr(lambda total, x: total - x, tg.constant([10, 2, 3])))
     -9
     """
     return _accumulated("foldr", fn, elems, initializer, True, back_prop, False)

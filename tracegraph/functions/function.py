@@ -5,14 +5,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import gc
 import itertools
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from tracegraph.boundary.tracebacks import api_boundary, leave_out_our_frames
-from tracegraph.core.collection import COLLECTS_IN_C
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.lru_cache import Memo
 from tracegraph.core.tensorshape import TensorSpec
@@ -247,19 +245,13 @@ class Function(Generic[Parameters, Result]):
         self._streak.length = 0  # a call that did not trace ends any streak of calls that did
         program = plan.program
         if program is not None:
-            was_collecting = COLLECTS_IN_C and gc.isenabled()  # `uncollected`, without its frame
             try:
-                if was_collecting:
-                    gc.disable()
                 outputs = program.run(*buffers, *plan.captured)
             except (TypeError, ValueError, RuntimeError) as error:
                 if is_of_interrupt(error):
                     raise
                 # This names what failed, or finds one device for all buffers.
                 return plan.run_with_state(buffers, leaves)
-            finally:
-                if was_collecting:
-                    gc.enable()
         elif plan.step is not None:
             outputs = plan.step.run(buffers, plan.variables, plan.captured, plan.assigned)
         else:
