@@ -225,7 +225,7 @@ def symbolic_from_half_way(x):
     i = 0
     while i < 10:
         if i > 2 and x > 3.0:
-            return i * 1.0
+            return -x
         i += 1
         x = x - 1.0
     return x
@@ -290,7 +290,8 @@ def enumerated(x):
 
 def in_step(x):
     best = -1.0
-    for a, b in zip(x, x[1:]):
+    later = x[1:]
+    for a, b in zip(x, later):
         best = best if best > a * b else a * b
     return best
 
@@ -310,18 +311,18 @@ def state_of_one_type(x):
     while x > 0.0:
         total += x
         x = x - 1.0
-        count *= 2
+        count += 2
     return total, count
 
 
-WHILES = [while_of_a_tensor, while_with_break_and_continue, symbolic_from_half_way, state_of_one_type]
+WHILES = [
+    while_of_a_tensor,
+    while_with_break_and_continue,
+    symbolic_from_half_way,
+    state_of_one_type,
+]
 RANGES = [for_of_a_range, for_of_a_python_range, for_downwards, nested_loops_with_return]
 ROWS = [for_of_rows, for_with_return, enumerated, in_step]
-
-
-def tensor_range_in_python(monkeypatch):
-    """`tg.range` of NumPy's numbers as Python's, for the plain runs."""
-    monkeypatch.setattr(tg, "range", tg.range)
 
 
 @pytest.mark.parametrize("body", WHILES, ids=lambda f: f.__name__)
@@ -393,7 +394,7 @@ def test_loops_have_derivatives():
             y = x
             while y < 100.0:
                 y = y * x
-            for i in tg.range(3):
+            for _ in tg.range(3):
                 y = y + x * x
             y = y if x > 0.0 else -y
         return tape.gradient(y, x)
@@ -410,7 +411,7 @@ class Counter:
         self.__hidden = 1.0
 
     def add(self, x):
-        for i in tg.range(3):
+        for _ in tg.range(3):
             if x > 1.0:
                 self.total += x
             self.__hidden = self.__hidden * 2.0
@@ -613,7 +614,7 @@ def test_statements_that_are_left_to_python():
         a, *b = c = [z, z, z]
         total: int = 0
         total += sum([i for i in range(3) if i])
-        numbers = {i: j for i, j in zip((1, 2), (3, 4))}
+        numbers = {i: i + 2 for i in (1, 2)}
 
         class Local:
             def get(self, q):
@@ -627,7 +628,8 @@ def test_statements_that_are_left_to_python():
         assert [y.numpy() for y in f(tg.constant(x))] == [*map(np.float32, body(np.float32(x)))]
 
 
-def test_match_of_values():
+@pytest.mark.parametrize("kind", ["abs", "norm", None, 3, 5.0])
+def test_match_of_values(kind):
     def body(x, kind):
         match kind:
             case "abs" | "norm":
@@ -646,8 +648,7 @@ def test_match_of_values():
 
     f = tg.function(body)
     for x in (2.0, -2.0):
-        for kind in ("abs", "norm", None, 3, 5.0):
-            assert f(tg.constant(x), kind).numpy() == body(x, kind)
+        assert f(tg.constant(x), kind).numpy() == body(x, kind)
 
 
 def test_assert():
@@ -695,7 +696,7 @@ def here(function, text, after=""):
 def one_branch_only(x):
     if x > 0.0:
         y = x
-    return y  # noqa: F821 # here
+    return y  # here
 
 
 def other_branch_only(x):
@@ -703,7 +704,7 @@ def other_branch_only(x):
         pass
     else:
         y = x
-    return y  # noqa: F821 # here
+    return y  # here
 
 
 def other_dtypes(x):
@@ -792,7 +793,7 @@ def from_none(x):
 
 def appended(x):
     out = []
-    for i in tg.range(4):
+    for _ in tg.range(4):
         out.append(x)  # here
     return out
 
@@ -829,7 +830,7 @@ REFUSALS = {
     other_kinds: (TypeError, "'y' is 1 in the main branch, and a tensor bool[]", "tensor"),
     other_shapes: (ValueError, "'y' is a tensor f32[] in the main branch, and a tensor f32[2] in "
                    "the else branch", "type"),
-    other_structures: (ValueError, "'y' is a tuple (*, *) in the main branch, and a tensor f32[]",
+    other_structures: (ValueError, "'y' is a tuple ('*', '*') in the main branch, and a",
                        "structure"),
     other_objects: (ValueError, "'mode' is 'up' in the main branch, and 'down'", "tensors"),
     returned_in_one_branch: (ValueError, "returns a value on one path", "on every path"),
@@ -939,7 +940,7 @@ def test_what_cannot_be_converted_runs_as_it_is_and_says_so(body):
     with pytest.raises(tg.errors.TraceError) as caught:
         tg.function(body)(tg.constant(1.0))
     assert "a Python bool" in str(caught.value) and here(body, "# here") in str(caught.value)
-    assert f"{body.__name__} runs as Python, since it" in str(caught.value) or UNCONVERTED[body] in str(caught.value)
+    assert f"{body.__name__} runs as Python, since " in str(caught.value)
     assert UNCONVERTED[body] in str(caught.value)
     with pytest.raises(tg.errors.SignatureError, match="cannot be converted"):
         tg.autograph.to_code(body)
@@ -955,7 +956,7 @@ def test_code_without_source_runs_as_it_is_and_says_so():
     exec("def f(x, n):\n    if n > 1: return x\n    if x > 0: return x * 2.0\n    return -x", names)
     f = tg.function(names["f"])
     assert f(tg.constant(2.0), 2).numpy() == 2.0
-    with pytest.raises(tg.errors.TraceError, match="f runs as Python, since its source is not there"):
+    with pytest.raises(tg.errors.TraceError, match="since its source is not there"):
         f(tg.constant(2.0), 1)
 
 
@@ -1013,10 +1014,8 @@ def test_nodes_have_the_lines_of_the_user():
     f(tg.constant(1.0))
     (node,) = [node for node in nodes_of(f) if isinstance(node.op, Cond)]
     assert f"{node.source.file}:{node.source.line}" == here(if_elif_else, "if x > 10.0")
-    text = f.traces[0].graph.pretty() if hasattr(f.traces[0].graph, "pretty") else str(f.traces[0].graph)
     line = here(if_elif_else, "y = x * 2.0").rpartition(":")[2]
-    lines = {node.source.line for graph in node.op.graphs() for node in graph.nodes}
-    assert int(line) in lines, text
+    assert f"at test_autograph.py:{line}" in str(f.traces[0].graph)
 
 
 def raising(x):
@@ -1042,6 +1041,8 @@ def test_a_debugger_stops_at_the_lines_of_the_user():
     seen = []
 
     class Watching(pdb.Pdb):
+        user_call = user_return = user_exception = lambda self, *args: None
+
         def user_line(self, frame):
             if frame.f_code.co_filename == self.canonic(__file__):
                 seen.append((frame.f_code.co_name, frame.f_lineno))
@@ -1093,6 +1094,8 @@ def test_how_long_conversion_takes(capsys):
     converted = conversion.converted(names["while_with_break_and_continue"])
     first = time.perf_counter() - begin
     begin = time.perf_counter()
-    assert converted.__code__ is conversion.converted(names["while_with_break_and_continue"]).__code__
+    again = conversion.converted(names["while_with_break_and_continue"])
+    second = time.perf_counter() - begin
+    assert converted.__code__ is again.__code__
     with capsys.disabled():
-        print(f" {first * 1e3:.1f} ms, then {(time.perf_counter() - begin) * 1e6:.0f} µs ", end="")
+        print(f" {first * 1e3:.1f} ms, then {second * 1e6:.0f} µs ", end="")

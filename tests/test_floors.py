@@ -281,7 +281,11 @@ PLANTED = (
         "from lowering import compile",
     ),
     (one_door_to_the_lowering, "tracegraph/math/__init__.py", "import lowering.shape"),
-    (one_door_to_malt, "tracegraph/autograph/operators.py", "from malt.operators import py_builtins"),
+    (
+        one_door_to_malt,
+        "tracegraph/autograph/operators.py",
+        "from malt.operators import py_builtins",
+    ),
     (
         one_door_to_malt,
         "tracegraph/autograph/scope.py",

@@ -229,7 +229,19 @@ from tracegraph.views import diff as diff
 
 #: The modules that users need; completion leaves out the others.
 _MODULES = (
-    *(autodiff, autograph, config, debugging, errors, export, image, initializers, layers, linalg, math),
+    *(
+        autodiff,
+        autograph,
+        config,
+        debugging,
+        errors,
+        export,
+        image,
+        initializers,
+        layers,
+        linalg,
+        math,
+    ),
     *(nest, nn, optimizers, random, raw_ops, saved_model, testing, train),
 )
 _INTERNAL = frozenset(["NoReturn", "TYPE_CHECKING"])

@@ -14,7 +14,7 @@ import site
 import sysconfig
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -70,7 +70,7 @@ def converted(function: Any) -> Any:
         if inner is function.func:
             return function
         return functools.partial(inner, *function.args, **function.keywords)
-    call = getattr(type(function), "__call__", None)
+    call = inspect.getattr_static(type(function), "__call__", None)
     if isinstance(call, FunctionType) and not isinstance(function, type):
         inner = _converted_function(call)
         return function if inner is call else MethodType(inner, function)
@@ -192,6 +192,10 @@ def _is_of_us(value: Any) -> bool:
 _US = __name__.partition(".")[0]
 
 
+#: Functions that take functions as they are, where others of tracegraph take them converted.
+take_as_given: set[Any] = set()
+
+
 # What need not be converted.
 
 
@@ -212,7 +216,7 @@ def _values_used(function: FunctionType, code: CodeType) -> Iterator[Any]:
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
     for instruction in dis.get_instructions(code):
         name, value = instruction.opname, instruction.argval
-        if name.startswith(_BRANCHES) or name in _UNKNOWN:
+        if name.startswith(_BRANCHES) or name in _UNKNOWN or value in _HOOKED:
             yield converted
         elif name == "LOAD_GLOBAL":
             yield function.__globals__.get(value, dis)
@@ -230,6 +234,8 @@ def _content(cell: CellType) -> Any:
 
 
 _BRANCHES = ("POP_JUMP", "JUMP_IF", "FOR_ITER", "UNARY_NOT", "TO_BOOL", "MATCH_")
+#: Python's functions that do something else with tensors of a graph, by name.
+_HOOKED = ("len", "print")
 _UNKNOWN = {"IMPORT_NAME", "LOAD_NAME", "LOAD_BUILD_CLASS", "STORE_GLOBAL"}
 
 

@@ -211,5 +211,3 @@ def maker(function: Any) -> Any:
         return makers.get(inspect.unwrap(function))
     except TypeError:  # it has no hash
         return None
-
-

@@ -6,13 +6,14 @@ A value that Python knows decides as without conversion; one that a graph comput
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from types import BuiltinMethodType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 from tracegraph.autograph import conversion, iteration
-from tracegraph.autograph.conversion import converted
+from tracegraph.autograph.conversion import converted, take_as_given
 from tracegraph.autograph.staging import (
     LoopOptions,
     chosen,
@@ -194,6 +195,13 @@ def not_(value: Any) -> Any:
     return negated(predicate(value)) if in_graph(value) else not value
 
 
+def is_(value: Any, other: Any) -> Any:
+    """Whether a value that is matched is True, False or None."""
+    if in_graph(value) and other is not None:
+        return predicate(value) if other else negated(predicate(value))
+    return value is other
+
+
 def if_exp(
     cond: Any, if_true: Callable[[], Any], if_false: Callable[[], Any], expr_repr: str
 ) -> Any:
@@ -220,7 +228,7 @@ def converted_call(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None)
         return f(*args, **kwargs) if kwargs else f(*args)
     if not isinstance(f, type):
         inner = converted(f)
-        if inner is f and _is_ours(f):
+        if inner is f and _is_ours(f) and inspect.unwrap(f) not in take_as_given:
             args = tuple(map(_converted_argument, args))
             kwargs = {name: _converted_argument(x) for name, x in (kwargs or {}).items()}
         f = inner
@@ -258,7 +266,7 @@ def _len(value: Any) -> Any:
 
 def _print(*values: Any, **options: Any) -> None:
     if any(map(in_graph, values)) and not options.keys() - {"sep", "end"}:
-        print_tensors(*values, **options)
+        print_tensors(*values, output_stream=sys.stdout, **options)
     else:
         print(*values, **options)
 
@@ -332,6 +340,7 @@ conversion.hooks.cell_contents = SimpleNamespace(
     for_stmt=for_stmt,
     if_exp=if_exp,
     if_stmt=if_stmt,
+    is_=is_,
     is_undefined=is_undefined,
     iterated_call=iterated_call,
     ld=ld,

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-from tracegraph.autograph.conversion import NotConvertible, converted_text
+from tracegraph.autograph.conversion import NotConvertible, converted_text, take_as_given
 from tracegraph.errors import SignatureError, fail, shown
-
-AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 def to_code(
@@ -37,7 +35,7 @@ def to_code(
         )
 
 
-def do_not_convert(func: AnyFunction | None = None) -> Any:
+def do_not_convert(func: Callable[..., Any] | None = None) -> Any:
     """The function as one that is called unconverted, also by converted code; also a decorator.
 
     >>> @tg.autograph.do_not_convert
@@ -53,6 +51,9 @@ def do_not_convert(func: AnyFunction | None = None) -> Any:
         return func(*args, **kwargs)
 
     return unconverted
+
+
+take_as_given.update((do_not_convert, to_code))
 
 
 def set_loop_options(

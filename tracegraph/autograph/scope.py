@@ -11,7 +11,6 @@ from tracegraph.autograph import operators as operators  # it fills the hooks
 from tracegraph.autograph.conversion import converted, is_straight
 
 
-
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.converts = False

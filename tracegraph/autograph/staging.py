@@ -315,15 +315,15 @@ class _Loop:
         return self._next(self._get_state(), tensors)
 
     def check_entered(self, entered: Tensor | None) -> None:
-        """Lets a run fail where the loop runs 0 times, and a name that it alone sets may be read."""
+        """Lets a run fail that runs the loop 0 times, where a name that it alone sets may be read."""
         trace = current_trace()
         for name, own, value in zip(self._names, self.own, self._before, strict=True):
             is_set_here = is_undefined(value) and own.structure is not None
             is_return = isinstance(value, UndefinedReturnValue)
-            if is_set_here and not is_return and name in self._options.read_after:
-                if entered is not None and trace is not None:
-                    fix = f"give {name!r} a value before the loop"
-                    trace.check(entered, f"{name!r} is set by a loop that ran 0 times", (), fix)
+            is_read = name in self._options.read_after and not is_return
+            if is_set_here and is_read and entered is not None and trace is not None:
+                fix = f"give {name!r} a value before the loop"
+                trace.check(entered, f"{name!r} is set by a loop that ran 0 times", (), fix)
 
     def _retyped(self, once: Callable[[], None]) -> bool:
         """Whether numbers become tensors of another type where an iteration begins with the numbers
@@ -424,7 +424,7 @@ def _next_leaf(leaf: _LoopLeaf, new: Any, old: Tensor | None, place: Place) -> b
     if type is leaf.type:
         return False
     leaf.type = common_type(leaf.initial, new, place)
-    return leaf.type is not old.type
+    return old is None or leaf.type is not old.type
 
 
 def run_loop(
@@ -530,5 +530,3 @@ def refuse_change(method: Any) -> None:
                 if is_loop
                 else "set a name in both branches, and change the list after them",
             )
-
-

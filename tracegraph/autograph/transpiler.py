@@ -6,15 +6,10 @@ of functions, so that tracebacks, debuggers and sources of nodes need no table t
 """
 
 from __future__ import annotations
-
 import __future__
 
 import ast
-import copy
-import functools
 import importlib.util  # malt uses it, and does not import it
-import inspect
-import linecache
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
@@ -49,6 +44,8 @@ from malt.pyct.static_analysis import (
 )
 
 from tracegraph.autograph.conversion import HOOKS, NotConvertible
+from tracegraph.autograph.function_trees import tree_of
+from tracegraph.autograph.preparation import loop_options, prepared
 
 assert importlib.util
 
@@ -76,14 +73,13 @@ def converted_text(function: FunctionType) -> str:
 
 
 def _transformed(function: FunctionType) -> Any:
-    node = _Prepared(function.__code__).visit(_without_defaults(_node_of(function)))
+    node = prepared(tree_of(function), function.__code__)
     _note_origins(node)
+    _note_loop_options(node)
     name = function.__code__.co_name if isinstance(node, ast.FunctionDef) else "lambda_"
     names = {**function.__globals__, **dict.fromkeys(function.__code__.co_freevars)}
     info = transformer.EntityInfo(name, "", function.__code__.co_filename, (), names)
-    context = transformer.Context(
-        info, naming.Namer(names), converter.ProgramContext(_Options())
-    )
+    context = transformer.Context(info, naming.Namer(names), converter.ProgramContext(_Options()))
     try:
         return _lowered(node, context)
     except errors.UnsupportedLanguageElementError as error:
@@ -91,15 +87,6 @@ def _transformed(function: FunctionType) -> Any:
     except (AssertionError, AttributeError, KeyError, NotImplementedError, ValueError) as error:
         # What malt does not know makes it fail in many ways.
         raise NotConvertible(f"it has a construct that is not known: {error}") from error
-
-
-def _without_defaults(node: Any) -> Any:
-    """The function without what Python computes when it defines it."""
-    node.args.defaults = [ast.Constant(None) for _ in node.args.defaults]
-    node.args.kw_defaults = [x and ast.Constant(None) for x in node.args.kw_defaults]
-    if isinstance(node, ast.FunctionDef):
-        node.decorator_list, node.returns = [], None
-    return node
 
 
 class _Options:
@@ -153,235 +140,6 @@ def _last(function: ast.FunctionDef) -> ast.stmt:
     """The last statement of a function, which malt has put in a `with`."""
     last = function.body[-1]
     return last.body[-1] if isinstance(last, ast.With) else last
-
-
-# The source.
-
-
-def _node_of(function: FunctionType) -> Any:
-    """The tree of the function alone, with the positions that it has in its file."""
-    code = function.__code__
-    linecache.checkcache(code.co_filename)
-    lines = linecache.getlines(code.co_filename, function.__globals__)
-    if not lines or code.co_firstlineno > len(lines):
-        raise NotConvertible("its source is not there, as that of code from exec() or a prompt")
-    found = list(_candidates(code, lines))
-    if not found:
-        raise NotConvertible("its source is no longer what was run: the file was changed since")
-    # Parsed files are kept, and nodes are changed.
-    return copy.deepcopy(min(found, key=_extent))
-
-
-def _candidates(code: CodeType, lines: list[str]) -> Iterator[Any]:
-    """The functions of the source that may have compiled to `code`."""
-    if code.co_name == "<lambda>":
-        for node in ast.walk(_parsed("".join(lines))):
-            if isinstance(node, ast.Lambda) and _takes(node, code) and _holds(node.body, code):
-                yield node
-        return
-    for node in ast.walk(_definition(code.co_firstlineno, lines)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _takes(node, code):
-            first = min([node.lineno, *(x.lineno for x in node.decorator_list)])
-            if node.name == code.co_name and first == code.co_firstlineno:
-                yield node
-
-
-def _definition(first: int, lines: list[str]) -> ast.Module:
-    """The tree of the block of lines that begins at the line `first`."""
-    try:
-        text = "".join(inspect.getblock(lines[first - 1 :]))
-        if text[:1].isspace():
-            return ast.increment_lineno(ast.parse("if 1:\n" + text), first - 2)
-        return ast.increment_lineno(ast.parse(text), first - 1)
-    except SyntaxError:  # a block that is not whole, such as one with odd indentation
-        return _parsed("".join(lines))
-
-
-@functools.lru_cache(8)
-def _parsed_once(text: str) -> ast.Module:
-    return ast.parse(text)
-
-
-def _parsed(text: str) -> ast.Module:
-    """The tree of a whole file; nodes of it are copied before they are changed."""
-    try:
-        return _parsed_once(text)
-    except SyntaxError as error:
-        raise NotConvertible(f"its file has no Python in it: {error.msg}") from error
-
-
-def _takes(node: Any, code: CodeType) -> bool:
-    """Whether a function of the source has the parameters of the code."""
-    own = node.args
-    names = [x.arg for x in (*own.posonlyargs, *own.args, *own.kwonlyargs)]
-    count = code.co_argcount + code.co_kwonlyargcount
-    return len(names) == count
-
-
-def _holds(body: ast.expr, code: CodeType) -> bool:
-    """Whether all instructions come from the expression `body`."""
-    begin, end = (body.lineno, body.col_offset), (body.end_lineno, body.end_col_offset)
-    for line, end_line, column, end_column in code.co_positions():
-        if None in (line, end_line, column, end_column) or (column, end_column) == (0, 0):
-            continue
-        if (line, column) < begin or (end_line, end_column) > end:
-            return False
-    return True
-
-
-def _extent(node: Any) -> tuple[int, int]:
-    return node.end_lineno - node.lineno, node.end_col_offset - node.col_offset
-
-
-# The tree before malt sees it.
-
-
-class _Prepared(ast.NodeTransformer):
-    """Writes out what Python would find by the place of the code, and refuses what malt would
-    silently get wrong."""
-
-    def __init__(self, code: CodeType) -> None:
-        self._class = _class_around(code.co_qualname)
-        self._first: list[str] = []
-
-    def visit(self, node: Any) -> Any:
-        refused = _REFUSED.get(type(node).__name__)
-        if refused:
-            raise NotConvertible(f"it has {refused}")
-        return super().visit(node)
-
-    def _visit_function(self, node: Any) -> Any:
-        own = (*node.args.posonlyargs, *node.args.args)
-        self._first.append(own[0].arg if own else "")
-        found = self.generic_visit(node)
-        self._first.pop()
-        return found
-
-    visit_FunctionDef = visit_Lambda = _visit_function
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        self.generic_visit(node)
-        is_bare = isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args
-        if is_bare and self._first and self._first[-1]:
-            names = ("__class__", self._first[-1])
-            node.args = [ast.copy_location(ast.Name(x, ast.Load()), node) for x in names]
-        return node
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        self.generic_visit(node)
-        node.attr = self._mangled(node.attr)
-        return node
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        node.id = self._mangled(node.id)
-        return node
-
-    def _mangled(self, name: str) -> str:
-        """The name as Python stores one that is private to a class."""
-        if not self._class or not name.startswith("__") or name.endswith("__"):
-            return name
-        return f"_{self._class.lstrip('_')}{name}"
-
-    def _visit_loop(self, node: Any) -> Any:
-        options = _loop_options(node.body[0])
-        if options:
-            anno.setanno(node, anno.Basic.DIRECTIVES, {directives.set_loop_options: options})
-        return self.generic_visit(node)
-
-    visit_For = visit_While = _visit_loop
-
-
-    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> Any:
-        """`except … as name` with the name in its body, since malt looks for it there."""
-        if node.name is not None:
-            made = ast.parse(f"{node.name} = {HOOKS}.raised()\ntry: pass\nfinally: del {node.name}")
-            made.body[1].body = node.body  # type: ignore[attr-defined]
-            for x in (made.body[0], made.body[1].finalbody[0]):  # type: ignore[attr-defined]
-                for y in ast.walk(x):
-                    ast.copy_location(y, node)
-            node.name, node.body = None, [*map(lambda x: ast.copy_location(x, node), made.body)]
-        return self.generic_visit(node)
-
-    def visit_Match(self, node: ast.Match) -> Any:
-        """A choice between values as an `if`."""
-        subject = f"subject_{node.lineno}_{node.col_offset}"
-        stored = ast.Assign([ast.Name(subject, ast.Store())], node.subject)
-        chain: list[ast.stmt] = []
-        for case in reversed(node.cases):
-            test = _test_of(case, subject)
-            names = [case.pattern.name] if isinstance(case.pattern, ast.MatchAs) else []
-            bound = [
-                ast.Assign([ast.Name(name, ast.Store())], ast.Name(subject, ast.Load()))
-                for name in names
-                if name
-            ]
-            body = [*(ast.copy_location(x, case.pattern) for x in bound), *case.body]
-            chain = body if test is None else [ast.If(test, body, chain)]
-            if test is not None:
-                ast.copy_location(chain[0], case.pattern)
-        made = [ast.copy_location(stored, node), *chain]
-        for x in made:
-            ast.fix_missing_locations(x)
-        return [y for x in made for y in _listed(self.visit(x))]
-
-
-#: Constructs that stay Python's, by the names of their nodes.
-_REFUSED = {
-    "AsyncFor": "an `async for`",
-    "AsyncFunctionDef": "an `async def`",
-    "AsyncWith": "an `async with`",
-    "Await": "an `await`",
-    "NamedExpr": "an assignment expression, `:=`",
-    "TryStar": "an `except*`",
-    "TypeAlias": "a `type` statement",
-}
-
-
-def _listed(found: Any) -> list[Any]:
-    return found if isinstance(found, list) else [found]
-
-
-def _test_of(case: ast.match_case, subject: str) -> ast.expr | None:
-    """The condition of a case; None if it always holds."""
-    test = _test_of_pattern(case.pattern, subject)
-    if test is None or case.guard is None:
-        if case.guard is not None and case.pattern.name is not None:  # type: ignore[attr-defined]
-            raise NotConvertible("it has a `match` statement with a name and a guard in one case")
-        return case.guard if test is None else test
-    return ast.copy_location(ast.BoolOp(ast.And(), [test, case.guard]), case.pattern)
-
-
-def _test_of_pattern(pattern: ast.pattern, subject: str) -> ast.expr | None:
-    name = ast.Name(subject, ast.Load())
-    match pattern:
-        case ast.MatchAs(pattern=None):
-            return None
-        case ast.MatchValue(value):
-            test: ast.expr = ast.Compare(name, [ast.Eq()], [value])
-        case ast.MatchSingleton(value):
-            test = ast.Compare(name, [ast.Is()], [ast.Constant(value)])
-        case ast.MatchOr(patterns) if not any(isinstance(x, ast.MatchAs) for x in patterns):
-            tests = [_test_of_pattern(x, subject) for x in patterns]
-            test = ast.BoolOp(ast.Or(), [x for x in tests if x is not None])
-        case _:
-            raise NotConvertible("it has a `match` statement with patterns that are no values")
-    return ast.copy_location(test, pattern)
-
-
-def _class_around(qualified_name: str) -> str:
-    """The class in which the code of a function stands; empty if it stands in none."""
-    parts = qualified_name.split(".")
-    inner = [x for x, y in zip(parts, parts[1:]) if "<locals>" not in (x, y)]
-    return inner[-1] if inner else ""
-
-
-def _loop_options(first: ast.stmt) -> dict[str, ast.expr]:
-    """What `set_loop_options` says as the first statement of a loop."""
-    match first:
-        case ast.Expr(ast.Call(ast.Attribute(_, "set_loop_options") | ast.Name("set_loop_options"))):
-            call: Any = first.value
-            return {x.arg: x.value for x in call.keywords if x.arg}
-    return {}
 
 
 # What malt does in another way than we need.
@@ -470,7 +228,8 @@ class _Statements(control_flow.ControlFlowTransformer):
     def _create_loop_options(self, node: Any) -> Any:
         """The options of a loop, and which names may be read after it."""
         options = super()._create_loop_options(node)
-        names = sorted(map(str, anno.getanno(node, anno.Static.LIVE_VARS_OUT)))
+        live: Any = anno.getanno(node, anno.Static.LIVE_VARS_OUT)
+        names = sorted(map(str, live))
         options.keys.append(ast.Constant("read_after"))
         options.values.append(ast.Tuple([*map(ast.Constant, names)], ast.Load()))
         return options
@@ -562,6 +321,13 @@ def _note_origins(node: ast.AST) -> None:
             anno.setanno(x, anno.Static.ORIG_DEFINITIONS, ())
 
 
+def _note_loop_options(node: ast.AST) -> None:
+    for x in ast.walk(node):
+        options = loop_options(x)
+        if options:
+            anno.setanno(x, anno.Basic.DIRECTIVES, {directives.set_loop_options: options})
+
+
 def _derived(made: Any, node: Any) -> Any:
     """What was made in the place of a node, with its origin."""
     origin = anno.getanno(node, anno.Basic.ORIGIN, default=None)
@@ -572,9 +338,8 @@ def _derived(made: Any, node: Any) -> Any:
 
 
 def _first_line(place: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A place without the lines behind its first: Python takes a call of `x.y` to be where y ends.
-    """
-    line, column, end_line, end_column = place
+    """A place without the lines behind its first: Python places a call of `x.y` where y ends."""
+    line, column, end_line, _ = place
     return place if line == end_line else (line, column, line, column)
 
 
@@ -610,10 +375,11 @@ def _compiled(node: Any, code: CodeType) -> CodeType:
 
 def _place(node: ast.AST, place: tuple[Any, ...]) -> None:
     """Gives the nodes below `node` the positions of what they were made from."""
-    open_nodes = [(node, place)]
+    open_nodes: list[tuple[ast.AST, Any]] = [(node, place)]
     while open_nodes:
         node, place = open_nodes.pop()
-        place = anno.getanno(node, anno.Basic.ORIGIN, default=None) or _first_line(place)
+        origin: Any = anno.getanno(node, anno.Basic.ORIGIN, default=None)
+        place = origin or _first_line(place)
         if "lineno" in node._attributes:
             for name, value in zip(_POSITION, place, strict=True):
                 setattr(node, name, value)

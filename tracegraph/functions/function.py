@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from tracegraph.autograph.conversion import take_as_given
 from tracegraph.boundary.tracebacks import api_boundary, leave_out_our_frames
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.lru_cache import Memo
@@ -660,3 +661,6 @@ def function(
         return Function(python_function, *options, bucket_sizes)
 
     return decorated if func is None else decorated(func)
+
+
+take_as_given.add(function)
