@@ -7,7 +7,7 @@ read in every step, and what no step changes is kept once.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from tracegraph.control.call import (
     own_size,
     residual_plan,
 )
-from tracegraph.core.shapes import Size, same_shape, same_size
+from tracegraph.core.shapes import Size, element_count, same_shape, same_size
 from tracegraph.core.sparsity_patterns import Pattern, moved
 from tracegraph.core.types import TensorType
 from tracegraph.errors import Mismatch
@@ -31,12 +31,13 @@ from tracegraph.ir.builder import Builder, inline, replay
 from tracegraph.ir.op import Flow, Op, Region
 from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Tensor
-from tracegraph.ops.broadcast import full, stack
+from tracegraph.ops.broadcast import Sum, full, stack
+from tracegraph.ops.contract import MATMUL, Bilinear, Matmul
 from tracegraph.ops.elementwise import ADD
-from tracegraph.ops.shape import Transpose
+from tracegraph.ops.shape import Reshape, Transpose
 from tracegraph.passes.common_subexpressions import live_nodes
 from tracegraph.passes.forward import jvp
-from tracegraph.passes.simplify import simplify
+from tracegraph.passes.simplify import dead_code, simplify
 from tracegraph.passes.vectorise import vectorise
 
 #: Which inputs of a body, or which outputs, have something.
@@ -187,28 +188,26 @@ class Scan(Loop):
         self, gs: Sequence[Tensor | None], ys: Sequence[Tensor], xs: Sequence[Tensor]
     ) -> tuple[Tensor | None, ...]:
         present = self._states_with_cotangents(tuple(g is not None for g in gs))
-        step, places = backward_graph(self.body, present)
-        consts = [i for i in places if i < self.constants]
-        states = [i for i in range(self.states) if present[i]]
-        rows = [i for i in places if i >= self.rows]
-        residuals = self._residual_places()
-        kept = [i for kind, i in residuals if kind == "input" and i < self.constants]
-        stacked = [p for p in residuals if not (p[0] == "input" and p[1] < self.constants)]
-        body = _backward_step(self, step, places, present, residuals)
+        back = self.body.cached(
+            ("scan_backward", self.constants, self.states, present),
+            lambda: BackwardStep(self, present, self._residual_places()),
+        )
         values = {"input": xs, "output": ys}
-        op = Scan(body, len(kept), len(states) + len(consts), self.length, not self.reverse)
+        residuals = [values[kind][i] for kind, i in back.residuals]
         seeds = [g if g is not None else full(0, y.type) for g, y in zip(gs, ys, strict=True)]
-        given: list[Tensor] = [
-            *(xs[i] for i in kept),
-            *(seeds[i] for i in states),
-            *(full(0, xs[i].type) for i in consts),
-            *(values[kind][i] for kind, i in stacked),
-            *(g for g in gs[self.states :] if g is not None),
-        ]
-        found = iter(applied(op, given))
+        found = applied(
+            Scan(back.graph, back.constants, back.state_count, self.length, not self.reverse),
+            [
+                *itertools.compress(residuals, back.is_constant),
+                *(seeds[i] for i in back.states),
+                *(full(0, xs[i].type) for i in back.summed),
+                *itertools.compress(residuals, back.is_stacked),
+                *(g for g in gs[self.states :] if g is not None),
+            ],
+        )
         cotangents: list[Tensor | None] = [None] * len(xs)
-        for i in (*(self.constants + i for i in states), *consts, *rows):
-            cotangents[i] = next(found)
+        for i, g in back.cotangents(found, residuals):
+            cotangents[i] = g
         return tuple(cotangents)
 
     def _states_with_cotangents(self, present: Flags) -> Flags:
@@ -322,38 +321,133 @@ def _swapped(x: Tensor, is_wide: bool) -> Tensor:
     return Transpose((1, 0, *range(2, x.ndim)))(x) if is_wide else x
 
 
-def _backward_step(
-    scan: Scan,
-    step: Graph,
-    places: Sequence[int],
-    present: Flags,
-    residuals: Sequence[tuple[str, int]],
-) -> Graph:
-    """One step backwards: `(*constant residuals, *state cotangents, *sums, *stacked residuals,
-    *cotangents) -> (*state cotangents, *sums, *row cotangents)`."""
-    count = len(residuals)
-    consts = [i for i in places if i < scan.constants]
-    states = [i for i in range(scan.states) if present[i]]
-    is_constant = [kind == "input" and i < scan.constants for kind, i in residuals]
-    with Builder(step.name) as builder:
-        kept = {k: builder.input_like(step.inputs[k]) for k in range(count) if is_constant[k]}
-        gs = [builder.input_like(x) for x in step.inputs[count : count + len(states)]]
-        sums = [builder.input(scan.body.inputs[i].type, "sum") for i in consts]
-        kept |= {k: builder.input_like(step.inputs[k]) for k in range(count) if not is_constant[k]}
-        rest = [builder.input_like(x) for x in step.inputs[count + len(states) :]]
-        given = [*(kept[k] for k in range(count)), *gs, *rest]
-        found = dict(zip(places, inline(step, given), strict=True))
-        outputs = [
-            found[scan.constants + i]
-            if scan.constants + i in found
-            else full(0, scan.body.outputs[i].type)
-            for i in states
+class BackwardStep:
+    """One step of a scan backwards: `(*constant residuals, *state cotangents, *sums, *stacked
+    residuals, *cotangents) -> (*state cotangents, *sums, *row cotangents, *factors)`.
+
+    What a step gives to the cotangent of a constant is summed up from step to step, unless it is a
+    product of matrices: then the factors of all steps are multiplied at once behind the loop.
+    """
+
+    def __init__(self, scan: Scan, present: Flags, residuals: Sequence[tuple[str, int]]) -> None:
+        step, places = backward_graph(scan.body, present)
+        self.residuals = residuals
+        self.is_constant = [kind == "input" and i < scan.constants for kind, i in residuals]
+        self.is_stacked = [not flag for flag in self.is_constant]
+        #: The states that have cotangents.
+        self.states = [i for i in range(scan.states) if present[i]]
+        self._rows = [i for i in places if i >= scan.rows]
+        self._first_state = scan.constants
+        found = dict(zip(places, step.outputs, strict=True))
+        by_constant = {i: found[i] for i in places if i < scan.constants}
+        self._stacked = [
+            *itertools.compress(step.inputs, self.is_stacked),
+            *(found[i] for i in self._rows),
         ]
-        outputs += [ADD(total, found[i]) for total, i in zip(sums, consts, strict=True)]
-        outputs += [found[i] for i in places if i >= scan.rows]
-        graph = builder.finish(outputs)
-    passed("backward", graph)
-    return graph
+        self._factors = _Factors(by_constant, self._stacked)
+        self.summed = [i for i in by_constant if i not in self._factors.products]
+        self.constants = sum(self.is_constant)
+        self.state_count = len(self.states) + len(self.summed)
+        self.graph = self._built(scan, step, found)
+
+    def _built(self, scan: Scan, step: Graph, found: dict[int, Tensor]) -> Graph:
+        count, states = len(self.residuals), len(self.states)
+        with Builder(step.name) as builder:
+            env: dict[Tensor, Tensor] = {}
+            rows = [*zip(step.inputs[:count], self.is_constant, strict=True)]
+            env.update((x, builder.input_like(x)) for x, flag in rows if flag)
+            env.update((x, builder.input_like(x)) for x in step.inputs[count : count + states])
+            sums = [builder.input(scan.body.inputs[i].type, "sum") for i in self.summed]
+            env.update((x, builder.input_like(x)) for x, flag in rows if not flag)
+            env.update((x, builder.input_like(x)) for x in step.inputs[count + states :])
+            replay(step.nodes, env)
+            outputs = [
+                env[found[scan.constants + i]]
+                if scan.constants + i in found
+                else full(0, scan.body.outputs[i].type)
+                for i in self.states
+            ]
+            pairs = zip(sums, self.summed, strict=True)
+            outputs += [ADD(total, env[found[i]]) for total, i in pairs]
+            outputs += [env[found[i]] for i in self._rows]
+            outputs += [env[x] for x in self._factors.returned]
+            graph = dead_code(builder.finish(outputs))
+        passed("backward", graph)
+        return graph
+
+    def cotangents(
+        self, found: Sequence[Tensor], residuals: Sequence[Tensor]
+    ) -> list[tuple[int, Tensor]]:
+        """The cotangents of the inputs of the scan by their places, from what the scan backwards
+        returned."""
+        rest = iter(found)
+        pairs = [(self._first_state + i, next(rest)) for i in self.states]
+        pairs += [(i, next(rest)) for i in self.summed]
+        rows = [next(rest) for _ in self._rows]
+        pairs += zip(self._rows, rows, strict=True)
+        values = [*itertools.compress(residuals, self.is_stacked), *rows]
+        stacked = dict(zip(self._stacked, values, strict=True))
+        stacked |= dict(zip(self._factors.returned, rest, strict=True))
+        return [*pairs, *self._factors.multiplied(stacked)]
+
+
+class _Factors:
+    """The cotangents of constants that are products of matrices, or sums of a factor of one."""
+
+    def __init__(self, by_constant: Mapping[int, Tensor], stacked: Iterable[Tensor]) -> None:
+        known = {*stacked}
+        #: What a step returns for them.
+        self.returned: list[Tensor] = []
+        #: For each constant the op that makes its cotangent, and the tensors that it takes.
+        self.products: dict[int, tuple[Op, tuple[Tensor, ...]]] = {}
+        for i, g in by_constant.items():
+            node = g.node
+            if node is None or type(node.op) is not Matmul or g.ndim != 2 or not g.type.is_static:
+                continue
+            new = {x for x in map(_untransposed, node.inputs) if x not in known}
+            if sum(element_count(x.type.shape) for x in new) <= element_count(g.type.shape):
+                self.products[i] = node.op, node.inputs
+                self.returned += new
+                known |= new
+        for i, g in by_constant.items():
+            node = g.node
+            if node is not None and type(node.op) is Sum and node.inputs[0] in known:
+                self.products[i] = node.op, node.inputs
+
+    def multiplied(self, stacked: Mapping[Tensor, Tensor]) -> list[tuple[int, Tensor]]:
+        """The cotangents, from what is stacked of all steps."""
+        return [(i, _over_steps(op, xs, stacked)) for i, (op, xs) in self.products.items()]
+
+
+def _untransposed(x: Tensor) -> Tensor:
+    is_turned = x.node is not None and type(x.node.op) is Transpose
+    return x.node.inputs[0] if is_turned and x.node is not None else x
+
+
+def _over_steps(op: Op, xs: Sequence[Tensor], stacked: Mapping[Tensor, Tensor]) -> Tensor:
+    """The sum over all steps of a product of matrices, or of a sum."""
+    if isinstance(op, Sum):
+        (x,) = xs
+        axes = range(x.ndim) if op.axes is None else op.axes
+        return Sum((0, *(axis + 1 for axis in axes)))(stacked[x])
+    x, y = xs
+    # The steps join the axis that is summed over: the columns of x, the rows of y.
+    return MATMUL(_joined(x, 1, stacked), _joined(y, 0, stacked))
+
+
+def _joined(x: Tensor, axis: int, stacked: Mapping[Tensor, Tensor]) -> Tensor:
+    """The matrices of all steps as one, side by side along `axis`."""
+    plain = _untransposed(x)
+    steps = stacked[plain]
+    # Along the last axis they are moved beside it first; a transposed one is joined as it was.
+    is_turned = plain is not x
+    if (axis == 1) == is_turned:
+        count, rows, columns = steps.type.shape
+        whole = Reshape((count * rows, columns))(steps)
+    else:
+        count, rows, columns = steps.type.shape
+        whole = Reshape((rows, count * columns))(Transpose((1, 0, 2))(steps))
+    return Transpose((1, 0))(whole) if is_turned else whole
 
 
 def pushed_body(
@@ -395,6 +489,48 @@ def _pushed(
     return graph, tuple(i for i, _ in kept)
 
 
+#: Products that are taken out of a loop are no larger than this, in bytes.
+_LARGEST_TAKEN_OUT = 1 << 28
+
+
+def without_row_products(op: Scan, inputs: Sequence[Tensor]) -> tuple[Scan, list[Tensor]]:
+    """The scan without the products of matrices that need no state: those of all steps are one
+    product before it. Where there is no state the steps are independent already."""
+    body = op.body
+    if not op.states or not isinstance(op.length, int):
+        return op, [*inputs]
+    by_state = {*body.inputs[op.constants : op.rows]}
+    by_row = {*body.inputs[op.rows :]}
+    products: list[Tensor] = []
+    for node in body.nodes:
+        if not by_state.isdisjoint(node.inputs):
+            by_state.update(node.outputs)
+        elif not by_row.isdisjoint(node.inputs):
+            by_row.update(node.outputs)
+            if isinstance(node.op, Bilinear) and not by_row.isdisjoint(node.inputs):
+                products += node.outputs
+    sizes = [y.type.dtype.numpy_dtype.itemsize * element_count(y.type.shape) for y in products]
+    if not products or not all(isinstance(size, int) for size in sizes):
+        return op, [*inputs]
+    if op.length * sum(sizes) > _LARGEST_TAKEN_OUT:
+        return op, [*inputs]
+    stateless = [*range(op.constants), *range(op.rows, len(inputs))]
+    nodes = tuple(live_nodes(body.nodes, products))
+    given = tuple(body.inputs[i] for i in stateless)
+    before = Graph(body.name, given, nodes, tuple(products))
+    is_row = tuple(i >= op.rows for i in stateless)
+    wide, has = vectorise(before, is_row, op.length)
+    stacked = stacked_outputs(wide, has, (True,) * len(has), op.length)
+    found = inline(stacked, [inputs[i] for i in stateless])
+    rest = tuple(node for node in body.nodes if not {*node.outputs} & {*products})
+    with Builder(body.name) as builder:
+        env = {x: builder.input_like(x) for x in body.inputs}
+        env.update((y, builder.input_for(y)) for y in products)
+        replay(rest, env)
+        small = dead_code(builder.finish([env[y] for y in body.outputs]))
+    return op.with_body(small, op.constants, op.states), [*inputs, *found]
+
+
 def interleaved(
     ends: Sequence[int], given: Flags, xs: Sequence[Tensor], tangents: Sequence[Tensor | None]
 ) -> list[Tensor]:
@@ -406,6 +542,3 @@ def interleaved(
             if has:
                 inputs.append(full(0, x.type) if t is None else t)
     return inputs
-
-
-__all__ = ["Flags", "Loop", "Scan", "interleaved", "kept_state", "pushed_body"]

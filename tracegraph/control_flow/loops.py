@@ -10,7 +10,7 @@ from typing import Any
 from tracegraph import nest
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.control.call import Call
-from tracegraph.control.scan import Scan
+from tracegraph.control.scan import Scan, without_row_products
 from tracegraph.control.while_loop import COUNT, While
 from tracegraph.control_flow.regions import (
     Region,
@@ -31,7 +31,7 @@ from tracegraph.errors import (
     kind_of,
     shown,
 )
-from tracegraph.ir.builder import Builder, operand_text
+from tracegraph.ir.builder import Builder, current, operand_text
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.broadcast import BroadcastTo, stack
@@ -447,7 +447,10 @@ class _ScanLoop:
         constants = [*shared.reads(shared.read_only), *shared.captures]
         states = [*self.states, *shared.reads(shared.assigned), *shared.passed_checks()]
         op = Scan(graph, len(constants), len(states), self.length, self.is_reverse)
-        outputs = appended(op, [*constants, *states, *self.rows])
+        op, inputs = without_row_products(
+            op, current().admit_all((*constants, *states, *self.rows))
+        )
+        outputs = appended(op, inputs)
         take_on(shared, outputs[count : len(states)])
         last, stacked = outputs[:count], outputs[len(states) :]
         _, packed = region.results.pack([*last, *stacked])
