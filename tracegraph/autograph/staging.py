@@ -315,7 +315,7 @@ class _Loop:
         return self._next(self._get_state(), tensors)
 
     def check_entered(self, entered: Tensor | None) -> None:
-        """Lets a run fail that runs the loop 0 times, where a name that it alone sets may be read."""
+        """Lets a run of 0 iterations fail, where a name that the loop alone sets may be read."""
         trace = current_trace()
         for name, own, value in zip(self._names, self.own, self._before, strict=True):
             is_set_here = is_undefined(value) and own.structure is not None
