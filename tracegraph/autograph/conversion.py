@@ -120,7 +120,11 @@ def _code_of(function: FunctionType) -> CodeType | str:
 
 def _note(code: CodeType, result: CodeType | str) -> None:
     number = id(code)
-    _watched[number] = weakref.ref(code, lambda _: (_codes.pop(number), _watched.pop(number)))
+
+    def forget(_: Any, codes: Any = _codes, watched: Any = _watched) -> None:
+        del codes[number], watched[number]  # which may outlive the names of this module
+
+    _watched[number] = weakref.ref(code, forget)
     _codes[number] = result
 
 
