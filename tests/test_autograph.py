@@ -370,8 +370,23 @@ def test_an_open_size_is_looped_over():
     for rows in ([1.0, 3.0], [2.0, 5.0, 4.0]):
         total, biggest = f(tg.constant(rows))
         assert (total.numpy(), biggest.numpy()) == (sum(rows), max(rows))
-    g = tg.function(lambda x: tg.zeros([len(x)]) + 1.0, input_signature=[tg.TensorSpec([None])])
-    assert g(tg.ones([4])).shape == (4,)
+
+
+def who_calls():
+    return sys._getframe(1).f_code.co_name, sys._getframe(1).f_lineno
+
+
+def asks_who_calls(x):
+    if x > 0.0:
+        x = x + 1.0
+    return [x, *who_calls()]  # here
+
+
+def test_functions_see_the_frame_that_calls_them():
+    seen = []
+    tg.function(lambda x: seen.extend(asks_who_calls(x)))(tg.constant(1.0))
+    assert seen[1] == "asks_who_calls"
+    assert f"{__file__}:{seen[2]}" == here(asks_who_calls, "# here")
 
 
 def test_maximum_iterations():

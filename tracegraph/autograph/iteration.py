@@ -189,10 +189,13 @@ def steps_of_tensor_range(
     return Range(start, limit, delta, dtype)
 
 
-def steps_in_step(*iterables: Any) -> Steps | None:
-    """What `zip` of sequences runs over, if a graph must compute all of them."""
-    steps = [staged_steps(x) for x in iterables]
-    return InStep(steps) if steps and None not in steps else None  # type: ignore[arg-type]
+def steps_in_step(*iterables: Any, strict: bool = False) -> Steps | None:
+    """What `zip` of sequences runs over, if a graph must compute all of them; if they must be of
+    one length, this must be known."""
+    steps = [found for found in map(staged_steps, iterables) if found is not None]
+    bounds = {found.bound for found in steps}
+    is_strict = strict and (len(bounds) != 1 or None in bounds)
+    return InStep(steps) if steps and len(steps) == len(iterables) and not is_strict else None
 
 
 def numbered_steps(iterable: Any, start: Any = 0) -> Steps | None:

@@ -30,7 +30,7 @@ from tracegraph.autograph.values import (
     in_graph,
     is_undefined,
 )
-from tracegraph.core.shapes import Dim
+from tracegraph.core.source import stand_for_users
 from tracegraph.effects.checks_and_prints import print_tensors
 from tracegraph.errors import SignatureError, fail
 from tracegraph.tracing.trace import current_trace
@@ -218,21 +218,18 @@ def _chosen(cond: Any, first: Callable[[], Any], second: Callable[[], Any], name
 # Calls.
 
 
-def converted_call(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-    """A call from converted code, of the converted form of `f` where it has one."""
+def called(f: Any) -> Any:
+    """What converted code calls in the place of `f`: its converted form where it has one."""
     if type(f) is BuiltinMethodType:
         if type(f.__self__) is list and f.__name__ in _LIST_CHANGES:
             refuse_change(f)
-        elif f in _BUILTINS:
-            return _BUILTINS[f](*args, **(kwargs or {}))
-        return f(*args, **kwargs) if kwargs else f(*args)
-    if not isinstance(f, type):
-        inner = converted(f)
-        if inner is f and _is_ours(f) and inspect.unwrap(f) not in take_as_given:
-            args = tuple(map(_converted_argument, args))
-            kwargs = {name: _converted_argument(x) for name, x in (kwargs or {}).items()}
-        f = inner
-    return f(*args, **kwargs) if kwargs else f(*args)
+        return _print if f is print else f
+    if isinstance(f, type):
+        return f
+    inner = converted(f)
+    if inner is f and _is_ours(f) and inspect.unwrap(f) not in take_as_given:
+        return _with_converted_arguments(f)
+    return inner
 
 
 _LIST_CHANGES = {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"}
@@ -242,26 +239,34 @@ def _is_ours(f: Any) -> bool:
     return str(getattr(f, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
 
 
+def _with_converted_arguments(f: Any) -> Any:
+    """A function of tracegraph as it calls the functions that it is given: converted."""
+
+    def entered(*args: Any, **kwargs: Any) -> Any:
+        args = tuple(map(_converted_argument, args))
+        if kwargs:
+            kwargs = {name: _converted_argument(x) for name, x in kwargs.items()}
+        return f(*args, **kwargs)
+
+    return entered
+
+
 def _converted_argument(value: Any) -> Any:
-    """Functions that are given to functions of tracegraph are called by these."""
     return converted(value) if isinstance(value, (FunctionType, MethodType)) else value
 
 
-def iterated_call(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-    """A call that makes what a `for` runs over."""
+def iterated(f: Any) -> Any:
+    """What makes what a `for` runs over, in the place of `f`."""
     make = iteration.maker(f)
-    if make is not None:
-        made = make(*args, **(kwargs or {}))
-        if made is not None:
-            return made
-    return converted_call(f, args, kwargs)
+    function = called(f)
+    if make is None:
+        return function
 
+    def made(*args: Any, **kwargs: Any) -> Any:
+        steps = make(*args, **kwargs)
+        return function(*args, **kwargs) if steps is None else steps
 
-def _len(value: Any) -> Any:
-    """The first size; one that is open stays symbolic, where Python's `len` needs an int."""
-    if in_graph(value) and value.shape.rank and isinstance(value.shape[0], Dim):
-        return value.shape[0]
-    return len(value)
+    return made
 
 
 def _print(*values: Any, **options: Any) -> None:
@@ -269,9 +274,6 @@ def _print(*values: Any, **options: Any) -> None:
         print_tensors(*values, output_stream=sys.stdout, **options)
     else:
         print(*values, **options)
-
-
-_BUILTINS: dict[Any, Any] = {len: _len, print: _print}
 
 
 # Functions.
@@ -329,6 +331,9 @@ def autograph_artifact(function: Any) -> Any:
     return function
 
 
+# Where Python decides here, the user's code does.
+stand_for_users.add(__file__)
+
 conversion.hooks.cell_contents = SimpleNamespace(
     Undefined=Undefined,
     UndefinedReturnValue=UndefinedReturnValue,
@@ -336,13 +341,13 @@ conversion.hooks.cell_contents = SimpleNamespace(
     and_=and_,
     assert_stmt=assert_stmt,
     autograph_artifact=autograph_artifact,
-    converted_call=converted_call,
+    called=called,
     for_stmt=for_stmt,
     if_exp=if_exp,
     if_stmt=if_stmt,
     is_=is_,
     is_undefined=is_undefined,
-    iterated_call=iterated_call,
+    iterated=iterated,
     ld=ld,
     ldu=ldu,
     not_=not_,

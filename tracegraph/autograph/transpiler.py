@@ -16,7 +16,6 @@ from typing import Any
 
 from malt.converters import (
     break_statements,
-    call_trees,
     conditional_expressions,
     continue_statements,
     control_flow,
@@ -164,9 +163,11 @@ class _Functions(functions.FunctionTransformer):
         return self.generic_visit(node)
 
 
-class _Calls(call_trees.CallTreeTransformer):
-    """Calls by way of a hook, which converts what is called; those that make what a `for` runs
-    over by way of another, which does not make tensors of ranges."""
+class _Calls(converter.Base):
+    """Calls of what a hook gives for what is called: its converted form. The calls that make what a
+    `for` runs over ask another hook, which does not make tensors of ranges. The call itself stays
+    in the user's frame, for functions that look at their caller.
+    """
 
     def visit_Call(self, node: ast.Call) -> Any:
         is_users = anno.hasanno(node, anno.Basic.ORIGIN)
@@ -175,19 +176,10 @@ class _Calls(call_trees.CallTreeTransformer):
         self.generic_visit(node)
         if not is_users or is_of_frame:
             return node
-        hook = "iterated_call" if is_iterated else "converted_call"
-        made = templates.replace_as_expression(
-            f"{HOOKS}.{hook}(called, args, kwargs)",
-            called=node.func,
-            args=self._args_to_tuple(node),
-            kwargs=self._kwargs_to_dict(node),
-        )
-        return _derived(made, node)
-
-    def _kwargs_to_dict(self, node: ast.Call) -> ast.expr:
-        if not node.keywords:
-            return ast.Constant(None)
-        return ast.Call(ast.Name("dict", ast.Load()), [], node.keywords)  # malt gives a tuple
+        hook = "iterated" if is_iterated else "called"
+        made = templates.replace_as_expression(f"{HOOKS}.{hook}(function)", function=node.func)
+        node.func = _derived(made, node.func)
+        return node
 
     def visit_Lambda(self, node: ast.Lambda) -> Any:
         return self.generic_visit(node)
