@@ -23,6 +23,8 @@ def to_code(
 
     >>> def positive(x):
     ...     return x if x > 0 else -x
+    >>> "if_exp" in tg.autograph.to_code(positive)
+    True
     """
     function = getattr(entity, "python_function", entity)
     try:
