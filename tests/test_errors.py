@@ -1123,7 +1123,7 @@ def symbolic(body, what, fix, operand="f32[]  (argument %x)", type="f32[]"):
     np_array=symbolic(lambda x: np.array([x, x]), "a NumPy array", NUMPY_FIX),
 )
 def test_python_values_while_tracing(case):
-    f = tg.function(lambda x, is_bad: case.call(x) if is_bad else x * 2.0)
+    f = tg.function(lambda x, is_bad: case.call(x) if is_bad else x * 2.0, autograph=False)
     dataclasses.replace(case, call=lambda: f(tg.constant(3.0), True), where=case.call).check()
     assert f(tg.constant(3.0), False).numpy() == 6.0
 
@@ -1138,7 +1138,7 @@ READ_OF_V = "f32[]  (Variable 'v')"
 )
 def test_python_values_of_variables_while_tracing(case):
     v = tg.Variable(3.0)
-    f = tg.function(lambda is_bad: case.call(v) if is_bad else v * 2.0)
+    f = tg.function(lambda is_bad: case.call(v) if is_bad else v * 2.0, autograph=False)
     dataclasses.replace(case, call=lambda: f(True), where=case.call).check()
     assert f(False).numpy() == 6.0
     assert v.numpy() == 3.0
@@ -1198,7 +1198,7 @@ def test_python_integers_while_tracing(case):
 )
 def test_unknown_sizes_while_tracing(case):
     spec = [tg.TensorSpec([None], name="x")]
-    f = tg.function(case.call, input_signature=spec)
+    f = tg.function(case.call, input_signature=spec, autograph=False)
     dataclasses.replace(case, call=lambda: f(tg.ones([2])), where=case.call).check()
     g = tg.function(case.call)
     assert np.sum([part.numpy() for part in tg.nest.flatten(g(tg.ones([5])))]) == 5.0

@@ -38,13 +38,17 @@ LOWERING = FLOORS.index(("lowering",))
 LAZY_IMPORTS = {
     "tracegraph/__init__.py": {"tracegraph"},
     "tracegraph/nest.py": {"jax"},
+    "tracegraph/autograph/conversion.py": {"tracegraph"},
     "tracegraph/eager/backend.py": {"lowering"},
     "tracegraph/differentiation/sparse_jacobian.py": {"scipy"},
     "tracegraph/views/": {"networkx"},
 }
 BACKEND = "tracegraph/eager/backend.py"
+CONVERSION = "tracegraph/autograph/conversion.py"
+TRANSPILER = "tracegraph/autograph/transpiler.py"
+TRANSPILER_MODULE = "tracegraph.autograph.transpiler"
 LONGEST_FUNCTION = 60
-LOADED_ON_DEMAND = ("jax", "jaxlib", "networkx", "scipy")
+LOADED_ON_DEMAND = ("jax", "jaxlib", "malt", "networkx", "scipy")
 
 Faults = Iterator[tuple[int, str]]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -188,6 +192,14 @@ def only_the_lowering_knows_jax(file: File) -> Faults:
             yield found.line, f"floor {floor(file.module)} imports {found.name}"
 
 
+def one_door_to_malt(file: File) -> Faults:
+    for found in file.imports:
+        if found.package == "malt" and file.path != TRANSPILER:
+            yield found.line, f"imports {found.name}; only {TRANSPILER} does"
+        if found.name == TRANSPILER_MODULE and file.path != CONVERSION:
+            yield found.line, f"imports {found.name}; only {CONVERSION} does, when it converts"
+
+
 def jax_is_public(file: File) -> Faults:
     for number, line in enumerate(file.text.splitlines(), 1):
         if name := re.search(r"\bjax\._src\b|\bjaxlib\b", line):
@@ -229,6 +241,7 @@ LAWS: tuple[Law, ...] = (
     only_the_lowering_knows_jax,
     jax_is_public,
     one_door_to_the_lowering,
+    one_door_to_malt,
     functions_are_short,
     no_exception_is_swallowed,
 )
@@ -268,6 +281,16 @@ PLANTED = (
         "from lowering import compile",
     ),
     (one_door_to_the_lowering, "tracegraph/math/__init__.py", "import lowering.shape"),
+    (
+        one_door_to_malt,
+        "tracegraph/autograph/operators.py",
+        "from malt.operators import py_builtins",
+    ),
+    (
+        one_door_to_malt,
+        "tracegraph/autograph/scope.py",
+        "from tracegraph.autograph import transpiler",
+    ),
     (functions_are_short, "tracegraph/math/__init__.py", "def long():\n" + "    x = 1\n" * 60),
     (no_exception_is_swallowed, "lowering/shape.py", "try:\n    f()\nexcept ValueError:\n    pass"),
     (no_exception_is_swallowed, "lowering/shape.py", "try:\n    f()\nexcept Exception:\n    ..."),
@@ -283,6 +306,11 @@ ALLOWED = (
     ("tracegraph/ir/op.py", "from .builder import Builder\nfrom tracegraph.errors import fail"),
     ("tracegraph/nest.py", "def lazily():\n    import jax.tree_util"),
     ("tracegraph/eager/backend.py", "def lazily():\n    import lowering.compile"),
+    (
+        "tracegraph/autograph/conversion.py",
+        "def lazily():\n    importlib.import_module('tracegraph.autograph.transpiler')",
+    ),
+    ("tracegraph/autograph/transpiler.py", "from malt.pyct import anno"),
     ("tracegraph/views/networkx.py", "def lazily():\n    import networkx"),
     ("lowering/shape.py", "import jax\nfrom tracegraph.ops import shape\nfrom lowering import x"),
     ("lowering/shape.py", "def short():\n" + "    x = 1\n" * 59),

@@ -323,7 +323,16 @@ def test_hints_with_code_are_found():
 def test_completion_shows_what_a_module_is_for():
     modules = {name for name in dir(tg) if isinstance(getattr(tg, name), types.ModuleType)}
     assert modules == {
-        *("autodiff", "config", "debugging", "errors", "export", "image", "initializers"),
+        *(
+            "autodiff",
+            "autograph",
+            "config",
+            "debugging",
+            "errors",
+            "export",
+            "image",
+            "initializers",
+        ),
         *("layers", "linalg", "math", "nest", "nn", "optimizers", "random", "raw_ops"),
         *("saved_model", "testing", "train"),
     }
@@ -331,7 +340,8 @@ def test_completion_shows_what_a_module_is_for():
         module = getattr(tg, name)
         assert dir(module) == sorted(module.__all__)
         for own in dir(module):
-            assert not isinstance(getattr(module, own), types.ModuleType)
+            is_namespace = (name, own) == ("autograph", "experimental")
+            assert isinstance(getattr(module, own), types.ModuleType) == is_namespace
     assert {"Any", "NoReturn", "fail", "here"}.isdisjoint(dir(tg.layers) + dir(tg))
 
 

@@ -31,7 +31,7 @@ def total(n):
 
 def test_an_unrolled_loop_is_told_once_with_its_line():
     with pytest.warns(UnrolledLoopWarning) as caught:
-        f = tg.function(total)
+        f = tg.function(total, autograph=False)
         assert np.isclose(f(400), np.sin(np.arange(400)).sum(), rtol=1e-4)
         f(401)  # the same line
     (warning,) = caught
@@ -57,7 +57,7 @@ def test_loops_that_are_short_or_at_top_level_say_nothing():
     x = tg.ones([12, 10])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert tg.function(rows)(x, tg.ones([12])).numpy() == 120.0
+        assert tg.function(rows, autograph=False)(x, tg.ones([12])).numpy() == 120.0
         assert np.isclose(rows(tg.ones([40, 40]), tg.ones([40])), 1600.0)
 
 
@@ -70,7 +70,7 @@ def test_two_tensors_in_step_and_loops_inside_are_one_warning():
         return z
 
     with pytest.warns(UnrolledLoopWarning, match=r"of its 40 iterations") as caught:
-        assert tg.function(rows)(tg.ones([40, 20]), tg.ones([40])).numpy() == 800.0
+        assert tg.function(rows, autograph=False)(tg.ones([40, 20]), tg.ones([40])).numpy() == 800.0
     assert len(caught) == 1
 
 
@@ -83,13 +83,13 @@ def test_a_short_loop_that_is_entered_again_is_told():
             y = y + x
         return y
 
-    few = tg.function(entered)
+    few = tg.function(entered, autograph=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # each trace and each line counts by itself
         for times in (8, 9, 10):
             few(0.0, times, tg.ones([300]))
     with pytest.warns(UnrolledLoopWarning) as caught:
-        f = tg.function(entered)
+        f = tg.function(entered, autograph=False)
         assert f(0.0, 200).numpy() == 45 * 199 * 100
     (warning,) = caught
     text = str(warning.message)
@@ -111,9 +111,9 @@ def test_a_loop_over_two_tensors_in_step_counts_its_nodes_once():
     x = tg.ones([10])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert tg.function(rows)(x, x, 15).numpy() == 150.0
+        assert tg.function(rows, autograph=False)(x, x, 15).numpy() == 150.0
     with pytest.warns(UnrolledLoopWarning, match=": 1,0.. nodes in .*entered 1. times"):
-        tg.function(rows)(x, x, 30)
+        tg.function(rows, autograph=False)(x, x, 30)
 
 
 def test_a_loop_that_is_too_long_at_its_end_is_told():
@@ -124,7 +124,7 @@ def test_a_loop_that_is_too_long_at_its_end_is_told():
         return a
 
     with pytest.warns(UnrolledLoopWarning, match="in 4 of its 4 iterations"):
-        tg.function(long).get_concrete_function(tg.TensorSpec([4]))
+        tg.function(long, autograph=False).get_concrete_function(tg.TensorSpec([4]))
 
 
 @pytest.fixture

@@ -24,6 +24,9 @@ from tracegraph import (
     autodiff as autodiff,
 )
 from tracegraph import (
+    autograph as autograph,
+)
+from tracegraph import (
     config as config,
 )
 from tracegraph import (
@@ -226,8 +229,20 @@ from tracegraph.views import diff as diff
 
 #: The modules that users need; completion leaves out the others.
 _MODULES = (
-    *(autodiff, config, debugging, errors, export, image, initializers, layers, linalg, math, nest),
-    *(nn, optimizers, random, raw_ops, saved_model, testing, train),
+    *(
+        autodiff,
+        autograph,
+        config,
+        debugging,
+        errors,
+        export,
+        image,
+        initializers,
+        layers,
+        linalg,
+        math,
+    ),
+    *(nest, nn, optimizers, random, raw_ops, saved_model, testing, train),
 )
 _INTERNAL = frozenset(["NoReturn", "TYPE_CHECKING"])
 

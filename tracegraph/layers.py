@@ -22,6 +22,7 @@ from tracegraph.array.arguments import (
 )
 from tracegraph.array.creation import is_tensor
 from tracegraph.array.shaping import reshape
+from tracegraph.autograph.scope import converted_here
 from tracegraph.boundary.tracebacks import api_boundary, asked
 from tracegraph.core.shapes import element_count
 from tracegraph.core.tensorshape import shape_of
@@ -117,7 +118,8 @@ class Layer(Module):
             self.built = True
         if "training" in arguments and not _takes_training(self):
             del arguments["training"]
-        return api_boundary(self.call)(x, **arguments) if arguments else self.call(x)
+        call = converted_here(self.call)
+        return api_boundary(call)(x, **arguments) if arguments else call(x)
 
     def _as_inputs(self, inputs: Any) -> Any:
         if isinstance(inputs, dict) or (isinstance(inputs, (list, tuple)) and _has_tensors(inputs)):

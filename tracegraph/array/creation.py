@@ -21,6 +21,8 @@ from tracegraph.array.arguments import (
     rank_of,
     refuse,
 )
+from tracegraph.autograph.iteration import makers as iteration_makers
+from tracegraph.autograph.iteration import steps_of_tensor_range
 from tracegraph.core.shapes import Dim, ShapeVariable, ceiling_divide, element_count, maximum
 from tracegraph.core.source import user_frame
 from tracegraph.core.tensorshape import TensorShape, shape_of
@@ -248,6 +250,10 @@ def range(
     if kind.is_integer and count > LARGEST_CONSTANT and not current().is_top_level:
         return _symbolic_range(bounds, kind)
     return _from_numpy("range", type, lambda: _numbers(bounds, count, kind))
+
+
+#: Converted code counts, where a `for` runs over a range.
+iteration_makers[range] = steps_of_tensor_range
 
 
 def _bound(value: Any) -> Any:

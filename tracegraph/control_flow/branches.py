@@ -164,22 +164,40 @@ def _chosen(
     """What the region that the decider chooses returns, by one node."""
     for other in regions[1:]:
         _check_alike(name, regions[0], other)
+    outputs = choice(op, decider, regions)
+    return regions[0].results.pack(outputs)
+
+
+def choice(
+    op: Callable[[Sequence[Graph]], Op],
+    decider: Tensor,
+    regions: Sequence[Region],
+    completions: Sequence[Callable[[list[Tensor]], list[Tensor]]] | None = None,
+) -> tuple[Tensor, ...]:
+    """The results of the region that the decider chooses, by one node. Completions make of the
+    results of each region those that all have, when all were traced."""
     shared = Shared(regions)
-    graphs = [_branch(shared, region) for region in regions]
+    made = completions or [list] * len(regions)
+    branches = [_branch(shared, *pair) for pair in zip(regions, made, strict=True)]
+    graphs = [graph for graph, _ in branches]
     given = [*shared.reads(shared.variables), *shared.captures]
     outputs = appended(op(graphs), [decider, *given]) if graphs[0].outputs else ()
-    count = regions[0].traced.result_count
+    count = branches[0][1]
     take_on(shared, outputs[count:])
-    return regions[0].results.pack(outputs[:count])
+    return outputs[:count]
 
 
-def _branch(shared: Shared, region: Region) -> Graph:
+def _branch(
+    shared: Shared, region: Region, completion: Callable[[list[Tensor]], list[Tensor]]
+) -> tuple[Graph, int]:
+    """The graph of a branch, and how many results it has."""
     with Builder(region.name) as builder:
         values = shared.placeholders(builder, shared.variables)
         captured = shared.captured(builder)
         results, values, checks = shared.run(region, (), values, captured)
+        results = completion(results)
         new = [values[id(v)] for v in shared.assigned]
-    return finished(builder, [*results, *new, *checks])
+    return finished(builder, [*results, *new, *checks]), len(results)
 
 
 def _check_alike(name: str, first: Region, other: Region) -> None:

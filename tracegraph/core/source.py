@@ -40,6 +40,10 @@ _OUR_PACKAGES = (
 ours_by_file: dict[str, bool] = {}
 
 
+#: Files of ours that decide in the place of the user's code, as what converts it does.
+stand_for_users: set[str] = set()
+
+
 #: A new moment: each is later than the ones before, on any thread.
 next_moment = itertools.count().__next__
 

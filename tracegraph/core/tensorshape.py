@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, SupportsIndex, overload
 import numpy as np
 
 from tracegraph.core.shapes import Dim, Shape, ShapeVariable, bounds, element_count, plain
-from tracegraph.core.source import is_ours
+from tracegraph.core.source import is_ours, stand_for_users
 from tracegraph.core.types import DType, as_dtype, float32
 from tracegraph.errors import ShapeError, fail, shown
 
@@ -280,7 +280,7 @@ def _note_positive(size: Any) -> None:
 def _is_asked_by_user() -> bool:
     """Whether the comparison stands in the user's code, and not in ours."""
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename == __file__:
+    while frame is not None and frame.f_code.co_filename in (__file__, *stand_for_users):
         frame = frame.f_back
     return frame is not None and not is_ours(frame.f_code.co_filename)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import numpy as np
 
 from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.source import user_frame
 from tracegraph.eager.pending import (
     device_buffer,
     host_value,
@@ -90,8 +93,22 @@ _INDEX_FIX = "use tg.gather for an element, or pass the number to the @tg.functi
 _NUMPY_FIX = "use the function of tg in place of NumPy's, or tg.numpy_function"
 
 
+#: Say why code of the user's was not converted to decide by tensors, if it was not; what converts
+#: is on a floor above.
+why_not_converted: list[Callable[[CodeType], str]] = []
+
+
+def _control_fix() -> str:
+    """The repair where Python decides by a tensor of a graph."""
+    frame = user_frame()
+    if frame is not None:
+        for reason in filter(None, (why(frame.f_code) for why in why_not_converted)):
+            return f"{_CONTROL_FIX}; {frame.f_code.co_name} runs as Python, since {reason}"
+    return _CONTROL_FIX
+
+
 def _bool(self: Tensor) -> bool:
-    outcome = bool(_element(self, BOOL, _CONTROL_FIX))
+    outcome = bool(_element(self, BOOL, _control_fix() if is_symbolic(self) else ""))
     for recorder in current().recorders:
         recorder.decide(outcome)
     return outcome

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracegraph import nest
+from tracegraph.autograph.scope import converted_for, converting
 from tracegraph.core.source import unsourced
 from tracegraph.core.types import TensorType
 from tracegraph.errors import SignatureError, fail
@@ -33,8 +34,10 @@ class Body:
         check_bounds: bool = False,
         check_numerics: bool = False,
         buckets: Buckets | None = None,
+        converts: bool = False,
     ) -> None:
         self.tracing_count = 0
+        self._converts = converts
         self._buckets = buckets
         self._check_bounds = check_bounds
         self._check_numerics = check_numerics
@@ -60,7 +63,8 @@ class Body:
             leaves, stand_ins = _placeholders(trace, request)
             args, kwargs = request.structure.pack(leaves)
             self.tracing_count += 1
-            result = self._function(*args, **kwargs)
+            with converting(self._converts):
+                result = converted_for(self._function, leaves)(*args, **kwargs)
             self._check_untouched((args, kwargs), leaves, request.structure)
             found, structure = result_leaves(result, self._name, self._signature.place)
             tensors = [y for y in found if y is not None]

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from tracegraph.autograph.conversion import take_as_given
 from tracegraph.boundary.tracebacks import api_boundary, leave_out_our_frames
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.lru_cache import Memo
@@ -130,7 +131,8 @@ class Function(Generic[Parameters, Result]):
 
     def _make_body(self) -> Body:
         options = self._options["check_bounds"], self._options["check_numerics"]
-        return Body(self._python_function, self._signature, *options, self._buckets)
+        converts = bool(self._options["autograph"])
+        return Body(self._python_function, self._signature, *options, self._buckets, converts)
 
     # Attributes.
 
@@ -623,6 +625,7 @@ def function(
 
     - `input_signature`: TensorSpecs for the first arguments; one trace serves all that fit.
     - `reduce_retracing`: from the second shape on, sizes that differ are left open.
+    - `autograph`: whether `if`, `while`, `for` on tensors become nodes, in what it calls too.
     - `jit_compile`: accepted; everything is compiled.
     - `check_bounds`: what is refused while tracing where it is known is looked for at every run
       too, also in what is called: an index or label out of range, an integer divided by zero, a
@@ -658,3 +661,6 @@ def function(
         return Function(python_function, *options, bucket_sizes)
 
     return decorated if func is None else decorated(func)
+
+
+take_as_given.add(function)

@@ -1,0 +1,261 @@
+"""Which functions are converted, and their converted forms.
+
+malt is loaded when the first function is converted: the only place that opens the transpiler.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import importlib
+import inspect
+import os
+import site
+import sysconfig
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FunctionType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any
+
+import numpy as np
+
+from tracegraph.core.source import is_ours
+from tracegraph.core.worker_thread import on_worker_thread
+from tracegraph.eager.tensor_methods import why_not_converted as why_not_converted_hooks
+from tracegraph.ir.tensor import Tensor
+from tracegraph.state.variable import Variable
+
+
+class NotConvertible(Exception):
+    """A function that cannot be converted; its text says why."""
+
+
+#: The name by which converted code reaches the hooks, and the cell in which it finds them, which
+#: `operators` fills.
+HOOKS = "ag__"
+hooks = CellType()
+
+#: Converting is rare: one at a time, so that threads never convert a thing twice.
+_converting = threading.RLock()
+#: The converted code, or why there is none, by the id of the code: to find the object itself would
+#: hash its instructions, and code of two files may be equal.
+_codes: dict[int, CodeType | str] = {}
+_watched: dict[int, weakref.ref[CodeType]] = {}
+
+
+@functools.cache
+def _transpiler() -> Any:
+    # A signal handler that fell into the import would find a module that is not whole.
+    return on_worker_thread(lambda: importlib.import_module("tracegraph.autograph.transpiler"))
+
+
+def converted(function: Any) -> Any:
+    """What does the same as `function`, and has values of graphs decide by nodes. Of what is not
+    converted it is the function itself."""
+    if isinstance(function, FunctionType):
+        return _converted_function(function)
+    if isinstance(function, MethodType):
+        inner = converted(function.__func__)
+        return function if inner is function.__func__ else MethodType(inner, function.__self__)
+    if isinstance(function, functools.partial):
+        inner = converted(function.func)
+        if inner is function.func:
+            return function
+        return functools.partial(inner, *function.args, **function.keywords)
+    call = inspect.getattr_static(type(function), "__call__", None)
+    if isinstance(call, FunctionType) and not isinstance(function, type):
+        inner = _converted_function(call)
+        return function if inner is call else MethodType(inner, function)
+    return function
+
+
+def why_not_converted(code: CodeType) -> str:
+    """Why a function of the user's runs unconverted; empty for one that is converted."""
+    found = _codes.get(id(code))
+    return found if isinstance(found, str) else ""
+
+
+why_not_converted_hooks.append(why_not_converted)
+
+
+def _converted_function(function: FunctionType) -> FunctionType:
+    if is_left_alone(function):
+        return function
+    code = _code_of(function)
+    if isinstance(code, str):
+        return function
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
+    cells[HOOKS] = hooks
+    closure = tuple([cells[name] for name in code.co_freevars])
+    made = FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, closure
+    )
+    made.__kwdefaults__ = function.__kwdefaults__
+    made.__doc__, made.__module__ = function.__doc__, function.__module__
+    vars(made).update(vars(function))
+    return made
+
+
+def _code_of(function: FunctionType) -> CodeType | str:
+    code = function.__code__
+    found = _codes.get(id(code))
+    if found is not None:
+        return found
+    with _converting:
+        if id(code) not in _codes:
+            try:
+                _note(code, _transpiler().converted_code(function))
+            except NotConvertible as refusal:
+                _note(code, str(refusal))
+        return _codes[id(code)]
+
+
+def _note(code: CodeType, result: CodeType | str) -> None:
+    number = id(code)
+
+    def forget(_: Any, codes: Any = _codes, watched: Any = _watched) -> None:
+        del codes[number], watched[number]  # which may outlive the names of this module
+
+    _watched[number] = weakref.ref(code, forget)
+    _codes[number] = result
+
+
+def converted_text(function: Any) -> str:
+    """The converted form of a function as Python text. Raises NotConvertible."""
+    function = getattr(inspect.unwrap(function), "__func__", function)
+    if not isinstance(function, FunctionType):
+        raise NotConvertible("it is no Python function")
+    return _transpiler().converted_text(function)
+
+
+# What is left alone.
+
+
+def is_left_alone(function: FunctionType) -> bool:
+    """Whether a function runs as it is: one that is converted already; a generator; one of
+    tracegraph, NumPy, JAX, Python's library, or an installed package that does not use tracegraph.
+    """
+    code = function.__code__
+    if HOOKS in code.co_freevars or _is_of_libraries(code.co_filename):
+        return True
+    if code.co_flags & _SUSPENDS:
+        if id(code) not in _codes:
+            _note(code, "it is a generator or a coroutine")
+        return True
+    return _is_installed(code.co_filename) and not _uses_us(function.__globals__)
+
+
+_SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+@functools.lru_cache(4096)
+def _is_of_libraries(file: str) -> bool:
+    """Whether a file is ours, or of Python's library, in whose folder installed packages are."""
+    if is_ours(file) or file.startswith("<frozen"):
+        return True
+    return os.path.abspath(file).startswith(_LIBRARIES) and not _is_installed(file)
+
+
+def _folders(paths: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple({os.path.join(os.path.abspath(path), "") for path in paths if path})
+
+
+_LIBRARIES = _folders(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
+_INSTALLED = _folders(
+    [
+        *(sysconfig.get_path(name) for name in ("purelib", "platlib")),
+        *site.getsitepackages(),
+        site.getusersitepackages(),
+    ]
+)
+
+
+@functools.lru_cache(4096)
+def _is_installed(file: str) -> bool:
+    return os.path.abspath(file).startswith(_INSTALLED)
+
+
+def _uses_us(names: dict[str, Any]) -> bool:
+    """Whether a module has something of tracegraph among its names."""
+    return any(map(_is_of_us, list(names.values())))
+
+
+def _is_of_us(value: Any) -> bool:
+    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
+    return isinstance(name, str) and name.partition(".")[0] == _US
+
+
+_US = __name__.partition(".")[0]
+
+
+#: Functions that take functions as they are, where others of tracegraph take them converted.
+take_as_given: set[Any] = set()
+
+
+# What need not be converted.
+
+
+def is_straight(function: Any, arguments: Iterable[Any]) -> bool:
+    """Whether a function decides nothing and calls nothing that is converted, so that it is the
+    same unconverted: no branch in its code, and only plain values and libraries among the names
+    and arguments that it uses."""
+    if not isinstance(function, FunctionType):
+        return False
+    return all(map(_is_plain, arguments)) and all(
+        map(_is_plain, _values_used(function, function.__code__))
+    )
+
+
+def _values_used(function: FunctionType, code: CodeType) -> Iterator[Any]:
+    """What the global and free names of the code stand for; a function of nobody's for a branch,
+    and for what is not known."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
+    for instruction in dis.get_instructions(code):
+        name, value = instruction.opname, instruction.argval
+        if name.startswith(_BRANCHES) or name in _UNKNOWN or value in _HOOKED:
+            yield converted
+        elif name == "LOAD_GLOBAL":
+            yield function.__globals__.get(value, dis)
+        elif name in ("LOAD_DEREF", "LOAD_CLASSDEREF") and value in cells:
+            yield _content(cells[value])
+        elif isinstance(value, CodeType):
+            yield from _values_used(function, value)
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty
+        return converted
+
+
+_BRANCHES = ("POP_JUMP", "JUMP_IF", "FOR_ITER", "UNARY_NOT", "TO_BOOL", "MATCH_")
+#: Python's functions that do something else with tensors of a graph, by name.
+_HOOKED = ("print",)
+_UNKNOWN = {"IMPORT_NAME", "LOAD_NAME", "LOAD_BUILD_CLASS", "STORE_GLOBAL"}
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether nothing of a value is code of the user's."""
+    if value is None or isinstance(value, _PLAIN):
+        return True
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_plain, value))
+    if isinstance(value, ModuleType):
+        return _is_of_libraries(value.__file__ or "") if hasattr(value, "__file__") else True
+    if isinstance(value, FunctionType):
+        return value is not converted and _is_of_libraries(value.__code__.co_filename)
+    if isinstance(value, BuiltinFunctionType):
+        return True
+    return isinstance(value, type) and value.__module__.partition(".")[0] in (_US, "builtins")
+
+
+_PLAIN = (Tensor, Variable, np.ndarray, np.generic, str, bytes, int, float, complex, bool)

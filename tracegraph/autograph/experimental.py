@@ -1,0 +1,8 @@
+"""`tg.autograph.experimental`: TensorFlow's names that are here."""
+
+from __future__ import annotations
+
+from tracegraph.autograph.public import do_not_convert as do_not_convert
+from tracegraph.autograph.public import set_loop_options as set_loop_options
+
+__all__ = ["do_not_convert", "set_loop_options"]

@@ -1,0 +1,89 @@
+"""The syntax tree of a function, found in its file."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+import inspect
+import linecache
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+from tracegraph.autograph.conversion import NotConvertible
+
+
+def tree_of(function: FunctionType) -> Any:
+    """The tree of the function alone, with the positions that it has in its file."""
+    code = function.__code__
+    linecache.checkcache(code.co_filename)
+    lines = linecache.getlines(code.co_filename, function.__globals__)
+    if not lines or code.co_firstlineno > len(lines):
+        raise NotConvertible("its source is not there, as that of code from exec() or a prompt")
+    found = list(_candidates(code, lines))
+    if not found:
+        raise NotConvertible("its source is no longer what was run: the file was changed since")
+    # Parsed files are kept, and nodes are changed.
+    return copy.deepcopy(min(found, key=_extent))
+
+
+def _candidates(code: CodeType, lines: list[str]) -> Iterator[Any]:
+    """The functions of the source that may have compiled to `code`."""
+    if code.co_name == "<lambda>":
+        for node in ast.walk(_parsed("".join(lines))):
+            if isinstance(node, ast.Lambda) and _takes(node, code) and _holds(node.body, code):
+                yield node
+        return
+    for node in ast.walk(_definition(code.co_firstlineno, lines)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _takes(node, code):
+            first = min([node.lineno, *(x.lineno for x in node.decorator_list)])
+            if node.name == code.co_name and first == code.co_firstlineno:
+                yield node
+
+
+def _definition(first: int, lines: list[str]) -> ast.Module:
+    """The tree of the block of lines that begins at the line `first`."""
+    try:
+        text = "".join(inspect.getblock(lines[first - 1 :]))
+        if text[:1].isspace():
+            return ast.increment_lineno(ast.parse("if 1:\n" + text), first - 2)
+        return ast.increment_lineno(ast.parse(text), first - 1)
+    except SyntaxError:  # a block that is not whole, such as one with odd indentation
+        return _parsed("".join(lines))
+
+
+@functools.lru_cache(8)
+def _parsed_once(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+def _parsed(text: str) -> ast.Module:
+    """The tree of a whole file; nodes of it are copied before they are changed."""
+    try:
+        return _parsed_once(text)
+    except SyntaxError as error:
+        raise NotConvertible(f"its file has no Python in it: {error.msg}") from error
+
+
+def _takes(node: Any, code: CodeType) -> bool:
+    """Whether a function of the source has the parameters of the code."""
+    own = node.args
+    names = [x.arg for x in (*own.posonlyargs, *own.args, *own.kwonlyargs)]
+    count = code.co_argcount + code.co_kwonlyargcount
+    return len(names) == count
+
+
+def _holds(body: ast.expr, code: CodeType) -> bool:
+    """Whether all instructions come from the expression `body`."""
+    begin, end = (body.lineno, body.col_offset), (body.end_lineno, body.end_col_offset)
+    for line, end_line, column, end_column in code.co_positions():
+        if None in (line, end_line, column, end_column) or (column, end_column) == (0, 0):
+            continue
+        if (line, column) < begin or (end_line, end_column) > end:
+            return False
+    return True
+
+
+def _extent(node: Any) -> tuple[int, int]:
+    return node.end_lineno - node.lineno, node.end_col_offset - node.col_offset

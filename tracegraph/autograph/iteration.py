@@ -1,0 +1,216 @@
+"""What a staged `for` runs over: tensors along their first axis, ranges, and several in step.
+
+A range in a `for` is never made as a tensor: the loop counts.
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegraph import nest
+from tracegraph.autograph.values import in_graph
+from tracegraph.core.types import int32
+from tracegraph.errors import ShapeError, fail
+from tracegraph.operands.conversion import as_tensor
+
+
+class Steps:
+    """Items that are made one after another from a counter, which may be a nest of tensors."""
+
+    #: The largest number of items, where it is known while tracing.
+    bound: int | None = None
+
+    def rows(self) -> Any:
+        """All items, as the rows of a nest of tensors; None where their number is not known."""
+        return None
+
+    def first(self) -> Any:
+        """The counter at the first item."""
+        raise NotImplementedError
+
+    def has(self, counter: Any) -> Any:
+        """Whether there is an item at the counter."""
+        raise NotImplementedError
+
+    def after(self, counter: Any) -> Any:
+        """The counter behind the item."""
+        raise NotImplementedError
+
+    def item(self, counter: Any) -> Any:
+        """The item at the counter."""
+        raise NotImplementedError
+
+
+class Slices(Steps):
+    """A tensor along its first axis."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = as_tensor(tensor)
+        type = self._tensor.type
+        if type.shape == ():
+            fail(
+                ShapeError,
+                f"a `for` runs over the first axis, and a tensor {type} has none",
+                fix="loop over tg.range(n), or over a tensor with axes",
+            )
+        size = type.shape[0]
+        self._count = as_tensor(size, int32)
+        self.bound = size if isinstance(size, int) else None
+
+    def rows(self) -> Any:
+        return self._tensor
+
+    def first(self) -> Any:
+        return as_tensor(0, int32)
+
+    def has(self, counter: Any) -> Any:
+        return counter < self._count
+
+    def after(self, counter: Any) -> Any:
+        return counter + 1
+
+    def item(self, counter: Any) -> Any:
+        return self._tensor[counter]
+
+
+class Range(Steps):
+    """From `start` by `delta` up to `limit`, which may all be values of the graph."""
+
+    def __init__(self, start: Any, limit: Any, delta: Any, dtype: Any = None) -> None:
+        bounds = [start, limit, delta]
+        if dtype is None:
+            typed = [x for x in bounds if not isinstance(x, (int, float))]
+            dtype = as_tensor(typed[0] if typed else sum(bounds)).dtype
+        self._rises = delta > 0 if isinstance(delta, (int, float)) else None
+        self._known = None
+        if all(isinstance(x, int) for x in bounds) and delta:
+            self._known = builtins.range(*bounds)
+            self.bound = len(self._known)
+        self._start, self._limit, self._delta = (as_tensor(x, dtype) for x in bounds)
+
+    def rows(self) -> Any:
+        if self._known is None:
+            return None
+        return as_tensor(np.array(self._known, self._start.dtype.numpy_dtype))
+
+    def first(self) -> Any:
+        return self._start
+
+    def has(self, counter: Any) -> Any:
+        if self._rises is not None:
+            return counter < self._limit if self._rises else counter > self._limit
+        rises = (self._delta > 0) & (counter < self._limit)
+        return rises | ((self._delta < 0) & (counter > self._limit))
+
+    def after(self, counter: Any) -> Any:
+        return counter + self._delta
+
+    def item(self, counter: Any) -> Any:
+        return counter
+
+
+class InStep(Steps):
+    """Several sequences in step: a tuple of their items, as long as all have one."""
+
+    def __init__(self, steps: Sequence[Steps]) -> None:
+        self._steps = steps
+        self.bound = min((x.bound for x in steps if x.bound is not None), default=None)
+
+    def rows(self) -> Any:
+        rows = [x.rows() for x in self._steps]
+        is_known = all(x.bound is not None for x in self._steps) and not any(
+            x is None for x in rows
+        )
+        return tuple([nest.map_structure(self._cut, x) for x in rows]) if is_known else None
+
+    def _cut(self, row: Any) -> Any:
+        return row if row.shape[0] == self.bound else row[: self.bound]
+
+    def first(self) -> Any:
+        return tuple([x.first() for x in self._steps])
+
+    def has(self, counter: Any) -> Any:
+        all_have, *others = [x.has(at) for x, at in zip(self._steps, counter, strict=True)]
+        for has in others:
+            all_have = all_have & has
+        return all_have
+
+    def after(self, counter: Any) -> Any:
+        return tuple([x.after(at) for x, at in zip(self._steps, counter, strict=True)])
+
+    def item(self, counter: Any) -> Any:
+        return tuple([x.item(at) for x, at in zip(self._steps, counter, strict=True)])
+
+
+class Enumerated(InStep):
+    """Items with their numbers."""
+
+    def __init__(self, start: Any, steps: Steps) -> None:
+        last = None if steps.bound is None or not isinstance(start, int) else start + steps.bound
+        super().__init__([_Numbers(start) if last is None else Range(start, last, 1), steps])
+
+
+class _Numbers(Range):
+    """All numbers from `start` on."""
+
+    def __init__(self, start: Any) -> None:
+        super().__init__(start, start, 1)
+        self.bound = None
+
+    def has(self, counter: Any) -> Any:
+        return as_tensor(True)
+
+
+def staged_steps(iterated: Any) -> Steps | None:
+    """What a loop runs over if a graph must compute it; None for what Python runs over."""
+    if isinstance(iterated, Steps):
+        return iterated
+    return Slices(iterated) if in_graph(iterated) else None
+
+
+def steps_of_range(*bounds: Any) -> Range | None:
+    """What Python's `range` counts through, if a graph must compute a bound."""
+    if not any(map(in_graph, bounds)):
+        return None
+    start, limit, delta = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
+    return Range(start, limit, delta)
+
+
+def steps_of_tensor_range(
+    start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: Any = None
+) -> Range:
+    """What `tg.range` counts through."""
+    start, limit = (0, start) if limit is None else (start, limit)
+    return Range(start, limit, delta, dtype)
+
+
+def steps_in_step(*iterables: Any, strict: bool = False) -> Steps | None:
+    """What `zip` of sequences runs over, if a graph must compute all of them; if they must be of
+    one length, this must be known."""
+    steps = [found for found in map(staged_steps, iterables) if found is not None]
+    bounds = {found.bound for found in steps}
+    is_strict = strict and (len(bounds) != 1 or None in bounds)
+    return InStep(steps) if steps and len(steps) == len(iterables) and not is_strict else None
+
+
+def numbered_steps(iterable: Any, start: Any = 0) -> Steps | None:
+    """What `enumerate` runs over, if a graph must compute it."""
+    steps = staged_steps(iterable)
+    return None if steps is None else Enumerated(start, steps)
+
+
+#: What makes steps in a `for`, by what the user called; `tracegraph.api` adds `tg.range`.
+makers: dict[Any, Any] = {enumerate: numbered_steps, range: steps_of_range, zip: steps_in_step}
+
+
+def maker(function: Any) -> Any:
+    """What makes steps in the place of a function that was called in a `for`; or None."""
+    try:
+        return makers.get(inspect.unwrap(function))
+    except TypeError:  # it has no hash
+        return None

@@ -1,0 +1,357 @@
+"""The hooks that converted code calls where Python would decide.
+
+A value that Python knows decides as without conversion; one that a graph computes becomes nodes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from types import BuiltinMethodType, FunctionType, MethodType, SimpleNamespace
+from typing import Any
+
+from tracegraph.autograph import conversion, iteration
+from tracegraph.autograph.conversion import converted, take_as_given
+from tracegraph.autograph.staging import (
+    LoopOptions,
+    chosen,
+    negated,
+    predicate,
+    refuse_change,
+    run_choice,
+    run_fold,
+    run_loop,
+)
+from tracegraph.autograph.values import (
+    Undefined,
+    UndefinedReturnValue,
+    in_graph,
+    is_undefined,
+)
+from tracegraph.core.source import stand_for_users
+from tracegraph.effects.checks_and_prints import print_tensors
+from tracegraph.errors import SignatureError, fail
+from tracegraph.tracing.trace import current_trace
+
+Run = Callable[[], None]
+GetState = Callable[[], tuple[Any, ...]]
+SetState = Callable[[tuple[Any, ...]], None]
+
+
+# Statements.
+
+
+def if_stmt(
+    cond: Any,
+    body: Run,
+    orelse: Run,
+    get_state: GetState,
+    set_state: SetState,
+    symbol_names: Sequence[str],
+    nouts: int,
+) -> None:
+    if in_graph(cond):
+        run_choice(predicate(cond), body, orelse, get_state, set_state, symbol_names)
+    elif cond:
+        body()
+    else:
+        orelse()
+
+
+def while_stmt(
+    test: Callable[[], Any],
+    body: Run,
+    get_state: GetState,
+    set_state: SetState,
+    symbol_names: Sequence[str],
+    opts: dict[str, Any],
+) -> None:
+    """The loop runs in Python until its test is a value of the graph, and is staged from there."""
+    decides = test()
+    while not in_graph(decides):
+        if not decides:
+            return
+        body()
+        decides = test()
+    run_loop(test, body, get_state, set_state, symbol_names, LoopOptions(**opts))
+
+
+def for_stmt(
+    iterated: Any,
+    extra_test: Callable[[], Any] | None,
+    body: Callable[[Any], None],
+    get_state: GetState,
+    set_state: SetState,
+    symbol_names: Sequence[str],
+    opts: dict[str, Any],
+) -> None:
+    steps = iteration.staged_steps(iterated)
+    if steps is not None:
+        most, names = opts.get("maximum_iterations"), opts["read_after"]
+        options = LoopOptions(most, names, is_entered=bool(steps.bound), body=body)
+        rows = None if extra_test or options.maximum_iterations is not None else steps.rows()
+        if rows is not None:
+            run_fold(rows, body, get_state, set_state, symbol_names, options)
+        else:
+            _staged_for(steps, extra_test, body, get_state, set_state, symbol_names, options)
+    elif extra_test is None:
+        for item in iterated:
+            body(item)
+    else:
+        _guarded_for(iterated, extra_test, body, get_state, set_state, symbol_names)
+
+
+def _guarded_for(
+    iterated: Any,
+    extra_test: Callable[[], Any],
+    body: Callable[[Any], None],
+    get_state: GetState,
+    set_state: SetState,
+    symbol_names: Sequence[str],
+) -> None:
+    """A loop over what Python knows, which may be left by a value of the graph: all iterations are
+    traced, each behind the question whether the loop was left."""
+    for item in iterated:
+        goes_on = extra_test()
+        if in_graph(goes_on):
+            run_choice(
+                predicate(goes_on),
+                lambda item=item: body(item),
+                lambda: None,
+                get_state,
+                set_state,
+                symbol_names,
+            )
+        elif goes_on:
+            body(item)
+        else:
+            break
+
+
+def _staged_for(
+    steps: iteration.Steps,
+    extra_test: Callable[[], Any] | None,
+    body: Callable[[Any], None],
+    get_state: GetState,
+    set_state: SetState,
+    symbol_names: Sequence[str],
+    options: LoopOptions,
+) -> None:
+    counter = steps.first()
+
+    def goes_on() -> Any:
+        has = steps.has(counter)
+        return has if extra_test is None else and_(lambda: has, extra_test)
+
+    def run() -> None:
+        nonlocal counter
+        at = counter
+        counter = steps.after(at)
+        body(steps.item(at))
+
+    def get() -> tuple[Any, ...]:
+        return (counter, *get_state())
+
+    def set(values: tuple[Any, ...]) -> None:
+        nonlocal counter
+        counter = values[0]
+        set_state(values[1:])
+
+    most = steps.bound if options.maximum_iterations is None else options.maximum_iterations
+    options = dataclasses.replace(options, maximum_iterations=most)
+    run_loop(goes_on, run, get, set, ("the counter of the loop", *symbol_names), options)
+
+
+def assert_stmt(test: Callable[[], Any], text: Callable[[], Any]) -> None:
+    holds = test()
+    if in_graph(holds):
+        trace = current_trace()
+        assert trace is not None
+        trace.check(predicate(holds), str(text() or "the assertion does not hold"), ())
+    elif not holds:
+        raise AssertionError(*filter(None, [text()]))
+
+
+# Expressions.
+
+
+def and_(left: Callable[[], Any], right: Callable[[], Any]) -> Any:
+    value = left()
+    if not in_graph(value):
+        return value and right()
+    return _chosen(value, right, lambda: False, "the value of `and`")
+
+
+def or_(left: Callable[[], Any], right: Callable[[], Any]) -> Any:
+    value = left()
+    if not in_graph(value):
+        return value or right()
+    return _chosen(value, lambda: True, right, "the value of `or`")
+
+
+def not_(value: Any) -> Any:
+    return negated(predicate(value)) if in_graph(value) else not value
+
+
+def is_(value: Any, other: Any) -> Any:
+    """Whether a value that is matched is True, False or None."""
+    if in_graph(value) and other is not None:
+        return predicate(value) if other else negated(predicate(value))
+    return value is other
+
+
+def if_exp(
+    cond: Any, if_true: Callable[[], Any], if_false: Callable[[], Any], expr_repr: str
+) -> Any:
+    if in_graph(cond):
+        return _chosen(cond, if_true, if_false, f"the value of `… if {expr_repr} else …`")
+    return if_true() if cond else if_false()
+
+
+def _chosen(cond: Any, first: Callable[[], Any], second: Callable[[], Any], name: str) -> Any:
+    (value,) = chosen(predicate(cond), lambda: (first(),), lambda: (second(),), (name,))
+    return value
+
+
+# Calls.
+
+
+def called(f: Any) -> Any:
+    """What converted code calls in the place of `f`: its converted form where it has one."""
+    if type(f) is BuiltinMethodType:
+        if type(f.__self__) is list and f.__name__ in _LIST_CHANGES:
+            refuse_change(f)
+        return _print if f is print else f
+    if isinstance(f, type):
+        return f
+    inner = converted(f)
+    if inner is f and _is_ours(f) and inspect.unwrap(f) not in take_as_given:
+        return _with_converted_arguments(f)
+    return inner
+
+
+_LIST_CHANGES = {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"}
+
+
+def _is_ours(f: Any) -> bool:
+    return str(getattr(f, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
+
+
+def _with_converted_arguments(f: Any) -> Any:
+    """A function of tracegraph as it calls the functions that it is given: converted."""
+
+    def entered(*args: Any, **kwargs: Any) -> Any:
+        args = tuple(map(_converted_argument, args))
+        if kwargs:
+            kwargs = {name: _converted_argument(x) for name, x in kwargs.items()}
+        return f(*args, **kwargs)
+
+    return entered
+
+
+def _converted_argument(value: Any) -> Any:
+    return converted(value) if isinstance(value, (FunctionType, MethodType)) else value
+
+
+def iterated(f: Any) -> Any:
+    """What makes what a `for` runs over, in the place of `f`."""
+    make = iteration.maker(f)
+    function = called(f)
+    if make is None:
+        return function
+
+    def made(*args: Any, **kwargs: Any) -> Any:
+        steps = make(*args, **kwargs)
+        return function(*args, **kwargs) if steps is None else steps
+
+    return made
+
+
+def _print(*values: Any, **options: Any) -> None:
+    if any(map(in_graph, values)) and not options.keys() - {"sep", "end"}:
+        print_tensors(*values, output_stream=sys.stdout, **options)
+    else:
+        print(*values, **options)
+
+
+# Functions.
+
+
+class FunctionScope:
+    """The context of a converted function's body."""
+
+    def __init__(self, name: str, scope_name: str, options: Any) -> None:
+        self._name = name
+
+    def __enter__(self) -> FunctionScope:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def ret(self, value: Any, did_return: Any) -> Any:
+        """The value that the function returns. Raises SignatureError if it returns one on some
+        paths only."""
+        if is_undefined(value):
+            return None
+        if in_graph(did_return) and value is not None:
+            fail(
+                SignatureError,
+                f"{self._name} returns a value on one path that a tensor decides about, and "
+                "nothing on another",
+                fix="return a value on every path",
+            )
+        return value
+
+
+def ld(value: Any) -> Any:
+    """The value of a name that is read."""
+    if isinstance(value, Undefined):
+        value.refuse()
+    return value
+
+
+def ldu(load: Callable[[], Any], name: str) -> Any:
+    """The value of an attribute or item, which may not be there."""
+    try:
+        return load()
+    except (AttributeError, LookupError, NameError):
+        return Undefined(name)
+
+
+def raised() -> Any:
+    """The exception that is being handled."""
+    return sys.exc_info()[1]
+
+
+def autograph_artifact(function: Any) -> Any:
+    """A function that was defined in converted code, which is converted code itself."""
+    return function
+
+
+# Where Python decides here, the user's code does.
+stand_for_users.add(__file__)
+
+conversion.hooks.cell_contents = SimpleNamespace(
+    Undefined=Undefined,
+    UndefinedReturnValue=UndefinedReturnValue,
+    FunctionScope=FunctionScope,
+    and_=and_,
+    assert_stmt=assert_stmt,
+    autograph_artifact=autograph_artifact,
+    called=called,
+    for_stmt=for_stmt,
+    if_exp=if_exp,
+    if_stmt=if_stmt,
+    is_=is_,
+    is_undefined=is_undefined,
+    iterated=iterated,
+    ld=ld,
+    ldu=ldu,
+    not_=not_,
+    or_=or_,
+    raised=raised,
+    while_stmt=while_stmt,
+)

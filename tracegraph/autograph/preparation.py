@@ -1,0 +1,167 @@
+"""Syntax trees before malt sees them: what it does not know is said in another way, or refused."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from types import CodeType
+from typing import Any
+
+from tracegraph.autograph.conversion import HOOKS, NotConvertible
+
+
+def prepared(node: Any, code: CodeType) -> Any:
+    """The tree of a function whose code is `code`, without its defaults and decorators. Raises
+    NotConvertible for a construct that malt would silently get wrong."""
+    return _Prepared(code).visit(_without_defaults(node))
+
+
+def _without_defaults(node: Any) -> Any:
+    """The function without what Python computes when it defines it."""
+    node.args.defaults = [ast.Constant(None) for _ in node.args.defaults]
+    node.args.kw_defaults = [x and ast.Constant(None) for x in node.args.kw_defaults]
+    if isinstance(node, ast.FunctionDef):
+        node.decorator_list, node.returns = [], None
+    return node
+
+
+class _Prepared(ast.NodeTransformer):
+    """Writes out what Python would find by the place of the code, and refuses what malt would
+    silently get wrong."""
+
+    def __init__(self, code: CodeType) -> None:
+        self._class = _class_around(code.co_qualname)
+        self._first: list[str] = []
+
+    def visit(self, node: Any) -> Any:
+        refused = _REFUSED.get(type(node).__name__)
+        if refused:
+            raise NotConvertible(f"it has {refused}")
+        return super().visit(node)
+
+    def _visit_function(self, node: Any) -> Any:
+        own = (*node.args.posonlyargs, *node.args.args)
+        self._first.append(own[0].arg if own else "")
+        found = self.generic_visit(node)
+        self._first.pop()
+        return found
+
+    visit_FunctionDef = visit_Lambda = _visit_function
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        is_bare = isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args
+        if is_bare and self._first and self._first[-1]:
+            names = ("__class__", self._first[-1])
+            node.args = [ast.copy_location(ast.Name(x, ast.Load()), node) for x in names]
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        self.generic_visit(node)
+        node.attr = self._mangled(node.attr)
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        node.id = self._mangled(node.id)
+        return node
+
+    def _mangled(self, name: str) -> str:
+        """The name as Python stores one that is private to a class."""
+        if not self._class or not name.startswith("__") or name.endswith("__"):
+            return name
+        return f"_{self._class.lstrip('_')}{name}"
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> Any:
+        """`except … as name` with the name in its body, since malt looks for it there."""
+        if node.name is not None:
+            made = ast.parse(f"{node.name} = {HOOKS}.raised()\ntry: pass\nfinally: del {node.name}")
+            made.body[1].body = node.body  # type: ignore[attr-defined]
+            for x in (made.body[0], made.body[1].finalbody[0]):  # type: ignore[attr-defined]
+                for y in ast.walk(x):
+                    ast.copy_location(y, node)
+            node.name, node.body = None, [*(ast.copy_location(x, node) for x in made.body)]
+        return self.generic_visit(node)
+
+    def visit_Match(self, node: ast.Match) -> Any:
+        """A choice between values as an `if`."""
+        subject = f"subject_{node.lineno}_{node.col_offset}"
+        stored = ast.Assign([ast.Name(subject, ast.Store())], node.subject)
+        chain: list[ast.stmt] = []
+        for case in reversed(node.cases):
+            test = _test_of(case, subject)
+            names = [case.pattern.name] if isinstance(case.pattern, ast.MatchAs) else []
+            bound = [
+                ast.Assign([ast.Name(name, ast.Store())], ast.Name(subject, ast.Load()))
+                for name in names
+                if name
+            ]
+            body = [*(ast.copy_location(x, case.pattern) for x in bound), *case.body]
+            chain = body if test is None else [ast.If(test, body, chain)]
+            if test is not None:
+                ast.copy_location(chain[0], case.pattern)
+        made = [ast.copy_location(stored, node), *chain]
+        for x in made:
+            ast.fix_missing_locations(x)
+        return [y for x in made for y in _listed(self.visit(x))]
+
+
+#: Constructs that stay Python's, by the names of their nodes.
+_REFUSED = {
+    "AsyncFor": "an `async for`",
+    "AsyncFunctionDef": "an `async def`",
+    "AsyncWith": "an `async with`",
+    "Await": "an `await`",
+    "NamedExpr": "an assignment expression, `:=`",
+    "TryStar": "an `except*`",
+    "TypeAlias": "a `type` statement",
+}
+
+
+def _listed(found: Any) -> list[Any]:
+    return found if isinstance(found, list) else [found]
+
+
+def _test_of(case: ast.match_case, subject: str) -> ast.expr | None:
+    """The condition of a case; None if it always holds."""
+    test = _test_of_pattern(case.pattern, subject)
+    if test is None or case.guard is None:
+        if case.guard is not None and case.pattern.name is not None:  # type: ignore[attr-defined]
+            raise NotConvertible("it has a `match` statement with a name and a guard in one case")
+        return case.guard if test is None else test
+    return ast.copy_location(ast.BoolOp(ast.And(), [test, case.guard]), case.pattern)
+
+
+def _test_of_pattern(pattern: ast.pattern, subject: str) -> ast.expr | None:
+    name = ast.Name(subject, ast.Load())
+    match pattern:
+        case ast.MatchAs(pattern=None):
+            return None
+        case ast.MatchValue(value):
+            test: ast.expr = ast.Compare(name, [ast.Eq()], [value])
+        case ast.MatchSingleton(value):
+            hook = ast.Attribute(ast.Name(HOOKS, ast.Load()), "is_", ast.Load())
+            test = ast.Call(hook, [name, ast.Constant(value)], [])
+        case ast.MatchOr(patterns) if not any(isinstance(x, ast.MatchAs) for x in patterns):
+            tests = [_test_of_pattern(x, subject) for x in patterns]
+            test = ast.BoolOp(ast.Or(), [x for x in tests if x is not None])
+        case _:
+            raise NotConvertible("it has a `match` statement with patterns that are no values")
+    return ast.copy_location(test, pattern)
+
+
+def _class_around(qualified_name: str) -> str:
+    """The class in which the code of a function stands; empty if it stands in none."""
+    parts = qualified_name.split(".")
+    inner = [x for x, y in itertools.pairwise(parts) if "<locals>" not in (x, y)]
+    return inner[-1] if inner else ""
+
+
+def loop_options(node: ast.AST) -> dict[str, ast.expr]:
+    """What `set_loop_options` says as the first statement of a loop."""
+    if not isinstance(node, (ast.For, ast.While)):
+        return {}
+    match node.body[0]:
+        case ast.Expr(ast.Call(ast.Attribute(attr=name) | ast.Name(id=name)) as call):
+            options = call.keywords if name == "set_loop_options" else []
+            return {x.arg: x.value for x in options if x.arg}
+    return {}

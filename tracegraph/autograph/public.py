@@ -1,0 +1,72 @@
+"""What users call of the conversion: `tg.autograph`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from tracegraph.autograph.conversion import NotConvertible, converted_text, take_as_given
+from tracegraph.errors import SignatureError, fail, shown
+
+
+def to_code(
+    entity: Callable[..., Any],
+    recursive: bool = True,
+    experimental_optional_features: Any = None,
+) -> str:
+    """The Python code that a function is converted to, with the hooks in `ag__`.
+
+    What the function calls is converted when it is called, so `recursive` changes nothing, and all
+    features are on. Raises SignatureError (a TypeError and a ValueError) for a function that cannot
+    be converted, such as one without source, and says why.
+
+    >>> def positive(x):
+    ...     return x if x > 0 else -x
+    >>> "if_exp" in tg.autograph.to_code(positive)
+    True
+    """
+    function = getattr(entity, "python_function", entity)
+    try:
+        return converted_text(function)
+    except NotConvertible as refusal:
+        fail(
+            SignatureError,
+            f"{shown(function)} cannot be converted: {refusal}",
+            fix="define it with `def` in a file or a notebook, without what is named",
+        )
+
+
+def do_not_convert(func: Callable[..., Any] | None = None) -> Any:
+    """The function as one that is called unconverted, also by converted code; also a decorator.
+
+    >>> @tg.autograph.do_not_convert
+    ... def sign(x):
+    ...     return tg.where(x > 0.0, 1.0, -1.0)
+    """
+    if func is None:
+        return do_not_convert
+
+    # This stands in our file, and what does is never converted.
+    @functools.wraps(func)
+    def unconverted(*args: Any, **kwargs: Any) -> Any:
+        return func(*args, **kwargs)
+
+    return unconverted
+
+
+take_as_given.update((do_not_convert, to_code))
+
+
+def set_loop_options(
+    parallel_iterations: Any = None,
+    swap_memory: Any = None,
+    maximum_iterations: Any = None,
+    shape_invariants: Any = None,
+) -> None:
+    """Says of the loop whose first statement it is how it shall run.
+
+    - `maximum_iterations`: after how many iterations it ends, whatever its test says; an int or a
+      tensor. Loops that run in Python, since Python knows what decides, are not bounded.
+    - The others are accepted: XLA knows no such choices, and the state of a loop keeps its shapes.
+    """

@@ -1,0 +1,532 @@
+"""Statements of control flow on values that a graph computes: the state of names as tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import CellType
+from typing import Any
+
+import numpy as np
+
+from tracegraph import nest
+from tracegraph.autograph.values import (
+    Place,
+    Undefined,
+    UndefinedReturnValue,
+    as_type,
+    common_type,
+    flattened,
+    is_carried,
+    is_number,
+    is_same,
+    is_undefined,
+    type_of,
+)
+from tracegraph.control.branch import Cond
+from tracegraph.control_flow.branches import choice
+from tracegraph.control_flow.loops import foldl, while_loop
+from tracegraph.control_flow.regions import Region, traced_region
+from tracegraph.core.source import here
+from tracegraph.core.types import TensorType
+from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail
+from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import as_tensor
+from tracegraph.ops.elementwise import LogicalNot, NotEqual
+from tracegraph.state.variable import Variable
+from tracegraph.tracing.trace import Trace, current_trace
+
+Values = tuple[Any, ...]
+GetState = Callable[[], Values]
+SetState = Callable[[Values], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopOptions:
+    """What is known of a loop besides its parts."""
+
+    #: After how many iterations it ends; None for as many as its test says.
+    maximum_iterations: Any = None
+    #: The names that may be read after it.
+    read_after: Sequence[str] = ()
+    #: Whether it is known to run at least once.
+    is_entered: bool = False
+    #: The user's body, where what runs is made of it.
+    body: Any = None
+
+
+def predicate(value: Any) -> Tensor:
+    """A value as the truth value that decides. Raises ShapeError for a tensor with axes."""
+    tensor = as_tensor(value)
+    if tensor.type.shape != ():
+        fail(
+            ShapeError,
+            f"a tensor {tensor.type} was taken for one truth value",
+            fix="use tg.reduce_all or tg.reduce_any, or tg.where for a choice in each element",
+        )
+    return tensor if tensor.dtype.is_bool else NotEqual()(tensor, as_tensor(0, tensor.dtype))
+
+
+def negated(pred: Tensor) -> Tensor:
+    return LogicalNot()(pred)
+
+
+# Choices.
+
+
+@dataclasses.dataclass(frozen=True)
+class _Leaf:
+    """A leaf of the state behind a choice: a tensor of `type`, or the Python value `kept`."""
+
+    type: TensorType | None
+    kept: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Joined:
+    """The values of one name behind a choice. `structure` is None for a name without a value."""
+
+    structure: nest.Structure | None
+    leaves: tuple[_Leaf, ...]
+    undefined: Any = None
+
+    def tensors(self, value: Any, results: Iterator[Tensor]) -> list[Tensor]:
+        """What a branch gives for the leaves that are carried; `results` are the tensors among the
+        leaves of its value, as the branch returned them."""
+        leaves = [value] * len(self.leaves)
+        if not is_undefined(value):
+            leaves = [next(results) if _is_array(x) else x for x in flattened(value)[0]]
+        pairs = zip(leaves, self.leaves) if self.structure is not None else ()
+        return [as_type(leaf, own.type) for leaf, own in pairs if own.type is not None]
+
+    def value(self, tensors: Iterator[Tensor]) -> Any:
+        """The value that the carried leaves make."""
+        if self.structure is None:
+            return self.undefined
+        leaves = [own.kept if own.type is None else next(tensors) for own in self.leaves]
+        return self.structure.pack(leaves)
+
+
+def chosen(
+    pred: Tensor,
+    first: Callable[[], Values],
+    second: Callable[[], Values],
+    names: Sequence[str],
+) -> Values:
+    """What the first function returns where `pred` holds, else what the second returns."""
+    found: list[Values] = []
+
+    def traced(name: str, function: Callable[[], Values], holds: bool) -> Region:
+        def run() -> list[Tensor]:
+            values = tuple(_known(value, pred, holds) for value in function())
+            found.append(values)
+            return [as_tensor(x) for value in values for x in _arrays(value)]
+
+        return traced_region(name, run)
+
+    regions = [traced("true_fn", first, True), traced("false_fn", second, False)]
+    joined = [_join(*x) for x in zip(*found, names, strict=True)]
+
+    def completion(values: Values) -> Callable[[list[Tensor]], list[Tensor]]:
+        def complete(results: list[Tensor]) -> list[Tensor]:
+            rest = iter(results)
+            pairs = zip(joined, values, strict=True)
+            return [tensor for own, value in pairs for tensor in own.tensors(value, rest)]
+
+        return complete
+
+    tensors = choice(lambda graphs: Cond(*graphs), pred, regions, [*map(completion, found)])
+    rest = iter(tensors)
+    return tuple(own.value(rest) for own in joined)
+
+
+def _arrays(value: Any) -> list[Any]:
+    """The leaves of a value that a branch returns."""
+    return [] if is_undefined(value) else [*filter(_is_array, flattened(value)[0])]
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, (Tensor, Variable, np.ndarray, np.generic))
+
+
+def _known(value: Any, pred: Tensor, holds: bool) -> Any:
+    """The value of a name in a branch, in which it is known whether the predicate holds."""
+    if value is pred:
+        return holds
+    node = pred.node
+    if node is not None and type(node.op) is LogicalNot and value is node.inputs[0]:
+        return not holds
+    return value
+
+
+def _join(one: Any, other: Any, name: str) -> _Joined:
+    place = Place(
+        name, "in the main branch", "in the else branch", "make both branches give one type"
+    )
+    if is_undefined(one) or is_undefined(other):
+        return _join_undefined(one, other, place)
+    (leaves, structure), (others, other_structure) = flattened(one), flattened(other)
+    if not structure.matches(other_structure):
+        place.refuse(SignatureError, one, other, "give both the same structure")
+    pairs = zip(leaves, others, strict=True)
+    return _Joined(structure, tuple(_join_leaves(a, b, place) for a, b in pairs))
+
+
+def _join_leaves(one: Any, other: Any, place: Place) -> _Leaf:
+    if is_same(one, other):
+        return _Leaf(None, one)
+    if not is_carried(one) or not is_carried(other):
+        place.refuse(
+            SignatureError, one, other, "choose between tensors, or decide by a Python value"
+        )
+    return _Leaf(common_type(one, other, place))
+
+
+def _join_undefined(one: Any, other: Any, place: Place) -> _Joined:
+    """The state of a name that at most one branch sets. What a function returns is filled, since a
+    flag says whether it has returned; any other name must not be used."""
+    if is_undefined(one) and is_undefined(other):
+        return _Joined(None, (), one)
+    value = other if is_undefined(one) else one
+    if isinstance(one if is_undefined(one) else other, UndefinedReturnValue):
+        leaves, structure = flattened(value)
+        types = [type_of(x) if is_carried(x) else None for x in leaves]
+        return _Joined(structure, tuple(_Leaf(t, x) for t, x in zip(types, leaves)))
+    missing = "main" if is_undefined(one) else "else"
+    fix = f"{place.label} must also be set in the {missing} branch"
+    fact = f"{place.label} is set in one branch only of the `if` at {here()}"
+    return _Joined(None, (), Undefined(place.name, fact, fix))
+
+
+def run_choice(
+    pred: Tensor, body: Any, orelse: Any, get_state: Any, set_state: Any, names: Sequence[str]
+) -> None:
+    """An `if` on a predicate of the graph: both branches are traced, from the same state."""
+    before = get_state()
+
+    def branch(run: Callable[[], None]) -> Callable[[], Values]:
+        def traced() -> Values:
+            set_state(before)
+            with _lists_kept(run, is_loop=False):
+                run()
+            return get_state()
+
+        return traced
+
+    try:
+        after = chosen(pred, branch(body), branch(orelse), names)
+    except BaseException:
+        set_state(before)
+        raise
+    set_state(after)
+
+
+# Loops.
+
+
+class _Again(Exception):
+    """The state of a loop has other types than it was traced with."""
+
+
+@dataclasses.dataclass
+class _LoopLeaf:
+    """A leaf of the state of a loop: what it is before, and the type of the tensor that carries
+    it; None for a Python value that stays as it is."""
+
+    initial: Any
+    type: TensorType | None
+    is_changed: bool = False
+
+
+@dataclasses.dataclass
+class _LoopName:
+    """A name in the state of a loop. Without a structure it has no value before each iteration."""
+
+    structure: nest.Structure | None
+    leaves: list[_LoopLeaf]
+    undefined: Any = None
+
+    @staticmethod
+    def before(value: Any) -> _LoopName:
+        if is_undefined(value):
+            return _LoopName(None, [], value)
+        leaves, structure = flattened(value)
+        own = [_LoopLeaf(x, None if _is_kept(x) else type_of(x)) for x in leaves]
+        return _LoopName(structure, own)
+
+    def value(self, tensors: Iterator[Tensor], is_final: bool = False) -> Any:
+        if self.structure is None:
+            return self.undefined
+        leaves = []
+        for leaf in self.leaves:
+            tensor = None if leaf.type is None else next(tensors)
+            is_kept = leaf.type is None or (is_final and not leaf.is_changed)
+            leaves.append(leaf.initial if is_kept else tensor)
+        return self.structure.pack(leaves)
+
+
+def _is_kept(leaf: Any) -> bool:
+    """Whether a leaf stays as it is in a loop. A Variable is an object, whatever its value."""
+    return isinstance(leaf, Variable) or not is_carried(leaf)
+
+
+class _Loop:
+    """The state of a loop, as its body is traced: a second time if that shows other types."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        get_state: GetState,
+        set_state: SetState,
+        options: LoopOptions,
+    ) -> None:
+        self._names = names
+        self._get_state, self._set_state = get_state, set_state
+        self._options = options
+        self._before = get_state()
+        self.own = [_LoopName.before(value) for value in self._before]
+
+    def run(self, execute: Callable[[_Loop], Sequence[Tensor]], once: Callable[[], None]) -> None:
+        """Traces the loop until its state has the types that it keeps. `once` is an iteration."""
+        try:
+            while True:
+                try:
+                    results = execute(self)
+                    break
+                except _Again:
+                    continue
+                except DTypeError:
+                    # A Python number takes the type of the tensors that it meets, and the tensor
+                    # that carries it does not.
+                    if not self._retyped(once):
+                        raise
+        except BaseException:
+            self._set_state(self._before)
+            raise
+        self._set_state(self.values(results, is_final=True))
+
+    def stepped(self, body: Callable[[], None], tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The state behind an iteration that begins with `tensors`."""
+        self._set_state(self.values(tensors))
+        with _lists_kept(self._options.body or body, is_loop=True):
+            body()
+        return self._next(self._get_state(), tensors)
+
+    def check_entered(self, entered: Tensor | None) -> None:
+        """Lets a run of 0 iterations fail, where a name that the loop alone sets may be read."""
+        trace = current_trace()
+        for name, own, value in zip(self._names, self.own, self._before, strict=True):
+            is_set_here = is_undefined(value) and own.structure is not None
+            is_return = isinstance(value, UndefinedReturnValue)
+            is_read = name in self._options.read_after and not is_return
+            if is_set_here and is_read and entered is not None and trace is not None:
+                fix = f"give {name!r} a value before the loop"
+                trace.check(entered, f"{name!r} is set by a loop that ran 0 times", (), fix)
+
+    def _retyped(self, once: Callable[[], None]) -> bool:
+        """Whether numbers become tensors of another type where an iteration begins with the numbers
+        themselves. The loop is carried with those types then."""
+        leaves = [leaf for own in self.own for leaf in own.leaves]
+        if not any(is_number(leaf.initial) for leaf in leaves):
+            return False
+        with Trace("iteration"):
+            self._set_state(self._before)
+            once()
+            after = self._get_state()
+        found = [self._retype(*pair) for pair in zip(self.own, after, strict=True)]
+        return any(found)
+
+    @staticmethod
+    def _retype(own: _LoopName, value: Any) -> bool:
+        is_new = False
+        for leaf, new in zip(own.leaves, [] if is_undefined(value) else flattened(value)[0]):
+            if is_number(leaf.initial) and isinstance(new, Tensor) and leaf.type is not None:
+                is_number_too = not new.dtype.is_bool and new.type.shape == ()
+                if is_number_too and new.dtype is not leaf.type.dtype:
+                    leaf.type, is_new = new.type, True
+        return is_new
+
+    def initial(self) -> list[Tensor]:
+        return [
+            as_type(leaf.initial, leaf.type)
+            for own in self.own
+            for leaf in own.leaves
+            if leaf.type is not None
+        ]
+
+    def values(self, tensors: Sequence[Tensor], is_final: bool = False) -> Values:
+        rest = iter(tensors)
+        return tuple(own.value(rest, is_final) for own in self.own)
+
+    def _next(self, after: Values, entered: Sequence[Tensor]) -> list[Tensor]:
+        """The state behind an iteration that began with the tensors `entered`."""
+        rest, found, is_new = iter(entered), [], False
+        for number, (name, value) in enumerate(zip(self._names, after, strict=True)):
+            own = self.own[number]
+            place = Place(
+                name,
+                "before the loop",
+                "after one iteration",
+                "give it before the loop the type that it gets in the loop",
+            )
+            if own.structure is None:
+                is_new |= self._define(number, value)
+                continue
+            if is_undefined(value):
+                place.refuse(SignatureError, own.value(rest), value, "set it in every iteration")
+            leaves, structure = flattened(value)
+            if not structure.matches(own.structure):
+                before = own.structure.pack([x.initial for x in own.leaves])
+                place.refuse(SignatureError, before, value, _GROWS)
+            for leaf, new in zip(own.leaves, leaves, strict=True):
+                old = None if leaf.type is None else next(rest)
+                is_new |= _next_leaf(leaf, new, old, place)
+                found.append((leaf, new))
+        if is_new:
+            raise _Again
+        return [as_type(new, leaf.type) for leaf, new in found if leaf.type is not None]
+
+    def _define(self, number: int, value: Any) -> bool:
+        """Gives a name that has no value before the loop the types that it gets in it."""
+        if is_undefined(value):
+            return False
+        undefined = self.own[number].undefined
+        own = self.own[number] = _LoopName.before(value)
+        for leaf in own.leaves:
+            if leaf.type is not None:
+                leaf.initial, leaf.is_changed = undefined, True
+        return True
+
+
+_GROWS = (
+    "keep its structure: a list that grows is a tg.TensorArray, or a tensor that "
+    "tg.tensor_scatter_nd_update writes to"
+)
+
+
+def _next_leaf(leaf: _LoopLeaf, new: Any, old: Tensor | None, place: Place) -> bool:
+    """Checks a leaf behind an iteration; whether the loop must be traced again for its type."""
+    if leaf.type is None:
+        if is_same(leaf.initial, new):
+            return False
+        place.refuse(SignatureError, leaf.initial, new, "carry a tensor of one type instead")
+    if new is old:
+        return False
+    leaf.is_changed = True
+    if not is_carried(new):
+        place.refuse(SignatureError, leaf.initial, new, "carry a tensor of one type instead")
+    if is_number(new):
+        common_type(new, as_type(leaf.initial, leaf.type), place)
+        return False
+    type = type_of(new)
+    if type is leaf.type:
+        return False
+    leaf.type = common_type(leaf.initial, new, place)
+    return old is None or leaf.type is not old.type
+
+
+def run_loop(
+    test: Callable[[], Any],
+    body: Callable[[], None],
+    get_state: GetState,
+    set_state: SetState,
+    names: Sequence[str],
+    options: LoopOptions,
+) -> None:
+    """A loop whose test is a value of the graph."""
+
+    def execute(loop: _Loop) -> Sequence[Tensor]:
+        def cond(*tensors: Tensor) -> Tensor:
+            set_state(loop.values(tensors))
+            return predicate(test())
+
+        def step(*tensors: Tensor) -> list[Tensor]:
+            return loop.stepped(body, tensors)
+
+        most = options.maximum_iterations
+        return while_loop(cond, step, loop.initial(), maximum_iterations=most)
+
+    loop = _Loop(names, get_state, set_state, options)
+    entered = None if options.is_entered else predicate(test())
+    loop.run(execute, body)
+    loop.check_entered(entered)
+
+
+def run_fold(
+    rows: Any,
+    body: Callable[[Any], None],
+    get_state: GetState,
+    set_state: SetState,
+    names: Sequence[str],
+    options: LoopOptions,
+) -> None:
+    """A loop over all rows of a nest of tensors."""
+
+    def execute(loop: _Loop) -> Sequence[Tensor]:
+        initial = loop.initial()
+        padding = [] if initial else [as_tensor(0)]  # a fold must have a state
+
+        def step(state: list[Tensor], row: Any) -> list[Tensor]:
+            return [*loop.stepped(lambda: body(row), state[: len(initial)]), *padding]
+
+        return foldl(step, rows, [*initial, *padding])[: len(initial)]
+
+    def first() -> None:
+        body(nest.map_structure(lambda x: x[0], rows))
+
+    loop = _Loop(names, get_state, set_state, options)
+    loop.run(execute, first)
+
+
+# Lists that must not grow.
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        #: For each branch and body that is being traced: the lists from outside, and if it loops.
+        self.lists: list[tuple[dict[int, list[Any]], bool]] = []
+
+
+_thread = _Thread()
+
+
+@contextlib.contextmanager
+def _lists_kept(body: Any, is_loop: bool) -> Iterator[None]:
+    """A context in which the lists that a body has from outside must not change."""
+    _thread.lists.append(({id(x): x for x in _lists_of(body)}, is_loop))
+    try:
+        yield
+    finally:
+        _thread.lists.pop()
+
+
+def _lists_of(body: Any) -> Iterator[list[Any]]:
+    for cell in getattr(body, "__closure__", None) or ():
+        value = _content(cell)
+        held = vars(value).values() if hasattr(value, "__dict__") else ()
+        yield from (x for x in (value, *held) if type(x) is list)
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing is in it yet
+        return None
+
+
+def refuse_change(method: Any) -> None:
+    """Raises SignatureError if a method would change a list that stands outside of the branch or
+    body that is being traced."""
+    for lists, is_loop in _thread.lists:
+        if id(method.__self__) in lists:
+            where = "a loop" if is_loop else "a branch"
+            fail(
+                SignatureError,
+                f".{method.__name__}() changes a list in {where} that a tensor decides about; it "
+                "is traced once, and the list is Python's",
+                fix="write to a tg.TensorArray, or to a tensor with tg.tensor_scatter_nd_update"
+                if is_loop
+                else "set a name in both branches, and change the list after them",
+            )

@@ -1,0 +1,406 @@
+"""From the source of a Python function to code that asks our hooks: the adapter to malt.
+
+Only `conversion.py` opens this module, when the first function is converted, since malt takes a
+while to load. The code that comes out has the user's file, lines and columns and the user's names
+of functions, so that tracebacks, debuggers and sources of nodes need no table to find them.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import importlib.util  # malt uses it, and does not import it
+from collections.abc import Iterable, Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+from malt.converters import (
+    break_statements,
+    conditional_expressions,
+    continue_statements,
+    control_flow,
+    functions,
+    logical_expressions,
+    return_statements,
+    variables,
+)
+from malt.core import converter, unsupported_features_checker
+from malt.lang import directives
+from malt.pyct import (
+    anno,
+    cfg,
+    errors,
+    naming,
+    qual_names,
+    templates,
+    transformer,
+)
+from malt.pyct.static_analysis import (
+    activity,
+    liveness,
+    reaching_definitions,
+    reaching_fndefs,
+)
+
+from tracegraph.autograph.conversion import HOOKS, NotConvertible
+from tracegraph.autograph.function_trees import tree_of
+from tracegraph.autograph.preparation import loop_options, prepared
+
+assert importlib.util
+
+
+_POSITION = ("lineno", "col_offset", "end_lineno", "end_col_offset")
+#: What looks at the frame that calls it.
+_OF_FRAME = {"breakpoint", "dir", "eval", "exec", "globals", "locals", "super", "vars"}
+#: What passes an iterable on, item by item.
+_OF_ITERABLES = {"enumerate", "zip"}
+_FUTURE_FLAGS = __future__.annotations.compiler_flag
+
+
+def converted_code(function: FunctionType) -> CodeType:
+    """The converted code of a function. Besides its own free names it has `HOOKS`.
+
+    Raises NotConvertible with the reason why there is none.
+    """
+    return _compiled(_transformed(function), function.__code__)
+
+
+def converted_text(function: FunctionType) -> str:
+    """The converted code as Python text."""
+    node = _transformed(function)
+    return ast.unparse(ast.fix_missing_locations(node))
+
+
+def _transformed(function: FunctionType) -> Any:
+    node = prepared(tree_of(function), function.__code__)
+    _note_origins(node)
+    _note_loop_options(node)
+    name = function.__code__.co_name if isinstance(node, ast.FunctionDef) else "lambda_"
+    names = {**function.__globals__, **dict.fromkeys(function.__code__.co_freevars)}
+    info = transformer.EntityInfo(name, "", function.__code__.co_filename, (), names)
+    context = transformer.Context(info, naming.Namer(names), converter.ProgramContext(_Options()))
+    try:
+        return _lowered(node, context)
+    except errors.UnsupportedLanguageElementError as error:
+        raise NotConvertible(str(error)) from error
+    except (AssertionError, AttributeError, KeyError, NotImplementedError, ValueError) as error:
+        # What malt does not know makes it fail in many ways.
+        raise NotConvertible(f"it has a construct that is not known: {error}") from error
+
+
+class _Options:
+    """How malt shall convert: everything that it knows, but for what is done here."""
+
+    def uses(self, feature: Any) -> bool:
+        return feature is converter.Feature.BUILTIN_FUNCTIONS
+
+    def call_options(self) -> _Options:
+        return self
+
+    def to_ast(self) -> ast.expr:
+        return ast.Constant(None)
+
+
+def _lowered(node: Any, context: Any) -> Any:
+    """The tree with control flow as calls of the hooks."""
+    unsupported_features_checker.verify(node)
+    node = activity.resolve(qual_names.resolve(node), context, None)
+    node = _Functions(context).visit(node)
+    if _has(node, ast.Break):
+        node = break_statements.transform(node, context)
+    if _has(node, ast.Assert):
+        node = _Assertions(context).visit(node)
+    if _has(node, ast.Continue):
+        node = continue_statements.transform(node, context)
+    if _returns_early(node):
+        node = return_statements.transform(node, context)
+    node = _Calls(context).visit(qual_names.resolve(node))
+    if _has(node, ast.If, ast.While, ast.For):
+        node = _with_staged_statements(node, context)
+    node = conditional_expressions.transform(node, context)
+    node = logical_expressions.transform(node, context)
+    return variables.transform(node, context)
+
+
+def _has(node: ast.AST, *kinds: type) -> bool:
+    """Whether there is such a node below, so that what lowers them is needed: each pass takes as
+    long as all others."""
+    return any(isinstance(x, kinds) for x in ast.walk(node))
+
+
+def _returns_early(node: ast.AST) -> bool:
+    """Whether a function returns anywhere but at its end."""
+    found = list(ast.walk(node))
+    last = {id(_last(x)) for x in found if isinstance(x, ast.FunctionDef)}
+    return any(isinstance(x, ast.Return) and id(x) not in last for x in found)
+
+
+def _last(function: ast.FunctionDef) -> ast.stmt:
+    """The last statement of a function, which malt has put in a `with`."""
+    last = function.body[-1]
+    return last.body[-1] if isinstance(last, ast.With) else last
+
+
+# What malt does in another way than we need.
+
+
+class _Assertions(converter.Base):
+    """`assert` statements as calls of a hook, whatever their messages are."""
+
+    def visit_Assert(self, node: ast.Assert) -> Any:
+        self.generic_visit(node)
+        text = node.msg or ast.Constant(None)
+        made = templates.replace(
+            f"{HOOKS}.assert_stmt(lambda: test, lambda: text)", test=node.test, text=text
+        )
+        return _derived(made, node)
+
+
+class _Functions(functions.FunctionTransformer):
+    """Bodies of functions in the context that malt needs; lambdas need none."""
+
+    def visit_Lambda(self, node: ast.Lambda) -> Any:
+        return self.generic_visit(node)
+
+
+class _Calls(converter.Base):
+    """Calls of what a hook gives for what is called: its converted form. The calls that make what a
+    `for` runs over ask another hook, which does not make tensors of ranges. The call itself stays
+    in the user's frame, for functions that look at their caller.
+    """
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        is_users = anno.hasanno(node, anno.Basic.ORIGIN)
+        is_of_frame = isinstance(node.func, ast.Name) and node.func.id in _OF_FRAME
+        is_iterated = anno.getanno(node, _IS_ITERATED, default=False)
+        self.generic_visit(node)
+        if not is_users or is_of_frame:
+            return node
+        hook = "iterated" if is_iterated else "called"
+        made = templates.replace_as_expression(f"{HOOKS}.{hook}(function)", function=node.func)
+        node.func = _derived(made, node.func)
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> Any:
+        return self.generic_visit(node)
+
+    def visit_For(self, node: ast.For) -> Any:
+        _mark_iterated(node.iter)
+        return self.generic_visit(node)
+
+
+_IS_ITERATED = "is_iterated"
+
+
+def _mark_iterated(node: ast.expr) -> None:
+    """Marks the calls that make what a loop runs over, also inside of `enumerate` and `zip`."""
+    if not isinstance(node, ast.Call):
+        return
+    anno.setanno(node, _IS_ITERATED, True)
+    if isinstance(node.func, ast.Name) and node.func.id in _OF_ITERABLES:
+        for argument in node.args:
+            _mark_iterated(argument)
+
+
+class _Statements(control_flow.ControlFlowTransformer):
+    """Control flow by way of hooks. Attributes and items that a branch made are taken away again
+    before the other branch is traced."""
+
+    def visit_If(self, node: ast.If) -> Any:
+        if not anno.hasanno(node.test, anno.Basic.ORIGIN):  # malt made it, around the user's lines
+            _derived(node, next(_with_origin(node.body), node))
+        return _derived(super().visit_If(node), node)
+
+    def visit_While(self, node: ast.While) -> Any:
+        return _derived(super().visit_While(node), node)
+
+    def visit_For(self, node: ast.For) -> Any:
+        return _derived(super().visit_For(node), node)
+
+    def _create_loop_options(self, node: Any) -> Any:
+        """The options of a loop, and which names may be read after it."""
+        options = super()._create_loop_options(node)
+        live: Any = anno.getanno(node, anno.Static.LIVE_VARS_OUT)
+        names = sorted(map(str, live))
+        options.keys.append(ast.Constant("read_after"))
+        options.values.append(ast.Tuple([*map(ast.Constant, names)], ast.Load()))
+        return options
+
+    def _create_state_functions(
+        self, block_vars: Any, nonlocal_declarations: Any, getter_name: Any, setter_name: Any
+    ) -> Any:
+        if not any(x.is_composite() for x in block_vars):
+            return super()._create_state_functions(
+                block_vars, nonlocal_declarations, getter_name, setter_name
+            )
+        return templates.replace(
+            """
+            def getter_name():
+                return values,
+            def setter_name(vars_):
+                nonlocal_declarations
+                targets, = vars_
+                stores
+            """,
+            nonlocal_declarations=nonlocal_declarations,
+            getter_name=getter_name,
+            setter_name=setter_name,
+            values=[_loaded(x) for x in block_vars],
+            targets=tuple(_place_of(x, i) for i, x in enumerate(block_vars)),
+            stores=[
+                statement
+                for i, x in enumerate(block_vars)
+                if x.is_composite()
+                for statement in _store(x, _place_of(x, i))
+            ],
+        )
+
+
+def _place_of(name: Any, number: int) -> Any:
+    """What takes the new value of a name; an attribute or item is set from a name of its own."""
+    return f"{HOOKS}value_{number}" if name.is_composite() else name
+
+
+def _loaded(name: Any) -> Any:
+    if name.is_simple():
+        return name
+    text = ast.Constant(str(name))
+    return templates.replace_as_expression(
+        f"{HOOKS}.ldu(lambda: value, text)", value=name, text=text
+    )
+
+
+def _store(name: Any, value: str) -> Any:
+    return templates.replace(
+        f"""
+        if {HOOKS}.is_undefined(value):
+            if not {HOOKS}.is_undefined(loaded):
+                del target
+        else:
+            target = value
+        """,
+        value=value,
+        loaded=_loaded(name),
+        target=name,
+    )
+
+
+def _with_staged_statements(node: Any, context: Any) -> Any:
+    """The tree with statements of control flow as calls of the hooks."""
+    graphs = cfg.build(node)
+    node = activity.resolve(qual_names.resolve(node), context, None)
+    node = reaching_definitions.resolve(node, context, graphs)
+    node = reaching_fndefs.resolve(node, context, graphs)
+    return _Statements(context).visit(liveness.resolve(node, context, graphs))
+
+
+# The code.
+
+
+def _note_origins(node: ast.AST) -> None:
+    """Notes at each node where it stands in the file, which malt hands on to what it makes, and at
+    each name that is set whether its reads are checked."""
+    stored = set()
+    for x in ast.walk(node):
+        if hasattr(x, "lineno"):
+            place = tuple(getattr(x, name) for name in _POSITION)
+            is_block = isinstance(getattr(x, "body", None), list)
+            anno.setanno(x, anno.Basic.ORIGIN, _first_line(place) if is_block else place)
+        if isinstance(x, ast.Name) and not isinstance(x.ctx, ast.Load):
+            stored.add(x.id)
+    for x in ast.walk(node):
+        if isinstance(x, ast.Name) and x.id in stored:  # one that may have no value
+            anno.setanno(x, anno.Static.ORIG_DEFINITIONS, ())
+
+
+def _note_loop_options(node: ast.AST) -> None:
+    for x in ast.walk(node):
+        options = loop_options(x)
+        if options:
+            anno.setanno(x, anno.Basic.DIRECTIVES, {directives.set_loop_options: options})
+
+
+def _derived(made: Any, node: Any) -> Any:
+    """What was made in the place of a node, with its origin."""
+    origin = anno.getanno(node, anno.Basic.ORIGIN, default=None)
+    if origin is not None:
+        for x in made if isinstance(made, list) else [made]:
+            anno.setanno(x, anno.Basic.ORIGIN, origin)
+    return made
+
+
+def _first_line(place: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A place without the lines behind its first: Python places a call of `x.y` where y ends."""
+    line, column, end_line, _ = place
+    return place if line == end_line else (line, column, line, column)
+
+
+def _with_origin(statements: Iterable[ast.stmt]) -> Iterator[ast.AST]:
+    """The nodes that have an origin, in the order of the source."""
+    for statement in statements:
+        for node in ast.walk(statement):
+            if anno.hasanno(node, anno.Basic.ORIGIN):
+                yield node
+
+
+def _compiled(node: Any, code: CodeType) -> CodeType:
+    """The code of the tree, compiled where the free names of the function are free."""
+    _place(node, tuple(getattr(node, name, 1) for name in _POSITION))
+    generated = _generated_functions(node)
+    body = [node]
+    name = code.co_name
+    if isinstance(node, ast.Lambda):
+        body = [ast.Assign([ast.Name("function", ast.Store())], node)]
+    else:
+        # Its own name must stay what it is: a global one, or a free one.
+        name = node.name = f"{HOOKS}function"
+    free = (*code.co_freevars, HOOKS)
+    defined = [ast.Assign([ast.Name(x, ast.Store())], ast.Constant(None)) for x in free]
+    module = ast.parse("def maker():\n    pass")
+    module.body[0].body = [*defined, *body]  # type: ignore[attr-defined]
+    ast.fix_missing_locations(module)
+    flags = code.co_flags & _FUTURE_FLAGS
+    compiled = compile(module, code.co_filename, "exec", flags, dont_inherit=True)
+    made = _inner(_inner(compiled, "maker"), name)
+    return _renamed(made, code.co_name, code.co_qualname, generated)
+
+
+def _place(node: ast.AST, place: tuple[Any, ...]) -> None:
+    """Gives the nodes below `node` the positions of what they were made from."""
+    open_nodes: list[tuple[ast.AST, Any]] = [(node, place)]
+    while open_nodes:
+        node, place = open_nodes.pop()
+        origin: Any = anno.getanno(node, anno.Basic.ORIGIN, default=None)
+        place = origin or _first_line(place)
+        if "lineno" in node._attributes:
+            for name, value in zip(_POSITION, place, strict=True):
+                setattr(node, name, value)
+        open_nodes += ((child, place) for child in ast.iter_child_nodes(node))
+
+
+def _generated_functions(node: ast.AST) -> set[str]:
+    """The names of the functions that stand for branches and bodies."""
+    return {
+        x.name
+        for x in ast.walk(node)
+        if isinstance(x, ast.FunctionDef) and not anno.hasanno(x, "function_context_name")
+    }
+
+
+def _inner(code: CodeType, name: str) -> CodeType:
+    """The code of a function that is defined in other code."""
+    return next(x for x in code.co_consts if isinstance(x, CodeType) and x.co_name == name)
+
+
+def _renamed(code: CodeType, name: str, path: str, generated: Iterable[str]) -> CodeType:
+    """The code with the user's names: branches and bodies have that of their function."""
+
+    def inner(x: Any) -> Any:
+        if not isinstance(x, CodeType):
+            return x
+        if x.co_name in generated:
+            return _renamed(x, name, path, generated)
+        return _renamed(x, x.co_name, f"{path}.<locals>.{x.co_name}", generated)
+
+    constants = tuple(map(inner, code.co_consts))
+    return code.replace(co_name=name, co_qualname=path, co_consts=constants)

@@ -1,0 +1,176 @@
+"""The values of names that a statement of control flow changes: the state that a graph carries.
+
+A value is a nest. Of its leaves, tensors and numbers can be carried by a graph; all others must
+stay the same objects.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tracegraph import nest
+from tracegraph.core.shapes import same_shape
+from tracegraph.core.types import TensorType, type_of_array
+from tracegraph.eager.tensor_methods import is_symbolic
+from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail, kind_of, shown
+from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import as_array, as_tensor
+from tracegraph.ops.broadcast import full
+from tracegraph.state.variable import Variable
+from tracegraph.tracing.trace import current_trace
+
+
+class Undefined:
+    """Stands for a name that has no value: none yet, or for the reason `fact`."""
+
+    def __init__(self, name: str, fact: str = "", fix: str = "") -> None:
+        self.name = name
+        self.fact = fact
+        self.fix = fix
+
+    def refuse(self) -> NoReturn:
+        """Raises what using the name raises."""
+        if self.fact:
+            fail(SignatureError, self.fact, fix=self.fix)
+        raise UnboundLocalError(
+            f"cannot access local variable {self.name!r} where it is not associated with a value"
+        )
+
+
+class UndefinedReturnValue(Undefined):
+    """Stands for what a function that has not returned yet returns."""
+
+    def __init__(self) -> None:
+        super().__init__("the returned value")
+
+
+def is_undefined(value: Any) -> bool:
+    return isinstance(value, Undefined)
+
+
+def in_graph(value: Any) -> bool:
+    """Whether asking for the value would be refused, since a graph computes it."""
+    if isinstance(value, Tensor):
+        return is_symbolic(value)
+    return isinstance(value, Variable) and current_trace() is not None
+
+
+#: Python's numbers, in the order in which they become each other.
+_NUMBERS = (bool, int, float, complex)
+_CARRIED = (Tensor, Variable, np.ndarray, np.generic, *_NUMBERS)
+
+
+def is_carried(leaf: Any) -> bool:
+    """Whether a graph can carry a leaf."""
+    return isinstance(leaf, _CARRIED)
+
+
+def is_number(leaf: Any) -> bool:
+    return type(leaf) in _NUMBERS
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two leaves are one Python value, which stays one."""
+    if one is other:
+        return True
+    if isinstance(one, (Tensor, Variable, np.ndarray)) or type(one) is not type(other):
+        return False
+    if isinstance(one, (str, bytes, *_NUMBERS)):
+        return one == other and repr(one) == repr(other)
+    return False
+
+
+def flattened(value: Any) -> tuple[list[Any], nest.Structure]:
+    return nest.flatten_structure(value, none_is_leaf=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A place in the state, and what the two values there are called in messages."""
+
+    name: str
+    first: str
+    second: str
+    fix: str = ""
+
+    def refuse(self, kind: type[Exception], one: Any, other: Any, fix: str) -> NoReturn:
+        fail(
+            kind,
+            f"{self.label} is {described(one)} {self.first}, and {described(other)} {self.second}",
+            fix=fix,
+        )
+
+    @property
+    def label(self) -> str:
+        return "the returned value" if self.is_return else repr(self.name)
+
+    @property
+    def is_return(self) -> bool:
+        return self.name.startswith("retval_")
+
+
+def described(value: Any) -> str:
+    """A value as messages of control flow show it."""
+    if is_undefined(value):
+        return "not set"
+    if isinstance(value, (Tensor, Variable)):
+        return f"a tensor {type_of(value)}"
+    if value is None or is_number(value) or isinstance(value, str):
+        return shown(value)
+    if isinstance(value, (tuple, list, dict)):
+        leaves, structure = flattened(value)
+        return f"{kind_of(value)} {structure}" if leaves else f"{kind_of(value)}, {shown(value)}"
+    return kind_of(value)
+
+
+def type_of(leaf: Any) -> TensorType:
+    """The type of a leaf that a graph can carry, as a tensor."""
+    if isinstance(leaf, Variable):
+        return leaf.tensor_type
+    return leaf.type if isinstance(leaf, Tensor) else type_of_array(as_array(leaf, None))
+
+
+def common_type(one: Any, other: Any, place: Place) -> TensorType:
+    """The type of a tensor that both leaves become. Numbers adapt to tensors, as in operations."""
+    if is_number(one) and is_number(other):
+        return type_of(_wider(one, other, place))
+    if is_number(one):
+        return _adapted(one, type_of(other), place, one, other)
+    if is_number(other):
+        return _adapted(other, type_of(one), place, one, other)
+    first, second = type_of(one), type_of(other)
+    if first.dtype is not second.dtype:
+        place.refuse(DTypeError, one, other, f"convert one: tg.cast(…, tg.{first.dtype.name})")
+    if same_shape(first.shape, second.shape) is None:
+        place.refuse(ShapeError, one, other, place.fix)
+    return first
+
+
+def _wider(one: Any, other: Any, place: Place) -> Any:
+    kinds = _NUMBERS.index(type(one)), _NUMBERS.index(type(other))
+    if 0 in kinds and kinds != (0, 0):
+        place.refuse(DTypeError, one, other, "give both the same type")
+    return one if kinds[0] >= kinds[1] else other
+
+
+def _adapted(number: Any, type: TensorType, place: Place, one: Any, other: Any) -> TensorType:
+    """The type of a tensor, that a number takes too."""
+    kind, dtype = _NUMBERS.index(number.__class__), type.dtype
+    fits = (dtype.is_bool, dtype.is_integer or dtype.is_floating, dtype.is_floating, False)[kind]
+    if kind and dtype.is_complex:
+        fits = True
+    if not fits:
+        place.refuse(DTypeError, one, other, f"start with a tensor: tg.constant(…, {dtype.name})")
+    if type.shape != ():
+        place.refuse(ShapeError, one, other, place.fix)
+    return type
+
+
+def as_type(leaf: Any, type: TensorType) -> Tensor:
+    """A leaf as a tensor of a type that `common_type` found."""
+    if is_undefined(leaf):
+        return full(0, type)
+    return as_tensor(leaf, type.dtype) if is_number(leaf) else as_tensor(leaf)
