@@ -16,7 +16,7 @@ from tracegraph.api.renames import GONE, OPTIMIZERS_1, OTHER_NAMES, SCHEDULES_1,
 from tracegraph.boundary.tracebacks import asked
 from tracegraph.errors import fail_absent, kind_of
 
-_CONTROL = "control flow over tensors in graphs is not there yet"
+_ARRAYS = "there are no arrays of tensors yet"
 _FIRST = "TensorFlow 1 is not supported"
 _KINDS = "there are dense tensors of numbers and truth values only"
 _FUNCTION = "decorate a Python function with @tg.function"
@@ -137,7 +137,11 @@ ABSENT = {
     ),
     "metrics": ("there are no metrics", "compute them, as with tg.reduce_mean"),
     "data": ("there are no datasets", "loop over NumPy arrays, or over any iterator of them"),
-    "TensorArray": (_CONTROL, "use a Python list and tg.stack"),
+    "TensorArray": (
+        _ARRAYS,
+        "let tg.scan or tg.map_fn stack what each step returns; outside of loops use a list and "
+        "tg.stack",
+    ),
     "gradients": (_FIRST, "use tg.GradientTape, or tg.grad of a function"),
     **dict.fromkeys(["compat", "Session", "placeholder"], (_FIRST, _FUNCTION)),
     "get_variable": (_FIRST, "use tg.Variable"),

@@ -566,7 +566,8 @@ def _state(name: str, place: int, leaf: Any, before: Tensor) -> Tensor:
             "step",
             source=here(),
             operands=[operand_text(value)],
-            fix="keep its shape: write into a tensor that is large enough, or use a TensorArray",
+            fix="keep its shape: write into a tensor that is large enough, or let tg.scan stack "
+            "what each step returns",
         )
     return value
 

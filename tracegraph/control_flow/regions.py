@@ -87,7 +87,10 @@ def names_of_parameters(function: Callable[..., Any], counts: Sequence[int]) -> 
     """Names for the tensors that a function is given, each argument of which holds so many: those
     of its parameters, with a number where one argument holds several."""
     try:
-        parameters = [*inspect.signature(function).parameters]
+        found = inspect.signature(function).parameters.values()
+        parameters = [
+            x.name for x in found if x.kind in (x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD)
+        ]
     except (TypeError, ValueError):  # some functions of C do not say
         parameters = []
     names: list[str | None] = []
