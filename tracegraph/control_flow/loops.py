@@ -85,8 +85,8 @@ def while_loop(
     >>> int(total)
     10
     """
-    for which, function in (("cond", cond), ("body", body)):
-        _check_callable("while_loop", which, function)
+    _check_callable("while_loop", "cond", cond)
+    _check_callable("while_loop", "body", body)
     leaves, structure = _converted("while_loop", loop_vars)
     types = [x.type for x in leaves]
 
@@ -107,9 +107,7 @@ def while_loop(
     loop = _WhileLoop(Shared([tests, steps]), tests, steps, types, bound is not None)
     slots = _slots(loop.state_types, checkpoints, maximum_iterations)
     results = loop.run(leaves, bound, slots)
-    if not back_prop:
-        results = [StopGradient()(x) if x.dtype.is_differentiable else x for x in results]
-    return structure.pack(results)
+    return structure.pack(results if back_prop else map(_stopped, results))
 
 
 @dataclasses.dataclass(frozen=True)
