@@ -643,6 +643,15 @@ def test_statements_that_are_left_to_python():
         assert [y.numpy() for y in f(tg.constant(x))] == [*map(np.float32, body(np.float32(x)))]
 
 
+def documented(x):
+    """This is all."""
+
+
+def test_a_function_of_a_docstring():
+    assert conversion.converted(documented)(1.0) is None
+    assert conversion.converted(documented).__doc__ == "This is all."
+
+
 def test_match_of_values():
     def body(x, kind):
         match kind:
@@ -942,7 +951,19 @@ def generator(x):
     yield x if x > 0.0 else -x  # here
 
 
+def try_else(x):
+    try:
+        pass
+    except ValueError:
+        pass
+    else:
+        if x > 0.0:  # here
+            x = x * 2.0
+    return x
+
+
 UNCONVERTED = {
+    try_else: "malt, which converts, fails at it: AssertionError",
     for_else: "for/else",
     while_else: "while/else",
     walrus: ":=",
