@@ -14,6 +14,7 @@ So does one whose backward cannot be transposed: it has no tangents, and reverse
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -29,9 +30,12 @@ from lowering.device import WIDE, has_64_bits
 from lowering.linear import LinearMap
 from lowering.program import Lowering, graph_function
 from lowering.rules import RULES, Rule
+from tracegraph.control.branch import Branch
 from tracegraph.control.call import Call
 from tracegraph.control.custom_call import CustomCall
 from tracegraph.control.recompute import RecomputedCall
+from tracegraph.control.scan import Loop
+from tracegraph.control.while_loop import While, WhileGradient
 from tracegraph.core.source import here, sourced
 from tracegraph.core.types import TensorType
 from tracegraph.errors import DTypeError, fail
@@ -149,6 +153,8 @@ class _Differentiable(Lowering):
             return _by_gradient(_call, node, op)
         if op.is_linear or isinstance(op, _SAME) or not _is_differentiable(node.outputs):
             return _SPECIAL.get(type(op), rule)
+        if isinstance(op, (Branch, Loop)) and _runs_while(op):
+            return _with_tangents(rule, node, _as_custom_call(node))
         wrapped = _with_tangents(rule, node)
         if isinstance(op, ScatterMul):
             return _as_product(wrapped)
@@ -156,6 +162,18 @@ class _Differentiable(Lowering):
 
 
 DIFFERENTIABLE = _Differentiable()
+
+
+def _runs_while(op: Op) -> bool:
+    """Whether an op runs a loop of unknown length, which JAX does not transpose."""
+    return isinstance(op, (While, WhileGradient)) or any(
+        region.graph.cached("runs while", functools.partial(_has_while, region.graph))
+        for region in op.regions
+    )
+
+
+def _has_while(graph: Graph) -> bool:
+    return any(_runs_while(node.op) for node in graph.nodes)
 
 
 def _is_differentiable(tensors: Sequence[Tensor]) -> bool:

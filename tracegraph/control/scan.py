@@ -23,7 +23,7 @@ from tracegraph.control.call import (
     own_size,
     residual_plan,
 )
-from tracegraph.core.shapes import Size, element_count, same_shape, same_size
+from tracegraph.core.shapes import Size, element_count, same_shape, same_size, static_shape
 from tracegraph.core.sparsity_patterns import Pattern, moved
 from tracegraph.core.types import TensorType
 from tracegraph.errors import Mismatch
@@ -51,6 +51,9 @@ class Loop(Op, abstract=True):
     body: Graph
     constants: int
 
+    #: Whether the last output is how often the body ran.
+    counts = False
+
     if TYPE_CHECKING:
         #: How many tensors the body hands on from one run to the next.
         states: Any
@@ -74,9 +77,6 @@ class Loop(Op, abstract=True):
 
     def flow(self, flows):
         (flow, *others) = flows
-        decided = 0  # what the condition of a loop reads decides over every state
-        for other in others:
-            decided |= other.values[0]
         values, derivatives = [*flow.values], [*flow.derivatives]
         for masks in (values, derivatives):
             while True:
@@ -84,14 +84,15 @@ class Loop(Op, abstract=True):
                 if more == masks:
                     break
                 masks[:] = more
-        states = range(self.states)
-        started = [1 << i for i in self.state_inputs()]
-        values = [
-            mask | (started[i] | decided if i in states else 0) for i, mask in enumerate(values)
-        ]
-        derivatives = [
-            mask | (started[i] if i in states else 0) for i, mask in enumerate(derivatives)
-        ]
+        decided = 0  # what the condition of a loop reads decides over every state
+        for other in others:
+            decided |= other.values[0] | self._carried(other.values[0], values)
+        for place, i in enumerate(self.state_inputs()):
+            values[place] |= 1 << i | decided
+            derivatives[place] |= 1 << i
+        if self.counts:
+            values.append(decided)
+            derivatives.append(0)
         return Flow(tuple(values), tuple(derivatives))
 
     def _carried(self, mask: int, masks: Sequence[int]) -> int:
@@ -121,6 +122,14 @@ class Scan(Loop):
     def regions(self):
         count = len(self.body.outputs)
         return (Region(self.body, tuple(range(len(self.body.inputs))), tuple(range(count))),)
+
+    @property
+    def repetitions(self) -> Size:  # type: ignore[override]
+        return self.length
+
+    def types_inside(self, region, types):
+        rows = [x.with_shape(x.shape[1:]) for x in types[self.rows :]]
+        return [*types[: self.rows], *rows]
 
     @property
     def rows(self) -> int:
@@ -268,6 +277,9 @@ class Scan(Loop):
             stacked.append(found[self.states :])
         if self.reverse:
             stacked.reverse()
+        if not stacked:
+            empty = [static_shape(y.type.shape) for y in self.body.outputs[self.states :]]
+            return (*states, *(Pattern.nothing((0, *x), patterns[0].total) for x in empty))
         columns = zip(*stacked, strict=True)
         return (*states, *(moved(lambda *rows: np.stack(rows), *column) for column in columns))
 

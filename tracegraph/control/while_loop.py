@@ -67,6 +67,7 @@ class While(Loop):
     counts: bool = False
 
     takes_zero_cotangents = True
+    repetitions = None
     can_prune = True
 
     @property
@@ -271,6 +272,7 @@ class WhileGradient(Loop):
     checkpoints: int
 
     takes_zero_cotangents = True
+    repetitions = None
 
     @property
     def states(self) -> int:

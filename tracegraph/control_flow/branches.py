@@ -17,6 +17,7 @@ from tracegraph.control_flow.regions import (
     take_on,
     traced_region,
 )
+from tracegraph.core.shapes import same_shape
 from tracegraph.core.source import here
 from tracegraph.core.types import bool_, int32
 from tracegraph.effects.checks_and_prints import check
@@ -55,8 +56,8 @@ def cond(
     `tg.vectorized_map` with a `pred` for each element, each branch is computed for all elements
     where some element takes it, and what it makes of the others is left out.
 
-    Raises DTypeError or ShapeError for a `pred` that is not one bool, and TraceError (a TypeError)
-    for functions that return different structures or types.
+    Raises DTypeError or ShapeError for a `pred` that is not one bool, TraceError (a TypeError) for
+    functions that return different structures or dtypes, and ShapeError for different shapes.
 
     >>> int(tg.cond(tg.constant(2.0) > 1.0, lambda: tg.constant(1), lambda: tg.constant(0)))
     1
@@ -84,8 +85,8 @@ def switch_case(
       return the same structure of tensors, of the same types.
     - `default`: the function for every other number; the one with the largest number if None.
 
-    Raises DTypeError or ShapeError for an index that is not one integer, and TraceError (a
-    TypeError) for functions that return different structures or types.
+    Raises DTypeError or ShapeError for an index that is not one integer, TraceError (a TypeError)
+    for functions that return different structures or dtypes, and ShapeError for different shapes.
 
     >>> functions = [lambda: tg.constant(10), lambda: tg.constant(20)]
     >>> int(tg.switch_case(tg.constant(1), functions))
@@ -200,7 +201,8 @@ def _branch(
 
 
 def _check_alike(name: str, first: Region, other: Region) -> None:
-    """Raises TraceError unless two branches return the same structure and the same types."""
+    """Raises TraceError for two branches that return different structures or dtypes, and ShapeError
+    for different shapes."""
     one, two = first.results, other.results
     if not one.structure.matches(two.structure) or one.flags != two.flags:
         fail(
@@ -210,13 +212,20 @@ def _check_alike(name: str, first: Region, other: Region) -> None:
             fix="let both return the same structure, with tensors in the same places",
         )
     for k, (x, y) in enumerate(zip(first.result_types, other.result_types, strict=True)):
+        where = f"result {k} of " if len(first.result_types) > 1 else "the result of "
         if x.dtype is not y.dtype:
-            where = f"result {k} of " if len(first.result_types) > 1 else "the result of "
             fail(
                 TraceError,
                 f"{name}: {where}{first.name} is {x}, and of {other.name} {y}",
                 source=here(),
                 fix=f"convert one of them: tg.cast(x, tg.{x.dtype.name})",
+            )
+        if same_shape(x.shape, y.shape) is None:
+            fail(
+                ShapeError,
+                f"{name}: {where}{first.name} is {x}, and of {other.name} {y}",
+                source=here(),
+                fix="let both have the same shape: tg.broadcast_to(x, shape)",
             )
 
 

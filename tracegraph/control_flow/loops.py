@@ -17,6 +17,7 @@ from tracegraph.control_flow.regions import (
     Shared,
     appended,
     finished,
+    names_of_parameters,
     take_on,
     traced_region,
 )
@@ -97,8 +98,11 @@ def while_loop(
         returned = _like(loop_vars, called(body, given))
         return _states("while_loop", returned, structure, leaves)
 
-    tests = traced_region("cond", lambda *given: called(cond, given), types, _as_test)
-    steps = traced_region("body", next_states, types)
+    is_spread = isinstance(loop_vars, (list, tuple))
+    counts = [part.count for part in structure.parts] if is_spread else [len(leaves)]
+    names = names_of_parameters(body, counts)
+    tests = traced_region("cond", lambda *given: called(cond, given), types, names, _as_test)
+    steps = traced_region("body", next_states, types, names)
     bound = None if maximum_iterations is None else _count(maximum_iterations)
     loop = _WhileLoop(Shared([tests, steps]), tests, steps, types, bound is not None)
     slots = _slots(loop.state_types, checkpoints, maximum_iterations)
@@ -197,7 +201,8 @@ class _WhileLoop:
             bound = builder.input(COUNT, "maximum_iterations") if self.is_bounded else None
             count = builder.input(COUNT, "count") if self.is_bounded else None
             goes_on = builder.input(TensorType(bool_, ()), "goes_on") if self.tests_act else None
-            given = [builder.input(type) for type in self.types]
+            inputs = self.steps.traced.graph.inputs[: len(self.types)]
+            given = [builder.input_like(x) for x in inputs]
             values |= shared.placeholders(builder, shared.assigned)
             checks = [builder.input(type) for type in shared.check_types]
             found = outputs(_Inputs(given, values, captured, checks, goes_on, count, bound))
@@ -353,7 +358,8 @@ def map_fn(
     """
     _check_callable("map_fn", "fn", fn)
     rows, structure, length = _rows("map_fn", elems)
-    loop = _ScanLoop("map_fn", [], rows, length, False)
+    names = names_of_parameters(fn, [len(rows)])
+    loop = _ScanLoop("map_fn", [], rows, length, False, names)
     _, stacked = loop.run(lambda *given: ((), fn(structure.pack([*given]))))
     expected = dtype if fn_output_signature is None else fn_output_signature
     if expected is not None:
@@ -397,7 +403,8 @@ def _accumulated(
         new = _states(name, fn(*packed), structure, states)
         return new, new if is_stacked else ()
 
-    last, stacked = _ScanLoop(name, states, rows, length, is_reverse).run(step)
+    names = names_of_parameters(fn, [count, len(rows)])
+    last, stacked = _ScanLoop(name, states, rows, length, is_reverse, names).run(step)
     found = stacked if is_stacked else last
     if is_stacked and ends:
         pairs = zip(ends, found, strict=True)
@@ -420,7 +427,10 @@ class _ScanLoop:
         rows: Sequence[Tensor],
         length: Size,
         is_reverse: bool,
+        names: Sequence[str | None],
     ) -> None:
+        #: What the user calls the states and the rows.
+        self.names = [*names]
         self.name, self.length, self.is_reverse = name, length, is_reverse
         self.states, self.rows = [*states], [*rows]
 
@@ -429,16 +439,17 @@ class _ScanLoop:
         stacked. `step` takes the states and the rows, and returns the new states and the rest."""
         rows = [x.type.with_shape(x.type.shape[1:]) for x in self.rows]
         types = [x.type for x in self.states]
-        region = traced_region(self.name, step, [*types, *rows])
+        region = traced_region(self.name, step, [*types, *rows], self.names)
         shared = Shared([region])
         count = len(types)
         with Builder(self.name) as builder:
             values = shared.placeholders(builder, shared.read_only)
             captured = shared.captured(builder)
-            given = [builder.input(type) for type in types]
+            inputs = region.traced.graph.inputs
+            given = [builder.input_like(x) for x in inputs[:count]]
             values |= shared.placeholders(builder, shared.assigned)
             held = [builder.input(type) for type in shared.check_types]
-            given += [builder.input(type) for type in rows]
+            given += [builder.input_like(x) for x in inputs[count : count + len(rows)]]
             old = values
             results, values, made = shared.run(region, given, values, captured)
             assigned = self._while_it_holds(shared, old, values, held)

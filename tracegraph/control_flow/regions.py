@@ -6,6 +6,8 @@ every region the same ones, so that a Variable that one branch assigns keeps its
 
 from __future__ import annotations
 
+import inspect
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -49,17 +51,19 @@ def traced_region(
     name: str,
     function: Callable[..., Any],
     types: Sequence[TensorType] = (),
+    names: Sequence[str | None] = (),
     convert: Callable[[Any], Any] = lambda result: result,
 ) -> Region:
-    """The trace of `function`, which is given the arguments of `types`. `convert` is applied to
-    what it returns while its trace is open."""
+    """The trace of `function`, which is given the arguments of `types`, under these names if there
+    are any. `convert` is applied to what it returns while its trace is open."""
+    pairs = [*itertools.zip_longest(types, names)]
 
     def run() -> Region:
         with CallTrace(name) as trace:
             outer = trace.outer
             if isinstance(outer, Trace):
                 trace.paths = outer.paths
-            result = convert(function(*[trace.argument(type, None) for type in types]))
+            result = convert(function(*[trace.argument(*pair) for pair in pairs]))
             leaves, structure = result_leaves(result, name, here())
             traced = trace.traced([y for y in leaves if y is not None])
         if traced.has_token:
@@ -79,6 +83,20 @@ def _refuse_effects(traced: Traced) -> NoReturn:
     )
 
 
+def names_of_parameters(function: Callable[..., Any], counts: Sequence[int]) -> list[str | None]:
+    """Names for the tensors that a function is given, each argument of which holds so many: those
+    of its parameters, with a number where one argument holds several."""
+    try:
+        parameters = [*inspect.signature(function).parameters]
+    except (TypeError, ValueError):  # some functions of C do not say
+        parameters = []
+    names: list[str | None] = []
+    for parameter, count in itertools.zip_longest(parameters[: len(counts)], counts):
+        several = [None if parameter is None else f"{parameter}_{k}" for k in range(count)]
+        names += [parameter] if count == 1 else several
+    return names
+
+
 class Shared:
     """What several regions share: the same inputs behind their arguments, the same outputs behind
     their results."""
@@ -91,6 +109,11 @@ class Shared:
         #: Those that a region assigns, in the order of `variables`, and those that none does.
         self.assigned = [v for v in self.variables if id(v) in assigned]
         self.read_only = [v for v in self.variables if id(v) not in assigned]
+        self._names = {
+            id(v): x.name
+            for traced in traces
+            for v, x in zip(traced.variables, traced.graph.inputs[traced.argument_count :])
+        }
         self.captures = [*dict.fromkeys(x for traced in traces for x in traced.captures)]
         self.checks: list[tuple[Traced, int, CheckReport, tuple[TensorType, ...]]] = []
         for traced in traces:
@@ -147,7 +170,7 @@ class Shared:
         """Inputs of a graph that stand for variables, by their identity."""
         found: dict[int, Tensor] = {}
         for variable in variables:
-            name = variable.name.removesuffix(":0") if variable.name else None
+            name = self._names.get(id(variable))
             found[id(variable)] = builder.input(variable.tensor_type, name)
         return found
 

@@ -188,6 +188,14 @@ class Op(metaclass=_Interning):
         """The graphs that compute the outputs: a call has one, of several one may be chosen."""
         return ()
 
+    #: How often one run of the op runs its regions, one of them where it chooses; None where that
+    #: is known only when it has run.
+    repetitions: ClassVar[Any] = 1
+
+    def types_inside(self, region: Region, types: Sequence[TensorType]) -> list[TensorType]:
+        """The types of the inputs of a region, from those of the inputs of the op."""
+        return [types[i] for i in region.inputs]
+
     @property
     def inlined(self) -> Graph | None:
         """The graph of all inputs that computes all outputs, and may stand in place of the op
@@ -213,7 +221,7 @@ class Op(metaclass=_Interning):
         that no region takes decides between them: its value reaches every output."""
         count = 1 + max(i for region in self.regions for i in region.outputs)
         taken = {i for region in self.regions for i in region.inputs}
-        deciding = sum(1 << i for i in range(max(taken) + 1) if i not in taken) if taken else 0
+        deciding = sum(1 << i for i in range(max(taken, default=0) + 1) if i not in taken)
         values, derivatives = [deciding] * count, [0] * count
         for region, flow in zip(self.regions, flows, strict=True):
             for place, i in enumerate(region.outputs):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -162,9 +162,10 @@ def summary(graph: Graph) -> Summary:
     those derived of them. Forward is what `graph.forward()` has; what the user wrote behind the
     first gradient, such as the step of an optimizer, comes after.
 
-    A graph that is called counts as often as it is called, at the sizes of each call; a loop's body
-    once, all branches of a condition. The operations are an estimate: what `flops(*types)` of the
-    op says, and otherwise one for each element of the outputs. So a multiplication, a comparison
+    A graph that is called counts as often as it is called, at the sizes of each call; the body of a
+    loop once for each step, or once where their number is not known; all branches of a condition.
+    The operations are an estimate: what `flops(*types)` of the op says, and otherwise one for each
+    element of the outputs. So a multiplication, a comparison
     and a `tanh` are one each, whatever the machine takes for them, and so is an operation on
     complex numbers or integers; a product of matrices has two for each pair of elements that meet,
     and moving elements has none. Sizes that are not known appear as such.
@@ -341,9 +342,10 @@ def _runs(graph: Graph) -> Iterator[Run]:
             for (part, sizes), count in runs.items():
                 yield node, part, cost.of_runs(count, sizes)
                 cost = cost._replace(nodes=0)
-            for inner in _graphs_run(node):
+            for inner, types in _graphs_run(node):
                 for (part, sizes), count in runs.items():
-                    times[inner][part, _sizes_inside(inner, node, sizes)] += count
+                    again = substitute_size(node.op.repetitions or 1, dict(sizes))
+                    times[inner][part, _sizes_inside(inner, types, sizes)] += count * again
 
 
 def _parted(nodes: Iterable[Node]) -> Iterator[tuple[Node, str]]:
@@ -365,16 +367,23 @@ def _part_of_run(own: str, caller: str) -> str:
     return caller if is_written and caller != FORWARD else own
 
 
-def _graphs_run(node: Node) -> Iterator[Graph]:
+def _graphs_run(node: Node) -> Iterator[tuple[Graph, list[TensorType]]]:
+    """The graphs that a node runs, with the types of what each is given."""
+    types = [x.type for x in node.inputs]
+    regions = {region.graph: region for region in node.op.regions}
     held = [getattr(node.op, name, None) for name in NOT_RUN]
-    return (inner for inner in node.op.graphs() if all(inner is not graph for graph in held))
+    for inner in node.op.graphs():
+        if inner in regions:
+            yield inner, node.op.types_inside(regions[inner], types)
+        elif all(inner is not graph for graph in held):
+            yield inner, types
 
 
-def _sizes_inside(graph: Graph, node: Node, sizes: Sizes) -> Sizes:
-    """The values of the open sizes of a graph where a node calls it."""
+def _sizes_inside(graph: Graph, types: Sequence[TensorType], sizes: Sizes) -> Sizes:
+    """The values of the open sizes of a graph where a node gives it inputs of these types."""
     if all(type.is_static for type in graph.input_types):
         return ()
-    given = [with_sizes(x.type, dict(sizes)) for x in node.inputs]
+    given = [with_sizes(type, dict(sizes)) for type in types]
     return tuple(bind_sizes(graph.input_types, given, assumes=True).items())
 
 

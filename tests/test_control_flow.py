@@ -1,0 +1,895 @@
+"""Branches and loops as users have them: values, every derivative, Variables, checks and errors."""
+
+import inspect
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tracegraph as tg
+from tests.derivatives import gradient, jacobian
+from tests.oracles import assert_near, numbers, raises, tensor
+from tracegraph.control.call import Call
+from tracegraph.errors import (
+    DTypeError,
+    InvalidArgumentError,
+    ShapeError,
+    SignatureError,
+    TraceError,
+)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning"),
+    pytest.mark.filterwarnings("ignore:5 of the last 5 calls"),
+]
+
+
+def f64(value):
+    return tg.constant(value, tg.float64)
+
+
+def line_of(function, mark="# here"):
+    """`file:line` of the line of a function that has the mark."""
+    lines, start = inspect.getsourcelines(function)
+    (place,) = [i for i, line in enumerate(lines) if mark in line]
+    return f"test_control_flow.py:{start + place}"
+
+
+def derivatives(function, x, order):
+    """The value and the derivatives up to `order` of a function of one number, by nested tapes."""
+    if order == 0:
+        return [function(x)]
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        found = derivatives(function, x, order - 1)
+    return [*found, tape.gradient(found[-1], x)]
+
+
+def repeat(step, x, count, **options):
+    """`step` applied to x so many times."""
+    loop = tg.while_loop(lambda i, x: i < count, lambda i, x: (i + 1, step(x)), (0, x), **options)
+    return loop[1]
+
+
+# Few iterations, few states.
+
+
+def test_zero_iterations(run):
+    x, w = f64(1.5), f64(2.0)
+
+    def all_of(x, w):
+        with tg.GradientTape(persistent=True) as tape:
+            tape.watch([x, w])
+            y = repeat(lambda x: x * w, x, 0)
+            rows = tg.zeros([0, 2], tg.float64)
+            z = tg.foldl(lambda s, row: s * w + tg.reduce_sum(row), rows, x)
+            stacked = tg.map_fn(lambda row: row * x, rows)
+        slopes = [tape.gradient(t, [x, w], unconnected_gradients="zero") for t in (y, z)]
+        return y, z, stacked, slopes
+
+    y, z, stacked, slopes = run(all_of, x, w)
+    assert (float(y), float(z), stacked.shape) == (1.5, 1.5, (0, 2))
+    assert [[*map(float, pair)] for pair in slopes] == [[1.0, 0.0], [1.0, 0.0]]
+
+
+def test_state_that_nothing_reads(run):
+    def both(x):
+        def body(i, y, idle, noise):
+            return i + 1, y * x, idle, noise * 2.0 + y
+
+        return tg.while_loop(lambda i, *_: i < 3, body, (0, x, f64(7.0), f64(1.0)))
+
+    _, y, idle, _ = run(both, f64(2.0))
+    assert (float(y), float(idle)) == (16.0, 7.0)
+    first, second = (
+        run(lambda x, k=k: gradient(lambda x: both(x)[k], x), f64(2.0)) for k in (1, 2)
+    )
+    assert float(first) == 32.0
+    assert second is None or float(second) == 0.0
+
+
+def test_branch_that_returns_its_input(run):
+    def chosen(x):
+        return tg.cond(x > 1.0, lambda: x, lambda: x * x)
+
+    for x, value, slope in ((2.0, 2.0, 1.0), (0.5, 0.25, 1.0), (-3.0, 9.0, -6.0)):
+        assert float(run(chosen, f64(x))) == value
+        assert float(run(lambda x: gradient(chosen, x), f64(x))) == slope
+
+
+def test_loop_inside_a_branch_inside_a_loop(run):
+    def staged(x):
+        def body(i, x):
+            looped = lambda: repeat(lambda x: tg.sin(x) + 0.1, x, i)  # noqa: E731
+            return i + 1, tg.cond(i % 2 > 0, looped, lambda: x * x)
+
+        return tg.while_loop(lambda i, x: i < 5, body, (0, x))[1]
+
+    def plain(x):
+        for i in range(5):
+            if i % 2:
+                for _ in range(i):
+                    x = jnp.sin(x) + 0.1
+            else:
+                x = x * x
+        return x
+
+    with jax.enable_x64(True):
+        third = jax.grad(jax.grad(plain))
+        wanted = [float(f(1.3)) for f in (plain, jax.grad(plain), third, jax.grad(third))]
+    assert_near(run(lambda x: tg.stack(derivatives(staged, x, 3)), f64(1.3)), wanted)
+
+
+def test_integers_and_truths_beside_numbers(run):
+    def loop(x):
+        def body(n, flag, x):
+            return n // 2, tg.logical_not(flag), tg.where(flag, x * x, x + tg.cast(n, x.dtype))
+
+        return tg.while_loop(lambda n, *_: n > 0, body, (tg.constant(9), tg.constant(True), x))
+
+    n, flag, x = run(loop, f64(3.0))
+    # 3 -> 9 -> 9 + 4 = 13 -> 169 -> 169 + 1
+    assert (int(n), bool(flag), float(x)) == (0, True, 170.0)
+    assert float(run(lambda x: gradient(lambda x: loop(x)[2], x), f64(3.0))) == 2 * 13 * 2 * 3
+
+
+# Variables and random numbers.
+
+
+@pytest.mark.parametrize("is_decorated", [False, True])
+def test_variable_assigned_in_one_branch_only(is_decorated):
+    v = tg.Variable(f64(2.0))
+
+    def step(x):
+        def assigns():
+            v.assign(x * 3.0)
+            return v * x
+
+        with tg.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y = tg.cond(x > 0.0, assigns, lambda: v * v)
+        return y, tape.gradient(y, x), tape.gradient(y, v)
+
+    run = tg.function(step) if is_decorated else step
+    y, by_x, _ = run(f64(-1.0))
+    assert (float(y), float(v)) == (4.0, 2.0)
+    assert by_x is None or float(by_x) == 0.0
+    assert float(run(f64(-1.0))[2]) == 4.0
+    y, by_x, _ = run(f64(5.0))
+    assert (float(y), float(v)) == (75.0, 15.0)
+    # As in TensorFlow an assigned value is cut off from what it was made of.
+    assert float(by_x) == 15.0
+    assert float(run(f64(-1.0))[0]) == 225.0
+
+
+@pytest.mark.parametrize("is_decorated", [False, True])
+def test_variable_assigned_in_a_loop(is_decorated):
+    v = tg.Variable(1.0)
+
+    def double(count):
+        def body(i):
+            v.assign(v * 2.0)
+            return i + 1
+
+        tg.while_loop(lambda i: i < count, body, [0])
+        return v + 0.0
+
+    run = tg.function(double) if is_decorated else double
+    assert [float(run(tg.constant(n))) for n in (3, 0, 2)] == [8.0, 8.0, 32.0]
+    tg.map_fn(lambda x: v.assign_add(x), tg.constant([1.0, 2.0, 3.0]))
+    assert float(v) == 38.0
+
+
+@pytest.mark.parametrize("is_decorated", [False, True])
+def test_random_numbers_in_a_loop(is_decorated):
+    def drawn():
+        generator = tg.random.Generator.from_seed(7)
+
+        def numbers():
+            body = lambda total, _: generator.normal([2])  # noqa: E731
+            return tg.scan(body, tg.zeros([4]), tg.zeros([2]))
+
+        run = tg.function(numbers) if is_decorated else numbers
+        return np.concatenate([run(), run()])
+
+    first, second = drawn(), drawn()
+    assert len({*first.ravel().tolist()}) == 16
+    np.testing.assert_array_equal(first, second)
+
+
+# Reverse mode of a while.
+
+
+def powers(n, count, x):
+    """Closed forms of x^(2^n) and of its derivatives."""
+    found, factor = [], 1.0
+    for k in range(count + 1):
+        found.append(factor * x ** (2**n - k))
+        factor *= 2**n - k
+    return found
+
+
+@pytest.mark.parametrize("checkpoints", [None, 2, 3, 5])
+@pytest.mark.parametrize("is_decorated", [False, True])
+def test_squarings(is_decorated, checkpoints):
+    def power(x, n):
+        return repeat(lambda x: x * x, x, n, checkpoints=checkpoints)
+
+    def all_of(x, n):
+        return tg.stack(derivatives(lambda x: power(x, n), x, 3))
+
+    run = tg.function(all_of) if is_decorated else all_of
+    for n in (5, 1) if is_decorated else (5,):
+        found = run(f64(1.1), tg.constant(n))
+        np.testing.assert_allclose(found, powers(n, 3, 1.1), rtol=1e-10)
+
+
+@pytest.mark.parametrize("checkpoints", [2, 3, 5])
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 40])
+def test_checkpoints_reach_every_count(count, checkpoints):
+    function = tg.function(
+        lambda x, n: gradient(
+            lambda x: repeat(lambda x: 0.5 * tg.sin(x) + x, x, n, checkpoints=checkpoints), x
+        )
+    )
+    x, slope = 0.3, 1.0
+    for _ in range(count):
+        x, slope = 0.5 * np.sin(x) + x, slope * (0.5 * np.cos(x) + 1.0)
+    np.testing.assert_allclose(function(f64(0.3), tg.constant(count)), slope, rtol=1e-10)
+
+
+@pytest.mark.parametrize("checkpoints", [None, 2, 3, 5])
+def test_square_root_by_newton(run, checkpoints):
+    def root(a):
+        def body(x, _):
+            return 0.5 * (x + a / x), x
+
+        def is_apart(x, before):
+            return tg.abs(x - before) > 1e-13
+
+        # Derivatives lag behind values by a step or two.
+        x, _ = tg.while_loop(is_apart, body, (a, a + 1.0), checkpoints=checkpoints)
+        return repeat(lambda x: 0.5 * (x + a / x), x, 3, checkpoints=checkpoints)
+
+    found = run(lambda a: tg.stack(derivatives(root, a, 3)), f64(3.0))
+    wanted = [3**0.5, 0.5 * 3**-0.5, -0.25 * 3**-1.5, 0.375 * 3**-2.5]
+    np.testing.assert_allclose(found, wanted, rtol=1e-10)
+
+
+def test_while_inside_other_loops(run):
+    def staged(x):
+        row = lambda s, n: repeat(lambda s: tg.sin(s) * x, s, n)  # noqa: E731
+        inside = tg.foldl(row, tg.constant([2, 0, 3]), x)
+        return repeat(lambda s: repeat(lambda s: s * tg.cos(s), s, 2), inside, 3)
+
+    def plain(x):
+        s = x
+        for n in (2, 0, 3):
+            for _ in range(n):
+                s = jnp.sin(s) * x
+        for _ in range(6):
+            s = s * jnp.cos(s)
+        return s
+
+    with jax.enable_x64(True):
+        second = jax.grad(jax.grad(plain))
+        wanted = [float(f(1.2)) for f in (plain, jax.grad(plain), second)]
+    assert_near(run(lambda x: tg.stack(derivatives(staged, x, 2)), f64(1.2)), wanted)
+
+
+def test_a_tape_around_and_inside(run):
+    def energy(x):
+        def body(i, x):
+            return i + 1, x - 0.1 * gradient(lambda x: tg.reduce_sum(x**4), x)
+
+        return tg.reduce_sum(tg.while_loop(lambda i, _: i < 3, body, (0, x))[1])
+
+    def plain(x):
+        for _ in range(3):
+            x = x - 0.4 * x**3
+        return jnp.sum(x)
+
+    x = numbers(3)
+    with jax.enable_x64(True):
+        slope, second = jax.grad(plain)(x), jax.hessian(plain)(x)
+    assert_near(run(lambda x: gradient(energy, x), f64(x)), slope)
+    assert_near(run(lambda x: jacobian(lambda x: gradient(energy, x), x), f64(x)), second)
+
+
+MEMORY = """
+import sys
+import tracegraph as tg
+
+def slope(x, count):
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        body = lambda i, y: (i + 1, tg.sin(y) * 0.5 + y)
+        y = tg.while_loop(lambda i, y: i < count, body, (0, x))[1]
+    return tape.gradient(y, x)
+
+slope = tg.function(slope)
+x = tg.ones([10_000])
+slope(x, tg.constant(2)).numpy()
+slope(x, tg.constant(int(sys.argv[1]))).numpy()
+with open("/proc/self/status") as status:
+    print(next(line for line in status if line.startswith("VmHWM")).split()[1])
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_count():
+    def peak(count):
+        command = [sys.executable, "-c", MEMORY, str(count)]
+        return int(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+
+    few, many = peak(1_000), peak(100_000)
+    # Stacked, 99,000 states more would take 4 GB.
+    assert many - few < 20_000, f"{few} and {many} kB"
+
+
+# Parallel loops.
+
+
+def test_a_hundred_lanes_with_their_own_counts(run):
+    x = np.linspace(0.9, 1.1, 100)
+    counts = np.arange(100)
+
+    def lane(pair):
+        x, n = pair
+        return tg.stack(derivatives(lambda x: repeat(lambda y: y * x, x, n), x, 2))
+
+    found = run(lambda x, n: tg.vectorized_map(lane, (x, n)), f64(x), tg.constant(counts, tg.int32))
+    n = counts + 1.0
+    wanted = np.stack([x**n, n * x ** (n - 1), n * (n - 1) * x ** (n - 2)], 1)
+    np.testing.assert_allclose(found, wanted, rtol=1e-10)
+
+
+def test_lanes_not_taken_are_harmless(run):
+    rows = np.array([4.0, -1.0, 0.25, 0.0])
+
+    def all_of(rows, w):
+        with tg.GradientTape() as tape:
+            tape.watch([rows, w])
+
+            def lane(x):
+                risky = lambda: tg.sqrt(x * w) + tg.math.log(x * w)  # noqa: E731
+                return tg.cond(x > 0.0, risky, lambda: x * w)
+
+            found = tg.vectorized_map(lane, rows)
+            total = tg.reduce_sum(found)
+        return found, *tape.gradient(total, [rows, w])
+
+    found, by_rows, by_shared = run(all_of, f64(rows), f64(1.0))
+    assert_near(found, [2 + np.log(4.0), -1.0, 0.5 + np.log(0.25), 0.0])
+    assert_near(by_rows, [0.25 + 0.25, 1.0, 1.0 + 4.0, 1.0])
+    assert_near(by_shared, (1 + 1) - 1.0 + (0.25 + 1))
+
+
+def test_no_lane_takes_the_branch_that_is_not_defined(run):
+    def all_of(rows, w):
+        with tg.GradientTape() as tape:
+            tape.watch(w)
+            lane = lambda x: tg.cond(x > 0.0, lambda: tg.sqrt(x * w), lambda: x * w)  # noqa: E731
+            found = tg.reduce_sum(tg.vectorized_map(lane, rows))
+        return tape.gradient(found, w)
+
+    assert float(run(all_of, f64([-1.0, -2.0]), f64(1.0))) == -3.0
+
+
+def test_finished_lanes_are_harmless(run):
+    def slope(rows, w):
+        with tg.GradientTape() as tape:
+            tape.watch([rows, w])
+
+            # Each step makes x smaller by w; one more than those asked for is a root of a negative.
+            def lane(x):
+                return tg.while_loop(lambda x: x >= w, lambda x: [tg.sqrt(x - w)], [x])[0]
+
+            found = tg.vectorized_map(lane, rows)
+            total = tg.reduce_sum(found)
+        return found, *tape.gradient(total, [rows, w])
+
+    found, by_rows, by_w = run(slope, f64([0.5, 3.0, 12.0]), f64(1.0))
+    two = np.sqrt(2.0)
+    first, second = np.sqrt(11.0), np.sqrt(np.sqrt(11.0) - 1.0)
+    third = np.sqrt(second - 1.0)
+    # 0.5 stays; 3 -> 1.41 -> 0.64; 12 -> 3.3 -> 1.52 -> 0.72
+    assert_near(found, [0.5, np.sqrt(two - 1.0), third])
+    inner = 1 / (2 * np.sqrt(two - 1.0))
+    last = 1 / (2 * third)
+    middle = last / (2 * second)
+    assert_near(by_rows, [1.0, inner / (2 * two), middle / (2 * first)])
+    assert_near(by_w, -(inner + inner / (2 * two)) - (last + middle + middle / (2 * first)))
+
+
+# Connections.
+
+
+def test_what_only_the_other_branch_uses_has_gradient_zero(run):
+    def slope(x, w):
+        with tg.GradientTape() as tape:
+            tape.watch([x, w])
+            y = tg.cond(x > 0.0, lambda: x * 2.0, lambda: x * w)
+        return tape.gradient(y, [x, w])
+
+    assert [*map(float, run(slope, f64(1.0), f64(3.0)))] == [2.0, 0.0]
+    assert [*map(float, run(slope, f64(-1.0), f64(3.0)))] == [3.0, -1.0]
+
+
+CUT = {
+    "cond": lambda x, w: tg.cond(w > 0.0, lambda: x, lambda: x * tg.stop_gradient(w)),
+    "while": lambda x, w: repeat(lambda y: y * tg.stop_gradient(w), x, 3),
+    "scan": lambda x, w: tg.scan(lambda y, _: y * tg.stop_gradient(w), tg.zeros([2]), x),
+    "map_fn": lambda x, w: tg.map_fn(lambda y: y * tg.stop_gradient(w), x[tg.newaxis]),
+}
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_nothing_connects(run, name):
+    def slope(x, w):
+        with tg.GradientTape(persistent=True) as tape:
+            tape.watch([x, w])
+            y = CUT[name](x, w)
+        assert tape.gradient(y, x) is not None
+        assert tape.gradient(y, w) is None
+        found = tape.explain(y, w)
+        assert found.reason == "stop_gradient"
+        assert "test_control_flow.py" in str(found)
+        return y
+
+    run(slope, f64(2.0), f64(3.0))
+
+
+def test_the_count_of_a_loop_has_no_gradient(run):
+    def slope(x, w):
+        with tg.GradientTape() as tape:
+            tape.watch([x, w])
+            y = tg.while_loop(lambda y: y < w, lambda y: y * 2.0, [x])[0]
+        found = tape.gradient(y, [x, w])
+        assert found[1] is None
+        return found[0]
+
+    assert float(run(slope, f64(1.0), f64(5.0))) == 8.0
+
+
+def test_no_back_prop(run):
+    def slope(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = tg.while_loop(lambda y: y < 5.0, lambda y: y * 2.0, [x], back_prop=False)
+        assert tape.gradient(y, x) is None
+        return y[0]
+
+    assert float(run(slope, f64(1.0))) == 8.0
+
+
+# Effects.
+
+
+def test_prints_inside_are_refused():
+    def loud(x):
+        tg.print(x)  # here
+        return x
+
+    calls = [
+        lambda: tg.map_fn(loud, tensor(2)),
+        lambda: tg.while_loop(lambda x: x < 0.0, loud, [f64(1.0)]),
+        lambda: tg.cond(f64(1.0) > 0.0, lambda: loud(f64(1.0)), lambda: f64(1.0)),
+    ]
+    for call in calls:
+        text = raises(TraceError, "prints or calls Python", call)
+        assert line_of(loud) in text
+
+
+@pytest.mark.parametrize("is_decorated", [False, True])
+def test_checks_name_the_line_and_stop_assignments(is_decorated):
+    v = tg.Variable(0.0)
+
+    def checked(x):
+        tg.debugging.assert_greater(x, 0.0, message="used up")  # here
+        v.assign_add(1.0)
+        return x - 1.0
+
+    loops = {
+        "while": lambda x: tg.while_loop(
+            lambda i, x: i < 9, lambda i, x: (i + 1, checked(x)), (0, x)
+        ),
+        "scan": lambda x: tg.foldl(lambda x, _: checked(x), tg.zeros([9]), x),
+        "cond": lambda x: tg.cond(x > 9.0, lambda: x, lambda: checked(x)),
+    }
+    for name, start in (("while", 2.5), ("scan", 2.5), ("cond", -0.5)):
+        call = tg.function(loops[name]) if is_decorated else loops[name]
+        v.assign(0.0)
+        with pytest.raises(InvalidArgumentError, match="used up") as caught:
+            np.asarray(tg.nest.flatten(call(tg.constant(start)))[-1])
+        assert line_of(checked) in str(caught.value)
+        assert "-0.5" in str(caught.value)
+        assert float(v) == (3.0 if name != "cond" else 0.0)
+
+
+# What is refused.
+
+
+def test_bodies_that_change_their_state():
+    i = tg.constant(0)
+    fixed = lambda i: i < 3  # noqa: E731
+    text = raises(
+        TraceError,
+        re.escape("the body returns ['*', '*'], and the loop variables are ['*']"),
+        lambda: tg.while_loop(fixed, lambda i: (i + 1, i), [i]),  # here
+    )
+    assert line_of(test_bodies_that_change_their_state) in text
+    raises(
+        DTypeError,
+        re.escape("type i32[] before the loop, and f32[] after one step"),
+        lambda: tg.while_loop(fixed, lambda i: tg.cast(i, tg.float32), [i]),
+    )
+    raises(
+        ShapeError,
+        re.escape("shape (1,) before the loop, and (2,) after one step"),
+        lambda: tg.while_loop(
+            lambda x: x[0] < 3.0, lambda x: tg.concat([x, x], 0), [tg.constant([0.0])]
+        ),
+    )
+    raises(
+        DTypeError,
+        re.escape("f32[] before the loop, and f64[] after one step"),
+        lambda: tg.scan(lambda s, x: tg.cast(x, tg.float64), tg.constant([1.0, 2.0])),
+    )
+
+
+def test_conditions_that_are_no_bool():
+    def step(x):
+        return x + 1
+
+    def loop(test, x):
+        return lambda: tg.while_loop(test, step, [tg.constant(x)])
+
+    raises(DTypeError, re.escape("condition is i32[], and it must be one bool"), loop(step, 0))
+    raises(
+        ShapeError,
+        re.escape("condition is bool[1], and it must have the shape ()"),
+        loop(lambda x: x < 1, [0]),
+    )
+
+
+def test_predicates_that_are_no_bool():
+    one, two = lambda: tg.constant(1.0), lambda: tg.constant(2.0)
+    raises(DTypeError, re.escape("predicate is f32[], and"), lambda: tg.cond(one(), one, two))
+    raises(
+        ShapeError,
+        re.escape("predicate is bool[1], and it must have the shape ()"),
+        lambda: tg.cond(tg.constant([True]), one, two),
+    )
+    raises(DTypeError, "the index is f32", lambda: tg.switch_case(tg.constant(1.0), [one, two]))
+    raises(TraceError, "true_fn is a Tensor", lambda: tg.cond(tg.constant(True), one(), two))
+
+
+def test_branches_that_differ():
+    yes, x = tg.constant(True), tg.constant(1.0)
+
+    def text(kind, words, one, two):
+        found = raises(kind, words, lambda: tg.cond(yes, one, two))  # here
+        assert line_of(text) in found
+
+    text(
+        TraceError,
+        re.escape("true_fn returns * and false_fn ('*', '*')"),
+        lambda: x,
+        lambda: (x, x),
+    )
+    text(
+        TraceError,
+        re.escape("the result of true_fn is f32[], and of false_fn i32[]"),
+        lambda: x,
+        lambda: tg.constant(1),
+    )
+    text(
+        ShapeError,
+        re.escape("the result of true_fn is f32[], and of false_fn f32[2]"),
+        lambda: x,
+        lambda: tg.stack([x, x]),
+    )
+
+
+def test_other_arguments_that_do_not_fit():
+    x = tensor(3)
+    raises(
+        TraceError,
+        "checkpoints is 1, and it must be an int from 2 on",
+        lambda: repeat(tg.sin, x, 2, checkpoints=1),
+    )
+    raises(
+        DTypeError,
+        re.escape("maximum_iterations is f64[3], and it must be one integer"),
+        lambda: repeat(tg.sin, x, 2, maximum_iterations=x),
+    )
+    raises(
+        ShapeError,
+        "the first sizes of elems differ: 3 and 2",
+        lambda: tg.map_fn(lambda pair: pair[0], (x, x[:2])),
+    )
+    raises(ShapeError, "has no first axis", lambda: tg.scan(lambda s, x: s, f64(1.0)))
+    raises(ShapeError, "elems has no elements", lambda: tg.foldr(tg.add, x[:0]))
+    raises(SignatureError, "there are no pairs", lambda: tg.case([]))
+    raises(SignatureError, "there are no branches", lambda: tg.switch_case(tg.constant(0), []))
+
+
+# Each function.
+
+
+@pytest.mark.parametrize("index", [0, 1, 2, 7, -1])
+def test_switch_case_out_of_range_takes_the_last(run, index):
+    def all_of(i, x):
+        chosen = lambda x: tg.switch_case(i, [lambda: x, lambda: x * x, lambda: x**3])  # noqa: E731
+        return tg.stack(derivatives(chosen, x, 1))
+
+    wanted = {0: [2.0, 1.0], 1: [4.0, 4.0]}.get(index, [8.0, 12.0])
+    assert_near(run(all_of, tg.constant(index), f64(2.0)), wanted)
+
+
+def test_switch_case_with_numbers_and_a_default(run):
+    numbered = {3: lambda: tg.constant(30), 5: lambda: tg.constant(50)}
+    chosen = lambda i: tg.switch_case(i, numbered, default=lambda: tg.constant(-1))  # noqa: E731
+    assert [int(run(chosen, tg.constant(i))) for i in (3, 4, 5, -3)] == [30, -1, 50, -1]
+    last = lambda i: tg.switch_case(i, numbered)  # noqa: E731
+    assert [int(run(last, tg.constant(i))) for i in (3, 4, 5, -3)] == [30, 50, 50, 50]
+
+
+def test_switch_case_in_lanes(run):
+    def lane(pair):
+        i, x = pair
+        chosen = lambda x: tg.switch_case(i, [lambda: x, lambda: x * x, lambda: x**3])  # noqa: E731
+        return tg.stack(derivatives(chosen, x, 1))
+
+    index, rows = tg.constant([0, 2, 1, 9]), f64([1.0, 2.0, 3.0, 4.0])
+    found = run(lambda i, x: tg.vectorized_map(lane, (i, x)), index, rows)
+    assert_near(found, [[1.0, 1.0], [8.0, 12.0], [9.0, 6.0], [64.0, 48.0]])
+
+
+def test_case(run):
+    def chosen(x, exclusive=False):
+        pairs = [(x < 0.0, lambda: -x), (x < 5.0, lambda: x * 2.0)]
+        return tg.case(pairs, default=lambda: x, exclusive=exclusive)
+
+    assert [float(run(chosen, f64(x))) for x in (-3.0, 2.0, 7.0)] == [3.0, 4.0, 7.0]
+    assert float(run(lambda x: chosen(x, True), f64(2.0))) == 4.0
+    with pytest.raises(InvalidArgumentError, match="several predicates hold"):
+        float(run(lambda x: chosen(x, True), f64(-3.0)))
+    with pytest.raises(InvalidArgumentError, match="no predicate holds"):
+        float(run(lambda x: tg.case([(x < 0.0, lambda: x)]), f64(1.0)))
+
+
+def test_map_fn_signatures(run):
+    x, k = tensor(3, 2), tg.constant([1, 2, 3])
+    found = run(lambda x: tg.map_fn(lambda row: row[0] > 0.0, x, fn_output_signature=tg.bool), x)
+    np.testing.assert_array_equal(found, numbers(3, 2)[:, 0] > 0.0)
+
+    def both(x, k):
+        signature = (tg.TensorSpec([2], tg.float64), {"n": tg.int32})
+        body = lambda p: (p[0] * tg.cast(p[1], tg.float64), {"n": p[1] + 1})  # noqa: E731
+        return tg.map_fn(body, (x, k), fn_output_signature=signature)
+
+    rows, rest = run(both, x, k)
+    assert_near(rows, numbers(3, 2) * np.array([[1.0], [2.0], [3.0]]))
+    assert rest["n"].numpy().tolist() == [2, 3, 4]
+    raises(
+        DTypeError,
+        "fn returns bool, and fn_output_signature has float32",
+        lambda: tg.map_fn(lambda row: row[0] > 0.0, x, dtype=tg.float32),
+    )
+    raises(
+        TraceError,
+        "fn returns 1 tensors, and fn_output_signature has 2",
+        lambda: tg.map_fn(lambda row: row, x, dtype=(tg.float64, tg.float64)),
+    )
+
+
+@pytest.mark.parametrize("initializer", [None, 0.5])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_scans_and_folds(run, reverse, initializer):
+    rows = numbers(4)
+    start = None if initializer is None else f64(initializer)
+
+    def step(s, x):
+        return s * x + tg.sin(s)
+
+    def all_of(x):
+        fold = tg.foldr if reverse else tg.foldl
+        return tg.scan(step, x, start, reverse=reverse), fold(step, x, start)
+
+    def plain(x):
+        order = list(range(4))[::-1] if reverse else list(range(4))
+        s, found = initializer, {}
+        for t in order:
+            s = x[t] if s is None else s * x[t] + jnp.sin(s)
+            found[t] = s
+        return jnp.stack([found[t] for t in range(4)])
+
+    stacked, folded = run(all_of, f64(rows))
+    with jax.enable_x64(True):
+        wanted, slopes = plain(rows), jax.jacobian(plain)(rows)
+    assert_near(stacked, wanted)
+    assert_near(folded, wanted[0 if reverse else -1])
+    assert_near(run(lambda x: jacobian(lambda x: all_of(x)[0], x), f64(rows)), slopes)
+    last = run(lambda x: gradient(lambda x: all_of(x)[1], x), f64(rows))
+    assert_near(last, slopes[0 if reverse else -1])
+
+
+def test_maximum_iterations(run):
+    def bounded(x, bound):
+        return tg.while_loop(lambda x: x < 100.0, lambda x: x * 2.0, [x], maximum_iterations=bound)[
+            0
+        ]
+
+    found = [float(run(lambda x, b=b: bounded(x, b), f64(1.0))) for b in (0, 3, 50, None)]
+    assert found == [1.0, 8.0, 128.0, 128.0]
+    assert float(run(bounded, f64(1.0), tg.constant(4))) == 16.0
+    assert float(run(lambda x: gradient(lambda x: bounded(x, 3), x), f64(1.0))) == 8.0
+
+
+# Views of one function of each.
+
+EACH = {
+    "cond": lambda x: tg.cond(x[0] > 0.0, lambda: tg.sin(x), lambda: x * x),
+    "switch_case": lambda x: tg.switch_case(
+        tg.cast(x[0] * 2.0, tg.int32), [lambda: x, lambda: tg.sin(x), lambda: x * x]
+    ),
+    "while_loop": lambda x: tg.while_loop(
+        lambda x: tg.reduce_sum(x * x) < 9.0, lambda x: [x * 1.5 + 0.1 * tg.sin(x)], [x]
+    )[0],
+    "scan": lambda x: tg.scan(lambda s, row: tg.sin(s) * row, x, f64(0.7)),
+    "map_fn": lambda x: tg.map_fn(lambda row: tg.sin(row) * row + x[0], x),
+    "foldr": lambda x: tg.foldr(lambda s, row: tg.sin(s) * row, x) * x,
+}
+
+
+PLAIN = {
+    "cond": lambda x: jnp.sin(x),
+    "switch_case": lambda x: jnp.sin(x),
+    "while_loop": lambda x: _grown(x),
+    "scan": lambda x: jnp.stack([*_scanned(x)]),
+    "map_fn": lambda x: jnp.sin(x) * x + x[0],
+    "foldr": lambda x: _folded(x) * x,
+}
+
+
+def _scanned(x):
+    s = 0.7
+    for row in x:
+        s = jnp.sin(s) * row
+        yield s
+
+
+def _folded(x):
+    s = x[-1]
+    for row in x[-2::-1]:
+        s = jnp.sin(s) * row
+    return s
+
+
+def _grown(x):
+    for _ in range(3):
+        x = x * 1.5 + 0.1 * jnp.sin(x)
+    return x
+
+
+POINT = np.array([0.6, -0.5, 0.9])
+
+
+def wanted_of(name):
+    """Value, Jacobian, and the Hessian of the sum of sines, by JAX."""
+    plain = PLAIN[name]
+    with jax.enable_x64(True):
+        x = jnp.asarray(POINT)
+        second = jax.hessian(lambda x: jnp.sum(jnp.sin(plain(x))))(x)
+        return [np.asarray(y) for y in (plain(x), jax.jacobian(plain)(x), second)]
+
+
+def found_by(function, x):
+    def slope(x):
+        return gradient(lambda x: tg.reduce_sum(tg.sin(function(x))), x)
+
+    return [function(x), jacobian(function, x), jacobian(slope, x)]
+
+
+def assert_all_near(found, wanted):
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert_near(ours, theirs)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_each_by_jax(run, name):
+    assert_all_near(run(lambda x: found_by(EACH[name], x), f64(POINT)), wanted_of(name))
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_each_through_text(name):
+    graph = tg.function(EACH[name]).get_concrete_function(tg.TensorSpec([3], tg.float64)).graph
+    parsed = tg.Graph.from_text(graph.as_text())
+    assert parsed.as_text() == graph.as_text()
+    all_of = tg.function(lambda x: found_by(lambda x: Call(parsed)(x), x))
+    assert_all_near(all_of(f64(POINT)), wanted_of(name))
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_each_with_an_open_size_saved(name, tmp_path):
+    module = tg.Module()
+    module.f = tg.function(EACH[name], input_signature=[tg.TensorSpec([None], tg.float64)])
+    assert_all_near(found_by(module.f, f64(POINT)), wanted_of(name))
+    tg.saved_model.save(module, tmp_path / "m")
+    loaded = tg.saved_model.load(tmp_path / "m")
+    assert_all_near(found_by(loaded.f, f64(POINT)), wanted_of(name))
+    longer = np.concatenate([POINT, [0.2]])
+    assert_near(loaded.f(f64(longer)), EACH[name](f64(longer)))
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_each_in_jax(name):
+    function = tg.function(EACH[name], input_signature=[tg.TensorSpec([3], tg.float64)]).as_jax()
+    with jax.enable_x64(True):
+        x = jnp.asarray(POINT)
+        second = jax.jacfwd(jax.grad(lambda x: jnp.sum(jnp.sin(function(x)))))(x)
+        assert_all_near([function(x), jax.jacrev(function)(x), second], wanted_of(name))
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_each_in_lanes(run, name):
+    rows = np.stack([POINT, -POINT, 2.0 * POINT])
+
+    def slope(x):
+        return gradient(lambda x: tg.reduce_sum(tg.sin(EACH[name](x))), x)
+
+    found = run(lambda rows: tg.vectorized_map(slope, rows), f64(rows))
+    assert_near(found, np.stack([slope(f64(x)) for x in rows]))
+
+
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_sparse_jacobian_of_a_recurrence(length):
+    def walk(x):
+        step = lambda s, row: 0.5 * s + tg.sin(row)  # noqa: E731
+        return tg.scan(step, x, tg.zeros([2], tg.float64))
+
+    x = tensor(length, 2)
+    with tg.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = walk(x)
+    found = tape.jacobian(y, x, sparse=True)
+    # Each of the two columns by itself, and nothing of later rows.
+    assert found.values.shape[0] == length * (length + 1)
+    assert_near(found.to_dense(), tape.jacobian(y, x))
+
+
+def test_sparse_jacobian_by_a_loop_of_unknown_length(run):
+    def step(x):
+        body = lambda i, x: (i + 1, x + 0.1 * tg.concat([x[1:], x[:1]], 0) ** 2)  # noqa: E731
+        return tg.while_loop(lambda i, _: i < 2, body, (0, x))[1]
+
+    def both(x):
+        with tg.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y = step(x)
+        return tape.jacobian(y, x, sparse=True).to_dense(), tape.jacobian(y, x)
+
+    found, wanted = run(both, tensor(6))
+    assert_near(found, wanted)
+
+
+# Explanations.
+
+
+def test_explanations_follow_the_count():
+    def loop(x, n, other):
+        with tg.GradientTape() as tape:
+            tape.watch([x, n, other])
+            counts = lambda y, k: (y * 2.0, k + n)  # noqa: E731
+            y, _ = tg.while_loop(lambda y, k: k < 5.0, counts, (x, f64(0.0)))
+        assert tape.gradient(y, n) is None
+        return tape.explain(y, n), tape.explain(y, other)
+
+    by_count, apart = loop(f64(1.0), f64(2.0), f64(3.0))
+    assert (by_count.reason, apart.reason) == ("no_derivative", "unused")
