@@ -643,6 +643,15 @@ def test_statements_that_are_left_to_python():
         assert [y.numpy() for y in f(tg.constant(x))] == [*map(np.float32, body(np.float32(x)))]
 
 
+def documented(x):
+    """This is all."""
+
+
+def test_a_function_of_a_docstring():
+    assert conversion.converted(documented)(1.0) is None
+    assert conversion.converted(documented).__doc__ == "This is all."
+
+
 def test_match_of_values():
     def body(x, kind):
         match kind:
@@ -878,6 +887,34 @@ def test_refusals(body):
     assert {frame.filename for frame in frames} == {__file__}
 
 
+def test_a_list_of_what_python_knows_may_grow():
+    """As any effect of Python's, this happens while the function is traced."""
+    log = []
+
+    @tg.function
+    def f(x):
+        if x > 0.0:
+            log.append("positive")
+        own = []
+        for _ in tg.range(3):
+            inner = [x]
+            inner.append(x)
+            x = inner[0] + inner[1]
+        own.append(x)
+        return own
+
+    assert f(tg.constant(1.0))[0].numpy() == 8.0
+    assert log == ["positive"]
+
+
+def test_and_or_give_truth_values():
+    f = tg.function(lambda x, n: (x > 0.0 and n, x > 0.0 or n, n and x > 0.0))
+    for x in (1.0, -1.0):
+        for n in (0, 2):
+            expected = [bool(x > 0.0 and n), bool(x > 0.0 or n), bool(n and x > 0.0)]
+            assert [bool(y) for y in f(tg.constant(x), tg.constant(n))] == expected
+
+
 def test_state_is_put_back_after_an_error():
     class Thing:
         x = 1.0
@@ -942,7 +979,19 @@ def generator(x):
     yield x if x > 0.0 else -x  # here
 
 
+def try_else(x):
+    try:
+        pass
+    except ValueError:
+        pass
+    else:
+        if x > 0.0:  # here
+            x = x * 2.0
+    return x
+
+
 UNCONVERTED = {
+    try_else: "malt, which converts, fails at it: AssertionError",
     for_else: "for/else",
     while_else: "while/else",
     walrus: ":=",

@@ -6,12 +6,14 @@ A value that Python knows decides as without conversion; one that a graph comput
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Sequence
 from types import BuiltinMethodType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
+from tracegraph import nest
 from tracegraph.autograph import conversion, iteration
 from tracegraph.autograph.conversion import converted, take_as_given
 from tracegraph.autograph.staging import (
@@ -181,14 +183,18 @@ def and_(left: Callable[[], Any], right: Callable[[], Any]) -> Any:
     value = left()
     if not in_graph(value):
         return value and right()
-    return _chosen(value, right, lambda: False, "the value of `and`")
+    return _chosen(value, lambda: _truth(right()), lambda: False, "the value of `and`")
 
 
 def or_(left: Callable[[], Any], right: Callable[[], Any]) -> Any:
     value = left()
     if not in_graph(value):
         return value or right()
-    return _chosen(value, lambda: True, right, "the value of `or`")
+    return _chosen(value, lambda: True, lambda: _truth(right()), "the value of `or`")
+
+
+def _truth(value: Any) -> Any:
+    return predicate(value) if in_graph(value) else bool(value)
 
 
 def not_(value: Any) -> Any:
@@ -221,8 +227,8 @@ def _chosen(cond: Any, first: Callable[[], Any], second: Callable[[], Any], name
 def called(f: Any) -> Any:
     """What converted code calls in the place of `f`: its converted form where it has one."""
     if type(f) is BuiltinMethodType:
-        if type(f.__self__) is list and f.__name__ in _LIST_CHANGES:
-            refuse_change(f)
+        if type(f.__self__) is list and f.__name__ in ("append", "extend", "insert"):
+            return functools.partial(_grow, f)
         return _print if f is print else f
     if isinstance(f, type):
         return f
@@ -232,7 +238,11 @@ def called(f: Any) -> Any:
     return inner
 
 
-_LIST_CHANGES = {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"}
+def _grow(method: Any, *args: Any) -> Any:
+    """A call of a method that makes a list longer."""
+    if any(map(in_graph, nest.flatten(args))):
+        refuse_change(method)
+    return method(*args)
 
 
 def _is_ours(f: Any) -> bool:

@@ -40,6 +40,8 @@ class _Prepared(ast.NodeTransformer):
         return super().visit(node)
 
     def _visit_function(self, node: Any) -> Any:
+        if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Expr):
+            node.body.append(ast.copy_location(ast.Pass(), node.body[-1]))  # behind a docstring
         own = (*node.args.posonlyargs, *node.args.args)
         self._first.append(own[0].arg if own else "")
         found = self.generic_visit(node)

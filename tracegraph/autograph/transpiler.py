@@ -9,6 +9,7 @@ from __future__ import annotations
 import __future__
 
 import ast
+import contextlib
 import importlib.util  # malt uses it, and does not import it
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
@@ -62,13 +63,30 @@ def converted_code(function: FunctionType) -> CodeType:
 
     Raises NotConvertible with the reason why there is none.
     """
-    return _compiled(_transformed(function), function.__code__)
+    with _refusing():
+        return _compiled(_transformed(function), function.__code__)
 
 
 def converted_text(function: FunctionType) -> str:
-    """The converted code as Python text."""
-    node = _transformed(function)
-    return ast.unparse(ast.fix_missing_locations(node))
+    """The converted code as Python text. Raises NotConvertible."""
+    with _refusing():
+        return ast.unparse(ast.fix_missing_locations(_transformed(function)))
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """A context in which errors of malt are refusals: what it does not know makes it fail in many
+    ways, or make code that is no Python."""
+    try:
+        yield
+    except NotConvertible:
+        raise
+    except errors.UnsupportedLanguageElementError as error:
+        what = str(error).removesuffix(" not yet supported").removesuffix(" are not supported")
+        raise NotConvertible(f"it has what is not converted, {what}") from error
+    except Exception as error:
+        text = f"{type(error).__name__} {error}".strip()
+        raise NotConvertible(f"malt, which converts, fails at it: {text}") from error
 
 
 def _transformed(function: FunctionType) -> Any:
@@ -79,13 +97,7 @@ def _transformed(function: FunctionType) -> Any:
     names = {**function.__globals__, **dict.fromkeys(function.__code__.co_freevars)}
     info = transformer.EntityInfo(name, "", function.__code__.co_filename, (), names)
     context = transformer.Context(info, naming.Namer(names), converter.ProgramContext(_Options()))
-    try:
-        return _lowered(node, context)
-    except errors.UnsupportedLanguageElementError as error:
-        raise NotConvertible(str(error)) from error
-    except (AssertionError, AttributeError, KeyError, NotImplementedError, ValueError) as error:
-        # What malt does not know makes it fail in many ways.
-        raise NotConvertible(f"it has a construct that is not known: {error}") from error
+    return _lowered(node, context)
 
 
 class _Options:

@@ -105,7 +105,9 @@ class Place:
 
     @property
     def label(self) -> str:
-        return "the returned value" if self.is_return else repr(self.name)
+        if self.is_return:
+            return "the returned value"
+        return self.name if self.name.startswith("the ") else repr(self.name)
 
     @property
     def is_return(self) -> bool:
