@@ -25,6 +25,7 @@ TANH_BATCH, TANH_WIDTHS = 64, (256, 256, 256, 10)
 PHYSICS_POINTS, PHYSICS_WIDTHS, PHYSICS_ORDER = 256, (1, 32, 32, 1), 6
 PHYSICS_RATE = 1e-7  # the sixth derivative makes the loss steep
 HIGH_ORDER = 7
+LSTM_STEPS, LSTM_BATCH, LSTM_WIDTHS = 256, 32, (64, 128)
 GRID = 100  # points per side: 20,000 unknowns
 FEED, CONTROL, DIFFUSION = 1.0, 3.4, 0.1  # of the Brusselator
 
@@ -197,6 +198,21 @@ def scaled(random: np.random.Generator, shape: tuple[int, ...], fan_in: int) -> 
     return normal(random, shape) * np.float32((2 / fan_in) ** 0.5)
 
 
+def lstm() -> Inputs:
+    """One LSTM layer: kernels of input and state, the bias; a batch of sequences, steps first."""
+    random = generator()
+    features, width = LSTM_WIDTHS
+    return {
+        "variables": [
+            scaled(random, (features, 4 * width), 8 * features),
+            scaled(random, (width, 4 * width), 8 * width),
+            np.zeros(4 * width, np.float32),
+        ],
+        "x": normal(random, (LSTM_STEPS, LSTM_BATCH, features)),
+        "start": np.zeros((LSTM_BATCH, width), np.float32),
+    }
+
+
 def save_custom() -> Inputs:
     """A small model whose gradient is clipped by a rule of its own."""
     random = generator()
@@ -221,6 +237,7 @@ INPUTS = {
     "jacobian_tridiagonal": partial(vector, 2_000),
     "jacobian_bottleneck": bottleneck,
     "jacobian_again": partial(vector, 2),
+    "lstm": lstm,
     "pinn_sixth": physics,
     "trace_order_7": high_order,
     "brusselator": brusselator,

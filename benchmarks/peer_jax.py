@@ -232,6 +232,28 @@ def hessian_vector(inputs: Inputs) -> Workload:
     return sampled(lambda: product(parameters, directions, x, y))
 
 
+def lstm(inputs: Inputs) -> Workload:
+    x, start = jnp.asarray(inputs["x"]), jnp.asarray(inputs["start"])
+
+    @jax.jit
+    def loss_and_gradients(variables, x, start):
+        def loss(variables):
+            kernel, recurrent, bias = variables
+
+            def step(state, x):
+                h, c = state
+                i, f, g, o = jnp.split(x @ kernel + h @ recurrent + bias, 4, axis=-1)
+                c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+                h = jax.nn.sigmoid(o) * jnp.tanh(c)
+                return (h, c), h
+
+            return jnp.mean(jnp.square(lax.scan(step, (start, start), x)[1]))
+
+        return jax.value_and_grad(loss)(variables)
+
+    return sampled(lambda: loss_and_gradients(variables_of(inputs), x, start))
+
+
 def residual(u):
     inner = u[:-2] - 2 * u[1:-1] + u[2:]
     ends = u[1:2] - 2 * u[:1], u[-2:-1] - 2 * u[-1:]
@@ -387,6 +409,7 @@ WORKLOADS = {
     "batch_jacobian": {"jax": batch_jacobian},
     "hessian": {"jax": hessian},
     "hessian_vector": {"jax": hessian_vector},
+    "lstm": {"jax": lstm},
     "jacobian_tridiagonal": {
         "jax": jacobian_tridiagonal,
         **if_installed("asdex", asdex=jacobian_tridiagonal_sparse),

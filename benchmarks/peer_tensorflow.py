@@ -184,6 +184,27 @@ def hessian_vector(inputs: Inputs, mode) -> Workload:
     return sampled(lambda: product(parameters, directions, x, y))
 
 
+def lstm(inputs: Inputs, mode) -> Workload:
+    variables = variables_of(inputs)
+    x, start = tf.constant(inputs["x"]), tf.constant(inputs["start"])
+
+    @mode
+    def loss_and_gradients(x, start):
+        kernel, recurrent, bias = variables
+
+        def step(state, x):
+            h, c = state
+            i, f, g, o = tf.split(x @ kernel + h @ recurrent + bias, 4, axis=-1)
+            c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
+            return tf.sigmoid(o) * tf.tanh(c), c
+
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(tf.scan(step, x, (start, start))[0]))
+        return loss, tape.gradient(loss, variables)
+
+    return sampled(lambda: loss_and_gradients(x, start))
+
+
 def residual(u):
     inner = u[:-2] - 2 * u[1:-1] + u[2:]
     ends = u[1:2] - 2 * u[:1], u[-2:-1] - 2 * u[-1:]
@@ -353,6 +374,7 @@ WORKLOADS = {
     "batch_jacobian": modes(batch_jacobian),
     "hessian": modes(hessian),
     "hessian_vector": modes(hessian_vector),
+    "lstm": modes(lstm, tf_graph=GRAPH, tf_xla=XLA),
     "jacobian_tridiagonal": modes(jacobian_tridiagonal),
     "jacobian_bottleneck": modes(jacobian_bottleneck),
     "jacobian_again": {"tf_eager": jacobian_again},

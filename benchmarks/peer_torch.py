@@ -159,6 +159,29 @@ def hessian_vector(inputs: Inputs, mode) -> Workload:
     return sampled(lambda: product(parameters, directions, x, y))
 
 
+def lstm(inputs: Inputs, mode) -> Workload:
+    variables = variables_of(inputs["variables"])
+    x, start = torch.from_numpy(inputs["x"]), torch.from_numpy(inputs["start"])
+
+    def loss_of(x, h, c):
+        kernel, recurrent, bias = variables
+        states = []
+        for projected in torch.unbind(x @ kernel + bias):
+            i, f, g, o = torch.chunk(projected + h @ recurrent, 4, dim=-1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            h = torch.sigmoid(o) * torch.tanh(c)
+            states.append(h)
+        return torch.mean(torch.square(torch.stack(states)))
+
+    loss_of = mode(loss_of)
+
+    def step():
+        loss = loss_of(x, start, start)
+        return [loss.detach(), *torch.autograd.grad(loss, variables)]
+
+    return sampled(step)
+
+
 def residual(u):
     inner = u[:-2] - 2 * u[1:-1] + u[2:]
     ends = u[1:2] - 2 * u[:1], u[-2:-1] - 2 * u[-1:]
@@ -271,6 +294,7 @@ WORKLOADS = {
     "batch_jacobian": modes(batch_jacobian),
     "hessian": modes(hessian),
     "hessian_vector": modes(hessian_vector),
+    "lstm": {"torch": partial(lstm, mode=eager)},
     "jacobian_tridiagonal": modes(jacobian_tridiagonal),
     "jacobian_bottleneck": modes(jacobian_bottleneck),
     "jacobian_again": {"torch": jacobian_again},

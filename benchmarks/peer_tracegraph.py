@@ -264,6 +264,27 @@ def hessian_vector(inputs: Inputs) -> Workload:
     return sampled(lambda: product(parameters, directions, x, y))
 
 
+def lstm(inputs: Inputs) -> Workload:
+    variables = variables_of(inputs)
+    x, start = tg.constant(inputs["x"]), tg.constant(inputs["start"])
+
+    @tg.function
+    def loss_and_gradients(x, start):
+        kernel, recurrent, bias = variables
+
+        def step(state, x):
+            h, c = state
+            i, f, g, o = tg.split(x @ kernel + h @ recurrent + bias, 4, axis=-1)
+            c = tg.sigmoid(f) * c + tg.sigmoid(i) * tg.tanh(g)
+            return tg.sigmoid(o) * tg.tanh(c), c
+
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_mean(tg.square(tg.scan(step, x, (start, start))[0]))
+        return loss, tape.gradient(loss, variables)
+
+    return sampled(lambda: loss_and_gradients(x, start))
+
+
 def residual(u):
     inner = u[:-2] - 2 * u[1:-1] + u[2:]
     ends = u[1:2] - 2 * u[:1], u[-2:-1] - 2 * u[-1:]
@@ -507,6 +528,7 @@ WORKLOADS = {
     "batch_jacobian": {"tracegraph": batch_jacobian},
     "hessian": {"tracegraph": hessian},
     "hessian_vector": {"tracegraph": hessian_vector},
+    "lstm": {"tracegraph": lstm},
     "jacobian_tridiagonal": {"tracegraph": jacobian_tridiagonal},
     "jacobian_bottleneck": {"tracegraph": jacobian_bottleneck},
     "jacobian_again": {"tracegraph": jacobian_again},
