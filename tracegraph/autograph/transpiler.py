@@ -46,6 +46,7 @@ from malt.pyct.static_analysis import (
 from tracegraph.autograph.conversion import HOOKS, NotConvertible
 from tracegraph.autograph.function_trees import tree_of
 from tracegraph.autograph.preparation import loop_options, prepared
+from tracegraph.core.interrupts import is_of_interrupt
 
 assert importlib.util
 
@@ -85,6 +86,8 @@ def _refusing() -> Iterator[None]:
         what = str(error).removesuffix(" not yet supported").removesuffix(" are not supported")
         raise NotConvertible(f"it has what is not converted, {what}") from error
     except Exception as error:
+        if is_of_interrupt(error):
+            raise
         text = f"{type(error).__name__} {error}".strip()
         raise NotConvertible(f"malt, which converts, fails at it: {text}") from error
 
