@@ -32,6 +32,7 @@ from tracegraph.autograph.values import (
     in_graph,
     is_undefined,
 )
+from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.source import stand_for_users
 from tracegraph.effects.checks_and_prints import print_tensors
 from tracegraph.errors import SignatureError, fail
@@ -327,7 +328,9 @@ def ldu(load: Callable[[], Any], name: str) -> Any:
     """The value of an attribute or item, which may not be there."""
     try:
         return load()
-    except (AttributeError, LookupError, NameError):
+    except (AttributeError, LookupError, NameError) as error:
+        if is_of_interrupt(error):
+            raise
         return Undefined(name)
 
 

@@ -46,6 +46,7 @@ from malt.pyct.static_analysis import (
 from tracegraph.autograph.conversion import HOOKS, NotConvertible
 from tracegraph.autograph.function_trees import tree_of
 from tracegraph.autograph.preparation import loop_options, prepared
+from tracegraph.core.interrupts import is_of_interrupt
 
 assert importlib.util
 
@@ -85,6 +86,8 @@ def _refusing() -> Iterator[None]:
         what = str(error).removesuffix(" not yet supported").removesuffix(" are not supported")
         raise NotConvertible(f"it has what is not converted, {what}") from error
     except Exception as error:
+        if is_of_interrupt(error):
+            raise
         text = f"{type(error).__name__} {error}".strip()
         raise NotConvertible(f"malt, which converts, fails at it: {text}") from error
 
@@ -218,16 +221,43 @@ class _Statements(control_flow.ControlFlowTransformer):
     """Control flow by way of hooks. Attributes and items that a branch made are taken away again
     before the other branch is traced."""
 
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        #: The blocks that are lowered already: templates copy what they are given, and a block that
+        #: is nested in many others would be copied as often.
+        self._blocks: dict[str, list[ast.stmt]] = {}
+
+    def generic_visit(self, node: Any) -> Any:
+        node = super().generic_visit(node)
+        if isinstance(node, (ast.If, ast.While, ast.For)):
+            node.body = self._set_aside(node.body)
+            if isinstance(node, ast.If) and node.orelse:
+                node.orelse = self._set_aside(node.orelse)
+        return node
+
+    def _set_aside(self, block: list[ast.stmt]) -> list[ast.stmt]:
+        name = f"{HOOKS}block_{len(self._blocks)}"
+        self._blocks[name] = block
+        return [ast.Expr(ast.Name(name, ast.Load()))]
+
+    def _lowered(self, made: list[Any], node: Any) -> list[Any]:
+        """What was made of a statement, with its blocks and its origin."""
+        for x in made:
+            if isinstance(x, ast.FunctionDef):
+                parts = [self._blocks.pop(_name_of(part), [part]) for part in x.body]
+                x.body = [statement for part in parts for statement in part]
+        return _derived(made, node)
+
     def visit_If(self, node: ast.If) -> Any:
         if not anno.hasanno(node.test, anno.Basic.ORIGIN):  # malt made it, around the user's lines
             _derived(node, next(_with_origin(node.body), node))
-        return _derived(super().visit_If(node), node)
+        return self._lowered(super().visit_If(node), node)
 
     def visit_While(self, node: ast.While) -> Any:
-        return _derived(super().visit_While(node), node)
+        return self._lowered(super().visit_While(node), node)
 
     def visit_For(self, node: ast.For) -> Any:
-        return _derived(super().visit_For(node), node)
+        return self._lowered(super().visit_For(node), node)
 
     def _create_loop_options(self, node: Any) -> Any:
         """The options of a loop, and which names may be read after it."""
@@ -266,6 +296,14 @@ class _Statements(control_flow.ControlFlowTransformer):
                 for statement in _store(x, _place_of(x, i))
             ],
         )
+
+
+def _name_of(statement: ast.stmt) -> str:
+    """The name that a statement consists of; empty for any other."""
+    match statement:
+        case ast.Expr(ast.Name(name)):
+            return name
+    return ""
 
 
 def _place_of(name: Any, number: int) -> Any:
