@@ -184,6 +184,36 @@ def test_variable_assigned_in_a_loop(is_decorated):
     assert float(v) == 38.0
 
 
+@pytest.mark.parametrize("form", ["python", "while", "scan"])
+def test_what_is_assigned_in_a_loop_is_cut_off(run, form):
+    v = tg.Variable(f64(2.0))
+
+    def step(y, x):
+        new = y * v
+        v.assign(x * y)
+        return new
+
+    def looped(x):
+        if form == "while":
+            return repeat(lambda y: step(y, x), x, 3)
+        if form == "scan":
+            return tg.foldl(lambda y, _: step(y, x), tg.zeros([3]), x)
+        y = x
+        for _ in range(3):
+            y = step(y, x)
+        return y
+
+    def slopes(x):
+        v.assign(2.0)
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = looped(x) + v * x
+        return y, *tape.gradient(y, [x, v])
+
+    # All reads count towards the Variable, and nothing towards what was assigned.
+    assert [*map(float, run(slopes, f64(1.5)))] == [45.5625, 30.375, 36.9375]
+
+
 @pytest.mark.parametrize("is_decorated", [False, True])
 def test_random_numbers_in_a_loop(is_decorated):
     def drawn():
