@@ -54,11 +54,12 @@ class Staged:
     def assign(self, value: Any) -> None:
         self.variable.assign(value)
 
-    sin, cos, tanh, exp, sqrt = map(staticmethod, (tg.sin, tg.cos, tg.tanh, tg.exp, tg.sqrt))
-    total, where = map(staticmethod, (tg.reduce_sum, tg.where))
-    both, opposite = map(staticmethod, (tg.logical_and, tg.logical_not))
-    cond, foldl, foldr, scan = map(staticmethod, (tg.cond, tg.foldl, tg.foldr, tg.scan))
-    map_fn, switch = map(staticmethod, (tg.map_fn, tg.switch_case))
+    sin, cos, tanh = staticmethod(tg.sin), staticmethod(tg.cos), staticmethod(tg.tanh)
+    exp, sqrt, total = staticmethod(tg.exp), staticmethod(tg.sqrt), staticmethod(tg.reduce_sum)
+    where, opposite = staticmethod(tg.where), staticmethod(tg.logical_not)
+    both, cond = staticmethod(tg.logical_and), staticmethod(tg.cond)
+    switch, scan = staticmethod(tg.switch_case), staticmethod(tg.scan)
+    foldl, foldr, map_fn = staticmethod(tg.foldl), staticmethod(tg.foldr), staticmethod(tg.map_fn)
 
     @staticmethod
     def above(value: Any) -> Any:
@@ -77,7 +78,7 @@ class Staged:
         return tg.while_loop(test, body, state, maximum_iterations=bound, checkpoints=slots)
 
     @staticmethod
-    def call(function: Any, state: State) -> State:
+    def call(function: Any, state: State) -> Any:
         return tg.function(function)(state)
 
     @staticmethod
@@ -92,8 +93,9 @@ class Plain:
     """Python decides. What it decided in a first run, on numbers, it decides again later, where
     JAX hides the numbers that it differentiates."""
 
-    sin, cos, tanh, exp, sqrt = map(staticmethod, (jnp.sin, jnp.cos, jnp.tanh, jnp.exp, jnp.sqrt))
-    total, number = staticmethod(jnp.sum), staticmethod(float)
+    sin, cos, tanh = staticmethod(jnp.sin), staticmethod(jnp.cos), staticmethod(jnp.tanh)
+    exp, sqrt, total = staticmethod(jnp.exp), staticmethod(jnp.sqrt), staticmethod(jnp.sum)
+    number = staticmethod(float)
     opposite, both = staticmethod(operator.not_), staticmethod(lambda a, b: a and b)
     where = staticmethod(lambda b, x, y: x if b else y)
 
