@@ -38,14 +38,28 @@ class Tie(Exception):
 # Worlds.
 
 
+#: What the Variable of every program begins with.
+START = np.array([0.7, -0.3])
+
+
 class Staged:
     """Branches and loops become nodes."""
 
-    sin, cos, tanh, exp, sqrt = map(staticmethod, (tg.sin, tg.cos, tg.tanh, tg.exp, tg.sqrt))
-    total, where = map(staticmethod, (tg.reduce_sum, tg.where))
-    both, opposite = map(staticmethod, (tg.logical_and, tg.logical_not))
-    cond, foldl, foldr, scan = map(staticmethod, (tg.cond, tg.foldl, tg.foldr, tg.scan))
-    map_fn, switch = map(staticmethod, (tg.map_fn, tg.switch_case))
+    def __init__(self) -> None:
+        self.variable = tg.Variable(START)
+
+    def read(self) -> Any:
+        return self.variable.read_value()
+
+    def assign(self, value: Any) -> None:
+        self.variable.assign(value)
+
+    sin, cos, tanh = staticmethod(tg.sin), staticmethod(tg.cos), staticmethod(tg.tanh)
+    exp, sqrt, total = staticmethod(tg.exp), staticmethod(tg.sqrt), staticmethod(tg.reduce_sum)
+    where, opposite = staticmethod(tg.where), staticmethod(tg.logical_not)
+    both, cond = staticmethod(tg.logical_and), staticmethod(tg.cond)
+    switch, scan = staticmethod(tg.switch_case), staticmethod(tg.scan)
+    foldl, foldr, map_fn = staticmethod(tg.foldl), staticmethod(tg.foldr), staticmethod(tg.map_fn)
 
     @staticmethod
     def above(value: Any) -> Any:
@@ -64,7 +78,7 @@ class Staged:
         return tg.while_loop(test, body, state, maximum_iterations=bound, checkpoints=slots)
 
     @staticmethod
-    def call(function: Any, state: State) -> State:
+    def call(function: Any, state: State) -> Any:
         return tg.function(function)(state)
 
     @staticmethod
@@ -79,14 +93,26 @@ class Plain:
     """Python decides. What it decided in a first run, on numbers, it decides again later, where
     JAX hides the numbers that it differentiates."""
 
-    sin, cos, tanh, exp, sqrt = map(staticmethod, (jnp.sin, jnp.cos, jnp.tanh, jnp.exp, jnp.sqrt))
-    total, number = staticmethod(jnp.sum), staticmethod(float)
+    sin, cos, tanh = staticmethod(jnp.sin), staticmethod(jnp.cos), staticmethod(jnp.tanh)
+    exp, sqrt, total = staticmethod(jnp.exp), staticmethod(jnp.sqrt), staticmethod(jnp.sum)
+    number = staticmethod(float)
     opposite, both = staticmethod(operator.not_), staticmethod(lambda a, b: a and b)
     where = staticmethod(lambda b, x, y: x if b else y)
 
     def __init__(self) -> None:
         self.decisions: list[Any] = []
-        self.next = 0
+        self.start(START)
+
+    def start(self, variable: Any) -> None:
+        """Begins a run, with this for the Variable: all that is read counts towards it, and nothing
+        towards what was assigned, as in TensorFlow."""
+        self.next, self.variable, self.value = 0, variable, jax.lax.stop_gradient(variable)
+
+    def read(self) -> Any:
+        return self.value + (self.variable - jax.lax.stop_gradient(self.variable))
+
+    def assign(self, value: Any) -> None:
+        self.value = jax.lax.stop_gradient(value)
 
     def _decided(self, decide: Callable[[], Any]) -> Any:
         if self.next == len(self.decisions):
@@ -191,6 +217,15 @@ TRUTHS: dict[str, Callable[..., Any]] = {
 }
 
 
+def _tested(w: Any, s: State, y: Any) -> Any:
+    w.assign(0.9 * w.read() + 0.1 * y)
+    return w.above(w.total(w.read()) - 0.4)
+
+
+#: What decides by a Variable, or assigns it before it decides.
+TESTS = {"variable": lambda w, s, y: w.above(w.total(w.read()) - 0.2), "assigned": _tested}
+
+
 @dataclass(frozen=True)
 class Step:
     """A smooth step of the vector."""
@@ -219,6 +254,22 @@ class Decide:
 
 
 @dataclass(frozen=True)
+class Store:
+    """A step that reads the Variable, or assigns it."""
+
+    kind: str
+    capture: int
+
+    def run(self, w: Any, s: State, seen: Seen) -> State:
+        y = seen[self.capture % len(seen)]
+        if self.kind == "read":
+            return s._replace(x=0.5 * s.x + w.read() * w.cos(s.x + y))
+        new = {"vector": lambda: w.sin(s.x) + 0.1 * y, "both": lambda: 0.6 * w.read() + 0.3 * s.x}
+        w.assign(new[self.kind]())
+        return s
+
+
+@dataclass(frozen=True)
 class Blocks:
     """One block after the other; perhaps none."""
 
@@ -240,7 +291,7 @@ class Branch:
     false: Blocks
 
     def run(self, w: Any, s: State, seen: Seen) -> State:
-        pred = TRUTHS[self.test](w, s, seen[self.capture % len(seen)])
+        pred = (TRUTHS | TESTS)[self.test](w, s, seen[self.capture % len(seen)])
         sides = [lambda block=b: block.run(w, s, (*seen, s.x)) for b in (self.true, self.false)]
         return w.cond(pred, *sides)
 
@@ -281,7 +332,7 @@ class While:
             short = n < limit
             if self.also is None:
                 return short
-            return w.both(short, TRUTHS[self.also](w, state, seen[0]))
+            return w.both(short, (TRUTHS | TESTS)[self.also](w, state, seen[0]))
 
         def step(n: Any, state: State) -> Any:
             return n + 1, self.body.run(w, state, outer)
@@ -352,30 +403,37 @@ _plain = st.builds(
     _steps | st.none(),
     _decisions | st.none(),
 )
+_stateful = st.builds(
+    lambda plain, store: Blocks((*plain.blocks, store)),
+    _plain,
+    st.builds(Store, st.sampled_from(["read", "vector", "both"]), _captures),
+)
 
 
 @st.composite
 def _bodies(draw: Any, levels: int, kinds: tuple[str, ...]) -> Blocks:
     """A block with so many levels of nests below it, among plain steps."""
+    plain = _stateful if "variable" in kinds else _plain
     if levels == 0:
-        return draw(_plain)
-    return Blocks((draw(_plain), draw(_nests(levels, kinds)), draw(_plain)))
+        return draw(plain)
+    return Blocks((draw(plain), draw(_nests(levels, kinds)), draw(plain)))
 
 
 @st.composite
 def _nests(draw: Any, levels: int, kinds: tuple[str, ...]) -> Any:
-    deep = _bodies(levels - 1, kinds)
-    kind = draw(st.sampled_from(kinds))
+    deep, plain = _bodies(levels - 1, kinds), _bodies(0, kinds)
+    tests = st.sampled_from([*TRUTHS, *(TESTS if "variable" in kinds else ())])
+    kind = draw(st.sampled_from([kind for kind in kinds if kind != "variable"]))
     if kind == "branch":
-        sides = draw(st.permutations([draw(deep), draw(_plain)]))
-        return Branch(draw(st.sampled_from([*TRUTHS])), draw(_captures), *sides)
+        sides = draw(st.permutations([draw(deep), draw(plain)]))
+        return Branch(draw(tests), draw(_captures), *sides)
     if kind == "switch":
-        return Switch(tuple(draw(st.permutations([draw(deep), draw(_plain), draw(_plain)]))))
+        return Switch(tuple(draw(st.permutations([draw(deep), draw(plain), draw(plain)]))))
     if kind == "while":
         return While(
             draw(st.sampled_from(["none", "one", "three", "integer", "vector"])),
             draw(deep),
-            draw(st.none() | st.sampled_from([*TRUTHS])),
+            draw(st.none() | tests),
             draw(st.none() | st.integers(0, 3)),
             draw(st.sampled_from([None, 2, 3])),
         )
@@ -387,28 +445,34 @@ def _nests(draw: Any, levels: int, kinds: tuple[str, ...]) -> Any:
 
 _FIRST_ORDER = ("branch", "while", "rows", "call", "switch")
 
-#: Programs of 2 to 4 levels; and those in which no gradient is taken.
-programs = st.integers(2, 4).flatmap(lambda levels: _bodies(levels, (*_FIRST_ORDER, "slope")))
-first_order_programs = st.integers(2, 4).flatmap(lambda levels: _bodies(levels, _FIRST_ORDER))
+_levels = st.integers(2, 4)
+
+#: Programs of 2 to 4 levels; those in which no gradient is taken; and those with a Variable.
+programs = _levels.flatmap(lambda levels: _bodies(levels, (*_FIRST_ORDER, "slope")))
+first_order_programs = _levels.flatmap(lambda levels: _bodies(levels, _FIRST_ORDER))
+programs_with_variable = _levels.flatmap(lambda n: _bodies(n, (*_FIRST_ORDER, "variable")))
 
 
-def in_python(program: Blocks) -> Callable[[Any], State]:
-    """The last state of a program by Python, as a function of z, which is called with a number
-    first: whatever is called after that takes the same way. Raises Tie."""
+def in_python(program: Blocks) -> Callable[..., tuple[State, Any]]:
+    """The last state of a program by Python, and the last value of the Variable, as a function of z
+    and of what the Variable begins with. It is called with numbers first: whatever is called after
+    that takes the same way. Raises Tie."""
     world = Plain()
 
-    def last(z: Any) -> State:
-        world.next = 0
-        return program.run(world, State(z[:2], 2, True), (z[2:],))
+    def last(z: Any, variable: Any = START) -> tuple[State, Any]:
+        world.start(variable)
+        state = program.run(world, State(z[:2], 2, True), (z[2:],))
+        return state, world.value
 
     return last
 
 
-def staged(program: Blocks) -> Callable[[Any], State]:
+def staged(program: Blocks, world: Staged | None = None) -> Callable[[Any], State]:
     """The last state of a program by branches and loops, as a function of z."""
+    world = world or Staged()
 
     def last(z: Any) -> State:
         start = State(z[:2], tg.constant(2), tg.constant(True))
-        return program.run(Staged, start, (z[2:],))
+        return program.run(world, start, (z[2:],))
 
     return last

@@ -1,5 +1,6 @@
 """Random nests of branches, loops and calls have the derivatives of the steps that they take."""
 
+import gc
 import tempfile
 
 import jax
@@ -10,9 +11,20 @@ from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 from hypothesis import strategies as st
 
 import tracegraph as tg
-from tests.nests import State, Tie, first_order_programs, in_python, programs, staged
+from tests.nests import (
+    START,
+    Staged,
+    State,
+    Tie,
+    first_order_programs,
+    in_python,
+    programs,
+    programs_with_variable,
+    staged,
+)
 from tracegraph import nest
 from tracegraph.control.call import Call
+from tracegraph.eager import pending
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning"),
@@ -33,14 +45,14 @@ def by_python(program, z):
     """Value, integer, truth, gradient, jvp, the Hessian by DIRECTION, and the Jacobian."""
 
     last = in_python(program)
-    state = last(z)
+    state, variable = last(z)
 
-    def height(z):
-        return jnp.sum(WEIGHTS * jnp.sin(last(z).x))
+    def height(*given):
+        return jnp.sum(WEIGHTS * jnp.sin(last(*given)[0].x))
 
     gradient = jax.grad(height)
     slope, second = jax.jvp(gradient, (z,), (jnp.asarray(DIRECTION),))
-    rows = [jax.grad(lambda z, i=i: last(z).x[i])(z) for i in range(2)]
+    rows = [jax.grad(lambda z, i=i: last(z)[0].x[i])(z) for i in range(2)]
     return {
         "state": state.x,
         "integer": state.k,
@@ -49,6 +61,8 @@ def by_python(program, z):
         "jvp": slope @ DIRECTION,
         "second": second,
         "jacobian": jnp.stack(rows),
+        "variable": variable,
+        "by variable": jax.grad(height, 1)(z, jnp.asarray(START)),
     }
 
 
@@ -131,7 +145,8 @@ def as_it_is(program, folder):
 
 
 def through_text(program, folder):
-    graph = tg.function(lambda z: tuple(staged(program)(z))).get_concrete_function(SPEC).graph
+    final = staged(program)
+    graph = tg.function(lambda z: tuple(final(z))).get_concrete_function(SPEC).graph
     text = graph.as_text()
     parsed = tg.Graph.from_text(text)
     assert parsed.as_text() == text
@@ -139,8 +154,8 @@ def through_text(program, folder):
 
 
 def through_files(program, folder):
-    module = tg.Module()
-    module.final = tg.function(lambda z: tuple(staged(program)(z)), input_signature=[SPEC])
+    final, module = staged(program), tg.Module()
+    module.final = tg.function(lambda z: tuple(final(z)), input_signature=[SPEC])
     tg.saved_model.save(module, folder)
     loaded = tg.saved_model.load(folder)
     return lambda z: State(*loaded.final(z))
@@ -167,7 +182,8 @@ def check(program, way, is_decorated):
 def check_derivatives_as_text(program):
     """All derivatives at once, as a graph that was printed and parsed."""
     expected = known(program, LANES[:1])
-    derivatives = tg.function(lambda z: nest.flatten(found_for(staged(program), z)))
+    final = staged(program)
+    derivatives = tg.function(lambda z: nest.flatten(found_for(final, z)))
     graph = derivatives.get_concrete_function(SPEC).graph
     found = Call(tg.Graph.from_text(graph.as_text()))(tg.constant(LANES[0]))
     names = ("gradient", "integer", "jacobian", "jvp", "second", "second", "state", "truth")
@@ -175,10 +191,35 @@ def check_derivatives_as_text(program):
         agree({name: value}, expected[0])
 
 
+def check_with_variable(program, is_decorated):
+    """The derivatives of a program that reads and assigns a Variable, and its last value."""
+    expected = known(program, LANES[:2])
+    world = Staged()
+    final = staged(program, world)
+
+    def begun(z):
+        world.assign(START)
+        return final(z)
+
+    def by_variable(z):
+        with tg.GradientTape() as tape:
+            y = tg.reduce_sum(WEIGHTS * tg.sin(begun(z).x))
+        found = tape.gradient(y, world.variable, unconnected_gradients="zero")
+        return found, world.read()
+
+    decorated = tg.function if is_decorated else lambda f: f
+    derivatives = decorated(lambda z: found_for(begun, z))
+    by_variable = decorated(by_variable)
+    for z, wanted in zip(tg.constant(LANES[:2]), expected, strict=True):
+        agree(derivatives(z), wanted)
+        agree(dict(zip(("by variable", "variable"), by_variable(z), strict=True)), wanted)
+
+
 def check_by_jax(program):
     """The derivatives of `as_jax`, taken by JAX."""
     expected = known(program, LANES)
-    function = tg.function(lambda z: tuple(staged(program)(z)), input_signature=[SPEC]).as_jax()
+    final = staged(program)
+    function = tg.function(lambda z: tuple(final(z)), input_signature=[SPEC]).as_jax()
 
     def height(z):
         return jnp.sum(WEIGHTS * jnp.sin(function(z)[0]))
@@ -214,7 +255,11 @@ def fixed(count, number):
             phases=(Phase.generate, Phase.shrink),
             database=None,
             report_multiple_bugs=False,
-            suppress_health_check=list(HealthCheck),
+            suppress_health_check=[
+                HealthCheck.too_slow,
+                HealthCheck.filter_too_much,
+                HealthCheck.data_too_large,
+            ],
         )
         return usual(seed(number)(function))
 
@@ -224,7 +269,7 @@ def fixed(count, number):
 ways = st.sampled_from([*WAYS])
 
 
-@fixed(8, 12)
+@fixed(10, 12)
 @given(programs, ways, st.booleans())
 def test_nests(program, way, is_decorated):
     check(program, way, is_decorated)
@@ -242,29 +287,47 @@ def test_derivatives_by_jax(program):
     check_by_jax(program)
 
 
+@fixed(4, 19)
+@given(programs_with_variable, st.booleans())
+def test_nests_with_a_variable(program, is_decorated):
+    check_with_variable(program, is_decorated)
+
+
 @fixed(10, 15)
 @given(first_order_programs)
 def test_patterns(program):
     check_pattern(program)
 
 
-@pytest.mark.slow
-@fixed(2000, 16)
-@given(programs, ways, st.booleans())
-def test_many_nests(program, way, is_decorated):
-    check(program, way, is_decorated)
+# Two thousand, in pieces that let go of their programs.
+
+
+@pytest.fixture
+def few_programs(monkeypatch):
+    """What top-level code compiles is dropped with the test: each kernel has pages of its own, of
+    which a process has 65,530."""
+    monkeypatch.setattr(pending, "_programs", pending._Programs(64))
+    yield
+    gc.collect()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("check", [check_derivatives_as_text, check_by_jax])
-@fixed(200, 17)
-@given(program=programs)
-def test_many_derivatives(check, program):
-    check(program)
+@pytest.mark.usefixtures("few_programs")
+@pytest.mark.parametrize("number", range(40))
+def test_many_nests(number):
+    fixed(50, 1000 + number)(given(programs, ways, st.booleans())(check))()
 
 
 @pytest.mark.slow
-@fixed(1000, 18)
-@given(first_order_programs)
-def test_many_patterns(program):
-    check_pattern(program)
+@pytest.mark.usefixtures("few_programs")
+@pytest.mark.parametrize("number", range(8))
+def test_many_nests_with_a_variable(number):
+    fixed(50, 2000 + number)(given(programs_with_variable, st.booleans())(check_with_variable))()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_programs")
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("check", [check_derivatives_as_text, check_by_jax, check_pattern])
+def test_many_derivatives(check, number):
+    fixed(50, 3000 + number)(given(first_order_programs)(check))()

@@ -401,8 +401,8 @@ class _Loop:
 
 
 _GROWS = (
-    "keep its structure: a list that grows is a tg.TensorArray, or a tensor that "
-    "tg.tensor_scatter_nd_update writes to"
+    "keep its structure: let tg.scan stack what each step returns, or write to a tensor with "
+    "tg.tensor_scatter_nd_update"
 )
 
 
@@ -526,7 +526,7 @@ def refuse_change(method: Any) -> None:
                 SignatureError,
                 f".{method.__name__}() changes a list in {where} that a tensor decides about; it "
                 "is traced once, and the list is Python's",
-                fix="write to a tg.TensorArray, or to a tensor with tg.tensor_scatter_nd_update"
+                fix="let tg.scan stack them, or write to a tensor with tg.tensor_scatter_nd_update"
                 if is_loop
                 else "set a name in both branches, and change the list after them",
             )

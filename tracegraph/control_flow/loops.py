@@ -156,12 +156,12 @@ class _WhileLoop:
         """Appends the loop; the values of the loop variables behind it."""
         shared = self.shared
         constants = [*shared.reads(shared.read_only), *shared.captures]
-        constants += [bound] if bound is not None else []
         assigned = shared.reads(shared.assigned)
         states = [*leaves, *assigned, *shared.passed_checks()]
         if self.tests_act:
-            (first, *rest) = self._first_test(constants, [*leaves, *assigned])
+            (first, *rest) = self._first_test([*constants, *leaves, *assigned])
             states = [first, *leaves, *rest]
+        constants += [*assigned, *([bound] if bound is not None else [])]
         if bound is not None:
             states.insert(0, constant(0, int32))
         condition, body = self._graph("cond", self._condition), self._graph("body", self._body)
@@ -170,7 +170,7 @@ class _WhileLoop:
         take_on(shared, outputs[len(self.types) :])
         return [*outputs[: len(self.types)]]
 
-    def _first_test(self, constants: Sequence[Tensor], states: Sequence[Tensor]) -> list[Tensor]:
+    def _first_test(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Whether the loop begins at all, the Variables then, and the checks of the condition."""
         with Builder("cond") as builder:
             values = self.shared.placeholders(builder, self.shared.read_only)
@@ -178,8 +178,7 @@ class _WhileLoop:
             given = [builder.input(type) for type in self.types]
             values |= self.shared.placeholders(builder, self.shared.assigned)
             graph = self._tested(builder, given, values, captured)
-        count = len(constants) - self.is_bounded
-        return [*appended(Call(graph), [*constants[:count], *states])]
+        return [*appended(Call(graph), inputs)]
 
     def _tested(
         self,
@@ -196,12 +195,13 @@ class _WhileLoop:
         with Builder(name) as builder:
             values = shared.placeholders(builder, shared.read_only)
             captured = shared.captured(builder)
+            handles = shared.placeholders(builder, shared.assigned)
             bound = builder.input(COUNT, "maximum_iterations") if self.is_bounded else None
             count = builder.input(COUNT, "count") if self.is_bounded else None
             goes_on = builder.input(TensorType(bool_, ()), "goes_on") if self.tests_act else None
             inputs = self.steps.traced.graph.inputs[: len(self.types)]
             given = [builder.input_like(x) for x in inputs]
-            values |= shared.placeholders(builder, shared.assigned)
+            values |= shared.carried(shared.placeholders(builder, shared.assigned), handles)
             checks = [builder.input(type) for type in shared.check_types]
             found = outputs(_Inputs(given, values, captured, checks, goes_on, count, bound))
         return finished(builder, found)
@@ -443,9 +443,10 @@ class _ScanLoop:
         with Builder(self.name) as builder:
             values = shared.placeholders(builder, shared.read_only)
             captured = shared.captured(builder)
+            handles = shared.placeholders(builder, shared.assigned)
             inputs = region.traced.graph.inputs
             given = [builder.input_like(x) for x in inputs[:count]]
-            values |= shared.placeholders(builder, shared.assigned)
+            values |= shared.carried(shared.placeholders(builder, shared.assigned), handles)
             held = [builder.input(type) for type in shared.check_types]
             given += [builder.input_like(x) for x in inputs[count : count + len(rows)]]
             old = values
@@ -453,13 +454,12 @@ class _ScanLoop:
             assigned = self._while_it_holds(shared, old, values, held)
             kept = self._first_failures(shared, held, made)
             graph = finished(builder, [*results[:count], *assigned, *kept, *results[count:]])
-        constants = [*shared.reads(shared.read_only), *shared.captures]
-        states = [*self.states, *shared.reads(shared.assigned), *shared.passed_checks()]
+        assigned = shared.reads(shared.assigned)
+        constants = [*shared.reads(shared.read_only), *shared.captures, *assigned]
+        states = [*self.states, *assigned, *shared.passed_checks()]
         op = Scan(graph, len(constants), len(states), self.length, self.is_reverse)
-        op, inputs = without_row_products(
-            op, current().admit_all((*constants, *states, *self.rows))
-        )
-        outputs = appended(op, inputs)
+        inputs = current().admit_all((*constants, *states, *self.rows))
+        outputs = appended(*without_row_products(op, inputs))
         take_on(shared, outputs[count : len(states)])
         last, stacked = outputs[:count], outputs[len(states) :]
         _, packed = region.results.pack([*last, *stacked])

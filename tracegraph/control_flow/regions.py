@@ -21,6 +21,7 @@ from tracegraph.ir.builder import Builder, current, replay
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import full
+from tracegraph.ops.effect import Read
 from tracegraph.passes.simplify import simplify
 from tracegraph.signatures.results import Results, result_leaves
 from tracegraph.state.variable import Variable
@@ -176,6 +177,11 @@ class Shared:
             name = self._names.get(id(variable))
             found[id(variable)] = builder.input(variable.tensor_type, name)
         return found
+
+    def carried(self, states: dict[int, Tensor], handles: dict[int, Tensor]) -> dict[int, Tensor]:
+        """The values of the variables that a loop assigns, from step to step: a read sends its
+        cotangent to the variable, in whatever step it is, and none to what was assigned."""
+        return {key: Read()(value, handles[key]) for key, value in states.items()}
 
     def captured(self, builder: Builder) -> dict[Tensor, Tensor]:
         """Inputs of a graph for what the regions use from outside."""
