@@ -78,7 +78,7 @@ class Staged:
         return tg.while_loop(test, body, state, maximum_iterations=bound, checkpoints=slots)
 
     @staticmethod
-    def call(function: Any, state: State) -> Any:
+    def call(function: Any, state: Any) -> Any:
         return tg.function(function)(state)
 
     @staticmethod
