@@ -658,7 +658,7 @@ def test_length_and_iteration(run):
 
 
 def test_iteration_unrolls_in_a_function():
-    @tg.function
+    @tg.function(autograph=False)
     def total(x):
         result = 0.0
         for row in x:
