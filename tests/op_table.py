@@ -688,8 +688,10 @@ CASES = [
 
 #: Ops whose contract other tests hold: they take tokens, Python functions or graphs.
 ELSEWHERE = frozenset(
-    ["call", "check", "host_call", "load", "store", "undifferentiable_call"]
-    + ["cond", "scan", "switch", "while", "while_gradient"]
+    [
+        *("call", "check", "host_call", "load", "store", "undifferentiable_call"),
+        *("cond", "scan", "switch", "while", "while_gradient"),
+    ]
 )
 
 #: Rules that an op does not have, on purpose.
