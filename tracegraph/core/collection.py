@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import gc
 import sys
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from gc import disable, enable, isenabled
+from typing import TypeVar, TypeVarTuple
 
-P = ParamSpec("P")
+Arguments = TypeVarTuple("Arguments")
 T = TypeVar("T")
 
 #: Before Python 3.12 the collector, which calls finalizers and lets signal handlers in, may run
@@ -19,19 +18,19 @@ T = TypeVar("T")
 COLLECTS_IN_C = sys.version_info < (3, 12)
 
 
-def uncollected(function: Callable[P, T]) -> Callable[P, T]:
+def uncollected(function: Callable[[*Arguments], T]) -> Callable[[*Arguments], T]:
     """The function, during which nothing is collected where that would run inside of C."""
     if not COLLECTS_IN_C:
         return function
 
-    @functools.wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        was_enabled = gc.isenabled()
+    def run(*args: *Arguments) -> T:
+        if not isenabled():
+            return function(*args)
         try:
-            gc.disable()
-            return function(*args, **kwargs)
+            disable()
+            return function(*args)
         finally:
-            if was_enabled:
-                gc.enable()
+            enable()
 
+    run.__doc__ = function.__doc__
     return run
