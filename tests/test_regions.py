@@ -12,25 +12,21 @@ import pytest
 import tracegraph as tg
 from lowering.program import graph_function
 from lowering.rules import RULES
+from tracegraph.control.branch import stacked_outputs
 from tracegraph.core.types import int32
 from tracegraph.errors import DTypeMismatch, Mismatch
-from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.op import OPS, Op, Region
 from tracegraph.ir.tensor import Graph
-from tracegraph.ops.broadcast import full, stack
+from tracegraph.ops.broadcast import full
 from tracegraph.passes.forward import jvp_graph
 from tracegraph.passes.gradient import vjp_graph
 from tracegraph.passes.vectorise import vectorise
 
 
-def all_rows(graph, batched, n):
+def widened(graph, batched, n):
     """The graph of n iterations, each with outputs of its own."""
     wide, flags = vectorise(graph, batched, n)
-    with Builder(wide.name) as builder:
-        env = copy_inputs(wide, builder)
-        replay(wide.nodes, env)
-        pairs = zip(wide.outputs, flags, strict=True)
-        return builder.finish([env[y] if flag else stack(env[y], n) for y, flag in pairs])
+    return stacked_outputs(wide, flags, (True,) * len(flags), n)
 
 
 def make_switch():
@@ -72,7 +68,7 @@ def make_switch():
 
         def batch(self, n, batched, index, *xs):
             assert not batched[0], "each iteration would take a branch of its own"
-            wide = tuple(all_rows(branch, batched[1:], n) for branch in self.branches)
+            wide = tuple(widened(branch, batched[1:], n) for branch in self.branches)
             outputs = ThrowAwaySwitch(wide)(index, *xs)
             is_one = len(wide[0].outputs) == 1
             return outputs, True if is_one else (True,) * len(wide[0].outputs)

@@ -13,6 +13,7 @@ from tracegraph.control_flow.regions import (
     Region,
     Shared,
     appended,
+    check_callable,
     finished,
     take_on,
     traced_region,
@@ -63,7 +64,7 @@ def cond(
     1
     """
     for which, function in (("true_fn", true_fn), ("false_fn", false_fn)):
-        _check_callable("cond", which, function)
+        check_callable("cond", which, function)
     if isinstance(pred, (bool, np.bool_)):
         return true_fn() if pred else false_fn()  # type: ignore[misc]
     decider = _scalar("cond", "the predicate", pred, bool_, "tg.reduce_all(x > 0)")
@@ -94,7 +95,7 @@ def switch_case(
     """
     functions = _numbered(branch_fns)
     if default is not None:
-        _check_callable("switch_case", "default", default)
+        check_callable("switch_case", "default", default)
     if isinstance(branch_index, (int, np.integer)) and not isinstance(branch_index, bool):
         last = default or functions[max(functions)]
         return functions.get(int(branch_index), last)()
@@ -143,13 +144,16 @@ def case(
     deciders = [_scalar("case", "a predicate", p, bool_, "tg.reduce_all(x > 0)") for p, _ in pairs]
     functions = [function for _, function in pairs]
     for function in (*functions, *([default] if default else [])):
-        _check_callable("case", "a function", function)
+        check_callable("case", "a function", function)
     one = constant(1, int32)
     count = add_all([Cast(int32)(decider) for decider in deciders])
     if default is None:
-        check(GreaterEqual()(count, one), "case: no predicate holds, and there is no default")
+        fact = "case: no predicate holds, and there is no default"
+        check(GreaterEqual()(count, one), fact, deciders, "give default=, a function for the rest")
     if exclusive:
-        check(LessEqual()(count, one), "case: several predicates hold, and exclusive=True")
+        fact = "case: several predicates hold, and exclusive=True"
+        fix = "make the predicates exclude each other, or leave out exclusive=True"
+        check(LessEqual()(count, one), fact, deciders, fix)
     place = constant(len(functions) - (default is None), int32)
     for k, decider in reversed([*enumerate(deciders)]):
         place = SELECT(decider, constant(k, int32), place)
@@ -248,7 +252,7 @@ def _numbered(functions: Any) -> dict[int, Callable[[], Any]]:
                 f"switch_case: two branches have the number {number}",
                 fix="give each branch a number of its own",
             )
-        _check_callable("switch_case", f"branch {number}", function)
+        check_callable("switch_case", f"branch {number}", function)
         found[int(number)] = function
     if not found:
         fail(SignatureError, "switch_case: there are no branches", fix="give a list of functions")
@@ -273,15 +277,6 @@ def _scalar(name: str, what: str, value: Any, dtype: Any, fix: str) -> Tensor:
             fix=f"reduce it: {fix}",
         )
     return tensor if tensor.dtype is dtype else Cast(dtype)(tensor)
-
-
-def _check_callable(name: str, what: str, function: Any) -> None:
-    if not callable(function):
-        fail(
-            TraceError,
-            f"{name}: {what} is {kind_of(function)}: {shown(function)}",
-            fix="give a function without arguments: lambda: x",
-        )
 
 
 __all__ = ["case", "cond", "switch_case"]

@@ -16,6 +16,7 @@ from tracegraph.control_flow.regions import (
     Region,
     Shared,
     appended,
+    check_callable,
     finished,
     names_of_parameters,
     take_on,
@@ -29,7 +30,6 @@ from tracegraph.errors import (
     ShapeError,
     TraceError,
     fail,
-    kind_of,
     shown,
 )
 from tracegraph.ir.builder import Builder, current, operand_text
@@ -85,8 +85,8 @@ def while_loop(
     >>> int(total)
     10
     """
-    _check_callable("while_loop", "cond", cond)
-    _check_callable("while_loop", "body", body)
+    check_callable("while_loop", "cond", cond)
+    check_callable("while_loop", "body", body)
     leaves, structure = _converted("while_loop", loop_vars)
     types = [x.type for x in leaves]
 
@@ -354,7 +354,7 @@ def map_fn(
     >>> tg.map_fn(lambda x: x * x, tg.constant([1.0, 2.0, 3.0])).numpy()
     array([1., 4., 9.], dtype=float32)
     """
-    _check_callable("map_fn", "fn", fn)
+    check_callable("map_fn", "fn", fn)
     rows, structure, length = _rows("map_fn", elems)
     names = names_of_parameters(fn, [len(rows)])
     loop = _ScanLoop("map_fn", [], rows, length, False, names)
@@ -376,7 +376,7 @@ def _accumulated(
     back_prop: bool,
     is_stacked: bool,
 ) -> Any:
-    _check_callable(name, "fn", fn)
+    check_callable(name, "fn", fn)
     rows, row_structure, length = _rows(name, elems)
     ends: list[Tensor] = []
     if initializer is None:
@@ -670,15 +670,6 @@ def _check_signature(stacked: Any, expected: Any) -> None:
                 fix=f"give fn_output_signature=tg.{x.dtype.name}, or convert: "
                 f"tg.cast(x, tg.{dtype.name})",
             )
-
-
-def _check_callable(name: str, what: str, function: Any) -> None:
-    if not callable(function):
-        fail(
-            TraceError,
-            f"{name}: {what} is {kind_of(function)}: {shown(function)}",
-            fix="give a function",
-        )
 
 
 __all__ = ["foldl", "foldr", "map_fn", "scan", "while_loop"]

@@ -16,7 +16,7 @@ from tracegraph.control.call import applied
 from tracegraph.control.intern import interned
 from tracegraph.core.source import here
 from tracegraph.core.types import TensorType
-from tracegraph.errors import TraceError, fail
+from tracegraph.errors import TraceError, fail, kind_of, shown
 from tracegraph.ir.builder import Builder, current, replay
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Tensor
@@ -99,6 +99,16 @@ def names_of_parameters(function: Callable[..., Any], counts: Sequence[int]) -> 
         several = [None if parameter is None else f"{parameter}_{k}" for k in range(count)]
         names += [parameter] if count == 1 else several
     return names
+
+
+def check_callable(name: str, what: str, function: Any) -> None:
+    """Raises TraceError for an argument that is no function."""
+    if not callable(function):
+        fail(
+            TraceError,
+            f"{name}: {what} is {kind_of(function)}: {shown(function)}",
+            fix="give a function, such as lambda: x for a branch and lambda x: x + 1 for a body",
+        )
 
 
 class Shared:

@@ -78,7 +78,7 @@ def _stream_data(stream: Any) -> Any:
 # Checks.
 
 
-def check(condition: Any, message: str, operands: Sequence[Any] = ()) -> None:
+def check(condition: Any, message: str, operands: Sequence[Any] = (), fix: str = "") -> None:
     """Raises InvalidArgumentError if `condition`, one truth value, does not hold: at once at top
     level, at every call in a function. What is assigned before it stays, what comes later does not.
     """
@@ -86,12 +86,13 @@ def check(condition: Any, message: str, operands: Sequence[Any] = ()) -> None:
     tensors = [as_tensor(x) for x in operands]
     trace = current_trace()
     if trace is not None:
-        trace.check(condition, message, tensors)
+        trace.check(condition, message, tensors, fix)
     elif not bool(host_array(condition)):
         fail(
             InvalidArgumentError,
             message,
             operands=[np.array2string(host_array(x), threshold=20) for x in tensors],
+            fix=fix,
         )
 
 
