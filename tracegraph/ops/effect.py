@@ -77,6 +77,8 @@ class Store(Op):
     the call of a Python function, which may read the Variable, is stored before that call.
     """
 
+    cuts_runs = True
+
     @property
     def has_effects(self):
         return True
@@ -109,6 +111,8 @@ class Load(Op):
     It is read again behind the call of a Python function, which may have assigned it. It stands
     under a `Read`, which connects it with the Variable.
     """
+
+    cuts_runs = True
 
     def infer(self, token, handle):
         _check_token(token)
@@ -163,6 +167,7 @@ class HostCall(Op):
     loops: tuple[Loop, ...] = ()
 
     takes_zero_cotangents = True
+    cuts_runs = True
 
     @property
     def called(self):
@@ -378,7 +383,7 @@ def host_function(op: HostCall, source: Source) -> HostRunner:
     return _runners[0](op, source)
 
 
-#: What a program of XLA cannot do by itself.
+#: What a run does between its programs.
 EFFECTS = (HostCall, Load, Store)
 
 READ = Read()
