@@ -38,6 +38,8 @@ def _top_k(op: ops.TopK, x: Any) -> Any:
 @lowers(ops.TrueIndices)
 def _true_indices(op: ops.TrueIndices, mask: Any) -> Any:
     count = sizes.size(op.size)
+    if mask.size == 0:
+        return jnp.zeros((*mask.shape[:-1], count), jnp.int32)
     rows = mask.reshape(-1, mask.shape[-1])
     found = jax.vmap(lambda row: jnp.nonzero(row, size=count, fill_value=0)[0])(rows)
     return found.reshape(*mask.shape[:-1], count).astype(jnp.int32)

@@ -447,9 +447,7 @@ def slice_of(input_: Any, begin: Any, size: Any, name: str | None = None) -> Ten
         refuse(
             "slice", f"{len(begins)} begins and {len(sizes)} sizes for {x.type}", x, fix=_ONE_EACH
         )
-    sizes = [
-        as_count("slice", "a size", n) if is_open(n) else _bound(x, n) for n in sizes
-    ]
+    sizes = [as_count("slice", "a size", n) if is_open(n) else _bound(x, n) for n in sizes]
     parts = [_axis_index_from(x, axis, b, n) for axis, (b, n) in enumerate(zip(begins, sizes))]
     return _taken(x, parts)
 

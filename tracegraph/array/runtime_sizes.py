@@ -10,11 +10,11 @@ from typing import Any
 
 from tracegraph.array.expressions import as_known, difference
 from tracegraph.core.shapes import Dim, Size, element_count
-from tracegraph.core.types import TensorType, int32, int64
+from tracegraph.core.types import TensorType, int64
 from tracegraph.errors import ShapeError, fail
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype, static_value
+from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype, require_rank, static_value
 from tracegraph.ops.broadcast import Sum, full
 from tracegraph.ops.constant import RuntimeSize
 from tracegraph.ops.elementwise import Cast
@@ -35,6 +35,7 @@ def runtime_size(op: str, n: Tensor) -> Size:
             operands=[operand_text(n)],
             fix="pick one element, or convert it: tg.cast(n, tg.int32)",
         )
+    require_rank(n)  # of which more may be known where the trace begins again
     n = cast_to(n, int64)
     for node in _last_sizes():
         apart = difference(n, node.inputs[0])

@@ -20,7 +20,7 @@ from tracegraph.errors import Mismatch, MissingRuleError
 from tracegraph.ir.builder import Builder, copy_inputs, current, replay
 from tracegraph.ir.op import Op, Region
 from tracegraph.ir.pass_observers import passed
-from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import full_like
 from tracegraph.ops.constant import Constant
 from tracegraph.ops.elementwise import MUL, add_all

@@ -16,7 +16,7 @@ from tracegraph.control.call import Call
 from tracegraph.core.types import TOKEN, int32
 from tracegraph.ir.builder import Builder, copy_inputs, current, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.ops.constant import RuntimeSize, Iota
+from tracegraph.ops.constant import Iota, RuntimeSize
 from tracegraph.ops.effect import EFFECTS, HostCall, Load, Read, Store
 from tracegraph.passes.common_subexpressions import live_nodes
 from tracegraph.passes.simplify import dead_code, share
@@ -159,7 +159,7 @@ def _stages(graph: Graph) -> tuple[dict[Tensor, int], dict[Node, int]]:
             stage = after_calls
             last_effect = max(last_effect, stage)
         elif isinstance(node.op, RuntimeSize):
-            stage = 1 + max((stages[x] for x in node.inputs))
+            stage = 1 + max(stages[x] for x in node.inputs)
             cut_stages[node] = stage - 1
         elif isinstance(node.op, EFFECTS):
             last_effect = cut_stages[node] = max(needed, last_effect)

@@ -38,7 +38,16 @@ from tracegraph.operands.conversion import (
     static_value,
 )
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full, full_like
-from tracegraph.ops.elementwise import ADD, EQUAL, GREATER, LESS, LESS_EQUAL, SELECT, Cast, LogicalAnd
+from tracegraph.ops.elementwise import (
+    ADD,
+    EQUAL,
+    GREATER,
+    LESS,
+    LESS_EQUAL,
+    SELECT,
+    Cast,
+    LogicalAnd,
+)
 from tracegraph.ops.index import Gather, ScatterAdd, ScatterMax, ScatterMin, ScatterUpdate
 from tracegraph.ops.shape import Reshape
 from tracegraph.ops.sort import ArgSort, Sort, TopK
@@ -408,7 +417,7 @@ def segment_min(data: TensorLike, segment_ids: TensorLike, name: str | None = No
 
 def _zero_in_gaps(y: Tensor, segment_ids: Any) -> Tensor:
     """Segments, whose numbers are known, with 0 in those that have no elements."""
-    count, rank = y.type.shape[0], y.ndim
+    count = y.type.shape[0]
     if is_open(segment_ids):
         ones = full_like(as_integers("segment", "the segment numbers", segment_ids), 1)
         found = unsorted_segment_sum(ones, segment_ids, count)
