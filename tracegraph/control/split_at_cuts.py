@@ -185,7 +185,9 @@ def _results_of_calls(graph: Graph) -> list[Tensor]:
 def _sizes_read(graph: Graph) -> dict[str, Tensor]:
     """The sizes that are read from values, and what has them first."""
     nodes = [node for node in graph.nodes if isinstance(node.op, RuntimeSize)]
-    return {name: y for node in reversed(nodes) for y in node.outputs for name in bound_names(y.type)}
+    return {
+        name: y for node in reversed(nodes) for y in node.outputs for name in bound_names(y.type)
+    }
 
 
 def operands(node: Node) -> Sequence[Tensor]:
@@ -197,9 +199,7 @@ def operands(node: Node) -> Sequence[Tensor]:
     return [x for x in node.inputs if x.type is not TOKEN]
 
 
-def _wanted(
-    graph: Graph, members: list[list[Node]], cuts: list[list[Node]]
-) -> list[set[Tensor]]:
+def _wanted(graph: Graph, members: list[list[Node]], cuts: list[list[Node]]) -> list[set[Tensor]]:
     """For each part the values that something else takes: what follows it, a later part, the
     caller."""
     wanted: list[set[Tensor]] = []

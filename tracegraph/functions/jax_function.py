@@ -116,6 +116,12 @@ def _pure(concrete: ConcreteFunction, may_print: bool) -> Graph:
     graph = dead_code(traced.graph.with_outputs(outputs))
     for node in _nodes_of(graph, HostCall):
         _check_host_call(name, node, may_print)
+    check_is_one_program(name, graph)
+    return graph
+
+
+def check_is_one_program(name: str, graph: Graph) -> None:
+    """Raises TraceError for a graph that computes sizes."""
     for node in _nodes_of(graph, RuntimeSize):
         fail(
             TraceError,
@@ -124,7 +130,6 @@ def _pure(concrete: ConcreteFunction, may_print: bool) -> Graph:
             source=node.source,
             fix="keep all elements and a mask: tg.where(mask, x, 0)",
         )
-    return graph
 
 
 def _refuse_assignment(concrete: ConcreteFunction, number: int, place: int) -> NoReturn:

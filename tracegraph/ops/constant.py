@@ -100,7 +100,9 @@ class RuntimeSize(Op):
 
     size: Dim
 
-    cuts_runs = True
+    @property
+    def cuts_runs(self):
+        return True
 
     def infer(self, n):
         if n.dtype is not int64 or n.shape != ():

@@ -77,7 +77,9 @@ class Store(Op):
     the call of a Python function, which may read the Variable, is stored before that call.
     """
 
-    cuts_runs = True
+    @property
+    def cuts_runs(self):
+        return True
 
     @property
     def has_effects(self):
@@ -112,7 +114,9 @@ class Load(Op):
     under a `Read`, which connects it with the Variable.
     """
 
-    cuts_runs = True
+    @property
+    def cuts_runs(self):
+        return True
 
     def infer(self, token, handle):
         _check_token(token)
@@ -167,7 +171,10 @@ class HostCall(Op):
     loops: tuple[Loop, ...] = ()
 
     takes_zero_cotangents = True
-    cuts_runs = True
+
+    @property
+    def cuts_runs(self):
+        return True
 
     @property
     def called(self):

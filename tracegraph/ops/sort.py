@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracegraph.core.shapes import Dim
+from tracegraph.core.shapes import Dim, static_shape
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
@@ -137,7 +137,7 @@ class TrueIndices(Op):
         return self(mask), True
 
     def depends(self, mask):
-        return Pattern.nothing((*mask.shape[:-1], self.size), mask.total)
+        return Pattern.nothing(static_shape((*mask.shape[:-1], self.size)), mask.total)
 
     def numpy(self, mask):
         if not isinstance(self.size, int):

@@ -118,9 +118,7 @@ def specialise(graph: Graph, types: Sequence[TensorType]) -> Graph:
     return graph.cached(("specialise", types), lambda: _specialised(graph, types))
 
 
-def with_known_sizes(
-    graph: Graph, types: Sequence[TensorType], sizes: Mapping[str, int]
-) -> Graph:
+def with_known_sizes(graph: Graph, types: Sequence[TensorType], sizes: Mapping[str, int]) -> Graph:
     """`graph` for inputs of `types` and for `sizes` that no input gives; nothing is kept."""
     return _specialised(graph, tuple(types), sizes)
 
