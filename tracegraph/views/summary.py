@@ -134,7 +134,7 @@ def cuts_of(graph: Graph) -> list[Cut]:
 
 def _found_at(node: Node) -> str:
     op = node.op
-    return str(op.size) if isinstance(op, RuntimeSize) else f"results of {op.called}"
+    return f"results of {op.called}" if isinstance(op, HostCall) else str(op.attributes[0])
 
 
 class Summary(str):
