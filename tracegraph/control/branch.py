@@ -45,6 +45,7 @@ class Branch(Op, abstract=True):
 
     takes_zero_cotangents = True
     can_prune = True
+    leaves_out_regions = True
 
     if TYPE_CHECKING:
         branches: Any  # a field of the one class, a property of the other
@@ -70,6 +71,10 @@ class Branch(Op, abstract=True):
         inputs = tuple(range(1, 1 + len(self.branches[0].inputs)))
         outputs = tuple(range(len(self.branches[0].outputs)))
         return tuple(Region(branch, inputs, outputs) for branch in self.branches)
+
+    def regions_run(self, values, compute):
+        taken = self.known_branch(np.asarray(values[0]))
+        return tuple(branch is taken for branch in self.branches)
 
     def infer(self, decider, *types):
         self.check_decider(decider)

@@ -69,6 +69,7 @@ class While(Loop):
     takes_zero_cotangents = True
     repetitions = None
     can_prune = True
+    leaves_out_regions = True
 
     @property
     def states(self) -> int:
@@ -78,9 +79,13 @@ class While(Loop):
     def regions(self):
         inputs = tuple(range(len(self.body.inputs)))
         return (
-            Region(self.body, inputs, tuple(range(self.states))),
+            Region(self.body, inputs, tuple(range(self.states)), self.carried),
             Region(self.condition, inputs, ()),
         )
+
+    def regions_run(self, values, compute):
+        (begins,) = compute(self.condition, values)
+        return bool(begins), True
 
     def infer(self, *types):
         found = as_tuple(Call(self.condition).infer(*types))
