@@ -1,5 +1,5 @@
-"""A gradient that is 0 is explained by what the run chose: the branch that it did not take, the loop
-that ran 0 times. Of a state of a loop that nothing reaches, and behind a break in a body, it is None.
+"""A gradient that is 0 is explained by what the run chose: the branch that it did not take, the
+loop that ran 0 times. A state of a loop that nothing reaches, and a break in a body, make it None.
 """
 
 import inspect
