@@ -859,6 +859,31 @@ def test_each_with_an_open_size_saved(name, tmp_path):
     assert_near(loaded.f(f64(longer)), EACH[name](f64(longer)))
 
 
+def powers_by_a_while(x, w):
+    body = lambda i, y: (i + 1, tg.tanh(y) * w * x)  # noqa: E731
+    return tg.while_loop(lambda i, y: i < 3, body, (0, x))[1]
+
+
+def chosen_of_two(x, w):
+    return tg.cond(tg.reduce_sum(w) > 0.0, lambda: w * 2.0, lambda: w + 1.0) * x
+
+
+@pytest.mark.parametrize("function", [powers_by_a_while, chosen_of_two])
+def test_what_is_used_from_outside_has_the_open_size_of_a_state(function):
+    def slopes(x, w):
+        with tg.GradientTape() as tape:
+            tape.watch([x, w])
+            y = tg.reduce_sum(function(x, w))
+        return tape.gradient(y, [x, w])
+
+    specs = [tg.TensorSpec(["n", 2], tg.float64)] * 2
+    found = tg.function(slopes, input_signature=specs)
+    for n in (1, 3):
+        x, w = tensor(n, 2), tg.cos(tensor(n, 2))
+        for ours, wanted in zip(found(x, w), slopes(x, w), strict=True):
+            assert_near(ours, wanted)
+
+
 @pytest.mark.parametrize("name", EACH)
 def test_each_in_jax(name):
     function = tg.function(EACH[name], input_signature=[tg.TensorSpec([3], tg.float64)]).as_jax()

@@ -125,9 +125,9 @@ class Branch(Op, abstract=True):
         one = self.branches[0]
         values = {"input": one.inputs, "output": one.outputs}
         zeros = [one.inputs[i] for i in places]
-        missing = naming(one.inputs, [values[kind][i] for kind, i in operands])
+        missing = set(naming(one.inputs, [values[kind][i] for kind, i in operands]))
         if missing and any(not x.type.is_static for x in zeros):
-            operands += [("input", one.inputs.index(x)) for x in missing]
+            operands += [("input", i) for i, x in enumerate(one.inputs) if x in missing]
         given = [values[kind][i] for kind, i in operands]
         given += [y for y, is_given in zip(one.outputs, present, strict=True) if is_given]
         graphs = []
@@ -413,7 +413,7 @@ def narrowed(
     keep = tuple(map(any, zip(*flags, strict=True)))
     one = small[0]
     kept = [x for x, is_kept in zip(one.inputs, keep, strict=True) if is_kept]
-    named = naming(one.inputs, kept)
+    named = set(naming(one.inputs, kept))
     keep = tuple(is_kept or x in named for x, is_kept in zip(one.inputs, keep, strict=True))
     if all(keep) and all(used) and all(a is b for a, b in zip(small, graphs, strict=True)):
         return list(graphs), keep

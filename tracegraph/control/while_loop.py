@@ -286,7 +286,10 @@ class WhileGradient(Loop):
     @property
     def regions(self):
         inputs = tuple(range(1, 1 + len(self.backward.inputs)))
-        return (Region(self.backward, inputs, tuple(range(len(self.targets)))),)
+        return (
+            Region(self.backward, inputs, tuple(range(len(self.targets)))),
+            Region(self.body, inputs[: len(self.body.inputs)], ()),
+        )
 
     @property
     def ends(self) -> tuple[int, int, int]:
