@@ -16,7 +16,7 @@ from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.effect import Read
 from tracegraph.passes.specialise import bind_sizes, with_sizes
 from tracegraph.text.printer import value_names
-from tracegraph.views.outline import NOT_RUN, shortened
+from tracegraph.views.outline import shortened
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
@@ -370,13 +370,8 @@ def _part_of_run(own: str, caller: str) -> str:
 def _graphs_run(node: Node) -> Iterator[tuple[Graph, list[TensorType]]]:
     """The graphs that a node runs, with the types of what each is given."""
     types = [x.type for x in node.inputs]
-    regions = {region.graph: region for region in node.op.regions}
-    held = [getattr(node.op, name, None) for name in NOT_RUN]
-    for inner in node.op.graphs():
-        if inner in regions:
-            yield inner, node.op.types_inside(regions[inner], types)
-        elif all(inner is not graph for graph in held):
-            yield inner, types
+    for region in node.op.regions:
+        yield region.graph, node.op.types_inside(region, types)
 
 
 def _sizes_inside(graph: Graph, types: Sequence[TensorType], sizes: Sizes) -> Sizes:
