@@ -784,6 +784,57 @@ def test_forward_in_the_summary_is_the_forward_part():
     assert graph.backward().summary().totals == {x: whole[x] for x in ("backward", "after")}
 
 
+def costs_of_regions(function, *specs):
+    rows = function.get_concrete_function(*specs).graph.summary().rows
+    return {row.name: (row.runs, row.total.flops) for row in rows if row.by == "region"}
+
+
+def test_one_run_of_each_branch_and_body():
+    @tg.function
+    def walk(x, count):
+        for _ in tg.range(count):
+            if x[0] > 10.0:
+                x = tg.sqrt(x)
+            else:
+                x = tg.tanh(x) * 2.0
+        return tg.scan(lambda state, row: tg.exp(state + row), x)
+
+    found = costs_of_regions(walk, tg.TensorSpec([5]), tg.TensorSpec([], tg.int32))
+    inside = {name: runs for name, (runs, _) in found.items()}
+    assert inside == {
+        "while @body": "until it ends",
+        "while @cond": "until it ends",
+        "cond @true_fn": "one of 2",
+        "cond @false_fn": "one of 2",
+        "scan @scan": "4 times",
+    }
+    assert found["cond @true_fn"][1] == 5 and found["cond @false_fn"][1] == 10
+    assert found["while @body"][1] == 5 + 10 + 2  # both branches, the test and the counter
+    assert found["scan @scan"][1] == 2
+
+
+def test_what_a_parallel_loop_computes_of_branches_is_told():
+    w = tg.Variable(tg.ones([8, 8]), name="w")
+
+    def one(x):
+        return tg.cond(tg.reduce_sum(x) > 0.0, lambda: tg.linalg.matvec(w, x), lambda: x * 2.0)
+
+    together = tg.function(lambda xs: tg.vectorized_map(one, xs))
+    graph = together.get_concrete_function(tg.TensorSpec([5, 8])).graph
+    found = costs_of_regions(together, tg.TensorSpec([5, 8]))
+    words = "for all rows, if one takes it"
+    assert {name: runs for name, (runs, _) in found.items()} == {
+        "cond @true_fn_pfor": words,
+        "cond @false_fn_pfor": words,
+    }
+    assert found["cond @true_fn_pfor"][1] >= 2 * 5 * 8 * 8
+    assert "cond @true_fn_pfor   for all rows, if one takes it" in graph.summary()
+    row = next(x for x in graph.summary().to_dict()["rows"] if x["by"] == "region")
+    assert row["runs"] == words
+    # What all rows share is there once.
+    assert "f32[5,8,8]" not in graph.as_text()
+
+
 def test_lines_of_files_of_one_name_are_told_apart():
     places = [Source.at(f"/src/{name}/model.py", 7) for name in "ab"]
     other = Source.at("/src/train.py", 7)

@@ -133,6 +133,9 @@ class Scan(Loop):
     def regions_run(self, values, compute):
         return (self.length != 0,)
 
+    def how_often(self, region):
+        return "1 time" if self.length == 1 else f"{self.length} times"
+
     @property
     def repetitions(self) -> Size:  # type: ignore[override]
         return self.length

@@ -202,6 +202,10 @@ class Op(metaclass=_Interning):
         outputs of a graph."""
         return (True,) * len(self.regions)
 
+    def how_often(self, region: Region) -> str:
+        """How often one run of the op runs a region, in words; nothing where it does so once."""
+        return ""
+
     def types_inside(self, region: Region, types: Sequence[TensorType]) -> list[TensorType]:
         """The types of the inputs of a region, from those of the inputs of the op."""
         return [types[i] for i in region.inputs]
