@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import CellType
@@ -28,7 +29,7 @@ from tracegraph.autograph.values import (
 from tracegraph.control.branch import Cond
 from tracegraph.control_flow.branches import choice
 from tracegraph.control_flow.loops import foldl, while_loop
-from tracegraph.control_flow.regions import Region, traced_region
+from tracegraph.control_flow.regions import Region, numbered, traced_region, with_names
 from tracegraph.core.source import here
 from tracegraph.core.types import TensorType
 from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail
@@ -55,6 +56,8 @@ class LoopOptions:
     is_entered: bool = False
     #: The user's body, where what runs is made of it.
     body: Any = None
+    #: What a `for` calls the item of an iteration.
+    item: str = "row"
 
 
 def predicate(value: Any) -> Tensor:
@@ -348,6 +351,12 @@ class _Loop:
                     leaf.type, is_new = new.type, True
         return is_new
 
+    def names_of_tensors(self) -> list[str]:
+        """What the user calls each leaf of the state that is carried."""
+        counts = [sum(leaf.type is not None for leaf in own.leaves) for own in self.own]
+        pairs = zip(self._names, counts, strict=True)
+        return [label for name, count in pairs for label in numbered(_as_path(name), count)]
+
     def initial(self) -> list[Tensor]:
         return [
             as_type(leaf.initial, leaf.type)
@@ -400,6 +409,11 @@ class _Loop:
         return True
 
 
+def _as_path(name: str) -> str:
+    """A name, attribute or item as graphs call it: `self.d['a']` is `d.a`."""
+    return re.sub(r"\[['\"]?(\w+)['\"]?\]", r".\1", name).removeprefix("self.")
+
+
 _GROWS = (
     "keep its structure: let tg.scan stack what each step returns, or write to a tensor with "
     "tg.tensor_scatter_nd_update"
@@ -446,7 +460,8 @@ def run_loop(
             return loop.stepped(body, tensors)
 
         most = options.maximum_iterations
-        return while_loop(cond, step, loop.initial(), maximum_iterations=most)
+        named = with_names(step, loop.names_of_tensors())
+        return while_loop(cond, named, loop.initial(), maximum_iterations=most)
 
     loop = _Loop(names, get_state, set_state, options)
     entered = None if options.is_entered else predicate(test())
@@ -471,7 +486,13 @@ def run_fold(
         def step(state: list[Tensor], row: Any) -> list[Tensor]:
             return [*loop.stepped(lambda: body(row), state[: len(initial)]), *padding]
 
-        return foldl(step, rows, [*initial, *padding])[: len(initial)]
+        items = re.findall(r"\w+", options.item)
+        count = len(nest.flatten(rows))
+        items = items if len(items) == count else numbered("row", count)
+        states = loop.names_of_tensors() or ["padding"]
+        return foldl(with_names(step, [*states, *items]), rows, [*initial, *padding])[
+            : len(initial)
+        ]
 
     def first() -> None:
         body(nest.map_structure(lambda x: x[0], rows))
