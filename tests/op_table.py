@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import linalg as linear
 from scipy import special
 
 from tracegraph.control.custom_call import CustomCall
@@ -41,6 +42,7 @@ from tracegraph.ops import (
     broadcast,
     constant,
     contract,
+    decomposition,
     effect,
     elementwise,
     image,
@@ -179,6 +181,7 @@ SAMPLES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]]
     "apart": _apart,
     "with_zeros": _with_zeros,
     "regular": _regular,
+    "tiny": lambda rng, shape: 1e-3 * rng.random(shape),
 }
 
 
@@ -573,6 +576,50 @@ LINALG = [
     square(L.Cholesky(), 2, 2, 2, is_exact=True, is_extra=True),
 ]
 
+D = decomposition
+
+
+def matrix(op: Op, *sizes: int, sample: str = "normal", **more: Any) -> Case:
+    return Case(op, (x(*sizes, sample=sample),), refuses=(float16, bfloat16), **more)
+
+
+def in_parts(parts: Callable[..., Any]) -> Callable[..., Any]:
+    """A reference whose arrays are the same on every machine, as a tuple."""
+    return lambda *xs: tuple(np.asarray(part) for part in parts(*xs))
+
+
+#: LAPACK turns complex vectors by phases of its own, so differences of them say nothing.
+PHASES: dict[str, Any] = {"against_complex": ("jax",)}
+DECOMPOSITIONS = [
+    matrix(D.Qr(False), 4, 3),
+    matrix(D.Qr(False), 2, 3, 3, is_extra=True, order=2),
+    matrix(D.Qr(True), 4, 2, order=0),
+    matrix(
+        D.Lu(),
+        3,
+        3,
+        sample="regular",
+        reference=lambda a: (linear.lu_factor(a)[0], np.arange(3, dtype=np.int32)),
+    ),
+    matrix(D.Lu(), 2, 4, 4, is_extra=True, order=1),
+    matrix(D.Svd(False), 3, 3, **PHASES, order=2),
+    matrix(D.Svd(False), 4, 2, **PHASES, is_extra=True),
+    matrix(D.Svd(False), 2, 2, 3, **PHASES, is_extra=True, order=1),
+    matrix(D.Svd(True), 4, 2, order=0),
+    matrix(D.SingularValues(), 3, 3),
+    matrix(D.SingularValues(), 2, 2, 4, is_extra=True, order=2),
+    matrix(D.Eigh(), 3, 3, **PHASES),
+    matrix(D.Eigh(), 2, 4, 4, **PHASES, is_extra=True, order=1),
+    matrix(D.Eigvalsh(), 3, 3),
+    matrix(D.Eigvalsh(), 2, 2, 2, is_extra=True, order=2),
+    # Which eigenvalue comes first, and which sign a vector has, differs between the types.
+    Case(D.Eig(), (of(float64, 3, 3),), "f", order=2),
+    Case(D.Eig(), (of(complex128, 3, 3),), "c", order=2, label=" complex"),
+    Case(D.Eig(), (of(float64, 2, 3, 3),), "f", order=1),
+    Case(D.Pinv(), (of(float64, 4, 3), of(float64, sample="tiny")), "f"),
+    Case(D.Pinv(), (of(complex128, 2, 2, 3), of(float64, 2, sample="tiny")), "c", order=2),
+]
+
 RANDOM = [
     Case(random.RandomSplit(3), (KEY,), ""),
     Case(random.RandomSplit(2), (KEYS,), ""),
@@ -682,7 +729,7 @@ CALLS = [
 
 CASES = [
     *(*CONSTANTS, *BROADCASTS, *ARITHMETIC, *FUNCTIONS, *COMPARISONS, *CASTS, *SHAPES),
-    *(*REDUCTIONS, *CONTRACTIONS, *INDEXING, *SORTING, *LINALG, *RANDOM, *IMAGES, *EFFECTS),
+    *(*REDUCTIONS, *CONTRACTIONS, *INDEXING, *SORTING, *LINALG, *DECOMPOSITIONS, *RANDOM, *IMAGES, *EFFECTS),
     *(*BARRIERS, *CALLS),
 ]
 

@@ -133,7 +133,7 @@ class TriangularSolve(Solver):
         return TriangularSolve(not self.adjoint, self.lower)
 
     def part(self, a):
-        return SELECT(_triangle(a, self.lower), a, zeros_of(a))
+        return SELECT(in_triangle(a, self.lower), a, zeros_of(a))
 
     def depends(self, p, q):
         p = _of_triangle(p, self.lower)
@@ -157,7 +157,7 @@ class Det(Op):
         return a.with_shape(a.shape[:-2])
 
     def vjp(self, g, y, a):
-        return (_spread(a, g) * conjugated(COFACTOR(a)),)
+        return (spread(a, g) * conjugated(COFACTOR(a)),)
 
     def batch(self, n, batched, a):
         return self(a), True
@@ -221,13 +221,13 @@ class CofactorAlong(Op):
     def vjp(self, g, y, a, e):
         solve, along = Solve(False), conjugated(g)
         by_e, by_g = solve(a, e), solve(a, along)
-        e_trace, g_trace = _trace(by_e), _trace(by_g)
+        e_trace, g_trace = trace(by_e), trace(by_g)
         products = MATMUL(by_e, by_g)
         mixed = products + MATMUL(by_g, by_e)
-        mixed = mixed - _spread(a, g_trace) * by_e - _spread(a, e_trace) * by_g
-        whole = _spread(a, e_trace * g_trace - _trace(products))
-        mixed = SELECT(_diagonal(a), mixed + whole, mixed)
-        to_a = Solve(True)(a, adjoint(_spread(a, Det()(a)) * mixed))
+        mixed = mixed - spread(a, g_trace) * by_e - spread(a, e_trace) * by_g
+        whole = spread(a, e_trace * g_trace - trace(products))
+        mixed = SELECT(on_diagonal(a), mixed + whole, mixed)
+        to_a = Solve(True)(a, adjoint(spread(a, Det()(a)) * mixed))
         return to_a, conjugated(self(a, along))
 
     def batch(self, n, batched, a, e):
@@ -286,7 +286,7 @@ class Cholesky(Op):
 
     def vjp(self, g, y, a):
         product = MATMUL(adjoint(y), g)
-        below, diagonal = _triangle(y, True), _diagonal(y)
+        below, diagonal = in_triangle(y, True), on_diagonal(y)
         half = SELECT(diagonal, product * 0.5, SELECT(below, product, zeros_of(y)))
         solve = TriangularSolve(True, True)
         left = solve(y, half)  # y^-H half y^-1, of which the Hermitian part is meant
@@ -312,35 +312,35 @@ class Cholesky(Op):
 
 def _over(a: Tensor, factor: Tensor) -> Tensor:
     """factor a^-H, with one factor for each matrix: the derivative of log det."""
-    wide = _spread(a, Cast(a.dtype)(factor))
-    return Solve(True)(a, SELECT(_diagonal(a), wide, zeros_of(a)))
+    wide = spread(a, Cast(a.dtype)(factor))
+    return Solve(True)(a, SELECT(on_diagonal(a), wide, zeros_of(a)))
 
 
-def _spread(a: Tensor, factor: Tensor) -> Tensor:
+def spread(a: Tensor, factor: Tensor) -> Tensor:
     """One number for each matrix of `a`, repeated for each of its elements."""
     return BroadcastTo(a.type.shape, tuple(range(a.ndim - 2)))(factor)
 
 
-def _trace(a: Tensor) -> Tensor:
+def trace(a: Tensor) -> Tensor:
     """The sum of the diagonal of each matrix."""
-    return Sum((a.ndim - 2, a.ndim - 1))(SELECT(_diagonal(a), a, zeros_of(a)))
+    return Sum((a.ndim - 2, a.ndim - 1))(SELECT(on_diagonal(a), a, zeros_of(a)))
 
 
-def _rows_and_columns(a: Tensor) -> tuple[Tensor, Tensor]:
+def rows_and_columns(a: Tensor) -> tuple[Tensor, Tensor]:
     """The number of the row and of the column of each element."""
     shape, rank = a.type.shape, a.ndim
     numbers = Iota(shape[-1], int32)()
     return BroadcastTo(shape, (rank - 2,))(numbers), BroadcastTo(shape, (rank - 1,))(numbers)
 
 
-def _diagonal(a: Tensor) -> Tensor:
+def on_diagonal(a: Tensor) -> Tensor:
     """Where the diagonals are."""
-    return EQUAL(*_rows_and_columns(a))
+    return EQUAL(*rows_and_columns(a))
 
 
-def _triangle(a: Tensor, lower: bool) -> Tensor:
+def in_triangle(a: Tensor, lower: bool) -> Tensor:
     """Where the lower triangles are, or the upper ones, with the diagonals."""
-    rows, columns = _rows_and_columns(a)
+    rows, columns = rows_and_columns(a)
     return GREATER_EQUAL(rows, columns) if lower else GREATER_EQUAL(columns, rows)
 
 
