@@ -48,6 +48,7 @@ from tracegraph.ops import (
     image,
     index,
     linalg,
+    matrix_function,
     random,
     reduce,
     shape,
@@ -564,6 +565,19 @@ LINALG = [
         for lower in (False, True)
     ),
     system(L.TriangularSolve(False, True), (2, 2, 2), (2, 2, 1), is_exact=True, is_extra=True),
+    Case(
+        L.TridiagonalSolve(False),
+        (x(4), x(4, sample="above_one"), x(4), x(4, 2)),
+        refuses=(float16, bfloat16),
+        order=2,
+    ),
+    Case(
+        L.TridiagonalSolve(True),
+        (x(2, 3), x(2, 3, sample="above_one"), x(2, 3), x(2, 3, 1)),
+        refuses=(float16, bfloat16),
+        is_extra=True,
+        order=1,
+    ),
     square(L.Det(), 3, 3, is_exact=True),
     square(L.Det(), 2, 4, 4, is_exact=True, is_extra=True, order=2),
     square(L.Cofactor(), 3, 3, order=2),
@@ -588,6 +602,8 @@ def in_parts(parts: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *xs: tuple(np.asarray(part) for part in parts(*xs))
 
 
+#: JAX does not differentiate the Schur form, nor loops of unknown length.
+BY_DIFFERENCES: dict[str, Any] = {"against": DIFFERENCES, "against_complex": DIFFERENCES}
 #: LAPACK turns complex vectors by phases of its own, so differences of them say nothing.
 PHASES: dict[str, Any] = {"against_complex": ("jax",)}
 DECOMPOSITIONS = [
@@ -618,6 +634,29 @@ DECOMPOSITIONS = [
     Case(D.Eig(), (of(float64, 2, 3, 3),), "f", order=1),
     Case(D.Pinv(), (of(float64, 4, 3), of(float64, sample="tiny")), "f"),
     Case(D.Pinv(), (of(complex128, 2, 2, 3), of(float64, 2, sample="tiny")), "c", order=2),
+]
+
+F = matrix_function
+MATRIX_FUNCTIONS = [
+    matrix(F.Expm(), 3, 3, reference=linear.expm, slack=64, **BY_DIFFERENCES),
+    matrix(F.Expm(), 2, 2, 2, is_extra=True, order=1, slack=64, **BY_DIFFERENCES),
+    matrix(
+        F.Logm(),
+        3,
+        3,
+        sample="regular",
+        kinds="c",
+        reference=linear.logm,
+        **BY_DIFFERENCES,
+        tolerance=1e-8,
+    ),
+    matrix(
+        F.Logm(), 2, 2, 2, sample="regular", kinds="c", **BY_DIFFERENCES, is_extra=True, order=1
+    ),
+    matrix(
+        F.Sqrtm(), 3, 3, sample="regular", reference=linear.sqrtm, **BY_DIFFERENCES, tolerance=1e-8
+    ),
+    matrix(F.Sqrtm(), 2, 2, 2, sample="regular", **BY_DIFFERENCES, is_extra=True, order=1),
 ]
 
 RANDOM = [
@@ -729,7 +768,8 @@ CALLS = [
 
 CASES = [
     *(*CONSTANTS, *BROADCASTS, *ARITHMETIC, *FUNCTIONS, *COMPARISONS, *CASTS, *SHAPES),
-    *(*REDUCTIONS, *CONTRACTIONS, *INDEXING, *SORTING, *LINALG, *DECOMPOSITIONS, *RANDOM, *IMAGES, *EFFECTS),
+    *(*REDUCTIONS, *CONTRACTIONS, *INDEXING, *SORTING, *LINALG, *DECOMPOSITIONS),
+    *(*MATRIX_FUNCTIONS, *RANDOM, *IMAGES, *EFFECTS),
     *(*BARRIERS, *CALLS),
 ]
 

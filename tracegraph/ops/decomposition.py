@@ -1,8 +1,8 @@
 """Decompositions of matrices, and the inverse that follows from one.
 
 Matrices stand in the last two axes, and all axes before them are batch axes. Derivatives of
-eigenvectors and singular vectors divide by differences of eigenvalues and singular values: where two
-are equal they are infinite or nan, while those of the values themselves hold.
+eigenvectors and singular vectors divide by differences of eigenvalues and of singular values: where
+two are equal they are infinite or nan, while those of the values themselves hold.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.core.shapes import Size, element_count, minimum
+from tracegraph.core.shapes import Size, element_count, minimum, same_size, static_shape
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType, float64, int32
-from tracegraph.errors import DTypeMismatch, Mismatch
+from tracegraph.errors import Mismatch
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo, Sum, batched_operands, full, full_like, zeros_of
@@ -26,38 +26,23 @@ from tracegraph.ops.elementwise import (
     DIV,
     EQUAL,
     IMAG,
-    INEXACT,
     REAL,
     SELECT,
     Cast,
     add_all,
-    check_kind,
     complex_of,
 )
 from tracegraph.ops.index import Gather
 from tracegraph.ops.linalg import (
     Solve,
     TriangularSolve,
+    check_matrix,
     check_square,
     in_triangle,
     on_diagonal,
 )
 from tracegraph.ops.reduce import ArgMax
 from tracegraph.ops.sort import ArgSort
-
-
-def check_matrix(op: str, a: TensorType) -> tuple[Size, Size]:
-    """The numbers of rows and columns. Raises Mismatch unless these are matrices of at least 32
-    bits."""
-    check_kind(op, a, INEXACT)
-    if a.dtype.size < 4:
-        raise DTypeMismatch(
-            f"the operand is {a}, and 16 bits are too few to factor a matrix",
-            fix="convert it: tg.cast(x, tg.float32)",
-        )
-    if len(a.shape) < 2:
-        raise Mismatch(f"{a} is not a matrix", fix="give a tensor of at least two axes")
-    return a.shape[-2], a.shape[-1]
 
 
 class Decomposition(Op, abstract=True):
@@ -82,7 +67,7 @@ class Decomposition(Op, abstract=True):
 
 def _spread_over(whole: Pattern, type: TensorType) -> Pattern:
     """The pattern of each matrix for each element of what is made of it."""
-    shape = type.shape
+    shape = static_shape(type.shape)
     found = whole.reshape(*whole.shape, *[1] * (len(shape) - whole.ndim)).broadcast_to(shape)
     return found if type.dtype.is_differentiable else found.emptied()
 
@@ -99,12 +84,12 @@ class Qr(Decomposition):
         return a.with_shape((*a.shape[:-1], k)), a.with_shape((*a.shape[:-2], k, n))
 
     def vjp(self, gq, gr, q, r, a):
-        m, n = a.type.shape[-2:]
-        if q.type.shape[-1] != n and (self.full_matrices or r.type.shape[-2] != n):
+        rows, columns = r.type.shape[-2:]
+        if same_size(rows, columns) is None:
             raise Mismatch(
-                f"the derivative of the {q.type.shape[-1]} columns of q by the {n} of {a.type} is "
-                "not determined",
-                fix="use full_matrices=False, or the columns that a has",
+                f"the derivative of {rows} columns of q by the {columns} of {a.type} is not "
+                "determined",
+                fix="use full_matrices=False",
             )
         products = []
         if gr is not None:

@@ -10,38 +10,52 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.core.shapes import Size, element_count, floor_divide, same_size
+from tracegraph.core.shapes import Size, element_count, floor_divide, same_shape, same_size
 from tracegraph.core.sparsity_patterns import Pattern, element_numbers, moved
 from tracegraph.core.types import TensorType, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import Op, check_same_dtype
 from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.broadcast import BroadcastTo, Sum, batched_operands, stack, zeros_of
+from tracegraph.ops.broadcast import BroadcastTo, Sum, batched_operands, full, stack, zeros_of
 from tracegraph.ops.constant import Iota
-from tracegraph.ops.contract import MATMUL, adjoint, merge_axis, same_batch, split_axis
+from tracegraph.ops.contract import MATMUL, adjoint, conjugate, merge_axis, same_batch, split_axis
 from tracegraph.ops.elementwise import (
     COMPLEX,
     EQUAL,
     GREATER_EQUAL,
     IMAG,
     INEXACT,
+    MUL,
     SELECT,
     Cast,
     check_kind,
     conjugated,
 )
+from tracegraph.ops.shape import Pad
 
 
-def check_square(op: str, a: TensorType) -> TensorType:
-    """a, if it is made of square matrices of at least 32 bits. Raises Mismatch otherwise."""
-    check_kind(op, a, INEXACT)
+def check_precision(a: TensorType) -> None:
+    """Raises a DTypeMismatch for types of 16 bits."""
     if a.dtype.size < 4:
         raise DTypeMismatch(
             f"the operand is {a}, and 16 bits are too few to factor a matrix",
             fix="convert it: tg.cast(x, tg.float32)",
         )
+
+
+def check_matrix(op: str, a: TensorType) -> tuple[Size, Size]:
+    """The numbers of rows and columns. Raises Mismatch unless a is made of matrices of at least
+    32 bits."""
+    check_kind(op, a, INEXACT)
+    check_precision(a)
     if len(a.shape) < 2:
         raise Mismatch(f"{a} is not a matrix", fix="give a tensor of at least two axes")
+    return a.shape[-2], a.shape[-1]
+
+
+def check_square(op: str, a: TensorType) -> TensorType:
+    """a, if it is made of square matrices of at least 32 bits. Raises Mismatch otherwise."""
+    check_matrix(op, a)
     size = same_size(a.shape[-2], a.shape[-1])
     if size is None:
         raise Mismatch(f"the matrix {a} is not square", fix="give as many rows as columns")
@@ -147,6 +161,72 @@ class TriangularSolve(Solver):
 
     def flops(self, a, b):
         return element_count(b.shape) * a.shape[-1]
+
+
+class TridiagonalSolve(Op):
+    """y[..., n, k] with a y = b, where of a[i, i - 1], a[i, i] and a[i, i + 1] the elements
+    [..., i] of three vectors are made; rows are exchanged where that is needed.
+
+    The first element of the lower diagonal and the last of the upper one are not read. With
+    `perturb_singular` a pivot that is 0 counts as a tiny one.
+    """
+
+    perturb_singular: bool
+
+    def infer(self, lower, middle, upper, b):
+        check_same_dtype(self.name, lower, middle, upper, b)
+        check_kind(self.name, b, INEXACT)
+        check_precision(b)
+        for diagonal in (lower, middle, upper):
+            if same_shape(diagonal.shape, b.shape[:-1]) is None:
+                raise Mismatch(
+                    f"a diagonal {diagonal} has not one element for each row of {b}",
+                    fix="give as many elements as there are equations",
+                )
+        return b
+
+    def vjp(self, g, y, lower, middle, upper, b):
+        lower, middle, upper = map(conjugate, (lower, middle, upper))
+        axis = lower.ndim - 1
+        to_b = self(_moved(upper, axis, 1), middle, _moved(lower, axis, -1), g)
+        products = [
+            -Sum((y.ndim - 1,))(MUL(to_b, conjugate(_moved(y, axis, step)))) for step in (1, 0, -1)
+        ]
+        return (*products, to_b)
+
+    def batch(self, n, batched, *operands):
+        if any(batched[:3]):
+            return self(*batched_operands(n, batched, operands)), True
+        # As for `Solver`: one matrix serves all.
+        *diagonals, b = operands
+        y = self(*diagonals, merge_axis(b, b.ndim - 2))
+        return split_axis(y, y.ndim - 1, n, b.type.shape[-1]), True
+
+    def depends(self, p, q, r, b):
+        known = (p | q | r).any(axis=-1, keepdims=True)
+        known = known.reshape(*known.shape, 1) | b.any(axis=-2, keepdims=True)
+        return known.broadcast_to(b.shape)
+
+    def numpy(self, lower, middle, upper, b):
+        i = np.arange(middle.shape[-1])
+        a = np.zeros((*middle.shape, len(i)), middle.dtype)
+        a[..., i, i] = middle
+        a[..., i[1:], i[:-1]] = lower[..., 1:]
+        a[..., i[:-1], i[1:]] = upper[..., :-1]
+        return np.linalg.solve(a, b)
+
+    def flops(self, lower, middle, upper, b):
+        return 8 * element_count(b.shape)
+
+
+def _moved(x: Tensor, axis: int, step: int) -> Tensor:
+    """x with each element `step` places further along an axis, and 0 where none comes."""
+    if step == 0:
+        return x
+    before, after = [0] * x.ndim, [0] * x.ndim
+    before[axis], after[axis] = step, -step
+    zero = full(0, x.type.with_shape(()))
+    return Pad(tuple(before), tuple(after), (0,) * x.ndim)(x, zero)
 
 
 class Det(Op):
