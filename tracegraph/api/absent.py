@@ -23,7 +23,6 @@ _FUNCTION = "decorate a Python function with @tg.function"
 _NAMED = "it has TensorFlow's name here"
 _RENAMED = "it is a name of TensorFlow 1"
 _DEVICES = "devices are JAX's"
-_DECOMPOSED = "there is no such decomposition yet"
 _HOST = "outside of functions use NumPy, as in"
 _PICTURES = "there is one function of images, tg.image.adjust_contrast"
 _LAYERS = "there is no such layer yet"
@@ -77,20 +76,6 @@ ABSENT = {
     "summary": ("there are no event files", "use tg.print, or log what x.numpy() gives"),
     "test": ("tests are those of Python", "use np.testing, and tg.testing.check_gradients"),
     "timestamp": ("clocks are Python's", "use time.time(), outside of functions"),
-    **{
-        f"linalg.{name}": (_DECOMPOSED, f"{_HOST} np.linalg.{other}(x)")
-        for name, other in {
-            **{x: x for x in ("eig", "eigh", "eigvals", "eigvalsh", "matrix_rank", "qr", "svd")},
-        }.items()
-    },
-    **dict.fromkeys(
-        ["linalg.expm", "linalg.logm", "linalg.lu", "linalg.sqrtm"],
-        (_DECOMPOSED, "outside of functions use SciPy, as in scipy.linalg"),
-    ),
-    **dict.fromkeys(
-        ["linalg.lstsq", "linalg.pinv"],
-        (_DECOMPOSED, "use tg.linalg.solve with the normal equations, x^T x a = x^T y"),
-    ),
     **dict.fromkeys(
         [
             *("image.resize", "image.crop_to_bounding_box", "image.flip_left_right"),
