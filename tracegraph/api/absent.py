@@ -125,8 +125,6 @@ ABSENT = {
         ],
         (_LAYERS, _OWN_LAYER),
     ),
-    "nn.convolution": ("the rank is in the name", "use tg.nn.conv1d, tg.nn.conv2d or tg.nn.conv3d"),
-    "nn.conv2d_transpose": ("there is none yet", "use tg.nn.conv2d of an input that is padded"),
     "keras": (
         "a few layers of Keras are here, under names of their own",
         "use tg.layers, tg.optimizers, tg.initializers and tg.nn",
