@@ -91,6 +91,7 @@ from tracegraph.api.python_functions import (
 from tracegraph.api.python_functions import (
     py_function as py_function,
 )
+from tracegraph.array.blocks import *
 from tracegraph.array.creation import *
 from tracegraph.array.indexing import *
 from tracegraph.array.indexing import slice_of as slice

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from tracegraph.array import creation, indexing, joining, selection, shaping
+from tracegraph.array import blocks, creation, indexing, joining, selection, shaping
+from tracegraph.array.blocks import *
 from tracegraph.array.creation import *
 from tracegraph.array.indexing import *
 from tracegraph.array.indexing import slice_of as slice
@@ -14,6 +15,7 @@ if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred name
     __all__ = [
         "slice",
     ]
+    __all__ += blocks.__all__
     __all__ += creation.__all__
     __all__ += indexing.__all__
     __all__ += joining.__all__

@@ -5,37 +5,24 @@ Windows are combined from strided slices, one for each place in the window.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tracegraph.array.arguments import as_choice, as_flag, known_int, rank_of, refuse, sizes_of
+from tracegraph.array.arguments import as_choice, as_flag, refuse
 from tracegraph.array.creation import ones
-from tracegraph.array.shaping import cut, reshape
+from tracegraph.array.shaping import reshape
 from tracegraph.core.types import TensorType, as_dtype, float32, float64, int64
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, divide, multiply
 from tracegraph.math.reduction import summable
-from tracegraph.nn.windows import (
-    channels_first,
-    channels_last,
-    is_same,
-    paddings,
-    per_axis,
-    puts_channels_first,
-    ranked,
-    reaches,
-    with_batch_axes,
-    with_one_batch_axis,
-)
+from tracegraph.nn.windows import Windows, padded, ranked, slices, windows_over
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.elementwise import ADD, GREATER, MAXIMUM, SELECT, Maximum
-from tracegraph.ops.shape import Pad, at_least
 
 if TYPE_CHECKING:
     from tracegraph.typing import DTypeLike, TensorLike, Window
@@ -72,7 +59,7 @@ def _max_pool(
         refuse(op, f"{x.type} has no order", x, fix="convert it: tg.cast(x, tg.float32)")
     low = -np.inf if x.dtype.is_floating else x.dtype.min
     larger = Maximum(keeps_nan=True) if x.dtype.is_floating else MAXIMUM
-    x, windows = _windows(op, x, ksize, strides, padding, data_format, gaps)
+    x, windows = windows_over(op, x, ksize, strides, padding, data_format, gaps)
     return windows.outward(_pooled(x, windows, larger, low))
 
 
@@ -99,7 +86,7 @@ def _avg_pool(
         mean = _avg_pool(op, summable(x), ksize, strides, padding, data_format, gaps)
         is_short = x.dtype.is_integer and x.dtype.size < 4
         return cast_to(mean, x.dtype if x.dtype.is_floating else float32 if is_short else float64)
-    x, windows = _windows(op, x, ksize, strides, padding, data_format, gaps)
+    x, windows = windows_over(op, x, ksize, strides, padding, data_format, gaps)
     total = _pooled(x, windows, ADD, 0)
     if windows.is_padded:
         one = ones((1, *x.type.shape[1:-1], 1), x.dtype)
@@ -267,11 +254,11 @@ def max_pool_with_argmax(
     x = ranked(op, input, 4)
     output = _max_pool(op, x, ksize, strides, padding, data_format)
     low = -np.inf if x.dtype.is_floating else x.dtype.min
-    inner, windows = _windows(op, x, ksize, strides, padding, data_format)
+    inner, windows = windows_over(op, x, ksize, strides, padding, data_format)
     places = broadcast(_positions(x, kind, counts_examples), x.type.shape)
-    parts = (_padded(part, windows, fill) for part, fill in ((inner, low), (places, 0)))
+    parts = (padded(part, windows, fill) for part, fill in ((inner, low), (places, 0)))
     best, at = None, None
-    for value, place in zip(*(_slices(part, windows) for part in parts)):
+    for value, place in zip(*(slices(part, windows) for part in parts)):
         if best is None or at is None:
             best, at = value, place
         else:
@@ -297,90 +284,17 @@ def _as_scalar(size: Any, kind: Any) -> Tensor:
     return cast_to(as_tensor(size), kind)
 
 
-class _Windows(NamedTuple):
-    """Where the windows of a pool lie in [examples, ..., channels]."""
-
-    sizes: tuple[int, ...]
-    steps: tuple[int, ...]
-    gaps: tuple[int, ...]
-    pads: tuple[tuple[Any, Any], ...]
-    is_same: bool
-    is_first: bool
-    lead: tuple[Any, ...]
-
-    @property
-    def is_padded(self) -> bool:
-        return any(side != 0 for pair in self.pads for side in pair)
-
-    def outward(self, z: Tensor) -> Tensor:
-        """A result in the data format of the operand, with its batch axes."""
-        return with_batch_axes(channels_first(z) if self.is_first else z, self.lead)
-
-
-def _windows(
-    op: str, x: Tensor, ksize: Any, strides: Any, padding: Any, data_format: Any, gaps: Any = 1
-) -> tuple[Tensor, _Windows]:
-    """x with one batch axis and its channels last, and the windows over it."""
-    rank = rank_of(op, x) - 2
-    if rank < 1:
-        refuse(op, f"{x.type} has no spatial axis", x, fix="give [examples, ..., channels]")
-    is_first = puts_channels_first(op, data_format, rank)
-    x, lead = with_one_batch_axis(op, x, rank)
-    x = channels_last(x) if is_first else x
-    arguments = (("ksize", ksize), ("strides", strides), ("dilations", gaps))
-    sizes, steps, gaps = (per_axis(op, what, value, rank, is_first) for what, value in arguments)
-    reach = reaches(sizes, gaps)
-    pads = paddings(op, x.type, padding, reach, steps, is_first)
-    is_empty = is_same(padding) and 0 in x.type.shape[1:-1]  # without an element there is no window
-    for size, pair, width in zip(sizes_of(op, x)[1:-1], pads, reach):
-        padded = size + pair[0] + pair[1]
-        if known_int(padded) and padded < width and not is_empty:
-            refuse(op, f"the window {list(reach)} is larger than {x.type}", x, fix="use SAME")
-    return x, _Windows(sizes, steps, gaps, pads, is_same(padding), is_first, lead)
-
-
 def _pooled(
-    x: Tensor, windows: _Windows, combine: Callable[[Tensor, Tensor], Tensor], neutral: Any
+    x: Tensor, windows: Windows, combine: Callable[[Tensor, Tensor], Tensor], neutral: Any
 ) -> Tensor:
-    x = _padded(x, windows, neutral)
+    x = padded(x, windows, neutral)
     rank = x.ndim - 2
     if math.prod(windows.sizes) <= _LARGEST_WINDOW_AT_ONCE:
-        return _combined(_slices(x, windows), combine)
+        return _combined(slices(x, windows), combine)
     # The last axis first: of equal elements the first in row-major order stays the first.
     for axis in reversed(range(1, rank + 1)):
-        x = _combined(_slices(x, windows, (axis,)), combine)
+        x = _combined(slices(x, windows, (axis,)), combine)
     return x
-
-
-def _padded(x: Tensor, windows: _Windows, neutral: Any) -> Tensor:
-    if windows.is_padded:
-        before, after = ((0, *(pair[k] for pair in windows.pads), 0) for k in (0, 1))
-        x = Pad(before, after, (0,) * x.ndim)(x, full(neutral, TensorType(x.dtype)))
-    if not windows.is_same:
-        for axis, width in enumerate(reaches(windows.sizes, windows.gaps), 1):
-            x = at_least(x, axis, width)
-    return x
-
-
-def _slices(x: Tensor, windows: _Windows, axes: tuple[int, ...] | None = None) -> Any:
-    """For each place in the window, in row-major order, what stands there in all windows; along
-    all spatial axes or some."""
-    axes = tuple(range(1, x.ndim - 1)) if axes is None else axes
-    sizes, steps, gaps = (
-        [numbers[axis - 1] for axis in axes]
-        for numbers in (windows.sizes, windows.steps, windows.gaps)
-    )
-    reach = reaches(sizes, gaps)
-    counts = [(x.type.shape[k] - width) // step + 1 for k, width, step in zip(axes, reach, steps)]
-    for place in itertools.product(*map(range, sizes)):
-        part = x
-        for axis, offset, gap, count, step in zip(axes, place, gaps, counts, steps):
-            if known_int(count) and count <= 0:
-                part = cut(part, axis, 0, 0)
-            else:
-                start = offset * gap
-                part = cut(part, axis, start, start + (count - 1) * step + 1, step)
-        yield part
 
 
 def _combined(parts: Any, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

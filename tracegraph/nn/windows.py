@@ -5,18 +5,21 @@ They compute with the channels last. What has them first is transposed on the wa
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tracegraph.array.arguments import as_choice, as_sizes, known_int, rank_of, refuse, sizes_of
-from tracegraph.array.shaping import reshape
+from tracegraph.array.shaping import cut, reshape
 from tracegraph.core.shapes import Size, ceiling_divide, element_count, maximum
 from tracegraph.core.types import TensorType
 from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
-from tracegraph.ops.shape import Transpose
+from tracegraph.ops.broadcast import full
+from tracegraph.ops.shape import Pad, Transpose, at_least
 
 #: Steps and windows that are larger are slips: XLA counts them in 32 bits.
 _LARGEST_STEP = 2**31 - 1
@@ -134,3 +137,77 @@ def _same(size: Any, reach: Any, step: int) -> tuple[Any, Any]:
     total = (ceiling_divide(size, step) - 1) * step + reach - size
     total = maximum(total, 0)
     return total // 2, total - total // 2
+
+
+class Windows(NamedTuple):
+    """Where windows lie over the spatial axes of [examples, ..., channels]."""
+
+    sizes: tuple[int, ...]
+    steps: tuple[int, ...]
+    gaps: tuple[int, ...]
+    pads: tuple[tuple[Any, Any], ...]
+    is_same: bool
+    is_first: bool
+    lead: tuple[Any, ...]
+
+    @property
+    def is_padded(self) -> bool:
+        return any(side != 0 for pair in self.pads for side in pair)
+
+    def outward(self, z: Tensor) -> Tensor:
+        """A result in the data format of the operand, with its batch axes."""
+        return with_batch_axes(channels_first(z) if self.is_first else z, self.lead)
+
+
+def windows_over(
+    op: str, x: Tensor, ksize: Any, strides: Any, padding: Any, data_format: Any, gaps: Any = 1
+) -> tuple[Tensor, Windows]:
+    """x with one batch axis and its channels last, and the windows over it."""
+    rank = rank_of(op, x) - 2
+    if rank < 1:
+        refuse(op, f"{x.type} has no spatial axis", x, fix="give [examples, ..., channels]")
+    is_first = puts_channels_first(op, data_format, rank)
+    x, lead = with_one_batch_axis(op, x, rank)
+    x = channels_last(x) if is_first else x
+    arguments = (("ksize", ksize), ("strides", strides), ("dilations", gaps))
+    sizes, steps, gaps = (per_axis(op, what, value, rank, is_first) for what, value in arguments)
+    reach = reaches(sizes, gaps)
+    pads = paddings(op, x.type, padding, reach, steps, is_first)
+    is_empty = is_same(padding) and 0 in x.type.shape[1:-1]  # without an element there is no window
+    for size, pair, width in zip(sizes_of(op, x)[1:-1], pads, reach):
+        whole = size + pair[0] + pair[1]
+        if known_int(whole) and whole < width and not is_empty:
+            refuse(op, f"the window {list(reach)} is larger than {x.type}", x, fix="use SAME")
+    return x, Windows(sizes, steps, gaps, pads, is_same(padding), is_first, lead)
+
+
+def padded(x: Tensor, windows: Windows, neutral: Any) -> Tensor:
+    """x with `neutral` around it where windows reach beyond."""
+    if windows.is_padded:
+        before, after = ((0, *(pair[k] for pair in windows.pads), 0) for k in (0, 1))
+        x = Pad(before, after, (0,) * x.ndim)(x, full(neutral, TensorType(x.dtype)))
+    if not windows.is_same:
+        for axis, width in enumerate(reaches(windows.sizes, windows.gaps), 1):
+            x = at_least(x, axis, width)
+    return x
+
+
+def slices(x: Tensor, windows: Windows, axes: tuple[int, ...] | None = None) -> Iterator[Tensor]:
+    """For each place in the window, in row-major order, what stands there in all windows; along
+    all spatial axes or some."""
+    axes = tuple(range(1, x.ndim - 1)) if axes is None else axes
+    sizes, steps, gaps = (
+        [numbers[axis - 1] for axis in axes]
+        for numbers in (windows.sizes, windows.steps, windows.gaps)
+    )
+    reach = reaches(sizes, gaps)
+    counts = [(x.type.shape[k] - width) // step + 1 for k, width, step in zip(axes, reach, steps)]
+    for place in itertools.product(*map(range, sizes)):
+        part = x
+        for axis, offset, gap, count, step in zip(axes, place, gaps, counts, steps):
+            if known_int(count) and count <= 0:
+                part = cut(part, axis, 0, 0)
+            else:
+                start = offset * gap
+                part = cut(part, axis, start, start + (count - 1) * step + 1, step)
+        yield part
