@@ -7,8 +7,10 @@ from tracegraph.array.blocks import space_to_batch as space_to_batch
 from tracegraph.array.blocks import space_to_depth as space_to_depth
 from tracegraph.math.norms import l2_normalize as l2_normalize
 from tracegraph.math.reduction import zero_fraction as zero_fraction
-from tracegraph.math.sorting_and_segments import in_top_k as in_top_k
-from tracegraph.math.sorting_and_segments import top_k as top_k
+from tracegraph.math.sorting import approx_max_k as approx_max_k
+from tracegraph.math.sorting import approx_min_k as approx_min_k
+from tracegraph.math.sorting import in_top_k as in_top_k
+from tracegraph.math.sorting import top_k as top_k
 from tracegraph.nn import (
     activation,
     convolutions,
@@ -33,7 +35,15 @@ from tracegraph.nn.sampled import *
 
 if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred names are public
     __all__ = [
-        *("depth_to_space", "experimental", "in_top_k", "l2_normalize", "space_to_batch"),
+        *(
+            "approx_max_k",
+            "approx_min_k",
+            "depth_to_space",
+            "experimental",
+            "in_top_k",
+            "l2_normalize",
+            "space_to_batch",
+        ),
         *("space_to_depth", "top_k", "zero_fraction"),
     ]
     __all__ += activation.__all__

@@ -63,19 +63,18 @@ def ctc_loss(
     op = "ctc_loss"
     wanted = as_integers(op, "the labels", labels)
     x = as_tensor(logits)
-    lengths = [
-        as_integers(op, f"the {what}", value)
-        for what, value in (("label_length", label_length), ("logit_length", logit_length))
-    ]
-    _check(op, wanted, x, *lengths)
+    label_count = as_integers(op, "the label_length", label_length)
+    frame_count = as_integers(op, "the logit_length", logit_length)
+    _check(op, wanted, x, label_count, frame_count)
     if not as_flag(op, "logits_time_major", logits_time_major):
         x = transpose(x, [1, 0, 2])
     examples = x.type.shape[1]
-    if any(same_size(y.type.shape[0], examples) is None for y in (wanted, *lengths)):
+    others = (wanted, label_count, frame_count)
+    if any(same_size(y.type.shape[0], examples) is None for y in others):
         fact = f"labels {wanted.type} and logits {x.type} do not have as many examples"
         refuse(op, fact, wanted, x, fix="check logits_time_major, and the lengths")
     blank = _blank(op, x, blank_index)
-    loss = _loss(cast_to(wanted, int32), summable(x), *lengths, blank)
+    loss = _loss(cast_to(wanted, int32), summable(x), label_count, frame_count, blank)
     return cast_to(loss, x.dtype)
 
 

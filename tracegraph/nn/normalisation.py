@@ -200,6 +200,7 @@ def local_response_normalization(
     for start in range(2 * radius + 1):  # type: ignore[arg-type]
         part = cut(squares, 3, start, start + channels)
         total = part if total is None else ADD(total, part)
+    assert total is not None
     return divide(x, pow(add(multiply(total, alpha), bias), beta))
 
 
@@ -210,8 +211,8 @@ def batch_normalization(
     x: TensorLike,
     mean: TensorLike,
     variance: TensorLike,
-    offset: TensorLike,
-    scale: TensorLike,
+    offset: TensorLike | None,
+    scale: TensorLike | None,
     variance_epsilon: Any,
     name: str | None = None,
 ) -> Tensor:

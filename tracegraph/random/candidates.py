@@ -17,7 +17,7 @@ from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, divide, maximum, minimum, multiply
 from tracegraph.math.reduction import cumsum, reduce_sum
-from tracegraph.math.sorting_and_segments import top_k
+from tracegraph.math.sorting import top_k
 from tracegraph.math.unary import expm1, floor, log, log1p, negative
 from tracegraph.operands.conversion import cast_to
 from tracegraph.ops.broadcast import full
