@@ -66,6 +66,9 @@ from tracegraph import (
     optimizers as optimizers,
 )
 from tracegraph import (
+    quantization as quantization,
+)
+from tracegraph import (
     random as random,
 )
 from tracegraph import (
@@ -252,7 +255,7 @@ _MODULES = (
         linalg,
         math,
     ),
-    *(nest, nn, optimizers, random, raw_ops, saved_model, testing, train),
+    *(nest, nn, optimizers, quantization, random, raw_ops, saved_model, testing, train),
 )
 _INTERNAL = frozenset(["NoReturn", "TYPE_CHECKING"])
 
