@@ -56,18 +56,8 @@ ABSENT = {
             "threading": "JAX's settings",
         }.items()
     },
-    "bitcast": ("bits are not read as another type", f"{_HOST} x.numpy().view(np.int32)"),
-    "bitwise": (
-        "the operators are Python's",
-        "use x & y, x | y, x ^ y, ~x, x << n and x >> n",
-    ),
     "dtypes": ("data types are in tg itself", "use tg.as_dtype, tg.DType, or such as tg.float32"),
     "experimental": ("nothing is set apart for it", "use tg's own functions, such as tg.range"),
-    "hessians": ("it is a transformation of functions", "use tg.hessian"),
-    **dict.fromkeys(
-        ["histogram_fixed_width", "histogram_fixed_width_bins"],
-        ("there are no histograms", "use tg.bincount, or tg.searchsorted for the bins"),
-    ),
     "no_op": ("there are no ops that make nothing", "leave it out, or use tg.group()"),
     **dict.fromkeys(["numpy", "np"], ("tensors go to NumPy and back", "use NumPy, or tg itself")),
     **dict.fromkeys(
@@ -106,8 +96,6 @@ ABSENT = {
         ],
         (_LAYERS, _OWN_LAYER),
     ),
-    "nn.convolution": ("the rank is in the name", "use tg.nn.conv1d, tg.nn.conv2d or tg.nn.conv3d"),
-    "nn.conv2d_transpose": ("there is none yet", "use tg.nn.conv2d of an input that is padded"),
     "keras": (
         "a few layers of Keras are here, under names of their own",
         "use tg.layers, tg.optimizers, tg.initializers and tg.nn",
@@ -123,7 +111,6 @@ ABSENT = {
         "let tg.scan or tg.map_fn stack what each step returns; outside of loops use a list and "
         "tg.stack",
     ),
-    "gradients": (_FIRST, "use tg.GradientTape, or tg.grad of a function"),
     **dict.fromkeys(["compat", "Session", "placeholder"], (_FIRST, _FUNCTION)),
     "get_variable": (_FIRST, "use tg.Variable"),
     **dict.fromkeys(["strings", "string"], (_KINDS, "keep strings in Python")),
