@@ -137,11 +137,6 @@ ABSENT = {
     ),
     "metrics": ("there are no metrics", "compute them, as with tg.reduce_mean"),
     "data": ("there are no datasets", "loop over NumPy arrays, or over any iterator of them"),
-    "TensorArray": (
-        _ARRAYS,
-        "let tg.scan or tg.map_fn stack what each step returns; outside of loops use a list and "
-        "tg.stack",
-    ),
     "gradients": (_FIRST, "use tg.GradientTape, or tg.grad of a function"),
     **dict.fromkeys(["compat", "Session", "placeholder"], (_FIRST, _FUNCTION)),
     "get_variable": (_FIRST, "use tg.Variable"),
