@@ -63,11 +63,35 @@ def _need(one: Any, other: Any) -> Need:
     return other.element_type, capacity
 
 
+def common_needs(values: Sequence[Any]) -> list[list[Need]]:
+    """What the arrays of several structures lack to have the same buffers."""
+    return [_joined([needs(one, other) for other in values if other is not one]) for one in values]
+
+
+def _joined(found: Sequence[list[Need]]) -> list[Need]:
+    return [_larger([x for x in column if x]) for column in zip(*found)]
+
+
+def _larger(found: Sequence[Any]) -> Need:
+    return max(found, key=lambda need: need[1]) if found else None
+
+
 def supplied(values: Any, needs: Sequence[Need]) -> Any:
     """`values`, whose arrays have the buffers that they need."""
     leaves, structure = _opened(values)
     pairs = zip(leaves, needs, strict=True)
     return structure.pack([x if need is None else x.with_buffer(*need) for x, need in pairs])
+
+
+def chosen_alike(values: Any) -> Any:
+    """What a branch returns, whose arrays have all elements in their buffers, and sizes that are
+    tensors if they may grow: another branch may return other sizes."""
+    return map_arrays(TensorArray.carried, values) if holds_arrays(values) else values
+
+
+def measured(values: Any) -> Any:
+    """`values` with the sizes of arrays that are known after all."""
+    return map_arrays(TensorArray.measured, values) if holds_arrays(values) else values
 
 
 class ArrayStates:

@@ -12,7 +12,7 @@ from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.control.call import Call
 from tracegraph.control.scan import Scan, without_row_products
 from tracegraph.control.while_loop import COUNT, While
-from tracegraph.control_flow.array_states import ArrayStates
+from tracegraph.control_flow.array_states import ArrayStates, holds_arrays
 from tracegraph.control_flow.regions import (
     Region,
     Shared,
@@ -542,7 +542,7 @@ def _chosen(flag: Tensor, x: Tensor, y: Tensor) -> Tensor:
 def _converted(name: str, values: Any) -> tuple[list[Tensor], nest.Structure]:
     """The loop variables as tensors, and their structure."""
     leaves, structure = nest.flatten_structure(values)
-    if not leaves:
+    if not leaves and not holds_arrays(values):
         fail(TraceError, f"{name}: there are no loop variables", fix="give at least one tensor")
     return [as_tensor(leaf) for leaf in leaves], structure
 

@@ -341,6 +341,34 @@ class TensorArray:
         array.grows = True
         return array
 
+    def joined(self) -> TensorArray:
+        """The same array with all elements in its buffer, if it has any."""
+        is_empty = self._buffer is None and not self._rows
+        return self if is_empty else self._merged("the state")
+
+    def carried(self) -> TensorArray:
+        """The same array as tensors alone: a buffer, and the size if it may change."""
+        array = self.joined()._copy()
+        if self._is_dynamic:
+            array._own_size = _as_index(self._own_size)
+        return array
+
+    def measured(self) -> TensorArray:
+        """The same array, with its size as a number where all runs have one."""
+        found = range_of(self._own_size) if isinstance(self._own_size, Tensor) else None
+        is_known = found is not None and found[0] == found[1]
+        return self.settled(found[0], self.grows) if is_known and found else self
+
+    def emptied(self) -> TensorArray:
+        """An array of the same kind to which nothing has been written."""
+        array = self._copy()
+        if self._is_dynamic:
+            array._own_size = 0
+        elif not isinstance(self._own_size, int):
+            array._own_size = self._size
+        array._rows, array._buffer, array._written = {}, None, None
+        return array
+
     def settled(self, size: int | None, grows: bool) -> TensorArray:
         """The same array behind a loop, of this size if it is known."""
         array = self._copy()
@@ -695,12 +723,11 @@ class ArrayContainer(nest.Container):
     def open(cls, array: TensorArray) -> tuple[nest.Container, Iterable[Any]]:
         names: tuple[str, ...] = ()
         items: list[Any] = []
-        if array.has_buffer or array._rows:
-            array = array._merged("the state")
+        array = array.carried() if array.grows else array.joined()
+        if array._buffer is not None:
             names, items = ("_buffer", "_written"), [array._buffer, array._written]
-        is_size_carried = isinstance(array._own_size, Tensor) or array.grows
-        if array.dynamic_size and is_size_carried:
-            names, items = (*names, "_own_size"), [*items, _as_index(array._own_size)]
+        if isinstance(array._own_size, Tensor):
+            names, items = (*names, "_own_size"), [*items, array._own_size]
         is_size_kept = "_own_size" not in names and (array.dynamic_size or not names)
         kept = (*cls._kept, "_own_size") if is_size_kept else cls._kept
         return cls(TensorArray, names, state=tuple((x, getattr(array, x)) for x in kept)), items
@@ -714,8 +741,13 @@ class ArrayContainer(nest.Container):
     __hash__ = nest.Container.__hash__
 
     def matches(self, other: nest.Container) -> bool:
-        """Whether the tensors are of arrays of one kind and dtype."""
-        return super().matches(other) and self.state[:2] == other.state[:2]
+        """Whether the tensors are of arrays of one kind and dtype, and of one size if it is none of
+        them."""
+        return super().matches(other) and self._kind() == other._kind()  # type: ignore[attr-defined]
+
+    def _kind(self) -> Any:
+        kept = dict(self.state)
+        return kept["_dtype"], kept["_is_dynamic"], kept.get("_own_size")
 
     def build(self, items: Sequence[Any]) -> TensorArray:
         array = object.__new__(TensorArray)
