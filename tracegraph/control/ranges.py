@@ -23,7 +23,7 @@ from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops import elementwise as ops
 from tracegraph.ops.constant import Constant
-from tracegraph.ops.effect import Read
+from tracegraph.ops.effect import Check, Read
 
 #: The smallest and the largest value of a scalar; the values of a vector that is known; or None.
 Range = tuple[int, int] | np.ndarray | None
@@ -288,6 +288,7 @@ _RULES: dict[type[Op], Callable[..., Range]] = {
     ops.Identity: _same,
     ops.StopGradient: _same,
     Read: _same,
+    Check: lambda *_: (1, 1),  # a run in which it fails has no results
 }
 
 __all__ = ["range_of", "ranges_of", "state_ranges"]
