@@ -22,7 +22,6 @@ from tracegraph.core.types import DType, TensorType
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops import elementwise as ops
-from tracegraph.ops.constant import Constant
 from tracegraph.ops.effect import Check, Read
 
 #: The smallest and the largest value of a scalar; the values of a vector that is known; or None.
@@ -105,11 +104,9 @@ class _Walk:
 
     def _op(self, node: Node, inputs: list[Range]) -> Sequence[Range]:
         op = node.op
-        if isinstance(op, Constant):
-            return [_of_array(op.value)]
         rule = _RULES.get(type(op))
-        if rule is not None:
-            return [rule(*inputs)]
+        if rule is not None and (found := rule(*inputs)) is not None:
+            return [found]
         if isinstance(op, Call):
             return self.graph(op.body, inputs)
         if isinstance(op, Branch):
@@ -117,7 +114,7 @@ class _Walk:
         if isinstance(op, (Scan, While)):
             rest = len(node.outputs) - op.states
             return [*self.loop(op, inputs), *[None] * rest]
-        return [None] * len(node.outputs)
+        return [_exact(node, inputs)] if len(node.outputs) == 1 else [None] * len(node.outputs)
 
     def _branch(self, op: Branch, inputs: list[Range]) -> list[Range]:
         """What is known behind the branch that is taken, or behind any."""
@@ -213,6 +210,19 @@ def _within(found: Range, type: TensorType) -> Range:
 def _limits(dtype: DType) -> tuple[int, int]:
     limits = np.iinfo(dtype.numpy_dtype)
     return int(limits.min), int(limits.max)
+
+
+def _exact(node: Node, inputs: Sequence[Range]) -> Range:
+    """The value of a node that follows from values alone."""
+    values: list[np.ndarray] = []
+    for x, found in zip(node.inputs, inputs, strict=True):
+        if isinstance(found, tuple) and found[0] == found[1]:
+            found = np.asarray(found[0], x.dtype.numpy_dtype)
+        if not isinstance(found, np.ndarray):
+            return None
+        values.append(found)
+    value = node.op.numpy(*values) if isinstance(node.op, Op) else NotImplemented
+    return None if value is NotImplemented else _of_array(np.asarray(value))
 
 
 def _row(rows: Range, t: int, type: TensorType) -> Range:
