@@ -38,17 +38,12 @@ from tracegraph.errors import (
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype, static_ints
-from tracegraph.ops.broadcast import BroadcastTo, full
+from tracegraph.ops.broadcast import full
 from tracegraph.ops.elementwise import (
     ADD,
     MAXIMUM,
-    SELECT,
-    GreaterEqual,
-    Less,
-    LogicalAnd,
-    LogicalOr,
 )
-from tracegraph.ops.index import UPDATE_SLICE, DynamicSlice, Gather, ScatterUpdate, size_value
+from tracegraph.ops.index import Gather, ScatterUpdate, size_value
 from tracegraph.ops.reduce import All, Max
 from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
 from tracegraph.tracing.index_checks import (
@@ -492,9 +487,8 @@ class TensorArray:
         buffer = _base(self._buffer, TensorType(self._dtype, (capacity, *shape)))
         written = _base(self._written, TensorType(bool_, (capacity,)))
         if self._rows:
-            mask = np.zeros(capacity, bool)
-            mask[[*self._rows]] = True
-            written = LogicalOr()(written, as_tensor(mask))
+            true = full(1, TensorType(bool_, ()))
+            written = _with_rows(written, dict.fromkeys(self._rows, true))
             buffer = _with_rows(buffer, self._rows)
         array._rows, array._buffer, array._written = {}, buffer, written
         return array
@@ -623,17 +617,8 @@ def _with_rows(buffer: Tensor, rows: dict[int, Tensor]) -> Tensor:
 
 def _updated(buffer: Tensor, at: Tensor, x: Tensor) -> Tensor:
     """The buffer with x at a place, or with rows at places; a place that is not there is none."""
-    if at.ndim:
-        return ScatterUpdate(0, 0)(buffer, Reshape((*at.type.shape, 1))(at), x)
-    capacity, *rest = buffer.type.shape
-    shape = (1, *rest)
-    starts = (at, *(as_tensor(0, int32) for _ in rest))
-    inside = LogicalAnd()(
-        GreaterEqual()(at, as_tensor(0, int32)), Less()(at, size_value(capacity, int32))
-    )
-    row = Reshape(shape)(x)
-    there = DynamicSlice(shape)(buffer, *starts)
-    return UPDATE_SLICE(buffer, SELECT(BroadcastTo(shape, ())(inside), row, there), *starts)
+    places = Reshape((*at.type.shape, 1))(at)
+    return ScatterUpdate(0, 0)(buffer, places, x)
 
 
 def len_of(buffer: Tensor) -> Size:
