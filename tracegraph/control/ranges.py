@@ -1,8 +1,8 @@
 """Which integers a scalar may be: bounds that follow from constants, through branches and loops.
 
-The states of a loop are followed from step to step, as long as they are the same in every run or lie
-between numbers that are. So the counter of a loop is known in each of its steps, and behind a loop
-that a tensor may end early it is known how large it can have become.
+The states of a loop are followed from step to step, as long as they are the same in every run, or
+lie between numbers that are. So the counter of a loop is known in each of its steps, and behind a
+loop that a tensor may end early it is known how large it can have become.
 """
 
 from __future__ import annotations

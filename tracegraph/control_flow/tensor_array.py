@@ -1,8 +1,8 @@
 """TensorArray: elements of one dtype at numbered places, written one by one, also in loops.
 
-An array is a value: each write returns a new one. Elements at places that are known are kept as they
-are. What is written at a place that only the run knows goes into one buffer, with a mark for each
-place that has been written; and so does everything when an array becomes the state of a loop.
+An array is a value: each write returns a new one. Elements at known indices are kept as they are.
+What is written at an index that only the run knows goes into one buffer, with a mark for each
+element that has been written; and so does everything when an array becomes the state of a loop.
 """
 
 from __future__ import annotations
@@ -56,27 +56,26 @@ from tracegraph.tracing.trace import current_trace
 
 
 class TensorArray:
-    """Elements of one dtype, at places that are numbered from 0.
+    """Elements of one dtype that are written one by one, also in loops.
 
     - `dtype`: of the elements.
-    - `size`: how many places there are, an integer that is known while tracing.
-    - `dynamic_size`: whether a write behind the last place makes the array larger. In a loop the
-      largest size must follow from the loop: from `maximum_iterations`, a `tg.range` of known bounds,
-      or a counter that ends it.
+    - `size`: how many there are, an integer that is known while tracing.
+    - `dynamic_size`: whether a write behind the last element makes the array larger. In a loop the
+      largest size must follow from the graph: from `maximum_iterations`, a `tg.range` of known
+      bounds, or a counter that ends the loop.
     - `element_shape`: the shape of the elements, whose sizes may be None. By default it is that of
       the first one.
     - `infer_shape`: whether all elements must have one shape.
-    - `clear_after_read`, `tensor_array_name`, `colocate_with_first_write_call`, `name`: accepted, and
-      without effect. `handle` and `flow` must be None.
+    - `clear_after_read`, `tensor_array_name`, `colocate_with_first_write_call`, `name`: accepted,
+      and without effect. `handle` and `flow` must be None.
 
-    `write`, `unstack`, `scatter` and `split` return the new array; the old one stays as it is. A
-    place that has not been written holds zeros in `stack` and `concat`, and to read it alone is an
-    error.
+    `write`, `unstack`, `scatter` and `split` return the new array; the old one stays as it is. What
+    has not been written is zeros in `stack` and `concat`, and an error in `read` and `gather`.
 
-    Raises SignatureError (a ValueError) without a size; InvalidArgumentError (a ValueError) for a
-    place that is not there, or that is read before it was written, where that is known while
-    tracing. What only the run knows is checked where a function is built with `check_bounds`; without
-    it such a write is dropped, and such a read gives the nearest place, or zeros.
+    Raises SignatureError (a ValueError) without a size, and InvalidArgumentError (a ValueError) for
+    an index that is out of range or is read before it was written, where that is known while
+    tracing. What only the run knows is checked in functions that are built with `check_bounds`;
+    elsewhere such a write is dropped, and such a read gives the nearest element, or zeros.
 
     >>> squares = tg.TensorArray(tg.int32, size=3)
     >>> for i in range(3):
@@ -90,7 +89,7 @@ class TensorArray:
         *("_rows", "_written", "grows"),
     )
 
-    #: The elements at known places that were written since the buffer was made.
+    #: The elements at known indices that were written since the buffer was made.
     _rows: dict[int, Tensor]
     #: The elements one after another, and which of them were written; None before it is needed.
     _buffer: Any
@@ -141,7 +140,7 @@ class TensorArray:
 
     @property
     def dynamic_size(self) -> bool:
-        """Whether a write behind the last place makes the array larger."""
+        """Whether a write behind the last element makes the array larger."""
         return self._is_dynamic
 
     @property
@@ -153,13 +152,13 @@ class TensorArray:
         """
         if not self._infer_shape or _leaves_open(self._declared):
             return self._declared
-        if self._buffer is None and not self._rows:
+        if not isinstance(self._buffer, Tensor) and not self._rows:
             return self._declared
         return shape_of(self.element_type)
 
     @api_boundary
     def size(self, name: str | None = None) -> Tensor:
-        """The number of places, an int32 scalar."""
+        """The number of elements, an int32 scalar."""
         return _as_index(self._size)
 
     def __repr__(self) -> str:
@@ -167,8 +166,8 @@ class TensorArray:
 
     @property
     def _size(self) -> Any:
-        """How many places there are: an int, a Dim, or of an array of dynamic size a tensor."""
-        if self._is_dynamic or self._buffer is None:
+        """How many elements there are: an int, a Dim, or of a dynamic array a tensor."""
+        if self._is_dynamic or not isinstance(self._buffer, Tensor):
             return self._own_size
         return self._buffer.type.shape[0]
 
@@ -182,10 +181,10 @@ class TensorArray:
 
     @api_boundary
     def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:
-        """The array with `value` at the place `index`, an integer scalar.
+        """The array with `value` at `index`, an integer scalar.
 
         Raises DTypeError or ShapeError for a value that is no element, and InvalidArgumentError for
-        a place that is not there.
+        an index that is out of range.
         """
         array, x = self._taking("write", value)
         at = _index("write", index)
@@ -199,9 +198,9 @@ class TensorArray:
 
     @api_boundary
     def read(self, index: Any, name: str | None = None) -> Tensor:
-        """The element at the place `index`, an integer scalar.
+        """The element at `index`, an integer scalar.
 
-        Raises InvalidArgumentError for a place that is not there or was not written.
+        Raises InvalidArgumentError for one that is out of range, or that was not written.
         """
         at = _index("read", index)
         place = _known(at)
@@ -212,24 +211,26 @@ class TensorArray:
         return self._read_from_buffer("read", at)
 
     def _read_from_buffer(self, name: str, at: Tensor) -> Tensor:
-        """The elements at places that are there, but that may not have been written."""
+        """The elements at indices that are in range, but may not have been written."""
         array = self._merged(name)
         array._check_written(name, at)
+        if len_of(array._buffer) == 0:  # in a loop that does not run
+            return full(0, array._buffer.type.with_shape((*at.type.shape, *array.element_type)))
         return Gather(0, 0)(array._buffer, at)
 
     # Several elements.
 
     @api_boundary
     def stack(self, name: str | None = None) -> Tensor:
-        """All elements, along a new first axis. A place that was not written holds zeros."""
+        """All elements, along a new first axis. What was not written is zeros."""
         array = self._merged("stack")
         return _first_rows(array._buffer, array._size)
 
     @api_boundary
     def gather(self, indices: Any, name: str | None = None) -> Tensor:
-        """The elements at several places, along a new first axis.
+        """The elements at several indices, along a new first axis.
 
-        Raises InvalidArgumentError for a place that is not there or was not written.
+        Raises InvalidArgumentError for one that is out of range, or that was not written.
         """
         at = _indices("gather", indices)
         known = value_now(at)
@@ -257,7 +258,7 @@ class TensorArray:
 
     @api_boundary
     def unstack(self, value: Any, name: str | None = None) -> TensorArray:
-        """The array whose elements are the rows of `value`, as many as there are places.
+        """The array whose elements are the rows of `value`, as many as the array has.
 
         Raises ShapeError for another number of rows.
         """
@@ -269,9 +270,9 @@ class TensorArray:
 
     @api_boundary
     def scatter(self, indices: Any, value: Any, name: str | None = None) -> TensorArray:
-        """The array with row k of `value` at the place `indices[k]`.
+        """The array with row k of `value` at `indices[k]`.
 
-        Raises InvalidArgumentError for a place that is not there.
+        Raises InvalidArgumentError for an index that is out of range.
         """
         at = _indices("scatter", indices)
         array, x = self._taking("scatter", value, rows=True)
@@ -338,7 +339,7 @@ class TensorArray:
 
     def joined(self) -> TensorArray:
         """The same array with all elements in its buffer, if it has any."""
-        is_empty = self._buffer is None and not self._rows
+        is_empty = not self.has_buffer and not self._rows
         return self if is_empty else self._merged("the state")
 
     def carried(self) -> TensorArray:
@@ -410,11 +411,11 @@ class TensorArray:
             )
         return self._copy(), x
 
-    # Places.
+    # Indices.
 
     def _check_place(self, name: str, place: int, is_written: bool = False) -> None:
-        """Raises InvalidArgumentError for a known place of an array of known size that is not
-        there, or that is read and was not written."""
+        """Raises InvalidArgumentError for a known index into an array of known size that is out of
+        range, or that is read and was not written."""
         high = self._size - 1 if not (is_written and self._is_dynamic) else place
         fix = f"use indices from 0 to {high}" if self._size else "make it with a size"
         if is_written and not self._is_dynamic:
@@ -425,16 +426,16 @@ class TensorArray:
             self._refuse_unwritten(name, place)
 
     def _check_written(self, name: str, at: Tensor) -> None:
-        """Refuses places that were not written: now where that is known, else at every run where a
-        function checks its bounds. The array is merged."""
+        """Refuses to read what was not written: now where that is known, else at every run where a
+        function checks its bounds. All elements are in the buffer."""
         places, written = value_now(at), value_now(self._written)
+        capacity = len_of(self._written)
         if places is not None and written is not None and written.size:
             inside = np.clip(places, 0, written.size - 1)
             missing = np.atleast_1d(places)[~np.atleast_1d(written[inside])]
             if missing.size:
                 self._refuse_unwritten(name, int(missing[0]))
-        elif checks_at_run_time():
-            capacity = self._written.type.shape[0]
+        elif checks_at_run_time() and capacity != 0:
             fact = f"TensorArray.{name}: index {{}} is out of range for {self._text()}"
             check_at_run_time(at, 0, capacity - 1, fact, "use indices that are in range")
             trace = current_trace()
@@ -515,7 +516,7 @@ class TensorArray:
         )
 
     def _written_anywhere(self, name: str, at: Tensor, x: Tensor) -> TensorArray:
-        """The array with one element, or the rows of x, at places that only the run knows."""
+        """The array with one element, or the rows of x, at indices that only the run knows."""
         shape = x.type.shape[at.ndim :]
         array = self._with_room_for(name, at, shape)
         capacity = array._buffer.type.shape[0]
@@ -534,7 +535,7 @@ class TensorArray:
         return array
 
     def _with_room_for(self, name: str, at: Tensor, shape: Shape) -> TensorArray:
-        """The array with a buffer that has the places `at`."""
+        """The array with a buffer that has the indices `at`."""
         capacity = self.capacity
         if self._is_dynamic and not self.grows:
             found = range_of(at) if at.ndim == 0 else None
@@ -558,7 +559,8 @@ def refuse_growth(name: str, reason: str) -> NoReturn:
     """
     fail(
         TraceError,
-        f"{name}: how large an array of dynamic size becomes must follow from the graph, and {reason}",
+        f"{name}: how large an array of dynamic size becomes must follow from the graph, and "
+        f"{reason}",
         fix="make it with size= and without dynamic_size, or bound the loop: "
         "maximum_iterations= of tg.while_loop, "
         "tg.autograph.experimental.set_loop_options(maximum_iterations=…) in a while, "
@@ -616,7 +618,9 @@ def _with_rows(buffer: Tensor, rows: dict[int, Tensor]) -> Tensor:
 
 
 def _updated(buffer: Tensor, at: Tensor, x: Tensor) -> Tensor:
-    """The buffer with x at a place, or with rows at places; a place that is not there is none."""
+    """The buffer with x at an index, or its rows at several; out of range nothing is written."""
+    if len_of(buffer) == 0:
+        return buffer
     places = Reshape((*at.type.shape, 1))(at)
     return ScatterUpdate(0, 0)(buffer, places, x)
 

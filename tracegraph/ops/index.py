@@ -19,7 +19,6 @@ from tracegraph.core.types import DType, TensorType, int32, int64
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import Op, check_same_dtype
 from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.barrier import Barrier
 from tracegraph.ops.broadcast import BroadcastTo, full, linear_tangent, stack, zeros_of
 from tracegraph.ops.constant import DimSize, Iota, constant
 from tracegraph.ops.elementwise import (
@@ -242,11 +241,7 @@ class ScatterUpdate(Scatter):
 
     def vjp(self, g, y, x, indices, updates):
         read = self.read(g, indices)
-        if element_count(indices.type.shape[:-1]) == 1:
-            # No other update overwrites it. In a loop XLA would copy g in each step if it did not
-            # know that the read comes first.
-            g, read = Barrier()(g, read)
-        else:
+        if element_count(indices.type.shape[:-1]) != 1:  # one alone is not overwritten
             read = SELECT(self._stayed(x, indices, updates), read, zeros_of(read))
         return self(g, indices, zeros_of(updates)), None, read
 
