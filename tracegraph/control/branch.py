@@ -408,7 +408,7 @@ def narrowed(
     keep = tuple(map(any, zip(*flags, strict=True)))
     one = small[0]
     kept = [x for x, is_kept in zip(one.inputs, keep, strict=True) if is_kept]
-    named = naming(one.inputs, kept)
+    named = set(naming(one.inputs, kept))
     keep = tuple(is_kept or x in named for x, is_kept in zip(one.inputs, keep, strict=True))
     if all(keep) and all(used) and all(a is b for a, b in zip(small, graphs, strict=True)):
         return list(graphs), keep

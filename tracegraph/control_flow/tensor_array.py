@@ -339,13 +339,14 @@ class TensorArray:
 
     def joined(self) -> TensorArray:
         """The same array with all elements in its buffer, if it has any."""
-        is_empty = not self.has_buffer and not self._rows
-        return self if is_empty else self._merged("the state")
+        if not self._rows and (self._buffer is not None or not self.has_buffer):
+            return self
+        return self._merged("the state")
 
     def carried(self) -> TensorArray:
         """The same array as tensors alone: a buffer, and the size if it may change."""
         array = self.joined()._copy()
-        if self._is_dynamic:
+        if self._is_dynamic and isinstance(self._own_size, (int, Dim)):
             array._own_size = _as_index(self._own_size)
         return array
 
@@ -497,7 +498,7 @@ class TensorArray:
     def _merged(self, name: str) -> TensorArray:
         """The array with all its elements in the buffer. Raises InvalidArgumentError where their
         shape is not known, and ShapeError where they have several."""
-        if self._buffer is not None and not self._rows and self.capacity == len_of(self._buffer):
+        if self._buffer is not None and not self._rows:
             return self
         if self.has_buffer:
             return self.with_buffer(self.element_type, self.capacity)
@@ -715,8 +716,9 @@ class ArrayContainer(nest.Container):
         array = array.carried() if array.grows else array.joined()
         if array._buffer is not None:
             names, items = ("_buffer", "_written"), [array._buffer, array._written]
-        if isinstance(array._own_size, Tensor):
-            names, items = (*names, "_own_size"), [*items, array._own_size]
+        if not isinstance(array._own_size, (int, Dim, type(None))):
+            size = array._own_size
+            names, items = (*names, "_own_size"), [*items, getattr(size, "number", size)]
         is_size_kept = "_own_size" not in names and (array.dynamic_size or not names)
         kept = (*cls._kept, "_own_size") if is_size_kept else cls._kept
         return cls(TensorArray, names, state=tuple((x, getattr(array, x)) for x in kept)), items
@@ -744,7 +746,16 @@ class ArrayContainer(nest.Container):
         array._buffer = array._written = array._own_size = None
         for name, value in (*self.state, *zip(self.names, items, strict=True)):
             setattr(array, name, value)
+        if "_own_size" in self.names and isinstance(array._own_size, int):
+            array._own_size = _Number(array._own_size)
         return array
+
+
+class _Number:
+    """Stands for a size that is a leaf, where leaves are numbered."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
 
 
 nest.register(TensorArray, ArrayContainer.open)
