@@ -536,6 +536,8 @@ SORTING = [
     Case(sort.Sort(1, True), (apart(3, 4),), "fib"),
     Case(sort.Sort(0, True), (apart(3, 4),), "fib"),
     Case(sort.ArgSort(0, False), (x(5, 2),), "fib"),
+    Case(sort.TrueIndices(3), (x(5),), "b"),
+    Case(sort.TrueIndices(5), (x(2, 4),), "b"),
     Case(sort.ArgSort(1, True), (x(2, 5),), "fib"),
     Case(sort.TopK(2), (apart(3, 5),), "fib"),
     Case(sort.TopK(3), (apart(4),), "fib"),

@@ -92,6 +92,7 @@ from tracegraph.api.python_functions import (
     py_function as py_function,
 )
 from tracegraph.array.creation import *
+from tracegraph.array.grouping import *
 from tracegraph.array.indexing import *
 from tracegraph.array.indexing import slice_of as slice
 from tracegraph.array.joining import *

@@ -77,10 +77,6 @@ ABSENT = {
     "summary": ("there are no event files", "use tg.print, or log what x.numpy() gives"),
     "test": ("tests are those of Python", "use np.testing, and tg.testing.check_gradients"),
     "timestamp": ("clocks are Python's", "use time.time(), outside of functions"),
-    **dict.fromkeys(
-        ["unique", "unique_with_counts"],
-        ("the shape of the result would follow from values", f"{_HOST} np.unique(x); or tg.sort"),
-    ),
     **{
         f"linalg.{name}": (_DECOMPOSED, f"{_HOST} np.linalg.{other}(x)")
         for name, other in {

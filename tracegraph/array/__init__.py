@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from tracegraph.array import creation, indexing, joining, selection, shaping
+from tracegraph.array import creation, grouping, indexing, joining, selection, shaping
 from tracegraph.array.creation import *
+from tracegraph.array.grouping import *
 from tracegraph.array.indexing import *
 from tracegraph.array.indexing import slice_of as slice
 from tracegraph.array.joining import *
@@ -15,6 +16,7 @@ if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred name
         "slice",
     ]
     __all__ += creation.__all__
+    __all__ += grouping.__all__
     __all__ += indexing.__all__
     __all__ += joining.__all__
     __all__ += selection.__all__

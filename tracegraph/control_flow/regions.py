@@ -67,15 +67,24 @@ def traced_region(
             result = convert(function(*[trace.argument(*pair) for pair in pairs]))
             leaves, structure = result_leaves(result, name, here())
             traced = trace.traced([y for y in leaves if y is not None])
-        if traced.has_token:
-            _refuse_effects(traced)
+        if traced.graph.cuts_runs:
+            _refuse_cuts(traced)
         return Region(name, traced, Results(structure, leaves))
 
     return restored(run)
 
 
-def _refuse_effects(traced: Traced) -> NoReturn:
-    place = next((node.source for node in traced.graph.nodes if node.op.has_effects), here())
+def _refuse_cuts(traced: Traced) -> NoReturn:
+    cut = next(node for node in traced.graph.nodes if node.op.cuts_runs)
+    if not cut.op.has_effects:
+        fail(
+            TraceError,
+            f"{traced.graph.name} computes a size that only the run knows, and what branches and "
+            "loops of a graph compute has the same shape in every run",
+            source=cut.source,
+            fix="compute it before, or keep all elements and a mask: tg.where(mask, x, 0)",
+        )
+    place = cut.source
     fail(
         TraceError,
         f"{traced.graph.name} prints or calls Python, which no branch or loop of a graph can do",

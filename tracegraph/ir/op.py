@@ -181,6 +181,11 @@ class Op(metaclass=_Interning):
         """Whether it does more than compute, so that each iteration of a loop does it anew."""
         return any(inner.has_effects for inner in self.graphs())
 
+    @property
+    def cuts_runs(self) -> bool:
+        """Whether no program of XLA can do it, so that a run is cut there and goes on behind it."""
+        return any(inner.cuts_runs for inner in self.graphs())
+
     # What ops with graphs among their attributes say of them.
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,13 +15,13 @@ from tracegraph.array.arguments import (
     as_integers,
     as_open_number,
     as_sizes,
-    known_array,
     known_int,
     rank_of,
     refuse,
     sizes_of,
 )
 from tracegraph.array.creation import fill, one_hot, zeros
+from tracegraph.array.runtime_sizes import is_open, largest, runtime_size
 from tracegraph.array.shaping import cut, reshape
 from tracegraph.core.shapes import maximum, minimum, same_shape
 from tracegraph.core.types import TensorType, as_dtype, bool_, float32, float64, int32, int64
@@ -28,9 +29,25 @@ from tracegraph.errors import InvalidArgumentError, SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, divide, floordiv, multiply, subtract
 from tracegraph.math.reduction import summable
-from tracegraph.operands.conversion import as_operands, as_tensor, broadcast, cast_to, static_ints
-from tracegraph.ops.broadcast import BroadcastTo, Sum, full
-from tracegraph.ops.elementwise import EQUAL, GREATER, LESS, LESS_EQUAL, SELECT, Cast, LogicalAnd
+from tracegraph.operands.conversion import (
+    as_operands,
+    as_tensor,
+    broadcast,
+    cast_to,
+    static_ints,
+    static_value,
+)
+from tracegraph.ops.broadcast import BroadcastTo, Sum, full, full_like
+from tracegraph.ops.elementwise import (
+    ADD,
+    EQUAL,
+    GREATER,
+    LESS,
+    LESS_EQUAL,
+    SELECT,
+    Cast,
+    LogicalAnd,
+)
 from tracegraph.ops.index import Gather, ScatterAdd, ScatterMax, ScatterMin, ScatterUpdate
 from tracegraph.ops.shape import Reshape
 from tracegraph.ops.sort import ArgSort, Sort, TopK
@@ -240,8 +257,7 @@ def _bin_count(x: Tensor, minlength: Any, maxlength: Any) -> Any:
         elif checks_at_run_time():
             check_at_run_time(x, 0, x.dtype.max, message, fix)
         return high
-    fix = "give the length: minlength=n and maxlength=n"
-    count = maximum(low, _number_count("bincount", "the elements", x, fix))
+    count = maximum(low, _number_count("bincount", "the elements", x))
     return count if high is None else minimum(high, count)
 
 
@@ -266,8 +282,8 @@ def confusion_matrix(
     rows, columns = reshape(labels, [-1]), reshape(predictions, [-1])
     if num_classes is None:
         names = {"the labels": rows, "the predictions": columns}
-        fix = "give the number of classes: num_classes="
-        num_classes = max(_number_count("confusion_matrix", *one, fix) for one in names.items())
+        counts = (_number_count("confusion_matrix", *one) for one in names.items())
+        num_classes = functools.reduce(maximum, counts)
     kind = as_dtype(dtype)
     row_is, column_is = (one_hot(x, num_classes, dtype=kind) for x in (rows, columns))
     if weights is not None:
@@ -401,14 +417,22 @@ def segment_min(data: TensorLike, segment_ids: TensorLike, name: str | None = No
 
 def _zero_in_gaps(y: Tensor, segment_ids: Any) -> Tensor:
     """Segments, whose numbers are known, with 0 in those that have no elements."""
-    count, rank = y.type.shape[0], y.ndim
+    count = y.type.shape[0]
+    if is_open(segment_ids):
+        ones = full_like(as_integers("segment", "the segment numbers", segment_ids), 1)
+        found = unsorted_segment_sum(ones, segment_ids, count)
+        return _where_filled(GREATER(found, _like(found, 0)), y)
     filled = sorted(set(static_ints(segment_ids, "the segment numbers")))
     if len(filled) == count:
         return y
     at = as_tensor(np.reshape(filled, (-1, 1)))
     flags = TensorType(bool_, (len(filled),))
     is_filled = ScatterUpdate(0, 0)(full(False, flags.with_shape((count,))), at, full(True, flags))
-    shape = (count, *[1] * (rank - 1))
+    return _where_filled(is_filled, y)
+
+
+def _where_filled(is_filled: Tensor, y: Tensor) -> Tensor:
+    shape = (y.type.shape[0], *[1] * (y.ndim - 1))
     return SELECT(broadcast(Reshape(shape)(is_filled), y.type.shape), y, full(0, y.type))
 
 
@@ -419,14 +443,18 @@ def _ordered(op: str, data: Any) -> Tensor:
     return x
 
 
-def _segment_count(op: str, segment_ids: Any) -> int:
-    fix = f"use tg.math.unsorted_{op}(data, segment_ids, num_segments), which is given their number"
-    return _number_count(op, "the segment numbers", segment_ids, fix)
+def _segment_count(op: str, segment_ids: Any) -> Any:
+    return _number_count(op, "the segment numbers", segment_ids)
 
 
-def _number_count(op: str, what: str, numbers: Any, fix: str) -> int:
-    """One more than the largest of numbers that must be known; they count from 0."""
-    known = as_sizes(op, what, known_array(op, as_integers(op, what, numbers), fix))
+def _number_count(op: str, what: str, numbers: Any) -> Any:
+    """One more than the largest of numbers that count from 0: a size that each run finds, where
+    they are not known while tracing."""
+    x = as_integers(op, what, numbers)
+    value = static_value(x)
+    if value is None:
+        return runtime_size(op, ADD(largest(x, -1), as_tensor(1, int64)))
+    known = as_sizes(op, what, value)
     if min(known, default=0) < 0:
         fail(
             InvalidArgumentError,

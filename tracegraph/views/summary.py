@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tracegraph.control.split_at_cuts import split_at_cuts
 from tracegraph.core.shapes import Size, dim_names, element_count, substitute_size
 from tracegraph.core.types import TensorType
 from tracegraph.errors import counted
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.ops.effect import Read
+from tracegraph.ops.constant import RuntimeSize
+from tracegraph.ops.effect import HostCall, Read
 from tracegraph.passes.specialise import bind_sizes, with_sizes
 from tracegraph.text.printer import value_names
 from tracegraph.views.outline import NOT_RUN, shortened
@@ -108,6 +110,33 @@ class SummaryRow:
         return row
 
 
+class Cut(NamedTuple):
+    """A place where a run is cut: what is found there, such as a size, at the user's line."""
+
+    found: str
+    file: str
+    line: int
+    code: str
+
+
+def cuts_of(graph: Graph) -> list[Cut]:
+    """The places between the programs of one run, in their order."""
+    if not graph.cuts_runs:
+        return []
+    parts = split_at_cuts(graph).parts
+    between = [node for part in parts[:-1] for node in (*part.sizes, *part.effects)]
+    return [
+        Cut(_found_at(node), node.source.file, node.source.line, node.source.text)
+        for node in between
+        if isinstance(node.op, (RuntimeSize, HostCall))
+    ]
+
+
+def _found_at(node: Node) -> str:
+    op = node.op
+    return str(op.size) if isinstance(op, RuntimeSize) else f"results of {op.called}"
+
+
 class Summary(str):
     """The table that `summary` makes, as text, and its numbers: `rows`, `totals`, `to_dict()`."""
 
@@ -118,6 +147,8 @@ class Summary(str):
     totals: Costs
     #: The name, the type and the role of each input: argument, variable, captured or token.
     inputs: tuple[tuple[str, TensorType, str], ...]
+    #: Where a run is cut into programs: what is found there, and the user's line.
+    cuts: tuple[Cut, ...]
 
     def __new__(
         cls,
@@ -125,8 +156,10 @@ class Summary(str):
         rows: Iterable[SummaryRow] = (),
         totals: Costs | None = None,
         inputs: Iterable[tuple[str, TensorType, str]] = (),
+        cuts: Iterable[Cut] = (),
     ) -> Summary:
         found = super().__new__(cls, text)
+        found.cuts = tuple(cuts)
         found.rows = tuple(rows)
         found.totals = totals or {}
         found.inputs = tuple(inputs)
@@ -145,6 +178,7 @@ class Summary(str):
             "inputs": inputs,
             "rows": [row.to_dict() for row in self.rows],
             "total": _cost_data(self.totals),
+            "cuts": [{"found": cut.found, "file": cut.file, "line": cut.line} for cut in self.cuts],
         }
 
 
@@ -168,7 +202,9 @@ def summary(graph: Graph) -> Summary:
     element of the outputs. So a multiplication, a comparison
     and a `tanh` are one each, whatever the machine takes for them, and so is an operation on
     complex numbers or integers; a product of matrices has two for each pair of elements that meet,
-    and moving elements has none. Sizes that are not known appear as such.
+    and moving elements has none. Sizes that are not known appear as such; where a run is cut into
+    several programs, since only it knows a size or what a Python function returns, the lines are
+    listed as cuts.
 
     >>> f = tg.function(lambda x: tg.tanh(x))
     >>> table = f.get_concrete_function(tg.TensorSpec([3])).graph.summary()
@@ -183,10 +219,12 @@ def summary(graph: Graph) -> Summary:
         nodes, written, flops = map(_number, _sum(totals.values()))
         head.append(f"together: {nodes} nodes, {written} bytes written, {flops} FLOPs")
     tables = [_table(by, found, totals) for by, found in rows.items() if found or by != "scope"]
-    text = "\n\n".join("\n".join(table) for table in [head, *tables, _inputs(graph)] if table)
+    cuts = cuts_of(graph)
+    texts = [head, *tables, _cut_table(cuts), _inputs(graph)]
+    text = "\n\n".join("\n".join(table) for table in texts if table)
     names = value_names(graph)
     inputs = [(names[x], x.type, role) for x, role in _roles(graph).items()]
-    return Summary(text, itertools.chain(*rows.values()), totals, inputs)
+    return Summary(text, itertools.chain(*rows.values()), totals, inputs, cuts)
 
 
 # Rows.
@@ -311,6 +349,12 @@ def _roles(graph: Graph) -> dict[Tensor, str]:
     so."""
     read = {node.inputs[1] for node in graph.nodes if isinstance(node.op, Read)}
     return {x: "variable" if x in read else x.role for x in graph.inputs}
+
+
+def _cut_table(cuts: Sequence[Cut]) -> list[str]:
+    names = _short_names({cut.file for cut in cuts})
+    rows = [(cut.found, f"{names[cut.file]}:{cut.line}", cut.code) for cut in cuts]
+    return _aligned([("cut", "line", "code"), *rows], "<<<") if cuts else []
 
 
 def _inputs(graph: Graph) -> list[str]:
