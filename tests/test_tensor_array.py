@@ -332,24 +332,47 @@ def test_nested_loops_grow_by_what_all_write():
     assert lists(f(f64(-1.0)).size()) == 0
 
 
-def test_a_size_without_a_bound_is_refused():
-    def body(x, ta):
-        return x / 2.0, ta.write(ta.size(), x)
+def halvings(x):
+    body = lambda x, ta: (x / 2.0, ta.write(ta.size(), x))  # noqa: E731
+    return tg.while_loop(lambda x, ta: x > 1.0, body, (x, growing()))[1]
+
+
+def test_a_loop_without_a_bound_runs_once_for_the_size(run):
+    for x, expected in ((5.0, [5, 2.5, 1.25]), (1.5, [1.5]), (0.5, [])):
+        assert lists(run(lambda x: halvings(x).stack(), f64(x))) == expected
+    slope = run(lambda x: gradient(lambda x: tg.reduce_sum(halvings(x).stack() ** 2), x), f64(5.0))
+    assert float(slope) == sum(2 * 5.0 / 4**k for k in range(3))
+
+
+def test_one_function_for_every_size():
+    @tg.function
+    def f(x, n):
+        grown, fixed = growing(), tg.TensorArray(tg.float64, size=n)
+        for i in tg.range(n):
+            grown = grown.write(i, x * tg.cast(i, tg.float64))
+            fixed = fixed.write(n - 1 - i, grown.read(i))
+        return grown.stack(), fixed.stack()
+
+    for n in (3, 4, 0):
+        grown, fixed = f(f64(2.0), tg.constant(n))
+        assert_near(grown, 2.0 * np.arange(n))
+        assert_near(fixed, 2.0 * np.arange(n)[::-1])
+    assert f.experimental_get_tracing_count() <= 2
+
+
+def test_sizes_that_nothing_tells_are_refused():
+    f = tg.function(lambda i: growing().write(i, f64(1.0)).size())
+    raises(TraceError, "the index is known only when the graph runs", lambda: f(tg.constant(3)))
 
     @tg.function
-    def unbounded(x):
-        return tg.while_loop(lambda x, ta: x > 1.0, body, (x, growing()))
+    def decided_by_what_it_reads(x):
+        ta, i = growing().write(0, x), 1
+        while ta.read(i - 1) > 1.0:
+            ta = ta.write(i, ta.read(i - 1) / 2.0)
+            i += 1
+        return ta.stack()
 
-    raises(TraceError, "must follow from the graph.*number of steps", lambda: unbounded(f64(5.0)))
-    f = tg.function(lambda i: growing().write(i, 1.0).size())
-    raises(TraceError, "the index is not known", lambda: f(tg.constant(3)))
-
-    @tg.function
-    def stacked(x):
-        found = tg.while_loop(lambda x, ta: x > 1.0, body, (x, growing()), maximum_iterations=10)
-        return found[1].stack()
-
-    raises(TraceError, "known only when the graph runs", lambda: stacked(f64(5.0)))
+    raises(TraceError, "what is read of it decides", lambda: decided_by_what_it_reads(f64(5.0)))
 
 
 def test_an_array_that_an_unbounded_loop_only_reads():

@@ -215,6 +215,8 @@ def _limits(dtype: DType) -> tuple[int, int]:
 def _exact(node: Node, inputs: Sequence[Range]) -> Range:
     """The value of a node that follows from values alone."""
     values: list[np.ndarray] = []
+    if not node.outputs[0].type.is_static:
+        return None
     for x, found in zip(node.inputs, inputs, strict=True):
         if isinstance(found, tuple) and found[0] == found[1]:
             found = np.asarray(found[0], x.dtype.numpy_dtype)

@@ -14,8 +14,9 @@ from tracegraph import nest
 from tracegraph.control.ranges import ranges_of, state_ranges
 from tracegraph.control.scan import Scan
 from tracegraph.control.while_loop import While
-from tracegraph.control_flow.tensor_array import TensorArray, refuse_growth
-from tracegraph.core.shapes import Shape, maximum
+from tracegraph.control_flow.regions import appended
+from tracegraph.control_flow.tensor_array import TensorArray, refuse_growth, size_of
+from tracegraph.core.shapes import Shape, Size, maximum
 from tracegraph.ir.tensor import Tensor
 
 
@@ -104,6 +105,8 @@ class ArrayStates:
         leaves, _ = _opened(values)
         self._arrays = [leaf for leaf in leaves if isinstance(leaf, TensorArray)]
         self._needs: list[Need] = []
+        #: The numbers of the arrays of which one run of the loop has found the size.
+        self._counted: set[int] = set()
         #: The sizes behind the loop, as far as they are known, by the places of their leaves.
         self._sizes: dict[int, int] = {}
         if self._arrays:
@@ -131,6 +134,8 @@ class ArrayStates:
             return
         given = ranges_of(inputs)
         pairs = [*zip(_opened(self.values)[0], _opened(_numbered(self.values))[0], strict=True)]
+        grown = [k for x, k in pairs if isinstance(x, TensorArray) and x.dynamic_size]
+        buffers = [k._buffer.place for k in grown if isinstance(k._buffer, _Place)]
         sizes = [(x, k._own_size) for x, k in pairs if isinstance(x, TensorArray)]
         places = {id(x): k.place for x, k in sizes if isinstance(k, _Place)}
         for x, _ in sizes:
@@ -146,8 +151,13 @@ class ArrayStates:
                 self._sizes[places[id(array)]] = bounds[0]
             if not array.dynamic_size or given.grows or not array.has_buffer:
                 return None  # it has its size, or the loop around this one sees to it
+            number = self._arrays.index(given)
+            if number in self._counted:
+                return None
             if not isinstance(bounds, tuple):
-                refuse_growth(self._name, "the number of steps is not known while tracing")
+                self._counted.add(number)
+                size = self._counted_size(op, inputs, first, places[id(array)], buffers)
+                return array.element_type, maximum(array.capacity, size)
             if isinstance(array.capacity, int) and bounds[1] <= array.capacity:
                 return None
             return array.element_type, bounds[1]
@@ -157,6 +167,23 @@ class ArrayStates:
         self._needs = [need(x, next(rest)) if isinstance(x, TensorArray) else None for x in leaves]
         if any(self._needs):
             raise BuffersChanged
+
+    def _counted_size(
+        self,
+        op: Scan | While,
+        inputs: Sequence[Tensor],
+        first: int,
+        place: int,
+        buffers: Sequence[int],
+    ) -> Size:
+        """The size of an array behind the loop, which runs once for that alone. It must not read
+        what it writes in arrays, whose buffers are too small yet."""
+        count = len(op.body.outputs)
+        small, keep, has = op.pruned(tuple(k == first + place for k in range(count)))
+        if any(keep[op.constants + first + k] for k in buffers):
+            refuse_growth(self._name, "what is read of it decides")
+        found = appended(small, [x for x, is_kept in zip(inputs, keep, strict=True) if is_kept])
+        return size_of(self._name, found[sum(has[: first + place])])
 
     def behind(self, results: Any) -> Any:
         """What is behind the loop: arrays with the sizes that are known then."""
@@ -169,7 +196,11 @@ class ArrayStates:
             known = self._sizes.get(size.place) if isinstance(size, _Place) else None
             return array.settled(known, grows=next(rest).grows)
 
-        return map_arrays(settled, results, _numbered(results))
+        results = map_arrays(settled, results, _numbered(results))
+        arrays = [x for x in _opened(results)[0] if isinstance(x, TensorArray)]
+        for number in self._counted:
+            arrays[number].check_size()
+        return results
 
 
 class _Place:

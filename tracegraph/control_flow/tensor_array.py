@@ -7,7 +7,7 @@ element that has been written; and so does everything when an array becomes the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -26,6 +26,7 @@ from tracegraph.core.shapes import (
 )
 from tracegraph.core.tensorshape import TensorShape, shape_of
 from tracegraph.core.types import DType, TensorType, as_dtype, bool_, int32
+from tracegraph.effects.checks_and_prints import check
 from tracegraph.errors import (
     DTypeError,
     InvalidArgumentError,
@@ -37,12 +38,15 @@ from tracegraph.errors import (
 )
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype, static_ints
-from tracegraph.ops.broadcast import full
-from tracegraph.ops.elementwise import (
-    ADD,
-    MAXIMUM,
+from tracegraph.operands.conversion import (
+    as_tensor,
+    cast_to,
+    has_dtype,
+    static_ints,
+    static_value,
 )
+from tracegraph.ops.broadcast import full
+from tracegraph.ops.elementwise import ADD, MAXIMUM, Less, LessEqual
 from tracegraph.ops.index import Gather, ScatterUpdate, size_value
 from tracegraph.ops.reduce import All, Max
 from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
@@ -213,7 +217,7 @@ class TensorArray:
     def _read_from_buffer(self, name: str, at: Tensor) -> Tensor:
         """The elements at indices that are in range, but may not have been written."""
         array = self._merged(name)
-        array._check_written(name, at)
+        array._check_read(name, at)
         if len_of(array._buffer) == 0:  # in a loop that does not run
             return full(0, array._buffer.type.with_shape((*at.type.shape, *array.element_type)))
         return Gather(0, 0)(array._buffer, at)
@@ -356,6 +360,16 @@ class TensorArray:
         is_known = found is not None and found[0] == found[1]
         return self.settled(found[0], self.grows) if is_known and found else self
 
+    def check_size(self) -> None:
+        """Lets a run fail in which the array has become larger than its buffer."""
+        holds = LessEqual()(_as_index(self._own_size), _as_index(self.capacity))
+        check(
+            holds,
+            f"a loop has made {self._text()} larger than it did when it ran to find the size",
+            (),
+            "make it with size= and without dynamic_size: the loop depends on rounding",
+        )
+
     def emptied(self) -> TensorArray:
         """An array of the same kind to which nothing has been written."""
         array = self._copy()
@@ -418,32 +432,49 @@ class TensorArray:
         """Raises InvalidArgumentError for a known index into an array of known size that is out of
         range, or that is read and was not written."""
         high = self._size - 1 if not (is_written and self._is_dynamic) else place
-        fix = f"use indices from 0 to {high}" if self._size else "make it with a size"
-        if is_written and not self._is_dynamic:
-            fix += ", or make it with dynamic_size=True"
-        fact = f"TensorArray.{name}: index {{}} is out of range for {self._text()}"
-        refuse_outside(np.asarray(place), 0, high, fact, fix, ())
+        self._refuse_outside(name, np.asarray(place), high)
         if not is_written and self._buffer is None and place not in self._rows:
             self._refuse_unwritten(name, place)
 
-    def _check_written(self, name: str, at: Tensor) -> None:
-        """Refuses to read what was not written: now where that is known, else at every run where a
-        function checks its bounds. All elements are in the buffer."""
-        places, written = value_now(at), value_now(self._written)
-        capacity = len_of(self._written)
-        if places is not None and written is not None and written.size:
-            inside = np.clip(places, 0, written.size - 1)
-            missing = np.atleast_1d(places)[~np.atleast_1d(written[inside])]
-            if missing.size:
-                self._refuse_unwritten(name, int(missing[0]))
-        elif checks_at_run_time() and capacity != 0:
-            fact = f"TensorArray.{name}: index {{}} is out of range for {self._text()}"
-            check_at_run_time(at, 0, capacity - 1, fact, "use indices that are in range")
-            trace = current_trace()
-            assert trace is not None
-            holds = Gather(0, 0)(self._written, at)
-            text, fix = self._unwritten_text(name, "an index")
-            trace.check(All(None)(holds), text, (), fix)
+    def _check_read(self, name: str, at: Tensor) -> None:
+        """Refuses indices that are out of range or were not written: now where that is known, else
+        at every run where a function checks its bounds. All elements are in the buffer."""
+        places, written, size = value_now(at), value_now(self._written), self._known_size()
+        if places is not None and size is not None:
+            self._refuse_outside(name, places, size - 1)
+            if written is not None:
+                missing = np.atleast_1d(places)[~np.atleast_1d(written[places])]
+                if missing.size:
+                    self._refuse_unwritten(name, int(missing[0]))
+        elif checks_at_run_time():
+            self._check_at_run_time(name, at, self._size)
+            if not self.grows and len_of(self._written) != 0:
+                fact, fix = self._unwritten_text(name, "an index")
+                _check(All(None)(Gather(0, 0)(self._written, at)), fact, fix)
+
+    def _known_size(self) -> int | None:
+        """The size if it is known: at top level all sizes are."""
+        size = self._size
+        known = value_now(size) if isinstance(size, Tensor) else size
+        return None if known is None or isinstance(known, Dim) else int(known)
+
+    def _refuse_outside(self, name: str, places: np.ndarray, high: int) -> None:
+        refuse_outside(places, 0, high, *self._range_texts(name, high), ())
+
+    def _check_at_run_time(self, name: str, at: Tensor, size: Any) -> None:
+        """Lets a run fail with an index that is out of range."""
+        high = size - 1 if not isinstance(size, Tensor) else np.iinfo(np.int32).max
+        check_at_run_time(at, 0, high, *self._range_texts(name, high))
+        if isinstance(size, Tensor):
+            fact, _ = self._range_texts(name, high)
+            last = at if at.ndim == 0 else Max(None)(at)
+            _check(Less()(last, size), fact.replace("index {}", "an index"), "read what was written")
+
+    def _range_texts(self, name: str, high: Any) -> tuple[str, str]:
+        fix = f"use indices from 0 to {high}" if high != -1 else "make it with a size"
+        if name in ("write", "scatter") and not self._is_dynamic:
+            fix += ", or make it with dynamic_size=True"
+        return f"TensorArray.{name}: index {{}} is out of range for {self._text()}", fix
 
     def _refuse_unwritten(self, name: str, place: int) -> NoReturn:
         text, fix = self._unwritten_text(name, f"index {place}")
@@ -521,12 +552,11 @@ class TensorArray:
         shape = x.type.shape[at.ndim :]
         array = self._with_room_for(name, at, shape)
         capacity = array._buffer.type.shape[0]
-        if checks_at_run_time():
-            fact = f"TensorArray.{name}: index {{}} is out of range for {self._text()}"
-            check_at_run_time(at, 0, capacity - 1, fact, "use indices that are in range")
-        if not array._is_dynamic and (places := value_now(at)) is not None:
-            fact = f"TensorArray.{name}: index {{}} is out of range for {self._text()}"
-            refuse_outside(places, 0, capacity - 1, fact, "use indices that are in range", (at,))
+        high = np.iinfo(np.int32).max if array._is_dynamic else capacity - 1
+        if (places := value_now(at)) is not None:
+            self._refuse_outside(name, places, high)
+        elif checks_at_run_time():
+            self._check_at_run_time(name, at, high + 1)
         true = full(1, TensorType(bool_, at.type.shape))
         array._buffer = _updated(array._buffer, at, x)
         array._written = _updated(array._written, at, true)
@@ -544,7 +574,8 @@ class TensorArray:
             if value is not None and value.size:
                 found = (int(value.min()), int(value.max()))
             if found is None:
-                refuse_growth(f"TensorArray.{name}", "the index is not known while tracing")
+                reason = "the index is known only when the graph runs, and no loop carries the array"
+                refuse_growth(f"TensorArray.{name}", reason)
             capacity = maximum(capacity, found[1] + 1)
         elif self._is_dynamic:
             capacity = maximum(capacity, 1)
@@ -552,46 +583,36 @@ class TensorArray:
 
 
 def refuse_growth(name: str, reason: str) -> NoReturn:
-    """Raises TraceError for an array that grows to a size for which there is no bound.
-
-    A bound that only the run knows would be the size that the array has behind a loop from which
-    all but what decides its length is left out: that loop can run first, if nothing that is read
-    of the array decides.
-    """
+    """Raises TraceError for an array that grows, of which nobody knows how large it becomes."""
     fail(
         TraceError,
-        f"{name}: how large an array of dynamic size becomes must follow from the graph, and "
-        f"{reason}",
+        f"{name}: how large an array of dynamic size becomes is not known, since {reason}",
         fix="make it with size= and without dynamic_size, or bound the loop: "
-        "maximum_iterations= of tg.while_loop, "
-        "tg.autograph.experimental.set_loop_options(maximum_iterations=…) in a while, "
-        "or tg.range of a known number",
+        "maximum_iterations= of tg.while_loop, or in a while "
+        "tg.autograph.experimental.set_loop_options(maximum_iterations=n)",
     )
+
+
+#: Makes a size of an integer scalar whose value only the run knows, for the function of this name;
+#: `tracegraph.array` sets it.
+run_size: list[Callable[[str, Tensor], Size]] = []
+
+
+def size_of(name: str, n: Tensor) -> Size:
+    """The value of an integer scalar as a size: a number where it is known."""
+    known = value_now(n)
+    return run_size[0](name, n) if known is None else int(known)
 
 
 def _first_rows(buffer: Tensor, size: Any) -> Tensor:
-    """The rows of a buffer that the array has."""
+    """The rows of a buffer that the array has, as many as the run finds if that is not known."""
     if isinstance(size, Tensor):
         known = value_now(size)
-        if known is None:
-            found = range_of(size)
-            if found is None or found[0] != found[1]:
-                _refuse_open_size(buffer, size)
-            known = np.asarray(found[0])
-        size = int(known)
+        found = range_of(size) if known is None else (int(known), int(known))
+        if found is None or found[0] != found[1]:
+            return buffer[:size]
+        size = found[0]
     return buffer if size == buffer.type.shape[0] else slice_axis(buffer, 0, 0, size)
-
-
-def _refuse_open_size(buffer: Tensor, size: Tensor) -> NoReturn:
-    """Raises TraceError for the rows of an array whose size only the run knows."""
-    fail(
-        TraceError,
-        "TensorArray.stack: the size of the array is known only when the graph runs, and it is the "
-        "size of the result",
-        operands=[operand_text(buffer), operand_text(size)],
-        fix="make it with size= and without dynamic_size, and mask what is behind ta.size(); or "
-        "stack it at top level",
-    )
 
 
 def _base(x: Tensor | None, type: TensorType) -> Tensor:
@@ -626,6 +647,13 @@ def _updated(buffer: Tensor, at: Tensor, x: Tensor) -> Tensor:
     return ScatterUpdate(0, 0)(buffer, places, x)
 
 
+def _check(holds: Tensor, fact: str, fix: str) -> None:
+    """Lets a run fail for which this does not hold."""
+    trace = current_trace()
+    assert trace is not None
+    trace.check(holds, fact, (), fix)
+
+
 def len_of(buffer: Tensor) -> Size:
     return buffer.type.shape[0]
 
@@ -642,6 +670,8 @@ def _as_size(size: Any) -> Size:
             "TensorArray: there is no size",
             fix="give size=, 0 for an array that grows: dynamic_size=True",
         )
+    if has_dtype(size) and static_value(as_tensor(size)) is None:
+        return size_of("TensorArray", as_tensor(size))
     numbers = static_ints(size, "TensorArray: the size")
     (number, *others) = numbers or (None,)
     is_size = isinstance(number, (int, Dim)) and not isinstance(number, bool) and not others
