@@ -109,6 +109,7 @@ from tracegraph.array.shaping import *
 from tracegraph.boundary import guarding
 from tracegraph.control_flow.branches import *
 from tracegraph.control_flow.loops import *
+from tracegraph.control_flow.tensor_array import TensorArray as TensorArray
 from tracegraph.core.tensorshape import (
     IndexedSlices as IndexedSlices,
 )

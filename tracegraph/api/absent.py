@@ -106,11 +106,6 @@ ABSENT = {
     ),
     "metrics": ("there are no metrics", "compute them, as with tg.reduce_mean"),
     "data": ("there are no datasets", "loop over NumPy arrays, or over any iterator of them"),
-    "TensorArray": (
-        _ARRAYS,
-        "let tg.scan or tg.map_fn stack what each step returns; outside of loops use a list and "
-        "tg.stack",
-    ),
     **dict.fromkeys(["compat", "Session", "placeholder"], (_FIRST, _FUNCTION)),
     "get_variable": (_FIRST, "use tg.Variable"),
     **dict.fromkeys(["strings", "string"], (_KINDS, "keep strings in Python")),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracegraph.array.expressions import as_known, difference
+from tracegraph.control_flow.tensor_array import run_size
 from tracegraph.core.shapes import Dim, Size, element_count
 from tracegraph.core.types import TensorType, int64
 from tracegraph.errors import ShapeError, fail
@@ -105,3 +106,6 @@ def true_positions(op: str, mask: Tensor) -> Tensor:
     """Where a vector of truth values is true, in order, as int32 numbers; how many there are, only
     the run knows."""
     return TrueIndices(runtime_size(op, Sum((0,))(Cast(int64)(mask))))(mask)
+
+
+run_size.append(runtime_size)
