@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tracegraph.core.shapes import Dim, ShapeVariable, dim_names, substitute_shape
-from tracegraph.core.types import TensorType
+from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.errors import Mismatch, MissingRuleError
 from tracegraph.ir.builder import Builder, copy_inputs, current, replay
 from tracegraph.ir.op import Op, Region
@@ -268,7 +268,10 @@ def _planned(body: Graph) -> ResidualPlan:
             place = ("output", len(prepared.outputs) + len(extra))
             extra.append(x)
         places.append(place)
-    effects = [y for node in prepared.nodes if node.op.cuts_runs for y in node.outputs]
+    cuts = [node for node in prepared.nodes if node.op.cuts_runs]
+    # What returns nothing but a token, as a print does, is of no use to a derivative.
+    cuts = [node for node in cuts if any(y.type is not TOKEN for y in node.outputs)]
+    effects = [y for node in cuts for y in node.outputs]
     extra += [y for y in dict.fromkeys(effects) if y not in outputs and y not in {*extra}]
     if prepared is body and not extra:
         forward = body

@@ -103,7 +103,7 @@ def _split(graph: Graph) -> SplitGraph:
         elif isinstance(node.op, RuntimeSize):
             sizes[cut_stages[node]].append(node)
             members[stages[node.outputs[0]]].append(_of_known_size(node))
-        elif isinstance(node.op, EFFECTS):
+        elif _makes_effects(node):
             effects[cut_stages[node]].append(node)
         else:
             members[stages[node.outputs[0]]].append(node)
@@ -164,15 +164,20 @@ def _stages(graph: Graph) -> tuple[dict[Tensor, int], dict[Node, int]]:
         elif isinstance(node.op, RuntimeSize):
             stage = 1 + max(stages[x] for x in node.inputs)
             cut_stages[node] = stage - 1
-        elif isinstance(node.op, EFFECTS):
+        elif _makes_effects(node):
             last_effect = cut_stages[node] = max(needed, last_effect)
             stage = last_effect + 1
-            if isinstance(node.op, HostCall):
+            if not isinstance(node.op, Store):
                 after_calls = stage
         else:
             stage = needed
         stages.update((y, stage) for y in node.outputs)
     return stages, cut_stages
+
+
+def _makes_effects(node: Node) -> bool:
+    """Whether a node stands between parts: an effect, or a branch or a loop with effects inside."""
+    return isinstance(node.op, EFFECTS) or (bool(node.op.regions) and node.op.cuts_runs)
 
 
 def _sizes_returned(graph: Graph) -> dict[str, Tensor]:
