@@ -233,7 +233,8 @@ class Shared:
 
     def states_of(self, values: Mapping[int, Tensor]) -> list[Tensor]:
         """What is handed on by a region, from its values."""
-        return [*(values[id(v)] for v in self.assigned), *[values[_TOKEN]] * self.has_token]
+        token = [values[_TOKEN]] if self.has_token else []
+        return [*(values[id(v)] for v in self.assigned), *token]
 
     def placeholders_of_states(self, builder: Builder) -> dict[int, Tensor]:
         """Inputs of a graph for what is handed on to it."""
@@ -269,7 +270,7 @@ class Shared:
             *arguments,
             *(values[id(v)] for v in traced.variables),
             *(captured[x] for x in traced.captures),
-            *[values[_TOKEN]] * traced.has_token,
+            *([values[_TOKEN]] if traced.has_token else []),
         ]
         env = dict(zip(graph.inputs, given, strict=True))
         replay(graph.nodes, env)

@@ -38,9 +38,10 @@ from tracegraph.errors import InvalidArgumentError, fail, message
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.constant import RuntimeSize
-from tracegraph.ops.effect import STOP, HostCall, Made, Store, host_function
+from tracegraph.ops.effect import STOP, Check, HostCall, Made, Store, host_function
 from tracegraph.padding.padded import Padded, padded
 from tracegraph.passes.specialise import bind_sizes, specialise, with_known_sizes
+from tracegraph.tracing.trace import CheckReport
 
 #: How many programs of one part are kept: one for each of the last sizes.
 _MOST_PROGRAMS = 128
@@ -203,9 +204,22 @@ class Procedure:
         run = _Run({}, None, False, self._kept)
         run.handles = dict(handles)
         run.env.update(zip(graph.inputs, buffers, strict=True))
-        for part in self._parts:
-            part.run(run, [])
+        try:
+            for part in self._parts:
+                part.run(run, [])
+        except _Stopped:
+            self._report(run)
+            raise
         return tuple(map(run.value, graph.outputs))
+
+    def _report(self, run: _Run) -> None:
+        """Raises the error of the first check that has failed."""
+        for node in self.split.graph.nodes:
+            flag = run.env.get(node.outputs[0]) if isinstance(node.op, Check) else None
+            if flag is not None and not np.asarray(flag):
+                text, operands = node.op.attributes[0], node.inputs[1:]
+                report = CheckReport(text, node.source, len(operands), is_range="{}" in text)
+                report.fail([np.asarray(run.value(x)) for x in operands])
 
     def _compute_and_store(self, run: _Run, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
         """Computes all parts, and stores when the last one has run; anew where a Variable was
@@ -351,11 +365,11 @@ class _Run:
             results = self._record.made[self._count].results
         else:
             op = node.op.substitute(self._sizes) if self._sizes else node.op
-            handles = [self.slot(x) for x in node.inputs]
+            slots = [self.slot(x) for x in node.inputs]
 
             def run(graph: Graph, values: Sequence[Any], first: int) -> Sequence[Any]:
-                given = zip(graph.inputs, handles[first:])
-                return _run_region(graph, values, {x: slot for x, slot in given if slot})
+                pairs = zip(graph.inputs, slots[first:])
+                return _run_region(graph, values, {x: v for x, v in pairs if v is not None})
 
             results = interpret(op, [self.value(x) for x in node.inputs], run)
         pairs = zip(node.outputs, results, strict=True)
