@@ -515,8 +515,8 @@ def test_an_assignment_between_the_parts_is_not_lost(monkeypatch):
     assert v.numpy() == 11.0
     reading, assigned = procedure._Run.read_size, []
 
-    def interrupted(run, node):
-        reading(run, node)
+    def interrupted(run, *given):
+        reading(run, *given)
         if not assigned:
             assigned.append(True)
             other = threading.Thread(target=lambda: v.assign(100.0))
@@ -533,7 +533,7 @@ def test_an_interrupt_between_the_parts_loses_nothing(monkeypatch):
     step = tg.function(lambda x: v.assign_add(tg.reduce_sum(x[x > 0])))
     step(tg.constant([1.0, -2.0]))
 
-    def struck(run, node):
+    def struck(run, *given):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(procedure._Run, "read_size", struck)

@@ -23,7 +23,7 @@ from tracegraph.control.call import (
     residual_plan,
     tangent_graph,
 )
-from tracegraph.control.silent import calls_python, silent
+from tracegraph.control.silent import calls_python, silent, without_tokens
 from tracegraph.core.shapes import same_shape
 from tracegraph.core.types import TensorType, bool_, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
@@ -106,7 +106,8 @@ class Branch(Op, abstract=True):
 
     def vjp(self, *values):
         count = len(self.branches[0].outputs)
-        gs, ys, (decider, *xs) = values[:count], values[count : 2 * count], values[2 * count :]
+        gs, ys = values[:count], values[count : 2 * count]
+        decider, *xs = without_tokens(values[2 * count :])
         recorded, silenced = self.recorded(), self._silent()
         if recorded is not self:
             # It was recorded without a tape, hence without residuals: compute them now.
@@ -156,7 +157,7 @@ class Branch(Op, abstract=True):
 
     def jvp(self, tangents, *values):
         count = len(self.branches[0].outputs)
-        decider, *xs = values[count:]
+        decider, *xs = without_tokens(values[count:])
         given = tuple(t is not None for t in tangents[1:])
         silenced = self._silent().branches
         found = [tangent_graph(branch, given)[:2] for branch in silenced]

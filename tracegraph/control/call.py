@@ -337,13 +337,10 @@ class DerivativeBuilder(Builder):
         if found is not None:
             return found
         node = tensor.node
-        op = node.op if node is not None and isinstance(node.op, Constant) else None
-        if tensor.type is TOKEN:  # derivatives make no effects
-            op = FirstToken()
-        if op is not None:
+        if node is not None and isinstance(node.op, Constant):
             # Made anew: sharing would find the constant of the body.
             reuse, self.reuse = self.reuse, None
-            found = op()
+            found = node.op()
             self.reuse = reuse
         else:
             found = self.input_for(tensor)

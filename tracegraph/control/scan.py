@@ -23,7 +23,7 @@ from tracegraph.control.call import (
     own_size,
     residual_plan,
 )
-from tracegraph.control.silent import calls_python, silent
+from tracegraph.control.silent import calls_python, silent, without_tokens
 from tracegraph.core.shapes import Size, element_count, same_shape, same_size, static_shape
 from tracegraph.core.sparsity_patterns import Pattern, moved
 from tracegraph.core.types import TensorType
@@ -201,7 +201,8 @@ class Scan(Loop):
 
     def vjp(self, *values):
         count = len(self.body.outputs)
-        gs, ys, xs = values[:count], values[count : 2 * count], values[2 * count :]
+        gs, ys = values[:count], values[count : 2 * count]
+        xs = without_tokens(values[2 * count :])
         recorded, silenced = self.recorded(), self._silent()
         if recorded is not self:
             # It was recorded without a tape, hence without residuals: compute them now.
@@ -251,7 +252,7 @@ class Scan(Loop):
             present = more
 
     def jvp(self, tangents, *values):
-        xs = values[len(self.body.outputs) :]
+        xs = without_tokens(values[len(self.body.outputs) :])
         given = self.with_states(
             tuple(t is not None for t in tangents),
             lambda flags: depending_through(self.body, flags),

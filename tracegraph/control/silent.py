@@ -3,10 +3,12 @@ make the effects again."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tracegraph.core.types import TOKEN
 from tracegraph.errors import Mismatch
-from tracegraph.ir.tensor import Graph
-from tracegraph.ops.effect import HostCall
+from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.ops.effect import FirstToken, HostCall
 from tracegraph.passes.simplify import dead_code
 
 
@@ -25,6 +27,11 @@ def silent(graph: Graph) -> Graph:
     if not graph.cuts_runs:
         return graph
     return graph.cached("silent", lambda: _silent(graph))
+
+
+def without_tokens(values: Sequence[Tensor]) -> list[Tensor]:
+    """The operands of a derivative, which makes no effects: nothing stands before it."""
+    return [FirstToken()() if x.type is TOKEN else x for x in values]
 
 
 def _silent(graph: Graph) -> Graph:

@@ -36,7 +36,7 @@ from tracegraph.control.call import (
     own_size,
 )
 from tracegraph.control.scan import Flags, Loop, interleaved, kept_state, pushed_body
-from tracegraph.control.silent import silent
+from tracegraph.control.silent import silent, without_tokens
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType, bool_, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
@@ -115,7 +115,8 @@ class While(Loop):
 
     def vjp(self, *values):
         count = self.states + self.counts
-        gs, ys, xs = values[: self.states], values[count : 2 * count], values[2 * count :]
+        gs, ys = values[: self.states], values[count : 2 * count]
+        xs = without_tokens(values[2 * count :])
         if not self.counts:  # it was recorded without a tape: count the steps now
             ys = as_tuple(self._silent().recorded()(*xs))
         present = tuple(g is not None for g in gs)
@@ -136,7 +137,7 @@ class While(Loop):
         return self.with_graphs(self.condition, silent(self.body), self.constants)
 
     def jvp(self, tangents, *values):
-        xs = values[self.states + self.counts :]
+        xs = without_tokens(values[self.states + self.counts :])
         given = self.with_states(
             tuple(t is not None for t in tangents),
             lambda flags: depending_through(self.body, flags),

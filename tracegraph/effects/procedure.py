@@ -37,7 +37,6 @@ from tracegraph.effects.interpreted import interpret
 from tracegraph.errors import InvalidArgumentError, fail, message
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.ops.constant import RuntimeSize
 from tracegraph.ops.effect import STOP, Check, HostCall, Made, Store, host_function
 from tracegraph.padding.padded import Padded, padded
 from tracegraph.passes.specialise import bind_sizes, specialise, with_known_sizes
@@ -302,9 +301,8 @@ class _Run:
         """What a size that was read is padded to."""
         return self._padded_sizes[name]
 
-    def read_size(self, node: Node) -> None:
-        """Reads the size that a node names from the value that it takes."""
-        assert isinstance(node.op, RuntimeSize)
+    def read_size(self, name: str, node: Node) -> None:
+        """Reads the size of this name from the value that a node takes."""
         number = int(np.asarray(self.value(node.inputs[0])))
         if number < 0:
             fail(
@@ -314,7 +312,6 @@ class _Run:
                 operands=[operand_text(node.inputs[0])],
                 fix="compute zero or more, such as tg.maximum(n, 0)",
             )
-        name = str(node.op.size)
         bucket = self.bucket_of(number) if self.bucket_of is not None and number else None
         self._sizes[name], self._padded_sizes[name] = number, bucket or number
 
@@ -324,6 +321,8 @@ class _Run:
 
     def values_of(self, variables: Sequence[Slot]) -> list[Any]:
         """The values of Variables at this point of the program."""
+        if not variables:
+            return []
         with state_lock:
             if self.is_repeated:
                 assert self._record is not None
@@ -450,6 +449,10 @@ class _PartProgram:
         effects = part.effects
         calls = [i for i, node in enumerate(effects) if not isinstance(node.op, Store)]
         first = calls[0] if calls else len(effects)
+        #: Whether sizes in it are known only when it begins.
+        self._has_sizes = bool(part.names) or not part.graph.is_static
+        #: The sizes that are read when it ends, by name.
+        self._sizes = [(str(node.op.attributes[0]), node) for node in part.sizes]
         #: What is stored together with the end of the part, and what comes then.
         self._stores, self._rest = effects[:first], effects[first:]
         #: Whether Python functions come then that may look at Variables.
@@ -509,10 +512,12 @@ class _PartProgram:
             is_padded = run.bucket_of is not None and self._has_sizes
             compute = self._compute_padded if is_padded else self._compute
             run.env.update(zip(part.outputs, compute(run, buffers), strict=True))
-        for node in part.sizes:
-            run.read_size(node)
+        for name, node in self._sizes:
+            run.read_size(name, node)
 
     def _compute(self, run: _Run, buffers: Sequence[Any]) -> Sequence[Any]:
+        if not self._has_sizes:
+            return run_program(self._only_program, buffers)
         sizes = {name: run.size(name) for name in self._part.names}
         return run_program(self._program(self._part.graph, buffers, sizes), buffers)
 
@@ -527,8 +532,10 @@ class _PartProgram:
         return run_program(self._program(found.graph, given, wide), given)
 
     @functools.cached_property
-    def _has_sizes(self) -> bool:
-        return bool(self._part.names) or not self._part.graph.is_static
+    def _only_program(self) -> Any:
+        """The program of a part all of whose sizes are known."""
+        with backend.compiling:
+            return backend.program(self._part.graph)
 
     @functools.cached_property
     def _padded(self) -> Padded:

@@ -134,6 +134,8 @@ class Execution:
         record: Record | None,
     ) -> tuple[Any, ...]:
         assert self._procedure is not None
+        if not variables:
+            return self._procedure.run((*buffers, *rest), {}, [], record)
         bind_stand_ins(self.traced, variables)
         return self._procedure.run(
             (*buffers, *(None,) * len(variables), *rest),
