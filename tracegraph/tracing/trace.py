@@ -60,7 +60,7 @@ class CheckReport:
 
     Of a range these are the smallest and the largest number, and what they must not be below and
     above; the number that is out of range takes the place of {} in the message. Where `sites` are
-    watched, it is the number of the one that failed.
+    watched, it is the number of the one that failed, with the steps of the loops around it.
     """
 
     message: str
@@ -74,15 +74,25 @@ class CheckReport:
         """Raises the error of the check, for the values of its operands."""
         arrays = [np.asarray(x) for x in operands]
         if self.sites:
-            last = len(self.sites) - 1  # a graph that was loaded may give any number
-            site = self.sites[min(max(int(arrays[0].min(initial=last)), 0), last)]
+            site, fact = self._failed_site(arrays)
             rest = {"operands": site.operands, "fix": self.fix}
-            fail(NumericsError, site.fact, source=site.source, **rest)
+            fail(NumericsError, fact, source=site.source, **rest)
         fact = self.message
         if self.is_range:
             fact, arrays = fact.replace("{}", str(_out_of_range(*arrays))), []
         shown = [np.array2string(x, threshold=20) for x in arrays]
         fail(InvalidArgumentError, fact, source=self.source, operands=shown, fix=self.fix)
+
+    def _failed_site(self, arrays: Sequence[np.ndarray]) -> tuple[Site, str]:
+        """The first site that failed, and what is told of it."""
+        numbers, *steps = (x.ravel() for x in np.broadcast_arrays(*arrays))
+        place = int(np.argmin(numbers)) if numbers.size else 0
+        last = len(self.sites) - 1  # a graph that was loaded may give any number
+        site = self.sites[min(max(int(numbers[place]), 0), last) if numbers.size else last]
+        pairs = zip(steps, site.loops) if numbers.size else ()
+        where = [f"step {step[place]} of the loop at {loop}" for step, loop in pairs]
+        told = f"; in {' and '.join(where)}, counted from 0" if where else ""
+        return site, site.fact + told
 
 
 def _out_of_range(
@@ -154,7 +164,8 @@ def with_checked_numerics(traced: Traced) -> Traced:
     graph, sites = watched(traced.graph, traced.assigned_places)
     if not sites:
         return traced
-    report = CheckReport(MESSAGE, sites[0].source, 1, _NUMERICS_FIX, sites=sites)
+    count = 1 + max(len(site.loops) for site in sites)
+    report = CheckReport(MESSAGE, sites[0].source, count, _NUMERICS_FIX, sites=sites)
     return dataclasses.replace(traced, graph=graph, checks=(*traced.checks, report))
 
 

@@ -27,6 +27,7 @@ def written_check(report: CheckReport) -> dict[str, Any]:
                 "fact": site.fact,
                 **_place(site.source),
                 "operands": [_FOLDERS.sub(r"\1", operand) for operand in site.operands],
+                **({"loops": [*map(_place, site.loops)]} if site.loops else {}),
             }
             for site in report.sites
         ]
@@ -58,17 +59,30 @@ def read_check(entry: Entry, lines: Lines) -> CheckReport:
         is_range.optional(Entry.flag) or False,
         tuple(sites.optional(lambda e: e.each(lambda row: _site(row, lines))) or ()),
     )
-    wanted = 4 if report.is_range else 1 if report.sites else report.operand_count
+    wanted = 4 if report.is_range else report.operand_count
+    if report.sites:
+        wanted = 1 + max(len(site.loops) for site in report.sites)
     if report.operand_count != wanted:
         operands.fail(f"a check of this kind has {wanted} operands")
     return report
 
 
 def _site(entry: Entry, lines: Lines) -> Site:
-    fact, file, line, roles, operands = entry.fields("fact", "file", "line", "roles", "operands")
-    return Site(
-        fact.text(), _read_place(file, line, roles, lines), tuple(operands.each(Entry.text))
+    fact, file, line, roles, operands, loops = entry.fields(
+        *("fact", "file", "line", "roles", "operands"), optional=("loops",)
     )
+    around = loops.optional(lambda e: e.each(lambda row: _loop(row, lines))) or ()
+    return Site(
+        fact.text(),
+        _read_place(file, line, roles, lines),
+        tuple(operands.each(Entry.text)),
+        tuple(around),
+    )
+
+
+def _loop(entry: Entry, lines: Lines) -> Source:
+    file, line, roles = entry.fields("file", "line", "roles")
+    return _read_place(file, line, roles, lines)
 
 
 def _read_place(file: Entry, line: Entry, roles: Entry, lines: Lines) -> Source:
