@@ -104,7 +104,7 @@ def while_loop(
     tests = traced_region("cond", lambda *given: called(cond, given), types, names, _as_test)
     steps = traced_region("body", next_states, types, names)
     bound = None if maximum_iterations is None else _count(maximum_iterations)
-    loop = _WhileLoop(Shared([tests, steps]), tests, steps, types, bound is not None)
+    loop = _WhileLoop(Shared([tests, steps], here()), tests, steps, types, bound is not None)
     slots = _slots(loop.state_types, checkpoints, maximum_iterations)
     results = loop.run(leaves, bound, slots)
     return structure.pack(results if back_prop else map(_stopped, results))
@@ -128,8 +128,9 @@ class _Inputs:
 class _WhileLoop:
     """A condition and a body as the graphs of one op.
 
-    The states are the count of steps if they are bounded, whether the loop goes on if the condition
-    does more than compute, the loop variables, the Variables that are assigned, and the checks.
+    The states are the count of steps if they are bounded or checks tell it, whether the loop goes
+    on if the condition does more than compute, the loop variables, the Variables that are assigned,
+    and the checks.
     """
 
     def __init__(
@@ -143,12 +144,13 @@ class _WhileLoop:
         self.shared, self.tests, self.steps = shared, tests, steps
         self.types = [*types]
         self.is_bounded = is_bounded
+        self.is_counted = is_bounded or bool(shared.checks)
         #: Whether the condition assigns or checks, so that it must run in the body.
         self.tests_act = bool(tests.traced.assigned or tests.traced.checks)
 
     @property
     def state_types(self) -> list[TensorType]:
-        head = [COUNT] * self.is_bounded + [TensorType(bool_, ())] * self.tests_act
+        head = [COUNT] * self.is_counted + [TensorType(bool_, ())] * self.tests_act
         assigned = [v.tensor_type for v in self.shared.assigned]
         return [*head, *self.types, *assigned, *self.shared.check_types]
 
@@ -162,11 +164,11 @@ class _WhileLoop:
             (first, *rest) = self._first_test([*constants, *leaves, *assigned])
             states = [first, *leaves, *rest]
         constants += [*assigned, *([bound] if bound is not None else [])]
-        if bound is not None:
+        if self.is_counted:
             states.insert(0, constant(0, int32))
         condition, body = self._graph("cond", self._condition), self._graph("body", self._body)
         op = While(body, len(constants), condition, slots)
-        outputs = appended(op, [*constants, *states])[self.is_bounded + self.tests_act :]
+        outputs = appended(op, [*constants, *states])[self.is_counted + self.tests_act :]
         take_on(shared, outputs[len(self.types) :])
         return [*outputs[: len(self.types)]]
 
@@ -187,7 +189,8 @@ class _WhileLoop:
         values: dict[int, Tensor],
         captured: dict[Tensor, Tensor],
     ) -> Graph:
-        (test,), values, checks = self.shared.run(self.tests, given, values, captured)
+        start = constant(0, int32)
+        (test,), values, checks = self.shared.run(self.tests, given, values, captured, start)
         return finished(builder, [test, *(values[id(v)] for v in self.shared.assigned), *checks])
 
     def _graph(self, name: str, outputs: Callable[[_Inputs], list[Tensor]]) -> Graph:
@@ -197,7 +200,7 @@ class _WhileLoop:
             captured = shared.captured(builder)
             handles = shared.placeholders(builder, shared.assigned)
             bound = builder.input(COUNT, "maximum_iterations") if self.is_bounded else None
-            count = builder.input(COUNT, "count") if self.is_bounded else None
+            count = builder.input(COUNT, "count") if self.is_counted else None
             goes_on = builder.input(TensorType(bool_, ()), "goes_on") if self.tests_act else None
             inputs = self.steps.traced.graph.inputs[: len(self.types)]
             given = [builder.input_like(x) for x in inputs]
@@ -218,10 +221,11 @@ class _WhileLoop:
 
     def _body(self, x: _Inputs) -> list[Tensor]:
         shared = self.shared
-        results, values, made = shared.run(self.steps, x.variables, x.values, x.captured)
+        results, values, made = shared.run(self.steps, x.variables, x.values, x.captured, x.count)
         head: list[Tensor] = [] if x.count is None else [ADD(x.count, constant(1, int32))]
         if self.tests_act:
-            (test,), values, tested = shared.run(self.tests, results, values, x.captured)
+            behind = head[0] if head else None
+            (test,), values, tested = shared.run(self.tests, results, values, x.captured, behind)
             own = self.tests.traced
             is_own = [of is own for of, *_, types in shared.checks for _ in types]
             made = [b if flag else a for a, b, flag in zip(made, tested, is_own, strict=True)]
@@ -438,7 +442,7 @@ class _ScanLoop:
         rows = [x.type.with_shape(x.type.shape[1:]) for x in self.rows]
         types = [x.type for x in self.states]
         region = traced_region(self.name, step, [*types, *rows], self.names)
-        shared = Shared([region])
+        shared = Shared([region], here())
         count = len(types)
         with Builder(self.name) as builder:
             values = shared.placeholders(builder, shared.read_only)
@@ -448,15 +452,18 @@ class _ScanLoop:
             given = [builder.input_like(x) for x in inputs[:count]]
             values |= shared.carried(shared.placeholders(builder, shared.assigned), handles)
             held = [builder.input(type) for type in shared.check_types]
+            place = builder.input(COUNT, "count") if held else None
             given += [builder.input_like(x) for x in inputs[count : count + len(rows)]]
             old = values
-            results, values, made = shared.run(region, given, values, captured)
+            results, values, made = shared.run(region, given, values, captured, place)
             assigned = self._while_it_holds(shared, old, values, held)
             kept = self._first_failures(shared, held, made)
+            kept += [] if place is None else [ADD(place, constant(1, int32))]
             graph = finished(builder, [*results[:count], *assigned, *kept, *results[count:]])
         assigned = shared.reads(shared.assigned)
         constants = [*shared.reads(shared.read_only), *shared.captures, *assigned]
         states = [*self.states, *assigned, *shared.passed_checks()]
+        states += [constant(0, int32)] if shared.checks else []
         op = Scan(graph, len(constants), len(states), self.length, self.is_reverse)
         inputs = current().admit_all((*constants, *states, *self.rows))
         outputs = appended(*without_row_products(op, inputs))
