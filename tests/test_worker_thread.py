@@ -92,10 +92,19 @@ def test_what_a_handler_raises_comes_at_once_where_the_work_may_be_left(on_alarm
 
 
 ENDLESS = """
-import gc, signal, sys
+import faulthandler, gc, signal, sys, threading, time
 import tracegraph as tg
+from tracegraph.core import worker_thread
+faulthandler.dump_traceback_later(60, exit=True)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 v = tg.Variable(3.0)
+kind, main = sys.argv[1], threading.get_ident()
+
+def strike():
+    while not any(task.may_be_left for task in [*worker_thread._running]):
+        time.sleep(0.02)
+    time.sleep(0.2)
+    signal.pthread_kill(main, signal.SIGINT)
 
 def endless(x):
     return tg.while_loop(lambda i: i > -1.0, lambda i: [i + x], [tg.constant(0.0)])[0]
@@ -105,42 +114,31 @@ def step(x):
     v.assign_add(x)
     return endless(x)
 
-kind = sys.argv[1]
+def run():
+    if kind == "top level":
+        endless(tg.constant(1e-9)).numpy()
+    else:
+        step(tg.constant(1e-9))
+
 for attempt in range(2):
-    print("runs", flush=True)
+    threading.Thread(target=strike, daemon=True).start()
     try:
-        if kind == "top level":
-            endless(tg.constant(1e-9)).numpy()
-        else:
-            step(tg.constant(1e-9))
+        run()
     except KeyboardInterrupt:
-        print("interrupted", flush=True)
-    assert gc.isenabled()
-    assert v.numpy() == 3.0
+        print("interrupted")
+    assert gc.isenabled() and v.numpy() == 3.0
     assert float(tg.constant(4.0) * attempt) == 4.0 * attempt  # other programs run
 v.assign_add(1.0)
-print("ends with", v.numpy(), flush=True)
+print("ends with", v.numpy())
 """
 
 
 @pytest.mark.parametrize("kind", ["top level", "function"])
 def test_an_interrupt_ends_the_wait_for_a_first_run_that_never_ends(kind):
-    process = subprocess.Popen(
-        [sys.executable, "-c", ENDLESS, kind],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        for _ in range(2):
-            assert process.stdout.readline() == "runs\n", process.stderr.read()
-            time.sleep(4)  # it is compiled by then, or the interrupt waits until it is
-            process.send_signal(signal.SIGINT)
-            assert process.stdout.readline() == "interrupted\n", process.stderr.read()
-        rest, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert (rest, process.returncode) == ("ends with 4.0\n", 0), errors
+    command = [sys.executable, "-c", ENDLESS, kind]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    wanted = "interrupted\ninterrupted\nends with 4.0\n"
+    assert (done.stdout, done.returncode) == (wanted, 0), done.stderr
 
 
 def test_results_of_several_tasks():
