@@ -20,7 +20,7 @@ from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.shapes import element_count
 from tracegraph.core.source import place_of_thread
 from tracegraph.core.types import TensorType, token
-from tracegraph.core.worker_thread import on_worker_thread
+from tracegraph.core.worker_thread import may_be_left, on_worker_thread
 from tracegraph.errors import (
     DTypeError,
     GradientError,
@@ -226,11 +226,14 @@ class Program:
             self.jitted = None
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
-        return (
-            self._called(buffers)
-            if self.has_run
-            else on_worker_thread(lambda: self._noted(buffers))
-        )
+        if self.has_run:
+            return self._called(buffers)
+        try:
+            return on_worker_thread(lambda: self._noted(buffers))
+        except BaseException:
+            if not self.has_run:
+                self.renew()  # the thread may be inside of JAX's function for ever
+            raise
 
     def _noted(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
         if slow_compiles.is_noted(self.graph):
@@ -244,9 +247,9 @@ class Program:
                 self._prepare(buffers)
             if self.needs_x64:
                 with x64():
-                    outputs = self.run(*buffers)
+                    outputs = self.run(*buffers) if self.has_run else self._run_first(buffers)
             else:
-                outputs = self.run(*buffers)
+                outputs = self.run(*buffers) if self.has_run else self._run_first(buffers)
             self.has_run = True
             return outputs
         except BaseException as error:
@@ -259,6 +262,12 @@ class Program:
                 raise
         with jax.ensure_compile_time_eval() if is_staging() else contextlib.nullcontext():
             return self(*buffers)
+
+    def _run_first(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
+        """The first run, which is given nothing that it may overwrite: it may be left alone."""
+        slow_compiles.note_compiled()
+        with may_be_left():
+            return self.run(*buffers)
 
     def is_refused_by_a_trace(self, error: BaseException) -> bool:
         """Whether a run failed since JAX is tracing somebody's function, and would stage it."""

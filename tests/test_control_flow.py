@@ -963,3 +963,141 @@ def test_explanations_follow_the_count():
 
     by_count, apart = loop(f64(1.0), f64(2.0), f64(3.0))
     assert (by_count.reason, apart.reason) == ("no_derivative", "unused")
+
+
+# The step in which a check fails.
+
+
+def place_of(function, mark):
+    lines, start = inspect.getsourcelines(function)
+    number = next(i for i, line in enumerate(lines) if line.rstrip().endswith(f"# {mark}"))
+    return f"test_control_flow.py:{start + number}"
+
+
+def reads_in_a_loop(x, count):
+    total = 0.0
+    for i in tg.range(count):  # the loop
+        total = total + x[i]
+    return total
+
+
+def reads_in_a_condition(x, count):
+    i = count
+    while x[i] > 0.0:  # the loop
+        i += 1
+    return i
+
+
+def reads_in_a_scan(x, count):
+    at = tg.constant([0, 1, 1, 5, 7]) + count * 0
+    return tg.scan(lambda total, i: total + x[i], at, 0.0)  # the loop
+
+
+def asserts_in_a_map(x, count):
+    def squared(row):
+        tg.debugging.assert_less(row, 3.0, "too large")
+        return row * row
+
+    return tg.map_fn(squared, x * tg.cast(count, tg.float32))  # the loop
+
+
+def asserts_with_a_bound(x, count):
+    def body(i, y):
+        tg.debugging.assert_less(i, 3)
+        return i + 1, y * 2.0
+
+    return tg.while_loop(lambda i, y: True, body, (count, x), maximum_iterations=9)  # the loop
+
+
+CHECKED = {
+    reads_in_a_loop: (4, 2, "getitem: index 2 is out of range for axis 0 of f32[2]"),
+    reads_in_a_condition: (0, 2, "getitem: index 2 is out of range for axis 0 of f32[2]"),
+    reads_in_a_scan: (0, 3, "getitem: index 5 is out of range for axis 0 of f32[2]"),
+    asserts_in_a_map: (2, 1, "too large: x < y does not hold"),
+    asserts_with_a_bound: (1, 2, "x < y does not hold"),
+}
+
+
+def failed_check(function, *arguments):
+    with pytest.raises(tg.errors.InvalidArgumentError) as caught:
+        function(*arguments)
+    return str(caught.value).split("\n")[0]
+
+
+@pytest.mark.parametrize("function", CHECKED)
+def test_a_check_in_a_loop_names_the_step(function):
+    count, step, fact = CHECKED[function]
+    where = f"; in step {step} of the loop at {place_of(function, 'the loop')}, counted from 0"
+    checked = tg.function(function, check_bounds=True)
+    assert failed_check(checked, tg.constant([1.0, 2.0]), tg.constant(count)) == fact + where
+
+
+def test_a_check_in_loops_names_the_step_of_each():
+    @tg.function
+    def triangle(limit):
+        for i in tg.range(4):  # outer
+            for j in tg.range(i + 1):  # inner
+                tg.debugging.assert_less(i + j, limit)
+
+    test = test_a_check_in_loops_names_the_step_of_each
+    outer, inner = place_of(test, "outer"), place_of(test, "inner")
+    assert failed_check(triangle, tg.constant(4)) == (
+        f"x < y does not hold; in step 2 of the loop at {outer} and step 2 of the loop at {inner}, "
+        "counted from 0"
+    )
+    triangle(tg.constant(7))
+
+
+def test_a_check_of_a_called_function_has_the_step_of_the_loop_around_it():
+    @tg.function
+    def checked(i):
+        tg.debugging.assert_less(i, 2)
+        return i
+
+    @tg.function
+    def walk(count):
+        total = 0
+        for i in tg.range(count):  # loop
+            total += checked(i)
+        return total
+
+    place = place_of(test_a_check_of_a_called_function_has_the_step_of_the_loop_around_it, "loop")
+    fact = failed_check(walk, tg.constant(5))
+    assert fact == f"x < y does not hold; in step 2 of the loop at {place}, counted from 0"
+    assert walk(tg.constant(2)).numpy() == 1
+
+
+def test_a_check_of_loops_in_a_parallel_loop_has_the_step_of_the_first_that_failed():
+    def walk(limit):
+        tg.while_loop(lambda i: i < 5, lambda i: [asserted(i, limit)], [0])
+        return limit
+
+    def asserted(i, limit):
+        tg.debugging.assert_less(i, limit)
+        return i + 1
+
+    fact = failed_check(lambda: tg.vectorized_map(walk, tg.constant([2, 9, 3])))
+    assert fact.startswith("x < y does not hold; in step 2 of the loop at test_control_flow.py:")
+
+
+def test_a_saved_check_in_a_loop_names_the_step(tmp_path):
+    module: Any = tg.Module()
+    specs = [tg.TensorSpec([2]), tg.TensorSpec([], tg.int32)]
+    module.f = tg.function(reads_in_a_loop, check_bounds=True, input_signature=specs)
+    tg.saved_model.save(module, tmp_path / "m")
+    loaded = tg.saved_model.load(tmp_path / "m")
+    x = tg.constant([1.0, 2.0])
+    assert loaded.f(x, tg.constant(2)).numpy() == 3.0
+    where = f"; in step 2 of the loop at {place_of(reads_in_a_loop, 'the loop')}, counted from 0"
+    assert where in failed_check(loaded.f, x, tg.constant(3))
+
+
+@pytest.mark.parametrize("function", [reads_in_a_loop, reads_in_a_scan])
+def test_a_loop_that_checks_has_its_derivatives(function):
+    x, count = tg.constant([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]), tg.constant(3)
+
+    def slope(checks):
+        f = tg.function(function, check_bounds=checks)
+        return gradient(lambda x: tg.reduce_sum(f(x, count)), x)
+
+    assert_near(slope(True), slope(False))

@@ -127,6 +127,66 @@ def test_a_loop_that_is_too_long_at_its_end_is_told():
         tg.function(long, autograph=False).get_concrete_function(tg.TensorSpec([4]))
 
 
+def over_a_range(x, n):
+    for k in range(n):  # here
+        x = tg.sin(x) * (k + 1.0)
+    return x
+
+
+def while_python_decides(x, n):
+    k = 0
+    while k < n:  # here
+        x = tg.sin(x) * (k + 1.0)
+        k += 1
+    return x
+
+
+def left_by_a_tensor(x, n):
+    for k in range(n):  # here
+        if x > 100.0:
+            break
+        x = tg.sin(x) + k
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "start", "end", "fix"),
+    [
+        (over_a_range, "a Python loop over range(0, 900) is", "of its 900 iterations", "tg.range"),
+        (while_python_decides, "a Python `while` is", "iterations,", "i = tg.constant(0)"),
+        (left_by_a_tensor, "a Python loop over range(0, 900) is", "of its 900", "tg.range"),
+    ],
+)
+def test_converted_loops_that_python_decides_are_told(function, start, end, fix):
+    # It is traced alone: XLA takes long.
+    f, spec = tg.function(function), tg.TensorSpec([])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        f.get_concrete_function(spec, 60)
+    with pytest.warns(UnrolledLoopWarning) as caught:
+        graph = f.get_concrete_function(spec, 900).graph
+        f.get_concrete_function(spec, 901)
+    (warning,) = caught
+    text = str(warning.message)
+    assert (warning.filename, warning.lineno) == (__file__, line_of(function))
+    assert text.startswith(f"{start} unrolled: 1,0") and end in text and fix in text
+    told = int(text.split(" nodes in ")[1].split()[0])
+    per_iteration = len(graph.nodes) / 900
+    assert 0.4 * 1000 / per_iteration < told <= 1000
+
+
+def test_a_while_that_a_tensor_takes_over_is_not_told():
+    def doubled(x):
+        k = 0
+        while k < 3 or x < 1e9:
+            x, k = x * 2.0, k + 1
+        return x
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert tg.function(doubled)(tg.constant(1.0)).numpy() == 2.0**30
+
+
 @pytest.fixture
 def notes(monkeypatch):
     """Notes are on, and come after 10 milliseconds."""

@@ -1,5 +1,6 @@
 """Work that signal handlers do not fall into: compiles, and what a save hashes meanwhile."""
 
+import gc
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
-from tracegraph.core.worker_thread import Task, on_worker_thread
+from tracegraph.core.worker_thread import Task, may_be_left, on_worker_thread
 
 if not hasattr(signal, "setitimer"):
     pytest.skip("there are no timers", allow_module_level=True)
@@ -56,6 +57,88 @@ def test_what_a_handler_raises_comes_when_the_work_is_over(on_alarm):
     with pytest.raises(RuntimeError, match="of the handler"):
         on_worker_thread(work)
     assert over
+
+
+@pytest.mark.parametrize("comes_later", [False, True])
+def test_what_a_handler_raises_comes_at_once_where_the_work_may_be_left(on_alarm, comes_later):
+    end, over = threading.Event(), threading.Event()
+    main = threading.get_ident()
+
+    def strike_main():
+        time.sleep(0.1)  # it waits by then
+        signal.pthread_kill(main, signal.SIGALRM)  # which wakes it
+
+    def strike():
+        raise RuntimeError("of the handler")
+
+    def work():
+        if comes_later:
+            strike_main()
+            time.sleep(0.1)
+        with may_be_left():
+            if not comes_later:
+                strike_main()
+            end.wait(60)
+        over.set()
+
+    on_alarm(strike)
+    was_collecting = gc.isenabled()
+    with pytest.raises(RuntimeError, match="of the handler"):
+        on_worker_thread(work)
+    assert not over.is_set()
+    assert gc.isenabled() == was_collecting
+    end.set()
+    assert over.wait(60)  # the thread goes on by itself
+
+
+ENDLESS = """
+import faulthandler, gc, signal, sys, threading, time
+import tracegraph as tg
+from tracegraph.core import worker_thread
+faulthandler.dump_traceback_later(60, exit=True)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+v = tg.Variable(3.0)
+kind, main = sys.argv[1], threading.get_ident()
+
+def strike():
+    while not any(task.may_be_left for task in [*worker_thread._running]):
+        time.sleep(0.02)
+    time.sleep(0.2)
+    signal.pthread_kill(main, signal.SIGINT)
+
+def endless(x):
+    return tg.while_loop(lambda i: i > -1.0, lambda i: [i + x], [tg.constant(0.0)])[0]
+
+@tg.function
+def step(x):
+    v.assign_add(x)
+    return endless(x)
+
+def run():
+    if kind == "top level":
+        endless(tg.constant(1e-9)).numpy()
+    else:
+        step(tg.constant(1e-9))
+
+for attempt in range(2):
+    threading.Thread(target=strike, daemon=True).start()
+    try:
+        run()
+    except KeyboardInterrupt:
+        print("interrupted")
+    assert gc.isenabled() and v.numpy() == 3.0
+    assert float(tg.constant(4.0) * attempt) == 4.0 * attempt  # other programs run
+v.assign_add(1.0)
+print("ends with", v.numpy())
+"""
+
+
+@pytest.mark.parametrize("kind", ["top level", "function"])
+def test_an_interrupt_ends_the_wait_for_a_first_run_that_never_ends(kind):
+    command = [sys.executable, "-c", ENDLESS, kind]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    wanted = "interrupted\ninterrupted\nends with 4.0\n"
+    assert (done.stdout, done.returncode) == (wanted, 0), done.stderr
 
 
 def test_results_of_several_tasks():

@@ -51,7 +51,7 @@ from tracegraph.ops.elementwise import (
     ShiftRight,
 )
 from tracegraph.state.variable import Variable
-from tracegraph.tracing.unrolled_loops import counted_slices
+from tracegraph.tracing.unrolled_loops import counted_items, over_tensor
 
 Binary = Callable[[Any, Any], Any]
 
@@ -252,7 +252,9 @@ def _iterated(x: Any) -> Iterator[Tensor]:
     length = _length(x)
     tensor, builder = as_tensor(x), current()
     parts = (getitem(tensor, k) for k in range(length))
-    return parts if builder.is_top_level else counted_slices(tensor, parts, builder)
+    if builder.is_top_level:
+        return parts
+    return counted_items(over_tensor(tensor), parts, builder)
 
 
 def _type_of(x: Any) -> TensorType:

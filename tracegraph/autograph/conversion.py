@@ -148,7 +148,7 @@ def is_left_alone(function: FunctionType) -> bool:
         return True
     if code.co_flags & _SUSPENDS:
         if id(code) not in _codes:
-            _note(code, "it is a generator or a coroutine")
+            _note(code, "it is a generator or a coroutine: return a list, or a tensor")
         return True
     return _is_installed(code.co_filename) and not _uses_us(function.__globals__)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import BuiltinMethodType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
@@ -36,7 +37,9 @@ from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.source import stand_for_users
 from tracegraph.effects.checks_and_prints import print_tensors
 from tracegraph.errors import SignatureError, fail
+from tracegraph.ir.builder import current
 from tracegraph.tracing.trace import current_trace
+from tracegraph.tracing.unrolled_loops import WHILE, Unrolled, counted_items, over_range
 
 Run = Callable[[], None]
 GetState = Callable[[], tuple[Any, ...]]
@@ -73,7 +76,9 @@ def while_stmt(
 ) -> None:
     """The loop runs in Python until its test is a value of the graph, and is staged from there."""
     decides = test()
-    while not in_graph(decides):
+    for _ in _told(itertools.count(), WHILE):
+        if in_graph(decides):
+            break
         if not decides:
             return
         body()
@@ -101,10 +106,21 @@ def for_stmt(
         else:
             _staged_for(steps, extra_test, body, get_state, set_state, symbol_names, options)
     elif extra_test is None:
-        for item in iterated:
+        for item in _told_if_long(iterated):
             body(item)
     else:
         _guarded_for(iterated, extra_test, body, get_state, set_state, symbol_names)
+
+
+def _told_if_long(iterated: Any) -> Iterable[Any]:
+    """What Python runs over: of a range, a warning tells that its iterations make many nodes.
+    Other sequences hold what makes them different, such as layers."""
+    return _told(iterated, over_range(iterated)) if type(iterated) is range else iterated
+
+
+def _told(items: Iterable[Any], loop: Unrolled) -> Iterable[Any]:
+    builder = current()
+    return items if builder.is_top_level else counted_items(loop, items, builder)
 
 
 def _guarded_for(
@@ -117,7 +133,7 @@ def _guarded_for(
 ) -> None:
     """A loop over what Python knows, which may be left by a value of the graph: all iterations are
     traced, each behind the question whether the loop was left."""
-    for item in iterated:
+    for item in _told_if_long(iterated):
         goes_on = extra_test()
         if in_graph(goes_on):
             run_choice(

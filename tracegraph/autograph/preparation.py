@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import itertools
 from types import CodeType
 from typing import Any
@@ -36,8 +37,36 @@ class _Prepared(ast.NodeTransformer):
     def visit(self, node: Any) -> Any:
         refused = _REFUSED.get(type(node).__name__)
         if refused:
-            raise NotConvertible(f"it has {refused}")
+            what, fix = refused
+            raise NotConvertible(_refusal(what, node, fix))
+        field = _EVALUATED.get(type(node))
+        if field is not None and (made := _assignments(node, field)):
+            return [y for x in (*made, node) for y in _listed(self.visit(x))]
         return super().visit(node)
+
+    def visit_While(self, node: ast.While) -> Any:
+        """A loop whose test assigns: the assignment before it, and behind each iteration."""
+        self._refuse_else(node)
+        made = _assignments(node, "test")
+        if not made:
+            return self.generic_visit(node)
+        if _continues(node):
+            end = ast.If(ast.UnaryOp(ast.Not(), node.test), [ast.Break()], [])
+            node.body = [*made, _located(end, node.test), *node.body]
+            node.test, made = _located(ast.Constant(True), node.test), []
+        else:
+            node.body += copy.deepcopy(made)
+        return [y for x in (*made, node) for y in _listed(self.visit(x))]
+
+    def visit_For(self, node: ast.For) -> Any:
+        self._refuse_else(node)
+        return self.generic_visit(node)
+
+    def _refuse_else(self, node: ast.For | ast.While) -> None:
+        if node.orelse:
+            word = "for" if isinstance(node, ast.For) else "while"
+            fix = "set a flag where the loop breaks, and test it after the loop"
+            raise NotConvertible(_refusal(f"a `{word} ... else`", node, fix))
 
     def _visit_function(self, node: Any) -> Any:
         if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Expr):
@@ -107,16 +136,142 @@ class _Prepared(ast.NodeTransformer):
         return [y for x in made for y in _listed(self.visit(x))]
 
 
-#: Constructs that stay Python's, by the names of their nodes.
+_ASYNC = "compute in a plain function, and await outside of it"
+#: Constructs that stay Python's, by the names of their nodes, with the repair.
 _REFUSED = {
-    "AsyncFor": "an `async for`",
-    "AsyncFunctionDef": "an `async def`",
-    "AsyncWith": "an `async with`",
-    "Await": "an `await`",
-    "NamedExpr": "an assignment expression, `:=`",
-    "TryStar": "an `except*`",
-    "TypeAlias": "a `type` statement",
+    "AsyncFor": ("an `async for`", _ASYNC),
+    "AsyncFunctionDef": ("an `async def`", _ASYNC),
+    "AsyncWith": ("an `async with`", _ASYNC),
+    "Await": ("an `await`", _ASYNC),
+    "NamedExpr": (
+        "a `:=` that is not evaluated first in its statement",
+        "assign in a statement of its own",
+    ),
+    "TryStar": ("an `except*`", "use `except`"),
+    "TypeAlias": ("a `type` statement", "move it out of the function"),
 }
+
+
+def _refusal(what: str, node: Any, fix: str) -> str:
+    return f"it has {what} in line {node.lineno}, which is not converted: {fix}"
+
+
+# Assignments in expressions.
+
+#: What a statement evaluates first.
+_EVALUATED: dict[type[ast.stmt], str] = {
+    ast.AnnAssign: "value",
+    ast.Assert: "test",
+    ast.Assign: "value",
+    ast.AugAssign: "value",
+    ast.Expr: "value",
+    ast.For: "iter",
+    ast.If: "test",
+    ast.Return: "value",
+}
+
+
+def _assignments(node: ast.stmt, field: str) -> list[ast.stmt]:
+    """The assignments that a statement makes before it does anything else, as statements. They are
+    taken out of it."""
+    expression = getattr(node, field)
+    if expression is None or not any(isinstance(x, ast.NamedExpr) for x in ast.walk(expression)):
+        return []
+    is_read = isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
+    lifting = _Lifting({node.target.id} if is_read else set())  # type: ignore[attr-defined]
+    setattr(node, field, lifting.lifted(expression))
+    return lifting.made
+
+
+class _Lifting:
+    """Takes assignments out of an expression, in the order in which it is evaluated, as long as
+    nothing else was computed and the name was not read."""
+
+    def __init__(self, read: set[str]) -> None:
+        self.made: list[ast.stmt] = []
+        self._read = read
+        self._is_first = True
+
+    def lifted(self, node: ast.expr) -> ast.expr:
+        """The expression without what was taken out."""
+        match node:
+            case ast.NamedExpr(target, value):
+                return self._assignment(node, target, value)
+            case ast.Name(name):
+                self._read.add(name)
+                return node
+            case ast.Constant():
+                return node
+            case ast.Tuple(elts) | ast.List(elts):
+                node.elts = [*map(self.lifted, elts)]
+                return node
+        for name in _OPERANDS.get(type(node), ()):
+            self._lift(node, name)
+        self._is_first = False
+        return node
+
+    def _lift(self, node: ast.expr, field: str) -> None:
+        """Lifts from an operand; of several from all that are always evaluated."""
+        found = getattr(node, field)
+        if isinstance(found, list):
+            is_partly = isinstance(node, (ast.BoolOp, ast.Compare))
+            found[:] = [x if is_partly and k else self._operand(x) for k, x in enumerate(found)]
+        elif field != "func" or not _is_path(found):
+            setattr(node, field, self.lifted(found))
+
+    def _operand(self, node: Any) -> Any:
+        if isinstance(node, ast.keyword):
+            node.value = self.lifted(node.value)
+            return node
+        return self.lifted(node)
+
+    def _assignment(self, node: ast.expr, target: ast.Name, value: ast.expr) -> ast.expr:
+        if not self._is_first or target.id in self._read:
+            self._is_first = False
+            return node
+        before = {*self._read, target.id}
+        made = ast.Assign([ast.Name(target.id, ast.Store())], self.lifted(value))
+        self.made.append(_located(made, node))
+        # What the value reads and computes was taken out with it.
+        self._read, self._is_first = before, True
+        return _located(ast.Name(target.id, ast.Load()), node)
+
+
+#: What expressions evaluate in turn, always: of `and`, `or` and a chain of comparisons the first.
+_OPERANDS: dict[type[ast.expr], tuple[str, ...]] = {
+    ast.Attribute: ("value",),
+    ast.BinOp: ("left", "right"),
+    ast.BoolOp: ("values",),
+    ast.Call: ("func", "args", "keywords"),
+    ast.Compare: ("left", "comparators"),
+    ast.IfExp: ("test",),
+    ast.Subscript: ("value", "slice"),
+    ast.UnaryOp: ("operand",),
+}
+
+
+def _is_path(node: ast.expr) -> bool:
+    """Whether an expression is a name, or an attribute of one."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name)
+
+
+def _continues(loop: ast.While) -> bool:
+    """Whether a loop has a `continue` of its own."""
+    waiting: list[ast.AST] = [*loop.body]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Continue):
+            return True
+        if not isinstance(node, (ast.For, ast.While, ast.FunctionDef, ast.Lambda)):
+            waiting += ast.iter_child_nodes(node)
+    return False
+
+
+def _located(made: Any, node: ast.AST) -> Any:
+    """What was made in the place of a node, and what is in it, at its position."""
+    return ast.fix_missing_locations(ast.copy_location(made, node))
 
 
 def _listed(found: Any) -> list[Any]:
@@ -128,7 +283,8 @@ def _test_of(case: ast.match_case, subject: str) -> ast.expr | None:
     test = _test_of_pattern(case.pattern, subject)
     if test is None or case.guard is None:
         if case.guard is not None and case.pattern.name is not None:  # type: ignore[attr-defined]
-            raise NotConvertible("it has a `match` statement with a name and a guard in one case")
+            what = "a `match` statement with a name and a guard in one case"
+            raise NotConvertible(_refusal(what, case.pattern, _INSTEAD))
         return case.guard if test is None else test
     return ast.copy_location(ast.BoolOp(ast.And(), [test, case.guard]), case.pattern)
 
@@ -147,8 +303,12 @@ def _test_of_pattern(pattern: ast.pattern, subject: str) -> ast.expr | None:
             tests = [_test_of_pattern(x, subject) for x in patterns]
             test = ast.BoolOp(ast.Or(), [x for x in tests if x is not None])
         case _:
-            raise NotConvertible("it has a `match` statement with patterns that are no values")
+            what = "a `match` statement with patterns that are no values"
+            raise NotConvertible(_refusal(what, pattern, _INSTEAD))
     return ast.copy_location(test, pattern)
+
+
+_INSTEAD = "compare with `if`"
 
 
 def _class_around(qualified_name: str) -> str:

@@ -3,6 +3,9 @@
 Calls are opened in place, so the nodes of their bodies are watched too. A call with a gradient of
 its own stays, since its derivative hangs on it: what it computes stands a second time beside it to
 be watched, and the compiler merges the two.
+
+A branch also returns which of its nodes failed first. A loop has that as a state, with the number
+of the step; a while ends there.
 """
 
 from __future__ import annotations
@@ -12,17 +15,23 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tracegraph.control.branch import Branch
+from tracegraph.control.scan import Loop, Scan
+from tracegraph.control.while_loop import COUNT, While
 from tracegraph.core.recursion_limit import headroom
 from tracegraph.core.source import Source, sourced
 from tracegraph.core.types import TensorType, int32
-from tracegraph.ir.builder import Builder, copy_inputs, operand_text
+from tracegraph.ir.builder import Builder, copy_inputs, inline, operand_text
+from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import BroadcastTo, full
-from tracegraph.ops.constant import Constant, Iota
+from tracegraph.ops.constant import Constant, constant
 from tracegraph.ops.effect import Check, HostCall
 from tracegraph.ops.elementwise import (
+    ADD,
     AND,
     EQUAL,
+    LESS,
     SELECT,
     Identity,
     IsFinite,
@@ -43,44 +52,56 @@ _HARMLESS = (Movement, BroadcastTo, Neg, Identity, StopGradient)
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """A node that is watched: what is wrong if it fails, its line, and its operands as texts."""
+    """A node that is watched: what is wrong if it fails, its line, its operands as texts, and the
+    loops around it, the outermost first."""
 
     fact: str
     source: Source
     operands: tuple[str, ...]
+    loops: tuple[Source, ...] = ()
+
+
+#: The number of the site that failed where none did.
+_NONE = 2**31 - 1
 
 
 def watched(graph: Graph, assigned: Sequence[tuple[int, int]]) -> tuple[Graph, tuple[Site, ...]]:
-    """`graph` with two more outputs, whether all is well and the number of the first site that is
-    not, and the sites. Without sites there is nothing to watch, and no output more.
+    """`graph` with more outputs, whether all is well, the number of the first site that is not, and
+    the step of each loop around it; and the sites. Without sites there is nothing to watch, and no
+    output more.
 
     `assigned` are pairs of an output, the new value of a Variable, and the input that is its value
     now: that stays if something is wrong.
     """
     with Builder(graph.name) as builder:
         env = copy_inputs(graph, builder)
-        watch = _Watch(builder)
+        watch = _Watch(builder, [])
         watch.walk(graph, env)
         outputs = [env[y] for y in graph.outputs]
         if not watch.sites:
             return graph, ()
-        number = watch.first()
-        holds = EQUAL(number, full(len(watch.sites), number.type))
+        number, *steps = watch.first(max(len(site.loops) for site in watch.sites))
+        holds = EQUAL(number, full(_NONE, number.type))
         for place, given in assigned:
             new, old = outputs[place], env[graph.inputs[given]]
             if new.type is old.type:
                 outputs[place] = SELECT(BroadcastTo(new.type.shape, ())(holds), new, old)
-        outputs += [Check(MESSAGE)(holds, number), number]
+        outputs += [Check(MESSAGE)(holds, number, *steps), number, *steps]
         return builder.finish(outputs), tuple(watch.sites)
 
 
 class _Watch:
-    """The sites so far, and for each whether it made nan or infinity of finite numbers."""
+    """The sites so far, and for each in one graph whether it made nan or infinity of finite
+    numbers; `loops` are those around the graph."""
 
-    def __init__(self, builder: Builder) -> None:
-        self.sites: list[Site] = []
-        self._builder = builder
+    def __init__(self, builder: Builder, sites: list[Site], loops: tuple[Source, ...] = ()) -> None:
+        self.sites = sites
+        self._builder, self._loops = builder, loops
+        #: The sites in this graph, and whether each failed.
+        self._numbers: list[int] = []
         self._failures: list[Tensor] = []
+        #: What branches and loops say: the number of a site, and the steps of the loops.
+        self._inside: list[Sequence[Tensor]] = []
         #: Whether all elements of a tensor are finite; None for one that always is.
         self._finite: dict[Tensor, Tensor | None] = {}
 
@@ -92,6 +113,9 @@ class _Watch:
             body = node.op.inlined
             if body is not None and node.op.is_transparent:
                 outputs = self._opened(body, inputs)
+            elif _has_sites_inside(node) and not all(map(is_masked, node.outputs)):
+                with sourced(node.source), headroom():
+                    outputs = self._entered(node, inputs)
             else:
                 outputs = self._builder.add(node.op, inputs, node.source)
                 with sourced(node.source):
@@ -104,6 +128,67 @@ class _Watch:
         with headroom():
             self.walk(body, env)
         return tuple([env[y] for y in body.outputs])
+
+    # Branches and loops.
+
+    def _entered(self, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The outputs of a branch or a loop whose graphs are watched."""
+        op = node.op
+        if isinstance(op, Branch):
+            count, depth = len(op.branches[0].outputs), max(map(_depth, op.branches))
+            branches = [self._branch(graph, depth) for graph in op.branches]
+            outputs = self._builder.add(op.with_branches(branches), inputs, node.source)
+            self._inside.append(outputs[count:])
+            return outputs[:count]
+        assert isinstance(op, Loop)
+        first, end = op.states, op.states + 3 + _depth_inside(op)
+        if isinstance(op, While):
+            self.walk(op.condition, dict(zip(op.condition.inputs, inputs, strict=True)))
+        body = self._body(op, node.source)
+        if isinstance(op, While):
+            op = op.with_graphs(_while_all_is_well(op, body), body, op.constants)
+        else:
+            assert isinstance(op, Scan)
+            op = op.with_body(body, op.constants, end)
+        place = op.constants + first
+        watch = [constant(0, int32), *_nothing(end - first - 2)]
+        given = (*inputs[:place], *watch, *inputs[place:])
+        outputs = self._builder.add(op, given, node.source)
+        self._inside.append(outputs[first + 1 : end])
+        return (*outputs[:first], *outputs[end:])
+
+    def _branch(self, graph: Graph, depth: int) -> Graph:
+        """A branch that also returns what failed first."""
+        with Builder(graph.name) as builder:
+            env = copy_inputs(graph, builder)
+            watch = _Watch(builder, self.sites, self._loops)
+            watch.walk(graph, env)
+            return builder.finish([*(env[y] for y in graph.outputs), *watch.first(depth)])
+
+    def _body(self, op: Loop, source: Source) -> Graph:
+        """The body of a loop with more states: the number of the step, and what failed first."""
+        body, place = op.body, op.constants + op.states
+        depth = _depth_inside(op)
+        with Builder(body.name) as builder:
+            env = {x: builder.input_like(x) for x in body.inputs[:place]}
+            names = ["step", "failed", *["failed_at"] * (1 + depth)]
+            step, *held = [builder.input(COUNT, name) for name in names]
+            env |= {x: builder.input_like(x) for x in body.inputs[place:]}
+            watch = _Watch(builder, self.sites, (*self._loops, source))
+            watch.walk(body, env)
+            outputs = [env[y] for y in body.outputs]
+            if isinstance(op, While):
+                constants = [env[x] for x in body.inputs[: op.constants]]
+                given = [*constants, *outputs[: op.states]]
+                watch.walk(op.condition, dict(zip(op.condition.inputs, given, strict=True)))
+            number, *steps = watch.first(depth)
+            is_first = EQUAL(held[0], full(_NONE, COUNT))
+            pairs = zip([number, step, *steps], held, strict=True)
+            kept = [SELECT(is_first, new, old) for new, old in pairs]
+            states = [*outputs[: op.states], ADD(step, constant(1, int32)), *kept]
+            return builder.finish([*states, *outputs[op.states :]])
+
+    # Nodes.
 
     def _look_at(
         self,
@@ -129,9 +214,10 @@ class _Watch:
         before = self._all_finite(inputs)
         failed = LogicalNot()(after)
         self._failures.append(failed if before is None else AND(before, failed))
+        self._numbers.append(len(self.sites))
         # Of a selection the one to blame is what it selected from.
         masked = [x.node for x in node.inputs if x.node is not None and is_masked(x)]
-        self.sites.append(_site(masked[0] if masked else node))
+        self.sites.append(_site(masked[0] if masked else node, self._loops))
 
     def _all_finite(self, tensors: tuple[Tensor, ...]) -> Tensor | None:
         found: Tensor | None = None
@@ -148,12 +234,59 @@ class _Watch:
             self._finite[x] = All(None)(IsFinite()(x))
         return self._finite[x]
 
-    def first(self) -> Tensor:
-        """The number of the first site that failed; that of all sites if none did."""
+    def first(self, depth: int) -> list[Tensor]:
+        """The number of the first site that failed, `_NONE` if none did, and the step of each of
+        the loops inside this graph, of which there are `depth` one in the other."""
+        found = _nothing(depth)
         count = len(self._failures)
-        failed = Concatenate(0)(*(Reshape((1,))(x) for x in self._failures))
-        none = full(count, TensorType(int32, (count,)))
-        return Min(None)(SELECT(failed, Iota(count, int32)(), none))
+        if count:
+            failed = Concatenate(0)(*(Reshape((1,))(x) for x in self._failures))
+            numbers = Constant(np.array(self._numbers, np.int32))()
+            none = full(_NONE, TensorType(int32, (count,)))
+            found[0] = Min(None)(SELECT(failed, numbers, none))
+        for inside in self._inside:
+            is_earlier = LESS(inside[0], found[0])
+            rest = _nothing(depth)[len(inside) :]
+            found = [SELECT(is_earlier, *pair) for pair in zip([*inside, *rest], found)]
+        return found
+
+
+def _nothing(depth: int) -> list[Tensor]:
+    """What a graph says in which nothing failed."""
+    return [full(_NONE, COUNT), *(constant(0, int32) for _ in range(depth))]
+
+
+def _depth(graph: Graph) -> int:
+    """How many loops stand one in the other in a graph, at most."""
+    ops = (node.op for node in graph.nodes if node.op.regions)
+    return max((isinstance(op, (Scan, While)) + _depth_inside(op) for op in ops), default=0)
+
+
+def _depth_inside(op: Op) -> int:
+    return max(_depth(region.graph) for region in op.regions)
+
+
+def _has_sites_inside(node: Node) -> bool:
+    """Whether a node is a branch or a loop that computes what may be nan or infinite."""
+    is_entered = isinstance(node.op, (Branch, Scan, While))
+    return is_entered and any(_has_sites(region.graph) for region in node.op.regions)
+
+
+def _has_sites(graph: Graph) -> bool:
+    return any(
+        any(y.type.dtype.is_differentiable for y in node.outputs) and bool(node.inputs)
+        for inner in graph.graphs()
+        for node in inner.nodes
+    )
+
+
+def _while_all_is_well(loop: While, body: Graph) -> Graph:
+    """The condition of a loop that ends with the first step in which something failed."""
+    with Builder(loop.condition.name) as builder:
+        inputs = [builder.input_like(x) for x in body.inputs]
+        place = loop.constants + loop.states
+        (goes_on,) = inline(loop.condition, inputs[:place])
+        return builder.finish([AND(goes_on, EQUAL(inputs[place + 1], full(_NONE, COUNT)))])
 
 
 def _masked(graph: Graph) -> Callable[[Tensor], bool]:
@@ -180,9 +313,9 @@ def _numbers(value: np.ndarray) -> np.ndarray:
     return value if is_known else value.astype(np.float32)
 
 
-def _site(node: Node) -> Site:
+def _site(node: Node, loops: tuple[Source, ...]) -> Site:
     types = ", ".join(str(y.type) for y in node.outputs if y.type.dtype.is_differentiable)
     roles = " and ".join(node.source.roles)
     by = f"; {roles} derived it of this line" if roles else ""
     fact = f"{node.op.name}: {types} holds nan or infinity, and the operands are finite{by}"
-    return Site(fact, node.source, tuple(map(operand_text, node.inputs)))
+    return Site(fact, node.source, tuple(map(operand_text, node.inputs)), loops)

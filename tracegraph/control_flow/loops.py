@@ -124,7 +124,7 @@ def _while(
     tests = traced_region("cond", lambda *given: called(cond, given), types, names, _as_test, True)
     steps = traced_region("body", next_states, types, names, is_repeated=True)
     bound = None if maximum_iterations is None else _count(maximum_iterations)
-    loop = _WhileLoop(Shared([tests, steps]), tests, steps, types, bound is not None)
+    loop = _WhileLoop(Shared([tests, steps], here()), tests, steps, types, bound is not None)
     slots = _slots(loop.state_types, checkpoints, maximum_iterations)
     results = loop.run(leaves, bound, slots, arrays)
     return structure.pack(results if back_prop else map(_stopped, results))
@@ -148,8 +148,9 @@ class _Inputs:
 class _WhileLoop:
     """A condition and a body as the graphs of one op.
 
-    The states are the count of steps if they are bounded, whether the loop goes on if the condition
-    does more than compute, the loop variables, the Variables that are assigned, and the checks.
+    The states are the count of steps if they are bounded or checks tell it, whether the loop goes
+    on if the condition does more than compute, the loop variables, the Variables that are assigned,
+    and the checks.
     """
 
     def __init__(
@@ -163,13 +164,14 @@ class _WhileLoop:
         self.shared, self.tests, self.steps = shared, tests, steps
         self.types = [*types]
         self.is_bounded = is_bounded
+        self.is_counted = is_bounded or bool(shared.checks)
         #: Whether the condition does more than compute, so that it must run in the body.
         own = tests.traced
         self.tests_act = bool(own.assigned or own.checks or own.has_token)
 
     @property
     def state_types(self) -> list[TensorType]:
-        head = [COUNT] * self.is_bounded + [TensorType(bool_, ())] * self.tests_act
+        head = [COUNT] * self.is_counted + [TensorType(bool_, ())] * self.tests_act
         return [*head, *self.types, *self.shared.state_types, *self.shared.check_types]
 
     def run(
@@ -185,11 +187,11 @@ class _WhileLoop:
             states = [first, *leaves, *rest]
         handles = before[: len(shared.assigned)]
         constants += [*handles, *([bound] if bound is not None else [])]
-        if bound is not None:
+        if self.is_counted:
             states.insert(0, constant(0, int32))
         condition, body = self._graph("cond", self._condition), self._graph("body", self._body)
         op = While(body, len(constants), condition, slots)
-        first = self.is_bounded + self.tests_act
+        first = self.is_counted + self.tests_act
         arrays.measure(op, [*constants, *states], first)
         outputs = appended(op, [*constants, *states])[first:]
         take_on(shared, outputs[len(self.types) :])
@@ -212,7 +214,8 @@ class _WhileLoop:
         values: dict[int, Tensor],
         captured: dict[Tensor, Tensor],
     ) -> Graph:
-        (test,), values, checks = self.shared.run(self.tests, given, values, captured)
+        start = constant(0, int32)
+        (test,), values, checks = self.shared.run(self.tests, given, values, captured, start)
         return finished(builder, [test, *self.shared.states_of(values), *checks])
 
     def _graph(self, name: str, outputs: Callable[[_Inputs], list[Tensor]]) -> Graph:
@@ -222,7 +225,7 @@ class _WhileLoop:
             captured = shared.captured(builder)
             handles = shared.placeholders(builder, shared.assigned)
             bound = builder.input(COUNT, "maximum_iterations") if self.is_bounded else None
-            count = builder.input(COUNT, "count") if self.is_bounded else None
+            count = builder.input(COUNT, "count") if self.is_counted else None
             goes_on = builder.input(TensorType(bool_, ()), "goes_on") if self.tests_act else None
             inputs = self.steps.traced.graph.inputs[: len(self.types)]
             given = [builder.input_like(x) for x in inputs]
@@ -243,10 +246,11 @@ class _WhileLoop:
 
     def _body(self, x: _Inputs) -> list[Tensor]:
         shared = self.shared
-        results, values, made = shared.run(self.steps, x.variables, x.values, x.captured)
+        results, values, made = shared.run(self.steps, x.variables, x.values, x.captured, x.count)
         head: list[Tensor] = [] if x.count is None else [ADD(x.count, constant(1, int32))]
         if self.tests_act:
-            (test,), values, tested = shared.run(self.tests, results, values, x.captured)
+            behind = head[0] if head else None
+            (test,), values, tested = shared.run(self.tests, results, values, x.captured, behind)
             own = self.tests.traced
             is_own = [of is own for of, *_, types in shared.checks for _ in types]
             made = [b if flag else a for a, b, flag in zip(made, tested, is_own, strict=True)]
@@ -482,7 +486,7 @@ class _ScanLoop:
         rows = [x.type.with_shape(x.type.shape[1:]) for x in self.rows]
         types = [x.type for x in self.states]
         region = traced_region(self.name, step, [*types, *rows], self.names, is_repeated=True)
-        shared = Shared([region])
+        shared = Shared([region], here())
         count = len(types)
         with Builder(self.name) as builder:
             values = shared.placeholders(builder, shared.read_only)
@@ -492,16 +496,19 @@ class _ScanLoop:
             given = [builder.input_like(x) for x in inputs[:count]]
             values |= shared.carried(shared.placeholders_of_states(builder), handles)
             held = [builder.input(type) for type in shared.check_types]
+            place = builder.input(COUNT, "count") if held else None
             given += [builder.input_like(x) for x in inputs[count : count + len(rows)]]
             old = values
-            results, values, made = shared.run(region, given, values, captured)
+            results, values, made = shared.run(region, given, values, captured, place)
             assigned = self._while_it_holds(shared, old, values, held)
             kept = self._first_failures(shared, held, made)
+            kept += [] if place is None else [ADD(place, constant(1, int32))]
             graph = finished(builder, [*results[:count], *assigned, *kept, *results[count:]])
         before = shared.states_before()
         read = [*shared.reads(shared.read_only), *shared.captures]
         constants = [*read, *before[: len(shared.assigned)]]
         states = [*self.states, *before, *shared.passed_checks()]
+        states += [constant(0, int32)] if shared.checks else []
         op = Scan(graph, len(constants), len(states), self.length, self.is_reverse)
         inputs = current().admit_all((*constants, *states, *self.rows))
         if arrays is not None:

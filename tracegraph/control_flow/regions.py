@@ -16,7 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 from tracegraph.control.call import applied
 from tracegraph.control.intern import interned
 from tracegraph.control.split_at_cuts import has_calls_that_see
-from tracegraph.core.source import here
+from tracegraph.control.while_loop import COUNT
+from tracegraph.core.source import Source, here
 from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.errors import TraceError, fail, kind_of, shown
 from tracegraph.ir.builder import Builder, current, replay
@@ -182,9 +183,9 @@ _TOKEN = 0
 
 class Shared:
     """What several regions share: the same inputs behind their arguments, the same outputs behind
-    their results."""
+    their results. Checks of a `loop` have its step as one more operand."""
 
-    def __init__(self, regions: Sequence[Region]) -> None:
+    def __init__(self, regions: Sequence[Region], loop: Source | None = None) -> None:
         traces = [region.traced for region in regions]
         by_identity = {id(v): v for traced in traces for v in traced.variables}
         self.variables: list[Variable] = [*by_identity.values()]
@@ -208,8 +209,11 @@ class Shared:
             for report in traced.checks:
                 end = place + 1 + report.operand_count
                 types = traced.graph.output_types[place:end]
+                if loop is not None:
+                    report, types = report.inside(loop), (*types, COUNT)
                 self.checks.append((traced, place, report, types))
                 place = end
+        self._has_step = loop is not None
 
     def _prepare(self) -> None:
         """Prepares what is being traced for the effects of the regions."""
@@ -261,9 +265,11 @@ class Shared:
         arguments: Sequence[Tensor],
         values: dict[int, Tensor],
         captured: dict[Tensor, Tensor],
+        step: Tensor | None = None,
     ) -> tuple[list[Tensor], dict[int, Tensor], list[Tensor]]:
         """Appends the nodes of a region: its results, the values of all variables behind it, and
-        its checks among those of all regions. `values` has the variables by identity."""
+        its checks among those of all regions. `values` has the variables by identity, `step` is
+        that of the loop."""
         traced = region.traced
         graph = traced.graph
         given = [
@@ -283,7 +289,8 @@ class Shared:
         checks: list[Tensor] = []
         for of, place, _, types in self.checks:
             if of is traced:
-                checks += outputs[place : place + len(types)]
+                made = outputs[place : place + len(types) - self._has_step]
+                checks += made if step is None else [*made, step]
             else:
                 checks += [full(k == 0, type) for k, type in enumerate(types)]
         return outputs[: traced.result_count], new, checks

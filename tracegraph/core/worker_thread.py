@@ -4,15 +4,21 @@ Handlers run on the main thread, between any two steps of Python. JAX and XLA ho
 call Python, and refuse to trace what is being traced: a handler that fell in there and computed
 would wait for ever, or fail. The threads are started without `threading`, whose own locks a handler
 could find held.
+
+What a handler raises, such as KeyboardInterrupt, is raised when the work is over, or when it has
+come to where it may be left: to the run of a program, which may never end. The thread goes on then,
+and nobody asks for what it makes.
 """
 
 from __future__ import annotations
 
 import _thread
 import atexit
+import contextlib
 import gc
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from tracegraph.core.interrupts import is_of_interrupt
@@ -23,6 +29,17 @@ T = TypeVar("T")
 #: Bytes of the stack of a thread: JAX traces functions inside functions, each some frames of C. The
 #: system gives them as they are used.
 _STACK = 2**26
+#: How often it is looked whether work may be left, in seconds, once a handler has raised.
+_LOOKS = 0.02
+
+
+class _Own(threading.local):
+    """The task of a thread, if it has one."""
+
+    task: Task[Any] | None = None
+
+
+_own = _Own()
 
 
 class Task(Generic[T]):
@@ -34,7 +51,10 @@ class Task(Generic[T]):
         self._error: BaseException | None = None
         self._is_over = _thread.allocate_lock()
         self._is_over.acquire()
-        _running.append(self)
+        self._was_collecting = False
+        #: Whether it has come to where it may be left.
+        self.may_be_left = False
+        _running[self] = None
         before = _thread.stack_size(_STACK)
         try:
             _thread.start_new_thread(self._run, ())
@@ -47,30 +67,47 @@ class Task(Generic[T]):
 
     def _run(self) -> None:
         # No finalizer of the user's may fall in here either.
-        was_collecting = gc.isenabled()
+        _own.task, self._was_collecting = self, gc.isenabled()
         gc.disable()
         try:
             self._outcome.append(self._work())
         except BaseException as error:
             self._error = error
         finally:
-            if was_collecting:
+            _own.task = None
+            if self._was_collecting:
                 gc.enable()
             del self._work
-            _running.remove(self)
+            _running.pop(self, None)
             self._is_over.release()
 
     def wait(self) -> None:
-        """Returns when the work is over. What a handler raises meanwhile is raised then."""
+        """Returns when the work is over. What a handler raises meanwhile is raised then, or when
+        the work may be left."""
         struck: BaseException | None = None
         while True:
             try:
-                with self._is_over:
+                if struck is None:
+                    with self._is_over:
+                        break
+                elif self.may_be_left or not self._is_over.locked():
                     break
+                else:
+                    time.sleep(_LOOKS)
             except BaseException as error:
                 struck = error
-        if struck is not None:
-            raise struck
+        try:
+            if struck is not None:
+                self._leave()
+                raise struck
+        finally:
+            del struck  # a cycle would keep alive what the frames of the caller have
+
+    def _leave(self) -> None:
+        """Lets the thread go on by itself, if it is not over: nobody waits for it any more."""
+        _running.pop(self, None)
+        if self._was_collecting:
+            gc.enable()
 
     def result(self) -> T:
         """What the work returned. Raises what it raised; it is asked for once."""
@@ -85,7 +122,21 @@ class Task(Generic[T]):
 
 
 #: What is not over: the interpreter must not end before.
-_running: list[Task[Any]] = []
+_running: dict[Task[Any], None] = {}
+
+
+@contextlib.contextmanager
+def may_be_left() -> Iterator[None]:
+    """The context of what may never end, and changes nothing that somebody else has: whoever waits
+    for the task of this thread may go on without it."""
+    task = _own.task
+    if task is not None:
+        task.may_be_left = True
+    try:
+        yield
+    finally:
+        if task is not None:
+            task.may_be_left = False
 
 
 @atexit.register

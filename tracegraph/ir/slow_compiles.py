@@ -57,6 +57,8 @@ def get_compile_notes() -> bool:
 class _Open(threading.local):
     def __init__(self) -> None:
         self.graphs: list[Graph] = []
+        #: The contexts, as far as they are there.
+        self.contexts: list[weakref.ref[noted]] = []
 
 
 _open = _Open()
@@ -67,13 +69,30 @@ def is_noted(graph: Graph) -> bool:
     return any(x is graph for x in _open.graphs)
 
 
+def note_compiled() -> None:
+    """Notes that the program of the innermost context of this thread is compiled, and runs."""
+    context = _open.contexts[-1]() if _open.contexts else None
+    if context is not None:
+        context.is_compiled = True
+
+
 class noted:
     """The context of the first run of a program, of which `graph` is what it compiles."""
 
-    __slots__ = ("__weakref__", "_base", "_graph", "_last", "_seconds", "_thread", "_watch")
+    __slots__ = (
+        "__weakref__",
+        "_base",
+        "_graph",
+        "_last",
+        "_seconds",
+        "_thread",
+        "_watch",
+        "is_compiled",
+    )
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
+        self.is_compiled = False
         self._thread = threading.get_ident()
         #: The frame that compiles, by its identity alone: it lives as long as the context is open.
         self._base = 0
@@ -84,12 +103,14 @@ class noted:
     def __enter__(self) -> None:
         self._base = id(sys._getframe(1))
         _open.graphs.append(self._graph)
+        _open.contexts.append(weakref.ref(self))
         if _settings.is_on:
             self._watch.start()
 
     def __exit__(self, *exception: object) -> None:
         self._watch.is_over.set()
         _open.graphs.pop()
+        _open.contexts.pop()
 
     def is_slow(self) -> bool:
         """Whether it takes too long by now; counts the time since it was asked before."""
@@ -113,11 +134,17 @@ class noted:
         lines = (str(node.source) for node in graph.nodes if node.source.line)
         place = next(lines, "")
         name = "what was computed at top level" if graph.name == "top_level" else graph.name
+        what = (
+            "it is compiled, and runs. A loop that may never end takes maximum_iterations, and "
+            "Ctrl-C ends the wait for a first run"
+            if self.is_compiled
+            else f"it has {count:,} nodes, and XLA still compiles them. Fewer nodes compile "
+            "faster, such as ops on whole tensors in place of Python loops"
+        )
         return (
             f"tracegraph: the first run of {name}{place and f' ({place})'} has taken "
-            f"{seconds:.0f} s so far: it has {count:,} nodes, and XLA still compiles them. Fewer "
-            "nodes compile faster, such as ops on whole tensors in place of Python loops; "
-            "tg.config.set_compile_notes(False) silences such notes, one for each slow compile"
+            f"{seconds:.0f} s so far: {what}; tg.config.set_compile_notes(False) silences such "
+            "notes, one for each slow compile"
         )
 
 

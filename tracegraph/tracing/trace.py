@@ -60,7 +60,8 @@ class CheckReport:
 
     Of a range these are the smallest and the largest number, and what they must not be below and
     above; the number that is out of range takes the place of {} in the message. Where `sites` are
-    watched, it is the number of the one that failed.
+    watched, it is the number of the one that failed, with the steps of the loops around it. The
+    last operands are the steps of the `loops` around the check itself, the innermost first.
     """
 
     message: str
@@ -69,20 +70,47 @@ class CheckReport:
     fix: str = ""
     is_range: bool = False
     sites: tuple[Site, ...] = ()
+    loops: tuple[Source, ...] = ()
+
+    def inside(self, loop: Source) -> CheckReport:
+        """The same in a loop, whose step is one operand more."""
+        count, loops = self.operand_count + 1, (*self.loops, loop)
+        return dataclasses.replace(self, operand_count=count, loops=loops)
 
     def fail(self, operands: Sequence[Any]) -> NoReturn:
         """Raises the error of the check, for the values of its operands."""
         arrays = [np.asarray(x) for x in operands]
+        first = len(arrays) - len(self.loops)
+        arrays, steps = arrays[:first], arrays[first:]
+        around = [*zip(reversed(steps), reversed(self.loops), strict=True)]
         if self.sites:
-            last = len(self.sites) - 1  # a graph that was loaded may give any number
-            site = self.sites[min(max(int(arrays[0].min(initial=last)), 0), last)]
+            site, inside = self._failed_site(arrays)
             rest = {"operands": site.operands, "fix": self.fix}
-            fail(NumericsError, site.fact, source=site.source, **rest)
+            fact = site.fact + _steps_text([*around, *inside])
+            fail(NumericsError, fact, source=site.source, **rest)
         fact = self.message
         if self.is_range:
             fact, arrays = fact.replace("{}", str(_out_of_range(*arrays))), []
         shown = [np.array2string(x, threshold=20) for x in arrays]
+        fact += _steps_text(around)
         fail(InvalidArgumentError, fact, source=self.source, operands=shown, fix=self.fix)
+
+    def _failed_site(
+        self, arrays: Sequence[np.ndarray]
+    ) -> tuple[Site, list[tuple[np.ndarray, Source]]]:
+        """The first site that failed, and the step of each loop that is watched around it."""
+        numbers, *steps = (x.ravel() for x in np.broadcast_arrays(*arrays))
+        place = int(np.argmin(numbers)) if numbers.size else 0
+        last = len(self.sites) - 1  # a graph that was loaded may give any number
+        site = self.sites[min(max(int(numbers[place]), 0), last) if numbers.size else last]
+        pairs = zip(steps, site.loops) if numbers.size else ()
+        return site, [(step[place], loop) for step, loop in pairs]
+
+
+def _steps_text(steps: Sequence[tuple[np.ndarray, Source]]) -> str:
+    """In which step of which loop something failed; a parallel loop has one for each iteration."""
+    told = [f"step {np.array2string(step)} of the loop at {loop}" for step, loop in steps]
+    return f"; in {' and '.join(told)}, counted from 0" if told else ""
 
 
 def _out_of_range(
@@ -154,7 +182,8 @@ def with_checked_numerics(traced: Traced) -> Traced:
     graph, sites = watched(traced.graph, traced.assigned_places)
     if not sites:
         return traced
-    report = CheckReport(MESSAGE, sites[0].source, 1, _NUMERICS_FIX, sites=sites)
+    count = 1 + max(len(site.loops) for site in sites)
+    report = CheckReport(MESSAGE, sites[0].source, count, _NUMERICS_FIX, sites=sites)
     return dataclasses.replace(traced, graph=graph, checks=(*traced.checks, report))
 
 

@@ -1,11 +1,12 @@
-"""Python loops over tensors in a function: each iteration is traced, and many are told."""
+"""Python loops in a function: each iteration is traced, and many are told."""
 
 from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import CodeType
+from typing import TypeVar
 
 from tracegraph.core.source import Source, user_line
 from tracegraph.errors import UnrolledLoopWarning, counted, message, warn
@@ -14,6 +15,8 @@ from tracegraph.ir.tensor import Tensor
 
 #: The nodes of one loop from which on it is told.
 NODES = 1000
+
+T = TypeVar("T")
 
 #: Per code object: the instructions where a loop was told of already.
 _told: weakref.WeakKeyDictionary[CodeType, set[int]] = weakref.WeakKeyDictionary()
@@ -27,7 +30,7 @@ class _Loop:
     entries: int = 0
     nodes: int = 0
     iterations: int = 0
-    #: How many tensors it runs over now, in step, and where the nodes of this time start.
+    #: How many sequences it runs over now, in step, and where the nodes of this time start.
     width: int = 0
     start: int = 0
 
@@ -49,47 +52,81 @@ _loops: weakref.WeakKeyDictionary[Builder, dict[tuple[CodeType | None, int], _Lo
 _loops = weakref.WeakKeyDictionary()
 
 
-def counted_slices(x: Tensor, parts: Iterator[Tensor], builder: Builder) -> Iterator[Tensor]:
-    """The parts of `x` that a loop runs over. Warns, once per line, when the nodes that the loop
-    has added to the trace are too many, however often it was entered."""
+@dataclasses.dataclass(frozen=True)
+class Unrolled:
+    """What is told of a loop: what it is, how many iterations it has, where that is known, and the
+    repair."""
+
+    text: str
+    length: int | None
+    fix: str
+
+
+def over_tensor(x: Tensor) -> Unrolled:
+    fix = (
+        "compute on the whole tensor at once, use tg.vectorized_map where iterations are "
+        "independent, run fewer of them in one call, or loop outside of the @tg.function"
+    )
+    return Unrolled(f"a Python loop over a tensor {x.type}", x.type.shape[0], fix)  # type: ignore[arg-type]
+
+
+def over_range(numbers: range) -> Unrolled:
+    fix = (
+        "loop over tg.range, which makes one node of it, compute on whole tensors, or loop outside "
+        "of the @tg.function"
+    )
+    return Unrolled(f"a Python loop over {numbers}", len(numbers), fix)
+
+
+#: A `while` whose test Python decides.
+WHILE = Unrolled(
+    "a Python `while`",
+    None,
+    "let a tensor decide, such as a counter i = tg.constant(0), which makes one node of it, or "
+    "loop outside of the @tg.function",
+)
+
+
+def counted_items(loop_of: Unrolled, items: Iterable[T], builder: Builder) -> Iterator[T]:
+    """The items that a loop runs over. Warns, once per line, when the nodes that the loop has added
+    to the trace are too many, however often it was entered."""
     place = user_line()
     loops = _loops.setdefault(builder, {})
     loop = loops.setdefault((place.code, place.offset), _Loop())
     loop.enter(len(builder.nodes))
     iterations = 0
     try:
-        for part in parts:
-            _check(x, loop, loops, iterations, builder)
+        for item in items:
+            _check(loop_of, loop, loops, iterations, builder)
             iterations += 1
-            yield part
-        _check(x, loop, loops, iterations, builder)
+            yield item
+        _check(loop_of, loop, loops, iterations, builder)
     finally:
         loop.leave(len(builder.nodes), iterations)
 
 
-def _check(x: Tensor, loop: _Loop, loops: dict, iterations: int, builder: Builder) -> None:
+def _check(loop_of: Unrolled, loop: _Loop, loops: dict, iterations: int, builder: Builder) -> None:
     nodes, entries = len(builder.nodes) - loop.start, 1
     # Around a loop that is inside of another one the outer one counts: it has all nodes of both.
     if loop.entries > 1 and not any(other.width for other in loops.values() if other is not loop):
         nodes, entries = nodes + loop.nodes, loop.entries
         iterations += loop.iterations
     if nodes >= NODES:
-        _warn(x, entries, iterations, nodes)
+        _warn(loop_of, entries, iterations, nodes)
 
 
-def _warn(x: Tensor, entries: int, iterations: int, nodes: int) -> None:
+def _warn(loop_of: Unrolled, entries: int, iterations: int, nodes: int) -> None:
     place = user_line()
     if place.code is None or _is_told(place):
         return
-    times = f"of its {x.type.shape[0]:,} iterations"
+    times = "iterations" if loop_of.length is None else f"of its {loop_of.length:,} iterations"
     if entries > 1:
         times = f"iterations, as it was entered {counted(entries, 'time')}"
     text = message(
-        f"a Python loop over a tensor {x.type} is unrolled: {nodes:,} nodes in {iterations:,} "
-        f"{times}, and each of them is traced and compiled",
+        f"{loop_of.text} is unrolled: {nodes:,} nodes in {iterations:,} {times}, and each of them "
+        "is traced and compiled",
         source=place,
-        fix="compute on the whole tensor at once, use tg.vectorized_map where iterations are "
-        "independent, run fewer of them in one call, or loop outside of the @tg.function",
+        fix=loop_of.fix,
     )
     warn(text, UnrolledLoopWarning, place)
 

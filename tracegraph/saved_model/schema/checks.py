@@ -21,12 +21,15 @@ def written_check(report: CheckReport) -> dict[str, Any]:
         entry["fix"] = report.fix
     if report.is_range:
         entry["is_range"] = True
+    if report.loops:
+        entry["loops"] = [*map(_place, report.loops)]
     if report.sites:
         entry["sites"] = [
             {
                 "fact": site.fact,
                 **_place(site.source),
                 "operands": [_FOLDERS.sub(r"\1", operand) for operand in site.operands],
+                **({"loops": [*map(_place, site.loops)]} if site.loops else {}),
             }
             for site in report.sites
         ]
@@ -47,8 +50,9 @@ def _place(source: Source) -> dict[str, Any]:
 
 def read_check(entry: Entry, lines: Lines) -> CheckReport:
     """What a failed check reports. Raises LoadError for operands that are not of its kind."""
-    message, file, line, roles, operands, fix, is_range, sites = entry.fields(
-        *("message", "file", "line", "roles", "operands"), optional=("fix", "is_range", "sites")
+    message, file, line, roles, operands, fix, is_range, sites, loops = entry.fields(
+        *("message", "file", "line", "roles", "operands"),
+        optional=("fix", "is_range", "sites", "loops"),
     )
     report = CheckReport(
         message.text(),
@@ -57,18 +61,36 @@ def read_check(entry: Entry, lines: Lines) -> CheckReport:
         fix.optional(Entry.text) or "",
         is_range.optional(Entry.flag) or False,
         tuple(sites.optional(lambda e: e.each(lambda row: _site(row, lines))) or ()),
+        _loops(loops, lines),
     )
-    wanted = 4 if report.is_range else 1 if report.sites else report.operand_count
+    wanted = 4 if report.is_range else max(report.operand_count - len(report.loops), 0)
+    if report.sites:
+        wanted = 1 + max(len(site.loops) for site in report.sites)
+    wanted += len(report.loops)
     if report.operand_count != wanted:
         operands.fail(f"a check of this kind has {wanted} operands")
     return report
 
 
 def _site(entry: Entry, lines: Lines) -> Site:
-    fact, file, line, roles, operands = entry.fields("fact", "file", "line", "roles", "operands")
-    return Site(
-        fact.text(), _read_place(file, line, roles, lines), tuple(operands.each(Entry.text))
+    fact, file, line, roles, operands, loops = entry.fields(
+        *("fact", "file", "line", "roles", "operands"), optional=("loops",)
     )
+    return Site(
+        fact.text(),
+        _read_place(file, line, roles, lines),
+        tuple(operands.each(Entry.text)),
+        _loops(loops, lines),
+    )
+
+
+def _loops(entry: Entry, lines: Lines) -> tuple[Source, ...]:
+    return tuple(entry.optional(lambda e: e.each(lambda row: _loop(row, lines))) or ())
+
+
+def _loop(entry: Entry, lines: Lines) -> Source:
+    file, line, roles = entry.fields("file", "line", "roles")
+    return _read_place(file, line, roles, lines)
 
 
 def _read_place(file: Entry, line: Entry, roles: Entry, lines: Lines) -> Source:
