@@ -22,6 +22,7 @@ from lowering import (
     shape,
     sizes,
     sort,
+    special,
     stablehlo_export,
     stages,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "shape",
     "sizes",
     "sort",
+    "special",
     "stablehlo_export",
     "stages",
 ]

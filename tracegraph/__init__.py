@@ -241,6 +241,7 @@ _MODULES = (
         layers,
         linalg,
         math,
+        math.special,
     ),
     *(nest, nn, optimizers, random, raw_ops, saved_model, testing, train),
 )

@@ -68,6 +68,8 @@ ABSENT = {
         ["histogram_fixed_width", "histogram_fixed_width_bins"],
         ("there are no histograms", "use tg.bincount, or tg.searchsorted for the bins"),
     ),
+    "math.approx_max_k": ("extremes are exact", "use tg.math.top_k"),
+    "math.sobol_sample": ("there are no quasi-random numbers", "use scipy.stats.qmc.Sobol"),
     "no_op": ("there are no ops that make nothing", "leave it out, or use tg.group()"),
     **dict.fromkeys(["numpy", "np"], ("tensors go to NumPy and back", "use NumPy, or tg itself")),
     **dict.fromkeys(
