@@ -6,6 +6,7 @@ trapezoidal rule for periodic or quickly vanishing functions, and series where x
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -94,14 +95,14 @@ def _summed(following: Function, first: Any) -> Any:
     return lax.fori_loop(1, _TERMS, add, (first, first))[1]
 
 
-def _continued(parts: Function, first: Any) -> Any:
+def _continued(parts: Function, first: Any, terms: int = _TERMS) -> Any:
     """first + p_1 / (q_1 + p_2 / (q_2 + ...)) with p_k, q_k = parts(k), from the inside out."""
 
     def step(i: Any, tail: Any) -> Any:
-        p, q = parts((_TERMS - i).astype(first.dtype))
+        p, q = parts((terms - i).astype(first.dtype))
         return p / (q + tail)
 
-    return first + lax.fori_loop(0, _TERMS, step, jnp.zeros_like(first))
+    return first + lax.fori_loop(0, terms, step, jnp.zeros_like(first))
 
 
 @lowers(ops.Betainc)
@@ -282,6 +283,21 @@ def _bessel_k(order: int, is_scaled: bool) -> Function:
     return value
 
 
+# Integrals.
+
+
+def _expint(x: Any) -> Any:
+    """JAX's function for positive numbers; for small negative ones it never returns."""
+    size = jnp.abs(x)
+    positive = special.expi(jnp.where(x > 0, x, 1))
+    small = _polynomial([1 / (k * math.factorial(k)) for k in range(1, 19)], x) * x
+    small += _EULER + jnp.log(size)
+    far = jnp.where(size > 1, size, 2)
+    fraction = _continued(lambda k: (-k * k, far + 1 + 2 * k), far + 1, 100)
+    negative = jnp.where(size > 1, -jnp.exp(-far) / fraction, small)
+    return jnp.where(jnp.isnan(x), x, jnp.where(x > 0, positive, negative))
+
+
 _FUNCTIONS: dict[type, Function] = {
     ops.BesselI0: special.i0,
     ops.BesselI1: special.i1,
@@ -296,7 +312,7 @@ _FUNCTIONS: dict[type, Function] = {
     ops.BesselK0e: _bessel_k(0, True),
     ops.BesselK1e: _bessel_k(1, True),
     ops.Dawsn: special.dawsn,
-    ops.Expint: special.expi,
+    ops.Expint: _expint,
     ops.FresnelCos: lambda x: special.fresnel(x)[1],
     ops.FresnelSin: lambda x: special.fresnel(x)[0],
     ops.Spence: special.spence,

@@ -7,6 +7,9 @@ import scipy.special
 import tracegraph as tg
 from tracegraph.testing import check_gradients
 
+# Functions are made anew for each example.
+pytestmark = pytest.mark.filterwarnings("ignore:.*were traced:UserWarning")
+
 WIDE = np.concatenate([np.logspace(-12, 4, 80), np.linspace(0.05, 60, 300)])
 SPECIAL = tg.math.special
 
@@ -75,7 +78,7 @@ def test_values_of_16_bits(name):
 def test_negative_numbers_and_zero(name, at_zero, is_odd):
     function, x = getattr(SPECIAL, name), np.array([0.3, 3.0, 30.0])
     np.testing.assert_array_equal(function(-x), (-1 if is_odd else 1) * function(x).numpy())
-    assert function(0.0).numpy() == at_zero
+    np.testing.assert_allclose(function(0.0), at_zero, atol=3e-7)
     assert np.isnan(function(np.nan).numpy())
 
 
@@ -88,6 +91,8 @@ def test_where_functions_end():
         np.testing.assert_array_equal(found, [-np.inf, np.nan, 0.0, np.nan])
     np.testing.assert_array_equal(tg.math.ndtri([0.0, 1.0]).numpy(), [-np.inf, np.inf])
     assert SPECIAL.expint(0.0).numpy() == -np.inf
+    tiny = SPECIAL.expint(np.array([-1e-300, 1e-300])).numpy()
+    np.testing.assert_allclose(tiny, scipy.special.expi([-1e-300, 1e-300]), rtol=1e-14)
 
 
 def derivative(fn, order):
@@ -144,7 +149,7 @@ def test_incomplete_gamma_functions():
     assert found.shape == (2, 1) and found.dtype is tg.float32
     assert tg.math.igamma(2.0, 0.0).numpy() == 0.0
     slopes = tg.grad(tg.math.igamma, argnums=(0, 1))(tg.constant(1.0), tg.constant(0.0))
-    assert slopes[1].numpy() == 1.0
+    np.testing.assert_allclose(slopes[1], 1.0, rtol=1e-6)
 
 
 def test_the_incomplete_beta_function():

@@ -1,4 +1,4 @@
-"""Functions of the gamma and beta families, quantiles, polynomials, and what is asked of an order."""
+"""The gamma and beta families, quantiles, polynomials, and what is asked of an order."""
 
 from __future__ import annotations
 
@@ -103,11 +103,11 @@ def polygamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.polygamma([0.0, 1.0], 1.0).numpy().round(4)
     array([-0.5772,  1.6449], dtype=float32)
     """
-    order, x = elementwise_operands("polygamma", a, x)
-    order = StopGradient()(order)
     known = _known_order(a)
     if known is not None:
-        return Polygamma(known)(x) if known else DIGAMMA(x)
+        return Polygamma(known)(as_tensor(x)) if known else DIGAMMA(as_tensor(x))
+    order, x = elementwise_operands("polygamma", a, x)
+    order = StopGradient()(order)
     zero, one = zeros_of(order), full_like(order, 1)
     is_zero = EQUAL(order, zero)
     above = SELECT(is_zero, one, order) + one  # type: ignore[operator]
