@@ -30,6 +30,7 @@ from tracegraph.ops import (
     contract,
     decomposition,
     elementwise,
+    fourier,
     index,
     linalg,
     matrix_function,
@@ -254,6 +255,13 @@ MUTANTS = [
     Mutant(special.FresnelSin, "partials", "SIN", "COS"),
     Mutant(special.Ndtri, "partials", "0.5 * y * y", "0.5 * x * x"),
     Mutant(special.Igamma, LOWERING, "op.order == 1", "op.order == 2"),
+    Mutant(special.BesselJ1, "partials", "_over_variable(y, x, -1)", "_over_variable(y, x, 1)"),
+    # Fourier transforms.
+    Mutant(fourier.Fft, "vjp", "not self.inverse", "self.inverse"),
+    Mutant(fourier.Fft, "batch", "axis + 1", "axis"),
+    Mutant(fourier.Rfft, "vjp", "0.5", "1.0"),
+    Mutant(fourier.Irfft, "vjp", "2.0", "1.0"),
+    Mutant(fourier.Irfft, "depends", "p.any(axis=-1", "p.emptied().any(axis=-1"),
     # Indexing.
     Mutant(index.GatherNd, "vjp", "zeros_of(x)", "x"),
     Mutant(index.GatherNd, "batch", "self.axis + 1, 0", "self.axis, 0"),

@@ -45,6 +45,7 @@ from tracegraph.ops import (
     decomposition,
     effect,
     elementwise,
+    fourier,
     image,
     index,
     linalg,
@@ -184,6 +185,8 @@ SAMPLES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]]
     "with_zeros": _with_zeros,
     "regular": _regular,
     "fraction": lambda rng, shape: 0.1 + 0.8 * rng.random(shape),
+    "small": lambda rng, shape: 0.16 * rng.random(shape) - 0.08,
+    "near_one": lambda rng, shape: 0.92 + 0.16 * rng.random(shape),
     "tiny": lambda rng, shape: 1e-3 * rng.random(shape),
 }
 
@@ -726,6 +729,13 @@ SPECIAL = [
     special_case(S.BesselI1e(), special.i1e, "nonzero"),
     special_case(S.BesselJ0(), special.j0),
     special_case(S.BesselJ1(), special.j1),
+    # Near 0 and near 1 by series.
+    special_case(S.BesselI1(), special.i1, "small", is_extra=True, label=" near 0"),
+    special_case(S.BesselI1e(), special.i1e, "tiny", is_extra=True, label=" near 0", order=2),
+    special_case(S.BesselJ1(), special.j1, "small", is_extra=True, label=" near 0"),
+    special_case(
+        S.Spence(), special.spence, "near_one", against=DIFFERENCES, is_extra=True, label=" near 1"
+    ),
     special_case(S.BesselY0(), special.y0, "positive"),
     special_case(S.BesselY1(), special.y1, "positive"),
     special_case(S.BesselK0(), special.k0, "above_one"),
@@ -740,6 +750,18 @@ SPECIAL = [
     special_case(S.Spence(), special.spence, "positive", against=DIFFERENCES),
     special_case(S.Ndtri(), special.ndtri, "fraction"),
     Case(S.NextAfter(), (x(4), x(4)), "f", is_exact=False, against=(), order=0, refuses=(float16,)),
+]
+
+FOURIER = [
+    Case(fourier.Fft((0,), False), (x(5),), "c"),
+    Case(fourier.Fft((1,), True), (x(2, 4),), "c"),
+    Case(fourier.Fft((0, 2), False), (x(2, 2, 3),), "c", order=2),
+    *(
+        Case(fourier.Rfft(), (x(*sizes),), "f", refuses=(float16, bfloat16), is_extra=is_extra)
+        for sizes, is_extra in (((5,), False), ((2, 4), True))
+    ),
+    Case(fourier.Irfft(5), (x(3),), "c"),
+    Case(fourier.Irfft(4), (x(2, 3),), "c"),
 ]
 
 RANDOM = [
@@ -852,7 +874,7 @@ CALLS = [
 CASES = [
     *(*CONSTANTS, *BROADCASTS, *ARITHMETIC, *FUNCTIONS, *COMPARISONS, *CASTS, *SHAPES),
     *(*REDUCTIONS, *CONTRACTIONS, *INDEXING, *SORTING, *LINALG, *DECOMPOSITIONS),
-    *(*MATRIX_FUNCTIONS, *SPECIAL, *RANDOM, *IMAGES, *EFFECTS),
+    *(*MATRIX_FUNCTIONS, *SPECIAL, *FOURIER, *RANDOM, *IMAGES, *EFFECTS),
     *(*BARRIERS, *CALLS),
 ]
 

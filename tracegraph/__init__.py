@@ -72,6 +72,9 @@ from tracegraph import (
     saved_model as saved_model,
 )
 from tracegraph import (
+    signal as signal,
+)
+from tracegraph import (
     testing as testing,
 )
 from tracegraph import (
@@ -243,7 +246,7 @@ _MODULES = (
         math,
         math.special,
     ),
-    *(nest, nn, optimizers, random, raw_ops, saved_model, testing, train),
+    *(nest, nn, optimizers, random, raw_ops, saved_model, signal, testing, train),
 )
 _INTERNAL = frozenset(["NoReturn", "TYPE_CHECKING"])
 

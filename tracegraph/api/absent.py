@@ -72,9 +72,7 @@ ABSENT = {
     "math.sobol_sample": ("there are no quasi-random numbers", "use scipy.stats.qmc.Sobol"),
     "no_op": ("there are no ops that make nothing", "leave it out, or use tg.group()"),
     **dict.fromkeys(["numpy", "np"], ("tensors go to NumPy and back", "use NumPy, or tg itself")),
-    **dict.fromkeys(
-        ["fft", "signal"], ("there are no Fourier transforms yet", f"{_HOST} np.fft.fft(x)")
-    ),
+    "fft": ("transforms are those of signals", "use tg.signal.fft"),
     "summary": ("there are no event files", "use tg.print, or log what x.numpy() gives"),
     "test": ("tests are those of Python", "use np.testing, and tg.testing.check_gradients"),
     "timestamp": ("clocks are Python's", "use time.time(), outside of functions"),
