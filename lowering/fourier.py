@@ -26,4 +26,5 @@ def _rfft(op: ops.Rfft, x: Any) -> Any:
 
 @lowers(ops.Irfft)
 def _irfft(op: ops.Irfft, z: Any) -> Any:
-    return jnp.fft.irfft(z, sizes.size(op.size), norm="forward")
+    n: Any = sizes.size(op.size)
+    return jnp.fft.irfft(z, n, norm="forward")

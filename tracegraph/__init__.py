@@ -198,11 +198,16 @@ from tracegraph.ir.tensor import Node as Node
 from tracegraph.ir.tensor import Tensor as Tensor
 from tracegraph.math import accumulate_n as accumulate_n
 from tracegraph.math.arithmetic import *
+from tracegraph.math.distributions import *
 from tracegraph.math.logic import *
 from tracegraph.math.norms import *
 from tracegraph.math.product import *
 from tracegraph.math.reduction import *
 from tracegraph.math.sorting_and_segments import *
+from tracegraph.math.special import bessel_i0 as bessel_i0
+from tracegraph.math.special import bessel_i0e as bessel_i0e
+from tracegraph.math.special import bessel_i1 as bessel_i1
+from tracegraph.math.special import bessel_i1e as bessel_i1e
 from tracegraph.math.unary import *
 from tracegraph.passes.registry import (
     RegisterGradient as RegisterGradient,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracegraph.core.shapes import Size, element_count, floor_divide, same_size
+from tracegraph.core.shapes import Size, element_count, floor_divide, same_size, static_shape
 from tracegraph.core.types import TensorType, int32
 from tracegraph.errors import Mismatch
 from tracegraph.ir.op import Op
@@ -119,7 +119,8 @@ class Irfft(Op):
         return p.any(axis=-1, keepdims=True).broadcast_to((*p.shape[:-1], self.size))
 
     def numpy(self, z):
-        return np.fft.irfft(z, self.size, norm="forward")
+        (size,) = static_shape((self.size,))
+        return np.fft.irfft(z, size, norm="forward")
 
     def flops(self, z):
         return 20 * element_count(z.shape)
