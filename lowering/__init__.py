@@ -11,6 +11,7 @@ from lowering import (
     disk,
     effect,
     elementwise,
+    fourier,
     image,
     index,
     jax_derivatives,
@@ -22,6 +23,7 @@ from lowering import (
     shape,
     sizes,
     sort,
+    special,
     stablehlo_export,
     stages,
 )
@@ -38,6 +40,7 @@ __all__ = [
     "disk",
     "effect",
     "elementwise",
+    "fourier",
     "image",
     "index",
     "jax_derivatives",
@@ -49,6 +52,7 @@ __all__ = [
     "shape",
     "sizes",
     "sort",
+    "special",
     "stablehlo_export",
     "stages",
 ]

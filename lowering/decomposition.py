@@ -51,7 +51,7 @@ def _eigvalsh(op: ops.Eigvalsh, a: Any) -> Any:
 @lowers(ops.Eig)
 def _eig(op: ops.Eig, a: Any) -> Any:
     # The derivatives are wanted where JAX differentiates the lowered function, as tests do.
-    return lax.linalg.eig(a, compute_left_eigenvectors=False, enable_eigvec_derivs=True)
+    return tuple(lax.linalg.eig(a, compute_left_eigenvectors=False, enable_eigvec_derivs=True))
 
 
 @lowers(ops.Pinv)

@@ -70,6 +70,7 @@ from tracegraph.ops.elementwise import (
     Tanh,
 )
 from tracegraph.ops.index import GatherNd, ScatterAdd, ScatterMul, ScatterUpdate
+from tracegraph.ops.matrix_function import MatrixFunction
 from tracegraph.passes.registry import cotangents_of, is_registered
 from tracegraph.passes.walk import push_forward
 
@@ -153,7 +154,7 @@ class _Differentiable(Lowering):
             return _by_gradient(_call, node, op)
         if op.is_linear or isinstance(op, _SAME) or not _is_differentiable(node.outputs):
             return _SPECIAL.get(type(op), rule)
-        if isinstance(op, (Branch, Loop)) and _runs_while(op):
+        if isinstance(op, MatrixFunction) or (isinstance(op, (Branch, Loop)) and _runs_while(op)):
             return _with_tangents(rule, node, _as_custom_call(node))
         wrapped = _with_tangents(rule, node)
         if isinstance(op, ScatterMul):

@@ -30,6 +30,7 @@ from tracegraph.ops import (
     contract,
     decomposition,
     elementwise,
+    fourier,
     index,
     linalg,
     matrix_function,
@@ -38,6 +39,7 @@ from tracegraph.ops import (
     reduce,
     shape,
     sort,
+    special,
 )
 from tracegraph.ops.barrier import Barrier
 
@@ -238,6 +240,28 @@ MUTANTS = [
         matrix_function.Sqrtm,
     ),
     Mutant(matrix_function.Logm, LOWERING, "_triangular_logarithm", "_triangular_root"),
+    # Special functions.
+    Mutant(special.Igamma, "partials", "self.order + 1", "self.order"),
+    Mutant(special.Igammac, "partials", "-_gamma_density", "_gamma_density"),
+    Mutant(special.Betainc, "partials", "self.by_b + 1", "self.by_b"),
+    Mutant(special.Betainc, "partials", "self.by_a, self.by_b),", "0, self.by_b),"),
+    Mutant(special.Zeta, "partials", "float(self.order)", "1.0 + float(self.order)"),
+    Mutant(special.BesselI1, "partials", "_over_variable(y, x, 1)", "_over_variable(y, x, -1)"),
+    Mutant(special.BesselI0e, "partials", "- SIGN(x) * y", "- y"),
+    Mutant(special.BesselJ0, "partials", "-BesselJ1", "BesselJ1"),
+    Mutant(special.BesselK1, "partials", "- y / x", "+ y / x"),
+    Mutant(special.BesselK1e, "partials", "y - BesselK0e", "-y - BesselK0e"),
+    Mutant(special.Dawsn, "partials", "2 * x * y", "x * y"),
+    Mutant(special.FresnelSin, "partials", "SIN", "COS"),
+    Mutant(special.Ndtri, "partials", "0.5 * y * y", "0.5 * x * x"),
+    Mutant(special.Igamma, LOWERING, "op.order == 1", "op.order == 2"),
+    Mutant(special.BesselJ1, "partials", "_over_variable(y, x, -1)", "_over_variable(y, x, 1)"),
+    # Fourier transforms.
+    Mutant(fourier.Fft, "vjp", "not self.inverse", "self.inverse"),
+    Mutant(fourier.Fft, "batch", "axis + 1", "axis"),
+    Mutant(fourier.Rfft, "vjp", "0.5", "1.0"),
+    Mutant(fourier.Irfft, "vjp", "2.0", "1.0"),
+    Mutant(fourier.Irfft, "depends", "p.any(axis=-1", "p.emptied().any(axis=-1"),
     # Indexing.
     Mutant(index.GatherNd, "vjp", "zeros_of(x)", "x"),
     Mutant(index.GatherNd, "batch", "self.axis + 1, 0", "self.axis, 0"),

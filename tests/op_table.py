@@ -45,6 +45,7 @@ from tracegraph.ops import (
     decomposition,
     effect,
     elementwise,
+    fourier,
     image,
     index,
     linalg,
@@ -54,6 +55,7 @@ from tracegraph.ops import (
     shape,
     sort,
 )
+from tracegraph.ops import special as special_ops
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,9 @@ SAMPLES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]]
     "apart": _apart,
     "with_zeros": _with_zeros,
     "regular": _regular,
+    "fraction": lambda rng, shape: 0.1 + 0.8 * rng.random(shape),
+    "small": lambda rng, shape: 0.16 * rng.random(shape) - 0.08,
+    "near_one": lambda rng, shape: 0.92 + 0.16 * rng.random(shape),
     "tiny": lambda rng, shape: 1e-3 * rng.random(shape),
 }
 
@@ -665,6 +670,106 @@ MATRIX_FUNCTIONS = [
     matrix(F.Sqrtm(), 2, 2, 2, sample="regular", **BY_DIFFERENCES, is_extra=True, order=1),
 ]
 
+S = special_ops
+
+
+def special_case(op: Op, reference: Any, *samples: str, **more: Any) -> Case:
+    operands = tuple(x(4, sample=sample) for sample in samples or ("normal",))
+    return Case(op, operands, "f", is_exact=True, reference=reference, **more)
+
+
+def _slope(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The derivative by the first argument, by differences of the fourth order."""
+
+    def derivative(x: Any, *rest: Any) -> Any:
+        h = 1e-3
+        near, far = (function(x + k * h, *rest) - function(x - k * h, *rest) for k in (1, 2))
+        return (8 * near - far) / (12 * h)
+
+    return derivative
+
+
+#: JAX has no derivatives by these parameters.
+BY_PARAMETERS: dict[str, Any] = {"against": DIFFERENCES}
+SPECIAL = [
+    special_case(S.Igamma(), special.gammainc, "positive", "positive", **BY_PARAMETERS),
+    special_case(S.Igammac(), special.gammaincc, "positive", "positive", **BY_PARAMETERS),
+    special_case(
+        S.Igamma(1),
+        _slope(special.gammainc),
+        *("positive", "positive"),
+        **BY_PARAMETERS,
+        tolerance=1e-6,
+        order=1,
+    ),
+    special_case(
+        S.Igammac(2),
+        _slope(_slope(special.gammaincc)),
+        *("positive", "positive"),
+        **BY_PARAMETERS,
+        tolerance=1e-5,
+        slack=64,
+        order=1,
+    ),
+    special_case(S.Betainc(), special.betainc, "positive", "positive", "fraction", **BY_PARAMETERS),
+    special_case(
+        S.Betainc(1, 0),
+        _slope(special.betainc),
+        *("positive", "positive", "fraction"),
+        **BY_PARAMETERS,
+        tolerance=1e-6,
+        order=1,
+    ),
+    special_case(S.Zeta(), special.zeta, "above_one", "positive", **BY_PARAMETERS),
+    special_case(
+        S.Zeta(1),
+        _slope(special.zeta),
+        *("above_one", "positive"),
+        **BY_PARAMETERS,
+        tolerance=1e-4,
+        order=1,
+    ),
+    special_case(S.BesselI0(), special.i0),
+    special_case(S.BesselI1(), special.i1),
+    special_case(S.BesselI0e(), special.i0e, "nonzero"),
+    special_case(S.BesselI1e(), special.i1e, "nonzero"),
+    special_case(S.BesselJ0(), special.j0),
+    special_case(S.BesselJ1(), special.j1),
+    # Near 0 and near 1 by series.
+    special_case(S.BesselI1(), special.i1, "small", is_extra=True, label=" near 0"),
+    special_case(S.BesselI1e(), special.i1e, "tiny", is_extra=True, label=" near 0", order=2),
+    special_case(S.BesselJ1(), special.j1, "small", is_extra=True, label=" near 0"),
+    special_case(
+        S.Spence(), special.spence, "near_one", against=DIFFERENCES, is_extra=True, label=" near 1"
+    ),
+    special_case(S.BesselY0(), special.y0, "positive"),
+    special_case(S.BesselY1(), special.y1, "positive"),
+    special_case(S.BesselK0(), special.k0, "above_one"),
+    special_case(S.BesselK1(), special.k1, "above_one"),
+    special_case(S.BesselK0e(), special.k0e, "above_one"),
+    special_case(S.BesselK1e(), special.k1e, "above_one"),
+    special_case(S.Dawsn(), special.dawsn),
+    special_case(S.Expint(), special.expi, "nonzero"),
+    special_case(S.FresnelCos(), lambda v: special.fresnel(v)[1]),
+    special_case(S.FresnelSin(), lambda v: special.fresnel(v)[0]),
+    # JAX's derivative is nan below 1.
+    special_case(S.Spence(), special.spence, "positive", against=DIFFERENCES),
+    special_case(S.Ndtri(), special.ndtri, "fraction"),
+    Case(S.NextAfter(), (x(4), x(4)), "f", against=(), order=0),
+]
+
+FOURIER = [
+    Case(fourier.Fft((0,), False), (x(5),), "c"),
+    Case(fourier.Fft((1,), True), (x(2, 4),), "c"),
+    Case(fourier.Fft((0, 2), False), (x(2, 2, 3),), "c", order=2),
+    *(
+        Case(fourier.Rfft(), (x(*sizes),), "f", refuses=(float16, bfloat16), is_extra=is_extra)
+        for sizes, is_extra in (((5,), False), ((2, 4), True))
+    ),
+    Case(fourier.Irfft(5), (x(3),), "c"),
+    Case(fourier.Irfft(4), (x(2, 3),), "c"),
+]
+
 RANDOM = [
     Case(random.RandomSplit(3), (KEY,), ""),
     Case(random.RandomSplit(2), (KEYS,), ""),
@@ -775,7 +880,7 @@ CALLS = [
 CASES = [
     *(*CONSTANTS, *BROADCASTS, *ARITHMETIC, *FUNCTIONS, *COMPARISONS, *CASTS, *SHAPES),
     *(*REDUCTIONS, *CONTRACTIONS, *INDEXING, *SORTING, *LINALG, *DECOMPOSITIONS),
-    *(*MATRIX_FUNCTIONS, *RANDOM, *IMAGES, *EFFECTS),
+    *(*MATRIX_FUNCTIONS, *SPECIAL, *FOURIER, *RANDOM, *IMAGES, *EFFECTS),
     *(*BARRIERS, *CALLS),
 ]
 

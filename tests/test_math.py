@@ -1203,7 +1203,7 @@ def test_add_n():
 def test_names_of_tensorflow_are_there():
     for name in ("accumulate_n", "argmax", "cumsum", "is_nan", "reduce_sum", "softplus", "top_k"):
         assert callable(getattr(tg.math, name))
-    for name in tg.math.__all__:
+    for name in set(tg.math.__all__) - {"special"}:
         assert getattr(tg, name) is getattr(tg.math, name)
 
 

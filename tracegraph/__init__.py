@@ -78,6 +78,9 @@ from tracegraph import (
     saved_model as saved_model,
 )
 from tracegraph import (
+    signal as signal,
+)
+from tracegraph import (
     testing as testing,
 )
 from tracegraph import (
@@ -208,12 +211,17 @@ from tracegraph.ir.tensor import Tensor as Tensor
 from tracegraph.math import accumulate_n as accumulate_n
 from tracegraph.math.arithmetic import *
 from tracegraph.math.counting import *
+from tracegraph.math.distributions import *
 from tracegraph.math.logic import *
 from tracegraph.math.norms import *
 from tracegraph.math.product import *
 from tracegraph.math.reduction import *
 from tracegraph.math.segments import *
 from tracegraph.math.sorting import *
+from tracegraph.math.special import bessel_i0 as bessel_i0
+from tracegraph.math.special import bessel_i0e as bessel_i0e
+from tracegraph.math.special import bessel_i1 as bessel_i1
+from tracegraph.math.special import bessel_i1e as bessel_i1e
 from tracegraph.math.unary import *
 from tracegraph.passes.registry import (
     RegisterGradient as RegisterGradient,
@@ -256,8 +264,9 @@ _MODULES = (
         layers,
         linalg,
         math,
+        math.special,
     ),
-    *(nest, nn, optimizers, quantization, random, raw_ops, saved_model, testing, train),
+    *(nest, nn, optimizers, quantization, random, raw_ops, saved_model, signal, testing, train),
 )
 _INTERNAL = frozenset(["NoReturn", "TYPE_CHECKING"])
 

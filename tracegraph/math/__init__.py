@@ -12,6 +12,7 @@ from tracegraph.array.joining import add_n as add_n
 from tracegraph.math import (
     arithmetic,
     counting,
+    distributions,
     logic,
     norms,
     product,
@@ -20,14 +21,20 @@ from tracegraph.math import (
     sorting,
     unary,
 )
+from tracegraph.math import special as special
 from tracegraph.math.arithmetic import *
 from tracegraph.math.counting import *
+from tracegraph.math.distributions import *
 from tracegraph.math.logic import *
 from tracegraph.math.norms import *
 from tracegraph.math.product import *
 from tracegraph.math.reduction import *
 from tracegraph.math.segments import *
 from tracegraph.math.sorting import *
+from tracegraph.math.special import bessel_i0 as bessel_i0
+from tracegraph.math.special import bessel_i0e as bessel_i0e
+from tracegraph.math.special import bessel_i1 as bessel_i1
+from tracegraph.math.special import bessel_i1e as bessel_i1e
 from tracegraph.math.unary import *
 
 accumulate_n = add_n
@@ -36,9 +43,15 @@ if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred name
     __all__ = [
         "accumulate_n",
         "add_n",
+        "bessel_i0",
+        "bessel_i0e",
+        "bessel_i1",
+        "bessel_i1e",
         "complex",
+        "special",
     ]
     __all__ += arithmetic.__all__
+    __all__ += distributions.__all__
     __all__ += unary.__all__
     __all__ += logic.__all__
     __all__ += norms.__all__

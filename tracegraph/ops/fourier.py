@@ -1,0 +1,143 @@
+"""Fourier transforms. None of them divides by the number of elements, so that one way is the
+adjoint of the other; the public functions divide."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracegraph.core.shapes import Size, element_count, floor_divide, same_size, static_shape
+from tracegraph.core.types import TensorType, int32
+from tracegraph.errors import Mismatch
+from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.broadcast import BroadcastTo, full_like, is_increasing
+from tracegraph.ops.constant import Iota
+from tracegraph.ops.elementwise import (
+    EQUAL,
+    FLOATING,
+    SELECT,
+    Cast,
+    LogicalOr,
+    check_kind,
+    complex_of,
+)
+from tracegraph.ops.index import size_value
+
+
+class Fft(Op):
+    """y[k] = sum_j x[j] e ** (-2 pi i j k / n) along each of `axes`, or with + if `inverse`"""
+
+    axes: tuple[int, ...]
+    inverse: bool
+    is_linear = True
+
+    def infer(self, x):
+        check_kind(self.name, x, frozenset(["complex"]))
+        if not is_increasing(self.axes, len(x.shape)):
+            raise Mismatch(
+                f"{list(self.axes)} are not axes of {x} in increasing order",
+                fix="give a tensor of more axes",
+            )
+        return x
+
+    def vjp(self, g, y, x):
+        return (Fft(self.axes, not self.inverse)(g),)
+
+    def jvp(self, tangents, y, x):
+        return self(tangents[0])
+
+    def batch(self, n, batched, x):
+        return Fft(tuple(axis + 1 for axis in self.axes), self.inverse)(x), True
+
+    def depends(self, p):
+        return p.any(axis=self.axes, keepdims=True).broadcast_to(p.shape)
+
+    def numpy(self, x):
+        transform = np.fft.ifftn if self.inverse else np.fft.fftn
+        return transform(x, axes=self.axes, norm="forward" if self.inverse else "backward")
+
+    def flops(self, x):
+        return 20 * element_count(x.shape)
+
+
+class Rfft(Op):
+    """The first n // 2 + 1 elements of the transform of real x[..., n] along the last axis"""
+
+    def infer(self, x):
+        check_kind(self.name, x, FLOATING)
+        if not x.shape:
+            raise Mismatch(f"{x} has no axis to transform", fix="give a vector")
+        return TensorType(complex_of(x.dtype), (*x.shape[:-1], half_size(x.shape[-1])))
+
+    def vjp(self, g, y, x):
+        n = x.type.shape[-1]
+        return (Irfft(n)(g * _weights(g, n, 0.5)),)
+
+    def jvp(self, tangents, y, x):
+        return self(tangents[0])
+
+    def batch(self, n, batched, x):
+        return self(x), True
+
+    def depends(self, p):
+        size = p.shape[-1] // 2 + 1
+        return p.any(axis=-1, keepdims=True).broadcast_to((*p.shape[:-1], size))
+
+    def numpy(self, x):
+        return np.fft.rfft(x)
+
+    def flops(self, x):
+        return 10 * element_count(x.shape)
+
+
+class Irfft(Op):
+    """Real y[..., size] of the transform with + of z[..., size // 2 + 1] along the last axis, whose
+    other elements are the conjugates of these; of those that are their own the real part counts"""
+
+    size: Size
+
+    def infer(self, z):
+        check_kind(self.name, z, frozenset(["complex"]))
+        if not z.shape or same_size(z.shape[-1], half_size(self.size)) is None:
+            raise Mismatch(
+                f"{z} is no transform of {self.size} real numbers",
+                fix="give the first n // 2 + 1 elements of it",
+            )
+        return TensorType(z.dtype.real, (*z.shape[:-1], self.size))
+
+    def vjp(self, g, y, z):
+        found = Rfft()(g)
+        return (found * _weights(found, self.size, 2.0),)
+
+    def jvp(self, tangents, y, z):
+        return self(tangents[0])
+
+    def batch(self, n, batched, z):
+        return self(z), True
+
+    def depends(self, p):
+        return p.any(axis=-1, keepdims=True).broadcast_to((*p.shape[:-1], self.size))
+
+    def numpy(self, z):
+        (size,) = static_shape((self.size,))
+        return np.fft.irfft(z, size, norm="forward")
+
+    def flops(self, z):
+        return 20 * element_count(z.shape)
+
+
+def half_size(size: Size) -> Size:
+    """How many elements of the transform of real numbers determine it."""
+    return floor_divide(size, 2) + 1
+
+
+def _weights(z: Tensor, size: Size, weight: float) -> Tensor:
+    """`weight` for the elements of half a transform whose conjugates are missing, 1 for others."""
+    numbers = Iota(z.type.shape[-1], int32)()
+    both = numbers + numbers
+    is_whole = LogicalOr()(
+        EQUAL(both, full_like(both, 0)),
+        EQUAL(both, BroadcastTo(both.type.shape, ())(size_value(size, int32))),
+    )
+    is_whole = BroadcastTo(z.type.shape, (z.ndim - 1,))(is_whole)
+    return SELECT(is_whole, full_like(z, 1), Cast(z.dtype)(full_like(z, weight)))

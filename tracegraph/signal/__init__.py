@@ -1,0 +1,11 @@
+"""Signals: Fourier and cosine transforms, frames, windows, spectrograms."""
+
+from typing import TYPE_CHECKING
+
+from tracegraph.signal import frames, transforms, windows
+from tracegraph.signal.frames import *
+from tracegraph.signal.transforms import *
+from tracegraph.signal.windows import *
+
+if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred names are public
+    __all__ = [*transforms.__all__, *frames.__all__, *windows.__all__]

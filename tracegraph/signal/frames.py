@@ -1,0 +1,265 @@
+"""Signals in overlapping pieces: frames, their transforms, and what is made of spectrograms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracegraph.array.arguments import (
+    as_axis,
+    as_flag,
+    as_number,
+    as_size,
+    known_array,
+    known_int,
+    rank_of,
+    refuse,
+    sizes_of,
+)
+from tracegraph.array.shaping import cut, pad
+from tracegraph.core.types import as_dtype, float32
+from tracegraph.errors import SignatureError, fail
+from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import as_tensor
+from tracegraph.ops.broadcast import full
+from tracegraph.ops.index import Gather, ScatterAdd
+from tracegraph.ops.shape import Reshape
+from tracegraph.signal.transforms import dct, irfft, rfft
+from tracegraph.signal.windows import hann_window
+
+if TYPE_CHECKING:
+    from tracegraph.typing import DTypeLike, TensorLike
+
+Window = Callable[..., Any]
+
+
+def frame(
+    signal: TensorLike,
+    frame_length: Any,
+    frame_step: Any,
+    pad_end: bool = False,
+    pad_value: TensorLike = 0,
+    axis: int = -1,
+    name: str | None = None,
+) -> Tensor:
+    """Pieces of `frame_length` elements, each `frame_step` behind the one before.
+
+    `axis` becomes two axes: the frames, and the elements of each. Its size must be known.
+
+    - `pad_end`: frames that begin inside and end outside are filled up with `pad_value`; else
+      they are left out.
+
+    Raises ShapeError if a length is below 1 or the size is open.
+
+    >>> tg.signal.frame([1, 2, 3, 4, 5], frame_length=3, frame_step=2).numpy()
+    array([[1, 2, 3],
+           [3, 4, 5]], dtype=int32)
+    """
+    x = as_tensor(signal)
+    place = as_axis("frame", axis, rank_of("frame", x), x)
+    length, step = _steps("frame", frame_length, frame_step)
+    size: Any = x.type.shape[place]
+    if not known_int(size):
+        refuse("frame", f"the size of {x.type} is open", x, fix="give it in the TensorSpec")
+    count = max(0, 1 + (size - length) // step)
+    if as_flag("frame", "pad_end", pad_end):
+        count = -(-size // step)
+        margin = max(0, (count - 1) * step + length - size)
+        margins = [(0, margin if k == place else 0) for k in range(x.ndim)]
+        x = pad(x, margins, constant_values=as_tensor(pad_value, x.dtype))
+    places = np.arange(count)[:, None] * step + np.arange(length)
+    return Gather(place, 0)(x, as_tensor(places.astype(np.int32)))
+
+
+def _steps(op: str, frame_length: Any, frame_step: Any) -> tuple[int, int]:
+    """The length and the distance of frames: ints of 1 or more."""
+    found = []
+    for what, value in (("frame_length", frame_length), ("frame_step", frame_step)):
+        number = as_size(op, what, value)
+        if not known_int(number) or number < 1:
+            refuse(op, f"{what} is {number}", fix="use an int of 1 or more")
+        found.append(number)
+    return found[0], found[1]
+
+
+def overlap_and_add(signal: TensorLike, frame_step: Any, name: str | None = None) -> Tensor:
+    """The signal[..., frames, elements] as one, [..., (frames - 1) * frame_step + elements].
+
+    Each frame stands `frame_step` behind the one before, and what overlaps is added. Raises
+    ShapeError if the step is below 1 or the sizes are open.
+
+    >>> tg.signal.overlap_and_add([[1, 2, 3], [4, 5, 6]], frame_step=2).numpy()
+    array([1, 2, 7, 5, 6], dtype=int32)
+    """
+    op = "overlap_and_add"
+    x = as_tensor(signal)
+    if rank_of(op, x) < 2:
+        refuse(op, f"{x.type} has no frames", x, fix="give a tensor of at least two axes")
+    sizes: Any = sizes_of(op, x)
+    *lead, count, length = sizes
+    if not (known_int(count) and known_int(length)):
+        refuse(op, f"the sizes of {x.type} are open", x, fix="give them in the TensorSpec")
+    step = _steps(op, 1, frame_step)[1]
+    size = (count - 1) * step + length if count else 0
+    places = (np.arange(count)[:, None] * step + np.arange(length)).reshape(-1, 1)
+    zeros = full(0, x.type.with_shape((*lead, size)))
+    flat = Reshape((*lead, count * length))(x)
+    return ScatterAdd(len(lead), 0)(zeros, as_tensor(places.astype(np.int32)), flat)
+
+
+def stft(
+    signals: TensorLike,
+    frame_length: Any,
+    frame_step: Any,
+    fft_length: Any = None,
+    window_fn: Window | None = hann_window,
+    pad_end: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """The transforms [..., frames, fft_length // 2 + 1] of windowed frames of signals[..., n].
+
+    - `fft_length`: the size of each transform; by default the power of 2 from `frame_length` on.
+    - `window_fn`: called with the length and `dtype=`; None leaves frames as they are.
+    - `pad_end`: see `tg.signal.frame`.
+
+    >>> tg.signal.stft(tg.ones([8]), frame_length=4, frame_step=2).numpy().real.round(4)[0]
+    array([ 2., -1.,  0.], dtype=float32)
+    """
+    x = as_tensor(signals)
+    length, step = _steps("stft", frame_length, frame_step)
+    frames = frame(x, length, step, pad_end)
+    if window_fn is not None:
+        frames = frames * window_fn(length, dtype=x.dtype)  # type: ignore[operator]
+    return rfft(frames, [_fft_length("stft", fft_length, length)])
+
+
+def _fft_length(op: str, given: Any, length: int) -> int:
+    return 1 << (length - 1).bit_length() if given is None else as_size(op, "fft_length", given)
+
+
+def inverse_stft(
+    stfts: TensorLike,
+    frame_length: Any,
+    frame_step: Any,
+    fft_length: Any = None,
+    window_fn: Window | None = hann_window,
+    name: str | None = None,
+) -> Tensor:
+    """The real signals of transforms stfts[..., frames, fft_length // 2 + 1].
+
+    It is the inverse of `tg.signal.stft` where `window_fn` is what `inverse_stft_window_fn` makes
+    of the window there; at the ends, where fewer frames overlap, it is not.
+
+    >>> window = tg.signal.inverse_stft_window_fn(2)
+    >>> y = tg.signal.inverse_stft(tg.signal.stft(tg.ones([8]), 4, 2), 4, 2, window_fn=window)
+    >>> y.numpy().round(4)[2:6]
+    array([1., 1., 1., 1.], dtype=float32)
+    """
+    op = "inverse_stft"
+    length, step = _steps(op, frame_length, frame_step)
+    size = _fft_length(op, fft_length, length)
+    frames = irfft(stfts, [size])
+    last = rank_of(op, frames) - 1
+    if size >= length:
+        frames = cut(frames, last, 0, length)
+    else:
+        frames = pad(frames, [(0, length - size if k == last else 0) for k in range(last + 1)])
+    if window_fn is not None:
+        frames = frames * window_fn(length, dtype=frames.dtype)  # type: ignore[operator]
+    return overlap_and_add(frames, step)
+
+
+def inverse_stft_window_fn(
+    frame_step: Any, forward_window_fn: Window = hann_window, name: str | None = None
+) -> Window:
+    """The window function by which `tg.signal.inverse_stft` undoes `tg.signal.stft`.
+
+    >>> tg.signal.inverse_stft_window_fn(2)(4, dtype=tg.float32).numpy()
+    array([0., 1., 1., 1.], dtype=float32)
+    """
+    op = "inverse_stft_window_fn"
+    _, step = _steps(op, 1, frame_step)
+
+    def window_fn(frame_length: Any, dtype: DTypeLike) -> Tensor:
+        forward = as_tensor(forward_window_fn(frame_length, dtype=dtype))
+        window = known_array(op, forward, "return a window that does not depend on arguments")
+        window = window.astype(np.float64)
+        overlaps = -(-len(window) // step)
+        squares = np.pad(window**2, (0, overlaps * step - len(window))).reshape(overlaps, step)
+        total = np.tile(squares.sum(0), overlaps)[: len(window)]
+        return as_tensor((window / total).astype(as_dtype(dtype).numpy_dtype))
+
+    return window_fn
+
+
+def linear_to_mel_weight_matrix(
+    num_mel_bins: int = 20,
+    num_spectrogram_bins: int = 129,
+    sample_rate: float = 8000,
+    lower_edge_hertz: float = 125.0,
+    upper_edge_hertz: float = 3800.0,
+    dtype: DTypeLike = float32,
+    name: str | None = None,
+) -> Tensor:
+    """The matrix [num_spectrogram_bins, num_mel_bins] that takes a spectrogram to the mel scale.
+
+    Each column is a triangle: 1127 log(1 + f / 700) mel belong to the frequency f, and the edges
+    are equally far from each other in mel. Raises ValueError for a number that is out of range.
+
+    >>> tg.signal.linear_to_mel_weight_matrix(2, 5, 8000, 0.0, 4000.0).numpy().round(2)
+    array([[0.  , 0.  ],
+           [0.6 , 0.4 ],
+           [0.  , 0.87],
+           [0.  , 0.38],
+           [0.  , 0.  ]], dtype=float32)
+    """
+    op = "linear_to_mel_weight_matrix"
+    columns = as_number(op, "num_mel_bins", num_mel_bins, low=1)
+    rows = as_number(op, "num_spectrogram_bins", num_spectrogram_bins, low=1)
+    nyquist = as_number(op, "sample_rate", sample_rate, low=1) / 2
+    upper = as_number(op, "upper_edge_hertz", upper_edge_hertz, high=nyquist)
+    lower = as_number(op, "lower_edge_hertz", lower_edge_hertz, low=0.0, below=upper)
+    bins = _mel(np.linspace(0, nyquist, rows))[:, None]
+    edges = np.linspace(_mel(lower), _mel(upper), columns + 2)
+    left, middle, right = edges[:-2], edges[1:-1], edges[2:]
+    rising, falling = (bins - left) / (middle - left), (right - bins) / (right - middle)
+    weights = np.maximum(0, np.minimum(rising, falling))
+    weights[0] = 0  # the mean of a signal is on no scale of pitches
+    return as_tensor(weights.astype(as_dtype(dtype).numpy_dtype))
+
+
+def _mel(hertz: Any) -> Any:
+    return 1127 * np.log1p(np.asarray(hertz) / 700)
+
+
+def mfccs_from_log_mel_spectrograms(
+    log_mel_spectrograms: TensorLike, name: str | None = None
+) -> Tensor:
+    """The mel-frequency cepstral coefficients of log_mel_spectrograms[..., num_mel_bins].
+
+    They are the cosine transform of type 2 over sqrt(2 num_mel_bins). Raises ValueError if there
+    are no bins.
+
+    >>> tg.signal.mfccs_from_log_mel_spectrograms([1.0, 1.0]).numpy().round(4) + 0.0
+    array([2., 0.], dtype=float32)
+    """
+    op = "mfccs_from_log_mel_spectrograms"
+    x = as_tensor(log_mel_spectrograms)
+    size: Any = x.type.shape[-1] if rank_of(op, x) else 0
+    if size == 0:
+        fail(SignatureError, f"{op}: {x.type} has no bins", fix="give at least one mel bin")
+    return dct(x) * (1 / math.sqrt(2 * size))  # type: ignore[operator]
+
+
+__all__ = [
+    "frame",
+    "inverse_stft",
+    "inverse_stft_window_fn",
+    "linear_to_mel_weight_matrix",
+    "mfccs_from_log_mel_spectrograms",
+    "overlap_and_add",
+    "stft",
+]
