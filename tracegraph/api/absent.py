@@ -25,7 +25,7 @@ _RENAMED = "it is a name of TensorFlow 1"
 _DEVICES = "devices are JAX's"
 _DECOMPOSED = "there is no such decomposition yet"
 _HOST = "outside of functions use NumPy, as in"
-_PICTURES = "there is one function of images, tg.image.adjust_contrast"
+_PICTURES = "files are read, and pictures drawn, by Python"
 _LAYERS = "there is no such layer yet"
 _OWN_LAYER = "write a subclass of tg.layers.Layer, with tg.nn and tg.einsum"
 _OPTIMIZERS = "there is no such optimizer yet"
@@ -87,11 +87,10 @@ ABSENT = {
     ),
     **dict.fromkeys(
         [
-            *("image.resize", "image.crop_to_bounding_box", "image.flip_left_right"),
-            *("image.random_crop", "image.random_flip_left_right", "image.rgb_to_grayscale"),
             *("image.decode_image", "image.decode_jpeg", "image.decode_png"),
+            *("image.adjust_jpeg_quality", "image.draw_bounding_boxes"),
         ],
-        (_PICTURES, "use tg.gather, tg.reverse and slices, or prepare images before"),
+        (_PICTURES, "use a library of images, and give its array to the function"),
     ),
     **dict.fromkeys(
         [
