@@ -600,6 +600,13 @@ RANDOM = [
         order=1,
         against=("jax",),  # at a fixed key they do not move smoothly
     ),
+    Case(random.RandomPoisson(), (KEY, of(float64, 5, sample="positive")), "", order=0),
+    Case(
+        random.RandomBinomial(),
+        (KEY, of(float64, 5, sample="positive"), of(float64, 5, sample="positive")),
+        "",
+        order=0,
+    ),
     Case(
         random.GammaSlope(),
         (x(5, sample="positive"), x(5, sample="positive")),
