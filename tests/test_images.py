@@ -520,3 +520,11 @@ def test_bad_arguments(call, words):
         call(tg.image)
     assert "test_images.py" in str(error.value)
     assert "fix: " in str(error.value)
+
+
+def test_crops_of_open_sizes():
+    @tg.function(input_signature=[tg.TensorSpec([None, None, None, 3])])
+    def cropped(x):
+        return tg.image.crop_and_resize(x, BOXES, [0, 1, 1], (3, 5))
+
+    close(cropped(tg.constant(IMAGES)), tg.image.crop_and_resize(IMAGES, BOXES, [0, 1, 1], (3, 5)))

@@ -22,7 +22,7 @@ from tracegraph.array.creation import is_tensor
 from tracegraph.array.joining import together
 from tracegraph.array.selection import gather
 from tracegraph.array.shaping import cut, pad, reshape
-from tracegraph.core.shapes import element_count, minimum, same_size
+from tracegraph.core.shapes import element_count, same_size
 from tracegraph.core.types import TensorType
 from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor, host_tensor
@@ -194,7 +194,8 @@ def local_response_normalization(
         wide = local_response_normalization(summable(x), radius, bias, alpha, beta)
         return cast_to(wide, x.dtype)
     channels = x.type.shape[-1]
-    radius = minimum(radius, channels)
+    if known_int(channels):
+        radius = min(radius, channels)  # type: ignore[type-var]
     squares = pad(MUL(x, x), [[0, 0], [0, 0], [0, 0], [radius, radius]])
     total = None
     for start in range(2 * radius + 1):  # type: ignore[arg-type]
