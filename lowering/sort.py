@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -32,3 +33,13 @@ def _arg_sort(op: ops.ArgSort, x: Any) -> Any:
 def _top_k(op: ops.TopK, x: Any) -> Any:
     values, indices = lax.top_k(x, sizes.size(op.k))
     return values, indices.astype(jnp.int32)
+
+
+@lowers(ops.TrueIndices)
+def _true_indices(op: ops.TrueIndices, mask: Any) -> Any:
+    count = sizes.size(op.size)
+    if mask.size == 0:
+        return jnp.zeros((*mask.shape[:-1], count), jnp.int32)
+    rows = mask.reshape(-1, mask.shape[-1])
+    found = jax.vmap(lambda row: jnp.nonzero(row, size=count, fill_value=0)[0])(rows)
+    return found.reshape(*mask.shape[:-1], count).astype(jnp.int32)

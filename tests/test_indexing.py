@@ -182,11 +182,6 @@ def test_gradient_of_an_index_known_only_at_run_time():
     same(slope(tg.constant(numbers(3)), tg.constant(2)), [0, 0, 4])
 
 
-def test_slice_whose_size_is_not_known_is_an_error():
-    with pytest.raises(tg.errors.TraceError, match=r"tg\.slice"):
-        tg.function(lambda x, k: x[:k])(tg.ones([3]), tg.constant(2))
-
-
 @pytest.mark.parametrize(
     ("index", "kind", "words"),
     [
@@ -247,8 +242,6 @@ def test_masks():
 def test_mask_known_while_tracing():
     mask = np.array([True, False, True])
     same(tg.function(lambda x: tg.boolean_mask(x, mask))(numbers(3)), [0, 2])
-    with pytest.raises(tg.errors.ShapeError, match=r"tg\.where"):
-        tg.function(lambda x: tg.boolean_mask(x, x > 1))(tg.ones([3]))
 
 
 def test_gradient_of_a_mask():
@@ -450,11 +443,9 @@ def test_where(run):
     x = numbers(2, 3) - 2
     same(run(lambda x: tg.where(x > 0, x, 0.0), x), np.where(x > 0, x, 0))
     same(run(lambda x: tg.where(x > 0, [[1], [2]], [3]), x), np.where(x > 0, [[1], [2]], [3]))
-    same(tg.where(x > 0), np.argwhere(x > 0))
+    same(run(lambda x: tg.where(x > 0), x), np.argwhere(x > 0))
     with pytest.raises(ValueError, match="both or none"):
         tg.where(x > 0, x)
-    with pytest.raises(tg.errors.ShapeError):
-        tg.function(lambda x: tg.where(x > 0))(tg.ones([2]))
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
@@ -704,10 +695,16 @@ def test_slices_by_expressions_in_every_instance_of_a_loop():
 @pytest.mark.parametrize(
     ("take", "fact", "fix"),
     [
-        (lambda x, o: x[: o[0]], r"from the beginning to o\[0\]", r"x\[i : i \+ 3\]"),
-        (lambda x, o: x[o[0] : o[1]], r"from o\[0\] to o\[1\]", r"tg\.slice"),
-        (lambda x, o: x[o[0] + 3 : o[0]], r"from o\[0\] \+ 3 to o\[0\]", r"tg\.slice"),
-        (lambda x, o: x[o[0] : 2 * o[0]], r"to o\[0\] \* 2|to 2 \* o\[0\]", r"tg\.slice"),
+        (
+            lambda x, o: x[: o[0] : -1],
+            r"from the end down to o\[0\]",
+            r"x\[o\[0\] \+ 1 :\]\[::-1\]",
+        ),
+        (
+            lambda x, o: x[2 * o[0] :: -2],
+            r"from \(?(2 \* o\[0\]|o\[0\] \* 2)\)? down to the beginning",
+            r"\[: .* \+ 1\]\[::-2\]",
+        ),
         (
             lambda x, o: x[o[0] + 3 : o[0] : -1],
             r"from o\[0\] \+ 3 down to o\[0\]",
@@ -715,7 +712,7 @@ def test_slices_by_expressions_in_every_instance_of_a_loop():
         ),
     ],
 )
-def test_a_slice_of_unknown_size_says_so_with_both_bounds(take, fact, fix):
+def test_a_slice_backwards_says_so_with_both_bounds(take, fact, fix):
     with pytest.raises(tg.errors.TraceError, match=fact) as caught:
         tg.function(take)(tg.ones([9]), tg.constant([1, 2]))
     assert re.search(f"fix: .*{fix}", str(caught.value))

@@ -99,6 +99,7 @@ from tracegraph.api.python_functions import (
 )
 from tracegraph.array.blocks import *
 from tracegraph.array.creation import *
+from tracegraph.array.grouping import *
 from tracegraph.array.indexing import *
 from tracegraph.array.indexing import slice_of as slice
 from tracegraph.array.joining import *
@@ -108,6 +109,7 @@ from tracegraph.array.shaping import *
 from tracegraph.boundary import guarding
 from tracegraph.control_flow.branches import *
 from tracegraph.control_flow.loops import *
+from tracegraph.control_flow.tensor_array import TensorArray as TensorArray
 from tracegraph.core.tensorshape import (
     IndexedSlices as IndexedSlices,
 )

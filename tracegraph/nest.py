@@ -310,6 +310,11 @@ def opener_of(value: Any) -> Opener | None:
         return opener
 
 
+def register(kind: type, opener: Opener) -> None:
+    """Makes the instances of `kind` containers, which `opener` opens."""
+    _openers[kind] = opener
+
+
 def _new_opener(value: Any) -> Opener | None:
     kind = type(value)
     if issubclass(kind, TensorShape) or hasattr(kind, "n_sequence_fields"):  # as time.struct_time
@@ -507,22 +512,30 @@ _count_of = attrgetter("count")
 _LEAF = Structure(None)
 
 
-def flatten_structure(nest: Any, none_is_leaf: bool = False) -> tuple[list[Any], Structure]:
+def flatten_structure(
+    nest: Any, none_is_leaf: bool = False, whole: type | tuple[()] = ()
+) -> tuple[list[Any], Structure]:
     """The leaves of `nest`, and the structure that packs them. Leaves of dicts are in the order of
-    their sorted keys, and are packed in the order that the dict has.
+    their sorted keys, and are packed in the order that the dict has. Containers of the type `whole`
+    are leaves.
 
     Raises UnknownValue, a Mismatch and a TypeError, for a structure that contains itself or is
     nested too deep.
     """
     leaves: list[Any] = []
     opener = opener_of(nest)
-    if opener is None or (nest is None and none_is_leaf):
+    if opener is None or (nest is None and none_is_leaf) or isinstance(nest, whole):
         return [nest], _LEAF
-    return leaves, _flattened(nest, opener, leaves, none_is_leaf, [])
+    return leaves, _flattened(nest, opener, leaves, none_is_leaf, whole, [])
 
 
 def _flattened(
-    nest: Any, opener: Opener, leaves: list[Any], none_is_leaf: bool, around: list[Any]
+    nest: Any,
+    opener: Opener,
+    leaves: list[Any],
+    none_is_leaf: bool,
+    whole: type | tuple[()],
+    around: list[Any],
 ) -> Structure:
     """Appends the leaves of the container `nest`, which stands in the containers `around`."""
     if nest is not None and len(around) >= _DEEPEST:
@@ -539,11 +552,11 @@ def _flattened(
             opens = _openers[type(item)]
         except KeyError:
             opens = opener_of(item)
-        if opens is None or (item is None and none_is_leaf):
+        if opens is None or (item is None and none_is_leaf) or isinstance(item, whole):
             leaves.append(item)
             parts.append(_LEAF)
         else:
-            parts.append(_flattened(item, opens, leaves, none_is_leaf, around))
+            parts.append(_flattened(item, opens, leaves, none_is_leaf, whole, around))
     around.pop()
     if order is not None:
         found = dict(zip(order, parts, strict=True))

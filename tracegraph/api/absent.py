@@ -16,14 +16,12 @@ from tracegraph.api.renames import GONE, OPTIMIZERS_1, OTHER_NAMES, SCHEDULES_1,
 from tracegraph.boundary.tracebacks import asked
 from tracegraph.errors import fail_absent, kind_of
 
-_ARRAYS = "there are no arrays of tensors yet"
 _FIRST = "TensorFlow 1 is not supported"
 _KINDS = "there are dense tensors of numbers and truth values only"
 _FUNCTION = "decorate a Python function with @tg.function"
 _NAMED = "it has TensorFlow's name here"
 _RENAMED = "it is a name of TensorFlow 1"
 _DEVICES = "devices are JAX's"
-_DECOMPOSED = "there is no such decomposition yet"
 _HOST = "outside of functions use NumPy, as in"
 _PICTURES = "files are read, and pictures drawn, by Python"
 _LAYERS = "there is no such layer yet"
@@ -67,24 +65,6 @@ ABSENT = {
     "summary": ("there are no event files", "use tg.print, or log what x.numpy() gives"),
     "test": ("tests are those of Python", "use np.testing, and tg.testing.check_gradients"),
     "timestamp": ("clocks are Python's", "use time.time(), outside of functions"),
-    **dict.fromkeys(
-        ["unique", "unique_with_counts"],
-        ("the shape of the result would follow from values", f"{_HOST} np.unique(x); or tg.sort"),
-    ),
-    **{
-        f"linalg.{name}": (_DECOMPOSED, f"{_HOST} np.linalg.{other}(x)")
-        for name, other in {
-            **{x: x for x in ("eig", "eigh", "eigvals", "eigvalsh", "matrix_rank", "qr", "svd")},
-        }.items()
-    },
-    **dict.fromkeys(
-        ["linalg.expm", "linalg.logm", "linalg.lu", "linalg.sqrtm"],
-        (_DECOMPOSED, "outside of functions use SciPy, as in scipy.linalg"),
-    ),
-    **dict.fromkeys(
-        ["linalg.lstsq", "linalg.pinv"],
-        (_DECOMPOSED, "use tg.linalg.solve with the normal equations, x^T x a = x^T y"),
-    ),
     **dict.fromkeys(
         [
             *("image.decode_image", "image.decode_jpeg", "image.decode_png"),
@@ -164,11 +144,6 @@ ABSENT = {
     ),
     "metrics": ("there are no metrics", "compute them, as with tg.reduce_mean"),
     "data": ("there are no datasets", "loop over NumPy arrays, or over any iterator of them"),
-    "TensorArray": (
-        _ARRAYS,
-        "let tg.scan or tg.map_fn stack what each step returns; outside of loops use a list and "
-        "tg.stack",
-    ),
     **dict.fromkeys(["compat", "Session", "placeholder"], (_FIRST, _FUNCTION)),
     "get_variable": (_FIRST, "use tg.Variable"),
     **dict.fromkeys(["strings", "string"], (_KINDS, "keep strings in Python")),

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.control.split_at_effects import size_names
 from tracegraph.core.shapes import Dim, ShapeVariable
 from tracegraph.core.source import Source, here, sourced, unsourced
 from tracegraph.core.tensorshape import TensorShape, TensorSpec
@@ -326,9 +325,9 @@ def _types_returned(
 def _declared_type(spec: TensorSpec, inputs: Sequence[Tensor]) -> TensorType:
     """The type that `Tout` gives; what it leaves open gets a name, which each run gives a value."""
     if spec.shape.rank is None:
-        return TensorType(spec.dtype, ShapeVariable(next(size_names)))
+        return TensorType(spec.dtype, ShapeVariable(current().new_size_name()))
     sizes = [Dim.named(n) if isinstance(n, str) else n for n in spec.shape]
-    sizes = [Dim.named(next(size_names)) if n is None else n for n in sizes]
+    sizes = [Dim.named(current().new_size_name()) if n is None else n for n in sizes]
     return TensorType(spec.dtype, tuple(sizes))
 
 

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from tracegraph.array.runtime_sizes import is_open, runtime_size, with_runtime_sizes
 from tracegraph.core.shapes import (
     SIZE_LIMIT,
     Dim,
@@ -34,7 +35,6 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import (
     as_tensor,
     cast_to,
-    has_dtype,
     require_rank,
     static_ints,
     static_value,
@@ -71,11 +71,11 @@ def rank_of(op: str, x: Tensor) -> int:
 
 
 def as_shape(op: str, shape: Any) -> Shape:
-    """A shape from ints, symbolic sizes, arrays, tensors whose value is known, or a TensorShape."""
+    """A shape from ints, symbolic sizes, arrays, tensors, or a TensorShape."""
     variable = open_rank(shape)
     if variable is not None:
         return variable
-    sizes = static_ints(shape, f"{op}: a shape")
+    sizes = static_ints(with_runtime_sizes(op, shape), f"{op}: a shape")
     try:
         return checked_shape(sizes)
     except Mismatch as mismatch:
@@ -102,7 +102,9 @@ def as_size(op: str, what: str, value: Any) -> Any:
 
 
 def as_count(op: str, what: str, value: Any) -> Any:
-    """A size that is not negative."""
+    """A size that is not negative; of a tensor that is not known while tracing, its value then."""
+    if is_open(value):
+        return runtime_size(op, as_tensor(value))
     number = as_size(op, what, value)
     if known_int(number) and number < 0:
         refuse(op, f"{what} is {number}", fix="use an int of zero or more")
@@ -153,13 +155,6 @@ def as_open_numbers(op: str, what: str, value: Any) -> list[Any]:
             flat = Reshape((count,))(cast_to(x, int64))
             found += [Reshape(())(slice_axis(flat, 0, k, k + 1)) for k in range(count)]
     return found
-
-
-def is_open(value: Any) -> bool:
-    """Whether a value, or one in a list of them, is known only at run time."""
-    if isinstance(value, (list, tuple)):
-        return any(map(is_open, value))
-    return has_dtype(value) and static_value(as_tensor(value)) is None
 
 
 def as_open_number(op: str, what: str, value: Any) -> Any:

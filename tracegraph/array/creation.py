@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,12 @@ from tracegraph.array.arguments import (
     as_count,
     as_integers,
     as_shape,
-    as_size,
     as_sizes,
-    known_array,
     known_int,
     rank_of,
     refuse,
 )
+from tracegraph.array.runtime_sizes import is_open, largest, runtime_size, size_of_value
 from tracegraph.autograph.iteration import makers as iteration_makers
 from tracegraph.autograph.iteration import steps_of_tensor_range
 from tracegraph.core.shapes import Dim, ShapeVariable, ceiling_divide, element_count, maximum
@@ -45,7 +45,21 @@ from tracegraph.operands.conversion import (
 )
 from tracegraph.ops.broadcast import BroadcastTo, full
 from tracegraph.ops.constant import Constant, DimSize, Iota, Sizes
-from tracegraph.ops.elementwise import EQUAL, IDENTITY, SELECT, Cast, Complex, Less, StopGradient
+from tracegraph.ops.elementwise import (
+    ADD,
+    EQUAL,
+    IDENTITY,
+    MAXIMUM,
+    MUL,
+    NEG,
+    SELECT,
+    SUB,
+    Cast,
+    Complex,
+    FloorDiv,
+    Less,
+    StopGradient,
+)
 from tracegraph.ops.shape import Concatenate, Reshape, with_sizes
 
 if TYPE_CHECKING:
@@ -203,7 +217,7 @@ def eye(
            [0., 1.]], dtype=float32)
     """
     num_columns = num_rows if num_columns is None else num_columns
-    rows, columns = as_shape("eye", [as_size("eye", "a size", n) for n in (num_rows, num_columns)])
+    rows, columns = (as_count("eye", "a size", n) for n in (num_rows, num_columns))
     shape = (rows, columns)
     diagonal = EQUAL(_along(rows, shape, 0), _along(columns, shape, 1))
     matrix = Cast(as_dtype(dtype))(diagonal)
@@ -226,8 +240,9 @@ def range(
 ) -> Tensor:
     """start, start + delta, ... up to but without limit; `range(n)` counts from 0.
 
-    The bounds are known while tracing, or sizes such as `x.shape[0]`. The dtype is float32 if one
-    of them is a float, else int32, or int64 for larger bounds, unless it is given.
+    The bounds are numbers, sizes such as `x.shape[0]`, or scalar tensors; where these are not known
+    while tracing, how many numbers there are is a size that each run finds. The dtype is float32 if
+    one of them is a float, else int32, or int64 for larger bounds, unless it is given.
     Raises DTypeError for a bound that the dtype does not reach, InvalidArgumentError for more
     numbers than memory holds.
 
@@ -237,6 +252,8 @@ def range(
     if limit is None:
         start, limit = 0, start
     given = (start, limit, delta)
+    if any(map(is_open, given)):
+        return _range_of_run(given, None if dtype is None else as_dtype(dtype))
     bounds = [_bound(value) for value in given]
     kind = _range_dtype(given, bounds) if dtype is None else as_dtype(dtype)
     if not isinstance(bounds[2], Dim) and bounds[2] == 0:
@@ -250,6 +267,30 @@ def range(
     if kind.is_integer and count > LARGEST_CONSTANT and not current().is_top_level:
         return _symbolic_range(bounds, kind)
     return _from_numpy("range", type, lambda: _numbers(bounds, count, kind))
+
+
+def _range_of_run(given: tuple[Any, ...], kind: DType | None) -> Tensor:
+    """A range of which a bound is known only when it runs."""
+    bounds = [as_tensor(value) for value in given]
+    for bound in bounds:
+        if bound.type.shape != () or not (bound.dtype.is_integer or bound.dtype.is_floating):
+            refuse("range", f"a bound is {bound.type}", bound, fix="use numbers or scalars")
+    if kind is None:
+        kind = functools.reduce(lambda x, y: promoted(x, y) or y, [x.dtype for x in bounds])
+    exact = int64 if all(x.dtype.is_integer for x in bounds) else float64
+    start, limit, step = (cast_to(x, exact) for x in bounds)
+    span = SUB(limit, start)
+    if exact is int64 and known_int(given[2]) and given[2] == 1:
+        size = runtime_size("range", span, clamps=True)
+    else:
+        # Rounded up: the floor of the quotient with the signs turned round.
+        count = NEG(Cast(int64)(FloorDiv()(NEG(span), step)))
+        count = MAXIMUM(count, as_tensor(0, int64))
+        is_stuck = EQUAL(step, full(0, step.type))  # there is no range with a step of 0
+        size = runtime_size("range", SELECT(is_stuck, as_tensor(-1, int64), count))
+    numbers = Cast(exact)(Iota(size, int32)())
+    shape = numbers.type.shape
+    return cast_to(ADD(broadcast(start, shape), MUL(numbers, broadcast(step, shape))), kind)
 
 
 #: Converted code counts, where a `for` runs over a range.
@@ -443,7 +484,8 @@ def sequence_mask(
 ) -> Tensor:
     """mask[..., j] = j < lengths[...], for j below maxlen.
 
-    Without `maxlen` the largest length must be known while tracing.
+    Without `maxlen` it is the largest length: a size that each run finds, where the lengths are not
+    known while tracing.
 
     >>> tg.sequence_mask([1, 3], 4).numpy()
     array([[ True, False, False, False],
@@ -451,8 +493,7 @@ def sequence_mask(
     """
     lengths = as_integers("sequence_mask", "the lengths", lengths)
     if maxlen is None:
-        known = known_array("sequence_mask", lengths, "give the largest length: maxlen=")
-        maxlen = max((0, *as_sizes("sequence_mask", "the lengths", known)))
+        maxlen = size_of_value("sequence_mask", largest(lengths, 0))
     size = as_count("sequence_mask", "maxlen", maxlen)
     lengths = _reaching(lengths, size)
     long = (*lengths.type.shape, size)

@@ -16,9 +16,10 @@ from tracegraph.array.arguments import (
     refuse,
 )
 from tracegraph.array.expressions import as_known, difference, text
+from tracegraph.array.runtime_sizes import is_open, runtime_size
 from tracegraph.array.selection import boolean_mask
 from tracegraph.core.shapes import Dim, Size, ceiling_divide, maximum, minimum
-from tracegraph.core.types import bool_, int32
+from tracegraph.core.types import bool_, int32, int64
 from tracegraph.errors import (
     DTypeError,
     TraceError,
@@ -29,7 +30,7 @@ from tracegraph.errors import (
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype, require_rank, static_value
-from tracegraph.ops.elementwise import LESS, LESS_EQUAL, SELECT, Add
+from tracegraph.ops.elementwise import ADD, LESS, LESS_EQUAL, SELECT, SUB, Maximum, Minimum
 from tracegraph.ops.index import DynamicSlice
 from tracegraph.ops.shape import Reshape, Reverse, Slice
 from tracegraph.tracing.index_checks import (
@@ -61,15 +62,15 @@ def getitem(x: Any, index: Any) -> Tensor:
     """x[index], as NumPy has it, but for lists of ints: they do not gather.
 
     - ints, from the end if negative; a scalar integer tensor;
-    - slices with any step; their bounds may be tensors, as in x[i : i + 8] or x[8 * i : 8 * i + 8],
-      where their difference is known, the step then being positive;
+    - slices with any step; their bounds may be tensors, the step then being positive. The size of
+      x[i : i + 8] or x[8 * i : 8 * i + 8] is known; that of x[i:j] is one that each run finds;
     - `...` for the axes between, None for a new axis of size 1;
     - a bool tensor, alone, which keeps the elements where it is true.
 
     Raises InvalidArgumentError for an index that is out of range, at top level and where it is
-    known while tracing, and ShapeError for too many indices, TraceError for a slice whose size is
-    not known while tracing. An index that is known only at run time is clamped to the nearest
-    element, and a slice is moved until it fits, unless the function is built with `check_bounds`.
+    known while tracing, and ShapeError for too many indices. An index that is known only at run
+    time is clamped to the nearest element, and a slice of known size is moved until it fits, unless
+    the function is built with `check_bounds`.
     """
     x = as_tensor(x)
     if _is_mask(index):
@@ -212,7 +213,7 @@ def _known_number(x: Tensor) -> Any:
 def _counted_from_zero(index: Tensor, size: Size) -> Tensor:
     index = cast_to(index, int32)
     zero, length = as_tensor(0), cast_to(as_tensor(size), int32)
-    return SELECT(LESS(index, zero), Add()(index, length), index)
+    return SELECT(LESS(index, zero), ADD(index, length), index)
 
 
 # A range of an axis.
@@ -227,7 +228,8 @@ def _sliced(x: Tensor, axis: int, size: Size, item: slice) -> AxisIndex:
     moving = _moving_slice(x, axis, size, item, step)
     if moving is not None:
         return moving
-    _refuse_unknown(x, item)
+    if is_open([item.start, item.stop]):
+        return _found_by_run(x, size, item, step)
     start, stop = (None if b is None else _bound(x, b) for b in (item.start, item.stop))
     if step > 0:
         first = 0 if start is None else _clamped(start, size)
@@ -289,7 +291,7 @@ def _moving_slice(x: Tensor, axis: int, size: Size, item: slice, step: int) -> A
     if width is None or (value is not None and not _is_inside(int(value), width, size, step)):
         return None  # at top level shorter than `width`, as every slice that runs over the end
     if step < 0:
-        _refuse_backwards(x, start, stop, step)
+        _refuse_backwards(x, item, step)
     if known_int(width) and width < 0:
         return None
     first = _window_start(start, width, size)
@@ -321,17 +323,20 @@ def _window_start(start: Tensor, width: Size, size: Size) -> Tensor:
     reaches over an end is moved until it fits, by the op that takes it."""
     start = cast_to(start, int32)
     is_from_end = LESS_EQUAL(start, cast_to(as_tensor(-width), int32))
-    return SELECT(is_from_end, Add()(start, cast_to(as_tensor(size), int32)), start)
+    return SELECT(is_from_end, ADD(start, cast_to(as_tensor(size), int32)), start)
 
 
-def _refuse_backwards(x: Tensor, start: Tensor, stop: Tensor, step: int) -> NoReturn:
-    low, high = text(stop), text(start)
+def _refuse_backwards(x: Tensor, item: slice, step: int) -> NoReturn:
+    low = "the beginning" if item.stop is None else _bound_text(item.stop)
+    high = "the end" if item.start is None else _bound_text(item.start)
+    first = "" if item.stop is None else f"{low} + 1 "
+    last = "" if item.start is None else f" {high} + 1"
     fail(
         TraceError,
         f"getitem: a slice from {high} down to {low}, which are known only at run time, has the "
         f"step {step}",
-        operands=map(operand_text, (x, start, stop)),
-        fix=f"take the elements forwards and turn them round: x[{low} + 1 : {high} + 1][::{step}]",
+        operands=[operand_text(y) for y in (x, item.start, item.stop) if isinstance(y, Tensor)],
+        fix=f"take the elements forwards and turn them round: x[{first}:{last}][::{step}]",
     )
 
 
@@ -339,24 +344,29 @@ def _bound_text(bound: Any) -> str:
     return text(as_tensor(bound) if has_dtype(bound) else bound)
 
 
-def _refuse_unknown(x: Tensor, item: slice) -> None:
-    """Refuses a slice with bounds that are not known while tracing, nor their distance."""
-    bounds = [as_tensor(b) for b in (item.start, item.stop) if has_dtype(b)]
-    unknown = [b for b in bounds if static_value(b) is None]
-    if not unknown:
-        return
-    for bound in unknown:
-        require_rank(bound)
-        _scalar_bound(x, bound)
-    first = "the beginning" if item.start is None else _bound_text(item.start)
-    last = "the end" if item.stop is None else _bound_text(item.stop)
-    fail(
-        TraceError,
-        f"getitem: a slice from {first} to {last} has no size that is known while tracing: they "
-        "are not seen to be a known number apart, none of them negative",
-        operands=map(operand_text, (x, *unknown)),
-        fix="give the number of elements: x[i : i + 3], or tg.slice(x, begin, size)",
+def _found_by_run(x: Tensor, size: Size, item: slice, step: int) -> AxisIndex:
+    """A slice whose bounds are known only when the program runs, and so is its size."""
+    length = cast_to(as_tensor(size), int64)
+    zero = as_tensor(0, int64)
+    bounds = [None if b is None else _scalar_bound(x, b) for b in (item.start, item.stop)]
+    if step < 0:
+        _refuse_backwards(x, item, step)
+    first, last = (
+        None if b is None else _clamped_at_run(cast_to(b, int64), zero, length) for b in bounds
     )
+    if first is None:
+        assert last is not None
+        stop = runtime_size("getitem", last)
+        return AxisIndex(0, ceiling_divide(stop, step), stop, step)
+    span = SUB(length if last is None else last, first)
+    width = runtime_size("getitem", span, clamps=True)
+    return AxisIndex(cast_to(first, int32), ceiling_divide(width, step), width, step)
+
+
+def _clamped_at_run(bound: Tensor, zero: Tensor, length: Tensor) -> Tensor:
+    """The bound counted from 0 and moved into the range from 0 to `length`."""
+    bound = SELECT(LESS(bound, zero), ADD(bound, length), bound)
+    return Minimum()(Maximum()(bound, zero), length)
 
 
 def static_value_in_graph(x: Tensor) -> Any:
@@ -422,7 +432,8 @@ def _dynamic(x: Tensor, parts: list[AxisIndex]) -> Tensor:
 def slice_of(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor:
     """size[k] elements from begin[k] on along axis k; -1 for all that are left.
 
-    `begin` may be a tensor, the sizes are known while tracing.
+    `begin` and `size` may be tensors; a size that is not known while tracing is one that each run
+    finds.
     Raises ShapeError if they do not fit. A begin that is known only at run time is moved until they
     do, unless the function is built with `check_bounds`.
 
@@ -436,7 +447,7 @@ def slice_of(input_: Any, begin: Any, size: Any, name: str | None = None) -> Ten
         refuse(
             "slice", f"{len(begins)} begins and {len(sizes)} sizes for {x.type}", x, fix=_ONE_EACH
         )
-    sizes = [_bound(x, count) for count in sizes]
+    sizes = [as_count("slice", "a size", n) if is_open(n) else _bound(x, n) for n in sizes]
     parts = [_axis_index_from(x, axis, b, n) for axis, (b, n) in enumerate(zip(begins, sizes))]
     return _taken(x, parts)
 

@@ -10,19 +10,19 @@ import numpy as np
 from tracegraph.array.arguments import (
     as_axis,
     as_count,
+    as_integers,
     as_shape,
     as_sizes,
-    is_open,
-    known_array,
     known_int,
     rank_of,
     refuse,
     refuse_kind,
     sizes_of,
 )
+from tracegraph.array.runtime_sizes import is_open, runtime_size, with_runtime_sizes
 from tracegraph.array.shaping import cut, reshape
 from tracegraph.core.shapes import same_shape, same_size
-from tracegraph.core.types import DType
+from tracegraph.core.types import DType, TensorType, int32, int64
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import (
     as_tensor,
@@ -31,8 +31,10 @@ from tracegraph.operands.conversion import (
     promoted,
     refuse_mix,
 )
-from tracegraph.ops.broadcast import BroadcastTo
+from tracegraph.ops.broadcast import BroadcastTo, Sum, full, full_like
 from tracegraph.ops.elementwise import ADD
+from tracegraph.ops.index import Gather, ScatterAdd
+from tracegraph.ops.reduce import CumSum
 from tracegraph.ops.shape import Concatenate, Reshape, with_size, with_sizes
 
 if TYPE_CHECKING:
@@ -157,7 +159,8 @@ def split(
     x = as_tensor(value)
     place = as_axis("split", axis, rank_of("split", x), x)
     size = x.type.shape[place]
-    parts = as_sizes("split", "the sizes", num_or_size_splits)
+    given = with_runtime_sizes("split", num_or_size_splits)
+    parts = as_sizes("split", "the sizes", given)
     if isinstance(num_or_size_splits, (int, np.integer)):
         parts = _equal_parts(x, place, parts[0])
     else:
@@ -221,7 +224,7 @@ def repeat(
     sizes = sizes_of("repeat", x)
     place = as_axis("repeat", axis, len(sizes), x)
     if is_open(repeats):
-        repeats = known_array("repeat", as_tensor(repeats), _REPEAT_FIX)
+        return _repeated_by(x, place, as_integers("repeat", "the counts", repeats))
     counts = as_shape("repeat", as_sizes("repeat", "the counts", repeats))
     if len(counts) == 1:
         return _repeated(x, place, counts[0])
@@ -239,7 +242,24 @@ def repeat(
     return Concatenate(place)(*rows) if len(rows) > 1 else rows[0]
 
 
-_REPEAT_FIX = "give the counts as Python ints, or use tg.gather(x, indices) with so many indices"
+def _repeated_by(x: Tensor, axis: int, counts: Tensor) -> Tensor:
+    """The elements along an axis, each as often as counts say that only the run knows."""
+    if counts.type.shape in ((), (1,)):
+        return _repeated(x, axis, runtime_size("repeat", reshape(counts, [])))
+    if counts.ndim != 1 or same_size(counts.type.shape[0], x.type.shape[axis]) is None:
+        refuse(
+            "repeat",
+            f"the counts {counts.type} for axis {axis} of {x.type}",
+            x,
+            counts,
+            fix="give one count for each element, or one for all",
+        )
+    ends = CumSum(0, False)(cast_to(counts, int32))
+    total = runtime_size("repeat", Sum((0,))(cast_to(counts, int64)))
+    # How many elements have ended at each place is the number of the element that stands there.
+    marks = full(0, TensorType(int32, (total + 1,)))
+    ended = ScatterAdd(0, 0)(marks, Reshape((*ends.type.shape, 1))(ends), full_like(ends, 1))
+    return Gather(axis, 0)(x, cut(CumSum(0, False)(ended), 0, 0, total))
 
 
 def _repeated(x: Tensor, axis: int, count: Any) -> Tensor:

@@ -12,17 +12,27 @@ from tracegraph.array.arguments import (
     as_integers,
     as_list,
     as_shape,
-    known_array,
     rank_of,
     refuse,
     sizes_of,
 )
 from tracegraph.array.creation import identity, shape
 from tracegraph.array.joining import stack, together
+from tracegraph.array.runtime_sizes import is_open, largest, runtime_size
 from tracegraph.array.shaping import pad, reshape
 from tracegraph.core.shapes import maximum, same_shape, same_size
 from tracegraph.core.tensorshape import TensorShape, TensorSpec, shape_of
-from tracegraph.core.types import DType, as_dtype, int32, uint8, uint16, uint32, uint64
+from tracegraph.core.types import (
+    DType,
+    TensorType,
+    as_dtype,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
 from tracegraph.errors import DTypeError, InvalidArgumentError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import (
@@ -33,13 +43,17 @@ from tracegraph.operands.conversion import (
     elementwise_operands,
     from_array,
     has_dtype,
+    static_value,
 )
-from tracegraph.ops.broadcast import BroadcastTo, full_like
+from tracegraph.ops.broadcast import BroadcastTo, full, full_like
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.elementwise import (
+    ADD,
     EQUAL,
     IMAG,
     LESS,
+    LESS_EQUAL,
+    MAXIMUM,
     REAL,
     SELECT,
     SUB,
@@ -52,7 +66,7 @@ from tracegraph.ops.elementwise import (
     ShiftLeft,
     ShiftRight,
 )
-from tracegraph.ops.index import Gather, move_axis
+from tracegraph.ops.index import Gather, ScatterMax, move_axis
 from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
 from tracegraph.tracing.index_checks import value_at_hand
 
@@ -64,12 +78,14 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
     """The rows of several tensors as one: y[indices[m][i]] = data[m][i]; of several rows for one
     place the last one stays.
 
-    - `indices`: tensors of integers, whose values must be known: at top level, or as constants.
+    - `indices`: tensors of integers.
     - `data`: as many tensors; the shape of each begins with that of its indices, and the rest is
       the same for all.
 
-    A place that no index names has zeros. Raises ShapeError for shapes that do not fit, and where
-    indices are not known; InvalidArgumentError for a negative index.
+    A place that no index names has zeros. How many rows there are is a size that each run finds,
+    where the indices are not known while tracing. Raises ShapeError for shapes that do not fit, and
+    InvalidArgumentError for a negative index, at top level and where it is known; the row of one
+    that is known only at run time is left out.
 
     >>> tg.dynamic_stitch([[0, 2], [1]], [[1, 3], [2]]).numpy()
     array([1, 2, 3], dtype=int32)
@@ -89,18 +105,36 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
             fact = f"data {value.type} for indices {at.type}"
             refuse(op, fact, value, at, fix="give one row of one shape for each index")
         rows.append(reshape(value, [-1, *own] if 0 not in own else [*at.type.shape, *own]))
-    fix = "give the indices as constants, or use tg.tensor_scatter_nd_update of zeros"
-    numbers = np.concatenate([known_array(op, at, fix).reshape(-1) for at in places])
+    joined = Concatenate(0)(*rows)
+    if is_open(places):
+        return _stitched_by_run(places, joined)
+    numbers = np.concatenate([np.asarray(static_value(at)).reshape(-1) for at in places])
     if (numbers < 0).any():
         fact = f"{op}: the indices count from 0, and there is {numbers.min()}"
         fail(InvalidArgumentError, fact, fix="use numbers of zero or more")
     source = np.full(int(numbers.max(initial=-1)) + 1, -1)
     source[numbers] = np.arange(len(numbers))
-    found = Gather(0, 0)(Concatenate(0)(*rows), from_array(np.maximum(source, 0).astype(np.int32)))
+    found = Gather(0, 0)(joined, from_array(np.maximum(source, 0).astype(np.int32)))
     if (source >= 0).all():
         return found
-    is_named = reshape(from_array(source >= 0), [-1, *[1] * (found.ndim - 1)])
-    return SELECT(broadcast(is_named, found.type.shape), found, full_like(found, 0))
+    return _zero_elsewhere(from_array(source >= 0), found)
+
+
+def _stitched_by_run(places: Sequence[Tensor], rows: Tensor) -> Tensor:
+    numbers = Concatenate(0)(*(reshape(cast_to(at, int64), [-1]) for at in places))
+    length = runtime_size("dynamic_stitch", ADD(largest(numbers, -1), as_tensor(1, int64)))
+    # Of several rows for one place the last one has the largest number.
+    count = numbers.type.shape[0]
+    none = full(-1, TensorType(int32, (length,)))
+    at = Reshape((count, 1))(numbers)
+    source = ScatterMax(0, 0)(none, at, Iota(count, int32)())
+    found = Gather(0, 0)(rows, MAXIMUM(source, full_like(source, 0)))
+    return _zero_elsewhere(LESS_EQUAL(full_like(source, 0), source), found)
+
+
+def _zero_elsewhere(is_named: Tensor, rows: Tensor) -> Tensor:
+    is_named = reshape(is_named, [-1, *[1] * (rows.ndim - 1)])
+    return SELECT(broadcast(is_named, rows.type.shape), rows, full_like(rows, 0))
 
 
 def reverse_sequence(

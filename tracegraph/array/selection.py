@@ -12,25 +12,27 @@ from tracegraph.array.arguments import (
     as_integers,
     as_shape,
     as_size,
-    known_array,
     known_int,
     rank_of,
     refuse,
     sizes_of,
 )
 from tracegraph.array.joining import together
+from tracegraph.array.runtime_sizes import true_positions
 from tracegraph.core.shapes import element_count, same_shape
-from tracegraph.core.types import TensorType, bool_
+from tracegraph.core.types import TensorType, bool_, int64
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import (
     as_operands,
     as_tensor,
     broadcast,
     broadcast_shape,
+    cast_to,
     from_array,
+    static_value,
 )
 from tracegraph.ops.broadcast import full
-from tracegraph.ops.elementwise import NEG, SELECT
+from tracegraph.ops.elementwise import NEG, SELECT, Cast
 from tracegraph.ops.index import (
     Gather,
     GatherNd,
@@ -39,7 +41,7 @@ from tracegraph.ops.index import (
     ScatterMin,
     ScatterUpdate,
 )
-from tracegraph.ops.shape import Reshape, with_sizes
+from tracegraph.ops.shape import Concatenate, Reshape, with_sizes
 from tracegraph.tracing.index_checks import in_range
 
 if TYPE_CHECKING:
@@ -54,8 +56,8 @@ def where(
 ) -> Tensor:
     """x where the condition is true, else y; all three broadcast.
 
-    With the condition alone: the int64 positions where it is true, one row for each. Their number
-    depends on values, so the condition must then be known: at top level, or as a constant.
+    With the condition alone: the int64 positions where it is true, one row for each. How many there
+    are is a size that each run finds, where the condition is not known while tracing.
 
     >>> tg.where([True, False], [1, 2], [3, 4]).numpy()
     array([1, 4], dtype=int32)
@@ -65,10 +67,7 @@ def where(
     """
     condition = as_tensor(condition)
     if x is None and y is None:
-        found = known_array(
-            "where", condition, "use tg.where(condition, x, y) with values for both"
-        )
-        return from_array(np.argwhere(found).astype(np.int64))
+        return _positions(condition)
     if x is None or y is None:
         refuse("where", "only one of x and y was given", condition, fix="give both or none")
     if condition.dtype is not bool_:
@@ -78,14 +77,32 @@ def where(
     return SELECT(broadcast(condition, shape), broadcast(x, shape), broadcast(y, shape))
 
 
+def _positions(condition: Tensor) -> Tensor:
+    known = static_value(condition)
+    if known is not None:
+        return from_array(np.argwhere(known).astype(np.int64))
+    sizes = sizes_of("where", condition)
+    if condition.dtype is not bool_:
+        condition = condition != 0  # type: ignore[assignment]
+    flat = Cast(int64)(true_positions("where", Reshape((element_count(sizes),))(condition)))
+    columns, step = [], as_tensor(1, int64)
+    for size in reversed(sizes):
+        length = cast_to(as_tensor(size), int64)
+        columns.append((flat // step) % length)  # type: ignore[operator]
+        step = step * length  # type: ignore[assignment]
+    if not columns:
+        return Reshape((*flat.type.shape, 0))(full(0, flat.type.with_shape((*flat.type.shape, 0))))
+    return Concatenate(1)(*(Reshape((*c.type.shape, 1))(c) for c in reversed(columns)))
+
+
 def boolean_mask(
     tensor: TensorLike, mask: TensorLike, axis: Axis = None, name: str | None = None
 ) -> Tensor:
     """The elements of `tensor` where `mask` is true, along one axis in place of the mask's axes.
 
-    The mask has the shape of the axes of `tensor` from `axis` on. Its value decides the shape of
-    the result, so it must be known: at top level, or as a constant.
-    Raises ShapeError while tracing if it is not.
+    The mask has the shape of the axes of `tensor` from `axis` on. How many elements it keeps is a
+    size that each run finds, where the mask is not known while tracing.
+    Raises ShapeError for a mask that does not fit.
 
     >>> tg.boolean_mask([1, 2, 3], [True, False, True]).numpy()
     array([1, 3], dtype=int32)
@@ -104,12 +121,14 @@ def boolean_mask(
             mask,
             fix="the mask needs the sizes of the axes that it stands for",
         )
-    found = known_array("boolean_mask", mask, "use tg.where(mask, x, 0)")
-    sizes = (*sizes[:first], *found.shape, *sizes[last:])
+    sizes = (*sizes[:first], *mask.type.shape, *sizes[last:])
     x = with_sizes(x, sizes)
-    joined = (*sizes[:first], element_count(sizes[first:last]), *sizes[last:])
-    flat = Reshape(joined)(x)
-    return Gather(first, 0)(flat, from_array(np.flatnonzero(found).astype(np.int32)))
+    count = element_count(sizes[first:last])
+    flat = Reshape((*sizes[:first], count, *sizes[last:]))(x)
+    known = static_value(mask)
+    if known is None:
+        return Gather(first, 0)(flat, true_positions("boolean_mask", Reshape((count,))(mask)))
+    return Gather(first, 0)(flat, from_array(np.flatnonzero(known).astype(np.int32)))
 
 
 # Reading at indices.

@@ -20,6 +20,7 @@ from tracegraph.array.arguments import (
     sizes_of,
     without,
 )
+from tracegraph.array.runtime_sizes import with_runtime_sizes
 from tracegraph.core.shapes import Shape, Size, element_count, floor_divide, maximum, same_size
 from tracegraph.core.types import int64
 from tracegraph.errors import shown
@@ -63,7 +64,7 @@ def _wanted_shape(x: Tensor, shape: Any) -> Shape:
     variable = open_rank(shape)
     if variable is not None:
         return variable
-    sizes = static_ints(shape, "reshape: a shape")
+    sizes = static_ints(with_runtime_sizes("reshape", shape), "reshape: a shape")
     if any(size == -1 for size in sizes if known_int(size)):
         return _completed(x, sizes)
     return as_shape("reshape", sizes)

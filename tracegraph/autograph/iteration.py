@@ -10,13 +10,12 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from tracegraph import nest
 from tracegraph.autograph.values import in_graph
 from tracegraph.core.types import int32
 from tracegraph.errors import ShapeError, fail
 from tracegraph.operands.conversion import as_tensor
+from tracegraph.ops.constant import Iota
 
 
 class Steps:
@@ -96,7 +95,7 @@ class Range(Steps):
     def rows(self) -> Any:
         if self._known is None:
             return None
-        return as_tensor(np.array(self._known, self._start.dtype.numpy_dtype))
+        return self._start + self._delta * Iota(len(self._known), self._start.dtype)()
 
     def first(self) -> Any:
         return self._start

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import CellType
@@ -26,9 +27,17 @@ from tracegraph.autograph.values import (
     type_of,
 )
 from tracegraph.control.branch import Cond
+from tracegraph.control_flow.array_states import (
+    Need,
+    chosen_alike,
+    common_needs,
+    measured,
+    supplied,
+)
 from tracegraph.control_flow.branches import choice
 from tracegraph.control_flow.loops import foldl, while_loop
-from tracegraph.control_flow.regions import Region, traced_region
+from tracegraph.control_flow.regions import Region, numbered, traced_region, with_names
+from tracegraph.control_flow.tensor_array import TensorArray
 from tracegraph.core.source import here
 from tracegraph.core.types import TensorType
 from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail
@@ -55,6 +64,8 @@ class LoopOptions:
     is_entered: bool = False
     #: The user's body, where what runs is made of it.
     body: Any = None
+    #: What a `for` calls the item of an iteration.
+    item: str = "row"
 
 
 def predicate(value: Any) -> Tensor:
@@ -117,17 +128,34 @@ def chosen(
 ) -> Values:
     """What the first function returns where `pred` holds, else what the second returns."""
     found: list[Values] = []
+    given: list[Values] = []
 
-    def traced(name: str, function: Callable[[], Values], holds: bool) -> Region:
+    def traced(
+        name: str, function: Callable[[], Values], holds: bool, lacking: Sequence[Need] = ()
+    ) -> Region:
         def run() -> list[Tensor]:
-            values = tuple(_known(value, pred, holds) for value in function())
+            given.append(tuple(_known(value, pred, holds) for value in function()))
+            values = chosen_alike(given[-1])
+            values = supplied(values, lacking) if lacking else values
             found.append(values)
             return [as_tensor(x) for value in values for x in _arrays(value)]
 
         return traced_region(name, run)
 
     regions = [traced("true_fn", first, True), traced("false_fn", second, False)]
-    joined = [_join(*x) for x in zip(*found, names, strict=True)]
+    lacking = common_needs(found)
+    if any(map(any, lacking)):  # one of them writes to a TensorArray that had no buffer
+        found.clear()
+        regions = [
+            traced("true_fn", first, True, lacking[0]),
+            traced("false_fn", second, False, lacking[1]),
+        ]
+    joined = [
+        _Joined(None, (), one)
+        if isinstance(one, TensorArray) and one is other
+        else _join(*pair, name)
+        for one, other, *pair, name in zip(*given[-2:], *found, names, strict=True)
+    ]
 
     def completion(values: Values) -> Callable[[list[Tensor]], list[Tensor]]:
         def complete(results: list[Tensor]) -> list[Tensor]:
@@ -139,7 +167,7 @@ def chosen(
 
     tensors = choice(lambda graphs: Cond(*graphs), pred, regions, [*map(completion, found)])
     rest = iter(tensors)
-    return tuple(own.value(rest) for own in joined)
+    return measured(tuple(own.value(rest) for own in joined))
 
 
 def _arrays(value: Any) -> list[Any]:
@@ -233,10 +261,11 @@ class _Again(Exception):
 @dataclasses.dataclass
 class _LoopLeaf:
     """A leaf of the state of a loop: what it is before, and the type of the tensor that carries
-    it; None for a Python value that stays as it is."""
+    it; None for a Python value that stays as it is. A TensorArray is one leaf, of the type
+    TensorArray: the loop itself sees to its tensors."""
 
     initial: Any
-    type: TensorType | None
+    type: Any
     is_changed: bool = False
 
 
@@ -252,8 +281,8 @@ class _LoopName:
     def before(value: Any) -> _LoopName:
         if is_undefined(value):
             return _LoopName(None, [], value)
-        leaves, structure = flattened(value)
-        own = [_LoopLeaf(x, None if _is_kept(x) else type_of(x)) for x in leaves]
+        leaves, structure = _with_whole_arrays(value)
+        own = [_LoopLeaf(x, None if _is_kept(x) else _type_of(x)) for x in leaves]
         return _LoopName(structure, own)
 
     def value(self, tensors: Iterator[Tensor], is_final: bool = False) -> Any:
@@ -269,7 +298,21 @@ class _LoopName:
 
 def _is_kept(leaf: Any) -> bool:
     """Whether a leaf stays as it is in a loop. A Variable is an object, whatever its value."""
-    return isinstance(leaf, Variable) or not is_carried(leaf)
+    is_state = isinstance(leaf, TensorArray) or is_carried(leaf)
+    return isinstance(leaf, Variable) or not is_state
+
+
+def _type_of(leaf: Any) -> Any:
+    return TensorArray if isinstance(leaf, TensorArray) else type_of(leaf)
+
+
+def _as_state(leaf: Any, type: Any) -> Any:
+    """A leaf as what the loop carries."""
+    return leaf if type is TensorArray else as_type(leaf, type)
+
+
+def _with_whole_arrays(value: Any) -> tuple[list[Any], nest.Structure]:
+    return nest.flatten_structure(value, none_is_leaf=True, whole=TensorArray)
 
 
 class _Loop:
@@ -341,16 +384,23 @@ class _Loop:
     @staticmethod
     def _retype(own: _LoopName, value: Any) -> bool:
         is_new = False
-        for leaf, new in zip(own.leaves, [] if is_undefined(value) else flattened(value)[0]):
+        leaves = [] if is_undefined(value) else _with_whole_arrays(value)[0]
+        for leaf, new in zip(own.leaves, leaves):
             if is_number(leaf.initial) and isinstance(new, Tensor) and leaf.type is not None:
                 is_number_too = not new.dtype.is_bool and new.type.shape == ()
                 if is_number_too and new.dtype is not leaf.type.dtype:
                     leaf.type, is_new = new.type, True
         return is_new
 
+    def names_of_tensors(self) -> list[str]:
+        """What the user calls each leaf of the state that is carried."""
+        counts = [sum(leaf.type is not None for leaf in own.leaves) for own in self.own]
+        pairs = zip(self._names, counts, strict=True)
+        return [label for name, count in pairs for label in numbered(_as_path(name), count)]
+
     def initial(self) -> list[Tensor]:
         return [
-            as_type(leaf.initial, leaf.type)
+            _as_state(leaf.initial, leaf.type)
             for own in self.own
             for leaf in own.leaves
             if leaf.type is not None
@@ -376,7 +426,7 @@ class _Loop:
                 continue
             if is_undefined(value):
                 place.refuse(SignatureError, own.value(rest), value, "set it in every iteration")
-            leaves, structure = flattened(value)
+            leaves, structure = _with_whole_arrays(value)
             if not structure.matches(own.structure):
                 before = own.structure.pack([x.initial for x in own.leaves])
                 place.refuse(SignatureError, before, value, _GROWS)
@@ -386,7 +436,7 @@ class _Loop:
                 found.append((leaf, new))
         if is_new:
             raise _Again
-        return [as_type(new, leaf.type) for leaf, new in found if leaf.type is not None]
+        return [_as_state(new, leaf.type) for leaf, new in found if leaf.type is not None]
 
     def _define(self, number: int, value: Any) -> bool:
         """Gives a name that has no value before the loop the types that it gets in it."""
@@ -396,8 +446,15 @@ class _Loop:
         own = self.own[number] = _LoopName.before(value)
         for leaf in own.leaves:
             if leaf.type is not None:
-                leaf.initial, leaf.is_changed = undefined, True
+                is_array = leaf.type is TensorArray
+                leaf.initial = leaf.initial.emptied() if is_array else undefined
+                leaf.is_changed = True
         return True
+
+
+def _as_path(name: str) -> str:
+    """A name, attribute or item as graphs call it: `self.d['a']` is `d.a`."""
+    return re.sub(r"\[['\"]?(\w+)['\"]?\]", r".\1", name).removeprefix("self.")
 
 
 _GROWS = (
@@ -415,6 +472,10 @@ def _next_leaf(leaf: _LoopLeaf, new: Any, old: Tensor | None, place: Place) -> b
     if new is old:
         return False
     leaf.is_changed = True
+    if leaf.type is TensorArray:
+        if not isinstance(new, TensorArray):
+            place.refuse(SignatureError, leaf.initial, new, "keep the array that write returns")
+        return False
     if not is_carried(new):
         place.refuse(SignatureError, leaf.initial, new, "carry a tensor of one type instead")
     if is_number(new):
@@ -446,7 +507,8 @@ def run_loop(
             return loop.stepped(body, tensors)
 
         most = options.maximum_iterations
-        return while_loop(cond, step, loop.initial(), maximum_iterations=most)
+        named = with_names(step, loop.names_of_tensors())
+        return while_loop(cond, named, loop.initial(), maximum_iterations=most)
 
     loop = _Loop(names, get_state, set_state, options)
     entered = None if options.is_entered else predicate(test())
@@ -471,7 +533,13 @@ def run_fold(
         def step(state: list[Tensor], row: Any) -> list[Tensor]:
             return [*loop.stepped(lambda: body(row), state[: len(initial)]), *padding]
 
-        return foldl(step, rows, [*initial, *padding])[: len(initial)]
+        items = re.findall(r"\w+", options.item)
+        count = len(nest.flatten(rows))
+        items = items if len(items) == count else numbered("row", count)
+        states = loop.names_of_tensors() or ["padding"]
+        return foldl(with_names(step, [*states, *items]), rows, [*initial, *padding])[
+            : len(initial)
+        ]
 
     def first() -> None:
         body(nest.map_structure(lambda x: x[0], rows))

@@ -20,10 +20,9 @@ from tracegraph.errors import Mismatch, MissingRuleError
 from tracegraph.ir.builder import Builder, copy_inputs, current, replay
 from tracegraph.ir.op import Op, Region
 from tracegraph.ir.pass_observers import passed
-from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import full_like
 from tracegraph.ops.constant import Constant
-from tracegraph.ops.effect import EFFECTS
 from tracegraph.ops.elementwise import MUL, add_all
 from tracegraph.passes.forward import jvp
 from tracegraph.passes.gradient import gradient, is_diagonal_path
@@ -269,7 +268,7 @@ def _planned(body: Graph) -> ResidualPlan:
             place = ("output", len(prepared.outputs) + len(extra))
             extra.append(x)
         places.append(place)
-    effects = [y for node in prepared.nodes if _is_effect(node) for y in node.outputs]
+    effects = [y for node in prepared.nodes if node.op.cuts_runs for y in node.outputs]
     extra += [y for y in dict.fromkeys(effects) if y not in outputs and y not in {*extra}]
     if prepared is body and not extra:
         forward = body
@@ -427,15 +426,11 @@ def _make_tangent_graph(
 
 
 def _places_of_effects(body: Graph) -> dict[Tensor, int]:
-    """What effects returned, where an output has it, with the place of that: a derivative must not
-    make the effects again."""
+    """What stands where runs are cut, where an output has it, with the place of that: a derivative
+    must not make effects again."""
     places = {y: i for i, y in reversed([*enumerate(body.outputs)])}
-    nodes = [node for node in body.nodes if _is_effect(node) and {*node.outputs} <= places.keys()]
-    return {y: places[y] for node in nodes for y in node.outputs}
-
-
-def _is_effect(node: Node) -> bool:
-    return isinstance(node.op, EFFECTS) or (isinstance(node.op, Call) and node.op.has_effects)
+    cuts = [node for node in body.nodes if node.op.cuts_runs and {*node.outputs} <= places.keys()]
+    return {y: places[y] for node in cuts for y in node.outputs}
 
 
 def _with_known(graph: Graph, known: Iterable[Tensor]) -> Graph:

@@ -15,7 +15,7 @@ from tracegraph.core.types import TOKEN
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.ops.effect import Load
+from tracegraph.ops.effect import HostCall
 from tracegraph.passes.common_subexpressions import live_nodes
 
 
@@ -63,4 +63,5 @@ def hoisted(graph: Graph, ends: Sequence[Tensor] = (), keeps_values: bool = True
 
 
 def _is_effect(node: Node) -> bool:
-    return node.op.has_effects or isinstance(node.op, Load)
+    op = node.op
+    return op.has_effects or (op.cuts_runs and not isinstance(op, HostCall))

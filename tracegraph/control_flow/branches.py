@@ -9,6 +9,12 @@ import numpy as np
 
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.control.branch import Cond, Switch
+from tracegraph.control_flow.array_states import (
+    chosen_alike,
+    common_needs,
+    measured,
+    supplied,
+)
 from tracegraph.control_flow.regions import (
     Region,
     Shared,
@@ -68,7 +74,7 @@ def cond(
     if isinstance(pred, (bool, np.bool_)):
         return true_fn() if pred else false_fn()  # type: ignore[misc]
     decider = _scalar("cond", "the predicate", pred, bool_, "tg.reduce_all(x > 0)")
-    regions = [traced_region("true_fn", true_fn), traced_region("false_fn", false_fn)]  # type: ignore[arg-type]
+    regions = _traced([("true_fn", true_fn), ("false_fn", false_fn)])
     return _chosen("cond", lambda graphs: Cond(*graphs), decider, regions)
 
 
@@ -106,7 +112,7 @@ def switch_case(
     for k, number in enumerate(numbers):
         place = SELECT(Equal()(index, constant(number, int32)), constant(k, int32), place)
     names = [f"branch_{number}" for number in numbers] + (["default"] if default else [])
-    regions = [traced_region(*pair) for pair in zip(names, ordered, strict=True)]
+    regions = _traced([*zip(names, ordered, strict=True)])
     return _chosen("switch_case", lambda graphs: Switch(tuple(graphs)), place, regions)
 
 
@@ -158,8 +164,27 @@ def case(
     for k, decider in reversed([*enumerate(deciders)]):
         place = SELECT(decider, constant(k, int32), place)
     ordered = [*functions, *([default] if default else [])]
-    regions = [traced_region(f"case_{k}", function) for k, function in enumerate(ordered)]
+    regions = _traced([(f"case_{k}", function) for k, function in enumerate(ordered)])
     return _chosen("case", lambda graphs: Switch(tuple(graphs)), place, regions)
+
+
+def _traced(functions: Sequence[tuple[str, Any]]) -> list[Region]:
+    """The traces of the functions of these names. Where they return TensorArrays these get the same
+    buffers, which may take a second trace."""
+    found: list[Any] = []
+
+    def noted(result: Any) -> Any:
+        found.append(chosen_alike(result))
+        return found[-1]
+
+    regions = [traced_region(*pair, convert=noted) for pair in functions]
+    lacking = common_needs(found)
+    if not any(map(any, lacking)):
+        return regions
+    return [
+        traced_region(*pair, convert=lambda x, needs=needs: supplied(chosen_alike(x), needs))
+        for pair, needs in zip(functions, lacking, strict=True)
+    ]
 
 
 def _chosen(
@@ -169,7 +194,7 @@ def _chosen(
     for other in regions[1:]:
         _check_alike(name, regions[0], other)
     outputs = choice(op, decider, regions)
-    return regions[0].results.pack(outputs)
+    return measured(regions[0].results.pack(outputs))
 
 
 def choice(

@@ -12,6 +12,7 @@ from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.control.call import Call
 from tracegraph.control.scan import Scan, without_row_products
 from tracegraph.control.while_loop import COUNT, While
+from tracegraph.control_flow.array_states import ArrayStates, holds_arrays
 from tracegraph.control_flow.regions import (
     Region,
     Shared,
@@ -87,6 +88,22 @@ def while_loop(
     """
     check_callable("while_loop", "cond", cond)
     check_callable("while_loop", "body", body)
+    arrays = ArrayStates("while_loop", loop_vars)
+    results = arrays.run(
+        lambda: _while(cond, body, arrays, maximum_iterations, checkpoints, back_prop)
+    )
+    return arrays.behind(results)
+
+
+def _while(
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    arrays: ArrayStates,
+    maximum_iterations: Any,
+    checkpoints: int | None,
+    back_prop: bool,
+) -> Any:
+    loop_vars = arrays.values
     leaves, structure = _converted("while_loop", loop_vars)
     types = [x.type for x in leaves]
 
@@ -96,6 +113,7 @@ def while_loop(
 
     def next_states(*given: Tensor) -> Any:
         returned = _like(loop_vars, called(body, given))
+        arrays.fit(returned)
         return _states("while_loop", returned, structure, leaves)
 
     is_spread = isinstance(loop_vars, (list, tuple))
@@ -106,7 +124,7 @@ def while_loop(
     bound = None if maximum_iterations is None else _count(maximum_iterations)
     loop = _WhileLoop(Shared([tests, steps]), tests, steps, types, bound is not None)
     slots = _slots(loop.state_types, checkpoints, maximum_iterations)
-    results = loop.run(leaves, bound, slots)
+    results = loop.run(leaves, bound, slots, arrays)
     return structure.pack(results if back_prop else map(_stopped, results))
 
 
@@ -152,7 +170,9 @@ class _WhileLoop:
         assigned = [v.tensor_type for v in self.shared.assigned]
         return [*head, *self.types, *assigned, *self.shared.check_types]
 
-    def run(self, leaves: Sequence[Tensor], bound: Tensor | None, slots: int) -> list[Tensor]:
+    def run(
+        self, leaves: Sequence[Tensor], bound: Tensor | None, slots: int, arrays: ArrayStates
+    ) -> list[Tensor]:
         """Appends the loop; the values of the loop variables behind it."""
         shared = self.shared
         constants = [*shared.reads(shared.read_only), *shared.captures]
@@ -166,7 +186,9 @@ class _WhileLoop:
             states.insert(0, constant(0, int32))
         condition, body = self._graph("cond", self._condition), self._graph("body", self._body)
         op = While(body, len(constants), condition, slots)
-        outputs = appended(op, [*constants, *states])[self.is_bounded + self.tests_act :]
+        first = self.is_bounded + self.tests_act
+        arrays.measure(op, [*constants, *states], first)
+        outputs = appended(op, [*constants, *states])[first:]
         take_on(shared, outputs[len(self.types) :])
         return [*outputs[: len(self.types)]]
 
@@ -391,19 +413,27 @@ def _accumulated(
         ends = [_one_row(x, at) for x in rows]
         rest = (0, length - 1) if is_reverse else (1, length)
         rows = [_some_rows(x, *rest) for x in rows]
-        states, structure, length = ends, row_structure, length - 1
-    else:
-        states, structure = _converted(name, initializer)
-    count = len(states)
+        length = length - 1
+        initializer = row_structure.pack(ends)
+    arrays = ArrayStates(name, initializer)
 
-    def step(*given: Tensor) -> Any:
-        packed = structure.pack([*given[:count]]), row_structure.pack([*given[count:]])
-        new = _states(name, fn(*packed), structure, states)
-        return new, new if is_stacked else ()
+    def run() -> tuple[nest.Structure, Any]:
+        states, structure = _converted(name, arrays.values)
+        count = len(states)
 
-    names = names_of_parameters(fn, [count, len(rows)])
-    last, stacked = _ScanLoop(name, states, rows, length, is_reverse, names).run(step)
-    found = stacked if is_stacked else last
+        def step(*given: Tensor) -> Any:
+            packed = structure.pack([*given[:count]]), row_structure.pack([*given[count:]])
+            returned = fn(*packed)
+            arrays.fit(returned)
+            new = _states(name, returned, structure, states)
+            return new, new if is_stacked else ()
+
+        names = names_of_parameters(fn, [count, len(rows)])
+        loop = _ScanLoop(name, states, rows, length, is_reverse, names)
+        last, stacked = loop.run(step, arrays)
+        return structure, stacked if is_stacked else last
+
+    structure, found = arrays.run(run)
     if is_stacked and ends:
         pairs = zip(ends, found, strict=True)
         found = [
@@ -412,7 +442,8 @@ def _accumulated(
         ]
     if not back_prop:
         found = [*map(_stopped, found)]
-    return structure.pack([*found])
+    results = structure.pack([*found])
+    return results if is_stacked else arrays.behind(results)
 
 
 class _ScanLoop:
@@ -432,7 +463,9 @@ class _ScanLoop:
         self.name, self.length, self.is_reverse = name, length, is_reverse
         self.states, self.rows = [*states], [*rows]
 
-    def run(self, step: Callable[..., Any]) -> tuple[list[Tensor], Any]:
+    def run(
+        self, step: Callable[..., Any], arrays: ArrayStates | None = None
+    ) -> tuple[list[Tensor], Any]:
         """The states behind the last step, and the structure of what the steps returned besides,
         stacked. `step` takes the states and the rows, and returns the new states and the rest."""
         rows = [x.type.with_shape(x.type.shape[1:]) for x in self.rows]
@@ -459,6 +492,8 @@ class _ScanLoop:
         states = [*self.states, *assigned, *shared.passed_checks()]
         op = Scan(graph, len(constants), len(states), self.length, self.is_reverse)
         inputs = current().admit_all((*constants, *states, *self.rows))
+        if arrays is not None:
+            arrays.measure(op, inputs, 0)
         outputs = appended(*without_row_products(op, inputs))
         take_on(shared, outputs[count : len(states)])
         last, stacked = outputs[:count], outputs[len(states) :]
@@ -507,7 +542,7 @@ def _chosen(flag: Tensor, x: Tensor, y: Tensor) -> Tensor:
 def _converted(name: str, values: Any) -> tuple[list[Tensor], nest.Structure]:
     """The loop variables as tensors, and their structure."""
     leaves, structure = nest.flatten_structure(values)
-    if not leaves:
+    if not leaves and not holds_arrays(values):
         fail(TraceError, f"{name}: there are no loop variables", fix="give at least one tensor")
     return [as_tensor(leaf) for leaf in leaves], structure
 

@@ -1,8 +1,9 @@
 """Shapes: tuples of sizes, where a size is an int or a `Dim`, or one variable for any shape.
 
-A `Dim` is a polynomial with integer coefficients over positive names, closed under floor
-division, minimum and maximum, so that every shape rule can be stated for sizes that are known
-only when a graph runs.
+A `Dim` is a polynomial with integer coefficients over names, closed under floor division, minimum
+and maximum, so that every shape rule can be stated for sizes that are known only when a graph runs.
+Names stand for positive numbers, but for those that begin with `?`: a value that the run computes
+is such a size, and it may be 0.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tracegraph.errors import Mismatch, TooLarge, UnfitShape, UnknownValue, kind
 
 #: More terms than this in a product of two sizes are refused.
 _LARGEST_PRODUCT = 4096
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+_NAME = re.compile(r"\?[0-9]+(\.[a-z]+)?|[A-Za-z_][A-Za-z0-9_.]*")
 
 
 class Dim:
@@ -42,7 +43,8 @@ class Dim:
 
     @staticmethod
     def named(name: str) -> Dim:
-        """The size called `name`: an identifier, with dots allowed inside; else a Mismatch."""
+        """The size called `name`: an identifier, with dots allowed inside, or `?` and a number;
+        else a Mismatch."""
         if not _NAME.fullmatch(name):
             raise UnfitShape(
                 f"a size cannot be called {name!r}",
@@ -283,7 +285,7 @@ def _from_terms(terms: dict[tuple, int]) -> Size:
 
 
 def bounds(size: Any) -> tuple[float, float]:
-    """Numbers between which a size lies; its names are 1 or more, and nothing else is known."""
+    """Numbers between which a size lies, by the least numbers that names stand for alone."""
     if not isinstance(size, Dim):
         return size, size
     ends = [_term_bounds(monomial, coefficient) for monomial, coefficient in size.terms]
@@ -294,8 +296,13 @@ def _term_bounds(monomial: tuple, coefficient: int) -> tuple[float, float]:
     if not monomial:
         return coefficient, coefficient
     names_alone = all(isinstance(atom, str) for atom, _ in monomial)
-    ends = (coefficient if names_alone else -math.inf * coefficient, math.inf * coefficient)
+    lowest = math.prod([_least_of_name(atom) for atom, _ in monomial]) if names_alone else -math.inf
+    ends = (coefficient * lowest, math.inf * coefficient)
     return min(ends), max(ends)
+
+
+def _least_of_name(name: str) -> int:
+    return 0 if name.startswith("?") else 1
 
 
 def _multiply(left: tuple, right: tuple) -> tuple:
@@ -380,14 +387,15 @@ def _is_at_least_zero(size: Size) -> bool:
 
 
 def least(size: Size) -> int | None:
-    """A lower bound of a size, given that names stand for 1 or more; None if none is at sight."""
+    """A lower bound of a size, by the least numbers that names stand for; None if none is at
+    sight."""
     if isinstance(size, int):
         return size
     total = 0
     for monomial, coefficient in size.terms:
         product = 1
         for atom, power in monomial:
-            bound = 1 if isinstance(atom, str) else _least_of_atom(*atom)
+            bound = _least_of_name(atom) if isinstance(atom, str) else _least_of_atom(*atom)
             if bound is None or bound < 0 or coefficient < 0:
                 return None
             product *= bound**power
@@ -585,7 +593,7 @@ def _atom_text(atom: Any) -> str:
     return f"{function}({left},{right})"
 
 
-_TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_][A-Za-z0-9_.]*)|([-+*(),]))")
+_TOKEN = re.compile(r"\s*(?:(\d+)|(\?\d+(?:\.[a-z]+)?|[A-Za-z_][A-Za-z0-9_.]*)|([-+*(),]))")
 
 
 def parse_size(text: str) -> Size:
@@ -642,6 +650,6 @@ def _parse_atom(tokens: list[str], at: int, depth: int) -> tuple[Size, int]:
         if word == "floordiv" and right == 0:
             raise ValueError("a size is divided by zero")
         return _apply(word, left, right), at + 1
-    if not (word[0].isalpha() or word[0] == "_"):
+    if not (word[0].isalpha() or word[0] in "_?"):
         raise ValueError(f"unexpected {word!r} in a size")
     return Dim.named(word), at + 1

@@ -78,7 +78,7 @@ class TracedAtCalls:
     def _call(self, arguments: _Arguments, call_with_effects: Callable[..., list[Tensor]]) -> Any:
         traced, results, op = restored(lambda: self._trace(arguments))
         given = traced, arguments.tensors, traced.variables
-        if traced.has_token:
+        if traced.graph.cuts_runs:
             return results.pack(call_with_effects(*given))
         return results.pack(append_call(lambda inputs: as_tuple(op(*inputs)), *given))
 

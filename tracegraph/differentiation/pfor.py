@@ -43,7 +43,7 @@ def parallel_for(
         return _widened(*_traced(function, elements, caller), elements, count)
     with recorded_call():
         traced, results = _traced(function, elements, caller)
-        if not traced.has_token:
+        if not traced.graph.cuts_runs:
             return _widened(traced, results, elements, count)
         whole = _as_one_body(traced, elements, count)
         return results.pack(run_recorded(whole, elements, traced.variables, current_record()))

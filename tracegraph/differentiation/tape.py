@@ -721,7 +721,8 @@ class GradientTape:
 
         `str()` of the answer names the reason, the line and the repair; `reason`, `file`, `line`
         and `path`, the lines from the source up to the break, are there by themselves. If the two
-        are connected, it says so.
+        are connected, it says so; and why the gradient is 0 where it is so since the run did not
+        take a branch of the graph, or ran a loop 0 times.
 
         - `target`: a tensor, a Variable, or a nested structure of them.
         - `source`: one tensor or Variable.

@@ -1,22 +1,25 @@
-"""Graphs with effects: their parts run one after the other, and Python does the rest in between."""
+"""Graphs that are cut: their parts run one after the other. In between Python makes the effects,
+and reads the sizes that the next part is compiled for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import local
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
-from tracegraph.control.split_at_effects import (
+from tracegraph.control.split_at_cuts import (
     Part,
     SplitGraph,
-    has_effects,
     operands,
-    split_at_effects,
+    split_at_cuts,
     variable_input,
 )
+from tracegraph.core.lru_cache import LRUCache
+from tracegraph.core.shapes import static_shape, substitute_shape, substitute_size
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import TOKEN, TensorType, type_of_array
 from tracegraph.eager import backend
@@ -29,11 +32,16 @@ from tracegraph.eager.slots import (
     store,
     store_together_if_same,
 )
-from tracegraph.errors import InvalidArgumentError, message
+from tracegraph.errors import InvalidArgumentError, fail, message
+from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.constant import RuntimeSize
 from tracegraph.ops.effect import STOP, HostCall, Made, Store, host_function
-from tracegraph.passes.specialise import bind_sizes, specialise
+from tracegraph.padding.padded import Padded, padded
+from tracegraph.passes.specialise import bind_sizes, with_known_sizes
 
+#: How many programs of one part are kept: one for each of the last sizes.
+_MOST_PROGRAMS = 128
 #: The value of a token: it orders effects, and says nothing.
 START = np.zeros((), np.bool_)
 
@@ -93,6 +101,14 @@ class ResultShapeError(InvalidArgumentError):
     record: Record
 
 
+#: For a size the one that programs are compiled for, if it is another one.
+BucketOf: TypeAlias = Callable[[int], "int | None"]
+
+
+class _DoesNotFit(Exception):
+    """Something is longer than it would be with padding."""
+
+
 class _Stopped(Exception):
     """A check failed, and what comes now does not happen: the rest of a run."""
 
@@ -122,20 +138,24 @@ def recorded_call(record: Record | None = None) -> Iterator[None]:
 
 
 class Procedure:
-    """A graph with effects, ready to run: called with the buffers of its inputs, it returns those
+    """A graph that is cut, ready to run: called with the buffers of its inputs, it returns those
     of its outputs, as a program does."""
 
-    #: A function of Python may raise at any point, so nothing is given away.
+    #: A run may end at any cut, so nothing is given away.
     donated = ()
 
-    def __init__(self, graph: Graph) -> None:
-        self.split: SplitGraph = split_at_effects(graph)
+    def __init__(self, graph: Graph, bucket_of: BucketOf | None = None) -> None:
+        """`bucket_of` gives for a size that is read the one that the parts behind are compiled for,
+        or None where they are for the size itself. Where there are effects it is not asked."""
+        self.split: SplitGraph = split_at_cuts(graph)
         parts = self.split.parts
         self._parts = [_PartProgram(part, is_first=i == 0) for i, part in enumerate(parts)]
+        self._bucket_of = bucket_of
         #: The tokens behind calls whose derivatives are called, here or by who takes the outputs.
         self._kept = frozenset({*_tokens_of_derivatives(parts), *self.split.graph.outputs})
         calls = [node.op for part in parts for node in part.effects]
         self._may_find_other_shapes = any(isinstance(x, HostCall) and x.undeclared for x in calls)
+        self._has_effects = bool(calls)
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
         return self.run(buffers, {}, [])
@@ -163,6 +183,9 @@ class Procedure:
         run = _Run(by_input, record, is_recording, self._kept)
         run.env.update(zip(graph.inputs, buffers, strict=True))
         final_stores = [(graph.outputs[i], variable) for i, variable in assigned]
+        if not self._has_effects:
+            self._compute_and_store(run, final_stores)
+            return tuple(map(run.output, graph.outputs))
         try:
             for part in self._parts[:-1]:
                 part.run(run, [])
@@ -170,6 +193,23 @@ class Procedure:
         except _Stopped:
             return tuple(map(run.env.get, graph.outputs))
         return tuple(map(run.output, graph.outputs))
+
+    def _compute_and_store(self, run: _Run, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
+        """Computes all parts, and stores when the last one has run; anew where a Variable was
+        assigned meanwhile, since no effect was made that would be made twice."""
+        handles, known = [*run.variables.keys()], [*run.variables.values()]
+        run.bucket_of = self._bucket_of
+        while True:
+            olds = run.values_of(known)
+            run.env.update(zip(handles, olds, strict=True))
+            try:
+                for part in self._parts:
+                    part.compute(run)
+            except _DoesNotFit:  # this run is computed at its sizes themselves
+                run.bucket_of = None
+                continue
+            if not final_stores or _stored(run, final_stores, known, olds):
+                return
 
 
 def _tokens_of_derivatives(parts: Sequence[Part]) -> Iterator[Tensor]:
@@ -197,8 +237,11 @@ class _Run:
         self._count = 0
         self._is_recording = is_recording
         self._kept = kept
-        #: The open sizes that Python functions chose, by name.
+        #: The open sizes that Python functions chose, and those that were read, by name.
         self._sizes: dict[str, Any] = {}
+        #: What those that were read are padded to.
+        self._padded_sizes: dict[str, int] = {}
+        self.bucket_of: BucketOf | None = None
         if is_recording and record is not None:
             record.note_values(list(variables.values()))
 
@@ -206,16 +249,45 @@ class _Run:
         return self.env.get(tensor, START) if tensor.type is TOKEN else self.env[tensor]
 
     def output(self, tensor: Tensor) -> Any:
-        """The value of an output, on the device: one that is an input may be an array of NumPy."""
+        """The value of an output, on the device: one that is an input may be an array of NumPy.
+        It has no padding."""
         value = self.value(tensor)
-        return (
-            backend.put(value) if type(value) is np.ndarray and tensor.type is not TOKEN else value
-        )
+        if tensor.type is TOKEN:
+            return value
+        if self.bucket_of is not None and not tensor.type.is_static:
+            shape = static_shape(substitute_shape(tensor.type.shape, self._sizes))
+            if shape != tuple(value.shape):
+                value = np.ascontiguousarray(np.asarray(value)[tuple(map(slice, shape))])
+        return backend.put(value) if type(value) is np.ndarray else value
 
     @property
     def is_repeated(self) -> bool:
         """Whether what comes now was done while the call was traced."""
         return self._count < self._made
+
+    def size(self, name: str) -> int:
+        """A size that was read."""
+        return self._sizes[name]
+
+    def padded_size(self, name: str) -> int:
+        """What a size that was read is padded to."""
+        return self._padded_sizes[name]
+
+    def read_size(self, node: Node) -> None:
+        """Reads the size that a node names from the value that it takes."""
+        assert isinstance(node.op, RuntimeSize)
+        number = int(np.asarray(self.value(node.inputs[0])))
+        if number < 0:
+            fail(
+                InvalidArgumentError,
+                f"a size is computed as {number}",
+                source=node.source,
+                operands=[operand_text(node.inputs[0])],
+                fix="compute zero or more, such as tg.maximum(n, 0)",
+            )
+        name = str(node.op.size)
+        bucket = self.bucket_of(number) if self.bucket_of is not None and number else None
+        self._sizes[name], self._padded_sizes[name] = number, bucket or number
 
     def slot(self, handle: Tensor) -> Slot | None:
         """The Variable that the operand of an effect stands for."""
@@ -301,12 +373,12 @@ def _refuse_shape(
 
 
 class _PartProgram:
-    """A part, and its programs: one, or one for the sizes that Python functions returned."""
+    """A part, and its programs: one, or one for the sizes that are known when it begins."""
 
     def __init__(self, part: Part, is_first: bool) -> None:
         self._part = part
         self._is_first = is_first
-        self._programs: dict[tuple[TensorType, ...], Any] = {}
+        self._programs: LRUCache[tuple[Any, ...], Any] = LRUCache(_MOST_PROGRAMS)
         effects = part.effects
         calls = [i for i, node in enumerate(effects) if isinstance(node.op, HostCall)]
         first = calls[0] if calls else len(effects)
@@ -337,14 +409,12 @@ class _PartProgram:
         while True:
             olds = run.values_of(known)
             run.env.update((x, old) for (x, _), old in zip(reads, olds, strict=True))
-            self._compute(run)
+            self.compute(run)
             stores = [(x.inputs[2], self._slot(run, x)) for x in self._stores] + final_stores
             if not stores or run.is_repeated:
                 return
-            slots, new = [slot for _, slot in stores], [run.value(y) for y, _ in stores]
-            with state_lock:
-                if store_together_if_same(slots, new, known, olds):
-                    return
+            if _stored(run, stores, known, olds):
+                return
 
     def _reads(self, run: _Run) -> list[tuple[Tensor, Slot]]:
         """What has the value of a Variable at the beginning of the part, and the Variable."""
@@ -363,25 +433,53 @@ class _PartProgram:
         assert slot is not None, f"{node} stores in what stands for no Variable"
         return slot
 
-    def _compute(self, run: _Run) -> None:
+    def compute(self, run: _Run) -> None:
+        """Runs the program of the part, and reads the sizes that it gives."""
         part = self._part
         if part.outputs:
             buffers = [run.value(x) for x in part.inputs]
-            outputs = run_program(self._program(buffers), buffers)
-            run.env.update(zip(part.outputs, outputs, strict=True))
+            is_padded = run.bucket_of is not None and self._has_sizes
+            compute = self._compute_padded if is_padded else self._compute
+            run.env.update(zip(part.outputs, compute(run, buffers), strict=True))
+        for node in part.sizes:
+            run.read_size(node)
 
-    def _program(self, buffers: Sequence[Any]) -> Any:
+    def _compute(self, run: _Run, buffers: Sequence[Any]) -> Sequence[Any]:
+        sizes = {name: run.size(name) for name in self._part.names}
+        return run_program(self._program(self._part.graph, buffers, sizes), buffers)
+
+    def _compute_padded(self, run: _Run, buffers: Sequence[Any]) -> Sequence[Any]:
+        found = self._padded
+        true = {name: run.size(name) for name in found.names}
+        wide = {name: run.padded_size(name) for name in found.names}
+        for size in found.growing:
+            if substitute_size(size, true) > substitute_size(size, wide):
+                raise _DoesNotFit
+        given = [*buffers, *(np.asarray(size, np.int32) for size in true.values())]
+        return run_program(self._program(found.graph, given, wide), given)
+
+    @functools.cached_property
+    def _has_sizes(self) -> bool:
+        return bool(self._part.names) or not self._part.graph.is_static
+
+    @functools.cached_property
+    def _padded(self) -> Padded:
         graph = self._part.graph
+        count, results = len(graph.inputs), range(len(graph.outputs))
+        return padded(graph, count, results, range(0), self._part.names)
+
+    def _program(self, graph: Graph, buffers: Sequence[Any], sizes: Mapping[str, int]) -> Any:
         types = graph.input_types
         if not graph.is_static:
             types = types_known(types, buffers)
-        program = self._programs.get(types)
+        key = (graph, types, *sizes.values())
+        program = self._programs.get(key)
         if program is None:
             with backend.compiling:
-                program = self._programs.get(types)
+                program = self._programs.get(key)
                 if program is None:
-                    made = backend.program(specialise(graph, types))
-                    program = self._programs[types] = made
+                    program = backend.program(with_known_sizes(graph, types, sizes))
+                    self._programs.put(key, program)
         return program
 
 
@@ -394,14 +492,26 @@ def types_known(types: Sequence[TensorType], buffers: Sequence[Any]) -> tuple[Te
     )
 
 
+def _stored(
+    run: _Run,
+    stores: Sequence[tuple[Tensor, Slot]],
+    known: Sequence[Slot],
+    olds: Sequence[Any],
+) -> bool:
+    """Stores in one piece if the Variables in `known` still have the values that were read."""
+    slots, new = [slot for _, slot in stores], [run.output(y) for y, _ in stores]
+    with state_lock:
+        return store_together_if_same(slots, new, known, olds)
+
+
 def _store(run: _Run, stores: Sequence[tuple[Tensor, Slot]]) -> None:
     with state_lock:
         store([slot for _, slot in stores], [run.value(y) for y, _ in stores])
 
 
 def program_of(graph: Graph) -> Any:
-    """What computes a graph: a program, or a procedure where there are effects."""
-    return Procedure(graph) if has_effects(graph) else backend.program(graph)
+    """What computes a graph: a program, or a procedure where it is cut."""
+    return Procedure(graph) if graph.cuts_runs else backend.program(graph)
 
 
 set_program_maker(program_of)

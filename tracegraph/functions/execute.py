@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegraph.control.call import Call, call, forward_form, repeats
-from tracegraph.control.split_at_effects import has_calls_that_see, has_effects, with_own_sizes
+from tracegraph.control.split_at_cuts import has_calls_that_see, with_own_sizes
 from tracegraph.core.source import Source, here
 from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.eager import backend
@@ -18,6 +18,7 @@ from tracegraph.eager.reference_counts import COUNTS_ARE_TRUSTED
 from tracegraph.eager.slots import Step, run_program, state_lock, store_together_if_same
 from tracegraph.effects.procedure import (
     START,
+    BucketOf,
     Procedure,
     Record,
     types_known,
@@ -40,7 +41,13 @@ from tracegraph.tracing.trace import (
 class Execution:
     """A traced body at concrete types, compiled: what the hot path of a call holds."""
 
-    def __init__(self, traced: Traced, types: Sequence[TensorType]) -> None:
+    def __init__(
+        self,
+        traced: Traced,
+        types: Sequence[TensorType],
+        bucket_of: BucketOf | None = None,
+    ) -> None:
+        """`bucket_of` is asked what sizes that the run finds are padded to."""
         self.traced = traced
         self.variables = traced.variables
         self.assigned = [traced.variables[i] for i in traced.assigned]
@@ -49,10 +56,14 @@ class Execution:
         self._are_types_known = all(type.is_static for type in self.result_types)
         self.callee = self.callee_with(traced.variables)
         self._stored = slice(traced.result_count, traced.result_count + len(traced.assigned))
-        #: Where there are effects: what makes them.
-        self._procedure = Procedure(self.graph) if has_effects(self.graph) else None
-        #: Whether there is neither state nor a check nor an effect to see to.
-        self.is_simple = not (traced.variables or traced.checks or traced.has_token)
+        #: Where the graph is cut: what runs its parts.
+        self._procedure = Procedure(self.graph, bucket_of) if self.graph.cuts_runs else None
+        #: Whether there is neither state nor a check nor a cut to see to.
+        self.is_simple = not (traced.variables or traced.checks or self._is_cut)
+
+    @property
+    def _is_cut(self) -> bool:
+        return self._procedure is not None or self.traced.has_token
 
     @functools.cached_property
     def program(self) -> Any:
@@ -70,7 +81,7 @@ class Execution:
         """The step, where it is all there is to a run; what it takes after the Variables are the
         captured tensors."""
         traced = self.traced
-        is_alone = bool(traced.variables) and not (traced.checks or traced.has_token)
+        is_alone = bool(traced.variables) and not (traced.checks or self._is_cut)
         return self._step if is_alone else None
 
     def callee_with(self, variables: Sequence[Variable]) -> Callee:
@@ -235,7 +246,7 @@ def note_call(
 def _forward_program(plain: Graph, forward: Graph) -> Any:
     """What computes a forward form. Where its residuals are inputs and outputs of the plain body,
     the plain program gives them, so nothing is compiled again."""
-    if has_effects(forward):
+    if forward.cuts_runs:
         return Procedure(forward)
     places = repeats(forward, len(plain.outputs))
     if places is None:

@@ -30,7 +30,7 @@ from tracegraph.functions.buckets import Buckets
 from tracegraph.functions.call_plan import CallPlan, known_call
 from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.functions.execute import input_types
-from tracegraph.functions.jax_function import Binding, jax_function
+from tracegraph.functions.jax_function import Binding, check_is_one_program, jax_function
 from tracegraph.functions.trace_cache import TraceCache
 from tracegraph.ir.builder import builder_of_thread, current
 from tracegraph.ir.tensor import Graph, Tensor, get_buffer, get_type
@@ -438,7 +438,8 @@ class Function(Generic[Parameters, Result]):
         'hlo_serialized', 'optimized_hlo', 'optimized_hlo_serialized',
         'optimized_hlo_proto_serialized', and 'optimized_hlo_dot' for Graphviz; those that are
         serialized are bytes, of 'stablehlo_serialized' MLIR's bytecode. Arguments are values or
-        TensorSpecs whose sizes are known. Raises ValueError for another stage or an open size.
+        TensorSpecs whose sizes are known. Raises ValueError for another stage or an open size,
+        TraceError for a function that computes sizes, which is several programs.
         """
         request = self._request(args, kwargs)
         concrete, _ = self._traces.find(request)
@@ -454,6 +455,7 @@ class Function(Generic[Parameters, Result]):
                 )
             types.append(type_)
         execution = concrete.execution(tuple(types))
+        check_is_one_program(self._name, execution.graph)
 
         def text(stage: str = "hlo", platform_name: str | None = None) -> Any:
             return backend.compiler_ir(execution.program, stage, platform_name)

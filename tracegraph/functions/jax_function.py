@@ -14,7 +14,9 @@ from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.slots import gathered, state_lock
 from tracegraph.errors import DTypeError, SignatureError, TraceError, fail
+from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.constant import RuntimeSize
 from tracegraph.ops.effect import HostCall
 from tracegraph.passes.simplify import dead_code
 from tracegraph.state.variable import Variable
@@ -112,9 +114,22 @@ def _pure(concrete: ConcreteFunction, may_print: bool) -> Graph:
     count = traced.result_count
     outputs = traced.graph.outputs[: count + traced.has_token]
     graph = dead_code(traced.graph.with_outputs(outputs))
-    for node in _host_calls(graph):
+    for node in _nodes_of(graph, HostCall):
         _check_host_call(name, node, may_print)
+    check_is_one_program(name, graph)
     return graph
+
+
+def check_is_one_program(name: str, graph: Graph) -> None:
+    """Raises TraceError for a graph that computes sizes."""
+    for node in _nodes_of(graph, RuntimeSize):
+        fail(
+            TraceError,
+            f"{name}: it computes a size that only its runs know, and one program of XLA has known "
+            "shapes",
+            source=node.source,
+            fix="keep all elements and a mask: tg.where(mask, x, 0)",
+        )
 
 
 def _refuse_assignment(concrete: ConcreteFunction, number: int, place: int) -> NoReturn:
@@ -159,9 +174,9 @@ def _place_of(concrete: ConcreteFunction) -> Source:
     return here() if is_ours(place.file) else place
 
 
-def _host_calls(graph: Graph) -> list[Node]:
+def _nodes_of(graph: Graph, kind: type[Op]) -> list[Node]:
     nodes = (node for inner in graph.graphs() for node in inner.nodes)
-    return [node for node in nodes if isinstance(node.op, HostCall)]
+    return [node for node in nodes if isinstance(node.op, kind)]
 
 
 def _check_host_call(name: str, node: Node, may_print: bool) -> None:

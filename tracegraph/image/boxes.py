@@ -9,13 +9,13 @@ from tracegraph.array.arguments import (
     as_count,
     as_flag,
     as_number,
-    known_array,
     rank_of,
     refuse,
     sizes_of,
 )
 from tracegraph.array.creation import one_hot, ones_like
 from tracegraph.array.creation import range as range_of
+from tracegraph.array.runtime_sizes import size_of_value
 from tracegraph.array.selection import gather, where
 from tracegraph.array.shaping import cut, expand_dims, reshape, transpose
 from tracegraph.control_flow.loops import foldl
@@ -47,8 +47,8 @@ def non_max_suppression(
       `score_threshold` never is.
     - The overlap of two boxes is the area that they share by the area of both.
 
-    Their number depends on values: at top level it is found, and in a function the boxes must be
-    known while tracing. Raises ShapeError where they are not, and for shapes that do not fit.
+    Their number depends on values: in a function it is a size that each run finds. Raises
+    ShapeError for shapes that do not fit.
 
     >>> boxes = [[0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 2.0, 1.9], [3.0, 3.0, 4.0, 4.0]]
     >>> tg.image.non_max_suppression(boxes, [0.5, 0.9, 0.8], 10).numpy()
@@ -56,8 +56,7 @@ def non_max_suppression(
     """
     op = "non_max_suppression"
     found, count = _selected(op, boxes, scores, max_output_size, iou_threshold, score_threshold, 2)
-    fix = "use tg.image.non_max_suppression_padded, which returns their number too"
-    return cut(found, 0, 0, int(known_array(op, count, fix)))
+    return cut(found, 0, 0, size_of_value(op, count))
 
 
 def non_max_suppression_padded(
@@ -76,8 +75,8 @@ def non_max_suppression_padded(
     where there are none, and their number [...].
 
     - `boxes`: [..., boxes, 4]; `scores`: [..., boxes].
-    - `pad_to_max_output_size`: with False, and one stack of boxes, what is padded is cut off, for
-      which the boxes must be known, as in `non_max_suppression`.
+    - `pad_to_max_output_size`: with False, and one stack of boxes, what is padded is cut off, as
+      in `non_max_suppression`.
     - `sorted_input`, `canonicalized_coordinates`, `tile_size`: accepted, and without effect.
 
     Raises ShapeError for shapes that do not fit.
@@ -94,8 +93,7 @@ def non_max_suppression_padded(
     found, count = _selected(op, boxes, scores, max_output_size, iou_threshold, score_threshold)
     if is_padded or found.ndim > 1:
         return found, count
-    fix = "give pad_to_max_output_size=True"
-    return cut(found, 0, 0, int(known_array(op, count, fix))), count
+    return cut(found, 0, 0, size_of_value(op, count)), count
 
 
 def _selected(

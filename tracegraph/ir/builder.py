@@ -50,6 +50,16 @@ class Builder:
         self.inputs: list[Tensor] = []
         self.recorders: list[Any] = []
         self._outers: list[Builder] = []
+        self._size_count = 0
+
+    def new_size_name(self) -> str:
+        """A name for a size that only runs know, which no graph around this one has either."""
+        number, around = 0, self
+        while around is not None:
+            number = max(number, around._size_count)
+            around = around._outers[-1] if around._outers and not around.is_top_level else None
+        self._size_count = number + 1
+        return f"?{number}"
 
     def add(
         self, op: Op, inputs: tuple[Tensor, ...], source: Source | None = None

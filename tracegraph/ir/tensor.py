@@ -282,6 +282,11 @@ class Graph:
         """Whether one of its nodes does more than compute."""
         return self.cached("effects", lambda: (any(node.op.has_effects for node in self.nodes),))[0]
 
+    @property
+    def cuts_runs(self) -> bool:
+        """Whether the graph, or one that it holds, cannot be one program of XLA."""
+        return self.cached("cuts", lambda: (any(node.op.cuts_runs for node in self.nodes),))[0]
+
     def with_outputs(self, outputs: tuple[Tensor, ...]) -> Graph:
         return Graph(self.name, self.inputs, self.nodes, outputs)
 

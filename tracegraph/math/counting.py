@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from tracegraph.array.arguments import (
@@ -10,12 +11,12 @@ from tracegraph.array.arguments import (
     as_flag,
     as_integers,
     as_sizes,
-    known_array,
     known_int,
     rank_of,
     refuse,
 )
 from tracegraph.array.creation import one_hot, zeros
+from tracegraph.array.runtime_sizes import largest, runtime_size
 from tracegraph.array.shaping import cut, reshape
 from tracegraph.core.shapes import maximum, minimum, same_shape
 from tracegraph.core.types import as_dtype, float64, int32, int64
@@ -24,9 +25,9 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import clip_by_value, divide, multiply, subtract
 from tracegraph.math.reduction import summable
 from tracegraph.math.unary import floor
-from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
+from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, static_value
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full
-from tracegraph.ops.elementwise import LESS, LESS_EQUAL, SELECT, LogicalAnd
+from tracegraph.ops.elementwise import ADD, LESS, LESS_EQUAL, SELECT, LogicalAnd
 from tracegraph.ops.index import ScatterAdd, ScatterMax
 from tracegraph.ops.shape import Reshape
 from tracegraph.tracing.index_checks import (
@@ -114,8 +115,7 @@ def _bin_count(x: Tensor, minlength: Any, maxlength: Any) -> Any:
         elif checks_at_run_time():
             check_at_run_time(x, 0, x.dtype.max, message, fix)
         return high
-    fix = "give the length: minlength=n and maxlength=n"
-    count = maximum(low, number_count("bincount", "the elements", x, fix))
+    count = maximum(low, number_count("bincount", "the elements", x))
     return count if high is None else minimum(high, count)
 
 
@@ -140,8 +140,8 @@ def confusion_matrix(
     rows, columns = reshape(labels, [-1]), reshape(predictions, [-1])
     if num_classes is None:
         names = {"the labels": rows, "the predictions": columns}
-        fix = "give the number of classes: num_classes="
-        num_classes = max(number_count("confusion_matrix", *one, fix) for one in names.items())
+        counts = (number_count("confusion_matrix", *one) for one in names.items())
+        num_classes = functools.reduce(maximum, counts)
     kind = as_dtype(dtype)
     row_is, column_is = (one_hot(x, num_classes, dtype=kind) for x in (rows, columns))
     if weights is not None:
@@ -152,9 +152,14 @@ def confusion_matrix(
     return Sum((0,))(table * other)  # type: ignore[operator]
 
 
-def number_count(op: str, what: str, numbers: Any, fix: str) -> int:
-    """One more than the largest of numbers that must be known; they count from 0."""
-    known = as_sizes(op, what, known_array(op, as_integers(op, what, numbers), fix))
+def number_count(op: str, what: str, numbers: Any) -> Any:
+    """One more than the largest of numbers that count from 0: a size that each run finds, where
+    they are not known while tracing."""
+    x = as_integers(op, what, numbers)
+    value = static_value(x)
+    if value is None:
+        return runtime_size(op, ADD(largest(x, -1), as_tensor(1, int64)))
+    known = as_sizes(op, what, value)
     if min(known, default=0) < 0:
         fail(
             InvalidArgumentError,

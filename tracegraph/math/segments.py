@@ -13,6 +13,7 @@ from tracegraph.array.arguments import (
     sizes_of,
 )
 from tracegraph.array.creation import fill
+from tracegraph.array.runtime_sizes import is_open
 from tracegraph.array.shaping import cut
 from tracegraph.core.shapes import same_shape
 from tracegraph.core.types import TensorType, bool_, float32, float64
@@ -21,8 +22,8 @@ from tracegraph.math.arithmetic import add, divide, floordiv, multiply, subtract
 from tracegraph.math.reduction import summable
 from tracegraph.math.unary import sqrt
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, static_ints
-from tracegraph.ops.broadcast import full
-from tracegraph.ops.elementwise import EQUAL, SELECT
+from tracegraph.ops.broadcast import full, full_like
+from tracegraph.ops.elementwise import EQUAL, GREATER, SELECT
 from tracegraph.ops.index import (
     ScatterAdd,
     ScatterMax,
@@ -203,14 +204,22 @@ def segment_prod(data: TensorLike, segment_ids: TensorLike, name: str | None = N
 
 def _zero_in_gaps(y: Tensor, segment_ids: Any) -> Tensor:
     """Segments, whose numbers are known, with 0 in those that have no elements."""
-    count, rank = y.type.shape[0], y.ndim
+    count = y.type.shape[0]
+    if is_open(segment_ids):
+        ones = full_like(as_integers("segment", "the segment numbers", segment_ids), 1)
+        found = unsorted_segment_sum(ones, segment_ids, count)
+        return _where_filled(GREATER(found, like(found, 0)), y)
     filled = sorted(set(static_ints(segment_ids, "the segment numbers")))
     if len(filled) == count:
         return y
     at = as_tensor(np.reshape(filled, (-1, 1)))
     flags = TensorType(bool_, (len(filled),))
     is_filled = ScatterUpdate(0, 0)(full(False, flags.with_shape((count,))), at, full(True, flags))
-    shape = (count, *[1] * (rank - 1))
+    return _where_filled(is_filled, y)
+
+
+def _where_filled(is_filled: Tensor, y: Tensor) -> Tensor:
+    shape = (y.type.shape[0], *[1] * (y.ndim - 1))
     return SELECT(broadcast(Reshape(shape)(is_filled), y.type.shape), y, full(0, y.type))
 
 
@@ -221,9 +230,8 @@ def _ordered(op: str, data: Any) -> Tensor:
     return x
 
 
-def _segment_count(op: str, segment_ids: Any) -> int:
-    fix = f"use tg.math.unsorted_{op}(data, segment_ids, num_segments), which is given their number"
-    return number_count(op, "the segment numbers", segment_ids, fix)
+def _segment_count(op: str, segment_ids: Any) -> Any:
+    return number_count(op, "the segment numbers", segment_ids)
 
 
 def _segmented(op: Any, name: str, data: Any, segment_ids: Any, count: Any, start: Any) -> Tensor:

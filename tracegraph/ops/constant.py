@@ -8,9 +8,9 @@ import numpy as np
 
 from tracegraph.core.lru_cache import Memo
 from tracegraph.core.shapes import Dim, Shape, axis_count, is_static
-from tracegraph.core.types import DType, TensorType, int32, type_of_array
-from tracegraph.errors import DTypeMismatch
-from tracegraph.ir.op import Op
+from tracegraph.core.types import DType, TensorType, int32, int64, type_of_array
+from tracegraph.errors import DTypeMismatch, Mismatch
+from tracegraph.ir.op import MissingRule, Op
 from tracegraph.ir.tensor import Tensor
 
 
@@ -89,6 +89,40 @@ class Iota(Nullary):
         if not isinstance(self.size, int):
             return NotImplemented
         return np.arange(self.size).astype(self.dtype.numpy_dtype)
+
+
+class RuntimeSize(Op):
+    """A value as a size: `n -> i32[size]`, the numbers 0, 1, ..., n - 1, by whose shape n is known.
+
+    A program of XLA has fixed shapes, so a run is cut here: the program before gives n, and what
+    follows is compiled for that size, which is called `size` in the graph.
+    """
+
+    size: Dim
+
+    @property
+    def cuts_runs(self):
+        return True
+
+    def infer(self, n):
+        if n.dtype is not int64 or n.shape != ():
+            raise DTypeMismatch(f"a size is {n}, and it must be one integer", fix="use an int64")
+        return TensorType(int32, (self.size,))
+
+    def vjp(self, g, y, n):
+        return (None,)
+
+    def jvp(self, tangents, y, n):
+        return None
+
+    def batch(self, n, batched, count):
+        raise Mismatch(
+            "a size is computed in a parallel loop, and each iteration may have another one",
+            fix="keep all elements and a mask: tg.where(mask, x, 0)",
+        )
+
+    def depends(self, n):
+        raise MissingRule(self, "sparsity")
 
 
 def constant(value: Any, dtype: DType | None = None) -> Tensor:

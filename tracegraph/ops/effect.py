@@ -78,6 +78,10 @@ class Store(Op):
     """
 
     @property
+    def cuts_runs(self):
+        return True
+
+    @property
     def has_effects(self):
         return True
 
@@ -109,6 +113,10 @@ class Load(Op):
     It is read again behind the call of a Python function, which may have assigned it. It stands
     under a `Read`, which connects it with the Variable.
     """
+
+    @property
+    def cuts_runs(self):
+        return True
 
     def infer(self, token, handle):
         _check_token(token)
@@ -163,6 +171,10 @@ class HostCall(Op):
     loops: tuple[Loop, ...] = ()
 
     takes_zero_cotangents = True
+
+    @property
+    def cuts_runs(self):
+        return True
 
     @property
     def called(self):
@@ -378,7 +390,7 @@ def host_function(op: HostCall, source: Source) -> HostRunner:
     return _runners[0](op, source)
 
 
-#: What a program of XLA cannot do by itself.
+#: What a run does between its programs.
 EFFECTS = (HostCall, Load, Store)
 
 READ = Read()

@@ -241,8 +241,9 @@ class ScatterUpdate(Scatter):
 
     def vjp(self, g, y, x, indices, updates):
         read = self.read(g, indices)
-        stayed = self._stayed(x, indices, updates)
-        return self(g, indices, zeros_of(updates)), None, SELECT(stayed, read, zeros_of(read))
+        if element_count(indices.type.shape[:-1]) != 1:  # one alone is not overwritten
+            read = SELECT(self._stayed(x, indices, updates), read, zeros_of(read))
+        return self(g, indices, zeros_of(updates)), None, read
 
     def _stayed(self, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
         """Which updates were not overwritten by another: each place is asked for its number."""

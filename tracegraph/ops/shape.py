@@ -73,7 +73,7 @@ class EnsureShape(Movement):
                 raise Mismatch(
                     f"a size is {left}, and it was compared with {right} while it was not known, "
                     "and taken to differ",
-                    fix="give the size in the TensorSpec",
+                    fix="give the size in the TensorSpec, or compare tensors: tg.shape(x)[0] == 1",
                 )
         if x.rank is None:
             return x.with_shape(self.shape)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from tracegraph.core.shapes import Dim, static_shape
+from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType, int32
-from tracegraph.errors import Mismatch
+from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import Op
 from tracegraph.ops.broadcast import zeros_of
 from tracegraph.ops.elementwise import ORDERED, check_kind
@@ -113,3 +115,35 @@ class TopK(Op):
         axis = x.ndim - 1
         indices = ArgSort(axis, True).numpy(x)[..., : self.k]
         return np.take_along_axis(x, indices, axis), indices
+
+
+class TrueIndices(Op):
+    """The int32 positions of the first `size` true elements along the last axis; then 0"""
+
+    size: Dim | int
+
+    def infer(self, mask):
+        if not mask.dtype.is_bool or not mask.shape:
+            raise DTypeMismatch(f"the mask is {mask}, and it must be a bool tensor with axes")
+        return TensorType(int32, (*mask.shape[:-1], self.size))
+
+    def vjp(self, g, y, mask):
+        return (None,)
+
+    def jvp(self, tangents, y, mask):
+        return None
+
+    def batch(self, n, batched, mask):
+        return self(mask), True
+
+    def depends(self, mask):
+        return Pattern.nothing(static_shape((*mask.shape[:-1], self.size)), mask.total)
+
+    def numpy(self, mask):
+        if not isinstance(self.size, int):
+            return NotImplemented
+        found = np.zeros((*mask.shape[:-1], self.size), np.int32)
+        for row in np.ndindex(mask.shape[:-1]):
+            positions = np.flatnonzero(mask[row])[: self.size]
+            found[row][: len(positions)] = positions
+        return found

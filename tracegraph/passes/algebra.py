@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegraph.core.shapes import element_count
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full
@@ -35,6 +36,7 @@ from tracegraph.ops.elementwise import (
     SteepDiv,
     Sub,
 )
+from tracegraph.ops.index import ScatterAdd
 from tracegraph.ops.shape import Reshape, Transpose
 
 Rule = Callable[..., "Tensor | None"]
@@ -132,7 +134,20 @@ def _add(op: Add, x: Tensor, y: Tensor) -> Tensor | None:
         return SUB(x, _operand(y))
     if _is(x, Neg):
         return SUB(y, _operand(x))
+    for one, other in ((x, y), (y, x)):
+        if _is_one_update_of_zeros(other):
+            node = other.node
+            assert node is not None
+            return node.op(one, *node.inputs[1:])  # which XLA can make in place
     return None
+
+
+def _is_one_update_of_zeros(x: Tensor) -> bool:
+    """Whether x is zeros but for one place, to which something was added."""
+    node = x.node
+    if node is None or type(node.op) is not ScatterAdd or not is_uniform(node.inputs[0], 0):
+        return False
+    return element_count(node.inputs[1].type.shape[:-1]) == 1
 
 
 @_rule(Sub)

@@ -11,6 +11,7 @@ from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Node, Tensor
 from tracegraph.ops.elementwise import IDENTITY
 from tracegraph.passes.algebra import COMMUTATIVE, simpler
+from tracegraph.passes.specialise import bound_names, names_chosen, names_used
 
 
 class CommonSubexpressions:
@@ -134,12 +135,40 @@ def _distinct_results(
 
 
 def live_nodes(nodes: Sequence[Node], outputs: Iterable[Tensor]) -> list[Node]:
-    """The nodes that `outputs` depend on, in order."""
-    live = set(outputs)
-    kept = []
-    for node in reversed(nodes):
-        if not live.isdisjoint(node.outputs):
-            kept.append(node)
-            live.update(node.inputs)
-    kept.reverse()
-    return kept
+    """The nodes that `outputs` depend on, in order: for their values, or for their sizes where only
+    a run knows those."""
+    return live_nodes_and_outputs(nodes, outputs)[0]
+
+
+def live_nodes_and_outputs(
+    nodes: Sequence[Node], outputs: Iterable[Tensor]
+) -> tuple[list[Node], set[Tensor]]:
+    """The live nodes, and the outputs with those that give sizes their values."""
+    ends = set(outputs)
+    while True:
+        live, kept, left_out = set(ends), [], []
+        for node in reversed(nodes):
+            if not live.isdisjoint(node.outputs):
+                kept.append(node)
+                live.update(node.inputs)
+            elif any(not y.type.is_static for y in node.outputs) and node.op.cuts_runs:
+                left_out.append(node)
+        kept.reverse()
+        more = _sizes_given(left_out, kept, ends) if left_out else set()
+        if not more:
+            return kept, ends
+        ends |= more
+
+
+def _sizes_given(
+    left_out: Iterable[Node], kept: Sequence[Node], ends: Iterable[Tensor]
+) -> set[Tensor]:
+    """Outputs of nodes that are left out which give sizes in the others their values."""
+    used = set().union(*map(names_used, kept), *(bound_names(y.type) for y in ends))
+    known = set().union(*map(names_chosen, kept))
+    return {
+        y
+        for node in left_out
+        for y in node.outputs
+        if names_chosen(node) & bound_names(y.type) & used - known
+    }

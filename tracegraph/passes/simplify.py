@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 
 from tracegraph.core.source import sourced
 from tracegraph.ir.builder import Builder, copy_inputs, current
 from tracegraph.ir.pass_observers import PRUNED, SHARED, passed
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.elementwise import Identity
-from tracegraph.passes.common_subexpressions import CommonSubexpressions, live_nodes
+from tracegraph.passes.common_subexpressions import CommonSubexpressions, live_nodes_and_outputs
 
 
 def simplify(graph: Graph) -> Graph:
@@ -41,17 +42,17 @@ def _shared(node: Node, env: dict[Tensor, Tensor]) -> tuple[Tensor, ...]:
 
 def dead_code(graph: Graph) -> Graph:
     """`graph` without the nodes, and the outputs of calls, that nothing depends on."""
-    nodes = live_nodes(graph.nodes, graph.outputs)
+    nodes, ends = live_nodes_and_outputs(graph.nodes, graph.outputs)
     if any(node.op.can_prune for node in nodes):
-        return _pruned(graph, nodes)
+        return _pruned(graph, nodes, ends)
     if len(nodes) == len(graph.nodes):
         return graph
     return Graph(graph.name, graph.inputs, tuple(nodes), graph.outputs)
 
 
-def _pruned(graph: Graph, nodes: list[Node]) -> Graph:
+def _pruned(graph: Graph, nodes: list[Node], ends: Iterable[Tensor]) -> Graph:
     """Walks backwards, narrowing each op to the outputs that are used, then rebuilds."""
-    live = set(graph.outputs)
+    live = set(ends)
     kept: list[tuple[Node, object, tuple[Tensor, ...], list[Tensor]]] = []
     for node in reversed(nodes):
         if live.isdisjoint(node.outputs):

@@ -62,15 +62,15 @@ def unbound_names(inputs: Iterable[Tensor], nodes: Iterable[Node]) -> list[str]:
     those in the graphs it calls are theirs."""
     inputs, nodes = list(inputs), list(nodes)
     used = set().union(*(_names_in(x.type) for x in inputs), *map(names_used, nodes))
-    known = set().union(*(bound_names(x.type) for x in inputs), *map(_names_chosen, nodes))
+    known = set().union(*(bound_names(x.type) for x in inputs), *map(names_chosen, nodes))
     shapes = [name[1:] for name in known if name.startswith("*")]
     known.update(f"{name}.{of}" for name in shapes for of in ("size", "rank"))
     return sorted(used - known)
 
 
-def _names_chosen(node: Node) -> set[str]:
-    """The sizes and shapes that the Python functions of a node choose when they are called."""
-    if not node.op.has_effects:
+def names_chosen(node: Node) -> set[str]:
+    """The sizes and shapes that only the run of a node knows."""
+    if not node.op.cuts_runs:
         return set()
     given = set().union(*(_names_in(x.type) for x in node.inputs))
     return set().union(*(bound_names(y.type) for y in node.outputs)) - given
@@ -118,14 +118,21 @@ def specialise(graph: Graph, types: Sequence[TensorType]) -> Graph:
     return graph.cached(("specialise", types), lambda: _specialised(graph, types))
 
 
+def with_known_sizes(graph: Graph, types: Sequence[TensorType], sizes: Mapping[str, int]) -> Graph:
+    """`graph` for inputs of `types` and for `sizes` that no input gives; nothing is kept."""
+    return _specialised(graph, tuple(types), sizes)
+
+
 def check_types(graph: Graph, types: Sequence[TensorType]) -> None:
     """Raises what `specialise` raises if `graph` does not take inputs of `types`; keeps nothing."""
     if graph.input_types != tuple(types):
         _specialised(graph, tuple(types))
 
 
-def _specialised(graph: Graph, types: tuple[TensorType, ...]) -> Graph:
-    sizes = bind_sizes(graph.input_types, types, assumes=True)
+def _specialised(
+    graph: Graph, types: tuple[TensorType, ...], given: Mapping[str, int] | None = None
+) -> Graph:
+    sizes = {**(given or {}), **bind_sizes(graph.input_types, types, assumes=True)}
     with Builder(graph.name) as builder:
         env = {x: builder.input_like(x, type) for x, type in zip(graph.inputs, types, strict=True)}
         replay(graph.nodes, env, lambda op: op.substitute(sizes))

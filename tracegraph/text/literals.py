@@ -59,7 +59,8 @@ _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"')
 _COMPLEX = re.compile(r"\(([^(),\s]+),([^(),\s]+)\)")
 _HEX = re.compile(r"(?:[0-9a-f]{2})*")
 _SCALAR = re.compile(r"\([^()\s]*\)|[^\s,()\[\]]+")
-_SIZE = re.compile(r"[A-Za-z0-9_.+*(),-]+")
+_SIZE = re.compile(r"[A-Za-z0-9_.+*(),?-]+")
+_SHAPE = re.compile(r"\?[0-9]+|[^\W\d][\w.]*")
 _PLAIN_SIZES = re.compile(r"[0-9]{1,18}(?:,[0-9]{1,18})*+")
 _TYPE = re.compile(r"([a-z]+[0-9]*)(?:\[([^\[\]]*+)\])?")
 
@@ -254,7 +255,7 @@ def read_shape(text: str) -> Shape:
 
 
 def _shape_variable(name: str) -> ShapeVariable:
-    if WORD.fullmatch(name) is None:
+    if _SHAPE.fullmatch(name) is None:
         raise Malformed(f"{excerpt('*' + name)} is no shape", fix="name it like a value, as in *s")
     return ShapeVariable(name)
 
@@ -389,7 +390,7 @@ class Reader:
             return self._graph()
         if first == "*":
             self.at += 1
-            return ShapeVariable(self.take(WORD, "the name of a shape")[0])
+            return ShapeVariable(self.take(_SHAPE, "the name of a shape")[0])
         number = _NUMBER.match(self.text, self.at)
         if number is not None:
             self.at = number.end()

@@ -9,6 +9,7 @@ from typing import Any
 from tracegraph.core.source import UNKNOWN, Source
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor, get_type
+from tracegraph.ops.constant import RuntimeSize
 from tracegraph.text.literals import WORD, Keep, quoted, value_text
 
 #: Longer lines and types do not widen the column for the others, nor do the types of several
@@ -25,7 +26,8 @@ def graph_text(graph: Graph, locations: bool = False) -> str:
     """The text of `graph` and of all graphs that it calls, callees first.
 
     With `locations`, every node ends in the user's line and the roles of the passes that derived
-    it, such as `at mlp.py:6 vjp`. Linear in the number of nodes.
+    it, such as `at mlp.py:6 vjp`; without, only what cuts a run to find a size. Linear in the
+    number of nodes.
     """
     return module_text((graph,), locations)
 
@@ -144,7 +146,8 @@ class _Printer:
         types = self.types.get(key) or self.listed_types(key)
         made = ", ".join([names[y] for y in outputs]) or "()"
         operands = ", ".join([names[x] for x in node.inputs])
-        place = self.place(node.source) if self.locations else ""
+        is_told = self.locations or (type(node.op) is RuntimeSize and self.keep is None)
+        place = self.place(node.source) if is_told else ""
         return f"  {made} = {op}({operands})", types, place
 
     def listed_types(self, types: tuple[Any, ...]) -> str:

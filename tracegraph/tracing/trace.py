@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
@@ -37,7 +37,7 @@ from tracegraph.operands.conversion import broadcast
 from tracegraph.ops.effect import READ, STOP, Check, HostCall, Load, Store
 from tracegraph.ops.elementwise import SELECT, LogicalAnd
 from tracegraph.ops.shape import EnsureShape
-from tracegraph.passes.specialise import bound_names
+from tracegraph.passes.specialise import bound_names, names_chosen
 
 if TYPE_CHECKING:
     from tracegraph.state.variable import Variable
@@ -203,9 +203,10 @@ class Trace(Builder):
         _open.traces.pop()
         self.is_open = False
 
-    def size_names(self) -> set[str]:
-        """The names of the open sizes that a run knows by its inputs."""
-        return {name for x in self.inputs for name in bound_names(x.type)}
+    def knows_sizes(self, names: Set[str]) -> bool:
+        """Whether a run knows the open sizes of these names: by its inputs, or as it finds them."""
+        unknown = names - {name for x in self.inputs for name in bound_names(x.type)}
+        return not unknown or unknown <= set().union(*map(names_chosen, self.nodes))
 
     def argument(self, type: Any, name: str | None) -> Tensor:
         tensor = self.input(type, name)
@@ -396,9 +397,9 @@ def current_trace() -> Trace | None:
 
 def _note_apart(left: Any, right: Any) -> None:
     """Notes in the innermost trace that has the sizes that they were taken to differ."""
-    names = {*dim_names(left), *dim_names(right)}
+    names = dim_names(left) | dim_names(right)
     for trace in reversed(_open.traces):
-        if trace is not None and names <= trace.size_names():
+        if trace is not None and trace.knows_sizes(names):
             trace.apart.setdefault((left, right), here())
             return
 

@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tracegraph.control.split_at_cuts import split_at_cuts
 from tracegraph.core.shapes import Size, dim_names, element_count, substitute_size
 from tracegraph.core.types import TensorType
 from tracegraph.errors import counted
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.ops.effect import Read
+from tracegraph.ops.constant import RuntimeSize
+from tracegraph.ops.effect import HostCall, Read
 from tracegraph.passes.specialise import bind_sizes, with_sizes
-from tracegraph.text.printer import value_names
-from tracegraph.views.outline import NOT_RUN, shortened
+from tracegraph.text.printer import graph_symbols, value_names
+from tracegraph.views.outline import shortened
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
@@ -83,10 +85,12 @@ _NO_SCOPE = "(no scope)"
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """What one op, one line of the user's code or one name scope costs, which `by` tells apart.
+    """What one op, one line of the user's code, one name scope or one run of a branch or of the
+    body of a loop costs; `by` tells them apart: "op", "line", "scope" or "region".
 
     `costs` has the cost of each part of the program, `total` that of all. Of a line there are the
-    file, the number and, where it is known, the code.
+    file, the number and, where it is known, the code; of a branch or body there is how often it
+    `runs`, in words.
     """
 
     by: str
@@ -95,6 +99,7 @@ class SummaryRow:
     file: str = ""
     line: int = 0
     code: str = ""
+    runs: str = ""
 
     @property
     def total(self) -> Cost:
@@ -105,7 +110,36 @@ class SummaryRow:
         row: dict[str, Any] = {"by": self.by, "name": self.name, **_cost_data(self.costs)}
         if self.by == "line":
             row.update(file=self.file, line=self.line, code=self.code)
+        if self.by == "region":
+            row.update(runs=self.runs)
         return row
+
+
+class Cut(NamedTuple):
+    """A place where a run is cut: what is found there, such as a size, at the user's line."""
+
+    found: str
+    file: str
+    line: int
+    code: str
+
+
+def cuts_of(graph: Graph) -> list[Cut]:
+    """The places between the programs of one run, in their order."""
+    if not graph.cuts_runs:
+        return []
+    parts = split_at_cuts(graph).parts
+    between = [node for part in parts[:-1] for node in (*part.sizes, *part.effects)]
+    return [
+        Cut(_found_at(node), node.source.file, node.source.line, node.source.text)
+        for node in between
+        if isinstance(node.op, (RuntimeSize, HostCall))
+    ]
+
+
+def _found_at(node: Node) -> str:
+    op = node.op
+    return f"results of {op.called}" if isinstance(op, HostCall) else str(op.attributes[0])
 
 
 class Summary(str):
@@ -118,6 +152,8 @@ class Summary(str):
     totals: Costs
     #: The name, the type and the role of each input: argument, variable, captured or token.
     inputs: tuple[tuple[str, TensorType, str], ...]
+    #: Where a run is cut into programs: what is found there, and the user's line.
+    cuts: tuple[Cut, ...]
 
     def __new__(
         cls,
@@ -125,8 +161,10 @@ class Summary(str):
         rows: Iterable[SummaryRow] = (),
         totals: Costs | None = None,
         inputs: Iterable[tuple[str, TensorType, str]] = (),
+        cuts: Iterable[Cut] = (),
     ) -> Summary:
         found = super().__new__(cls, text)
+        found.cuts = tuple(cuts)
         found.rows = tuple(rows)
         found.totals = totals or {}
         found.inputs = tuple(inputs)
@@ -145,6 +183,7 @@ class Summary(str):
             "inputs": inputs,
             "rows": [row.to_dict() for row in self.rows],
             "total": _cost_data(self.totals),
+            "cuts": [{"found": cut.found, "file": cut.file, "line": cut.line} for cut in self.cuts],
         }
 
 
@@ -164,11 +203,15 @@ def summary(graph: Graph) -> Summary:
 
     A graph that is called counts as often as it is called, at the sizes of each call; the body of a
     loop once for each step, or once where their number is not known; all branches of a condition.
+    What one run of each costs, and how often that is, has a table of its own: in a parallel loop
+    whose iterations decide for themselves, branches are computed "for all rows".
     The operations are an estimate: what `flops(*types)` of the op says, and otherwise one for each
     element of the outputs. So a multiplication, a comparison
     and a `tanh` are one each, whatever the machine takes for them, and so is an operation on
     complex numbers or integers; a product of matrices has two for each pair of elements that meet,
-    and moving elements has none. Sizes that are not known appear as such.
+    and moving elements has none. Sizes that are not known appear as such; where a run is cut into
+    several programs, since only it knows a size or what a Python function returns, the lines are
+    listed as cuts.
 
     >>> f = tg.function(lambda x: tg.tanh(x))
     >>> table = f.get_concrete_function(tg.TensorSpec([3])).graph.summary()
@@ -183,10 +226,13 @@ def summary(graph: Graph) -> Summary:
         nodes, written, flops = map(_number, _sum(totals.values()))
         head.append(f"together: {nodes} nodes, {written} bytes written, {flops} FLOPs")
     tables = [_table(by, found, totals) for by, found in rows.items() if found or by != "scope"]
-    text = "\n\n".join("\n".join(table) for table in [head, *tables, _inputs(graph)] if table)
+    rows["region"] = _by_region(graph)
+    cuts = cuts_of(graph)
+    texts = [head, *tables, _region_table(rows["region"]), _cut_table(cuts), _inputs(graph)]
+    text = "\n\n".join("\n".join(table) for table in texts if table)
     names = value_names(graph)
     inputs = [(names[x], x.type, role) for x, role in _roles(graph).items()]
-    return Summary(text, itertools.chain(*rows.values()), totals, inputs)
+    return Summary(text, itertools.chain(*rows.values()), totals, inputs, cuts)
 
 
 # Rows.
@@ -266,6 +312,32 @@ def _by_scope(runs: list[Run]) -> list[SummaryRow]:
     return [SummaryRow("scope", name or _NO_SCOPE, costs) for name, costs in groups]
 
 
+def _by_region(graph: Graph) -> list[SummaryRow]:
+    """Rows of the graphs that an op chooses from or runs again and again, each of one run."""
+    symbols = graph_symbols([graph])
+    nodes = (node for inner in graph.graphs() for node in inner.nodes)
+    found = {
+        region.graph: (node.op.name, node.op.how_often(region))
+        for node in nodes
+        for region in node.op.regions
+        if node.op.how_often(region)
+    }
+    rows = [
+        SummaryRow("region", f"{op} @{symbols[inner]}", _costs(_runs(inner)), runs=runs)
+        for inner, (op, runs) in found.items()
+    ]
+    return sorted(rows, key=lambda row: _order(row.total))
+
+
+def _region_table(found: list[SummaryRow]) -> list[str]:
+    rows = [(row.name, row.runs, *map(_number, row.total)) for row in found]
+    return (
+        _aligned([("one run of", "runs", "nodes", "bytes", "FLOPs"), *rows], "<<>>>")
+        if rows
+        else []
+    )
+
+
 def _cost_data(costs: Costs) -> dict[str, Any]:
     parts = {part: _plain(costs[part]) for part in _PARTS if part in costs}
     return {**_plain(_sum(costs.values())), "parts": parts}
@@ -311,6 +383,12 @@ def _roles(graph: Graph) -> dict[Tensor, str]:
     so."""
     read = {node.inputs[1] for node in graph.nodes if isinstance(node.op, Read)}
     return {x: "variable" if x in read else x.role for x in graph.inputs}
+
+
+def _cut_table(cuts: Sequence[Cut]) -> list[str]:
+    names = _short_names({cut.file for cut in cuts})
+    rows = [(cut.found, f"{names[cut.file]}:{cut.line}", cut.code) for cut in cuts]
+    return _aligned([("cut", "line", "code"), *rows], "<<<") if cuts else []
 
 
 def _inputs(graph: Graph) -> list[str]:
@@ -370,13 +448,8 @@ def _part_of_run(own: str, caller: str) -> str:
 def _graphs_run(node: Node) -> Iterator[tuple[Graph, list[TensorType]]]:
     """The graphs that a node runs, with the types of what each is given."""
     types = [x.type for x in node.inputs]
-    regions = {region.graph: region for region in node.op.regions}
-    held = [getattr(node.op, name, None) for name in NOT_RUN]
-    for inner in node.op.graphs():
-        if inner in regions:
-            yield inner, node.op.types_inside(regions[inner], types)
-        elif all(inner is not graph for graph in held):
-            yield inner, types
+    for region in node.op.regions:
+        yield region.graph, node.op.types_inside(region, types)
 
 
 def _sizes_inside(graph: Graph, types: Sequence[TensorType], sizes: Sizes) -> Sizes:

@@ -1,21 +1,22 @@
-"""A graph with effects as parts: pure graphs, and the effects between them in program order.
+"""A graph in parts: pure graphs, and between them the effects in program order and the sizes that
+only the run knows.
 
-The nodes of a part depend on no effect that comes after it began, so each part is one program. A
-graph is divided only where something is computed from what an effect returned: prints, which return
-nothing, divide nothing.
+The nodes of a part depend on no effect and on no such size that comes after it began, so each part
+is one program. A graph is divided only where something is computed from what an effect returned, or
+has a size that is read: prints, which return nothing, divide nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
 from tracegraph.control.call import Call
-from tracegraph.core.types import TOKEN
-from tracegraph.ir.builder import Builder, copy_inputs, replay
+from tracegraph.core.types import TOKEN, int32
+from tracegraph.ir.builder import Builder, copy_inputs, current, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.constant import Iota, RuntimeSize
 from tracegraph.ops.effect import EFFECTS, HostCall, Load, Read, Store
 from tracegraph.passes.common_subexpressions import live_nodes
 from tracegraph.passes.simplify import dead_code, share
@@ -31,90 +32,102 @@ from tracegraph.passes.specialise import (
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A pure graph and the effects that follow it; all tensors are those of the divided graph.
+    """A pure graph and what follows it; all tensors are those of the divided graph.
 
-    `graph` takes the values of `inputs` and gives those of `outputs`. `loads` are the nodes whose
-    values are read when the part begins.
+    `graph` takes the values of `inputs` and gives those of `outputs`; `names` are the sizes in it
+    that were read before. `loads` are the nodes whose values are read when the part begins, `sizes`
+    those by which sizes are read when it ends, before the effects.
     """
 
     loads: tuple[Node, ...]
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     graph: Graph
+    names: tuple[str, ...]
+    sizes: tuple[Node, ...]
     effects: tuple[Node, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class SplitGraph:
-    """A graph whose calls with effects are opened, and its parts."""
+    """A graph whose calls that are cut are opened, and its parts."""
 
     graph: Graph
     parts: tuple[Part, ...]
 
 
-def has_effects(graph: Graph) -> bool:
-    """Whether a graph, or one that it calls, cannot be one program of XLA."""
-    return graph.cached("calls_effects", lambda: (_has_effects(graph),))[0]
-
-
-def _has_effects(graph: Graph) -> bool:
-    return any(isinstance(node.op, EFFECTS) for inner in graph.graphs() for node in inner.nodes)
-
-
 def has_calls_that_see(graph: Graph) -> bool:
     """Whether it has calls of Python functions that may read and assign Variables."""
-    return has_effects(graph) and any(
+    return graph.cuts_runs and any(
         isinstance(node.op, HostCall) and node.op.sees_variables
         for inner in graph.graphs()
         for node in inner.nodes
     )
 
 
-#: Names for the sizes that Python functions choose.
-size_names = (f"r{number}" for number in itertools.count())
-
-
 def with_own_sizes(graph: Graph) -> Graph:
-    """The graph with new names for the sizes that its Python functions choose: each call of a body
-    has its own."""
-    if not has_effects(graph):
+    """The graph with new names for the sizes that only its runs know: each call of a body has its
+    own."""
+    if not graph.cuts_runs:
         return graph
     sizes: dict[str, Any] = {}
+    names = iter(current().new_size_name, None)
     for inner in graph.graphs():
-        for y in _results_of_calls(inner):
+        for y in _bound_by_runs(inner):
             if not bound_names(y.type) <= sizes.keys():
-                sizes.update(new_names(y.type, size_names))
+                sizes.update(new_names(y.type, names))
     return renamed(graph, sizes, {}) if sizes else graph
 
 
-def split_at_effects(graph: Graph) -> SplitGraph:
+def _bound_by_runs(graph: Graph) -> list[Tensor]:
+    ops = (HostCall, RuntimeSize)
+    return [y for node in graph.nodes if isinstance(node.op, ops) for y in node.outputs]
+
+
+def split_at_cuts(graph: Graph) -> SplitGraph:
     """The parts of a graph, made once and kept on it."""
-    return graph.cached("split_at_effects", lambda: _split(graph))
+    return graph.cached("split_at_cuts", lambda: _split(graph))
 
 
 def _split(graph: Graph) -> SplitGraph:
     opened = share(dead_code(_opened(graph)))
-    stages, effect_stages = _stages(opened)
-    count = 1 + max((*stages.values(), *effect_stages.values()), default=0)
-    members: list[list[Node]] = [[] for _ in range(count)]
-    loads: list[list[Node]] = [[] for _ in range(count)]
-    effects: list[list[Node]] = [[] for _ in range(count)]
+    stages, cut_stages = _stages(opened)
+    stage_count = 1 + max((*stages.values(), *cut_stages.values()), default=0)
+    members: list[list[Node]] = [[] for _ in range(stage_count)]
+    loads: list[list[Node]] = [[] for _ in range(stage_count)]
+    sizes: list[list[Node]] = [[] for _ in range(stage_count)]
+    effects: list[list[Node]] = [[] for _ in range(stage_count)]
     for node in opened.nodes:
         if isinstance(node.op, Load):
             loads[stages[node.outputs[0]]].append(node)
+        elif isinstance(node.op, RuntimeSize):
+            sizes[cut_stages[node]].append(node)
+            members[stages[node.outputs[0]]].append(_of_known_size(node))
         elif isinstance(node.op, EFFECTS):
-            effects[effect_stages[node]].append(node)
+            effects[cut_stages[node]].append(node)
         else:
             members[stages[node.outputs[0]]].append(node)
-    wanted = _wanted(opened, members, effects)
-    names = [f"{graph.name}_{i}" for i in range(count)] if count > 1 else [graph.name]
-    sizes = _sizes_returned(opened)
-    rows = zip(names, loads, members, wanted, effects, strict=True)
-    return SplitGraph(opened, tuple(_part(*row, sizes) for row in rows))
+    cuts = [[*a, *b] for a, b in zip(sizes, effects, strict=True)]
+    wanted = _wanted(opened, members, cuts)
+    names = [f"{graph.name}_{i}" for i in range(stage_count)] if stage_count > 1 else [graph.name]
+    returned = _sizes_returned(opened)
+    parts = [
+        _part(names[i], loads[i], members[i], wanted[i], sizes[i], effects[i], returned)
+        for i in range(stage_count)
+    ]
+    return SplitGraph(opened, tuple(parts))
+
+
+def _of_known_size(node: Node) -> Node:
+    """What gives the numbers up to a size, behind the place where that was read."""
+    assert isinstance(node.op, RuntimeSize)
+    counting = Node(Iota(node.op.size, int32), (), node.source, node.builder)
+    counting.outputs = node.outputs
+    return counting
 
 
 def _opened(graph: Graph) -> Graph:
-    """The graph with the bodies of calls that have effects in the place of the calls."""
+    """The graph with the bodies of calls that are cut in the place of the calls."""
     with Builder(graph.name) as builder:
         env = copy_inputs(graph, builder)
         _replay_opened(builder, graph, env)
@@ -124,7 +137,7 @@ def _opened(graph: Graph) -> Graph:
 def _replay_opened(builder: Builder, graph: Graph, env: dict[Tensor, Tensor]) -> None:
     for node in graph.nodes:
         inputs = tuple([env[x] for x in node.inputs])
-        if isinstance(node.op, Call) and has_effects(node.op.body):
+        if isinstance(node.op, Call) and node.op.body.cuts_runs:
             body = specialise(node.op.body, [x.type for x in inputs])
             inner = dict(zip(body.inputs, inputs, strict=True))
             _replay_opened(builder, body, inner)
@@ -135,11 +148,12 @@ def _replay_opened(builder: Builder, graph: Graph, env: dict[Tensor, Tensor]) ->
 
 
 def _stages(graph: Graph) -> tuple[dict[Tensor, int], dict[Node, int]]:
-    """For each value the part in which it is known, and for each effect the part it follows."""
+    """For each value the part in which it is known, and for each effect, and each size that is
+    read, the part it follows."""
     stages: dict[Tensor, int] = dict.fromkeys(graph.inputs, 0)
-    effect_stages: dict[Node, int] = {}
+    cut_stages: dict[Node, int] = {}
     last_effect, after_calls = 0, 0
-    sizes = _sizes_returned(graph)
+    sizes = {**_sizes_returned(graph), **_sizes_read(graph)}
     for node in graph.nodes:
         # Tokens order effects, and the order of the nodes is theirs.
         named = [sizes[name] for name in names_used(node) if name in sizes] if sizes else []
@@ -147,15 +161,18 @@ def _stages(graph: Graph) -> tuple[dict[Tensor, int], dict[Node, int]]:
         if isinstance(node.op, Load):
             stage = after_calls
             last_effect = max(last_effect, stage)
+        elif isinstance(node.op, RuntimeSize):
+            stage = 1 + max(stages[x] for x in node.inputs)
+            cut_stages[node] = stage - 1
         elif isinstance(node.op, EFFECTS):
-            last_effect = effect_stages[node] = max(needed, last_effect)
+            last_effect = cut_stages[node] = max(needed, last_effect)
             stage = last_effect + 1
             if isinstance(node.op, HostCall):
                 after_calls = stage
         else:
             stage = needed
         stages.update((y, stage) for y in node.outputs)
-    return stages, effect_stages
+    return stages, cut_stages
 
 
 def _sizes_returned(graph: Graph) -> dict[str, Tensor]:
@@ -168,6 +185,12 @@ def _results_of_calls(graph: Graph) -> list[Tensor]:
     return [y for node in graph.nodes if isinstance(node.op, HostCall) for y in node.outputs]
 
 
+def _sizes_read(graph: Graph) -> dict[str, Tensor]:
+    """The sizes that are read from values, and what has them first."""
+    nodes = (node for node in reversed(graph.nodes) if isinstance(node.op, RuntimeSize))
+    return {str(node.op.attributes[0]): node.outputs[0] for node in nodes}
+
+
 def operands(node: Node) -> Sequence[Tensor]:
     """The inputs of a node whose values it takes: no tokens, and not what stands for a Variable."""
     if isinstance(node.op, Load):
@@ -177,13 +200,12 @@ def operands(node: Node) -> Sequence[Tensor]:
     return [x for x in node.inputs if x.type is not TOKEN]
 
 
-def _wanted(
-    graph: Graph, members: list[list[Node]], effects: list[list[Node]]
-) -> list[set[Tensor]]:
-    """For each part the values that something else takes: its effects, a later part, the caller."""
+def _wanted(graph: Graph, members: list[list[Node]], cuts: list[list[Node]]) -> list[set[Tensor]]:
+    """For each part the values that something else takes: what follows it, a later part, the
+    caller."""
     wanted: list[set[Tensor]] = []
     later = set(graph.outputs)
-    for nodes, after in zip(reversed(members), reversed(effects), strict=True):
+    for nodes, after in zip(reversed(members), reversed(cuts), strict=True):
         later.update(x for node in after for x in operands(node))
         wanted.append(set(later))
         later.update(x for node in nodes for x in node.inputs)
@@ -195,21 +217,24 @@ def _part(
     loads: list[Node],
     members: list[Node],
     wanted: set[Tensor],
+    sizes: list[Node],
     effects: list[Node],
-    sizes: dict[str, Tensor],
+    returned: dict[str, Tensor],
 ) -> Part:
     outputs = tuple(y for node in members for y in node.outputs if y in wanted)
     nodes = live_nodes(members, outputs)
     made = {y for node in nodes for y in node.outputs}
     taken = dict.fromkeys(x for node in nodes for x in node.inputs if x not in made)
     # Sizes that a Python function chose are known by what it returned.
-    taken.update((sizes[name], None) for name in unbound_names(taken, nodes) if name in sizes)
+    unbound = unbound_names(taken, nodes)
+    taken.update((returned[name], None) for name in unbound if name in returned)
+    read = tuple(name for name in unbound if name not in returned)
     used = tuple(taken)
     with Builder(name) as builder:
         env = {x: builder.input_like(x) for x in used}
         replay(nodes, env)
         graph = builder.finish([env[y] for y in outputs])
-    return Part(tuple(loads), used, outputs, graph, tuple(effects))
+    return Part(tuple(loads), used, outputs, graph, read, tuple(sizes), tuple(effects))
 
 
 def variable_input(handle: Tensor) -> Tensor:

@@ -1,0 +1,642 @@
+"""Sizes that only the run knows: a run is cut where a value becomes a size."""
+
+import re
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+import tracegraph as tg
+from tests.oracles import assert_near, by_jax
+from tracegraph.eager import backend
+from tracegraph.effects import procedure
+
+VECTORS = [
+    np.array([1.5, -2.2, 3.1, 0.5, -1.2]),
+    np.array([-1.1, -2.2, -3.3, -0.5, -1.1]),  # no element is kept
+    np.array([1.1, 2.2, 3.1, 0.5, 1.1]),  # all are
+    np.array([-1.1, 2.2, -3.2, -0.5, -1.1]),
+]
+# The programs are decorated once for each test.
+pytestmark = pytest.mark.filterwarnings("ignore:.*the function was decorated again")
+SPEC = tg.TensorSpec([5], tg.float64)
+
+
+def positive(x):
+    return tg.boolean_mask(x, x > 0)
+
+
+def count(x):
+    return tg.reduce_sum(tg.cast(x > 0, tg.int32))
+
+
+#: What a value decides the shape of, and the same by NumPy.
+PROGRAMS = {
+    "boolean_mask": (positive, lambda x: x[x > 0]),
+    "index by a mask": (lambda x: x[x > 0] * 2.0, lambda x: x[x > 0] * 2),
+    "mask of rows": (
+        lambda x: tg.boolean_mask(tg.tile(x[:, None], [1, 2]), x > 0),
+        lambda x: np.tile(x[:, None], (1, 2))[x > 0],
+    ),
+    "mask of columns": (
+        lambda x: tg.boolean_mask(tg.tile(x[None], [2, 1]), x > 0, axis=1),
+        lambda x: np.tile(x[None], (2, 1))[:, x > 0],
+    ),
+    "mask of a matrix": (
+        lambda x: tg.boolean_mask(x[:, None] * x, x[:, None] * x > 0),
+        lambda x: (x[:, None] * x)[x[:, None] * x > 0],
+    ),
+    "where": (lambda x: tg.where(x > 0), lambda x: np.argwhere(x > 0)),
+    "where of a matrix": (
+        lambda x: tg.where(x[:, None] * x > 1),
+        lambda x: np.argwhere(x[:, None] * x > 1),
+    ),
+    "where of numbers": (lambda x: tg.where(tg.nn.relu(x)), lambda x: np.argwhere(x > 0)),
+    "gather_nd(where)": (lambda x: tg.gather_nd(x, tg.where(x > 0)), lambda x: x[x > 0]),
+    "zeros": (lambda x: tg.zeros([count(x), 2]), lambda x: np.zeros((np.sum(x > 0), 2))),
+    "ones of a shape": (
+        lambda x: tg.ones(tg.stack([count(x), 2])),
+        lambda x: np.ones((np.sum(x > 0), 2)),
+    ),
+    "fill": (lambda x: tg.fill([count(x)], x[0]), lambda x: np.full(np.sum(x > 0), x[0])),
+    "eye": (lambda x: tg.eye(count(x)), lambda x: np.eye(np.sum(x > 0))),
+    "one_hot": (
+        lambda x: tg.one_hot([0, 3], count(x)),
+        lambda x: np.stack([np.arange(np.sum(x > 0)) == k for k in (0, 3)]),
+    ),
+    "broadcast_to": (
+        lambda x: tg.broadcast_to(x, [count(x), 5]),
+        lambda x: np.broadcast_to(x, (np.sum(x > 0), 5)),
+    ),
+    "tile": (lambda x: tg.tile(x, [count(x)]), lambda x: np.tile(x, np.sum(x > 0))),
+    "pad": (
+        lambda x: tg.pad(x, [[count(x), 1]]),
+        lambda x: np.pad(x, (np.sum(x > 0), 1)),
+    ),
+    "range": (lambda x: tg.range(count(x)), lambda x: np.arange(np.sum(x > 0))),
+    "range with bounds": (
+        lambda x: tg.range(1, 2 * count(x), 3),
+        lambda x: np.arange(1, 2 * np.sum(x > 0), 3),
+    ),
+    "range downwards": (
+        lambda x: tg.range(count(x), -3, -2),
+        lambda x: np.arange(np.sum(x > 0), -3, -2),
+    ),
+    "range of numbers": (
+        lambda x: tg.range(0.5, tg.reduce_sum(x), 0.75, dtype=tg.float64),
+        lambda x: np.arange(0.5, np.sum(x), 0.75),
+    ),
+    "linspace": (
+        lambda x: tg.linspace(np.float64(0), 1.0, count(x) + 2),
+        lambda x: np.linspace(0, 1, np.sum(x > 0) + 2),
+    ),
+    "slice to a bound": (lambda x: x[: count(x)], lambda x: x[: np.sum(x > 0)]),
+    "slice from a bound": (lambda x: x[count(x) :], lambda x: x[np.sum(x > 0) :]),
+    "slice between bounds": (
+        lambda x: x[count(x) - 2 : tg.reduce_max([count(x), 2])],
+        lambda x: x[np.sum(x > 0) - 2 : max(np.sum(x > 0), 2)],
+    ),
+    "slice with a step": (lambda x: x[count(x) :: 2], lambda x: x[np.sum(x > 0) :: 2]),
+    "slice beyond the end": (lambda x: x[1 : count(x) + 3], lambda x: x[1 : np.sum(x > 0) + 3]),
+    "tg.slice": (lambda x: tg.slice(x, [0], [count(x)]), lambda x: x[: np.sum(x > 0)]),
+    "repeat with counts": (
+        lambda x: tg.repeat(x, tg.cast(x > 0, tg.int32) * 2),
+        lambda x: np.repeat(x, (x > 0) * 2),
+    ),
+    "repeat by one count": (
+        lambda x: tg.repeat(x, count(x)),
+        lambda x: np.repeat(x, np.sum(x > 0)),
+    ),
+    "repeat along an axis": (
+        lambda x: tg.repeat(x[:, None] * [1.0, 2.0], tg.cast(x > 0, tg.int32), axis=0),
+        lambda x: np.repeat(x[:, None] * [1.0, 2.0], x > 0, axis=0),
+    ),
+    "reshape": (
+        lambda x: tg.reshape(tg.zeros([2 * count(x)]), [count(x), 2]),
+        lambda x: np.zeros((np.sum(x > 0), 2)),
+    ),
+    "reshape with -1": (
+        lambda x: tg.reshape(tg.tile(x, [count(x)]), [-1, 5]),
+        lambda x: np.tile(x, np.sum(x > 0)).reshape(-1, 5),
+    ),
+    "split": (
+        lambda x: tg.split(x, [count(x), 5 - count(x)])[1],
+        lambda x: x[np.sum(x > 0) :],
+    ),
+    "sequence_mask": (
+        lambda x: tg.sequence_mask([count(x), 1]),
+        lambda x: np.arange(max(np.sum(x > 0), 1)) < np.array([[np.sum(x > 0)], [1]]),
+    ),
+    "bincount": (
+        lambda x: tg.math.bincount(tg.cast(tg.abs(x), tg.int32)),
+        lambda x: np.bincount(np.abs(x).astype(int)),
+    ),
+    "segment_sum": (
+        lambda x: tg.math.segment_sum(x, tg.cast(tg.sort(tg.abs(x)), tg.int32)),
+        lambda x: np.bincount(np.sort(np.abs(x)).astype(int), x),
+    ),
+    "unique": (lambda x: tg.unique(tg.abs(x)).y, lambda x: distinct(np.abs(x))[0]),
+    "unique's numbers": (lambda x: tg.unique(tg.abs(x)).idx, lambda x: distinct(np.abs(x))[1]),
+    "unique's counts": (
+        lambda x: tg.unique_with_counts(tg.abs(x)).count,
+        lambda x: distinct(np.abs(x))[2],
+    ),
+    "dynamic_partition": (
+        lambda x: tg.dynamic_partition(x, tg.cast(x > 0, tg.int32), 2)[1],
+        lambda x: x[x > 0],
+    ),
+    "two sizes": (
+        lambda x: tg.concat([x[x > 0], x[x < 0], x[x > 1]], 0),
+        lambda x: np.concatenate([x[x > 0], x[x < 0], x[x > 1]]),
+    ),
+    "a size of a size": (
+        lambda x: positive(positive(x) - 1.0),
+        lambda x: (x[x > 0] - 1)[x[x > 0] > 1],
+    ),
+    "a nested function": (
+        lambda x: tg.concat([INNER(x), INNER(x - 1.0)], 0),
+        lambda x: np.concatenate([x[x > 0], (x - 1)[x > 1]]),
+    ),
+    "statistics": (
+        lambda x: tg.reduce_sum(positive(x)) / tg.cast(tg.maximum(count(x), 1), tg.float64),
+        lambda x: np.sum(x[x > 0]) / max(np.sum(x > 0), 1),
+    ),
+}
+INNER = tg.function(positive)
+
+
+def distinct(x):
+    """NumPy's distinct elements in the order of their occurrence, with numbers and counts."""
+    y, first, numbers, counts = np.unique(
+        x, return_index=True, return_inverse=True, return_counts=True
+    )
+    order = np.argsort(first)
+    return y[order], np.argsort(order)[numbers], counts[order]
+
+
+def same(found, expected):
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_values(name):
+    program, reference = PROGRAMS[name]
+    f = tg.function(program)
+    for x in VECTORS:
+        same(f(tg.constant(x)).numpy(), reference(x))
+        same(program(tg.constant(x)).numpy(), reference(x))
+    assert f.experimental_get_tracing_count() == 1
+
+
+#: Those of them that depend on x smoothly.
+SMOOTH = [
+    *("boolean_mask", "index by a mask", "mask of rows", "mask of columns", "mask of a matrix"),
+    *("gather_nd(where)", "fill", "broadcast_to", "tile", "pad", "slice to a bound"),
+    *("slice between bounds", "slice with a step", "repeat with counts", "repeat along an axis"),
+    *("reshape with -1", "split", "segment_sum", "dynamic_partition", "two sizes"),
+    *("a size of a size", "a nested function", "statistics", "slice beyond the end"),
+]
+
+
+def cube_sum(program):
+    return lambda x: tg.reduce_sum(program(x) ** 3)
+
+
+def gradient_of(fn):
+    def gradient(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = fn(x)
+        return tape.gradient(y, x, unconnected_gradients="zero")
+
+    return gradient
+
+
+def by_differences(reference, x, step=1e-6):
+    """The derivative by each element, whose small changes change no size."""
+    rows = np.eye(len(x)) * step
+    return np.array([(reference(x + d) - reference(x - d)) / (2 * step) for d in rows])
+
+
+@pytest.mark.parametrize("where", ["tape inside", "tape outside", "top level"])
+@pytest.mark.parametrize("name", SMOOTH)
+def test_gradients(name, where):
+    program, reference = PROGRAMS[name]
+    f = cube_sum(program)
+    derivative = {
+        "tape inside": tg.function(gradient_of(f)),
+        "tape outside": gradient_of(tg.function(f)),
+        "top level": gradient_of(f),
+    }[where]
+    for x in VECTORS[:3]:
+        expected = by_differences(lambda x: np.sum(reference(x) ** 3), x)
+        np.testing.assert_allclose(derivative(tg.constant(x)).numpy(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_second_derivatives_and_tangents(name):
+    program, _ = PROGRAMS[name]
+    f, x, v = cube_sum(program), VECTORS[0], np.linspace(0.5, 1.5, 5)
+
+    def product(x, v):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            slope = tg.reduce_sum(gradient_of(f)(x) * v)
+        return tape.gradient(slope, x, unconnected_gradients="zero")
+
+    def tangent(x, v):
+        with tg.autodiff.ForwardAccumulator(x, v) as accumulator:
+            y = f(x)
+        return accumulator.jvp(y)
+
+    given = tg.constant(x), tg.constant(v)
+    slope = gradient_of(f)
+    expected = by_differences(lambda x: slope(tg.constant(x)).numpy(), x) @ v
+    np.testing.assert_allclose(tg.function(product)(*given).numpy(), expected, atol=1e-5)
+    expected = slope(tg.constant(x)).numpy() @ v
+    np.testing.assert_allclose(tg.function(tangent)(*given).numpy(), expected, atol=1e-9)
+
+
+def test_a_jacobian():
+    @tg.function
+    def jacobian(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = positive(x) ** 2
+        return tape.jacobian(y, x)
+
+    for x in VECTORS:
+        same(jacobian(tg.constant(x)).numpy(), np.diag(2 * x)[x > 0])
+
+
+def test_the_oracle_is_jax():
+    """By JAX the mask must be known; where it is, so are the derivatives."""
+    x = VECTORS[0]
+    keeps = np.flatnonzero(x > 0)
+    expected = by_jax(jax.hessian(lambda x: jax.numpy.sum(jax.numpy.sin(x[keeps]) ** 3)), x)
+
+    @tg.function
+    def hessian(x):
+        with tg.GradientTape() as outer:
+            outer.watch(x)
+            with tg.GradientTape() as inner:
+                inner.watch(x)
+                y = tg.reduce_sum(tg.sin(positive(x)) ** 3)
+            slope = inner.gradient(y, x)
+        return outer.jacobian(slope, x)
+
+    assert_near(hessian(tg.constant(x)).numpy(), expected)
+
+
+# ---------------------------------------------------------------- what else may stand around
+
+
+def test_graph_text_and_summary_name_the_cut():
+    @tg.function
+    def kept(x):
+        return tg.reduce_sum(tg.boolean_mask(x, x > 0))  # the line
+
+    graph = kept.graph(SPEC)
+    line = kept.python_function.__code__.co_firstlineno + 2
+    text = graph.as_text()
+    assert re.search(
+        rf"runtime_size<size=.0>\(.4\) +: i32\[.0\] at test_runtime_sizes.py:{line}", text
+    )
+    assert tg.Graph.from_text(text).as_text() == text
+    summary = graph.summary()
+    assert [(cut.found, cut.line) for cut in summary.cuts] == [("?0", line)]
+    assert summary.to_dict()["cuts"][0]["found"] == "?0"
+    row = next(row for row in str(summary).splitlines() if row.startswith("?0 "))
+    assert f"test_runtime_sizes.py:{line}" in row and "# the line" in row
+
+
+def test_sizes_of_results_are_open_in_the_signature():
+    f = tg.function(lambda x: (positive(x), tg.where(x > 0)))
+    concrete = f.get_concrete_function(SPEC)
+    assert [list(y.shape) for y in concrete.structured_outputs] == [[None], [None, 1]]
+
+
+def test_a_loaded_function_finds_its_sizes(tmp_path):
+    module = tg.Module()
+    module.kept = tg.function(lambda x: positive(x) ** 2, input_signature=[SPEC])
+    tg.saved_model.save(module, tmp_path / "model")
+    loaded = tg.saved_model.load(tmp_path / "model")
+    for x in VECTORS:
+        x = tg.constant(x)
+        same(loaded.kept(x).numpy(), module.kept(x).numpy())
+        slope = gradient_of(lambda x: tg.reduce_sum(loaded.kept(x)))
+        same(slope(x).numpy(), np.where(x.numpy() > 0, 2 * x.numpy(), 0))
+
+
+def test_equal_sizes_have_one_name():
+    """Of one value, of equal values, and of values that are a known number apart."""
+
+    @tg.function
+    def sizes(x):
+        n = count(x)
+        together = tg.zeros([n]) + tg.ones([n]) + tg.cast(tg.range(n), tg.float32)
+        longer = tg.concat([together, tg.zeros([2])], 0)
+        return longer + tg.ones([n + 2]) + tg.ones([count(x) + 2])
+
+    graph = sizes.graph(SPEC)
+    assert graph.as_text().count("runtime_size<") == 1
+    same(sizes(tg.constant(VECTORS[0])).numpy(), np.array([3.0, 4, 5, 2, 2]))
+
+
+def test_a_size_that_only_a_shape_has_stays():
+    """Nothing takes the numbers of such a size, and yet it is read."""
+    like = tg.function(lambda x: tg.zeros_like(INNER(x)))
+    for x in VECTORS:
+        assert like(tg.constant(x)).shape == (np.sum(x > 0),)
+
+
+def test_sizes_that_must_be_equal_are_compared_by_the_run():
+    f = tg.function(lambda x: x[x > 0] + x[x < 0])
+    same(f(tg.constant([1.0, -2.0, 3.0, -5.0])).numpy(), np.array([-1.0, -2.0]))
+    with pytest.raises(tg.errors.ShapeError, match=r"different shapes: f32\[3\] and f32\[1\]"):
+        f(tg.constant([1.0, 2.0, 3.0, -5.0]))
+
+
+def test_python_that_was_told_that_sizes_differ():
+    """A run in which they are equal is refused, with the line of the question."""
+
+    @tg.function
+    def asked(x):
+        y = x[x > 0]
+        if y.shape[0] == 2:
+            return tg.reduce_sum(y)
+        return tg.reduce_max(y)
+
+    assert asked(tg.constant([1.0, 2.0, 3.0])).numpy() == 3.0
+    with pytest.raises(tg.errors.ShapeError, match="a size is 2, and it was compared with 2"):
+        asked(tg.constant([1.0, 2.0, -3.0]))
+
+
+def test_a_size_below_zero():
+    f = tg.function(lambda n: tg.zeros([n]))
+    with pytest.raises(tg.errors.InvalidArgumentError, match="a size is computed as -2") as caught:
+        f(tg.constant(-2))
+    assert "tg.zeros([n])" in str(caught.value) and "fix: " in str(caught.value)
+    with pytest.raises(tg.errors.InvalidArgumentError, match="a size is computed as -1"):
+        tg.function(lambda d: tg.range(0, 4, d))(tg.constant(0))
+
+
+def test_a_size_that_is_no_integer():
+    with pytest.raises(tg.errors.ShapeError, match=r"zeros: a size is f32\[\]"):
+        tg.function(lambda n: tg.zeros([n]))(tg.constant(2.0))
+    with pytest.raises(tg.errors.ShapeError, match="number of its axes is not known"):
+        tg.function(lambda n: tg.zeros(tg.range(n)))(tg.constant(2))
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        lambda x: tg.while_loop(lambda s: s < 9.0, lambda s: s + tg.reduce_sum(x[x > s]), [0.0]),
+        lambda x: tg.map_fn(lambda s: tg.reduce_sum(x[x > s]), x),
+        lambda x: tg.cond(x[0] > 0, lambda: tg.reduce_sum(x[x > 0]), lambda: 0.0),
+    ],
+)
+def test_loops_and_branches_refuse_sizes_with_the_line(loop):
+    with pytest.raises(tg.errors.TraceError, match="a size that only the run knows") as caught:
+        tg.function(loop)(tg.ones([3]))
+    assert "test_runtime_sizes.py" in str(caught.value) and "fix: " in str(caught.value)
+
+
+def test_parallel_loops_refuse_a_size_of_each_iteration():
+    rows = tg.ones([2, 3])
+    for mapped in (tg.vectorized_map, tg.function(tg.vectorized_map)):
+        with pytest.raises(tg.errors.MissingRuleError, match="each iteration may have another"):
+            mapped(lambda row: tg.reduce_sum(row[row > 0]), rows)
+    z = tg.constant([1.0, -1.0, 2.0])
+    shared = lambda rows: tg.vectorized_map(lambda r: r * z[z > 0], rows)  # noqa: E731
+    for mapped in (shared, tg.function(shared)):
+        same(mapped(tg.constant([1.0, 2.0])).numpy(), np.array([[1, 2], [2, 4]]))
+
+
+def test_one_program_of_xla_has_no_such_sizes():
+    f = tg.function(positive)
+    asked = [
+        lambda: f.as_jax()(VECTORS[0]),
+        lambda: tg.export.stablehlo(f, SPEC),
+        lambda: f.experimental_get_compiler_ir(tg.constant(VECTORS[0])),
+    ]
+    for ask in asked:
+        with pytest.raises(tg.errors.TraceError, match="a size that only its runs know"):
+            ask()
+
+
+def test_custom_gradients_and_recomputation():
+    def doubled(x):
+        y = positive(x)
+        return tg.reduce_sum(y**3), lambda g: g * 6.0 * tg.nn.relu(x) ** 2
+
+    x = VECTORS[0]
+    plain, custom = 3 * np.maximum(x, 0) ** 2, 6 * np.maximum(x, 0) ** 2
+    again = tg.recompute_grad(lambda x: tg.reduce_sum(positive(x) ** 3))
+    for fn, expected in ((tg.custom_gradient(doubled), custom), (again, plain)):
+        for wrap in (lambda g: g, tg.function):
+            same(wrap(gradient_of(fn))(tg.constant(x)).numpy(), expected)
+        same(gradient_of(tg.function(fn))(tg.constant(x)).numpy(), expected)
+
+
+def test_between_prints_and_python_functions(capsys):
+    seen = []
+
+    @tg.function
+    def mixed(x):
+        y = positive(x)
+        tg.print("kept", tg.shape(y)[0])
+        z = tg.numpy_function(lambda q: seen.append(q.shape) or q * 2, [y], tg.float64)
+        z = tg.ensure_shape(z, [None])
+        return tg.reduce_sum(z[z > 2.5])
+
+    x = VECTORS[0]
+    assert mixed(tg.constant(x)).numpy() == np.sum(2 * x[2 * x > 2.5])
+    assert "kept 3" in capsys.readouterr().err
+    assert seen[-1] == (3,)
+
+
+def test_check_numerics_behind_a_cut():
+    f = tg.function(lambda x: tg.reduce_sum(tg.math.log(positive(x) - 1.0)), check_numerics=True)
+    with pytest.raises(FloatingPointError, match="log"):
+        f(tg.constant(VECTORS[0]))
+
+
+# ---------------------------------------------------------------- state
+
+
+def test_a_training_step():
+    v = tg.Variable(np.ones(5))
+
+    @tg.function
+    def step(x):
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_sum(positive(v * x) ** 2)
+        v.assign_sub(0.1 * tape.gradient(loss, v))
+        return loss
+
+    expected = np.ones(5)
+    for x in VECTORS:
+        kept = expected * x > 0
+        loss = step(tg.constant(x)).numpy()
+        np.testing.assert_allclose(loss, np.sum((expected * x)[kept] ** 2))
+        expected = expected - 0.1 * np.where(kept, 2 * expected * x**2, 0)
+        np.testing.assert_allclose(v.numpy(), expected)
+
+
+def test_a_run_that_fails_behind_a_cut_assigns_nothing():
+    v = tg.Variable(1.0)
+
+    @tg.function
+    def step(x):
+        v.assign_add(1.0)
+        y = x[x > 0] + x[x < 0]
+        v.assign_add(tg.reduce_sum(y))
+        return y
+
+    with pytest.raises(tg.errors.ShapeError):
+        step(tg.constant([1.0, 2.0, -3.0]))
+    assert v.numpy() == 1.0
+    step(tg.constant([1.0, -3.0]))
+    assert v.numpy() == 0.0
+
+
+def test_an_assignment_between_the_parts_is_not_lost(monkeypatch):
+    """The run begins again where somebody has assigned what it read."""
+    v = tg.Variable(10.0)
+
+    @tg.function
+    def step(x):
+        v.assign_add(tg.reduce_sum(x[x > 0]) * 1.0)
+
+    step(tg.constant([1.0, -2.0]))
+    assert v.numpy() == 11.0
+    reading, assigned = procedure._Run.read_size, []
+
+    def interrupted(run, node):
+        reading(run, node)
+        if not assigned:
+            assigned.append(True)
+            other = threading.Thread(target=lambda: v.assign(100.0))
+            other.start()
+            other.join()
+
+    monkeypatch.setattr(procedure._Run, "read_size", interrupted)
+    step(tg.constant([1.0, -2.0]))
+    assert v.numpy() == 101.0
+
+
+def test_an_interrupt_between_the_parts_loses_nothing(monkeypatch):
+    v = tg.Variable(10.0)
+    step = tg.function(lambda x: v.assign_add(tg.reduce_sum(x[x > 0])))
+    step(tg.constant([1.0, -2.0]))
+
+    def struck(run, node):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(procedure._Run, "read_size", struck)
+    with pytest.raises(KeyboardInterrupt):
+        step(tg.constant([1.0, -2.0]))
+    monkeypatch.undo()
+    assert v.numpy() == 11.0
+    step(tg.constant([1.0, -2.0]))
+    assert v.numpy() == 12.0
+
+
+def test_a_variable_of_open_shape():
+    v = tg.Variable([1.0], shape=tg.TensorShape([None]))
+    keep = tg.function(lambda x: v.assign(x[x > 0]))
+    for x in ([1.0, -2.0, 3.0], [-1.0, -1.0, 2.0], [-1.0, -1.0, -1.0]):
+        keep(tg.constant(x))
+        same(v.numpy(), np.array([number for number in x if number > 0]))
+
+
+# ---------------------------------------------------------------- programs
+
+
+def programs(monkeypatch):
+    """A list that grows with every program that is made."""
+    made, make = [], backend.program
+
+    def counted(*given):
+        made.append(given)
+        return make(*given)
+
+    monkeypatch.setattr(backend, "program", counted)
+    return made
+
+
+def test_a_program_for_each_size(monkeypatch):
+    made = programs(monkeypatch)
+    f = tg.function(lambda x: tg.reduce_sum(positive(x)))
+    for x in (*VECTORS, *VECTORS):
+        f(tg.constant(x))
+    assert len(made) == 1 + len({np.sum(x > 0) for x in VECTORS})
+
+
+def test_programs_for_buckets_of_sizes(monkeypatch):
+    made = programs(monkeypatch)
+    rng = np.random.default_rng(0)
+
+    @tg.function(bucket_sizes="powers_of_two")
+    def statistics(x):
+        y = positive(x)
+        longer = tg.concat([y, 2.0 * y], 0)
+        return (
+            *(y, tg.reduce_mean(y), tg.reduce_max(y), tg.cumsum(y), tg.sort(y), longer),
+            *(tg.unique(tg.round(y)).y, tg.where(y > 1), tg.argsort(y, direction="DESCENDING")),
+        )
+
+    sizes = set()
+    for _ in range(20):
+        x = rng.normal(size=24)
+        y = x[x > 0]
+        sizes.add(len(y))
+        expected = (
+            *(y, y.mean(), y.max(), np.cumsum(y), np.sort(y), np.concatenate([y, 2 * y])),
+            *(distinct(np.round(y))[0], np.argwhere(y > 1), np.argsort(-y, kind="stable")),
+        )
+        for found, wanted in zip(statistics(tg.constant(x)), expected, strict=True):
+            same(found.numpy(), wanted)
+    assert len(sizes) > 5
+    # Two parts, three with the distinct elements and the positions, in buckets of 8, 16 and 32.
+    assert len(made) <= 1 + 3 * 4
+
+
+def test_buckets_and_gradients(monkeypatch):
+    made = programs(monkeypatch)
+    rng = np.random.default_rng(1)
+    slope = tg.function(
+        gradient_of(lambda x: tg.reduce_sum(positive(x) ** 3)), bucket_sizes="powers_of_two"
+    )
+    for _ in range(10):
+        x = rng.normal(size=12)
+        same(slope(tg.constant(x)).numpy(), np.where(x > 0, 3 * x**2, 0))
+    assert len(made) <= 1 + 4
+
+
+def test_buckets_do_not_stand_in_the_way_of_a_fixed_length():
+    """What becomes shorter where a size grows is computed at the size itself."""
+    fixed = tg.function(
+        lambda x: tg.pad(positive(x), [[0, 5 - count(x)]]), bucket_sizes="powers_of_two"
+    )
+    for x in VECTORS:
+        same(fixed(tg.constant(x)).numpy(), np.pad(x[x > 0], (0, np.sum(x < 0))))
+
+
+def test_buckets_of_arguments_and_of_sizes():
+    f = tg.function(
+        lambda x: tg.reduce_sum(positive(x)),
+        input_signature=[tg.TensorSpec([None], tg.float64)],
+        bucket_sizes=[4, 8],
+    )
+    for x in (*VECTORS, VECTORS[0][:3], VECTORS[0][:1]):
+        np.testing.assert_allclose(f(tg.constant(x)).numpy(), np.sum(x[x > 0]))
+
+
+def test_open_arguments_and_sizes_of_the_run():
+    f = tg.function(positive, input_signature=[tg.TensorSpec([None], tg.float64)])
+    for x in (*VECTORS, VECTORS[0][:3], VECTORS[0][:1]):
+        same(f(tg.constant(x)).numpy(), x[x > 0])

@@ -1,0 +1,646 @@
+"""TensorArray: values, errors, loops, branches, and every derivative.
+
+The values of the first tests are those that TensorFlow 2.21 gives.
+"""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tracegraph as tg
+from tests.derivatives import gradient
+from tests.oracles import assert_near, raises
+from tracegraph.control.ranges import range_of, ranges_of
+from tracegraph.errors import (
+    DTypeError,
+    InvalidArgumentError,
+    ShapeError,
+    SignatureError,
+    TraceError,
+)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning"),
+    pytest.mark.filterwarnings("ignore:5 of the last 5 calls"),
+]
+
+FLOATS = tg.float32
+
+
+def array(size=3, **options):
+    return tg.TensorArray(FLOATS, size=size, **options)
+
+
+def growing():
+    return tg.TensorArray(tg.float64, size=0, dynamic_size=True)
+
+
+def f64(value):
+    return tg.constant(value, tg.float64)
+
+
+def lists(x):
+    return x.numpy().tolist()
+
+
+# Elements.
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: array().write(1, [1.0, 2.0]).stack(), [[0, 0], [1, 2], [0, 0]]),
+        (lambda: array(element_shape=[2]).stack(), [[0, 0]] * 3),
+        (lambda: array(0, element_shape=[2]).stack(), []),
+        (lambda: array(1).write(0, 1.0).write(0, 2.0).stack(), [2]),
+        (lambda: array(0, dynamic_size=True).write(3, 1.0).stack(), [0, 0, 0, 1]),
+        (lambda: array(0, dynamic_size=True).write(3, 1.0).size(), 4),
+        (lambda: array(2).size(), 2),
+        (lambda: array(2).write(0, [1.0, 3.0]).write(1, [1.0, 2.0]).concat(), [1, 3, 1, 2]),
+        (lambda: array(2).write(0, [1.0, 3.0]).concat(), [1, 3, 0, 0]),
+        (lambda: array(2).unstack([[1.0], [2.0]]).stack(), [[1], [2]]),
+        (lambda: array(1, dynamic_size=True).unstack([[1.0], [2.0]]).stack(), [[1], [2]]),
+        (lambda: array(4).scatter([2, 0], [[1.0], [2.0]]).stack(), [[2], [0], [1], [0]]),
+        (lambda: array(0, dynamic_size=True).scatter([2, 0], [1.0, 2.0]).stack(), [2, 0, 1]),
+        (lambda: array(3).unstack([1.0, 2.0, 3.0]).gather([2, 0, 0]), [3, 1, 1]),
+        (lambda: array(2).split([1.0, 2.0, 3.0, 4.0], [2, 2]).stack(), [[1, 2], [3, 4]]),
+        (lambda: array(2).split([1.0, 2.0, 3.0], [2, 1]).concat(), [1, 2, 3]),
+        (lambda: array(2).split([1.0, 2.0, 3.0], [2, 1]).read(1), [3]),
+        (lambda: array(2).unstack([1.0, 2.0]).identity().stack(), [1, 2]),
+        (lambda: array(2).unstack([1.0, 2.0]).write(1, 5.0).read(1), 5),
+    ],
+)
+def test_values(run, make, expected):
+    assert lists(run(make)) == expected
+
+
+def test_a_write_leaves_the_old_array_as_it_is(run):
+    def both():
+        old = array(2).unstack([1.0, 2.0])
+        return old.write(0, 5.0).stack(), old.stack()
+
+    assert [*map(lists, run(both))] == [[5, 2], [1, 2]]
+
+
+def test_elements_of_several_shapes(run):
+    def read():
+        ta = array(2, infer_shape=False).write(0, [1.0]).write(1, [1.0, 2.0])
+        return ta.concat(), ta.read(0), ta.read(1)
+
+    assert [*map(lists, run(read))] == [[1, 1, 2], [1], [1, 2]]
+    ta = array(2, infer_shape=False).write(0, [1.0]).write(1, [1.0, 2.0])
+    raises(ShapeError, r"several shapes: f32\[1\], f32\[2\]", ta.stack)
+
+
+def test_what_it_says_of_itself():
+    ta = array(2, dynamic_size=True)
+    assert (ta.dtype, ta.dynamic_size) == (tg.float32, True)
+    assert ta.element_shape.rank is None
+    assert ta.write(0, [1.0, 2.0]).element_shape == [2]
+    assert tg.TensorArray(FLOATS, 2, element_shape=[None]).write(0, [1.0]).element_shape.rank == 1
+    assert repr(array().write(0, [1.0])) == (
+        "<tg.TensorArray(float32, size=3, element_shape=(1,))>"
+    )
+
+
+def test_indices_that_only_the_run_knows():
+    @tg.function
+    def f(i, x):
+        ta = array(4).write(i, x).write(1, 2 * x)
+        return ta.stack(), ta.read(i), ta.gather([1, i])
+
+    stacked, one, two = f(tg.constant(3), tg.constant(2.0))
+    assert (lists(stacked), lists(one), lists(two)) == ([0, 4, 0, 2], 2, [4, 2])
+    dropped, *_ = f(tg.constant(7), tg.constant(2.0))
+    assert lists(dropped) == [0, 4, 0, 0]
+    g = tg.function(lambda at, x: array(4).scatter(at, x).stack())
+    assert lists(g(tg.constant([2, 9, 0]), tg.constant([1.0, 2.0, 3.0]))) == [3, 0, 1, 0]
+
+
+def test_a_size_that_is_open():
+    @tg.function(input_signature=[tg.TensorSpec([None])])
+    def doubled(x):
+        ta = tg.TensorArray(FLOATS, size=tg.shape(x)[0])
+        for i in tg.range(tg.shape(x)[0]):
+            ta = ta.write(i, 2.0 * x[i])
+        return ta.stack()
+
+    assert lists(doubled(tg.constant([1.0, 2.0]))) == [2, 4]
+    assert lists(doubled(tg.constant([1.0, 2.0, 3.0]))) == [2, 4, 6]
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "call"),
+    [
+        (SignatureError, "there is no size", lambda: tg.TensorArray(FLOATS)),
+        (SignatureError, "handle and flow", lambda: tg.TensorArray(FLOATS, 1, handle=1)),
+        (ShapeError, "the size is -1", lambda: array(-1)),
+        (DTypeError, "the size is an integer", lambda: array(1.5)),
+        (InvalidArgumentError, "read: index 3 is out of range", lambda: array().read(3)),
+        (InvalidArgumentError, "read: index -1 is out", lambda: array().read(-1)),
+        (InvalidArgumentError, "index 0 of .* has not been written", lambda: array().read(0)),
+        (
+            InvalidArgumentError,
+            "index 1 of .* has not been written",
+            lambda: array().write(0, 1.0).gather([0, 1]),
+        ),
+        (InvalidArgumentError, "write: index 3 is out", lambda: array().write(3, 1.0)),
+        (InvalidArgumentError, "write: index -1 is out", lambda: array().write(-1, 1.0)),
+        (
+            InvalidArgumentError,
+            "write: index -1 is out",
+            lambda: array(dynamic_size=True).write(-1, 1.0),
+        ),
+        (InvalidArgumentError, "index 5 is out", lambda: array().scatter([0, 5], [1.0, 2.0])),
+        (InvalidArgumentError, "nothing has been written", lambda: array().stack()),
+        (DTypeError, r"i32\[\] is given", lambda: array().write(0, tg.constant(1))),
+        (
+            ShapeError,
+            r"shape \(1,\) is given .*element_shape=\(\)",
+            lambda: array().write(0, 1.0).write(1, [1.0]),
+        ),
+        (ShapeError, "shape .* is given", lambda: array(element_shape=[2]).write(0, 1.0)),
+        (ShapeError, "the elements are scalars", lambda: array().write(0, 1.0).concat()),
+        (ShapeError, "2 elements are given", lambda: array().unstack([1.0, 2.0])),
+        (ShapeError, "has no rows", lambda: array().unstack(1.0)),
+        (ShapeError, "2 indices and 1 elements", lambda: array().scatter([0, 1], [1.0])),
+        (ShapeError, "do not divide", lambda: array(2).split([1.0, 2.0, 3.0], [2, 2])),
+        (ShapeError, "2 elements are given", lambda: array().split([1.0, 2.0], [1, 1])),
+        (DTypeError, r"an index is f32\[\]", lambda: array().read(1.0)),
+        (ShapeError, r"the index is i32\[1\]", lambda: array().read([1])),
+        (ShapeError, r"the indices are i32\[\]", lambda: array().gather(1)),
+    ],
+)
+def test_errors(run, kind, words, call):
+    text = raises(kind, words, lambda: run(call))
+    assert "test_tensor_array.py" in text
+
+
+def test_bounds_are_checked_where_a_function_asks():
+    @tg.function(check_bounds=True)
+    def f(i, j):
+        return array().write(0, 1.0).write(i, 2.0).read(j)
+
+    assert lists(f(tg.constant(2), tg.constant(2))) == 2
+    for i, j, words in (
+        (3, 0, "write: index 3 is out of range"),
+        (-1, 0, "write: index -1 is out of range"),
+        (2, 3, "read: index 3 is out of range"),
+        (2, 1, "has not been written"),
+    ):
+        raises(InvalidArgumentError, words, lambda i=i, j=j: f(tg.constant(i), tg.constant(j)))
+
+
+def test_bounds_are_checked_in_loops():
+    @tg.function(check_bounds=True)
+    def f(n):
+        ta = array()
+        for i in tg.range(n):
+            ta = ta.write(i, 1.0)  # here
+        return ta.stack()
+
+    assert lists(f(tg.constant(2))) == [1, 1, 0]
+    text = raises(InvalidArgumentError, "index 3 is out of range", lambda: f(tg.constant(4)))
+    lines, start = inspect.getsourcelines(f.python_function)
+    (place,) = [i for i, line in enumerate(lines) if "# here" in line]
+    assert f"test_tensor_array.py:{start + place}" in text
+
+
+# Loops.
+
+
+def squares_by_while(x, ta, n):
+    write = lambda i, ta: (i + 1, ta.write(i, x * tg.cast(i, x.dtype)))  # noqa: E731
+    return tg.while_loop(lambda i, ta: i < n, write, (0, ta))[1]
+
+
+@pytest.mark.parametrize("size", [0, 1, 5])
+def test_state_of_a_while(run, size):
+    expected = np.outer(np.arange(size), [1.0, 2.0])
+    x = f64([1.0, 2.0])
+    fixed = lambda x: tg.TensorArray(tg.float64, size, element_shape=[2])  # noqa: E731
+    for make in (fixed, lambda x: tg.TensorArray(tg.float64, 0, True, element_shape=[2])):
+        found = run(lambda x, make=make: squares_by_while(x, make(x), size).stack(), x)
+        assert_near(found, expected.reshape(size, 2))
+
+
+def test_the_shape_of_elements_is_found_in_the_body(run):
+    found = run(lambda x: squares_by_while(x, tg.TensorArray(tg.float64, 3), 3).stack(), f64([2.0]))
+    assert lists(found) == [[0], [2], [4]]
+
+
+def test_state_of_folds(run):
+    def both(x):
+        write = lambda ta, i: ta.write(i, x * tg.cast(i, tg.float64))  # noqa: E731
+        left = tg.foldl(write, tg.range(4), growing())
+        right = tg.foldr(write, tg.range(4), tg.TensorArray(tg.float64, 4))
+        return left.stack(), right.stack(), left.size()
+
+    assert [*map(lists, run(both, f64(2.0)))] == [[0, 2, 4, 6], [0, 2, 4, 6], 4]
+
+
+def test_captured_by_a_body(run):
+    def read(x):
+        ta = tg.TensorArray(tg.float64, 3).write(0, x).write(1, 2 * x).write(2, 3 * x)
+        stacked = tg.TensorArray(tg.float64, 3).unstack(tg.stack([x, x * x, x]))
+        mapped = tg.map_fn(lambda i: ta.read(i) + 1.0, tg.range(3), dtype=tg.float64)
+        scanned = tg.scan(lambda s, i: s + stacked.read(i), tg.range(3), f64(0.0))
+        return mapped, scanned
+
+    assert [*map(lists, run(read, f64(2.0)))] == [[3, 5, 7], [2, 6, 8]]
+
+
+def test_converted_loops():
+    @tg.function
+    def fixed(x, n):
+        ta = tg.TensorArray(tg.float64, size=5)
+        for i in tg.range(5):
+            if i >= n:
+                break
+            ta = ta.write(i, x * tg.cast(i, tg.float64))
+        return ta.stack(), ta.size()
+
+    # As in TensorFlow: what was not written is zeros.
+    assert [*map(lists, fixed(f64(2.0), tg.constant(3)))] == [[0, 2, 4, 0, 0], 5]
+
+    @tg.function
+    def grown(x):
+        ta = growing()
+        for i in tg.range(200):
+            ta = ta.write(i, x * tg.cast(i, tg.float64))
+        return ta.stack()
+
+    assert_near(grown(f64(2.0)), 2.0 * np.arange(200))
+
+    @tg.function
+    def counted(x):
+        ta, i = growing(), tg.constant(0)
+        while i < 4:
+            ta = ta.write(i, x)
+            i += 1
+        return ta.stack()
+
+    assert lists(counted(f64(3.0))) == [3, 3, 3, 3]
+
+
+def test_as_large_as_the_run_makes_it():
+    @tg.function
+    def halvings(x):
+        ta, i = growing(), 0
+        while x > 1.0:
+            tg.autograph.experimental.set_loop_options(maximum_iterations=20)
+            ta = ta.write(i, x)
+            x = x / 2.0
+            i += 1
+        return ta
+
+    assert lists(halvings(f64(5.0)).stack()) == [5, 2.5, 1.25]
+    assert lists(halvings(f64(5.0)).size()) == 3
+    assert lists(halvings(f64(0.5)).size()) == 0
+
+    @tg.function
+    def until(n):
+        ta = growing()
+        for i in tg.range(10):
+            ta = ta.write(ta.size(), tg.cast(i, tg.float64))
+            if i >= n:
+                break
+        return ta
+
+    assert lists(until(tg.constant(2)).stack()) == [0, 1, 2]
+    assert until(tg.constant(50)).stack().shape == (10,)
+
+
+def test_nested_loops_grow_by_what_all_write():
+    @tg.function
+    def f(x):
+        ta, k = growing(), 0
+        for i in tg.range(3):
+            for j in tg.range(2):
+                if x > 0.0:
+                    ta = ta.write(k, tg.cast(10 * i + j, tg.float64))
+                k += 1
+        return ta
+
+    assert lists(f(f64(1.0)).stack()) == [0, 1, 10, 11, 20, 21]
+    assert lists(f(f64(-1.0)).size()) == 0
+
+
+def halvings(x):
+    body = lambda x, ta: (x / 2.0, ta.write(ta.size(), x))  # noqa: E731
+    return tg.while_loop(lambda x, ta: x > 1.0, body, (x, growing()))[1]
+
+
+def test_a_loop_without_a_bound_runs_once_for_the_size(run):
+    for x, expected in ((5.0, [5, 2.5, 1.25]), (1.5, [1.5]), (0.5, [])):
+        assert lists(run(lambda x: halvings(x).stack(), f64(x))) == expected
+    slope = run(lambda x: gradient(lambda x: tg.reduce_sum(halvings(x).stack() ** 2), x), f64(5.0))
+    assert float(slope) == sum(2 * 5.0 / 4**k for k in range(3))
+
+
+def test_one_function_for_every_size():
+    @tg.function
+    def f(x, n):
+        grown, fixed = growing(), tg.TensorArray(tg.float64, size=n)
+        for i in tg.range(n):
+            grown = grown.write(i, x * tg.cast(i, tg.float64))
+            fixed = fixed.write(n - 1 - i, grown.read(i))
+        return grown.stack(), fixed.stack()
+
+    for n in (3, 4, 0):
+        grown, fixed = f(f64(2.0), tg.constant(n))
+        assert_near(grown, 2.0 * np.arange(n))
+        assert_near(fixed, 2.0 * np.arange(n)[::-1])
+    assert f.experimental_get_tracing_count() <= 2
+
+
+def test_sizes_that_nothing_tells_are_refused():
+    f = tg.function(lambda i: growing().write(i, f64(1.0)).size())
+    raises(TraceError, "the index is known only when the graph runs", lambda: f(tg.constant(3)))
+
+    @tg.function
+    def decided_by_what_it_reads(x):
+        ta, i = growing().write(0, x), 1
+        while ta.read(i - 1) > 1.0:
+            ta = ta.write(i, ta.read(i - 1) / 2.0)
+            i += 1
+        return ta.stack()
+
+    raises(TraceError, "what is read of it decides", lambda: decided_by_what_it_reads(f64(5.0)))
+
+
+def test_an_array_that_an_unbounded_loop_only_reads():
+    def f(x, n):
+        ta = growing().write(0, x).write(1, x * x)
+        body = lambda i, s, ta: (i + 1, s + ta.read(i % 2), ta)  # noqa: E731
+        return tg.while_loop(lambda i, s, ta: i < n, body, (0, x, ta))[2].stack()
+
+    assert lists(tg.function(f)(f64(3.0), tg.constant(5))) == [3, 9]
+
+
+# Branches.
+
+
+def test_branches_write_elsewhere(run):
+    def f(x):
+        ta = tg.TensorArray(tg.float64, size=2)
+        return tg.cond(x > 0.0, lambda: ta.write(0, x), lambda: ta.write(1, -x)).stack()
+
+    assert lists(run(f, f64(2.0))) == [2, 0]
+    assert lists(run(f, f64(-3.0))) == [0, 3]
+
+
+def test_one_branch_writes(run):
+    def f(x, ta):
+        return tg.cond(x > 0.0, lambda: ta, lambda: ta.write(0, x))
+
+    def size_and_values(x):
+        grown, fixed = f(x, growing()), f(x, tg.TensorArray(tg.float64, 2))
+        return grown.size(), fixed.stack()
+
+    assert [*map(lists, run(size_and_values, f64(2.0)))] == [0, [0, 0]]
+    assert [*map(lists, run(size_and_values, f64(-2.0)))] == [1, [-2, 0]]
+    third = lambda x: tg.switch_case(  # noqa: E731
+        tg.cast(x, tg.int32), [growing, lambda: growing().write(2, x), growing]
+    )
+    assert [lists(run(lambda x: third(x).size(), f64(k))) for k in (0.0, 1.0, 2.0)] == [0, 3, 0]
+
+
+def test_converted_branches():
+    @tg.function
+    def f(x):
+        ta = tg.TensorArray(tg.float64, size=2)
+        kept = ta.write(0, x)
+        if x > 0.0:
+            ta = kept.write(1, x)
+            kept = kept
+        return ta.write(0, x).stack(), kept.read(0)
+
+    assert [*map(lists, f(f64(2.0)))] == [[2, 2], 2]
+    assert [*map(lists, f(f64(-2.0)))] == [[-2, 0], -2]
+
+
+def test_a_name_that_a_loop_alone_sets():
+    @tg.function
+    def f(x):
+        for i in tg.range(3):
+            ta = tg.TensorArray(tg.float64, size=2).write(i % 2, x)
+        return ta.stack()
+
+    assert lists(f(f64(4.0))) == [4, 0]
+
+
+def test_it_stays_an_array():
+    @tg.function
+    def f(x):
+        ta = tg.TensorArray(tg.float64, size=2)
+        for i in tg.range(2):
+            ta = ta.write(i, x).stack()
+        return ta
+
+    raises(SignatureError, "'ta' is a TensorArray before the loop", lambda: f(f64(1.0)))
+    mixed = lambda x: tg.cond(  # noqa: E731
+        x > 0.0, lambda: tg.TensorArray(tg.float64, 1), lambda: tg.TensorArray(tg.float32, 1)
+    )
+    raises(TraceError, "cond: true_fn returns", lambda: mixed(f64(1.0)))
+
+
+# Derivatives.
+
+
+def recurrence(x, n=4, dynamic=False):
+    """A sum of squares of y[0] = x, y[i] = sin(y[i - 1]) y[0], by an array that is read back."""
+    ta = tg.TensorArray(tg.float64, size=0 if dynamic else n, dynamic_size=dynamic).write(0, x)
+    step = lambda i, ta: (i + 1, ta.write(i, tg.sin(ta.read(i - 1)) * ta.read(0)))  # noqa: E731
+    _, ta = tg.while_loop(lambda i, ta: i < n, step, (1, ta))
+    return tg.reduce_sum(ta.stack() ** 2)
+
+
+def plain_recurrence(x, n=4):
+    ys = [x]
+    for _ in range(1, n):
+        ys.append(jnp.sin(ys[-1]) * ys[0])
+    return jnp.sum(jnp.stack(ys) ** 2)
+
+
+def converted_recurrence(x, n=4):
+    ta = tg.TensorArray(tg.float64, size=0, dynamic_size=True).write(0, x)
+    for i in tg.range(1, n):
+        ta = ta.write(i, tg.sin(ta.read(i - 1)) * ta.read(0))
+    return tg.reduce_sum(ta.stack() ** 2)
+
+
+FORMS = {
+    "while": recurrence,
+    "dynamic while": lambda x: recurrence(x, dynamic=True),
+    "for": lambda x: tg.function(converted_recurrence)(x),
+}
+
+
+@pytest.fixture(params=FORMS)
+def form(request):
+    return FORMS[request.param]
+
+
+def nth_derivative(function, order):
+    for _ in range(order):
+        function = lambda x, function=function: gradient(function, x)  # noqa: E731
+    return function
+
+
+@pytest.fixture
+def plain():
+    with jax.enable_x64(True):
+        yield plain_recurrence
+
+
+def nth_plain(function, order):
+    for _ in range(order):
+        function = jax.grad(function)
+    return function
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 3])
+def test_reverse_mode_of_every_order(form, plain, order):
+    expected = nth_plain(plain, order)(1.3)
+    found = nth_derivative(form, order)
+    assert_near(found(f64(1.3)), expected, 1e-10)
+    assert_near(tg.function(found)(f64(1.3)), expected, 1e-10)
+
+
+def test_forward_mode_and_forward_over_reverse(form, plain):
+    for order in (0, 1):
+        x = f64(0.7)
+        with tg.autodiff.ForwardAccumulator(x, f64(1.0)) as accumulator:
+            y = nth_derivative(form, order)(x)
+        assert_near(accumulator.jvp(y), nth_plain(plain, order + 1)(0.7), 1e-10)
+
+
+def test_in_parallel(form, plain):
+    xs = np.linspace(-1.0, 1.0, 5)
+    for order in (0, 2):
+        found = tg.vectorized_map(nth_derivative(form, order), f64(xs))
+        assert_near(found, [nth_plain(plain, order)(x) for x in xs], 1e-10)
+
+
+def test_writes_at_an_index_of_each_lane():
+    def f(i):
+        ta = tg.TensorArray(tg.int32, 3).unstack([7, 8, 9]).write(i, 0)
+        return ta.stack(), ta.read((i + 1) % 3)
+
+    stacked, read = tg.vectorized_map(f, tg.constant([0, 2]))
+    assert (lists(stacked), lists(read)) == ([[0, 8, 9], [7, 8, 0]], [8, 7])
+
+
+def test_overwritten_elements_have_no_derivative(run):
+    def f(x):
+        def body(i, ta):
+            return i + 1, ta.write(i, 3.0 * ta.read(i) * ta.read(0))
+
+        ta = tg.TensorArray(tg.float64, 2).unstack(x)
+        return tg.reduce_sum(tg.while_loop(lambda i, ta: i < 2, body, (0, ta))[1].stack())
+
+    # y0 = 3 x0^2, y1 = 9 x1 x0^2
+    slope = run(lambda x: gradient(f, x), f64([2.0, 5.0]))
+    assert lists(slope) == [6 * 2 + 18 * 5 * 2, 9 * 4]
+
+
+def test_dropped_writes_have_no_derivative():
+    @tg.function
+    def f(x, i):
+        return gradient(
+            lambda x: tg.reduce_sum(
+                tg.TensorArray(tg.float64, 2).unstack([x, x]).write(i, 5 * x).stack()
+            ),
+            x,
+        )
+
+    assert [float(f(f64(1.0), tg.constant(i))) for i in (0, 2, -1)] == [6, 2, 2]
+
+
+def test_in_jax(plain):
+    f = tg.function(recurrence).as_jax()
+    assert_near(f(jnp.asarray(1.3)), plain(1.3), 1e-10)
+    found = jax.jvp(f, (jnp.asarray(1.3),), (jnp.asarray(1.0),))[1]
+    assert_near(found, jax.grad(plain)(1.3), 1e-10)
+
+
+# Functions, text and files.
+
+
+def test_arguments_and_results_of_functions():
+    @tg.function
+    def append(ta, x):
+        return ta.write(1, x), {"size": ta.size()}
+
+    for ta in (array(2), array(2, dynamic_size=True), array(2).write(0, 3.0)):
+        found, rest = append(ta, tg.constant(1.0))
+        assert isinstance(found, tg.TensorArray)
+        assert (lists(found.read(1)), lists(rest["size"])) == (1, 2)
+    assert lists(append(array(2).write(0, 3.0), tg.constant(1.0))[0].stack()) == [3, 1]
+    count = append.experimental_get_tracing_count()
+    append(array(2).write(0, 4.0), tg.constant(2.0))
+    assert append.experimental_get_tracing_count() == count
+
+
+def test_saved_with_its_derivatives(tmp_path, plain):
+    module = tg.Module()
+    module.f = tg.function(recurrence, input_signature=[tg.TensorSpec([], tg.float64)])
+    tg.saved_model.save(module, tmp_path)
+    loaded = tg.saved_model.load(tmp_path).f
+    for order in (0, 1, 2):
+        found = nth_derivative(loaded, order)(f64(1.3))
+        assert_near(found, nth_plain(plain, order)(1.3), 1e-10)
+
+
+def test_the_marks_of_what_was_written_cost_nothing():
+    def text(f):
+        return f.get_concrete_function(tg.TensorSpec([], tg.float64)).graph.as_text()
+
+    assert "bool" not in text(tg.function(converted_recurrence))
+    assert "scatter_update" in text(tg.function(converted_recurrence))
+
+
+# Ranges.
+
+
+def test_ranges_follow_loops_and_branches():
+    seen = []
+
+    @tg.function
+    def f(x, n):
+        count = tg.constant(0)
+        for i in tg.range(300):
+            if x > 0.0:
+                count = count + i // 2
+            if x > tg.cast(i, tg.float64):
+                break
+        exact = tg.foldl(lambda s, i: s + i, tg.range(1, 201), 0)
+        chosen = tg.where(n > 3, tg.minimum(exact, 7), tg.maximum(-exact, 2))
+        seen.extend([range_of(y) for y in (count, exact, chosen, n, n + count)])
+        seen.extend(ranges_of([tg.range(3)]))
+        return count
+
+    f(f64(1.0), tg.constant(1))
+    total = sum(i // 2 for i in range(300))
+    assert seen[:5] == [(0, total), (20100, 20100), (2, 7), None, None]
+    assert seen[5].tolist() == [0, 1, 2]
+
+
+def test_ranges_end_where_a_dtype_does():
+    seen = []
+
+    @tg.function
+    def f(x):
+        big = tg.constant(2_000_000_000) + tg.cast(x, tg.int32) * 0
+        seen.append(range_of(tg.constant(2_000_000_000) * 2))
+        return big
+
+    f(tg.constant(1.0))
+    assert seen == [None]

@@ -1,0 +1,156 @@
+"""Elements by what they equal: the distinct ones, and those of each of several groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tracegraph.array.arguments import (
+    as_count,
+    as_integers,
+    known_int,
+    rank_of,
+    refuse,
+    refuse_kind,
+    sizes_of,
+)
+from tracegraph.array.selection import boolean_mask
+from tracegraph.core.shapes import same_shape
+from tracegraph.core.types import TensorType, as_dtype, bool_, int32
+from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import as_tensor, broadcast
+from tracegraph.ops.broadcast import full, full_like
+from tracegraph.ops.constant import Iota
+from tracegraph.ops.elementwise import EQUAL, SUB, Cast, NotEqual
+from tracegraph.ops.index import Gather, ScatterAdd, ScatterMin, ScatterUpdate
+from tracegraph.ops.reduce import CumSum
+from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
+from tracegraph.ops.sort import ArgSort
+from tracegraph.tracing.index_checks import (
+    check_at_run_time,
+    checks_at_run_time,
+    refuse_outside,
+    value_now,
+)
+
+if TYPE_CHECKING:
+    from tracegraph.typing import DTypeLike, TensorLike
+
+
+class Unique(NamedTuple):
+    """What `unique` returns."""
+
+    y: Tensor
+    idx: Tensor
+
+
+class UniqueWithCounts(NamedTuple):
+    """What `unique_with_counts` returns."""
+
+    y: Tensor
+    idx: Tensor
+    count: Tensor
+
+
+def unique(x: TensorLike, out_idx: DTypeLike = int32, name: str | None = None) -> Unique:
+    """The distinct elements of a vector in the order of their first occurrence, and for each
+    element which of them it is.
+
+    - `x`: a vector of numbers or truth values. nan equals nothing, so each one is distinct.
+    - `out_idx`: the integer type of `idx`.
+
+    Returns `(y, idx)` with y[idx[i]] = x[i]. How many distinct elements there are is a size that
+    each run finds, where x is not known while tracing. Gradients go to the first of equal elements.
+    Raises ShapeError for what is no vector.
+
+    >>> y, idx = tg.unique([3, 1, 3])
+    >>> y.numpy(), idx.numpy()
+    (array([3, 1], dtype=int32), array([0, 1, 0], dtype=int32))
+    """
+    values, is_first, numbers = _numbered("unique", x)
+    return Unique(boolean_mask(values, is_first), Cast(as_dtype(out_idx))(numbers))
+
+
+def unique_with_counts(
+    x: TensorLike, out_idx: DTypeLike = int32, name: str | None = None
+) -> UniqueWithCounts:
+    """What `unique` returns, and how often each of the distinct elements is there.
+
+    >>> tg.unique_with_counts([3, 1, 3]).count.numpy()
+    array([2, 1], dtype=int32)
+    """
+    values, is_first, numbers = _numbered("unique_with_counts", x)
+    kind = as_dtype(out_idx)
+    y = boolean_mask(values, is_first)
+    none = full(0, TensorType(kind, y.type.shape))
+    at, ones = Reshape((*numbers.type.shape, 1))(numbers), full_like(Cast(kind)(numbers), 1)
+    count = ScatterAdd(0, 0)(none, at, ones) if y.type.shape != (0,) else none
+    return UniqueWithCounts(y, Cast(kind)(numbers), count)
+
+
+def _numbered(op: str, x: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """The elements, which of them are the first of their kind, and the number of their kind."""
+    values = as_tensor(x)
+    if rank_of(op, values) != 1:
+        refuse(op, f"{values.type} is no vector", values, fix="flatten it: tg.reshape(x, [-1])")
+    (length,) = values.type.shape
+    if known_int(length) and length == 0:
+        return values, full(False, TensorType(bool_, (0,))), full(0, TensorType(int32, (0,)))
+    # Equal elements stand side by side in the sorted order; where they begin a kind begins.
+    order = ArgSort(0, False)(values)
+    ordered = Gather(0, 0)(values, order)
+    begins = NotEqual()(slice_axis(ordered, 0, 1, length), slice_axis(ordered, 0, 0, length - 1))
+    kinds = CumSum(0, False)(Concatenate(0)(full(0, TensorType(int32, (1,))), Cast(int32)(begins)))
+    places = full(0, kinds.type)
+    kind = ScatterUpdate(0, 0)(places, Reshape((length, 1))(order), kinds)
+    # Of each kind the first element, by the least of its positions.
+    positions = Iota(length, int32)()
+    last = broadcast(as_tensor(int32.max), (length,))
+    firsts = ScatterMin(0, 0)(last, Reshape((length, 1))(kind), positions)
+    first = Gather(0, 0)(firsts, kind)
+    is_first = EQUAL(first, positions)
+    count = CumSum(0, False)(Cast(int32)(is_first))
+    return values, is_first, Gather(0, 0)(SUB(count, full_like(count, 1)), first)
+
+
+def dynamic_partition(
+    data: TensorLike, partitions: TensorLike, num_partitions: int, name: str | None = None
+) -> list[Tensor]:
+    """The slices of `data` in `num_partitions` groups: the k-th has those with partitions[i] = k.
+
+    `partitions` has the shape of the first axes of `data`; the slices keep their order. How many
+    there are in a group is a size that each run finds, where the partitions are not known while
+    tracing. Raises InvalidArgumentError for a number that is none of a group, at top level and
+    where it is known while tracing; slices with one that is known only at run time are left out,
+    unless the function is built with `check_bounds`.
+
+    >>> [x.numpy().tolist() for x in tg.dynamic_partition([10, 20, 30], [0, 1, 0], 2)]
+    [[10, 30], [20]]
+    """
+    op = "dynamic_partition"
+    x, groups = as_tensor(data), as_integers(op, "the partitions", partitions)
+    count = as_count(op, "the number of partitions", num_partitions)
+    if not known_int(count) or count == 0:
+        refuse_kind(op, "the number of partitions is a positive int", num_partitions, fix="use 2")
+    rank = rank_of(op, groups)
+    if same_shape(sizes_of(op, x)[:rank], groups.type.shape) is None:
+        refuse(
+            op, f"{groups.type} partitions for {x.type}", x, groups, fix="give one for each slice"
+        )
+    _check_groups(x, groups, count)
+    if rank == 0:  # one slice
+        x, groups = Reshape((1, *x.type.shape))(x), Reshape((1,))(groups)
+    numbers = (broadcast(as_tensor(k, groups.dtype), groups.type.shape) for k in range(count))
+    return [boolean_mask(x, EQUAL(groups, number)) for number in numbers]
+
+
+def _check_groups(x: Tensor, groups: Tensor, count: int) -> None:
+    message = f"dynamic_partition: {{}} is none of {count} groups"
+    fix = f"use numbers from 0 to {count - 1}, or give more groups: num_partitions="
+    value = value_now(groups)
+    if value is not None:
+        refuse_outside(value, 0, count - 1, message, fix, (x, groups))
+    elif checks_at_run_time():
+        check_at_run_time(groups, 0, count - 1, message, fix)
+
+
+__all__ = ["dynamic_partition", "unique", "unique_with_counts"]

@@ -1,0 +1,111 @@
+"""Sizes that only the run knows: a value of the graph as the size of an axis.
+
+A tensor that a shape is made of gets a name, which is an open size from there on; see
+`ops.constant.RuntimeSize`. Sizes that are seen to be a known number apart share one name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracegraph.array.expressions import as_known, difference
+from tracegraph.control_flow.tensor_array import run_size
+from tracegraph.core.shapes import Dim, Size, element_count
+from tracegraph.core.types import TensorType, int64
+from tracegraph.errors import ShapeError, fail
+from tracegraph.ir.builder import current, operand_text
+from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype, require_rank, static_value
+from tracegraph.ops.broadcast import Sum, full
+from tracegraph.ops.constant import RuntimeSize
+from tracegraph.ops.elementwise import MAXIMUM, Cast
+from tracegraph.ops.reduce import Max
+from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
+from tracegraph.ops.sort import TrueIndices
+
+#: How many sizes are looked through for one that is a known number away.
+_LOOK_BACK = 16
+
+
+def runtime_size(op: str, n: Tensor, clamps: bool = False) -> Size:
+    """The value of an integer scalar, which is not known while tracing, as a size; where it
+    `clamps`, 0 for a value below."""
+    if not n.dtype.is_integer or n.type.shape != ():
+        fail(
+            ShapeError,
+            f"{op}: a size is {n.type}, and it must be one integer",
+            operands=[operand_text(n)],
+            fix="pick one element, or convert it: tg.cast(n, tg.int32)",
+        )
+    require_rank(n)  # of which more may be known where the trace begins again
+    n = cast_to(n, int64)
+    for node in _last_sizes():
+        apart = difference(n, node.inputs[0])
+        if apart is not None:
+            return node.op.size + apart
+    if clamps:
+        n = MAXIMUM(n, as_tensor(0, int64))
+    size = Dim.named(current().new_size_name())
+    RuntimeSize(size)(n)
+    return size
+
+
+def _last_sizes() -> list[Any]:
+    """The nodes that read sizes in what is being built, the last one first."""
+    found = [node for node in current().nodes if type(node.op) is RuntimeSize]
+    return found[: -_LOOK_BACK - 1 : -1]
+
+
+def is_open(value: Any) -> bool:
+    """Whether a value, or one in a list of them, is known only at run time."""
+    if isinstance(value, (list, tuple)):
+        return any(map(is_open, value))
+    return has_dtype(value) and static_value(as_tensor(value)) is None
+
+
+def with_runtime_sizes(op: str, shape: Any) -> Any:
+    """What a shape is given by, with sizes in place of the numbers that only the run knows."""
+    if not is_open(shape):
+        return shape
+    if isinstance(shape, (list, tuple)):
+        return [size for part in shape for size in _sizes_of_part(op, part)]
+    return _sizes_of_part(op, shape)
+
+
+def _sizes_of_part(op: str, part: Any) -> list[Any]:
+    if not is_open(part):
+        return [part]
+    x = as_tensor(part)
+    if x.type.shape == ():
+        return [runtime_size(op, x)]
+    if x.ndim != 1 or not isinstance(x.type.shape[0], int):
+        fail(
+            ShapeError,
+            f"{op}: a shape is given by {x.type}, so the number of its axes is not known",
+            operands=[operand_text(x)],
+            fix="give a vector of known length, or a list of sizes",
+        )
+    elements = [Reshape(())(slice_axis(x, 0, k, k + 1)) for k in range(x.type.shape[0])]
+    return [runtime_size(op, y) if is_open(y) else y for y in elements]
+
+
+def size_of_value(op: str, n: Tensor) -> Size:
+    """The value of an integer scalar as a size: an int where it is known."""
+    known = static_value(n)
+    return runtime_size(op, n) if known is None else as_known(known)
+
+
+def largest(x: Tensor, low: int) -> Tensor:
+    """The largest of the integers in x and `low`, as an int64 scalar."""
+    flat = Reshape((element_count(x.type.shape),))(cast_to(x, int64))
+    with_low = Concatenate(0)(flat, full(low, TensorType(int64, (1,))))
+    return Max((0,))(with_low)
+
+
+def true_positions(op: str, mask: Tensor) -> Tensor:
+    """Where a vector of truth values is true, in order, as int32 numbers; how many there are, only
+    the run knows."""
+    return TrueIndices(runtime_size(op, Sum((0,))(Cast(int64)(mask))))(mask)
+
+
+run_size.append(runtime_size)

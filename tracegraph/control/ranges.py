@@ -1,0 +1,306 @@
+"""Which integers a scalar may be: bounds that follow from constants, through branches and loops.
+
+The states of a loop are followed from step to step, as long as they are the same in every run, or
+lie between numbers that are. So the counter of a loop is known in each of its steps, and behind a
+loop that a tensor may end early it is known how large it can have become.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegraph.control.branch import Branch
+from tracegraph.control.call import Call
+from tracegraph.control.scan import Scan
+from tracegraph.control.while_loop import While
+from tracegraph.core.types import DType, TensorType
+from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops import elementwise as ops
+from tracegraph.ops.effect import Check, Read
+
+#: The smallest and the largest value of a scalar; the values of a vector that is known; or None.
+Range = tuple[int, int] | np.ndarray | None
+
+#: After so many nodes nothing is known: a second or two.
+_MOST_NODES = 500_000
+
+
+def range_of(x: Tensor) -> tuple[int, int] | None:
+    """The smallest and the largest value that an integer scalar may have; None if not known."""
+    found = ranges_of([x])[0]
+    return found if isinstance(found, tuple) else None
+
+
+def ranges_of(xs: Sequence[Tensor]) -> list[Range]:
+    """What is known of tensors of what is being built."""
+    try:
+        return _Walk().tensors(xs)
+    except _TooLong:
+        return [None] * len(xs)
+
+
+def state_ranges(op: Scan | While, inputs: Sequence[Range]) -> list[Range]:
+    """What is known of the states behind a loop, given what is known of its inputs."""
+    try:
+        return _Walk().loop(op, inputs)
+    except _TooLong:
+        return _Walk().unchanged(op, inputs)
+
+
+class _TooLong(Exception):
+    """A loop has too many steps to be followed."""
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self._left = _MOST_NODES
+        self._plans: dict[Graph, list[Node]] = {}
+
+    def tensors(self, xs: Sequence[Tensor]) -> list[Range]:
+        """What follows from the nodes behind some tensors, in whatever graph."""
+        env: dict[Tensor, Range] = {}
+        waiting = [*xs]
+        while waiting:
+            x = waiting[-1]
+            if x in env:
+                waiting.pop()
+            elif not _is_followed(x.type) or x.node is None:
+                env[x] = _value_of(x) if _is_followed(x.type) else None
+            elif missing := [y for y in x.node.inputs if y not in env]:
+                waiting += missing
+            else:
+                self._add(x.node, env)
+        return [env[x] for x in xs]
+
+    def graph(self, graph: Graph, inputs: Iterable[Range]) -> list[Range]:
+        """What is known of the outputs of a graph."""
+        env = dict(zip(graph.inputs, inputs, strict=True))
+        for node in self._plan(graph):
+            self._add(node, env)
+        return [env.get(y, _unknown(y.type)) for y in graph.outputs]
+
+    def _plan(self, graph: Graph) -> list[Node]:
+        """The nodes of a graph that make something to follow."""
+        plan = self._plans.get(graph)
+        if plan is None:
+            nodes = graph.nodes
+            plan = [node for node in nodes if any(_is_followed(y.type) for y in node.outputs)]
+            self._plans[graph] = plan
+        return plan
+
+    def _add(self, node: Node, env: dict[Tensor, Range]) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise _TooLong
+        inputs = [env[x] if x in env else _unknown(x.type) for x in node.inputs]
+        for y, found in zip(node.outputs, self._op(node, inputs), strict=True):
+            env[y] = _within(found, y.type)
+
+    def _op(self, node: Node, inputs: list[Range]) -> Sequence[Range]:
+        op = node.op
+        rule = _RULES.get(type(op))
+        if rule is not None and (found := rule(*inputs)) is not None:
+            return [found]
+        if isinstance(op, Call):
+            return self.graph(op.body, inputs)
+        if isinstance(op, Branch):
+            return self._branch(op, inputs)
+        if isinstance(op, (Scan, While)):
+            rest = len(node.outputs) - op.states
+            return [*self.loop(op, inputs), *[None] * rest]
+        return [_exact(node, inputs)] if len(node.outputs) == 1 else [None] * len(node.outputs)
+
+    def _branch(self, op: Branch, inputs: list[Range]) -> list[Range]:
+        """What is known behind the branch that is taken, or behind any."""
+        decider = inputs[0]
+        taken: Sequence[Graph] = op.branches
+        if isinstance(decider, tuple) and decider[0] == decider[1]:
+            taken = [op.known_branch(np.asarray(decider[0]))]
+        found = [self.graph(branch, inputs[1:]) for branch in taken]
+        return [_hull(column) for column in zip(*found, strict=True)]
+
+    def loop(self, op: Scan | While, inputs: Sequence[Range]) -> list[Range]:
+        """What is known of the states behind a loop."""
+        return self._scan(op, inputs) if isinstance(op, Scan) else self._while(op, inputs)
+
+    def unchanged(self, op: Scan | While, inputs: Sequence[Range]) -> list[Range]:
+        """What is known of the states behind a loop of any length: those that no step changes."""
+        constants = inputs[: op.constants]
+        states = [*map(_scalar, inputs[op.constants : op.constants + op.states])]
+        rows = [_unknown(x.type) for x in op.body.inputs[op.constants + op.states :]]
+        while True:
+            found = self.graph(op.body, [*constants, *states, *rows])[: op.states]
+            rest = [x if x == new else None for x, new in zip(states, found, strict=True)]
+            if rest == states:
+                return states
+            states = rest
+
+    def _scan(self, op: Scan, inputs: Sequence[Range]) -> list[Range]:
+        if not isinstance(op.length, int):
+            return [None] * op.states
+        constants, rows = inputs[: op.constants], inputs[op.rows :]
+        states = [*map(_scalar, inputs[op.constants : op.rows])]
+        types = [x.type for x in op.body.inputs[op.rows :]]
+        steps = range(op.length)
+        for t in reversed(steps) if op.reverse else steps:
+            row = [_row(x, t, type) for x, type in zip(rows, types, strict=True)]
+            states = self.graph(op.body, [*constants, *states, *row])[: op.states]
+        return states
+
+    def _while(self, op: While, inputs: Sequence[Range]) -> list[Range]:
+        constants = inputs[: op.constants]
+        states = [*map(_scalar, inputs[op.constants :])]
+        ends: list[Range] | None = None
+        while True:
+            (goes_on,) = self.graph(op.condition, [*constants, *states])
+            if goes_on != (1, 1):  # it may end here
+                ends = states if ends is None else [*map(_hull, zip(ends, states, strict=True))]
+            if goes_on == (0, 0):
+                break
+            new = self.graph(op.body, [*constants, *states])
+            if new == states:  # no later step tells more
+                break
+            states = new
+        return states if ends is None else ends
+
+
+def _is_followed(type: TensorType) -> bool:
+    is_whole = type.dtype.is_integer or type.dtype.is_bool
+    return is_whole and isinstance(type.shape, tuple) and len(type.shape) <= 1
+
+
+def _unknown(type: TensorType) -> Range:
+    return (0, 1) if type.dtype.is_bool and type.shape == () else None
+
+
+def _value_of(x: Tensor) -> Range:
+    """The value of a tensor without a node, where it has one."""
+    if not hasattr(x, "buffer") and not hasattr(x, "host"):
+        return _unknown(x.type)
+    value = getattr(x, "host", None)
+    value = x.buffer if value is None else value
+    return _unknown(x.type) if value is None else _of_array(np.asarray(value))
+
+
+def _of_array(value: np.ndarray) -> Range:
+    if value.dtype.kind not in "bui" or value.ndim > 1:
+        return None
+    return value if value.ndim else (int(value), int(value))
+
+
+def _within(found: Range, type: TensorType) -> Range:
+    """What is known of a result of this type, which may not have room for it."""
+    if not _is_followed(type) or found is None:
+        return _unknown(type)
+    if isinstance(found, np.ndarray):
+        return found
+    if type.dtype.is_bool:
+        is_nonzero = found[0] > 0 or found[1] < 0
+        return (1, 1) if is_nonzero else (0, int(found != (0, 0)))
+    low, high = _limits(type.dtype)
+    return found if low <= found[0] and found[1] <= high else None
+
+
+def _limits(dtype: DType) -> tuple[int, int]:
+    limits = np.iinfo(dtype.numpy_dtype)
+    return int(limits.min), int(limits.max)
+
+
+def _exact(node: Node, inputs: Sequence[Range]) -> Range:
+    """The value of a node that follows from values alone."""
+    values: list[np.ndarray] = []
+    if not node.outputs[0].type.is_static:
+        return None
+    for x, found in zip(node.inputs, inputs, strict=True):
+        if isinstance(found, tuple) and found[0] == found[1]:
+            found = np.asarray(found[0], x.dtype.numpy_dtype)
+        if not isinstance(found, np.ndarray):
+            return None
+        values.append(found)
+    value = node.op.numpy(*values) if isinstance(node.op, Op) else NotImplemented
+    return None if value is NotImplemented else _of_array(np.asarray(value))
+
+
+def _row(rows: Range, t: int, type: TensorType) -> Range:
+    return _of_array(rows[t]) if isinstance(rows, np.ndarray) else _unknown(type)
+
+
+def _scalar(found: Range) -> Range:
+    """What is followed of a state: vectors change."""
+    return found if isinstance(found, tuple) else None
+
+
+def _hull(found: Sequence[Range]) -> Range:
+    """What holds of a value that is one of these."""
+    ranges = [x for x in found if isinstance(x, tuple)]
+    if len(ranges) != len(found):
+        return None
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+
+def _at_corners(function: Callable[..., Any]) -> Callable[..., Range]:
+    """The rule of a function that only rises or only falls in each operand."""
+
+    def rule(*operands: Range) -> Range:
+        if any(not isinstance(x, tuple) for x in operands):
+            return None
+        corners = itertools.product(*map(set, operands))  # type: ignore[arg-type]
+        found = [int(function(*corner)) for corner in corners]
+        return min(found), max(found)
+
+    return rule
+
+
+def _select(which: Range, one: Range, other: Range) -> Range:
+    if isinstance(which, tuple) and which[0] == which[1]:
+        return one if which[0] else other
+    return _hull([one, other])
+
+
+def _equal(one: Range, other: Range) -> Range:
+    if not (isinstance(one, tuple) and isinstance(other, tuple)):
+        return None
+    if one[1] < other[0] or other[1] < one[0]:
+        return (0, 0)
+    return (1, 1) if one == other and one[0] == one[1] else (0, 1)
+
+
+def _negated(x: Range) -> Range:
+    return (1 - x[1], 1 - x[0]) if isinstance(x, tuple) else None
+
+
+def _same(x: Range, *_: Range) -> Range:
+    return x
+
+
+_RULES: dict[type[Op], Callable[..., Range]] = {
+    ops.Add: _at_corners(operator.add),
+    ops.Sub: _at_corners(operator.sub),
+    ops.Mul: _at_corners(operator.mul),
+    ops.Neg: _at_corners(operator.neg),
+    ops.Maximum: _at_corners(max),
+    ops.Minimum: _at_corners(min),
+    ops.Less: _at_corners(operator.lt),
+    ops.LessEqual: _at_corners(operator.le),
+    ops.Greater: _at_corners(operator.gt),
+    ops.GreaterEqual: _at_corners(operator.ge),
+    ops.LogicalAnd: _at_corners(operator.and_),
+    ops.LogicalOr: _at_corners(operator.or_),
+    ops.LogicalNot: _negated,
+    ops.Equal: _equal,
+    ops.NotEqual: lambda one, other: _negated(_equal(one, other)),
+    ops.Select: _select,
+    ops.Cast: _same,
+    ops.Identity: _same,
+    ops.StopGradient: _same,
+    Read: _same,
+    Check: lambda *_: (1, 1),  # a run in which it fails has no results
+}
+
+__all__ = ["range_of", "ranges_of", "state_ranges"]

@@ -1,0 +1,216 @@
+"""TensorArrays as states of a loop, which get the buffers that its body needs.
+
+A state has one type. So an array whose elements have no shape yet, or that grows, is given a buffer
+before the loop: the body is traced, it is seen what it writes, and it is traced again. How large an
+array becomes follows from the graph, where its size can be followed from step to step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tracegraph import nest
+from tracegraph.control.ranges import ranges_of, state_ranges
+from tracegraph.control.scan import Scan
+from tracegraph.control.while_loop import While
+from tracegraph.control_flow.regions import appended
+from tracegraph.control_flow.tensor_array import TensorArray, refuse_growth, size_of
+from tracegraph.core.shapes import Shape, Size, maximum
+from tracegraph.ir.tensor import Tensor
+
+
+class BuffersChanged(Exception):
+    """The states have other buffers than the body was traced with."""
+
+
+def map_arrays(function: Callable[..., Any], values: Any, *others: Any) -> Any:
+    """`values` with the arrays in it replaced. `function` is given each array with what stands in
+    its place in the others, which have the same structure but for what is in arrays."""
+    leaves, structure = _opened(values)
+    rows = zip(leaves, *(_opened(other)[0] for other in others), strict=True)
+    found = [function(*row) if isinstance(row[0], TensorArray) else row[0] for row in rows]
+    return structure.pack(found)
+
+
+def _opened(values: Any) -> tuple[list[Any], nest.Structure]:
+    return nest.flatten_structure(values, none_is_leaf=True, whole=TensorArray)
+
+
+def holds_arrays(values: Any) -> bool:
+    return any(isinstance(leaf, TensorArray) for leaf in _opened(values)[0])
+
+
+#: The shape of the elements of a buffer, and how many it has; None for an array that has it.
+Need = tuple[Shape, Any] | None
+
+
+def needs(values: Any, others: Any) -> list[Need]:
+    """What the arrays of `values` lack to have buffers as large as those of `others`."""
+    (leaves, structure), (partners, other_structure) = _opened(values), _opened(others)
+    if not structure.matches(other_structure):
+        return []
+    return [*map(_need, leaves, partners)]
+
+
+def _need(one: Any, other: Any) -> Need:
+    if not isinstance(one, TensorArray) or not isinstance(other, TensorArray):
+        return None
+    if one is other or not other.has_buffer:
+        return None
+    capacity = maximum(one.capacity, other.capacity) if one.dynamic_size else one.capacity
+    if one.has_buffer and capacity == one.capacity:
+        return None
+    return other.element_type, capacity
+
+
+def common_needs(values: Sequence[Any]) -> list[list[Need]]:
+    """What the arrays of several structures lack to have the same buffers."""
+    return [_joined([needs(one, other) for other in values if other is not one]) for one in values]
+
+
+def _joined(found: Sequence[list[Need]]) -> list[Need]:
+    return [_larger([x for x in column if x]) for column in zip(*found)]
+
+
+def _larger(found: Sequence[Any]) -> Need:
+    return max(found, key=lambda need: need[1]) if found else None
+
+
+def supplied(values: Any, needs: Sequence[Need]) -> Any:
+    """`values`, whose arrays have the buffers that they need."""
+    leaves, structure = _opened(values)
+    pairs = zip(leaves, needs, strict=True)
+    return structure.pack([x if need is None else x.with_buffer(*need) for x, need in pairs])
+
+
+def chosen_alike(values: Any) -> Any:
+    """What a branch returns, whose arrays have all elements in their buffers, and sizes that are
+    tensors if they may grow: another branch may return other sizes."""
+    return map_arrays(TensorArray.carried, values) if holds_arrays(values) else values
+
+
+def measured(values: Any) -> Any:
+    """`values` with the sizes of arrays that are known after all."""
+    return map_arrays(TensorArray.measured, values) if holds_arrays(values) else values
+
+
+class ArrayStates:
+    """The states of a loop, as its body is traced: again and again until all buffers are right."""
+
+    def __init__(self, name: str, values: Any) -> None:
+        self._name = name
+        #: What the loop begins with.
+        self.values = values
+        leaves, _ = _opened(values)
+        self._arrays = [leaf for leaf in leaves if isinstance(leaf, TensorArray)]
+        self._needs: list[Need] = []
+        #: The numbers of the arrays of which one run of the loop has found the size.
+        self._counted: set[int] = set()
+        #: The sizes behind the loop, as far as they are known, by the places of their leaves.
+        self._sizes: dict[int, int] = {}
+        if self._arrays:
+            self.values = map_arrays(lambda x: x.growing() if x.dynamic_size else x, values)
+
+    def run(self, execute: Callable[[], Any]) -> Any:
+        """What `execute` returns, which traces the loop from `values` on."""
+        while True:
+            try:
+                return execute()
+            except BuffersChanged:
+                self.values = supplied(self.values, self._needs)
+
+    def fit(self, returned: Any) -> None:
+        """Raises BuffersChanged if a step returns arrays with buffers that the states lack."""
+        if self._arrays:
+            self._needs = needs(self.values, returned)
+            if any(self._needs):
+                raise BuffersChanged
+
+    def measure(self, op: Scan | While, inputs: Sequence[Tensor], first: int) -> None:
+        """Raises BuffersChanged if an array becomes larger than its buffer. `first` is the place of
+        `values` among the states."""
+        if not any(array.dynamic_size for array in self._arrays):
+            return
+        given = ranges_of(inputs)
+        pairs = [*zip(_opened(self.values)[0], _opened(_numbered(self.values))[0], strict=True)]
+        grown = [k for x, k in pairs if isinstance(x, TensorArray) and x.dynamic_size]
+        buffers = [k._buffer.place for k in grown if isinstance(k._buffer, _Place)]
+        sizes = [(x, k._own_size) for x, k in pairs if isinstance(x, TensorArray)]
+        places = {id(x): k.place for x, k in sizes if isinstance(k, _Place)}
+        for x, _ in sizes:
+            if id(x) in places and x.has_buffer:
+                input = op.constants + first + places[id(x)]
+                given[input] = given[input] or (0, x.capacity)
+        found = state_ranges(op, given)[first:]
+        self._sizes = {}
+
+        def need(array: Any, given: TensorArray) -> Need:
+            bounds = found[places[id(array)]] if id(array) in places else None
+            if isinstance(bounds, tuple) and bounds[0] == bounds[1]:
+                self._sizes[places[id(array)]] = bounds[0]
+            if not array.dynamic_size or given.grows or not array.has_buffer:
+                return None  # it has its size, or the loop around this one sees to it
+            number = self._arrays.index(given)
+            if number in self._counted:
+                return None
+            if not isinstance(bounds, tuple):
+                self._counted.add(number)
+                size = self._counted_size(op, inputs, first, places[id(array)], buffers)
+                return array.element_type, maximum(array.capacity, size)
+            if isinstance(array.capacity, int) and bounds[1] <= array.capacity:
+                return None
+            return array.element_type, bounds[1]
+
+        rest = iter(self._arrays)
+        leaves, _ = _opened(self.values)
+        self._needs = [need(x, next(rest)) if isinstance(x, TensorArray) else None for x in leaves]
+        if any(self._needs):
+            raise BuffersChanged
+
+    def _counted_size(
+        self,
+        op: Scan | While,
+        inputs: Sequence[Tensor],
+        first: int,
+        place: int,
+        buffers: Sequence[int],
+    ) -> Size:
+        """The size of an array behind the loop, which runs once for that alone. It must not read
+        what it writes in arrays, whose buffers are too small yet."""
+        count = len(op.body.outputs)
+        small, keep, has = op.pruned(tuple(k == first + place for k in range(count)))
+        if any(keep[op.constants + first + k] for k in buffers):
+            refuse_growth(self._name, "what is read of it decides")
+        found = appended(small, [x for x, is_kept in zip(inputs, keep, strict=True) if is_kept])
+        return size_of(self._name, found[sum(has[: first + place])])
+
+    def behind(self, results: Any) -> Any:
+        """What is behind the loop: arrays with the sizes that are known then."""
+        if not self._arrays:
+            return results
+        rest = iter(self._arrays)
+
+        def settled(array: TensorArray, numbered: TensorArray) -> TensorArray:
+            size = numbered._own_size
+            known = self._sizes.get(size.place) if isinstance(size, _Place) else None
+            return array.settled(known, grows=next(rest).grows)
+
+        results = map_arrays(settled, results, _numbered(results))
+        arrays = [x for x in _opened(results)[0] if isinstance(x, TensorArray)]
+        for number in self._counted:
+            arrays[number].check_size()
+        return results
+
+
+class _Place:
+    """Stands for the leaf with this number."""
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+
+def _numbered(values: Any) -> Any:
+    """The structure, with their numbers in the places of its leaves."""
+    _, structure = nest.flatten_structure(values)
+    return structure.pack(map(_Place, range(structure.count)))

@@ -1,0 +1,797 @@
+"""TensorArray: elements of one dtype at numbered places, written one by one, also in loops.
+
+An array is a value: each write returns a new one. Elements at known indices are kept as they are.
+What is written at an index that only the run knows goes into one buffer, with a mark for each
+element that has been written; and so does everything when an array becomes the state of a loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tracegraph import nest
+from tracegraph.boundary.tracebacks import api_boundary
+from tracegraph.control.ranges import range_of
+from tracegraph.core.shapes import (
+    Dim,
+    Shape,
+    ShapeVariable,
+    Size,
+    element_count,
+    maximum,
+    same_shape,
+)
+from tracegraph.core.tensorshape import TensorShape, shape_of
+from tracegraph.core.types import DType, TensorType, as_dtype, bool_, int32
+from tracegraph.effects.checks_and_prints import check
+from tracegraph.errors import (
+    DTypeError,
+    InvalidArgumentError,
+    ShapeError,
+    SignatureError,
+    TraceError,
+    fail,
+    shown,
+)
+from tracegraph.ir.builder import operand_text
+from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import (
+    as_tensor,
+    cast_to,
+    has_dtype,
+    static_ints,
+    static_value,
+)
+from tracegraph.ops.broadcast import full
+from tracegraph.ops.elementwise import ADD, MAXIMUM, Less, LessEqual
+from tracegraph.ops.index import Gather, ScatterUpdate, size_value
+from tracegraph.ops.reduce import All, Max
+from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
+from tracegraph.tracing.index_checks import (
+    check_at_run_time,
+    checks_at_run_time,
+    refuse_outside,
+    value_now,
+)
+from tracegraph.tracing.trace import current_trace
+
+
+class TensorArray:
+    """Elements of one dtype that are written one by one, also in loops.
+
+    - `dtype`: of the elements.
+    - `size`: how many there are, an integer that is known while tracing.
+    - `dynamic_size`: whether a write behind the last element makes the array larger. In a loop the
+      largest size must follow from the graph: from `maximum_iterations`, a `tg.range` of known
+      bounds, or a counter that ends the loop.
+    - `element_shape`: the shape of the elements, whose sizes may be None. By default it is that of
+      the first one.
+    - `infer_shape`: whether all elements must have one shape.
+    - `clear_after_read`, `tensor_array_name`, `colocate_with_first_write_call`, `name`: accepted,
+      and without effect. `handle` and `flow` must be None.
+
+    `write`, `unstack`, `scatter` and `split` return the new array; the old one stays as it is. What
+    has not been written is zeros in `stack` and `concat`, and an error in `read` and `gather`.
+
+    Raises SignatureError (a ValueError) without a size, and InvalidArgumentError (a ValueError) for
+    an index that is out of range or is read before it was written, where that is known while
+    tracing. What only the run knows is checked in functions that are built with `check_bounds`;
+    elsewhere such a write is dropped, and such a read gives the nearest element, or zeros.
+
+    >>> squares = tg.TensorArray(tg.int32, size=3)
+    >>> for i in range(3):
+    ...     squares = squares.write(i, i * i)
+    >>> squares.stack().numpy()
+    array([0, 1, 4], dtype=int32)
+    """
+
+    __slots__ = (
+        *("_buffer", "_declared", "_dtype", "_infer_shape", "_is_dynamic", "_own_size"),
+        *("_rows", "_written", "grows"),
+    )
+
+    #: The elements at known indices that were written since the buffer was made.
+    _rows: dict[int, Tensor]
+    #: The elements one after another, and which of them were written; None before it is needed.
+    _buffer: Any
+    _written: Any
+    #: The size of an array without a buffer, or of dynamic size, which may be a tensor.
+    _own_size: Any
+    #: Whether it is the state of a loop, which sees to it that the buffer is large enough.
+    grows: bool
+    #: What the user says of the shape of the elements.
+    _declared: TensorShape
+
+    @api_boundary
+    def __init__(
+        self,
+        dtype: Any,
+        size: Any = None,
+        dynamic_size: bool | None = None,
+        clear_after_read: bool | None = None,
+        tensor_array_name: str | None = None,
+        handle: Any = None,
+        flow: Any = None,
+        infer_shape: bool = True,
+        element_shape: Any = None,
+        colocate_with_first_write_call: bool = True,
+        name: str | None = None,
+    ) -> None:
+        if handle is not None or flow is not None:
+            fail(
+                SignatureError,
+                "TensorArray: handle and flow belong to TensorFlow's arrays",
+                fix="leave them out, and use the array that the last write returned",
+            )
+        self._dtype = as_dtype(dtype)
+        self._own_size = _as_size(size)
+        self._is_dynamic = bool(dynamic_size)
+        self._infer_shape = infer_shape
+        self._declared = TensorShape(element_shape)
+        self._rows = {}
+        self._buffer = self._written = None
+        self.grows = False
+
+    # What it is.
+
+    @property
+    def dtype(self) -> DType:
+        """The data type of the elements."""
+        return self._dtype
+
+    @property
+    def dynamic_size(self) -> bool:
+        """Whether a write behind the last element makes the array larger."""
+        return self._is_dynamic
+
+    @property
+    def element_shape(self) -> TensorShape:
+        """The shape of the elements, as far as it is known.
+
+        >>> tg.TensorArray(tg.float32, size=2).write(0, [1.0, 2.0]).element_shape
+        TensorShape([2])
+        """
+        if not self._infer_shape or _leaves_open(self._declared):
+            return self._declared
+        if not isinstance(self._buffer, Tensor) and not self._rows:
+            return self._declared
+        return shape_of(self.element_type)
+
+    @api_boundary
+    def size(self, name: str | None = None) -> Tensor:
+        """The number of elements, an int32 scalar."""
+        return _as_index(self._size)
+
+    def __repr__(self) -> str:
+        return f"<tg.{self._text()}>"
+
+    @property
+    def _size(self) -> Any:
+        """How many elements there are: an int, a Dim, or of a dynamic array a tensor."""
+        if self._is_dynamic or not isinstance(self._buffer, Tensor):
+            return self._own_size
+        return self._buffer.type.shape[0]
+
+    def _text(self) -> str:
+        size = "?" if isinstance(self._size, Tensor) else self._size
+        more = " or more" if self._is_dynamic else ""
+        shape = self.element_shape
+        return f"TensorArray({self._dtype.name}, size={size}{more}, element_shape={shape})"
+
+    # Single elements.
+
+    @api_boundary
+    def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:
+        """The array with `value` at `index`, an integer scalar.
+
+        Raises DTypeError or ShapeError for a value that is no element, and InvalidArgumentError for
+        an index that is out of range.
+        """
+        array, x = self._taking("write", value)
+        at = _index("write", index)
+        place = _known(at)
+        if place is None or not isinstance(self._size, int):
+            return array._written_anywhere("write", at, x)
+        array._check_place("write", place, is_written=True)
+        array._rows = {**self._rows, place: x}
+        array._own_size = max(self._size, place + 1)
+        return array
+
+    @api_boundary
+    def read(self, index: Any, name: str | None = None) -> Tensor:
+        """The element at `index`, an integer scalar.
+
+        Raises InvalidArgumentError for one that is out of range, or that was not written.
+        """
+        at = _index("read", index)
+        place = _known(at)
+        if place is not None and place in self._rows:
+            return self._rows[place]
+        if place is not None and isinstance(self._size, int):
+            self._check_place("read", place)
+        return self._read_from_buffer("read", at)
+
+    def _read_from_buffer(self, name: str, at: Tensor) -> Tensor:
+        """The elements at indices that are in range, but may not have been written."""
+        array = self._merged(name)
+        array._check_read(name, at)
+        if len_of(array._buffer) == 0:  # in a loop that does not run
+            return full(0, array._buffer.type.with_shape((*at.type.shape, *array.element_type)))
+        return Gather(0, 0)(array._buffer, at)
+
+    # Several elements.
+
+    @api_boundary
+    def stack(self, name: str | None = None) -> Tensor:
+        """All elements, along a new first axis. What was not written is zeros."""
+        array = self._merged("stack")
+        return _first_rows(array._buffer, array._size)
+
+    @api_boundary
+    def gather(self, indices: Any, name: str | None = None) -> Tensor:
+        """The elements at several indices, along a new first axis.
+
+        Raises InvalidArgumentError for one that is out of range, or that was not written.
+        """
+        at = _indices("gather", indices)
+        known = value_now(at)
+        if known is not None and isinstance(self._size, int):
+            for place in known.tolist():
+                if place not in self._rows:
+                    self._check_place("gather", place)
+        return self._read_from_buffer("gather", at)
+
+    @api_boundary
+    def concat(self, name: str | None = None) -> Tensor:
+        """The elements one after another along their first axis. What was not written is zeros."""
+        if self.element_shape.rank == 0:
+            fail(
+                ShapeError,
+                f"TensorArray.concat: the elements are scalars, {self._text()}",
+                fix="use stack()",
+            )
+        if self._is_uneven():
+            rows = [self._rows[place] for place in sorted(self._rows)]
+            return Concatenate(0)(*rows)
+        x = self.stack()
+        shape = x.type.shape
+        return Reshape((element_count(shape[:2]), *shape[2:]))(x)
+
+    @api_boundary
+    def unstack(self, value: Any, name: str | None = None) -> TensorArray:
+        """The array whose elements are the rows of `value`, as many as the array has.
+
+        Raises ShapeError for another number of rows.
+        """
+        array, x = self._taking("unstack", value, rows=True)
+        array._set_size("unstack", x.type.shape[0])
+        array._rows, array._buffer = {}, x
+        array._written = full(1, TensorType(bool_, x.type.shape[:1]))
+        return array
+
+    @api_boundary
+    def scatter(self, indices: Any, value: Any, name: str | None = None) -> TensorArray:
+        """The array with row k of `value` at `indices[k]`.
+
+        Raises InvalidArgumentError for an index that is out of range.
+        """
+        at = _indices("scatter", indices)
+        array, x = self._taking("scatter", value, rows=True)
+        count = at.type.shape[0]
+        if same_shape((count,), x.type.shape[:1]) is None:
+            fail(
+                ShapeError,
+                f"TensorArray.scatter: there are {count} indices and {x.type.shape[0]} elements",
+                operands=[operand_text(at), operand_text(x)],
+                fix="give one element for each index",
+            )
+        known = value_now(at)
+        if known is None or not isinstance(self._size, int):
+            return array._written_anywhere("scatter", at, x)
+        for k, place in enumerate(known.tolist()):
+            array = array.write(place, Reshape(x.type.shape[1:])(slice_axis(x, 0, k, k + 1)))
+        return array
+
+    @api_boundary
+    def split(self, value: Any, lengths: Any, name: str | None = None) -> TensorArray:
+        """The array whose element k has the `lengths[k]` rows of `value` that follow those before.
+
+        The lengths must be known while tracing. Raises ShapeError for lengths that do not add up.
+        """
+        x = as_tensor(value, None if has_dtype(value) else self._dtype)
+        counts = static_ints(lengths, "TensorArray.split: the lengths")
+        rows = x.type.shape[0] if isinstance(x.type.shape, tuple) and x.type.shape else None
+        if rows is None or not all(isinstance(n, int) for n in counts) or sum(counts) != rows:
+            fail(
+                ShapeError,
+                f"TensorArray.split: the lengths {list(counts)} do not divide {x.type}",
+                operands=[operand_text(x)],
+                fix="give lengths that add up to the first size",
+            )
+        array = self._copy()
+        array._set_size("split", len(counts))
+        if len(set(counts)) > 1 and self._declared.rank is None:
+            array._declared = shape_of((None, *x.type.shape[1:]))  # type: ignore[arg-type]
+        array._rows, array._buffer, array._written = {}, None, None
+        start = 0
+        for place, count in enumerate(counts):
+            array = array.write(place, slice_axis(x, 0, start, start + count))
+            start += count
+        return array
+
+    @api_boundary
+    def identity(self) -> TensorArray:
+        """An array of the same elements."""
+        return self._copy()
+
+    # Arrays that differ in something.
+
+    def _copy(self) -> TensorArray:
+        array = object.__new__(TensorArray)
+        for name in self.__slots__:
+            setattr(array, name, getattr(self, name))
+        return array
+
+    def growing(self) -> TensorArray:
+        """The same array as the state of a loop."""
+        array = self._copy()
+        array.grows = True
+        return array
+
+    def joined(self) -> TensorArray:
+        """The same array with all elements in its buffer, if it has any."""
+        if not self._rows and (self._buffer is not None or not self.has_buffer):
+            return self
+        return self._merged("the state")
+
+    def carried(self) -> TensorArray:
+        """The same array as tensors alone: a buffer, and the size if it may change."""
+        array = self.joined()._copy()
+        if self._is_dynamic and isinstance(self._own_size, (int, Dim)):
+            array._own_size = _as_index(self._own_size)
+        return array
+
+    def measured(self) -> TensorArray:
+        """The same array, with its size as a number where all runs have one."""
+        found = range_of(self._own_size) if isinstance(self._own_size, Tensor) else None
+        is_known = found is not None and found[0] == found[1]
+        return self.settled(found[0], self.grows) if is_known and found else self
+
+    def check_size(self) -> None:
+        """Lets a run fail in which the array has become larger than its buffer."""
+        holds = LessEqual()(_as_index(self._own_size), _as_index(self.capacity))
+        check(
+            holds,
+            f"a loop has made {self._text()} larger than it did when it ran to find the size",
+            (),
+            "make it with size= and without dynamic_size: the loop depends on rounding",
+        )
+
+    def emptied(self) -> TensorArray:
+        """An array of the same kind to which nothing has been written."""
+        array = self._copy()
+        if self._is_dynamic:
+            array._own_size = 0
+        elif not isinstance(self._own_size, int):
+            array._own_size = self._size
+        array._rows, array._buffer, array._written = {}, None, None
+        return array
+
+    def settled(self, size: int | None, grows: bool) -> TensorArray:
+        """The same array behind a loop, of this size if it is known."""
+        array = self._copy()
+        array._own_size = array._own_size if size is None else size
+        array.grows = grows
+        return array
+
+    def _set_size(self, name: str, size: Size) -> None:
+        """Takes on the size of what replaces all elements."""
+        if self._is_dynamic:
+            self._own_size = size
+        elif same_shape((self._size,), (size,)) is None:
+            fail(
+                ShapeError,
+                f"TensorArray.{name}: {size} elements are given to {self._text()}",
+                fix=f"make it with size={size}, or with dynamic_size=True",
+            )
+
+    def _taking(self, name: str, value: Any, rows: bool = False) -> tuple[TensorArray, Tensor]:
+        """The array that takes an element, or the rows of a tensor; and what it takes."""
+        x = as_tensor(value, None if has_dtype(value) else self._dtype)
+        if x.dtype is not self._dtype:
+            fail(
+                DTypeError,
+                f"TensorArray.{name}: {x.type} is given to {self._text()}",
+                operands=[operand_text(x)],
+                fix=f"convert it: tg.cast(x, tg.{self._dtype.name})",
+            )
+        if rows and x.type.shape == ():
+            fail(
+                ShapeError,
+                f"TensorArray.{name}: {x.type} has no rows",
+                operands=[operand_text(x)],
+                fix="give a tensor with a first axis, or use write",
+            )
+        shape = x.type.shape[1:] if rows else x.type.shape
+        if not self.element_shape.is_compatible_with(shape_of(shape)):
+            fail(
+                ShapeError,
+                f"TensorArray.{name}: an element of the shape {shape_of(shape)} is given to "
+                f"{self._text()}",
+                operands=[operand_text(x)],
+                fix="give all elements one shape, or make the array with infer_shape=False",
+            )
+        return self._copy(), x
+
+    # Indices.
+
+    def _check_place(self, name: str, place: int, is_written: bool = False) -> None:
+        """Raises InvalidArgumentError for a known index into an array of known size that is out of
+        range, or that is read and was not written."""
+        high = self._size - 1 if not (is_written and self._is_dynamic) else place
+        self._refuse_outside(name, np.asarray(place), high)
+        if not is_written and self._buffer is None and place not in self._rows:
+            self._refuse_unwritten(name, place)
+
+    def _check_read(self, name: str, at: Tensor) -> None:
+        """Refuses indices that are out of range or were not written: now where that is known, else
+        at every run where a function checks its bounds. All elements are in the buffer."""
+        places, written, size = value_now(at), value_now(self._written), self._known_size()
+        if places is not None and size is not None:
+            self._refuse_outside(name, places, size - 1)
+            if written is not None:
+                missing = np.atleast_1d(places)[~np.atleast_1d(written[places])]
+                if missing.size:
+                    self._refuse_unwritten(name, int(missing[0]))
+        elif checks_at_run_time():
+            self._check_at_run_time(name, at, self._size)
+            if not self.grows and len_of(self._written) != 0:
+                fact, fix = self._unwritten_text(name, "an index")
+                _check(All(None)(Gather(0, 0)(self._written, at)), fact, fix)
+
+    def _known_size(self) -> int | None:
+        """The size if it is known: at top level all sizes are."""
+        size = self._size
+        known = value_now(size) if isinstance(size, Tensor) else size
+        return None if known is None or isinstance(known, Dim) else int(known)
+
+    def _refuse_outside(self, name: str, places: np.ndarray, high: int) -> None:
+        refuse_outside(places, 0, high, *self._range_texts(name, high), ())
+
+    def _check_at_run_time(self, name: str, at: Tensor, size: Any) -> None:
+        """Lets a run fail with an index that is out of range."""
+        high = size - 1 if not isinstance(size, Tensor) else np.iinfo(np.int32).max
+        check_at_run_time(at, 0, high, *self._range_texts(name, high))
+        if isinstance(size, Tensor):
+            fact, _ = self._range_texts(name, high)
+            last = at if at.ndim == 0 else Max(None)(at)
+            _check(
+                Less()(last, size), fact.replace("index {}", "an index"), "read what was written"
+            )
+
+    def _range_texts(self, name: str, high: Any) -> tuple[str, str]:
+        fix = f"use indices from 0 to {high}" if high != -1 else "make it with a size"
+        if name in ("write", "scatter") and not self._is_dynamic:
+            fix += ", or make it with dynamic_size=True"
+        return f"TensorArray.{name}: index {{}} is out of range for {self._text()}", fix
+
+    def _refuse_unwritten(self, name: str, place: int) -> NoReturn:
+        text, fix = self._unwritten_text(name, f"index {place}")
+        fail(InvalidArgumentError, text, fix=fix)
+
+    def _unwritten_text(self, name: str, place: str) -> tuple[str, str]:
+        fact = f"TensorArray.{name}: {place} of {self._text()} has not been written"
+        return fact, "write it first, also with zeros"
+
+    # The buffer.
+
+    @property
+    def has_buffer(self) -> bool:
+        """Whether the shape of the elements is known, so that there can be a buffer."""
+        if self._buffer is not None or self._rows:
+            return not self._is_uneven()
+        return self._declared.is_fully_defined()
+
+    @property
+    def capacity(self) -> Any:
+        """How many elements the buffer of the array has."""
+        base = 0 if self._buffer is None else self._buffer.type.shape[0]
+        return base if isinstance(self._size, Tensor) else maximum(base, self._size)
+
+    @property
+    def element_type(self) -> Shape:
+        """The shape of the elements of an array that has a buffer."""
+        if self._buffer is not None:
+            return self._buffer.type.shape[1:]
+        if self._rows:
+            return next(iter(self._rows.values())).type.shape
+        return tuple(self._declared)
+
+    def _is_uneven(self) -> bool:
+        shapes = [x.type.shape for x in self._rows.values()]
+        if self._buffer is not None:
+            shapes.append(self._buffer.type.shape[1:])
+        return any(same_shape(shapes[0], other) is None for other in shapes[1:])
+
+    def with_buffer(self, shape: Shape, capacity: Any) -> TensorArray:
+        """The array with all elements in a buffer of this many, of this shape each."""
+        array = self._copy()
+        buffer = _base(self._buffer, TensorType(self._dtype, (capacity, *shape)))
+        written = _base(self._written, TensorType(bool_, (capacity,)))
+        if self._rows:
+            true = full(1, TensorType(bool_, ()))
+            written = _with_rows(written, dict.fromkeys(self._rows, true))
+            buffer = _with_rows(buffer, self._rows)
+        array._rows, array._buffer, array._written = {}, buffer, written
+        return array
+
+    def _merged(self, name: str) -> TensorArray:
+        """The array with all its elements in the buffer. Raises InvalidArgumentError where their
+        shape is not known, and ShapeError where they have several."""
+        if self._buffer is not None and not self._rows:
+            return self
+        if self.has_buffer:
+            return self.with_buffer(self.element_type, self.capacity)
+        if self._rows:
+            shapes = dict.fromkeys(str(x.type) for x in self._rows.values())
+            fail(
+                ShapeError,
+                f"TensorArray.{name}: the elements have several shapes: {', '.join(shapes)}",
+                fix="read them one by one, or use concat()",
+            )
+        fail(
+            InvalidArgumentError,
+            f"TensorArray.{name}: nothing has been written to {self._text()}, so the shape of its "
+            "elements is not known",
+            fix="write first, or make it with element_shape=",
+        )
+
+    def _written_anywhere(self, name: str, at: Tensor, x: Tensor) -> TensorArray:
+        """The array with one element, or the rows of x, at indices that only the run knows."""
+        shape = x.type.shape[at.ndim :]
+        array = self._with_room_for(name, at, shape)
+        capacity = array._buffer.type.shape[0]
+        high = np.iinfo(np.int32).max if array._is_dynamic else capacity - 1
+        if (places := value_now(at)) is not None:
+            self._refuse_outside(name, places, high)
+        elif checks_at_run_time():
+            self._check_at_run_time(name, at, high + 1)
+        true = full(1, TensorType(bool_, at.type.shape))
+        array._buffer = _updated(array._buffer, at, x)
+        array._written = _updated(array._written, at, true)
+        if array._is_dynamic:
+            last = at if at.ndim == 0 else Max(None)(at)
+            array._own_size = MAXIMUM(_as_index(array._size), ADD(last, as_tensor(1, int32)))
+        return array
+
+    def _with_room_for(self, name: str, at: Tensor, shape: Shape) -> TensorArray:
+        """The array with a buffer that has the indices `at`."""
+        capacity = self.capacity
+        if self._is_dynamic and not self.grows:
+            found = range_of(at) if at.ndim == 0 else None
+            value = value_now(at)
+            if value is not None and value.size:
+                found = (int(value.min()), int(value.max()))
+            if found is None:
+                reason = (
+                    "the index is known only when the graph runs, and no loop carries the array"
+                )
+                refuse_growth(f"TensorArray.{name}", reason)
+            capacity = maximum(capacity, found[1] + 1)
+        elif self._is_dynamic:
+            capacity = maximum(capacity, 1)
+        return self.with_buffer(shape, capacity)
+
+
+def refuse_growth(name: str, reason: str) -> NoReturn:
+    """Raises TraceError for an array that grows, of which nobody knows how large it becomes."""
+    fail(
+        TraceError,
+        f"{name}: how large an array of dynamic size becomes is not known, since {reason}",
+        fix="make it with size= and without dynamic_size, or bound the loop: "
+        "maximum_iterations= of tg.while_loop, or in a while "
+        "tg.autograph.experimental.set_loop_options(maximum_iterations=n)",
+    )
+
+
+#: Makes a size of an integer scalar whose value only the run knows, for the function of this name;
+#: `tracegraph.array` sets it.
+run_size: list[Callable[[str, Tensor], Size]] = []
+
+
+def size_of(name: str, n: Tensor) -> Size:
+    """The value of an integer scalar as a size: a number where it is known."""
+    known = value_now(n)
+    return run_size[0](name, n) if known is None else int(known)
+
+
+def _first_rows(buffer: Tensor, size: Any) -> Tensor:
+    """The rows of a buffer that the array has, as many as the run finds if that is not known."""
+    if isinstance(size, Tensor):
+        known = value_now(size)
+        found = range_of(size) if known is None else (int(known), int(known))
+        if found is None or found[0] != found[1]:
+            return buffer[:size]
+        size = found[0]
+    return buffer if size == buffer.type.shape[0] else slice_axis(buffer, 0, 0, size)
+
+
+def _base(x: Tensor | None, type: TensorType) -> Tensor:
+    """A buffer with zeros behind what it has."""
+    if x is None:
+        return full(0, type)
+    missing = type.shape[0] - x.type.shape[0]
+    if isinstance(missing, int) and missing == 0:
+        return x
+    return Concatenate(0)(x, full(0, type.with_shape((missing, *type.shape[1:]))))
+
+
+def _with_rows(buffer: Tensor, rows: dict[int, Tensor]) -> Tensor:
+    """The buffer with some of its rows replaced."""
+    parts, behind = [], 0
+    wide = Reshape((1, *buffer.type.shape[1:]))
+    for place in sorted(rows):
+        if behind < place:
+            parts.append(slice_axis(buffer, 0, behind, place))
+        parts.append(wide(rows[place]))
+        behind = place + 1
+    if behind < buffer.type.shape[0]:
+        parts.append(slice_axis(buffer, 0, behind, buffer.type.shape[0]))
+    return parts[0] if len(parts) == 1 else Concatenate(0)(*parts)
+
+
+def _updated(buffer: Tensor, at: Tensor, x: Tensor) -> Tensor:
+    """The buffer with x at an index, or its rows at several; out of range nothing is written."""
+    if len_of(buffer) == 0:
+        return buffer
+    places = Reshape((*at.type.shape, 1))(at)
+    return ScatterUpdate(0, 0)(buffer, places, x)
+
+
+def _check(holds: Tensor, fact: str, fix: str) -> None:
+    """Lets a run fail for which this does not hold."""
+    trace = current_trace()
+    assert trace is not None
+    trace.check(holds, fact, (), fix)
+
+
+def len_of(buffer: Tensor) -> Size:
+    return buffer.type.shape[0]
+
+
+def _leaves_open(shape: TensorShape) -> bool:
+    """Whether a declared shape says that a size of the elements may differ."""
+    return shape.rank is not None and None in tuple(shape)
+
+
+def _as_size(size: Any) -> Size:
+    if size is None:
+        fail(
+            SignatureError,
+            "TensorArray: there is no size",
+            fix="give size=, 0 for an array that grows: dynamic_size=True",
+        )
+    if has_dtype(size) and static_value(as_tensor(size)) is None:
+        return size_of("TensorArray", as_tensor(size))
+    numbers = static_ints(size, "TensorArray: the size")
+    (number, *others) = numbers or (None,)
+    is_size = isinstance(number, (int, Dim)) and not isinstance(number, bool) and not others
+    if not is_size or (isinstance(number, int) and number < 0):
+        fail(
+            ShapeError,
+            f"TensorArray: the size is {shown(size)}, and it must be one integer of 0 or more",
+            fix="give an int",
+        )
+    return number  # type: ignore[return-value]
+
+
+def _as_index(size: Any) -> Tensor:
+    """A size as an int32 scalar."""
+    return size if isinstance(size, Tensor) else size_value(size, int32)
+
+
+def _index(name: str, index: Any) -> Tensor:
+    at = _integers(name, index)
+    if at.type.shape != ():
+        fail(
+            ShapeError,
+            f"TensorArray.{name}: the index is {at.type}, and it must be one integer",
+            operands=[operand_text(at)],
+            fix="use gather or scatter for several",
+        )
+    return at
+
+
+def _indices(name: str, indices: Any) -> Tensor:
+    at = _integers(name, indices)
+    if isinstance(at.type.shape, ShapeVariable) or at.ndim != 1:
+        fail(
+            ShapeError,
+            f"TensorArray.{name}: the indices are {at.type}, and they must be a vector",
+            operands=[operand_text(at)],
+            fix="give one axis of integers, such as [0, 2]",
+        )
+    return at
+
+
+def _integers(name: str, value: Any) -> Tensor:
+    at = as_tensor(value)
+    if not at.dtype.is_integer and at.type.shape != (0,):
+        fail(
+            DTypeError,
+            f"TensorArray.{name}: an index is {at.type}, and it must be an integer",
+            operands=[operand_text(at)],
+            fix="convert it: tg.cast(i, tg.int32)",
+        )
+    return cast_to(at, int32)
+
+
+def _known(at: Tensor) -> int | None:
+    value = value_now(at)
+    return None if value is None else int(value)
+
+
+# As a structure.
+
+
+class ArrayContainer(nest.Container):
+    """A TensorArray without its tensors. Its names are those of what is among its leaves: a buffer
+    with the marks of what was written, and the size where that may change."""
+
+    __slots__ = ()
+
+    @classmethod
+    def open(cls, array: TensorArray) -> tuple[nest.Container, Iterable[Any]]:
+        names: tuple[str, ...] = ()
+        items: list[Any] = []
+        array = array.carried() if array.grows else array.joined()
+        if array._buffer is not None:
+            names, items = ("_buffer", "_written"), [array._buffer, array._written]
+        if not isinstance(array._own_size, (int, Dim, type(None))):
+            size = array._own_size
+            names, items = (*names, "_own_size"), [*items, getattr(size, "number", size)]
+        is_size_kept = "_own_size" not in names and (array.dynamic_size or not names)
+        kept = (*cls._kept, "_own_size") if is_size_kept else cls._kept
+        return cls(TensorArray, names, state=tuple((x, getattr(array, x)) for x in kept)), items
+
+    _kept = ("_dtype", "_is_dynamic", "_infer_shape", "grows", "_declared")
+
+    def __eq__(self, other: object) -> bool:
+        is_alike = isinstance(other, ArrayContainer) and self.names == other.names
+        return is_alike and self.state == other.state
+
+    __hash__ = nest.Container.__hash__
+
+    def matches(self, other: nest.Container) -> bool:
+        """Whether the tensors are of arrays of one kind and dtype, and of one size if it is none of
+        them."""
+        return super().matches(other) and self._kind() == other._kind()  # type: ignore[attr-defined]
+
+    def _kind(self) -> Any:
+        kept = dict(self.state)
+        return kept["_dtype"], kept["_is_dynamic"], kept.get("_own_size")
+
+    def build(self, items: Sequence[Any]) -> TensorArray:
+        array = object.__new__(TensorArray)
+        array._rows = {}
+        array._buffer = array._written = array._own_size = None
+        for name, value in (*self.state, *zip(self.names, items, strict=True)):
+            setattr(array, name, value)
+        if "_own_size" in self.names and isinstance(array._own_size, int):
+            array._own_size = _Number(array._own_size)
+        return array
+
+
+class _Number:
+    """Stands for a size that is a leaf, where leaves are numbered."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+nest.register(TensorArray, ArrayContainer.open)
+
+__all__ = ["TensorArray"]
