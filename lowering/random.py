@@ -60,6 +60,22 @@ def _gamma(op: ops.RandomGamma, key: Any, alpha: Any) -> Any:
     return _per_key(lambda k, a: jax.random.gamma(_wrap(k), a, dtype=a.dtype), key, alpha)
 
 
+@lowers(ops.RandomPoisson)
+def _poisson(op: ops.RandomPoisson, key: Any, rate: Any) -> Any:
+    def draw(k: Any, rate: Any) -> Any:
+        return jax.random.poisson(_wrap(k), rate, dtype=jnp.int64).astype(rate.dtype)
+
+    return _per_key(draw, key, rate)
+
+
+@lowers(ops.RandomBinomial)
+def _binomial(op: ops.RandomBinomial, key: Any, counts: Any, chances: Any) -> Any:
+    def draw(k: Any, counts: Any, chances: Any) -> Any:
+        return jax.random.binomial(_wrap(k), counts, chances, dtype=counts.dtype)
+
+    return _per_key(draw, key, counts, chances)
+
+
 @lowers(ops.GammaSlope)
 def _gamma_slope(op: ops.GammaSlope, alpha: Any, number: Any) -> Any:
     return lax.random_gamma_grad(alpha, number)  # type: ignore[reportCallIssue]

@@ -159,10 +159,10 @@ MUTANTS = [
     Mutant(contract.Matmul, "depends", "p.any(axis=-1", "p.any(axis=-2"),
     Mutant(contract.Conv, "depends", "q.take(ys)", "q.take(xs)"),
     Mutant(contract.Bilinear, "jvp", "self(x, ty)", "self(x, y)", contract.Matmul),
-    Mutant(contract.Conv, "_to_x", "Reverse(tuple(range(rank)))(conjugate(y))", "conjugate(y)"),
-    Mutant(contract.Conv, "_to_x", "width - self.padding[k][0] - 1", "self.padding[k][0]"),
+    Mutant(contract.Conv, "transposed", "Reverse(tuple(range(rank)))(y)", "y"),
+    Mutant(contract.Conv, "transposed", "width - self.padding[k][0] - 1", "self.padding[k][0]"),
     Mutant(contract.Conv, "_to_x", "conjugate(y)", "y"),
-    Mutant(contract.Conv, "_to_x", "rank + 2, rank + 1, rank", "rank + 1, rank + 2, rank"),
+    Mutant(contract.Conv, "transposed", "rank + 2, rank + 1, rank", "rank + 1, rank + 2, rank"),
     Mutant(
         contract.Conv, "_to_y", "self.rhs_dilation, tuple(padding)", "self.strides, tuple(padding)"
     ),

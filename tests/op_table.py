@@ -318,7 +318,7 @@ COMPARISONS = [
     Case(E.LogicalNot(), (x(4),), "ib"),
     *(Case(op, (x(4), x(4)), "ib") for op in (E.LogicalAnd(), E.LogicalOr(), E.LogicalXor())),
     *(
-        Case(E.Bitcast(kind), (of(own, 4),), "")
+        Case(E.Bitcast(kind), (of(own, 4),), "", order=0, against=())  # bits move in steps
         for own, kind in ((float32, int32), (int64, float64), (uint8, int8), (bfloat16, uint16))
     ),
     Case(E.ShiftLeft(), (x(4), x(4, sample="positive")), "i"),
@@ -792,6 +792,13 @@ RANDOM = [
         "",  # numbers of another type are other numbers
         order=1,
         against=("jax",),  # at a fixed key they do not move smoothly
+    ),
+    Case(random.RandomPoisson(), (KEY, of(float64, 5, sample="positive")), "", order=0),
+    Case(
+        random.RandomBinomial(),
+        (KEY, of(float64, 5, sample="positive"), of(float64, 5, sample="positive")),
+        "",
+        order=0,
     ),
     Case(
         random.GammaSlope(),

@@ -2299,8 +2299,8 @@ W = tg.Variable([1.0, 2.0], name="w")
         lambda: tg.nn.max_pool2d(tg.ones([1, 2, 2, 1]), 2, 2, "SAME", data_format=3),
         ValueError,
         ValueError,
-        "max_pool: data_format is 3",
-        'use None or "NHWC" or "N...C"',
+        "max_pool2d: data_format is 3",
+        'use None or "NHWC" or "NCHW" or "N...C" or "NC..."',
     ),
     windows_that_are_no_pairs=shape_error(
         lambda: tg.pad(tg.ones([2, 2]), [[1, 1, 1], [1]]),

@@ -397,3 +397,41 @@ def test_blocks_that_do_not_fit(call, words):
     with pytest.raises(ValueError, match=words) as error:
         call()
     assert "fix: " in str(error.value)
+
+
+# ---------------------------------------------------------------- normalised images
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("factor", [1.0, 0.25])
+def test_fused_batch_norm(run, first, factor):
+    x, given = sample(2, 3, 4, 5), RANDOM.uniform(1, 2, (4, 5))
+    turn = (lambda x: np.moveaxis(x, -1, 1)) if first else np.asarray
+    name = "NCHW" if first else "NHWC"
+
+    def normalise(x, is_training):
+        scale, offset, mean, variance = given
+        return tg.nn.fused_batch_norm(
+            x, scale, offset, mean, variance, 0.01, name, is_training, None, factor
+        )
+
+    own = (x.mean((0, 1, 2)), x.var((0, 1, 2)))
+    estimates = (own[0], x.var((0, 1, 2), ddof=1))
+    kept = [
+        (1 - factor) * old + factor * new for old, new in zip(given[2:], estimates, strict=True)
+    ]
+    for is_training, used, ends in ((True, own, kept), (False, given[2:], given[2:])):
+        found = run(lambda x, t=is_training: normalise(x, t), tg.constant(turn(x)))
+        wanted = (x - used[0]) / np.sqrt(used[1] + 0.01) * given[0] + given[1]
+        close(found[0], turn(wanted))
+        for one, other in zip(found[1:], ends, strict=True):
+            close(one, other)
+
+
+def test_fused_batch_norm_refuses():
+    with pytest.raises(ValueError, match="mean and variance are not given"):
+        tg.nn.fused_batch_norm(PICTURE, [1.0] * 3, [0.0] * 3, is_training=False)
+    with pytest.raises(ValueError, match="the operand is"):
+        tg.nn.fused_batch_norm([[1.0]], [1.0], [0.0])
+    with pytest.raises(ValueError, match="NHWC"):
+        tg.nn.fused_batch_norm(PICTURE, [1.0] * 3, [0.0] * 3, data_format="NWC")

@@ -346,3 +346,63 @@ def test_random_numbers_have_no_gradient():
     with tg.GradientTape() as tape:
         y = tg.random.normal([3])
     assert tape.gradient(y, x) is None
+
+
+# ---------------------------------------------------------------- whole numbers
+
+
+def test_poisson_numbers(run):
+    rates = np.array([0.0, 0.7, 4.0, 30.0])
+    tg.random.set_seed(3)
+    drawn = run(lambda: tg.random.poisson([4000], rates, tg.int32)).numpy()
+    assert drawn.shape == (4000, 4) and drawn.dtype == np.int32
+    for numbers, rate in zip(drawn.T[1:], rates[1:], strict=True):
+        most = numbers.max()
+        counts = np.bincount(numbers, minlength=most + 1)
+        expected = scipy.stats.poisson.pmf(np.arange(most + 1), rate) * 4000
+        usual = expected > 5
+        rest = [[np.sum(x[~usual])] for x in (counts, expected)]
+        pair = [np.append(x[usual], r) for x, r in zip((counts, expected), rest, strict=True)]
+        assert ((pair[0] - pair[1]) ** 2 / np.maximum(pair[1], 1)).sum() < 3 * len(pair[0]) + 20
+    assert (drawn[:, 0] == 0).all()
+    assert tg.random.poisson([], 1.0).dtype == tg.float32
+    same = [tg.random.stateless_poisson([3, 4], [1, 2], rates).numpy() for _ in range(2)]
+    np.testing.assert_array_equal(*same)
+
+
+def test_binomial_numbers(run):
+    counts, probs = np.array([0.0, 3.0, 50.0]), np.array([0.5, 0.9, 0.2])
+    drawn = run(
+        lambda: tg.random.stateless_binomial([4000, 3], [1, 2], counts, probs, tg.int64)
+    ).numpy()
+    assert drawn.dtype == np.int64 and (drawn <= counts).all() and (drawn >= 0).all()
+    np.testing.assert_allclose(drawn.mean(0), counts * probs, atol=0.2)
+    np.testing.assert_allclose(drawn.var(0), counts * probs * (1 - probs), rtol=0.1, atol=1e-9)
+    generator = tg.random.Generator.from_seed(1)
+    assert generator.binomial([2, 3], 4.0, 0.5).dtype == tg.int32
+
+
+def test_whole_numbers_have_no_derivative():
+    rate = tg.Variable([1.0, 2.0])
+    with tg.GradientTape() as tape:
+        y = tg.random.poisson([3], rate)
+    assert tape.gradient(y, rate) is None
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: tg.random.poisson([2], -1.0), "lam is -1.0"),
+        (lambda: tg.random.poisson([2], 1.0, tg.bool), "whole numbers of bool"),
+        (lambda: tg.random.poisson([2], 1j), "lam is c128"),
+        (lambda: tg.random.stateless_poisson([2], [1, 2], [1.0] * 3), "broadcast"),
+        (lambda: tg.random.stateless_binomial([2], [1, 2], 3.0, 1.5), "probs is 1.5"),
+        (lambda: tg.random.stateless_binomial([2], [1, 2], -3.0, 0.5), "counts is -3.0"),
+        (lambda: tg.random.stateless_binomial([2], [1], 3.0, 0.5), "the seed is"),
+    ],
+)
+def test_bad_parameters_of_whole_numbers(call, words):
+    with pytest.raises((ValueError, TypeError), match=words) as error:
+        call()
+    assert "test_random.py" in str(error.value)
+    assert "fix: " in str(error.value)

@@ -287,10 +287,6 @@ def test_hessians_of_a_function():
         (lambda: tg.dynamic_stitch([[0, 1]], [[1.0]]), "one row of one shape"),
         (lambda: tg.dynamic_stitch([[-1]], [[1.0]]), "there is -1"),
         (lambda: tg.dynamic_stitch([[0.5]], [[1.0]]), "must be integers"),
-        (
-            lambda: tg.function(lambda at: tg.dynamic_stitch([at], [[1.0]]))(tg.constant([0])),
-            "not known while tracing",
-        ),
         (lambda: tg.reverse_sequence([[1, 2]], [1], 0, 0), "both 0"),
         (lambda: tg.reverse_sequence([[1, 2]], [1, 1], 1), "for 1 sequences"),
         (lambda: tg.reverse_sequence([[1, 2]], [3], 1), "have 2 elements"),

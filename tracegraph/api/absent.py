@@ -23,7 +23,7 @@ _NAMED = "it has TensorFlow's name here"
 _RENAMED = "it is a name of TensorFlow 1"
 _DEVICES = "devices are JAX's"
 _HOST = "outside of functions use NumPy, as in"
-_PICTURES = "there is one function of images, tg.image.adjust_contrast"
+_PICTURES = "files are read, and pictures drawn, by Python"
 _LAYERS = "there is no such layer yet"
 _OWN_LAYER = "write a subclass of tg.layers.Layer, with tg.nn and tg.einsum"
 _OPTIMIZERS = "there is no such optimizer yet"
@@ -67,11 +67,10 @@ ABSENT = {
     "timestamp": ("clocks are Python's", "use time.time(), outside of functions"),
     **dict.fromkeys(
         [
-            *("image.resize", "image.crop_to_bounding_box", "image.flip_left_right"),
-            *("image.random_crop", "image.random_flip_left_right", "image.rgb_to_grayscale"),
             *("image.decode_image", "image.decode_jpeg", "image.decode_png"),
+            *("image.adjust_jpeg_quality", "image.draw_bounding_boxes"),
         ],
-        (_PICTURES, "use tg.gather, tg.reverse and slices, or prepare images before"),
+        (_PICTURES, "use a library of images, and give its array to the function"),
     ),
     **dict.fromkeys(
         [
@@ -95,6 +94,46 @@ ABSENT = {
         ],
         (_LAYERS, _OWN_LAYER),
     ),
+    **dict.fromkeys(
+        ["nn.embedding_lookup_sparse", "nn.safe_embedding_lookup_sparse", "edit_distance"],
+        (_KINDS, "use tg.nn.embedding_lookup of padded rows, and a sum or mean with weights"),
+    ),
+    **dict.fromkeys(
+        ["nn.ctc_greedy_decoder", "nn.ctc_beam_search_decoder"],
+        (_KINDS, "use tg.argmax of the logits, and leave out repetitions and blanks in Python"),
+    ),
+    **dict.fromkeys(
+        ["nn.fractional_avg_pool", "nn.fractional_max_pool"],
+        ("the sizes of windows are whole numbers", "use tg.nn.pool, or tg.image.resize"),
+    ),
+    "nn.depthwise_conv2d_backprop_filter": (
+        "derivatives by filters are those of a tape",
+        "use tg.GradientTape around tg.nn.depthwise_conv2d",
+    ),
+    **dict.fromkeys(
+        [
+            *("image.combined_non_max_suppression", "image.generate_bounding_box_proposals"),
+            *("image.non_max_suppression_overlaps", "image.non_max_suppression_with_scores"),
+        ],
+        ("boxes are selected by their scores", "use tg.image.non_max_suppression_padded"),
+    ),
+    "image.extract_glimpse": ("it is a crop", "use tg.image.crop_and_resize"),
+    "image.sample_distorted_bounding_box": (
+        "boxes at random are those of a crop",
+        "use tg.image.random_crop, or tg.random.uniform and tg.image.crop_and_resize",
+    ),
+    **dict.fromkeys(
+        [
+            *("random.all_candidate_sampler", "random.fixed_unigram_candidate_sampler"),
+            "random.learned_unigram_candidate_sampler",
+        ],
+        (
+            "there are two samplers of candidates",
+            "use tg.random.log_uniform_candidate_sampler or tg.random.uniform_candidate_sampler",
+        ),
+    ),
+    "random.experimental": ("nothing is set apart for it", "use tg.random.stateless_shuffle"),
+    "random.create_rng_state": ("a state is a key", "use tg.random.Generator.from_seed"),
     "keras": (
         "a few layers of Keras are here, under names of their own",
         "use tg.layers, tg.optimizers, tg.initializers and tg.nn",

@@ -22,11 +22,11 @@ from tracegraph.array.creation import is_tensor
 from tracegraph.array.joining import together
 from tracegraph.array.selection import gather
 from tracegraph.array.shaping import cut, pad, reshape
-from tracegraph.core.shapes import element_count, minimum, same_size
+from tracegraph.core.shapes import element_count, same_size
 from tracegraph.core.types import TensorType
 from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor, host_tensor
-from tracegraph.math.arithmetic import add, divide, multiply, pow, subtract
+from tracegraph.math.arithmetic import add, divide, maximum, multiply, pow, subtract
 from tracegraph.math.norms import clip_by_norm
 from tracegraph.math.reduction import reduce_mean, reduce_sum, summable
 from tracegraph.math.unary import rsqrt
@@ -194,7 +194,8 @@ def local_response_normalization(
         wide = local_response_normalization(summable(x), radius, bias, alpha, beta)
         return cast_to(wide, x.dtype)
     channels = x.type.shape[-1]
-    radius = minimum(radius, channels)
+    if known_int(channels):
+        radius = min(radius, channels)  # type: ignore[type-var]
     squares = pad(MUL(x, x), [[0, 0], [0, 0], [0, 0], [radius, radius]])
     total = None
     for start in range(2 * radius + 1):  # type: ignore[arg-type]
@@ -251,6 +252,78 @@ def batch_norm_with_global_normalization(
     is_scaled = as_flag(op, "scale_after_normalization", scale_after_normalization)
     scale = gamma if is_scaled else None
     return batch_normalization(input, mean, variance, beta, scale, variance_epsilon)
+
+
+def fused_batch_norm(
+    x: TensorLike,
+    scale: TensorLike,
+    offset: TensorLike,
+    mean: TensorLike | None = None,
+    variance: TensorLike | None = None,
+    epsilon: float = 0.001,
+    data_format: str = "NHWC",
+    is_training: bool = True,
+    name: str | None = None,
+    exponential_avg_factor: float = 1.0,
+) -> tuple[Tensor, ...]:
+    """Images normalised for each channel, and a mean and a variance to go on with.
+
+    - `x`: [examples, height, width, channels], or of five axes; `scale`, `offset`, `mean`,
+      `variance`: [channels].
+    - `is_training`: whether mean and variance are those of x. Then they are returned, the variance
+      as an estimate: times n / (n - 1) of n elements. With a factor f = `exponential_avg_factor`
+      below 1 it is (1 - f) * given + f * own. Otherwise the given ones are used and returned.
+    - `data_format`: "NCHW" or "NCDHW" if the channels are axis 1.
+
+    float16 and bfloat16 compute in float32. Raises ShapeError for other ranks, and where mean and
+    variance are needed and not given.
+
+    >>> x = tg.reshape([1.0, 3.0], [2, 1, 1, 1])
+    >>> y, mean, variance = tg.nn.fused_batch_norm(x, [1.0], [0.0], epsilon=0.0)
+    >>> y.numpy().ravel(), mean.numpy(), variance.numpy()
+    (array([-1.,  1.], dtype=float32), array([2.], dtype=float32), array([2.], dtype=float32))
+    """
+    op = "fused_batch_norm"
+    own = as_tensor(x)
+    rank = rank_of(op, own)
+    if rank not in (4, 5) or not own.dtype.is_floating:
+        fix = "give floating [examples, height, width, channels]"
+        refuse(op, f"the operand is {own.type}", own, fix=fix)
+    formats = ("NHWC", "NCHW") if rank == 4 else ("NDHWC", "NCDHW")
+    is_first = as_choice(op, "data_format", data_format, formats).startswith("NC")
+    factor = float(as_number(op, "exponential_avg_factor", exponential_avg_factor))
+    is_own = as_flag(op, "is_training", is_training)
+    if (mean is None or variance is None) and (factor != 1 or not is_own):
+        refuse(op, "mean and variance are not given", own, fix="give mean= and variance=")
+    wide = summable(own)
+    if is_own:
+        axes = [k for k in range(rank) if k != (1 if is_first else rank - 1)]
+        used = moments(wide, axes)
+        kept = _estimates(wide, used, (mean, variance), factor)
+    else:
+        used = kept = (
+            cast_to(as_tensor(mean), wide.dtype),
+            cast_to(as_tensor(variance), wide.dtype),
+        )
+    tail = [-1, *[1] * (rank - 2)] if is_first else [-1]
+    centre, spread, shift, size = (
+        reshape(cast_to(as_tensor(y), wide.dtype), tail) for y in (*used, offset, scale)
+    )
+    y = batch_normalization(wide, centre, spread, shift, size, epsilon)
+    return cast_to(y, own.dtype), *kept
+
+
+def _estimates(
+    x: Tensor, own: tuple[Tensor, Tensor], given: tuple[Any, Any], factor: float
+) -> tuple[Tensor, ...]:
+    """The mean and an estimate of the variance, of which the given ones keep 1 - factor."""
+    count = element_count(x.type.shape) // own[0].size  # type: ignore[operator]
+    spread = cast_to(as_tensor(count), x.dtype)
+    estimate = multiply(own[1], divide(spread, maximum(subtract(spread, 1.0), 1.0)))
+    if factor == 1:
+        return own[0], estimate
+    pairs = zip(given, (own[0], estimate))
+    return tuple(add(multiply(old, 1 - factor), multiply(new, factor)) for old, new in pairs)
 
 
 def dropout(
@@ -376,6 +449,7 @@ __all__ = [
     "bias_add",
     "dropout",
     "embedding_lookup",
+    "fused_batch_norm",
     "local_response_normalization",
     "lrn",
     "moments",

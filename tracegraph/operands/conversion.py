@@ -573,7 +573,9 @@ def _value_from(tensor: Tensor, known: dict[Tensor, Any]) -> Any:
         return None
     values = [known[y] for y in node.inputs]
     if any(v.dtype == object for v in values) and not isinstance(op, _MOVING):
-        return _on_sizes(op.name, values)
+        # Of a size that is open only sums and multiples are known: it has no floating value.
+        is_whole = all(y.dtype.is_integer for y in (*node.inputs, *node.outputs))
+        return _on_sizes(op.name, values) if is_whole else None
     result = op.numpy(*values)
     if len(node.outputs) > 1 and result is not NotImplemented:
         (result,) = (v for v, y in zip(result, node.outputs, strict=True) if y is tensor)

@@ -92,7 +92,51 @@ class RandomPermutation(FromKey):
         return TensorType(int32, (self.size,))
 
 
-class RandomGamma(Op):
+class FromParameters(Op, abstract=True):
+    """Numbers made from a key, one for each element of the parameters of a distribution, whose
+    axes begin with the batch axes of the key. At a fixed key whole numbers move in steps, so they
+    have no derivative."""
+
+    def infer(self, key, *parameters):
+        first = parameters[0]
+        floating(self.name, first.dtype, first.shape)
+        lead = key_batch(key)
+        for other in parameters:
+            if not other.fits(first):
+                raise Mismatch(f"the parameters have different types: {first} and {other}")
+        if same_shape(lead, first.shape[: len(lead)]) is None:
+            raise Mismatch(f"the axes of {first} do not begin with those of the key {key}")
+        return first
+
+    def vjp(self, g, y, *operands):
+        return (None,) * len(operands)
+
+    def jvp(self, tangents, y, *operands):
+        return None
+
+    def batch(self, n, batched, *operands):
+        return self(*batched_operands(n, batched, operands)), True
+
+    def depends(self, key, *parameters):
+        return parameters[0].emptied()
+
+
+class RandomPoisson(FromParameters):
+    """Numbers of the Poisson distribution, one for each `rate`, as floating numbers"""
+
+    def infer(self, key, rate):
+        return super().infer(key, rate)
+
+
+class RandomBinomial(FromParameters):
+    """How many of `counts` trials succeed, each with the probability `chances`, as floating
+    numbers"""
+
+    def infer(self, key, counts, chances):
+        return super().infer(key, counts, chances)
+
+
+class RandomGamma(FromParameters):
     """Numbers of the gamma distribution with scale 1, one for each `alpha`, its shape parameter.
 
     The axes of alpha begin with the batch axes of the key. The derivative in alpha is that of the
@@ -100,20 +144,13 @@ class RandomGamma(Op):
     """
 
     def infer(self, key, alpha):
-        floating(self.name, alpha.dtype, alpha.shape)
-        lead = key_batch(key)
-        if same_shape(lead, alpha.shape[: len(lead)]) is None:
-            raise Mismatch(f"the axes of alpha, {alpha}, do not begin with those of the key {key}")
-        return alpha
+        return super().infer(key, alpha)
 
     def vjp(self, g, y, key, alpha):
         return None, MUL(g, GammaSlope()(alpha, y))
 
     def jvp(self, tangents, y, key, alpha):
         return scale(tangents[1], GammaSlope()(alpha, y))
-
-    def batch(self, n, batched, key, alpha):
-        return self(*batched_operands(n, batched, (key, alpha))), True
 
     def depends(self, key, alpha):
         return alpha

@@ -44,7 +44,7 @@ from tracegraph.ops.index import (
     ScatterMin,
     ScatterMul,
 )
-from tracegraph.ops.random import FromKey, RandomFold, RandomGamma, RandomPermutation
+from tracegraph.ops.random import FromKey, FromParameters, RandomFold, RandomPermutation
 from tracegraph.ops.reduce import highest, lowest
 from tracegraph.ops.shape import (
     Concatenate,
@@ -571,17 +571,19 @@ def _from_key(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
     return _same(padding, op, xs, layouts)
 
 
-def _random_gamma(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
-    key, alpha = xs
-    lead = key.ndim - 1
-    drawn = [size for size in alpha.type.shape[lead:] if size != 1]
+def _from_parameters(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
+    key, *parameters = xs
+    lead, rank = key.ndim - 1, parameters[0].ndim
+    drawn = [size for size in parameters[0].type.shape[lead:] if size != 1]
     if any(map(padding.is_open, drawn[1:])):
-        raise Refusal(f"the numbers drawn for {_text(alpha.type.shape)} are others with padding")
-    for axis in range(lead, alpha.ndim):
-        alpha = padding.compact(alpha, axis)
+        shown = _text(parameters[0].type.shape)
+        raise Refusal(f"the numbers drawn for {shown} are others with padding")
+    for axis in range(lead, rank):
+        parameters = [padding.compact(x, axis) for x in parameters]
+    operands = [key, *parameters]
     for axis in range(lead):
-        (key, alpha), _ = padding.together([key, alpha], [axis, axis])
-    return _same(padding, op, [key, alpha], padding.of(alpha))
+        operands, _ = padding.together(operands, [axis] * len(operands))
+    return _same(padding, op, operands, padding.of(operands[1]))
 
 
 def _random_fold(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
@@ -692,7 +694,7 @@ RULES: dict[type, Rule] = {
     TopK: _top_k,
     TrueIndices: _true_indices,
     FromKey: _from_key,
-    RandomGamma: _random_gamma,
+    FromParameters: _from_parameters,
     RandomFold: _random_fold,
     HostCall: _host_call,
     Check: _check,

@@ -11,6 +11,7 @@ from tracegraph.random.draws import (
     draw_categorical,
     draw_gamma,
     draw_normal,
+    draw_poisson,
     draw_truncated_normal,
     draw_uniform,
     gamma_parameters,
@@ -123,10 +124,29 @@ def gamma(
     return draw_gamma(generator_of(seed).next_key(), (*sizes, *a.type.shape), a, b)  # type: ignore[misc]
 
 
+def poisson(
+    shape: ShapeLike,
+    lam: TensorLike,
+    dtype: DTypeLike = float32,
+    seed: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Whole numbers of the probability lam ** k * e ** -lam / k!, `shape` for each lam.
+
+    The result has the axes of `shape`, then those of `lam`. The numbers have no derivative.
+    Raises InvalidArgumentError for a lam that is known to be negative, DTypeError for another type.
+
+    >>> tg.random.poisson([2], [0.5, 1.5]).shape
+    TensorShape([2, 2])
+    """
+    return draw_poisson(generator_of(seed).next_key(), "poisson", shape, lam, dtype, False)
+
+
 __all__ = [
     "categorical",
     "gamma",
     "normal",
+    "poisson",
     "shuffle",
     "truncated_normal",
     "uniform",

@@ -14,7 +14,7 @@ from tracegraph.array.arguments import (
     sizes_of,
 )
 from tracegraph.array.shaping import broadcast_to, reshape
-from tracegraph.core.types import DType, as_dtype, uint64
+from tracegraph.core.types import DType, as_dtype, float32, float64, uint64
 from tracegraph.errors import DTypeError, InvalidArgumentError, SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, divide, floormod, maximum, minimum, multiply, subtract
@@ -23,10 +23,12 @@ from tracegraph.math.unary import erfinv, log, negative
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, elementwise_operands
 from tracegraph.ops.index import Gather
 from tracegraph.ops.random import (
+    RandomBinomial,
     RandomBits,
     RandomGamma,
     RandomNormal,
     RandomPermutation,
+    RandomPoisson,
     RandomUniform,
 )
 from tracegraph.tracing.index_checks import value_at_hand
@@ -66,16 +68,60 @@ def gamma_parameters(op: str, alpha: Any, beta: Any, dtype: Any) -> tuple[Tensor
     kind = floating_dtype(op, dtype)
     a, b = as_tensor(alpha, kind), as_tensor(1.0 if beta is None else beta, kind)
     for what, x in (("alpha", a), ("beta", b)):
-        value = value_at_hand(x)
-        if value is not None and not (value > 0).all():
-            fact = f"{op}: {what} is {shown(value.tolist())}"
-            fail(InvalidArgumentError, fact, fix="use positive numbers")
+        _check_at_hand(op, what, x, lambda value: value > 0, "positive numbers")
     return elementwise_operands(op, a, b)
 
 
 def draw_gamma(key: Tensor, sizes: Any, alpha: Tensor, beta: Tensor) -> Tensor:
     wide_alpha, wide_beta = (broadcast_to(x, sizes) for x in (alpha, beta))
     return divide(RandomGamma()(key, wide_alpha), wide_beta)
+
+
+def draw_poisson(key: Tensor, op: str, shape: Any, lam: Any, dtype: Any, is_whole: bool) -> Tensor:
+    """Numbers for each of `lam`; `shape` is that of the result if `is_whole`, and else comes before
+    that of lam."""
+    kind = _counting(op, dtype)
+    rate = _counted(op, "lam", lam)
+    _check_at_hand(op, "lam", rate, lambda value: value >= 0, "numbers of 0 or more")
+    sizes = as_shape(op, shape)
+    sizes = sizes if is_whole else (*sizes, *rate.type.shape)  # type: ignore[misc]
+    return cast_to(RandomPoisson()(key, broadcast_to(rate, sizes)), kind)
+
+
+def draw_binomial(key: Tensor, op: str, shape: Any, counts: Any, probs: Any, dtype: Any) -> Tensor:
+    kind = _counting(op, dtype)
+    trials, chances = _counted(op, "counts", counts), _counted(op, "probs", probs)
+    _check_at_hand(op, "counts", trials, lambda value: value >= 0, "numbers of 0 or more")
+    _check_at_hand(
+        op, "probs", chances, lambda value: (value >= 0) & (value <= 1), "numbers from 0 to 1"
+    )
+    sizes = as_shape(op, shape)
+    trials, chances = (broadcast_to(cast_to(x, float64), sizes) for x in (trials, chances))
+    return cast_to(RandomBinomial()(key, trials, chances), kind)
+
+
+def _counting(op: str, dtype: Any) -> DType:
+    """The type of whole numbers that are drawn: of integers, or floating."""
+    kind = as_dtype(dtype)
+    if not (kind.is_integer or kind.is_floating):
+        fact = f"{op}: whole numbers of {kind.name} are not made here"
+        fail(DTypeError, fact, fix="use a type of integers, or a floating one")
+    return kind
+
+
+def _counted(op: str, what: str, value: Any) -> Tensor:
+    """A parameter as floating numbers of 32 bits, or 64 if it has so many."""
+    x = as_tensor(value)
+    if not (x.dtype.is_integer or x.dtype.is_floating):
+        refuse(op, f"{what} is {x.type}", x, fix="give real numbers")
+    return cast_to(x, float64 if x.dtype.size == 8 else float32)
+
+
+def _check_at_hand(op: str, what: str, x: Tensor, is_right: Any, wanted: str) -> None:
+    value = value_at_hand(x)
+    if value is not None and not is_right(value).all():
+        fact = f"{op}: {what} is {shown(value.tolist())}"
+        fail(InvalidArgumentError, fact, fix=f"use {wanted}")
 
 
 def draw_truncated_normal(key: Tensor, shape: Any, mean: Any, stddev: Any, dtype: Any) -> Tensor:

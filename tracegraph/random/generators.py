@@ -16,14 +16,20 @@ from tracegraph.array.arguments import (
     refuse_kind,
 )
 from tracegraph.array.shaping import cut
-from tracegraph.core.types import as_dtype, float32, int64, uint32, uint64
+from tracegraph.core.types import as_dtype, float32, int32, int64, uint32, uint64
 from tracegraph.errors import DTypeError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import cast_to
 from tracegraph.ops.elementwise import Cast
 from tracegraph.ops.random import RandomSplit
 from tracegraph.ops.shape import Reshape
-from tracegraph.random.draws import draw_full_int, draw_normal, draw_truncated_normal, draw_uniform
+from tracegraph.random.draws import (
+    draw_binomial,
+    draw_full_int,
+    draw_normal,
+    draw_truncated_normal,
+    draw_uniform,
+)
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.trace import init_scope
@@ -153,6 +159,17 @@ class Generator(Module):
     ) -> Tensor:
         """See `tg.random.uniform`."""
         return draw_uniform(self.next_key, shape, minval, maxval, dtype)
+
+    def binomial(
+        self,
+        shape: ShapeLike,
+        counts: TensorLike,
+        probs: TensorLike,
+        dtype: DTypeLike = int32,
+        name: str | None = None,
+    ) -> Tensor:
+        """See `tg.random.stateless_binomial`."""
+        return draw_binomial(self.next_key(), "binomial", shape, counts, probs, dtype)
 
     def uniform_full_int(
         self, shape: ShapeLike, dtype: DTypeLike = uint64, name: str | None = None

@@ -10,7 +10,7 @@ from tracegraph.array.arguments import (
     as_shape,
     refuse,
 )
-from tracegraph.core.types import float32, int64, uint32
+from tracegraph.core.types import float32, int32, int64, uint32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.ops.random import (
@@ -18,9 +18,11 @@ from tracegraph.ops.random import (
     RandomSplit,
 )
 from tracegraph.random.draws import (
+    draw_binomial,
     draw_categorical,
     draw_gamma,
     draw_normal,
+    draw_poisson,
     draw_truncated_normal,
     draw_uniform,
     gamma_parameters,
@@ -102,6 +104,45 @@ def stateless_gamma(
     return draw_gamma(stateless_key(seed), as_shape("stateless_gamma", shape), a, b)
 
 
+def stateless_poisson(
+    shape: ShapeLike,
+    seed: TensorLike,
+    lam: TensorLike,
+    dtype: DTypeLike = int32,
+    name: str | None = None,
+) -> Tensor:
+    """`poisson` as a function of a seed, which is two integers; `shape` is that of the result, to
+    which lam broadcasts.
+
+    >>> tg.random.stateless_poisson([3, 2], seed=[1, 2], lam=[0.5, 1.5]).shape
+    TensorShape([3, 2])
+    """
+    return draw_poisson(stateless_key(seed), "stateless_poisson", shape, lam, dtype, True)
+
+
+def stateless_binomial(
+    shape: ShapeLike,
+    seed: TensorLike,
+    counts: TensorLike,
+    probs: TensorLike,
+    output_dtype: DTypeLike = int32,
+    name: str | None = None,
+) -> Tensor:
+    """How many of `counts` trials succeed, each with the probability `probs`, as a function of a
+    seed, which is two integers.
+
+    `shape` is that of the result, to which counts and probs broadcast. The numbers have no
+    derivative. Raises InvalidArgumentError for counts that are known to be negative, and for
+    probabilities that are not from 0 to 1.
+
+    >>> tg.random.stateless_binomial([2, 3], seed=[1, 2], counts=[5.0, 5.0, 5.0], probs=1.0).numpy()
+    array([[5, 5, 5],
+           [5, 5, 5]], dtype=int32)
+    """
+    key = stateless_key(seed)
+    return draw_binomial(key, "stateless_binomial", shape, counts, probs, output_dtype)
+
+
 def stateless_shuffle(
     value: TensorLike, seed: TensorLike, alg: str | int | None = None, name: str | None = None
 ) -> Tensor:
@@ -157,9 +198,11 @@ def stateless_key(seed: Any) -> Tensor:
 __all__ = [
     "fold_in",
     "split",
+    "stateless_binomial",
     "stateless_categorical",
     "stateless_gamma",
     "stateless_normal",
+    "stateless_poisson",
     "stateless_shuffle",
     "stateless_truncated_normal",
     "stateless_uniform",

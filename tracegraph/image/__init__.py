@@ -1,0 +1,20 @@
+"""Images, which have the shape [..., height, width, channels]."""
+
+from typing import TYPE_CHECKING
+
+from tracegraph.image import boxes, colour, geometry, measuring, randomly, resizing
+from tracegraph.image.boxes import *
+from tracegraph.image.colour import *
+from tracegraph.image.geometry import *
+from tracegraph.image.measuring import *
+from tracegraph.image.randomly import *
+from tracegraph.image.resizing import *
+
+if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred names are public
+    __all__ = [*boxes.__all__, *colour.__all__, *geometry.__all__]
+    __all__ += measuring.__all__
+    __all__ += randomly.__all__
+    __all__ += resizing.__all__
+
+# Modules are no public names.
+del boxes, colour, geometry, measuring, randomly, resizing

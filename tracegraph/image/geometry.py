@@ -1,0 +1,231 @@
+"""Images turned, cut, padded and divided into patches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tracegraph.array.arguments import as_number, as_size, as_sizes, known_int, refuse
+from tracegraph.array.joining import concat
+from tracegraph.array.shaping import cut, pad, reverse
+from tracegraph.array.shaping import transpose as transpose_axes
+from tracegraph.core.shapes import Size
+from tracegraph.errors import shown
+from tracegraph.image.pictures import as_images
+from tracegraph.ir.tensor import Tensor
+from tracegraph.nn.windows import padded, slices, windows_over
+
+if TYPE_CHECKING:
+    from tracegraph.typing import TensorLike
+
+
+def flip_left_right(image: TensorLike) -> Tensor:
+    """Images [..., height, width, channels] with their columns in reverse order.
+
+    >>> tg.image.flip_left_right([[[1], [2]]]).numpy().tolist()
+    [[[2], [1]]]
+    """
+    x = as_images("flip_left_right", image)
+    return reverse(x, [x.ndim - 2])
+
+
+def flip_up_down(image: TensorLike) -> Tensor:
+    """Images [..., height, width, channels] with their rows in reverse order.
+
+    >>> tg.image.flip_up_down([[[1]], [[2]]]).numpy().tolist()
+    [[[2]], [[1]]]
+    """
+    x = as_images("flip_up_down", image)
+    return reverse(x, [x.ndim - 3])
+
+
+def transpose(image: TensorLike, name: str | None = None) -> Tensor:
+    """Images [..., height, width, channels] with height and width exchanged.
+
+    >>> tg.image.transpose([[[1], [2]]]).numpy().tolist()
+    [[[1]], [[2]]]
+    """
+    x = as_images("transpose", image)
+    lead = x.ndim - 3
+    return transpose_axes(x, [*range(lead), lead + 1, lead, lead + 2])
+
+
+def rot90(image: TensorLike, k: int = 1, name: str | None = None) -> Tensor:
+    """Images [..., height, width, channels] turned by k times 90 degrees against the clock.
+
+    k must be known while tracing.
+
+    >>> tg.image.rot90([[[1], [2]]]).numpy().tolist()
+    [[[2]], [[1]]]
+    """
+    x = as_images("rot90", image)
+    count = as_size("rot90", "k", k) % 4
+    if count == 1:
+        return flip_up_down(transpose(x))
+    if count == 3:
+        return transpose(flip_up_down(x))
+    return flip_up_down(flip_left_right(x)) if count == 2 else x
+
+
+def crop_to_bounding_box(
+    image: TensorLike, offset_height: Any, offset_width: Any, target_height: Any, target_width: Any
+) -> Tensor:
+    """The part of images [..., height, width, channels] that begins at the offsets, and has the
+    sizes that are given.
+
+    Raises ShapeError if it is not inside of the image.
+
+    >>> tg.image.crop_to_bounding_box(tg.ones([1, 4, 5, 3]), 1, 2, 3, 2).shape
+    TensorShape([1, 3, 2, 3])
+    """
+    op = "crop_to_bounding_box"
+    x = as_images(op, image)
+    starts, sizes = _box(op, offset_height, offset_width, target_height, target_width)
+    for axis, start, size in zip((x.ndim - 3, x.ndim - 2), starts, sizes):
+        own = x.type.shape[axis]
+        if known_int(own) and known_int(start) and known_int(size) and start + size > own:
+            fact = f"{size} rows or columns from {start} on, and axis {axis} of {x.type} has {own}"
+            refuse(op, fact, x, fix="use a box inside of the image")
+        x = cut(x, axis, start, start + size)
+    return x
+
+
+def pad_to_bounding_box(
+    image: TensorLike, offset_height: Any, offset_width: Any, target_height: Any, target_width: Any
+) -> Tensor:
+    """Images [..., height, width, channels] in larger ones of zeros, in which they begin at the
+    offsets.
+
+    Raises ShapeError if they do not fit.
+
+    >>> tg.image.pad_to_bounding_box(tg.ones([1, 1, 1]), 1, 0, 2, 2).numpy()[..., 0]
+    array([[0., 0.],
+           [1., 0.]], dtype=float32)
+    """
+    op = "pad_to_bounding_box"
+    x = as_images(op, image)
+    starts, sizes = _box(op, offset_height, offset_width, target_height, target_width)
+    widths: list[Any] = [[0, 0]] * x.ndim
+    for axis, start, size in zip((x.ndim - 3, x.ndim - 2), starts, sizes):
+        after = size - start - x.type.shape[axis]
+        if known_int(after) and after < 0:
+            fact = f"axis {axis} of {x.type} does not fit into {size} from {start} on"
+            refuse(op, fact, x, fix="give a larger target or a smaller offset")
+        widths[axis] = [start, after]
+    return pad(x, widths)
+
+
+def _box(op: str, *numbers: Any) -> tuple[list[Size], list[Size]]:
+    """Two offsets and two sizes, none of which is negative."""
+    names = ("offset_height", "offset_width", "target_height", "target_width")
+    found = [as_size(op, name, number) for name, number in zip(names, numbers)]
+    for name, number in zip(names, found):
+        if known_int(number) and number < 0:
+            refuse(op, f"{name} is {number}", fix="use an int of zero or more")
+    return found[:2], found[2:]
+
+
+def resize_with_crop_or_pad(image: TensorLike, target_height: Any, target_width: Any) -> Tensor:
+    """Images [..., height, width, channels] cut around their middle, or padded with zeros around
+    them, to the sizes that are given.
+
+    Sizes must be known. Raises ShapeError where they are not.
+
+    >>> tg.image.resize_with_crop_or_pad(tg.ones([4, 1, 1]), 2, 3).numpy()[..., 0]
+    array([[0., 1., 0.],
+           [0., 1., 0.]], dtype=float32)
+    """
+    op = "resize_with_crop_or_pad"
+    x = as_images(op, image)
+    _, sizes = _box(op, 0, 0, target_height, target_width)
+    for axis, size in zip((x.ndim - 3, x.ndim - 2), sizes):
+        own = _known(op, x, axis)
+        target = _known_target(op, size)
+        if target < 1:
+            refuse(op, f"a target size is {target}", x, fix="use an int of 1 or more")
+        spare = own - target
+        if spare > 0:
+            x = cut(x, axis, spare // 2, spare // 2 + target)
+        elif spare < 0:
+            widths: list[Any] = [[0, 0]] * x.ndim
+            widths[axis] = [-spare // 2, -spare - -spare // 2]
+            x = pad(x, widths)
+    return x
+
+
+def _known(op: str, x: Tensor, axis: int) -> int:
+    size = x.type.shape[axis]
+    if isinstance(size, int):
+        return size
+    refuse(op, f"axis {axis} of {x.type} has an open size", x, fix="give it in the TensorSpec")
+
+
+def _known_target(op: str, size: Any) -> int:
+    if isinstance(size, int):
+        return size
+    refuse(op, f"a target size is {size}, which is open", fix="use ints")
+
+
+def central_crop(image: TensorLike, central_fraction: float) -> Tensor:
+    """The middle of images [..., height, width, channels], of `central_fraction` of their height
+    and width.
+
+    Raises ValueError for a fraction that is not above 0 and at most 1.
+
+    >>> tg.image.central_crop(tg.ones([4, 8, 3]), 0.5).shape
+    TensorShape([2, 4, 3])
+    """
+    op = "central_crop"
+    x = as_images(op, image)
+    fraction = float(as_number(op, "central_fraction", central_fraction, low=0, high=1))
+    if fraction == 0:
+        as_number(op, "central_fraction", central_fraction, low=1e-300, high=1)
+    if fraction == 1:
+        return x
+    for axis in (x.ndim - 3, x.ndim - 2):
+        size = _known(op, x, axis)
+        start = int((size - size * fraction) / 2)
+        x = cut(x, axis, start, size - start)
+    return x
+
+
+def extract_patches(
+    images: TensorLike,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    rates: Sequence[int],
+    padding: str,
+    name: str | None = None,
+) -> Tensor:
+    """All patches of [examples, height, width, channels], the elements of each along the last axis.
+
+    - `sizes`, `strides`, `rates`: four ints each, of which the first and the last are 1: the sizes
+      of a patch, the steps between patches, and those between its elements.
+    - `padding`: "VALID", or "SAME" for patches that reach over the edge, where there are zeros.
+
+    >>> x = tg.reshape(tg.range(9), [1, 3, 3, 1])
+    >>> tg.image.extract_patches(x, [1, 2, 2, 1], [1, 1, 1, 1], [1, 1, 1, 1], "VALID")[0, 0].numpy()
+    array([[0, 1, 3, 4],
+           [1, 2, 4, 5]], dtype=int32)
+    """
+    op = "extract_patches"
+    x = as_images(op, images, ranks=(4,))
+    for what, value in (("sizes", sizes), ("strides", strides), ("rates", rates)):
+        numbers = as_sizes(op, what, value)
+        if len(numbers) != 4 or (numbers[0], numbers[-1]) != (1, 1):
+            refuse(op, f"{what} is {shown(value)}", x, fix="give [1, rows, columns, 1]")
+    x, windows = windows_over(op, x, sizes, strides, padding, "NHWC", rates)
+    return concat(list(slices(padded(x, windows, 0), windows)), 3)
+
+
+__all__ = [
+    "central_crop",
+    "crop_to_bounding_box",
+    "extract_patches",
+    "flip_left_right",
+    "flip_up_down",
+    "pad_to_bounding_box",
+    "resize_with_crop_or_pad",
+    "rot90",
+    "transpose",
+]
