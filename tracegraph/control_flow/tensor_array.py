@@ -79,7 +79,7 @@ class TensorArray:
     Raises SignatureError (a ValueError) without a size, and InvalidArgumentError (a ValueError) for
     an index that is out of range or is read before it was written, where that is known while
     tracing. What only the run knows is checked in functions that are built with `check_bounds`;
-    elsewhere such a write is dropped, and such a read gives the nearest element, or zeros.
+    elsewhere such a write is dropped, and such a read gives zeros.
 
     >>> squares = tg.TensorArray(tg.int32, size=3)
     >>> for i in range(3):
@@ -218,9 +218,7 @@ class TensorArray:
         """The elements at indices that are in range, but may not have been written."""
         array = self._merged(name)
         array._check_read(name, at)
-        if len_of(array._buffer) == 0:  # in a loop that does not run
-            return full(0, array._buffer.type.with_shape((*at.type.shape, *array.element_type)))
-        return Gather(0, 0)(array._buffer, at)
+        return Gather(0, 0, False)(array._buffer, at)
 
     # Several elements.
 
@@ -448,9 +446,9 @@ class TensorArray:
                     self._refuse_unwritten(name, int(missing[0]))
         elif checks_at_run_time():
             self._check_at_run_time(name, at, self._size)
-            if not self.grows and len_of(self._written) != 0:
+            if not self.grows:
                 fact, fix = self._unwritten_text(name, "an index")
-                _check(All(None)(Gather(0, 0)(self._written, at)), fact, fix)
+                _check(All(None)(Gather(0, 0, False)(self._written, at)), fact, fix)
 
     def _known_size(self) -> int | None:
         """The size if it is known: at top level all sizes are."""
@@ -641,8 +639,6 @@ def _with_rows(buffer: Tensor, rows: dict[int, Tensor]) -> Tensor:
 
 def _updated(buffer: Tensor, at: Tensor, x: Tensor) -> Tensor:
     """The buffer with x at an index, or its rows at several; out of range nothing is written."""
-    if len_of(buffer) == 0:
-        return buffer
     places = Reshape((*at.type.shape, 1))(at)
     return ScatterUpdate(0, 0)(buffer, places, x)
 
