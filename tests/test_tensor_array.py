@@ -4,6 +4,7 @@ The values of the first tests are those that TensorFlow 2.21 gives.
 """
 
 import inspect
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,7 @@ pytestmark = [
 FLOATS = tg.float32
 
 
-def array(size=3, **options):
+def array(size: Any = 3, **options: Any):
     return tg.TensorArray(FLOATS, size=size, **options)
 
 
@@ -439,7 +440,7 @@ def test_a_name_that_a_loop_alone_sets():
 def test_it_stays_an_array():
     @tg.function
     def f(x):
-        ta = tg.TensorArray(tg.float64, size=2)
+        ta: Any = tg.TensorArray(tg.float64, size=2)
         for i in tg.range(2):
             ta = ta.write(i, x).stack()
         return ta

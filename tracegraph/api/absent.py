@@ -16,7 +16,6 @@ from tracegraph.api.renames import GONE, OPTIMIZERS_1, OTHER_NAMES, SCHEDULES_1,
 from tracegraph.boundary.tracebacks import asked
 from tracegraph.errors import fail_absent, kind_of
 
-_ARRAYS = "there are no arrays of tensors yet"
 _FIRST = "TensorFlow 1 is not supported"
 _KINDS = "there are dense tensors of numbers and truth values only"
 _FUNCTION = "decorate a Python function with @tg.function"

@@ -147,11 +147,11 @@ def chosen(
             traced("true_fn", first, True, lacking[0]),
             traced("false_fn", second, False, lacking[1]),
         ]
+    columns = zip(given[-2], given[-1], found[0], found[1], names, strict=True)
     joined = [
-        _Joined(None, (), one)
-        if isinstance(one, TensorArray) and one is other
-        else _join(*pair, name)
-        for one, other, *pair, name in zip(*given[-2:], *found, names, strict=True)
+        # An array that neither branch writes to stays what it is.
+        _Joined(None, (), x) if x is y and isinstance(x, TensorArray) else _join(one, other, name)
+        for x, y, one, other, name in columns
     ]
 
     def completion(values: Values) -> Callable[[list[Tensor]], list[Tensor]]:
@@ -444,8 +444,7 @@ class _Loop:
 
 
 _GROWS = (
-    "keep its structure: let tg.scan stack what each step returns, or write to a tensor with "
-    "tg.tensor_scatter_nd_update"
+    "keep its structure: let tg.scan stack what each step returns, or write to a tg.TensorArray"
 )
 
 
@@ -573,7 +572,7 @@ def refuse_change(method: Any) -> None:
                 SignatureError,
                 f".{method.__name__}() changes a list in {where} that a tensor decides about; it "
                 "is traced once, and the list is Python's",
-                fix="let tg.scan stack them, or write to a tensor with tg.tensor_scatter_nd_update"
+                fix="write to a tg.TensorArray, or let tg.scan stack what each step returns"
                 if is_loop
                 else "set a name in both branches, and change the list after them",
             )

@@ -599,8 +599,8 @@ def _state(name: str, place: int, leaf: Any, before: Tensor) -> Tensor:
             "step",
             source=here(),
             operands=[operand_text(value)],
-            fix="keep its shape: write into a tensor that is large enough, or let tg.scan stack "
-            "what each step returns",
+            fix="keep its shape: write to a tg.TensorArray, or let tg.scan stack what each step "
+            "returns",
         )
     return value
 

@@ -464,9 +464,9 @@ class TensorArray:
         high = size - 1 if not isinstance(size, Tensor) else np.iinfo(np.int32).max
         check_at_run_time(at, 0, high, *self._range_texts(name, high))
         if isinstance(size, Tensor):
-            fact, _ = self._range_texts(name, high)
+            fact = f"TensorArray.{name}: an index is out of range for {self._text()}"
             last = at if at.ndim == 0 else Max(None)(at)
-            _check(Less()(last, size), fact.replace("index {}", "an index"), "read what was written")
+            _check(Less()(last, size), fact, "read what was written")
 
     def _range_texts(self, name: str, high: Any) -> tuple[str, str]:
         fix = f"use indices from 0 to {high}" if high != -1 else "make it with a size"
@@ -572,7 +572,7 @@ class TensorArray:
             if value is not None and value.size:
                 found = (int(value.min()), int(value.max()))
             if found is None:
-                reason = "the index is known only when the graph runs, and no loop carries the array"
+                reason = "the index is known only when the graph runs, and the array is no state"
                 refuse_growth(f"TensorArray.{name}", reason)
             capacity = maximum(capacity, found[1] + 1)
         elif self._is_dynamic:
@@ -752,15 +752,18 @@ class ArrayContainer(nest.Container):
     _kept = ("_dtype", "_is_dynamic", "_infer_shape", "grows", "_declared")
 
     def __eq__(self, other: object) -> bool:
-        is_alike = isinstance(other, ArrayContainer) and self.names == other.names
-        return is_alike and self.state == other.state
+        if not isinstance(other, ArrayContainer):
+            return False
+        return self.names == other.names and self.state == other.state
 
     __hash__ = nest.Container.__hash__
 
     def matches(self, other: nest.Container) -> bool:
         """Whether the tensors are of arrays of one kind and dtype, and of one size if it is none of
         them."""
-        return super().matches(other) and self._kind() == other._kind()  # type: ignore[attr-defined]
+        if not isinstance(other, ArrayContainer):
+            return False
+        return super().matches(other) and self._kind() == other._kind()
 
     def _kind(self) -> Any:
         kept = dict(self.state)
