@@ -113,7 +113,7 @@ def _assumed(graph: Graph) -> tuple[list[Pair], list[Pair]]:
             types = tuple(map(get_type, node.inputs))
             regions = node.op.regions
             for region in regions:
-                body = specialise(region.graph, [types[i] for i in region.inputs])
+                body = specialise(region.graph, node.op.types_inside(region, types))
                 if body not in seen:
                     seen.add(body)
                     left.append(body)

@@ -167,6 +167,11 @@ def _shift_right(op: ops.ShiftRight, x: Any, y: Any) -> Any:
     return jnp.right_shift(x, y)
 
 
+@lowers(ops.Bitcast)
+def _bitcast(op: ops.Bitcast, x: Any) -> Any:
+    return lax.bitcast_convert_type(x, op.dtype.numpy_dtype)
+
+
 @lowers(ops.Cast)
 def _cast(op: ops.Cast, x: Any) -> Any:
     if jnp.iscomplexobj(x):

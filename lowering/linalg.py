@@ -32,6 +32,19 @@ def _triangular_solve(op: ops.TriangularSolve, a: Any, b: Any) -> Any:
     )
 
 
+@lowers(ops.TridiagonalSolve)
+def _tridiagonal_solve(
+    op: ops.TridiagonalSolve, lower: Any, middle: Any, upper: Any, b: Any
+) -> Any:
+    if 0 in b.shape:
+        return b
+    first = jnp.arange(lower.shape[-1]) == 0
+    lower, upper = jnp.where(first, 0, lower), jnp.where(first[::-1], 0, upper)
+    return lax.linalg.tridiagonal_solve(
+        lower, middle, upper, b, perturb_singular=op.perturb_singular
+    )
+
+
 @lowers(ops.Det)
 def _det(op: ops.Det, a: Any) -> Any:
     return jnp.linalg.det(a)

@@ -28,9 +28,11 @@ from tracegraph.ir.op import Op
 from tracegraph.ops import (
     broadcast,
     contract,
+    decomposition,
     elementwise,
     index,
     linalg,
+    matrix_function,
     movement,
     random,
     reduce,
@@ -59,6 +61,7 @@ class Mutant:
 
 
 E = elementwise
+D = decomposition
 LOWERING = "lowering"
 
 MUTANTS = [
@@ -188,6 +191,53 @@ MUTANTS = [
     Mutant(linalg.Cholesky, "vjp", "whole + adjoint(whole)", "whole + whole"),
     Mutant(linalg.Cholesky, "depends", "along | blocks", "along"),
     Mutant(linalg.Solve, LOWERING, "trans=2", "trans=1"),
+    Mutant(linalg.TridiagonalSolve, "vjp", "(1, 0, -1)", "(-1, 0, 1)"),
+    Mutant(
+        linalg.TridiagonalSolve, "vjp", "conjugate(_moved(y, axis, step))", "_moved(y, axis, step)"
+    ),
+    Mutant(linalg.TridiagonalSolve, "vjp", "_moved(upper, axis, 1)", "upper"),
+    Mutant(linalg.TridiagonalSolve, "batch", "b.ndim - 2", "0"),
+    Mutant(linalg.TridiagonalSolve, "depends", "p | q | r", "p | q"),
+    Mutant(linalg.TridiagonalSolve, LOWERING, "first[::-1]", "first"),
+    # Decompositions and functions of matrices.
+    Mutant(D.Qr, "vjp", "_mirrored(add_all(products))", "add_all(products)"),
+    Mutant(D.Qr, "vjp", "in_triangle(gr, False)", "in_triangle(gr, True)"),
+    Mutant(D.Qr, "vjp", "-MATMUL(adjoint(gq), q)", "MATMUL(adjoint(gq), q)"),
+    Mutant(D.Lu, "vjp", "by_upper, by_lower", "by_lower, by_upper"),
+    Mutant(D.Lu, "vjp", "ArgSort(p.ndim - 1, False)(p)", "p"),
+    Mutant(D.Svd, "vjp", "if gu is not None and not _is_at_most(m, n)", "if False"),
+    Mutant(D.Svd, "vjp", "adjoint(_outside(gv, v, s))", "adjoint(_outside(gv, v, s)) * 2"),
+    Mutant(D.Svd, "infer", "a.dtype.real", "a.dtype"),
+    Mutant(D.SingularValues, "vjp", "in_columns(g, u)", "in_columns(s, u)"),
+    Mutant(D.Eigh, "vjp", "whole + adjoint(whole)", "whole + whole"),
+    Mutant(
+        D.Eigh,
+        "vjp",
+        "_over_gaps(MATMUL(adjoint(v), gv), w)",
+        "_over_gaps(MATMUL(adjoint(v), gv), -w)",
+    ),
+    Mutant(D.Eigvalsh, "vjp", "adjoint(v)", "v"),
+    Mutant(D.Eig, "vjp", "gv - _along_columns(gv, v)", "gv"),
+    Mutant(D.Eig, "vjp", "conjugate(w)", "w"),
+    Mutant(D.Eig, "vjp", "Solve(True)", "Solve(False)"),
+    Mutant(D.Pinv, "vjp", "+ right", "- right"),
+    Mutant(D.Pinv, "vjp", "MATMUL(a, MATMUL(y, left))", "left"),
+    Mutant(
+        D.Decomposition,
+        "depends",
+        "_spread_over(whole, type)",
+        "_spread_over(whole.emptied(), type)",
+        D.Qr,
+    ),
+    Mutant(matrix_function.MatrixFunction, "vjp", "adjoint(a)", "a", matrix_function.Expm),
+    Mutant(
+        matrix_function.MatrixFunction,
+        "along",
+        "columns, n, n + n",
+        "columns, 0, n",
+        matrix_function.Sqrtm,
+    ),
+    Mutant(matrix_function.Logm, LOWERING, "_triangular_logarithm", "_triangular_root"),
     # Indexing.
     Mutant(index.GatherNd, "vjp", "zeros_of(x)", "x"),
     Mutant(index.GatherNd, "batch", "self.axis + 1, 0", "self.axis, 0"),

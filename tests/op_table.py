@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import linalg as linear
 from scipy import special
 
 from tracegraph.control.custom_call import CustomCall
@@ -41,11 +42,13 @@ from tracegraph.ops import (
     broadcast,
     constant,
     contract,
+    decomposition,
     effect,
     elementwise,
     image,
     index,
     linalg,
+    matrix_function,
     random,
     reduce,
     shape,
@@ -179,6 +182,7 @@ SAMPLES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]]
     "apart": _apart,
     "with_zeros": _with_zeros,
     "regular": _regular,
+    "tiny": lambda rng, shape: 1e-3 * rng.random(shape),
 }
 
 
@@ -308,6 +312,10 @@ COMPARISONS = [
     Case(E.IsFinite(), (x(4),), "fc"),
     Case(E.LogicalNot(), (x(4),), "ib"),
     *(Case(op, (x(4), x(4)), "ib") for op in (E.LogicalAnd(), E.LogicalOr(), E.LogicalXor())),
+    *(
+        Case(E.Bitcast(kind), (of(own, 4),), "")
+        for own, kind in ((float32, int32), (int64, float64), (uint8, int8), (bfloat16, uint16))
+    ),
     Case(E.ShiftLeft(), (x(4), x(4, sample="positive")), "i"),
     Case(E.ShiftRight(), (x(4), x(4, sample="positive")), "i"),
 ]
@@ -563,6 +571,19 @@ LINALG = [
         for lower in (False, True)
     ),
     system(L.TriangularSolve(False, True), (2, 2, 2), (2, 2, 1), is_exact=True, is_extra=True),
+    Case(
+        L.TridiagonalSolve(False),
+        (x(4), x(4, sample="above_one"), x(4), x(4, 2)),
+        refuses=(float16, bfloat16),
+        order=2,
+    ),
+    Case(
+        L.TridiagonalSolve(True),
+        (x(2, 3), x(2, 3, sample="above_one"), x(2, 3), x(2, 3, 1)),
+        refuses=(float16, bfloat16),
+        is_extra=True,
+        order=1,
+    ),
     square(L.Det(), 3, 3, is_exact=True),
     square(L.Det(), 2, 4, 4, is_exact=True, is_extra=True, order=2),
     square(L.Cofactor(), 3, 3, order=2),
@@ -573,6 +594,75 @@ LINALG = [
     square(L.Slogdet(), 2, 2, 2, is_extra=True),
     square(L.Cholesky(), 3, 3, is_exact=True),
     square(L.Cholesky(), 2, 2, 2, is_exact=True, is_extra=True),
+]
+
+D = decomposition
+
+
+def matrix(op: Op, *sizes: int, sample: str = "normal", **more: Any) -> Case:
+    return Case(op, (x(*sizes, sample=sample),), refuses=(float16, bfloat16), **more)
+
+
+def in_parts(parts: Callable[..., Any]) -> Callable[..., Any]:
+    """A reference whose arrays are the same on every machine, as a tuple."""
+    return lambda *xs: tuple(np.asarray(part) for part in parts(*xs))
+
+
+#: JAX does not differentiate the Schur form, nor loops of unknown length.
+BY_DIFFERENCES: dict[str, Any] = {"against": DIFFERENCES, "against_complex": DIFFERENCES}
+#: LAPACK turns complex vectors by phases of its own, so differences of them say nothing.
+PHASES: dict[str, Any] = {"against_complex": ("jax",)}
+DECOMPOSITIONS = [
+    matrix(D.Qr(False), 4, 3),
+    matrix(D.Qr(False), 2, 3, 3, is_extra=True, order=2),
+    matrix(D.Qr(True), 4, 2, order=0),
+    matrix(
+        D.Lu(),
+        3,
+        3,
+        sample="regular",
+        reference=lambda a: (linear.lu_factor(a)[0], np.arange(3, dtype=np.int32)),
+    ),
+    matrix(D.Lu(), 2, 4, 4, is_extra=True, order=1),
+    matrix(D.Svd(False), 3, 3, **PHASES, order=2),
+    matrix(D.Svd(False), 4, 2, **PHASES, is_extra=True),
+    matrix(D.Svd(False), 2, 2, 3, **PHASES, is_extra=True, order=1),
+    matrix(D.Svd(True), 4, 2, order=0),
+    matrix(D.SingularValues(), 3, 3),
+    matrix(D.SingularValues(), 2, 2, 4, is_extra=True, order=2),
+    matrix(D.Eigh(), 3, 3, **PHASES),
+    matrix(D.Eigh(), 2, 4, 4, **PHASES, is_extra=True, order=1),
+    matrix(D.Eigvalsh(), 3, 3),
+    matrix(D.Eigvalsh(), 2, 2, 2, is_extra=True, order=2),
+    # Which eigenvalue comes first, and which sign a vector has, differs between the types.
+    Case(D.Eig(), (of(float64, 3, 3),), "f", order=2),
+    Case(D.Eig(), (of(complex128, 3, 3),), "c", order=2, label=" complex"),
+    Case(D.Eig(), (of(float64, 2, 3, 3),), "f", order=1),
+    Case(D.Pinv(), (of(float64, 4, 3), of(float64, sample="tiny")), "f"),
+    Case(D.Pinv(), (of(complex128, 2, 2, 3), of(float64, 2, sample="tiny")), "c", order=2),
+]
+
+F = matrix_function
+MATRIX_FUNCTIONS = [
+    matrix(F.Expm(), 3, 3, reference=linear.expm, slack=64, **BY_DIFFERENCES),
+    matrix(F.Expm(), 2, 2, 2, is_extra=True, order=1, slack=64, **BY_DIFFERENCES),
+    matrix(
+        F.Logm(),
+        3,
+        3,
+        sample="regular",
+        kinds="c",
+        reference=linear.logm,
+        **BY_DIFFERENCES,
+        tolerance=1e-8,
+    ),
+    matrix(
+        F.Logm(), 2, 2, 2, sample="regular", kinds="c", **BY_DIFFERENCES, is_extra=True, order=1
+    ),
+    matrix(
+        F.Sqrtm(), 3, 3, sample="regular", reference=linear.sqrtm, **BY_DIFFERENCES, tolerance=1e-8
+    ),
+    matrix(F.Sqrtm(), 2, 2, 2, sample="regular", **BY_DIFFERENCES, is_extra=True, order=1),
 ]
 
 RANDOM = [
@@ -684,7 +774,8 @@ CALLS = [
 
 CASES = [
     *(*CONSTANTS, *BROADCASTS, *ARITHMETIC, *FUNCTIONS, *COMPARISONS, *CASTS, *SHAPES),
-    *(*REDUCTIONS, *CONTRACTIONS, *INDEXING, *SORTING, *LINALG, *RANDOM, *IMAGES, *EFFECTS),
+    *(*REDUCTIONS, *CONTRACTIONS, *INDEXING, *SORTING, *LINALG, *DECOMPOSITIONS),
+    *(*MATRIX_FUNCTIONS, *RANDOM, *IMAGES, *EFFECTS),
     *(*BARRIERS, *CALLS),
 ]
 

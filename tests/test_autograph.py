@@ -1163,3 +1163,89 @@ def test_how_long_conversion_takes(capsys):
     assert converted.__code__ is again.__code__
     with capsys.disabled():
         print(f" {first * 1e3:.1f} ms, then {second * 1e6:.0f} µs ", end="")
+
+
+# Names in dumps.
+
+
+def graph_of(function, *specs):
+    return tg.function(function).get_concrete_function(*specs).graph
+
+
+def bodies_of(graph, op):
+    """The names of the inputs of the graphs that the nodes of an op run."""
+    nodes = [node for inner in graph.graphs() for node in inner.nodes if node.op.name == op]
+    return [[x.name for x in region.graph.inputs] for node in nodes for region in node.op.regions]
+
+
+def counted_pairs(x, n):
+    total, pair = x, (x, x * 2.0)
+    for i in tg.range(n):
+        total = total + tg.cast(i, tg.float32)
+        pair = (pair[1], pair[0] + total)
+    return total, pair
+
+
+def halved_until(x, limit):
+    steps = 0
+    while x > limit:
+        x, steps = x / 2.0, steps + 1
+    return steps
+
+
+def best_of_rows(xs, weights):
+    best = 0.0
+    for row, weight in zip(xs, weights):
+        if tg.reduce_sum(row) * weight > best:
+            best = tg.reduce_sum(row) * weight
+    return best
+
+
+def every_second(xs):
+    total = 0.0
+    for at, row in enumerate(xs):
+        if total > 100.0:
+            break
+        total = total + tg.reduce_sum(row) * tg.cast(at % 2, tg.float32)
+    return total
+
+
+def test_states_of_a_for_have_the_names_of_the_user():
+    graph = graph_of(counted_pairs, tg.TensorSpec([]), tg.TensorSpec([], tg.int32))
+    for names in bodies_of(graph, "while"):
+        assert names[-4:] == ["i", "pair_0", "pair_1", "total"]
+
+
+def test_states_of_a_while_have_the_names_of_the_user():
+    graph = graph_of(halved_until, tg.TensorSpec([]), tg.TensorSpec([]))
+    assert "graph @body(%limit: f32[], %steps: i32[], %x: f32[])" in graph.as_text()
+    assert bodies_of(graph, "while") == [["limit", "steps", "x"]] * 2
+
+
+def test_rows_and_what_branches_take_have_the_names_of_the_user():
+    graph = graph_of(best_of_rows, tg.TensorSpec([4, 2]), tg.TensorSpec([4]))
+    assert bodies_of(graph, "scan") == [["best", "row", "weight"]]
+    assert bodies_of(graph, "cond") == [["row", "weight", "best"]] * 2
+
+
+def test_what_counts_without_a_name_is_a_counter():
+    graph = graph_of(every_second, tg.TensorSpec([4, 2]))
+    names = bodies_of(graph, "while")[0]
+    assert {"counter_0", "counter_1", "break_", "total"} <= set(names)
+
+
+def test_attributes_and_items_of_a_state_are_paths():
+    class Sums(tg.Module):
+        def __init__(self):
+            super().__init__()
+            self.total = tg.constant(0.0)
+            self.parts = {"a": tg.constant(1.0), "b": [tg.constant(2.0)]}
+
+        def add(self, n):
+            for _ in tg.range(n):
+                self.total = self.total + 1.0
+                self.parts["a"] = self.parts["a"] * 2.0
+
+    graph = graph_of(Sums().add, tg.TensorSpec([], tg.int32))
+    for names in bodies_of(graph, "while"):
+        assert {"total", "parts.a"} <= set(names)

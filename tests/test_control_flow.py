@@ -859,6 +859,60 @@ def test_each_with_an_open_size_saved(name, tmp_path):
     assert_near(loaded.f(f64(longer)), EACH[name](f64(longer)))
 
 
+def powers_by_a_while(x, w):
+    body = lambda i, y: (i + 1, tg.tanh(y) * w * x)  # noqa: E731
+    return tg.while_loop(lambda i, y: i < 3, body, (0, x))[1]
+
+
+def chosen_of_two(x, w):
+    return tg.cond(tg.reduce_sum(w) > 0.0, lambda: w * 2.0, lambda: w + 1.0) * x
+
+
+@pytest.mark.parametrize("function", [powers_by_a_while, chosen_of_two])
+def test_what_is_used_from_outside_has_the_open_size_of_a_state(function):
+    def slopes(x, w):
+        with tg.GradientTape() as tape:
+            tape.watch([x, w])
+            y = tg.reduce_sum(function(x, w))
+        return tape.gradient(y, [x, w])
+
+    specs = [tg.TensorSpec(["n", 2], tg.float64)] * 2
+    found = tg.function(slopes, input_signature=specs)
+    for n in (1, 3):
+        x, w = tensor(n, 2), tg.cos(tensor(n, 2))
+        for ours, wanted in zip(found(x, w), slopes(x, w), strict=True):
+            assert_near(ours, wanted)
+
+
+def test_what_the_rows_of_a_parallel_loop_share_is_not_repeated():
+    """The product of a loop whose rows end apart has one matrix, and its cotangent sums the rows
+    that went through it, though others would have become infinite."""
+    limits = np.array([1.0, 8.0, 3.0, 100.0])
+
+    def one(x, limit, w):
+        return tg.while_loop(
+            lambda y: tg.reduce_sum(y) < limit, lambda y: [tg.linalg.matvec(w, y) * y], [x]
+        )[0]
+
+    def slopes(xs, w, each):
+        with tg.GradientTape() as tape:
+            tape.watch([xs, w])
+            y = tg.reduce_sum(tg.sin(each(xs, w)))
+        return tape.gradient(y, [xs, w])
+
+    def together(xs, w):
+        return tg.vectorized_map(lambda row: one(*row, w), (xs, f64(limits)))
+
+    def one_by_one(xs, w):
+        return tg.stack([one(xs[k], limit, w) for k, limit in enumerate(f64(limits))])
+
+    xs, w = f64(np.linspace(1.1, 1.9, 12).reshape(4, 3)), f64(np.eye(3) + 0.3)
+    for ours, wanted in zip(slopes(xs, w, together), slopes(xs, w, one_by_one), strict=True):
+        assert_near(ours, wanted)
+    specs = tg.TensorSpec([4, 3], tg.float64), tg.TensorSpec([3, 3], tg.float64)
+    assert "f64[4,3,3]" not in tg.function(together).get_concrete_function(*specs).graph.as_text()
+
+
 @pytest.mark.parametrize("name", EACH)
 def test_each_in_jax(name):
     function = tg.function(EACH[name], input_signature=[tg.TensorSpec([3], tg.float64)]).as_jax()

@@ -3377,9 +3377,10 @@ def test_what_numpy_cannot_write(case):
 
 @table(
     several=shape_error(
-        lambda: tg.linalg.diag([[1.0], [2.0]], k=(0, 1)),
-        "diag: k is (0, 1), and it must be one integer",
-        "use an int",
+        lambda: tg.linalg.diag([[1.0], [2.0]], k=(0, 2)),
+        "diag: f32[2,1] has no rows for the 3 diagonals 0 to 2",
+        "give 3 rows, or another k",
+        ("f32[2,1]",),
     ),
     small=shape_error(
         lambda: tg.linalg.diag([1.0, 2.0], k=1, num_rows=2, num_cols=2),

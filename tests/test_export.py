@@ -182,6 +182,24 @@ def test_complex_gradients_are_those_of_tensorflow():
     close(program.call(z=np.complex64(1 + 2j))["gradient_z"], 2 - 4j)
 
 
+def test_a_scan_of_rows_of_open_size_and_its_gradient():
+    def mixed(x, w):
+        return tg.reduce_sum(tg.scan(lambda s, row: tg.tanh(w * s + row), x, x[0]))
+
+    def mixed_of_jax(x, w):
+        step = lambda s, row: (jnp.tanh(w * s + row),) * 2  # noqa: E731
+        return jnp.sum(jax.lax.scan(step, x[0], x)[1])
+
+    program = exported(mixed, tg.TensorSpec([3, None]), tg.TensorSpec([]), gradient=True)
+    for n in SIZES:
+        x = np.sin(np.arange(3 * n, dtype=np.float32)).reshape(3, n)
+        found = program.call(x=x, w=np.float32(0.5))
+        wanted = jax.value_and_grad(mixed_of_jax, argnums=(0, 1))(x, 0.5)
+        close(found["output_0"], wanted[0])
+        close(found["gradient_x"], wanted[1][0])
+        close(found["gradient_w"], wanted[1][1])
+
+
 def test_64_bits():
     program = exported(
         lambda x: tg.reduce_sum(tg.sin(x)), tg.TensorSpec([None], tg.float64), gradient=True

@@ -452,6 +452,65 @@ def test_calls_open_in_place_and_alone(opened):
     assert page.evaluate("tracegraph.view.graph.name") == "step"
 
 
+def loop_graph():
+    @tg.function
+    def walk(x, w, count):
+        for _ in tg.range(count):
+            if tg.reduce_sum(x) > 10.0:
+                x = tg.sqrt(x)
+            else:
+                x = tg.tanh(x @ w)
+        return x
+
+    specs = tg.TensorSpec([4, 4]), tg.TensorSpec([4, 4]), tg.TensorSpec([], tg.int32)
+    return walk.get_concrete_function(*specs).graph
+
+
+FRAMES = """op => { const box = tracegraph.boxes().find(b => b.isOpen && b.node?.op === op);
+  return box && box.frames.map(f => f.label); }"""
+INSIDE = """op => { const box = tracegraph.boxes().find(b => b.isOpen && b.node?.op === op);
+  return tracegraph.boxes().filter(b => b.path.startsWith(box.id + ":") && b.kind === "node")
+    .map(b => [box.frames.findIndex(f => b.x >= box.x + f.x && b.x + b.w <= box.x + f.x + f.w
+      && b.y >= box.y + f.y && b.y + b.h <= box.y + f.y + f.h), b.text]); }"""
+
+
+def test_branches_and_bodies_open_side_by_side(opened):
+    page = opened(loop_graph())
+    at = page.evaluate("tracegraph.view.graph.nodes.find(n => n.op === 'while').name")
+    click(page, at)
+    assert page.get_by_role("button", name="show alone").count() == 2
+    page.get_by_role("button", name="open here").click()
+    assert page.evaluate(FRAMES, "while") == ["body @body", "condition @cond"]
+    page.click("#open")
+    assert page.evaluate(FRAMES, "cond") == ["true @true_fn", "false @false_fn"]
+    assert page.evaluate(INSIDE, "cond") == [[0, "sqrt"], [1, "matmul"], [1, "tanh"]]
+    assert [1, "less"] in page.evaluate(INSIDE, "while")
+    assert page.evaluate(OVERLAPS) == []
+    page.click("#close")
+    assert page.evaluate(FRAMES, "while") is None
+
+
+@pytest.mark.parametrize(("op", "number"), [("sqrt", 0), ("tanh", 1)])
+def test_what_is_found_in_a_branch_is_opened_there(opened, op, number):
+    page = opened(loop_graph())
+    page.fill("#search", op)
+    page.keyboard.press("Enter")
+    assert page.evaluate("tracegraph.selected().op") == op
+    path = page.evaluate("op => tracegraph.boxes().find(b => b.node?.op === op).path", op)
+    assert path.endswith(f":{number}")
+
+
+def test_a_small_graph_fills_the_window(opened):
+    small = tg.function(lambda x: tg.tanh(x) * x).get_concrete_function(tg.TensorSpec([4])).graph
+    page = opened(small)
+    area = page.locator("#canvas").bounding_box()
+    zoom, boxes = page.evaluate(
+        "[tracegraph.camera.zoom, tracegraph.boxes().map(b => [b.x, b.y, b.w, b.h])]"
+    )
+    height = max(y + h for _, y, _, h in boxes) * zoom
+    assert 0.5 * area["height"] < height < area["height"]
+
+
 def test_cards_close_and_open(opened):
     page = opened(step_graph())
     page.click("#lines")
@@ -631,7 +690,7 @@ def test_a_large_graph_begins_as_a_few_groups_that_can_be_read(opened, mode):
 
 def test_opening_a_group_lays_out_what_is_in_it(opened):
     page = opened(deep_graph(58))
-    for _ in range(2):
+    for _ in range(3):
         cards = [card for card in page.evaluate(CARDS) if not card["isArguments"]]
         area = page.locator("#canvas").bounding_box()
         closed = next(

@@ -47,7 +47,17 @@ from tracegraph.errors import GradientError
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.op import OPS, Op
 from tracegraph.ir.tensor import Graph
-from tracegraph.ops import broadcast, contract, elementwise, index, linalg, reduce, shape, sort
+from tracegraph.ops import (
+    broadcast,
+    contract,
+    decomposition,
+    elementwise,
+    index,
+    linalg,
+    reduce,
+    shape,
+    sort,
+)
 from tracegraph.ops.random import RandomNormal, RandomUniform
 from tracegraph.passes.forward import jvp_graph
 from tracegraph.passes.gradient import vjp_graph
@@ -643,6 +653,11 @@ SYMBOLIC: list[tuple[Op, tuple[Any, ...]]] = [
     (linalg.Det(), ((A, A),)),
     (linalg.Slogdet(), ((B, A, A),)),
     (linalg.Cholesky(), ((A, A),)),
+    (linalg.TridiagonalSolve(False), ((A,), (A,), (A,), (A, B))),
+    (decomposition.Qr(False), ((B, A, A),)),
+    (decomposition.Lu(), ((A, A),)),
+    (decomposition.SingularValues(), ((A, B),)),
+    (decomposition.Eigvalsh(), ((B, A, A),)),
 ]
 
 
@@ -813,6 +828,9 @@ def wrong_kink(kink: Kink) -> Iterator[str]:
         (linalg.TriangularSolve(False, True), ((2, 0, 0), (2, 0, 2)), np.zeros((2, 0, 2))),
         (linalg.Det(), ((0, 0),), np.asarray(1.0)),
         (linalg.Cholesky(), ((0, 0),), np.zeros((0, 0))),
+        (linalg.TridiagonalSolve(False), ((0,), (0,), (0,), (0, 2)), np.zeros((0, 2))),
+        (decomposition.SingularValues(), ((0, 2),), np.zeros(0)),
+        (decomposition.Eigvalsh(), ((2, 0, 0),), np.zeros((2, 0))),
     ],
     ids=repr,
 )

@@ -1,6 +1,6 @@
 """Sizes that only the run knows: a run is cut where a value becomes a size."""
 
-import signal
+import re
 import threading
 
 import jax
@@ -9,6 +9,8 @@ import pytest
 
 import tracegraph as tg
 from tests.oracles import assert_near, by_jax
+from tracegraph.eager import backend
+from tracegraph.effects import procedure
 
 VECTORS = [
     np.array([1.5, -2.2, 3.1, 0.5, -1.2]),
@@ -286,3 +288,355 @@ def test_the_oracle_is_jax():
         return outer.jacobian(slope, x)
 
     assert_near(hessian(tg.constant(x)).numpy(), expected)
+
+
+# ---------------------------------------------------------------- what else may stand around
+
+
+def test_graph_text_and_summary_name_the_cut():
+    @tg.function
+    def kept(x):
+        return tg.reduce_sum(tg.boolean_mask(x, x > 0))  # the line
+
+    graph = kept.graph(SPEC)
+    line = kept.python_function.__code__.co_firstlineno + 2
+    text = graph.as_text()
+    assert re.search(
+        rf"runtime_size<size=.0>\(.4\) +: i32\[.0\] at test_runtime_sizes.py:{line}", text
+    )
+    assert tg.Graph.from_text(text).as_text() == text
+    summary = graph.summary()
+    assert [(cut.found, cut.line) for cut in summary.cuts] == [("?0", line)]
+    assert summary.to_dict()["cuts"][0]["found"] == "?0"
+    row = next(row for row in str(summary).splitlines() if row.startswith("?0 "))
+    assert f"test_runtime_sizes.py:{line}" in row and "# the line" in row
+
+
+def test_sizes_of_results_are_open_in_the_signature():
+    f = tg.function(lambda x: (positive(x), tg.where(x > 0)))
+    concrete = f.get_concrete_function(SPEC)
+    assert [list(y.shape) for y in concrete.structured_outputs] == [[None], [None, 1]]
+
+
+def test_a_loaded_function_finds_its_sizes(tmp_path):
+    module = tg.Module()
+    module.kept = tg.function(lambda x: positive(x) ** 2, input_signature=[SPEC])
+    tg.saved_model.save(module, tmp_path / "model")
+    loaded = tg.saved_model.load(tmp_path / "model")
+    for x in VECTORS:
+        x = tg.constant(x)
+        same(loaded.kept(x).numpy(), module.kept(x).numpy())
+        slope = gradient_of(lambda x: tg.reduce_sum(loaded.kept(x)))
+        same(slope(x).numpy(), np.where(x.numpy() > 0, 2 * x.numpy(), 0))
+
+
+def test_equal_sizes_have_one_name():
+    """Of one value, of equal values, and of values that are a known number apart."""
+
+    @tg.function
+    def sizes(x):
+        n = count(x)
+        together = tg.zeros([n]) + tg.ones([n]) + tg.cast(tg.range(n), tg.float32)
+        longer = tg.concat([together, tg.zeros([2])], 0)
+        return longer + tg.ones([n + 2]) + tg.ones([count(x) + 2])
+
+    graph = sizes.graph(SPEC)
+    assert graph.as_text().count("runtime_size<") == 1
+    same(sizes(tg.constant(VECTORS[0])).numpy(), np.array([3.0, 4, 5, 2, 2]))
+
+
+def test_a_size_that_only_a_shape_has_stays():
+    """Nothing takes the numbers of such a size, and yet it is read."""
+    like = tg.function(lambda x: tg.zeros_like(INNER(x)))
+    for x in VECTORS:
+        assert like(tg.constant(x)).shape == (np.sum(x > 0),)
+
+
+def test_sizes_that_must_be_equal_are_compared_by_the_run():
+    f = tg.function(lambda x: x[x > 0] + x[x < 0])
+    same(f(tg.constant([1.0, -2.0, 3.0, -5.0])).numpy(), np.array([-1.0, -2.0]))
+    with pytest.raises(tg.errors.ShapeError, match=r"different shapes: f32\[3\] and f32\[1\]"):
+        f(tg.constant([1.0, 2.0, 3.0, -5.0]))
+
+
+def test_python_that_was_told_that_sizes_differ():
+    """A run in which they are equal is refused, with the line of the question."""
+
+    @tg.function
+    def asked(x):
+        y = x[x > 0]
+        if y.shape[0] == 2:
+            return tg.reduce_sum(y)
+        return tg.reduce_max(y)
+
+    assert asked(tg.constant([1.0, 2.0, 3.0])).numpy() == 3.0
+    with pytest.raises(tg.errors.ShapeError, match="a size is 2, and it was compared with 2"):
+        asked(tg.constant([1.0, 2.0, -3.0]))
+
+
+def test_a_size_below_zero():
+    f = tg.function(lambda n: tg.zeros([n]))
+    with pytest.raises(tg.errors.InvalidArgumentError, match="a size is computed as -2") as caught:
+        f(tg.constant(-2))
+    assert "tg.zeros([n])" in str(caught.value) and "fix: " in str(caught.value)
+    with pytest.raises(tg.errors.InvalidArgumentError, match="a size is computed as -1"):
+        tg.function(lambda d: tg.range(0, 4, d))(tg.constant(0))
+
+
+def test_a_size_that_is_no_integer():
+    with pytest.raises(tg.errors.ShapeError, match=r"zeros: a size is f32\[\]"):
+        tg.function(lambda n: tg.zeros([n]))(tg.constant(2.0))
+    with pytest.raises(tg.errors.ShapeError, match="number of its axes is not known"):
+        tg.function(lambda n: tg.zeros(tg.range(n)))(tg.constant(2))
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        lambda x: tg.while_loop(lambda s: s < 9.0, lambda s: s + tg.reduce_sum(x[x > s]), [0.0]),
+        lambda x: tg.map_fn(lambda s: tg.reduce_sum(x[x > s]), x),
+        lambda x: tg.cond(x[0] > 0, lambda: tg.reduce_sum(x[x > 0]), lambda: 0.0),
+    ],
+)
+def test_loops_and_branches_refuse_sizes_with_the_line(loop):
+    with pytest.raises(tg.errors.TraceError, match="a size that only the run knows") as caught:
+        tg.function(loop)(tg.ones([3]))
+    assert "test_runtime_sizes.py" in str(caught.value) and "fix: " in str(caught.value)
+
+
+def test_parallel_loops_refuse_a_size_of_each_iteration():
+    rows = tg.ones([2, 3])
+    for mapped in (tg.vectorized_map, tg.function(tg.vectorized_map)):
+        with pytest.raises(tg.errors.MissingRuleError, match="each iteration may have another"):
+            mapped(lambda row: tg.reduce_sum(row[row > 0]), rows)
+    z = tg.constant([1.0, -1.0, 2.0])
+    shared = lambda rows: tg.vectorized_map(lambda r: r * z[z > 0], rows)  # noqa: E731
+    for mapped in (shared, tg.function(shared)):
+        same(mapped(tg.constant([1.0, 2.0])).numpy(), np.array([[1, 2], [2, 4]]))
+
+
+def test_one_program_of_xla_has_no_such_sizes():
+    f = tg.function(positive)
+    asked = [
+        lambda: f.as_jax()(VECTORS[0]),
+        lambda: tg.export.stablehlo(f, SPEC),
+        lambda: f.experimental_get_compiler_ir(tg.constant(VECTORS[0])),
+    ]
+    for ask in asked:
+        with pytest.raises(tg.errors.TraceError, match="a size that only its runs know"):
+            ask()
+
+
+def test_custom_gradients_and_recomputation():
+    def doubled(x):
+        y = positive(x)
+        return tg.reduce_sum(y**3), lambda g: g * 6.0 * tg.nn.relu(x) ** 2
+
+    x = VECTORS[0]
+    plain, custom = 3 * np.maximum(x, 0) ** 2, 6 * np.maximum(x, 0) ** 2
+    again = tg.recompute_grad(lambda x: tg.reduce_sum(positive(x) ** 3))
+    for fn, expected in ((tg.custom_gradient(doubled), custom), (again, plain)):
+        for wrap in (lambda g: g, tg.function):
+            same(wrap(gradient_of(fn))(tg.constant(x)).numpy(), expected)
+        same(gradient_of(tg.function(fn))(tg.constant(x)).numpy(), expected)
+
+
+def test_between_prints_and_python_functions(capsys):
+    seen = []
+
+    @tg.function
+    def mixed(x):
+        y = positive(x)
+        tg.print("kept", tg.shape(y)[0])
+        z = tg.numpy_function(lambda q: seen.append(q.shape) or q * 2, [y], tg.float64)
+        z = tg.ensure_shape(z, [None])
+        return tg.reduce_sum(z[z > 2.5])
+
+    x = VECTORS[0]
+    assert mixed(tg.constant(x)).numpy() == np.sum(2 * x[2 * x > 2.5])
+    assert "kept 3" in capsys.readouterr().err
+    assert seen[-1] == (3,)
+
+
+def test_check_numerics_behind_a_cut():
+    f = tg.function(lambda x: tg.reduce_sum(tg.math.log(positive(x) - 1.0)), check_numerics=True)
+    with pytest.raises(FloatingPointError, match="log"):
+        f(tg.constant(VECTORS[0]))
+
+
+# ---------------------------------------------------------------- state
+
+
+def test_a_training_step():
+    v = tg.Variable(np.ones(5))
+
+    @tg.function
+    def step(x):
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_sum(positive(v * x) ** 2)
+        v.assign_sub(0.1 * tape.gradient(loss, v))
+        return loss
+
+    expected = np.ones(5)
+    for x in VECTORS:
+        kept = expected * x > 0
+        loss = step(tg.constant(x)).numpy()
+        np.testing.assert_allclose(loss, np.sum((expected * x)[kept] ** 2))
+        expected = expected - 0.1 * np.where(kept, 2 * expected * x**2, 0)
+        np.testing.assert_allclose(v.numpy(), expected)
+
+
+def test_a_run_that_fails_behind_a_cut_assigns_nothing():
+    v = tg.Variable(1.0)
+
+    @tg.function
+    def step(x):
+        v.assign_add(1.0)
+        y = x[x > 0] + x[x < 0]
+        v.assign_add(tg.reduce_sum(y))
+        return y
+
+    with pytest.raises(tg.errors.ShapeError):
+        step(tg.constant([1.0, 2.0, -3.0]))
+    assert v.numpy() == 1.0
+    step(tg.constant([1.0, -3.0]))
+    assert v.numpy() == 0.0
+
+
+def test_an_assignment_between_the_parts_is_not_lost(monkeypatch):
+    """The run begins again where somebody has assigned what it read."""
+    v = tg.Variable(10.0)
+
+    @tg.function
+    def step(x):
+        v.assign_add(tg.reduce_sum(x[x > 0]) * 1.0)
+
+    step(tg.constant([1.0, -2.0]))
+    assert v.numpy() == 11.0
+    reading, assigned = procedure._Run.read_size, []
+
+    def interrupted(run, node):
+        reading(run, node)
+        if not assigned:
+            assigned.append(True)
+            other = threading.Thread(target=lambda: v.assign(100.0))
+            other.start()
+            other.join()
+
+    monkeypatch.setattr(procedure._Run, "read_size", interrupted)
+    step(tg.constant([1.0, -2.0]))
+    assert v.numpy() == 101.0
+
+
+def test_an_interrupt_between_the_parts_loses_nothing(monkeypatch):
+    v = tg.Variable(10.0)
+    step = tg.function(lambda x: v.assign_add(tg.reduce_sum(x[x > 0])))
+    step(tg.constant([1.0, -2.0]))
+
+    def struck(run, node):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(procedure._Run, "read_size", struck)
+    with pytest.raises(KeyboardInterrupt):
+        step(tg.constant([1.0, -2.0]))
+    monkeypatch.undo()
+    assert v.numpy() == 11.0
+    step(tg.constant([1.0, -2.0]))
+    assert v.numpy() == 12.0
+
+
+def test_a_variable_of_open_shape():
+    v = tg.Variable([1.0], shape=tg.TensorShape([None]))
+    keep = tg.function(lambda x: v.assign(x[x > 0]))
+    for x in ([1.0, -2.0, 3.0], [-1.0, -1.0, 2.0], [-1.0, -1.0, -1.0]):
+        keep(tg.constant(x))
+        same(v.numpy(), np.array([number for number in x if number > 0]))
+
+
+# ---------------------------------------------------------------- programs
+
+
+def programs(monkeypatch):
+    """A list that grows with every program that is made."""
+    made, make = [], backend.program
+
+    def counted(*given):
+        made.append(given)
+        return make(*given)
+
+    monkeypatch.setattr(backend, "program", counted)
+    return made
+
+
+def test_a_program_for_each_size(monkeypatch):
+    made = programs(monkeypatch)
+    f = tg.function(lambda x: tg.reduce_sum(positive(x)))
+    for x in (*VECTORS, *VECTORS):
+        f(tg.constant(x))
+    assert len(made) == 1 + len({np.sum(x > 0) for x in VECTORS})
+
+
+def test_programs_for_buckets_of_sizes(monkeypatch):
+    made = programs(monkeypatch)
+    rng = np.random.default_rng(0)
+
+    @tg.function(bucket_sizes="powers_of_two")
+    def statistics(x):
+        y = positive(x)
+        longer = tg.concat([y, 2.0 * y], 0)
+        return (
+            *(y, tg.reduce_mean(y), tg.reduce_max(y), tg.cumsum(y), tg.sort(y), longer),
+            *(tg.unique(tg.round(y)).y, tg.where(y > 1), tg.argsort(y, direction="DESCENDING")),
+        )
+
+    sizes = set()
+    for _ in range(20):
+        x = rng.normal(size=24)
+        y = x[x > 0]
+        sizes.add(len(y))
+        expected = (
+            *(y, y.mean(), y.max(), np.cumsum(y), np.sort(y), np.concatenate([y, 2 * y])),
+            *(distinct(np.round(y))[0], np.argwhere(y > 1), np.argsort(-y, kind="stable")),
+        )
+        for found, wanted in zip(statistics(tg.constant(x)), expected, strict=True):
+            same(found.numpy(), wanted)
+    assert len(sizes) > 5
+    # Two parts, three with the distinct elements and the positions, in buckets of 8, 16 and 32.
+    assert len(made) <= 1 + 3 * 4
+
+
+def test_buckets_and_gradients(monkeypatch):
+    made = programs(monkeypatch)
+    rng = np.random.default_rng(1)
+    slope = tg.function(
+        gradient_of(lambda x: tg.reduce_sum(positive(x) ** 3)), bucket_sizes="powers_of_two"
+    )
+    for _ in range(10):
+        x = rng.normal(size=12)
+        same(slope(tg.constant(x)).numpy(), np.where(x > 0, 3 * x**2, 0))
+    assert len(made) <= 1 + 4
+
+
+def test_buckets_do_not_stand_in_the_way_of_a_fixed_length():
+    """What becomes shorter where a size grows is computed at the size itself."""
+    fixed = tg.function(
+        lambda x: tg.pad(positive(x), [[0, 5 - count(x)]]), bucket_sizes="powers_of_two"
+    )
+    for x in VECTORS:
+        same(fixed(tg.constant(x)).numpy(), np.pad(x[x > 0], (0, np.sum(x < 0))))
+
+
+def test_buckets_of_arguments_and_of_sizes():
+    f = tg.function(
+        lambda x: tg.reduce_sum(positive(x)),
+        input_signature=[tg.TensorSpec([None], tg.float64)],
+        bucket_sizes=[4, 8],
+    )
+    for x in (*VECTORS, VECTORS[0][:3], VECTORS[0][:1]):
+        np.testing.assert_allclose(f(tg.constant(x)).numpy(), np.sum(x[x > 0]))
+
+
+def test_open_arguments_and_sizes_of_the_run():
+    f = tg.function(positive, input_signature=[tg.TensorSpec([None], tg.float64)])
+    for x in (*VECTORS, VECTORS[0][:3], VECTORS[0][:1]):
+        same(f(tg.constant(x)).numpy(), x[x > 0])

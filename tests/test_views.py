@@ -97,6 +97,30 @@ def layered():
     return step.get_concrete_function(tg.TensorSpec([None, 4])).graph
 
 
+def controlled():
+    """A loop with branches in it, a choice of three, a scan, and the gradient of them."""
+    w = tg.Variable(tg.ones([3, 3]), name="w")
+
+    @tg.function
+    def walk(x, count):
+        for _ in tg.range(count):
+            if tg.reduce_sum(x) > 10.0:
+                x = x / 2.0
+            else:
+                x = tg.tanh(x @ w)
+        branches = [lambda: x, lambda: x * 2.0, lambda: tg.exp(x)]
+        x = tg.switch_case(count % 3, branches)
+        return tg.scan(lambda state, row: tg.tanh(state + row), x, tg.zeros([3]))
+
+    @tg.function
+    def step(x, count):
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_sum(walk(x, count))
+        return tape.gradient(loss, w)
+
+    return step.get_concrete_function(tg.TensorSpec([4, 3]), tg.TensorSpec([], tg.int32)).graph
+
+
 def strange():
     """Every kind of type and constant, and texts that are syntax in some language."""
 
@@ -125,6 +149,7 @@ def without_outputs():
 
 GRAPHS = {
     "layered": layered,
+    "controlled": controlled,
     "strange": strange,
     "empty": empty,
     "without outputs": without_outputs,
@@ -236,7 +261,12 @@ def test_networkx(graph):
     assert found.number_of_nodes() == nodes
     kinds = [kind for *_, kind in found.edges(data="kind")]
     assert kinds.count("value") == sum(len(g.edges) for g in outline(graph))
-    called = [g for _, _, attribute, g in outline(graph).calls if attribute != "backward"]
+    every = (
+        (node.op, call) for inner in outline(graph) for node in inner.nodes for call in node.calls
+    )
+    called = [
+        name for op, (attribute, name) in every if (op, attribute) != ("custom_call", "backward")
+    ]
     assert kinds.count("call") == sum(len(outline(graph)[name].inputs) for name in called)
     assert len(kinds) == kinds.count("value") + kinds.count("call")
     for _, attributes in found.nodes(data=True):
@@ -277,6 +307,39 @@ def test_what_depends_on_a_value_is_found_within_calls():
     assert edges["body.0"]["kind"] == "call" and edges["body.0"]["attribute"] == "body"
     alone = layered().to_networkx(nested=False)
     assert {kind for *_, kind in alone.edges(data="kind")} == {"value"}
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes"),
+    [
+        ("while", ["body", "condition"]),
+        ("cond", ["true", "false"]),
+        ("switch", ["branches"] * 3),
+        ("scan", ["body"]),
+        ("while_gradient", ["body", "backward"]),
+    ],
+)
+def test_branches_and_bodies_are_graphs_of_their_own(op, attributes):
+    graph = controlled()
+    found = outline(graph)
+    inner, node = next((x, node) for x in found for node in x.nodes if node.op == op)
+    assert [attribute for attribute, _ in node.calls] == attributes
+    held = [name for _, name in node.calls]
+    assert all(f"graph @{name}(" in graph.as_text() for name in held)
+    dot, mermaid = graph.to_dot(), graph.to_mermaid()
+    numbers = {x.name: number for number, x in enumerate(found)}
+    for attribute, name in node.calls:
+        assert f'label="@{name}"; style=rounded' in dot
+        call = f'"{inner.name}/{node.id}" -> "{name}/.*" \\[label="{attribute}", '
+        assert re.search(f"{call}lhead=cluster_{numbers[name]}", dot)
+        assert f'subgraph g{numbers[name]}["@{name}"]' in mermaid
+        assert f'-.->|"{attribute}"| g{numbers[name]}' in mermaid
+    explored = {x["id"]: x for x in json.loads(graph.to_model_explorer())["graphs"]}
+    (shown,) = [x for x in explored[inner.name]["nodes"] if x["id"] == node.id]
+    assert shown["subgraphIds"] == list(dict.fromkeys(held))
+    below = networkx.descendants(graph.to_networkx(), f"{inner.name}/{node.id}")
+    for name in held:
+        assert {f"{name}/{value.name}" for value in found[name].inputs} <= below
 
 
 def test_importing_does_not_load_networkx():
@@ -609,6 +672,25 @@ def test_forward_and_backward_stand_beside_each_other():
     assert "together: 8 nodes" in table
 
 
+def test_the_gradient_of_a_loop_of_open_size_is_counted():
+    @tg.function
+    def step(x, count):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = x
+            for _ in tg.range(count):
+                y = tg.tanh(y) * x
+            loss = tg.reduce_sum(y)
+        return tape.gradient(loss, x)
+
+    specs = tg.TensorSpec(["n", 3]), tg.TensorSpec([], tg.int32)
+    table = step.get_concrete_function(*specs).graph.summary()
+    rows = {row.name: row.total for row in table.rows if row.by == "op"}
+    # The state alone goes backwards: the first run counts, and the second computes it again.
+    assert (rows["while"].nodes, rows["while_gradient"].nodes) == (1, 1)
+    assert str(rows["tanh"].flops) == "6*n" and rows["tanh"].nodes == 2
+
+
 def test_what_the_backward_calls_is_backward():
     rows = rows_of(layered().summary(), "op")
     assert rows["maximum"][:3] == ["0", "0", "0"]  # the custom gradient that the user wrote
@@ -700,6 +782,57 @@ def test_forward_in_the_summary_is_the_forward_part():
     assert set(whole) == {"forward", "backward", "after"}
     assert graph.forward().summary().totals == {"forward": whole["forward"]}
     assert graph.backward().summary().totals == {x: whole[x] for x in ("backward", "after")}
+
+
+def costs_of_regions(function, *specs):
+    rows = function.get_concrete_function(*specs).graph.summary().rows
+    return {row.name: (row.runs, row.total.flops) for row in rows if row.by == "region"}
+
+
+def test_one_run_of_each_branch_and_body():
+    @tg.function
+    def walk(x, count):
+        for _ in tg.range(count):
+            if x[0] > 10.0:
+                x = tg.sqrt(x)
+            else:
+                x = tg.tanh(x) * 2.0
+        return tg.scan(lambda state, row: tg.exp(state + row), x)
+
+    found = costs_of_regions(walk, tg.TensorSpec([5]), tg.TensorSpec([], tg.int32))
+    inside = {name: runs for name, (runs, _) in found.items()}
+    assert inside == {
+        "while @body": "until it ends",
+        "while @cond": "until it ends",
+        "cond @true_fn": "one of 2",
+        "cond @false_fn": "one of 2",
+        "scan @scan": "4 times",
+    }
+    assert found["cond @true_fn"][1] == 5 and found["cond @false_fn"][1] == 10
+    assert found["while @body"][1] == 5 + 10 + 2  # both branches, the test and the counter
+    assert found["scan @scan"][1] == 2
+
+
+def test_what_a_parallel_loop_computes_of_branches_is_told():
+    w = tg.Variable(tg.ones([8, 8]), name="w")
+
+    def one(x):
+        return tg.cond(tg.reduce_sum(x) > 0.0, lambda: tg.linalg.matvec(w, x), lambda: x * 2.0)
+
+    together = tg.function(lambda xs: tg.vectorized_map(one, xs))
+    graph = together.get_concrete_function(tg.TensorSpec([5, 8])).graph
+    found = costs_of_regions(together, tg.TensorSpec([5, 8]))
+    words = "for all rows, if one takes it"
+    assert {name: runs for name, (runs, _) in found.items()} == {
+        "cond @true_fn_pfor": words,
+        "cond @false_fn_pfor": words,
+    }
+    assert found["cond @true_fn_pfor"][1] >= 2 * 5 * 8 * 8
+    assert "cond @true_fn_pfor   for all rows, if one takes it" in graph.summary()
+    row = next(x for x in graph.summary().to_dict()["rows"] if x["by"] == "region")
+    assert row["runs"] == words
+    # What all rows share is there once.
+    assert "f32[5,8,8]" not in graph.as_text()
 
 
 def test_lines_of_files_of_one_name_are_told_apart():

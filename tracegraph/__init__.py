@@ -27,6 +27,9 @@ from tracegraph import (
     autograph as autograph,
 )
 from tracegraph import (
+    bitwise as bitwise,
+)
+from tracegraph import (
     config as config,
 )
 from tracegraph import (
@@ -63,6 +66,9 @@ from tracegraph import (
     optimizers as optimizers,
 )
 from tracegraph import (
+    quantization as quantization,
+)
+from tracegraph import (
     random as random,
 )
 from tracegraph import (
@@ -91,11 +97,13 @@ from tracegraph.api.python_functions import (
 from tracegraph.api.python_functions import (
     py_function as py_function,
 )
+from tracegraph.array.blocks import *
 from tracegraph.array.creation import *
 from tracegraph.array.grouping import *
 from tracegraph.array.indexing import *
 from tracegraph.array.indexing import slice_of as slice
 from tracegraph.array.joining import *
+from tracegraph.array.rearranging import *
 from tracegraph.array.selection import *
 from tracegraph.array.shaping import *
 from tracegraph.boundary import guarding
@@ -175,6 +183,8 @@ from tracegraph.differentiation.custom_gradient import (
 from tracegraph.differentiation.custom_gradient import (
     recompute_grad as recompute_grad,
 )
+from tracegraph.differentiation.graph_gradients import gradients as gradients
+from tracegraph.differentiation.graph_gradients import hessians as hessians
 from tracegraph.differentiation.sparse_jacobian import SparseJacobian as SparseJacobian
 from tracegraph.differentiation.tape import (
     GradientTape as GradientTape,
@@ -197,11 +207,13 @@ from tracegraph.ir.tensor import Node as Node
 from tracegraph.ir.tensor import Tensor as Tensor
 from tracegraph.math import accumulate_n as accumulate_n
 from tracegraph.math.arithmetic import *
+from tracegraph.math.counting import *
 from tracegraph.math.logic import *
 from tracegraph.math.norms import *
 from tracegraph.math.product import *
 from tracegraph.math.reduction import *
-from tracegraph.math.sorting_and_segments import *
+from tracegraph.math.segments import *
+from tracegraph.math.sorting import *
 from tracegraph.math.unary import *
 from tracegraph.passes.registry import (
     RegisterGradient as RegisterGradient,
@@ -234,6 +246,7 @@ _MODULES = (
     *(
         autodiff,
         autograph,
+        bitwise,
         config,
         debugging,
         errors,
@@ -244,7 +257,7 @@ _MODULES = (
         linalg,
         math,
     ),
-    *(nest, nn, optimizers, random, raw_ops, saved_model, testing, train),
+    *(nest, nn, optimizers, quantization, random, raw_ops, saved_model, testing, train),
 )
 _INTERNAL = frozenset(["NoReturn", "TYPE_CHECKING"])
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from tracegraph.array.arguments import as_list, as_number
+from tracegraph.array.shaping import reshape
+from tracegraph.core.types import float64
+from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
-from tracegraph.operands.conversion import as_tensor
+from tracegraph.math.sorting import searchsorted
+from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.ops import elementwise
 
 
@@ -26,4 +33,23 @@ def PreventGradient(*, input: Any, message: str = "", name: str | None = None) -
     return elementwise.PreventGradient(str(message))(as_tensor(input))
 
 
-__all__ = ["PreventGradient"]
+def Bucketize(*, input: Any, boundaries: Any, name: str | None = None) -> Tensor:
+    """How many of the sorted `boundaries` each element reaches, as int32.
+
+    Raises DTypeError for numbers that are none, ValueError for boundaries that are not sorted.
+
+    >>> tg.raw_ops.Bucketize(input=[-5.0, 0.0, 150.0], boundaries=[0.0, 10.0, 100.0]).numpy()
+    array([0, 1, 3], dtype=int32)
+    """
+    bounds = as_list("Bucketize", "boundaries", boundaries)
+    numbers = [float(as_number("Bucketize", "a boundary", bound)) for bound in bounds]
+    if sorted(numbers) != numbers:
+        fact = f"Bucketize: the boundaries are {shown(boundaries)}"
+        fail(SignatureError, fact, fix="sort them: sorted(boundaries)")
+    x = as_tensor(input)
+    flat = cast_to(reshape(x, [-1]), float64)  # so that no boundary is rounded
+    found = searchsorted(as_tensor(np.array(numbers, np.float64)), flat, side="right")
+    return reshape(found, x.type.shape)
+
+
+__all__ = ["Bucketize", "PreventGradient"]

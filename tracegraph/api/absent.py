@@ -22,7 +22,6 @@ _FUNCTION = "decorate a Python function with @tg.function"
 _NAMED = "it has TensorFlow's name here"
 _RENAMED = "it is a name of TensorFlow 1"
 _DEVICES = "devices are JAX's"
-_DECOMPOSED = "there is no such decomposition yet"
 _HOST = "outside of functions use NumPy, as in"
 _PICTURES = "there is one function of images, tg.image.adjust_contrast"
 _LAYERS = "there is no such layer yet"
@@ -56,18 +55,8 @@ ABSENT = {
             "threading": "JAX's settings",
         }.items()
     },
-    "bitcast": ("bits are not read as another type", f"{_HOST} x.numpy().view(np.int32)"),
-    "bitwise": (
-        "the operators are Python's",
-        "use x & y, x | y, x ^ y, ~x, x << n and x >> n",
-    ),
     "dtypes": ("data types are in tg itself", "use tg.as_dtype, tg.DType, or such as tg.float32"),
     "experimental": ("nothing is set apart for it", "use tg's own functions, such as tg.range"),
-    "hessians": ("it is a transformation of functions", "use tg.hessian"),
-    **dict.fromkeys(
-        ["histogram_fixed_width", "histogram_fixed_width_bins"],
-        ("there are no histograms", "use tg.bincount, or tg.searchsorted for the bins"),
-    ),
     "no_op": ("there are no ops that make nothing", "leave it out, or use tg.group()"),
     **dict.fromkeys(["numpy", "np"], ("tensors go to NumPy and back", "use NumPy, or tg itself")),
     **dict.fromkeys(
@@ -76,20 +65,6 @@ ABSENT = {
     "summary": ("there are no event files", "use tg.print, or log what x.numpy() gives"),
     "test": ("tests are those of Python", "use np.testing, and tg.testing.check_gradients"),
     "timestamp": ("clocks are Python's", "use time.time(), outside of functions"),
-    **{
-        f"linalg.{name}": (_DECOMPOSED, f"{_HOST} np.linalg.{other}(x)")
-        for name, other in {
-            **{x: x for x in ("eig", "eigh", "eigvals", "eigvalsh", "matrix_rank", "qr", "svd")},
-        }.items()
-    },
-    **dict.fromkeys(
-        ["linalg.expm", "linalg.logm", "linalg.lu", "linalg.sqrtm"],
-        (_DECOMPOSED, "outside of functions use SciPy, as in scipy.linalg"),
-    ),
-    **dict.fromkeys(
-        ["linalg.lstsq", "linalg.pinv"],
-        (_DECOMPOSED, "use tg.linalg.solve with the normal equations, x^T x a = x^T y"),
-    ),
     **dict.fromkeys(
         [
             *("image.resize", "image.crop_to_bounding_box", "image.flip_left_right"),
@@ -120,8 +95,6 @@ ABSENT = {
         ],
         (_LAYERS, _OWN_LAYER),
     ),
-    "nn.convolution": ("the rank is in the name", "use tg.nn.conv1d, tg.nn.conv2d or tg.nn.conv3d"),
-    "nn.conv2d_transpose": ("there is none yet", "use tg.nn.conv2d of an input that is padded"),
     "keras": (
         "a few layers of Keras are here, under names of their own",
         "use tg.layers, tg.optimizers, tg.initializers and tg.nn",
@@ -132,7 +105,6 @@ ABSENT = {
     ),
     "metrics": ("there are no metrics", "compute them, as with tg.reduce_mean"),
     "data": ("there are no datasets", "loop over NumPy arrays, or over any iterator of them"),
-    "gradients": (_FIRST, "use tg.GradientTape, or tg.grad of a function"),
     **dict.fromkeys(["compat", "Session", "placeholder"], (_FIRST, _FUNCTION)),
     "get_variable": (_FIRST, "use tg.Variable"),
     **dict.fromkeys(["strings", "string"], (_KINDS, "keep strings in Python")),

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.array.arguments import as_size
+from tracegraph.array.arguments import as_size, refuse
+from tracegraph.array.creation import ensure_shape
 from tracegraph.array.indexing import getitem
 from tracegraph.array.shaping import transpose
 from tracegraph.boundary.tracebacks import asked
@@ -194,6 +195,20 @@ def _inverted(x: Any) -> Tensor:
     return LogicalNot()(as_tensor(x))
 
 
+def _set_shape(self: Any, shape: Any) -> None:
+    """Checks that the shape of a tensor is `shape`, in which None stands for any size. Raises
+    ShapeError where it is not, and where a size is open that `shape` knows: that is for
+    `tg.ensure_shape`, which returns a tensor of the shape.
+
+    >>> tg.zeros([2, 3]).set_shape([None, 3])
+    """
+    x = as_tensor(self)
+    own, checked = x.type.shape, ensure_shape(x, shape)
+    if checked.type.shape != own:
+        fact = f"the sizes of {x.type} are open, and a tensor keeps its type"
+        refuse("set_shape", fact, x, fix="use x = tg.ensure_shape(x, shape)")
+
+
 def _rounded(x: Any, digits: int | None = None) -> Tensor:
     """round(x) and round(x, digits), in the dtype of x; halves go to even."""
     x = as_tensor(x)
@@ -287,6 +302,7 @@ def _methods() -> Iterator[tuple[str, Any]]:
         "__getitem__": getitem,
         "__array_ufunc__": _ufunc,
         "get_shape": _shape,
+        "set_shape": _set_shape,
         "shape": property(_shape),
         "rank": property(_rank),
         "size": property(_size),
@@ -354,7 +370,6 @@ _FUNCTIONS = {
     "requires_grad": "a tg.Variable, or tape.watch(x)",
     "reshape": "tg.reshape(x, shape)",
     "round": "tg.round(x)",
-    "set_shape": "tg.ensure_shape(x, shape)",
     "sigmoid": "tg.sigmoid(x)",
     "softmax": "tg.nn.softmax(x)",
     "sort": "tg.sort(x)",

@@ -49,6 +49,7 @@ from tracegraph.ops.elementwise import (
     ADD,
     EQUAL,
     IDENTITY,
+    MAXIMUM,
     MUL,
     NEG,
     SELECT,
@@ -57,7 +58,6 @@ from tracegraph.ops.elementwise import (
     Complex,
     FloorDiv,
     Less,
-    Maximum,
     StopGradient,
 )
 from tracegraph.ops.shape import Concatenate, Reshape, with_sizes
@@ -241,8 +241,8 @@ def range(
     """start, start + delta, ... up to but without limit; `range(n)` counts from 0.
 
     The bounds are numbers, sizes such as `x.shape[0]`, or scalar tensors; where these are not known
-    while tracing, how many numbers there are is a size that each run finds. The dtype is float32 if one
-    of them is a float, else int32, or int64 for larger bounds, unless it is given.
+    while tracing, how many numbers there are is a size that each run finds. The dtype is float32 if
+    one of them is a float, else int32, or int64 for larger bounds, unless it is given.
     Raises DTypeError for a bound that the dtype does not reach, InvalidArgumentError for more
     numbers than memory holds.
 
@@ -279,11 +279,15 @@ def _range_of_run(given: tuple[Any, ...], kind: DType | None) -> Tensor:
         kind = functools.reduce(lambda x, y: promoted(x, y) or y, [x.dtype for x in bounds])
     exact = int64 if all(x.dtype.is_integer for x in bounds) else float64
     start, limit, step = (cast_to(x, exact) for x in bounds)
-    span, zero = SUB(limit, start), as_tensor(0, int64)
-    # Rounded up: the floor of the quotient with the signs turned round. No size has a step of 0.
-    count = Maximum()(NEG(Cast(int64)(FloorDiv()(NEG(span), step))), zero)
-    is_stuck = EQUAL(step, full(0, step.type))
-    size = runtime_size("range", SELECT(is_stuck, as_tensor(-1, int64), count))
+    span = SUB(limit, start)
+    if exact is int64 and known_int(given[2]) and given[2] == 1:
+        size = runtime_size("range", span, clamps=True)
+    else:
+        # Rounded up: the floor of the quotient with the signs turned round.
+        count = NEG(Cast(int64)(FloorDiv()(NEG(span), step)))
+        count = MAXIMUM(count, as_tensor(0, int64))
+        is_stuck = EQUAL(step, full(0, step.type))  # there is no range with a step of 0
+        size = runtime_size("range", SELECT(is_stuck, as_tensor(-1, int64), count))
     numbers = Cast(exact)(Iota(size, int32)())
     shape = numbers.type.shape
     return cast_to(ADD(broadcast(start, shape), MUL(numbers, broadcast(step, shape))), kind)

@@ -58,8 +58,8 @@ def unique(x: TensorLike, out_idx: DTypeLike = int32, name: str | None = None) -
     - `x`: a vector of numbers or truth values. nan equals nothing, so each one is distinct.
     - `out_idx`: the integer type of `idx`.
 
-    Returns `(y, idx)` with y[idx[i]] = x[i]. How many distinct elements there are is a size that each
-    run finds, where x is not known while tracing. Gradients go to the first of equal elements.
+    Returns `(y, idx)` with y[idx[i]] = x[i]. How many distinct elements there are is a size that
+    each run finds, where x is not known while tracing. Gradients go to the first of equal elements.
     Raises ShapeError for what is no vector.
 
     >>> y, idx = tg.unique([3, 1, 3])
@@ -119,9 +119,9 @@ def dynamic_partition(
 
     `partitions` has the shape of the first axes of `data`; the slices keep their order. How many
     there are in a group is a size that each run finds, where the partitions are not known while
-    tracing. Raises InvalidArgumentError for a number that is none of a group, at top level and where
-    it is known while tracing; slices with one that is known only at run time are left out, unless the
-    function is built with `check_bounds`.
+    tracing. Raises InvalidArgumentError for a number that is none of a group, at top level and
+    where it is known while tracing; slices with one that is known only at run time are left out,
+    unless the function is built with `check_bounds`.
 
     >>> [x.numpy().tolist() for x in tg.dynamic_partition([10, 20, 30], [0, 1, 0], 2)]
     [[10, 30], [20]]

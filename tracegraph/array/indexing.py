@@ -359,7 +359,7 @@ def _found_by_run(x: Tensor, size: Size, item: slice, step: int) -> AxisIndex:
         stop = runtime_size("getitem", last)
         return AxisIndex(0, ceiling_divide(stop, step), stop, step)
     span = SUB(length if last is None else last, first)
-    width = runtime_size("getitem", Maximum()(span, zero))
+    width = runtime_size("getitem", span, clamps=True)
     return AxisIndex(cast_to(first, int32), ceiling_divide(width, step), width, step)
 
 

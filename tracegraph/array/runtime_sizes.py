@@ -18,7 +18,7 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype, require_rank, static_value
 from tracegraph.ops.broadcast import Sum, full
 from tracegraph.ops.constant import RuntimeSize
-from tracegraph.ops.elementwise import Cast
+from tracegraph.ops.elementwise import MAXIMUM, Cast
 from tracegraph.ops.reduce import Max
 from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
 from tracegraph.ops.sort import TrueIndices
@@ -27,8 +27,9 @@ from tracegraph.ops.sort import TrueIndices
 _LOOK_BACK = 16
 
 
-def runtime_size(op: str, n: Tensor) -> Size:
-    """The value of an integer scalar, which is not known while tracing, as a size."""
+def runtime_size(op: str, n: Tensor, clamps: bool = False) -> Size:
+    """The value of an integer scalar, which is not known while tracing, as a size; where it
+    `clamps`, 0 for a value below."""
     if not n.dtype.is_integer or n.type.shape != ():
         fail(
             ShapeError,
@@ -42,6 +43,8 @@ def runtime_size(op: str, n: Tensor) -> Size:
         apart = difference(n, node.inputs[0])
         if apart is not None:
             return node.op.size + apart
+    if clamps:
+        n = MAXIMUM(n, as_tensor(0, int64))
     size = Dim.named(current().new_size_name())
     RuntimeSize(size)(n)
     return size

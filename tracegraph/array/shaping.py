@@ -234,7 +234,7 @@ def pad(
 
 def _widths(x: Tensor, paddings: Any) -> list[tuple[Any, Any]]:
     rank = rank_of("pad", x)
-    pairs = [as_shape("pad", pair) for pair in _rows("pad", paddings)]
+    pairs = [as_shape("pad", pair) for pair in rows_of("pad", paddings)]
     if len(pairs) != rank or any(len(pair) != 2 for pair in pairs):  # type: ignore[arg-type]
         refuse(
             "pad",
@@ -245,7 +245,7 @@ def _widths(x: Tensor, paddings: Any) -> list[tuple[Any, Any]]:
     return pairs  # type: ignore[return-value]
 
 
-def _rows(op: str, pairs: Any) -> Any:
+def rows_of(op: str, pairs: Any) -> Any:
     """What stands along the first axis of a list, an array, or a tensor that is known."""
     if isinstance(pairs, (list, tuple)):
         return pairs

@@ -93,7 +93,8 @@ def for_stmt(
     steps = iteration.staged_steps(iterated)
     if steps is not None:
         most, names = opts.get("maximum_iterations"), opts["read_after"]
-        options = LoopOptions(most, names, is_entered=bool(steps.bound), body=body)
+        item = opts["iterate_names"]
+        options = LoopOptions(most, names, bool(steps.bound), body, item)
         rows = None if extra_test or options.maximum_iterations is not None else steps.rows()
         if rows is not None:
             run_fold(rows, body, get_state, set_state, symbol_names, options)
@@ -164,7 +165,9 @@ def _staged_for(
 
     most = steps.bound if options.maximum_iterations is None else options.maximum_iterations
     options = dataclasses.replace(options, maximum_iterations=most)
-    run_loop(goes_on, run, get, set, ("the counter of the loop", *symbol_names), options)
+    # What counts through a range is what the user calls the item.
+    counted = options.item if isinstance(steps, iteration.Range) else "counter"
+    run_loop(goes_on, run, get, set, (counted, *symbol_names), options)
 
 
 def assert_stmt(test: Callable[[], Any], text: Callable[[], Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import CellType
@@ -35,7 +36,7 @@ from tracegraph.control_flow.array_states import (
 )
 from tracegraph.control_flow.branches import choice
 from tracegraph.control_flow.loops import foldl, while_loop
-from tracegraph.control_flow.regions import Region, traced_region
+from tracegraph.control_flow.regions import Region, numbered, traced_region, with_names
 from tracegraph.control_flow.tensor_array import TensorArray
 from tracegraph.core.source import here
 from tracegraph.core.types import TensorType
@@ -63,6 +64,8 @@ class LoopOptions:
     is_entered: bool = False
     #: The user's body, where what runs is made of it.
     body: Any = None
+    #: What a `for` calls the item of an iteration.
+    item: str = "row"
 
 
 def predicate(value: Any) -> Tensor:
@@ -389,6 +392,12 @@ class _Loop:
                     leaf.type, is_new = new.type, True
         return is_new
 
+    def names_of_tensors(self) -> list[str]:
+        """What the user calls each leaf of the state that is carried."""
+        counts = [sum(leaf.type is not None for leaf in own.leaves) for own in self.own]
+        pairs = zip(self._names, counts, strict=True)
+        return [label for name, count in pairs for label in numbered(_as_path(name), count)]
+
     def initial(self) -> list[Tensor]:
         return [
             _as_state(leaf.initial, leaf.type)
@@ -443,6 +452,11 @@ class _Loop:
         return True
 
 
+def _as_path(name: str) -> str:
+    """A name, attribute or item as graphs call it: `self.d['a']` is `d.a`."""
+    return re.sub(r"\[['\"]?(\w+)['\"]?\]", r".\1", name).removeprefix("self.")
+
+
 _GROWS = (
     "keep its structure: let tg.scan stack what each step returns, or write to a tg.TensorArray"
 )
@@ -492,7 +506,8 @@ def run_loop(
             return loop.stepped(body, tensors)
 
         most = options.maximum_iterations
-        return while_loop(cond, step, loop.initial(), maximum_iterations=most)
+        named = with_names(step, loop.names_of_tensors())
+        return while_loop(cond, named, loop.initial(), maximum_iterations=most)
 
     loop = _Loop(names, get_state, set_state, options)
     entered = None if options.is_entered else predicate(test())
@@ -517,7 +532,13 @@ def run_fold(
         def step(state: list[Tensor], row: Any) -> list[Tensor]:
             return [*loop.stepped(lambda: body(row), state[: len(initial)]), *padding]
 
-        return foldl(step, rows, [*initial, *padding])[: len(initial)]
+        items = re.findall(r"\w+", options.item)
+        count = len(nest.flatten(rows))
+        items = items if len(items) == count else numbered("row", count)
+        states = loop.names_of_tensors() or ["padding"]
+        return foldl(with_names(step, [*states, *items]), rows, [*initial, *padding])[
+            : len(initial)
+        ]
 
     def first() -> None:
         body(nest.map_structure(lambda x: x[0], rows))

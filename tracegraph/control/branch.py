@@ -39,12 +39,16 @@ from tracegraph.ops.reduce import ArgMax
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.vectorise import vectorise
 
+#: What the name of a graph has that stands for a branch which no row takes.
+_SKIPPED = "_skipped"
+
 
 class Branch(Op, abstract=True):
     """The outputs of one of `branches`, all of which take the same inputs: `(decider, *inputs)`."""
 
     takes_zero_cotangents = True
     can_prune = True
+    leaves_out_regions = True
 
     if TYPE_CHECKING:
         branches: Any  # a field of the one class, a property of the other
@@ -70,6 +74,13 @@ class Branch(Op, abstract=True):
         inputs = tuple(range(1, 1 + len(self.branches[0].inputs)))
         outputs = tuple(range(len(self.branches[0].outputs)))
         return tuple(Region(branch, inputs, outputs) for branch in self.branches)
+
+    def regions_run(self, values, compute):
+        taken = self.known_branch(np.asarray(values[0]))
+        return tuple(branch is taken for branch in self.branches)
+
+    def how_often(self, region):
+        return f"one of {len(self.branches)}"
 
     def infer(self, decider, *types):
         self.check_decider(decider)
@@ -120,9 +131,9 @@ class Branch(Op, abstract=True):
         one = self.branches[0]
         values = {"input": one.inputs, "output": one.outputs}
         zeros = [one.inputs[i] for i in places]
-        missing = naming(one.inputs, [values[kind][i] for kind, i in operands])
+        missing = set(naming(one.inputs, [values[kind][i] for kind, i in operands]))
         if missing and any(not x.type.is_static for x in zeros):
-            operands += [("input", one.inputs.index(x)) for x in missing]
+            operands += [("input", i) for i, x in enumerate(one.inputs) if x in missing]
         given = [values[kind][i] for kind, i in operands]
         given += [y for y, is_given in zip(one.outputs, present, strict=True) if is_given]
         graphs = []
@@ -173,12 +184,10 @@ class Branch(Op, abstract=True):
     ) -> tuple[Tensor, ...]:
         """Each iteration takes a branch of its own: all branches that one of them takes compute on
         all, and what they were not asked for is left out."""
-        inputs = [x if flag else stack(x, n) for x, flag in zip(xs, batched, strict=True)]
         results: Sequence[Tensor] = ()
         for branch, taken in zip(self.branches, self.taken_by(decider), strict=True):
-            size = own_size(branch, n)
-            op = _where_taken(all_rows(branch, size), taken.type.with_shape((size,)))
-            found = applied(op, (AnyOf((0,))(taken), taken, *inputs))
+            op = _where_taken(branch, batched, own_size(branch, n))
+            found = applied(op, (AnyOf((0,))(taken), taken, *xs))
             pairs = zip(found, results or found, strict=True)
             results = [select_rows(taken, new, old) for new, old in pairs]
         return tuple(results)
@@ -229,6 +238,11 @@ class Cond(Branch):
 
     def known_branch(self, decider):
         return self.true if decider else self.false
+
+    def how_often(self, region):
+        if _SKIPPED not in self.false.name:
+            return super().how_often(region)
+        return "for all rows, if one takes it" if region.graph is self.true else ""
 
 
 class Switch(Branch):
@@ -352,9 +366,9 @@ def stacked_outputs(graph: Graph, flags: Sequence[bool], wanted: Sequence[bool],
         )
 
 
-def all_rows(graph: Graph, n: Any) -> Graph:
-    """The graph of n iterations, where each has inputs and outputs of its own."""
-    wide, flags = vectorise(graph, (True,) * len(graph.inputs), n)
+def all_rows(graph: Graph, batched: Sequence[bool], n: Any) -> Graph:
+    """The graph of n iterations, where each has outputs of its own, and these inputs."""
+    wide, flags = vectorise(graph, tuple(batched), n)
     return stacked_outputs(wide, flags, (True,) * len(flags), n)
 
 
@@ -365,14 +379,16 @@ def select_rows(mask: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return SELECT(_along_rows(mask, x), x, y)
 
 
-def harmless_rows(mask: Tensor, xs: Sequence[Tensor]) -> list[Tensor]:
-    """The rows of `xs` where `mask` holds, and in place of the others those of the first that does.
+def harmless_rows(mask: Tensor, xs: Sequence[Tensor], batched: Sequence[bool]) -> list[Tensor]:
+    """The rows of those `xs` that have rows where `mask` holds, and in place of the others those of
+    the first that does.
 
     What is computed of a row that was not asked for may be infinite, and 0 times that is nan in the
     derivative of what all rows share. A row that was asked for is as good as its own result.
     """
     first = ArgMax(0, int32)(Cast(int32)(mask))
-    return [select_rows(mask, x, _repeated_row(x, first)) for x in xs]
+    pairs = zip(xs, batched, strict=True)
+    return [select_rows(mask, x, _repeated_row(x, first)) if has else x for x, has in pairs]
 
 
 def _repeated_row(x: Tensor, place: Tensor) -> Tensor:
@@ -384,12 +400,13 @@ def _along_rows(mask: Tensor, x: Tensor) -> Tensor:
     return mask if x.ndim == 1 else BroadcastTo(x.type.shape, (0,))(mask)
 
 
-def _where_taken(wide: Graph, mask: TensorType) -> Cond:
-    """`wide` on harmless rows where some row takes it, else zeros: `(is_taken, mask, *xs)`."""
+def _where_taken(branch: Graph, batched: Sequence[bool], n: Any) -> Cond:
+    """The branch on harmless rows where some row takes it, else zeros: `(is_taken, mask, *xs)`."""
+    wide, mask = all_rows(branch, batched, n), TensorType(bool_, (n,))
     with Builder(wide.name) as builder:
         taken, *xs = [builder.input(type) for type in (mask, *wide.input_types)]
-        taking = builder.finish(inline(wide, harmless_rows(taken, xs)))
-    with Builder(f"{wide.name}_skipped") as builder:
+        taking = builder.finish(inline(wide, harmless_rows(taken, xs, batched)))
+    with Builder(wide.name + _SKIPPED) as builder:
         for type in (mask, *wide.input_types):
             builder.input(type)
         skipping = builder.finish([full(0, type) for type in wide.output_types])

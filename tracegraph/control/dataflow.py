@@ -6,7 +6,7 @@ nothing here is recursive, and every body is walked once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tracegraph.core.source import here, sourced
 from tracegraph.core.types import TensorType
@@ -53,14 +53,18 @@ class Flows:
         key = ("flow", registry_version())
         for body in _bodies(graph):
             if key not in body.cache:
-                body.cache[key] = self._walked(body)
+                body.cache[key] = self.walked(body, {})
         return graph.cache[key]
 
-    def _walked(self, graph: Graph) -> Flow:
+    def walked(self, graph: Graph, known: Mapping[int, Flow]) -> Flow:
+        """The flow from the inputs of a graph to its outputs, where that through some of its nodes
+        is known, by their identity."""
         values = {x: 1 << i for i, x in enumerate(graph.inputs)}
         derivatives = {x: m for x, m in values.items() if x.type.dtype.is_differentiable}
         for node in graph.nodes:
-            flow = self.of(node.op, types_of(node.inputs), types_of(node.outputs))
+            flow = known.get(id(node)) or self.of(
+                node.op, types_of(node.inputs), types_of(node.outputs)
+            )
             for i, y in enumerate(node.outputs):
                 values[y] = _gathered(values, node.inputs, flow.values[i])
                 derivatives[y] = _gathered(derivatives, node.inputs, flow.derivatives[i])

@@ -62,6 +62,11 @@ class Loop(Op, abstract=True):
         """The places of the states among the inputs."""
         return range(self.constants, self.constants + self.states)
 
+    @property
+    def carried(self) -> tuple[tuple[int, int], ...]:
+        """Each output of the body that is a state, and the input that takes it in the next step."""
+        return tuple(enumerate(self.state_inputs()))
+
     def with_states(self, inputs: Flags, through: Callable[[Flags], Flags]) -> Flags:
         """The inputs of the body that something reaches, in whatever run: `through` says which
         outputs it reaches from which inputs."""
@@ -117,11 +122,19 @@ class Scan(Loop):
 
     takes_zero_cotangents = True
     can_prune = True
+    leaves_out_regions = True
 
     @property
     def regions(self):
         count = len(self.body.outputs)
-        return (Region(self.body, tuple(range(len(self.body.inputs))), tuple(range(count))),)
+        inputs = tuple(range(len(self.body.inputs)))
+        return (Region(self.body, inputs, tuple(range(count)), self.carried),)
+
+    def regions_run(self, values, compute):
+        return (self.length != 0,)
+
+    def how_often(self, region):
+        return "1 time" if self.length == 1 else f"{self.length} times"
 
     @property
     def repetitions(self) -> Size:  # type: ignore[override]

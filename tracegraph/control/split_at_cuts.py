@@ -111,8 +111,11 @@ def _split(graph: Graph) -> SplitGraph:
     wanted = _wanted(opened, members, cuts)
     names = [f"{graph.name}_{i}" for i in range(stage_count)] if stage_count > 1 else [graph.name]
     returned = _sizes_returned(opened)
-    rows = zip(names, loads, members, wanted, sizes, effects, strict=True)
-    return SplitGraph(opened, tuple(_part(*row, returned) for row in rows))
+    parts = [
+        _part(names[i], loads[i], members[i], wanted[i], sizes[i], effects[i], returned)
+        for i in range(stage_count)
+    ]
+    return SplitGraph(opened, tuple(parts))
 
 
 def _of_known_size(node: Node) -> Node:
@@ -184,10 +187,8 @@ def _results_of_calls(graph: Graph) -> list[Tensor]:
 
 def _sizes_read(graph: Graph) -> dict[str, Tensor]:
     """The sizes that are read from values, and what has them first."""
-    nodes = [node for node in graph.nodes if isinstance(node.op, RuntimeSize)]
-    return {
-        name: y for node in reversed(nodes) for y in node.outputs for name in bound_names(y.type)
-    }
+    nodes = (node for node in reversed(graph.nodes) if isinstance(node.op, RuntimeSize))
+    return {str(node.op.attributes[0]): node.outputs[0] for node in nodes}
 
 
 def operands(node: Node) -> Sequence[Tensor]:

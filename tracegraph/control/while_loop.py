@@ -69,6 +69,7 @@ class While(Loop):
     takes_zero_cotangents = True
     repetitions = None
     can_prune = True
+    leaves_out_regions = True
 
     @property
     def states(self) -> int:
@@ -78,9 +79,16 @@ class While(Loop):
     def regions(self):
         inputs = tuple(range(len(self.body.inputs)))
         return (
-            Region(self.body, inputs, tuple(range(self.states))),
+            Region(self.body, inputs, tuple(range(self.states)), self.carried),
             Region(self.condition, inputs, ()),
         )
+
+    def regions_run(self, values, compute):
+        (begins,) = compute(self.condition, values)
+        return bool(begins), True
+
+    def how_often(self, region):
+        return "until it ends"
 
     def infer(self, *types):
         found = as_tuple(Call(self.condition).infer(*types))
@@ -154,10 +162,11 @@ class While(Loop):
     ) -> tuple[tuple[Tensor, ...], Flags]:
         """Each iteration of the loop around runs the body as often as it needs; what has ended
         waits for the others."""
-        inputs = [x if flag else stack(x, n) for x, flag in zip(xs, batched, strict=True)]
-        (first,) = inline(all_rows(self.condition, size), inputs)
+        flags = (*batched[: self.constants], *(True,) * self.states)
+        inputs = _stacked_where(xs, batched, flags, n)
+        (first,) = inline(all_rows(self.condition, flags, size), inputs)
         counts = full(0, TensorType(int32, (n,)))
-        op = _masked(self, size)
+        op = _masked(self, flags, size)
         outputs = applied(op, (*inputs[: self.constants], first, counts, *inputs[self.constants :]))
         _, count, *states = outputs[: 2 + self.states]
         found = (*states, count) if self.counts else tuple(states)
@@ -218,10 +227,10 @@ def _stacked_where(
     return [stack(x, n) if wide and not was_wide else x for x, was_wide, wide in rows]
 
 
-def _masked(loop: While, n: Any) -> While:
+def _masked(loop: While, flags: Flags, n: Any) -> While:
     """The loop of n iterations that end apart, with two states more in front: which of them go on,
-    and how often each ran."""
-    body, condition = all_rows(loop.body, n), all_rows(loop.condition, n)
+    and how often each ran. Its inputs are those of each iteration where the flags say so."""
+    body, condition = all_rows(loop.body, flags, n), all_rows(loop.condition, flags, n)
     constants = loop.constants
     mask = TensorType(bool_, (n,))
     with Builder(body.name) as builder:
@@ -229,7 +238,7 @@ def _masked(loop: While, n: Any) -> While:
         goes_on = builder.input(mask, "goes_on")
         counts = builder.input(TensorType(int32, (n,)), "counts")
         states = [builder.input_like(x) for x in body.inputs[constants:]]
-        found = inline(body, harmless_rows(goes_on, [*consts, *states]))
+        found = inline(body, harmless_rows(goes_on, [*consts, *states], flags))
         new = [select_rows(goes_on, *row) for row in zip(found, states, strict=True)]
         (still,) = inline(condition, [*consts, *new])
         counted = ADD(counts, Cast(int32)(goes_on))
@@ -281,7 +290,13 @@ class WhileGradient(Loop):
     @property
     def regions(self):
         inputs = tuple(range(1, 1 + len(self.backward.inputs)))
-        return (Region(self.backward, inputs, tuple(range(len(self.targets)))),)
+        return (
+            Region(self.backward, inputs, tuple(range(len(self.targets)))),
+            Region(self.body, inputs[: len(self.body.inputs)], ()),
+        )
+
+    def how_often(self, region):
+        return "for each step"
 
     @property
     def ends(self) -> tuple[int, int, int]:
@@ -497,11 +512,6 @@ def _ending_apart(op: WhileGradient, n: Any, flags: Flags) -> Graph:
         step = builder.input(COUNT, "step")
         states = [builder.input_like(x) for x in wide.inputs[op.constants :]]
         goes_on = Less()(stack(step, n), counts)
-        own = [x for x, flag in zip((*consts, *states), flags, strict=True) if flag]
-        harmless = iter(harmless_rows(goes_on, own))
-        given = [
-            next(harmless) if flag else x for x, flag in zip((*consts, *states), flags, strict=True)
-        ]
-        found = inline(wide, given)
+        found = inline(wide, harmless_rows(goes_on, [*consts, *states], flags))
         new = [select_rows(goes_on, *row) for row in zip(found, states, strict=True)]
         return builder.finish([ADD(step, constant(1, int32)), *new])

@@ -93,21 +93,37 @@ def _refuse_cuts(traced: Traced) -> NoReturn:
     )
 
 
+def with_names(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    """The function, for whose arguments, or for the tensors in them, there are names that its
+    parameters do not have."""
+    function.names_of_tensors = names  # type: ignore[attr-defined]
+    return function
+
+
 def names_of_parameters(function: Callable[..., Any], counts: Sequence[int]) -> list[str | None]:
     """Names for the tensors that a function is given, each argument of which holds so many: those
     of its parameters, with a number where one argument holds several."""
-    try:
-        found = inspect.signature(function).parameters.values()
-        parameters = [
-            x.name for x in found if x.kind in (x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD)
-        ]
-    except (TypeError, ValueError):  # some functions of C do not say
-        parameters = []
+    told = getattr(function, "names_of_tensors", ())
+    if len(told) == sum(counts):
+        return [*told]
+    parameters = told if len(told) == len(counts) else _parameters(function)
     names: list[str | None] = []
     for parameter, count in itertools.zip_longest(parameters[: len(counts)], counts):
-        several = [None if parameter is None else f"{parameter}_{k}" for k in range(count)]
-        names += [parameter] if count == 1 else several
+        names += [None] * count if parameter is None else numbered(parameter, count)
     return names
+
+
+def numbered(name: str, count: int) -> list[str]:
+    """A name for each of so many tensors that have one name together."""
+    return [name] if count == 1 else [f"{name}_{k}" for k in range(count)]
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    try:
+        found = inspect.signature(function).parameters.values()
+        return [x.name for x in found if x.kind in (x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD)]
+    except (TypeError, ValueError):  # some functions of C do not say
+        return []
 
 
 def check_callable(name: str, what: str, function: Any) -> None:

@@ -77,6 +77,31 @@ class DType:
         return self.kind == "bool"
 
     @property
+    def is_unsigned(self) -> bool:
+        """Whether it is an integer type without negative numbers."""
+        return self.is_integer and self.name.startswith("u")
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether it is a type of numbers: all are but truth values."""
+        return self.kind in ("integer", "floating", "complex")
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether it is one of TensorFlow's types of quantized numbers: there are none here."""
+        return False
+
+    @property
+    def is_numpy_compatible(self) -> bool:
+        """Whether NumPy has arrays of it."""
+        return self.numpy_dtype is not None
+
+    @property
+    def base_dtype(self) -> DType:
+        """The type itself: there are no types of references."""
+        return self
+
+    @property
     def is_differentiable(self) -> bool:
         """Whether tensors of this type have cotangents: floating and complex ones do."""
         return self.kind in ("floating", "complex")

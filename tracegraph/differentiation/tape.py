@@ -451,7 +451,7 @@ class GradientTape:
         self._check_usable()
         unconnected = as_unconnected(unconnected_gradients, can_raise=True)
         if target is None:
-            _refuse_target(target)
+            refuse_target(target)
         targets = nest.flatten(target)
         ys = [self._target(leaf) for leaf in targets]
         leaves = nest.flatten(sources)
@@ -721,7 +721,8 @@ class GradientTape:
 
         `str()` of the answer names the reason, the line and the repair; `reason`, `file`, `line`
         and `path`, the lines from the source up to the break, are there by themselves. If the two
-        are connected, it says so.
+        are connected, it says so; and why the gradient is 0 where it is so since the run did not
+        take a branch of the graph, or ran a loop 0 times.
 
         - `target`: a tensor, a Variable, or a nested structure of them.
         - `source`: one tensor or Variable.
@@ -745,12 +746,12 @@ class GradientTape:
         assert self._builder is not None
         for leaf in targets:
             if not _is_tensor(leaf):
-                _refuse_target(leaf)
+                refuse_target(leaf)
         if not _is_tensor(source):
-            _refuse_source(source)
+            refuse_source(source)
         pairs = [(leaf, leaf_tensor(leaf, self._builder)) for leaf in targets]
         if not pairs:
-            _refuse_target(None)
+            refuse_target(None)
         return explain(self._known(), pairs, source, leaf_tensor(source, self._builder))
 
     def _known(self) -> TapeRecord:
@@ -836,12 +837,12 @@ class GradientTape:
 
     def _target(self, leaf: Any) -> Tensor:
         if not _is_tensor(leaf):
-            _refuse_target(leaf)
+            refuse_target(leaf)
         return self._leaf("target", leaf)
 
     def _source(self, leaf: Any) -> Tensor:
         if not _is_tensor(leaf):
-            _refuse_source(leaf)
+            refuse_source(leaf)
         return self._leaf("source", leaf)
 
     def _leaf(self, what: str, leaf: Any) -> Tensor:
@@ -862,7 +863,7 @@ class GradientTape:
                 f"output_gradients has the structure {own}, and the target {wanted}",
                 fix="give one cotangent for each target, None meaning ones",
             )
-        return [_cotangent(g, y) for g, y in zip(leaves, ys, strict=True)]
+        return [cotangent_of(g, y) for g, y in zip(leaves, ys, strict=True)]
 
 
 class LeakedTapeError(GradientError, TraceError):
@@ -894,7 +895,7 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, (Tensor, Variable))
 
 
-def _refuse_target(target: Any) -> None:
+def refuse_target(target: Any) -> None:
     fail(
         SourceError,
         f"the target of a gradient is {kind_of(target)}: {shown(target)}",
@@ -904,7 +905,7 @@ def _refuse_target(target: Any) -> None:
     )
 
 
-def _refuse_source(source: Any) -> NoReturn:
+def refuse_source(source: Any) -> NoReturn:
     fail(
         SourceError,
         f"a source of a gradient is {kind_of(source)}: {shown(source)}",
@@ -912,7 +913,7 @@ def _refuse_source(source: Any) -> NoReturn:
     )
 
 
-def _cotangent(given: Any, y: Tensor) -> Tensor | None:
+def cotangent_of(given: Any, y: Tensor) -> Tensor | None:
     if given is None:
         return None
     try:

@@ -1,12 +1,13 @@
-"""Graphs that are cut: their parts run one after the other. In between Python makes the effects, and
-reads the sizes that the next part is compiled for."""
+"""Graphs that are cut: their parts run one after the other. In between Python makes the effects,
+and reads the sizes that the next part is compiled for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import local
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from tracegraph.control.split_at_cuts import (
     variable_input,
 )
 from tracegraph.core.lru_cache import LRUCache
+from tracegraph.core.shapes import static_shape, substitute_shape, substitute_size
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import TOKEN, TensorType, type_of_array
 from tracegraph.eager import backend
@@ -35,6 +37,7 @@ from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.constant import RuntimeSize
 from tracegraph.ops.effect import STOP, HostCall, Made, Store, host_function
+from tracegraph.padding.padded import Padded, padded
 from tracegraph.passes.specialise import bind_sizes, with_known_sizes
 
 #: How many programs of one part are kept: one for each of the last sizes.
@@ -98,6 +101,14 @@ class ResultShapeError(InvalidArgumentError):
     record: Record
 
 
+#: For a size the one that programs are compiled for, if it is another one.
+BucketOf: TypeAlias = Callable[[int], "int | None"]
+
+
+class _DoesNotFit(Exception):
+    """Something is longer than it would be with padding."""
+
+
 class _Stopped(Exception):
     """A check failed, and what comes now does not happen: the rest of a run."""
 
@@ -133,10 +144,13 @@ class Procedure:
     #: A run may end at any cut, so nothing is given away.
     donated = ()
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, bucket_of: BucketOf | None = None) -> None:
+        """`bucket_of` gives for a size that is read the one that the parts behind are compiled for,
+        or None where they are for the size itself. Where there are effects it is not asked."""
         self.split: SplitGraph = split_at_cuts(graph)
         parts = self.split.parts
         self._parts = [_PartProgram(part, is_first=i == 0) for i, part in enumerate(parts)]
+        self._bucket_of = bucket_of
         #: The tokens behind calls whose derivatives are called, here or by who takes the outputs.
         self._kept = frozenset({*_tokens_of_derivatives(parts), *self.split.graph.outputs})
         calls = [node.op for part in parts for node in part.effects]
@@ -184,11 +198,16 @@ class Procedure:
         """Computes all parts, and stores when the last one has run; anew where a Variable was
         assigned meanwhile, since no effect was made that would be made twice."""
         handles, known = [*run.variables.keys()], [*run.variables.values()]
+        run.bucket_of = self._bucket_of
         while True:
             olds = run.values_of(known)
             run.env.update(zip(handles, olds, strict=True))
-            for part in self._parts:
-                part.compute(run)
+            try:
+                for part in self._parts:
+                    part.compute(run)
+            except _DoesNotFit:  # this run is computed at its sizes themselves
+                run.bucket_of = None
+                continue
             if not final_stores or _stored(run, final_stores, known, olds):
                 return
 
@@ -220,6 +239,9 @@ class _Run:
         self._kept = kept
         #: The open sizes that Python functions chose, and those that were read, by name.
         self._sizes: dict[str, Any] = {}
+        #: What those that were read are padded to.
+        self._padded_sizes: dict[str, int] = {}
+        self.bucket_of: BucketOf | None = None
         if is_recording and record is not None:
             record.note_values(list(variables.values()))
 
@@ -227,11 +249,16 @@ class _Run:
         return self.env.get(tensor, START) if tensor.type is TOKEN else self.env[tensor]
 
     def output(self, tensor: Tensor) -> Any:
-        """The value of an output, on the device: one that is an input may be an array of NumPy."""
+        """The value of an output, on the device: one that is an input may be an array of NumPy.
+        It has no padding."""
         value = self.value(tensor)
-        return (
-            backend.put(value) if type(value) is np.ndarray and tensor.type is not TOKEN else value
-        )
+        if tensor.type is TOKEN:
+            return value
+        if self.bucket_of is not None and not tensor.type.is_static:
+            shape = static_shape(substitute_shape(tensor.type.shape, self._sizes))
+            if shape != tuple(value.shape):
+                value = np.ascontiguousarray(np.asarray(value)[tuple(map(slice, shape))])
+        return backend.put(value) if type(value) is np.ndarray else value
 
     @property
     def is_repeated(self) -> bool:
@@ -241,6 +268,10 @@ class _Run:
     def size(self, name: str) -> int:
         """A size that was read."""
         return self._sizes[name]
+
+    def padded_size(self, name: str) -> int:
+        """What a size that was read is padded to."""
+        return self._padded_sizes[name]
 
     def read_size(self, node: Node) -> None:
         """Reads the size that a node names from the value that it takes."""
@@ -254,7 +285,9 @@ class _Run:
                 operands=[operand_text(node.inputs[0])],
                 fix="compute zero or more, such as tg.maximum(n, 0)",
             )
-        self._sizes[str(node.op.size)] = number
+        name = str(node.op.size)
+        bucket = self.bucket_of(number) if self.bucket_of is not None and number else None
+        self._sizes[name], self._padded_sizes[name] = number, bucket or number
 
     def slot(self, handle: Tensor) -> Slot | None:
         """The Variable that the operand of an effect stands for."""
@@ -405,18 +438,41 @@ class _PartProgram:
         part = self._part
         if part.outputs:
             buffers = [run.value(x) for x in part.inputs]
-            outputs = run_program(self._program(buffers, run), buffers)
-            run.env.update(zip(part.outputs, outputs, strict=True))
+            is_padded = run.bucket_of is not None and self._has_sizes
+            compute = self._compute_padded if is_padded else self._compute
+            run.env.update(zip(part.outputs, compute(run, buffers), strict=True))
         for node in part.sizes:
             run.read_size(node)
 
-    def _program(self, buffers: Sequence[Any], run: _Run) -> Any:
+    def _compute(self, run: _Run, buffers: Sequence[Any]) -> Sequence[Any]:
+        sizes = {name: run.size(name) for name in self._part.names}
+        return run_program(self._program(self._part.graph, buffers, sizes), buffers)
+
+    def _compute_padded(self, run: _Run, buffers: Sequence[Any]) -> Sequence[Any]:
+        found = self._padded
+        true = {name: run.size(name) for name in found.names}
+        wide = {name: run.padded_size(name) for name in found.names}
+        for size in found.growing:
+            if substitute_size(size, true) > substitute_size(size, wide):
+                raise _DoesNotFit
+        given = [*buffers, *(np.asarray(size, np.int32) for size in true.values())]
+        return run_program(self._program(found.graph, given, wide), given)
+
+    @functools.cached_property
+    def _has_sizes(self) -> bool:
+        return bool(self._part.names) or not self._part.graph.is_static
+
+    @functools.cached_property
+    def _padded(self) -> Padded:
         graph = self._part.graph
+        count, results = len(graph.inputs), range(len(graph.outputs))
+        return padded(graph, count, results, range(0), self._part.names)
+
+    def _program(self, graph: Graph, buffers: Sequence[Any], sizes: Mapping[str, int]) -> Any:
         types = graph.input_types
         if not graph.is_static:
             types = types_known(types, buffers)
-        sizes = {name: run.size(name) for name in self._part.names}
-        key = (types, *sizes.values())
+        key = (graph, types, *sizes.values())
         program = self._programs.get(key)
         if program is None:
             with backend.compiling:
@@ -443,7 +499,7 @@ def _stored(
     olds: Sequence[Any],
 ) -> bool:
     """Stores in one piece if the Variables in `known` still have the values that were read."""
-    slots, new = [slot for _, slot in stores], [run.value(y) for y, _ in stores]
+    slots, new = [slot for _, slot in stores], [run.output(y) for y, _ in stores]
     with state_lock:
         return store_together_if_same(slots, new, known, olds)
 

@@ -9,6 +9,7 @@ outside of its block, tells why.
 from __future__ import annotations
 
 import ast
+import copy
 import dataclasses
 import functools
 import itertools
@@ -17,9 +18,17 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from tracegraph.control.dataflow import Flow, Flows
-from tracegraph.core.source import Source, here
+from tracegraph.core.source import UNKNOWN, Source, here
 from tracegraph.eager.provenance import place_of_last_read, variable_read_by, was_not_noted
 from tracegraph.errors import message
+from tracegraph.explanation.choices import (
+    Choices,
+    Values,
+    can_choose,
+    region_runs,
+    values_inside,
+    values_of,
+)
 from tracegraph.explanation.history import (
     Crossing,
     Decision,
@@ -36,8 +45,8 @@ from tracegraph.explanation.python_source import (
     statement_at,
 )
 from tracegraph.ir.builder import Builder
-from tracegraph.ir.op import Op
-from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ir.op import Op, Region
+from tracegraph.ir.tensor import Node, Tensor
 from tracegraph.ops.effect import HostCall, Read
 from tracegraph.passes.registry import is_registered
 from tracegraph.state.variable import Variable
@@ -58,16 +67,19 @@ class Explanation:
     - `reason`: one of "connected", "not_watched", "before_tape", "after_tape", "tape_used",
       "recording_stopped", "not_recorded", "stop_gradient", "dtype", "no_derivative",
       "no_gradient", "custom_gradient", "assigned", "overwritten", "numpy", "branch_not_taken",
-      "unused" and "unconnected".
+      "loop_not_run", "unused" and "unconnected".
     - `text`: what happened, the line, and what to do; `str()` gives it.
     - `source`: the line of the break, with its `file` and `line`.
     - `path`: the lines from the source of the gradient up to the break.
+    - `is_zero`: whether there is a gradient, which is 0 since a branch of the graph was not taken,
+      or a loop ran 0 times.
     """
 
     reason: str
     text: str
     source: Source
     path: tuple[Source, ...]
+    is_zero: bool = False
 
     @property
     def file(self) -> str:
@@ -80,7 +92,7 @@ class Explanation:
     @property
     def is_connected(self) -> bool:
         """Whether there is a gradient."""
-        return self.reason == "connected"
+        return self.reason == "connected" or self.is_zero
 
     def __str__(self) -> str:
         return self.text
@@ -117,7 +129,7 @@ class _Window:
     """
 
     def __init__(self, flows: Flows, outermost: dict[int, Tensor]) -> None:
-        self._flows = flows
+        self.flows = flows
         self._outermost = outermost
         #: Entries by standing, in the order in which they were recorded.
         self.entries: list[list[Entry]] = [[], [], []]
@@ -126,6 +138,8 @@ class _Window:
         self._makers: dict[int, Entry] = {}
         #: What weak references stand for: it must not go, and change its number, meanwhile.
         self._held: list[Tensor | None] = []
+        #: What flowed in one run through what chose then, by the identity of the entry.
+        self._in_run: Mapping[int, Flow] = {}
 
     @staticmethod
     def of_record(record: TapeRecord, flows: Flows) -> _Window:
@@ -138,9 +152,21 @@ class _Window:
         return window
 
     @staticmethod
-    def of_body(body: Graph, flows: Flows) -> _Window:
+    def of_region(region: Region, flows: Flows) -> _Window:
+        graph = region.graph
         window = _Window(flows, {})
-        window._add(body.nodes, _FOLLOWED)
+        window._add(graph.nodes, _FOLLOWED)
+        steps = [
+            RememberedNode.between((graph.outputs[i],), graph.inputs[j], UNKNOWN)
+            for i, j in region.carried
+        ]
+        window._add(steps, _FOLLOWED)
+        return window
+
+    def in_run(self, flows: Mapping[int, Flow]) -> _Window:
+        """The same entries, where some let through what they did in one run."""
+        window = copy.copy(self)
+        window._in_run = flows
         return window
 
     def _add(self, entries: Sequence[Entry], standing: int) -> None:
@@ -187,13 +213,16 @@ class _Window:
     # What flows.
 
     def flow(self, entry: Entry) -> Flow:
+        found = self._in_run.get(id(entry))
+        if found is not None:
+            return found
         if type(entry) is Node:
-            return self._flows.of_node(entry)
+            return self.flows.of_node(entry)
         assert isinstance(entry, RememberedNode)
         if entry.op is None:
             every = (1 << len(entry.inputs)) - 1
             return Flow((every,) * len(entry.outputs), (every,) * len(entry.outputs))
-        return self._flows.of(entry.op, entry.input_types, entry.output_types)
+        return self.flows.of(entry.op, entry.input_types, entry.output_types)
 
     def _place(self, entry: Entry, y: int) -> int:
         """Which output of an entry a value is."""
@@ -294,14 +323,36 @@ class _Window:
         """The way through a region of an op, from where an edge enters it to where it leaves."""
         assert edge.node.op is not None
         for region in edge.node.op.regions:
-            if edge.entry in region.inputs and edge.exit in region.outputs:
-                window = _Window.of_body(region.graph, self._flows)
-                entry = region.graph.inputs[region.inputs.index(edge.entry)]
-                exit = region.graph.outputs[region.outputs.index(edge.exit)]
-                way = window.path(id(entry), exit)
-                if way is not None:
-                    return window, way
+            window = _Window.of_region(region, self.flows)
+            ends = _ends_inside(region, edge)
+            way = None if ends is None else window.path(*ends)
+            if way is not None:
+                return window, way
         return self, []
+
+    def left_out(
+        self, path: Sequence[int], choices: Choices, known: Mapping[Any, Values]
+    ) -> _LeftOut | None:
+        """The region on a path of derivatives that a run left out; `known` has the entries that
+        chose, with what they were given."""
+        place = self.in_run(choices.flow_of_nodes(known)).broken_at(path)
+        if place is None:
+            return None
+        edge, before = self.edge(path, place), self.lines(path[: place + 2])
+        assert edge.node.op is not None
+        for run in region_runs(edge.node.op, known[edge.node]):
+            window, ends = _Window.of_region(run.region, self.flows), _ends_inside(run.region, edge)
+            way = None if ends is None else window.derivative_path(*ends)
+            if way is None:
+                continue
+            if not run.has_run:
+                return _LeftOut(edge.node, before, window.lines(way))
+            if run.values is None:
+                continue
+            found = window.left_out(way, choices, values_inside(run.region.graph, run.values))
+            if found is not None:
+                return _LeftOut(found.node, [*before, *found.before], found.inside)
+        return None
 
     def ancestors(self, target: Any, source: int | None = None) -> dict[int, int]:
         """What the target is made of, the nearest first, itself included; the search ends at the
@@ -337,6 +388,28 @@ class _Window:
                 if source == (id(x) if is_plain and type(x) is Tensor else number(x)):
                     yield entry
                     break
+
+
+@dataclasses.dataclass(frozen=True)
+class _LeftOut:
+    """A region that a run left out: the node that did, the lines up to it, and those inside that
+    derivatives would have passed."""
+
+    node: Entry
+    before: list[Source]
+    inside: list[Source]
+
+    @property
+    def is_loop(self) -> bool:
+        return self.node.op is not None and self.node.op.repetitions != 1
+
+
+def _ends_inside(region: Region, edge: _Edge) -> tuple[int, Tensor] | None:
+    """What an edge enters a region by, as a number, and what it leaves by."""
+    if edge.entry not in region.inputs or edge.exit not in region.outputs:
+        return None
+    entry = region.graph.inputs[region.inputs.index(edge.entry)]
+    return id(entry), region.graph.outputs[region.outputs.index(edge.exit)]
 
 
 def _way_from(x: int, ahead: dict[int, int]) -> list[int] | None:
@@ -445,10 +518,32 @@ class _Case:
             path = window.derivative_path(self._x, self._target)
         if path is None:
             return None
+        zero = self._zero(path)
+        if zero is not None:
+            return zero
         lines = _without_repeats(window.lines(path))
         place = lines[-1] if lines else here()
         text = message(f"target and source are connected: {self._name} has a gradient")
         return Explanation("connected", text, place, lines)
+
+    def _zero(self, path: list[int]) -> Explanation | None:
+        """That the gradient is 0, since the run left out what would have passed it on."""
+        window, record = self._window, self._record
+        entries = window.entries[_FOLLOWED]
+        if not record.builder.is_top_level or not any(can_choose(x.op) for x in entries if x.op):
+            return None
+        choices = Choices(window.flows)
+        known = dict(_chosen_by(entries))
+        run = window.in_run(choices.flow_of_nodes(known))
+        if run.derivative_path(self._x, self._target) is not None:
+            return None
+        found = window.left_out(path, choices, known)
+        if found is None:
+            return None
+        source = found.node.source
+        lines = [*found.before, *found.inside[:1]]
+        told = self._told(_left_out_reason(found), source, lines, "0")
+        return dataclasses.replace(told, is_zero=True)
 
     def explanation(self) -> Explanation:
         if not self._source.dtype.is_differentiable:
@@ -691,9 +786,11 @@ class _Case:
         fix = "change the Variable in place: x.assign_add(...), x.assign_sub(...), x.assign(...)"
         return self._told(_Reason("overwritten", because, fix), place, [place])
 
-    def _told(self, reason: _Reason, place: Source, lines: Sequence[Source]) -> Explanation:
+    def _told(
+        self, reason: _Reason, place: Source, lines: Sequence[Source], gradient: str = "None"
+    ) -> Explanation:
         path = _without_repeats(lines)
-        fact = f"the gradient with respect to {self._name} is None ({reason.word}): "
+        fact = f"the gradient with respect to {self._name} is {gradient} ({reason.word}): "
         parts = [message(fact + reason.because, source=place)]
         if len(path) > 1:
             parts.append("  path: " + " -> ".join(_shown(path)))
@@ -761,6 +858,26 @@ def _outside_reason(history: History, source: Source) -> _Reason:
             break
         cause = "inside" if span.stop is None or source.moment < span.stop else span.cause
     return _OUTSIDE[cause]
+
+
+def _chosen_by(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Values]]:
+    """The entries that may leave out what they hold, with the values that they were given, as far
+    as these are still there."""
+    for entry in entries:
+        if entry.op is None or not can_choose(entry.op) or entry.op.has_effects:
+            continue
+        given = list(alive(entry.inputs))
+        if len(given) == len(entry.inputs):
+            yield entry, values_of(given)
+
+
+def _left_out_reason(found: _LeftOut) -> _Reason:
+    """Why a gradient is 0 in a run that left out a region."""
+    line = next((x for x in found.inside if x.line), None)
+    user = "that returns it" if line is None else f"that uses it, at {line},"
+    if found.is_loop:
+        return _Reason("loop_not_run", f"the loop {user} ran 0 times")
+    return _Reason("branch_not_taken", f"the branch {user} was not taken: it was decided here")
 
 
 def _branch_reason(line: Source) -> _Reason:

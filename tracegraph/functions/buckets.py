@@ -156,7 +156,7 @@ class Bucketing:
                 specialise(graph, whole)
             except ShapeError:
                 return None
-            found = self._executions[types] = Execution(traced, whole)
+            found = self._executions[types] = Execution(traced, whole, self._buckets.of)
         return found
 
 

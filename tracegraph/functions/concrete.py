@@ -91,6 +91,7 @@ class ConcreteFunction:
         self._recompiling: Recompiling | None = None
         #: How arguments are padded to bucket sizes, if they are.
         self.bucketing: Bucketing | None = None
+        self._bucket_of = None if buckets is None else buckets.of
         if buckets is not None and not traced.graph.is_static:
             self.bucketing = Bucketing(traced, buckets)
         if not traced.graph.is_static:
@@ -478,7 +479,7 @@ class ConcreteFunction:
                 if found is None:
                     if self._recompiling is not None:
                         self._recompiling.compiles(types)
-                    found = self._executions[types] = Execution(self.traced, types)
+                    found = self._executions[types] = Execution(self.traced, types, self._bucket_of)
         return found
 
     def _input_names(self) -> list[str]:

@@ -18,6 +18,7 @@ from tracegraph.eager.reference_counts import COUNTS_ARE_TRUSTED
 from tracegraph.eager.slots import Step, run_program, state_lock, store_together_if_same
 from tracegraph.effects.procedure import (
     START,
+    BucketOf,
     Procedure,
     Record,
     types_known,
@@ -40,7 +41,13 @@ from tracegraph.tracing.trace import (
 class Execution:
     """A traced body at concrete types, compiled: what the hot path of a call holds."""
 
-    def __init__(self, traced: Traced, types: Sequence[TensorType]) -> None:
+    def __init__(
+        self,
+        traced: Traced,
+        types: Sequence[TensorType],
+        bucket_of: BucketOf | None = None,
+    ) -> None:
+        """`bucket_of` is asked what sizes that the run finds are padded to."""
         self.traced = traced
         self.variables = traced.variables
         self.assigned = [traced.variables[i] for i in traced.assigned]
@@ -50,7 +57,7 @@ class Execution:
         self.callee = self.callee_with(traced.variables)
         self._stored = slice(traced.result_count, traced.result_count + len(traced.assigned))
         #: Where the graph is cut: what runs its parts.
-        self._procedure = Procedure(self.graph) if self.graph.cuts_runs else None
+        self._procedure = Procedure(self.graph, bucket_of) if self.graph.cuts_runs else None
         #: Whether there is neither state nor a check nor a cut to see to.
         self.is_simple = not (traced.variables or traced.checks or self._is_cut)
 

@@ -39,11 +39,13 @@ _PLAIN = frozenset(
 @dataclass(frozen=True)
 class Region:
     """A graph that an op applies: which input of the op each of its inputs is, and which output of
-    the op each of its outputs may become."""
+    the op each of its outputs may become; and, where it is applied again, pairs of an output and
+    the input that takes it then."""
 
     graph: Graph
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    carried: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -196,6 +198,18 @@ class Op(metaclass=_Interning):
     #: How often one run of the op runs its regions, one of them where it chooses; None where that
     #: is known only when it has run.
     repetitions: ClassVar[Any] = 1
+
+    #: Whether a run may leave out a region, as a choice does, and a loop that ends at once.
+    leaves_out_regions: ClassVar[bool] = False
+
+    def regions_run(self, values: Sequence[Any], compute: Any) -> tuple[bool, ...]:
+        """Which regions run for these values of the inputs; `compute(graph, values)` gives the
+        outputs of a graph."""
+        return (True,) * len(self.regions)
+
+    def how_often(self, region: Region) -> str:
+        """How often one run of the op runs a region, in words; nothing where it does so once."""
+        return ""
 
     def types_inside(self, region: Region, types: Sequence[TensorType]) -> list[TensorType]:
         """The types of the inputs of a region, from those of the inputs of the op."""

@@ -11,19 +11,23 @@ from tracegraph.array.creation import complex as complex
 from tracegraph.array.joining import add_n as add_n
 from tracegraph.math import (
     arithmetic,
+    counting,
     logic,
     norms,
     product,
     reduction,
-    sorting_and_segments,
+    segments,
+    sorting,
     unary,
 )
 from tracegraph.math.arithmetic import *
+from tracegraph.math.counting import *
 from tracegraph.math.logic import *
 from tracegraph.math.norms import *
 from tracegraph.math.product import *
 from tracegraph.math.reduction import *
-from tracegraph.math.sorting_and_segments import *
+from tracegraph.math.segments import *
+from tracegraph.math.sorting import *
 from tracegraph.math.unary import *
 
 accumulate_n = add_n
@@ -38,6 +42,8 @@ if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred name
     __all__ += unary.__all__
     __all__ += logic.__all__
     __all__ += norms.__all__
-    __all__ += sorting_and_segments.__all__
+    __all__ += counting.__all__
+    __all__ += segments.__all__
+    __all__ += sorting.__all__
     __all__ += product.__all__
     __all__ += reduction.__all__

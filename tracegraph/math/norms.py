@@ -87,14 +87,16 @@ def _scaled(x: Tensor, scale: Tensor) -> Tensor:
 def l2_normalize(
     x: TensorLike, axis: Axis = None, epsilon: float = 1e-12, name: str | None = None
 ) -> Tensor:
-    """x / sqrt(max(sum(x ** 2), epsilon)) along `axis`, or over all elements.
+    """x / sqrt(max(sum(|x| ** 2), epsilon)) along `axis`, or over all elements.
 
     >>> tg.math.l2_normalize([3.0, 4.0]).numpy()
     array([0.6, 0.8], dtype=float32)
     """
     x = as_tensor(x)
-    total = reduce_sum(MUL(x, x), axis, keeps_axes(x, axis))
-    return multiply(x, rsqrt(maximum(total, epsilon)))
+    squares = REAL(MUL(x, CONJ(x))) if x.dtype.is_complex else MUL(x, x)
+    total = reduce_sum(squares, axis, keeps_axes(x, axis))
+    scale = rsqrt(maximum(total, epsilon))
+    return multiply(x, Cast(x.dtype)(scale) if x.dtype.is_complex else scale)
 
 
 __all__ = ["clip_by_global_norm", "clip_by_norm", "global_norm", "l2_normalize"]

@@ -18,6 +18,7 @@ from tracegraph.array.arguments import (
     rank_of,
     sizes_of,
     with_ones,
+    without,
 )
 from tracegraph.array.shaping import cut
 from tracegraph.core.shapes import ShapeVariable, element_count
@@ -36,6 +37,7 @@ from tracegraph.math.arithmetic import (
 )
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops.broadcast import Sum, full, full_like, zeros_of
+from tracegraph.ops.decomposition import SINGULAR_VALUES
 from tracegraph.ops.elementwise import (
     ABS,
     ADD,
@@ -66,7 +68,7 @@ from tracegraph.ops.reduce import (
     Prod,
 )
 from tracegraph.ops.reduce import Any as AnyOp
-from tracegraph.ops.shape import Concatenate, Reshape
+from tracegraph.ops.shape import Concatenate, Reshape, Transpose
 
 if TYPE_CHECKING:
     from tracegraph.typing import Axis, DTypeLike, TensorLike
@@ -293,7 +295,7 @@ def norm(
     """The norm of all elements, or of vectors along one axis, or of matrices along two.
 
     - `ord`: "euclidean" (also "fro"), 1, 2, infinity, or any positive number p, for vectors;
-      "euclidean", 1 and infinity for matrices.
+      "euclidean", 1, 2 (the largest singular value) and infinity for matrices.
 
     The gradient at 0 is nan, as in TensorFlow.
 
@@ -309,7 +311,7 @@ def norm(
         return reduce_euclidean_norm(x, axes, keepdims)
     size = ABS(x)
     if axes is not None and len(axes) == 2:
-        return _matrix_norm(size, ord, axes, keepdims)
+        return _matrix_norm(x, ord, axes, keepdims)
     if ord == math.inf:
         return reduce_max(size, axes, keepdims)
     if ord == 1:
@@ -320,19 +322,20 @@ def norm(
     refuse_order(ord)
 
 
-def _matrix_norm(size: Tensor, ord: Any, axes: tuple[Any, ...], keepdims: bool) -> Tensor:
-    as_axes("norm", axes, size.ndim, size)  # refuses one axis that is named twice
-    rows, columns = (as_axis("norm", axis, size.ndim, size) for axis in axes)
-    if ord not in (1, math.inf):
+def _matrix_norm(x: Tensor, ord: Any, axes: tuple[Any, ...], keepdims: bool) -> Tensor:
+    as_axes("norm", axes, x.ndim, x)  # refuses one axis that is named twice
+    rows, columns = (as_axis("norm", axis, x.ndim, x) for axis in axes)
+    if ord not in (1, 2, math.inf):
         refuse_order(ord)
+    shape = sizes_of("norm", x)
+    if ord == 2:
+        last = (*(k for k in range(x.ndim) if k not in (rows, columns)), rows, columns)
+        values = SINGULAR_VALUES(Transpose(last)(x))
+        largest = reduce_max(values, -1)
+        return Reshape(with_ones(shape, (rows, columns)))(largest) if keepdims else largest
     summed, compared = (rows, columns) if ord == 1 else (columns, rows)
-    largest = reduce_max(reduce_sum(size, summed, keepdims=True), compared, keepdims=True)
-    return largest if keepdims else Reshape(_dropped(size, axes))(largest)
-
-
-def _dropped(x: Tensor, axes: tuple[Any, ...]) -> tuple[Any, ...]:
-    dropped = as_axes("norm", axes, x.ndim, x)
-    return tuple(size for k, size in enumerate(x.type.shape) if k not in dropped)
+    largest = reduce_max(reduce_sum(ABS(x), summed, keepdims=True), compared, keepdims=True)
+    return largest if keepdims else Reshape(without(shape, (rows, columns)))(largest)
 
 
 def refuse_order(ord: Any) -> NoReturn:

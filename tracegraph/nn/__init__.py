@@ -2,21 +2,59 @@
 
 from typing import TYPE_CHECKING
 
+from tracegraph.array.blocks import depth_to_space as depth_to_space
+from tracegraph.array.blocks import space_to_batch as space_to_batch
+from tracegraph.array.blocks import space_to_depth as space_to_depth
 from tracegraph.math.norms import l2_normalize as l2_normalize
-from tracegraph.math.sorting_and_segments import in_top_k as in_top_k
-from tracegraph.math.sorting_and_segments import top_k as top_k
-from tracegraph.nn import activation, convolution, loss, normalisation
+from tracegraph.math.reduction import zero_fraction as zero_fraction
+from tracegraph.math.sorting import approx_max_k as approx_max_k
+from tracegraph.math.sorting import approx_min_k as approx_min_k
+from tracegraph.math.sorting import in_top_k as in_top_k
+from tracegraph.math.sorting import top_k as top_k
+from tracegraph.nn import (
+    activation,
+    convolutions,
+    ctc,
+    isotonic,
+    loss,
+    morphology,
+    normalisation,
+    pooling,
+    sampled,
+)
+from tracegraph.nn import experimental as experimental
 from tracegraph.nn.activation import *
-from tracegraph.nn.convolution import *
+from tracegraph.nn.convolutions import *
+from tracegraph.nn.ctc import *
+from tracegraph.nn.isotonic import *
 from tracegraph.nn.loss import *
+from tracegraph.nn.morphology import *
 from tracegraph.nn.normalisation import *
+from tracegraph.nn.pooling import *
+from tracegraph.nn.sampled import *
 
 if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred names are public
-    __all__ = ["in_top_k", "l2_normalize", "top_k"]
+    __all__ = [
+        *(
+            "approx_max_k",
+            "approx_min_k",
+            "depth_to_space",
+            "experimental",
+            "in_top_k",
+            "l2_normalize",
+            "space_to_batch",
+        ),
+        *("space_to_depth", "top_k", "zero_fraction"),
+    ]
     __all__ += activation.__all__
-    __all__ += convolution.__all__
+    __all__ += convolutions.__all__
+    __all__ += ctc.__all__
+    __all__ += isotonic.__all__
     __all__ += loss.__all__
+    __all__ += morphology.__all__
     __all__ += normalisation.__all__
+    __all__ += pooling.__all__
+    __all__ += sampled.__all__
 
-# Of these names TensorFlow has functions.
-del activation, convolution, loss, normalisation
+# Modules are no public names.
+del activation, convolutions, ctc, isotonic, loss, morphology, normalisation, pooling, sampled

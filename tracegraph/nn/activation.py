@@ -163,7 +163,7 @@ def _classes(op: str, logits: Any, axis: Any) -> tuple[Tensor, tuple[int, ...]]:
     rank = rank_of(op, x)
     if rank == 0:
         refuse(op, "a scalar has no classes", x, fix="give a tensor with an axis")
-    return x, as_axes(op, axis, rank, x)
+    return x, as_axes(op, -1 if axis is None else axis, rank, x)
 
 
 def _shifted(x: Tensor, axes: tuple[int, ...]) -> Tensor:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracegraph.array.arguments import rank_of, refuse
+from tracegraph.array.arguments import as_count, as_flag, rank_of, refuse, sizes_of
 from tracegraph.array.creation import one_hot
+from tracegraph.array.shaping import reshape
 from tracegraph.core.shapes import same_shape
 from tracegraph.core.types import bool_, int32, uint32, uint64
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
+from tracegraph.math.arithmetic import divide, multiply
 from tracegraph.math.reduction import reduce_sum
 from tracegraph.math.unary import log_sigmoid, softplus
 from tracegraph.nn.activation import log_softmax
 from tracegraph.operands.conversion import (
+    as_operands,
     as_tensor,
     broadcast,
     cast_to,
@@ -25,12 +29,16 @@ from tracegraph.operands.conversion import (
 from tracegraph.ops.broadcast import full_like, zeros_of
 from tracegraph.ops.elementwise import (
     ADD,
+    EXP,
     LESS,
+    LESS_EQUAL,
+    LOG,
     MUL,
     NEG,
     SELECT,
     SUB,
     Cast,
+    LogicalAnd,
 )
 from tracegraph.tracing.index_checks import (
     check_at_run_time,
@@ -160,8 +168,89 @@ def l2_loss(t: TensorLike, name: str | None = None) -> Tensor:
     return reduce_sum(MUL(x, x)) * 0.5  # type: ignore[operator]
 
 
+def log_poisson_loss(
+    targets: TensorLike,
+    log_input: TensorLike,
+    compute_full_loss: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """e ** log_input - targets * log_input: the loss of counts, whose expectation has the logarithm
+    `log_input`, up to what does not depend on it.
+
+    `compute_full_loss` adds that, by Stirling's formula: t log t - t + log(2 pi t) / 2 for targets
+    t that are not in [0, 1]. Raises ShapeError for shapes that differ.
+
+    >>> tg.nn.log_poisson_loss([2.0], [0.0]).numpy()
+    array([1.], dtype=float32)
+    """
+    op = "log_poisson_loss"
+    t, x = as_operands(op, targets, log_input)
+    if same_shape(t.type.shape, x.type.shape) is None:
+        fact = f"targets {t.type} do not have the shape of log_input {x.type}"
+        refuse(op, fact, t, x, fix="give one target for each number")
+    loss = SUB(EXP(x), MUL(x, t))
+    if not as_flag(op, "compute_full_loss", compute_full_loss):
+        return loss
+    one = full_like(t, 1)
+    is_small = LogicalAnd()(LESS_EQUAL(zeros_of(t), t), LESS_EQUAL(t, one))
+    # The logarithms are taken of what counts alone: their derivative at 0 is infinite.
+    large = SELECT(is_small, one, t)
+    spread = multiply(LOG(multiply(large, 2 * math.pi)), 0.5)
+    stirling = ADD(SUB(MUL(large, LOG(large)), large), spread)
+    return ADD(loss, SELECT(is_small, zeros_of(t), stirling))
+
+
+def compute_average_loss(
+    per_example_loss: TensorLike,
+    sample_weight: TensorLike | None = None,
+    global_batch_size: Any = None,
+) -> Tensor:
+    """The sum of the losses, each times its weight, by the number of examples.
+
+    - `sample_weight`: one for each example; 1 by default.
+    - `global_batch_size`: the number of examples; by default the size of the first axis.
+
+    Raises ValueError for a `global_batch_size` that is negative.
+
+    >>> tg.nn.compute_average_loss([1.0, 3.0], global_batch_size=4).numpy()
+    np.float32(1.0)
+    """
+    op = "compute_average_loss"
+    losses = as_tensor(per_example_loss)
+    if sample_weight is not None:
+        losses = _weighted(op, losses, as_tensor(sample_weight, None))
+    if global_batch_size is None:
+        sizes = sizes_of(op, losses)
+        count = sizes[0] if sizes else 1
+    else:
+        count = as_count(op, "global_batch_size", global_batch_size)
+    return divide(reduce_sum(losses), cast_to(as_tensor(count), losses.dtype))
+
+
+def _weighted(op: str, losses: Tensor, weight: Tensor) -> Tensor:
+    """Losses times weights, whose axes are the first ones of theirs."""
+    if rank_of(op, weight) > rank_of(op, losses):
+        fact = f"the weights {weight.type} for losses {losses.type}"
+        refuse(op, fact, losses, weight, fix="give one weight for each example")
+    ones = [1] * (losses.ndim - weight.ndim)
+    return multiply(losses, reshape(cast_to(weight, losses.dtype), [*weight.type.shape, *ones]))
+
+
+def scale_regularization_loss(regularization_loss: TensorLike) -> Tensor:
+    """The sum of the losses: what each of several devices adds to its own; a program here runs on
+    one.
+
+    >>> tg.nn.scale_regularization_loss([1.0, 2.0]).numpy()
+    np.float32(3.0)
+    """
+    return reduce_sum(regularization_loss)
+
+
 __all__ = [
+    "compute_average_loss",
     "l2_loss",
+    "log_poisson_loss",
+    "scale_regularization_loss",
     "sigmoid_cross_entropy_with_logits",
     "softmax_cross_entropy_with_logits",
     "sparse_softmax_cross_entropy_with_logits",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tracegraph.array.arguments import (
+    as_axes,
     as_choice,
+    as_count,
     as_flag,
     as_integers,
     as_number,
@@ -18,21 +21,27 @@ from tracegraph.array.arguments import (
 from tracegraph.array.creation import is_tensor
 from tracegraph.array.joining import together
 from tracegraph.array.selection import gather
-from tracegraph.array.shaping import reshape
-from tracegraph.core.shapes import same_size
+from tracegraph.array.shaping import cut, pad, reshape
+from tracegraph.core.shapes import element_count, minimum, same_size
 from tracegraph.core.types import TensorType
 from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor, host_tensor
-from tracegraph.math.arithmetic import add, multiply, subtract
+from tracegraph.math.arithmetic import add, divide, multiply, pow, subtract
 from tracegraph.math.norms import clip_by_norm
-from tracegraph.math.reduction import reduce_mean, summable
+from tracegraph.math.reduction import reduce_mean, reduce_sum, summable
 from tracegraph.math.unary import rsqrt
-from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_shape, cast_to
+from tracegraph.operands.conversion import (
+    as_tensor,
+    broadcast,
+    broadcast_shape,
+    cast_to,
+    elementwise_operands,
+)
 from tracegraph.ops.broadcast import zeros_of
-from tracegraph.ops.elementwise import LESS, MUL, SELECT
+from tracegraph.ops.elementwise import ADD, LESS, MUL, SELECT
 from tracegraph.ops.index import Gather
 from tracegraph.ops.shape import Reshape
-from tracegraph.random import uniform
+from tracegraph.random.distributions import uniform
 from tracegraph.tracing.index_checks import check_range
 
 if TYPE_CHECKING:
@@ -84,12 +93,126 @@ def moments(
     return (mean if keepdims else reshape(mean, variance.type.shape)), variance
 
 
+def weighted_moments(
+    x: TensorLike,
+    axes: Axis,
+    frequency_weights: TensorLike,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The mean and the variance along the axes, where each element counts as often as its weight.
+
+    `frequency_weights` broadcasts to x.
+
+    >>> mean, variance = tg.nn.weighted_moments([1.0, 5.0], [0], [3.0, 1.0])
+    >>> mean.numpy(), variance.numpy()
+    (np.float32(2.0), np.float32(3.0))
+    """
+    op = "weighted_moments"
+    x, weights = elementwise_operands(op, x, frequency_weights)
+    keepdims = as_flag(op, "keepdims", keepdims)
+    if x.dtype.is_floating and summable(x) is not x:
+        found = weighted_moments(summable(x), axes, summable(weights), keepdims)
+        return cast_to(found[0], x.dtype), cast_to(found[1], x.dtype)
+    total = reduce_sum(weights, axes, keepdims=True)
+    mean = divide(reduce_sum(MUL(weights, x), axes, keepdims=True), total)
+    deviation = subtract(x, mean)
+    squares = reduce_sum(MUL(weights, MUL(deviation, deviation)), axes, keepdims=True)
+    variance = divide(squares, total)
+    if keepdims:
+        return mean, variance
+    shape = reduce_sum(x, axes).type.shape
+    return reshape(mean, shape), reshape(variance, shape)
+
+
+def sufficient_statistics(
+    x: TensorLike,
+    axes: Axis,
+    shift: TensorLike | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Along the axes: the number of elements, the sum of x - shift, that of its square, and the
+    shift; `normalize_moments` makes mean and variance of them.
+
+    >>> [y.numpy().item() for y in tg.nn.sufficient_statistics([1.0, 3.0], [0], 1.0)]
+    [2.0, 2.0, 4.0, 1.0]
+    """
+    op = "sufficient_statistics"
+    x = as_tensor(x)
+    sizes = sizes_of(op, x)
+    count = element_count(tuple(sizes[k] for k in as_axes(op, axes, len(sizes), x)))
+    if shift is not None:
+        shift = as_tensor(shift, x.dtype)
+        x = subtract(x, shift)
+    keepdims = as_flag(op, "keepdims", keepdims)
+    total, squares = (reduce_sum(y, axes, keepdims) for y in (x, MUL(x, x)))
+    return cast_to(as_tensor(count), x.dtype), total, squares, shift
+
+
+def normalize_moments(
+    counts: TensorLike,
+    mean_ss: TensorLike,
+    variance_ss: TensorLike,
+    shift: TensorLike | None,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The mean and the variance of what `sufficient_statistics` returned.
+
+    >>> mean, variance = tg.nn.normalize_moments(*tg.nn.sufficient_statistics([1.0, 3.0], [0]))
+    >>> mean.numpy(), variance.numpy()
+    (np.float32(2.0), np.float32(1.0))
+    """
+    shifted = divide(mean_ss, counts)
+    variance = subtract(divide(variance_ss, counts), MUL(shifted, shifted))
+    return (shifted if shift is None else add(shifted, shift)), variance
+
+
+def local_response_normalization(
+    input: TensorLike,
+    depth_radius: int = 5,
+    bias: float = 1,
+    alpha: float = 1,
+    beta: float = 0.5,
+    name: str | None = None,
+) -> Tensor:
+    """x / (bias + alpha * sum of squares) ** beta, with the sum over the channels that are at most
+    `depth_radius` away.
+
+    - `input`: [examples, height, width, channels].
+
+    >>> tg.nn.local_response_normalization([[[[3.0, 4.0, 0.0]]]], 1, bias=0.0).numpy().round(3)
+    array([[[[0.6, 0.8, 0. ]]]], dtype=float32)
+    """
+    op = "local_response_normalization"
+    x = as_tensor(input)
+    if rank_of(op, x) != 4 or not x.dtype.is_floating:
+        fact = f"the operand is {x.type}, not floating images"
+        refuse(op, fact, x, fix="give floats [examples, height, width, channels]")
+    radius = as_count(op, "depth_radius", depth_radius)
+    if summable(x) is not x:
+        wide = local_response_normalization(summable(x), radius, bias, alpha, beta)
+        return cast_to(wide, x.dtype)
+    channels = x.type.shape[-1]
+    radius = minimum(radius, channels)
+    squares = pad(MUL(x, x), [[0, 0], [0, 0], [0, 0], [radius, radius]])
+    total = None
+    for start in range(2 * radius + 1):  # type: ignore[arg-type]
+        part = cut(squares, 3, start, start + channels)
+        total = part if total is None else ADD(total, part)
+    assert total is not None
+    return divide(x, pow(add(multiply(total, alpha), bias), beta))
+
+
+lrn = local_response_normalization
+
+
 def batch_normalization(
     x: TensorLike,
     mean: TensorLike,
     variance: TensorLike,
-    offset: TensorLike,
-    scale: TensorLike,
+    offset: TensorLike | None,
+    scale: TensorLike | None,
     variance_epsilon: Any,
     name: str | None = None,
 ) -> Tensor:
@@ -108,6 +231,28 @@ def batch_normalization(
     )
 
 
+def batch_norm_with_global_normalization(
+    input: TensorLike,
+    mean: TensorLike,
+    variance: TensorLike,
+    beta: TensorLike,
+    gamma: TensorLike,
+    variance_epsilon: Any,
+    scale_after_normalization: bool,
+    name: str | None = None,
+) -> Tensor:
+    """`batch_normalization` with the offset beta and, if so asked, the scale gamma.
+
+    >>> found = tg.nn.batch_norm_with_global_normalization([3.0], 1.0, 4.0, 0.0, 5.0, 0.0, True)
+    >>> found.numpy()
+    array([5.], dtype=float32)
+    """
+    op = "batch_norm_with_global_normalization"
+    is_scaled = as_flag(op, "scale_after_normalization", scale_after_normalization)
+    scale = gamma if is_scaled else None
+    return batch_normalization(input, mean, variance, beta, scale, variance_epsilon)
+
+
 def dropout(
     x: TensorLike, rate: Any, noise_shape: Any = None, seed: Any = None, name: str | None = None
 ) -> Tensor:
@@ -121,16 +266,27 @@ def dropout(
     >>> sorted(set(kept.numpy().tolist()))
     [0.0, 2.0]
     """
+
+    def draw(shape: Any, dtype: Any) -> Tensor:
+        return uniform(shape, dtype=dtype, seed=seed)
+
+    return dropped("dropout", x, rate, noise_shape, draw)
+
+
+def dropped(
+    op: str, x: TensorLike, rate: Any, noise_shape: Any, draw: Callable[[Any, Any], Tensor]
+) -> Tensor:
+    """`dropout` with uniform numbers from `draw(shape, dtype)`."""
     x = as_tensor(x)
-    if not is_tensor(rate) and as_number("dropout", "rate", rate, low=0, below=1) == 0:
+    if not is_tensor(rate) and as_number(op, "rate", rate, low=0, below=1) == 0:
         return x
     if not x.dtype.is_floating:
-        refuse("dropout", f"the operand is {x.type}", x, fix="convert it: tg.cast(x, tg.float32)")
-    sizes = sizes_of("dropout", x)
-    noise = sizes if noise_shape is None else _noise_sizes(noise_shape, x)
-    is_kept = uniform(noise, dtype=x.dtype, seed=seed) >= rate  # type: ignore[operator]
-    if broadcast_shape("dropout", x, is_kept) != sizes:
-        refuse("dropout", f"a noise_shape {shown(noise_shape)} for {x.type}", x, fix=_NOISE)
+        refuse(op, f"the operand is {x.type}", x, fix="convert it: tg.cast(x, tg.float32)")
+    sizes = sizes_of(op, x)
+    noise = sizes if noise_shape is None else _noise_sizes(op, noise_shape, x)
+    is_kept = draw(noise, x.dtype) >= rate  # type: ignore[operator]
+    if broadcast_shape(op, x, is_kept) != sizes:
+        refuse(op, f"a noise_shape {shown(noise_shape)} for {x.type}", x, fix=_NOISE)
     scaled = multiply(x, 1 / (1 - rate))
     return SELECT(broadcast(is_kept, sizes), scaled, zeros_of(scaled))
 
@@ -138,12 +294,12 @@ def dropout(
 _NOISE = "give a shape that broadcasts to that of the operand, such as [2, 1]"
 
 
-def _noise_sizes(noise_shape: Any, x: Tensor) -> Any:
+def _noise_sizes(op: str, noise_shape: Any, x: Tensor) -> Any:
     """The shape with the sizes of x where it has None."""
     if isinstance(noise_shape, (list, tuple)) and len(noise_shape) == x.ndim:
         pairs = zip(noise_shape, x.type.shape)
         noise_shape = [own if size is None else size for size, own in pairs]
-    return as_shape("dropout", noise_shape)
+    return as_shape(op, noise_shape)
 
 
 def embedding_lookup(
@@ -215,9 +371,15 @@ def _row_counts(shards: list[Tensor]) -> list[int]:
 
 
 __all__ = [
+    "batch_norm_with_global_normalization",
     "batch_normalization",
     "bias_add",
     "dropout",
     "embedding_lookup",
+    "local_response_normalization",
+    "lrn",
     "moments",
+    "normalize_moments",
+    "sufficient_statistics",
+    "weighted_moments",
 ]

@@ -387,7 +387,7 @@ def broadcast_shape(op: str, *tensors: Tensor) -> Shape:
     """The shape that NumPy's rule gives. Raises ShapeError with both shapes."""
     shape: Shape = tensors[0].type.shape
     for other in tensors[1:]:
-        found = _broadcast_two(shape, other.type.shape)
+        found = broadcast_two(shape, other.type.shape)
         if found is None:
             fail(
                 ShapeError,
@@ -401,10 +401,11 @@ def broadcast_shape(op: str, *tensors: Tensor) -> Shape:
 
 def can_broadcast(x: Shape, y: Shape) -> bool:
     """Whether NumPy's rule gives two shapes one."""
-    return _broadcast_two(x, y) is not None
+    return broadcast_two(x, y) is not None
 
 
-def _broadcast_two(x: Shape, y: Shape) -> Shape | None:
+def broadcast_two(x: Shape, y: Shape) -> Shape | None:
+    """The shape that NumPy's rule gives for two; None if they do not broadcast."""
     if x == y:
         return x
     if isinstance(x, ShapeVariable) or isinstance(y, ShapeVariable):

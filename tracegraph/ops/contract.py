@@ -180,9 +180,15 @@ class Conv(Bilinear):
         return self._to_x(g, x, y), self._to_y(g, x, y)
 
     def _to_x(self, g: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The kernel turned round, its channels and outputs exchanged, slides over g."""
+        return self.transposed(g, conjugate(y), x.type.shape[1:-1])
+
+    def transposed(self, g: Tensor, y: Tensor, sizes: Shape) -> Tensor:
+        """The convolution by y, as a linear function of an x with spatial `sizes`, transposed.
+
+        The kernel turned round, its channels and outputs exchanged, slides over g.
+        """
         padding = []
-        for k, (size, width, count) in enumerate(self._sizes(g, x, y)):
+        for k, (size, width, count) in enumerate(self._sizes(g, sizes, y)):
             low = width - self.padding[k][0] - 1
             padding.append((low, size + width - 1 - count - low))
         transposed = Conv(
@@ -190,7 +196,7 @@ class Conv(Bilinear):
         )
         *window, channels, outputs = y.type.shape
         rank = len(window)
-        kernel = Reverse(tuple(range(rank)))(conjugate(y))
+        kernel = Reverse(tuple(range(rank)))(y)
         kernel = Reshape((*window, channels, self.groups, floor_divide(outputs, self.groups)))(
             kernel
         )
@@ -201,7 +207,7 @@ class Conv(Bilinear):
     def _to_y(self, g: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """x slides over g, where examples and channels have changed their roles."""
         padding = []
-        for k, (size, width, count) in enumerate(self._sizes(g, x, y)):
+        for k, (size, width, count) in enumerate(self._sizes(g, x.type.shape[1:-1], y)):
             low = self.padding[k][0]
             padding.append((low, count - size + width - low - 1))
         transposed = Conv(
@@ -218,11 +224,11 @@ class Conv(Bilinear):
         kernel = Transpose((*middle, 0, rank + 1))(g)
         return Transpose((*middle, 0, rank + 1))(transposed(image, kernel))
 
-    def _sizes(self, g: Tensor, x: Tensor, y: Tensor) -> Iterator[tuple[Size, Size, Size]]:
-        """For each spatial axis the sizes of x, y and g with their dilations."""
+    def _sizes(self, g: Tensor, sizes: Shape, y: Tensor) -> Iterator[tuple[Size, Size, Size]]:
+        """For each spatial axis the sizes of x, which are `sizes`, y and g with their dilations."""
         for k in range(len(self.strides)):
             yield (
-                dilated(x.type.shape[k + 1], self.lhs_dilation[k]),
+                dilated(sizes[k], self.lhs_dilation[k]),
                 dilated(y.type.shape[k], self.rhs_dilation[k]),
                 dilated(g.type.shape[k + 1], self.strides[k]),
             )

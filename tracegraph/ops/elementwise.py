@@ -828,6 +828,33 @@ class ShiftRight(Discrete):
 # Between data types.
 
 
+class Bitcast(Discrete):
+    """The bits of x, read as another data type of the same size"""
+
+    dtype: DType
+    kinds = frozenset(["integer", "floating"])
+    flops = no_flops
+
+    def partials(self, y, x):
+        return (None,)
+
+    def infer(self, x):
+        result = super().infer(x)
+        if self.dtype.kind not in self.kinds or self.dtype.size != x.dtype.size:
+            raise DTypeMismatch(
+                f"elements of {x.dtype.name} have {x.dtype.size} bytes, and {self.dtype.name} has "
+                f"{self.dtype.size}",
+                fix="use tg.bitcast, which splits and joins elements",
+            )
+        return result
+
+    def result_dtype(self, dtype):
+        return self.dtype
+
+    def numpy(self, x):
+        return np.asarray(x).view(self.dtype.numpy_dtype)
+
+
 class Cast(Elementwise):
     """x in another data type; complex numbers lose their imaginary part in a real one"""
 

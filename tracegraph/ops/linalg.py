@@ -10,38 +10,52 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.core.shapes import Size, element_count, floor_divide, same_size
+from tracegraph.core.shapes import Size, element_count, floor_divide, same_shape, same_size
 from tracegraph.core.sparsity_patterns import Pattern, element_numbers, moved
 from tracegraph.core.types import TensorType, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import Op, check_same_dtype
 from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.broadcast import BroadcastTo, Sum, batched_operands, stack, zeros_of
+from tracegraph.ops.broadcast import BroadcastTo, Sum, batched_operands, full, stack, zeros_of
 from tracegraph.ops.constant import Iota
-from tracegraph.ops.contract import MATMUL, adjoint, merge_axis, same_batch, split_axis
+from tracegraph.ops.contract import MATMUL, adjoint, conjugate, merge_axis, same_batch, split_axis
 from tracegraph.ops.elementwise import (
     COMPLEX,
     EQUAL,
     GREATER_EQUAL,
     IMAG,
     INEXACT,
+    MUL,
     SELECT,
     Cast,
     check_kind,
     conjugated,
 )
+from tracegraph.ops.shape import Pad
 
 
-def check_square(op: str, a: TensorType) -> TensorType:
-    """a, if it is made of square matrices of at least 32 bits. Raises Mismatch otherwise."""
-    check_kind(op, a, INEXACT)
+def check_precision(a: TensorType) -> None:
+    """Raises a DTypeMismatch for types of 16 bits."""
     if a.dtype.size < 4:
         raise DTypeMismatch(
             f"the operand is {a}, and 16 bits are too few to factor a matrix",
             fix="convert it: tg.cast(x, tg.float32)",
         )
+
+
+def check_matrix(op: str, a: TensorType) -> tuple[Size, Size]:
+    """The numbers of rows and columns. Raises Mismatch unless a is made of matrices of at least
+    32 bits."""
+    check_kind(op, a, INEXACT)
+    check_precision(a)
     if len(a.shape) < 2:
         raise Mismatch(f"{a} is not a matrix", fix="give a tensor of at least two axes")
+    return a.shape[-2], a.shape[-1]
+
+
+def check_square(op: str, a: TensorType) -> TensorType:
+    """a, if it is made of square matrices of at least 32 bits. Raises Mismatch otherwise."""
+    check_matrix(op, a)
     size = same_size(a.shape[-2], a.shape[-1])
     if size is None:
         raise Mismatch(f"the matrix {a} is not square", fix="give as many rows as columns")
@@ -133,7 +147,7 @@ class TriangularSolve(Solver):
         return TriangularSolve(not self.adjoint, self.lower)
 
     def part(self, a):
-        return SELECT(_triangle(a, self.lower), a, zeros_of(a))
+        return SELECT(in_triangle(a, self.lower), a, zeros_of(a))
 
     def depends(self, p, q):
         p = _of_triangle(p, self.lower)
@@ -149,6 +163,72 @@ class TriangularSolve(Solver):
         return element_count(b.shape) * a.shape[-1]
 
 
+class TridiagonalSolve(Op):
+    """y[..., n, k] with a y = b, where of a[i, i - 1], a[i, i] and a[i, i + 1] the elements
+    [..., i] of three vectors are made; rows are exchanged where that is needed.
+
+    The first element of the lower diagonal and the last of the upper one are not read. With
+    `perturb_singular` a pivot that is 0 counts as a tiny one.
+    """
+
+    perturb_singular: bool
+
+    def infer(self, lower, middle, upper, b):
+        check_same_dtype(self.name, lower, middle, upper, b)
+        check_kind(self.name, b, INEXACT)
+        check_precision(b)
+        for diagonal in (lower, middle, upper):
+            if same_shape(diagonal.shape, b.shape[:-1]) is None:
+                raise Mismatch(
+                    f"a diagonal {diagonal} has not one element for each row of {b}",
+                    fix="give as many elements as there are equations",
+                )
+        return b
+
+    def vjp(self, g, y, lower, middle, upper, b):
+        lower, middle, upper = map(conjugate, (lower, middle, upper))
+        axis = lower.ndim - 1
+        to_b = self(_moved(upper, axis, 1), middle, _moved(lower, axis, -1), g)
+        products = [
+            -Sum((y.ndim - 1,))(MUL(to_b, conjugate(_moved(y, axis, step)))) for step in (1, 0, -1)
+        ]
+        return (*products, to_b)
+
+    def batch(self, n, batched, *operands):
+        if any(batched[:3]):
+            return self(*batched_operands(n, batched, operands)), True
+        # As for `Solver`: one matrix serves all.
+        *diagonals, b = operands
+        y = self(*diagonals, merge_axis(b, b.ndim - 2))
+        return split_axis(y, y.ndim - 1, n, b.type.shape[-1]), True
+
+    def depends(self, p, q, r, b):
+        known = (p | q | r).any(axis=-1, keepdims=True)
+        known = known.reshape(*known.shape, 1) | b.any(axis=-2, keepdims=True)
+        return known.broadcast_to(b.shape)
+
+    def numpy(self, lower, middle, upper, b):
+        i = np.arange(middle.shape[-1])
+        a = np.zeros((*middle.shape, len(i)), middle.dtype)
+        a[..., i, i] = middle
+        a[..., i[1:], i[:-1]] = lower[..., 1:]
+        a[..., i[:-1], i[1:]] = upper[..., :-1]
+        return np.linalg.solve(a, b)
+
+    def flops(self, lower, middle, upper, b):
+        return 8 * element_count(b.shape)
+
+
+def _moved(x: Tensor, axis: int, step: int) -> Tensor:
+    """x with each element `step` places further along an axis, and 0 where none comes."""
+    if step == 0:
+        return x
+    before, after = [0] * x.ndim, [0] * x.ndim
+    before[axis], after[axis] = step, -step
+    zero = full(0, x.type.with_shape(()))
+    return Pad(tuple(before), tuple(after), (0,) * x.ndim)(x, zero)
+
+
 class Det(Op):
     """The determinant of each matrix a[..., n, n]"""
 
@@ -157,7 +237,7 @@ class Det(Op):
         return a.with_shape(a.shape[:-2])
 
     def vjp(self, g, y, a):
-        return (_spread(a, g) * conjugated(COFACTOR(a)),)
+        return (spread(a, g) * conjugated(COFACTOR(a)),)
 
     def batch(self, n, batched, a):
         return self(a), True
@@ -221,13 +301,13 @@ class CofactorAlong(Op):
     def vjp(self, g, y, a, e):
         solve, along = Solve(False), conjugated(g)
         by_e, by_g = solve(a, e), solve(a, along)
-        e_trace, g_trace = _trace(by_e), _trace(by_g)
+        e_trace, g_trace = trace(by_e), trace(by_g)
         products = MATMUL(by_e, by_g)
         mixed = products + MATMUL(by_g, by_e)
-        mixed = mixed - _spread(a, g_trace) * by_e - _spread(a, e_trace) * by_g
-        whole = _spread(a, e_trace * g_trace - _trace(products))
-        mixed = SELECT(_diagonal(a), mixed + whole, mixed)
-        to_a = Solve(True)(a, adjoint(_spread(a, Det()(a)) * mixed))
+        mixed = mixed - spread(a, g_trace) * by_e - spread(a, e_trace) * by_g
+        whole = spread(a, e_trace * g_trace - trace(products))
+        mixed = SELECT(on_diagonal(a), mixed + whole, mixed)
+        to_a = Solve(True)(a, adjoint(spread(a, Det()(a)) * mixed))
         return to_a, conjugated(self(a, along))
 
     def batch(self, n, batched, a, e):
@@ -286,7 +366,7 @@ class Cholesky(Op):
 
     def vjp(self, g, y, a):
         product = MATMUL(adjoint(y), g)
-        below, diagonal = _triangle(y, True), _diagonal(y)
+        below, diagonal = in_triangle(y, True), on_diagonal(y)
         half = SELECT(diagonal, product * 0.5, SELECT(below, product, zeros_of(y)))
         solve = TriangularSolve(True, True)
         left = solve(y, half)  # y^-H half y^-1, of which the Hermitian part is meant
@@ -312,35 +392,35 @@ class Cholesky(Op):
 
 def _over(a: Tensor, factor: Tensor) -> Tensor:
     """factor a^-H, with one factor for each matrix: the derivative of log det."""
-    wide = _spread(a, Cast(a.dtype)(factor))
-    return Solve(True)(a, SELECT(_diagonal(a), wide, zeros_of(a)))
+    wide = spread(a, Cast(a.dtype)(factor))
+    return Solve(True)(a, SELECT(on_diagonal(a), wide, zeros_of(a)))
 
 
-def _spread(a: Tensor, factor: Tensor) -> Tensor:
+def spread(a: Tensor, factor: Tensor) -> Tensor:
     """One number for each matrix of `a`, repeated for each of its elements."""
     return BroadcastTo(a.type.shape, tuple(range(a.ndim - 2)))(factor)
 
 
-def _trace(a: Tensor) -> Tensor:
+def trace(a: Tensor) -> Tensor:
     """The sum of the diagonal of each matrix."""
-    return Sum((a.ndim - 2, a.ndim - 1))(SELECT(_diagonal(a), a, zeros_of(a)))
+    return Sum((a.ndim - 2, a.ndim - 1))(SELECT(on_diagonal(a), a, zeros_of(a)))
 
 
-def _rows_and_columns(a: Tensor) -> tuple[Tensor, Tensor]:
+def rows_and_columns(a: Tensor) -> tuple[Tensor, Tensor]:
     """The number of the row and of the column of each element."""
     shape, rank = a.type.shape, a.ndim
     numbers = Iota(shape[-1], int32)()
     return BroadcastTo(shape, (rank - 2,))(numbers), BroadcastTo(shape, (rank - 1,))(numbers)
 
 
-def _diagonal(a: Tensor) -> Tensor:
+def on_diagonal(a: Tensor) -> Tensor:
     """Where the diagonals are."""
-    return EQUAL(*_rows_and_columns(a))
+    return EQUAL(*rows_and_columns(a))
 
 
-def _triangle(a: Tensor, lower: bool) -> Tensor:
+def in_triangle(a: Tensor, lower: bool) -> Tensor:
     """Where the lower triangles are, or the upper ones, with the diagonals."""
-    rows, columns = _rows_and_columns(a)
+    rows, columns = rows_and_columns(a)
     return GREATER_EQUAL(rows, columns) if lower else GREATER_EQUAL(columns, rows)
 
 

@@ -42,15 +42,17 @@ class Padded:
     growing: tuple[Size, ...]
 
 
-def padded(graph: Graph, argument_count: int, results: range, state: range) -> Padded:
+def padded(
+    graph: Graph, argument_count: int, results: range, state: range, found: Sequence[str] = ()
+) -> Padded:
     """`graph` for arguments that are padded along their open axes, at the end of each.
 
-    After the arguments it takes an int32 scalar for each name of a size that they bring: its true
-    value. Of the outputs those at `results` may be padded, and those at `state` may not; others
-    that would be are left out. Raises ShapeError naming the node for which padding would change
-    what it computes.
+    After the arguments it takes an int32 scalar for each name of a size that they bring, and for
+    those that the run has `found`: its true value. Of the outputs those at `results` may be padded,
+    and those at `state` may not; others that would be are left out. Raises ShapeError naming the
+    node for which padding would change what it computes.
     """
-    names = _names(graph, argument_count)
+    names = tuple(dict.fromkeys((*_names(graph, argument_count), *found)))
     with Builder(graph.name) as builder:
         env = copy_inputs(graph, builder)
         scalars = {name: builder.input(TensorType(int32), f"size.{name}") for name in names}

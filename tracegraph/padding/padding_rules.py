@@ -55,7 +55,7 @@ from tracegraph.ops.shape import (
     Slice,
     Transpose,
 )
-from tracegraph.ops.sort import ArgSort, Sort, TopK
+from tracegraph.ops.sort import ArgSort, Sort, TopK, TrueIndices
 from tracegraph.padding.layout import UNIFORM, Layout, Padding, Uniform
 from tracegraph.passes.sparsity import input_patterns, propagate
 
@@ -527,14 +527,38 @@ def _within(
     return x, result
 
 
-def _along_axis(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
-    """Of sorting: each line along the axis by itself."""
+def _sorting(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
+    """Padding becomes what comes last; of equal elements the first stay first."""
+    x = padding.compact(xs[0], op.axis)
+    layouts = padding.of(x)
+    return _same(padding, op, [padding.masked(x, [op.axis], _last(op, x.dtype))], layouts)
+
+
+def _last(op: Any, dtype: Any) -> Any:
+    """What comes last where a type is put in order; nan counts as the largest number."""
+    if dtype.is_bool:
+        return not op.descending
+    if op.descending:
+        return lowest(dtype.numpy_dtype)
+    return np.nan if dtype.is_floating else highest(dtype.numpy_dtype)
+
+
+def _top_k(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
+    """Of each line by itself."""
     (x,) = xs
-    axis = op.axis if hasattr(op, "axis") else x.ndim - 1
-    if padding.is_open(x.type.shape[axis]) or any(map(padding.is_open, sizes_in(op.attributes))):
-        raise Refusal(f"it puts the elements along axis {axis} in order, and their number is open")
+    last = x.ndim - 1
+    if padding.is_open(x.type.shape[last]) or any(map(padding.is_open, sizes_in(op.attributes))):
+        raise Refusal(f"it takes the largest of axis {last}, and how many there are is open")
     outputs = current().add(op, tuple(xs))
     return [padding.note(y, padding.of(x)) for y in outputs]
+
+
+def _true_indices(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
+    (mask,) = xs
+    last = mask.ndim - 1
+    mask = padding.masked(padding.compact(mask, last), [last], False)
+    layouts = [*padding.of(mask)[:-1], *padding.plain((op.size,))]
+    return _same(padding, op, [mask], layouts)
 
 
 def _from_key(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
@@ -663,9 +687,10 @@ RULES: dict[type, Rule] = {
     Scatter: _scatter,
     DynamicSlice: _dynamic_slice,
     DynamicUpdateSlice: _dynamic_update,
-    Sort: _along_axis,
-    ArgSort: _along_axis,
-    TopK: _along_axis,
+    Sort: _sorting,
+    ArgSort: _sorting,
+    TopK: _top_k,
+    TrueIndices: _true_indices,
     FromKey: _from_key,
     RandomGamma: _random_gamma,
     RandomFold: _random_fold,

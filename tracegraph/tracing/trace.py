@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
@@ -204,7 +204,7 @@ class Trace(Builder):
         self.is_open = False
 
     def knows_sizes(self, names: Set[str]) -> bool:
-        """Whether a run knows the open sizes of these names, by its inputs or since it finds them."""
+        """Whether a run knows the open sizes of these names: by its inputs, or as it finds them."""
         unknown = names - {name for x in self.inputs for name in bound_names(x.type)}
         return not unknown or unknown <= set().union(*map(names_chosen, self.nodes))
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from tracegraph.ir.tensor import Graph
 from tracegraph.views.outline import (
-    NOT_RUN,
     RETURN,
     Edge,
     GraphOutline,
@@ -60,13 +59,14 @@ def to_networkx(graph: Graph, nested: bool = True) -> MultiDiGraph:
 
 def _call_edges(found: Outline) -> Iterator[tuple[str, str, str, dict[str, str | int]]]:
     """An edge from each op to the inputs of the graphs that it runs."""
-    for caller, node, attribute, callee in found.calls:
-        if attribute in NOT_RUN:
-            continue
-        for place, value in enumerate(found[callee].inputs):
-            ends = f"{caller}/{node}", f"{callee}/{value.name}"
-            attributes = _edge_attributes("call", value, output=-1, operand=place)
-            yield *ends, f"{attribute}.{place}", {**attributes, "attribute": attribute}
+    for caller, node in ((graph.name, node) for graph in found for node in graph.nodes):
+        for attribute, callee in node.calls:
+            if callee not in node.runs:
+                continue
+            for place, value in enumerate(found[callee].inputs):
+                ends = f"{caller}/{node.id}", f"{callee}/{value.name}"
+                attributes = _edge_attributes("call", value, output=-1, operand=place)
+                yield *ends, f"{attribute}.{place}", {**attributes, "attribute": attribute}
 
 
 def _nodes(graph: GraphOutline) -> Iterator[tuple[str, dict[str, Any]]]:

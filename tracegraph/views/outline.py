@@ -24,8 +24,6 @@ from tracegraph.text.printer import graph_symbols, value_names
 
 #: Where an edge ends that leads to what the graph returns.
 RETURN = "return"
-#: Attributes whose graphs are held but not run: the derivative that the user gave to a call.
-NOT_RUN = ("backward",)
 #: Arrays with more elements are cut to their first few: the text alone is for the bits.
 _LARGEST_ARRAY, _SHOWN = 32, 8
 
@@ -87,6 +85,8 @@ class NodeOutline:
     place: PlaceOutline
     #: `(attribute, name of the graph)` for each graph that the op holds.
     calls: tuple[tuple[str, str], ...] = ()
+    #: The names of those that it runs: not of the derivative that a user gave to a call.
+    runs: tuple[str, ...] = ()
     #: The name scope in which it was made, such as `encoder/dense`; empty for most.
     scope: str = ""
     #: The same for a node and for what its rules made; None where a text does not tell.
@@ -178,7 +178,7 @@ class _Writer:
 
     def __init__(self, symbols: dict[Graph, str]) -> None:
         self.symbols = symbols
-        self.ops: dict[Op, tuple[Any, Any]] = {}
+        self.ops: dict[Op, tuple[Any, Any, Any]] = {}
         self.types: dict[TensorType, tuple[str, str, tuple[int | str, ...]]] = {}
         self.places: dict[Any, PlaceOutline] = {}
 
@@ -207,7 +207,7 @@ class _Writer:
         )
 
     def node(self, node: Node, names: Mapping[Tensor, str], anonymous: str) -> NodeOutline:
-        attributes, calls = self.ops.get(node.op) or self.op(node.op)
+        attributes, calls, runs = self.ops.get(node.op) or self.op(node.op)
         outputs = tuple([self.value(y, names[y]) for y in node.outputs])
         return NodeOutline(
             id=outputs[0].name if outputs else anonymous,
@@ -217,6 +217,7 @@ class _Writer:
             outputs=outputs,
             place=self.place(node.source),
             calls=calls,
+            runs=runs,
             scope=node.source.scope,
             origin=None if node.source.code is None else node.source.origin,
         )
@@ -235,14 +236,15 @@ class _Writer:
         found = self.types[type] = str(type), type.dtype.name, shape
         return found
 
-    def op(self, op: Op) -> tuple[Any, Any]:
-        """The attributes of an op as text, and the graphs that it holds."""
+    def op(self, op: Op) -> tuple[Any, Any, Any]:
+        """The attributes of an op as text, the graphs that it holds, and those that it runs."""
         rows = list(op.given_attributes())
         attributes = tuple((name, attribute_text(value, self.symbols)) for name, value in rows)
         calls = tuple(
             (name, self.symbols[inner]) for name, value in rows for inner in graphs_in(value)
         )
-        found = self.ops[op] = attributes, calls
+        runs = tuple(self.symbols[region.graph] for region in op.regions)
+        found = self.ops[op] = attributes, calls, runs
         return found
 
     def place(self, source: Source) -> PlaceOutline:

@@ -17,8 +17,8 @@ from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.constant import RuntimeSize
 from tracegraph.ops.effect import HostCall, Read
 from tracegraph.passes.specialise import bind_sizes, with_sizes
-from tracegraph.text.printer import value_names
-from tracegraph.views.outline import NOT_RUN, shortened
+from tracegraph.text.printer import graph_symbols, value_names
+from tracegraph.views.outline import shortened
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
@@ -85,10 +85,12 @@ _NO_SCOPE = "(no scope)"
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """What one op, one line of the user's code or one name scope costs, which `by` tells apart.
+    """What one op, one line of the user's code, one name scope or one run of a branch or of the
+    body of a loop costs; `by` tells them apart: "op", "line", "scope" or "region".
 
     `costs` has the cost of each part of the program, `total` that of all. Of a line there are the
-    file, the number and, where it is known, the code.
+    file, the number and, where it is known, the code; of a branch or body there is how often it
+    `runs`, in words.
     """
 
     by: str
@@ -97,6 +99,7 @@ class SummaryRow:
     file: str = ""
     line: int = 0
     code: str = ""
+    runs: str = ""
 
     @property
     def total(self) -> Cost:
@@ -107,6 +110,8 @@ class SummaryRow:
         row: dict[str, Any] = {"by": self.by, "name": self.name, **_cost_data(self.costs)}
         if self.by == "line":
             row.update(file=self.file, line=self.line, code=self.code)
+        if self.by == "region":
+            row.update(runs=self.runs)
         return row
 
 
@@ -134,7 +139,7 @@ def cuts_of(graph: Graph) -> list[Cut]:
 
 def _found_at(node: Node) -> str:
     op = node.op
-    return str(op.size) if isinstance(op, RuntimeSize) else f"results of {op.called}"
+    return f"results of {op.called}" if isinstance(op, HostCall) else str(op.attributes[0])
 
 
 class Summary(str):
@@ -198,6 +203,8 @@ def summary(graph: Graph) -> Summary:
 
     A graph that is called counts as often as it is called, at the sizes of each call; the body of a
     loop once for each step, or once where their number is not known; all branches of a condition.
+    What one run of each costs, and how often that is, has a table of its own: in a parallel loop
+    whose iterations decide for themselves, branches are computed "for all rows".
     The operations are an estimate: what `flops(*types)` of the op says, and otherwise one for each
     element of the outputs. So a multiplication, a comparison
     and a `tanh` are one each, whatever the machine takes for them, and so is an operation on
@@ -219,8 +226,9 @@ def summary(graph: Graph) -> Summary:
         nodes, written, flops = map(_number, _sum(totals.values()))
         head.append(f"together: {nodes} nodes, {written} bytes written, {flops} FLOPs")
     tables = [_table(by, found, totals) for by, found in rows.items() if found or by != "scope"]
+    rows["region"] = _by_region(graph)
     cuts = cuts_of(graph)
-    texts = [head, *tables, _cut_table(cuts), _inputs(graph)]
+    texts = [head, *tables, _region_table(rows["region"]), _cut_table(cuts), _inputs(graph)]
     text = "\n\n".join("\n".join(table) for table in texts if table)
     names = value_names(graph)
     inputs = [(names[x], x.type, role) for x, role in _roles(graph).items()]
@@ -302,6 +310,32 @@ def _by_scope(runs: list[Run]) -> list[SummaryRow]:
     if all(not name for name, _ in groups):
         return []
     return [SummaryRow("scope", name or _NO_SCOPE, costs) for name, costs in groups]
+
+
+def _by_region(graph: Graph) -> list[SummaryRow]:
+    """Rows of the graphs that an op chooses from or runs again and again, each of one run."""
+    symbols = graph_symbols([graph])
+    nodes = (node for inner in graph.graphs() for node in inner.nodes)
+    found = {
+        region.graph: (node.op.name, node.op.how_often(region))
+        for node in nodes
+        for region in node.op.regions
+        if node.op.how_often(region)
+    }
+    rows = [
+        SummaryRow("region", f"{op} @{symbols[inner]}", _costs(_runs(inner)), runs=runs)
+        for inner, (op, runs) in found.items()
+    ]
+    return sorted(rows, key=lambda row: _order(row.total))
+
+
+def _region_table(found: list[SummaryRow]) -> list[str]:
+    rows = [(row.name, row.runs, *map(_number, row.total)) for row in found]
+    return (
+        _aligned([("one run of", "runs", "nodes", "bytes", "FLOPs"), *rows], "<<>>>")
+        if rows
+        else []
+    )
 
 
 def _cost_data(costs: Costs) -> dict[str, Any]:
@@ -414,13 +448,8 @@ def _part_of_run(own: str, caller: str) -> str:
 def _graphs_run(node: Node) -> Iterator[tuple[Graph, list[TensorType]]]:
     """The graphs that a node runs, with the types of what each is given."""
     types = [x.type for x in node.inputs]
-    regions = {region.graph: region for region in node.op.regions}
-    held = [getattr(node.op, name, None) for name in NOT_RUN]
-    for inner in node.op.graphs():
-        if inner in regions:
-            yield inner, node.op.types_inside(regions[inner], types)
-        elif all(inner is not graph for graph in held):
-            yield inner, types
+    for region in node.op.regions:
+        yield region.graph, node.op.types_inside(region, types)
 
 
 def _sizes_inside(graph: Graph, types: Sequence[TensorType], sizes: Sizes) -> Sizes:

@@ -68,7 +68,7 @@ function visiblePart() {
 }
 
 function fit() {
-  setCamera(Math.min(zoomToFit(view.room, scene), 1.25));
+  setCamera(zoomToFit(view.room, scene));
 }
 
 // The zoom at which all fits, or the least one, at which it is scrolled.

@@ -14,7 +14,7 @@ function toggle(box) {
 // What was opened or closed stays where it is on the screen, unless all has room: then all is shown.
 // What would be cut off is moved by as little as brings it into view.
 function showFlipped(box) {
-  const zoom = Math.min(zoomToFit(view.room, scene), 1.25);
+  const zoom = zoomToFit(view.room, scene);
   if (zoom >= Math.min(camera.zoom, READABLE)) return flyCamera(cameraFor(zoom));
   if (!box.isOpen) return;
   const [w, h] = [canvas.clientWidth, canvas.clientHeight];
@@ -40,11 +40,11 @@ const flip = (set, key) => set.delete(key) || set.add(key);
 
 // Opens all groups, and calls from the outside in for as long as that can be drawn at once.
 function unfoldAll() {
-  let level = [{ graph: view.graph, path: "" }];
+  let level = [{ graph: view.graph, path: "", box: "" }];
   let drawn = view.graph.count;
   while (level.length && drawn <= MOST_NODES) {
-    for (const { graph, path } of level) {
-      if (path) view.opened.add(path);
+    for (const { graph, path, box } of level) {
+      if (box) view.opened.add(box);
       for (const group of groupsOf(graph, view.mode).all) view.unfolded.add(cardId(path, group));
     }
     level = level.flatMap(({ graph, path }) => calledFrom(graph, path));
@@ -59,9 +59,9 @@ function unfoldAll() {
 
 function calledFrom(graph, path) {
   const callers = graph.nodes.filter((node) => node.calls.length);
-  return callers.map((node) => {
-    const id = `${path}/${node.index}`;
-    return { graph: shownOf(node, id), path: id };
+  return callers.flatMap((node) => {
+    const box = `${path}/${node.index}`;
+    return node.calls.map(({ graph }, number) => ({ graph, path: partPath(box, number), box }));
   });
 }
 

@@ -259,7 +259,7 @@ function paintFrame(look, box) {
   if (zoom < 0.3) return;
   if (isCard) paintCardHead(look, box);
   else {
-    const name = box.node.calls.map((call) => `@${call.graph.name}`).join(" ");
+    const name = box.frames.length ? "" : `@${box.node.calls[0].graph.name}`;
     paintToggle(look, x + 20, y + 18, true);
     painter.text(x + 36, y + 18, box.text, FONT.op, { fill: theme.ink });
     const from = x + 46 + marks.measure(box.text, FONT.op);
@@ -268,7 +268,16 @@ function paintFrame(look, box) {
       fill: theme.muted,
       anchor: "end",
     });
+    for (const frame of box.frames) paintPart(look, box, frame);
   }
+}
+
+// The frame of one of several graphs that a node holds, and what it is there.
+function paintPart({ painter, theme, zoom }, box, { x, y, w, h, label }) {
+  const [left, top] = [box.x + x, box.y + y];
+  painter.box(left, top, w, h, 9, { stroke: theme.border, width: Math.max(1, 0.8 / zoom) });
+  if (zoom >= DETAIL.text)
+    painter.text(left + 14, top + 17, label, FONT.code, { fill: theme.family.call });
 }
 
 // The half of a card that was derived of the other half.

@@ -72,15 +72,10 @@ function sourceSection(node) {
 }
 
 function callSection(node) {
+  const isOpen = selected && view.opened.has(selected.id);
   const rows = node.calls.map((call, number) => {
-    const isOpen =
-      selected && view.opened.has(selected.id) && (view.shown.get(selected.id) || 0) === number;
     const open = element("button", { type: "button" }, isOpen ? "close" : "open here");
-    open.onclick = () => {
-      view.shown.set(selected.id, number);
-      if (!isOpen) view.opened.delete(selected.id); // another function may be open there
-      toggle(scene.byId.get(selected.id));
-    };
+    open.onclick = () => toggle(scene.byId.get(selected.id));
     const alone = element(
       "button",
       { type: "button", onclick: () => showGraph(call.graph) },
@@ -92,7 +87,7 @@ function callSection(node) {
       { className: "call" },
       name,
       element("small", {}, counted(call.graph.count, "node")),
-      open,
+      number ? null : open, // it opens all that the node holds
       alone,
     );
   });

@@ -10,7 +10,7 @@ const FONT = {
   title: { size: 14, weight: 600 },
   code: { size: 12, mono: true },
 };
-const BOX = { pad: 12, one: 30, two: 46, pill: 24, header: 34, inside: 18, chip: 20 };
+const BOX = { pad: 12, one: 30, two: 46, pill: 24, header: 34, inside: 18, label: 36, chip: 20 };
 const CARD = {
   header: 40,
   code: 18,
@@ -23,6 +23,7 @@ const CARD = {
 };
 // Where a graph is drawn by groups rather than as one flow.
 const LARGE = { flow: 300, called: 40, zoom: 0.3 };
+const CLOSEST = 1.75; // the zoom at which a small graph fills the window and is not yet too large
 const CHIPS = 4; // a node with more outputs says how many, and not of what types
 
 function buildScene(view) {
@@ -92,7 +93,7 @@ function graphPlane(view, graph, path) {
 }
 
 function zoomToFit(room, { w, h }) {
-  return Math.min(room.w / Math.max(1, w), room.h / Math.max(1, h), 1.25);
+  return Math.min(room.w / Math.max(1, w), room.h / Math.max(1, h), CLOSEST);
 }
 
 // The nodes as a layered graph. Values from outside, constants that have several users and values
@@ -225,19 +226,42 @@ function nodeBox(view, node, path, flip) {
   return box;
 }
 
+// The graphs that a node holds, side by side: several have frames, which say what each is.
 function openBox(view, box, id) {
-  const shown = box.node.calls[Math.min(view.shown.get(id) || 0, box.node.calls.length - 1)];
-  const plane = graphPlane(view, shown.graph, id);
+  const { measure } = view;
+  const { calls } = box.node;
+  const isOne = calls.length === 1;
+  const top = BOX.header + (isOne ? BOX.inside : BOX.label);
+  const parts = calls.map((call, number) => {
+    const plane = graphPlane(view, call.graph, partPath(id, number));
+    const label = isOne ? "" : `${call.attribute} @${clipped(call.graph.name, 40)}`;
+    return { plane, label, w: Math.max(plane.w, measure(label, FONT.code)) };
+  });
+  const gap = 3 * BOX.inside;
+  const w = sum(parts, (part) => part.w + gap) - gap;
+  const h = parts.reduce((most, { plane }) => Math.max(most, plane.h), 0);
   box.isOpen = true;
-  box.w = Math.max(box.w, plane.w + 2 * BOX.inside);
-  box.h = BOX.header + BOX.inside + plane.h + BOX.inside;
-  box.inside = [{ plane, x: (box.w - plane.w) / 2, y: BOX.header + BOX.inside }];
+  box.w = Math.max(box.w, w + (isOne ? 2 : 4) * BOX.inside);
+  box.h = top + h + (isOne ? 1 : 2) * BOX.inside;
+  let x = (box.w - w) / 2;
+  box.frames = [];
+  box.inside = parts.map((part) => {
+    const { plane, label } = part;
+    const frame = { x: x - BOX.inside, y: BOX.header, w: part.w + 2 * BOX.inside, label };
+    if (!isOne) box.frames.push({ ...frame, h: box.h - BOX.header - BOX.inside });
+    const placed = { plane, x: x + (part.w - plane.w) / 2, y: top + (h - plane.h) / 2 };
+    x += part.w + gap;
+    return placed;
+  });
 }
+
+// Where one of the graphs that a node holds is drawn.
+const partPath = (id, number) => `${id}:${number}`;
 
 function detailText(node) {
   if (node.calls.length) {
-    const { graph } = node.calls[0];
-    return `@${clipped(graph.name, 24)} · ${counted(graph.count, "node")}`;
+    const names = node.calls.map(({ graph }) => `@${clipped(graph.name, 24)}`).join(" ");
+    return `${names} · ${counted(sum(node.calls, ({ graph }) => graph.count), "node")}`;
   }
   return clipped(node.attributes.map(([name, text]) => `${name}=${text}`).join(", "), 32);
 }

@@ -41,10 +41,10 @@ function openedWay(graph) {
   let path = "";
   for (const { node, callee } of callsTo(view.graph, graph)) {
     unfoldTo(node, path);
-    path = `${path}/${node.index}`;
-    view.opened.add(path);
+    const box = `${path}/${node.index}`;
+    view.opened.add(box);
     const number = node.calls.findIndex((call) => call.graph === callee);
-    view.shown.set(path, number);
+    path = partPath(box, number);
   }
   rebuild();
   return path;
@@ -59,11 +59,12 @@ function unfoldTo(node, path) {
 const pathsOf = (graph) => {
   const paths = graph === view.graph ? [""] : [];
   for (const box of scene.boxes)
-    if (box.isOpen && box.kind !== "card" && shownIn(box) === graph) paths.push(box.id);
+    if (box.isOpen && box.kind !== "card")
+      box.node.calls.forEach((call, number) => {
+        if (call.graph === graph) paths.push(partPath(box.id, number));
+      });
   return paths;
 };
-const shownIn = (box) => shownOf(box.node, box.id);
-const shownOf = (node, id) => node.calls[view.shown.get(id) || 0].graph;
 
 function walk(dx, dy) {
   const box = selected && scene.byId.get(selected.id);

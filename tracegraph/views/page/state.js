@@ -6,7 +6,6 @@ const view = {
   mode: "flow",
   opened: new Set(),
   unfolded: new Set(),
-  shown: new Map(),
   columns: new Map(), // how many cards stand in each column, by the level at which they stand
   aspect: 1.5,
   room: { w: 900, h: 600 },

@@ -1,13 +1,8 @@
-"""Linear algebra: matrices and their parts, systems of equations, determinants.
-
-A matrix that has no inverse raises nothing: as in XLA, the results hold inf or nan, and so does
-the Cholesky factor of a matrix that is not positive definite. Of the decompositions there is
-Cholesky's; the others are not here yet.
-"""
+"""Matrices and their parts: transposes, diagonals, bands."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,17 +23,17 @@ from tracegraph.array.shaping import expand_dims, pad, squeeze
 from tracegraph.core.shapes import element_count, same_shape, same_size
 from tracegraph.core.types import bool_, int32
 from tracegraph.ir.tensor import Tensor
+from tracegraph.linalg.operands import matrices
 from tracegraph.math.norms import global_norm, l2_normalize
-from tracegraph.math.product import einsum, matmul, tensordot, with_common_batch
+from tracegraph.math.product import einsum, matmul, tensordot
 from tracegraph.math.reduction import norm
-from tracegraph.math.unary import log
-from tracegraph.operands.conversion import as_operands, as_tensor, broadcast, cast_to
+from tracegraph.operands.conversion import as_tensor, broadcast
 from tracegraph.ops.broadcast import BroadcastTo, Sum, zeros_of
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.contract import adjoint as adjoint_of
 from tracegraph.ops.contract import swap_last
-from tracegraph.ops.elementwise import REAL, SELECT, SUB, LogicalAnd
-from tracegraph.ops.linalg import Cholesky, Det, Slogdet, Solve, TriangularSolve
+from tracegraph.ops.elementwise import SELECT, SUB, LogicalAnd
+from tracegraph.ops.index import Gather
 from tracegraph.ops.shape import Reshape, with_size
 
 if TYPE_CHECKING:
@@ -54,7 +49,7 @@ def matrix_transpose(
     array([[1, 3],
            [2, 4]], dtype=int32)
     """
-    x = _matrices("matrix_transpose", a)
+    x = matrices("matrix_transpose", a)
     is_adjoint = as_flag("matrix_transpose", "conjugate", conjugate)
     return adjoint_of(x) if is_adjoint else swap_last(x)
 
@@ -65,7 +60,7 @@ def adjoint(matrix: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.linalg.adjoint([[1j]]).numpy()
     array([[0.-1.j]])
     """
-    return adjoint_of(_matrices("adjoint", matrix))
+    return adjoint_of(matrices("adjoint", matrix))
 
 
 def matvec(
@@ -101,11 +96,17 @@ def diag(
     num_rows: int | Tensor = -1,
     num_cols: int | Tensor = -1,
     padding_value: TensorLike = 0,
+    align: str = "RIGHT_LEFT",
 ) -> Tensor:
     """Matrices with the vectors diagonal[..., :] on a diagonal and `padding_value` elsewhere.
 
-    - `k`: which diagonal, an int: those above the main one are positive.
+    - `k`: which diagonal, an int: those above the main one are positive. Or a pair (lowest,
+      highest) for the diagonals between them: diagonal[..., i, :] is the i-th from the highest.
     - `num_rows`, `num_cols`: the sizes; -1 is as few as will do, in square matrices if both are.
+    - `align`: on which side diagonals that are shorter than the longest stand in their rows, those
+      above the main one and those below it; see `tg.linalg.diag_part`, whose inverse this is.
+
+    Raises ShapeError if the numbers of diagonals, rows and columns do not fit.
 
     >>> tg.linalg.diag([1, 2]).numpy()
     array([[1, 0],
@@ -113,6 +114,9 @@ def diag(
     >>> tg.linalg.diag([1], k=1).numpy()
     array([[0, 1],
            [0, 0]], dtype=int32)
+    >>> tg.linalg.diag([[0, 5], [1, 2]], k=(0, 1)).numpy()
+    array([[1, 5],
+           [0, 2]], dtype=int32)
     """
     x = as_tensor(diagonal)
     rank = rank_of("diag", x)
@@ -121,8 +125,12 @@ def diag(
     padding = as_tensor(padding_value, x.dtype)
     if padding.type.shape != ():
         refuse("diag", f"the padding value is {padding.type}", padding, fix="give one number")
+    low, high = _range_of_diagonals("diag", k, x)
+    given = as_size("diag", "num_rows", num_rows), as_size("diag", "num_cols", num_cols)
+    if low != high:
+        return _from_diagonals("diag", x, (low, high), given, align, padding)
     n = x.type.shape[-1]
-    margins = _margins(n, as_size("diag", "k", k), num_rows, num_cols, x)
+    margins = _margins(n, low, given, x)
     shape = (*x.type.shape, n)
     wide = BroadcastTo(shape, tuple(range(rank)))(x)
     block = SELECT(broadcast(eye(n, dtype=bool_), shape), wide, broadcast(padding, shape))
@@ -131,22 +139,87 @@ def diag(
     return pad(block, [*[(0, 0)] * (rank - 1), *margins], constant_values=padding)
 
 
-def _margins(n: Any, k: Any, num_rows: Any, num_cols: Any, x: Tensor) -> list[tuple[Any, Any]]:
+def _range_of_diagonals(op: str, k: Any, *operands: Tensor) -> tuple[Any, Any]:
+    """The lowest and the highest of the diagonals that are meant."""
+    numbers = as_sizes(op, "k", k)
+    if not 1 <= len(numbers) <= 2 or numbers[0] > numbers[-1]:
+        fix = "give an int, or a pair (lowest, highest)"
+        refuse(op, f"k is {list(numbers)}", *operands, fix=fix)
+    return numbers[0], numbers[-1]
+
+
+def _margins(n: Any, k: Any, given: tuple[Any, Any], x: Tensor) -> list[tuple[Any, Any]]:
     """How many rows stand before and after a block of n rows on diagonal k, and columns."""
     before = max(-k, 0), max(k, 0)
-    given = as_size("diag", "num_rows", num_rows), as_size("diag", "num_cols", num_cols)
-    fewest = tuple(n + count for count in before)
-    if given == (-1, -1):
-        sizes = n + abs(k), n + abs(k)
-    else:
-        sizes = tuple(f if size == -1 else size for size, f in zip(given, fewest, strict=True))
-    after = tuple(size - f for size, f in zip(sizes, fewest, strict=True))
-    if any(known_int(count) and count < 0 for count in after) or 0 not in after:
-        rows, columns = fewest
-        fact = f"{x.type} is no diagonal {k} of {sizes[0]} rows and {sizes[1]} columns"
-        fix = f"give num_rows={rows} and num_cols={columns}, or more of one of the two"
-        refuse("diag", fact, x, fix=fix)
+    sizes = _completed_sizes((n + before[0], n + before[1]), given, x, f"diagonal {k}")
+    after = tuple(size - n - count for size, count in zip(sizes, before, strict=True))
     return list(zip(before, after, strict=True))
+
+
+def _completed_sizes(
+    fewest: tuple[Any, Any], given: tuple[Any, Any], x: Tensor, what: str
+) -> tuple[Any, Any]:
+    """The numbers of rows and columns, where -1 is as few as will do. Raises ShapeError if one is
+    too small, or both are larger than they need be."""
+    if given == (-1, -1):
+        wider = fewest[0] - fewest[1]
+        larger = fewest[0] if known_int(wider) and wider > 0 else fewest[1]
+        return larger, larger
+    rows, columns = (f if size == -1 else size for size, f in zip(given, fewest, strict=True))
+    after = rows - fewest[0], columns - fewest[1]
+    if any(known_int(count) and count < 0 for count in after) or 0 not in after:
+        fact = f"{x.type} is no {what} of {rows} rows and {columns} columns"
+        fix = f"give num_rows={fewest[0]} and num_cols={fewest[1]}, or more of one of the two"
+        refuse("diag", fact, x, fix=fix)
+    return rows, columns
+
+
+def _from_diagonals(
+    op: str, x: Tensor, k: tuple[int, int], given: tuple[Any, Any], align: str, padding: Tensor
+) -> Tensor:
+    """Matrices of several diagonals x[..., i, :], and `padding` elsewhere."""
+    low, high = k
+    sides = _sides(op, align)
+    count = high - low + 1
+    if x.ndim < 2 or x.type.shape[-2] != count:
+        fix = f"give {count} rows, or another k"
+        refuse(op, f"{x.type} has no rows for the {count} diagonals {low} to {high}", x, fix=fix)
+    longest = x.type.shape[-1]
+    if not all(map(known_int, (low, high, longest, *given))):
+        fix = "give the sizes in the TensorSpec, or add one diagonal after another"
+        refuse(op, f"the sizes of {x.type} must be known for several diagonals", x, fix=fix)
+    fewest = longest - min(high, 0), longest + max(low, 0)
+    sizes = _completed_sizes(fewest, given, x, f"diagonals {low} to {high}")
+    shape = (*x.type.shape[:-2], *sizes)
+    return _placed(x, _places(sizes, k, sides), broadcast(padding, shape))
+
+
+def _sides(op: str, align: Any) -> list[str]:
+    """Where diagonals above the main one stand in their rows, and where those below it do."""
+    return as_choice(op, "align", align, _ALIGNMENTS).split("_")
+
+
+def _places(sizes: tuple[Any, Any], k: tuple[int, int], sides: list[str]) -> np.ndarray:
+    """For each element of a matrix the number that it has among the diagonals, which stand one
+    under the other from the highest to the lowest, or -1."""
+    low, high = k
+    rows, columns = sizes
+    longest = min(rows + min(high, 0), columns - max(low, 0))
+    places = np.full(sizes, -1)
+    for row, number in enumerate(range(high, low - 1, -1)):
+        i = np.arange(max(-number, 0), min(rows, columns - number))
+        offset = longest - len(i) if sides[number < 0] == "RIGHT" else 0
+        places[i, i + number] = row * longest + offset + np.arange(len(i))
+    return places
+
+
+def _placed(x: Tensor, places: np.ndarray, others: Tensor) -> Tensor:
+    """Matrices with the elements of x[..., i, j] at `places`, and those of `others` elsewhere."""
+    *lead, count, longest = x.type.shape
+    flat = Reshape((*lead, count * longest))(x)
+    numbers = as_tensor(np.maximum(places, 0).astype(np.int32))
+    found = Gather(len(lead), 0)(flat, numbers)
+    return SELECT(broadcast(as_tensor(places >= 0), others.type.shape), found, others)
 
 
 def diag_part(
@@ -171,23 +244,20 @@ def diag_part(
            [1, 4],
            [3, 0]], dtype=int32)
     """
-    x = _matrices("diag_part", input)
-    sides = as_choice("diag_part", "align", align, _ALIGNMENTS).split("_")
-    numbers = as_sizes("diag_part", "k", k)
-    if not 1 <= len(numbers) <= 2 or numbers[0] > numbers[-1]:
-        fix = "give an int, or a pair (lowest, highest)"
-        refuse("diag_part", f"k is {list(numbers)}", x, fix=fix)
-    if numbers[0] == numbers[-1]:
-        return _diagonal(x, numbers[0])
+    x = matrices("diag_part", input)
+    sides = _sides("diag_part", align)
+    low, high = _range_of_diagonals("diag_part", k, x)
+    if low == high:
+        return _diagonal(x, low)
     rows, columns = x.type.shape[-2:]
     if not (known_int(rows) and known_int(columns)):
         fix = "give the sizes in the TensorSpec, or take one diagonal after another"
         refuse(
             "diag_part", f"the sizes of {x.type} must be known for several diagonals", x, fix=fix
         )
-    longest = min(rows + min(numbers[1], 0), columns - max(numbers[0], 0))
+    longest = min(rows + min(high, 0), columns - max(low, 0))
     found = []
-    for number in range(numbers[1], numbers[0] - 1, -1):
+    for number in range(high, low - 1, -1):
         one = _diagonal(x, number)
         missing = longest - one.type.shape[-1]
         # The main diagonal stands where either side would have it on the right.
@@ -212,17 +282,54 @@ def _diagonal(x: Tensor, k: Any) -> Tensor:
     return einsum("...ii->...i", x)
 
 
-def set_diag(input: TensorLike, diagonal: TensorLike, name: str = "set_diag") -> Tensor:
-    """Each matrix with another diagonal, which is as long as its shorter side.
+def set_diag(
+    input: TensorLike,
+    diagonal: TensorLike,
+    name: str = "set_diag",
+    k: TensorLike = 0,
+    align: str = "RIGHT_LEFT",
+) -> Tensor:
+    """Each matrix with another diagonal, which is as long as there is room for.
+
+    - `k`: which diagonal, an int: those above the main one are positive. Or a pair (lowest,
+      highest) for the diagonals between them: diagonal[..., i, :] is the i-th from the highest.
+    - `align`: on which side diagonals that are shorter than the longest stand in their rows, those
+      above the main one and those below it; see `tg.linalg.diag_part`.
+
+    Raises ShapeError if the diagonals do not fit the matrices.
 
     >>> tg.linalg.set_diag([[1, 2], [3, 4]], [8, 9]).numpy()
     array([[8, 2],
            [3, 9]], dtype=int32)
+    >>> tg.linalg.set_diag([[1, 2], [3, 4]], [8], k=-1).numpy()
+    array([[1, 2],
+           [8, 4]], dtype=int32)
     """
-    x = _matrices("set_diag", input)
+    x = matrices("set_diag", input)
+    new = as_tensor(diagonal, x.dtype)
+    low, high = _range_of_diagonals("set_diag", k, x, new)
+    if (low, high) == (0, 0):
+        return _with_main_diagonal(x, new)
+    sides = _sides("set_diag", align)
+    rows, columns = x.type.shape[-2:]
+    if not all(map(known_int, (low, high, rows, columns))):
+        fix = "give the sizes in the TensorSpec, or set the main diagonal, k=0"
+        refuse("set_diag", f"the sizes of {x.type} must be known for k={k}", x, fix=fix)
+    if not -rows < low <= high < columns:
+        fix = f"use a k from {1 - rows} to {columns - 1}"
+        refuse("set_diag", f"{x.type} has no diagonals from {low} to {high}", x, fix=fix)
+    lines = expand_dims(new, -2) if low == high else new
+    longest = min(rows + min(high, 0), columns - max(low, 0))
+    if same_shape(lines.type.shape, (*x.type.shape[:-2], high - low + 1, longest)) is None:
+        fix = f"give {high - low + 1} of {longest} elements for each matrix"
+        refuse("set_diag", f"the diagonals {new.type} do not fit {x.type}", x, new, fix=fix)
+    return _placed(lines, _places((rows, columns), (low, high), sides), x)
+
+
+def _with_main_diagonal(x: Tensor, new: Tensor) -> Tensor:
+    """Each matrix with another main diagonal; the sizes may be open."""
     rank, shape = x.ndim, x.type.shape
     *lead, rows, columns = shape
-    new = as_tensor(diagonal, x.dtype)
     is_tall = known_int(rows) and known_int(columns) and rows > columns
     if same_shape(new.type.shape, (*lead, columns if is_tall else rows)) is None or not (
         (known_int(rows) and known_int(columns)) or same_size(rows, columns) is not None
@@ -247,7 +354,7 @@ def band_part(
     array([[1, 2],
            [0, 4]], dtype=int32)
     """
-    x = _matrices("band_part", input)
+    x = matrices("band_part", input)
     rows, columns = x.type.shape[-2:]
     shape = (rows, columns)
     i = BroadcastTo(shape, (0,))(Iota(rows, int32)())
@@ -322,170 +429,24 @@ def tensor_diag_part(input: TensorLike, name: str | None = None) -> Tensor:
     return Reshape(sizes[:half])(_diagonal(Reshape((count, count))(x), 0))
 
 
-def solve(
-    matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, name: str | None = None
-) -> Tensor:
-    """The columns y with matrix y = rhs, or with matrix^H y = rhs if `adjoint`.
-
-    The shapes are matrix[..., n, n] and rhs[..., n, k]; the leading axes broadcast. A singular
-    matrix gives inf or nan. Raises ShapeError if the matrix is not square, or rhs is a vector.
-
-    >>> tg.linalg.solve([[2.0, 0.0], [0.0, 4.0]], [[2.0], [2.0]]).numpy()
-    array([[1. ],
-           [0.5]], dtype=float32)
-    """
-    a, b = _system("solve", matrix, rhs)
-    return Solve(as_flag("solve", "adjoint", adjoint))(a, b)
-
-
-def triangular_solve(
-    matrix: TensorLike,
-    rhs: TensorLike,
-    lower: bool = True,
-    adjoint: bool = False,
-    name: str | None = None,
-) -> Tensor:
-    """The columns y with matrix y = rhs, of which the lower triangle alone is read.
-
-    The upper triangle if `lower` is False; `adjoint` solves with the conjugate transpose of the
-    triangle. The shapes are matrix[..., n, n] and rhs[..., n, k]; the leading axes broadcast.
-
-    >>> tg.linalg.triangular_solve([[2.0, 9.0], [1.0, 1.0]], [[2.0], [3.0]]).numpy()
-    array([[1.],
-           [2.]], dtype=float32)
-    """
-    op = "triangular_solve"
-    a, b = _system(op, matrix, rhs)
-    is_adjoint, is_lower = as_flag(op, "adjoint", adjoint), as_flag(op, "lower", lower)
-    return TriangularSolve(is_adjoint, is_lower)(a, b)
-
-
-def inv(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
-    """The inverse of each matrix, of its conjugate transpose if `adjoint`; see `tg.linalg.solve`.
-
-    >>> tg.linalg.inv([[2.0, 0.0], [0.0, 4.0]]).numpy()
-    array([[0.5 , 0.  ],
-           [0.  , 0.25]], dtype=float32)
-    """
-    a = _matrices("inv", input)
-    identity = broadcast(eye(a.type.shape[-1], dtype=a.dtype), a.type.shape)
-    return Solve(as_flag("inv", "adjoint", adjoint))(a, identity)
-
-
-def det(input: TensorLike, name: str | None = None) -> Tensor:
-    """The determinant of each matrix.
-
-    Its first and second derivatives hold where the matrix is singular too; those of higher order
-    are nan there.
-
-    >>> tg.linalg.det([[2.0, 1.0], [1.0, 2.0]]).numpy()
-    np.float32(3.0)
-    """
-    return Det()(_matrices("det", input))
-
-
-class SignAndLogarithm(NamedTuple):
-    """What `tg.linalg.slogdet` returns."""
-
-    sign: Tensor
-    log_abs_determinant: Tensor
-
-
-def slogdet(input: TensorLike, name: str | None = None) -> SignAndLogarithm:
-    """The sign of each determinant, and the logarithm of its absolute value, of the same dtype.
-
-    The sign of a complex determinant is a number of absolute value 1. A singular matrix has the
-    sign 0 and the logarithm -inf.
-
-    >>> sign, logarithm = tg.linalg.slogdet([[0.0, 1.0], [1.0, 0.0]])
-    >>> sign.numpy(), abs(logarithm.numpy())
-    (np.float32(-1.0), np.float32(0.0))
-    """
-    x = _matrices("slogdet", input)
-    sign, logarithm = Slogdet()(x)
-    return SignAndLogarithm(sign, cast_to(logarithm, x.dtype))
-
-
-def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
-    """The real logarithm of the determinant of each Hermitian positive definite matrix.
-
-    >>> tg.linalg.logdet([[1.0, 0.0], [0.0, 1.0]]).numpy()
-    np.float32(0.0)
-    """
-    diagonal = diag_part(cholesky(matrix))
-    logarithms = log(REAL(diagonal) if diagonal.dtype.is_complex else diagonal)
-    return 2.0 * Sum((logarithms.ndim - 1,))(logarithms)
-
-
-def cholesky(input: TensorLike, name: str | None = None) -> Tensor:
-    """The lower triangle y with y y^H = input, for each Hermitian positive definite matrix.
-
-    Of another matrix a the factor of (a + a^H) / 2 is meant, so gradients are Hermitian too. It
-    is nan where that is not positive definite.
-
-    >>> tg.linalg.cholesky([[4.0, 2.0], [2.0, 2.0]]).numpy()
-    array([[2., 0.],
-           [1., 1.]], dtype=float32)
-    """
-    return Cholesky()(_matrices("cholesky", input))
-
-
-def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -> Tensor:
-    """The columns x with a x = rhs, given the factor `chol = tg.linalg.cholesky(a)`.
-
-    >>> chol = tg.linalg.cholesky([[4.0, 2.0], [2.0, 2.0]])
-    >>> tg.linalg.cholesky_solve(chol, [[6.0], [4.0]]).numpy()
-    array([[1.],
-           [1.]], dtype=float32)
-    """
-    a, b = _system("cholesky_solve", chol, rhs)
-    return TriangularSolve(True, True)(a, TriangularSolve(False, True)(a, b))
-
-
-def _system(op: str, matrix: Any, rhs: Any) -> tuple[Tensor, Tensor]:
-    """Matrices and right-hand sides of one dtype, with the same leading axes."""
-    a, b = as_operands(op, matrix, rhs)
-    ranks = rank_of(op, a), rank_of(op, b)
-    if min(ranks) < 2:
-        short = a if ranks[0] < 2 else b
-        fix = "give a vector a last axis of size 1: x[..., tg.newaxis]"
-        refuse(op, f"{short.type} is not a matrix", a, b, fix=fix)
-    return with_common_batch(op, a, b)
-
-
-def _matrices(op: str, x: Any) -> Tensor:
-    x = as_tensor(x)
-    if rank_of(op, x) < 2:
-        refuse(op, f"{x.type} is not a matrix", x, fix="give a tensor of at least two axes")
-    return x
-
-
 __all__ = [
     "adjoint",
     "band_part",
-    "cholesky",
-    "cholesky_solve",
     "cross",
-    "det",
     "diag",
     "diag_part",
     "einsum",
     "eye",
     "global_norm",
-    "inv",
     "l2_normalize",
-    "logdet",
     "matmul",
     "matrix_transpose",
     "matvec",
     "norm",
     "normalize",
     "set_diag",
-    "slogdet",
-    "solve",
     "tensor_diag",
     "tensor_diag_part",
     "tensordot",
     "trace",
-    "triangular_solve",
 ]

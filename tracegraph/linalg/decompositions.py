@@ -1,0 +1,309 @@
+"""Decompositions of matrices, and functions of them.
+
+Eigenvectors and singular vectors that belong to equal values are not determined, and what is
+computed of them has a derivative that is infinite or nan; those of the values themselves hold.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+
+import numpy as np
+
+from tracegraph.array.arguments import (
+    as_choice,
+    as_flag,
+    as_sizes,
+    known_array,
+    known_int,
+    rank_of,
+    refuse,
+)
+from tracegraph.array.joining import concat
+from tracegraph.array.shaping import cut
+from tracegraph.core.shapes import same_shape
+from tracegraph.core.types import as_dtype, int32, int64
+from tracegraph.errors import DTypeError, fail
+from tracegraph.ir.tensor import Tensor
+from tracegraph.linalg.operands import matrices
+from tracegraph.linalg.parts import diag
+from tracegraph.operands.conversion import as_operands, cast_to
+from tracegraph.ops.contract import MATMUL
+from tracegraph.ops.contract import adjoint as adjoint_of
+from tracegraph.ops.decomposition import Eig, Eigh, Eigvalsh, Lu, Qr, SingularValues, Svd
+from tracegraph.ops.elementwise import SELECT
+from tracegraph.ops.linalg import in_triangle
+from tracegraph.ops.matrix_function import Expm, Logm, Sqrtm
+
+if TYPE_CHECKING:
+    from tracegraph.typing import DTypeLike, TensorLike
+
+
+class Orthogonal(NamedTuple):
+    """What `tg.linalg.qr` returns."""
+
+    q: Tensor
+    r: Tensor
+
+
+def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) -> Orthogonal:
+    """Matrices q with orthonormal columns, and upper triangular r, with input = q r.
+
+    Of input[..., m, n] and k = min(m, n) the shapes are q[..., m, k] and r[..., k, n], or, if
+    `full_matrices`, q[..., m, m] and r[..., m, n]. The columns of q that the input does not
+    determine have no derivative; asking for it is an error.
+
+    >>> q, r = tg.linalg.qr([[3.0, 1.0], [4.0, 2.0]])
+    >>> tg.abs(r).numpy().round(4)
+    array([[5. , 2.2],
+           [0. , 0.4]], dtype=float32)
+    """
+    x = matrices("qr", input)
+    m, n = x.type.shape[-2:]
+    is_full = as_flag("qr", "full_matrices", full_matrices)
+    if not (known_int(m) and known_int(n) and m < n):
+        return Orthogonal(*Qr(is_full and m != n)(x))
+    # The first columns determine q, and so the others of r.
+    last = x.ndim - 1
+    q, r = Qr(False)(cut(x, last, 0, m))
+    return Orthogonal(q, concat([r, MATMUL(adjoint_of(q), cut(x, last, m, n))], -1))
+
+
+class Factors(NamedTuple):
+    """What `tg.linalg.lu` returns."""
+
+    lu: Tensor
+    p: Tensor
+
+
+def lu(input: TensorLike, output_idx_type: DTypeLike = int32, name: str | None = None) -> Factors:
+    """Triangles l and u in one tensor, and a permutation p of the rows, with input[p] = l u.
+
+    The diagonal of the lower triangle l is 1 and not stored. The shapes are those of
+    input[..., n, n], and p[..., n] of the type `output_idx_type`, int32 or int64. What is made of
+    them: `tg.linalg.lu_solve`, `lu_matrix_inverse`, `lu_reconstruct`.
+
+    >>> lu, p = tg.linalg.lu([[0.0, 2.0], [4.0, 0.0]])
+    >>> lu.numpy(), p.numpy()
+    (array([[4., 0.],
+           [0., 2.]], dtype=float32), array([1, 0], dtype=int32))
+    """
+    factors, p = Lu()(matrices("lu", input))
+    kind = as_dtype(output_idx_type)
+    if kind not in (int32, int64):
+        fail(DTypeError, f"lu: output_idx_type is {kind.name}", fix="use tg.int32 or tg.int64")
+    return Factors(factors, cast_to(p, kind))
+
+
+@overload
+def svd(
+    tensor: TensorLike,
+    full_matrices: bool = False,
+    compute_uv: Literal[True] = True,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]: ...
+@overload
+def svd(
+    tensor: TensorLike,
+    full_matrices: bool = False,
+    *,
+    compute_uv: Literal[False],
+    name: str | None = None,
+) -> Tensor: ...
+def svd(
+    tensor: TensorLike,
+    full_matrices: bool = False,
+    compute_uv: bool = True,
+    name: str | None = None,
+) -> Any:
+    """Real s, and u and v with orthonormal columns, with tensor = u diag(s) v^H.
+
+    Of tensor[..., m, n] and k = min(m, n) the shapes are s[..., k], descending, u[..., m, k] and
+    v[..., n, k], or u[..., m, m] and v[..., n, n] if `full_matrices`.
+
+    - `compute_uv`: with False, s alone is returned.
+
+    The derivatives of u and v are infinite or nan where two singular values are equal, or one that
+    is not the last of a square matrix is 0. Those of s hold, but where it is 0.
+
+    >>> s, u, v = tg.linalg.svd([[0.0, 2.0], [3.0, 0.0]])
+    >>> s.numpy()
+    array([3., 2.], dtype=float32)
+    >>> (u @ tg.linalg.diag(s) @ tg.transpose(v)).numpy().round(4)
+    array([[0., 2.],
+           [3., 0.]], dtype=float32)
+    """
+    x = matrices("svd", tensor)
+    is_full = as_flag("svd", "full_matrices", full_matrices)
+    if not as_flag("svd", "compute_uv", compute_uv):
+        return SingularValues()(x)
+    m, n = x.type.shape[-2:]
+    return Svd(is_full and m != n)(x)
+
+
+def eigh(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
+    """Real eigenvalues w[..., n], ascending, and eigenvectors v[..., :, i] of Hermitian matrices.
+
+    Only the lower triangle of tensor[..., n, n] is read, and so only it has a derivative. Where
+    two eigenvalues are equal, that of the eigenvectors is infinite or nan.
+
+    >>> w, v = tg.linalg.eigh([[2.0, 0.0], [1.0, 2.0]])
+    >>> w.numpy().round(4)
+    array([1., 3.], dtype=float32)
+    """
+    return Eigh()(_hermitian("eigh", tensor))
+
+
+def eigvalsh(tensor: TensorLike, name: str | None = None) -> Tensor:
+    """The real eigenvalues of Hermitian matrices, ascending; see `tg.linalg.eigh`.
+
+    >>> tg.linalg.eigvalsh([[2.0, 0.0], [1.0, 2.0]]).numpy().round(4)
+    array([1., 3.], dtype=float32)
+    """
+    return Eigvalsh()(_hermitian("eigvalsh", tensor))
+
+
+def _hermitian(op: str, tensor: Any) -> Tensor:
+    """The matrices of which the lower triangles are given."""
+    x = matrices(op, tensor)
+    if same_shape(x.type.shape[-2:-1], x.type.shape[-1:]) is None:
+        refuse(op, f"the matrix {x.type} is not square", x, fix="give as many rows as columns")
+    return SELECT(in_triangle(x, True), x, adjoint_of(x))
+
+
+def eig(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
+    """Complex eigenvalues w[..., n], in no particular order, and eigenvectors v[..., :, i].
+
+    The tensor[..., n, n] may be real; w and v are complex64, or complex128 for what has double
+    precision. Each eigenvector has the norm 1, and its largest element is real; where that changes
+    sign or place, or two eigenvalues are equal, it has no derivative. JAX has this on CPUs only.
+
+    >>> w, v = tg.linalg.eig([[0.0, -1.0], [1.0, 0.0]])
+    >>> sorted(w.numpy().imag.tolist())
+    [-1.0, 1.0]
+    """
+    return Eig()(matrices("eig", tensor))
+
+
+def eigvals(tensor: TensorLike, name: str | None = None) -> Tensor:
+    """The complex eigenvalues of each matrix, in no particular order; see `tg.linalg.eig`.
+
+    >>> tg.linalg.eigvals([[2.0, 5.0], [0.0, 2.0]]).numpy()
+    array([2.+0.j, 2.+0.j], dtype=complex64)
+    """
+    return Eig()(matrices("eigvals", tensor))[0]
+
+
+def eigh_tridiagonal(
+    alpha: TensorLike,
+    beta: TensorLike,
+    eigvals_only: bool = True,
+    select: str = "a",
+    select_range: Any = None,
+    tol: Any = None,
+    name: str | None = None,
+) -> Any:
+    """Eigenvalues of a Hermitian matrix with three diagonals, ascending; with vectors if asked.
+
+    - `alpha`: the main diagonal [n], of which the real part counts.
+    - `beta`: the diagonal above it [n - 1], of which the one below it is the conjugate.
+    - `eigvals_only`: with False, the pair (w, v) is returned; see `tg.linalg.eigh`.
+    - `select`: "a" for all; "i" for those from `select_range[0]` to `select_range[1]`, counted from
+      0, both included; "v" for those in the interval (select_range[0], select_range[1]], where
+      the eigenvalues must be known while tracing.
+    - `tol`: eigenvalues are exact up to rounding in any case.
+
+    The matrix is filled, so n should not be above a few thousand. Raises ShapeError if the
+    diagonals or the range do not fit, ValueError for an unknown `select`.
+
+    >>> tg.linalg.eigh_tridiagonal([2.0, 2.0], [1.0]).numpy().round(4)
+    array([1., 3.], dtype=float32)
+    """
+    op = "eigh_tridiagonal"
+    select = as_choice(op, "select", select, ("a", "i", "v"))
+    a, b = as_operands(op, alpha, beta)
+    if rank_of(op, a) != 1 or rank_of(op, b) != 1 or a.type.shape[0] - b.type.shape[0] != 1:
+        fact = f"the diagonals are {a.type} and {b.type}"
+        refuse(op, fact, a, b, fix="give vectors of n and of n - 1 elements")
+    whole = diag(a)
+    if b.type.shape[0] != 0:
+        below = diag(adjoint_of(b[None])[:, 0] if b.dtype.is_complex else b, k=-1)  # type: ignore[index]
+        whole = whole + below  # type: ignore[operator]
+    w, v = (eigvalsh(whole), None) if eigvals_only else eigh(whole)
+    first, last = _selected(op, select, select_range, w)
+    w = w if first is None else cut(w, 0, first, last)
+    if v is None:
+        return w
+    return w, v if first is None else cut(v, 1, first, last)
+
+
+def _selected(op: str, select: str, limits: Any, w: Tensor) -> Any:
+    """Which eigenvalues are meant, from the first up to, and without, the last."""
+    if select == "a":
+        return None, None
+    if not isinstance(limits, (list, tuple, np.ndarray)) or len(limits) != 2:
+        refuse(op, f"select_range is {limits!r}", w, fix="give the pair (lowest, highest)")
+    if select == "v":
+        values = known_array(op, w, 'use select="i", or select="a" and a mask')
+        first, last = np.searchsorted(values, np.asarray(limits, values.dtype), side="right")
+        return int(first), int(last)
+    first, last = as_sizes(op, "select_range", limits)
+    count = w.type.shape[0]
+    if known_int(count) and not 0 <= first <= last < count:
+        fix = f"give numbers from 0 to {count - 1}, the lower one first"
+        refuse(op, f"there are no eigenvalues {first} to {last} of {count}", w, fix=fix)
+    return first, last + 1
+
+
+def expm(input: TensorLike, name: str | None = None) -> Tensor:
+    """The exponential of each matrix: 1 + x + x x / 2 + x x x / 6 + ...
+
+    >>> tg.linalg.expm([[0.0, 1.0], [0.0, 0.0]]).numpy()
+    array([[1., 1.],
+           [0., 1.]], dtype=float32)
+    """
+    return Expm()(matrices("expm", input))
+
+
+def logm(input: TensorLike, name: str | None = None) -> Tensor:
+    """The logarithm y of each complex matrix, with expm(y) = input.
+
+    The imaginary parts of its eigenvalues are in (-pi, pi]. A singular matrix has none: the
+    elements are infinite or nan. JAX has what it needs on CPUs only. Raises DTypeError for a real
+    tensor.
+
+    >>> tg.linalg.logm(tg.constant([[1.0, 1.0], [0.0, 1.0]], tg.complex64)).numpy().real.round(4)
+    array([[0., 1.],
+           [0., 0.]], dtype=float32)
+    """
+    return Logm()(matrices("logm", input))
+
+
+def sqrtm(input: TensorLike, name: str | None = None) -> Tensor:
+    """The square root y of each matrix, with y y = input.
+
+    Of the roots that there are it is the one whose eigenvalues have no negative real part. Those of
+    a real matrix are real: where an eigenvalue is negative they are nan; convert it to a complex
+    type for another root. The derivative is infinite where an eigenvalue is 0. JAX has what it
+    needs on CPUs only.
+
+    >>> tg.linalg.sqrtm([[4.0, 1.0], [0.0, 4.0]]).numpy()
+    array([[2.  , 0.25],
+           [0.  , 2.  ]], dtype=float32)
+    """
+    return Sqrtm()(matrices("sqrtm", input))
+
+
+__all__ = [
+    "eig",
+    "eigh",
+    "eigh_tridiagonal",
+    "eigvals",
+    "eigvalsh",
+    "expm",
+    "logm",
+    "lu",
+    "qr",
+    "sqrtm",
+    "svd",
+]

@@ -1,0 +1,101 @@
+"""Isotonic regression: the nearest sequence that does not rise, or does not fall."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tracegraph.array.arguments import as_axis, as_flag, known_int, rank_of, refuse
+from tracegraph.array.creation import range as range_of
+from tracegraph.array.creation import stop_gradient
+from tracegraph.array.selection import where
+from tracegraph.array.shaping import cut, expand_dims, pad, squeeze
+from tracegraph.core.types import float32, float64, int32
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math.arithmetic import divide, minimum, subtract
+from tracegraph.math.logic import equal, greater, greater_equal
+from tracegraph.math.product import matmul
+from tracegraph.math.reduction import cumsum, reduce_max, reduce_sum
+from tracegraph.math.unary import negative
+from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.ops.index import move_axis
+
+if TYPE_CHECKING:
+    from tracegraph.typing import Axis, TensorLike
+
+
+class Isotonic(NamedTuple):
+    """What `isotonic_regression` returns."""
+
+    output: Tensor
+    segments: Tensor
+
+
+def isotonic_regression(inputs: TensorLike, decreasing: bool = True, axis: Axis = -1) -> Isotonic:
+    """The sequence along `axis` that is nearest to `inputs`, in squares, and never rises.
+
+    - `decreasing`: with False, it never falls.
+
+    The result is constant on segments, and equal to the mean of the inputs there; so is its
+    derivative. Returns it, and the number of each element's segment as int32. Integers give
+    float32, or float64 if they have 64 bits. It takes memory for the square of the axis, whose size
+    must be known. Raises ShapeError if it is not.
+
+    >>> found = tg.nn.isotonic_regression([3.0, 1.0, 2.0, 0.0])
+    >>> found.output.numpy(), found.segments.numpy()
+    (array([3. , 1.5, 1.5, 0. ], dtype=float32), array([0, 1, 1, 2], dtype=int32))
+    """
+    op = "isotonic_regression"
+    x = as_tensor(inputs)
+    if x.dtype.is_integer:
+        x = cast_to(x, float64 if x.dtype.size > 4 else float32)
+    if not x.dtype.is_floating:
+        refuse(op, f"{x.type} has no order", x, fix="convert it: tg.cast(x, tg.float32)")
+    place = as_axis(op, axis, rank_of(op, x), x)
+    if not known_int(x.type.shape[place]):
+        refuse(op, f"axis {place} of {x.type} has an open size", x, fix="give it in the TensorSpec")
+    rows = move_axis(x, place, x.ndim - 1)
+    falls = as_flag(op, "decreasing", decreasing)
+    rising = cast_to(stop_gradient(rows), float64)
+    segments = _segments(negative(rising) if falls else rising)
+    is_together = equal(expand_dims(segments, -1), expand_dims(segments, -2))
+    shares = cast_to(is_together, x.dtype)
+    shares = divide(shares, reduce_sum(shares, axis=-1, keepdims=True))
+    output = squeeze(matmul(shares, expand_dims(rows, -1)), -1)
+    return Isotonic(*(move_axis(y, x.ndim - 1, place) for y in (output, segments)))
+
+
+def _segments(x: Tensor) -> Tensor:
+    """The segments of the nearest sequence that never falls: element i of it is the largest, over
+    j <= i, of the smallest mean of x[j], ..., x[k] over k >= i."""
+    size: Any = x.type.shape[-1]
+    sums = pad(cumsum(x, axis=-1), [*[[0, 0]] * (x.ndim - 1), [1, 0]])
+    place = range_of(size)
+    length = subtract(expand_dims(place, 0), expand_dims(place, 1)) + 1  # type: ignore[operator]
+    is_there = greater(length, 0)
+    totals = subtract(
+        expand_dims(cut(sums, x.ndim - 1, 1, size + 1), -2),
+        expand_dims(cut(sums, x.ndim - 1, 0, size), -1),
+    )
+    means = divide(totals, cast_to(where(is_there, length, 1), x.dtype))
+    smallest = where(is_there, means, np.inf)
+    step = 1
+    while step < size:  # minima of 1, 2, 4, ... elements: in the end of all from k on
+        smallest = minimum(smallest, _moved_back(smallest, step))
+        step *= 2
+    is_before = greater_equal(expand_dims(place, 0), expand_dims(place, 1))
+    y = reduce_max(where(is_before, smallest, -np.inf), axis=-2)
+    rises = greater(cut(y, x.ndim - 1, 1, size), cut(y, x.ndim - 1, 0, max(size - 1, 0)))
+    begins = pad(cast_to(rises, int32), [*[[0, 0]] * (x.ndim - 1), [min(size, 1), 0]])
+    return cumsum(begins, axis=-1)
+
+
+def _moved_back(x: Tensor, step: int) -> Tensor:
+    """x moved to the front of its last axis by `step` places, with infinity at the end."""
+    last = x.ndim - 1
+    wide = pad(x, [*[[0, 0]] * last, [0, step]], constant_values=np.inf)
+    return cut(wide, last, step, step + x.type.shape[-1])
+
+
+__all__ = ["isotonic_regression"]

@@ -1,0 +1,357 @@
+"""Numbers as if they were stored with few bits: quantized and read back, with derivatives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tracegraph.array.arguments import (
+    as_axis,
+    as_choice,
+    as_flag,
+    as_number,
+    as_size,
+    known_int,
+    rank_of,
+    refuse,
+)
+from tracegraph.array.creation import stop_gradient
+from tracegraph.array.selection import where
+from tracegraph.array.shaping import reshape
+from tracegraph.core.shapes import same_shape, same_size
+from tracegraph.errors import InvalidArgumentError, SignatureError, fail, shown
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math.arithmetic import (
+    add,
+    clip_by_value,
+    divide,
+    maximum,
+    minimum,
+    multiply,
+    subtract,
+)
+from tracegraph.math.logic import equal, greater, less, logical_and, logical_not, logical_or
+from tracegraph.math.reduction import reduce_max, reduce_min, reduce_sum
+from tracegraph.math.unary import floor, rint
+from tracegraph.operands.conversion import as_tensor
+from tracegraph.tracing.index_checks import value_at_hand
+
+if TYPE_CHECKING:
+    from tracegraph.typing import Axis, TensorLike
+
+
+def fake_quant_with_min_max_args(
+    inputs: TensorLike,
+    min: float = -6,
+    max: float = 6,
+    num_bits: int = 8,
+    narrow_range: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """The inputs as `num_bits` bits hold them: the nearest of 2 ** num_bits numbers that divide the
+    range from `min` to `max`.
+
+    The range is moved a little, so that 0 is one of them. With `narrow_range` there is one number
+    less. The derivative is 1 inside of the range and 0 outside.
+    Raises ValueError if min is not below max, or for bits that are not from 2 to 16.
+
+    >>> tg.quantization.fake_quant_with_min_max_args([-9.0, 0.1, 4.5], 0.0, 6.0, 2).numpy()
+    array([0., 0., 4.], dtype=float32)
+    """
+    op = "fake_quant_with_min_max_args"
+    low, high = (as_number(op, what, x) for what, x in (("min", min), ("max", max)))
+    x = _floating(op, inputs)
+    least, most = (as_tensor(float(bound), x.dtype) for bound in (low, high))
+    return _fake_quantized(op, x, least, most, num_bits, narrow_range)
+
+
+def fake_quant_with_min_max_vars(
+    inputs: TensorLike,
+    min: TensorLike,
+    max: TensorLike,
+    num_bits: int = 8,
+    narrow_range: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """`fake_quant_with_min_max_args` with scalar tensors for the range: the derivative by `min` is
+    that of what is below the range, and by `max` of what is above.
+
+    Raises ShapeError for bounds that are no scalars, and what that function raises.
+
+    >>> low, high = tg.Variable(0.0), tg.Variable(6.0)
+    >>> with tg.GradientTape() as tape:
+    ...     y = tg.quantization.fake_quant_with_min_max_vars([-9.0, 7.0, 8.0], low, high)
+    >>> [g.numpy().item() for g in tape.gradient(y, [low, high])]
+    [1.0, 2.0]
+    """
+    op = "fake_quant_with_min_max_vars"
+    x = _floating(op, inputs)
+    low, high = (as_tensor(bound, _kind(bound, x)) for bound in (min, max))
+    if low.type.shape != () or high.type.shape != ():
+        fix = "give scalars, or use fake_quant_with_min_max_vars_per_channel"
+        refuse(op, f"the bounds are {low.type} and {high.type}", low, high, fix=fix)
+    return _fake_quantized(op, x, low, high, num_bits, narrow_range)
+
+
+def fake_quant_with_min_max_vars_per_channel(
+    inputs: TensorLike,
+    min: TensorLike,
+    max: TensorLike,
+    num_bits: int = 8,
+    narrow_range: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """`fake_quant_with_min_max_vars` with a range for each element of the last axis.
+
+    Raises ShapeError if the bounds are no vectors of its size.
+
+    >>> x, low, high = [[4.5, 4.5]], [0.0, 0.0], [6.0, 3.0]
+    >>> tg.quantization.fake_quant_with_min_max_vars_per_channel(x, low, high, 2).numpy()
+    array([[4., 3.]], dtype=float32)
+    """
+    op = "fake_quant_with_min_max_vars_per_channel"
+    x = _floating(op, inputs)
+    low, high = (as_tensor(bound, _kind(bound, x)) for bound in (min, max))
+    size = x.type.shape[-1:] if rank_of(op, x) else ()
+    if not size or any(same_shape(bound.type.shape, size) is None for bound in (low, high)):
+        fact = f"bounds {low.type} and {high.type} for {x.type}"
+        refuse(op, fact, x, low, high, fix="give one for each element of the last axis")
+    return _fake_quantized(op, x, low, high, num_bits, narrow_range)
+
+
+def fake_quant_with_min_max_args_gradient(
+    gradients: TensorLike,
+    inputs: TensorLike,
+    min: float = -6,
+    max: float = 6,
+    num_bits: int = 8,
+    narrow_range: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """The gradient of `fake_quant_with_min_max_args` by its inputs, at the cotangent `gradients`.
+
+    >>> inputs = [-9.0, 1.0]
+    >>> tg.quantization.fake_quant_with_min_max_args_gradient([1.0, 1.0], inputs).numpy()
+    array([0., 1.], dtype=float32)
+    """
+    op = "fake_quant_with_min_max_args_gradient"
+    low, high = (float(as_number(op, what, x)) for what, x in (("min", min), ("max", max)))
+    return _gradients(op, gradients, inputs, low, high, num_bits, narrow_range)[0]
+
+
+def fake_quant_with_min_max_vars_gradient(
+    gradients: TensorLike,
+    inputs: TensorLike,
+    min: TensorLike,
+    max: TensorLike,
+    num_bits: int = 8,
+    narrow_range: bool = False,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of `fake_quant_with_min_max_vars` by inputs, min and max, at the cotangent
+    `gradients`.
+
+    >>> found = tg.quantization.fake_quant_with_min_max_vars_gradient([1.0, 2.0], [-9.0, 1.0], 0, 6)
+    >>> [g.numpy().tolist() for g in found]
+    [[0.0, 2.0], 1.0, 0.0]
+    """
+    op = "fake_quant_with_min_max_vars_gradient"
+    by_x, below, above = _gradients(op, gradients, inputs, min, max, num_bits, narrow_range)
+    return by_x, reduce_sum(below), reduce_sum(above)
+
+
+def fake_quant_with_min_max_vars_per_channel_gradient(
+    gradients: TensorLike,
+    inputs: TensorLike,
+    min: TensorLike,
+    max: TensorLike,
+    num_bits: int = 8,
+    narrow_range: bool = False,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of `fake_quant_with_min_max_vars_per_channel` by inputs, min and max.
+
+    >>> gradient = tg.quantization.fake_quant_with_min_max_vars_per_channel_gradient
+    >>> [g.numpy().tolist() for g in gradient([[1.0, 2.0]], [[-9.0, 1.0]], [0.0, 0.0], [6.0, 6.0])]
+    [[[0.0, 2.0]], [1.0, 0.0], [0.0, 0.0]]
+    """
+    op = "fake_quant_with_min_max_vars_per_channel_gradient"
+    by_x, below, above = _gradients(op, gradients, inputs, min, max, num_bits, narrow_range)
+    axes = list(range(by_x.ndim - 1))
+    return by_x, reduce_sum(below, axes), reduce_sum(above, axes)
+
+
+def _gradients(
+    op: str, gradients: Any, inputs: Any, min: Any, max: Any, num_bits: Any, narrow_range: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The cotangent where the inputs are inside of the range, below it, and above it."""
+    x = _floating(op, inputs)
+    g = as_tensor(gradients, _kind(gradients, x))
+    if same_shape(g.type.shape, x.type.shape) is None:
+        refuse(op, f"gradients {g.type} for {x.type}", g, x, fix="give one for each input")
+    low, high = (as_tensor(bound, _kind(bound, x)) for bound in (min, max))
+    levels = _levels(op, x, low, high, num_bits, narrow_range)
+    inside = where(logical_or(levels.is_below, levels.is_above), 0.0, g)
+    return inside, where(levels.is_below, g, 0.0), where(levels.is_above, g, 0.0)
+
+
+class _Levels(NamedTuple):
+    """The numbers that are left: multiples of `step`, from the whole number `first` to `last`; and
+    which inputs are outside."""
+
+    first: Tensor
+    last: Tensor
+    step: Tensor
+    is_below: Tensor
+    is_above: Tensor
+
+
+def _levels(
+    op: str, x: Tensor, low: Tensor, high: Tensor, num_bits: Any, narrow_range: Any
+) -> _Levels:
+    _check_range(op, low, high)
+    last = 2 ** _bits(op, num_bits, 2, 16) - 1
+    first = 1 if as_flag(op, "narrow_range", narrow_range) else 0
+    # A range of nothing around 0, as that of a Variable that was never set, is kept as it is.
+    is_nothing = logical_and(equal(low, 0.0), equal(high, 0.0))
+    step = where(is_nothing, 1.0, divide(subtract(high, low), float(last - first)))
+    zero = subtract(float(first), divide(low, step))
+    zero = clip_by_value(floor(add(zero, 0.5)), float(first), float(last))
+    ends = [where(is_nothing, 0.0, subtract(float(n), zero)) for n in (first, last)]
+    is_below, is_above = (
+        logical_and(compare(x, multiply(end, step)), logical_not(is_nothing))
+        for compare, end in zip((less, greater), ends)
+    )
+    return _Levels(ends[0], ends[1], step, is_below, is_above)
+
+
+def _fake_quantized(
+    op: str, x: Tensor, low: Tensor, high: Tensor, num_bits: Any, narrow_range: Any
+) -> Tensor:
+    levels = _levels(op, x, low, high, num_bits, narrow_range)
+    place = floor(add(subtract(divide(x, levels.step), levels.first), 0.5))
+    count = subtract(levels.last, levels.first)
+    number = add(minimum(maximum(place, 0.0), count), levels.first)
+    value = multiply(number, levels.step)  # so 0 is 0, however the step is rounded
+    # What each result has its derivative of; the difference is 0, so the value stays as it is.
+    moving = where(levels.is_below, low, where(levels.is_above, high, x))
+    return add(stop_gradient(value), subtract(moving, stop_gradient(moving)))
+
+
+def quantize_and_dequantize_v2(
+    input: TensorLike,
+    input_min: TensorLike,
+    input_max: TensorLike,
+    signed_input: bool = True,
+    num_bits: int = 8,
+    range_given: bool = False,
+    round_mode: str = "HALF_TO_EVEN",
+    name: str | None = None,
+    narrow_range: bool = False,
+    axis: Axis = None,
+) -> Tensor:
+    """`input` as integers of `num_bits` bits times one scale, which includes 0.
+
+    - `input_min`, `input_max`: the range, if `range_given`; else that of the input. Scalars, or a
+      vector of the size of `axis` if there is one, along which each element has its own.
+    - `signed_input`: whether integers may be negative; with `narrow_range` the smallest is left
+      out.
+    - `round_mode`: "HALF_TO_EVEN" or "HALF_UP".
+
+    The derivative is 1 inside of the range and 0 outside; the range has none.
+    Raises ValueError for another mode, for bits below 1 and above 63, and for a range that is known
+    to be in the wrong order.
+
+    >>> tg.quantization.quantize_and_dequantize_v2([-1.0, 0.3, 2.0], 0.0, 0.0, num_bits=3).numpy()
+    array([-1.3333334,  0.       ,  2.       ], dtype=float32)
+    """
+    op = "quantize_and_dequantize_v2"
+    x = _floating(op, input)
+    mode = as_choice(op, "round_mode", round_mode, ("HALF_TO_EVEN", "HALF_UP"))
+    is_signed = as_flag(op, "signed_input", signed_input)
+    bits = _bits(op, num_bits, 1 + is_signed, 63)
+    low, high = _range_of(op, x, input_min, input_max, range_given, axis)
+    least = -(2 ** (bits - 1)) + as_flag(op, "narrow_range", narrow_range) if is_signed else 0
+    most = 2 ** (bits - is_signed) - 1
+    # The larger of the two steps reaches both ends; what has the sign of neither end counts not.
+    steps = [divide(high, float(most))] + ([divide(low, float(least))] if least else [])
+    step = maximum(steps[0], steps[-1])
+    step = where(greater(step, 0.0), step, 1.0)
+    place = divide(
+        minimum(maximum(x, multiply(step, float(least))), multiply(step, float(most))), step
+    )
+    nearest = rint(place) if mode == "HALF_TO_EVEN" else floor(add(place, 0.5))
+    value = multiply(nearest, step)
+    outside = logical_or(less(x, low), greater(x, high))
+    moving = where(outside, 0.0, x)
+    return add(stop_gradient(value), subtract(moving, stop_gradient(moving)))
+
+
+quantize_and_dequantize = quantize_and_dequantize_v2
+
+
+def _range_of(
+    op: str, x: Tensor, low: Any, high: Any, is_given: Any, axis: Any
+) -> tuple[Tensor, Tensor]:
+    """The bounds of the range, which broadcast to x and have no derivative."""
+    place = None if axis is None else as_axis(op, axis, rank_of(op, x), x)
+    if not as_flag(op, "range_given", is_given):
+        axes = None if place is None else [k for k in range(x.ndim) if k != place]
+        y = stop_gradient(x)
+        return reduce_min(y, axes, place is not None), reduce_max(y, axes, place is not None)
+    bounds = [as_tensor(bound, _kind(bound, x)) for bound in (low, high)]
+    _check_range(op, bounds[0], bounds[1], may_be_equal=True)
+    for bound in bounds:
+        if place is None and bound.type.shape != ():
+            refuse(op, f"a bound is {bound.type}", bound, fix="give a scalar, or an axis")
+        if place is not None and (
+            rank_of(op, bound) != 1 or same_size(bound.type.shape[0], x.type.shape[place]) is None
+        ):
+            fact = f"a bound is {bound.type} for axis {place} of {x.type}"
+            refuse(op, fact, bound, x, fix="give one for each element of the axis")
+    bounds = [stop_gradient(bound) for bound in bounds]
+    if place is not None:
+        bounds = [reshape(bound, [-1, *[1] * (x.ndim - 1 - place)]) for bound in bounds]
+    return bounds[0], bounds[1]
+
+
+def _floating(op: str, inputs: Any) -> Tensor:
+    x = as_tensor(inputs)
+    if not x.dtype.is_floating:
+        refuse(op, f"the operand is {x.type}", x, fix="convert it: tg.cast(x, tg.float32)")
+    return x
+
+
+def _kind(value: Any, x: Tensor) -> Any:
+    """The dtype that a bound takes: its own if it is a tensor."""
+    return None if isinstance(value, Tensor) or hasattr(value, "__tracegraph_tensor__") else x.dtype
+
+
+def _bits(op: str, num_bits: Any, least: int, most: int) -> int:
+    bits = as_size(op, "num_bits", num_bits)
+    if not known_int(bits) or not least <= bits <= most:
+        fact = f"{op}: num_bits is {bits}"
+        fail(SignatureError, fact, fix=f"use an int from {least} to {most}")
+    return bits
+
+
+def _check_range(op: str, low: Tensor, high: Tensor, may_be_equal: bool = False) -> None:
+    """Refuses bounds that are known to be in the wrong order; both may be 0."""
+    first, last = value_at_hand(low), value_at_hand(high)
+    if first is None or last is None:
+        return
+    is_right = (first < last) | ((first == last) & (may_be_equal | (first == 0)))
+    if not is_right.all():
+        fact = f"{op}: min is {shown(first.tolist())} and max {shown(last.tolist())}"
+        fail(InvalidArgumentError, fact, fix="give a min below max")
+
+
+__all__ = [
+    "fake_quant_with_min_max_args",
+    "fake_quant_with_min_max_args_gradient",
+    "fake_quant_with_min_max_vars",
+    "fake_quant_with_min_max_vars_gradient",
+    "fake_quant_with_min_max_vars_per_channel",
+    "fake_quant_with_min_max_vars_per_channel_gradient",
+    "quantize_and_dequantize",
+    "quantize_and_dequantize_v2",
+]

@@ -1,0 +1,133 @@
+"""Numbers that are drawn from a generator: others at each call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracegraph.array.arguments import as_shape
+from tracegraph.core.types import float32, int64
+from tracegraph.ir.tensor import Tensor
+from tracegraph.random.draws import (
+    draw_categorical,
+    draw_gamma,
+    draw_normal,
+    draw_truncated_normal,
+    draw_uniform,
+    gamma_parameters,
+    shuffled,
+)
+from tracegraph.random.generators import generator_of
+
+if TYPE_CHECKING:
+    from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
+
+
+def normal(
+    shape: ShapeLike,
+    mean: TensorLike = 0.0,
+    stddev: TensorLike = 1.0,
+    dtype: DTypeLike = float32,
+    seed: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Normal numbers: mean + stddev * n, where n has mean 0 and standard deviation 1.
+
+    - `mean`, `stddev`: numbers or tensors that broadcast to `shape`.
+    - `seed`: draws from a sequence of its own, which this number decides.
+
+    >>> tg.random.normal([2, 3]).shape
+    TensorShape([2, 3])
+    """
+    return draw_normal(generator_of(seed).next_key(), shape, mean, stddev, dtype)
+
+
+def truncated_normal(
+    shape: ShapeLike,
+    mean: TensorLike = 0.0,
+    stddev: TensorLike = 1.0,
+    dtype: DTypeLike = float32,
+    seed: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Normal numbers, none of which is more than two standard deviations from the mean.
+
+    >>> bool(tg.reduce_all(tg.abs(tg.random.truncated_normal([100])) <= 2.0))
+    True
+    """
+    return draw_truncated_normal(generator_of(seed).next_key(), shape, mean, stddev, dtype)
+
+
+def uniform(
+    shape: ShapeLike,
+    minval: TensorLike = 0,
+    maxval: TensorLike | None = None,
+    dtype: DTypeLike = float32,
+    seed: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Numbers from minval to below maxval, all equally probable; integers need a maxval.
+
+    Raises ValueError for integers without maxval.
+
+    >>> dice = tg.random.uniform([100], 1, 7, tg.int32)
+    >>> sorted(set(dice.numpy().tolist()))
+    [1, 2, 3, 4, 5, 6]
+    """
+    return draw_uniform(generator_of(seed).next_key, shape, minval, maxval, dtype)
+
+
+def shuffle(value: TensorLike, seed: int | None = None, name: str | None = None) -> Tensor:
+    """`value` with its parts along the first axis in random order.
+
+    >>> sorted(tg.random.shuffle([1, 2, 3]).numpy().tolist())
+    [1, 2, 3]
+    """
+    return shuffled(generator_of(seed).next_key(), value)
+
+
+def categorical(
+    logits: TensorLike,
+    num_samples: int | Tensor,
+    dtype: DTypeLike = int64,
+    seed: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """For each row of logits[batch, classes], `num_samples` classes with probability softmax(row).
+
+    >>> tg.random.categorical([[0.0, -1e9]], 3).numpy()
+    array([[0, 0, 0]])
+    """
+    return draw_categorical(generator_of(seed).next_key(), logits, num_samples, dtype)
+
+
+def gamma(
+    shape: ShapeLike,
+    alpha: TensorLike,
+    beta: TensorLike | None = None,
+    dtype: DTypeLike = float32,
+    seed: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Numbers of density x ** (alpha - 1) * e ** (-beta * x), `shape` for each alpha and beta.
+
+    - `alpha`, `beta`: positive shape and inverse scale, which broadcast; beta is 1 by default. The
+      result has the axes of `shape`, then theirs.
+
+    The numbers have derivatives in alpha, of first order, and in beta.
+
+    >>> tg.random.gamma([2], [0.5, 1.5]).shape
+    TensorShape([2, 2])
+    """
+    a, b = gamma_parameters("gamma", alpha, beta, dtype)
+    sizes = as_shape("gamma", shape)
+    return draw_gamma(generator_of(seed).next_key(), (*sizes, *a.type.shape), a, b)  # type: ignore[misc]
+
+
+__all__ = [
+    "categorical",
+    "gamma",
+    "normal",
+    "shuffle",
+    "truncated_normal",
+    "uniform",
+]

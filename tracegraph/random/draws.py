@@ -1,0 +1,157 @@
+"""What a key makes: numbers of each distribution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tracegraph.array.arguments import (
+    as_count,
+    as_shape,
+    rank_of,
+    refuse,
+    sizes_of,
+)
+from tracegraph.array.shaping import broadcast_to, reshape
+from tracegraph.core.types import DType, as_dtype, uint64
+from tracegraph.errors import DTypeError, InvalidArgumentError, SignatureError, fail, shown
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math.arithmetic import add, divide, floormod, maximum, minimum, multiply, subtract
+from tracegraph.math.reduction import argmax
+from tracegraph.math.unary import erfinv, log, negative
+from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, elementwise_operands
+from tracegraph.ops.index import Gather
+from tracegraph.ops.random import (
+    RandomBits,
+    RandomGamma,
+    RandomNormal,
+    RandomPermutation,
+    RandomUniform,
+)
+from tracegraph.tracing.index_checks import value_at_hand
+
+if TYPE_CHECKING:
+    pass
+
+
+def floating_dtype(op: str, dtype: Any) -> DType:
+    kind = as_dtype(dtype)
+    if not kind.is_floating:
+        fail(
+            DTypeError,
+            f"{op}: random numbers of {kind.name} are not made here",
+            fix="use a floating type, or uniform for integers",
+        )
+    return kind
+
+
+def draw_normal(key: Tensor, shape: Any, mean: Any, stddev: Any, dtype: Any) -> Tensor:
+    kind = floating_dtype("normal", dtype)
+    n = RandomNormal(as_shape("normal", shape), kind)(key)
+    return _moved(n, mean, stddev)
+
+
+def _moved(n: Tensor, mean: Any, stddev: Any) -> Tensor:
+    """mean + stddev * n"""
+    if not (isinstance(stddev, (int, float)) and stddev == 1):
+        n = multiply(n, as_tensor(stddev, n.dtype))
+    is_plain = isinstance(mean, (int, float)) and mean == 0
+    return n if is_plain else add(n, as_tensor(mean, n.dtype))
+
+
+def gamma_parameters(op: str, alpha: Any, beta: Any, dtype: Any) -> tuple[Tensor, Tensor]:
+    """alpha and beta as tensors of one shape. Raises InvalidArgumentError if one is known to be
+    negative or 0."""
+    kind = floating_dtype(op, dtype)
+    a, b = as_tensor(alpha, kind), as_tensor(1.0 if beta is None else beta, kind)
+    for what, x in (("alpha", a), ("beta", b)):
+        value = value_at_hand(x)
+        if value is not None and not (value > 0).all():
+            fact = f"{op}: {what} is {shown(value.tolist())}"
+            fail(InvalidArgumentError, fact, fix="use positive numbers")
+    return elementwise_operands(op, a, b)
+
+
+def draw_gamma(key: Tensor, sizes: Any, alpha: Tensor, beta: Tensor) -> Tensor:
+    wide_alpha, wide_beta = (broadcast_to(x, sizes) for x in (alpha, beta))
+    return divide(RandomGamma()(key, wide_alpha), wide_beta)
+
+
+def draw_truncated_normal(key: Tensor, shape: Any, mean: Any, stddev: Any, dtype: Any) -> Tensor:
+    kind = floating_dtype("truncated_normal", dtype)
+    u = RandomUniform(as_shape("truncated_normal", shape), kind)(key)
+    bound = math.erf(2 / math.sqrt(2))
+    n = multiply(erfinv(subtract(multiply(u, 2 * bound), bound)), math.sqrt(2))
+    return _moved(maximum(minimum(n, 2.0), -2.0), mean, stddev)
+
+
+def draw_uniform(
+    next_key: Callable[[], Tensor], shape: Any, minval: Any, maxval: Any, dtype: Any
+) -> Tensor:
+    kind, sizes = as_dtype(dtype), as_shape("uniform", shape)
+    minval = 0 if minval is None else minval
+    if kind.is_integer:
+        if maxval is None:
+            fail(
+                SignatureError,
+                f"uniform: integers of {kind.name} need a maxval",
+                fix="give maxval, such as tg.random.uniform([3], maxval=10, dtype=tg.int32)",
+            )
+        return _integers(next_key(), sizes, minval, maxval, kind)
+    u = RandomUniform(sizes, floating_dtype("uniform", kind))(next_key())
+    maxval = 1.0 if maxval is None else maxval
+    if isinstance(minval, (int, float)) and isinstance(maxval, (int, float)):
+        u = u if maxval - minval == 1 else multiply(u, float(maxval - minval))
+        return u if minval == 0 else add(u, float(minval))
+    low, high = as_tensor(minval, kind), as_tensor(maxval, kind)
+    return add(multiply(u, subtract(high, low)), low)
+
+
+def _integers(key: Tensor, sizes: Any, minval: Any, maxval: Any, kind: DType) -> Tensor:
+    """64 random bits modulo the range: the bias is below 1 in 2 ** 31 for ranges of 32 bits."""
+    low, high = as_tensor(minval, kind), as_tensor(maxval, kind)
+    _check_bounds(low, high)
+    width = subtract(cast_to(high, uint64), cast_to(low, uint64))
+    bits = RandomBits(sizes, uint64)(key)
+    return add(cast_to(floormod(bits, width), kind), low)
+
+
+def _check_bounds(low: Tensor, high: Tensor) -> None:
+    """Refuses bounds that are known to hold no integer between them."""
+    lowest, highest = value_at_hand(low), value_at_hand(high)
+    if lowest is not None and highest is not None and (lowest >= highest).any():
+        fail(
+            SignatureError,
+            f"uniform: minval {lowest} is not below maxval {highest}",
+            fix="give a maxval above minval; it is not drawn itself",
+        )
+
+
+def draw_full_int(key: Tensor, sizes: Any, kind: DType) -> Tensor:
+    if not kind.is_integer:
+        fact, fix = f"uniform_full_int: {kind.name} is no type of integers", "use tg.uint32"
+        fail(DTypeError, fact, fix=fix)
+    unsigned = as_dtype(kind.name if kind.name.startswith("u") else f"u{kind.name}")
+    return cast_to(RandomBits(sizes, unsigned)(key), kind)
+
+
+def shuffled(key: Tensor, value: Any) -> Tensor:
+    x = as_tensor(value)
+    sizes = sizes_of("shuffle", x)
+    if not sizes:
+        refuse("shuffle", "a scalar has no axis to shuffle", x, fix="give a tensor with an axis")
+    return Gather(0, 0)(x, RandomPermutation(sizes[0])(key))
+
+
+def draw_categorical(key: Tensor, logits: Any, num_samples: Any, dtype: Any) -> Tensor:
+    x = as_tensor(logits)
+    if rank_of("categorical", x) != 2:
+        refuse("categorical", f"the logits are {x.type}", x, fix="give [batch, classes]")
+    rows, classes = x.type.shape
+    count = as_count("categorical", "num_samples", num_samples)
+    u = RandomUniform((rows, count, classes), x.dtype)(key)
+    # The largest of logits plus Gumbel numbers is distributed like softmax.
+    gumbel = negative(log(negative(log(u))))
+    wide = broadcast(reshape(x, [rows, 1, classes]), gumbel.type.shape)
+    return argmax(add(wide, gumbel), axis=2, output_type=dtype)

@@ -1,0 +1,249 @@
+"""Generators, whose state is a Variable: the global one, and one for each seed."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracegraph.array.arguments import (
+    as_count,
+    as_integers,
+    as_shape,
+    refuse,
+    refuse_kind,
+)
+from tracegraph.array.shaping import cut
+from tracegraph.core.types import as_dtype, float32, int64, uint32, uint64
+from tracegraph.errors import DTypeError, fail, shown
+from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import cast_to
+from tracegraph.ops.elementwise import Cast
+from tracegraph.ops.random import RandomSplit
+from tracegraph.ops.shape import Reshape
+from tracegraph.random.draws import draw_full_int, draw_normal, draw_truncated_normal, draw_uniform
+from tracegraph.state.module import Module
+from tracegraph.state.variable import Variable
+from tracegraph.tracing.trace import init_scope
+
+if TYPE_CHECKING:
+    from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
+
+
+_MASK = 0xFFFFFFFF
+
+
+def _key_of(seed: int) -> np.ndarray:
+    """The key of an integer seed: its low 64 bits."""
+    return np.array([seed >> 32 & _MASK, seed & _MASK], np.uint32)
+
+
+def _fresh_seed() -> int:
+    return int.from_bytes(os.urandom(8), "little")
+
+
+class Generator(Module):
+    """A source of random numbers; `state` is a Variable, a key of two uint32.
+
+    Make one with `Generator.from_seed(1)` or `Generator.from_non_deterministic_state()`.
+
+    >>> generator = tg.random.Generator.from_seed(1)
+    >>> first = generator.normal([2]).numpy()
+    >>> generator.reset_from_seed(1)
+    >>> bool((generator.normal([2]).numpy() == first).all())
+    True
+    """
+
+    def __init__(self, state: TensorLike, alg: str | int | None = None) -> None:
+        super().__init__("generator")
+        start = _as_state(state)
+        self._state_variable = Variable(start, trainable=False, name="state", dtype=uint32)
+        self._state_variable.is_random_state = True
+
+    @classmethod
+    def from_seed(cls, seed: int, alg: str | int | None = None) -> Generator:
+        """A generator that gives the same numbers for the same integer seed."""
+        return cls(_key_of(_int_seed(seed)))
+
+    @classmethod
+    def from_non_deterministic_state(cls, alg: str | int | None = None) -> Generator:
+        """A generator that gives other numbers each time."""
+        return cls(_key_of(_fresh_seed()))
+
+    @classmethod
+    def from_state(cls, state: TensorLike, alg: str | int | None = None) -> Generator:
+        """A generator that continues from the state of another."""
+        return cls(state)
+
+    @property
+    def state(self) -> Variable:
+        """The Variable that holds the state."""
+        return self._state_variable
+
+    @property
+    def key(self) -> Tensor:
+        """The state now, as a tensor: the key of which the next numbers are made."""
+        return self._state_variable.read_value()
+
+    @property
+    def algorithm(self) -> int:
+        """TensorFlow's number of the algorithm, which is Threefry."""
+        return 2
+
+    def reset_from_seed(self, seed: int) -> None:
+        """Starts anew, as `from_seed` does."""
+        self._state_variable.assign(_key_of(_int_seed(seed)))
+
+    def reset(self, state: TensorLike) -> None:
+        """Continues from the given state."""
+        self._state_variable.assign(_as_state(state))
+
+    def make_seeds(self, count: int = 1) -> Tensor:
+        """Seeds for the `stateless_*` functions, one in each of the `count` columns, as int64.
+
+        >>> tg.random.Generator.from_seed(1).make_seeds(3).shape
+        TensorShape([2, 3])
+        """
+        keys = RandomSplit(as_count("make_seeds", "count", count))(self.next_key())
+        return Cast(int64)(keys.T)  # type: ignore[attr-defined]
+
+    def split(self, count: int = 1) -> list[Generator]:
+        """`count` new generators, each independent of the others and of this one."""
+        count = as_count("Generator.split", "count", count)
+        keys = RandomSplit(count)(self.next_key())
+        return [type(self)(_row(keys, k)) for k in range(count)]
+
+    def next_key(self) -> Tensor:
+        """A key that is used once; the state moves on."""
+        keys = RandomSplit(2)(self._state_variable.read_value())
+        self._state_variable.assign(_row(keys, 0))
+        return _row(keys, 1)
+
+    def normal(
+        self,
+        shape: ShapeLike,
+        mean: TensorLike = 0.0,
+        stddev: TensorLike = 1.0,
+        dtype: DTypeLike = float32,
+        name: str | None = None,
+    ) -> Tensor:
+        """See `tg.random.normal`."""
+        return draw_normal(self.next_key(), shape, mean, stddev, dtype)
+
+    def truncated_normal(
+        self,
+        shape: ShapeLike,
+        mean: TensorLike = 0.0,
+        stddev: TensorLike = 1.0,
+        dtype: DTypeLike = float32,
+        name: str | None = None,
+    ) -> Tensor:
+        """See `tg.random.truncated_normal`."""
+        return draw_truncated_normal(self.next_key(), shape, mean, stddev, dtype)
+
+    def uniform(
+        self,
+        shape: ShapeLike,
+        minval: TensorLike = 0,
+        maxval: TensorLike | None = None,
+        dtype: DTypeLike = float32,
+        name: str | None = None,
+    ) -> Tensor:
+        """See `tg.random.uniform`."""
+        return draw_uniform(self.next_key, shape, minval, maxval, dtype)
+
+    def uniform_full_int(
+        self, shape: ShapeLike, dtype: DTypeLike = uint64, name: str | None = None
+    ) -> Tensor:
+        """Integers over the whole range of `dtype`."""
+        return draw_full_int(self.next_key(), as_shape("uniform_full_int", shape), as_dtype(dtype))
+
+
+def _as_state(state: Any) -> Any:
+    """The state of a generator: two integers, or the Variable that holds those of another."""
+    x = as_integers("Generator", "the numbers of a state", state)
+    if x.type.shape != (2,):
+        refuse("Generator", f"a state is u32[2], and it was given {x.type}", x, fix=_STATES)
+    return cast_to(x, uint32)
+
+
+_STATES = "use the state of another generator, or tg.random.Generator.from_seed(1)"
+
+
+def _row(keys: Tensor, k: int) -> Tensor:
+    return Reshape((2,))(cut(keys, 0, k, k + 1))
+
+
+def _int_seed(seed: Any) -> int:
+    if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
+        return int(seed)
+    fail(DTypeError, f"a seed is an int, not {shown(seed)}", fix="use an int")
+
+
+# The global generator, and one for each seed of an operation.
+
+
+class _Global:
+    """The seed of `set_seed`, and the generators that depend on it."""
+
+    lock = threading.RLock()
+    seed: int | None = None
+    generators: dict[int | None, Generator] = {}  # noqa: RUF012 - shared on purpose
+
+
+def _key_for(op_seed: int | None) -> np.ndarray:
+    """The first state of the generator of an operation's seed, or of the global one for None."""
+    if op_seed is None:
+        return _key_of(_fresh_seed() if _Global.seed is None else _Global.seed)
+    # Without a global seed an operation's seed still decides, as in TensorFlow.
+    return np.array([(_Global.seed or 0) & _MASK, op_seed & _MASK], np.uint32) ^ np.uint32(
+        0x9E3779B9
+    )
+
+
+def generator_of(op_seed: Any = None) -> Generator:
+    number = None if op_seed is None else _int_seed(op_seed)
+    with _Global.lock:
+        found = _Global.generators.get(number)
+        if found is None:
+            with init_scope():
+                found = _Global.generators[number] = Generator(_key_for(number))
+        return found
+
+
+def get_global_generator() -> Generator:
+    """The generator that `normal`, `uniform` and the like draw from.
+
+    >>> tg.random.get_global_generator() is tg.random.get_global_generator()
+    True
+    """
+    return generator_of()
+
+
+def set_global_generator(generator: Generator) -> None:
+    """Makes `generator` the one that `normal`, `uniform` and the like draw from."""
+    if not isinstance(generator, Generator):
+        rule = "the global generator is a tg.random.Generator"
+        refuse_kind("set_global_generator", rule, generator, fix="use Generator.from_seed(1)")
+    _Global.generators[None] = generator
+
+
+def set_seed(seed: int) -> None:
+    """Starts all random numbers of this program anew: the same seed gives the same sequence.
+
+    >>> tg.random.set_seed(1)
+    >>> first = tg.random.uniform([2]).numpy()
+    >>> tg.random.set_seed(1)
+    >>> bool((tg.random.uniform([2]).numpy() == first).all())
+    True
+    """
+    with _Global.lock:
+        _Global.seed = _int_seed(seed)
+        generator_of()
+        for number, generator in _Global.generators.items():
+            generator.reset(_key_for(number))
+
+
+__all__ = ["Generator", "get_global_generator", "set_global_generator", "set_seed"]

@@ -1,0 +1,166 @@
+"""Numbers as a function of a seed, which is two integers: the same ones each time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracegraph.array.arguments import (
+    as_count,
+    as_integers,
+    as_shape,
+    refuse,
+)
+from tracegraph.core.types import float32, int64, uint32
+from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.ops.random import (
+    RandomFold,
+    RandomSplit,
+)
+from tracegraph.random.draws import (
+    draw_categorical,
+    draw_gamma,
+    draw_normal,
+    draw_truncated_normal,
+    draw_uniform,
+    gamma_parameters,
+    shuffled,
+)
+
+if TYPE_CHECKING:
+    from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
+
+
+def stateless_normal(
+    shape: ShapeLike,
+    seed: TensorLike,
+    mean: TensorLike = 0.0,
+    stddev: TensorLike = 1.0,
+    dtype: DTypeLike = float32,
+    name: str | None = None,
+    alg: str | int | None = None,
+) -> Tensor:
+    """`normal` as a function of a seed, which is two integers.
+
+    >>> a, b = (tg.random.stateless_normal([2], seed=[1, 2]) for _ in range(2))
+    >>> bool(tg.reduce_all(a == b))
+    True
+    """
+    return draw_normal(stateless_key(seed), shape, mean, stddev, dtype)
+
+
+def stateless_truncated_normal(
+    shape: ShapeLike,
+    seed: TensorLike,
+    mean: TensorLike = 0.0,
+    stddev: TensorLike = 1.0,
+    dtype: DTypeLike = float32,
+    name: str | None = None,
+    alg: str | int | None = None,
+) -> Tensor:
+    """`truncated_normal` as a function of a seed, which is two integers.
+
+    >>> tg.random.stateless_truncated_normal([2], seed=[1, 2]).shape
+    TensorShape([2])
+    """
+    return draw_truncated_normal(stateless_key(seed), shape, mean, stddev, dtype)
+
+
+def stateless_uniform(
+    shape: ShapeLike,
+    seed: TensorLike,
+    minval: TensorLike = 0,
+    maxval: TensorLike | None = None,
+    dtype: DTypeLike = float32,
+    name: str | None = None,
+    alg: str | int | None = None,
+) -> Tensor:
+    """`uniform` as a function of a seed, which is two integers.
+
+    >>> tg.random.stateless_uniform([2], seed=[1, 2]).shape
+    TensorShape([2])
+    """
+    return draw_uniform(lambda: stateless_key(seed), shape, minval, maxval, dtype)
+
+
+def stateless_gamma(
+    shape: ShapeLike,
+    seed: TensorLike,
+    alpha: TensorLike,
+    beta: TensorLike | None = None,
+    dtype: DTypeLike = float32,
+    name: str | None = None,
+    alg: str | int | None = None,
+) -> Tensor:
+    """`gamma` as a function of a seed, which is two integers; `shape` is that of the result, to
+    which alpha and beta broadcast.
+
+    >>> tg.random.stateless_gamma([3, 2], seed=[1, 2], alpha=[0.5, 1.5]).shape
+    TensorShape([3, 2])
+    """
+    a, b = gamma_parameters("stateless_gamma", alpha, beta, dtype)
+    return draw_gamma(stateless_key(seed), as_shape("stateless_gamma", shape), a, b)
+
+
+def stateless_shuffle(
+    value: TensorLike, seed: TensorLike, alg: str | int | None = None, name: str | None = None
+) -> Tensor:
+    """`shuffle` as a function of a seed, which is two integers.
+
+    >>> sorted(tg.random.stateless_shuffle([1, 2, 3], seed=[1, 2]).numpy().tolist())
+    [1, 2, 3]
+    """
+    return shuffled(stateless_key(seed), value)
+
+
+def stateless_categorical(
+    logits: TensorLike,
+    num_samples: int | Tensor,
+    seed: TensorLike,
+    dtype: DTypeLike = int64,
+    name: str | None = None,
+) -> Tensor:
+    """`categorical` as a function of a seed, which is two integers.
+
+    >>> tg.random.stateless_categorical([[0.0, 0.0]], 3, seed=[1, 2]).shape
+    TensorShape([1, 3])
+    """
+    return draw_categorical(stateless_key(seed), logits, num_samples, dtype)
+
+
+def split(seed: TensorLike, num: int = 2, alg: str | int | None = None) -> Tensor:
+    """`num` new seeds for the `stateless_*` functions, made of one: a tensor [num, 2].
+
+    >>> tg.random.split([1, 2]).shape
+    TensorShape([2, 2])
+    """
+    return RandomSplit(as_count("split", "num", num))(stateless_key(seed))
+
+
+def fold_in(seed: TensorLike, data: TensorLike, alg: str | int | None = None) -> Tensor:
+    """A new seed made of a seed and an integer.
+
+    >>> tg.random.fold_in([1, 2], 3).shape
+    TensorShape([2])
+    """
+    number = as_integers("fold_in", "the numbers", data)
+    return RandomFold()(stateless_key(seed), cast_to(number, uint32))
+
+
+def stateless_key(seed: Any) -> Tensor:
+    key = as_tensor(seed)
+    if not key.dtype.is_integer or key.type.shape != (2,):
+        refuse("random", f"the seed is {key.type}", key, fix="give two integers: seed=[1, 2]")
+    return cast_to(key, uint32)
+
+
+__all__ = [
+    "fold_in",
+    "split",
+    "stateless_categorical",
+    "stateless_gamma",
+    "stateless_normal",
+    "stateless_shuffle",
+    "stateless_truncated_normal",
+    "stateless_uniform",
+]
