@@ -452,6 +452,103 @@ def test_it_stays_an_array():
     raises(TraceError, "cond: true_fn returns", lambda: mixed(f64(1.0)))
 
 
+# Lists.
+
+
+def test_a_list_that_a_loop_appends_to():
+    @tg.function
+    def f(x):
+        xs = []
+        for i in tg.range(4):
+            xs.append(x * tg.cast(i, tg.float64))
+        total = 0.0
+        for y in xs:
+            total = total + y
+        rows = tg.stack([xs, xs]), tg.stack(xs), tg.concat([y[tg.newaxis] for y in xs], 0)
+        return *rows, len(xs), xs[0], xs[-1], [y.shape for y in xs[1:3]] == [(), ()], total
+
+    found = [*map(lists, f(f64(2.0)))]
+    assert found == [[[0, 2, 4, 6]] * 2, [0, 2, 4, 6], [0, 2, 4, 6], 4, 0, 6, True, 12]
+
+
+def test_a_list_of_rows():
+    @tg.function
+    def f(x):
+        xs = [x]
+        for i in tg.range(2):
+            for j in tg.range(2):
+                xs.append(x + tg.cast(10 * i + j, tg.float64))
+        return tg.stack(xs), tg.stack(xs, axis=-1), tg.concat(xs, 0), tg.concat(xs, axis=-1), xs
+
+    x = np.array([1.0, 2.0])
+    rows = [x, x, x + 1, x + 10, x + 11]
+    *found, xs = f(f64(x))
+    joined = np.concatenate(rows)
+    for one, other in zip(found, [np.stack(rows), np.stack(rows, -1), joined, joined]):
+        assert_near(one, other)
+    assert [*map(lists, xs)] == [*map(np.ndarray.tolist, rows)]
+
+
+def test_a_list_as_long_as_the_run_makes_it():
+    @tg.function
+    def f(x):
+        xs, k = [x], 0
+        while x > 1.0:
+            x = x / 2.0
+            if x > 2.0:
+                xs.append(x)
+            else:
+                k += 1
+        total = f64(0.0)
+        for y in xs:
+            total += y
+        return tg.stack(xs), total, k
+
+    for x, expected in ((12.0, [12, 6, 3]), (2.0, [2]), (0.5, [0.5])):
+        found, total, _ = f(f64(x))
+        assert (lists(found), float(total)) == (expected, sum(expected))
+    g = tg.function(lambda x: gradient(lambda x: tg.reduce_sum(f(x)[0] ** 2), x))
+    assert float(g(f64(12.0))) == 2 * 12 * (1 + 1 / 4 + 1 / 16)
+
+    @tg.function
+    def length(x):
+        xs = []
+        while x > 1.0:
+            x = x / 2.0
+            xs.append(x)
+        return len(xs)
+
+    raises(TraceError, "the length of a list to which a loop appends", lambda: length(f64(4.0)))
+
+
+def test_a_list_outside_of_loops_of_the_graph_stays_one():
+    seen = []
+
+    @tg.function
+    def f(x):
+        xs = other = []
+        ys = []
+        for i in range(3):
+            xs.append(x * i)
+            ys.append(x)
+        seen.append((type(xs), xs is other, type(ys), len(ys)))
+        return xs
+
+    assert [*map(lists, f(f64(2.0)))] == [0, 2, 4]
+    assert seen == [(list, True, list, 3)]
+
+
+def test_elements_of_a_list_have_one_type():
+    @tg.function
+    def f(x):
+        xs = [tg.zeros([2], tg.float64)]
+        for _ in tg.range(3):
+            xs.append(x)
+        return tg.stack(xs)
+
+    raises(ShapeError, r"an element of the shape \(\) is given", lambda: f(f64(1.0)))
+
+
 # Derivatives.
 
 

@@ -7,7 +7,7 @@ element that has been written; and so does everything when an array becomes the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -179,7 +179,9 @@ class TensorArray:
         size = "?" if isinstance(self._size, Tensor) else self._size
         more = " or more" if self._is_dynamic else ""
         shape = self.element_shape
-        return f"TensorArray({self._dtype.name}, size={size}{more}, element_shape={shape})"
+        return (
+            f"{type(self).__name__}({self._dtype.name}, size={size}{more}, element_shape={shape})"
+        )
 
     # Single elements.
 
@@ -328,8 +330,8 @@ class TensorArray:
     # Arrays that differ in something.
 
     def _copy(self) -> TensorArray:
-        array = object.__new__(TensorArray)
-        for name in self.__slots__:
+        array = object.__new__(type(self))
+        for name in TensorArray.__slots__:
             setattr(array, name, getattr(self, name))
         return array
 
@@ -580,6 +582,60 @@ class TensorArray:
         return self.with_buffer(shape, capacity)
 
 
+class TensorList(TensorArray):
+    """A list of tensors of one type, to which a loop of the graph appends. Behind it the list has a
+    length, elements and an order as any, and `tg.stack` and `tg.concat` take it."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def of(items: Sequence[Any], dtype: DType) -> TensorList:
+        """The list of these elements."""
+        made = TensorList(dtype, size=0, dynamic_size=True)
+        for item in items:
+            made = made.appended(item)
+        return made
+
+    def appended(self, value: Any) -> TensorList:
+        """The list with one element more."""
+        return self.write(self._own_size, value)  # type: ignore[return-value]
+
+    @property
+    def has_known_length(self) -> bool:
+        return self._known_length() is not None
+
+    def _known_length(self) -> int | None:
+        """The length if all runs have one."""
+        known = self._known_size()
+        if known is None and isinstance(self._own_size, Tensor):
+            found = range_of(self._own_size)
+            return found[0] if found is not None and found[0] == found[1] else None
+        return known
+
+    def __len__(self) -> int:
+        length = self._known_length()
+        if length is None:
+            fail(
+                TraceError,
+                "the length of a list to which a loop appends is known only when the graph runs",
+                fix="ask for it as a tensor: tg.shape(tg.stack(x))[0]",
+            )
+        return length
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter([self.read(k) for k in range(len(self))])
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [*self][index]
+        if isinstance(index, int) and index < 0:
+            index += len(self)
+        return self.read(index)
+
+    def __tracegraph_tensor__(self) -> Tensor:
+        return self.stack()
+
+
 def refuse_growth(name: str, reason: str) -> NoReturn:
     """Raises TraceError for an array that grows, of which nobody knows how large it becomes."""
     fail(
@@ -632,7 +688,7 @@ def _with_rows(buffer: Tensor, rows: dict[int, Tensor]) -> Tensor:
             parts.append(slice_axis(buffer, 0, behind, place))
         parts.append(wide(rows[place]))
         behind = place + 1
-    if behind < buffer.type.shape[0]:
+    if behind != buffer.type.shape[0]:
         parts.append(slice_axis(buffer, 0, behind, buffer.type.shape[0]))
     return parts[0] if len(parts) == 1 else Concatenate(0)(*parts)
 
@@ -747,7 +803,7 @@ class ArrayContainer(nest.Container):
             names, items = (*names, "_own_size"), [*items, getattr(size, "number", size)]
         is_size_kept = "_own_size" not in names and (array.dynamic_size or not names)
         kept = (*cls._kept, "_own_size") if is_size_kept else cls._kept
-        return cls(TensorArray, names, state=tuple((x, getattr(array, x)) for x in kept)), items
+        return cls(type(array), names, state=tuple((x, getattr(array, x)) for x in kept)), items
 
     _kept = ("_dtype", "_is_dynamic", "_infer_shape", "grows", "_declared")
 
@@ -770,7 +826,7 @@ class ArrayContainer(nest.Container):
         return kept["_dtype"], kept["_is_dynamic"], kept.get("_own_size")
 
     def build(self, items: Sequence[Any]) -> TensorArray:
-        array = object.__new__(TensorArray)
+        array = object.__new__(self.kind)
         array._rows = {}
         array._buffer = array._written = array._own_size = None
         for name, value in (*self.state, *zip(self.names, items, strict=True)):
@@ -788,5 +844,6 @@ class _Number:
 
 
 nest.register(TensorArray, ArrayContainer.open)
+nest.register(TensorList, ArrayContainer.open)
 
 __all__ = ["TensorArray"]
