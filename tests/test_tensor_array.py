@@ -502,11 +502,12 @@ def test_a_list_as_long_as_the_run_makes_it():
         total = f64(0.0)
         for y in xs:
             total += y
-        return tg.stack(xs), total, k
+        return tg.stack(xs), total, xs[-1], k
 
     for x, expected in ((12.0, [12, 6, 3]), (2.0, [2]), (0.5, [0.5])):
-        found, total, _ = f(f64(x))
+        found, total, last, _ = f(f64(x))
         assert (lists(found), float(total)) == (expected, sum(expected))
+        assert float(last) == expected[-1]
     g = tg.function(lambda x: gradient(lambda x: tg.reduce_sum(f(x)[0] ** 2), x))
     assert float(g(f64(12.0))) == 2 * 12 * (1 + 1 / 4 + 1 / 16)
 

@@ -629,7 +629,8 @@ class TensorList(TensorArray):
         if isinstance(index, slice):
             return [*self][index]
         if isinstance(index, int) and index < 0:
-            index += len(self)
+            length = self._known_length()
+            index = ADD(self.size(), as_tensor(index, int32)) if length is None else length + index
         return self.read(index)
 
     def __tracegraph_tensor__(self) -> Tensor:
