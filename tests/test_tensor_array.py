@@ -706,6 +706,58 @@ def test_the_marks_of_what_was_written_cost_nothing():
     assert "scatter_update" in text(tg.function(converted_recurrence))
 
 
+# Rows that a scan returns stacked.
+
+
+@pytest.mark.parametrize("fold", [tg.foldl, tg.foldr])
+@pytest.mark.parametrize(
+    ("places", "is_stacked"),
+    [
+        ([0, 1, 2, 3], True),
+        ([1, 2, 3, 4], True),
+        ([4, 0, 2, 1], True),
+        ([1, 1, 0, 2], False),
+    ],
+)
+def test_writes_of_every_step(fold, places, is_stacked):
+    def f(x):
+        def body(state, at):
+            s, ta, other = state
+            s = s * x + tg.cast(at[1], tg.float64)
+            return s, ta.write(at[0], s * s), other.write(at[1], s)
+
+        arrays = (tg.TensorArray(tg.float64, 6).write(5, x), growing())
+        rows = tg.constant(places), tg.range(len(places))
+        _, ta, other = fold(body, rows, (x, *arrays))
+        return ta.stack(), other.stack()
+
+    def plain(x):
+        s, found, other = x, {5: x}, {}
+        order = [*enumerate(places)]
+        for k, place in order if fold is tg.foldl else order[::-1]:
+            s = s * x + k
+            found[place], other[k] = s * s, s
+        zero = jnp.zeros_like(x)
+        return (
+            jnp.stack([found.get(k, zero) for k in range(6)]),
+            jnp.stack([other[k] for k in range(len(places))]),
+        )
+
+    text = tg.function(f).get_concrete_function(tg.TensorSpec([], tg.float64)).graph.as_text()
+    body = text[: text.index("\n\n")]
+    assert ("scatter_update" not in body) == is_stacked
+    for k in (0, 1):
+        with jax.enable_x64(True):
+            total = lambda x, k=k: jnp.sum(plain(x)[k])  # noqa: E731
+            expected = [*map(float, (total(1.25), nth_plain(total, 1)(1.25)))]
+            expected.append(float(nth_plain(total, 2)(1.25)))
+            value = np.asarray(plain(1.25)[k])
+        total = lambda x, k=k: tg.reduce_sum(f(x)[k])  # noqa: E731
+        assert_near(f(f64(1.25))[k], value, 1e-12)
+        for order, wanted in enumerate(expected):
+            assert_near(nth_derivative(total, order)(f64(1.25)), wanted, 1e-12)
+
+
 # Ranges.
 
 
