@@ -183,6 +183,16 @@ def test_errors(run, kind, words, call):
     assert "test_tensor_array.py" in text
 
 
+def test_repairs():
+    text = lambda call: raises(InvalidArgumentError, "out of range", call).splitlines()[-1]  # noqa: E731
+    assert text(lambda: array().read(3)) == "  fix: use indices from 0 to 2"
+    assert text(lambda: array(0).read(0)) == "  fix: write something first"
+    assert text(lambda: array().write(3, 1.0)) == (
+        "  fix: use indices below 3, or make it with dynamic_size=True"
+    )
+    assert text(lambda: growing().write(-1, f64(1.0))) == "  fix: use indices from 0 on"
+
+
 def test_bounds_are_checked_where_a_function_asks():
     @tg.function(check_bounds=True)
     def f(i, j):

@@ -1,4 +1,4 @@
-"""TensorArray: elements of one dtype at numbered places, written one by one, also in loops.
+"""TensorArray: numbered elements of one dtype, written one by one, also in loops.
 
 An array is a value: each write returns a new one. Elements at known indices are kept as they are.
 What is written at an index that only the run knows goes into one buffer, with a mark for each
@@ -57,6 +57,9 @@ from tracegraph.tracing.index_checks import (
     value_now,
 )
 from tracegraph.tracing.trace import current_trace
+
+#: The largest index.
+_LARGEST = 2**31 - 1
 
 
 class TensorArray:
@@ -345,7 +348,7 @@ class TensorArray:
         """The same array with all elements in its buffer, if it has any."""
         if not self._rows and (self._buffer is not None or not self.has_buffer):
             return self
-        return self._merged("the state")
+        return self._merged("stack")
 
     def carried(self) -> TensorArray:
         """The same array as tensors alone: a buffer, and the size if it may change."""
@@ -431,7 +434,7 @@ class TensorArray:
     def _check_place(self, name: str, place: int, is_written: bool = False) -> None:
         """Raises InvalidArgumentError for a known index into an array of known size that is out of
         range, or that is read and was not written."""
-        high = self._size - 1 if not (is_written and self._is_dynamic) else place
+        high = _LARGEST if is_written and self._is_dynamic else self._size - 1
         self._refuse_outside(name, np.asarray(place), high)
         if not is_written and self._buffer is None and place not in self._rows:
             self._refuse_unwritten(name, place)
@@ -463,7 +466,7 @@ class TensorArray:
 
     def _check_at_run_time(self, name: str, at: Tensor, size: Any) -> None:
         """Lets a run fail with an index that is out of range."""
-        high = size - 1 if not isinstance(size, Tensor) else np.iinfo(np.int32).max
+        high = _LARGEST if isinstance(size, Tensor) else size - 1
         check_at_run_time(at, 0, high, *self._range_texts(name, high))
         if isinstance(size, Tensor):
             fact = f"TensorArray.{name}: an index is out of range for {self._text()}"
@@ -471,9 +474,11 @@ class TensorArray:
             _check(Less()(last, size), fact, "read what was written")
 
     def _range_texts(self, name: str, high: Any) -> tuple[str, str]:
-        fix = f"use indices from 0 to {high}" if high != -1 else "make it with a size"
-        if name in ("write", "scatter") and not self._is_dynamic:
-            fix += ", or make it with dynamic_size=True"
+        fix = f"use indices from 0 to {high}" if high != -1 else "write something first"
+        if high is _LARGEST:
+            fix = "use indices from 0 on"
+        elif name in ("write", "scatter"):
+            fix = f"use indices below {self._size}, or make it with dynamic_size=True"
         return f"TensorArray.{name}: index {{}} is out of range for {self._text()}", fix
 
     def _refuse_unwritten(self, name: str, place: int) -> NoReturn:
@@ -552,7 +557,7 @@ class TensorArray:
         shape = x.type.shape[at.ndim :]
         array = self._with_room_for(name, at, shape)
         capacity = array._buffer.type.shape[0]
-        high = np.iinfo(np.int32).max if array._is_dynamic else capacity - 1
+        high = _LARGEST if array._is_dynamic else capacity - 1
         if (places := value_now(at)) is not None:
             self._refuse_outside(name, places, high)
         elif checks_at_run_time():
@@ -599,6 +604,12 @@ class TensorList(TensorArray):
     def appended(self, value: Any) -> TensorList:
         """The list with one element more."""
         return self.write(self._own_size, value)  # type: ignore[return-value]
+
+    def append(self, value: Any) -> None:
+        """Adds an element behind the last one."""
+        array = self.appended(value)
+        for name in TensorArray.__slots__:
+            setattr(self, name, getattr(array, name))
 
     @property
     def has_known_length(self) -> bool:
@@ -705,10 +716,6 @@ def _check(holds: Tensor, fact: str, fix: str) -> None:
     trace = current_trace()
     assert trace is not None
     trace.check(holds, fact, (), fix)
-
-
-def len_of(buffer: Tensor) -> Size:
-    return buffer.type.shape[0]
 
 
 def _leaves_open(shape: TensorShape) -> bool:
