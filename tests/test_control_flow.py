@@ -501,21 +501,6 @@ def test_no_back_prop(run):
 # Effects.
 
 
-def test_prints_inside_are_refused():
-    def loud(x):
-        tg.print(x)  # here
-        return x
-
-    calls = [
-        lambda: tg.map_fn(loud, tensor(2)),
-        lambda: tg.while_loop(lambda x: x < 0.0, loud, [f64(1.0)]),
-        lambda: tg.cond(f64(1.0) > 0.0, lambda: loud(f64(1.0)), lambda: f64(1.0)),
-    ]
-    for call in calls:
-        text = raises(TraceError, "prints or calls Python", call)
-        assert line_of(loud) in text
-
-
 @pytest.mark.parametrize("is_decorated", [False, True])
 def test_checks_name_the_line_and_stop_assignments(is_decorated):
     v = tg.Variable(0.0)

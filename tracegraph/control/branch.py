@@ -23,6 +23,7 @@ from tracegraph.control.call import (
     residual_plan,
     tangent_graph,
 )
+from tracegraph.control.silent import calls_python, silent
 from tracegraph.core.shapes import same_shape
 from tracegraph.core.types import TensorType, bool_, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
@@ -96,6 +97,8 @@ class Branch(Op, abstract=True):
     # Derivatives.
 
     def recorded(self):
+        if any(map(calls_python, self.branches)):
+            return self
         plans = [residual_plan(branch) for branch in self.branches]
         if all(plan.forward is branch for plan, branch in zip(plans, self.branches, strict=True)):
             return self
@@ -104,9 +107,10 @@ class Branch(Op, abstract=True):
     def vjp(self, *values):
         count = len(self.branches[0].outputs)
         gs, ys, (decider, *xs) = values[:count], values[count : 2 * count], values[2 * count :]
-        recorded = self.recorded()
+        recorded, silenced = self.recorded(), self._silent()
         if recorded is not self:
             # It was recorded without a tape, hence without residuals: compute them now.
+            recorded = silenced.recorded()
             ys = as_tuple(recorded(decider, *xs))
             gs = (*gs, *(None,) * (len(ys) - count))
         present = tuple(g is not None for g in gs)
@@ -146,11 +150,16 @@ class Branch(Op, abstract=True):
                 graphs.append(builder.finish(_filled(places, of_one, outputs, one.inputs)))
         return graphs, operands, places
 
+    def _silent(self) -> Branch:
+        """The op without its prints, for what is computed again."""
+        return self.with_branches([*map(silent, self.branches)]) if self.cuts_runs else self
+
     def jvp(self, tangents, *values):
         count = len(self.branches[0].outputs)
         decider, *xs = values[count:]
         given = tuple(t is not None for t in tangents[1:])
-        found = [tangent_graph(branch, given)[:2] for branch in self.branches]
+        silenced = self._silent().branches
+        found = [tangent_graph(branch, given)[:2] for branch in silenced]
         places = sorted({place for _, of_one in found for place in of_one})
         graphs = []
         for (graph, of_one), branch in zip(found, self.branches, strict=True):
@@ -170,6 +179,11 @@ class Branch(Op, abstract=True):
     # Loops.
 
     def batch(self, n, batched, decider, *xs):
+        if batched[0] and self.cuts_runs:
+            raise Mismatch(
+                "a branch has effects, and in a parallel loop some iterations take it",
+                fix="use tg.map_fn, which runs one iteration after the other",
+            )
         if batched[0]:
             outputs = self._each_by_itself(n, batched[1:], decider, xs)
             return outputs, (True,) * len(outputs)

@@ -15,14 +15,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tracegraph.core.shapes import Dim, ShapeVariable, dim_names, substitute_shape
-from tracegraph.core.types import TensorType
+from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.errors import Mismatch, MissingRuleError
 from tracegraph.ir.builder import Builder, copy_inputs, current, replay
 from tracegraph.ir.op import Op, Region
 from tracegraph.ir.pass_observers import passed
-from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import full_like
 from tracegraph.ops.constant import Constant
+from tracegraph.ops.effect import FirstToken
 from tracegraph.ops.elementwise import MUL, add_all
 from tracegraph.passes.forward import jvp
 from tracegraph.passes.gradient import gradient, is_diagonal_path
@@ -268,7 +269,10 @@ def _planned(body: Graph) -> ResidualPlan:
             place = ("output", len(prepared.outputs) + len(extra))
             extra.append(x)
         places.append(place)
-    effects = [y for node in prepared.nodes if node.op.cuts_runs for y in node.outputs]
+    cuts = [node for node in prepared.nodes if node.op.cuts_runs]
+    # What returns nothing but a token, as a print does, is of no use to a derivative.
+    cuts = [node for node in cuts if any(y.type is not TOKEN for y in node.outputs)]
+    effects = [y for node in cuts for y in _kept(node)]
     extra += [y for y in dict.fromkeys(effects) if y not in outputs and y not in {*extra}]
     if prepared is body and not extra:
         forward = body
@@ -333,10 +337,13 @@ class DerivativeBuilder(Builder):
         if found is not None:
             return found
         node = tensor.node
-        if node is not None and isinstance(node.op, Constant):
+        op = node.op if node is not None and isinstance(node.op, Constant) else None
+        if tensor.type is TOKEN:  # derivatives make no effects
+            op = FirstToken()
+        if op is not None:
             # Made anew: sharing would find the constant of the body.
             reuse, self.reuse = self.reuse, None
-            found = node.op()
+            found = op()
             self.reuse = reuse
         else:
             found = self.input_for(tensor)
@@ -429,8 +436,17 @@ def _places_of_effects(body: Graph) -> dict[Tensor, int]:
     """What stands where runs are cut, where an output has it, with the place of that: a derivative
     must not make effects again."""
     places = {y: i for i, y in reversed([*enumerate(body.outputs)])}
-    cuts = [node for node in body.nodes if node.op.cuts_runs and {*node.outputs} <= places.keys()]
-    return {y: places[y] for node in cuts for y in node.outputs}
+    cuts = [node for node in body.nodes if node.op.cuts_runs]
+    needed = [y for node in cuts if {*_kept(node)} <= places.keys() for y in _kept(node)]
+    return {y: places[y] for y in needed}
+
+
+def _kept(node: Node) -> Sequence[Tensor]:
+    """What derivatives take of a node that cuts runs: of a call of Python the token too, which
+    brings them what it recorded."""
+    if node.op.regions and node.op.inlined is None:
+        return [y for y in node.outputs if y.type is not TOKEN]
+    return node.outputs
 
 
 def _with_known(graph: Graph, known: Iterable[Tensor]) -> Graph:
@@ -439,6 +455,8 @@ def _with_known(graph: Graph, known: Iterable[Tensor]) -> Graph:
     with Builder(graph.name) as builder:
         env = copy_inputs(graph, builder)
         env.update((x, builder.input_for(x)) for x in known)
+        found = [node for node in graph.nodes if node.op.cuts_runs and env.keys() >= {*_kept(node)}]
+        env.update((y, FirstToken()()) for node in found for y in node.outputs if y not in env)
         replay([node for node in graph.nodes if not env.keys() >= {*node.outputs}], env)
         return builder.finish([env[y] for y in graph.outputs])
 

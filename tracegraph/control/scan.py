@@ -23,6 +23,7 @@ from tracegraph.control.call import (
     own_size,
     residual_plan,
 )
+from tracegraph.control.silent import calls_python, silent
 from tracegraph.core.shapes import Size, element_count, same_shape, same_size, static_shape
 from tracegraph.core.sparsity_patterns import Pattern, moved
 from tracegraph.core.types import TensorType
@@ -173,6 +174,8 @@ class Scan(Loop):
     # Derivatives.
 
     def recorded(self):
+        if calls_python(self.body):
+            return self
         body = self.body.cached(("stacks", self.rows), lambda: (self._stacking_body(),))[0]
         return self if body is self.body else self.with_body(body, self.constants, self.states)
 
@@ -199,12 +202,17 @@ class Scan(Loop):
     def vjp(self, *values):
         count = len(self.body.outputs)
         gs, ys, xs = values[:count], values[count : 2 * count], values[2 * count :]
-        recorded = self.recorded()
+        recorded, silenced = self.recorded(), self._silent()
         if recorded is not self:
             # It was recorded without a tape, hence without residuals: compute them now.
+            recorded = silenced.recorded()
             ys = as_tuple(recorded(*xs))
             gs = (*gs, *(None,) * (len(ys) - count))
         return recorded._pulled_back(gs, ys, xs)
+
+    def _silent(self) -> Scan:
+        """The op without its prints, for what is computed again."""
+        return self.with_body(silent(self.body), self.constants, self.states)
 
     def _pulled_back(
         self, gs: Sequence[Tensor | None], ys: Sequence[Tensor], xs: Sequence[Tensor]
@@ -216,7 +224,7 @@ class Scan(Loop):
         )
         values = {"input": xs, "output": ys}
         residuals = [values[kind][i] for kind, i in back.residuals]
-        seeds = [g if g is not None else full(0, y.type) for g, y in zip(gs, ys, strict=True)]
+        seeds = {i: full(0, ys[i].type) if gs[i] is None else gs[i] for i in back.states}
         found = applied(
             Scan(back.graph, back.constants, back.state_count, self.length, not self.reverse),
             [
@@ -248,7 +256,7 @@ class Scan(Loop):
             tuple(t is not None for t in tangents),
             lambda flags: depending_through(self.body, flags),
         )
-        body, places = pushed_body(self.body, self.constants, self.states, given)
+        body, places = pushed_body(self._silent().body, self.constants, self.states, given)
         ends = (0, self.constants, self.rows, len(xs))
         inputs = interleaved(ends, given, xs, tangents)
         first, states = sum(given[: self.constants]), sum(given[self.constants : self.rows])

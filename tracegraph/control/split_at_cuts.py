@@ -17,7 +17,7 @@ from tracegraph.core.types import TOKEN, int32
 from tracegraph.ir.builder import Builder, copy_inputs, current, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.constant import Iota, RuntimeSize
-from tracegraph.ops.effect import EFFECTS, HostCall, Load, Read, Store
+from tracegraph.ops.effect import EFFECTS, Check, HostCall, Load, Read, Store
 from tracegraph.passes.common_subexpressions import live_nodes
 from tracegraph.passes.simplify import dead_code, share
 from tracegraph.passes.specialise import (
@@ -103,7 +103,7 @@ def _split(graph: Graph) -> SplitGraph:
         elif isinstance(node.op, RuntimeSize):
             sizes[cut_stages[node]].append(node)
             members[stages[node.outputs[0]]].append(_of_known_size(node))
-        elif isinstance(node.op, EFFECTS):
+        elif _makes_effects(node):
             effects[cut_stages[node]].append(node)
         else:
             members[stages[node.outputs[0]]].append(node)
@@ -164,15 +164,20 @@ def _stages(graph: Graph) -> tuple[dict[Tensor, int], dict[Node, int]]:
         elif isinstance(node.op, RuntimeSize):
             stage = 1 + max(stages[x] for x in node.inputs)
             cut_stages[node] = stage - 1
-        elif isinstance(node.op, EFFECTS):
+        elif _makes_effects(node):
             last_effect = cut_stages[node] = max(needed, last_effect)
             stage = last_effect + 1
-            if isinstance(node.op, HostCall):
+            if not isinstance(node.op, Store):
                 after_calls = stage
         else:
             stage = needed
         stages.update((y, stage) for y in node.outputs)
     return stages, cut_stages
+
+
+def _makes_effects(node: Node) -> bool:
+    """Whether a node stands between parts: an effect, or a branch or a loop with effects inside."""
+    return isinstance(node.op, EFFECTS) or (bool(node.op.regions) and node.op.cuts_runs)
 
 
 def _sizes_returned(graph: Graph) -> dict[str, Tensor]:
@@ -204,12 +209,21 @@ def _wanted(graph: Graph, members: list[list[Node]], cuts: list[list[Node]]) -> 
     """For each part the values that something else takes: what follows it, a later part, the
     caller."""
     wanted: list[set[Tensor]] = []
-    later = set(graph.outputs)
+    later = {*graph.outputs, *_checked(graph)}
     for nodes, after in zip(reversed(members), reversed(cuts), strict=True):
         later.update(x for node in after for x in operands(node))
         wanted.append(set(later))
         later.update(x for node in nodes for x in node.inputs)
     return wanted[::-1]
+
+
+def _checked(graph: Graph) -> list[Tensor]:
+    """The values of checks, where a run may end before its outputs have them."""
+    ops = (node.op for node in graph.nodes)
+    if not any(isinstance(op, HostCall) and op.ends_runs for op in ops):
+        return []
+    checks = (node for node in graph.nodes if isinstance(node.op, Check))
+    return [x for node in checks for x in (*node.inputs, *node.outputs)]
 
 
 def _part(

@@ -36,6 +36,7 @@ from tracegraph.control.call import (
     own_size,
 )
 from tracegraph.control.scan import Flags, Loop, interleaved, kept_state, pushed_body
+from tracegraph.control.silent import silent
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType, bool_, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
@@ -116,9 +117,9 @@ class While(Loop):
         count = self.states + self.counts
         gs, ys, xs = values[: self.states], values[count : 2 * count], values[2 * count :]
         if not self.counts:  # it was recorded without a tape: count the steps now
-            ys = as_tuple(self.recorded()(*xs))
+            ys = as_tuple(self._silent().recorded()(*xs))
         present = tuple(g is not None for g in gs)
-        op = while_gradient(self.body, self.constants, present, self.checkpoints)
+        op = while_gradient(silent(self.body), self.constants, present, self.checkpoints)
         given = [
             full(0, xs[i].type) if gs[i - self.constants] is None else gs[i - self.constants]
             for i in op.targets
@@ -130,13 +131,17 @@ class While(Loop):
             cotangents[i] = g
         return tuple(cotangents)
 
+    def _silent(self) -> While:
+        """The op without its prints, for what is computed again."""
+        return self.with_graphs(self.condition, silent(self.body), self.constants)
+
     def jvp(self, tangents, *values):
         xs = values[self.states + self.counts :]
         given = self.with_states(
             tuple(t is not None for t in tangents),
             lambda flags: depending_through(self.body, flags),
         )
-        op, inputs, places = pushed_loop(self, given, xs, tangents)
+        op, inputs, places = pushed_loop(self._silent(), given, xs, tangents)
         found = applied(op, inputs)[self.states :]
         results: list[Tensor | None] = [None] * (self.states + self.counts)
         for place, t in zip(places, found):
@@ -149,6 +154,12 @@ class While(Loop):
         size = own_size(self.body, n)
         flags = self.with_states(batched, lambda flags: vectorise(self.body, flags, size)[1])
         condition, (ends_apart,) = vectorise(self.condition, flags, size)
+        if ends_apart and self.cuts_runs:
+            raise Mismatch(
+                "a loop has effects, and in a parallel loop each iteration runs it another number "
+                "of times",
+                fix="use tg.map_fn, which runs one iteration after the other",
+            )
         if ends_apart:
             return self._each_as_long(n, size, batched, xs)
         states = flags[self.constants :]

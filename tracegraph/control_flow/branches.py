@@ -21,6 +21,7 @@ from tracegraph.control_flow.regions import (
     appended,
     check_callable,
     finished,
+    makes_effects,
     take_on,
     traced_region,
 )
@@ -46,6 +47,7 @@ from tracegraph.ops.elementwise import SELECT, Cast, Equal, GreaterEqual, LessEq
 
 
 @api_boundary
+@makes_effects
 def cond(
     pred: Any,
     true_fn: Callable[[], Any] | None = None,
@@ -79,6 +81,7 @@ def cond(
 
 
 @api_boundary
+@makes_effects
 def switch_case(
     branch_index: Any,
     branch_fns: Any,
@@ -117,6 +120,7 @@ def switch_case(
 
 
 @api_boundary
+@makes_effects
 def case(
     pred_fn_pairs: Any,
     default: Callable[[], Any] | None = None,
@@ -209,7 +213,7 @@ def choice(
     made = completions or [list] * len(regions)
     branches = [_branch(shared, *pair) for pair in zip(regions, made, strict=True)]
     graphs = [graph for graph, _ in branches]
-    given = [*shared.reads(shared.variables), *shared.captures]
+    given = [*shared.reads(shared.read_only), *shared.captures, *shared.states_before()]
     outputs = appended(op(graphs), [decider, *given]) if graphs[0].outputs else ()
     count = branches[0][1]
     take_on(shared, outputs[count:])
@@ -221,11 +225,12 @@ def _branch(
 ) -> tuple[Graph, int]:
     """The graph of a branch, and how many results it has."""
     with Builder(region.name) as builder:
-        values = shared.placeholders(builder, shared.variables)
+        values = shared.placeholders(builder, shared.read_only)
         captured = shared.captured(builder)
+        values |= shared.placeholders_of_states(builder)
         results, values, checks = shared.run(region, (), values, captured)
         results = completion(results)
-        new = [values[id(v)] for v in shared.assigned]
+        new = shared.states_of(values)
     return finished(builder, [*results, *new, *checks]), len(results)
 
 

@@ -20,13 +20,14 @@ from tracegraph.control_flow.regions import (
     appended,
     check_callable,
     finished,
+    makes_effects,
     names_of_parameters,
     take_on,
     traced_region,
 )
 from tracegraph.core.shapes import Size, same_shape, same_size
 from tracegraph.core.source import here
-from tracegraph.core.types import TensorType, as_dtype, bool_, int32
+from tracegraph.core.types import TOKEN, TensorType, as_dtype, bool_, int32
 from tracegraph.errors import (
     DTypeError,
     ShapeError,
@@ -51,6 +52,7 @@ _FEWEST, _MOST = 32, 512
 
 
 @api_boundary
+@makes_effects
 def while_loop(
     cond: Callable[..., Any],
     body: Callable[..., Any],
@@ -120,8 +122,8 @@ def _while(
     is_spread = isinstance(loop_vars, (list, tuple))
     counts = [part.count for part in structure.parts] if is_spread else [len(leaves)]
     names = names_of_parameters(body, counts)
-    tests = traced_region("cond", lambda *given: called(cond, given), types, names, _as_test)
-    steps = traced_region("body", next_states, types, names)
+    tests = traced_region("cond", lambda *given: called(cond, given), types, names, _as_test, True)
+    steps = traced_region("body", next_states, types, names, is_repeated=True)
     bound = None if maximum_iterations is None else _count(maximum_iterations)
     loop = _WhileLoop(Shared([tests, steps]), tests, steps, types, bound is not None)
     slots = _slots(loop.state_types, checkpoints, maximum_iterations)
@@ -162,14 +164,14 @@ class _WhileLoop:
         self.shared, self.tests, self.steps = shared, tests, steps
         self.types = [*types]
         self.is_bounded = is_bounded
-        #: Whether the condition assigns or checks, so that it must run in the body.
-        self.tests_act = bool(tests.traced.assigned or tests.traced.checks)
+        #: Whether the condition does more than compute, so that it must run in the body.
+        own = tests.traced
+        self.tests_act = bool(own.assigned or own.checks or own.has_token)
 
     @property
     def state_types(self) -> list[TensorType]:
         head = [COUNT] * self.is_bounded + [TensorType(bool_, ())] * self.tests_act
-        assigned = [v.tensor_type for v in self.shared.assigned]
-        return [*head, *self.types, *assigned, *self.shared.check_types]
+        return [*head, *self.types, *self.shared.state_types, *self.shared.check_types]
 
     def run(
         self, leaves: Sequence[Tensor], bound: Tensor | None, slots: int, arrays: ArrayStates
@@ -177,12 +179,13 @@ class _WhileLoop:
         """Appends the loop; the values of the loop variables behind it."""
         shared = self.shared
         constants = [*shared.reads(shared.read_only), *shared.captures]
-        assigned = shared.reads(shared.assigned)
-        states = [*leaves, *assigned, *shared.passed_checks()]
+        before = shared.states_before()
+        states = [*leaves, *before, *shared.passed_checks()]
         if self.tests_act:
-            (first, *rest) = self._first_test([*constants, *leaves, *assigned])
+            (first, *rest) = self._first_test([*constants, *leaves, *before])
             states = [first, *leaves, *rest]
-        constants += [*assigned, *([bound] if bound is not None else [])]
+        handles = before[: len(shared.assigned)]
+        constants += [*handles, *([bound] if bound is not None else [])]
         if bound is not None:
             states.insert(0, constant(0, int32))
         condition, body = self._graph("cond", self._condition), self._graph("body", self._body)
@@ -199,7 +202,7 @@ class _WhileLoop:
             values = self.shared.placeholders(builder, self.shared.read_only)
             captured = self.shared.captured(builder)
             given = [builder.input(type) for type in self.types]
-            values |= self.shared.placeholders(builder, self.shared.assigned)
+            values |= self.shared.placeholders_of_states(builder)
             graph = self._tested(builder, given, values, captured)
         return [*appended(Call(graph), inputs)]
 
@@ -211,7 +214,7 @@ class _WhileLoop:
         captured: dict[Tensor, Tensor],
     ) -> Graph:
         (test,), values, checks = self.shared.run(self.tests, given, values, captured)
-        return finished(builder, [test, *(values[id(v)] for v in self.shared.assigned), *checks])
+        return finished(builder, [test, *self.shared.states_of(values), *checks])
 
     def _graph(self, name: str, outputs: Callable[[_Inputs], list[Tensor]]) -> Graph:
         shared = self.shared
@@ -224,7 +227,7 @@ class _WhileLoop:
             goes_on = builder.input(TensorType(bool_, ()), "goes_on") if self.tests_act else None
             inputs = self.steps.traced.graph.inputs[: len(self.types)]
             given = [builder.input_like(x) for x in inputs]
-            values |= shared.carried(shared.placeholders(builder, shared.assigned), handles)
+            values |= shared.carried(shared.placeholders_of_states(builder), handles)
             checks = [builder.input(type) for type in shared.check_types]
             found = outputs(_Inputs(given, values, captured, checks, goes_on, count, bound))
         return finished(builder, found)
@@ -249,7 +252,7 @@ class _WhileLoop:
             is_own = [of is own for of, *_, types in shared.checks for _ in types]
             made = [b if flag else a for a, b, flag in zip(made, tested, is_own, strict=True)]
             head.append(test)
-        return [*head, *results, *(values[id(v)] for v in shared.assigned), *made]
+        return [*head, *results, *shared.states_of(values), *made]
 
     def _flags(self, checks: Sequence[Tensor]) -> list[Tensor]:
         flags, place = [], 0
@@ -269,13 +272,18 @@ def _slots(types: Sequence[TensorType], checkpoints: Any, bound: Any) -> int:
                 fix="leave it out, or give the number of states that memory has room for",
             )
         return checkpoints
-    sizes = [x.dtype.numpy_dtype.itemsize * math.prod(x.shape) for x in types if x.is_static]
+    sizes = [
+        x.dtype.numpy_dtype.itemsize * math.prod(x.shape)
+        for x in types
+        if x.is_static and x is not TOKEN
+    ]
     size = max(sum(sizes), 1)
     found = min(max(_CHECKPOINT_BYTES // size, _FEWEST), _MOST)
     return min(found, bound + 2) if isinstance(bound, int) and bound >= 0 else found
 
 
 @api_boundary
+@makes_effects
 def scan(
     fn: Callable[[Any, Any], Any],
     elems: Any,
@@ -309,6 +317,7 @@ def scan(
 
 
 @api_boundary
+@makes_effects
 def foldl(
     fn: Callable[[Any, Any], Any],
     elems: Any,
@@ -329,6 +338,7 @@ def foldl(
 
 
 @api_boundary
+@makes_effects
 def foldr(
     fn: Callable[[Any, Any], Any],
     elems: Any,
@@ -350,6 +360,7 @@ def foldr(
 
 
 @api_boundary
+@makes_effects
 def map_fn(
     fn: Callable[[Any], Any],
     elems: Any,
@@ -471,7 +482,7 @@ class _ScanLoop:
         stacked. `step` takes the states and the rows, and returns the new states and the rest."""
         rows = [x.type.with_shape(x.type.shape[1:]) for x in self.rows]
         types = [x.type for x in self.states]
-        region = traced_region(self.name, step, [*types, *rows], self.names)
+        region = traced_region(self.name, step, [*types, *rows], self.names, is_repeated=True)
         shared = Shared([region])
         count = len(types)
         with Builder(self.name) as builder:
@@ -480,7 +491,7 @@ class _ScanLoop:
             handles = shared.placeholders(builder, shared.assigned)
             inputs = region.traced.graph.inputs
             given = [builder.input_like(x) for x in inputs[:count]]
-            values |= shared.carried(shared.placeholders(builder, shared.assigned), handles)
+            values |= shared.carried(shared.placeholders_of_states(builder), handles)
             held = [builder.input(type) for type in shared.check_types]
             given += [builder.input_like(x) for x in inputs[count : count + len(rows)]]
             old = values
@@ -488,9 +499,10 @@ class _ScanLoop:
             assigned = self._while_it_holds(shared, old, values, held)
             kept = self._first_failures(shared, held, made)
             graph = finished(builder, [*results[:count], *assigned, *kept, *results[count:]])
-        assigned = shared.reads(shared.assigned)
-        constants = [*shared.reads(shared.read_only), *shared.captures, *assigned]
-        states = [*self.states, *assigned, *shared.passed_checks()]
+        before = shared.states_before()
+        read = [*shared.reads(shared.read_only), *shared.captures]
+        constants = [*read, *before[: len(shared.assigned)]]
+        states = [*self.states, *before, *shared.passed_checks()]
         op = Scan(graph, len(constants), len(states), self.length, self.is_reverse)
         inputs = current().admit_all((*constants, *states, *self.rows))
         if arrays is not None:
@@ -515,9 +527,10 @@ class _ScanLoop:
         for *_, types in shared.checks:
             flag, place = held[place], place + len(types)
             holds = flag if holds is None else LogicalAnd()(holds, flag)
-        pairs = [(old[id(v)], new[id(v)]) for v in shared.assigned]
+        pairs = zip(shared.states_of(old), shared.states_of(new), strict=True)
         return [
-            after if holds is None else _chosen(holds, after, before) for before, after in pairs
+            after if holds is None or after.type is TOKEN else _chosen(holds, after, before)
+            for before, after in pairs
         ]
 
     def _first_failures(

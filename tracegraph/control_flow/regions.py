@@ -6,21 +6,24 @@ every region the same ones, so that a Variable that one branch assigns keeps its
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, ParamSpec, TypeVar
 
 from tracegraph.control.call import applied
 from tracegraph.control.intern import interned
+from tracegraph.control.split_at_cuts import has_calls_that_see
 from tracegraph.core.source import here
-from tracegraph.core.types import TensorType
+from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.errors import TraceError, fail, kind_of, shown
 from tracegraph.ir.builder import Builder, current, replay
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import full
+from tracegraph.ops.constant import RuntimeSize
 from tracegraph.ops.effect import Read
 from tracegraph.passes.simplify import simplify
 from tracegraph.signatures.results import Results, result_leaves
@@ -30,9 +33,13 @@ from tracegraph.tracing.trace import (
     CheckReport,
     Trace,
     Traced,
+    current_trace,
     pass_check_on,
     restored,
 )
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -54,43 +61,76 @@ def traced_region(
     types: Sequence[TensorType] = (),
     names: Sequence[str | None] = (),
     convert: Callable[[Any], Any] = lambda result: result,
+    is_repeated: bool = False,
 ) -> Region:
     """The trace of `function`, which is given the arguments of `types`, under these names if there
-    are any. `convert` is applied to what it returns while its trace is open."""
+    are any. `convert` is applied to what it returns while its trace is open.
+
+    Where it calls Python functions that may look at Variables, these are stored when it ends; if it
+    `is_repeated`, they are read again when it begins.
+    """
     pairs = [*itertools.zip_longest(types, names)]
 
-    def run() -> Region:
+    def run(begins_anew: bool) -> Region:
         with CallTrace(name) as trace:
+            if begins_anew:
+                trace.forget_state()
             outer = trace.outer
             if isinstance(outer, Trace):
                 trace.paths = outer.paths
             result = convert(function(*[trace.argument(*pair) for pair in pairs]))
             leaves, structure = result_leaves(result, name, here())
+            if trace.has_shown_state:
+                trace.store_state()
             traced = trace.traced([y for y in leaves if y is not None])
-        if traced.graph.cuts_runs:
-            _refuse_cuts(traced)
+        _refuse_sizes(traced.graph)
         return Region(name, traced, Results(structure, leaves))
 
-    return restored(run)
+    def run_as_often_as_needed() -> Region:
+        region = run(False)
+        if is_repeated and has_calls_that_see(region.traced.graph):
+            return run(True)
+        return region
+
+    return restored(run_as_often_as_needed)
 
 
-def _refuse_cuts(traced: Traced) -> NoReturn:
-    cut = next(node for node in traced.graph.nodes if node.op.cuts_runs)
-    if not cut.op.has_effects:
-        fail(
-            TraceError,
-            f"{traced.graph.name} computes a size that only the run knows, and what branches and "
-            "loops of a graph compute has the same shape in every run",
-            source=cut.source,
-            fix="compute it before, or keep all elements and a mask: tg.where(mask, x, 0)",
-        )
-    place = cut.source
-    fail(
-        TraceError,
-        f"{traced.graph.name} prints or calls Python, which no branch or loop of a graph can do",
-        source=place,
-        fix="return the values, and print them behind it",
-    )
+def _refuse_sizes(graph: Graph) -> None:
+    for node in (node for inner in graph.graphs() for node in inner.nodes):
+        if isinstance(node.op, RuntimeSize):
+            fail(
+                TraceError,
+                f"{graph.name} computes a size that only the run knows, and what branches and "
+                "loops of a graph compute has the same shape in every run",
+                source=node.source,
+                fix="compute it before, or keep all elements and a mask: tg.where(mask, x, 0)",
+            )
+
+
+class NeedsTraceError(Exception):
+    """A branch or a loop at top level has effects, so it must be traced and run as one call."""
+
+
+#: What traces a call at top level and runs it at once; `functions.execute` sets it.
+_runners: list[Callable[[str, Callable[[], Any]], Any]] = []
+
+
+def set_runner(run: Callable[[str, Callable[[], Any]], Any]) -> None:
+    """Called once, by what runs functions."""
+    _runners[:] = [run]
+
+
+def makes_effects(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Decorates what builds branches and loops: at top level those with effects run at once."""
+
+    @functools.wraps(function)
+    def called(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        try:
+            return function(*args, **kwargs)
+        except NeedsTraceError:
+            return _runners[0](function.__name__, lambda: function(*args, **kwargs))
+
+    return called
 
 
 def with_names(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
@@ -136,6 +176,10 @@ def check_callable(name: str, what: str, function: Any) -> None:
         )
 
 
+#: The key of the token among the values of Variables, which are there by their identity.
+_TOKEN = 0
+
+
 class Shared:
     """What several regions share: the same inputs behind their arguments, the same outputs behind
     their results."""
@@ -154,6 +198,10 @@ class Shared:
             for v, x in zip(traced.variables, traced.graph.inputs[traced.argument_count :])
         }
         self.captures = [*dict.fromkeys(x for traced in traces for x in traced.captures)]
+        self.has_token = any(traced.has_token for traced in traces)
+        self._shows_state = any(has_calls_that_see(traced.graph) for traced in traces)
+        if self.has_token:
+            self._prepare()
         self.checks: list[tuple[Traced, int, CheckReport, tuple[TensorType, ...]]] = []
         for traced in traces:
             place = traced.first_check
@@ -162,6 +210,38 @@ class Shared:
                 types = traced.graph.output_types[place:end]
                 self.checks.append((traced, place, report, types))
                 place = end
+
+    def _prepare(self) -> None:
+        """Prepares what is being traced for the effects of the regions."""
+        trace = current_trace()
+        if trace is None:
+            raise NeedsTraceError
+        if self._shows_state:
+            trace.store_state()
+        trace.end_where_checks_failed()
+
+    @property
+    def state_types(self) -> list[TensorType]:
+        """The types of what a region hands on beside its results: assigned Variables, the token."""
+        return [*(v.tensor_type for v in self.assigned), *[TOKEN] * self.has_token]
+
+    def states_before(self) -> list[Tensor]:
+        """What is handed on to the first region."""
+        trace = current_trace()
+        token = [trace.take_token()] if self.has_token and trace is not None else []
+        return [*self.reads(self.assigned), *token]
+
+    def states_of(self, values: Mapping[int, Tensor]) -> list[Tensor]:
+        """What is handed on by a region, from its values."""
+        token = [values[_TOKEN]] if self.has_token else []
+        return [*(values[id(v)] for v in self.assigned), *token]
+
+    def placeholders_of_states(self, builder: Builder) -> dict[int, Tensor]:
+        """Inputs of a graph for what is handed on to it."""
+        found = self.placeholders(builder, self.assigned)
+        if self.has_token:
+            found[_TOKEN] = builder.input(TOKEN, "token")
+        return found
 
     @property
     def reports(self) -> list[CheckReport]:
@@ -190,6 +270,7 @@ class Shared:
             *arguments,
             *(values[id(v)] for v in traced.variables),
             *(captured[x] for x in traced.captures),
+            *([values[_TOKEN]] if traced.has_token else []),
         ]
         env = dict(zip(graph.inputs, given, strict=True))
         replay(graph.nodes, env)
@@ -197,6 +278,8 @@ class Shared:
         new = dict(values)
         for place, i in enumerate(traced.assigned, traced.result_count):
             new[id(traced.variables[i])] = outputs[place]
+        if traced.has_token:
+            new[_TOKEN] = outputs[traced.first_check - 1]
         checks: list[Tensor] = []
         for of, place, _, types in self.checks:
             if of is traced:
@@ -216,7 +299,18 @@ class Shared:
     def carried(self, states: dict[int, Tensor], handles: dict[int, Tensor]) -> dict[int, Tensor]:
         """The values of the variables that a loop assigns, from step to step: a read sends its
         cotangent to the variable, in whatever step it is, and none to what was assigned."""
-        return {key: Read()(value, handles[key]) for key, value in states.items()}
+        return {
+            key: value if key == _TOKEN else Read()(value, handles[key])
+            for key, value in states.items()
+        }
+
+    def take_on_effects(self, tokens: Sequence[Tensor]) -> None:
+        """Takes on the token behind the regions, if there is one: effects were made in them."""
+        trace = current_trace()
+        if tokens and trace is not None:
+            if self._shows_state:
+                trace.forget_state()
+            trace.give_token(*tokens)
 
     def captured(self, builder: Builder) -> dict[Tensor, Tensor]:
         """Inputs of a graph for what the regions use from outside."""
@@ -238,10 +332,12 @@ def appended(op: Op, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def take_on(shared: Shared, values: Sequence[Tensor]) -> None:
-    """Takes on what a branch or a loop did: the values of the variables that it assigns, and its
-    checks."""
+    """Takes on what a branch or a loop did: its effects, the values of the variables that it
+    assigns, and its checks."""
+    count = len(shared.assigned)
+    shared.take_on_effects(values[count : count + shared.has_token])
     for variable, value in zip(shared.assigned, values, strict=False):
         variable.assign(value)
-    rest = iter(values[len(shared.assigned) :])
+    rest = iter(values[count + shared.has_token :])
     for report in shared.reports:
         pass_check_on(report, tuple(next(rest) for _ in range(1 + report.operand_count)))

@@ -70,7 +70,8 @@ def _covers(shape: TensorShape, other: TensorShape) -> bool:
 def _count_calls(node: Node) -> int:
     if isinstance(node.op, HostCall):
         return int(node.op.is_ordered and node.op.function != STOP)
-    return sum(_count_calls(inner) for region in node.op.regions for inner in region.graph.nodes)
+    found = sum(_count_calls(inner) for region in node.op.regions for inner in region.graph.nodes)
+    return found if node.op.inlined is not None else min(found, 1)  # a loop is one effect
 
 
 def results_of_call(

@@ -14,6 +14,7 @@ import numpy as np
 from tracegraph.control.split_at_cuts import (
     Part,
     SplitGraph,
+    has_calls_that_see,
     operands,
     split_at_cuts,
     variable_input,
@@ -32,13 +33,15 @@ from tracegraph.eager.slots import (
     store,
     store_together_if_same,
 )
+from tracegraph.effects.interpreted import interpret
 from tracegraph.errors import InvalidArgumentError, fail, message
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.constant import RuntimeSize
-from tracegraph.ops.effect import STOP, HostCall, Made, Store, host_function
+from tracegraph.ops.effect import STOP, Check, HostCall, Made, Store, host_function
 from tracegraph.padding.padded import Padded, padded
-from tracegraph.passes.specialise import bind_sizes, with_known_sizes
+from tracegraph.passes.specialise import bind_sizes, specialise, with_known_sizes
+from tracegraph.tracing.trace import CheckReport
 
 #: How many programs of one part are kept: one for each of the last sizes.
 _MOST_PROGRAMS = 128
@@ -153,9 +156,9 @@ class Procedure:
         self._bucket_of = bucket_of
         #: The tokens behind calls whose derivatives are called, here or by who takes the outputs.
         self._kept = frozenset({*_tokens_of_derivatives(parts), *self.split.graph.outputs})
-        calls = [node.op for part in parts for node in part.effects]
-        self._may_find_other_shapes = any(isinstance(x, HostCall) and x.undeclared for x in calls)
-        self._has_effects = bool(calls)
+        effects = [node.op for part in parts for node in part.effects]
+        self._may_find_other_shapes = any(isinstance(x, HostCall) and x.undeclared for x in effects)
+        self._has_effects = bool(effects)
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
         return self.run(buffers, {}, [])
@@ -194,6 +197,30 @@ class Procedure:
             return tuple(map(run.env.get, graph.outputs))
         return tuple(map(run.output, graph.outputs))
 
+    def run_region(self, buffers: Sequence[Any], handles: Mapping[Tensor, Slot]) -> Sequence[Any]:
+        """The buffers of the outputs, for those of all inputs: of a region of a branch or a loop.
+        `handles` are the Variables that inputs stand for. Raises what stops the run around it."""
+        graph = self.split.graph
+        run = _Run({}, None, False, self._kept)
+        run.handles = dict(handles)
+        run.env.update(zip(graph.inputs, buffers, strict=True))
+        try:
+            for part in self._parts:
+                part.run(run, [])
+        except _Stopped:
+            self._report(run)
+            raise
+        return tuple(map(run.value, graph.outputs))
+
+    def _report(self, run: _Run) -> None:
+        """Raises the error of the first check that has failed."""
+        for node in self.split.graph.nodes:
+            flag = run.env.get(node.outputs[0]) if isinstance(node.op, Check) else None
+            if flag is not None and not np.asarray(flag):
+                text, operands = node.op.attributes[0], node.inputs[1:]
+                report = CheckReport(text, node.source, len(operands), is_range="{}" in text)
+                report.fail([np.asarray(run.value(x)) for x in operands])
+
     def _compute_and_store(self, run: _Run, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
         """Computes all parts, and stores when the last one has run; anew where a Variable was
         assigned meanwhile, since no effect was made that would be made twice."""
@@ -230,7 +257,9 @@ class _Run:
         kept: frozenset[Tensor],
     ) -> None:
         self.env: dict[Tensor, Any] = {}
+        #: The Variables that inputs stand for: those that are read when the run begins, and all.
         self.variables = variables
+        self.handles = variables
         self._record = record
         #: How many calls of Python functions were made before the run, and were passed by it.
         self._made = 0 if record is None else len(record.made)
@@ -291,7 +320,7 @@ class _Run:
 
     def slot(self, handle: Tensor) -> Slot | None:
         """The Variable that the operand of an effect stands for."""
-        return self.variables.get(variable_input(handle))
+        return self.handles.get(variable_input(handle))
 
     def values_of(self, variables: Sequence[Slot]) -> list[Any]:
         """The values of Variables at this point of the program."""
@@ -329,6 +358,26 @@ class _Run:
             types = [y.type for y in node.outputs[1:]]
             self._sizes.update(bind_sizes(types, [*map(type_of_array, made.results)]))
 
+    def interpret(self, node: Node) -> None:
+        """Runs a branch or a loop with effects, but for one that was run before."""
+        if self.is_repeated:
+            assert self._record is not None
+            results = self._record.made[self._count].results
+        else:
+            op = node.op.substitute(self._sizes) if self._sizes else node.op
+            slots = [self.slot(x) for x in node.inputs]
+
+            def run(graph: Graph, values: Sequence[Any], first: int) -> Sequence[Any]:
+                pairs = zip(graph.inputs, slots[first:])
+                return _run_region(graph, values, {x: v for x, v in pairs if v is not None})
+
+            results = interpret(op, [self.value(x) for x in node.inputs], run)
+        pairs = zip(node.outputs, results, strict=True)
+        self.env.update((y, value if y.type is TOKEN else _on_device(value)) for y, value in pairs)
+        self._count += 1
+        if self._is_recording and self._record is not None and self._count > self._made:
+            self._record.add(Made(results), list(self.variables.values()))
+
     def _note(self, node: Node, op: HostCall, made: Made) -> None:
         """Notes a call that was made, and raises ResultShapeError for shapes that are not those
         of the trace."""
@@ -347,6 +396,25 @@ class _Run:
         for i in op.undeclared:
             if not traced[i].is_compatible_with(found[i]):
                 _refuse_shape(op, found[i], op.types[i], node, record)
+
+
+def _run_region(graph: Graph, values: Sequence[Any], slots: Mapping[Tensor, Slot]) -> Sequence[Any]:
+    types = types_known(graph.input_types, values)
+    known = specialise(graph, types)
+    program = known.cached("region", lambda: _region_program(known))
+    if not isinstance(program, Procedure):
+        return run_program(program, values)
+    given = zip(graph.inputs, program.split.graph.inputs, strict=True)
+    return program.run_region(values, {y: slots[x] for x, y in given if x in slots})
+
+
+def _region_program(graph: Graph) -> Any:
+    with backend.compiling:
+        return program_of(graph)
+
+
+def _on_device(value: Any) -> Any:
+    return backend.put(np.asarray(value)) if isinstance(value, (np.ndarray, np.generic)) else value
 
 
 def _common_shape(one: TensorShape, other: TensorShape) -> TensorShape:
@@ -380,14 +448,12 @@ class _PartProgram:
         self._is_first = is_first
         self._programs: LRUCache[tuple[Any, ...], Any] = LRUCache(_MOST_PROGRAMS)
         effects = part.effects
-        calls = [i for i, node in enumerate(effects) if isinstance(node.op, HostCall)]
+        calls = [i for i, node in enumerate(effects) if not isinstance(node.op, Store)]
         first = calls[0] if calls else len(effects)
         #: What is stored together with the end of the part, and what comes then.
         self._stores, self._rest = effects[:first], effects[first:]
         #: Whether Python functions come then that may look at Variables.
-        self._shows_state = any(
-            isinstance(node.op, HostCall) and node.op.sees_variables for node in self._rest
-        )
+        self._shows_state = any(map(_shows_state, self._rest))
 
     def run(self, run: _Run, final_stores: list[tuple[Tensor, Slot]]) -> None:
         """Runs the program of the part, and makes its effects. `final_stores` are what Variables
@@ -396,6 +462,8 @@ class _PartProgram:
         for node in self._rest:
             if isinstance(node.op, HostCall):
                 run.call(node)
+            elif not isinstance(node.op, Store):
+                run.interpret(node)
             elif not run.is_repeated:
                 _store(run, [(node.inputs[2], self._slot(run, node))])
         if self._shows_state:
@@ -481,6 +549,13 @@ class _PartProgram:
                     program = backend.program(with_known_sizes(graph, types, sizes))
                     self._programs.put(key, program)
         return program
+
+
+def _shows_state(node: Node) -> bool:
+    """Whether Python functions are called that may look at Variables."""
+    if isinstance(node.op, HostCall):
+        return node.op.sees_variables
+    return any(has_calls_that_see(region.graph) for region in node.op.regions)
 
 
 def types_known(types: Sequence[TensorType], buffers: Sequence[Any]) -> tuple[TensorType, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tracegraph.control.call import Call, call, forward_form, repeats
 from tracegraph.control.split_at_cuts import has_calls_that_see, with_own_sizes
+from tracegraph.control_flow.regions import set_runner
 from tracegraph.core.source import Source, here
 from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.eager import backend
@@ -21,6 +22,8 @@ from tracegraph.effects.procedure import (
     BucketOf,
     Procedure,
     Record,
+    current_record,
+    recorded_call,
     types_known,
 )
 from tracegraph.ir.builder import current
@@ -28,13 +31,16 @@ from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer, host_tensor
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
+from tracegraph.signatures.results import Results, result_leaves
 from tracegraph.state.variable import Variable
+from tracegraph.tracing.call_trace import CallTrace
 from tracegraph.tracing.trace import (
     Trace,
     Traced,
     current_trace,
     pass_check_on,
     report_first_failure,
+    restored,
 )
 
 
@@ -271,6 +277,22 @@ def run_nested(
     """Appends the body as a call node to the graph that is being built."""
     append = functools.partial(call, with_own_sizes(traced.graph))
     return append_call(append, traced, arguments, variables)
+
+
+def _run_at_once(name: str, call: Callable[[], Any]) -> Any:
+    """What a call at top level returns, which is traced and run as that of a function."""
+
+    def traced_call() -> tuple[Traced, Results]:
+        with CallTrace(name) as trace:
+            leaves, structure = result_leaves(call(), name, here())
+            return trace.traced([y for y in leaves if y is not None]), Results(structure, leaves)
+
+    with recorded_call():
+        traced, results = restored(traced_call)
+        return results.pack(run_recorded(traced, [], traced.variables, current_record()))
+
+
+set_runner(_run_at_once)
 
 
 def append_call(

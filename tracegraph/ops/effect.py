@@ -15,6 +15,7 @@ from tracegraph.core.types import TOKEN, TensorType, bool_
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import MissingRule, Op, check_same_dtype
 from tracegraph.ops.broadcast import Sum, full
+from tracegraph.ops.constant import Nullary
 from tracegraph.ops.elementwise import ANY, Elementwise
 from tracegraph.ops.movement import no_flops
 from tracegraph.ops.reduce import All
@@ -105,6 +106,13 @@ class Store(Op):
 
     def depends(self, *patterns):
         return patterns[0]
+
+
+class FirstToken(Nullary):
+    """A token before which there are no effects: for what computes a body again without them"""
+
+    def infer(self):
+        return TOKEN
 
 
 class Load(Op):

@@ -294,6 +294,11 @@ class Trace(Builder):
             for state in self.states.values():
                 state.value = None
 
+    @property
+    def has_shown_state(self) -> bool:
+        """Whether a Python function was called that may have looked at Variables."""
+        return self._has_shown_state
+
     def end_where_checks_failed(self) -> None:
         """Lets a run end at this point if a check before it failed: the effects of a body that is
         called now know nothing of that check."""

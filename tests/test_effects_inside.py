@@ -1,0 +1,354 @@
+"""Prints and calls of Python functions inside branches and loops: in order, and once."""
+
+import numpy as np
+import pytest
+
+import tracegraph as tg
+from tests.oracles import raises
+from tracegraph.errors import MissingRuleError
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*the function was decorated again")
+
+
+@pytest.fixture(params=["top level", "function"])
+def run(request):
+    """Calls a function at top level, or traced."""
+    if request.param == "top level":
+        return lambda fn, *args: fn(*map(tg.constant, args))
+    return lambda fn, *args: tg.function(fn)(*map(tg.constant, args))
+
+
+@pytest.fixture
+def lines(capsys):
+    """What was printed since the last time."""
+    return lambda: capsys.readouterr().err.split("\n")[:-1]
+
+
+def said(*words):
+    """An element of a tuple that prints: `(said(...), value)[1]`."""
+    tg.print(*words)
+
+
+def test_branches(run, lines):
+    def chosen(x):
+        tg.print("before")
+        y = tg.cond(x > 0.0, lambda: (said("positive", x), x)[1], lambda: (said("not"), -x)[1])
+        tg.print("after", y)
+        return y
+
+    for x, middle in ((2.0, "positive 2"), (-3.0, "not")):
+        assert run(chosen, x).numpy() == abs(x)
+        assert lines() == ["before", middle, f"after {abs(x):g}"]
+
+
+def test_a_branch_of_several(run, lines):
+    def chosen(k):
+        branches = [lambda n=n: (said("branch", n), tg.constant(n))[1] for n in range(3)]
+        return tg.switch_case(k, branches) + tg.case(
+            [(k > 1, lambda: (said("large"), 10)[1])], default=lambda: 20
+        )
+
+    for k, expected in ((0, ["branch 0"]), (2, ["branch 2", "large"])):
+        assert run(chosen, k).numpy() == k + (10 if k == 2 else 20)
+        assert lines() == expected
+
+
+def of_python(function, *inputs, dtype=tg.float32):
+    """The scalar that a function of Python returns."""
+    return tg.py_function(function, inputs, tg.TensorSpec([], dtype))
+
+
+LOOPS = {
+    "while": lambda x: tg.while_loop(
+        lambda i, s: i < 3, lambda i, s: (said("step", i, s), (i + 1, s * 2.0))[1], (0, x)
+    )[1],
+    "condition": lambda x: (
+        tg.while_loop(
+            lambda i, s: (said("step", i, s), i < 2)[1], lambda i, s: (i + 1, s * 2.0), (0, x)
+        )[1]
+        * 2.0
+    ),
+    "bounded": lambda x: tg.while_loop(
+        lambda i, s: True,
+        lambda i, s: (said("step", i, s), (i + 1, s * 2.0))[1],
+        (0, x),
+        maximum_iterations=3,
+    )[1],
+    "foldl": lambda x: tg.foldl(lambda s, i: (said("step", i, s), s * 2.0)[1], tg.range(3), x),
+    "foldr": lambda x: tg.foldr(lambda s, i: (said("step", 2 - i, s), s * 2.0)[1], tg.range(3), x),
+    "scan": lambda x: tg.scan(lambda s, i: (said("step", i, s), s * 2.0)[1], tg.range(3), x)[-1],
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops(run, lines, name):
+    assert run(LOOPS[name], 1.5).numpy() == 12.0
+    assert lines() == ["step 0 1.5", "step 1 3", "step 2 6"]
+
+
+def test_maps(run, lines):
+    double = lambda x: tg.map_fn(lambda r: (said(r), 2.0 * r)[1], x)  # noqa: E731
+    np.testing.assert_array_equal(run(double, [1.0, 2.5]).numpy(), [2, 5])
+    assert lines() == ["1", "2.5"]
+    assert run(double, np.zeros([0])).shape == (0,)
+    assert lines() == []
+
+
+def test_converted_code(lines):
+    @tg.function
+    def game(x, rounds):
+        tg.print("begin")
+        for k in tg.range(rounds):
+            x = x * 2.0
+            if x > 5.0:
+                tg.print("high", k, x)
+                if x > 9.0:
+                    break
+            else:
+                tg.print("low", k)
+        tg.print("end", x)
+        return x
+
+    assert game(tg.constant(1.0), tg.constant(9)).numpy() == 16.0
+    assert lines() == ["begin", "low 0", "low 1", "high 2 8", "high 3 16", "end 16"]
+    assert game(tg.constant(1.0), tg.constant(0)).numpy() == 1.0
+    assert lines() == ["begin", "end 1"]
+
+
+def gradient_of(fn):
+    def gradient(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = fn(x)
+        return tape.gradient(y, x)
+
+    return gradient
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_gradients_print_once(run, lines, name):
+    cube = lambda x: LOOPS[name](x) ** 3  # noqa: E731
+    steps = ["step 0 1.5", "step 1 3", "step 2 6"]
+    slope = 3 * 8**3 * 1.5**2
+    assert run(gradient_of(cube), 1.5).numpy() == slope
+    assert lines() == steps
+    assert gradient_of(tg.function(cube))(tg.constant(1.5)).numpy() == slope
+    assert lines() == steps
+    assert run(gradient_of(gradient_of(cube)), 1.5).numpy() == 6 * 8**3 * 1.5
+    assert lines() == steps
+    for given in (cube, tg.function(cube)):
+        tangent = lambda x, f=given: tg.jvp(f, [x], [tg.ones_like(x)])[1]  # noqa: E731
+        assert run(tangent, 1.5).numpy() == slope
+        assert lines() == steps
+
+
+def test_gradients_through_a_branch(run, lines):
+    chosen = lambda x: tg.cond(x > 0, lambda: (said("taken"), x**3)[1], lambda: -x)  # noqa: E731
+    for x, slope, second, expected in ((2.0, 12, 12, ["taken"]), (-2.0, -1, 0, [])):
+        assert run(gradient_of(chosen), x).numpy() == slope
+        assert lines() == expected
+        assert run(gradient_of(gradient_of(chosen)), x).numpy() == second
+        assert lines() == expected
+
+
+def test_nests(run, lines):
+    def nested(x):
+        def row(total, k):
+            inner = tg.while_loop(
+                lambda j, s: j < k,
+                lambda j, s: (said("inner", k, j), (j + 1, s * x))[1],
+                (0, tg.ones_like(x)),
+            )[1]
+            return tg.cond(inner > 3.0, lambda: (said("large"), total + inner)[1], lambda: total)
+
+        return tg.foldl(row, tg.range(4), tg.zeros_like(x))
+
+    printed = ["inner 1 0", "inner 2 0", "inner 2 1", "large"]
+    printed += ["inner 3 0", "inner 3 1", "inner 3 2", "large"]
+    assert run(nested, 2.0).numpy() == 4 + 8
+    assert lines() == printed
+    assert run(gradient_of(nested), 2.0).numpy() == 2 * 2 + 3 * 4
+    assert lines() == printed
+
+
+def test_variables_and_random_numbers(lines):
+    v, generator = tg.Variable(1.0), tg.random.Generator.from_seed(3)
+    plain, loud = [], []
+    for found, prints in ((plain, False), (loud, True)):
+        generator.reset_from_seed(3)
+        v.assign(1.0)
+
+        @tg.function
+        def steps(n, prints=prints):
+            for _ in tg.range(n):
+                v.assign_add(generator.normal([]))
+                if prints:
+                    tg.print(v)
+            return v * 1.0
+
+        found += [steps(tg.constant(4)).numpy(), v.numpy()]
+    assert plain == loud
+    assert float(lines()[-1]) == pytest.approx(float(v.numpy()), rel=1e-4)
+
+
+def test_python_functions_see_and_assign_variables():
+    """As plain Python does it."""
+    v, seen = tg.Variable(1.0), []
+
+    def look(q):
+        seen.append((float(q), float(v.numpy())))
+        v.assign_add(10.0)
+        return q + v
+
+    @tg.function
+    def steps(n):
+        total = tg.constant(0.0)
+        for k in tg.range(n):
+            v.assign_add(1.0)
+            total += tg.py_function(look, [tg.cast(k, tg.float32)], tg.TensorSpec([]))
+            v.assign_add(0.5)
+        return total, v * 1.0
+
+    def plain(n):
+        total, value, found = 0.0, 1.0, []
+        for k in range(n):
+            value += 1.0
+            found.append((float(k), value))
+            value += 10.0
+            total, value = total + k + value, value + 0.5
+        return total, value, found
+
+    total, last, expected = plain(3)
+    results = steps(tg.constant(3))
+    assert [float(y) for y in results] == [total, last]
+    assert v.numpy() == last and seen == expected
+    v.assign(1.0)
+    assert [float(y) for y in steps(tg.constant(0))] == [0.0, 1.0]
+
+
+def test_python_functions_in_a_branch(run):
+    called = []
+    twice = lambda q: called.append(float(q)) or 2 * q  # noqa: E731
+
+    def chosen(x):
+        return tg.cond(x > 0.0, lambda: of_python(twice, x), lambda: x)
+
+    assert run(chosen, 3.0).numpy() == 6.0
+    assert run(chosen, -3.0).numpy() == -3.0
+    assert called == [3.0]
+
+
+def test_the_derivative_of_a_loop_that_calls_python_is_refused(run):
+    def loop(x):
+        double = lambda q: tg.py_function(lambda q: 2 * q, [q], tg.TensorSpec([]))  # noqa: E731
+        return tg.foldl(lambda s, _: double(s), tg.range(3), x)
+
+    assert run(loop, 1.5).numpy() == 12.0
+    text = raises(MissingRuleError, "calls a Python function", lambda: run(gradient_of(loop), 1.5))
+    assert "test_effects_inside.py" in text
+
+
+def test_what_a_python_function_returns_may_decide_the_loop(run):
+    numbers = iter(range(100))
+
+    def until(x):
+        read = lambda: of_python(lambda: np.int32(next(numbers)), dtype=tg.int32)  # noqa: E731
+        return tg.while_loop(lambda n, _: n < 4, lambda n, s: (read(), s + x), (0, x))[1]
+
+    assert run(until, 1.0).numpy() == 6.0
+    assert next(numbers) == 5
+
+
+def test_checks_come_first(lines):
+    @tg.function
+    def checked(n):
+        for k in tg.range(n):
+            tg.debugging.assert_less(k, 2, message="too many")
+            tg.print("step", k)
+        tg.print("behind")
+
+    with pytest.raises(tg.errors.InvalidArgumentError, match="too many") as caught:
+        checked(tg.constant(5))
+    assert "test_effects_inside.py" in str(caught.value)
+    assert lines() == ["step 0", "step 1"]
+
+
+def test_a_check_that_fails_before_a_python_function():
+    called = []
+
+    @tg.function
+    def checked(x, n):
+        tg.debugging.assert_positive(x)
+        for k in tg.range(n):
+            tg.debugging.assert_less(k, 2, message="too many")
+            x = of_python(lambda q: called.append(1) or q, x)
+        return x
+
+    with pytest.raises(tg.errors.InvalidArgumentError, match="too many"):
+        checked(tg.constant(1.0), tg.constant(5))
+    assert len(called) == 2
+
+
+def test_an_error_of_a_python_function():
+    def wrong(q):
+        raise RuntimeError("no such number")
+
+    loop = tg.function(lambda x: tg.foldl(lambda s, _: of_python(wrong, s), tg.range(2), x))
+    with pytest.raises(RuntimeError, match="no such number") as caught:
+        loop(tg.constant(1.0))
+    assert any("test_effects_inside.py" in note for note in caught.value.__notes__)
+
+
+def test_custom_gradients_and_recomputation(lines):
+    loop = LOOPS["foldl"]
+    again = tg.function(gradient_of(tg.recompute_grad(loop)))
+    assert again(tg.constant(1.5)).numpy() == 8.0
+    assert lines() == ["step 0 1.5", "step 1 3", "step 2 6"]
+    custom = tg.custom_gradient(lambda x: (loop(x), lambda g: 7.0 * g))
+    assert tg.function(gradient_of(custom))(tg.constant(1.5)).numpy() == 7.0
+    assert lines() == ["step 0 1.5", "step 1 3", "step 2 6"]
+
+
+def test_saved_functions_print(tmp_path, lines):
+    module = tg.Module()
+    spec = tg.TensorSpec([], tg.float32)
+    module.f = tg.function(LOOPS["while"], input_signature=[spec])
+    tg.saved_model.save(module, tmp_path / "model")
+    loaded = tg.saved_model.load(tmp_path / "model")
+    assert loaded.f(tg.constant(1.5)).numpy() == 12.0
+    assert lines() == ["step 0 1.5", "step 1 3", "step 2 6"]
+    text = module.f.graph(spec).as_text()
+    assert tg.Graph.from_text(text).as_text() == text
+
+
+def test_parallel_loops(lines):
+    """A loop that all rows run alike prints for each row; what rows do by themselves is refused."""
+    total = lambda row: tg.foldl(lambda s, x: (said(x), s + x)[1], row, 0.0)  # noqa: E731
+    rows = tg.constant([[1.0, 2.0], [3.0, 4.0]])
+    np.testing.assert_array_equal(tg.vectorized_map(total, rows).numpy(), [3, 7])
+    assert lines() == ["1", "3", "2", "4"]
+    alone = lambda x: tg.cond(x > 2.0, lambda: (said(x), x)[1], lambda: x)  # noqa: E731
+    raises(MissingRuleError, "some iterations take it", lambda: tg.vectorized_map(alone, rows[0]))
+    until = lambda x: tg.while_loop(  # noqa: E731
+        lambda y: y < 9.0, lambda y: (said(y), y * 2.0)[1], [x]
+    )
+    raises(MissingRuleError, "another number of times", lambda: tg.vectorized_map(until, rows[0]))
+
+
+def test_no_program_of_jax_prints_inside_a_loop():
+    f = tg.function(LOOPS["while"])
+    raises(tg.errors.TraceError, "it prints when it runs", lambda: tg.export.stablehlo(f, 1.5))
+
+
+def test_a_loop_before_a_result_of_unknown_rank(lines):
+    """What stands before the call of a function without a declared shape is run once."""
+
+    @tg.function
+    def f(x):
+        y = LOOPS["while"](x)
+        z = tg.numpy_function(lambda q: np.full([2], q), [y], tg.float32)
+        return z + LOOPS["foldl"](x)
+
+    for _ in range(2):
+        np.testing.assert_array_equal(f(tg.constant(1.5)).numpy(), [24, 24])
+        assert lines() == ["step 0 1.5", "step 1 3", "step 2 6"] * 2

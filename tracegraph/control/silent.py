@@ -1,0 +1,39 @@
+"""Branches and loops with effects: their derivatives compute again what they need, and must not
+make the effects again."""
+
+from __future__ import annotations
+
+from tracegraph.core.types import TOKEN
+from tracegraph.errors import Mismatch
+from tracegraph.ir.tensor import Graph
+from tracegraph.ops.effect import HostCall
+from tracegraph.passes.simplify import dead_code
+
+
+def calls_python(graph: Graph) -> bool:
+    """Whether it has calls of Python that do more than print: they return values, or see state."""
+    return graph.cuts_runs and any(
+        isinstance(node.op, HostCall) and (node.op.types or node.op.sees_variables)
+        for inner in graph.graphs()
+        for node in inner.nodes
+    )
+
+
+def silent(graph: Graph) -> Graph:
+    """The graph without its prints: the token that it takes is the one that it returns. Raises
+    Mismatch for one that does more than print."""
+    if not graph.cuts_runs:
+        return graph
+    return graph.cached("silent", lambda: _silent(graph))
+
+
+def _silent(graph: Graph) -> Graph:
+    if calls_python(graph):
+        raise Mismatch(
+            f"the derivative of @{graph.name} is not known, since it calls a Python function",
+            fix="call the Python function outside of the loop or branch, or stop the gradient: "
+            "tg.stop_gradient",
+        )
+    tokens = [x for x in graph.inputs if x.type is TOKEN]
+    outputs = tuple(tokens[0] if y.type is TOKEN else y for y in graph.outputs)
+    return dead_code(graph.with_outputs(outputs))
