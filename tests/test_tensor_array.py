@@ -386,6 +386,24 @@ def test_sizes_that_nothing_tells_are_refused():
     raises(TraceError, "what is read of it decides", lambda: decided_by_what_it_reads(f64(5.0)))
 
 
+def test_a_loop_that_prints_does_not_run_for_the_size(capfd):
+    @tg.function
+    def f(x, bound):
+        ta, i = growing(), 0
+        while x > 1.0:
+            tg.autograph.experimental.set_loop_options(maximum_iterations=bound)
+            ta = ta.write(i, x)
+            tg.print("at", i)
+            x = x / 2.0
+            i += 1
+        return ta.size()
+
+    raises(TraceError, "calls Python or prints", lambda: f(f64(5.0), None))
+    assert lists(f(f64(5.0), 9)) == 3
+    found = capfd.readouterr()
+    assert (found.out + found.err).split() == ["at", "0", "at", "1", "at", "2"]
+
+
 def test_an_array_that_an_unbounded_loop_only_reads():
     def f(x, n):
         ta = growing().write(0, x).write(1, x * x)

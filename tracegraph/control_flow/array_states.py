@@ -179,6 +179,8 @@ class ArrayStates:
     ) -> Size:
         """The size of an array behind the loop, which runs once for that alone. It must not read
         what it writes in arrays, whose buffers are too small yet."""
+        if op.cuts_runs:
+            refuse_growth(self._name, "the loop calls Python or prints, which it must do once")
         flow = Flows().of(op, types_of(inputs), op.output_types(tuple(inputs)))
         if any(flow.values[first + place] >> (op.constants + first + k) & 1 for k in buffers):
             refuse_growth(self._name, "what is read of it decides")
