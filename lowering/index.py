@@ -22,7 +22,7 @@ def _gather(op: ops.GatherNd, x: Any, indices: Any) -> Any:
     b, count = op.batch_dims, indices.shape[-1]
     index_shape = indices.shape[b:-1]
     shape = (*x.shape[: op.axis], *index_shape, *x.shape[op.axis + count :])
-    if 0 in shape:  # XLA refuses to read one element of an axis that has none
+    if 0 in shape or 0 in x.shape:  # XLA refuses to read one element of an axis that has none
         return jnp.zeros(shape, x.dtype)
     indexed = range(op.axis, op.axis + count)
     numbers = lax.GatherDimensionNumbers(
@@ -50,7 +50,7 @@ _SCATTERS: dict[type, Callable[..., Any]] = {
 
 @lowers(*_SCATTERS)
 def _scatter(op: ops.Scatter, x: Any, indices: Any, updates: Any) -> Any:
-    if 0 in updates.shape:
+    if 0 in updates.shape or 0 in x.shape:
         return x
     b, count = op.batch_dims, indices.shape[-1]
     if count == 0:  # XLA simplifies such a scatter wrongly: it is given an axis of 1 to index

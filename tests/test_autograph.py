@@ -816,10 +816,20 @@ def from_none(x):
     return best
 
 
-def appended(x):
-    out = []
+def appended(x, out):
     for _ in tg.range(4):
         out.append(x)  # here
+    return out
+
+
+def appended_to_an_argument(x):
+    return appended(x, [])
+
+
+def appended_structures(x):
+    out = []
+    for _ in tg.range(4):
+        out.append((x, x))  # here
     return out
 
 
@@ -866,7 +876,8 @@ REFUSALS = {
                       "tg.cast"),
     growing_list: (ValueError, "'s' is a list, [] before the loop", "tg.scan"),
     from_none: (ValueError, "'best' is None before the loop, and a tensor f32[]", "tensor"),
-    appended: (ValueError, ".append() changes a list in a loop", "tg.scan"),
+    appended_to_an_argument: (ValueError, ".append() changes a list in a loop", "tg.scan"),
+    appended_structures: (ValueError, ".append() changes a list in a loop", "tg.scan"),
     Holder.__call__: (ValueError, ".append() changes a list in a loop", "tg.scan"),
     appended_in_branch: (ValueError, ".append() changes a list in a branch", "both branches"),
     many_truth_values: (ValueError, "a tensor bool[2] was taken for one truth value",

@@ -4,6 +4,7 @@ The values of the first tests are those that TensorFlow 2.21 gives.
 """
 
 import inspect
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,7 @@ pytestmark = [
 FLOATS = tg.float32
 
 
-def array(size=3, **options):
+def array(size: Any = 3, **options: Any):
     return tg.TensorArray(FLOATS, size=size, **options)
 
 
@@ -180,6 +181,16 @@ def test_a_size_that_is_open():
 def test_errors(run, kind, words, call):
     text = raises(kind, words, lambda: run(call))
     assert "test_tensor_array.py" in text
+
+
+def test_repairs():
+    text = lambda call: raises(InvalidArgumentError, "out of range", call).splitlines()[-1]  # noqa: E731
+    assert text(lambda: array().read(3)) == "  fix: use indices from 0 to 2"
+    assert text(lambda: array(0).read(0)) == "  fix: write something first"
+    assert text(lambda: array().write(3, 1.0)) == (
+        "  fix: use indices below 3, or make it with dynamic_size=True"
+    )
+    assert text(lambda: growing().write(-1, f64(1.0))) == "  fix: use indices from 0 on"
 
 
 def test_bounds_are_checked_where_a_function_asks():
@@ -375,6 +386,24 @@ def test_sizes_that_nothing_tells_are_refused():
     raises(TraceError, "what is read of it decides", lambda: decided_by_what_it_reads(f64(5.0)))
 
 
+def test_a_loop_that_prints_does_not_run_for_the_size(capfd):
+    @tg.function
+    def f(x, bound):
+        ta, i = growing(), 0
+        while x > 1.0:
+            tg.autograph.experimental.set_loop_options(maximum_iterations=bound)
+            ta = ta.write(i, x)
+            tg.print("at", i)
+            x = x / 2.0
+            i += 1
+        return ta.size()
+
+    raises(TraceError, "calls Python or prints", lambda: f(f64(5.0), None))
+    assert lists(f(f64(5.0), 9)) == 3
+    found = capfd.readouterr()
+    assert (found.out + found.err).split() == ["at", "0", "at", "1", "at", "2"]
+
+
 def test_an_array_that_an_unbounded_loop_only_reads():
     def f(x, n):
         ta = growing().write(0, x).write(1, x * x)
@@ -439,7 +468,7 @@ def test_a_name_that_a_loop_alone_sets():
 def test_it_stays_an_array():
     @tg.function
     def f(x):
-        ta = tg.TensorArray(tg.float64, size=2)
+        ta: Any = tg.TensorArray(tg.float64, size=2)
         for i in tg.range(2):
             ta = ta.write(i, x).stack()
         return ta
@@ -449,6 +478,104 @@ def test_it_stays_an_array():
         x > 0.0, lambda: tg.TensorArray(tg.float64, 1), lambda: tg.TensorArray(tg.float32, 1)
     )
     raises(TraceError, "cond: true_fn returns", lambda: mixed(f64(1.0)))
+
+
+# Lists.
+
+
+def test_a_list_that_a_loop_appends_to():
+    @tg.function
+    def f(x):
+        xs = []
+        for i in tg.range(4):
+            xs.append(x * tg.cast(i, tg.float64))
+        total = 0.0
+        for y in xs:
+            total = total + y
+        rows = tg.stack([xs, xs]), tg.stack(xs), tg.concat([y[tg.newaxis] for y in xs], 0)
+        return *rows, len(xs), xs[0], xs[-1], [y.shape for y in xs[1:3]] == [(), ()], total
+
+    found = [*map(lists, f(f64(2.0)))]
+    assert found == [[[0, 2, 4, 6]] * 2, [0, 2, 4, 6], [0, 2, 4, 6], 4, 0, 6, True, 12]
+
+
+def test_a_list_of_rows():
+    @tg.function
+    def f(x):
+        xs = [x]
+        for i in tg.range(2):
+            for j in tg.range(2):
+                xs.append(x + tg.cast(10 * i + j, tg.float64))
+        return tg.stack(xs), tg.stack(xs, axis=-1), tg.concat(xs, 0), tg.concat(xs, axis=-1), xs
+
+    x = np.array([1.0, 2.0])
+    rows = [x, x, x + 1, x + 10, x + 11]
+    *found, xs = f(f64(x))
+    joined = np.concatenate(rows)
+    for one, other in zip(found, [np.stack(rows), np.stack(rows, -1), joined, joined]):
+        assert_near(one, other)
+    assert [*map(lists, xs)] == [*map(np.ndarray.tolist, rows)]
+
+
+def test_a_list_as_long_as_the_run_makes_it():
+    @tg.function
+    def f(x):
+        xs, k = [x], 0
+        while x > 1.0:
+            x = x / 2.0
+            if x > 2.0:
+                xs.append(x)
+            else:
+                k += 1
+        total = f64(0.0)
+        for y in xs:
+            total += y
+        return tg.stack(xs), total, xs[-1], k
+
+    for x, expected in ((12.0, [12, 6, 3]), (2.0, [2]), (0.5, [0.5])):
+        found, total, last, _ = f(f64(x))
+        assert (lists(found), float(total)) == (expected, sum(expected))
+        assert float(last) == expected[-1]
+    g = tg.function(lambda x: gradient(lambda x: tg.reduce_sum(f(x)[0] ** 2), x))
+    assert float(g(f64(12.0))) == 2 * 12 * (1 + 1 / 4 + 1 / 16)
+
+    @tg.function
+    def length(x):
+        xs = []
+        while x > 1.0:
+            x = x / 2.0
+            xs.append(x)
+        return len(xs)
+
+    raises(TraceError, "the length of a list to which a loop appends", lambda: length(f64(4.0)))
+
+
+def test_a_list_outside_of_loops_of_the_graph_stays_one():
+    seen = []
+
+    @tg.function
+    def f(x):
+        xs = other = []
+        ys = []
+        for i in range(3):
+            xs.append(x * i)
+            ys.append(x)
+        seen.append((type(xs), xs is other, type(ys), len(ys)))
+        return xs
+
+    assert [*map(lists, f(f64(2.0)))] == [0, 2, 4]
+    assert seen == [(list, True, list, 3)]
+
+
+def test_elements_of_a_list_have_one_type():
+    @tg.function
+    def f(x):
+        xs = [tg.zeros([2], tg.float64)]
+        for _ in tg.range(3):
+            xs.append(x)
+        return tg.stack(xs)
+
+    raises(ShapeError, r"an element of the shape \(\) is given", lambda: f(f64(1.0)))
 
 
 # Derivatives.
@@ -605,6 +732,58 @@ def test_the_marks_of_what_was_written_cost_nothing():
 
     assert "bool" not in text(tg.function(converted_recurrence))
     assert "scatter_update" in text(tg.function(converted_recurrence))
+
+
+# Rows that a scan returns stacked.
+
+
+@pytest.mark.parametrize("fold", [tg.foldl, tg.foldr])
+@pytest.mark.parametrize(
+    ("places", "is_stacked"),
+    [
+        ([0, 1, 2, 3], True),
+        ([1, 2, 3, 4], True),
+        ([4, 0, 2, 1], True),
+        ([1, 1, 0, 2], False),
+    ],
+)
+def test_writes_of_every_step(fold, places, is_stacked):
+    def f(x):
+        def body(state, at):
+            s, ta, other = state
+            s = s * x + tg.cast(at[1], tg.float64)
+            return s, ta.write(at[0], s * s), other.write(at[1], s)
+
+        arrays = (tg.TensorArray(tg.float64, 6).write(5, x), growing())
+        rows = tg.constant(places), tg.range(len(places))
+        _, ta, other = fold(body, rows, (x, *arrays))
+        return ta.stack(), other.stack()
+
+    def plain(x):
+        s, found, other = x, {5: x}, {}
+        order = [*enumerate(places)]
+        for k, place in order if fold is tg.foldl else order[::-1]:
+            s = s * x + k
+            found[place], other[k] = s * s, s
+        zero = jnp.zeros_like(x)
+        return (
+            jnp.stack([found.get(k, zero) for k in range(6)]),
+            jnp.stack([other[k] for k in range(len(places))]),
+        )
+
+    text = tg.function(f).get_concrete_function(tg.TensorSpec([], tg.float64)).graph.as_text()
+    body = text[: text.index("\n\n")]
+    assert ("scatter_update" not in body) == is_stacked
+    for k in (0, 1):
+        with jax.enable_x64(True):
+            total = lambda x, k=k: jnp.sum(plain(x)[k])  # noqa: E731
+            expected = [*map(float, (total(1.25), nth_plain(total, 1)(1.25)))]
+            expected.append(float(nth_plain(total, 2)(1.25)))
+            value = np.asarray(plain(1.25)[k])
+        total = lambda x, k=k: tg.reduce_sum(f(x)[k])  # noqa: E731
+        assert_near(f(f64(1.25))[k], value, 1e-12)
+        for order, wanted in enumerate(expected):
+            assert_near(nth_derivative(total, order)(f64(1.25)), wanted, 1e-12)
 
 
 # Ranges.

@@ -21,6 +21,7 @@ from tracegraph.array.arguments import (
 )
 from tracegraph.array.runtime_sizes import is_open, runtime_size, with_runtime_sizes
 from tracegraph.array.shaping import cut, reshape
+from tracegraph.control_flow.tensor_array import TensorList
 from tracegraph.core.shapes import same_shape, same_size
 from tracegraph.core.types import DType, TensorType, int32, int64
 from tracegraph.ir.tensor import Tensor
@@ -33,7 +34,7 @@ from tracegraph.operands.conversion import (
 )
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full, full_like
 from tracegraph.ops.elementwise import ADD
-from tracegraph.ops.index import Gather, ScatterAdd
+from tracegraph.ops.index import Gather, ScatterAdd, move_axis
 from tracegraph.ops.reduce import CumSum
 from tracegraph.ops.shape import Concatenate, Reshape, with_size, with_sizes
 
@@ -77,6 +78,8 @@ def concat(values: TensorLike, axis: Axis, name: str | None = None) -> Tensor:
     """
     if isinstance(axis, (list, tuple)) or getattr(axis, "ndim", 0):
         refuse_kind("concat", "an axis is one integer", axis, fix=_CONCAT)
+    if isinstance(values, TensorList):
+        values = [values.concat()] if axis == 0 else [*values]
     tensors = together("concat", values)
     place = as_axis("concat", axis, rank_of("concat", tensors[0]), *tensors)
     for x in tensors[1:]:
@@ -100,6 +103,10 @@ def stack(values: TensorLike, axis: Axis = 0, name: str | None = None) -> Tensor
     array([[1, 3],
            [2, 4]], dtype=int32)
     """
+    if isinstance(values, TensorList):
+        x = values.stack()
+        place = as_axis("stack", axis, rank_of("stack", x), x)
+        return move_axis(x, 0, place)
     if has_dtype(values) or isinstance(values, np.ndarray):
         values = unstack(values)
     tensors = together("stack", values)

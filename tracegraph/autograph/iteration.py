@@ -12,6 +12,7 @@ from typing import Any
 
 from tracegraph import nest
 from tracegraph.autograph.values import in_graph
+from tracegraph.control_flow.tensor_array import TensorList
 from tracegraph.core.types import int32
 from tracegraph.errors import ShapeError, fail
 from tracegraph.operands.conversion import as_tensor
@@ -169,6 +170,8 @@ def staged_steps(iterated: Any) -> Steps | None:
     """What a loop runs over if a graph must compute it; None for what Python runs over."""
     if isinstance(iterated, Steps):
         return iterated
+    if isinstance(iterated, TensorList) and not iterated.has_known_length:
+        return Slices(iterated.stack())
     return Slices(iterated) if in_graph(iterated) else None
 
 

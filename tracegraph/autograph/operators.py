@@ -20,6 +20,7 @@ from tracegraph.autograph.conversion import converted, take_as_given
 from tracegraph.autograph.staging import (
     LoopOptions,
     chosen,
+    list_append,
     negated,
     predicate,
     refuse_change,
@@ -373,6 +374,7 @@ conversion.hooks.cell_contents = SimpleNamespace(
     and_=and_,
     assert_stmt=assert_stmt,
     autograph_artifact=autograph_artifact,
+    list_append=list_append,
     called=called,
     for_stmt=for_stmt,
     if_exp=if_exp,

@@ -33,6 +33,8 @@ class _Prepared(ast.NodeTransformer):
     def __init__(self, code: CodeType) -> None:
         self._class = _class_around(code.co_qualname)
         self._first: list[str] = []
+        #: For each function around: its own names that are lists.
+        self._lists: list[set[str]] = []
 
     def visit(self, node: Any) -> Any:
         refused = _REFUSED.get(type(node).__name__)
@@ -73,7 +75,9 @@ class _Prepared(ast.NodeTransformer):
             node.body.append(ast.copy_location(ast.Pass(), node.body[-1]))  # behind a docstring
         own = (*node.args.posonlyargs, *node.args.args)
         self._first.append(own[0].arg if own else "")
+        self._lists.append(_own_lists(node))
         found = self.generic_visit(node)
+        self._lists.pop()
         self._first.pop()
         return found
 
@@ -85,6 +89,21 @@ class _Prepared(ast.NodeTransformer):
         if is_bare and self._first and self._first[-1]:
             names = ("__class__", self._first[-1])
             node.args = [ast.copy_location(ast.Name(x, ast.Load()), node) for x in names]
+        return node
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
+        """`x.append(y)` of a list of the function's own as an assignment to `x`, so that a loop
+        carries it."""
+        self.generic_visit(node)
+        match node.value:
+            case ast.Call(ast.Attribute(ast.Name(name), "append"), [_], []) as call:
+                if self._lists and name in self._lists[-1]:
+                    made = ast.parse(f"{name} = {HOOKS}.list_append({name}, value)").body[0]
+                    made.value.args[1] = call.args[0]  # type: ignore[attr-defined]
+                    for x in ast.walk(made):
+                        if x is not call.args[0] and "lineno" in x._attributes:
+                            ast.copy_location(x, node)
+                    return made
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
@@ -134,6 +153,38 @@ class _Prepared(ast.NodeTransformer):
         for x in made:
             ast.fix_missing_locations(x)
         return [y for x in made for y in _listed(self.visit(x))]
+
+
+def _own_lists(function: Any) -> set[str]:
+    """The names that a function alone sets, to lists that it makes."""
+    found: set[str] = set()
+    shared: set[str] = set()
+    waiting: list[ast.AST] = [*_listed(function.body)]
+    while waiting:
+        node = waiting.pop()
+        match node:
+            case ast.FunctionDef() | ast.Lambda() | ast.ClassDef():
+                inner = (x for x in ast.walk(node) if isinstance(x, (ast.Global, ast.Nonlocal)))
+                shared.update(name for x in inner for name in x.names)
+                continue
+            case ast.Assign(targets, value):
+                found.update(name for x in targets for name in _names_of_lists(x, value))
+            case ast.AnnAssign(ast.Name(name), _, ast.List()):
+                found.add(name)
+            case ast.Global(names) | ast.Nonlocal(names):
+                shared.update(names)
+        waiting += ast.iter_child_nodes(node)
+    return found - shared
+
+
+def _names_of_lists(target: ast.expr, value: ast.expr) -> list[str]:
+    """The names that an assignment sets to a list that stands there."""
+    match target, value:
+        case ast.Name(name), ast.List():
+            return [name]
+        case ast.Tuple(targets), ast.Tuple(values) if len(targets) == len(values):
+            return [name for pair in zip(targets, values) for name in _names_of_lists(*pair)]
+    return []
 
 
 _ASYNC = "compute in a plain function, and await outside of it"

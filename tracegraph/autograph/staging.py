@@ -20,6 +20,7 @@ from tracegraph.autograph.values import (
     as_type,
     common_type,
     flattened,
+    in_graph,
     is_carried,
     is_number,
     is_same,
@@ -37,9 +38,9 @@ from tracegraph.control_flow.array_states import (
 from tracegraph.control_flow.branches import choice
 from tracegraph.control_flow.loops import foldl, while_loop
 from tracegraph.control_flow.regions import Region, numbered, traced_region, with_names
-from tracegraph.control_flow.tensor_array import TensorArray
+from tracegraph.control_flow.tensor_array import TensorArray, TensorList
 from tracegraph.core.source import here
-from tracegraph.core.types import TensorType
+from tracegraph.core.types import DType, TensorType
 from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
@@ -150,11 +151,11 @@ def chosen(
             traced("true_fn", first, True, lacking[0]),
             traced("false_fn", second, False, lacking[1]),
         ]
+    columns = zip(given[-2], given[-1], found[0], found[1], names, strict=True)
     joined = [
-        _Joined(None, (), one)
-        if isinstance(one, TensorArray) and one is other
-        else _join(*pair, name)
-        for one, other, *pair, name in zip(*given[-2:], *found, names, strict=True)
+        # An array that neither branch writes to stays what it is.
+        _Joined(None, (), x) if x is y and isinstance(x, TensorArray) else _join(one, other, name)
+        for x, y, one, other, name in columns
     ]
 
     def completion(values: Values) -> Callable[[list[Tensor]], list[Tensor]]:
@@ -258,6 +259,13 @@ class _Again(Exception):
     """The state of a loop has other types than it was traced with."""
 
 
+class _ListGrows(Exception):
+    """A list that a loop carries is appended to."""
+
+    def __init__(self, items: list[Any], value: Any) -> None:
+        self.items, self.dtype = items, as_tensor(value).dtype
+
+
 @dataclasses.dataclass
 class _LoopLeaf:
     """A leaf of the state of a loop: what it is before, and the type of the tensor that carries
@@ -284,6 +292,12 @@ class _LoopName:
         leaves, structure = _with_whole_arrays(value)
         own = [_LoopLeaf(x, None if _is_kept(x) else _type_of(x)) for x in leaves]
         return _LoopName(structure, own)
+
+    def fresh(self) -> Any:
+        """The value before the loop, in containers of its own."""
+        if self.structure is None:
+            return self.undefined
+        return self.structure.pack([leaf.initial for leaf in self.leaves])
 
     def value(self, tensors: Iterator[Tensor], is_final: bool = False) -> Any:
         if self.structure is None:
@@ -329,12 +343,15 @@ class _Loop:
         self._get_state, self._set_state = get_state, set_state
         self._options = options
         self._before = get_state()
+        #: The dtypes of the lists that grow, by the numbers of their names.
+        self._growing: dict[int, DType] = {}
         self.own = [_LoopName.before(value) for value in self._before]
 
     def run(self, execute: Callable[[_Loop], Sequence[Tensor]], once: Callable[[], None]) -> None:
         """Traces the loop until its state has the types that it keeps. `once` is an iteration."""
         try:
             while True:
+                self._carry_lists()
                 try:
                     results = execute(self)
                     break
@@ -352,10 +369,30 @@ class _Loop:
 
     def stepped(self, body: Callable[[], None], tensors: Sequence[Tensor]) -> list[Tensor]:
         """The state behind an iteration that begins with `tensors`."""
-        self._set_state(self.values(tensors))
-        with _lists_kept(self._options.body or body, is_loop=True):
-            body()
+        self._run(body, self.values(tensors))
         return self._next(self._get_state(), tensors)
+
+    def _run(self, body: Callable[[], None], values: Values) -> None:
+        """An iteration that begins with these values. Raises _Again if one of them is a list that
+        grows, to carry it as an array."""
+        self._set_state(values)
+        try:
+            with _lists_kept(self._options.body or body, is_loop=True):
+                body()
+        except _ListGrows as growth:
+            for number, value in enumerate(values):
+                if value is growth.items:
+                    self._growing[number] = growth.dtype
+                    raise _Again from None
+            raise
+
+    def _carry_lists(self) -> None:
+        """Makes arrays of the lists that grow."""
+        for number, dtype in self._growing.items():
+            own, items = self.own[number], self._before[number]
+            is_list = own.structure is not None and own.structure.container is not None
+            if is_list and isinstance(items, list):
+                self.own[number] = _LoopName.before(TensorList.of(items, dtype))
 
     def check_entered(self, entered: Tensor | None) -> None:
         """Lets a run of 0 iterations fail, where a name that the loop alone sets may be read."""
@@ -375,8 +412,10 @@ class _Loop:
         if not any(is_number(leaf.initial) for leaf in leaves):
             return False
         with Trace("iteration"):
-            self._set_state(self._before)
-            once()
+            try:
+                self._run(once, tuple(own.fresh() for own in self.own))
+            except _Again:
+                return True
             after = self._get_state()
         found = [self._retype(*pair) for pair in zip(self.own, after, strict=True)]
         return any(found)
@@ -427,6 +466,9 @@ class _Loop:
             if is_undefined(value):
                 place.refuse(SignatureError, own.value(rest), value, "set it in every iteration")
             leaves, structure = _with_whole_arrays(value)
+            if isinstance(value, TensorList) and own.structure.container is not None:
+                self._growing[number] = value.dtype  # a loop inside makes it grow
+                raise _Again
             if not structure.matches(own.structure):
                 before = own.structure.pack([x.initial for x in own.leaves])
                 place.refuse(SignatureError, before, value, _GROWS)
@@ -458,8 +500,7 @@ def _as_path(name: str) -> str:
 
 
 _GROWS = (
-    "keep its structure: let tg.scan stack what each step returns, or write to a tensor with "
-    "tg.tensor_scatter_nd_update"
+    "keep its structure: let tg.scan stack what each step returns, or write to a tg.TensorArray"
 )
 
 
@@ -584,6 +625,20 @@ def _content(cell: CellType) -> Any:
         return None
 
 
+def list_append(items: Any, value: Any) -> Any:
+    """The list behind `items.append(value)`. One that a loop of the graph carries is an array."""
+    if isinstance(items, TensorList):
+        return items.appended(value)
+    if type(items) is list:
+        is_carried_here = any(is_loop and id(items) in lists for lists, is_loop in _thread.lists)
+        if is_carried_here and is_carried(value):
+            raise _ListGrows(items, value)
+        if any(map(in_graph, nest.flatten(value))):
+            refuse_change(items.append)
+    items.append(value)
+    return items
+
+
 def refuse_change(method: Any) -> None:
     """Raises SignatureError if a method would change a list that stands outside of the branch or
     body that is being traced."""
@@ -594,7 +649,7 @@ def refuse_change(method: Any) -> None:
                 SignatureError,
                 f".{method.__name__}() changes a list in {where} that a tensor decides about; it "
                 "is traced once, and the list is Python's",
-                fix="let tg.scan stack them, or write to a tensor with tg.tensor_scatter_nd_update"
+                fix="write to a tg.TensorArray, or let tg.scan stack what each step returns"
                 if is_loop
                 else "set a name in both branches, and change the list after them",
             )

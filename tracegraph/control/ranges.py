@@ -53,6 +53,9 @@ def state_ranges(op: Scan | While, inputs: Sequence[Range]) -> list[Range]:
         return _Walk().unchanged(op, inputs)
 
 
+_DECIDED = ((0, 0), (1, 1))
+
+
 class _TooLong(Exception):
     """A loop has too many steps to be followed."""
 
@@ -60,6 +63,8 @@ class _TooLong(Exception):
 class _Walk:
     def __init__(self) -> None:
         self._left = _MOST_NODES
+        #: How often a comparison had one outcome.
+        self._compared = 0
         self._plans: dict[Graph, list[Node]] = {}
 
     def tensors(self, xs: Sequence[Tensor]) -> list[Range]:
@@ -101,6 +106,8 @@ class _Walk:
         inputs = [env[x] if x in env else _unknown(x.type) for x in node.inputs]
         for y, found in zip(node.outputs, self._op(node, inputs), strict=True):
             env[y] = _within(found, y.type)
+        if isinstance(node.op, ops.Comparison) and env[node.outputs[0]] in _DECIDED:
+            self._compared += 1
 
     def _op(self, node: Node, inputs: list[Range]) -> Sequence[Range]:
         op = node.op
@@ -157,8 +164,11 @@ class _Walk:
         constants = inputs[: op.constants]
         states = [*map(_scalar, inputs[op.constants :])]
         ends: list[Range] | None = None
+        compared = self._compared
         while True:
             (goes_on,) = self.graph(op.condition, [*constants, *states])
+            if goes_on != (0, 0) and self._compared == compared:
+                raise _TooLong  # no counter ends it
             if goes_on != (1, 1):  # it may end here
                 ends = states if ends is None else [*map(_hull, zip(ends, states, strict=True))]
             if goes_on == (0, 0):

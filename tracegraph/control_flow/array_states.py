@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegraph import nest
+from tracegraph.control.dataflow import Flows, types_of
 from tracegraph.control.ranges import ranges_of, state_ranges
 from tracegraph.control.scan import Scan
 from tracegraph.control.while_loop import While
@@ -178,10 +179,13 @@ class ArrayStates:
     ) -> Size:
         """The size of an array behind the loop, which runs once for that alone. It must not read
         what it writes in arrays, whose buffers are too small yet."""
+        if op.cuts_runs:
+            refuse_growth(self._name, "the loop calls Python or prints, which it must do once")
+        flow = Flows().of(op, types_of(inputs), op.output_types(tuple(inputs)))
+        if any(flow.values[first + place] >> (op.constants + first + k) & 1 for k in buffers):
+            refuse_growth(self._name, "what is read of it decides")
         count = len(op.body.outputs)
         small, keep, has = op.pruned(tuple(k == first + place for k in range(count)))
-        if any(keep[op.constants + first + k] for k in buffers):
-            refuse_growth(self._name, "what is read of it decides")
         found = appended(small, [x for x, is_kept in zip(inputs, keep, strict=True) if is_kept])
         return size_of(self._name, found[sum(has[: first + place])])
 

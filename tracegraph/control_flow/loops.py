@@ -11,6 +11,7 @@ from tracegraph import nest
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.control.call import Call
 from tracegraph.control.scan import Scan, without_row_products
+from tracegraph.control.stacked_writes import with_stacked_writes
 from tracegraph.control.while_loop import COUNT, While
 from tracegraph.control_flow.array_states import ArrayStates, holds_arrays
 from tracegraph.control_flow.regions import (
@@ -513,7 +514,8 @@ class _ScanLoop:
         inputs = current().admit_all((*constants, *states, *self.rows))
         if arrays is not None:
             arrays.measure(op, inputs, 0)
-        outputs = appended(*without_row_products(op, inputs))
+        op, inputs, unstacked = with_stacked_writes(op, inputs)
+        outputs = unstacked(appended(*without_row_products(op, inputs)))
         take_on(shared, outputs[count : len(states)])
         last, stacked = outputs[:count], outputs[len(states) :]
         _, packed = region.results.pack([*last, *stacked])
@@ -619,8 +621,8 @@ def _state(name: str, place: int, leaf: Any, before: Tensor) -> Tensor:
             "step",
             source=here(),
             operands=[operand_text(value)],
-            fix="keep its shape: write into a tensor that is large enough, or let tg.scan stack "
-            "what each step returns",
+            fix="keep its shape: write to a tg.TensorArray, or let tg.scan stack what each step "
+            "returns",
         )
     return value
 

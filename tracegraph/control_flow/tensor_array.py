@@ -1,4 +1,4 @@
-"""TensorArray: elements of one dtype at numbered places, written one by one, also in loops.
+"""TensorArray: numbered elements of one dtype, written one by one, also in loops.
 
 An array is a value: each write returns a new one. Elements at known indices are kept as they are.
 What is written at an index that only the run knows goes into one buffer, with a mark for each
@@ -7,7 +7,7 @@ element that has been written; and so does everything when an array becomes the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -58,6 +58,9 @@ from tracegraph.tracing.index_checks import (
 )
 from tracegraph.tracing.trace import current_trace
 
+#: The largest index.
+_LARGEST = 2**31 - 1
+
 
 class TensorArray:
     """Elements of one dtype that are written one by one, also in loops.
@@ -79,7 +82,7 @@ class TensorArray:
     Raises SignatureError (a ValueError) without a size, and InvalidArgumentError (a ValueError) for
     an index that is out of range or is read before it was written, where that is known while
     tracing. What only the run knows is checked in functions that are built with `check_bounds`;
-    elsewhere such a write is dropped, and such a read gives the nearest element, or zeros.
+    elsewhere such a write is dropped, and such a read gives zeros.
 
     >>> squares = tg.TensorArray(tg.int32, size=3)
     >>> for i in range(3):
@@ -179,7 +182,9 @@ class TensorArray:
         size = "?" if isinstance(self._size, Tensor) else self._size
         more = " or more" if self._is_dynamic else ""
         shape = self.element_shape
-        return f"TensorArray({self._dtype.name}, size={size}{more}, element_shape={shape})"
+        return (
+            f"{type(self).__name__}({self._dtype.name}, size={size}{more}, element_shape={shape})"
+        )
 
     # Single elements.
 
@@ -218,9 +223,7 @@ class TensorArray:
         """The elements at indices that are in range, but may not have been written."""
         array = self._merged(name)
         array._check_read(name, at)
-        if len_of(array._buffer) == 0:  # in a loop that does not run
-            return full(0, array._buffer.type.with_shape((*at.type.shape, *array.element_type)))
-        return Gather(0, 0)(array._buffer, at)
+        return Gather(0, 0, False)(array._buffer, at)
 
     # Several elements.
 
@@ -330,8 +333,8 @@ class TensorArray:
     # Arrays that differ in something.
 
     def _copy(self) -> TensorArray:
-        array = object.__new__(TensorArray)
-        for name in self.__slots__:
+        array = object.__new__(type(self))
+        for name in TensorArray.__slots__:
             setattr(array, name, getattr(self, name))
         return array
 
@@ -345,7 +348,7 @@ class TensorArray:
         """The same array with all elements in its buffer, if it has any."""
         if not self._rows and (self._buffer is not None or not self.has_buffer):
             return self
-        return self._merged("the state")
+        return self._merged("stack")
 
     def carried(self) -> TensorArray:
         """The same array as tensors alone: a buffer, and the size if it may change."""
@@ -431,7 +434,7 @@ class TensorArray:
     def _check_place(self, name: str, place: int, is_written: bool = False) -> None:
         """Raises InvalidArgumentError for a known index into an array of known size that is out of
         range, or that is read and was not written."""
-        high = self._size - 1 if not (is_written and self._is_dynamic) else place
+        high = _LARGEST if is_written and self._is_dynamic else self._size - 1
         self._refuse_outside(name, np.asarray(place), high)
         if not is_written and self._buffer is None and place not in self._rows:
             self._refuse_unwritten(name, place)
@@ -448,9 +451,9 @@ class TensorArray:
                     self._refuse_unwritten(name, int(missing[0]))
         elif checks_at_run_time():
             self._check_at_run_time(name, at, self._size)
-            if not self.grows and len_of(self._written) != 0:
+            if not self.grows:
                 fact, fix = self._unwritten_text(name, "an index")
-                _check(All(None)(Gather(0, 0)(self._written, at)), fact, fix)
+                _check(All(None)(Gather(0, 0, False)(self._written, at)), fact, fix)
 
     def _known_size(self) -> int | None:
         """The size if it is known: at top level all sizes are."""
@@ -463,19 +466,19 @@ class TensorArray:
 
     def _check_at_run_time(self, name: str, at: Tensor, size: Any) -> None:
         """Lets a run fail with an index that is out of range."""
-        high = size - 1 if not isinstance(size, Tensor) else np.iinfo(np.int32).max
+        high = _LARGEST if isinstance(size, Tensor) else size - 1
         check_at_run_time(at, 0, high, *self._range_texts(name, high))
         if isinstance(size, Tensor):
-            fact, _ = self._range_texts(name, high)
+            fact = f"TensorArray.{name}: an index is out of range for {self._text()}"
             last = at if at.ndim == 0 else Max(None)(at)
-            _check(
-                Less()(last, size), fact.replace("index {}", "an index"), "read what was written"
-            )
+            _check(Less()(last, size), fact, "read what was written")
 
     def _range_texts(self, name: str, high: Any) -> tuple[str, str]:
-        fix = f"use indices from 0 to {high}" if high != -1 else "make it with a size"
-        if name in ("write", "scatter") and not self._is_dynamic:
-            fix += ", or make it with dynamic_size=True"
+        fix = f"use indices from 0 to {high}" if high != -1 else "write something first"
+        if high is _LARGEST:
+            fix = "use indices from 0 on"
+        elif name in ("write", "scatter"):
+            fix = f"use indices below {self._size}, or make it with dynamic_size=True"
         return f"TensorArray.{name}: index {{}} is out of range for {self._text()}", fix
 
     def _refuse_unwritten(self, name: str, place: int) -> NoReturn:
@@ -554,7 +557,7 @@ class TensorArray:
         shape = x.type.shape[at.ndim :]
         array = self._with_room_for(name, at, shape)
         capacity = array._buffer.type.shape[0]
-        high = np.iinfo(np.int32).max if array._is_dynamic else capacity - 1
+        high = _LARGEST if array._is_dynamic else capacity - 1
         if (places := value_now(at)) is not None:
             self._refuse_outside(name, places, high)
         elif checks_at_run_time():
@@ -576,14 +579,73 @@ class TensorArray:
             if value is not None and value.size:
                 found = (int(value.min()), int(value.max()))
             if found is None:
-                reason = (
-                    "the index is known only when the graph runs, and no loop carries the array"
-                )
+                reason = "the index is known only when the graph runs, and the array is no state"
                 refuse_growth(f"TensorArray.{name}", reason)
             capacity = maximum(capacity, found[1] + 1)
         elif self._is_dynamic:
             capacity = maximum(capacity, 1)
         return self.with_buffer(shape, capacity)
+
+
+class TensorList(TensorArray):
+    """A list of tensors of one type, to which a loop of the graph appends. Behind it the list has a
+    length, elements and an order as any, and `tg.stack` and `tg.concat` take it."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def of(items: Sequence[Any], dtype: DType) -> TensorList:
+        """The list of these elements."""
+        made = TensorList(dtype, size=0, dynamic_size=True)
+        for item in items:
+            made = made.appended(item)
+        return made
+
+    def appended(self, value: Any) -> TensorList:
+        """The list with one element more."""
+        return self.write(self._own_size, value)  # type: ignore[return-value]
+
+    def append(self, value: Any) -> None:
+        """Adds an element behind the last one."""
+        array = self.appended(value)
+        for name in TensorArray.__slots__:
+            setattr(self, name, getattr(array, name))
+
+    @property
+    def has_known_length(self) -> bool:
+        return self._known_length() is not None
+
+    def _known_length(self) -> int | None:
+        """The length if all runs have one."""
+        known = self._known_size()
+        if known is None and isinstance(self._own_size, Tensor):
+            found = range_of(self._own_size)
+            return found[0] if found is not None and found[0] == found[1] else None
+        return known
+
+    def __len__(self) -> int:
+        length = self._known_length()
+        if length is None:
+            fail(
+                TraceError,
+                "the length of a list to which a loop appends is known only when the graph runs",
+                fix="ask for it as a tensor: tg.shape(tg.stack(x))[0]",
+            )
+        return length
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter([self.read(k) for k in range(len(self))])
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [*self][index]
+        if isinstance(index, int) and index < 0:
+            length = self._known_length()
+            index = ADD(self.size(), as_tensor(index, int32)) if length is None else length + index
+        return self.read(index)
+
+    def __tracegraph_tensor__(self) -> Tensor:
+        return self.stack()
 
 
 def refuse_growth(name: str, reason: str) -> NoReturn:
@@ -638,15 +700,13 @@ def _with_rows(buffer: Tensor, rows: dict[int, Tensor]) -> Tensor:
             parts.append(slice_axis(buffer, 0, behind, place))
         parts.append(wide(rows[place]))
         behind = place + 1
-    if behind < buffer.type.shape[0]:
+    if behind != buffer.type.shape[0]:
         parts.append(slice_axis(buffer, 0, behind, buffer.type.shape[0]))
     return parts[0] if len(parts) == 1 else Concatenate(0)(*parts)
 
 
 def _updated(buffer: Tensor, at: Tensor, x: Tensor) -> Tensor:
     """The buffer with x at an index, or its rows at several; out of range nothing is written."""
-    if len_of(buffer) == 0:
-        return buffer
     places = Reshape((*at.type.shape, 1))(at)
     return ScatterUpdate(0, 0)(buffer, places, x)
 
@@ -656,10 +716,6 @@ def _check(holds: Tensor, fact: str, fix: str) -> None:
     trace = current_trace()
     assert trace is not None
     trace.check(holds, fact, (), fix)
-
-
-def len_of(buffer: Tensor) -> Size:
-    return buffer.type.shape[0]
 
 
 def _leaves_open(shape: TensorShape) -> bool:
@@ -755,27 +811,30 @@ class ArrayContainer(nest.Container):
             names, items = (*names, "_own_size"), [*items, getattr(size, "number", size)]
         is_size_kept = "_own_size" not in names and (array.dynamic_size or not names)
         kept = (*cls._kept, "_own_size") if is_size_kept else cls._kept
-        return cls(TensorArray, names, state=tuple((x, getattr(array, x)) for x in kept)), items
+        return cls(type(array), names, state=tuple((x, getattr(array, x)) for x in kept)), items
 
     _kept = ("_dtype", "_is_dynamic", "_infer_shape", "grows", "_declared")
 
     def __eq__(self, other: object) -> bool:
-        is_alike = isinstance(other, ArrayContainer) and self.names == other.names
-        return is_alike and self.state == other.state
+        if not isinstance(other, ArrayContainer):
+            return False
+        return self.names == other.names and self.state == other.state
 
     __hash__ = nest.Container.__hash__
 
     def matches(self, other: nest.Container) -> bool:
         """Whether the tensors are of arrays of one kind and dtype, and of one size if it is none of
         them."""
-        return super().matches(other) and self._kind() == other._kind()  # type: ignore[attr-defined]
+        if not isinstance(other, ArrayContainer):
+            return False
+        return super().matches(other) and self._kind() == other._kind()
 
     def _kind(self) -> Any:
         kept = dict(self.state)
         return kept["_dtype"], kept["_is_dynamic"], kept.get("_own_size")
 
     def build(self, items: Sequence[Any]) -> TensorArray:
-        array = object.__new__(TensorArray)
+        array = object.__new__(self.kind)
         array._rows = {}
         array._buffer = array._written = array._own_size = None
         for name, value in (*self.state, *zip(self.names, items, strict=True)):
@@ -793,5 +852,6 @@ class _Number:
 
 
 nest.register(TensorArray, ArrayContainer.open)
+nest.register(TensorList, ArrayContainer.open)
 
 __all__ = ["TensorArray"]

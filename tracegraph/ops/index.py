@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.core.shapes import Shape, Size, element_count, same_shape
+from tracegraph.core.shapes import Shape, Size, element_count, same_shape, static_shape
 from tracegraph.core.sparsity_patterns import Pattern, element_numbers, moved
-from tracegraph.core.types import DType, TensorType, int32, int64
+from tracegraph.core.types import DType, TensorType, int32, int64, type_of_array
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import Op, check_same_dtype
 from tracegraph.ir.tensor import Tensor
@@ -91,6 +91,9 @@ class GatherNd(Op):
 
     def numpy(self, x, indices):
         vectors = self.as_vectors(indices)
+        if 0 in x.shape[self.axis : self.axis + vectors.shape[-1]]:
+            type = self.infer(type_of_array(x), type_of_array(indices))
+            return np.zeros(static_shape(type.shape), x.dtype)
         order = leading_order(x.ndim, self.axis, vectors.shape[-1], self.batch_dims)
         whole = x.transpose(order)[None]
         y = whole[clamped_index(vectors, whole.shape, self.batch_dims)]
@@ -148,7 +151,7 @@ class Scatter(Op, abstract=True):
     def infer(self, x, indices, updates):
         check_same_dtype(self.name, x, updates)
         check_kind(self.name, x, self.kinds)
-        read = GatherNd(self.axis, self.batch_dims)
+        read = GatherNd(self.axis, self.batch_dims, self.clamps)
         check_indices(read, x, indices)
         shape = window_shape(read, x, indices)
         if same_shape(shape, updates.shape) is None:
@@ -198,6 +201,8 @@ class Scatter(Op, abstract=True):
 
     def combined(self, function: Any, x: Any, indices: Any, updates: Any) -> np.ndarray:
         """x with the updates combined in one by one, by a ufunc, or put in its place if None."""
+        if 0 in x.shape:
+            return x
         order = leading_order(x.ndim, self.axis, indices.shape[-1], self.batch_dims)
         index_rank = indices.ndim - 1 - self.batch_dims
         from_updates = leading_order(updates.ndim, self.axis, index_rank, self.batch_dims)
@@ -492,7 +497,7 @@ def window_shape(op: GatherNd, x: TensorType, indices: TensorType) -> Shape:
         *(*batch, *x.shape[b : op.axis]),
         *(*op.index_shape(indices.shape), *x.shape[op.axis + count :]),
     )
-    if 0 in x.shape[op.axis : op.axis + count] and 0 not in shape:
+    if op.clamps and 0 in x.shape[op.axis : op.axis + count] and 0 not in shape:
         raise Mismatch(
             f"{x} has no elements to index", fix="check that the tensor is not empty first"
         )
