@@ -358,15 +358,17 @@ def _results(results: Mapping[Tensor, Any], largest: Tensor) -> str:
 def _compiler_options(graph: Graph) -> dict[str, Any]:
     """The passes of XLA that a program does without.
 
-    On CPUs a pass takes barriers away early, and what they keep apart is merged again. There are
-    options even if no pass is left out: JAX refuses functions that have some where it is tracing
-    another, so no program ever returns JAX's tracers in place of values, and nothing need look.
+    On CPUs a pass takes barriers away early, and what they keep apart is merged again; another one
+    puts small loops where no barrier can be compiled, which ends the process. There are options
+    even if no pass is left out: JAX refuses functions that have some where it is tracing another,
+    so no program ever returns JAX's tracers in place of values, and nothing need look.
     """
     has_barrier = any(
         isinstance(node.op, Barrier) for inner in graph.graphs() for node in inner.nodes
     )
     is_left_out = has_barrier and jax.default_backend() == "cpu"
-    return {"xla_disable_hlo_passes": "cse_barrier_expander" if is_left_out else ""}
+    passes = "cse_barrier_expander,small-while-loop-hoisting" if is_left_out else ""
+    return {"xla_disable_hlo_passes": passes}
 
 
 def shape_struct(type: TensorType, shape: Any = None) -> Any:

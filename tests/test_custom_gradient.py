@@ -1579,6 +1579,47 @@ def test_recomputation_saves_memory():
     assert saving <= 0.5 * usual, (saving, usual)
 
 
+def test_recomputation_saves_memory_in_a_scan():
+    """Over identical blocks: of each step its state is kept, and nothing in between."""
+    rows, columns, steps = 512, 64, 50
+
+    def block(x, w):
+        for _ in range(4):
+            x = tg.tanh(x @ w) + tg.sin(x)
+        return x
+
+    def needed(wrap):
+        chain = lambda x, ws: tg.reduce_sum(tg.foldl(wrap(block), ws, x) ** 2)  # noqa: E731
+        slopes = tg.function(lambda x, ws: tg.grad(chain, argnums=1)(x, ws))
+        specs = tg.TensorSpec([rows, columns]), tg.TensorSpec([steps, columns, columns])
+        graph = slopes.get_concrete_function(*specs).graph
+        return compile_graph(graph).lowered().compile().memory_analysis().temp_size_in_bytes
+
+    state = 4 * rows * columns * steps
+    assert needed(tg.recompute_grad) <= 1.5 * state
+    assert needed(lambda f: f) >= 3 * state
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        lambda f, x: tg.while_loop(lambda i, s: i < 3, lambda i, s: (i + 1, f(s)), (0, x))[1],
+        lambda f, x: tg.foldl(lambda s, _: f(s), tg.range(3), x),
+        lambda f, x: tg.map_fn(f, x[None])[0],
+        lambda f, x: tg.cond(x > 0.0, lambda: f(x), lambda: x),
+    ],
+)
+def test_recomputation_in_loops_and_branches(loop):
+    """Of few numbers too, whose loops XLA compiles otherwise."""
+    plain = lambda x: tg.tanh(tg.sin(x) * x)  # noqa: E731
+    again = tg.recompute_grad(plain)
+    x = tg.constant(1.5)
+    expected = tg.grad(lambda x: loop(plain, x))(x).numpy()
+    for wrap in (lambda f: f, tg.function):
+        found = wrap(tg.grad(lambda x: loop(again, x)))(x).numpy()
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 # ---------------------------------------------------------------- straight through
 
 
