@@ -894,7 +894,16 @@ CASES = [
 #: Ops whose contract other tests hold: they take tokens, Python functions or graphs.
 ELSEWHERE = frozenset(
     [
-        *("call", "check", "first_token", "host_call", "load", "store", "undifferentiable_call"),
+        *(
+            "call",
+            "check",
+            "first_token",
+            "host_call",
+            "load",
+            "runtime_size",
+            "store",
+            "undifferentiable_call",
+        ),
         *("cond", "scan", "switch", "while", "while_gradient"),
     ]
 )
