@@ -59,16 +59,20 @@ def traced_region(
     are any. `convert` is applied to what it returns while its trace is open."""
     pairs = [*itertools.zip_longest(types, names)]
 
-    def run() -> Region:
+    def run(is_first: bool = True) -> Region:
         with CallTrace(name) as trace:
             outer = trace.outer
             if isinstance(outer, Trace):
                 trace.paths = outer.paths
+            else:
+                trace.what, trace.may_create = "a branch or a loop", is_first
             result = convert(function(*[trace.argument(*pair) for pair in pairs]))
             leaves, structure = result_leaves(result, name, here())
             traced = trace.traced([y for y in leaves if y is not None])
         if traced.graph.cuts_runs:
             _refuse_cuts(traced)
+        if trace.created and outer.is_top_level:  # once more, now that the Variables exist
+            return run(is_first=False)
         return Region(name, traced, Results(structure, leaves))
 
     return restored(run)

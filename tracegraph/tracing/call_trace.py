@@ -28,6 +28,9 @@ class CallTrace(Trace):
         self._is_lifting: bool = outer.is_top_level or (
             isinstance(outer, CallTrace) and outer._is_lifting
         )
+        if isinstance(outer, Trace):  # which is traced again if a Variable is created here
+            self.what = outer.what
+            self.may_create, self.created = outer.may_create, outer.created
 
     def add(
         self, op: Op, inputs: tuple[Tensor, ...], source: Source | None = None
