@@ -1,8 +1,8 @@
 """Trains a character LSTM on Python's own manual, the topics that `help()` shows, and has it write.
 
-The network goes over a text by `tg.scan`. Windows of the text, forward pass, gradients and optimizer
-are one decorated function. Another one samples: a Python `while` on tensors, which ends with the
-sentence, writes into a `tg.TensorArray` whose length only the run knows.
+The network goes over a text by `tg.scan`. Windows of the text, forward pass, gradients and
+optimizer are one decorated function. Another one samples: a Python `while` on tensors, which ends
+with the sentence, writes into a `tg.TensorArray` whose length only the run knows.
 
     python examples/character_lstm.py --out out
 
