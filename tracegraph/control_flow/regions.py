@@ -64,7 +64,7 @@ def traced_region(
             outer = trace.outer
             if isinstance(outer, Trace):
                 trace.paths = outer.paths
-            else:
+            if outer.is_top_level:
                 trace.what, trace.may_create = "a branch or a loop", is_first
             result = convert(function(*[trace.argument(*pair) for pair in pairs]))
             leaves, structure = result_leaves(result, name, here())

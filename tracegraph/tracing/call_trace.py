@@ -28,9 +28,7 @@ class CallTrace(Trace):
         self._is_lifting: bool = outer.is_top_level or (
             isinstance(outer, CallTrace) and outer._is_lifting
         )
-        if isinstance(outer, Trace):  # which is traced again if a Variable is created here
-            self.what = outer.what
-            self.may_create, self.created = outer.may_create, outer.created
+        self.create_as_outer()
 
     def add(
         self, op: Op, inputs: tuple[Tensor, ...], source: Source | None = None

@@ -215,6 +215,13 @@ class Trace(Builder):
         self.arguments.append(tensor)
         return tensor
 
+    def create_as_outer(self) -> None:
+        """Lets Variables be created where the function around this one may create them: it is
+        traced again, and so is this."""
+        if isinstance(self.outer, Trace):
+            self.what, self.created = self.outer.what, self.outer.created
+            self.may_create = self.outer.may_create
+
     # Captures.
 
     def admit(self, tensor: Tensor) -> Tensor:
