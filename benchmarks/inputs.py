@@ -25,6 +25,11 @@ TANH_BATCH, TANH_WIDTHS = 64, (256, 256, 256, 10)
 PHYSICS_POINTS, PHYSICS_WIDTHS, PHYSICS_ORDER = 256, (1, 32, 32, 1), 6
 PHYSICS_RATE = 1e-7  # the sixth derivative makes the loss steep
 HIGH_ORDER = 7
+GRU_STEPS, GRU_BATCH, CHARACTERS, GRU_WIDTH = 48, 32, 64, 256
+ODE_STEPS, ODE_BATCH, ODE_WIDTHS = 100, 16, (8, 32, 8)
+WHILE_STEPS, WHILE_RATE = 100_000, 1e-5
+SCAN_STEPS = 10_000
+MASKED_ROWS, MASKED_WIDTH = 4_096, 64
 LSTM_STEPS, LSTM_BATCH, LSTM_WIDTHS = 256, 32, (64, 128)
 GRID = 100  # points per side: 20,000 unknowns
 FEED, CONTROL, DIFFUSION = 1.0, 3.4, 0.1  # of the Brusselator
@@ -213,6 +218,54 @@ def lstm() -> Inputs:
     }
 
 
+def gru() -> Inputs:
+    """One GRU layer over characters: what each adds to the gates, the kernel of the state, and the
+    output layer; characters with those that follow them, steps first."""
+    random = generator()
+    characters = random.integers(0, CHARACTERS, (GRU_STEPS + 1, GRU_BATCH)).astype(np.int32)
+    return {
+        "variables": [
+            scaled(random, (CHARACTERS, 3 * GRU_WIDTH), 8 * CHARACTERS),
+            scaled(random, (GRU_WIDTH, 3 * GRU_WIDTH), 8 * GRU_WIDTH),
+            scaled(random, (GRU_WIDTH, CHARACTERS), 8 * GRU_WIDTH),
+        ],
+        "x": characters[:-1],
+        "y": characters[1:],
+        "start": np.zeros((GRU_BATCH, GRU_WIDTH), np.float32),
+    }
+
+
+def while_gradient() -> Inputs:
+    """A loop of x / (1 + h x), of which n steps are x / (1 + n h x), and the derivative of that."""
+    x = 0.7
+    whole = 1.0 + WHILE_STEPS * WHILE_RATE * x
+    return {
+        "x": np.asarray(x, np.float32),
+        "count": np.asarray(WHILE_STEPS, np.int32),
+        "slope": np.asarray(1.0 / whole**2, np.float32),
+    }
+
+
+def two_parts() -> Inputs:
+    """Rows, a number by which each is chosen or not, and a kernel."""
+    random = generator()
+    return {
+        "x": normal(random, (MASKED_ROWS, MASKED_WIDTH)),
+        "score": normal(random, (MASKED_ROWS,)),
+        "kernel": scaled(random, (MASKED_WIDTH, MASKED_WIDTH), MASKED_WIDTH),
+    }
+
+
+def runge_kutta(field, x):
+    """One step of fourth order along a peer's vector field."""
+    h = 1.0 / ODE_STEPS
+    k1 = field(x)
+    k2 = field(x + h / 2.0 * k1)
+    k3 = field(x + h / 2.0 * k2)
+    k4 = field(x + h * k3)
+    return x + h / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4)
+
+
 def save_custom() -> Inputs:
     """A small model whose gradient is clipped by a rule of its own."""
     random = generator()
@@ -238,6 +291,12 @@ INPUTS = {
     "jacobian_bottleneck": bottleneck,
     "jacobian_again": partial(vector, 2),
     "lstm": lstm,
+    "gru_step": gru,
+    "gru_start": gru,
+    "ode_start": partial(two_layers, ODE_BATCH, ODE_WIDTHS),
+    "while_gradient": while_gradient,
+    "scan_step": partial(vector, SCAN_STEPS),
+    "two_parts": two_parts,
     "pinn_sixth": physics,
     "trace_order_7": high_order,
     "brusselator": brusselator,

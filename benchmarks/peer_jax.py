@@ -16,16 +16,19 @@ from benchmarks.inputs import (
     EPSILON,
     HIGH_ORDER,
     LEARNING_RATE,
+    ODE_STEPS,
     PHYSICS_ORDER,
     PHYSICS_RATE,
+    WHILE_RATE,
     Inputs,
     band_of,
     chain_of,
     chain_offset,
     product_of,
     rates_of,
+    runge_kutta,
 )
-from benchmarks.workload import Phases, Stopwatch, Workload, flat
+from benchmarks.workload import Phases, Stopwatch, Workload, first_step, flat
 
 VERSION = jax.__version__
 
@@ -254,6 +257,89 @@ def lstm(inputs: Inputs) -> Workload:
     return sampled(lambda: loss_and_gradients(variables_of(inputs), x, start))
 
 
+def gru(inputs: Inputs, scale: float = 1.0) -> Workload:
+    x, y = batch_of(inputs)
+    start = jnp.asarray(inputs["start"])
+
+    def loss_of(variables, x, y, start):
+        embedding, recurrent, output = variables
+
+        def step(h, x):
+            of_input = jnp.split(embedding[x], 3, axis=-1)
+            of_state = jnp.split(h @ recurrent, 3, axis=-1)
+            r, z = (jax.nn.sigmoid(a + b) for a, b in zip(of_input[:2], of_state[:2]))
+            h = z * h + (1.0 - z) * jnp.tanh(of_input[2] + r * of_state[2])
+            return h, h
+
+        logarithms = jax.nn.log_softmax(lax.scan(step, start, x)[1] @ output)
+        return -scale * jnp.mean(jnp.take_along_axis(logarithms, y[..., None], axis=-1))
+
+    def train_step(variables, x, y, start):
+        loss, gradients = jax.value_and_grad(loss_of)(variables, x, y, start)
+        return descend(variables, gradients), loss
+
+    return fed_back(jax.jit(train_step, donate_argnums=0), variables_of(inputs), x, y, start)
+
+
+def neural_ode(inputs: Inputs, scale: float = 1.0) -> Workload:
+    kernels = [jnp.asarray(kernel) for kernel in inputs["kernels"]]
+    x = jnp.asarray(inputs["x"])
+
+    def loss_of(kernels, x):
+        def step(x, _):
+            return runge_kutta(lambda x: jnp.tanh(x @ kernels[0]) @ kernels[1], x), None
+
+        return scale * jnp.mean(jnp.square(lax.scan(step, x, length=ODE_STEPS)[0]))
+
+    loss_and_gradients = jax.jit(jax.value_and_grad(loss_of))
+    return workload(lambda: loss_and_gradients(kernels, x))
+
+
+def loop_alone(inputs: Inputs) -> Workload:
+    """JAX has no reverse mode of a while; the derivative is told for the comparison."""
+    x, count = jnp.asarray(inputs["x"]), jnp.asarray(inputs["count"])
+
+    @jax.jit
+    def value(x, count):
+        body = lambda s: (s[0] + 1, s[1] / (1.0 + WHILE_RATE * s[1]))  # noqa: E731
+        return lax.while_loop(lambda s: s[0] < count, body, (0, x))[1]
+
+    observe = lambda y: [y, inputs["slope"]]  # noqa: E731
+    return Workload(lambda: value(x, count), jax.block_until_ready, observe)
+
+
+def scan_step(inputs: Inputs) -> Workload:
+    x = jnp.asarray(inputs["x"])
+
+    def step(s, x):
+        s = 0.9 * s + x
+        return s, s
+
+    scanned = jax.jit(lambda x: lax.scan(step, jnp.zeros(()), x)[1])
+    return sampled(lambda: scanned(x))
+
+
+def two_parts(inputs: Inputs) -> Workload:
+    """By hand: a program that counts, its number read, and a program for that number."""
+    x, score, kernel = (jnp.asarray(inputs[name]) for name in ("x", "score", "kernel"))
+
+    @jax.jit
+    def chosen(score):
+        flags = score > 0.0
+        return flags, jnp.sum(flags)
+
+    @partial(jax.jit, static_argnums=3)
+    def work(x, flags, kernel, count):
+        rows = x[jnp.nonzero(flags, size=count)[0]]
+        return jnp.mean(jnp.square(jnp.tanh(rows @ kernel)), axis=0)
+
+    def step():
+        flags, count = chosen(score)
+        return work(x, flags, kernel, int(count))
+
+    return workload(step)
+
+
 def residual(u):
     inner = u[:-2] - 2 * u[1:-1] + u[2:]
     ends = u[1:2] - 2 * u[:1], u[-2:-1] - 2 * u[-1:]
@@ -410,6 +496,12 @@ WORKLOADS = {
     "hessian": {"jax": hessian},
     "hessian_vector": {"jax": hessian_vector},
     "lstm": {"jax": lstm},
+    "gru_step": {"jax": gru},
+    "gru_start": {"jax": lambda inputs: first_step(partial(gru, inputs))},
+    "ode_start": {"jax": lambda inputs: first_step(partial(neural_ode, inputs))},
+    "while_gradient": {"jax_loop_alone": loop_alone},
+    "scan_step": {"jax": scan_step},
+    "two_parts": {"jax": two_parts},
     "jacobian_tridiagonal": {
         "jax": jacobian_tridiagonal,
         **if_installed("asdex", asdex=jacobian_tridiagonal_sparse),

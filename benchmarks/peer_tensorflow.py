@@ -13,12 +13,15 @@ from benchmarks.inputs import (
     EPSILON,
     HIGH_ORDER,
     LEARNING_RATE,
+    ODE_STEPS,
+    WHILE_RATE,
     Inputs,
     band_of,
     chain_of,
     chain_offset,
+    runge_kutta,
 )
-from benchmarks.workload import Phases, Stopwatch, Workload, flat
+from benchmarks.workload import Phases, Stopwatch, Workload, first_step, flat
 
 VERSION = tf.__version__
 
@@ -205,6 +208,81 @@ def lstm(inputs: Inputs, mode) -> Workload:
     return sampled(lambda: loss_and_gradients(x, start))
 
 
+def gru(inputs: Inputs, scale: float = 1.0, *, mode) -> Workload:
+    variables, start = variables_of(inputs), tf.constant(inputs["start"])
+    x, y = batch_of(inputs)
+
+    @mode
+    def train_step(x, y, start):
+        embedding, recurrent, output = variables
+
+        def step(h, x):
+            of_input = tf.split(tf.gather(embedding, x), 3, axis=-1)
+            of_state = tf.split(h @ recurrent, 3, axis=-1)
+            r, z = (tf.sigmoid(a + b) for a, b in zip(of_input[:2], of_state[:2]))
+            return z * h + (1.0 - z) * tf.tanh(of_input[2] + r * of_state[2])
+
+        with tf.GradientTape() as tape:
+            h = tf.scan(step, x, start)
+            loss = scale * mean_cross_entropy(tf.einsum("tbw,wc->tbc", h, output), y)
+        descend(variables, tape.gradient(loss, variables))
+        return loss
+
+    return workload(lambda: train_step(x, y, start))
+
+
+def neural_ode(inputs: Inputs, scale: float = 1.0, *, mode) -> Workload:
+    kernels = [tf.constant(kernel) for kernel in inputs["kernels"]]
+    x = tf.constant(inputs["x"])
+
+    @mode
+    def loss_and_gradients(kernels, x):
+        def step(x, _):
+            return runge_kutta(lambda x: tf.tanh(x @ kernels[0]) @ kernels[1], x)
+
+        with tf.GradientTape() as tape:
+            tape.watch(kernels)
+            loss = scale * tf.reduce_mean(tf.square(tf.foldl(step, tf.range(ODE_STEPS), x)))
+        return loss, tape.gradient(loss, kernels)
+
+    return workload(lambda: loss_and_gradients(kernels, x))
+
+
+def while_gradient(inputs: Inputs, mode) -> Workload:
+    x, count = tf.constant(inputs["x"]), tf.constant(inputs["count"])
+
+    @mode
+    def value_and_gradient(x, count):
+        body = lambda i, x: (i + 1, x / (1.0 + WHILE_RATE * x))  # noqa: E731
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.while_loop(lambda i, x: i < count, body, (0, x))[1]
+        return y, tape.gradient(y, x)
+
+    return workload(lambda: value_and_gradient(x, count))
+
+
+def scan_step(inputs: Inputs, mode) -> Workload:
+    x = tf.constant(inputs["x"])
+    scanned = mode(lambda x: tf.scan(lambda s, x: 0.9 * s + x, x, tf.constant(0.0)))
+    return sampled(lambda: scanned(x))
+
+
+def two_parts(inputs: Inputs, mode) -> Workload:
+    x, score, kernel = (tf.constant(inputs[name]) for name in ("x", "score", "kernel"))
+
+    @mode
+    def work(x, score, kernel):
+        rows = tf.boolean_mask(x, score > 0.0)
+        return tf.reduce_mean(tf.square(tf.tanh(rows @ kernel)), axis=0)
+
+    return workload(lambda: work(x, score, kernel))
+
+
+def started(factory, inputs: Inputs, mode):
+    return first_step(partial(factory, inputs, mode=mode))
+
+
 def residual(u):
     inner = u[:-2] - 2 * u[1:-1] + u[2:]
     ends = u[1:2] - 2 * u[:1], u[-2:-1] - 2 * u[-1:]
@@ -375,6 +453,12 @@ WORKLOADS = {
     "hessian": modes(hessian),
     "hessian_vector": modes(hessian_vector),
     "lstm": modes(lstm, tf_graph=GRAPH, tf_xla=XLA),
+    "gru_step": modes(gru, tf_graph=GRAPH, tf_xla=XLA),
+    "gru_start": modes(partial(started, gru), tf_graph=GRAPH, tf_xla=XLA),
+    "ode_start": modes(partial(started, neural_ode), tf_graph=GRAPH, tf_xla=XLA),
+    "while_gradient": modes(while_gradient, tf_graph=GRAPH),
+    "scan_step": modes(scan_step, tf_graph=GRAPH, tf_xla=XLA),
+    "two_parts": modes(two_parts, tf_graph=GRAPH),
     "jacobian_tridiagonal": modes(jacobian_tridiagonal),
     "jacobian_bottleneck": modes(jacobian_bottleneck),
     "jacobian_again": {"tf_eager": jacobian_again},

@@ -16,15 +16,18 @@ from benchmarks.inputs import (
     EPSILON,
     HIGH_ORDER,
     LEARNING_RATE,
+    ODE_STEPS,
     PHYSICS_ORDER,
     PHYSICS_RATE,
+    WHILE_RATE,
     Inputs,
     chain_of,
     chain_offset,
     product_of,
     rates_of,
+    runge_kutta,
 )
-from benchmarks.workload import Phases, Stopwatch, Workload, flat
+from benchmarks.workload import Phases, Stopwatch, Workload, first_step, flat
 
 VERSION = getattr(tg, "__version__", "")
 
@@ -285,6 +288,88 @@ def lstm(inputs: Inputs) -> Workload:
     return sampled(lambda: loss_and_gradients(x, start))
 
 
+def gru(inputs: Inputs, scale: float = 1.0) -> Workload:
+    variables, start = variables_of(inputs), tg.constant(inputs["start"])
+    x, y = batch_of(inputs)
+
+    @tg.function
+    def train_step(x, y, start):
+        embedding, recurrent, output = variables
+
+        def step(h, x):
+            of_input = tg.split(tg.gather(embedding, x), 3, axis=-1)
+            of_state = tg.split(h @ recurrent, 3, axis=-1)
+            r, z = (tg.sigmoid(a + b) for a, b in zip(of_input[:2], of_state[:2]))
+            return z * h + (1.0 - z) * tg.tanh(of_input[2] + r * of_state[2])
+
+        with tg.GradientTape() as tape:
+            loss = scale * mean_cross_entropy(tg.scan(step, x, start) @ output, y)
+        descend(variables, tape.gradient(loss, variables))
+        return loss
+
+    return workload(lambda: train_step(x, y, start))
+
+
+def neural_ode(inputs: Inputs, scale: float = 1.0) -> Workload:
+    kernels = [tg.constant(kernel) for kernel in inputs["kernels"]]
+    x = tg.constant(inputs["x"])
+
+    @tg.function
+    def loss_and_gradients(kernels, x):
+        def step(x, _):
+            return runge_kutta(lambda x: tg.tanh(x @ kernels[0]) @ kernels[1], x)
+
+        with tg.GradientTape() as tape:
+            tape.watch(kernels)
+            loss = scale * tg.reduce_mean(tg.square(tg.foldl(step, tg.range(ODE_STEPS), x)))
+        return loss, tape.gradient(loss, kernels)
+
+    return workload(lambda: loss_and_gradients(kernels, x))
+
+
+def while_loop(x, count):
+    """As many steps as `count` says, which the program does not know."""
+    body = lambda i, x: (i + 1, x / (1.0 + WHILE_RATE * x))  # noqa: E731
+    return tg.while_loop(lambda i, x: i < count, body, (0, x))[1]
+
+
+def while_gradient(inputs: Inputs) -> Workload:
+    x, count = tg.constant(inputs["x"]), tg.constant(inputs["count"])
+
+    @tg.function
+    def value_and_gradient(x, count):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = while_loop(x, count)
+        return y, tape.gradient(y, x)
+
+    return workload(lambda: value_and_gradient(x, count))
+
+
+def loop_alone(inputs: Inputs) -> Workload:
+    """The loop without its gradient, which is told for the comparison."""
+    x, count = tg.constant(inputs["x"]), tg.constant(inputs["count"])
+    value = tg.function(while_loop)
+    return Workload(lambda: value(x, count), wait_for, lambda y: [y, inputs["slope"]])
+
+
+def scan_step(inputs: Inputs) -> Workload:
+    x = tg.constant(inputs["x"])
+    scanned = tg.function(lambda x: tg.scan(lambda s, x: 0.9 * s + x, x, tg.constant(0.0)))
+    return sampled(lambda: scanned(x))
+
+
+def two_parts(inputs: Inputs) -> Workload:
+    x, score, kernel = (tg.constant(inputs[name]) for name in ("x", "score", "kernel"))
+
+    @tg.function
+    def work(x, score, kernel):
+        rows = tg.boolean_mask(x, score > 0.0)
+        return tg.reduce_mean(tg.square(tg.tanh(rows @ kernel)), axis=0)
+
+    return workload(lambda: work(x, score, kernel))
+
+
 def residual(u):
     inner = u[:-2] - 2 * u[1:-1] + u[2:]
     ends = u[1:2] - 2 * u[:1], u[-2:-1] - 2 * u[-1:]
@@ -529,6 +614,12 @@ WORKLOADS = {
     "hessian": {"tracegraph": hessian},
     "hessian_vector": {"tracegraph": hessian_vector},
     "lstm": {"tracegraph": lstm},
+    "gru_step": {"tracegraph": gru},
+    "gru_start": {"tracegraph": lambda inputs: first_step(partial(gru, inputs))},
+    "ode_start": {"tracegraph": lambda inputs: first_step(partial(neural_ode, inputs))},
+    "while_gradient": {"tracegraph": while_gradient, "loop_alone": loop_alone},
+    "scan_step": {"tracegraph": scan_step},
+    "two_parts": {"tracegraph": two_parts},
     "jacobian_tridiagonal": {"tracegraph": jacobian_tridiagonal},
     "jacobian_bottleneck": {"tracegraph": jacobian_bottleneck},
     "jacobian_again": {"tracegraph": jacobian_again},

@@ -65,6 +65,20 @@ class Phases:
         return replace(self, others={"to a tenth": self.total / tenth.total})
 
 
+def first_step(make: Callable[[float], Workload]) -> Callable[[int], Phases]:
+    """The first step of a new program. `make` builds it with a number in it that differs in each
+    turn, so that no cache has seen it before."""
+
+    def phases(turn: int) -> Phases:
+        workload, watch = make(1.0 - 1e-4 * (turn + 1)), Stopwatch()
+        with workload.scope(), watch("first step"):
+            output = workload.step()
+            workload.block(output)
+        return Phases(watch.seconds, flat(workload.observe(output)))
+
+    return phases
+
+
 class Stopwatch:
     """Notes the seconds of one phase after the other.
 

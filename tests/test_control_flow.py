@@ -232,6 +232,57 @@ def test_random_numbers_in_a_loop(is_decorated):
     np.testing.assert_array_equal(first, second)
 
 
+class Twice(tg.Module):
+    """A layer whose Variable is created when it is called first."""
+
+    v = None
+
+    def __call__(self, x):
+        if self.v is None:
+            self.v = tg.Variable(2.0)
+        return self.v * x
+
+
+LAZY = {
+    "cond": lambda x, layer: tg.cond(x > 0.0, lambda: layer(x), lambda: x),
+    "scan": lambda x, layer: tg.scan(lambda y, _: layer(y), tg.range(3), x)[-1],
+    "map_fn": lambda x, layer: tg.reduce_sum(tg.map_fn(layer, x + tg.zeros([2]))),
+    "vectorized_map": lambda x, layer: tg.reduce_sum(tg.vectorized_map(layer, x + tg.zeros([2]))),
+    "while_loop": lambda x, layer: tg.while_loop(lambda y: y < 9.0, lambda y: [layer(y)], [x])[0],
+    "cond in scan": lambda x, layer: tg.scan(
+        lambda y, _: tg.cond(y > 0.0, lambda: layer(y), lambda: y), tg.range(3), x
+    )[-1],
+}
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_a_variable_that_a_body_creates(run, name):
+    layer = Twice()
+
+    def slope():
+        x = tg.constant(1.5)
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = LAZY[name](x, layer)
+        return y, *tape.gradient(y, [x, layer.v])
+
+    # y = 1.5 v^n, where n is how often the layer was called, or twice 1.5 v.
+    mapped = (6, 4, 3)
+    expected = {"cond": (3, 2, 1.5), "map_fn": mapped, "vectorized_map": mapped}
+    assert [float(t) for t in run(slope)] == [*expected.get(name, (12, 8, 18))]
+    assert layer.v.numpy() == 2.0
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_a_variable_that_each_trace_creates_is_refused(name):
+    def create():
+        return LAZY[name](tg.constant(1.5), lambda x: x * tg.Variable(2.0))
+
+    words = "may create Variables on its first call only, and this one is created on later calls"
+    raises(SignatureError, f"^a (branch or a|parallel) loop {words}", create)
+    raises(SignatureError, f"^a @tg.function {words}", tg.function(create))
+
+
 # Reverse mode of a while.
 
 

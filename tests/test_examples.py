@@ -13,6 +13,7 @@ import tracegraph as tg
 pytest.importorskip("matplotlib")
 pytest.importorskip("scipy")
 pytest.importorskip("sklearn")
+pytest.importorskip("statsmodels")
 pytest.importorskip("tqdm")
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,7 +23,12 @@ SHORT = {
     "newton_hessian": ["--steps", "3", "--hidden", "2"],
     "save_and_go_on": ["--epochs", "2"],
     "clip_gradients": [],
+    "character_lstm": ["--steps", "60", "--width", "32"],
+    "actor_critic": ["--episodes", "30"],
+    "co2_ode": ["--steps", "12", "--every", "12"],
 }
+#: What a machine that is busy makes of the compile of a large program.
+NOTE = re.compile(r"^tracegraph: the first run of .* slow compile\n", re.MULTILINE)
 
 
 def run(example, *arguments):
@@ -33,7 +39,7 @@ def run(example, *arguments):
 
 def run_short(example, out, *arguments):
     done = run(example, *SHORT[example], "--out", str(out), *arguments)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, NOTE.sub("", done.stderr)) == (0, "")
     return done.stdout
 
 
@@ -105,6 +111,34 @@ def test_clip_gradients(tmp_path):
     assert sum(file.stat().st_size for file in files) < 5000
 
 
+def test_character_lstm(tmp_path):
+    text = run_short("character_lstm", tmp_path)
+    before, after = re.search(r"([\d.]+) bits each before training, ([\d.]+) after", text).groups()
+    assert float(after) < 5.0 < float(before) < 6.5
+    sentences = re.findall(r"^> (.*)$", text, re.MULTILINE)
+    assert len(sentences) == 3
+    for sentence in sentences:
+        ends = sentence.endswith(".") and sentence.count(".") == 1
+        assert sentence.startswith("the ") and (ends or len(sentence) == 304)
+    assert is_picture(tmp_path / "loss.png")
+
+
+def test_actor_critic(tmp_path):
+    text = run_short("actor_critic", tmp_path)
+    first, last = map(float, re.findall(r"episodes: ([\d.]+)$", text, re.MULTILINE))
+    assert first == last > 8.0
+    assert is_picture(tmp_path / "episodes.png")
+
+
+def test_co2_ode(tmp_path):
+    text = run_short("co2_ode", tmp_path)
+    first, last = map(float, re.findall(r"([\d.]+) ppm (?:at first|after)", text))
+    assert first > 10.0 and last < 1.0
+    fewest, most = map(int, re.search(r"measurements: (\d+) to (\d+)", text).groups())
+    assert 0 < fewest < most
+    assert is_picture(tmp_path / "co2.png")
+
+
 @pytest.mark.parametrize("example", SHORT)
 def test_a_bad_value_gets_one_line(tmp_path, example):
     number = [([SHORT[example][0], "0"], "0 is not a positive number")] if SHORT[example] else []
@@ -128,3 +162,16 @@ def test_the_waves_are_found(tmp_path):
 def test_the_pattern_comes_to_rest(tmp_path):
     text = run("reaction_diffusion", "--out", str(tmp_path)).stdout
     assert float(re.findall(r"speed (\S+)", text)[-1]) < 1e-3
+
+
+@pytest.mark.slow
+def test_the_pole_is_balanced(tmp_path):
+    text = run("actor_critic", "--out", str(tmp_path)).stdout
+    first, last = map(float, re.findall(r"episodes: ([\d.]+)$", text, re.MULTILINE))
+    assert last > 2 * first and last >= 475
+
+
+@pytest.mark.slow
+def test_the_text_is_learned(tmp_path):
+    text = run("character_lstm", "--out", str(tmp_path)).stdout
+    assert float(re.search(r"([\d.]+) after", text)[1]) < 2.5

@@ -626,6 +626,70 @@ def test_buckets_do_not_stand_in_the_way_of_a_fixed_length():
         same(fixed(tg.constant(x)).numpy(), np.pad(x[x > 0], (0, np.sum(x < 0))))
 
 
+def test_buckets_that_are_larger_than_the_whole():
+    """A part of 9 to 12 elements is in a bucket of 16, and the whole has 12."""
+    x = np.arange(12.0)
+
+    @tg.function(bucket_sizes="powers_of_two")
+    def parts(x, n):
+        first, rest = tg.split(x, [n, 12 - n])
+        slope = tg.grad(lambda x: tg.reduce_sum(x[:n] ** 2))(x)
+        return x[:n], x[n:], x[:n:2], x[:n][3:], first, rest, slope
+
+    for n in (4, 8, 9, 11, 12):
+        expected = x[:n], x[n:], x[:n:2], x[:n][3:], x[:n], x[n:], np.where(x < n, 2 * x, 0)
+        found = parts(tg.constant(x), tg.constant(n))
+        for own, wanted in zip(found, expected, strict=True):
+            same(own.numpy(), wanted)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_buckets_of_steps_of_a_scan(monkeypatch, reverse):
+    """Padding changes no state: behind the last step, and before the first one backwards."""
+    made = programs(monkeypatch)
+
+    def recurrence(y):
+        return tg.scan(
+            lambda s, x: tg.sin(s + x) / x, y, tg.constant(0.5, tg.float64), reverse=reverse
+        )
+
+    @tg.function(bucket_sizes="powers_of_two")
+    def states(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            s = recurrence(positive(x))
+            loss = tg.reduce_sum(s**2)
+        last = tg.foldl(lambda s, x: tg.sin(s + x) / x, positive(x), tg.constant(0.5, tg.float64))
+        return s, last, tape.gradient(loss, x), tg.map_fn(lambda y: 1.0 / y, positive(x))
+
+    def by_steps(y):
+        found, s = [], 0.5
+        for x in y:
+            s = np.sin(s + x) / x
+            found.append(s)
+        return np.array(found)
+
+    def in_order(y):
+        return by_steps(y[::-1])[::-1] if reverse else by_steps(y)
+
+    def loss(x):
+        return np.sum(in_order(x[x > 0]) ** 2)
+
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        x = rng.normal(size=20)
+        x = x + 0.8 * np.sign(x)
+        y = x[x > 0]
+        found, last, slope, inverse = (t.numpy() for t in states(tg.constant(x)))
+        same(found, in_order(y))
+        same(last, by_steps(y)[-1])
+        same(inverse, 1 / y)
+        steps = 1e-6 * np.eye(20)
+        central = [(loss(x + step) - loss(x - step)) / 2e-6 for step in steps]
+        np.testing.assert_allclose(slope, central, rtol=1e-5, atol=1e-6)
+    assert len(made) <= 1 + 3
+
+
 def test_buckets_of_arguments_and_of_sizes():
     f = tg.function(
         lambda x: tg.reduce_sum(positive(x)),

@@ -72,25 +72,29 @@ def traced_region(
     """
     pairs = [*itertools.zip_longest(types, names)]
 
-    def run(begins_anew: bool) -> Region:
+    def run(begins_anew: bool, is_first: bool) -> Region:
         with CallTrace(name) as trace:
             if begins_anew:
                 trace.forget_state()
             outer = trace.outer
             if isinstance(outer, Trace):
                 trace.paths = outer.paths
+            if outer.is_top_level:
+                trace.what, trace.may_create = "a branch or a loop", is_first
             result = convert(function(*[trace.argument(*pair) for pair in pairs]))
             leaves, structure = result_leaves(result, name, here())
             if trace.has_shown_state:
                 trace.store_state()
             traced = trace.traced([y for y in leaves if y is not None])
+        if trace.created and outer.is_top_level:  # once more, now that the Variables exist
+            return run(begins_anew, False)
         _refuse_sizes(traced.graph)
         return Region(name, traced, Results(structure, leaves))
 
     def run_as_often_as_needed() -> Region:
-        region = run(False)
+        region = run(False, True)
         if is_repeated and has_calls_that_see(region.traced.graph):
-            return run(True)
+            return run(True, True)
         return region
 
     return restored(run_as_often_as_needed)

@@ -102,8 +102,11 @@ def _as_one_body(traced: Traced, elements: Sequence[Tensor], count: Any) -> Trac
 def _traced(
     function: Callable[[list[Tensor]], Any], elements: Sequence[Tensor], caller: str
 ) -> tuple[Traced, Results]:
-    def run() -> tuple[Traced, Results]:
+    def run(is_first: bool = True) -> tuple[Traced, Results]:
         with Trace("pfor") as trace:
+            trace.create_as_outer()
+            if trace.outer.is_top_level:
+                trace.what, trace.may_create = "a parallel loop", is_first
             trace.orders_state = False
             has_iterations = all(x.type.is_static and x.type.shape[0] > 0 for x in elements)
             trace.actual = list(elements) if has_iterations else None
@@ -112,6 +115,8 @@ def _traced(
             result = function([trace.argument(type, None) for type in types])
             leaves, structure = result_leaves(result, f"the function of {caller}", here())
             traced = trace.traced([y for y in leaves if y is not None])
+        if trace.created and trace.outer.is_top_level:  # once more, now that the Variables exist
+            return run(is_first=False)
         return traced, Results(structure, leaves)
 
     return restored(run)

@@ -83,7 +83,7 @@ class Body:
     def _trace_after_creation(self, trace: Trace, request: Request) -> ConcreteFunction:
         """The first call created Variables: trace again, now that they exist."""
         if any(reference() is None for reference in trace.created):
-            refuse_creation(self._signature.place)
+            refuse_creation(trace, self._signature.place)
         self._may_create = False
         return self._trace(request, may_create=False)
 

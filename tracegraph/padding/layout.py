@@ -197,18 +197,21 @@ class Padding:
             if layout is None:
                 continue
             factors = (size,) if isinstance(layout, Uniform) else layout
-            flags = BroadcastTo(x.type.shape, (axis,))(self._flags(size, factors))
+            flags = BroadcastTo(x.type.shape, (axis,))(self._joint_flags(size, factors))
             found = flags if found is None else AND(found, flags)
         return found
 
-    def _flags(self, size: Size, factors: Sequence[Size]) -> Tensor:
+    def flags(self, size: Size) -> Tensor:
+        """Whether each position of an axis of open size, whose elements come first, has one."""
+        return LESS(Iota(size, int32)(), BroadcastTo((size,), ())(self.value(size)))
+
+    def _joint_flags(self, size: Size, factors: Sequence[Size]) -> Tensor:
         """Whether each position of an axis has an element."""
         type = TensorType(bool_, tuple(factors))
         found: Tensor | None = None
         for place, factor in enumerate(factors):
             if self.is_open(factor):
-                count = BroadcastTo((factor,), ())(self.value(factor))
-                flags = LESS(Iota(factor, int32)(), count)
+                flags = self.flags(factor)
                 flags = BroadcastTo(type.shape, (place,))(flags) if len(factors) > 1 else flags
                 found = flags if found is None else AND(found, flags)
         assert found is not None

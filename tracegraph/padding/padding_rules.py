@@ -12,19 +12,21 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tracegraph.control.scan import Scan
 from tracegraph.core.shapes import (
     Dim,
     Size,
     dim_names,
     element_count,
+    maximum,
     static_shape,
     substitute_size,
 )
-from tracegraph.core.types import TensorType, int32, int64
+from tracegraph.core.types import TensorType, bool_, int32, int64
 from tracegraph.errors import Mismatch, ShapeError
-from tracegraph.ir.builder import Builder, current
+from tracegraph.ir.builder import Builder, current, inline
 from tracegraph.ir.op import MissingRule, Op
-from tracegraph.ir.tensor import Tensor
+from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops import reduce
 from tracegraph.ops.barrier import Barrier
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full
@@ -163,9 +165,11 @@ def _barrier(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
 
 def _ensure_shape(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
     (x,) = xs  # what is assumed of the true sizes is checked of the graph itself
-    y = EnsureShape(op.shape)(x)
-    given = zip(padding.of(x), padding.plain(y.type.shape), strict=True)
-    return padding.note(y, [plain if layout is None else layout for layout, plain in given])
+    (type,) = op.output_types((x,))
+    for axis, size in enumerate(type.shape):
+        x = _resized(padding, x, axis, size)
+    given = zip(padding.of(x), padding.plain(type.shape), strict=True)
+    return padding.again(x, [plain if layout is None else layout for layout, plain in given])
 
 
 def _reshape(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
@@ -244,6 +248,8 @@ def _slice(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
         if (start, stop, stride) == (0, x.type.shape[axis], 1):
             continue
         x = padding.compact(x, axis)
+        if padding.is_open(stop):
+            x = _resized(padding, x, axis, maximum(x.type.shape[axis], stop))
         if padding.is_open(start):
             if stride != 1:
                 raise Refusal(f"a slice begins at {start} and takes every {stride}th element")
@@ -259,6 +265,21 @@ def _slice(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
             op.stop[a] - op.start[a] if a in moving else size for a, size in enumerate(y.type.shape)
         )
         y = DynamicSlice(shape)(y, *places)
+    return padding.note(y, layouts)
+
+
+def _resized(padding: Padding, x: Tensor, axis: int, size: Size) -> Tensor:
+    """x with another size along an axis, which holds the same elements: with padding, sizes that
+    are equal may differ, and a part may be larger than the whole."""
+    missing = size - x.type.shape[axis]
+    if isinstance(missing, int) and missing == 0:
+        return x
+    x = padding.compact(x, axis)
+    none = (0,) * x.ndim
+    after = (*none[:axis], missing, *none[axis + 1 :])
+    y = Pad(none, after, none)(x, full(0, TensorType(x.dtype)))
+    layouts = [*padding.of(x)]
+    (layouts[axis],) = padding.plain((size,))
     return padding.note(y, layouts)
 
 
@@ -605,6 +626,32 @@ def _check(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
     return current().add(op, tuple(xs))
 
 
+def _loop_over_rows(padding: Padding, op: Scan, xs: Sequence[Tensor]) -> Outputs:
+    """A scan of open length keeps its states in the steps that padding adds."""
+    body = op.body
+    inside = [y.type for y in (*body.inputs, *body.outputs)]
+    if any(padding.is_open(size) for type in inside for size in type.shape):
+        return proved(padding, op, xs)
+    rows = [padding.compact(x, 0) for x in xs[op.rows :]]
+    made = op.with_body(_body_with_flag(op), op.constants, op.states)
+    ys = current().add(made, (*xs[: op.rows], *rows, padding.flags(op.length)))
+    return [padding.note(y, padding.plain(y.type.shape)) for y in ys]
+
+
+def _body_with_flag(scan: Scan) -> Graph:
+    """The body with one more input, without which it hands on the states that it was given."""
+    body = scan.body
+    with Builder(body.name) as builder:
+        inputs = [builder.input_like(x) for x in body.inputs]
+        is_element = builder.input(TensorType(bool_), "is_element")
+        outputs = [*inline(body, inputs)]
+        for place, i in enumerate(scan.state_inputs()):
+            old = inputs[i]
+            flag = BroadcastTo(old.type.shape, ())(is_element) if old.ndim else is_element
+            outputs[place] = SELECT(flag, outputs[place], old)
+        return builder.finish(outputs)
+
+
 # Ops without a rule: what `depends` shows.
 
 _PROOF_SIZES = (7, 11, 13, 17, 19)
@@ -675,6 +722,7 @@ RULES: dict[type, Rule] = {
     reduce.CumProd: _scan(1),
     reduce.CumLogsumexp: _scan(-np.inf),
     reduce.Recurrence: _recurrence,
+    Scan: _loop_over_rows,
     Transpose: _transpose,
     Barrier: _barrier,
     EnsureShape: _ensure_shape,

@@ -175,7 +175,7 @@ class Variable(Slot, TensorMethods):
             )
         trace = innermost_trace()
         if trace is not None and not trace.may_create:
-            refuse_creation()
+            refuse_creation(trace)
         wanted = None if dtype is None else as_dtype(dtype)
         value = self._initial(initial_value, wanted)
         is_trainable = True if trainable is None else bool(trainable)

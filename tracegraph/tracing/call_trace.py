@@ -28,6 +28,7 @@ class CallTrace(Trace):
         self._is_lifting: bool = outer.is_top_level or (
             isinstance(outer, CallTrace) and outer._is_lifting
         )
+        self.create_as_outer()
 
     def add(
         self, op: Op, inputs: tuple[Tensor, ...], source: Source | None = None

@@ -216,6 +216,8 @@ class Trace(Builder):
         self.paths: Any = None
         #: Variables that nothing known holds, with their inputs.
         self._unreached: list[tuple[Variable, Tensor]] = []
+        #: What is traced, in the error for a Variable that it must not create.
+        self.what = "a @tg.function"
         self.created: list[Any] = []
         self.may_create = False
         #: Whether variables are stored before a Python function is called, and read again behind
@@ -241,6 +243,13 @@ class Trace(Builder):
         tensor = self.input(type, name)
         self.arguments.append(tensor)
         return tensor
+
+    def create_as_outer(self) -> None:
+        """Lets Variables be created where the function around this one may create them: it is
+        traced again, and so is this."""
+        if isinstance(self.outer, Trace):
+            self.what, self.created = self.outer.what, self.outer.created
+            self.may_create = self.outer.may_create
 
     # Captures.
 
@@ -518,11 +527,11 @@ class init_scope(at_top_level):
         _open.traces.pop()
 
 
-def refuse_creation(source: Source | None = None) -> Any:
+def refuse_creation(trace: Trace, source: Source | None = None) -> Any:
     """Raises the error for a Variable made on a call that is not the first."""
     fail(
         SignatureError,
-        "a @tg.function may create Variables on its first call only, and this one is created on "
+        f"{trace.what} may create Variables on its first call only, and this one is created on "
         "later calls too",
         source=source,
         fix="create it outside of the function, or keep it and create it `if self.v is None`",
