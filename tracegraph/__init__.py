@@ -54,6 +54,9 @@ from tracegraph import (
     linalg as linalg,
 )
 from tracegraph import (
+    losses as losses,
+)
+from tracegraph import (
     math as math,
 )
 from tracegraph import (
@@ -255,9 +258,11 @@ _MODULES = (
         initializers,
         layers,
         linalg,
+        losses,
         math,
     ),
-    *(nest, nn, optimizers, quantization, random, raw_ops, saved_model, testing, train),
+    *(nest, nn, optimizers, optimizers.schedules, quantization, random, raw_ops, saved_model),
+    *(testing, train),
 )
 _INTERNAL = frozenset(["NoReturn", "TYPE_CHECKING"])
 
