@@ -60,6 +60,9 @@ from tracegraph import (
     math as math,
 )
 from tracegraph import (
+    metrics as metrics,
+)
+from tracegraph import (
     nest as nest,
 )
 from tracegraph import (
@@ -260,6 +263,7 @@ _MODULES = (
         linalg,
         losses,
         math,
+        metrics,
     ),
     *(nest, nn, optimizers, optimizers.schedules, quantization, random, raw_ops, saved_model),
     *(testing, train),
