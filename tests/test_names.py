@@ -127,8 +127,8 @@ def test_names_that_are_not_here_say_what_to_use():
             assert callable(getattr(tg.Variable, method))
     with pytest.raises(AttributeError, match=r"^module 'tracegraph' has no attribute 'qwerty'$"):
         _ = tg.qwerty
-    with pytest.raises(AttributeError, match=r"^module 'tracegraph.nn' has no attribute 'loss'$"):
-        _ = tg.nn.loss
+    with pytest.raises(AttributeError, match=r"^module 'tracegraph.nn' has no attribute 'blah'$"):
+        _ = tg.nn.blah
     with pytest.raises(
         AttributeError, match=r"there is no tg.data: [^\n]*\n  at .*\n  fix: loop over"
     ):
@@ -227,7 +227,7 @@ def test_slips_and_names_of_other_libraries_have_a_repair_in_every_module(path, 
 
 
 def test_names_that_resemble_nothing_have_no_repair():
-    for path in ("foo", "nn.loss", "linalg.blah", "__wrapped__", "_reduce_sum"):
+    for path in ("foo", "nn.blah", "linalg.blah", "__wrapped__", "_reduce_sum"):
         with pytest.raises(AttributeError, match=r"^module 'tracegraph[.\w]*' has no [^\n]*$"):
             operator.attrgetter(path)(tg)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from tracegraph.array.arguments import as_choice, as_flag, as_number, rank_of, refuse, sizes_of
 from tracegraph.array.creation import ones_like
+from tracegraph.array.creation import range as numbers_to
 from tracegraph.array.selection import where
 from tracegraph.array.shaping import expand_dims, reshape, transpose
 from tracegraph.core.types import bool_
@@ -118,7 +119,7 @@ class _Confusion(Metric):
 
     def _among_largest(self, x: Tensor, k: int) -> Tensor:
         chosen = largest(x, k)[1]
-        classes = as_tensor(np.arange(sizes_of("top_k", x)[-1]), chosen.dtype)
+        classes = numbers_to(sizes_of(type(self).__name__, x)[-1], dtype=chosen.dtype)
         found = reduce_any(equal(expand_dims(chosen, -1), classes), -2)
         return where(found, x, _NEVER)
 
@@ -428,10 +429,10 @@ class AUC(_Confusion):
         self.label_weights = label_weights
         if thresholds is None:
             as_number("AUC", "num_thresholds", num_thresholds, low=2)
-            thresholds = np.linspace(0, 1, num_thresholds)[1:-1].tolist()
-        for threshold in thresholds:
+        between = np.linspace(0, 1, num_thresholds)[1:-1] if thresholds is None else thresholds
+        for threshold in between:
             as_number("AUC", "a threshold", threshold, low=0, high=1)
-        self.thresholds = [-EPSILON, *sorted(thresholds), 1 + EPSILON]
+        self.thresholds = [-EPSILON, *sorted(between), 1 + EPSILON]
         self.num_thresholds = len(self.thresholds)
         self.built = False
         if not self.multi_label:

@@ -19,6 +19,7 @@ from tracegraph.metrics.metric import Mean, MeanMetricWrapper, Metric
 from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_shape, cast_to
 
 if TYPE_CHECKING:
+    from tracegraph.state.variable import Variable
     from tracegraph.typing import DTypeLike, TensorLike
 
 
@@ -336,6 +337,12 @@ class R2Score(Metric):
     >>> round(float(score([[1.0], [4.0], [3.0]], [[2.0], [4.0], [4.0]])), 4)
     0.5714
     """
+
+    if TYPE_CHECKING:
+        squared_sum: Variable
+        sum: Variable
+        total_mse: Variable
+        count: Variable
 
     def __init__(
         self,

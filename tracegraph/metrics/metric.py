@@ -74,7 +74,7 @@ class Metric(Module):
         variable.has_plain_name = True
         return variable
 
-    def _add_variables(self, shape: Sequence[int], *names: str) -> None:
+    def _add_variables(self, shape: Sequence[Any], *names: str) -> None:
         """Makes Variables, as attributes of their names."""
         for name in names:
             setattr(self, name, self.add_variable(shape, name))
