@@ -1,5 +1,6 @@
 """Optimizers, with Keras' names and formulae: Modules whose state is in Variables."""
 
+from tracegraph.optimizers import adam, base, gradients, loss_scale
 from tracegraph.optimizers import schedules as schedules
 from tracegraph.optimizers.adam import Adam, Adamax, AdamW, Lamb, Nadam
 from tracegraph.optimizers.base import Optimizer
@@ -22,3 +23,6 @@ __all__ = [
     "RMSprop",
     "schedules",
 ]
+
+# Modules are no public names.
+del adam, base, gradients, loss_scale
