@@ -539,6 +539,16 @@ def test_schedules_follow_the_formula(name):
     assert traced.experimental_get_tracing_count() == 1
 
 
+@pytest.mark.parametrize(
+    ("t_mul", "first", "step", "number"),
+    [(1.1, 100, 331, 3), (1.1, 1000, 3310, 3), (1.1, 1000, 4641, 4), (2.5, 4096, 10414250, 9)],
+)
+def test_restarts_are_at_their_step(t_mul, first, step, number):
+    schedule = tg.optimizers.schedules.CosineDecayRestarts(1.0, first, t_mul, 0.5)
+    assert float(schedule(step)) == pytest.approx(0.5**number, rel=1e-4)
+    assert float(schedule(step - first // 50)) < 0.01
+
+
 def test_an_optimizer_follows_its_schedule_without_a_new_trace():
     schedule = tg.optimizers.schedules.PiecewiseConstantDecay([1], [1.0, 0.25])
     optimizer, v = tg.optimizers.SGD(schedule), tg.Variable(0.0)

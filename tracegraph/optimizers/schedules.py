@@ -11,8 +11,17 @@ from tracegraph.array.selection import where
 from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, counted, fail
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import add, divide, maximum, minimum, multiply, pow, subtract
-from tracegraph.math.logic import greater_equal, less, less_equal
+from tracegraph.math.arithmetic import (
+    add,
+    clip_by_value,
+    divide,
+    maximum,
+    minimum,
+    multiply,
+    pow,
+    subtract,
+)
+from tracegraph.math.logic import less, less_equal
 from tracegraph.math.unary import ceil, cos, floor, log
 from tracegraph.operands.conversion import as_tensor, cast_to
 
@@ -290,7 +299,7 @@ class CosineDecayRestarts(LearningRateSchedule):
         at = divide(_real(step), self.first_decay_steps)
         number = self._wave_at(at)
         length = pow(as_tensor(self.t_mul, float32), number)
-        part = divide(subtract(at, self._begin(number)), length)
+        part = clip_by_value(divide(subtract(at, self._begin(number)), length), 0.0, 1.0)
         height = pow(as_tensor(self.m_mul, float32), number)
         return multiply(_wave(part, height, self.alpha), self.initial_learning_rate)
 
@@ -306,11 +315,12 @@ class CosineDecayRestarts(LearningRateSchedule):
         if self.t_mul == 1:
             return floor(at)
         growth = add(multiply(at, self.t_mul - 1.0), 1.0)
-        guess = floor(divide(log(growth), math.log(self.t_mul)))
-        # The logarithm may be rounded to the other side of the beginning of a wave.
-        guess = where(less(at, self._begin(guess)), subtract(guess, 1.0), guess)
-        following = add(guess, 1.0)
-        return where(greater_equal(at, self._begin(following)), following, guess)
+        # Where a wave begins, rounding must not leave the step in the one before.
+        return floor(divide(add(log(growth), _ROUNDING), math.log(self.t_mul)))
+
+
+#: More than the error of a logarithm of steps in float32.
+_ROUNDING = 3e-6
 
 
 def _wave(part: Tensor, height: Tensor | float, alpha: float) -> Tensor:
