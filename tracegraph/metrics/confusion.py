@@ -135,7 +135,7 @@ class _Counter(_Confusion):
         name: str | None = None,
         dtype: DTypeLike | None = None,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name=name, dtype=dtype)
         self._set_thresholds(thresholds, 0.5)
 
     def result(self) -> Tensor:
@@ -207,7 +207,7 @@ class _Share(_Confusion):
         name: str | None = None,
         dtype: DTypeLike | None = None,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name=name, dtype=dtype)
         if top_k is not None:
             as_number(type(self).__name__, "top_k", top_k, low=1)
         if class_id is not None:
@@ -295,7 +295,7 @@ class SensitivityAtSpecificity(_Best):
         name: str | None = None,
         dtype: DTypeLike | None = None,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name=name, dtype=dtype)
         self._start("specificity", specificity, num_thresholds, class_id)
 
     def result(self) -> Tensor:
@@ -322,7 +322,7 @@ class SpecificityAtSensitivity(_Best):
         name: str | None = None,
         dtype: DTypeLike | None = None,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name=name, dtype=dtype)
         self._start("sensitivity", sensitivity, num_thresholds, class_id)
 
     def result(self) -> Tensor:
@@ -348,7 +348,7 @@ class PrecisionAtRecall(_Best):
         name: str | None = None,
         dtype: DTypeLike | None = None,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name=name, dtype=dtype)
         self._start("recall", recall, num_thresholds, class_id)
 
     def result(self) -> Tensor:
@@ -375,7 +375,7 @@ class RecallAtPrecision(_Best):
         name: str | None = None,
         dtype: DTypeLike | None = None,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name=name, dtype=dtype)
         self._start("precision", precision, num_thresholds, class_id)
 
     def result(self) -> Tensor:
@@ -420,7 +420,7 @@ class AUC(_Confusion):
         label_weights: Sequence[float] | None = None,
         from_logits: bool = False,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name=name, dtype=dtype)
         methods = ("interpolation", "minoring", "majoring")
         self.curve = as_choice("AUC", "curve", curve, ("ROC", "PR", "PRGAIN"))
         self.summation_method = as_choice("AUC", "summation_method", summation_method, methods)

@@ -50,7 +50,7 @@ class RootMeanSquaredError(Mean):
     def __init__(
         self, name: str = "root_mean_squared_error", dtype: DTypeLike | None = None
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name=name, dtype=dtype)
 
     def update_state(  # type: ignore[override]
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
@@ -351,7 +351,7 @@ class R2Score(Metric):
         name: str = "r2_score",
         dtype: DTypeLike | None = None,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name=name, dtype=dtype)
         kinds = ("uniform_average", "variance_weighted_average", None)
         self.class_aggregation = as_choice("R2Score", "class_aggregation", class_aggregation, kinds)
         self.num_regressors = as_number("R2Score", "num_regressors", num_regressors, low=0)

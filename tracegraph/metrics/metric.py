@@ -50,7 +50,7 @@ class Metric(Module):
     (3.0, 3.0)
     """
 
-    def __init__(self, name: str | None = None, dtype: DTypeLike | None = None) -> None:
+    def __init__(self, dtype: DTypeLike | None = None, name: str | None = None) -> None:
         super().__init__(name)
         self.dtype: DType = float32 if dtype is None else as_dtype(dtype)
         if not (self.dtype.is_floating or self.dtype.is_integer):
@@ -132,7 +132,7 @@ class Sum(Metric):
     """
 
     def __init__(self, name: str = "sum", dtype: DTypeLike | None = None) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name=name, dtype=dtype)
         self.total = self.add_variable((), "total")
 
     def update_state(self, values: TensorLike, sample_weight: TensorLike | None = None) -> None:
@@ -157,7 +157,7 @@ class Mean(Metric):
     """
 
     def __init__(self, name: str = "mean", dtype: DTypeLike | None = None) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name=name, dtype=dtype)
         self.total = self.add_variable((), "total")
         self.count = self.add_variable((), "count")
 
@@ -186,7 +186,7 @@ class MeanMetricWrapper(Mean):
         dtype: DTypeLike | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(name, dtype)  # type: ignore[arg-type]
+        super().__init__(name=name, dtype=dtype)  # type: ignore[arg-type]
         self._fn, self._arguments = fn, kwargs
 
     def update_state(  # type: ignore[override]

@@ -68,7 +68,7 @@ class FBetaScore(Metric):
         name: str = "fbeta_score",
         dtype: DTypeLike | None = None,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name=name, dtype=dtype)
         op = type(self).__name__
         self.average = as_choice(op, "average", average, ("micro", "macro", "weighted", None))
         self.beta = as_number(op, "beta", beta, low=0)
@@ -173,7 +173,7 @@ class IoU(Metric):
         sparse_y_pred: bool = True,
         axis: int = -1,
     ) -> None:
-        super().__init__(name, int32 if dtype is None else dtype)
+        super().__init__(name=name, dtype=int32 if dtype is None else dtype)
         op = type(self).__name__
         self.num_classes = as_number(op, "num_classes", num_classes, low=1)
         self.target_class_ids = [
