@@ -663,6 +663,9 @@ OPTIMIZERS = {
     "amsgrad": lambda: tg.optimizers.Adam(0.05, amsgrad=True),
     "momentum": lambda: tg.optimizers.SGD(0.001, momentum=0.9),
     "own": lambda: Heavy(0.001),
+    "running means": lambda: tg.optimizers.Adam(0.05, use_ema=True, ema_overwrite_frequency=2),
+    "accumulation": lambda: tg.optimizers.Nadam(0.05, gradient_accumulation_steps=2),
+    "loss scale": lambda: tg.optimizers.LossScaleOptimizer(tg.optimizers.Adagrad(0.05)),
 }
 
 
@@ -681,6 +684,16 @@ def test_slots_go_between_a_module_and_its_saved_model(name, goes_to_the_loaded_
     fresh = Trainer(OPTIMIZERS[name]())
     tg.train.Checkpoint(m=fresh).restore(path).assert_consumed()
     assert losses(fresh) == pytest.approx(expected, rel=1e-6)
+
+
+def test_variables_without_decay_go_into_a_saved_model():
+    live = Trainer(tg.optimizers.AdamW(0.05, weight_decay=0.5))
+    live.opt.exclude_from_weight_decay(var_list=[live.v], var_names=["bias"])
+    live.step()
+    loaded = loaded_from(live)
+    path = tg.train.Checkpoint(m=live).save("saved/ckpt")
+    tg.train.Checkpoint(m=loaded).restore(path).assert_consumed()
+    assert losses(loaded) == losses(live)
 
 
 def test_a_loaded_optimizer_as_root_of_a_checkpoint():
@@ -727,10 +740,21 @@ def test_a_learning_rate_that_the_graphs_hold_says_so():
     assert not hasattr(loaded, "learning_rate")
 
 
-def test_a_schedule_goes_on_after_loading():
-    live = Trainer(tg.optimizers.SGD(lambda step: 0.01 / (1.0 + tg.cast(step, tg.float32))))
+@pytest.mark.parametrize(
+    "rate",
+    [
+        lambda step: 0.01 / (1.0 + tg.cast(step, tg.float32)),
+        tg.optimizers.schedules.InverseTimeDecay(0.01, 1, 1.0),
+    ],
+    ids=["function", "object"],
+)
+def test_a_schedule_goes_on_after_loading(rate):
+    live = Trainer(tg.optimizers.SGD(rate))
     live.step()
-    assert losses(loaded_from(live)) == losses(live)
+    loaded = loaded_from(live)
+    assert losses(loaded) == losses(live)
+    with pytest.raises(AttributeError, match="the learning rate was a Python function"):
+        _ = loaded.opt.learning_rate
 
 
 def test_a_learning_rate_that_is_a_saved_function():

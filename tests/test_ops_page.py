@@ -19,18 +19,25 @@ PAGE = Path(__file__).parent.parent / "docs" / "ops.md"
 HEAD = """\
 # Primitive ops
 
-{primitives} ops are primitive: a graph is made of them, and each has the rules below. All other functions, {names}
-public names in all, are compositions of them, so they have every derivative, batch, sparsity and text.
-`python -m tests.test_ops_page` writes this page; the ops' attributes stand in [format.md](format.md).
+{primitives} ops are primitive: a graph is made of them, and each has the rules below. All other
+functions, {names} public names in all, are compositions of them, so they have every derivative,
+batch, sparsity and text. `python -m tests.test_ops_page` writes this page; the attributes of the ops
+stand in [format.md](format.md).
 
-- reverse: the cotangents of the inputs; *factors* are stated once for both modes. forward: the tangents; *derived* is the
-  reverse rule transposed. loops: the op in a parallel loop, as one op; no op falls back to a Python loop. sparsity: which
-  elements depend on which. NumPy: the value by NumPy, an oracle and what constants are folded by. A dash is a rule
-  that does not exist, which is an error with the user's line where somebody asks for it.
-- tried on: the rows of `tests/op_table.py`, each of which `tests/test_ops.py` runs through: the value in all data types;
-  derivatives of orders 1 to 3 against JAX and differences; the dot-product identity; batches of every combination, of
-  derivatives too; patterns against the numeric Jacobian; open sizes, sizes of 0, text. Ops with graphs among their
-  attributes are tried in `tests/test_control_flow.py`, `tests/test_nests.py` and `tests/test_callbacks.py`.
+- reverse: the cotangents of the inputs; *factors* are stated once for both modes.
+- forward: the tangents; *derived* is the reverse rule transposed.
+- loops: the op in a parallel loop, as one op; no op falls back to a Python loop.
+- sparsity: which elements depend on which.
+- NumPy: the value by NumPy, an oracle and what constants are folded by.
+- XLA: the lowering.
+- tried on: the rows of `tests/op_table.py`, each of which `tests/test_ops.py` runs through: the value
+  in all data types; derivatives of orders 1 to 3 against JAX and differences; the dot-product
+  identity; batches of every combination, of derivatives too; patterns against the numeric Jacobian;
+  open sizes, sizes of 0, text. Ops with graphs among their attributes, and those that cut runs, are
+  tried in `tests/test_control_flow.py`, `tests/test_nests.py`, `tests/test_callbacks.py` and
+  `tests/test_runtime_sizes.py`.
+
+A dash is a rule that does not exist, which is an error with the user's line where somebody asks for it.
 
 """
 
@@ -41,11 +48,11 @@ def has(op, rule):
 
 def row(op, count):
     is_elementwise = issubclass(op, Elementwise)
-    reverse = "factors" if is_elementwise else "rule" if has(op, "vjp") else "–"
-    forward = "rule" if has(op, "jvp") else "derived" if has(op, "vjp") else "–"
+    reverse = "factors" if is_elementwise else "rule" if has(op, "vjp") else "-"
+    forward = "rule" if has(op, "jvp") else "derived" if has(op, "vjp") else "-"
     tried = "tests of its own" if op.name in ELSEWHERE else f"{count} row{'s' * (count > 1)}"
-    rest = ["rule" if has(op, rule) else "–" for rule in ("batch", "depends", "numpy")]
-    lowered = "rule" if op in RULES else "–"
+    rest = ["rule" if has(op, rule) else "-" for rule in ("batch", "depends", "numpy")]
+    lowered = "rule" if op in RULES else "-"
     cells = [f"`{op.name}`", reverse, "factors" if is_elementwise else forward, *rest, lowered]
     return f"| {' | '.join([*cells, tried])} |"
 

@@ -1,13 +1,14 @@
 """Optimizers against Keras' formulae written in NumPy, in both modes; options and errors."""
 
 import copy
+import itertools
 
 import numpy as np
 import pytest
 
 import tracegraph as tg
 
-# The same lambda is decorated for every case.
+# The same function is decorated for every case.
 pytestmark = pytest.mark.filterwarnings("ignore:.*were traced:UserWarning")
 
 RANDOM = np.random.default_rng(3)
@@ -16,14 +17,15 @@ GRADIENTS = [[RANDOM.normal(size=np.shape(w)).astype(np.float32) for w in START]
 
 
 # ---------------------------------------------------------------- the formulae
+#
+# Each is a function of the number of the step, from 1, of the variable's number, its value and its
+# gradient, in float64, that returns the new value.
 
 
-def sgd(lr=0.01, momentum=0.0, nesterov=False, weight_decay=None):
+def sgd(lr=0.01, momentum=0.0, nesterov=False):
     slots = {}
 
     def step(t, key, w, g):
-        if weight_decay:
-            w = w - w * weight_decay * lr
         if not momentum:
             return w - lr * g
         m = slots[key] = momentum * slots.get(key, 0 * w) - lr * g
@@ -32,93 +34,268 @@ def sgd(lr=0.01, momentum=0.0, nesterov=False, weight_decay=None):
     return step
 
 
-def adam(lr=0.001, b1=0.9, b2=0.999, epsilon=1e-7, amsgrad=False, weight_decay=None):
+def decayed(step, lr, decay):
+    return lambda t, key, w, g: step(t, key, w - w * decay * lr, g)
+
+
+def moments(b1, b2):
+    """The running means of a gradient and of its square."""
     slots = {}
 
+    def means(key, g):
+        m, v = slots.get(key, (0 * g, 0 * g))
+        slots[key] = m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+        return m, v
+
+    return means
+
+
+def adam(lr=0.001, b1=0.9, b2=0.999, epsilon=1e-7, amsgrad=False):
+    means, tops = moments(b1, b2), {}
+
     def step(t, key, w, g):
-        if weight_decay:
-            w = w - w * weight_decay * lr
-        m, v, top = slots.get(key, (0 * w, 0 * w, 0 * w))
-        m = m + (g - m) * (1 - b1)
-        v = v + (g * g - v) * (1 - b2)
-        top = np.maximum(top, v)
-        slots[key] = m, v, top
+        m, v = means(key, g)
+        tops[key] = np.maximum(tops.get(key, 0), v)
         rate = lr * np.sqrt(1 - b2**t) / (1 - b1**t)
-        return w - rate * m / (np.sqrt(top if amsgrad else v) + epsilon)
+        return w - rate * m / (np.sqrt(tops[key] if amsgrad else v) + epsilon)
 
     return step
 
 
+def adamax(lr=0.001, b1=0.9, b2=0.999, epsilon=1e-7):
+    means, norms = moments(b1, b2), {}
+
+    def step(t, key, w, g):
+        m, _ = means(key, g)
+        norms[key] = np.maximum(b2 * norms.get(key, 0), np.abs(g))
+        return w - lr / (1 - b1**t) * m / (norms[key] + epsilon)
+
+    return step
+
+
+def nadam(lr=0.001, b1=0.9, b2=0.999, epsilon=1e-7):
+    means = moments(b1, b2)
+
+    def step(t, key, w, g):
+        m, v = means(key, g)
+        u = [b1 * (1 - 0.5 * 0.96**k) for k in range(1, t + 2)]
+        m_hat = u[-1] * m / (1 - np.prod(u)) + (1 - u[-2]) * g / (1 - np.prod(u[:-1]))
+        return w - lr * m_hat / (np.sqrt(v / (1 - b2**t)) + epsilon)
+
+    return step
+
+
+def lamb(lr=0.001, b1=0.9, b2=0.999, epsilon=1e-7):
+    means = moments(b1, b2)
+
+    def step(t, key, w, g):
+        m, v = means(key, g)
+        d = m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + epsilon)
+        sizes = np.linalg.norm(w), np.linalg.norm(d)
+        return w - lr * (sizes[0] / sizes[1] if min(sizes) > 0 else 1) * d
+
+    return step
+
+
+def rmsprop(lr=0.001, rho=0.9, momentum=0.0, epsilon=1e-7, centered=False):
+    means, speeds = moments(rho, rho), {}
+
+    def step(t, key, w, g):
+        mean, square = means(key, g)
+        d = lr * g / np.sqrt(square - (mean**2 if centered else 0) + epsilon)
+        speeds[key] = momentum * speeds.get(key, 0) + d
+        return w - speeds[key]
+
+    return step
+
+
+def adagrad(lr=0.001, start=0.1, epsilon=1e-7):
+    totals = {}
+
+    def step(t, key, w, g):
+        totals[key] = totals.get(key, start) + g * g
+        return w - lr * g / np.sqrt(totals[key] + epsilon)
+
+    return step
+
+
+def adadelta(lr=0.001, rho=0.95, epsilon=1e-7):
+    slots = {}
+
+    def step(t, key, w, g):
+        s, v = slots.get(key, (0, 0))
+        v = rho * v + (1 - rho) * g * g
+        d = g * np.sqrt(s + epsilon) / np.sqrt(v + epsilon)
+        slots[key] = rho * s + (1 - rho) * d * d, v
+        return w - lr * d
+
+    return step
+
+
+def ftrl(lr=0.001, power=-0.5, start=0.1, l1=0.0, l2=0.0, shrinkage=0.0, beta=0.0):
+    slots = {}
+
+    def step(t, key, w, g):
+        n, z = slots.get(key, (start, 0))
+        new = n + g * g
+        sigma = (new**-power - n**-power) / lr
+        z = z + g + 2 * shrinkage * w - sigma * w
+        slots[key] = new, z
+        return (np.clip(z, -l1, l1) - z) / (new**-power / lr + 2 * (l2 + beta / (2 * lr)))
+
+    return step
+
+
+def lion(lr=0.001, b1=0.9, b2=0.99):
+    slots = {}
+
+    def step(t, key, w, g):
+        m = slots.get(key, 0 * g)
+        slots[key] = b2 * m + (1 - b2) * g
+        return w - lr * np.sign(b1 * m + (1 - b1) * g)
+
+    return step
+
+
+opt = tg.optimizers
 CASES = {
-    "sgd": (lambda: tg.optimizers.SGD(0.1), sgd(0.1)),
-    "sgd by default": (tg.optimizers.SGD, sgd()),
-    "momentum": (lambda: tg.optimizers.SGD(0.1, momentum=0.9), sgd(0.1, 0.9)),
-    "nesterov": (lambda: tg.optimizers.SGD(0.1, 0.9, nesterov=True), sgd(0.1, 0.9, True)),
+    "sgd": (lambda: opt.SGD(0.1), lambda: sgd(0.1)),
+    "sgd by default": (opt.SGD, sgd),
+    "momentum": (lambda: opt.SGD(0.1, momentum=0.9), lambda: sgd(0.1, 0.9)),
+    "nesterov": (lambda: opt.SGD(0.1, 0.9, nesterov=True), lambda: sgd(0.1, 0.9, True)),
     "sgd with decay": (
-        lambda: tg.optimizers.SGD(0.1, weight_decay=0.2),
-        sgd(0.1, weight_decay=0.2),
+        lambda: opt.SGD(0.1, weight_decay=0.2),
+        lambda: decayed(sgd(0.1), 0.1, 0.2),
     ),
-    "adam": (lambda: tg.optimizers.Adam(0.1), adam(0.1)),
-    "adam by default": (tg.optimizers.Adam, adam()),
+    "adam": (lambda: opt.Adam(0.1), lambda: adam(0.1)),
+    "adam by default": (opt.Adam, adam),
     "adam with all arguments": (
-        lambda: tg.optimizers.Adam(learning_rate=0.1, beta_1=0.8, beta_2=0.9, epsilon=1e-3),
-        adam(0.1, 0.8, 0.9, 1e-3),
+        lambda: opt.Adam(learning_rate=0.1, beta_1=0.8, beta_2=0.9, epsilon=1e-3),
+        lambda: adam(0.1, 0.8, 0.9, 1e-3),
     ),
-    "amsgrad": (lambda: tg.optimizers.Adam(0.1, amsgrad=True), adam(0.1, amsgrad=True)),
-    "adamw": (lambda: tg.optimizers.AdamW(0.1), adam(0.1, weight_decay=0.004)),
+    "amsgrad": (lambda: opt.Adam(0.1, amsgrad=True), lambda: adam(0.1, amsgrad=True)),
+    "adamw": (lambda: opt.AdamW(0.1), lambda: decayed(adam(0.1), 0.1, 0.004)),
     "adamw with decay": (
-        lambda: tg.optimizers.AdamW(0.1, weight_decay=0.3),
-        adam(0.1, weight_decay=0.3),
+        lambda: opt.AdamW(0.1, weight_decay=0.3),
+        lambda: decayed(adam(0.1), 0.1, 0.3),
     ),
+    "adamax": (lambda: opt.Adamax(0.1), lambda: adamax(0.1)),
+    "adamax with all arguments": (
+        lambda: opt.Adamax(0.1, 0.8, 0.7, 1e-2),
+        lambda: adamax(0.1, 0.8, 0.7, 1e-2),
+    ),
+    "nadam": (lambda: opt.Nadam(0.1), lambda: nadam(0.1)),
+    "nadam with all arguments": (
+        lambda: opt.Nadam(0.1, 0.8, 0.9, 1e-2),
+        lambda: nadam(0.1, 0.8, 0.9, 1e-2),
+    ),
+    "lamb": (lambda: opt.Lamb(0.1), lambda: lamb(0.1)),
+    "lamb with decay": (
+        lambda: opt.Lamb(0.1, 0.8, 0.9, 1e-2, weight_decay=0.1),
+        lambda: decayed(lamb(0.1, 0.8, 0.9, 1e-2), 0.1, 0.1),
+    ),
+    "rmsprop": (lambda: opt.RMSprop(0.1), lambda: rmsprop(0.1)),
+    "rmsprop by default": (opt.RMSprop, rmsprop),
+    "rmsprop with momentum": (
+        lambda: opt.RMSprop(0.1, 0.8, 0.7, 1e-3),
+        lambda: rmsprop(0.1, 0.8, 0.7, 1e-3),
+    ),
+    "rmsprop, centered": (
+        lambda: opt.RMSprop(0.1, momentum=0.5, epsilon=1e-3, centered=True),
+        lambda: rmsprop(0.1, 0.9, 0.5, 1e-3, True),
+    ),
+    "adagrad": (lambda: opt.Adagrad(0.1), lambda: adagrad(0.1)),
+    "adagrad with all arguments": (
+        lambda: opt.Adagrad(0.1, 0.0, 1e-2),
+        lambda: adagrad(0.1, 0.0, 1e-2),
+    ),
+    "adadelta": (lambda: opt.Adadelta(0.5), lambda: adadelta(0.5)),
+    "adadelta with all arguments": (
+        lambda: opt.Adadelta(1.0, 0.5, 1e-2),
+        lambda: adadelta(1.0, 0.5, 1e-2),
+    ),
+    "ftrl": (lambda: opt.Ftrl(0.1), lambda: ftrl(0.1)),
+    "ftrl with all arguments": (
+        lambda: opt.Ftrl(0.1, -0.7, 0.2, 0.05, 0.02, 0.03, 0.4),
+        lambda: ftrl(0.1, -0.7, 0.2, 0.05, 0.02, 0.03, 0.4),
+    ),
+    "lion": (lambda: opt.Lion(0.1), lambda: lion(0.1)),
+    "lion with all arguments": (lambda: opt.Lion(0.1, 0.5, 0.7), lambda: lion(0.1, 0.5, 0.7)),
 }
+
+
+def values(variables):
+    return [v.numpy() for v in variables]
+
+
+def assert_close(variables, expected):
+    for variable, w in zip(variables, expected, strict=True):
+        np.testing.assert_allclose(variable.numpy(), w, rtol=2e-5, atol=1e-6)
+
+
+def apply_to(optimizer, variables, compiled):
+    def apply(gradients):
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    return tg.function(apply) if compiled else apply
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["top level", "function"])
 @pytest.mark.parametrize("name", CASES)
-def test_steps_follow_the_formula(name, compiled):
-    make, step = CASES[name]
-    step = copy.deepcopy(step) if not hasattr(step, "__closure__") else fresh(name)
-    optimizer = make()
+def test_steps_follow_the_formula(name, compiled, tmp_path):
+    make, formula = CASES[name]
+    optimizer, step = make(), formula()
     variables = [tg.Variable(w) for w in START]
-
-    def apply(gradients):
-        optimizer.apply_gradients(zip(gradients, variables, strict=True))
-
-    apply = tg.function(apply) if compiled else apply
+    apply = apply_to(optimizer, variables, compiled)
     expected = [w.astype(np.float64) for w in START]
     for t, gradients in enumerate(GRADIENTS, 1):
+        if t == 4:  # the rest is for others, which take over where these are
+            path = tg.train.Checkpoint(o=optimizer, v=variables).write(str(tmp_path / "saved"))
+            optimizer, variables = make(), [tg.Variable(0 * w) for w in START]
+            status = tg.train.Checkpoint(o=optimizer, v=variables).read(path)
+            apply = apply_to(optimizer, variables, compiled)
         apply([tg.constant(g) for g in gradients])
         expected = [
             step(t, k, w, g) for k, (w, g) in enumerate(zip(expected, gradients, strict=True))
         ]
-        for variable, w in zip(variables, expected, strict=True):
-            np.testing.assert_allclose(variable.numpy(), w, rtol=2e-5, atol=1e-6)
+        assert_close(variables, expected)
+    status.assert_consumed()
     assert optimizer.iterations.numpy() == len(GRADIENTS)
 
 
-def fresh(name):
-    """The formula of a case without the memory of another test."""
-    formula = CASES[name][1]
-    cells = dict(
-        zip(
-            formula.__code__.co_freevars,
-            (c.cell_contents for c in formula.__closure__),
-            strict=True,
-        )
-    )
-    cells["slots"] = {}
-    make = sgd if "nesterov" in cells or "momentum" in cells else adam
-    names = {
-        "lr": "lr",
-        "momentum": "momentum",
-        "nesterov": "nesterov",
-        "weight_decay": "weight_decay",
-        "b1": "b1",
-        "b2": "b2",
-        "epsilon": "epsilon",
-        "amsgrad": "amsgrad",
-    }
-    return make(**{k: v for k, v in cells.items() if k in names})
+SLOTS = {
+    "momentum": ["momentum"],
+    "adam": ["momentum", "velocity"],
+    "amsgrad": ["momentum", "velocity", "velocity_hat"],
+    "adamax": ["momentum", "norm"],
+    "nadam": ["momentum", "velocity"],
+    "lamb": ["momentum", "velocity"],
+    "rmsprop, centered": ["average_gradient", "momentum", "velocity"],
+    "adagrad": ["accumulator"],
+    "adadelta": ["accumulated_delta_var", "accumulated_grad"],
+    "ftrl": ["accumulator", "linear"],
+    "lion": ["momentum"],
+}
+
+
+@pytest.mark.parametrize("name", SLOTS)
+def test_slots_have_names_of_keras_in_checkpoints(name, tmp_path):
+    optimizer, v = CASES[name][0](), tg.Variable([1.0])
+    optimizer.build([v])
+    path = tg.train.Checkpoint(o=optimizer, v=v).write(str(tmp_path / "saved"))
+    names = [n for n, _ in tg.train.list_variables(path) if "SLOT" in n]
+    assert names == [f"v/.OPTIMIZER_SLOT/o/{slot}" for slot in SLOTS[name]]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_is_one_program_that_is_never_built_again(name):
+    optimizer, v = CASES[name][0](), tg.Variable([1.0, 2.0])
+    step = tg.function(lambda g: optimizer.apply_gradients([(g, v)]))
+    for rate in (0.1, 0.2, 0.3):
+        optimizer.learning_rate = rate
+        step(tg.ones([2]))
+    assert step.experimental_get_tracing_count() == 1
+    assert np.isfinite(v.numpy()).all()
 
 
 def one_step(optimizer, gradient, start=0.0):
@@ -173,6 +350,270 @@ def test_clipping_of_all_gradients_together():
     optimizer = tg.optimizers.SGD(1.0, global_clipnorm=1.0)
     optimizer.apply_gradients([(tg.constant(3.0), a), (tg.constant(4.0), b)])
     np.testing.assert_allclose([a.numpy(), b.numpy()], [-0.6, -0.8], rtol=1e-6)
+
+
+# ---------------------------------------------------------------- what goes around a step
+
+MODES = pytest.mark.parametrize("compiled", [False, True], ids=["top level", "function"])
+
+
+@MODES
+def test_running_means_of_variables(compiled):
+    optimizer = tg.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.7, ema_overwrite_frequency=3)
+    v = tg.Variable(START[0])
+    apply = apply_to(optimizer, [v], compiled)
+    w = mean = START[0].astype(np.float64)
+    for t, (gradient, _) in enumerate(GRADIENTS, 1):
+        apply([tg.constant(gradient)])
+        w = w - 0.1 * gradient
+        mean = w if t == 1 else 0.7 * mean + 0.3 * w
+        w = mean if t % 3 == 0 else w
+        assert_close([v], [w])
+    optimizer.finalize_variable_values([v])
+    assert_close([v], [mean])
+    assert [x.name for x in optimizer.variables][2:] == [f"{v.base_name}_average"]
+
+
+def test_variables_without_running_means_are_final_as_they_are():
+    v = tg.Variable(1.0)
+    tg.optimizers.SGD(0.5).finalize_variable_values([v])
+    assert v.numpy() == 1.0
+
+
+@MODES
+def test_gradients_that_accumulate(compiled):
+    optimizer = tg.optimizers.Adam(
+        0.1, weight_decay=0.2, clipnorm=0.5, gradient_accumulation_steps=2
+    )
+    v, step = tg.Variable(START[0]), decayed(adam(0.1), 0.1, 0.2)
+    apply = apply_to(optimizer, [v], compiled)
+    w, waiting = START[0].astype(np.float64), 0
+    for t, (gradient, _) in enumerate(GRADIENTS, 1):
+        apply([tg.constant(gradient)])
+        waiting = waiting + gradient
+        if t % 2 == 0:
+            mean, waiting = waiting / 2, 0
+            w = step(t // 2, 0, w, mean * min(1, 0.5 / np.linalg.norm(mean)))
+        assert_close([v], [w])
+    assert optimizer.iterations.numpy() == 5
+
+
+def test_accumulated_gradients_go_through_checkpoints(tmp_path):
+    def pair():
+        return tg.Variable(0.0), tg.optimizers.SGD(1.0, gradient_accumulation_steps=2)
+
+    (v, optimizer), (w, other) = pair(), pair()
+    optimizer.apply_gradients([(tg.constant(2.0), v)])
+    path = tg.train.Checkpoint(v=v, optimizer=optimizer).write(str(tmp_path / "saved"))
+    tg.train.Checkpoint(v=w, optimizer=other).read(path).assert_consumed()
+    other.apply_gradients([(tg.constant(4.0), w)])
+    assert v.numpy() == 0.0 and w.numpy() == -3.0
+
+
+def test_accumulation_does_not_trace_again():
+    optimizer, v = tg.optimizers.SGD(1.0, gradient_accumulation_steps=3), tg.Variable(0.0)
+    step = tg.function(lambda g: optimizer.apply_gradients([(g, v)]))
+    found = []
+    for k in range(7):
+        step(tg.constant(float(k)))
+        found.append(float(v.numpy()))
+    assert found == [0, 0, -1, -1, -1, -5, -5]
+    assert step.experimental_get_tracing_count() == 1
+
+
+def test_a_scaled_loss_takes_the_same_step():
+    v, w = tg.Variable([1.0, 2.0]), tg.Variable([1.0, 2.0])
+    optimizer = tg.optimizers.SGD(0.25, loss_scale_factor=2.0**20)
+    optimizer.minimize(lambda: tg.reduce_sum(v * v), [v])
+    with tg.GradientTape() as tape:
+        loss = optimizer.scale_loss(tg.reduce_sum(w * w))
+    assert loss.numpy() == 5.0 * 2**20
+    optimizer.apply([tape.gradient(loss, w)], [w])
+    assert v.numpy().tolist() == w.numpy().tolist() == [0.5, 1.0]
+
+
+def test_gradients_that_would_vanish_in_float16():
+    def small(x):
+        return tg.cast(tg.cast(x, tg.float16) * 1e-4 * 1e-4, tg.float32)
+
+    found = []
+    for scale in (None, 2.0**15):
+        v = tg.Variable(0.0)
+        tg.optimizers.SGD(1.0, loss_scale_factor=scale).minimize(lambda v=v: small(v), [v])
+        found.append(float(v.numpy()))
+    assert found[0] == 0.0
+    assert found[1] == pytest.approx(-1e-8, rel=1e-2)
+
+
+def test_variables_without_decay():
+    kernel, bias, gamma = (tg.Variable(1.0, name=n) for n in ("kernel", "bias", "gamma"))
+    optimizer = tg.optimizers.SGD(1.0, weight_decay=0.5)
+    optimizer.exclude_from_weight_decay(var_list=[gamma], var_names=["^bi"])
+    optimizer.apply([tg.constant(0.0)] * 3, [kernel, bias, gamma])
+    assert values([kernel, bias, gamma]) == [0.5, 1.0, 1.0]
+
+
+def test_apply_takes_the_variables_of_build():
+    a, b = tg.Variable(1.0), tg.Variable(1.0)
+    optimizer = tg.optimizers.SGD(1.0)
+    optimizer.build([b, a])
+    optimizer.apply([tg.constant(0.5), tg.constant(0.25)])
+    assert values([a, b]) == [0.75, 0.5]
+    with pytest.raises(ValueError, match="1 gradient for 2 variables"):
+        optimizer.apply([tg.constant(0.5)])
+
+
+# ---------------------------------------------------------------- schedules
+
+pi = np.pi
+SCHEDULES = {
+    "exponential": (
+        lambda s: s.ExponentialDecay(0.5, 3, 0.3),
+        lambda t: 0.5 * 0.3 ** (t / 3),
+    ),
+    "exponential, staircase": (
+        lambda s: s.ExponentialDecay(0.5, 3, 0.3, staircase=True),
+        lambda t: 0.5 * 0.3 ** (t // 3),
+    ),
+    "inverse time": (
+        lambda s: s.InverseTimeDecay(0.5, 3, 0.7),
+        lambda t: 0.5 / (1 + 0.7 * t / 3),
+    ),
+    "inverse time, staircase": (
+        lambda s: s.InverseTimeDecay(0.5, 3, 0.7, staircase=True),
+        lambda t: 0.5 / (1 + 0.7 * (t // 3)),
+    ),
+    "piecewise": (
+        lambda s: s.PiecewiseConstantDecay([2, 4], [0.5, 0.3, 0.1]),
+        lambda t: 0.5 if t <= 2 else 0.3 if t <= 4 else 0.1,
+    ),
+    "one piece": (lambda s: s.PiecewiseConstantDecay([], [0.5]), lambda t: 0.5),
+    "polynomial": (
+        lambda s: s.PolynomialDecay(0.5, 4, 0.1, 2.0),
+        lambda t: 0.4 * (1 - min(t, 4) / 4) ** 2 + 0.1,
+    ),
+    "polynomial, cycle": (
+        lambda s: s.PolynomialDecay(0.5, 4, 0.1, 0.5, cycle=True),
+        lambda t: 0.4 * (1 - t / (4 * max(1, np.ceil(t / 4)))) ** 0.5 + 0.1,
+    ),
+    "cosine": (
+        lambda s: s.CosineDecay(0.5, 5, 0.1),
+        lambda t: 0.5 * (0.9 * (1 + np.cos(pi * min(t, 5) / 5)) / 2 + 0.1),
+    ),
+    "cosine with warm-up": (
+        lambda s: s.CosineDecay(0.1, 4, 0.2, warmup_target=0.5, warmup_steps=2),
+        lambda t: (
+            0.1 + 0.4 * t / 2
+            if t < 2
+            else 0.5 * (0.8 * (1 + np.cos(pi * min(t - 2, 4) / 4)) / 2 + 0.2)
+        ),
+    ),
+    "restarts": (
+        lambda s: s.CosineDecayRestarts(0.5, 2, 2.0, 0.8, 0.1),
+        lambda t: wave(t, [0, 2, 6, 14, 30, 62]),
+    ),
+    "restarts of one length": (
+        lambda s: s.CosineDecayRestarts(0.5, 3, 1.0, 0.8, 0.1),
+        lambda t: wave(t, range(0, 63, 3)),
+    ),
+}
+
+
+def wave(t, starts):
+    number, start, end = next(
+        (k, a, b) for k, (a, b) in enumerate(itertools.pairwise(starts)) if t < b
+    )
+    height = 0.8**number * (1 + np.cos(pi * (t - start) / (end - start))) / 2
+    return 0.5 * (0.9 * height + 0.1)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_follow_the_formula(name):
+    make, formula = SCHEDULES[name]
+    schedule = make(tg.optimizers.schedules)
+    expected = [formula(t) for t in range(31)]
+    traced = tg.function(schedule)
+    for call in (schedule, lambda t: traced(tg.constant(t))):
+        found = [float(call(t)) for t in range(31)]
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert traced.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.parametrize(
+    ("t_mul", "first", "step", "number"),
+    [(1.1, 100, 331, 3), (1.1, 1000, 3310, 3), (1.1, 1000, 4641, 4), (2.5, 4096, 10414250, 9)],
+)
+def test_restarts_are_at_their_step(t_mul, first, step, number):
+    schedule = tg.optimizers.schedules.CosineDecayRestarts(1.0, first, t_mul, 0.5)
+    assert float(schedule(step)) == pytest.approx(0.5**number, rel=1e-4)
+    assert float(schedule(step - first // 50)) < 0.01
+
+
+def test_an_optimizer_follows_its_schedule_without_a_new_trace():
+    schedule = tg.optimizers.schedules.PiecewiseConstantDecay([1], [1.0, 0.25])
+    optimizer, v = tg.optimizers.SGD(schedule), tg.Variable(0.0)
+    step = tg.function(lambda g: optimizer.apply_gradients([(g, v)]))
+    found = [float((step(tg.constant(1.0)), v.numpy())[1]) for _ in range(4)]
+    assert found == [-1.0, -2.0, -2.25, -2.5]
+    assert step.experimental_get_tracing_count() == 1
+    assert float(optimizer.learning_rate) == 0.25
+    assert "PiecewiseConstantDecay" in repr(optimizer)
+
+
+# ---------------------------------------------------------------- scales that adapt
+
+
+@MODES
+def test_a_loss_scale_halves_at_infinity_and_grows_after_it(compiled):
+    inner, v = tg.optimizers.SGD(1.0, momentum=0.5), tg.Variable(0.0)
+    optimizer = tg.optimizers.LossScaleOptimizer(inner, 8.0, dynamic_growth_steps=2)
+    apply = apply_to(optimizer, [v], compiled)
+    rows = []
+    for gradient in (8.0, np.inf, 4.0, 4.0, 8.0, np.nan):
+        apply([tg.constant(np.float32(gradient))])
+        rows.append([float(x.numpy()) for x in (v, optimizer.dynamic_scale)])
+    # the momentum is that of finite gradients alone: -1, -1.5, -1.75, -1.875
+    assert rows == [[-1, 8], [-1, 4], [-2.5, 4], [-4.25, 8], [-6.125, 8], [-6.125, 4]]
+    assert optimizer.iterations.numpy() == inner.iterations.numpy() == 4
+    optimizer.learning_rate = 0.5
+    assert inner.learning_rate.numpy() == 0.5
+
+
+def test_a_loss_scale_in_minimize_and_in_checkpoints(tmp_path):
+    def pair():
+        inner = tg.optimizers.Adam(0.1)
+        return tg.Variable([1.0, 2.0]), tg.optimizers.LossScaleOptimizer(inner)
+
+    (v, optimizer), (w, other), (x, plain) = pair(), pair(), pair()
+    optimizer.minimize(lambda: tg.reduce_sum(v * v), [v])
+    path = tg.train.Checkpoint(v=v, optimizer=optimizer).write(str(tmp_path / "saved"))
+    tg.train.Checkpoint(v=w, optimizer=other).read(path).assert_consumed()
+    for variable, one in ((v, optimizer), (w, other)):
+        one.minimize(lambda y=variable: tg.reduce_sum(y * y), [variable])
+    for _ in range(2):
+        plain.inner_optimizer.minimize(lambda: tg.reduce_sum(x * x), [x])
+    assert v.numpy().tolist() == w.numpy().tolist()
+    np.testing.assert_allclose(v.numpy(), x.numpy(), rtol=1e-6)
+    names = [n for n, _ in tg.train.list_variables(path)]
+    assert "v/.OPTIMIZER_SLOT/optimizer/inner_optimizer/velocity" in names
+
+
+def test_a_step_in_float16_survives_a_scale_that_float16_cannot_hold():
+    v = tg.Variable(np.float16(1.0))
+    optimizer = tg.optimizers.LossScaleOptimizer(tg.optimizers.SGD(1.0), initial_scale=2.0**17)
+    optimizer.apply([tg.constant(np.float16(2.0**15))], [v])
+    assert v.numpy() == 0.75
+
+
+def test_accumulation_inside_of_a_loss_scale():
+    inner, v = tg.optimizers.SGD(1.0, gradient_accumulation_steps=2), tg.Variable(0.0)
+    optimizer = tg.optimizers.LossScaleOptimizer(inner, 1.0, dynamic_growth_steps=99)
+    step = tg.function(lambda g: optimizer.apply_gradients([(g, v)]))
+    found = []
+    for gradient in (2.0, 4.0, np.inf, 2.0, 8.0):
+        step(tg.constant(np.float32(gradient)))
+        found.append(float(v.numpy()))
+    assert found == [0, -3, -3, -3, -5 * 2 - 3]
 
 
 # ---------------------------------------------------------------- gradients that are missing
@@ -335,6 +776,17 @@ def test_training_reaches_the_minimum():
     assert float(loss) < 1e-3
 
 
+schedules = tg.optimizers.schedules
+
+
+def plain():
+    return tg.optimizers.SGD(0.1)
+
+
+def scaling():
+    return tg.optimizers.SGD(0.1, loss_scale_factor=2.0)
+
+
 @pytest.mark.parametrize(
     ("make", "kind", "words"),
     [
@@ -347,6 +799,37 @@ def test_training_reaches_the_minimum():
         (lambda v: tg.optimizers.Adam(beta_1=None), TypeError, "beta_1"),
         (lambda v: tg.optimizers.Adam(amsgrad="yes"), TypeError, "amsgrad"),
         (lambda v: tg.optimizers.Adam().build([1.0]), TypeError, "Variable"),
+        (lambda v: tg.optimizers.SGD(use_ema=1), TypeError, "use_ema"),
+        (lambda v: tg.optimizers.SGD(use_ema=True, ema_momentum=2.0), ValueError, "ema_momentum"),
+        (lambda v: tg.optimizers.SGD(ema_overwrite_frequency=0), ValueError, "overwrite_freq"),
+        (lambda v: tg.optimizers.SGD(ema_overwrite_frequency=1.5), TypeError, "overwrite_freq"),
+        (lambda v: tg.optimizers.SGD(gradient_accumulation_steps=1), ValueError, "accumulation"),
+        (lambda v: tg.optimizers.SGD(gradient_accumulation_steps="2"), TypeError, "accumulation"),
+        (lambda v: tg.optimizers.SGD(loss_scale_factor=0.0), ValueError, "loss_scale_factor is 0"),
+        (lambda v: tg.optimizers.RMSprop(rho=1.5), ValueError, "rho is 1.5"),
+        (lambda v: tg.optimizers.RMSprop(centered=2), TypeError, "centered"),
+        (lambda v: tg.optimizers.Adagrad(initial_accumulator_value=-1.0), ValueError, "initial_a"),
+        (lambda v: tg.optimizers.Adadelta(epsilon="a"), TypeError, "epsilon"),
+        (lambda v: tg.optimizers.Ftrl(learning_rate_power=0.5), ValueError, "learning_rate_power"),
+        (lambda v: tg.optimizers.Ftrl(l1_regularization_strength=-1.0), ValueError, "l1_regul"),
+        (lambda v: tg.optimizers.Lion(beta_1=1.5), ValueError, "Lion: beta_1 is 1.5"),
+        (lambda v: tg.optimizers.Nadam(beta_2=1.0), ValueError, "Nadam: beta_2 is 1.0"),
+        (lambda v: tg.optimizers.LossScaleOptimizer("adam"), TypeError, "is an optimizer"),
+        (lambda v: tg.optimizers.LossScaleOptimizer(scaling()), ValueError, "scales losses itself"),
+        (lambda v: tg.optimizers.LossScaleOptimizer(plain(), 0.0), ValueError, "initial_scale"),
+        (lambda v: tg.optimizers.LossScaleOptimizer(plain(), 1.0, 0), ValueError, "growth_steps"),
+        (lambda v: plain().apply(v), TypeError, "grads is a list"),
+        (lambda v: plain().finalize_variable_values(v), TypeError, "var_list is a list"),
+        (lambda v: plain().exclude_from_weight_decay([1.0]), TypeError, "var_list has"),
+        (lambda v: schedules.ExponentialDecay(0.1, 0, 0.5), ValueError, "decay_steps is 0"),
+        (lambda v: schedules.ExponentialDecay("a", 1, 0.5), TypeError, "initial_learning_rate"),
+        (lambda v: schedules.CosineDecay(0.1, -1), ValueError, "decay_steps is -1"),
+        (lambda v: schedules.CosineDecay(0.1, 9, warmup_target=1.0), ValueError, "warmup_steps is"),
+        (lambda v: schedules.CosineDecayRestarts(0.1, 9, 0.5), ValueError, "t_mul is 0.5"),
+        (lambda v: schedules.PolynomialDecay(0.1, 9, cycle="a"), TypeError, "cycle"),
+        (lambda v: schedules.PiecewiseConstantDecay([1], [1.0]), ValueError, "1 value, and the b"),
+        (lambda v: schedules.PiecewiseConstantDecay([2, 1], [1.0] * 3), ValueError, "do not incr"),
+        (lambda v: schedules.PiecewiseConstantDecay(1, [1.0]), TypeError, "boundaries is a list"),
         (lambda v: tg.optimizers.Adam().build(v), TypeError, "variables is a list"),
         (lambda v: tg.optimizers.SGD().apply_gradients(None), TypeError, "pairs"),
         (lambda v: tg.optimizers.SGD().apply_gradients([(1.0, v)]), ValueError, "gradient"),

@@ -54,7 +54,13 @@ from tracegraph import (
     linalg as linalg,
 )
 from tracegraph import (
+    losses as losses,
+)
+from tracegraph import (
     math as math,
+)
+from tracegraph import (
+    metrics as metrics,
 )
 from tracegraph import (
     nest as nest,
@@ -263,10 +269,13 @@ _MODULES = (
         initializers,
         layers,
         linalg,
+        losses,
         math,
         math.special,
+        metrics,
     ),
-    *(nest, nn, optimizers, quantization, random, raw_ops, saved_model, signal, testing, train),
+    *(nest, nn, optimizers, optimizers.schedules, quantization, random, raw_ops, saved_model),
+    *(signal, testing, train),
 )
 _INTERNAL = frozenset(["NoReturn", "TYPE_CHECKING"])
 

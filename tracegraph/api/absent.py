@@ -12,7 +12,7 @@ from collections.abc import Collection
 from types import ModuleType
 from typing import Any, NoReturn
 
-from tracegraph.api.renames import GONE, OPTIMIZERS_1, OTHER_NAMES, SCHEDULES_1, TENSORFLOW_1
+from tracegraph.api.renames import GONE, OTHER_NAMES, TENSORFLOW_1
 from tracegraph.boundary.tracebacks import asked
 from tracegraph.errors import fail_absent, kind_of
 
@@ -26,17 +26,11 @@ _HOST = "outside of functions use NumPy, as in"
 _PICTURES = "files are read, and pictures drawn, by Python"
 _LAYERS = "there is no such layer yet"
 _OWN_LAYER = "write a subclass of tg.layers.Layer, with tg.nn and tg.einsum"
-_OPTIMIZERS = "there is no such optimizer yet"
-_SCHEDULE = "a schedule is a function of the step"
-_OWN_SCHEDULE = "give one: tg.optimizers.SGD(lambda step: 0.1 / (1 + tg.cast(step, tg.float32)))"
-_OWN_OPTIMIZER = "use tg.optimizers.Adam, or write a subclass of tg.optimizers.Optimizer"
 
 #: For each name, in `tracegraph` or a module of it, why it is not here, and the repair.
 ABSENT = {
     **{name: (_NAMED, f"use {other}") for name, other in OTHER_NAMES.items()},
     **{name: (_RENAMED, f"use {other}") for name, other in TENSORFLOW_1.items()},
-    **{f"train.{name}Optimizer": (_OPTIMIZERS, _OWN_OPTIMIZER) for name in OPTIMIZERS_1},
-    **{f"train.{name}": (_SCHEDULE, _OWN_SCHEDULE) for name in SCHEDULES_1},
     **dict.fromkeys(GONE, (_FIRST, "use Python, and tg.function for what is to be compiled")),
     "checkpoint": (
         "values that are computed again are told by the function",
@@ -72,14 +66,6 @@ ABSENT = {
         ],
         (_PICTURES, "use a library of images, and give its array to the function"),
     ),
-    **dict.fromkeys(
-        [
-            f"optimizers.{x}"
-            for x in ("Adadelta", "Adagrad", "Adamax", "Ftrl", "Lion", "Nadam", "RMSprop")
-        ],
-        (_OPTIMIZERS, _OWN_OPTIMIZER),
-    ),
-    "optimizers.schedules": (_SCHEDULE, _OWN_SCHEDULE),
     "layers.Embedding": (_LAYERS, "use tg.nn.embedding_lookup of a tg.Variable"),
     "layers.Input": ("layers learn their shapes when they are called", "leave it out"),
     "layers.Lambda": ("a function is a layer", "give it to tg.layers.Sequential as it is"),
@@ -136,13 +122,8 @@ ABSENT = {
     "random.create_rng_state": ("a state is a key", "use tg.random.Generator.from_seed"),
     "keras": (
         "a few layers of Keras are here, under names of their own",
-        "use tg.layers, tg.optimizers, tg.initializers and tg.nn",
+        "use tg.layers, tg.optimizers, tg.losses, tg.metrics and tg.initializers",
     ),
-    "losses": (
-        "losses are functions of tg.nn, or a formula",
-        "use tg.nn.softmax_cross_entropy_with_logits, or such as tg.reduce_mean((y - t) ** 2)",
-    ),
-    "metrics": ("there are no metrics", "compute them, as with tg.reduce_mean"),
     "data": ("there are no datasets", "loop over NumPy arrays, or over any iterator of them"),
     **dict.fromkeys(["compat", "Session", "placeholder"], (_FIRST, _FUNCTION)),
     "get_variable": (_FIRST, "use tg.Variable"),
@@ -173,7 +154,10 @@ _OF_LAYERS = {
     **dict.fromkeys(["fit", "train_on_batch"], _LOOP),
     "compile": ("layers are compiled with what calls them", _FUNCTION),
     **dict.fromkeys(["forward", "predict"], _CALLED),
-    "evaluate": ("losses and metrics are functions", "compute them from what layer(x) returns"),
+    "evaluate": (
+        "losses and metrics are functions",
+        "compute them of what layer(x) returns, with tg.losses and tg.metrics",
+    ),
     **dict.fromkeys(["eval", "train"], _MODE),
     **dict.fromkeys(["load_state_dict", "load_weights", "save", "save_weights"], _FILES),
     "state_dict": _FILES,

@@ -215,7 +215,19 @@ TENSORFLOW_1 = {
     "random.random_uniform": "tg.random.uniform",
     "random.set_random_seed": "tg.random.set_seed(1)",
     "saved_model.simple_save": "tg.saved_model.save",
+    "train.AdadeltaOptimizer": "tg.optimizers.Adadelta",
+    "train.AdagradOptimizer": "tg.optimizers.Adagrad",
     "train.AdamOptimizer": "tg.optimizers.Adam",
+    "train.FtrlOptimizer": "tg.optimizers.Ftrl",
+    "train.ProximalAdagradOptimizer": "tg.optimizers.Adagrad",
+    "train.RMSPropOptimizer": "tg.optimizers.RMSprop",
+    "train.cosine_decay": "tg.optimizers.schedules.CosineDecay",
+    "train.cosine_decay_restarts": "tg.optimizers.schedules.CosineDecayRestarts",
+    "train.exponential_decay": "tg.optimizers.schedules.ExponentialDecay",
+    "train.inverse_time_decay": "tg.optimizers.schedules.InverseTimeDecay",
+    "train.natural_exp_decay": "tg.optimizers.schedules.ExponentialDecay",
+    "train.piecewise_constant": "tg.optimizers.schedules.PiecewiseConstantDecay",
+    "train.polynomial_decay": "tg.optimizers.schedules.PolynomialDecay",
     "train.GradientDescentOptimizer": "tg.optimizers.SGD",
     "train.MomentumOptimizer": "tg.optimizers.SGD(0.01, momentum=0.9)",
     "train.NewCheckpointReader": "tg.train.load_checkpoint",
@@ -225,15 +237,6 @@ TENSORFLOW_1 = {
     "train.get_global_step": "the .iterations of an optimizer",
     "train.get_or_create_global_step": "the .iterations of an optimizer",
 }
-
-#: Optimizers of TensorFlow 1 of which there is none here yet.
-OPTIMIZERS_1 = ("Adadelta", "Adagrad", "Ftrl", "ProximalAdagrad", "RMSProp")
-
-#: Functions of TensorFlow 1 that gave learning rates, which are functions of the step.
-SCHEDULES_1 = (
-    *("cosine_decay", "cosine_decay_restarts", "exponential_decay", "inverse_time_decay"),
-    *("natural_exp_decay", "piecewise_constant", "polynomial_decay"),
-)
 
 #: Parts of TensorFlow 1 that have nothing here to stand for them.
 GONE = (

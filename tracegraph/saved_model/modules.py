@@ -13,7 +13,7 @@ from tracegraph.boundary.tracebacks import api_boundary, asked
 from tracegraph.errors import SignatureError, TraceError, fail, fail_absent, shown
 from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.functions.function import Function
-from tracegraph.optimizers import ATTRIBUTES, Optimizer, rate_at
+from tracegraph.optimizers.base import ATTRIBUTES, Optimizer, rate_at
 from tracegraph.saved_model.loaded_functions import SignatureFunction
 from tracegraph.saved_model.names import is_special
 from tracegraph.saved_model.placeholders import leaves, not_saved_in

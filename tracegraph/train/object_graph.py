@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.errors import SignatureError, fail, kind_of, shown
-from tracegraph.optimizers import Optimizer, is_optimizer
+from tracegraph.optimizers.base import Optimizer, is_optimizer, slot_names
 from tracegraph.saved_model.modules import content_of
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Reference, Variable
@@ -74,10 +74,10 @@ def slots(owner: Any) -> Iterator[tuple[Variable, str, Variable]]:
 
 
 def optimizer_of(owner: Any) -> Optimizer | None:
-    """The optimizer that an object is, or is a group of; not one that was loaded, whose steps are
-    those that were traced."""
+    """The optimizer with slots that an object is, or is a group of; not one that was loaded, whose
+    steps are those that were traced."""
     found = _rooted(owner)
-    return found if isinstance(found, Optimizer) else None
+    return found if isinstance(found, Optimizer) and is_optimizer(found) else None
 
 
 def _rooted(owner: Any) -> Any:
@@ -99,7 +99,7 @@ def slots_of(owner: Any, variable: Variable) -> dict[str, Variable]:
 def _kept(owner: Any, name: str, kept: Any) -> Iterator[tuple[str, Variable]]:
     module = _rooted(owner)
     if isinstance(module, Module) and is_optimizer(module) and name == "_slots":
-        names = vars(module)["slot_names"]
+        names = slot_names(module)
         if _are_slots(names, kept):
             yield from zip(map(escaped, names), kept)
             return

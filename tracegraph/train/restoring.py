@@ -16,6 +16,7 @@ from tracegraph.core.source import Source
 from tracegraph.eager.slots import state_lock
 from tracegraph.errors import LoadError, MatchError, ShapeError, fail, warn
 from tracegraph.ir.tensor import host_tensor
+from tracegraph.optimizers.base import slot_names
 from tracegraph.state import deferred
 from tracegraph.state.variable import (
     DTypeMismatchError,
@@ -173,7 +174,7 @@ class Restoration:
             ]
             optimizer = optimizer_of(owner)
             if optimizer is not None:
-                names = optimizer.slot_names
+                names = slot_names(optimizer)
                 optimizer.build([v for v, name, n in rows if name in names and self._fits(v, n)])
             kept = _by_variable(owner) if rows else {}
             keys = (((id(v), name), n) for v, name, n in rows)

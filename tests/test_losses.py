@@ -1,0 +1,401 @@
+"""Losses against their formulae in NumPy, in both modes and at extremes; reductions and errors."""
+
+import numpy as np
+import pytest
+
+import tracegraph as tg
+
+# The same function is decorated for every case.
+pytestmark = pytest.mark.filterwarnings("ignore:.*were traced:UserWarning")
+
+losses = tg.losses
+RANDOM = np.random.default_rng(5)
+ROWS, CLASSES = 6, 4
+NUMBERS = RANDOM.normal(size=(2, ROWS, CLASSES)).astype(np.float32)
+SHARES = RANDOM.dirichlet(np.ones(CLASSES), size=(2, ROWS)).astype(np.float32)
+UNITS = RANDOM.uniform(size=(ROWS, CLASSES)).astype(np.float32)
+BITS = RANDOM.integers(0, 2, (ROWS, CLASSES)).astype(np.float32)
+LABELS = RANDOM.integers(0, CLASSES, ROWS).astype(np.int32)
+ONE_HOT = np.eye(CLASSES, dtype=np.float32)[LABELS]
+WEIGHTS = RANDOM.uniform(size=ROWS).astype(np.float32)
+EPS = 1e-7
+
+# ---------------------------------------------------------------- the formulae, in float64
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def sigmoid(x):
+    return np.where(x > 0, 1 / (1 + np.exp(-np.abs(x))), 1 - 1 / (1 + np.exp(-np.abs(x))))
+
+
+def inner(p):
+    return np.clip(p, EPS, 1 - EPS)
+
+
+def bce(y, p):
+    return -y * np.log(inner(p)) - (1 - y) * np.log(1 - inner(p))
+
+
+def bce_of_logits(y, x):
+    return np.maximum(x, 0) - x * y + np.log1p(np.exp(-np.abs(x)))
+
+
+def ce(y, p):
+    return -(y * np.log(inner(p / p.sum(-1, keepdims=True)))).sum(-1)
+
+
+def ce_of_logits(y, x):
+    shifted = x - x.max(-1, keepdims=True)
+    return -(y * (shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))).sum(-1)
+
+
+def one_hot(labels):
+    return np.eye(CLASSES)[labels]
+
+
+def signs(y):
+    return 2 * y - 1 if set(np.unique(y)) <= {0, 1} else y
+
+
+def huber(y, x, delta=1.0):
+    e = np.abs(y - x)
+    return np.where(e <= delta, e**2 / 2, delta * e - delta**2 / 2).mean(-1)
+
+
+def unit(x):
+    return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), EPS)
+
+
+def kl(y, x):
+    y, x = np.clip(y, EPS, 1), np.clip(x, EPS, 1)
+    return (y * np.log(y / x)).sum(-1)
+
+
+def smooth(y, share, classes):
+    return y * (1 - share) + share / classes
+
+
+def focal(y, p, gamma=2.0, loss=bce):
+    return ((1 - y * p - (1 - y) * (1 - p)) ** gamma * loss(y, p)).mean(-1)
+
+
+def categorical_focal(y, p, alpha=0.25, gamma=2.0):
+    p = inner(p / p.sum(-1, keepdims=True))
+    return (-alpha * (1 - p) ** gamma * y * np.log(p)).sum(-1)
+
+
+def log1(x):
+    return np.log(np.maximum(x, EPS) + 1)
+
+
+X, Y = NUMBERS
+#: The function, its settings, what it is called with, and the formula.
+CASES = {
+    "mean_squared_error": [({}, (Y, X), lambda y, x: ((y - x) ** 2).mean(-1))],
+    "mean_absolute_error": [({}, (Y, X), lambda y, x: np.abs(y - x).mean(-1))],
+    "mean_absolute_percentage_error": [
+        ({}, (Y, X), lambda y, x: 100 * np.abs((y - x) / np.maximum(np.abs(y), EPS)).mean(-1)),
+    ],
+    "mean_squared_logarithmic_error": [
+        ({}, (Y, X), lambda y, x: ((log1(y) - log1(x)) ** 2).mean(-1)),
+    ],
+    "huber": [({}, (Y, X), huber), ({"delta": 0.3}, (Y, X), lambda y, x: huber(y, x, 0.3))],
+    "log_cosh": [({}, (Y, X), lambda y, x: np.log(np.cosh(y - x)).mean(-1))],
+    "cosine_similarity": [
+        ({}, (Y, X), lambda y, x: -(unit(y) * unit(x)).sum(-1)),
+        ({"axis": 0}, (Y, X), lambda y, x: -(unit(y.T) * unit(x.T)).sum(-1)),
+    ],
+    "poisson": [
+        ({}, (np.abs(Y), np.abs(X)), lambda y, x: (x - y * np.log(x + EPS)).mean(-1)),
+    ],
+    "kl_divergence": [({}, tuple(SHARES), kl), ({}, (ONE_HOT, SHARES[0]), kl)],
+    "hinge": [
+        ({}, (BITS, X), lambda y, x: np.maximum(1 - signs(y) * x, 0).mean(-1)),
+        ({}, (2 * BITS - 1, X), lambda y, x: np.maximum(1 - y * x, 0).mean(-1)),
+    ],
+    "squared_hinge": [
+        ({}, (BITS, X), lambda y, x: (np.maximum(1 - signs(y) * x, 0) ** 2).mean(-1)),
+    ],
+    "categorical_hinge": [
+        (
+            {},
+            (ONE_HOT, X),
+            lambda y, x: np.maximum(((1 - y) * x).max(-1) - (y * x).sum(-1) + 1, 0),
+        ),
+    ],
+    "binary_crossentropy": [
+        ({}, (BITS, UNITS), lambda y, p: bce(y, p).mean(-1)),
+        ({"from_logits": True}, (BITS, X), lambda y, x: bce_of_logits(y, x).mean(-1)),
+        (
+            {"label_smoothing": 0.3},
+            (BITS, UNITS),
+            lambda y, p: bce(smooth(y, 0.3, 2), p).mean(-1),
+        ),
+        ({"axis": 0}, (BITS, UNITS), lambda y, p: bce(y, p).mean(0)),
+    ],
+    "binary_focal_crossentropy": [
+        ({}, (BITS, UNITS), focal),
+        ({"from_logits": True}, (BITS, X), lambda y, x: focal(y, sigmoid(x))),
+        (
+            {"apply_class_balancing": True, "alpha": 0.3, "gamma": 1.5, "label_smoothing": 0.1},
+            (BITS, UNITS),
+            lambda y, p: focal(
+                smooth(y, 0.1, 2),
+                p,
+                1.5,
+                lambda y, p: bce(y, p) * (y * 0.3 + (1 - y) * 0.7),
+            ),
+        ),
+    ],
+    "categorical_crossentropy": [
+        ({}, (ONE_HOT, UNITS), ce),
+        ({"from_logits": True}, (ONE_HOT, X), ce_of_logits),
+        (
+            {"label_smoothing": 0.2},
+            (ONE_HOT, SHARES[0]),
+            lambda y, p: ce(smooth(y, 0.2, CLASSES), p),
+        ),
+        ({"axis": 0}, (ONE_HOT.T, UNITS.T), lambda y, p: ce(y.T, p.T)),
+    ],
+    "categorical_focal_crossentropy": [
+        ({}, (ONE_HOT, UNITS), categorical_focal),
+        (
+            {"from_logits": True, "alpha": 0.4, "gamma": 1.5},
+            (ONE_HOT, X),
+            lambda y, x: categorical_focal(y, softmax(x), 0.4, 1.5),
+        ),
+    ],
+    "sparse_categorical_crossentropy": [
+        ({}, (LABELS, SHARES[0]), lambda y, p: ce(one_hot(y), p)),
+        ({}, (LABELS[:, None], SHARES[0]), lambda y, p: ce(one_hot(y[:, 0]), p)),
+        ({}, (LABELS.astype(np.float32), SHARES[0]), lambda y, p: ce(one_hot(y.astype(int)), p)),
+        ({"from_logits": True}, (LABELS, X), lambda y, x: ce_of_logits(one_hot(y), x)),
+        (
+            {"from_logits": True, "ignore_class": int(LABELS[0])},
+            (LABELS, X),
+            lambda y, x: ce_of_logits(one_hot(y), x) * (y != LABELS[0]),
+        ),
+        (
+            {"from_logits": True, "ignore_class": -1},
+            (np.where(np.equal(LABELS, LABELS[0]), -1, LABELS), X),
+            lambda y, x: np.where(y < 0, 0, ce_of_logits(one_hot(y), x)),
+        ),
+    ],
+}
+ROWS_OF_CASES = [(name, *row) for name, rows in CASES.items() for row in rows]
+
+
+def class_of(name):
+    words = {"kl_divergence": "KLDivergence"}
+    return getattr(losses, words.get(name, "".join(w.capitalize() for w in name.split("_"))))
+
+
+def wide(arrays):
+    return [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
+
+
+@pytest.mark.parametrize(("name", "settings", "data", "formula"), ROWS_OF_CASES)
+def test_functions_follow_the_formula(name, settings, data, formula):
+    expected = formula(*wide(data))
+    function = getattr(losses, name)
+    traced = tg.function(lambda y, x: function(y, x, **settings))
+    for call in (lambda y, x: function(y, x, **settings), traced):
+        found = call(*map(tg.constant, data))
+        assert found.dtype is tg.float32
+        np.testing.assert_allclose(found.numpy(), expected, rtol=2e-5, atol=1e-6)
+    found = traced(*map(tg.constant, wide(data)))
+    assert found.dtype is tg.float64
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "settings", "data", "formula"), ROWS_OF_CASES)
+def test_classes_reduce_what_the_functions_return(name, settings, data, formula):
+    rows = formula(*wide(data))
+    weights = WEIGHTS if len(rows) == ROWS else WEIGHTS[: len(rows)]
+    counts = np.ones(len(rows))
+    if "ignore_class" in settings:
+        counts = (data[0] != settings["ignore_class"]).astype(float)
+    expected = {
+        ("none", False): rows,
+        ("none", True): rows * weights,
+        ("sum", False): rows.sum(),
+        ("sum", True): (rows * weights).sum(),
+        ("sum_over_batch_size", False): rows.sum() / counts.sum(),
+        ("sum_over_batch_size", True): (rows * weights).sum() / counts.sum(),
+        ("mean_with_sample_weight", True): (rows * weights).sum() / (weights * counts).sum(),
+    }
+    for (reduction, has_weights), value in expected.items():
+        loss = class_of(name)(**settings, reduction=reduction)
+        found = loss(*data, sample_weight=weights if has_weights else None)
+        np.testing.assert_allclose(found.numpy(), value, rtol=2e-5, atol=1e-6)
+    whole = tg.function(class_of(name)(**settings))(*map(tg.constant, data))
+    np.testing.assert_allclose(
+        whole.numpy(), expected["sum_over_batch_size", False], rtol=2e-5, atol=1e-6
+    )
+
+
+# ---------------------------------------------------------------- extremes
+
+FAR = np.float32([[100, -100, 0, 100], [-100, 100, 100, -100]])
+CORNERS = np.float32([[0, 1, 0, 1], [1, 0, 0, 0]])
+HOT = np.float32([[0, 1, 0, 0], [1, 0, 0, 0]])
+EXTREMES = {
+    **{name: [({}, CORNERS, FAR), ({}, FAR, FAR), ({}, CORNERS, 0 * FAR)] for name in CASES},
+    **{
+        name: [
+            ({"from_logits": True}, CORNERS, FAR),
+            ({"from_logits": True, "label_smoothing": 0.1}, CORNERS, FAR),
+            ({}, CORNERS, CORNERS),
+            ({}, CORNERS, 1 - CORNERS),
+            ({"label_smoothing": 1.0}, CORNERS, 1 - CORNERS),
+        ]
+        for name in ("binary_crossentropy", "binary_focal_crossentropy")
+    },
+    **{
+        name: [
+            ({"from_logits": True}, HOT, FAR),
+            ({"from_logits": True, "label_smoothing": 0.1}, HOT, FAR),
+            ({}, HOT, HOT),
+            ({}, HOT, HOT[::-1].copy()),
+        ]
+        for name in ("categorical_crossentropy", "categorical_focal_crossentropy")
+    },
+    "sparse_categorical_crossentropy": [
+        ({"from_logits": True}, np.int32([1, 0]), FAR),
+        ({}, np.int32([1, 0]), HOT),
+        ({}, np.int32([0, 1]), HOT),
+    ],
+    "kl_divergence": [({}, CORNERS, CORNERS), ({}, CORNERS, 1 - CORNERS)],
+    "poisson": [({}, CORNERS, 0 * FAR), ({}, CORNERS, np.abs(FAR))],
+    "mean_squared_logarithmic_error": [({}, CORNERS, FAR)],
+}
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+def test_losses_and_gradients_are_finite_at_extremes(name):
+    for settings, y, x in EXTREMES[name]:
+        predictions = tg.constant(x)
+        with tg.GradientTape() as tape:
+            tape.watch(predictions)
+            loss = getattr(losses, name)(y, predictions, **settings)
+        slope = tape.gradient(loss, predictions)
+        assert np.isfinite(loss.numpy()).all(), (settings, loss.numpy())
+        assert np.isfinite(slope.numpy()).all(), (settings, slope.numpy())
+
+
+def test_losses_from_logits_are_those_of_the_formula_far_out():
+    y, x = CORNERS.astype(np.float64), FAR.astype(np.float64)
+    found = losses.binary_crossentropy(CORNERS, FAR, from_logits=True)
+    np.testing.assert_allclose(found.numpy(), bce_of_logits(y, x).mean(-1), rtol=1e-6)
+    found = losses.categorical_crossentropy(HOT, FAR, from_logits=True)
+    np.testing.assert_allclose(found.numpy(), ce_of_logits(HOT.astype(np.float64), x), rtol=1e-6)
+    found = losses.binary_focal_crossentropy([[1.0]], [[-100.0]], from_logits=True)
+    assert found.numpy() == pytest.approx(100.0)
+    found = losses.categorical_focal_crossentropy([[1.0, 0.0]], [[-100.0, 0.0]], from_logits=True)
+    assert found.numpy() == pytest.approx(25.0)
+
+
+def test_gradients_are_those_of_the_formula():
+    x = tg.constant(X)
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        loss = losses.CategoricalCrossentropy(from_logits=True)(ONE_HOT, x)
+    np.testing.assert_allclose(
+        tape.gradient(loss, x).numpy(), (softmax(X) - ONE_HOT) / ROWS, rtol=1e-5, atol=1e-6
+    )
+
+
+# ---------------------------------------------------------------- shapes and weights
+
+
+def test_a_last_axis_of_one_does_not_count():
+    column, row = X[:, :1], Y[:, 0]
+    expected = ((column[:, 0] - row) ** 2).mean()
+    for y, x in ((row, column), (column, row)):
+        found = losses.MeanSquaredError()(y, x)
+        assert found.numpy() == pytest.approx(expected, rel=1e-5)
+
+
+def test_weights_of_elements_of_rows_and_of_columns():
+    y, x = Y[None], X[None]  # [1, rows, classes], whose losses are [1, rows]
+    rows = ((Y - X) ** 2).mean(-1)
+    for weights in (WEIGHTS[None], WEIGHTS[None, :, None]):
+        found = losses.MeanSquaredError(reduction="sum")(y, x, weights)
+        assert found.numpy() == pytest.approx((rows * WEIGHTS).sum(), rel=1e-5)
+    assert losses.MeanSquaredError()(y, x, 0.0).numpy() == 0.0
+    weighted = losses.MeanSquaredError(reduction="mean_with_sample_weight")
+    assert weighted(y, x, 0.0).numpy() == 0.0
+
+
+def test_open_sizes_are_one_trace():
+    loss = losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+    specs = [tg.TensorSpec([None], tg.int32), tg.TensorSpec([None, CLASSES])]
+    traced = tg.function(loss, input_signature=specs)
+    for count in (2, ROWS):
+        found = traced(LABELS[:count], X[:count])
+        assert found.numpy() == pytest.approx(loss(LABELS[:count], X[:count]).numpy(), rel=1e-6)
+    assert traced.experimental_get_tracing_count() == 1
+
+
+def test_all_labels_ignored_is_no_loss():
+    loss = losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=1)
+    assert loss([1, 1], X[:2]).numpy() == 0.0
+
+
+def test_dtypes():
+    assert losses.mean_squared_error([[1]], [[2]]).dtype is tg.float32
+    assert losses.MeanSquaredError()([[1.0]], tg.ones([1, 1], tg.float64)).dtype is tg.float64
+    assert losses.MeanSquaredError(dtype="float16")([[1.0]], [[2.0]]).dtype is tg.float16
+
+
+def test_a_loss_of_the_users_own():
+    class Largest(losses.Loss):
+        def call(self, y_true, y_pred):
+            return tg.reduce_max(abs(y_true - y_pred), -1)
+
+    found = Largest(reduction="sum")([[0.0, 0.0], [1.0, 1.0]], [[1.0, -3.0], [1.0, 2.0]])
+    assert found.numpy() == 4.0
+    assert repr(losses.Huber(0.5)) == (
+        "<Huber: name='huber_loss', reduction='sum_over_batch_size', delta=0.5>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "words"),
+    [
+        (lambda: losses.MeanSquaredError("average"), ValueError, "reduction is 'average'"),
+        (lambda: losses.MeanSquaredError(dtype=tg.int32), TypeError, "dtype is int32"),
+        (lambda: losses.Huber(-1.0), ValueError, "delta is -1.0"),
+        (lambda: losses.Huber("a"), TypeError, "delta is a number"),
+        (lambda: losses.BinaryCrossentropy(1), TypeError, "from_logits is True or False"),
+        (lambda: losses.BinaryCrossentropy(label_smoothing=2.0), ValueError, "smoothing is 2.0"),
+        (lambda: losses.BinaryFocalCrossentropy(gamma=-1.0), ValueError, "gamma is -1.0"),
+        (lambda: losses.CategoricalFocalCrossentropy(alpha=-1.0), ValueError, "alpha is -1.0"),
+        (lambda: losses.mean_squared_error([[1.0, 2.0]], [[1.0] * 3]), ValueError, "mean_squared_"),
+        (lambda: losses.MeanSquaredError()([[1.0]], [["a"]]), TypeError, "cannot be a tensor"),
+        (lambda: losses.MeanSquaredError()(X, Y, [1.0, 2.0]), ValueError, "MeanSquaredError: the"),
+        (lambda: losses.huber(X, Y, delta=-1.0), ValueError, "huber: delta is -1.0"),
+        (lambda: losses.binary_crossentropy(X, Y, "yes"), TypeError, "binary_crossentropy: from_l"),
+        (lambda: losses.categorical_crossentropy(X, Y, axis=2), ValueError, "axis 2 is out of"),
+        (
+            lambda: losses.sparse_categorical_crossentropy(LABELS, X, axis=0),
+            ValueError,
+            "not the l",
+        ),
+        (lambda: losses.sparse_categorical_crossentropy(LABELS[:2], X), ValueError, "do not fit"),
+        (
+            lambda: losses.sparse_categorical_crossentropy([True], X[:1]),
+            TypeError,
+            "numbers of cla",
+        ),
+    ],
+)
+def test_bad_arguments_of_losses_are_errors(call, kind, words):
+    with pytest.raises(kind, match=words) as caught:
+        call()
+    assert "test_losses.py" in str(caught.value)
+    assert "fix: " in str(caught.value)

@@ -1,0 +1,15 @@
+"""Losses, with Keras' names: functions of labels and predictions, and classes that reduce them."""
+
+from typing import TYPE_CHECKING
+
+from tracegraph.losses import classes, functions
+from tracegraph.losses.classes import *
+from tracegraph.losses.functions import *
+
+if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred names are public
+    __all__ = []
+    __all__ += classes.__all__
+    __all__ += functions.__all__
+
+# Modules are no public names.
+del classes, functions

@@ -1,0 +1,521 @@
+"""Losses as objects: functions of labels and predictions, with their settings and a reduction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracegraph.array.arguments import as_flag, as_number
+from tracegraph.core.types import DType, as_dtype
+from tracegraph.errors import DTypeError, fail
+from tracegraph.ir.tensor import Tensor
+from tracegraph.losses import functions
+from tracegraph.losses.reduction import as_reduction, floating, reduced
+from tracegraph.math.logic import not_equal
+from tracegraph.operands.conversion import as_tensor
+
+if TYPE_CHECKING:
+    from tracegraph.typing import DTypeLike, TensorLike
+
+_MEAN = "sum_over_batch_size"
+
+
+class Loss:
+    """The base class: what `call` returns, times the weights, as one number.
+
+    - `reduction`: "sum_over_batch_size", which is the mean and also called "mean"; "sum";
+      "mean_with_sample_weight", the sum over the sum of the weights; or "none", also None.
+    - `dtype`: what predictions are converted to; by default they keep theirs, and integers become
+      float32.
+
+    A loss is called as `loss(y_true, y_pred, sample_weight=None)`. The weights broadcast to the
+    losses, which have the shape of y_pred without its last axis. Subclasses define `call`.
+
+    Raises SignatureError (a ValueError) for another reduction, and DTypeError for a dtype that is
+    not floating.
+
+    >>> class Largest(tg.losses.Loss):
+    ...     def call(self, y_true, y_pred):
+    ...         return tg.reduce_max(abs(y_true - y_pred), -1)
+    >>> float(Largest()([[0.0, 0.0]], [[1.0, -3.0]]))
+    3.0
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        reduction: str | None = _MEAN,
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        self.name = name or type(self).__name__
+        self.reduction = as_reduction(type(self).__name__, reduction)
+        self.dtype: DType | None = None if dtype is None else as_dtype(dtype)
+        if self.dtype is not None and not self.dtype.is_floating:
+            fail(
+                DTypeError,
+                f"{type(self).__name__}: dtype is {self.dtype.name}",
+                fix="use a floating one, such as tg.float32",
+            )
+
+    def __repr__(self) -> str:
+        settings = [f"{key}={value!r}" for key, value in vars(self).items() if value is not None]
+        return f"<{type(self).__name__}: {', '.join(settings)}>"
+
+    def _number(self, what: str, value: float, **bounds: float) -> float:
+        return as_number(type(self).__name__, what, value, **bounds)
+
+    def _flag(self, what: str, value: bool) -> bool:
+        return as_flag(type(self).__name__, what, value)
+
+    def __call__(
+        self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
+    ) -> Tensor:
+        """The loss of predictions, for the labels."""
+        labels, predictions = as_tensor(y_true), floating(y_pred, self.dtype)
+        losses = as_tensor(self.call(labels, predictions))
+        mask = self.mask(labels)
+        return reduced(type(self).__name__, losses, sample_weight, mask, self.reduction)
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Any:
+        """The losses of the rows."""
+        raise NotImplementedError
+
+    def mask(self, y_true: Tensor) -> Tensor | None:
+        """Which of the losses count; None for all."""
+        return None
+
+
+class MeanSquaredError(Loss):
+    """The mean of squared differences: `tg.losses.mean_squared_error`. See `Loss`.
+
+    >>> loss = tg.losses.MeanSquaredError()
+    >>> round(float(loss([[1.0, 2.0]], [[2.0, 4.0]])), 4)
+    2.5
+    """
+
+    def __init__(
+        self,
+        reduction: str | None = _MEAN,
+        name: str | None = "mean_squared_error",
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        super().__init__(name, reduction, dtype)
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        return functions.mean_squared_error(y_true, y_pred)
+
+
+class MeanAbsoluteError(Loss):
+    """The mean of absolute differences: `tg.losses.mean_absolute_error`. See `Loss`.
+
+    >>> loss = tg.losses.MeanAbsoluteError()
+    >>> round(float(loss([[1.0, 2.0]], [[2.0, 4.0]])), 4)
+    1.5
+    """
+
+    def __init__(
+        self,
+        reduction: str | None = _MEAN,
+        name: str | None = "mean_absolute_error",
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        super().__init__(name, reduction, dtype)
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        return functions.mean_absolute_error(y_true, y_pred)
+
+
+class MeanAbsolutePercentageError(Loss):
+    """Differences in percent of the labels: `tg.losses.mean_absolute_percentage_error`. See `Loss`.
+
+    >>> loss = tg.losses.MeanAbsolutePercentageError()
+    >>> round(float(loss([[1.0, 2.0]], [[2.0, 4.0]])), 4)
+    100.0
+    """
+
+    def __init__(
+        self,
+        reduction: str | None = _MEAN,
+        name: str | None = "mean_absolute_percentage_error",
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        super().__init__(name, reduction, dtype)
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        return functions.mean_absolute_percentage_error(y_true, y_pred)
+
+
+class MeanSquaredLogarithmicError(Loss):
+    """Squared differences of logarithms: `tg.losses.mean_squared_logarithmic_error`. See `Loss`.
+
+    >>> loss = tg.losses.MeanSquaredLogarithmicError()
+    >>> round(float(loss([[0.0, 1.0]], [[0.0, 3.0]])), 4)
+    0.2402
+    """
+
+    def __init__(
+        self,
+        reduction: str | None = _MEAN,
+        name: str | None = "mean_squared_logarithmic_error",
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        super().__init__(name, reduction, dtype)
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        return functions.mean_squared_logarithmic_error(y_true, y_pred)
+
+
+class Huber(Loss):
+    """Squares of small differences, and multiples of large ones: `tg.losses.huber`. See `Loss`.
+
+    >>> loss = tg.losses.Huber(delta=1.0)
+    >>> round(float(loss([[0.0, 0.0]], [[1.0, 3.0]])), 4)
+    1.5
+    """
+
+    def __init__(
+        self,
+        delta: float = 1.0,
+        reduction: str | None = _MEAN,
+        name: str | None = "huber_loss",
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        super().__init__(name, reduction, dtype)
+        self.delta = self._number("delta", delta, low=0)
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        return functions.huber(y_true, y_pred, self.delta)
+
+
+class LogCosh(Loss):
+    """Logarithms of hyperbolic cosines of differences: `tg.losses.log_cosh`. See `Loss`.
+
+    >>> loss = tg.losses.LogCosh()
+    >>> round(float(loss([[0.0, 0.0]], [[1.0, 100.0]])), 4)
+    49.8703
+    """
+
+    def __init__(
+        self,
+        reduction: str | None = _MEAN,
+        name: str | None = "log_cosh",
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        super().__init__(name, reduction, dtype)
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        return functions.log_cosh(y_true, y_pred)
+
+
+class CosineSimilarity(Loss):
+    """Minus the cosine of the angle along `axis`: `tg.losses.cosine_similarity`. See `Loss`.
+
+    >>> loss = tg.losses.CosineSimilarity()
+    >>> round(float(loss([[3.0, 4.0]], [[4.0, 3.0]])), 4)
+    -0.96
+    """
+
+    def __init__(
+        self,
+        axis: int = -1,
+        reduction: str | None = _MEAN,
+        name: str | None = "cosine_similarity",
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        super().__init__(name, reduction, dtype)
+        self.axis = axis
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        return functions.cosine_similarity(y_true, y_pred, self.axis)
+
+
+class Poisson(Loss):
+    """The loss of counts: `tg.losses.poisson`. See `Loss`.
+
+    >>> loss = tg.losses.Poisson()
+    >>> round(float(loss([[1.0, 0.0]], [[1.0, 2.0]])), 4)
+    1.5
+    """
+
+    def __init__(
+        self,
+        reduction: str | None = _MEAN,
+        name: str | None = "poisson",
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        super().__init__(name, reduction, dtype)
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        return functions.poisson(y_true, y_pred)
+
+
+class KLDivergence(Loss):
+    """The divergence of Kullback and Leibler: `tg.losses.kl_divergence`. See `Loss`.
+
+    >>> loss = tg.losses.KLDivergence()
+    >>> round(float(loss([[1.0, 0.0]], [[0.5, 0.5]])), 4)
+    0.6931
+    """
+
+    def __init__(
+        self,
+        reduction: str | None = _MEAN,
+        name: str | None = "kl_divergence",
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        super().__init__(name, reduction, dtype)
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        return functions.kl_divergence(y_true, y_pred)
+
+
+class Hinge(Loss):
+    """How much a margin of 1 is missed: `tg.losses.hinge`. See `Loss`.
+
+    >>> loss = tg.losses.Hinge()
+    >>> round(float(loss([[1.0, -1.0]], [[0.5, 0.5]])), 4)
+    1.0
+    """
+
+    def __init__(
+        self,
+        reduction: str | None = _MEAN,
+        name: str | None = "hinge",
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        super().__init__(name, reduction, dtype)
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        return functions.hinge(y_true, y_pred)
+
+
+class SquaredHinge(Loss):
+    """The square of how much a margin of 1 is missed: `tg.losses.squared_hinge`. See `Loss`.
+
+    >>> loss = tg.losses.SquaredHinge()
+    >>> round(float(loss([[1.0, -1.0]], [[0.5, 0.5]])), 4)
+    1.25
+    """
+
+    def __init__(
+        self,
+        reduction: str | None = _MEAN,
+        name: str | None = "squared_hinge",
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        super().__init__(name, reduction, dtype)
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        return functions.squared_hinge(y_true, y_pred)
+
+
+class CategoricalHinge(Loss):
+    """The margin between the right class and the others: `tg.losses.categorical_hinge`. See `Loss`.
+
+    >>> loss = tg.losses.CategoricalHinge()
+    >>> round(float(loss([[0.0, 1.0]], [[0.5, 0.75]])), 4)
+    0.75
+    """
+
+    def __init__(
+        self,
+        reduction: str | None = _MEAN,
+        name: str | None = "categorical_hinge",
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        super().__init__(name, reduction, dtype)
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        return functions.categorical_hinge(y_true, y_pred)
+
+
+class BinaryCrossentropy(Loss):
+    """The cross entropy of labels from 0 to 1: `tg.losses.binary_crossentropy`. See `Loss`.
+
+    >>> loss = tg.losses.BinaryCrossentropy(from_logits=True)
+    >>> round(float(loss([[1.0, 0.0]], [[0.0, 0.0]])), 4)
+    0.6931
+    """
+
+    def __init__(
+        self,
+        from_logits: bool = False,
+        label_smoothing: float = 0.0,
+        axis: int = -1,
+        reduction: str | None = _MEAN,
+        name: str | None = "binary_crossentropy",
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        super().__init__(name, reduction, dtype)
+        self.from_logits = self._flag("from_logits", from_logits)
+        self.label_smoothing = self._number("label_smoothing", label_smoothing, low=0, high=1)
+        self.axis = axis
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        return functions.binary_crossentropy(
+            y_true, y_pred, self.from_logits, self.label_smoothing, self.axis
+        )
+
+
+class BinaryFocalCrossentropy(Loss):
+    """The cross entropy of labels that are hard: `tg.losses.binary_focal_crossentropy`. See `Loss`.
+
+    >>> loss = tg.losses.BinaryFocalCrossentropy()
+    >>> round(float(loss([[1.0, 0.0]], [[0.5, 0.5]])), 4)
+    0.1733
+    """
+
+    def __init__(
+        self,
+        apply_class_balancing: bool = False,
+        alpha: float = 0.25,
+        gamma: float = 2.0,
+        from_logits: bool = False,
+        label_smoothing: float = 0.0,
+        axis: int = -1,
+        reduction: str | None = _MEAN,
+        name: str | None = "binary_focal_crossentropy",
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        super().__init__(name, reduction, dtype)
+        self.apply_class_balancing = self._flag("apply_class_balancing", apply_class_balancing)
+        self.alpha = self._number("alpha", alpha, low=0, high=1)
+        self.gamma = self._number("gamma", gamma, low=0)
+        self.from_logits = self._flag("from_logits", from_logits)
+        self.label_smoothing = self._number("label_smoothing", label_smoothing, low=0, high=1)
+        self.axis = axis
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        return functions.binary_focal_crossentropy(
+            y_true,
+            y_pred,
+            self.apply_class_balancing,
+            self.alpha,
+            self.gamma,
+            self.from_logits,
+            self.label_smoothing,
+            self.axis,
+        )
+
+
+class CategoricalCrossentropy(Loss):
+    """The cross entropy of one class among several: `tg.losses.categorical_crossentropy`. See
+    `Loss`.
+
+    >>> loss = tg.losses.CategoricalCrossentropy(from_logits=True)
+    >>> round(float(loss([[0.0, 1.0]], [[0.0, 0.0]])), 4)
+    0.6931
+    """
+
+    def __init__(
+        self,
+        from_logits: bool = False,
+        label_smoothing: float = 0.0,
+        axis: int = -1,
+        reduction: str | None = _MEAN,
+        name: str | None = "categorical_crossentropy",
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        super().__init__(name, reduction, dtype)
+        self.from_logits = self._flag("from_logits", from_logits)
+        self.label_smoothing = self._number("label_smoothing", label_smoothing, low=0, high=1)
+        self.axis = axis
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        return functions.categorical_crossentropy(
+            y_true, y_pred, self.from_logits, self.label_smoothing, self.axis
+        )
+
+
+class CategoricalFocalCrossentropy(Loss):
+    """The cross entropy of classes that are hard: `tg.losses.categorical_focal_crossentropy`. See
+    `Loss`.
+
+    >>> loss = tg.losses.CategoricalFocalCrossentropy()
+    >>> round(float(loss([[0.0, 1.0]], [[0.5, 0.5]])), 4)
+    0.0433
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.25,
+        gamma: float = 2.0,
+        from_logits: bool = False,
+        label_smoothing: float = 0.0,
+        axis: int = -1,
+        reduction: str | None = _MEAN,
+        name: str | None = "categorical_focal_crossentropy",
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        super().__init__(name, reduction, dtype)
+        self.alpha = self._number("alpha", alpha, low=0)
+        self.gamma = self._number("gamma", gamma, low=0)
+        self.from_logits = self._flag("from_logits", from_logits)
+        self.label_smoothing = self._number("label_smoothing", label_smoothing, low=0, high=1)
+        self.axis = axis
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        return functions.categorical_focal_crossentropy(
+            y_true,
+            y_pred,
+            self.alpha,
+            self.gamma,
+            self.from_logits,
+            self.label_smoothing,
+            self.axis,
+        )
+
+
+class SparseCategoricalCrossentropy(Loss):
+    """The cross entropy of the numbers of classes: `tg.losses.sparse_categorical_crossentropy`. See
+    `Loss`. Labels that are `ignore_class` do not count in a mean.
+
+    >>> loss = tg.losses.SparseCategoricalCrossentropy(from_logits=True)
+    >>> round(float(loss([1], [[0.0, 0.0]])), 4)
+    0.6931
+    """
+
+    def __init__(
+        self,
+        from_logits: bool = False,
+        ignore_class: int | None = None,
+        reduction: str | None = _MEAN,
+        axis: int = -1,
+        name: str | None = "sparse_categorical_crossentropy",
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        super().__init__(name, reduction, dtype)
+        self.from_logits = self._flag("from_logits", from_logits)
+        self.ignore_class = ignore_class
+        self.axis = axis
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        return functions.sparse_categorical_crossentropy(
+            y_true, y_pred, self.from_logits, self.ignore_class, self.axis
+        )
+
+    def mask(self, y_true: Tensor) -> Tensor | None:
+        if self.ignore_class is None:
+            return None
+        return not_equal(functions.class_numbers(type(self).__name__, y_true), self.ignore_class)
+
+
+__all__ = [
+    "BinaryCrossentropy",
+    "BinaryFocalCrossentropy",
+    "CategoricalCrossentropy",
+    "CategoricalFocalCrossentropy",
+    "CategoricalHinge",
+    "CosineSimilarity",
+    "Hinge",
+    "Huber",
+    "KLDivergence",
+    "LogCosh",
+    "Loss",
+    "MeanAbsoluteError",
+    "MeanAbsolutePercentageError",
+    "MeanSquaredError",
+    "MeanSquaredLogarithmicError",
+    "Poisson",
+    "SparseCategoricalCrossentropy",
+    "SquaredHinge",
+]

@@ -1,0 +1,427 @@
+"""Losses as functions of labels and predictions: one number for each row."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from tracegraph.array.arguments import as_axis, as_flag, as_number, rank_of, refuse, sizes_of
+from tracegraph.array.creation import zeros_like
+from tracegraph.array.selection import where
+from tracegraph.array.shaping import expand_dims, squeeze
+from tracegraph.core.types import int32
+from tracegraph.errors import DTypeError, fail
+from tracegraph.ir.builder import operand_text
+from tracegraph.ir.tensor import Tensor
+from tracegraph.losses.reduction import floating, labels_and_predictions
+from tracegraph.math.arithmetic import add, clip_by_value, divide, maximum, multiply, pow, subtract
+from tracegraph.math.logic import equal, less_equal, logical_or, not_equal
+from tracegraph.math.norms import l2_normalize
+from tracegraph.math.reduction import reduce_all, reduce_max, reduce_mean, reduce_sum
+from tracegraph.math.unary import abs, exp, log, negative, sigmoid, softplus, square
+from tracegraph.nn.activation import log_softmax
+from tracegraph.nn.loss import (
+    sigmoid_cross_entropy_with_logits,
+    softmax_cross_entropy_with_logits,
+    sparse_softmax_cross_entropy_with_logits,
+)
+from tracegraph.operands.conversion import as_tensor, cast_to
+
+if TYPE_CHECKING:
+    from tracegraph.typing import TensorLike
+
+#: Below it a probability, or what else is divided by or has its logarithm taken, counts as this.
+EPSILON = 1e-7
+
+# ---------------------------------------------------------------- numbers
+
+
+def mean_squared_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """mean((y_true - y_pred) ** 2) along the last axis.
+
+    y_true and y_pred are [..., n] and the result is [...], in the dtype of y_pred; for integers
+    that is float32. A last axis of size 1 that only one of the two has does not count.
+    Raises ShapeError for shapes that do not broadcast.
+
+    >>> tg.losses.mean_squared_error([[1.0, 2.0]], [[2.0, 4.0]]).numpy()
+    array([2.5], dtype=float32)
+    """
+    y, x = labels_and_predictions("mean_squared_error", y_true, y_pred)
+    return reduce_mean(square(subtract(x, y)), -1)
+
+
+def mean_absolute_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """mean(|y_true - y_pred|) along the last axis; see `mean_squared_error` for shapes.
+
+    >>> tg.losses.mean_absolute_error([[1.0, 2.0]], [[2.0, 4.0]]).numpy()
+    array([1.5], dtype=float32)
+    """
+    y, x = labels_and_predictions("mean_absolute_error", y_true, y_pred)
+    return reduce_mean(abs(subtract(x, y)), -1)
+
+
+def mean_absolute_percentage_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """100 * mean(|y_true - y_pred| / max(|y_true|, 1e-7)) along the last axis; see
+    `mean_squared_error` for shapes.
+
+    >>> tg.losses.mean_absolute_percentage_error([[1.0, 2.0]], [[2.0, 4.0]]).numpy()
+    array([100.], dtype=float32)
+    """
+    y, x = labels_and_predictions("mean_absolute_percentage_error", y_true, y_pred)
+    parts = divide(subtract(y, x), maximum(abs(y), EPSILON))
+    return multiply(reduce_mean(abs(parts), -1), 100.0)
+
+
+def mean_squared_logarithmic_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """mean((log(1 + y_true) - log(1 + y_pred)) ** 2) along the last axis, of numbers above 0: what
+    is below 1e-7 counts as that. See `mean_squared_error` for shapes.
+
+    >>> loss = tg.losses.mean_squared_logarithmic_error([[0.0, 1.0]], [[0.0, 3.0]])
+    >>> loss.numpy().round(4)
+    array([0.2402], dtype=float32)
+    """
+    y, x = labels_and_predictions("mean_squared_logarithmic_error", y_true, y_pred)
+    y, x = (log(add(maximum(z, EPSILON), 1.0)) for z in (y, x))
+    return reduce_mean(square(subtract(x, y)), -1)
+
+
+def huber(y_true: TensorLike, y_pred: TensorLike, delta: float = 1.0) -> Tensor:
+    """The mean along the last axis of e ** 2 / 2 where e = |y_true - y_pred| is at most `delta`,
+    and of delta * e - delta ** 2 / 2 elsewhere; see `mean_squared_error` for shapes.
+
+    Source: Huber, "Robust Estimation of a Location Parameter" (1964).
+
+    >>> tg.losses.huber([[0.0, 0.0]], [[1.0, 3.0]]).numpy()
+    array([1.5], dtype=float32)
+    """
+    y, x = labels_and_predictions("huber", y_true, y_pred)
+    delta = as_number("huber", "delta", delta, low=0)
+    error = subtract(x, y)
+    size = abs(error)
+    far = subtract(multiply(size, delta), delta * delta / 2)
+    return reduce_mean(where(less_equal(size, delta), multiply(square(error), 0.5), far), -1)
+
+
+def log_cosh(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """mean(log(cosh(y_pred - y_true))) along the last axis, without overflow; see
+    `mean_squared_error` for shapes.
+
+    >>> tg.losses.log_cosh([[0.0, 0.0]], [[1.0, 100.0]]).numpy().round(4)
+    array([49.8703], dtype=float32)
+    """
+    y, x = labels_and_predictions("log_cosh", y_true, y_pred)
+    error = subtract(x, y)
+    doubled = softplus(multiply(error, -2.0))
+    return reduce_mean(subtract(add(error, doubled), math.log(2.0)), -1)
+
+
+def cosine_similarity(y_true: TensorLike, y_pred: TensorLike, axis: int = -1) -> Tensor:
+    """Minus the cosine of the angle between y_true and y_pred along `axis`: -1 for vectors of one
+    direction, 0 for a vector of zeros. See `mean_squared_error` for shapes.
+
+    >>> tg.losses.cosine_similarity([[3.0, 4.0]], [[6.0, 8.0]]).numpy().round(4)
+    array([-1.], dtype=float32)
+    """
+    return negative(cosine("cosine_similarity", y_true, y_pred, axis))
+
+
+def cosine(op: str, y_true: TensorLike, y_pred: TensorLike, axis: int) -> Tensor:
+    """The cosine of the angle between two vectors along an axis."""
+    y, x = labels_and_predictions(op, y_true, y_pred)
+    y, x = (l2_normalize(z, axis, EPSILON * EPSILON) for z in (y, x))
+    return reduce_sum(multiply(y, x), axis)
+
+
+def poisson(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """mean(y_pred - y_true * log(y_pred + 1e-7)) along the last axis: the loss of counts whose
+    expectation is y_pred, up to what does not depend on it. See `mean_squared_error` for shapes.
+
+    >>> tg.losses.poisson([[1.0, 0.0]], [[1.0, 2.0]]).numpy().round(4)
+    array([1.5], dtype=float32)
+    """
+    y, x = labels_and_predictions("poisson", y_true, y_pred)
+    return reduce_mean(subtract(x, multiply(y, log(add(x, EPSILON)))), -1)
+
+
+def kl_divergence(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """sum(y_true * log(y_true / y_pred)) along the last axis, of probabilities: what is below 1e-7
+    counts as that, and what is above 1 as 1. See `mean_squared_error` for shapes.
+
+    Source: Kullback and Leibler, "On Information and Sufficiency" (1951).
+
+    >>> tg.losses.kl_divergence([[1.0, 0.0]], [[0.5, 0.5]]).numpy().round(4)
+    array([0.6931], dtype=float32)
+    """
+    y, x = labels_and_predictions("kl_divergence", y_true, y_pred)
+    y, x = (clip_by_value(z, EPSILON, 1.0) for z in (y, x))
+    return reduce_sum(multiply(y, log(divide(y, x))), -1)
+
+
+# ---------------------------------------------------------------- margins
+
+
+def hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """mean(max(1 - y_true * y_pred, 0)) along the last axis. Labels are -1 and 1; where all of them
+    are 0 or 1, 0 counts as -1. See `mean_squared_error` for shapes.
+
+    >>> tg.losses.hinge([[1.0, -1.0]], [[0.5, 0.5]]).numpy()
+    array([1.], dtype=float32)
+    """
+    return reduce_mean(_missing_margin("hinge", y_true, y_pred), -1)
+
+
+def squared_hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """mean(max(1 - y_true * y_pred, 0) ** 2) along the last axis, of labels as in `hinge`.
+
+    >>> tg.losses.squared_hinge([[1.0, -1.0]], [[0.5, 0.5]]).numpy()
+    array([1.25], dtype=float32)
+    """
+    return reduce_mean(square(_missing_margin("squared_hinge", y_true, y_pred)), -1)
+
+
+def _missing_margin(op: str, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    y, x = labels_and_predictions(op, y_true, y_pred)
+    is_binary = reduce_all(logical_or(equal(y, 0), equal(y, 1)))
+    signs = where(is_binary, subtract(multiply(y, 2.0), 1.0), y)
+    return maximum(subtract(1.0, multiply(signs, x)), 0.0)
+
+
+def categorical_hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """max(max((1 - y_true) * y_pred) - sum(y_true * y_pred) + 1, 0), with the inner maximum and the
+    sum along the last axis, which holds the classes. Labels are 0 and 1.
+
+    >>> tg.losses.categorical_hinge([[0.0, 1.0]], [[0.5, 0.75]]).numpy()
+    array([0.75], dtype=float32)
+    """
+    y, x = labels_and_predictions("categorical_hinge", y_true, y_pred)
+    right = reduce_sum(multiply(y, x), -1)
+    wrong = reduce_max(multiply(subtract(1.0, y), x), -1)
+    return maximum(add(subtract(wrong, right), 1.0), 0.0)
+
+
+# ---------------------------------------------------------------- probabilities
+
+
+def binary_crossentropy(
+    y_true: TensorLike,
+    y_pred: TensorLike,
+    from_logits: bool = False,
+    label_smoothing: float = 0.0,
+    axis: int = -1,
+) -> Tensor:
+    """mean(-y_true * log(y_pred) - (1 - y_true) * log(1 - y_pred)) along `axis`.
+
+    - `from_logits`: whether y_pred are logits rather than probabilities. From logits the loss is
+      computed without overflow; probabilities count as at least 1e-7 away from 0 and 1.
+    - `label_smoothing`: s, from 0 to 1; labels y become y * (1 - s) + s / 2.
+
+    See `mean_squared_error` for shapes. Raises SignatureError (a ValueError) for a
+    `label_smoothing` that is out of range.
+
+    >>> tg.losses.binary_crossentropy([[1.0, 0.0]], [[0.5, 0.5]]).numpy().round(4)
+    array([0.6931], dtype=float32)
+    """
+    op = "binary_crossentropy"
+    y, x = labels_and_predictions(op, y_true, y_pred)
+    y = _smoothed(op, y, label_smoothing, 2)
+    return reduce_mean(_of_binary(y, x, as_flag(op, "from_logits", from_logits)), axis)
+
+
+def _of_binary(y: Tensor, x: Tensor, from_logits: bool) -> Tensor:
+    if from_logits:
+        return sigmoid_cross_entropy_with_logits(labels=y, logits=x)
+    p = clip_by_value(x, EPSILON, 1.0 - EPSILON)
+    of_ones, of_zeros = multiply(y, log(p)), multiply(subtract(1.0, y), log(subtract(1.0, p)))
+    return negative(add(of_ones, of_zeros))
+
+
+def _smoothed(op: str, labels: Tensor, label_smoothing: float, classes: Tensor | int) -> Tensor:
+    """The labels, with a share of them spread over all classes."""
+    share = as_number(op, "label_smoothing", label_smoothing, low=0, high=1)
+    if not share:
+        return labels
+    return add(multiply(labels, 1.0 - share), divide(as_tensor(share, labels.dtype), classes))
+
+
+def binary_focal_crossentropy(
+    y_true: TensorLike,
+    y_pred: TensorLike,
+    apply_class_balancing: bool = False,
+    alpha: float = 0.25,
+    gamma: float = 2.0,
+    from_logits: bool = False,
+    label_smoothing: float = 0.0,
+    axis: int = -1,
+) -> Tensor:
+    """`binary_crossentropy` whose elements are multiplied by (1 - p) ** gamma before the mean:
+    p = y_true * y_pred + (1 - y_true) * (1 - y_pred) is the probability of the label.
+
+    - `apply_class_balancing`: whether to multiply by y_true * alpha + (1 - y_true) * (1 - alpha)
+      too.
+
+    The other arguments are those of `binary_crossentropy`.
+
+    Source: Lin et al., "Focal Loss for Dense Object Detection" (2017).
+
+    >>> tg.losses.binary_focal_crossentropy([[1.0, 0.0]], [[0.5, 0.5]]).numpy().round(4)
+    array([0.1733], dtype=float32)
+    """
+    op = "binary_focal_crossentropy"
+    y, x = labels_and_predictions(op, y_true, y_pred)
+    y = _smoothed(op, y, label_smoothing, 2)
+    from_logits = as_flag(op, "from_logits", from_logits)
+    of_one, of_zero = (sigmoid(x), sigmoid(negative(x))) if from_logits else (x, subtract(1.0, x))
+    other = subtract(1.0, y)
+    # That of the other label, which from logits does not vanish before the loss does.
+    wrong = add(multiply(y, of_zero), multiply(other, of_one))
+    gamma = as_number(op, "gamma", gamma, low=0)
+    loss = multiply(pow(wrong, gamma), _of_binary(y, x, from_logits))
+    if as_flag(op, "apply_class_balancing", apply_class_balancing):
+        alpha = as_number(op, "alpha", alpha, low=0, high=1)
+        loss = multiply(loss, add(multiply(y, alpha), multiply(other, 1.0 - alpha)))
+    return reduce_mean(loss, axis)
+
+
+def categorical_crossentropy(
+    y_true: TensorLike,
+    y_pred: TensorLike,
+    from_logits: bool = False,
+    label_smoothing: float = 0.0,
+    axis: int = -1,
+) -> Tensor:
+    """-sum(y_true * log(y_pred)) along `axis`, which holds the classes.
+
+    - `y_true`: probabilities, such as rows with one 1.
+    - `y_pred`: of the same shape: logits with `from_logits`, else probabilities, which are divided
+      by their sum, and count as at least 1e-7 away from 0 and 1.
+    - `label_smoothing`: s, from 0 to 1; labels y become y * (1 - s) + s / number of classes.
+
+    Raises ShapeError for shapes that do not broadcast, and SignatureError (a ValueError) for a
+    `label_smoothing` that is out of range.
+
+    >>> tg.losses.categorical_crossentropy([[0.0, 1.0]], [[0.5, 0.5]]).numpy().round(4)
+    array([0.6931], dtype=float32)
+    """
+    op = "categorical_crossentropy"
+    y, x = _classes(op, y_true, y_pred, label_smoothing, axis)
+    if as_flag(op, "from_logits", from_logits):
+        return softmax_cross_entropy_with_logits(labels=y, logits=x, axis=axis)
+    return negative(reduce_sum(multiply(y, log(_probabilities(x, axis))), axis))
+
+
+def _classes(
+    op: str, y_true: TensorLike, y_pred: TensorLike, label_smoothing: float, axis: int
+) -> tuple[Tensor, Tensor]:
+    y, x = labels_and_predictions(op, y_true, y_pred)
+    sizes = sizes_of(op, y)
+    count = sizes[as_axis(op, axis, len(sizes), y)]
+    return _smoothed(op, y, label_smoothing, cast_to(as_tensor(count), y.dtype)), x
+
+
+def _probabilities(x: Tensor, axis: int) -> Tensor:
+    return clip_by_value(divide(x, reduce_sum(x, axis, True)), EPSILON, 1.0 - EPSILON)
+
+
+def categorical_focal_crossentropy(
+    y_true: TensorLike,
+    y_pred: TensorLike,
+    alpha: float = 0.25,
+    gamma: float = 2.0,
+    from_logits: bool = False,
+    label_smoothing: float = 0.0,
+    axis: int = -1,
+) -> Tensor:
+    """-sum(alpha * (1 - y_pred) ** gamma * y_true * log(y_pred)) along `axis`, which holds the
+    classes. The other arguments are those of `categorical_crossentropy`.
+
+    Source: Lin et al., "Focal Loss for Dense Object Detection" (2017).
+
+    >>> loss = tg.losses.categorical_focal_crossentropy([[0.0, 1.0]], [[0.5, 0.5]])
+    >>> loss.numpy().round(4)
+    array([0.0433], dtype=float32)
+    """
+    op = "categorical_focal_crossentropy"
+    y, x = _classes(op, y_true, y_pred, label_smoothing, axis)
+    alpha, gamma = (as_number(op, n, v, low=0) for n, v in (("alpha", alpha), ("gamma", gamma)))
+    if as_flag(op, "from_logits", from_logits):
+        logarithm = log_softmax(x, axis)
+        p = exp(logarithm)
+    else:
+        p = _probabilities(x, axis)
+        logarithm = log(p)
+    weight = multiply(pow(subtract(1.0, p), gamma), alpha)
+    return negative(reduce_sum(multiply(weight, multiply(y, logarithm)), axis))
+
+
+def sparse_categorical_crossentropy(
+    y_true: TensorLike,
+    y_pred: TensorLike,
+    from_logits: bool = False,
+    ignore_class: int | None = None,
+    axis: int = -1,
+) -> Tensor:
+    """-log(y_pred[..., y_true]): the loss of integer labels.
+
+    - `y_true`: the numbers of classes, from 0: integers, or floats that stand for them; [...], or
+      [..., 1].
+    - `y_pred`: [..., classes]: logits with `from_logits`, else probabilities, which count as at
+      least 1e-7 away from 0 and 1 and are divided by their sum.
+    - `ignore_class`: the label whose loss is 0.
+
+    A label that is out of range is as in `tg.nn.sparse_softmax_cross_entropy_with_logits`.
+    Raises ShapeError for shapes that do not fit, and for an `axis` that is not the last one.
+
+    >>> tg.losses.sparse_categorical_crossentropy([1], [[0.5, 0.5]]).numpy().round(4)
+    array([0.6931], dtype=float32)
+    """
+    op = "sparse_categorical_crossentropy"
+    x, labels = floating(y_pred), class_numbers(op, y_true)
+    rank = rank_of(op, x)
+    if as_axis(op, axis, rank, x) != rank - 1:
+        refuse(op, f"axis {axis} is not the last one of {x.type}", x, fix="move it there")
+    if rank_of(op, labels) == rank and sizes_of(op, labels)[-1] == 1:
+        labels = squeeze(labels, [-1])
+    counts = None if ignore_class is None else not_equal(labels, ignore_class)
+    if counts is not None:
+        labels = where(counts, labels, zeros_like(labels))
+        x = where(expand_dims(counts, -1), x, zeros_like(x))
+    if not as_flag(op, "from_logits", from_logits):
+        x = log(clip_by_value(x, EPSILON, 1.0 - EPSILON))
+    loss = sparse_softmax_cross_entropy_with_logits(labels=labels, logits=x)
+    return loss if counts is None else where(counts, loss, zeros_like(loss))
+
+
+def class_numbers(op: str, y_true: TensorLike) -> Tensor:
+    """Labels as integers. Raises DTypeError for those that are no real numbers."""
+    labels = as_tensor(y_true)
+    if labels.dtype.is_integer:
+        return labels
+    if not labels.dtype.is_floating:
+        fail(
+            DTypeError,
+            f"{op}: y_true is {labels.type}, and it must be numbers of classes",
+            operands=[operand_text(labels)],
+            fix="use integers from 0",
+        )
+    return cast_to(labels, int32)
+
+
+__all__ = [
+    "binary_crossentropy",
+    "binary_focal_crossentropy",
+    "categorical_crossentropy",
+    "categorical_focal_crossentropy",
+    "categorical_hinge",
+    "cosine_similarity",
+    "hinge",
+    "huber",
+    "kl_divergence",
+    "log_cosh",
+    "mean_absolute_error",
+    "mean_absolute_percentage_error",
+    "mean_squared_error",
+    "mean_squared_logarithmic_error",
+    "poisson",
+    "sparse_categorical_crossentropy",
+    "squared_hinge",
+]

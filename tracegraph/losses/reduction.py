@@ -1,0 +1,92 @@
+"""What all losses and metrics share: ranks that meet, weights, and the mean of many losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracegraph.array.arguments import as_choice, rank_of, sizes_of
+from tracegraph.array.creation import size
+from tracegraph.array.shaping import expand_dims, squeeze
+from tracegraph.core.types import DType, float32
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math.arithmetic import divide_no_nan, multiply
+from tracegraph.math.reduction import reduce_sum
+from tracegraph.operands.conversion import as_tensor, broadcast_shape, cast_to
+
+#: What `reduction` may be. Three names stand for the mean, two for no reduction.
+REDUCTIONS = ("sum_over_batch_size", "sum", None, "none", "mean", "mean_with_sample_weight")
+
+
+def as_reduction(op: str, reduction: Any) -> str | None:
+    return None if reduction is None else as_choice(op, "reduction", reduction, REDUCTIONS)
+
+
+def floating(value: Any, dtype: DType | None = None) -> Tensor:
+    """A tensor of floating numbers: those that it has, or float32."""
+    x = as_tensor(value)
+    return cast_to(x, dtype or (x.dtype if x.dtype.is_floating else float32))
+
+
+def of_one_rank(x: Tensor, y: Tensor, op: str) -> tuple[Tensor, Tensor]:
+    """The two with as many axes: a last axis of size 1 that only one has is left out, or given to
+    one of rank 1."""
+    ranks = rank_of(op, x), rank_of(op, y)
+    if ranks[0] == ranks[1] + 1 and sizes_of(op, x)[-1] == 1:
+        return (x, expand_dims(y, -1)) if ranks[1] == 1 else (squeeze(x, [-1]), y)
+    if ranks[1] == ranks[0] + 1:
+        y, x = of_one_rank(y, x, op)
+    return x, y
+
+
+def labels_and_predictions(op: str, y_true: Any, y_pred: Any) -> tuple[Tensor, Tensor]:
+    """y_true and y_pred in the dtype of y_pred, with as many axes.
+
+    Raises ShapeError for two that do not broadcast.
+    """
+    predictions = floating(y_pred)
+    labels = cast_to(as_tensor(y_true), predictions.dtype)
+    labels, predictions = of_one_rank(labels, predictions, op)
+    broadcast_shape(op, labels, predictions)
+    return labels, predictions
+
+
+def weighted(op: str, values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """The values times their weights, and the weights with as many axes."""
+    weights = cast_to(weights, values.dtype)
+    values, weights = of_one_rank(values, weights, op)
+    broadcast_shape(op, values, weights)
+    return multiply(values, weights), weights
+
+
+def reduced(
+    op: str, values: Tensor, sample_weight: Any, mask: Tensor | None, reduction: str | None
+) -> Tensor:
+    """The losses, times their weights, as one: their sum, or their mean. What is masked does not
+    count in the mean, and is 0 in the sum."""
+    weights = None if sample_weight is None else as_tensor(sample_weight)
+    if mask is not None:
+        weights = _masked(op, values, weights, mask, reduction)
+    if weights is not None:
+        values, weights = weighted(op, values, weights)
+    if reduction in (None, "none"):
+        return values
+    total = reduce_sum(values)
+    if reduction == "sum":
+        return total
+    by_weight = reduction == "mean_with_sample_weight" and weights is not None
+    count = reduce_sum(weights) if by_weight else _count(values)  # type: ignore[arg-type]
+    return divide_no_nan(total, count)
+
+
+def _count(values: Tensor) -> Tensor:
+    return cast_to(as_tensor(size(values)), values.dtype)
+
+
+def _masked(
+    op: str, values: Tensor, weights: Tensor | None, mask: Tensor, reduction: str | None
+) -> Tensor:
+    """The weights times the mask, with which the mean over all is one over those that count."""
+    of_mask = cast_to(mask, values.dtype)
+    if reduction in ("mean", "sum_over_batch_size"):
+        of_mask = multiply(of_mask, divide_no_nan(_count(of_mask), reduce_sum(of_mask)))
+    return of_mask if weights is None else weighted(op, of_mask, weights)[0]

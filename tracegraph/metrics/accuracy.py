@@ -1,0 +1,227 @@
+"""Accuracies: the share of the predictions that are right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracegraph.array.arguments import as_flag, as_number, rank_of, sizes_of
+from tracegraph.array.shaping import expand_dims, reshape, squeeze
+from tracegraph.core.types import float32
+from tracegraph.ir.tensor import Tensor
+from tracegraph.losses.functions import class_numbers
+from tracegraph.losses.reduction import floating, labels_and_predictions
+from tracegraph.math.logic import equal, greater
+from tracegraph.math.reduction import argmax, reduce_any
+from tracegraph.math.sorting import in_top_k
+from tracegraph.metrics.metric import MeanMetricWrapper
+from tracegraph.operands.conversion import as_tensor, broadcast_shape, cast_to
+
+if TYPE_CHECKING:
+    from tracegraph.typing import DTypeLike, TensorLike
+
+
+def _equal(op: str, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    y, x = labels_and_predictions(op, y_true, y_pred)
+    return cast_to(equal(y, x), float32)
+
+
+def _accuracy(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    return _equal("Accuracy", y_true, y_pred)
+
+
+def binary_accuracy(y_true: TensorLike, y_pred: TensorLike, threshold: float = 0.5) -> Tensor:
+    """1 where `y_pred > threshold` is what y_true, of zeros and ones, says, else 0: a float32 of
+    their shape. A last axis of size 1 that only one of the two has does not count.
+
+    >>> tg.metrics.binary_accuracy([1, 0, 1], [0.9, 0.6, 0.7]).numpy()
+    array([1., 0., 1.], dtype=float32)
+    """
+    op = "binary_accuracy"
+    bound = as_number(op, "threshold", threshold)
+    return _equal(op, y_true, cast_to(greater(floating(y_pred), bound), float32))
+
+
+def categorical_accuracy(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """1 where y_true and y_pred, [..., classes], are largest for the same class, else 0: a float32
+    of shape [...].
+
+    >>> tg.metrics.categorical_accuracy([[0, 1], [1, 0]], [[0.1, 0.9], [0.2, 0.8]]).numpy()
+    array([1., 0.], dtype=float32)
+    """
+    return _of_classes("categorical_accuracy", argmax(y_true, -1), y_pred)
+
+
+def sparse_categorical_accuracy(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """1 where y_pred, [..., classes], is largest for the class of the number y_true, else 0: a
+    float32 of shape [...]. y_true is [...] or [..., 1].
+
+    >>> tg.metrics.sparse_categorical_accuracy([1, 0], [[0.1, 0.9], [0.2, 0.8]]).numpy()
+    array([1., 0.], dtype=float32)
+    """
+    op = "sparse_categorical_accuracy"
+    return _of_classes(op, _numbers(op, y_true, y_pred), y_pred)
+
+
+def _numbers(op: str, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    labels = class_numbers(op, y_true)
+    has_axis = rank_of(op, labels) == rank_of(op, as_tensor(y_pred))
+    return squeeze(labels, [-1]) if has_axis and sizes_of(op, labels)[-1] == 1 else labels
+
+
+def _of_classes(op: str, labels: Tensor, y_pred: TensorLike) -> Tensor:
+    found = argmax(y_pred, -1)
+    labels = cast_to(labels, found.dtype)
+    broadcast_shape(op, labels, found)
+    return cast_to(equal(labels, found), float32)
+
+
+def top_k_categorical_accuracy(y_true: TensorLike, y_pred: TensorLike, k: int = 5) -> Tensor:
+    """1 where the class for which y_true is largest is one of the `k` for which y_pred is, else 0:
+    a float32 of shape [...], of two [..., classes].
+
+    >>> tg.metrics.top_k_categorical_accuracy([[0, 0, 1]], [[0.1, 0.7, 0.2]], k=2).numpy()
+    array([1.], dtype=float32)
+    """
+    return sparse_top_k_categorical_accuracy(argmax(y_true, -1), y_pred, k)
+
+
+def sparse_top_k_categorical_accuracy(
+    y_true: TensorLike, y_pred: TensorLike, k: int = 5, from_sorted_ids: bool = False
+) -> Tensor:
+    """1 where the class of the number y_true, [...] or [..., 1], is one of the `k` for which
+    y_pred, [..., classes], is largest, else 0: a float32 of shape [...].
+
+    - `from_sorted_ids`: whether y_pred has numbers of classes, the likeliest first.
+
+    >>> tg.metrics.sparse_top_k_categorical_accuracy([2], [[0.1, 0.7, 0.2]], k=2).numpy()
+    array([1.], dtype=float32)
+    """
+    op = "sparse_top_k_categorical_accuracy"
+    labels, x = _numbers(op, y_true, y_pred), as_tensor(y_pred)
+    if as_flag(op, "from_sorted_ids", from_sorted_ids):
+        first = cast_to(x, labels.dtype)[..., :k]
+        return cast_to(reduce_any(equal(expand_dims(labels, -1), first), -1), float32)
+    rows = reshape(floating(x), [-1, sizes_of(op, x)[-1]])
+    found = in_top_k(reshape(labels, [-1]), rows, k)
+    return reshape(cast_to(found, float32), list(sizes_of(op, x)[:-1]))
+
+
+class Accuracy(MeanMetricWrapper):
+    """How often predictions are equal to labels.
+
+    >>> accuracy = tg.metrics.Accuracy()
+    >>> float(accuracy([1, 2, 3, 4], [0, 2, 3, 4]))
+    0.75
+    """
+
+    def __init__(self, name: str = "accuracy", dtype: DTypeLike | None = None) -> None:
+        super().__init__(_accuracy, name, dtype)
+
+
+class BinaryAccuracy(MeanMetricWrapper):
+    """How often `y_pred > threshold` is what labels of 0 and 1 say.
+
+    >>> accuracy = tg.metrics.BinaryAccuracy()
+    >>> float(accuracy([1, 1, 0, 0], [0.9, 0.4, 0.2, 0.1]))
+    0.75
+    """
+
+    def __init__(
+        self,
+        name: str = "binary_accuracy",
+        dtype: DTypeLike | None = None,
+        threshold: float = 0.5,
+    ) -> None:
+        self.threshold = as_number("BinaryAccuracy", "threshold", threshold)
+        super().__init__(binary_accuracy, name, dtype, threshold=threshold)
+
+
+class CategoricalAccuracy(MeanMetricWrapper):
+    """How often predictions are largest for the class for which labels, rows with one 1, are.
+
+    >>> accuracy = tg.metrics.CategoricalAccuracy()
+    >>> float(accuracy([[0, 1], [1, 0]], [[0.1, 0.9], [0.2, 0.8]]))
+    0.5
+    """
+
+    def __init__(self, name: str = "categorical_accuracy", dtype: DTypeLike | None = None) -> None:
+        super().__init__(categorical_accuracy, name, dtype)
+
+
+class SparseCategoricalAccuracy(MeanMetricWrapper):
+    """How often predictions are largest for the class whose number the label is.
+
+    >>> accuracy = tg.metrics.SparseCategoricalAccuracy()
+    >>> float(accuracy([1, 0], [[0.1, 0.9], [0.2, 0.8]]))
+    0.5
+    """
+
+    def __init__(
+        self, name: str = "sparse_categorical_accuracy", dtype: DTypeLike | None = None
+    ) -> None:
+        super().__init__(sparse_categorical_accuracy, name, dtype)
+
+
+class TopKCategoricalAccuracy(MeanMetricWrapper):
+    """How often the class of the label is one of the `k` of the largest predictions.
+
+    >>> accuracy = tg.metrics.TopKCategoricalAccuracy(k=1)
+    >>> float(accuracy([[0, 1], [1, 0]], [[0.1, 0.9], [0.2, 0.8]]))
+    0.5
+    """
+
+    def __init__(
+        self,
+        k: int = 5,
+        name: str = "top_k_categorical_accuracy",
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        super().__init__(top_k_categorical_accuracy, name, dtype, k=as_k(self, k))
+        self.k = k
+
+
+class SparseTopKCategoricalAccuracy(MeanMetricWrapper):
+    """How often the class whose number the label is, is one of the `k` of the largest predictions.
+
+    - `from_sorted_ids`: whether predictions are numbers of classes, the likeliest first.
+
+    >>> accuracy = tg.metrics.SparseTopKCategoricalAccuracy(k=1)
+    >>> float(accuracy([1, 0], [[0.1, 0.9], [0.2, 0.8]]))
+    0.5
+    """
+
+    def __init__(
+        self,
+        k: int = 5,
+        name: str = "sparse_top_k_categorical_accuracy",
+        dtype: DTypeLike | None = None,
+        from_sorted_ids: bool = False,
+    ) -> None:
+        super().__init__(
+            sparse_top_k_categorical_accuracy,
+            name,
+            dtype,
+            k=as_k(self, k),
+            from_sorted_ids=as_flag(type(self).__name__, "from_sorted_ids", from_sorted_ids),
+        )
+        self.k, self.from_sorted_ids = k, from_sorted_ids
+
+
+def as_k(metric: Any, k: Any) -> int:
+    """How many of the largest: a number of 1 or more."""
+    return as_number(type(metric).__name__, "k", k, low=1)
+
+
+__all__ = [
+    "Accuracy",
+    "BinaryAccuracy",
+    "CategoricalAccuracy",
+    "SparseCategoricalAccuracy",
+    "SparseTopKCategoricalAccuracy",
+    "TopKCategoricalAccuracy",
+    "binary_accuracy",
+    "categorical_accuracy",
+    "sparse_categorical_accuracy",
+    "sparse_top_k_categorical_accuracy",
+    "top_k_categorical_accuracy",
+]

@@ -1,0 +1,205 @@
+"""Metrics: running totals in Variables, and what comes of them; means and sums of values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tracegraph.array.arguments import as_shape, rank_of
+from tracegraph.array.creation import ones_like, zeros, zeros_like
+from tracegraph.boundary.tracebacks import api_boundary
+from tracegraph.core.types import DType, as_dtype, float32
+from tracegraph.errors import DTypeError, fail
+from tracegraph.ir.builder import at_top_level
+from tracegraph.ir.tensor import Tensor
+from tracegraph.losses.reduction import of_one_rank
+from tracegraph.math.arithmetic import divide_no_nan, multiply
+from tracegraph.math.reduction import reduce_mean, reduce_sum
+from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_shape, cast_to
+from tracegraph.state.deferred import announce
+from tracegraph.state.module import Module
+from tracegraph.state.variable import Variable
+
+if TYPE_CHECKING:
+    from tracegraph.typing import DTypeLike, TensorLike
+
+
+class Metric(Module):
+    """The base class: Variables that `update_state` adds to and `result` reads.
+
+    A call does both. `reset_state` sets all Variables to 0. Everything works inside of functions;
+    the Variables are in checkpoints and saved models as those of any Module.
+
+    - `dtype`: that of the Variables and of the result; float32 by default.
+
+    Subclasses make their Variables with `add_variable`, and define `update_state` and `result`.
+    Raises DTypeError for a dtype that is neither floating nor of integers.
+
+    >>> class Largest(tg.metrics.Metric):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.largest = self.add_variable((), "largest")
+    ...
+    ...     def update_state(self, values):
+    ...         self.largest.assign(tg.maximum(self.largest, tg.reduce_max(values)))
+    ...
+    ...     def result(self):
+    ...         return self.largest.read_value()
+    >>> largest = Largest()
+    >>> float(largest([1.0, 3.0])), float(largest([2.0]))
+    (3.0, 3.0)
+    """
+
+    def __init__(self, dtype: DTypeLike | None = None, name: str | None = None) -> None:
+        super().__init__(name)
+        self.dtype: DType = float32 if dtype is None else as_dtype(dtype)
+        if not (self.dtype.is_floating or self.dtype.is_integer):
+            fail(
+                DTypeError,
+                f"{type(self).__name__}: dtype is {self.dtype.name}",
+                fix="use a floating one, such as tg.float32",
+            )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} name={self.name}>"
+
+    def add_variable(
+        self, shape: Sequence[int], name: str, dtype: DTypeLike | None = None
+    ) -> Variable:
+        """A new Variable of zeros, which no tape watches by itself."""
+        kind = self.dtype if dtype is None else as_dtype(dtype)
+        with at_top_level():
+            start = zeros(as_shape("add_variable", shape), kind)
+            variable = Variable(start, trainable=False, name=name)
+        variable.has_plain_name = True
+        return variable
+
+    def _add_variables(self, shape: Sequence[Any], *names: str) -> None:
+        """Makes Variables, as attributes of their names."""
+        for name in names:
+            setattr(self, name, self.add_variable(shape, name))
+        announce(self)
+
+    def update_state(self, *args: Any, **kwargs: Any) -> None:
+        """Adds what a batch shows to the Variables."""
+        raise NotImplementedError
+
+    def result(self) -> Any:
+        """The metric of all batches since the last reset."""
+        raise NotImplementedError
+
+    def reset_state(self) -> None:
+        """Sets all Variables to 0."""
+        for variable in self.variables:
+            variable.assign(zeros_like(variable))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Updates the state, and returns the result."""
+        api_boundary(self.update_state)(*args, **kwargs)
+        return self.result()
+
+    def _weights(self, sample_weight: TensorLike | None) -> Tensor | None:
+        return None if sample_weight is None else cast_to(as_tensor(sample_weight), self.dtype)
+
+    def _by_sample(
+        self,
+        values: TensorLike,
+        sample_weight: TensorLike | None,
+        reduce: Callable[[Tensor, Any], Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """One value for each row, and its weight: weights broadcast to values of as many axes, and
+        what a row has more is reduced."""
+        op = type(self).__name__
+        x, weights = cast_to(as_tensor(values), self.dtype), self._weights(sample_weight)
+        if weights is None:
+            x = reduce(x, list(range(1, rank_of(op, x))))
+            return x, ones_like(x)
+        x, weights = of_one_rank(x, weights, op)
+        x = reduce(x, list(range(rank_of(op, weights), rank_of(op, x))))
+        weights = broadcast(weights, broadcast_shape(op, x, weights))
+        rest = list(range(1, rank_of(op, weights)))
+        return reduce(multiply(x, weights), rest), reduce(weights, rest)
+
+
+class Sum(Metric):
+    """The sum of all values, times their weights.
+
+    >>> total = tg.metrics.Sum()
+    >>> total.update_state([1.0, 2.0])
+    >>> total.update_state([3.0, 4.0], sample_weight=[1.0, 0.0])
+    >>> float(total.result())
+    6.0
+    """
+
+    def __init__(self, name: str = "sum", dtype: DTypeLike | None = None) -> None:
+        super().__init__(name=name, dtype=dtype)
+        self.total = self.add_variable((), "total")
+
+    def update_state(self, values: TensorLike, sample_weight: TensorLike | None = None) -> None:
+        """Adds the values, times weights that broadcast to them."""
+        x, _ = self._by_sample(values, sample_weight, reduce_sum)
+        self.total.assign_add(reduce_sum(x))
+
+    def result(self) -> Tensor:
+        return self.total.read_value()
+
+
+class Mean(Metric):
+    """The mean of all values, by their weights; 0 of none.
+
+    Without weights each row counts once, however many values it has.
+
+    >>> mean = tg.metrics.Mean()
+    >>> mean.update_state([1.0, 2.0])
+    >>> mean.update_state(6.0)
+    >>> float(mean.result())
+    3.0
+    """
+
+    def __init__(self, name: str = "mean", dtype: DTypeLike | None = None) -> None:
+        super().__init__(name=name, dtype=dtype)
+        self.total = self.add_variable((), "total")
+        self.count = self.add_variable((), "count")
+
+    def update_state(self, values: TensorLike, sample_weight: TensorLike | None = None) -> None:
+        """Adds the values, times weights that broadcast to them."""
+        x, weights = self._by_sample(values, sample_weight, reduce_mean)
+        self.total.assign_add(reduce_sum(x))
+        self.count.assign_add(reduce_sum(weights))
+
+    def result(self) -> Tensor:
+        return divide_no_nan(self.total, self.count)
+
+
+class MeanMetricWrapper(Mean):
+    """The mean of `fn(y_true, y_pred, **kwargs)`, a function that returns one value for each row.
+
+    >>> error = tg.metrics.MeanMetricWrapper(lambda y_true, y_pred: abs(y_true - y_pred))
+    >>> float(error([1.0, 2.0], [2.0, 4.0]))
+    1.5
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        name: str | None = None,
+        dtype: DTypeLike | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name=name, dtype=dtype)  # type: ignore[arg-type]
+        self._fn, self._arguments = fn, kwargs
+
+    def update_state(  # type: ignore[override]
+        self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
+    ) -> None:
+        """Adds what the function gives for a batch, times weights that broadcast to it."""
+        labels, predictions = as_tensor(y_true), as_tensor(y_pred)
+        values = self._fn(labels, predictions, **self._arguments)
+        super().update_state(values, self._masked(labels, values, sample_weight))
+
+    def _masked(self, y_true: Tensor, values: Any, sample_weight: Any) -> Any:
+        """The weights; those of rows that do not count are 0."""
+        return sample_weight
+
+
+__all__ = ["Mean", "MeanMetricWrapper", "Metric", "Sum"]

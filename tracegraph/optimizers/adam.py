@@ -1,0 +1,356 @@
+"""Adam and its kin: optimizers of running means of gradients and of their squares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracegraph.array.arguments import as_flag
+from tracegraph.array.creation import ones_like
+from tracegraph.array.selection import where
+from tracegraph.core.types import DType, float32
+from tracegraph.ir.builder import at_top_level
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math.arithmetic import add, divide, maximum, multiply, pow, subtract
+from tracegraph.math.logic import greater, logical_and
+from tracegraph.math.reduction import reduce_sum
+from tracegraph.math.unary import abs, sqrt, square
+from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.optimizers.base import Optimizer, state, towards
+from tracegraph.state.variable import Variable
+
+if TYPE_CHECKING:
+    from tracegraph.typing import Rate
+
+
+class Adam(Optimizer):
+    """Steps of running means: w - a * m / (sqrt(v) + epsilon), with
+
+    m = m + (g - m) * (1 - beta_1), v = v + (g ** 2 - v) * (1 - beta_2), and
+    a = learning_rate * sqrt(1 - beta_2 ** t) / (1 - beta_1 ** t) at step t.
+
+    `amsgrad` takes the largest v so far.
+
+    Source: Kingma and Ba, "Adam: A Method for Stochastic Optimization" (2014), in the form with
+    the corrections inside of the rate; `amsgrad`: Reddi, Kale and Kumar, "On the Convergence of
+    Adam and Beyond" (2018).
+
+    >>> v = tg.Variable([1.0])
+    >>> _ = tg.optimizers.Adam(0.5).apply_gradients([(tg.constant([2.0]), v)])
+    >>> v.numpy().round(4)
+    array([0.5], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        learning_rate: Rate = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        amsgrad: bool = False,
+        weight_decay: float | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        ema_overwrite_frequency: int | None = None,
+        loss_scale_factor: float | None = None,
+        gradient_accumulation_steps: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            learning_rate,
+            weight_decay,
+            clipnorm,
+            clipvalue,
+            global_clipnorm,
+            use_ema,
+            ema_momentum,
+            ema_overwrite_frequency,
+            loss_scale_factor,
+            gradient_accumulation_steps,
+            name,
+        )
+        self.beta_1 = self._number("beta_1", beta_1, low=0, below=1)
+        self.beta_2 = self._number("beta_2", beta_2, low=0, below=1)
+        self.epsilon = self._number("epsilon", epsilon, low=0)
+        self.amsgrad = as_flag("Adam", "amsgrad", amsgrad)
+        hats = ("velocity_hat",) if self.amsgrad else ()
+        self.slot_names = ("momentum", "velocity", *hats)
+
+    def step_factors(self, rate: Tensor, dtype: DType) -> Tensor:
+        first, second = self.corrections(dtype, self.beta_1, self.beta_2)
+        return rate * sqrt(second) / first  # type: ignore[operator]
+
+    def update_step(
+        self, gradient: Tensor, value: Tensor, slots: tuple[Variable, ...], factors: Tensor
+    ) -> Tensor:
+        momentum, velocity, *rest = slots
+        m = towards(momentum, gradient, 1 - self.beta_1)
+        v = towards(velocity, square(gradient), 1 - self.beta_2)
+        if rest:
+            v = maximum(rest[0], v)
+            rest[0].assign(v)
+        return subtract(value, multiply(m, factors) / add(sqrt(v), self.epsilon))  # type: ignore[operator]
+
+
+class AdamW(Adam):
+    """Adam with weight decay: w is w - w * weight_decay * learning_rate before each step.
+
+    Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2017).
+
+    >>> v = tg.Variable([1.0])
+    >>> _ = tg.optimizers.AdamW(0.5, weight_decay=0.1).apply_gradients([(tg.constant([2.0]), v)])
+    >>> v.numpy().round(4)
+    array([0.45], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        learning_rate: Rate = 0.001,
+        weight_decay: float | None = 0.004,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        amsgrad: bool = False,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        ema_overwrite_frequency: int | None = None,
+        loss_scale_factor: float | None = None,
+        gradient_accumulation_steps: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            learning_rate,
+            beta_1,
+            beta_2,
+            epsilon,
+            amsgrad,
+            weight_decay,
+            clipnorm,
+            clipvalue,
+            global_clipnorm,
+            use_ema,
+            ema_momentum,
+            ema_overwrite_frequency,
+            loss_scale_factor,
+            gradient_accumulation_steps,
+            name,
+        )
+
+
+class Adamax(Optimizer):
+    """Adam by the largest gradient: w - learning_rate / (1 - beta_1 ** t) * m / (u + epsilon), with
+    m = m + (g - m) * (1 - beta_1) and u = max(beta_2 * u, |g|) at step t.
+
+    Source: Kingma and Ba, "Adam: A Method for Stochastic Optimization" (2014), section 7.
+
+    >>> v = tg.Variable([1.0])
+    >>> _ = tg.optimizers.Adamax(0.5).apply_gradients([(tg.constant([2.0]), v)])
+    >>> v.numpy().round(4)
+    array([0.5], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        learning_rate: Rate = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        weight_decay: float | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        ema_overwrite_frequency: int | None = None,
+        loss_scale_factor: float | None = None,
+        gradient_accumulation_steps: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            learning_rate,
+            weight_decay,
+            clipnorm,
+            clipvalue,
+            global_clipnorm,
+            use_ema,
+            ema_momentum,
+            ema_overwrite_frequency,
+            loss_scale_factor,
+            gradient_accumulation_steps,
+            name,
+        )
+        self.beta_1 = self._number("beta_1", beta_1, low=0, below=1)
+        self.beta_2 = self._number("beta_2", beta_2, low=0, below=1)
+        self.epsilon = self._number("epsilon", epsilon, low=0)
+        self.slot_names = ("momentum", "norm")
+
+    def step_factors(self, rate: Tensor, dtype: DType) -> Tensor:
+        (first,) = self.corrections(dtype, self.beta_1)
+        return divide(rate, first)
+
+    def update_step(
+        self, gradient: Tensor, value: Tensor, slots: tuple[Variable, ...], factors: Tensor
+    ) -> Tensor:
+        momentum, norm = slots
+        m = towards(momentum, gradient, 1 - self.beta_1)
+        largest = maximum(multiply(norm, self.beta_2), abs(gradient))
+        norm.assign(largest)
+        return subtract(value, divide(multiply(factors, m), add(largest, self.epsilon)))
+
+
+class Nadam(Optimizer):
+    """Adam with Nesterov's momentum: with m and v as in Adam,
+    w - learning_rate * m' / (sqrt(v / (1 - beta_2 ** t)) + epsilon),
+    m' = u[t + 1] * m / (1 - u[1] * ... * u[t + 1]) + (1 - u[t]) * g / (1 - u[1] * ... * u[t]), and
+    u[t] = beta_1 * (1 - 0.96 ** t / 2) at step t.
+
+    Source: Dozat, "Incorporating Nesterov Momentum into Adam" (2016).
+
+    >>> v = tg.Variable([1.0])
+    >>> _ = tg.optimizers.Nadam(0.5).apply_gradients([(tg.constant([2.0]), v)])
+    >>> v.numpy().round(4)
+    array([0.4686], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        learning_rate: Rate = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        weight_decay: float | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        ema_overwrite_frequency: int | None = None,
+        loss_scale_factor: float | None = None,
+        gradient_accumulation_steps: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            learning_rate,
+            weight_decay,
+            clipnorm,
+            clipvalue,
+            global_clipnorm,
+            use_ema,
+            ema_momentum,
+            ema_overwrite_frequency,
+            loss_scale_factor,
+            gradient_accumulation_steps,
+            name,
+        )
+        self.beta_1 = self._number("beta_1", beta_1, low=0, below=1)
+        self.beta_2 = self._number("beta_2", beta_2, low=0, below=1)
+        self.epsilon = self._number("epsilon", epsilon, low=0)
+        self.slot_names = ("momentum", "velocity")
+        with at_top_level():
+            self.u_product = state(1.0, "u_product", float32)
+
+    def _update(self, gradients: list[Tensor], variables: list[Variable]) -> None:
+        (now,) = self._shares(float32, 1)
+        self.u_product.assign(multiply(self.u_product, now))
+        super()._update(gradients, variables)
+
+    def _shares(self, dtype: DType, *offsets: int) -> list[Tensor]:
+        """u at the steps that many after those that were taken."""
+        steps = (cast_to(add(self.updates(), offset), dtype) for offset in offsets)
+        powers = (pow(as_tensor(0.96, dtype), step) for step in steps)
+        return [multiply(subtract(1.0, multiply(power, 0.5)), self.beta_1) for power in powers]
+
+    def step_factors(self, rate: Tensor, dtype: DType) -> tuple[Tensor, Tensor, Tensor]:
+        """What m, g and the square root of v are multiplied by."""
+        now, following = self._shares(dtype, 1, 2)
+        product = cast_to(as_tensor(self.u_product), dtype)
+        (second,) = self.corrections(dtype, self.beta_2)
+        of_mean = divide(multiply(rate, following), subtract(1.0, multiply(product, following)))
+        of_gradient = divide(multiply(rate, subtract(1.0, now)), subtract(1.0, product))
+        return of_mean, of_gradient, second
+
+    def update_step(
+        self, gradient: Tensor, value: Tensor, slots: tuple[Variable, ...], factors: Any
+    ) -> Tensor:
+        of_mean, of_gradient, second = factors
+        momentum, velocity = slots
+        m = towards(momentum, gradient, 1 - self.beta_1)
+        v = towards(velocity, square(gradient), 1 - self.beta_2)
+        step = add(multiply(of_mean, m), multiply(of_gradient, gradient))
+        return subtract(value, divide(step, add(sqrt(divide(v, second)), self.epsilon)))
+
+
+class Lamb(Optimizer):
+    """Adam with steps in proportion to the weights, for large batches:
+    w - learning_rate * |w| / |d| * d, with the norms over all elements of a variable, which count
+    as 1 where either is 0, d = m / (1 - beta_1 ** t) / (sqrt(v / (1 - beta_2 ** t)) + epsilon), and
+    m and v as in Adam.
+
+    Source: You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes"
+    (2019).
+
+    >>> v = tg.Variable([1.0])
+    >>> _ = tg.optimizers.Lamb(0.5).apply_gradients([(tg.constant([2.0]), v)])
+    >>> v.numpy().round(4)
+    array([0.5], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        learning_rate: Rate = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        weight_decay: float | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        ema_overwrite_frequency: int | None = None,
+        loss_scale_factor: float | None = None,
+        gradient_accumulation_steps: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            learning_rate,
+            weight_decay,
+            clipnorm,
+            clipvalue,
+            global_clipnorm,
+            use_ema,
+            ema_momentum,
+            ema_overwrite_frequency,
+            loss_scale_factor,
+            gradient_accumulation_steps,
+            name,
+        )
+        self.beta_1 = self._number("beta_1", beta_1, low=0, below=1)
+        self.beta_2 = self._number("beta_2", beta_2, low=0, below=1)
+        self.epsilon = self._number("epsilon", epsilon, low=0)
+        self.slot_names = ("momentum", "velocity")
+
+    def step_factors(self, rate: Tensor, dtype: DType) -> tuple[Tensor, Tensor, Tensor]:
+        first, second = self.corrections(dtype, self.beta_1, self.beta_2)
+        return rate, first, second
+
+    def update_step(
+        self, gradient: Tensor, value: Tensor, slots: tuple[Variable, ...], factors: Any
+    ) -> Tensor:
+        rate, first, second = factors
+        momentum, velocity = slots
+        m = towards(momentum, gradient, 1 - self.beta_1)
+        v = towards(velocity, square(gradient), 1 - self.beta_2)
+        step = divide(divide(m, first), add(sqrt(divide(v, second)), self.epsilon))
+        size, length = (sqrt(reduce_sum(square(x))) for x in (value, step))
+        is_usual = logical_and(greater(size, 0.0), greater(length, 0.0))
+        ratio = where(is_usual, divide(size, length), ones_like(size))
+        return subtract(value, multiply(multiply(ratio, rate), step))
+
+
+__all__ = ["Adam", "AdamW", "Adamax", "Lamb", "Nadam"]

@@ -1,0 +1,571 @@
+"""What all optimizers share: clipping, decay, running means, accumulation, state in Variables."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from tracegraph.api.absent import refuse_attribute
+from tracegraph.array.arguments import as_flag, as_list, as_number, refuse, refuse_kind
+from tracegraph.array.creation import fill, ones_like, zeros_like
+from tracegraph.array.selection import where
+from tracegraph.boundary.tracebacks import asked
+from tracegraph.control_flow.branches import cond
+from tracegraph.core.tensorshape import shape_of
+from tracegraph.core.types import DType, float32, int32
+from tracegraph.differentiation.tape import GradientTape
+from tracegraph.errors import DTypeError, GradientError, SignatureError, counted, fail, kind_of
+from tracegraph.ir.builder import at_top_level, operand_text
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math.arithmetic import (
+    add,
+    clip_by_value,
+    divide,
+    floordiv,
+    floormod,
+    multiply,
+    pow,
+    subtract,
+)
+from tracegraph.math.logic import equal
+from tracegraph.math.norms import clip_by_global_norm, clip_by_norm
+from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype, promoted
+from tracegraph.signatures.signature import parameters_of
+from tracegraph.state.deferred import announce
+from tracegraph.state.module import Module, settings_text
+from tracegraph.state.variable import Reference, Variable
+from tracegraph.tracing.name_scopes import told_name
+from tracegraph.tracing.trace import current_trace, init_scope
+
+if TYPE_CHECKING:
+    from tracegraph.typing import Rate, TensorLike
+
+
+class Optimizer(Module):
+    """The base class: what all optimizers do with gradients, around the `update_step` of each.
+
+    - `learning_rate`: a float, a Variable, or a function of nothing or of `iterations`, such as one
+      of `tg.optimizers.schedules`. A float is kept in a Variable, so `optimizer.learning_rate =
+      0.01` changes it without a new trace.
+    - `weight_decay`: before each step w is w - w * weight_decay * learning_rate.
+    - `clipnorm`, `clipvalue`, `global_clipnorm`: bounds of the norm of each gradient, of each of
+      its elements, or of the norm of all of them together; at most one.
+    - `use_ema`: whether to keep a running mean of each variable: after each step,
+      average = ema_momentum * average + (1 - ema_momentum) * w, where the first is w itself. Every
+      `ema_overwrite_frequency` steps, and in `finalize_variable_values`, w is set to it.
+    - `loss_scale_factor`: what gradients are divided by, since the loss was multiplied by it, in
+      `minimize` or by `scale_loss`.
+    - `gradient_accumulation_steps`: the number of calls, 2 or more, whose mean gradient makes one
+      step. The other calls change no variable.
+
+    `iterations` counts the calls of `apply_gradients`. State is made when a variable is seen first.
+
+    Raises DTypeError (a TypeError) for a setting that is no number, and SignatureError (a
+    ValueError) for one that is out of its range: below zero, or a `beta` of 1 or more.
+    """
+
+    #: The names of the variables that go with each variable.
+    slot_names: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        learning_rate: Rate = 0.001,
+        weight_decay: float | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        ema_overwrite_frequency: int | None = None,
+        loss_scale_factor: float | None = None,
+        gradient_accumulation_steps: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        self._set_bounds(clipnorm, clipvalue, global_clipnorm)
+        self.weight_decay = self._optional("weight_decay", weight_decay)
+        self.use_ema = as_flag(type(self).__name__, "use_ema", use_ema)
+        self.ema_momentum = self._number("ema_momentum", ema_momentum, low=0, high=1)
+        self.ema_overwrite_frequency = self._count(
+            "ema_overwrite_frequency", ema_overwrite_frequency, 1
+        )
+        self.loss_scale_factor = self._optional("loss_scale_factor", loss_scale_factor, above=0)
+        self.gradient_accumulation_steps = self._count(
+            "gradient_accumulation_steps", gradient_accumulation_steps, 2
+        )
+        with at_top_level():
+            self.iterations = state(0, "iteration", int32)
+            self._learning_rate = self._as_rate(learning_rate)
+        self._slots: dict[Reference, tuple[Variable, ...]] = {}
+        # Whoever has the slots without the class, as after loading, has their names so.
+        self.slot_names = self.slot_names
+        self._shared_slots = (
+            *(["average"] if self.use_ema else []),
+            *(["gradient_accumulator"] if self.gradient_accumulation_steps else []),
+        )
+        self._undecayed: tuple[Reference, ...] = ()
+        self._undecayed_names: tuple[str, ...] = ()
+
+    def _set_bounds(self, clipnorm: Any, clipvalue: Any, global_clipnorm: Any) -> None:
+        bounds = {"clipnorm": clipnorm, "clipvalue": clipvalue, "global_clipnorm": global_clipnorm}
+        given = [
+            self._number(what, bound, low=0) for what, bound in bounds.items() if bound is not None
+        ]
+        if len(given) > 1 or 0 in given:
+            fail(
+                SignatureError,
+                f"clipnorm is {clipnorm}, clipvalue {clipvalue}, global_clipnorm {global_clipnorm}",
+                fix="give at most one of them, and a positive number",
+            )
+        self.clipnorm, self.clipvalue, self.global_clipnorm = clipnorm, clipvalue, global_clipnorm
+
+    if not TYPE_CHECKING:
+
+        @asked
+        def __getattr__(self, name: str) -> NoReturn:
+            refuse_attribute(self, name, ("iterations", "_learning_rate", "_slots"))
+
+    def _number(self, what: str, value: Any, **bounds: float) -> Any:
+        return as_number(type(self).__name__, what, value, **bounds)
+
+    def _optional(self, what: str, value: Any, above: float | None = None) -> Any:
+        """A number of zero or more, or one above a bound; None for none."""
+        if value is not None and self._number(what, value, low=0) == above:
+            fail(
+                SignatureError,
+                f"{type(self).__name__}: {what} is {value}",
+                fix=f"use a number above {above}, or None",
+            )
+        return value
+
+    def _count(self, what: str, value: Any, low: int) -> int | None:
+        """An int of `low` or more; None for none."""
+        if value is None or (type(value) is int and value >= low):
+            return value
+        self._number(what, value, low=low)
+        fix = f"use an int of {low} or more, or None"
+        refuse_kind(type(self).__name__, f"{what} is an int", value, fix=fix)
+
+    def _ordered_attributes(self) -> list[tuple[str, Any]]:
+        return list(vars(self).items())
+
+    def __repr__(self) -> str:
+        """The class, its settings that are no defaults, the steps taken, and whose state it has:
+        `<Adam(learning_rate=0.01): 3 steps, state of 2 variables>`."""
+        head = settings_text(self, f"learning_rate={self._rate_text()}")
+        state = f"state of {counted(len(self._slots), 'variable')}"
+        if current_trace() is not None:  # when nothing has a value
+            return f"<{head}: {state}>"
+        steps = counted(int(self.iterations.numpy()), "step")
+        return f"<{head}: {steps}, {state}>"
+
+    def _rate_text(self) -> str:
+        rate = self._learning_rate
+        if isinstance(rate, Variable):
+            return "a Variable" if current_trace() is not None else f"{float(rate.numpy()):.6g}"
+        return getattr(rate, "__name__", type(rate).__name__)
+
+    @property
+    def learning_rate(self) -> Any:
+        """The learning rate now: a Variable, or what the function that was given returns."""
+        return rate_at(self._learning_rate, self.iterations)
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        if isinstance(self._learning_rate, Variable) and not callable(value):
+            self._learning_rate.assign(self._checked_rate(value))
+        else:
+            self._learning_rate = self._as_rate(value)
+
+    def _as_rate(self, value: Any) -> Any:
+        """What a rate is kept as: a Variable, or the function that was given."""
+        if callable(value) and not isinstance(value, Variable):
+            return value
+        rate = self._checked_rate(value)
+        return rate if isinstance(rate, Variable) else state(rate, "learning_rate", float32)
+
+    def _checked_rate(self, value: Any) -> Any:
+        """A learning rate: a number of zero or more, or one in a tensor or Variable, whose value
+        may not be known yet. Raises DTypeError or SignatureError for another."""
+        if not hasattr(value, "dtype") or isinstance(value, np.generic):
+            return self._number("the learning rate", value, low=0)
+        rate = as_tensor(value)
+        if rate.type.shape != () or not (rate.dtype.is_floating or rate.dtype.is_integer):
+            rule = "the learning rate is one real number"
+            refuse_kind(type(self).__name__, rule, value, fix="use a float, such as 0.001")
+        if not isinstance(value, Variable) and current_trace() is None:
+            self._number("the learning rate", float(rate.numpy()), low=0)
+        return value
+
+    def build(self, variables: Iterable[Variable]) -> None:
+        """Makes the state of the variables now rather than at their first step."""
+        for variable in as_list("build", "variables", variables):
+            self._slots_of(_checked_variable(variable, "variables are tg.Variables"))
+
+    def _slots_of(self, variable: Variable) -> tuple[Variable, ...]:
+        variable = variable.actual()
+        key = variable.ref()
+        found = self._slots.get(key)
+        if found is None:
+            # They outlive the trace that asks first, and are no part of what it computes.
+            with init_scope():
+                found = tuple(
+                    state(
+                        fill(variable.shape, as_tensor(self.initial_slot(name), variable.dtype)),  # type: ignore[attr-defined]
+                        f"{variable.base_name}_{name}",
+                    )
+                    for name in slot_names(self)
+                )
+            self._slots[key] = found
+            announce(self, kept_for=variable)
+        return found
+
+    def apply_gradients(
+        self, grads_and_vars: Iterable[tuple[Any, Variable]], name: str | None = None
+    ) -> Variable:
+        """Takes one step: `optimizer.apply_gradients(zip(gradients, variables))`.
+
+        A variable whose gradient is None is left as it is.
+        Raises GradientError (a ValueError) if all gradients are None. Returns `iterations`.
+        """
+        connected = connected_pairs(grads_and_vars)
+        variables = [v for _, v in connected]
+        for variable in variables:  # state outlives the branches of what follows
+            self._slots_of(variable)
+        gradients = [self._unscaled(g, v) for g, v in connected]
+        if self.gradient_accumulation_steps is None:
+            self._update(gradients, variables)
+        else:
+            self._accumulate(self.gradient_accumulation_steps, gradients, variables)
+        return self.iterations.assign_add(1)
+
+    def apply(
+        self, grads: Sequence[Any], trainable_variables: Sequence[Variable] | None = None
+    ) -> None:
+        """Takes one step: `apply_gradients` of two lists; without the second one it is for the
+        variables of `build`, in their order.
+
+        Raises SignatureError (a ValueError) for lists of different lengths.
+
+        >>> v = tg.Variable([1.0, 2.0])
+        >>> tg.optimizers.SGD(0.5).apply([tg.constant([1.0, 1.0])], [v])
+        >>> v.numpy()
+        array([0.5, 1.5], dtype=float32)
+        """
+        gradients = as_list("apply", "grads", grads)
+        variables = trainable_variables
+        if variables is None:
+            variables = [reference.deref() for reference in self._slots]
+        if len(gradients) != len(variables):
+            fail(
+                SignatureError,
+                f"apply: there are {counted(len(gradients), 'gradient')} for "
+                f"{counted(len(variables), 'variable')}",
+                fix="give a gradient, or None, for each variable",
+            )
+        self.apply_gradients(list(zip(gradients, variables)))
+
+    def minimize(
+        self,
+        loss: TensorLike | Callable[[], TensorLike],
+        var_list: Iterable[Variable],
+        tape: Any = None,
+    ) -> Variable:
+        """Takes one step down: the gradients of `loss`, and `apply_gradients`.
+
+        - `loss`: a function of nothing that returns it, or what was computed inside of `tape`.
+
+        Raises GradientError (a ValueError) for a computed loss without its tape. Returns
+        `iterations`.
+
+        >>> v = tg.Variable([1.0, 2.0])
+        >>> _ = tg.optimizers.SGD(0.25).minimize(lambda: tg.reduce_sum(v * v), [v])
+        >>> v.numpy()
+        array([0.5, 1. ], dtype=float32)
+        """
+        variables = as_list("minimize", "var_list", var_list)
+        if callable(loss):
+            with tape or GradientTape() as tape:
+                tape.watch([_checked_variable(v, "var_list has tg.Variables") for v in variables])
+                loss = loss()
+        elif tape is None:
+            fail(
+                GradientError,
+                f"minimize: the loss is {kind_of(loss)}, and there is no tape that saw it",
+                fix="give a function: minimize(lambda: loss_of(x), variables), or tape=tape",
+            )
+        # The loss itself is that of the user; what is scaled is where its derivative begins.
+        scaled = self._scale() is not None
+        start = cast_to(self.scale_loss(ones_like(loss)), as_tensor(loss).dtype) if scaled else None
+        gradients = tape.gradient(loss, variables, output_gradients=start)
+        return self.apply_gradients(zip(gradients, variables, strict=True))
+
+    def scale_loss(self, loss: TensorLike) -> Tensor:
+        """The loss times what `apply_gradients` divides gradients by, as float32 or wider, so that
+        gradients do not vanish in float16; without a `loss_scale_factor` the loss itself.
+
+        >>> float(tg.optimizers.SGD(loss_scale_factor=8.0).scale_loss(0.5))
+        4.0
+        """
+        x, scale = as_tensor(loss), self._scale()
+        return x if scale is None else multiply(*self._wide(x, scale))
+
+    def _scale(self) -> Any:
+        return self.loss_scale_factor
+
+    def _unscaled(self, gradient: Tensor, variable: Variable) -> Tensor:
+        scale = self._scale()
+        if scale is None:
+            return gradient
+        return cast_to(divide(*self._wide(gradient, scale)), variable.dtype)
+
+    def _wide(self, x: Tensor, scale: Any) -> tuple[Tensor, Tensor]:
+        """Both in a dtype that has room for usual scales, which float16 has not."""
+        dtype = x.dtype if x.dtype.size > 4 else float32
+        return cast_to(x, dtype), _as(dtype, scale)
+
+    def exclude_from_weight_decay(
+        self,
+        var_list: Iterable[Variable] | None = None,
+        var_names: Iterable[str] | None = None,
+    ) -> None:
+        """Leaves variables out of `weight_decay`: those of `var_list`, and those whose name has one
+        of the regular expressions `var_names` in it. Call it before the first step is traced.
+
+        >>> optimizer = tg.optimizers.AdamW(0.1)
+        >>> optimizer.exclude_from_weight_decay(var_names=["bias", "gamma"])
+        """
+        variables = as_list("exclude_from_weight_decay", "var_list", var_list or [])
+        rule = "var_list has tg.Variables"
+        self._undecayed = tuple(_checked_variable(v, rule).ref() for v in variables)
+        self._undecayed_names = tuple(
+            as_list("exclude_from_weight_decay", "var_names", var_names or [])
+        )
+
+    def _decays(self, variable: Variable) -> bool:
+        return (
+            bool(self.weight_decay)
+            and variable.actual().ref() not in self._undecayed
+            and not any(re.search(name, variable.name) for name in self._undecayed_names)
+        )
+
+    def finalize_variable_values(self, var_list: Iterable[Variable]) -> None:
+        """Sets variables to their running means; without `use_ema` it does nothing.
+
+        >>> v = tg.Variable(0.0)
+        >>> optimizer = tg.optimizers.SGD(1.0, use_ema=True, ema_momentum=0.5)
+        >>> for _ in range(2):
+        ...     _ = optimizer.apply_gradients([(tg.constant(-1.0), v)])
+        >>> optimizer.finalize_variable_values([v])
+        >>> float(v)
+        1.5
+        """
+        for variable in as_list("finalize_variable_values", "var_list", var_list):
+            if self.use_ema:
+                variable.assign(self._shared(variable, "average"))
+
+    def _shared(self, variable: Variable, name: str) -> Variable:
+        return self._slots_of(variable)[slot_names(self).index(name)]
+
+    def _accumulate(self, steps: int, gradients: list[Tensor], variables: list[Variable]) -> None:
+        """Adds the gradients to those that wait, and takes a step with their mean at every call
+        whose number `steps` divides."""
+        waiting = [self._shared(v, "gradient_accumulator") for v in variables]
+        sums = [add(old, g) for old, g in zip(waiting, gradients)]
+
+        def update() -> None:
+            self._update([divide(total, steps) for total in sums], variables)
+            for accumulator in waiting:
+                accumulator.assign(zeros_like(accumulator))
+
+        def wait() -> None:
+            for accumulator, total in zip(waiting, sums):
+                accumulator.assign(total)
+
+        cond(equal(floormod(add(self.iterations, 1), steps), 0), update, wait)
+
+    def updates(self) -> Tensor:
+        """How many steps there were that changed variables: an int32 scalar."""
+        steps = self.gradient_accumulation_steps
+        done = self.iterations.read_value()
+        return done if steps is None else floordiv(done, steps)
+
+    def _update(self, gradients: list[Tensor], variables: list[Variable]) -> None:
+        """Takes one step, with gradients that are whole."""
+        rate = as_tensor(self.learning_rate)
+        factors: dict[DType, Any] = {}
+        for gradient, variable in zip(self._clipped(gradients), variables):
+            dtype = variable.dtype
+            if dtype not in factors:
+                factors[dtype] = self.step_factors(cast_to(rate, dtype), dtype)
+            self._step(gradient, variable, cast_to(rate, dtype), factors[dtype])
+
+    def _clipped(self, gradients: list[Tensor]) -> Sequence[Tensor]:
+        if self.clipnorm is not None:
+            return [clip_by_norm(g, self.clipnorm) for g in gradients]
+        if self.clipvalue is not None:
+            return [clip_by_value(g, -self.clipvalue, self.clipvalue) for g in gradients]
+        if self.global_clipnorm is not None:
+            return clip_by_global_norm(gradients, self.global_clipnorm)[0]  # type: ignore[return-value]
+        return gradients
+
+    def _step(self, gradient: Tensor, variable: Variable, rate: Tensor, factors: Any) -> None:
+        value = variable.read_value()
+        if self._decays(variable):
+            value = subtract(value, multiply(multiply(value, self.weight_decay), rate))
+        slots = self._slots_of(variable)[: len(self.slot_names)]
+        new = self.update_step(gradient, value, slots, factors)
+        if variable.constraint is not None:
+            new = variable.constraint(new)
+        variable.assign(self._averaged(new, variable) if self.use_ema else new)
+
+    def _averaged(self, new: Tensor, variable: Variable) -> Tensor:
+        """Moves the running mean of a variable towards its new value; returns what the variable
+        becomes: the mean where it is to be overwritten."""
+        average, done = self._shared(variable, "average"), self.updates()
+        kept = where(equal(done, 0), zeros_like(new), multiply(average, self.ema_momentum))
+        share = where(equal(done, 0), _as(new.dtype, 1), _as(new.dtype, 1 - self.ema_momentum))
+        mean = add(kept, multiply(share, new))
+        average.assign(mean)
+        if self.ema_overwrite_frequency is None:
+            return new
+        is_due = equal(floormod(add(done, 1), self.ema_overwrite_frequency), 0)
+        return where(is_due, mean, new)
+
+    def initial_slot(self, name: str) -> float:
+        """What the elements of a new slot are."""
+        return 0.0
+
+    def corrections(self, dtype: DType, *betas: float) -> list[Tensor]:
+        """1 - beta ** t at step t: how much of a running mean that began with 0 is there."""
+        step = cast_to(add(self.updates(), 1), dtype)
+        return [subtract(1, pow(as_tensor(beta, dtype), step)) for beta in betas]
+
+    def step_factors(self, rate: Tensor, dtype: DType) -> Any:
+        """What a step needs of the rate and the iterations, computed once for each dtype."""
+        return rate
+
+    def update_step(
+        self, gradient: Tensor, value: Tensor, slots: tuple[Variable, ...], factors: Any
+    ) -> Tensor:
+        """The new value of a variable; assigns the new values of its slots."""
+        raise NotImplementedError
+
+
+def slot_names(optimizer: Module) -> Any:
+    """The names of what an optimizer, or one that was loaded, keeps for each variable."""
+    attributes = vars(optimizer)
+    own, shared = attributes["slot_names"], attributes.get("_shared_slots", ())
+    return (*own, *shared) if type(own) is type(shared) is tuple else None
+
+
+def is_optimizer(module: Module) -> bool:
+    """Whether a module is an optimizer, or one that was loaded, which has its attributes alone."""
+    return vars(module).keys() >= ATTRIBUTES
+
+
+#: What every optimizer keeps, beside the `_learning_rate` if that is no Python function.
+ATTRIBUTES = frozenset(("iterations", "_slots", "slot_names"))
+
+
+def rate_at(rate: Any, iterations: Variable) -> Any:
+    """A learning rate after so many steps: a Variable, or what a function returns."""
+    if isinstance(rate, Variable):
+        return rate
+    return rate(iterations) if _takes_an_argument(rate) else rate()
+
+
+def connected_pairs(grads_and_vars: Any) -> list[tuple[Tensor, Variable]]:
+    """The pairs of gradient and variable whose gradient is not None.
+
+    Raises GradientError if all are None, and DTypeError or ShapeError for what is no such pair.
+    """
+    pairs = _checked_pairs(grads_and_vars)
+    connected = [(_checked_gradient(g, v), v) for g, v in pairs if g is not None]
+    if not connected:
+        fail(
+            GradientError,
+            "there is no gradient for any variable: "
+            + (", ".join(told_name(v) for _, v in pairs) or "none was given"),
+            fix="compute the loss from the variables, inside of the tape's block",
+        )
+    return connected
+
+
+def _checked_pairs(grads_and_vars: Any) -> list[tuple[Any, Variable]]:
+    """The pairs of gradient and variable. Raises DTypeError for what is none."""
+    rule = "grads_and_vars are pairs of a gradient and a tg.Variable"
+    if isinstance(grads_and_vars, (str, bytes, dict)) or not isinstance(grads_and_vars, Iterable):
+        refuse_kind("apply_gradients", rule, grads_and_vars, fix=_PAIRS)
+    pairs = list(grads_and_vars)
+    for pair in pairs:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            refuse_kind("apply_gradients", rule, pair, fix=_PAIRS)
+        _checked_variable(pair[1], "the second of a pair is a tg.Variable")
+    return pairs
+
+
+def _checked_variable(variable: Any, rule: str) -> Variable:
+    if not isinstance(variable, Variable):
+        refuse_kind("optimizer", rule, variable, fix=_PAIRS)
+    return variable
+
+
+_PAIRS = "give pairs of gradient and variable: zip(gradients, variables)"
+
+
+def _checked_gradient(gradient: Any, variable: Variable) -> Tensor:
+    """The gradient as a tensor of the variable's shape, whose dtype has room for it.
+
+    Raises ShapeError or DTypeError for another.
+    """
+    own = variable.tensor_type
+    is_typed = has_dtype(gradient)
+    g = as_tensor(gradient, None if is_typed else own.dtype)
+    fact = f"the gradient {g.type} of the variable {told_name(variable)} of {own}"
+    if not shape_of(g.type.shape).is_compatible_with(shape_of(own.shape)):
+        refuse("apply_gradients", fact, g, fix="give each variable its own gradient")
+    if promoted(g.dtype, own.dtype) is not own.dtype:
+        fail(
+            DTypeError,
+            f"apply_gradients: {fact}",
+            operands=[operand_text(g)],
+            fix=f"convert it: tg.cast(gradient, tg.{own.dtype.name})",
+        )
+    return g
+
+
+def _as(dtype: DType, value: Any) -> Tensor:
+    """A number, or a Variable, in a dtype."""
+    return cast_to(as_tensor(value), dtype) if has_dtype(value) else as_tensor(value, dtype)
+
+
+def state(value: Any, name: str, dtype: DType | None = None) -> Variable:
+    """A variable of the optimizer's own, named as Keras names it."""
+    variable = Variable(value, trainable=False, name=name, dtype=dtype)
+    variable.has_plain_name = True
+    return variable
+
+
+def _takes_an_argument(function: Any) -> bool:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(p.kind in kinds and p.default is p.empty for p in parameters_of(function).values())
+
+
+def towards(variable: Variable, target: Tensor, share: float) -> Tensor:
+    """Moves the variable by a share of the way to the target; returns its new value."""
+    old = variable.read_value()
+    new = add(old, multiply(subtract(target, old), share))
+    variable.assign(new)
+    return new
+
+
+def mixed(variable: Variable, target: Tensor, kept: float) -> Tensor:
+    """Makes the variable kept * variable + (1 - kept) * target; returns its new value."""
+    new = add(multiply(variable, kept), multiply(target, 1 - kept))
+    variable.assign(new)
+    return new

@@ -1,0 +1,137 @@
+"""Losses that are scaled, so that gradients in float16 do not vanish, by a factor that adapts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tracegraph.array.arguments import as_list, refuse_kind
+from tracegraph.array.joining import stack
+from tracegraph.array.selection import where
+from tracegraph.control_flow.branches import cond
+from tracegraph.core.types import float32, int32
+from tracegraph.errors import SignatureError, fail
+from tracegraph.ir.builder import at_top_level
+from tracegraph.math.arithmetic import add, multiply
+from tracegraph.math.logic import equal, is_finite
+from tracegraph.math.reduction import reduce_all
+from tracegraph.optimizers.base import Optimizer, connected_pairs, state
+from tracegraph.state.module import Module
+from tracegraph.state.variable import Variable
+
+
+class LossScaleOptimizer(Optimizer):
+    """Takes the steps of another optimizer, with gradients of a loss that is multiplied by
+    `dynamic_scale`.
+
+    `minimize` multiplies, and so does `scale_loss`, for gradients of your own;
+    `apply_gradients` divides. If one of the gradients is infinite or nan, it takes no step and
+    halves the scale. After `dynamic_growth_steps` steps without such a one it doubles it.
+
+    - `inner_optimizer`: whose learning rate, steps, clipping and so on these are.
+    - `initial_scale`: the first scale.
+
+    Raises DTypeError (a TypeError) for what is no optimizer, and SignatureError (a ValueError) for
+    one that has a `loss_scale_factor` of its own, and for numbers that are not above 0.
+
+    Source: Micikevicius et al., "Mixed Precision Training" (2017).
+
+    >>> optimizer = tg.optimizers.LossScaleOptimizer(tg.optimizers.SGD(0.5), initial_scale=8.0)
+    >>> v = tg.Variable(1.0)
+    >>> with tg.GradientTape() as tape:
+    ...     loss = optimizer.scale_loss(v * v)
+    >>> _ = optimizer.apply_gradients([(tape.gradient(loss, v), v)])
+    >>> float(v)
+    0.0
+    """
+
+    def __init__(
+        self,
+        inner_optimizer: Optimizer,
+        initial_scale: float = 2.0**15,
+        dynamic_growth_steps: int = 2000,
+        name: str | None = None,
+    ) -> None:
+        # Settings and state of steps are those of the inner optimizer.
+        Module.__init__(self, name)
+        if not isinstance(inner_optimizer, Optimizer):
+            rule = "inner_optimizer is an optimizer"
+            fix = "give one, such as tg.optimizers.Adam()"
+            refuse_kind("LossScaleOptimizer", rule, inner_optimizer, fix=fix)
+        if inner_optimizer._scale() is not None:
+            fail(
+                SignatureError,
+                f"LossScaleOptimizer: {inner_optimizer!r} scales losses itself",
+                fix="leave out its loss_scale_factor",
+            )
+        self.inner_optimizer = inner_optimizer
+        self.initial_scale = self._optional("initial_scale", initial_scale, above=0)
+        self._count("dynamic_growth_steps", dynamic_growth_steps, 1)
+        self.dynamic_growth_steps = dynamic_growth_steps
+        with at_top_level():
+            self.step_counter = state(0, "step_counter", int32)
+            self.dynamic_scale = state(float(initial_scale), "dynamic_scale", float32)
+
+    def __repr__(self) -> str:
+        return f"<LossScaleOptimizer of {self.inner_optimizer!r}>"
+
+    @property
+    def iterations(self) -> Variable:  # type: ignore[override]
+        """The calls of `apply_gradients` whose gradients were finite."""
+        return self.inner_optimizer.iterations
+
+    @property
+    def learning_rate(self) -> Any:
+        """The learning rate of the inner optimizer."""
+        return self.inner_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        self.inner_optimizer.learning_rate = value
+
+    def build(self, variables: Iterable[Variable]) -> None:
+        """Makes the state of the variables now rather than at their first step."""
+        self.inner_optimizer.build(variables)
+
+    def exclude_from_weight_decay(
+        self,
+        var_list: Iterable[Variable] | None = None,
+        var_names: Iterable[str] | None = None,
+    ) -> None:
+        """Leaves variables out of the weight decay of the inner optimizer."""
+        self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
+
+    def finalize_variable_values(self, var_list: Iterable[Variable]) -> None:
+        """Sets variables to the running means that the inner optimizer has of them."""
+        self.inner_optimizer.finalize_variable_values(as_list("finalize", "var_list", var_list))
+
+    def _scale(self) -> Any:
+        return self.dynamic_scale
+
+    def apply_gradients(
+        self, grads_and_vars: Iterable[tuple[Any, Variable]], name: str | None = None
+    ) -> Variable:
+        """Takes one step if all gradients, which are those of the scaled loss, are finite.
+
+        Raises GradientError (a ValueError) if all gradients are None. Returns `iterations`.
+        """
+        pairs = connected_pairs(grads_and_vars)
+        self.build([v for _, v in pairs])  # state outlives the branches of what follows
+
+        def step() -> None:
+            self.inner_optimizer.apply_gradients([(self._unscaled(g, v), v) for g, v in pairs])
+            is_due = equal(self.step_counter, self.dynamic_growth_steps - 1)
+            self.step_counter.assign(where(is_due, 0, add(self.step_counter, 1)))
+            scale = self.dynamic_scale.read_value()
+            self.dynamic_scale.assign(where(is_due, multiply(scale, 2.0), scale))
+
+        def shrink() -> None:
+            self.step_counter.assign(0)
+            self.dynamic_scale.assign(multiply(self.dynamic_scale.read_value(), 0.5))
+
+        finite = reduce_all(stack([reduce_all(is_finite(g)) for g, _ in pairs]))
+        cond(finite, step, shrink)
+        return self.iterations
+
+
+__all__ = ["LossScaleOptimizer"]
