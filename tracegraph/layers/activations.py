@@ -11,10 +11,11 @@ from tracegraph.array.selection import where
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, activation_of, known
-from tracegraph.math.arithmetic import add, multiply
+from tracegraph.math.arithmetic import add, multiply, subtract
+from tracegraph.math.logic import greater
 from tracegraph.math.reduction import reduce_logsumexp
 from tracegraph.math.unary import exp
-from tracegraph.operands.conversion import as_tensor
+from tracegraph.operands.conversion import as_tensor, cast_to
 
 if TYPE_CHECKING:
     from tracegraph.typing import (
@@ -128,8 +129,8 @@ class PReLU(Layer):
 
     def call(self, inputs: Any) -> Tensor:
         x = as_tensor(inputs)
-        below = multiply(self.alpha, x - nn.relu(x))  # type: ignore[operator]
-        return add(nn.relu(x), below)
+        above = nn.relu(x)
+        return add(above, multiply(self.alpha, subtract(x, above)))
 
 
 class ELU(Layer):
@@ -155,7 +156,7 @@ class ELU(Layer):
 class Softmax(Layer):
     """e ** x / sum(e ** x) along `axis`, one or several, where `mask` is true.
 
-    What is masked gets 0; where nothing is left, all get the same share.
+    What is masked gets 0, also where nothing is left.
 
     >>> tg.layers.Softmax()([1.0, 1.0, 5.0], mask=[True, True, False]).numpy()
     array([0.5, 0.5, 0. ], dtype=float32)
@@ -176,13 +177,21 @@ class Softmax(Layer):
         return masked_softmax(x, axes, mask)
 
 
-def masked_softmax(x: Tensor, axes: tuple[int, ...], mask: Any = None) -> Tensor:
-    """softmax along `axes`, of where `mask`, which broadcasts to x, is true."""
-    if mask is not None:
-        kept = as_tensor(mask)
-        is_kept = kept if kept.dtype.name == "bool" else kept != 0
-        # Not the infinity: a row without anything would be nan.
-        x = where(is_kept, x, as_tensor(x.dtype.min / 2, x.dtype))  # type: ignore[arg-type]
+def masked_softmax(
+    x: Tensor, axes: tuple[int, ...], mask: Any = None, may_be_empty: bool = True
+) -> Tensor:
+    """softmax along `axes`, of where `mask`, which broadcasts to x, is true, and 0 elsewhere;
+    `may_be_empty` says that there may be rows where it is true nowhere."""
+    if mask is None:
+        return _softmax(x, axes)
+    kept = as_tensor(mask)
+    is_kept: Any = kept if kept.dtype.name == "bool" else greater(cast_to(kept, float32), 0.5)
+    # Not the infinity: a row without anything would be nan.
+    y = _softmax(where(is_kept, x, as_tensor(x.dtype.min / 2, x.dtype)), axes)
+    return where(is_kept, y, as_tensor(0, y.dtype)) if may_be_empty else y
+
+
+def _softmax(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     if len(axes) == 1:
         return nn.softmax(x, axes[0])
-    return exp(x - reduce_logsumexp(x, axes, keepdims=True))  # type: ignore[operator]
+    return exp(subtract(x, reduce_logsumexp(x, axes, keepdims=True)))

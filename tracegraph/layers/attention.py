@@ -14,7 +14,6 @@ from tracegraph.array.arguments import (
     as_integers,
     as_number,
     as_sizes,
-    rank_of,
     refuse,
     sizes_of,
 )
@@ -29,7 +28,7 @@ from tracegraph.layers.activations import masked_softmax
 from tracegraph.layers.base import Layer, known_last, positive, tree_shape
 from tracegraph.layers.core import EinsumDense
 from tracegraph.math.arithmetic import add, multiply
-from tracegraph.math.logic import logical_and
+from tracegraph.math.logic import greater_equal, logical_and, not_equal
 from tracegraph.math.product import einsum, matmul
 from tracegraph.math.reduction import reduce_sum
 from tracegraph.math.unary import tanh
@@ -55,13 +54,13 @@ def _both(mask: Any, other: Any) -> Any:
 
 def _truth(mask: Any) -> Tensor:
     x = as_tensor(mask)
-    return x if x.dtype.name == "bool" else x != 0  # type: ignore[return-value]
+    return x if x.dtype.name == "bool" else not_equal(x, 0)
 
 
 def _causal(rows: Any, columns: Any, first: Any = 0) -> Tensor:
     """[rows, columns]: whether query first + i may look at key j, which is not behind it."""
     query = expand_dims(add(numbers(rows), cast_to(as_tensor(first), int32)), 1)
-    return query >= expand_dims(numbers(columns), 0)  # type: ignore[return-value]
+    return greater_equal(query, expand_dims(numbers(columns), 0))
 
 
 class Attention(Layer):
@@ -100,11 +99,14 @@ class Attention(Layer):
         self.seed = seed
 
     def build(self, input_shape: Any) -> None:
-        self._check(input_shape)
         if self.use_scale:
             self.scale = self.add_weight([], "ones", "scale")
         if self.score_mode == "concat":
             self.concat_score_weight = self.add_weight([], "ones", "concat_score_weight")
+
+    def _as_inputs(self, inputs: Any) -> Any:
+        self._check(inputs)
+        return [super(Attention, self)._as_inputs(x) for x in inputs]
 
     def _check(self, inputs: Any) -> None:
         if not isinstance(inputs, (list, tuple)) or len(inputs) not in (2, 3):
@@ -120,7 +122,6 @@ class Attention(Layer):
         return_attention_scores: bool = False,
         use_causal_mask: bool = False,
     ) -> Any:
-        self._check(inputs)
         op = type(self).__name__
         query, value = inputs[:2]
         scores = self._scores(query, inputs[-1] if len(inputs) == 3 else value)
@@ -168,7 +169,6 @@ class AdditiveAttention(Attention):
         super().__init__(use_scale, dropout=dropout, name=name, dtype=dtype)
 
     def build(self, input_shape: Any) -> None:
-        self._check(input_shape)
         if self.use_scale:
             features = known_last(self, input_shape[0])
             self.scale = self.add_weight([features], "glorot_uniform", "scale")
@@ -331,9 +331,11 @@ class MultiHeadAttention(Layer):
             allowed = _both(allowed, _causal(rows, sizes_of(op, keys)[1], start))
         elif as_flag(op, "use_causal_mask", use_causal_mask):
             allowed = _both(allowed, _causal(rows, sizes_of(op, keys)[1]))
-        y, weights = self._attended(
-            queries, keys, values, allowed, as_flag(op, "training", training)
-        )
+        is_masked = any(x is not None for x in (query_mask, value_mask, key_mask, attention_mask))
+        # A query may always look at its own place, so other masks alone leave something.
+        weights = masked_softmax(self._scores(queries, keys), (3,), allowed, is_masked)
+        kept = nn.dropout(weights, self.dropout, seed=self.seed) if is_training else weights
+        y = self.output_dense(einsum("bnts,bsnh->btnh", kept, values))
         results = [y]
         if as_flag(op, "return_attention_scores", return_attention_scores):
             results.append(weights)
@@ -341,16 +343,10 @@ class MultiHeadAttention(Layer):
             results.append(cache)
         return y if len(results) == 1 else tuple(results)
 
-    def _attended(
-        self, queries: Tensor, keys: Tensor, values: Tensor, allowed: Any, is_training: bool
-    ) -> tuple[Tensor, Tensor]:
+    def _scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """[examples, heads, queries, keys]"""
         scaled = multiply(queries, 1 / math.sqrt(self.key_dim))
-        scores = einsum("btnh,bsnh->bnts", scaled, keys)
-        if allowed is not None and rank_of("MultiHeadAttention", allowed) == 3:
-            allowed = expand_dims(allowed, 1)  # one mask for all heads
-        weights = masked_softmax(scores, (3,), allowed)
-        kept = nn.dropout(weights, self.dropout, seed=self.seed) if is_training else weights
-        return self.output_dense(einsum("bnts,bsnh->btnh", kept, values)), weights
+        return einsum("btnh,bsnh->bnts", scaled, keys)
 
 
 def _masked(op: str, query: Any, value: Any, key: Any, attention: Any) -> Any:

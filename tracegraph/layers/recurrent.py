@@ -570,6 +570,7 @@ class _OwnRNN(RNN):
         own = dict(arguments)
         dtype, name = own.pop("dtype"), own.pop("name")
         activity = own.pop("activity_regularizer")
+        own.pop("use_cudnn", None)  # there is one way to compute it
         ways = ("return_sequences", "return_state", "go_backwards", "stateful", "unroll")
         along = {way: own.pop(way) for way in ways}
         cell = self.cell_type(**own, dtype=dtype)
@@ -658,6 +659,7 @@ class LSTM(_OwnRNN):
         go_backwards: bool = False,
         stateful: bool = False,
         unroll: bool = False,
+        use_cudnn: bool | str = "auto",
         name: str | None = None,
         dtype: DTypeLike = float32,
     ) -> None:
@@ -699,6 +701,7 @@ class GRU(_OwnRNN):
         stateful: bool = False,
         unroll: bool = False,
         reset_after: bool = True,
+        use_cudnn: bool | str = "auto",
         name: str | None = None,
         dtype: DTypeLike = float32,
     ) -> None:
