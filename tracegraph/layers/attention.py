@@ -331,6 +331,9 @@ class MultiHeadAttention(Layer):
             allowed = _both(allowed, _causal(rows, sizes_of(op, keys)[1], start))
         elif as_flag(op, "use_causal_mask", use_causal_mask):
             allowed = _both(allowed, _causal(rows, sizes_of(op, keys)[1]))
+        if allowed is not None and rank_of(op, allowed) == 3:
+            allowed = expand_dims(allowed, 1)  # one mask for all heads
+        is_training = as_flag(op, "training", training)
         is_masked = any(x is not None for x in (query_mask, value_mask, key_mask, attention_mask))
         # A query may always look at its own place, so other masks alone leave something.
         weights = masked_softmax(self._scores(queries, keys), (3,), allowed, is_masked)

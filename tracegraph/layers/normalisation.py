@@ -122,8 +122,8 @@ class BatchNormalization(_Normalization):
             self._move(self.moving_variance, variance)
         else:
             mean, variance = self.moving_mean, self.moving_variance
-        parts = (mean, variance, *self._parts())
-        spread = (p if p is None else along_channels(p, rank - 1 - axis) for p in parts)
+        parts: Any = (mean, variance, *self._parts())
+        spread: Any = [p if p is None else along_channels(p, rank - 1 - axis) for p in parts]
         return nn.batch_normalization(x, *spread, variance_epsilon=self.epsilon)
 
     def _move(self, moving: Variable, batch: Tensor) -> None:

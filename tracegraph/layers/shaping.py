@@ -43,7 +43,7 @@ class Flatten(Layer):
 
     def call(self, inputs: Any) -> Tensor:
         x = as_tensor(inputs)
-        sizes = sizes_of("Flatten", x)
+        sizes: Any = sizes_of("Flatten", x)
         if not sizes:
             refuse("Flatten", "a scalar has no axis", x, fix="give inputs with an axis of examples")
         if self.data_format == "channels_first" and len(sizes) > 2:

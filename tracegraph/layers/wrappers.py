@@ -99,8 +99,10 @@ class Bidirectional(Layer):
         mask: Any = None,
         training: bool | None = None,
     ) -> Any:
-        half = None if initial_state is None else len(initial_state) // 2
-        there, back = (None, None) if half is None else (initial_state[:half], initial_state[half:])
+        there, back = None, None
+        if initial_state is not None:
+            half = len(initial_state) // 2
+            there, back = initial_state[:half], initial_state[half:]
         options = {"mask": mask, "training": training}
         y = self.forward_layer(sequences, initial_state=there, **options)
         z = self.backward_layer(sequences, initial_state=back, **options)
