@@ -14,6 +14,7 @@ from tracegraph.array.arguments import (
     as_integers,
     as_number,
     as_sizes,
+    rank_of,
     refuse,
     sizes_of,
 )
