@@ -7,7 +7,6 @@ import pytest
 
 import tracegraph as tg
 
-jax.config.update("jax_enable_x64", True)
 L = tg.layers
 
 
@@ -21,15 +20,11 @@ def convolved(x, kernel, strides, padding, dilation=1, groups=1):
     letters = "DHW"[3 - rank :]
     names = (f"N{letters}C", f"{letters}IO", f"N{letters}C")
     steps, gaps = (strides,) * rank, (dilation,) * rank
-    return jax.lax.conv_general_dilated(
-        jnp.asarray(x),
-        jnp.asarray(kernel),
-        steps,
-        padding,
-        rhs_dilation=gaps,
-        dimension_numbers=names,
-        feature_group_count=groups,
-    )
+    options = {"dimension_numbers": names, "feature_group_count": groups}
+    with jax.enable_x64(True):
+        operands = jnp.asarray(x), jnp.asarray(kernel)
+        y = jax.lax.conv_general_dilated(*operands, steps, padding, rhs_dilation=gaps, **options)
+        return np.asarray(y)
 
 
 def transposed(x, kernel, strides, padding):
@@ -37,14 +32,10 @@ def transposed(x, kernel, strides, padding):
     rank = x.ndim - 2
     letters = "DHW"[3 - rank :]
     names = (f"N{letters}C", f"{letters}IO", f"N{letters}C")
-    return jax.lax.conv_transpose(
-        jnp.asarray(x),
-        jnp.asarray(kernel),
-        (strides,) * rank,
-        padding,
-        dimension_numbers=names,
-        transpose_kernel=True,
-    )
+    options = {"dimension_numbers": names, "transpose_kernel": True}
+    with jax.enable_x64(True):
+        operands = jnp.asarray(x), jnp.asarray(kernel)
+        return np.asarray(jax.lax.conv_transpose(*operands, (strides,) * rank, padding, **options))
 
 
 def depthwise(kernel):

@@ -407,7 +407,7 @@ class RNN(Layer):
         dtype: DTypeLike = float32,
     ) -> None:
         super().__init__(name, dtype)
-        cell = StackedRNNCells(cell) if isinstance(cell, (list, tuple)) else cell
+        cell = StackedRNNCells(cell, dtype=dtype) if isinstance(cell, (list, tuple)) else cell
         op = type(self).__name__
         _check_cell(op, cell)
         self.cell = cell
