@@ -700,6 +700,7 @@ def test_constraints_stand_at_the_variables():
         (lambda: L.TimeDistributed(tg.nn.relu), TypeError, "takes a layer"),
         (lambda: L.TimeDistributed(L.Dense(2))(tg.ones([2])), ValueError, "2 axes"),
         (lambda: L.Lambda(3), TypeError, "function"),
+        (lambda: setattr(L.Dense(2), "trainable", False), ValueError, "not frozen"),
         (lambda: L.Dense(2, kernel_regularizer="l3"), ValueError, "regularizer"),
         (lambda: L.Dense(2, kernel_constraint=3), ValueError, "constraint"),
     ],

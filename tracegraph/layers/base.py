@@ -195,6 +195,19 @@ class Layer(Module):
         """The variables that tapes do not watch by themselves, as a list."""
         return list(self.non_trainable_variables)
 
+    @property
+    def trainable(self) -> bool:
+        """True: variables are trained by whoever takes gradients by them."""
+        return True
+
+    @trainable.setter
+    def trainable(self, value: Any) -> None:
+        if as_flag(type(self).__name__, "trainable", value):
+            return
+        fact = f"{type(self).__name__}: a layer is not frozen by an attribute"
+        fix = "take gradients by the variables to train alone, such as head.trainable_variables"
+        fail(SignatureError, fact, fix=fix)
+
     def count_params(self) -> int:
         """How many numbers the variables hold together."""
         return parameter_count(self.variables)
