@@ -635,6 +635,21 @@ def test_a_module_lists_the_losses_of_its_layers_unless_it_has_its_own():
     assert model.losses == [1, 2]
 
 
+def test_several_inputs_by_position_and_by_name():
+    class Gate(L.Layer):
+        def call(self, x, context, sign=1):
+            return x + sign * context
+
+    layer, x, y = Gate(), tg.ones([2]), np.full([2], 2.0)
+    close(layer(x, y), [3, 3])
+    close(layer(x, context=y, sign=-1), [-1, -1])
+    close(layer(x=x, context=y), [3, 3])
+    with pytest.raises(TypeError, match="takes 3 arguments by position, and 4 were given"):
+        layer(x, y, 1, 2)
+    with pytest.raises(TypeError, match="'x' is missing"):
+        layer(context=y)
+
+
 def test_a_loss_that_a_layer_adds_itself():
     class Watched(L.Layer):
         def call(self, inputs):

@@ -218,3 +218,8 @@ __all__ = [
     "ZeroPadding2D",
     "ZeroPadding3D",
 ]
+
+# They are pickled, and shown, by the names that users import.
+for _name in __all__:
+    globals()[_name].__module__ = __name__
+del _name

@@ -23,11 +23,12 @@ from tracegraph.array.creation import is_tensor
 from tracegraph.array.creation import shape as shape_tensor
 from tracegraph.array.shaping import reshape
 from tracegraph.autograph.scope import converted_here
+from tracegraph.boundary.argument_errors import SINGLE
 from tracegraph.boundary.tracebacks import api_boundary, asked
 from tracegraph.core.shapes import element_count
 from tracegraph.core.tensorshape import shape_of
 from tracegraph.core.types import as_dtype, float32
-from tracegraph.errors import ShapeError, SignatureError, fail, shown
+from tracegraph.errors import ShapeError, SignatureError, TraceError, counted, fail, shown
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, divide
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
         RegularizerLike,
         TensorLike,
     )
+
+#: What stands for inputs that are not given, where None is a value as any other.
+_MISSING: Any = object()
 
 
 class Layer(Module):
@@ -77,10 +81,30 @@ class Layer(Module):
         """The layer's function."""
         raise NotImplementedError
 
-    def __call__(self, inputs: Nest, *more: Any, **arguments: Any) -> Tensor:
+    def __call__(self, inputs: Nest = _MISSING, *more: Any, **arguments: Any) -> Tensor:
         """The layer's function of the inputs; lists, and whatever is floating, take the layer's
         dtype. `training` goes to layers that take it."""
+        if inputs is _MISSING or more:
+            inputs = self._first_of(inputs, more, arguments)
         return self._called(inputs, more, arguments)
+
+    def _first_of(self, inputs: Any, more: Sequence[Any], arguments: dict[str, Any]) -> Any:
+        """The inputs, which may be given by the first name that `call` has."""
+        parameters = parameters_of(self.call).values()
+        names = [p.name for p in parameters if p.kind in SINGLE and p.kind is not p.KEYWORD_ONLY]
+        fact = None
+        if inputs is not _MISSING:
+            takes_all = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+            if len(more) >= len(names) and not takes_all:
+                most = counted(len(names), "argument")
+                fact = f"it takes {most} by position, and {1 + len(more)} were given"
+        elif names and names[0] in arguments:
+            inputs = arguments.pop(names[0])
+        else:
+            fact = f"the argument {(names or ['inputs'])[0]!r} is missing"
+        if fact is not None:
+            fail(TraceError, f"{type(self).__name__}: {fact}", fix=f"give {', '.join(names)}")
+        return inputs
 
     def _called(self, inputs: Any, more: Sequence[Any], arguments: dict[str, Any]) -> Any:
         x = self._as_inputs(inputs)
