@@ -110,7 +110,7 @@ def test_activations_by_name_or_function(activation):
         (lambda: tg.layers.Dense(2)(tg.ones([3])), "two axes"),
         (lambda: tg.layers.Conv2D(2, 3, padding="full"), "padding"),
         (lambda: tg.layers.Conv2D(3, 3, groups=2)(tg.ones([1, 4, 4, 2])), "groups"),
-        (lambda: tg.layers.Conv2D(2, 3, data_format="channels_first"), "channels"),
+        (lambda: tg.layers.Conv2D(2, 3, data_format="NCHW"), "channels_first"),
         (lambda: tg.layers.MaxPool2D((2, 2, 2)), "pool_size"),
         (lambda: tg.layers.Dropout(1.0), "rate"),
         (lambda: tg.layers.Dense(2, name="not a name"), "name"),

@@ -21,8 +21,8 @@ HEAD = """\
 
 {primitives} ops are primitive: a graph is made of them, and each has the rules below. All other
 functions, {names} public names in all, are compositions of them, so they have every derivative,
-batch, sparsity and text. `python -m tests.test_ops_page` writes this page; the attributes of the ops
-stand in [format.md](format.md).
+batch, sparsity and text. `python -m tests.test_ops_page` writes this page; the attributes of the
+ops stand in [format.md](format.md).
 
 - reverse: the cotangents of the inputs; *factors* are stated once for both modes.
 - forward: the tangents; *derived* is the reverse rule transposed.
@@ -30,14 +30,14 @@ stand in [format.md](format.md).
 - sparsity: which elements depend on which.
 - NumPy: the value by NumPy, an oracle and what constants are folded by.
 - XLA: the lowering.
-- tried on: the rows of `tests/op_table.py`, each of which `tests/test_ops.py` runs through: the value
+- tried on: the rows of `tests/op_table.py`, each of which `tests/test_ops.py` runs through: values
   in all data types; derivatives of orders 1 to 3 against JAX and differences; the dot-product
   identity; batches of every combination, of derivatives too; patterns against the numeric Jacobian;
   open sizes, sizes of 0, text. Ops with graphs among their attributes, and those that cut runs, are
   tried in `tests/test_control_flow.py`, `tests/test_nests.py`, `tests/test_callbacks.py` and
   `tests/test_runtime_sizes.py`.
 
-A dash is a rule that does not exist, which is an error with the user's line where somebody asks for it.
+A dash is a rule that does not exist: an error with the user's line where somebody asks for it.
 
 """
 

@@ -19,6 +19,9 @@ import tracegraph.eager.tensor_methods
 import tracegraph.state.scatter  # installs the scatter methods on Variable
 import tracegraph.text  # installs the text of graphs on Graph
 import tracegraph.views  # installs the views of graphs on Graph
+from tracegraph import (
+    activations as activations,
+)
 from tracegraph import array
 from tracegraph import (
     autodiff as autodiff,
@@ -31,6 +34,9 @@ from tracegraph import (
 )
 from tracegraph import (
     config as config,
+)
+from tracegraph import (
+    constraints as constraints,
 )
 from tracegraph import (
     debugging as debugging,
@@ -46,6 +52,9 @@ from tracegraph import (
 )
 from tracegraph import (
     initializers as initializers,
+)
+from tracegraph import (
+    keras as keras,
 )
 from tracegraph import (
     layers as layers,
@@ -79,6 +88,9 @@ from tracegraph import (
 )
 from tracegraph import (
     raw_ops as raw_ops,
+)
+from tracegraph import (
+    regularizers as regularizers,
 )
 from tracegraph import (
     saved_model as saved_model,
@@ -258,15 +270,18 @@ from tracegraph.views import diff as diff
 #: The modules that users need; completion leaves out the others.
 _MODULES = (
     *(
+        activations,
         autodiff,
         autograph,
         bitwise,
         config,
+        constraints,
         debugging,
         errors,
         export,
         image,
         initializers,
+        keras,
         layers,
         linalg,
         losses,
@@ -274,8 +289,8 @@ _MODULES = (
         math.special,
         metrics,
     ),
-    *(nest, nn, optimizers, optimizers.schedules, quantization, random, raw_ops, saved_model),
-    *(signal, testing, train),
+    *(nest, nn, optimizers, optimizers.schedules, quantization, random, raw_ops, regularizers),
+    *(saved_model, signal, testing, train),
 )
 _INTERNAL = frozenset(["NoReturn", "TYPE_CHECKING"])
 

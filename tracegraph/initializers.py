@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from tracegraph import random
 from tracegraph.array.arguments import as_choice, as_number, as_shape
-from tracegraph.array.creation import fill, ones, zeros
+from tracegraph.array.creation import eye, fill
+from tracegraph.array.creation import ones as ones_of
+from tracegraph.array.creation import zeros as zeros_of
+from tracegraph.array.shaping import reshape, transpose
 from tracegraph.core.types import as_dtype, float32
-from tracegraph.errors import SignatureError, fail
+from tracegraph.errors import ShapeError, SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
+from tracegraph.linalg.decompositions import qr
+from tracegraph.linalg.parts import diag_part
 from tracegraph.math.arithmetic import multiply
+from tracegraph.math.unary import sign
 from tracegraph.operands.conversion import as_tensor
 
 if TYPE_CHECKING:
@@ -37,7 +43,7 @@ class Zeros(Initializer):
     """
 
     def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
-        return zeros(shape, dtype)
+        return zeros_of(shape, dtype)
 
 
 class Ones(Initializer):
@@ -48,7 +54,7 @@ class Ones(Initializer):
     """
 
     def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
-        return ones(shape, dtype)
+        return ones_of(shape, dtype)
 
 
 class Constant(Initializer):
@@ -213,6 +219,66 @@ class LecunNormal(_scaling(1.0, "fan_in", "truncated_normal")):
     """
 
 
+class Orthogonal(Initializer):
+    """A random matrix with orthonormal rows, or columns if there are fewer, times `gain` (Saxe and
+    others 2013).
+
+    Shapes with more axes are read as [all but the last, the last]. Raises ShapeError for shapes
+    with fewer than two.
+
+    >>> q = tg.initializers.Orthogonal(seed=1)([3, 3])
+    >>> bool(tg.reduce_max(tg.abs(q @ tg.transpose(q) - tg.eye(3))) < 1e-5)
+    True
+    """
+
+    def __init__(self, gain: float = 1.0, seed: int | None = None) -> None:
+        self.gain = as_number("Orthogonal", "gain", gain)
+        self.seed = seed
+
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
+        sizes = _axes("Orthogonal", shape, 2)
+        rows, columns = math.prod(sizes[:-1]), sizes[-1]
+        wide = max(rows, columns), min(rows, columns)
+        q, r = qr(random.normal(wide, dtype=dtype, seed=self.seed))
+        # With the signs of the diagonal, each orthogonal matrix is as probable as any other.
+        q = multiply(q, sign(diag_part(r)))
+        q = transpose(q) if rows < columns else q
+        return multiply(reshape(q, sizes), self.gain)
+
+
+class Identity(Initializer):
+    """The identity matrix times `gain`. Raises ShapeError for other shapes than of matrices.
+
+    >>> tg.initializers.Identity(2.0)([2, 2]).numpy()
+    array([[2., 0.],
+           [0., 2.]], dtype=float32)
+    """
+
+    def __init__(self, gain: float = 1.0) -> None:
+        self.gain = as_number("Identity", "gain", gain)
+
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
+        rows, columns = _axes("Identity", shape, 2, 2)
+        return multiply(eye(rows, columns, dtype=dtype), self.gain)
+
+
+def _axes(op: str, shape: Any, fewest: int, most: float = math.inf) -> Any:
+    """The sizes of a shape with so many axes."""
+    sizes: Any = as_shape(op, shape)
+    if fewest <= len(sizes) <= most:
+        return sizes
+    kind = "a matrix" if most == fewest else f"{fewest} axes or more"
+    fail(ShapeError, f"{op}: the shape is {list(sizes)}", fix=f"give the shape of {kind}")
+
+
+#: Keras' names for the same classes.
+constant, zeros, ones, identity, orthogonal = Constant, Zeros, Ones, Identity, Orthogonal
+random_normal, random_uniform = RandomNormal, RandomUniform
+truncated_normal, variance_scaling = TruncatedNormal, VarianceScaling
+glorot_normal, glorot_uniform = GlorotNormal, GlorotUniform
+he_normal, he_uniform = HeNormal, HeUniform
+lecun_normal, lecun_uniform = LecunNormal, LecunUniform
+
 _BY_NAME: dict[str, type[Initializer]] = {
     "zeros": Zeros,
     "ones": Ones,
@@ -227,6 +293,16 @@ _BY_NAME: dict[str, type[Initializer]] = {
     "he_normal": HeNormal,
     "lecun_uniform": LecunUniform,
     "lecun_normal": LecunNormal,
+    "identity": Identity,
+    "orthogonal": Orthogonal,
+}
+#: Other names that Keras takes: those of the classes, and three short ones.
+_OTHER_NAMES = {
+    **{kind.__name__: kind for kind in _BY_NAME.values()},
+    "normal": RandomNormal,
+    "uniform": RandomUniform,
+    "one": Ones,
+    "zero": Zeros,
 }
 
 
@@ -236,15 +312,17 @@ def get(identifier: Any) -> Callable[..., Any]:
     >>> tg.initializers.get("zeros")([2]).numpy()
     array([0., 0.], dtype=float32)
     """
-    if isinstance(identifier, str) and identifier in _BY_NAME:
-        return _BY_NAME[identifier]()
+    if isinstance(identifier, str):
+        found = _BY_NAME.get(identifier) or _OTHER_NAMES.get(identifier)
+        if found is not None:
+            return found()
     if isinstance(identifier, type):
         return identifier()
     if callable(identifier):
         return identifier
     fail(
         SignatureError,
-        f"{identifier!r} is not an initializer",
+        f"{shown(identifier)} is not an initializer",
         fix=f"use a function of shape and dtype, or one of {', '.join(_BY_NAME)}",
     )
 
@@ -255,14 +333,31 @@ __all__ = [
     "GlorotUniform",
     "HeNormal",
     "HeUniform",
+    "Identity",
     "Initializer",
     "LecunNormal",
     "LecunUniform",
     "Ones",
+    "Orthogonal",
     "RandomNormal",
     "RandomUniform",
     "TruncatedNormal",
     "VarianceScaling",
     "Zeros",
+    "constant",
     "get",
+    "glorot_normal",
+    "glorot_uniform",
+    "he_normal",
+    "he_uniform",
+    "identity",
+    "lecun_normal",
+    "lecun_uniform",
+    "ones",
+    "orthogonal",
+    "random_normal",
+    "random_uniform",
+    "truncated_normal",
+    "variance_scaling",
+    "zeros",
 ]

@@ -78,5 +78,11 @@ ActivationLike: TypeAlias = str | Callable[[Tensor], Tensor] | None
 #: What makes the first value of a weight: an initializer, a function of shape and dtype, or a name.
 InitializerLike: TypeAlias = str | Callable[..., TensorLike]
 
+#: What a layer adds to the loss for a weight: a function of it, its name, or None for nothing.
+RegularizerLike: TypeAlias = str | Callable[..., TensorLike] | None
+
+#: What optimizers apply to a weight after an update: a function, its name, or None for nothing.
+ConstraintLike: TypeAlias = str | Callable[..., TensorLike] | None
+
 #: The rate of an optimizer: a number, a Variable, or a function, of the step or of nothing.
 Rate: TypeAlias = TensorLike | Callable[..., TensorLike]

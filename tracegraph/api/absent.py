@@ -66,18 +66,8 @@ ABSENT = {
         ],
         (_PICTURES, "use a library of images, and give its array to the function"),
     ),
-    "layers.Embedding": (_LAYERS, "use tg.nn.embedding_lookup of a tg.Variable"),
-    "layers.Input": ("layers learn their shapes when they are called", "leave it out"),
-    "layers.Lambda": ("a function is a layer", "give it to tg.layers.Sequential as it is"),
     **dict.fromkeys(
-        [
-            f"layers.{x}"
-            for x in (
-                *("Add", "Attention", "Concatenate", "Conv1D", "Conv2DTranspose", "Conv3D"),
-                *("GRU", "GlobalAveragePooling2D", "LSTM", "LayerNormalization", "RNN"),
-                *("MultiHeadAttention", "Reshape", "SimpleRNN"),
-            )
-        ],
+        ["layers.ConvLSTM2D", "layers.SpectralNormalization", "layers.GroupQueryAttention"],
         (_LAYERS, _OWN_LAYER),
     ),
     **dict.fromkeys(
@@ -120,9 +110,21 @@ ABSENT = {
     ),
     "random.experimental": ("nothing is set apart for it", "use tg.random.stateless_shuffle"),
     "random.create_rng_state": ("a state is a key", "use tg.random.Generator.from_seed"),
-    "keras": (
-        "a few layers of Keras are here, under names of their own",
-        "use tg.layers, tg.optimizers, tg.losses, tg.metrics and tg.initializers",
+    "layers.InputLayer": ("a type stands for the inputs", "use tg.layers.Input"),
+    "layers.Masking": (
+        "masks do not travel with tensors",
+        "give the mask where you call: layer(x, mask=mask)",
+    ),
+    **dict.fromkeys(
+        ["keras.Model", "keras.models"],
+        ("models are Modules", "use tg.keras.Sequential, or write a subclass of tg.Module"),
+    ),
+    "keras.ops": ("functions of tensors are those of tg", "use tg, tg.math and tg.nn"),
+    "keras.utils": ("data are prepared by NumPy", "use NumPy, and tg.one_hot"),
+    "keras.datasets": ("there are no datasets", "use those of a package such as scikit-learn"),
+    "keras.callbacks": (
+        "training is a loop of your own",
+        "do it in the loop, as with tg.train.CheckpointManager",
     ),
     "data": ("there are no datasets", "loop over NumPy arrays, or over any iterator of them"),
     **dict.fromkeys(["compat", "Session", "placeholder"], (_FIRST, _FUNCTION)),
@@ -161,7 +163,10 @@ _OF_LAYERS = {
     **dict.fromkeys(["eval", "train"], _MODE),
     **dict.fromkeys(["load_state_dict", "load_weights", "save", "save_weights"], _FILES),
     "state_dict": _FILES,
-    "summary": ("graphs have summaries", "use f.graph(x).summary() of a @tg.function"),
+    "summary": (
+        "models have summaries, and graphs",
+        "use tg.layers.Sequential([...]).summary(), or f.graph(x).summary() of a @tg.function",
+    ),
     "parameters": _VARIABLES,
     "step": _STEP,
     "zero_grad": ("each tape begins without gradients", "leave it out"),

@@ -363,6 +363,31 @@ def foldr(
     return _accumulated("foldr", fn, elems, initializer, True, back_prop, False)
 
 
+def scan_with_results(
+    name: str,
+    step: Callable[[Any, Any], tuple[Any, Any]],
+    initializer: Any,
+    elems: Any,
+) -> tuple[Any, Any]:
+    """The states behind the last element of `elems`, and what each step returned besides, stacked.
+
+    `step` takes the states, of the structure of `initializer`, and one element. It returns the
+    next states, of the same structure and types, and a structure of tensors, which may be empty.
+    """
+    rows, row_structure, length = _rows(name, elems)
+    states, structure = _converted(name, initializer)
+    count = len(states)
+
+    def body(*given: Tensor) -> Any:
+        packed = structure.pack([*given[:count]]), row_structure.pack([*given[count:]])
+        after, result = step(*packed)
+        return _states(name, after, structure, states), result
+
+    names = names_of_parameters(step, [count, len(rows)])
+    last, stacked = _ScanLoop(name, states, rows, length, False, names).run(body)
+    return structure.pack(last), stacked
+
+
 @api_boundary
 @makes_effects
 def map_fn(

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from tracegraph.boundary.tracebacks import leave_out_our_frames
 from tracegraph.core.tensorshape import TensorShape
@@ -16,6 +17,20 @@ from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.state.deferred import announce, waiting
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.name_scopes import has_scopes, module_name_scope, module_scope
+
+#: What the last call of each module has added to its losses.
+added_losses: WeakKeyDictionary[Module, list[Any]] = WeakKeyDictionary()
+
+
+class _Losses:
+    """The attribute `losses`. It has no setter: a Module may have an attribute of that name."""
+
+    def __get__(self, module: Module | None, owner: type[Module]) -> Any:
+        if module is None:
+            return self
+        of_weights = [v.regularizer(v) for v in module.variables if v.regularizer is not None]
+        parts = (module, *module.submodules)
+        return [*of_weights, *(loss for part in parts for loss in added_losses.get(part, ()))]
 
 
 class Module:
@@ -32,6 +47,10 @@ class Module:
 
     #: Attributes that the walk skips.
     _hidden: frozenset[str] = frozenset()
+
+    #: Scalars to add to the loss: what the regularizer of each variable makes of it, and what
+    #: layers of the module have added when they were called last.
+    losses: Any = _Losses()
 
     def __init__(self, name: str | None = None) -> None:
         if name is not None and not (isinstance(name, str) and name.isidentifier()):
@@ -130,10 +149,16 @@ def settings_text(module: Module, *first: str) -> str:
     shown = [
         f"{p.name}={text}"
         for p, text in given
-        if p.name != "name" and text and text.lower() != (_setting(p.default) or "").lower()
+        if p.name != "name" and text and text.lower() not in _texts(p.default, vars(module)[p.name])
     ]
     rows = ", ".join([*first, *shown, *named])
     return f"{type(module).__name__}({rows})" if rows else type(module).__name__
+
+
+def _texts(default: Any, value: Any) -> list[str]:
+    """What a setting shows that is the default, which may be one number for all axes."""
+    several = (default,) * len(value) if isinstance(value, tuple) else default
+    return [(_setting(x) or "").lower() for x in (default, several)]
 
 
 def _setting(value: Any) -> str | None:

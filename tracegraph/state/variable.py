@@ -146,7 +146,7 @@ class Variable(Slot, TensorMethods):
     __slots__ = (
         *("__weakref__", "_stands_for", "_trainable", "aggregation", "base_name"),
         *("constraint", "handle", "has_plain_name", "is_identified", "is_random_state", "number"),
-        *("synchronization", "tensor_type"),
+        *("regularizer", "synchronization", "tensor_type"),
     )
 
     #: NumPy hands binary operations with an ndarray on the left to us.
@@ -200,6 +200,8 @@ class Variable(Slot, TensorMethods):
         #: Whether somebody asked which that is, so that no other may take its place.
         self.is_identified = False
         self.constraint: Callable[[Tensor], Any] | None = None
+        #: What `Module.losses` makes of it; layers set it.
+        self.regularizer: Callable[[Any], Any] | None = None
         #: Read by code that also runs on several replicas; here there is one.
         self.synchronization: Any = VariableSynchronization.AUTO
         self.aggregation: Any = VariableAggregation.NONE
@@ -236,6 +238,7 @@ class Variable(Slot, TensorMethods):
         new = Variable.of_type(self.tensor_type, self.base_name, self._trainable)
         new._stands_for = weakref.ref(self)
         new.number, new.constraint = self.number, self.constraint
+        new.regularizer = self.regularizer
         new.has_plain_name, new.is_random_state = self.has_plain_name, self.is_random_state
         return new
 
@@ -589,7 +592,7 @@ class Variable(Slot, TensorMethods):
             aggregation=self.aggregation,
             shape=None if self.tensor_type.is_static else self.tensor_type.shape,
         )
-        copied.has_plain_name = self.has_plain_name
+        copied.has_plain_name, copied.regularizer = self.has_plain_name, self.regularizer
         copied.is_random_state = self.is_random_state
         memo[id(self)] = copied
         return copied
@@ -599,7 +602,8 @@ class Variable(Slot, TensorMethods):
         state = (self.trainable, self.base_name, self.constraint, shape)
         flags = (self.has_plain_name, self.is_random_state)
         replicas = (self.synchronization, self.aggregation)
-        return _rebuild, (np.array(self.numpy()), *state, *flags, *replicas)
+        value = np.array(self.numpy())
+        return _rebuild, (value, *state, *flags, *replicas, self.regularizer)
 
     def __bool__(self) -> bool:
         return bool(self.read_value())
@@ -634,10 +638,12 @@ def _rebuild(
     is_random_state: bool,
     synchronization: VariableSynchronization = VariableSynchronization.AUTO,
     aggregation: VariableAggregation = VariableAggregation.NONE,
+    regularizer: Callable[[Any], Any] | None = None,
 ) -> Variable:
     new = Variable(array, trainable=trainable, name=name, constraint=constraint, shape=shape)
     new.synchronization, new.aggregation = synchronization, aggregation
     new.has_plain_name, new.is_random_state = has_plain_name, is_random_state
+    new.regularizer = regularizer
     return new
 
 

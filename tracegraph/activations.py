@@ -1,0 +1,324 @@
+"""Activations with Keras' names and arguments: functions of a tensor, also known by name.
+
+>>> tg.activations.get("relu")([-1.0, 2.0]).numpy()
+array([0., 2.], dtype=float32)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tracegraph import nn
+from tracegraph.array.arguments import as_axis, as_number, rank_of, sizes_of
+from tracegraph.array.creation import range as numbers
+from tracegraph.array.joining import split
+from tracegraph.array.selection import where
+from tracegraph.array.shaping import reshape
+from tracegraph.errors import SignatureError, fail, shown
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math.arithmetic import (
+    add,
+    clip_by_value,
+    divide,
+    maximum,
+    minimum,
+    multiply,
+    subtract,
+)
+from tracegraph.math.reduction import cumsum, reduce_sum
+from tracegraph.math.sorting import sort
+from tracegraph.math.unary import abs, exp, expm1, sqrt, square
+from tracegraph.math.unary import log_sigmoid as log_sigmoid
+from tracegraph.math.unary import sigmoid as sigmoid
+from tracegraph.math.unary import softplus as softplus
+from tracegraph.math.unary import softsign as softsign
+from tracegraph.math.unary import tanh as tanh
+from tracegraph.nn import gelu as gelu
+from tracegraph.nn import log_softmax as log_softmax
+from tracegraph.nn import relu6 as relu6
+from tracegraph.nn import selu as selu
+from tracegraph.nn import silu as silu
+from tracegraph.nn import softmax as softmax
+from tracegraph.operands.conversion import as_tensor, cast_to
+
+if TYPE_CHECKING:
+    from tracegraph.typing import TensorLike
+
+exponential = exp
+swish = silu
+
+
+def linear(x: TensorLike) -> Tensor:
+    """x
+
+    >>> tg.activations.linear([1.0]).numpy()
+    array([1.], dtype=float32)
+    """
+    return as_tensor(x)
+
+
+def relu(
+    x: TensorLike,
+    negative_slope: float = 0.0,
+    max_value: float | None = None,
+    threshold: float = 0.0,
+) -> Tensor:
+    """x where it is above `threshold`, else negative_slope * (x - threshold); at most `max_value`.
+
+    Raises ValueError for a negative slope or maximum.
+
+    >>> tg.activations.relu([-1.0, 2.0, 9.0], max_value=6.0).numpy()
+    array([0., 2., 6.], dtype=float32)
+    """
+    slope = as_number("relu", "negative_slope", negative_slope, low=0)
+    edge = as_number("relu", "threshold", threshold)
+    y = as_tensor(x)
+    if slope or edge:
+        below = multiply(subtract(y, edge), slope)
+        y = where(y > edge, y, below)  # type: ignore[operator]
+    else:
+        y = nn.relu(y)
+    if max_value is None:
+        return y
+    return minimum(y, as_number("relu", "max_value", max_value, low=0))
+
+
+def leaky_relu(x: TensorLike, negative_slope: float = 0.2) -> Tensor:
+    """x where it is positive, else negative_slope * x (Maas and others 2013).
+
+    >>> tg.activations.leaky_relu([-1.0, 2.0]).numpy()
+    array([-0.2,  2. ], dtype=float32)
+    """
+    return nn.leaky_relu(x, as_number("leaky_relu", "negative_slope", negative_slope))
+
+
+def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
+    """x where it is not negative, else alpha * (e ** x - 1) (Clevert and others 2015).
+
+    >>> tg.activations.elu([-1.0, 2.0]).numpy().round(4)
+    array([-0.6321,  2.    ], dtype=float32)
+    """
+    y = nn.elu(x)
+    scale = as_number("elu", "alpha", alpha)
+    return y if scale == 1 else where(y < 0, multiply(y, scale), y)  # type: ignore[operator]
+
+
+def celu(x: TensorLike, alpha: float = 1.0) -> Tensor:
+    """max(x, 0) + min(alpha * (e ** (x / alpha) - 1), 0) (Barron 2017)
+
+    >>> tg.activations.celu([-1.0, 2.0]).numpy().round(4)
+    array([-0.6321,  2.    ], dtype=float32)
+    """
+    y, scale = as_tensor(x), as_number("celu", "alpha", alpha)
+    return add(nn.relu(y), multiply(expm1(divide(minimum(y, 0), scale)), scale))
+
+
+def glu(x: TensorLike, axis: int = -1) -> Tensor:
+    """a * sigmoid(b), where a and b are the halves of x along `axis` (Dauphin and others 2016).
+
+    Raises ShapeError if there are no equal halves.
+
+    >>> tg.activations.glu([3.0, 0.0]).numpy()
+    array([1.5], dtype=float32)
+    """
+    a, b = split(as_tensor(x), 2, axis)
+    return multiply(a, sigmoid(b))
+
+
+def hard_sigmoid(x: TensorLike) -> Tensor:
+    """x / 6 + 1 / 2, cut off at 0 and 1.
+
+    >>> tg.activations.hard_sigmoid([-9.0, 0.0, 9.0]).numpy()
+    array([0. , 0.5, 1. ], dtype=float32)
+    """
+    return divide(relu6(add(as_tensor(x), 3.0)), 6.0)
+
+
+def hard_silu(x: TensorLike) -> Tensor:
+    """x * hard_sigmoid(x) (Howard and others 2019)
+
+    >>> tg.activations.hard_silu([-9.0, 3.0]).numpy()
+    array([-0.,  3.], dtype=float32)
+    """
+    return multiply(as_tensor(x), hard_sigmoid(x))
+
+
+hard_swish = hard_silu
+
+
+def hard_tanh(x: TensorLike) -> Tensor:
+    """x, cut off at -1 and 1.
+
+    >>> tg.activations.hard_tanh([-9.0, 0.5]).numpy()
+    array([-1. ,  0.5], dtype=float32)
+    """
+    return clip_by_value(as_tensor(x), -1.0, 1.0)
+
+
+def hard_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
+    """x where abs(x) is above `threshold`, else 0.
+
+    >>> tg.activations.hard_shrink([-0.3, 2.0]).numpy()
+    array([0., 2.], dtype=float32)
+    """
+    y, edge = as_tensor(x), as_number("hard_shrink", "threshold", threshold)
+    return where(abs(y) > edge, y, as_tensor(0, y.dtype))  # type: ignore[operator]
+
+
+def soft_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
+    """x moved towards 0 by `threshold`, and 0 where it would change its sign.
+
+    >>> tg.activations.soft_shrink([-0.3, 2.0]).numpy()
+    array([0. , 1.5], dtype=float32)
+    """
+    y, edge = as_tensor(x), as_number("soft_shrink", "threshold", threshold)
+    return add(nn.relu(subtract(y, edge)), minimum(add(y, edge), 0.0))
+
+
+def tanh_shrink(x: TensorLike) -> Tensor:
+    """x - tanh(x)
+
+    >>> tg.activations.tanh_shrink([0.0, 1.0]).numpy().round(4)
+    array([0.    , 0.2384], dtype=float32)
+    """
+    y = as_tensor(x)
+    return subtract(y, tanh(y))
+
+
+def threshold(x: TensorLike, threshold: float, default_value: float) -> Tensor:
+    """x where it is above `threshold`, else `default_value`.
+
+    >>> tg.activations.threshold([-1.0, 2.0], 0.0, 7.0).numpy()
+    array([7., 2.], dtype=float32)
+    """
+    y = as_tensor(x)
+    other = as_tensor(as_number("threshold", "default_value", default_value), y.dtype)
+    edge = as_number("threshold", "threshold", threshold)
+    return where(y > edge, y, other)  # type: ignore[operator]
+
+
+def mish(x: TensorLike) -> Tensor:
+    """x * tanh(softplus(x)) (Misra 2019)
+
+    >>> tg.activations.mish([0.0, 1.0]).numpy().round(4)
+    array([0.    , 0.8651], dtype=float32)
+    """
+    y = as_tensor(x)
+    return multiply(y, tanh(softplus(y)))
+
+
+def squareplus(x: TensorLike, b: float = 4) -> Tensor:
+    """(x + sqrt(x ** 2 + b)) / 2 (Barron 2021)
+
+    >>> tg.activations.squareplus([0.0]).numpy()
+    array([1.], dtype=float32)
+    """
+    y = as_tensor(x)
+    return multiply(add(y, sqrt(add(square(y), as_number("squareplus", "b", b, low=0)))), 0.5)
+
+
+def sparse_plus(x: TensorLike) -> Tensor:
+    """0 up to -1, (x + 1) ** 2 / 4 from there to 1, and x above.
+
+    >>> tg.activations.sparse_plus([-2.0, 0.0, 2.0]).numpy()
+    array([0.  , 0.25, 2.  ], dtype=float32)
+    """
+    y = as_tensor(x)
+    curve = multiply(square(add(clip_by_value(y, -1.0, 1.0), 1.0)), 0.25)
+    return where(y >= 1, y, curve)  # type: ignore[operator]
+
+
+def sparse_sigmoid(x: TensorLike) -> Tensor:
+    """(x + 1) / 2, cut off at 0 and 1.
+
+    >>> tg.activations.sparse_sigmoid([-2.0, 0.0, 2.0]).numpy()
+    array([0. , 0.5, 1. ], dtype=float32)
+    """
+    return multiply(add(clip_by_value(as_tensor(x), -1.0, 1.0), 1.0), 0.5)
+
+
+def sparsemax(x: TensorLike, axis: int = -1) -> Tensor:
+    """The nearest probabilities to x along `axis`, many of which are 0 (Martins and Astudillo
+    2016).
+
+    >>> tg.activations.sparsemax([1.0, 0.8, -1.0]).numpy().round(2)
+    array([0.6, 0.4, 0. ], dtype=float32)
+    """
+    y = as_tensor(x)
+    at = as_axis("sparsemax", axis, rank_of("sparsemax", y), y)
+    size: Any = sizes_of("sparsemax", y)[at]
+    falling = sort(y, at, "DESCENDING")
+    counts = reshape(cast_to(numbers(1, size + 1), y.dtype), [size, *(1,) * (y.ndim - at - 1)])
+    is_in = multiply(counts, falling) + 1 > cumsum(falling, at)  # type: ignore[operator]
+    inside = cast_to(is_in, y.dtype)
+    total = reduce_sum(multiply(falling, inside), at, keepdims=True)
+    excess = divide(subtract(total, 1.0), reduce_sum(inside, at, keepdims=True))
+    return maximum(subtract(y, excess), 0.0)
+
+
+_NAMES = (
+    *("celu", "elu", "exponential", "gelu", "glu", "hard_shrink", "hard_sigmoid", "hard_silu"),
+    *("hard_swish", "hard_tanh", "leaky_relu", "linear", "log_sigmoid", "log_softmax", "mish"),
+    *("relu", "relu6", "selu", "sigmoid", "silu", "soft_shrink", "softmax", "softplus"),
+    *("softsign", "sparse_plus", "sparse_sigmoid", "sparsemax", "squareplus", "swish", "tanh"),
+    "tanh_shrink",
+)
+
+
+def get(identifier: Any) -> Callable[..., Any]:
+    """The activation of a name, a function as it is, or `linear` for None.
+
+    Raises ValueError for any other name.
+
+    >>> tg.activations.get(None)([1.0]).numpy()
+    array([1.], dtype=float32)
+    """
+    if identifier is None:
+        return linear
+    if callable(identifier):
+        return identifier
+    if isinstance(identifier, str) and identifier in _NAMES:
+        return globals()[identifier]
+    fail(
+        SignatureError,
+        f"{shown(identifier)} is not an activation",
+        fix=f"use a function, or one of {', '.join(_NAMES)}",
+    )
+
+
+__all__ = [
+    "celu",
+    "elu",
+    "exponential",
+    "gelu",
+    "get",
+    "glu",
+    "hard_shrink",
+    "hard_sigmoid",
+    "hard_silu",
+    "hard_swish",
+    "hard_tanh",
+    "leaky_relu",
+    "linear",
+    "log_sigmoid",
+    "log_softmax",
+    "mish",
+    "relu",
+    "relu6",
+    "selu",
+    "sigmoid",
+    "silu",
+    "soft_shrink",
+    "softmax",
+    "softplus",
+    "softsign",
+    "sparse_plus",
+    "sparse_sigmoid",
+    "sparsemax",
+    "squareplus",
+    "swish",
+    "tanh",
+    "tanh_shrink",
+    "threshold",
+]

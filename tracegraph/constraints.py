@@ -1,0 +1,157 @@
+"""Constraints: functions of a weight that return the nearest one that is allowed.
+
+A Variable has one as its `constraint`, and optimizers apply it to the value after an update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tracegraph.array.arguments import as_number
+from tracegraph.errors import SignatureError, fail, shown
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math.arithmetic import add, clip_by_value, divide, maximum, multiply
+from tracegraph.math.reduction import reduce_sum
+from tracegraph.math.unary import sqrt, square
+from tracegraph.operands.conversion import as_tensor
+
+if TYPE_CHECKING:
+    from tracegraph.typing import Axis, TensorLike
+
+#: What is added to norms that something is divided by.
+_EPSILON = 1e-7
+
+
+class Constraint:
+    """A function of a weight that returns what takes its place."""
+
+    def __call__(self, w: TensorLike) -> Tensor:
+        raise NotImplementedError
+
+
+def _norms(w: Tensor, axis: Any) -> Tensor:
+    return sqrt(reduce_sum(square(w), axis=axis, keepdims=True))
+
+
+def _with_norms(w: Tensor, wanted: Tensor, norms: Tensor) -> Tensor:
+    return multiply(w, divide(wanted, add(norms, _EPSILON)))
+
+
+class MaxNorm(Constraint):
+    """Vectors along `axis` whose norm is above `max_value` are scaled to it (Srivastava and others
+    2014).
+
+    - `axis`: for the kernel of a Dense layer 0, for that of a convolution [0, 1, 2].
+
+    >>> tg.constraints.MaxNorm(1.0)([[3.0, 0.3], [4.0, 0.4]]).numpy().round(3).tolist()
+    [[0.6000000238418579, 0.30000001192092896], [0.800000011920929, 0.4000000059604645]]
+    """
+
+    def __init__(self, max_value: float = 2, axis: Axis = 0) -> None:
+        self.max_value = as_number("MaxNorm", "max_value", max_value, low=0)
+        self.axis = axis
+
+    def __call__(self, w: TensorLike) -> Tensor:
+        x = as_tensor(w)
+        norms = _norms(x, self.axis)
+        return _with_norms(x, clip_by_value(norms, 0.0, float(self.max_value)), norms)
+
+
+class NonNeg(Constraint):
+    """max(w, 0)
+
+    >>> tg.constraints.NonNeg()([-1.0, 2.0]).numpy()
+    array([0., 2.], dtype=float32)
+    """
+
+    def __call__(self, w: TensorLike) -> Tensor:
+        return maximum(as_tensor(w), 0)
+
+
+class UnitNorm(Constraint):
+    """Vectors along `axis` are scaled to the norm 1.
+
+    >>> tg.constraints.UnitNorm()([3.0, 4.0]).numpy().round(2)
+    array([0.6, 0.8], dtype=float32)
+    """
+
+    def __init__(self, axis: Axis = 0) -> None:
+        self.axis = axis
+
+    def __call__(self, w: TensorLike) -> Tensor:
+        x = as_tensor(w)
+        return divide(x, add(_norms(x, self.axis), _EPSILON))
+
+
+class MinMaxNorm(Constraint):
+    """Norms of vectors along `axis` move towards [min_value, max_value].
+
+    - `rate`: 1 puts them there at once; less goes only that share of the way.
+
+    >>> tg.constraints.MinMaxNorm(1.0, 2.0)([0.3, 0.4]).numpy().round(2)
+    array([0.6, 0.8], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        min_value: float = 0.0,
+        max_value: float = 1.0,
+        rate: float = 1.0,
+        axis: Axis = 0,
+    ) -> None:
+        self.min_value = as_number("MinMaxNorm", "min_value", min_value, low=0)
+        self.max_value = as_number("MinMaxNorm", "max_value", max_value, low=min_value)
+        self.rate = as_number("MinMaxNorm", "rate", rate, low=0, high=1)
+        self.axis = axis
+
+    def __call__(self, w: TensorLike) -> Tensor:
+        x = as_tensor(w)
+        norms = _norms(x, self.axis)
+        inside = clip_by_value(norms, float(self.min_value), float(self.max_value))
+        wanted = add(multiply(inside, self.rate), multiply(norms, 1 - self.rate))
+        return _with_norms(x, wanted, norms)
+
+
+max_norm, min_max_norm, non_neg, unit_norm = MaxNorm, MinMaxNorm, NonNeg, UnitNorm
+
+_BY_NAME: dict[str, type[Constraint]] = {
+    **{kind.__name__: kind for kind in (MaxNorm, MinMaxNorm, NonNeg, UnitNorm)},
+    "max_norm": MaxNorm,
+    "min_max_norm": MinMaxNorm,
+    "non_neg": NonNeg,
+    "unit_norm": UnitNorm,
+}
+
+
+def get(identifier: Any) -> Callable[[Any], Any] | None:
+    """The constraint of a name such as "non_neg", a function as it is, or None for None.
+
+    >>> tg.constraints.get("non_neg")([-1.0, 2.0]).numpy()
+    array([0., 2.], dtype=float32)
+    """
+    if isinstance(identifier, str) and identifier in _BY_NAME:
+        return _BY_NAME[identifier]()
+    if isinstance(identifier, type):
+        return identifier()
+    if identifier is None or callable(identifier):
+        return identifier
+    fail(
+        SignatureError,
+        f"{shown(identifier)} is not a constraint",
+        fix=f"use a function of a tensor, or one of {', '.join(_BY_NAME)}",
+    )
+
+
+__all__ = [
+    "Constraint",
+    "MaxNorm",
+    "MinMaxNorm",
+    "NonNeg",
+    "UnitNorm",
+    "get",
+    "max_norm",
+    "min_max_norm",
+    "non_neg",
+    "unit_norm",
+]

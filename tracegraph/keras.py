@@ -1,0 +1,45 @@
+"""The parts of Keras that are here, under Keras' names: of a program that uses them, the import
+changes.
+
+>>> from tracegraph import keras
+>>> model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2, activation="relu")])
+>>> model(tg.ones([1, 3])).shape
+TensorShape([1, 2])
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tracegraph import activations as activations
+from tracegraph import constraints as constraints
+from tracegraph import initializers as initializers
+from tracegraph import layers as layers
+from tracegraph import losses as losses
+from tracegraph import metrics as metrics
+from tracegraph import optimizers as optimizers
+from tracegraph import regularizers as regularizers
+from tracegraph.layers import Input as Input
+from tracegraph.layers import Layer as Layer
+from tracegraph.layers import Sequential as Sequential
+from tracegraph.state.variable import Variable as Variable
+
+__all__ = [
+    "Input",
+    "Layer",
+    "Sequential",
+    "Variable",
+    "activations",
+    "constraints",
+    "initializers",
+    "layers",
+    "losses",
+    "metrics",
+    "optimizers",
+    "regularizers",
+]
+
+# `from tracegraph.keras.layers import Dense` finds the module itself, and no copy of it.
+for _name in __all__:
+    if f"tracegraph.{_name}" in sys.modules:
+        sys.modules[f"{__name__}.{_name}"] = sys.modules[f"tracegraph.{_name}"]

@@ -1,0 +1,377 @@
+"""Attention: each query's mean of values, weighted by how well the keys fit it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tracegraph import nn, regularizers
+from tracegraph.array.arguments import (
+    as_choice,
+    as_count,
+    as_flag,
+    as_integers,
+    as_number,
+    as_sizes,
+    rank_of,
+    refuse,
+    sizes_of,
+)
+from tracegraph.array.creation import range as numbers
+from tracegraph.array.creation import zeros
+from tracegraph.array.selection import where
+from tracegraph.array.shaping import expand_dims, reshape
+from tracegraph.core.types import float32, int32
+from tracegraph.errors import shown
+from tracegraph.ir.tensor import Tensor
+from tracegraph.layers.activations import masked_softmax
+from tracegraph.layers.base import Layer, known_last, positive, tree_shape
+from tracegraph.layers.core import EinsumDense
+from tracegraph.math.arithmetic import add, multiply
+from tracegraph.math.logic import greater_equal, logical_and, not_equal
+from tracegraph.math.product import einsum, matmul
+from tracegraph.math.reduction import reduce_sum
+from tracegraph.math.unary import tanh
+from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.ops.index import UPDATE_SLICE
+
+if TYPE_CHECKING:
+    from tracegraph.typing import (
+        ConstraintLike,
+        DTypeLike,
+        InitializerLike,
+        Nest,
+        RegularizerLike,
+    )
+
+
+def _both(mask: Any, other: Any) -> Any:
+    """Where both masks are true; None is true everywhere."""
+    if mask is None or other is None:
+        return other if mask is None else mask
+    return logical_and(mask, other)
+
+
+def _truth(mask: Any) -> Tensor:
+    x = as_tensor(mask)
+    return x if x.dtype.name == "bool" else not_equal(x, 0)
+
+
+def _causal(rows: Any, columns: Any, first: Any = 0) -> Tensor:
+    """[rows, columns]: whether query first + i may look at key j, which is not behind it."""
+    query = expand_dims(add(numbers(rows), cast_to(as_tensor(first), int32)), 1)
+    return greater_equal(query, expand_dims(numbers(columns), 0))
+
+
+class Attention(Layer):
+    """softmax(query @ key^T) @ value (Luong and others 2015)
+
+    - `use_scale`: whether the scores are multiplied by a scalar that is learned.
+    - `score_mode`: "dot", or "concat" for a sum of tanh(query + key).
+    - `dropout`: the rate by which weights are left out in training.
+
+    It is called with [query, value] or [query, value, key], of the shapes [examples, queries,
+    features] and [examples, keys, features]. Of the call:
+
+    - `mask`: [query_mask, value_mask], each None or of the shape [examples, queries or keys].
+    - `return_attention_scores`: whether the weights, [examples, queries, keys], are returned too.
+    - `use_causal_mask`: whether query i looks at the keys up to i alone.
+
+    >>> layer = tg.layers.Attention()
+    >>> layer([tg.ones([1, 2, 4]), tg.ones([1, 3, 4])]).shape
+    TensorShape([1, 2, 4])
+    """
+
+    def __init__(
+        self,
+        use_scale: bool = False,
+        score_mode: str = "dot",
+        dropout: float = 0.0,
+        seed: int | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        op = type(self).__name__
+        self.use_scale = as_flag(op, "use_scale", use_scale)
+        self.score_mode = as_choice(op, "score_mode", score_mode, ("dot", "concat"))
+        self.dropout = as_number(op, "dropout", dropout, low=0, below=1)
+        self.seed = seed
+
+    def build(self, input_shape: Any) -> None:
+        if self.use_scale:
+            self.scale = self.add_weight([], "ones", "scale")
+        if self.score_mode == "concat":
+            self.concat_score_weight = self.add_weight([], "ones", "concat_score_weight")
+
+    def _as_inputs(self, inputs: Any) -> Any:
+        self._check(inputs)
+        return [super(Attention, self)._as_inputs(x) for x in inputs]
+
+    def _check(self, inputs: Any) -> None:
+        if not isinstance(inputs, (list, tuple)) or len(inputs) not in (2, 3):
+            op = type(self).__name__
+            fact = f"it takes [query, value] or [query, value, key], and was given {shown(inputs)}"
+            refuse(op, fact, fix=f"call it with a list: tg.layers.{op}()([query, value])")
+
+    def call(
+        self,
+        inputs: Any,
+        mask: Any = None,
+        training: bool | None = False,
+        return_attention_scores: bool = False,
+        use_causal_mask: bool = False,
+    ) -> Any:
+        op = type(self).__name__
+        query, value = inputs[:2]
+        scores = self._scores(query, inputs[-1] if len(inputs) == 3 else value)
+        query_mask, value_mask = (None, None) if mask is None else mask
+        allowed = None if value_mask is None else expand_dims(_truth(value_mask), 1)
+        if as_flag(op, "use_causal_mask", use_causal_mask):
+            allowed = _both(allowed, _causal(*sizes_of(op, scores)[-2:]))
+        weights = masked_softmax(scores, (scores.ndim - 1,), allowed)
+        if as_flag(op, "training", training):
+            weights = nn.dropout(weights, self.dropout, seed=self.seed)
+        y = matmul(weights, value)
+        if query_mask is not None:
+            y = where(expand_dims(_truth(query_mask), -1), y, as_tensor(0.0, y.dtype))
+        return (
+            (y, weights) if as_flag(op, "return_attention_scores", return_attention_scores) else y
+        )
+
+    def _scores(self, query: Any, key: Any) -> Tensor:
+        """[examples, queries, keys]"""
+        if self.score_mode == "dot":
+            scores = matmul(query, key, transpose_b=True)
+            return multiply(scores, self.scale) if self.use_scale else scores
+        inner = add(expand_dims(query, -2), expand_dims(key, -3))
+        inner = multiply(inner, self.scale) if self.use_scale else inner
+        return multiply(reduce_sum(tanh(inner), -1), self.concat_score_weight)
+
+
+class AdditiveAttention(Attention):
+    """softmax(sum(scale * tanh(query + key))) @ value (Bahdanau and others 2014)
+
+    The scale is learned, one number for each feature. The call is that of `Attention`.
+
+    >>> layer = tg.layers.AdditiveAttention()
+    >>> layer([tg.ones([1, 2, 4]), tg.ones([1, 3, 4])]).shape
+    TensorShape([1, 2, 4])
+    """
+
+    def __init__(
+        self,
+        use_scale: bool = True,
+        dropout: float = 0.0,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(use_scale, dropout=dropout, name=name, dtype=dtype)
+
+    def build(self, input_shape: Any) -> None:
+        if self.use_scale:
+            features = known_last(self, input_shape[0])
+            self.scale = self.add_weight([features], "glorot_uniform", "scale")
+
+    def _scores(self, query: Any, key: Any) -> Tensor:
+        inner = tanh(add(expand_dims(query, -2), expand_dims(key, -3)))
+        return reduce_sum(multiply(inner, self.scale) if self.use_scale else inner, -1)
+
+
+class MultiHeadAttention(Layer):
+    """Attention in `num_heads` spaces at once, whose results are mixed (Vaswani and others 2017).
+
+    Each head has its own products of queries and keys, with `key_dim` features, and of values,
+    with `value_dim`, by default key_dim. The scores are divided by sqrt(key_dim).
+
+    - `dropout`: the rate by which weights are left out in training.
+    - `use_bias`: whether the products have biases.
+    - `output_shape`: the number of features of the result, by default those of the query.
+    - `seed`: that of the dropout.
+    - The other arguments are those of `Dense`, for all four kernels, of the shapes [features,
+      heads, key_dim] and [heads, value_dim, features].
+
+    It is called as layer(query, value, key=None), of the shapes [examples, queries, features] and
+    [examples, keys, features]; the keys are the values by default. Of the call:
+
+    - `query_mask`, `value_mask`, `key_mask`: [examples, queries or keys]; `attention_mask`:
+      [examples, queries, keys], or what broadcasts to it: where a query may look at a key.
+    - `use_causal_mask`: whether query i looks at the keys up to i alone.
+    - `return_attention_scores`: whether the weights, [examples, heads, queries, keys], are
+      returned too.
+    - `cache`, `cache_update_index`: what `make_cache` made, and the place of the first query.
+      The keys and values of this call are written there, each query looks at the places up to its
+      own, and the cache is returned as the last result. So a sampler computes each token once:
+
+    >>> layer = tg.layers.MultiHeadAttention(num_heads=2, key_dim=4)
+    >>> x = tg.random.normal([1, 6, 8])
+    >>> whole = layer(x, x, use_causal_mask=True)
+    >>> cache = layer.make_cache(1, 6)
+    >>> for i in range(6):
+    ...     token = x[:, i : i + 1]
+    ...     y, cache = layer(token, token, cache=cache, cache_update_index=i)
+    >>> bool(tg.reduce_max(tg.abs(y - whole[:, 5:])) < 1e-5)
+    True
+
+    Raises ShapeError for inputs that do not have three axes, and for sizes that do not fit.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        output_shape: int | None = None,
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        bias_initializer: InitializerLike = "zeros",
+        kernel_regularizer: RegularizerLike = None,
+        bias_regularizer: RegularizerLike = None,
+        activity_regularizer: RegularizerLike = None,
+        kernel_constraint: ConstraintLike = None,
+        bias_constraint: ConstraintLike = None,
+        seed: int | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        op = "MultiHeadAttention"
+        self.num_heads = positive(op, "num_heads", num_heads)
+        self.key_dim = positive(op, "key_dim", key_dim)
+        self.value_dim = self.key_dim if value_dim is None else positive(op, "value_dim", value_dim)
+        self.dropout = as_number(op, "dropout", dropout, low=0, below=1)
+        self.use_bias = as_flag(op, "use_bias", use_bias)
+        self.output_shape: Any = None
+        if output_shape is not None:
+            (self.output_shape,) = as_sizes(op, "output_shape", output_shape)
+        self.activity_regularizer = regularizers.get(activity_regularizer)
+        self._describe("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
+        self._describe("bias", bias_initializer, bias_regularizer, bias_constraint)
+        self.seed = seed
+
+    def __call__(self, query: Nest, value: Nest = None, key: Nest = None, **arguments: Any) -> Any:
+        """Attention of the query to the value; see the class for the other arguments."""
+        if value is None:
+            fix = "call it as layer(query, value), or layer(x, x) for attention to itself"
+            refuse("MultiHeadAttention", "it was called without a value", fix=fix)
+        return self._called(query, [value] if key is None else [value, key], arguments)
+
+    def _build_for(self, x: Any, more: Sequence[Any], arguments: Mapping[str, Any]) -> None:
+        self.build(tree_shape(x), *map(tree_shape, more))
+
+    def build(self, query_shape: Any, value_shape: Any = None, key_shape: Any = None) -> None:  # type: ignore[override]
+        for shape in (query_shape, value_shape, key_shape):
+            if shape is not None and len(shape) != 3:
+                fact = f"an input of the shape {shape} does not have 3 axes"
+                fix = "give [examples, queries or keys, features]"
+                refuse("MultiHeadAttention", fact, fix=fix)
+        value_shape = query_shape if value_shape is None else value_shape
+        key_shape = value_shape if key_shape is None else key_shape
+        heads, features = self.num_heads, known_last(self, query_shape)
+        self.query_dense = self._dense("abc,cde->abde", [None, heads, self.key_dim], "de")
+        self.key_dense = self._dense("abc,cde->abde", [None, heads, self.key_dim], "de")
+        self.value_dense = self._dense("abc,cde->abde", [None, heads, self.value_dim], "de")
+        results = features if self.output_shape is None else self.output_shape
+        self.output_dense = self._dense("abcd,cde->abe", [None, results], "e")
+        self.query_dense.build(query_shape)
+        self.key_dense.build(key_shape)
+        self.value_dense.build(value_shape)
+        self.output_dense.build([None, None, heads, self.value_dim])
+        for part in (self.query_dense, self.key_dense, self.value_dense, self.output_dense):
+            part.built = True
+
+    def _dense(self, equation: str, output_shape: Sequence[int | None], axes: str) -> EinsumDense:
+        made: Any = vars(self)
+        options = {
+            f"{weight}_{part}": made[f"{weight}_{part}"]
+            for weight in ("kernel", "bias")
+            for part in ("initializer", "regularizer", "constraint")
+        }
+        bias_axes = axes if self.use_bias else None
+        return EinsumDense(equation, output_shape, bias_axes=bias_axes, dtype=self.dtype, **options)
+
+    def make_cache(self, batch_size: Any, max_length: Any) -> tuple[Tensor, Tensor]:
+        """Room for the keys and values of `max_length` places: [examples, places, heads, key_dim]
+        and [examples, places, heads, value_dim], of zeros. It is a state like any other, of loops
+        too."""
+        examples = as_count("make_cache", "batch_size", batch_size)
+        places = as_count("make_cache", "max_length", max_length)
+        shape = examples, places, self.num_heads
+        return (
+            zeros([*shape, self.key_dim], self.dtype),
+            zeros([*shape, self.value_dim], self.dtype),
+        )
+
+    def call(  # type: ignore[override]
+        self,
+        query: Any,
+        value: Any,
+        key: Any = None,
+        query_mask: Any = None,
+        value_mask: Any = None,
+        key_mask: Any = None,
+        attention_mask: Any = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        cache: Any = None,
+        cache_update_index: Any = None,
+    ) -> Any:
+        op = "MultiHeadAttention"
+        queries = self.query_dense(query)
+        keys = self.key_dense(value if key is None else key)
+        values = self.value_dense(value)
+        rows: Any = sizes_of(op, queries)[1]
+        allowed = _masked(op, query_mask, value_mask, key_mask, attention_mask)
+        if cache is not None:
+            start = _place(cache_update_index)
+            cache = _written(cache[0], keys, start), _written(cache[1], values, start)
+            keys, values = cache
+            allowed = _both(allowed, _causal(rows, sizes_of(op, keys)[1], start))
+        elif as_flag(op, "use_causal_mask", use_causal_mask):
+            allowed = _both(allowed, _causal(rows, sizes_of(op, keys)[1]))
+        if allowed is not None and rank_of(op, allowed) == 3:
+            allowed = expand_dims(allowed, 1)  # one mask for all heads
+        is_training = as_flag(op, "training", training)
+        is_masked = any(x is not None for x in (query_mask, value_mask, key_mask, attention_mask))
+        # A query may always look at its own place, so other masks alone leave something.
+        weights = masked_softmax(self._scores(queries, keys), (3,), allowed, is_masked)
+        kept = nn.dropout(weights, self.dropout, seed=self.seed) if is_training else weights
+        y = self.output_dense(einsum("bnts,bsnh->btnh", kept, values))
+        results = [y]
+        if as_flag(op, "return_attention_scores", return_attention_scores):
+            results.append(weights)
+        if cache is not None:
+            results.append(cache)
+        return y if len(results) == 1 else tuple(results)
+
+    def _scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """[examples, heads, queries, keys]"""
+        scaled = multiply(queries, 1 / math.sqrt(self.key_dim))
+        return einsum("btnh,bsnh->bnts", scaled, keys)
+
+
+def _masked(op: str, query: Any, value: Any, key: Any, attention: Any) -> Any:
+    """[examples, queries, keys]: where all masks are true; None without masks."""
+    allowed = None
+    for mask, axis in ((query, 2), (value, 1), (key, 1)):
+        if mask is not None:
+            allowed = _both(allowed, expand_dims(_truth(mask), axis))
+    return _both(allowed, None if attention is None else _truth(attention))
+
+
+def _place(index: Any) -> Tensor:
+    if index is None:
+        fix = "give the place of the first query: cache_update_index=0"
+        refuse("MultiHeadAttention", "a cache needs a cache_update_index", fix=fix)
+    place = as_integers("MultiHeadAttention", "the cache_update_index", index)
+    return reshape(cast_to(place, int32), [])
+
+
+def _written(cache: Any, rows: Tensor, start: Tensor) -> Tensor:
+    """The cache with `rows` from the place `start` on."""
+    held = as_tensor(cache)
+    zero = as_tensor(0, int32)
+    return UPDATE_SLICE(held, rows, zero, start, zero, zero)

@@ -1,0 +1,422 @@
+"""The base class of layers, and what layers ask of their arguments."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from tracegraph import activations, constraints, initializers, nest, regularizers
+from tracegraph.api.absent import refuse_attribute
+from tracegraph.array.arguments import (
+    as_choice,
+    as_flag,
+    as_list,
+    as_shape,
+    as_sizes,
+    refuse,
+)
+from tracegraph.array.creation import is_tensor
+from tracegraph.array.creation import shape as shape_tensor
+from tracegraph.array.shaping import reshape
+from tracegraph.autograph.scope import converted_here
+from tracegraph.boundary.argument_errors import SINGLE
+from tracegraph.boundary.tracebacks import api_boundary, asked
+from tracegraph.core.shapes import element_count
+from tracegraph.core.tensorshape import shape_of
+from tracegraph.core.types import as_dtype, float32
+from tracegraph.errors import ShapeError, SignatureError, TraceError, counted, fail, shown
+from tracegraph.ir.builder import at_top_level
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math.arithmetic import add, divide
+from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.signatures.signature import parameters_of
+from tracegraph.state.module import Module, added_losses, settings_text
+from tracegraph.state.variable import Variable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tracegraph.typing import (
+        ConstraintLike,
+        DTypeLike,
+        InitializerLike,
+        Nest,
+        RegularizerLike,
+        TensorLike,
+    )
+
+#: What stands for inputs that are not given, where None is a value as any other.
+_MISSING: Any = object()
+
+
+class Layer(Module):
+    """A function with variables, which `build` makes when the layer is called first.
+
+    Subclasses define `build(input_shape)`, which calls `add_weight`, and `call(inputs)`. Variables
+    are listed in the order in which they were made.
+    """
+
+    #: A regularizer of what the layer returns; see `losses`.
+    activity_regularizer: Any = None
+
+    def __init__(self, name: str | None = None, dtype: DTypeLike = float32) -> None:
+        super().__init__(name)
+        self.dtype = as_dtype(dtype)
+        self.built = False
+
+    if not TYPE_CHECKING:
+
+        @asked
+        def __getattr__(self, name: str) -> NoReturn:
+            refuse_attribute(self, name, ("built", "dtype"))
+
+    def build(self, input_shape: Any) -> None:
+        """Makes the variables."""
+
+    def call(self, *inputs: Any, **arguments: Any) -> Any:
+        """The layer's function."""
+        raise NotImplementedError
+
+    def __call__(self, inputs: Nest = _MISSING, *more: Any, **arguments: Any) -> Tensor:
+        """The layer's function of the inputs; lists, and whatever is floating, take the layer's
+        dtype. `training` goes to layers that take it."""
+        if inputs is _MISSING or more:
+            inputs = self._first_of(inputs, more, arguments)
+        return self._called(inputs, more, arguments)
+
+    def _first_of(self, inputs: Any, more: Sequence[Any], arguments: dict[str, Any]) -> Any:
+        """The inputs, which may be given by the first name that `call` has."""
+        parameters = parameters_of(self.call).values()
+        names = [p.name for p in parameters if p.kind in SINGLE and p.kind is not p.KEYWORD_ONLY]
+        fact = None
+        if inputs is not _MISSING:
+            takes_all = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+            if len(more) >= len(names) and not takes_all:
+                most = counted(len(names), "argument")
+                fact = f"it takes {most} by position, and {1 + len(more)} were given"
+        elif names and names[0] in arguments:
+            inputs = arguments.pop(names[0])
+        else:
+            fact = f"the argument {(names or ['inputs'])[0]!r} is missing"
+        if fact is not None:
+            fail(TraceError, f"{type(self).__name__}: {fact}", fix=f"give {', '.join(names)}")
+        return inputs
+
+    def _called(self, inputs: Any, more: Sequence[Any], arguments: dict[str, Any]) -> Any:
+        x = self._as_inputs(inputs)
+        rest = [self._cast(value) for value in more]
+        if "training" in arguments and not takes(self, "training"):
+            arguments = {key: value for key, value in arguments.items() if key != "training"}
+        if arguments:
+            arguments = {key: self._cast(value) for key, value in arguments.items()}
+        if not self.built:
+            # A value made while tracing is not there when the next trace needs it.
+            with at_top_level():
+                self._build_for(x, rest, arguments)
+            self.built = True
+        call = converted_here(self.call)
+        with _outermost(self):
+            plain = not (rest or arguments)
+            result = call(x) if plain else api_boundary(call)(x, *rest, **arguments)
+            if self.activity_regularizer is not None:
+                self._regularize(result)
+        return result
+
+    def _build_for(self, x: Any, more: Sequence[Any], arguments: Mapping[str, Any]) -> None:
+        """Builds the layer for a call with these arguments."""
+        self.build(tree_shape(x))
+
+    def _as_inputs(self, inputs: Any) -> Any:
+        if isinstance(inputs, dict) or (isinstance(inputs, (list, tuple)) and _has_tensors(inputs)):
+            return self._cast(inputs)
+        if isinstance(inputs, (list, tuple)):
+            return as_tensor(inputs, self.dtype)
+        x = as_tensor(inputs)
+        return cast_to(x, self.dtype) if x.dtype.is_floating else x
+
+    def _cast(self, value: Any) -> Any:
+        """The value with each floating tensor and array in it as a tensor of the layer's dtype."""
+        if value is None or isinstance(value, (bool, str)):
+            return value
+        return nest.map_structure(self._cast_leaf, value)
+
+    def _cast_leaf(self, value: Any) -> Any:
+        if not is_tensor(value) and not isinstance(value, np.ndarray):
+            return value
+        x = as_tensor(value)
+        return cast_to(x, self.dtype) if x.dtype.is_floating else x
+
+    def add_weight(
+        self,
+        shape: Sequence[int],
+        initializer: InitializerLike = "glorot_uniform",
+        name: str | None = None,
+        trainable: bool = True,
+        dtype: DTypeLike | None = None,
+        regularizer: RegularizerLike = None,
+        constraint: ConstraintLike = None,
+    ) -> Variable:
+        """A new variable, with the initial value that `initializer` gives.
+
+        - `regularizer`: a function of the variable whose value `losses` lists, or its name.
+        - `constraint`: what optimizers apply to the value after an update, or its name.
+        """
+        kind = self.dtype if dtype is None else as_dtype(dtype)
+        value = initializers.get(initializer)(as_shape("add_weight", shape), kind)
+        trainable = as_flag("add_weight", "trainable", trainable)
+        limit = constraints.get(constraint)
+        variable = Variable(value, trainable=trainable, name=name, dtype=kind, constraint=limit)
+        variable.regularizer = regularizers.get(regularizer)
+        variable.has_plain_name = True
+        return variable
+
+    def add_loss(self, loss: TensorLike) -> None:
+        """Adds a scalar to `losses`, until the layer, or one around it, is called again."""
+        added_losses.setdefault(self, []).append(as_tensor(loss))
+
+    def _regularize(self, result: Any) -> None:
+        """Adds what the regularizer makes of each result, divided by the number of examples."""
+        for leaf in nest.flatten(result):
+            y = as_tensor(leaf)
+            loss = self.activity_regularizer(y)
+            count = cast_to(shape_tensor(y)[0], loss.dtype) if y.ndim else 1.0
+            self.add_loss(divide(loss, count))
+
+    def _describe(
+        self, weight: str, initializer: Any, regularizer: Any = None, constraint: Any = None
+    ) -> None:
+        """Keeps what a weight is made with, under Keras' names: `kernel_initializer`, ..."""
+        setattr(self, f"{weight}_initializer", initializers.get(initializer))
+        setattr(self, f"{weight}_regularizer", regularizers.get(regularizer))
+        setattr(self, f"{weight}_constraint", constraints.get(constraint))
+
+    def _make(
+        self, weight: str, shape: Sequence[int], name: str | None = None, initializer: Any = None
+    ) -> Variable:
+        """The weight as `_describe` was told, but for another name or initial value."""
+        parts = (f"{weight}_{part}" for part in ("initializer", "regularizer", "constraint"))
+        own, regularizer, constraint = (getattr(self, part) for part in parts)
+        start = own if initializer is None else initializer
+        made = {"regularizer": regularizer, "constraint": constraint}
+        return self.add_weight(shape, start, name or weight, **made)
+
+    @property
+    def weights(self) -> list[Variable]:
+        """All variables, as a list."""
+        return list(self.variables)
+
+    @property
+    def trainable_weights(self) -> list[Variable]:
+        """The variables that tapes watch by themselves, as a list."""
+        return list(self.trainable_variables)
+
+    @property
+    def non_trainable_weights(self) -> list[Variable]:
+        """The variables that tapes do not watch by themselves, as a list."""
+        return list(self.non_trainable_variables)
+
+    @property
+    def trainable(self) -> bool:
+        """True: variables are trained by whoever takes gradients by them."""
+        return True
+
+    @trainable.setter
+    def trainable(self, value: Any) -> None:
+        if as_flag(type(self).__name__, "trainable", value):
+            return
+        fact = f"{type(self).__name__}: a layer is not frozen by an attribute"
+        fix = "take gradients by the variables to train alone, such as head.trainable_variables"
+        fail(SignatureError, fact, fix=fix)
+
+    def count_params(self) -> int:
+        """How many numbers the variables hold together."""
+        return parameter_count(self.variables)
+
+    def get_weights(self) -> list[NDArray[Any]]:
+        """The values of all variables, as arrays."""
+        return [variable.numpy() for variable in self.variables]
+
+    def set_weights(self, weights: Sequence[TensorLike]) -> None:
+        """Gives each variable its value, in the order of `weights`.
+
+        Raises ShapeError for another number of values than of variables, or for other shapes.
+        """
+        values, own = as_list("set_weights", "weights", weights), self.variables
+        if len(values) != len(own):
+            fact = f"set_weights: {len(values)} values for {len(own)} variables"
+            fail(ShapeError, fact, fix="give one for each of layer.weights, in their order")
+        for variable, value in zip(own, values):
+            variable.assign(value)
+
+    def _ordered_attributes(self) -> list[tuple[str, Any]]:
+        return list(vars(self).items())
+
+    def __repr__(self) -> str:
+        """The class, its settings that are no defaults, and its variables:
+        `<Dense(units=3): kernel f32[4,3], bias f32[3]>`."""
+        head = settings_text(self)
+        if not self.built:
+            return f"<{head}, not built>"
+        rows = [f"{v.base_name} {v.tensor_type}" for v in self.variables]
+        more = [f"{len(rows) - MOST_SHOWN} more"] if len(rows) > MOST_SHOWN else []
+        return f"<{head}{': ' if rows else ''}{', '.join([*rows[:MOST_SHOWN], *more])}>"
+
+
+#: How many variables, or layers at each end, a `repr` lists.
+MOST_SHOWN = 6
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.is_in_layer = False
+
+
+_thread = _Thread()
+
+
+@contextlib.contextmanager
+def _outermost(layer: Layer) -> Iterator[None]:
+    """A call of a layer: one that no other layer makes begins without the losses of the last."""
+    was_inside, _thread.is_in_layer = _thread.is_in_layer, True
+    if added_losses and not was_inside:
+        for module in (layer, *layer.submodules):
+            added_losses.pop(module, None)
+    try:
+        yield
+    finally:
+        _thread.is_in_layer = was_inside
+
+
+def _has_tensors(inputs: Any) -> bool:
+    return any(map(is_tensor, inputs))
+
+
+def tree_shape(inputs: Any) -> Any:
+    """The shape of a tensor; a list or dict of shapes for several."""
+    if isinstance(inputs, dict):
+        return {key: tree_shape(value) for key, value in inputs.items()}
+    if isinstance(inputs, (list, tuple)):
+        return [tree_shape(x) for x in inputs]
+    # The inputs may belong to a trace, outside of which this runs, so they are not touched.
+    return inputs.shape if hasattr(inputs, "shape") else shape_of(as_tensor(inputs).type.shape)
+
+
+def takes(layer: Any, argument: str) -> bool:
+    """Whether a layer, or a function, has an argument of this name."""
+    function = layer.call if isinstance(layer, Layer) else layer
+    return argument in parameters_of(function)
+
+
+def parameter_count(variables: Sequence[Variable]) -> int:
+    """How many numbers these variables hold together."""
+    return sum(int(element_count(v.tensor_type.shape)) for v in variables)  # type: ignore[arg-type]
+
+
+def activation_of(activation: Any) -> Callable[[Any], Any] | None:
+    """The function of a name, or a function as it is; None for none."""
+    return None if activation is None else activations.get(activation)
+
+
+class Affine(Layer):
+    """A product with a kernel, a bias for each output, and an activation."""
+
+    def __init__(
+        self,
+        activation: Any,
+        use_bias: Any,
+        activity_regularizer: Any,
+        name: str | None,
+        dtype: Any,
+    ) -> None:
+        super().__init__(name, dtype)
+        self.activation = activation_of(activation)
+        self.use_bias = as_flag(type(self).__name__, "use_bias", use_bias)
+        self.activity_regularizer = regularizers.get(activity_regularizer)
+
+    def _make_bias(self, size: int) -> None:
+        if self.use_bias:
+            self.bias = self._make("bias", [size])
+
+    def _finished(self, product: Tensor, is_channels_first: bool = False) -> Tensor:
+        """The product with the bias and the activation; channels are its last axis, or axis 1."""
+        y = product
+        if self.use_bias:
+            axes_after = product.ndim - 2 if is_channels_first else 0
+            y = add(product, along_channels(self.bias, axes_after))
+        return y if self.activation is None else self.activation(y)
+
+
+def along_channels(value: Any, axes_after: int) -> Any:
+    """A vector along the channels, with an axis of size 1 for each axis after them."""
+    return reshape(value, [-1, *(1,) * axes_after]) if axes_after else value
+
+
+# Checks of arguments.
+
+
+def positive(op: str, what: str, value: Any) -> int:
+    """A positive int."""
+    numbers = as_sizes(op, what, value)
+    if len(numbers) == 1 and isinstance(numbers[0], int) and numbers[0] > 0:
+        return numbers[0]
+    fail(SignatureError, f"{op}: {what} is {shown(value)}", fix="use a positive int")
+
+
+def window(op: str, what: str, value: Any, rank: int, low: int = 1) -> tuple[int, ...]:
+    """One int for each of `rank` axes, from one for all of them or from so many."""
+    numbers = as_sizes(op, what, value)
+    if len(numbers) == 1:
+        numbers = numbers * rank
+    if len(numbers) == rank and all(isinstance(n, int) and n >= low for n in numbers):
+        return numbers
+    kind = "positive int" if low else "int of 0 or more"
+    several = f", or {rank}" if rank > 1 else ""
+    fail(SignatureError, f"{op}: {what} is {shown(value)}", fix=f"use one {kind}{several}")
+
+
+def padding_of(op: str, padding: Any, *more: str) -> str:
+    """ "VALID" or "SAME", or one of `more`, in any case."""
+    kind = padding.lower() if isinstance(padding, str) else padding
+    return as_choice(op, "padding", kind, ("valid", "same", *more)).upper()
+
+
+def is_channels_first(op: str, data_format: Any) -> bool:
+    """Whether the channels are axis 1 rather than the last one."""
+    choices = (None, "channels_last", "channels_first")
+    return as_choice(op, "data_format", data_format, choices) == "channels_first"
+
+
+def format_of(data_format: Any) -> str:
+    """What the functions of `tg.nn` call a data format."""
+    return "NC..." if data_format == "channels_first" else "N...C"
+
+
+def known_last(layer: Layer, input_shape: Any) -> int:
+    """The size of the last axis, which must be known."""
+    if len(input_shape) < 2:
+        refuse(
+            type(layer).__name__,
+            f"the inputs have the shape {input_shape}",
+            fix="give at least two axes, the first for the examples",
+        )
+    return known(layer, input_shape, len(input_shape) - 1)
+
+
+def known(layer: Layer, input_shape: Any, axis: int) -> int:
+    """The size of an axis, which must be known."""
+    if isinstance(input_shape, dict):
+        names = ", ".join(map(str, input_shape))
+        fact = f"one tensor is needed, and a dict of {names} was given"
+        refuse(type(layer).__name__, fact, fix="call the layer with one of them")
+    size = input_shape[axis]
+    if not isinstance(size, int):
+        refuse(
+            type(layer).__name__,
+            f"the size of axis {axis} of the inputs, of shape {input_shape}, is open",
+            fix="give it in the TensorSpec: variables need a known size",
+        )
+    return size

@@ -1,0 +1,276 @@
+"""Products with a kernel, tables of vectors, and functions as layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tracegraph.array.arguments import as_flag, refuse_kind
+from tracegraph.array.selection import gather
+from tracegraph.core.types import float32, int32
+from tracegraph.errors import SignatureError, fail, shown
+from tracegraph.ir.tensor import Tensor
+from tracegraph.layers.base import Affine, Layer, activation_of, known_last, positive, takes
+from tracegraph.math.arithmetic import add
+from tracegraph.math.product import einsum, matmul
+from tracegraph.operands.conversion import as_tensor, cast_to
+
+if TYPE_CHECKING:
+    from tracegraph.typing import (
+        ActivationLike,
+        ConstraintLike,
+        DTypeLike,
+        InitializerLike,
+        RegularizerLike,
+    )
+
+
+class Dense(Affine):
+    """activation(x @ kernel + bias)
+
+    - `units`: the size of the last axis of the result.
+    - `activation`: a function, or a name such as "relu".
+    - `kernel_initializer`, `bias_initializer`: functions of shape and dtype, or names.
+    - `kernel_regularizer`, `bias_regularizer`, `activity_regularizer`: what `losses` lists.
+    - `kernel_constraint`, `bias_constraint`: what optimizers apply after an update.
+
+    Inputs have the shape [..., inputs], where the number of inputs must be known.
+
+    >>> tg.layers.Dense(3, activation="relu")(tg.ones([2, 4])).shape
+    TensorShape([2, 3])
+    """
+
+    def __init__(
+        self,
+        units: int,
+        activation: ActivationLike = None,
+        use_bias: bool = True,
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        bias_initializer: InitializerLike = "zeros",
+        kernel_regularizer: RegularizerLike = None,
+        bias_regularizer: RegularizerLike = None,
+        activity_regularizer: RegularizerLike = None,
+        kernel_constraint: ConstraintLike = None,
+        bias_constraint: ConstraintLike = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(activation, use_bias, activity_regularizer, name, dtype)
+        self.units = positive("Dense", "units", units)
+        self._describe("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
+        self._describe("bias", bias_initializer, bias_regularizer, bias_constraint)
+
+    def build(self, input_shape: Any) -> None:
+        self.kernel = self._make("kernel", [known_last(self, input_shape), self.units])
+        self._make_bias(self.units)
+
+    def call(self, inputs: Any) -> Tensor:
+        return self._finished(matmul(inputs, self.kernel))
+
+
+class EinsumDense(Layer):
+    """activation(einsum(equation, x, kernel) + bias)
+
+    - `equation`: such as "abc,cd->abd"; an ellipsis stands for further axes of the examples.
+    - `output_shape`: the sizes behind the first axis of the result; None where they are those of
+      the inputs. One int is the last size.
+    - `bias_axes`: the letters of the result along which the bias varies; none for no bias.
+
+    Raises ValueError for an equation that does not fit, or a size that nothing tells.
+
+    >>> layer = tg.layers.EinsumDense("abc,cd->abd", output_shape=(None, 64), bias_axes="d")
+    >>> layer(tg.ones([2, 3, 32])).shape
+    TensorShape([2, 3, 64])
+    """
+
+    def __init__(
+        self,
+        equation: str,
+        output_shape: int | Sequence[int | None],
+        activation: ActivationLike = None,
+        bias_axes: str | None = None,
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        bias_initializer: InitializerLike = "zeros",
+        kernel_regularizer: RegularizerLike = None,
+        bias_regularizer: RegularizerLike = None,
+        kernel_constraint: ConstraintLike = None,
+        bias_constraint: ConstraintLike = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        self.equation = equation
+        self._letters = _letters(equation)
+        is_one = isinstance(output_shape, int)
+        self.partial_output_shape = [output_shape] if is_one else [*output_shape]
+        self.bias_axes, self.activation = bias_axes, activation_of(activation)
+        self._describe("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
+        self._describe("bias", bias_initializer, bias_regularizer, bias_constraint)
+
+    def build(self, input_shape: Any) -> None:
+        _, kernel, y = self._letters
+        sizes = self._sizes(input_shape)
+        missing = [letter for letter in kernel if not isinstance(sizes.get(letter), int)]
+        if missing:
+            fact = f"EinsumDense: nothing tells the size {missing[0]!r} of {self.equation!r}"
+            fail(SignatureError, fact, fix="give it in output_shape, or in the TensorSpec")
+        self.kernel = self._make("kernel", [sizes[letter] for letter in kernel])
+        if self.bias_axes:
+            if not set(self.bias_axes) <= set(y):
+                fact = f"EinsumDense: bias_axes is {self.bias_axes!r}, and the result has {y!r}"
+                fail(SignatureError, fact, fix="use letters of the result")
+            first = min(map(y.index, self.bias_axes))
+            varying = [sizes[c] if c in self.bias_axes else 1 for c in y[first:]]
+            self.bias = self._make("bias", varying)
+
+    def _sizes(self, input_shape: Any) -> dict[str, Any]:
+        """The size of each letter, those of the result where they are told."""
+        x, _, y = self._letters
+        has_dots = "." in x
+        rank = len(x) - has_dots
+        shape = list(input_shape)
+        if len(shape) < rank or (len(shape) > rank and not has_dots):
+            fact = f"EinsumDense: inputs of the shape {input_shape} for {self.equation!r}"
+            fail(SignatureError, fact, fix="give one axis for each letter")
+        front, _, back = x.partition(".") if has_dots else (x, "", "")
+        told = dict(zip(front, shape)) | dict(zip(reversed(back), reversed(shape)))
+        result = y.replace(".", "")
+        own = dict(zip(reversed(result), reversed(self.partial_output_shape)))
+        return told | {letter: size for letter, size in own.items() if size is not None}
+
+    def call(self, inputs: Any) -> Tensor:
+        y = einsum(self.equation, inputs, self.kernel)
+        if self.bias_axes:
+            y = add(y, self.bias)
+        return y if self.activation is None else self.activation(y)
+
+
+def _letters(equation: Any) -> tuple[str, str, str]:
+    """The letters of the inputs, the kernel and the result; a dot stands for an ellipsis."""
+    parts = equation.replace(" ", "").replace("...", ".") if isinstance(equation, str) else ""
+    given, arrow, result = parts.partition("->")
+    terms = given.split(",")
+    if not arrow or len(terms) != 2:
+        fact = f"EinsumDense: {shown(equation)} is no equation of inputs and a kernel"
+        fail(SignatureError, fact, fix='use two terms and a result, such as "ab,bc->ac"')
+    return terms[0], terms[1], result
+
+
+class Embedding(Layer):
+    """A row of a table for each integer.
+
+    - `input_dim`: how many rows; integers are below it. `output_dim`: the size of a row.
+    - `mask_zero`: whether `compute_mask` leaves out 0; see below.
+    - `weights`: the table, or a list of it, in the place of an initial value.
+
+    Integers of the shape [...] give [..., output_dim]. Masks do not travel with tensors: give what
+    `compute_mask` returns to the layers that take a `mask`.
+
+    >>> layer = tg.layers.Embedding(10, 4, mask_zero=True)
+    >>> layer([[3, 0]]).shape
+    TensorShape([1, 2, 4])
+    >>> layer.compute_mask([[3, 0]]).numpy()
+    array([[ True, False]])
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        output_dim: int,
+        embeddings_initializer: InitializerLike = "uniform",
+        embeddings_regularizer: RegularizerLike = None,
+        embeddings_constraint: ConstraintLike = None,
+        mask_zero: bool = False,
+        weights: Any = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        self.input_dim = positive("Embedding", "input_dim", input_dim)
+        self.output_dim = positive("Embedding", "output_dim", output_dim)
+        self.mask_zero = as_flag("Embedding", "mask_zero", mask_zero)
+        self._describe(
+            "embeddings", embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        )
+        if weights is not None:
+            self.build(None)
+            self.built = True
+            self.set_weights(weights if isinstance(weights, (list, tuple)) else [weights])
+
+    def build(self, input_shape: Any) -> None:
+        self.embeddings = self._make("embeddings", [self.input_dim, self.output_dim])
+
+    def _as_inputs(self, inputs: Any) -> Any:
+        x = as_tensor(inputs)
+        return x if x.dtype.is_integer else cast_to(x, int32)
+
+    def call(self, inputs: Any) -> Tensor:
+        return gather(self.embeddings, inputs)
+
+    def compute_mask(self, inputs: Any) -> Tensor | None:
+        """Where the integers are not 0; None without `mask_zero`."""
+        return as_tensor(inputs) != 0 if self.mask_zero else None  # type: ignore[return-value]
+
+
+class Lambda(Layer):
+    """A function without variables of its own.
+
+    - `arguments`: keyword arguments of the function.
+
+    >>> tg.layers.Lambda(lambda x, power: x**power, arguments={"power": 2})([3.0]).numpy()
+    array([9.], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        output_shape: Any = None,
+        mask: Any = None,
+        arguments: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        if not callable(function):
+            refuse_kind("Lambda", "function is a function of tensors", function, fix="give one")
+        self.function, self.arguments = function, dict(arguments or {})
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        more = {"training": training} if takes(self.function, "training") else {}
+        return self.function(inputs, **{**more, **self.arguments})
+
+
+class Identity(Layer):
+    """What it is given.
+
+    >>> tg.layers.Identity()([1.0]).numpy()
+    array([1.], dtype=float32)
+    """
+
+    def call(self, inputs: Any) -> Any:
+        return inputs
+
+
+class Rescaling(Layer):
+    """x * scale + offset
+
+    - `scale`, `offset`: numbers, or one for each channel.
+
+    >>> tg.layers.Rescaling(1 / 127.5, offset=-1.0)([[0.0, 255.0]]).numpy()
+    array([[-1.,  1.]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        scale: Any,
+        offset: Any = 0.0,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        self.scale, self.offset = scale, offset
+
+    def call(self, inputs: Any) -> Tensor:
+        x = cast_to(as_tensor(inputs), self.dtype)
+        scale, offset = as_tensor(self.scale, self.dtype), as_tensor(self.offset, self.dtype)
+        return add(x * scale, offset)  # type: ignore[operator]

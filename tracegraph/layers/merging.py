@@ -1,0 +1,200 @@
+"""Layers of several inputs: sums, products, extremes, and what joins them."""
+
+from __future__ import annotations
+
+import functools
+import string
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tracegraph.array.arguments import as_axis, as_flag, as_size, as_sizes, rank_of, refuse
+from tracegraph.array.joining import concat
+from tracegraph.array.shaping import expand_dims
+from tracegraph.core.types import float32
+from tracegraph.errors import shown
+from tracegraph.ir.tensor import Tensor
+from tracegraph.layers.base import Layer
+from tracegraph.math import arithmetic
+from tracegraph.math.norms import l2_normalize
+from tracegraph.math.product import einsum
+from tracegraph.operands.conversion import as_tensor
+
+if TYPE_CHECKING:
+    from tracegraph.typing import DTypeLike
+
+
+class _Merge(Layer):
+    """What makes one tensor of several, which broadcast."""
+
+    #: How many inputs there are at least, and at most.
+    fewest, most = 1, 10**6
+    combine: Callable[[Any, Any], Tensor]
+
+    def _as_inputs(self, inputs: Any) -> Any:
+        op = type(self).__name__
+        if not isinstance(inputs, (list, tuple)) or not self.fewest <= len(inputs) <= self.most:
+            number = "two tensors" if self.most == 2 else "a list of tensors"
+            fix = f"call it with one: tg.layers.{op}()([x, y])"
+            refuse(op, f"it takes {number}, and was given {shown(inputs)}", fix=fix)
+        return [super(_Merge, self)._as_inputs(x) for x in inputs]
+
+    def call(self, inputs: Any) -> Tensor:
+        return functools.reduce(type(self).combine, self._aligned(inputs))
+
+    def _aligned(self, inputs: Any) -> list[Tensor]:
+        """The inputs with equally many axes: new ones stand behind that of the examples."""
+        tensors = [as_tensor(x) for x in inputs]
+        ranks = [rank_of(type(self).__name__, x) for x in tensors]
+        most = max(ranks)
+        for k, (x, rank) in enumerate(zip(tensors, ranks)):
+            for _ in range(most - rank if rank else 0):
+                x = expand_dims(x, 1)
+            tensors[k] = x
+        return tensors
+
+
+class Add(_Merge):
+    """The sum of a list of tensors.
+
+    Inputs with fewer axes get axes of size 1 behind that of the examples, and sizes broadcast.
+    Raises ShapeError if they do not, or for what is no list.
+
+    >>> tg.layers.Add()([[[1.0]], [[2.0]], [[3.0]]]).numpy()
+    array([[6.]], dtype=float32)
+    """
+
+    combine = staticmethod(arithmetic.add)
+
+
+class Subtract(_Merge):
+    """The first of two tensors minus the second; see `Add`.
+
+    >>> tg.layers.Subtract()([[[1.0]], [[2.0]]]).numpy()
+    array([[-1.]], dtype=float32)
+    """
+
+    fewest, most = 2, 2
+    combine = staticmethod(arithmetic.subtract)
+
+
+class Multiply(_Merge):
+    """The product of a list of tensors; see `Add`.
+
+    >>> tg.layers.Multiply()([[[2.0]], [[3.0]]]).numpy()
+    array([[6.]], dtype=float32)
+    """
+
+    combine = staticmethod(arithmetic.multiply)
+
+
+class Average(_Merge):
+    """The mean of a list of tensors; see `Add`.
+
+    >>> tg.layers.Average()([[[1.0]], [[2.0]]]).numpy()
+    array([[1.5]], dtype=float32)
+    """
+
+    combine = staticmethod(arithmetic.add)
+
+    def call(self, inputs: Any) -> Tensor:
+        return arithmetic.divide(super().call(inputs), float(len(inputs)))
+
+
+class Maximum(_Merge):
+    """The largest of a list of tensors, element by element; see `Add`.
+
+    >>> tg.layers.Maximum()([[[1.0, 5.0]], [[2.0, 3.0]]]).numpy()
+    array([[2., 5.]], dtype=float32)
+    """
+
+    combine = staticmethod(arithmetic.maximum)
+
+
+class Minimum(_Merge):
+    """The smallest of a list of tensors, element by element; see `Add`.
+
+    >>> tg.layers.Minimum()([[[1.0, 5.0]], [[2.0, 3.0]]]).numpy()
+    array([[1., 3.]], dtype=float32)
+    """
+
+    combine = staticmethod(arithmetic.minimum)
+
+
+class Concatenate(_Merge):
+    """A list of tensors one after the other along `axis`.
+
+    Raises ShapeError if other sizes differ.
+
+    >>> tg.layers.Concatenate()([[[1.0]], [[2.0, 3.0]]]).numpy()
+    array([[1., 2., 3.]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        axis: int = -1,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        self.axis = as_size("Concatenate", "axis", axis)
+
+    def call(self, inputs: Any) -> Tensor:
+        return concat(inputs, self.axis)
+
+
+class Dot(_Merge):
+    """The product of two tensors, summed along one axis of each, for each example.
+
+    - `axes`: an axis of both, or one of each; not that of the examples, which is 0.
+    - `normalize`: whether vectors along these axes are scaled to the norm 1 before, which gives
+      cosines.
+
+    Raises ShapeError for axes that do not fit.
+
+    >>> x, y = tg.ones([2, 3, 4]), tg.ones([2, 5, 4])
+    >>> tg.layers.Dot(axes=2)([x, y]).shape
+    TensorShape([2, 3, 5])
+    """
+
+    fewest, most = 2, 2
+
+    def __init__(
+        self,
+        axes: int | Sequence[int],
+        normalize: bool = False,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        numbers = as_sizes("Dot", "axes", axes)
+        self.axes = numbers * 2 if len(numbers) == 1 else numbers
+        if len(self.axes) != 2:
+            refuse("Dot", f"axes is {shown(axes)}", fix="use one int, or two")
+        self.normalize = as_flag("Dot", "normalize", normalize)
+
+    def call(self, inputs: Any) -> Tensor:
+        tensors = [as_tensor(x) for x in inputs]
+        ranks = [rank_of("Dot", x) for x in tensors]
+        rows = zip(self.axes, ranks, tensors)
+        axes = [as_axis("Dot", axis, rank, x) for axis, rank, x in rows]
+        if 0 in axes:
+            fact = f"axes is {self.axes}, and axis 0 is that of the examples"
+            refuse("Dot", fact, *tensors, fix="use axes behind it")
+        if self.normalize:
+            tensors = [l2_normalize(x, axis) for x, axis in zip(tensors, axes)]
+        return einsum(_equation(ranks, axes), *tensors) if sum(ranks) > 4 else _of_vectors(tensors)
+
+
+def _equation(ranks: list[int], axes: list[int]) -> str:
+    """Of "a", the examples, and "z", what is summed."""
+    letters = iter(string.ascii_lowercase[1:-1])
+    terms = [
+        "a" + "".join("z" if k == axis else next(letters) for k in range(1, rank))
+        for rank, axis in zip(ranks, axes)
+    ]
+    return f"{','.join(terms)}->a{''.join(terms).replace('a', '').replace('z', '')}"
+
+
+def _of_vectors(tensors: list[Tensor]) -> Tensor:
+    """[examples, 1]: two vectors for each example keep an axis."""
+    return expand_dims(einsum("az,az->a", *tensors), 1)

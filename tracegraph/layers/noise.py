@@ -1,0 +1,194 @@
+"""Layers that are random in training, and leave their inputs as they are otherwise."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from tracegraph import nn, random, regularizers
+from tracegraph.array.arguments import as_flag, as_number, sizes_of
+from tracegraph.core.types import float32
+from tracegraph.ir.tensor import Tensor
+from tracegraph.layers.base import Layer, is_channels_first
+from tracegraph.math.arithmetic import add, multiply
+from tracegraph.nn.windows import ranked
+from tracegraph.operands.conversion import as_tensor
+
+if TYPE_CHECKING:
+    from tracegraph.typing import DTypeLike, ShapeLike
+
+
+class Dropout(Layer):
+    """In training, elements are set to 0 with probability `rate`, others grow by 1 / (1 - rate)
+    (Srivastava and others 2014).
+
+    - `noise_shape`, `seed`: as in `tg.nn.dropout`.
+
+    Raises ValueError for a rate that is not in [0, 1).
+
+    >>> tg.layers.Dropout(0.5)(tg.ones([2]), training=False).numpy()
+    array([1., 1.], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        rate: float,
+        noise_shape: ShapeLike | None = None,
+        seed: int | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        self.rate = as_number(type(self).__name__, "rate", rate, low=0, below=1)
+        self.noise_shape, self.seed = noise_shape, seed
+
+    def call(self, inputs: Any, training: bool | None = None) -> Tensor:
+        x = as_tensor(inputs)
+        is_training = as_flag(type(self).__name__, "training", training)
+        return nn.dropout(x, self.rate, self._noise_shape(x), self.seed) if is_training else x
+
+    def _noise_shape(self, x: Tensor) -> Any:
+        return self.noise_shape
+
+
+class SpatialDropout1D(Dropout):
+    """`Dropout` of whole channels of [examples, steps, channels] (Tompson and others 2015).
+
+    >>> layer = tg.layers.SpatialDropout1D(0.5)
+    >>> y = layer(tg.ones([1, 3, 2]), training=True).numpy()
+    >>> bool((y == y[:, :1]).all())
+    True
+    """
+
+    rank = 1
+
+    def __init__(
+        self,
+        rate: float,
+        seed: int | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(rate, None, seed, name, dtype)
+        self.data_format: str | None = None
+
+    def _noise_shape(self, x: Tensor) -> Any:
+        ranked(type(self).__name__, x, self.rank + 2)
+        sizes = sizes_of(type(self).__name__, x)
+        ones = (1,) * self.rank
+        if self.data_format == "channels_first":
+            return (*sizes[:2], *ones)
+        return (sizes[0], *ones, sizes[-1])
+
+
+class SpatialDropout2D(SpatialDropout1D):
+    """`Dropout` of whole channels of [examples, height, width, channels].
+
+    - `data_format`: "channels_first" for [examples, channels, height, width].
+
+    >>> tg.layers.SpatialDropout2D(0.5)(tg.ones([1, 3, 3, 2]), training=True).shape
+    TensorShape([1, 3, 3, 2])
+    """
+
+    rank = 2
+
+    def __init__(
+        self,
+        rate: float,
+        data_format: str | None = None,
+        seed: int | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(rate, seed, name, dtype)
+        is_channels_first(type(self).__name__, data_format)
+        self.data_format = data_format
+
+
+class SpatialDropout3D(SpatialDropout2D):
+    """`Dropout` of whole channels of [examples, depth, height, width, channels].
+
+    >>> tg.layers.SpatialDropout3D(0.5)(tg.ones([1, 3, 3, 3, 2]), training=True).shape
+    TensorShape([1, 3, 3, 3, 2])
+    """
+
+    rank = 3
+
+
+class GaussianNoise(Layer):
+    """In training, normal numbers of the standard deviation `stddev` are added.
+
+    >>> tg.layers.GaussianNoise(0.1)([1.0]).numpy()
+    array([1.], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        stddev: float,
+        seed: int | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        self.stddev = as_number("GaussianNoise", "stddev", stddev, low=0)
+        self.seed = seed
+
+    def call(self, inputs: Any, training: bool | None = None) -> Tensor:
+        x = as_tensor(inputs)
+        if not as_flag("GaussianNoise", "training", training) or not self.stddev:
+            return x
+        sizes = sizes_of("GaussianNoise", x)
+        return add(x, random.normal(sizes, 0.0, self.stddev, x.dtype, self.seed))
+
+
+class GaussianDropout(Layer):
+    """In training, elements are multiplied by normal numbers of mean 1 and variance
+    rate / (1 - rate) (Srivastava and others 2014).
+
+    >>> tg.layers.GaussianDropout(0.5)([1.0]).numpy()
+    array([1.], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        rate: float,
+        seed: int | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        self.rate = as_number("GaussianDropout", "rate", rate, low=0, below=1)
+        self.seed = seed
+
+    def call(self, inputs: Any, training: bool | None = None) -> Tensor:
+        x = as_tensor(inputs)
+        if not as_flag("GaussianDropout", "training", training) or not self.rate:
+            return x
+        deviation = math.sqrt(self.rate / (1 - self.rate))
+        sizes = sizes_of("GaussianDropout", x)
+        return multiply(x, random.normal(sizes, 1.0, deviation, x.dtype, self.seed))
+
+
+class ActivityRegularization(Layer):
+    """What it is given; l1 * sum(abs(x)) + l2 * sum(x ** 2), divided by the number of examples,
+    stands among `losses`.
+
+    >>> layer = tg.layers.ActivityRegularization(l2=1.0)
+    >>> y = layer([[1.0], [3.0]])
+    >>> layer.losses[0].numpy().item()
+    5.0
+    """
+
+    def __init__(
+        self,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        self.activity_regularizer = regularizers.L1L2(l1, l2)
+        self.l1, self.l2 = l1, l2
+
+    def call(self, inputs: Any) -> Any:
+        return inputs

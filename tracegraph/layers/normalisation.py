@@ -1,0 +1,306 @@
+"""Layers that shift and scale what they are given to mean 0 and variance 1, or to norm 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tracegraph import nn
+from tracegraph.array.arguments import (
+    as_axes,
+    as_axis,
+    as_flag,
+    as_number,
+    as_size,
+    as_sizes,
+    rank_of,
+    refuse,
+    sizes_of,
+)
+from tracegraph.array.shaping import reshape
+from tracegraph.core.types import float32
+from tracegraph.ir.tensor import Tensor
+from tracegraph.layers.base import Layer, along_channels, known
+from tracegraph.math.arithmetic import add, multiply, subtract
+from tracegraph.math.norms import l2_normalize
+from tracegraph.math.reduction import reduce_mean, summable
+from tracegraph.math.unary import rsqrt, square
+from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.state.variable import Variable
+
+if TYPE_CHECKING:
+    from tracegraph.typing import ConstraintLike, DTypeLike, InitializerLike, RegularizerLike
+
+
+class _Normalization(Layer):
+    """What has a factor gamma and an offset beta for each element along its axes."""
+
+    def _set_scale_and_center(
+        self, epsilon: Any, center: Any, scale: Any, beta: Sequence[Any], gamma: Sequence[Any]
+    ) -> None:
+        op = type(self).__name__
+        self.epsilon = as_number(op, "epsilon", epsilon, low=0)
+        self.center = as_flag(op, "center", center)
+        self.scale = as_flag(op, "scale", scale)
+        self._describe("beta", *beta)
+        self._describe("gamma", *gamma)
+
+    def _make_scale_and_center(self, shape: Sequence[int]) -> None:
+        if self.scale:
+            self.gamma = self._make("gamma", shape)
+        if self.center:
+            self.beta = self._make("beta", shape)
+
+    def _parts(self) -> tuple[Any, Any]:
+        """beta and gamma, or None for what there is not."""
+        return self.beta if self.center else None, self.gamma if self.scale else None
+
+
+class BatchNormalization(_Normalization):
+    """(x - mean) / sqrt(variance + epsilon) * gamma + beta, for each channel along `axis` (Ioffe
+    and Szegedy 2015).
+
+    In training mean and variance are those of the batch, and the moving ones are updated:
+    moving = moving * momentum + batch * (1 - momentum). Otherwise the moving ones are used.
+
+    - `center`, `scale`: whether there are beta and gamma.
+    - `synchronized`: accepted, and without effect: there is one replica.
+
+    >>> layer = tg.layers.BatchNormalization()
+    >>> layer(tg.constant([[1.0], [3.0]]), training=True).numpy().round(2).tolist()
+    [[-1.0], [1.0]]
+    >>> [v.name for v in layer.variables]
+    ['gamma', 'beta', 'moving_mean', 'moving_variance']
+    """
+
+    def __init__(
+        self,
+        axis: int = -1,
+        momentum: float = 0.99,
+        epsilon: float = 1e-3,
+        center: bool = True,
+        scale: bool = True,
+        beta_initializer: InitializerLike = "zeros",
+        gamma_initializer: InitializerLike = "ones",
+        moving_mean_initializer: InitializerLike = "zeros",
+        moving_variance_initializer: InitializerLike = "ones",
+        beta_regularizer: RegularizerLike = None,
+        gamma_regularizer: RegularizerLike = None,
+        beta_constraint: ConstraintLike = None,
+        gamma_constraint: ConstraintLike = None,
+        synchronized: bool = False,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        self.axis = as_size("BatchNormalization", "axis", axis)
+        self.momentum = as_number("BatchNormalization", "momentum", momentum, low=0, high=1)
+        beta = beta_initializer, beta_regularizer, beta_constraint
+        gamma = gamma_initializer, gamma_regularizer, gamma_constraint
+        self._set_scale_and_center(epsilon, center, scale, beta, gamma)
+        self._describe("moving_mean", moving_mean_initializer)
+        self._describe("moving_variance", moving_variance_initializer)
+
+    def build(self, input_shape: Any) -> None:
+        axis = as_axis("BatchNormalization", self.axis, len(input_shape))
+        shape = [known(self, input_shape, axis)]
+        self._make_scale_and_center(shape)
+        names = "moving_mean", "moving_variance"
+        self.moving_mean, self.moving_variance = (self._make_moving(x, shape) for x in names)
+
+    def _make_moving(self, name: str, shape: Sequence[int]) -> Variable:
+        start = getattr(self, f"{name}_initializer")
+        return self.add_weight(shape, start, name, trainable=False)
+
+    def call(self, inputs: Any, training: bool | None = None) -> Tensor:
+        x = as_tensor(inputs)
+        rank = rank_of("BatchNormalization", x)
+        axis = as_axis("BatchNormalization", self.axis, rank, x)
+        if as_flag("BatchNormalization", "training", training):
+            mean, variance = nn.moments(x, [k for k in range(rank) if k != axis])
+            self._move(self.moving_mean, mean)
+            self._move(self.moving_variance, variance)
+        else:
+            mean, variance = self.moving_mean, self.moving_variance
+        parts: Any = (mean, variance, *self._parts())
+        spread: Any = [p if p is None else along_channels(p, rank - 1 - axis) for p in parts]
+        return nn.batch_normalization(x, *spread, variance_epsilon=self.epsilon)
+
+    def _move(self, moving: Variable, batch: Tensor) -> None:
+        moving.assign(add(multiply(moving, self.momentum), multiply(batch, 1 - self.momentum)))
+
+
+class LayerNormalization(_Normalization):
+    """(x - mean) / sqrt(variance + epsilon) * gamma + beta, for each example, along `axis` (Ba and
+    others 2016).
+
+    - `axis`: one axis or several, whose sizes must be known; gamma and beta have these sizes.
+    - `center`, `scale`: whether there are beta and gamma.
+
+    >>> tg.layers.LayerNormalization(epsilon=0.0)([[1.0, 3.0]]).numpy()
+    array([[-1.,  1.]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        axis: int | Sequence[int] = -1,
+        epsilon: float = 1e-3,
+        center: bool = True,
+        scale: bool = True,
+        beta_initializer: InitializerLike = "zeros",
+        gamma_initializer: InitializerLike = "ones",
+        beta_regularizer: RegularizerLike = None,
+        gamma_regularizer: RegularizerLike = None,
+        beta_constraint: ConstraintLike = None,
+        gamma_constraint: ConstraintLike = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        self.axis = as_sizes("LayerNormalization", "axis", axis)
+        beta = beta_initializer, beta_regularizer, beta_constraint
+        gamma = gamma_initializer, gamma_regularizer, gamma_constraint
+        self._set_scale_and_center(epsilon, center, scale, beta, gamma)
+
+    def build(self, input_shape: Any) -> None:
+        axes = as_axes("LayerNormalization", self.axis, len(input_shape))
+        self._make_scale_and_center([known(self, input_shape, axis) for axis in axes])
+
+    def call(self, inputs: Any) -> Tensor:
+        x = as_tensor(inputs)
+        axes = as_axes("LayerNormalization", self.axis, rank_of("LayerNormalization", x), x)
+        wide = summable(x)
+        mean, variance = nn.moments(wide, axes, keepdims=True)
+        factor = rsqrt(add(variance, self.epsilon))
+        y = cast_to(multiply(subtract(wide, mean), factor), x.dtype)
+        beta, gamma = (p if p is None else _on(p, axes, x.ndim) for p in self._parts())
+        y = y if gamma is None else multiply(y, gamma)
+        return y if beta is None else add(y, beta)
+
+
+def _on(part: Any, axes: tuple[int, ...], rank: int) -> Any:
+    """A weight whose axes are some axes of the inputs, with axes of size 1 between and behind."""
+    if axes == tuple(range(rank - len(axes), rank)):
+        return part
+    sizes = dict(zip(axes, as_tensor(part).type.shape))
+    return reshape(part, [sizes.get(axis, 1) for axis in range(axes[0], rank)])
+
+
+class GroupNormalization(_Normalization):
+    """(x - mean) / sqrt(variance + epsilon) * gamma + beta, for each example and each of `groups`
+    groups of channels (Wu and He 2018).
+
+    - `groups`: it divides the number of channels; -1 for as many groups as channels.
+    - `axis`: that of the channels.
+    - `center`, `scale`: whether there are beta and gamma.
+
+    Raises ShapeError for groups that do not divide the channels.
+
+    >>> tg.layers.GroupNormalization(groups=2, epsilon=0.0)([[1.0, 3.0, 5.0, 9.0]]).numpy()
+    array([[-1.,  1., -1.,  1.]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        groups: int = 32,
+        axis: int = -1,
+        epsilon: float = 1e-3,
+        center: bool = True,
+        scale: bool = True,
+        beta_initializer: InitializerLike = "zeros",
+        gamma_initializer: InitializerLike = "ones",
+        beta_regularizer: RegularizerLike = None,
+        gamma_regularizer: RegularizerLike = None,
+        beta_constraint: ConstraintLike = None,
+        gamma_constraint: ConstraintLike = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        self.groups = as_size("GroupNormalization", "groups", groups)
+        self.axis = as_size("GroupNormalization", "axis", axis)
+        beta = beta_initializer, beta_regularizer, beta_constraint
+        gamma = gamma_initializer, gamma_regularizer, gamma_constraint
+        self._set_scale_and_center(epsilon, center, scale, beta, gamma)
+
+    def build(self, input_shape: Any) -> None:
+        axis = as_axis("GroupNormalization", self.axis, len(input_shape))
+        channels = known(self, input_shape, axis)
+        groups = channels if self.groups == -1 else self.groups
+        if axis == 0 or groups < 1 or channels % groups:
+            fact = f"{channels} channels along axis {axis} do not fall into {self.groups} groups"
+            fix = "use a number of groups that divides them, and an axis behind the first"
+            refuse("GroupNormalization", fact, fix=fix)
+        self._group_count = groups
+        self._make_scale_and_center([channels])
+
+    def call(self, inputs: Any) -> Tensor:
+        x = as_tensor(inputs)
+        sizes = sizes_of("GroupNormalization", x)
+        axis = as_axis("GroupNormalization", self.axis, len(sizes), x)
+        count = self._group_count
+        parts: list[Any] = [*sizes[:axis], count, sizes[axis] // count, *sizes[axis + 1 :]]
+        wide = reshape(summable(x), parts)
+        axes = [k for k in range(1, len(parts)) if k != axis]
+        mean, variance = nn.moments(wide, axes, keepdims=True)
+        factor = rsqrt(add(variance, self.epsilon))
+        y = cast_to(reshape(multiply(subtract(wide, mean), factor), sizes), x.dtype)
+        after = len(sizes) - 1 - axis
+        beta, gamma = (p if p is None else along_channels(p, after) for p in self._parts())
+        y = y if gamma is None else multiply(y, gamma)
+        return y if beta is None else add(y, beta)
+
+
+class RMSNormalization(Layer):
+    """x / sqrt(mean(x ** 2) + epsilon) * scale, along `axis` (Zhang and Sennrich 2019).
+
+    - `axis`: one axis or several, whose sizes must be known; the scale has these sizes.
+
+    >>> tg.layers.RMSNormalization()([[3.0, 4.0]]).numpy().round(3)
+    array([[0.849, 1.131]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        axis: int | Sequence[int] = -1,
+        epsilon: float = 1e-6,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        self.axis = as_sizes("RMSNormalization", "axis", axis)
+        self.epsilon = as_number("RMSNormalization", "epsilon", epsilon, low=0)
+
+    def build(self, input_shape: Any) -> None:
+        axes = as_axes("RMSNormalization", self.axis, len(input_shape))
+        sizes = [known(self, input_shape, axis) for axis in axes]
+        self.scale = self.add_weight(sizes, "ones", "scale")
+
+    def call(self, inputs: Any) -> Tensor:
+        x = as_tensor(inputs)
+        axes = as_axes("RMSNormalization", self.axis, rank_of("RMSNormalization", x), x)
+        wide = summable(x)
+        factor = rsqrt(add(reduce_mean(square(wide), axes, keepdims=True), self.epsilon))
+        return multiply(cast_to(multiply(wide, factor), x.dtype), _on(self.scale, axes, x.ndim))
+
+
+class UnitNormalization(Layer):
+    """x / sqrt(sum(x ** 2)) along `axis`, one or several; 0 stays 0.
+
+    >>> tg.layers.UnitNormalization()([[3.0, 4.0]]).numpy().round(2)
+    array([[0.6, 0.8]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        axis: int | Sequence[int] = -1,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        self.axis = as_sizes("UnitNormalization", "axis", axis)
+
+    def call(self, inputs: Any) -> Tensor:
+        x = as_tensor(inputs)
+        axes = as_axes("UnitNormalization", self.axis, rank_of("UnitNormalization", x), x)
+        return cast_to(l2_normalize(summable(x), axes, epsilon=1e-24), x.dtype)

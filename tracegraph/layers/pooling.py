@@ -1,0 +1,236 @@
+"""Pools: the maximum or the mean of windows, or of all steps or pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tracegraph import nn
+from tracegraph.array.arguments import as_flag
+from tracegraph.array.shaping import expand_dims
+from tracegraph.core.types import float32
+from tracegraph.ir.tensor import Tensor
+from tracegraph.layers.base import Layer, format_of, is_channels_first, padding_of, window
+from tracegraph.math.arithmetic import divide, multiply
+from tracegraph.math.reduction import reduce_max, reduce_mean, reduce_sum
+from tracegraph.nn.windows import ranked
+from tracegraph.operands.conversion import as_tensor, cast_to
+
+if TYPE_CHECKING:
+    from tracegraph.typing import DTypeLike, Window
+
+
+class _Pooling(Layer):
+    """What makes one element of each window over `rank` axes."""
+
+    rank = 0
+    pool: Callable[..., Tensor]
+
+    def __init__(
+        self,
+        pool_size: Window = 2,
+        strides: Window | None = None,
+        padding: str = "valid",
+        data_format: str | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        op = type(self).__name__
+        self.pool_size = window(op, "pool_size", pool_size, self.rank)
+        is_given = strides is not None
+        self.strides = window(op, "strides", strides, self.rank) if is_given else self.pool_size
+        self.padding = padding_of(op, padding)
+        is_channels_first(op, data_format)
+        self.data_format = data_format
+
+    def call(self, inputs: Any) -> Tensor:
+        form = format_of(self.data_format)
+        return type(self).pool(inputs, self.pool_size, self.strides, self.padding, form)
+
+
+class MaxPool2D(_Pooling):
+    """The maximum of each window of [examples, height, width, channels].
+
+    - `pool_size`, `strides`: one int, or one for height and width each; strides are pool_size by
+      default; `padding`: "valid" or "same".
+    - `data_format`: "channels_first" for [examples, channels, height, width].
+
+    >>> tg.layers.MaxPool2D(2)(tg.ones([1, 4, 4, 3])).shape
+    TensorShape([1, 2, 2, 3])
+    """
+
+    rank = 2
+    pool = staticmethod(nn.max_pool2d)
+
+
+class MaxPool1D(_Pooling):
+    """The maximum of each window of [examples, steps, channels]; see `MaxPool2D`.
+
+    >>> tg.layers.MaxPool1D(2)(tg.ones([1, 4, 3])).shape
+    TensorShape([1, 2, 3])
+    """
+
+    rank = 1
+    pool = staticmethod(nn.max_pool1d)
+
+
+class MaxPool3D(_Pooling):
+    """The maximum of each window of [examples, depth, height, width, channels]; see `MaxPool2D`.
+
+    >>> tg.layers.MaxPool3D(2)(tg.ones([1, 4, 4, 4, 3])).shape
+    TensorShape([1, 2, 2, 2, 3])
+    """
+
+    rank = 3
+    pool = staticmethod(nn.max_pool3d)
+
+
+class AveragePooling2D(_Pooling):
+    """The mean of each window of [examples, height, width, channels]; see `MaxPool2D`.
+
+    What is padded does not count.
+
+    >>> tg.layers.AveragePooling2D(2)(tg.ones([1, 4, 4, 3])).shape
+    TensorShape([1, 2, 2, 3])
+    """
+
+    rank = 2
+    pool = staticmethod(nn.avg_pool2d)
+
+
+class AveragePooling1D(_Pooling):
+    """The mean of each window of [examples, steps, channels]; see `AveragePooling2D`.
+
+    >>> tg.layers.AveragePooling1D(2)([[[1.0], [3.0]]]).numpy().item()
+    2.0
+    """
+
+    rank = 1
+    pool = staticmethod(nn.avg_pool1d)
+
+
+class AveragePooling3D(_Pooling):
+    """The mean of each window of [examples, depth, height, width, channels]; see
+    `AveragePooling2D`.
+
+    >>> tg.layers.AveragePooling3D(2)(tg.ones([1, 4, 4, 4, 3])).shape
+    TensorShape([1, 2, 2, 2, 3])
+    """
+
+    rank = 3
+    pool = staticmethod(nn.avg_pool3d)
+
+
+class _GlobalPooling(Layer):
+    """What makes one element of all that a channel holds."""
+
+    rank = 0
+    reduce: Callable[..., Tensor]
+
+    def __init__(
+        self,
+        data_format: str | None = None,
+        keepdims: bool = False,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        op = type(self).__name__
+        self._axes = [*range(2, self.rank + 2)]
+        if not is_channels_first(op, data_format):
+            self._axes = [axis - 1 for axis in self._axes]
+        self.data_format, self.keepdims = data_format, as_flag(op, "keepdims", keepdims)
+
+    def call(self, inputs: Any) -> Tensor:
+        x = ranked(type(self).__name__, inputs, self.rank + 2)
+        return type(self).reduce(x, self._axes, self.keepdims)
+
+
+class GlobalMaxPooling1D(_GlobalPooling):
+    """The maximum over the steps of [examples, steps, channels].
+
+    - `keepdims`: whether the axes stay, with the size 1.
+    - `data_format`: "channels_first" for [examples, channels, steps].
+
+    >>> tg.layers.GlobalMaxPooling1D()([[[1.0], [3.0]]]).numpy()
+    array([[3.]], dtype=float32)
+    """
+
+    rank = 1
+    reduce = staticmethod(reduce_max)
+
+
+class GlobalMaxPooling2D(_GlobalPooling):
+    """The maximum over height and width; see `GlobalMaxPooling1D`.
+
+    >>> tg.layers.GlobalMaxPooling2D(keepdims=True)(tg.ones([2, 4, 4, 3])).shape
+    TensorShape([2, 1, 1, 3])
+    """
+
+    rank = 2
+    reduce = staticmethod(reduce_max)
+
+
+class GlobalMaxPooling3D(_GlobalPooling):
+    """The maximum over depth, height and width; see `GlobalMaxPooling1D`.
+
+    >>> tg.layers.GlobalMaxPooling3D()(tg.ones([2, 4, 4, 4, 3])).shape
+    TensorShape([2, 3])
+    """
+
+    rank = 3
+    reduce = staticmethod(reduce_max)
+
+
+class GlobalAveragePooling1D(_GlobalPooling):
+    """The mean over the steps of [examples, steps, channels]; see `GlobalMaxPooling1D`.
+
+    Called with a `mask`, [examples, steps], it is the mean over the steps where that is true.
+
+    >>> layer = tg.layers.GlobalAveragePooling1D()
+    >>> layer([[[1.0], [3.0]]], mask=[[True, False]]).numpy()
+    array([[1.]], dtype=float32)
+    """
+
+    rank = 1
+    reduce = staticmethod(reduce_mean)
+
+    def call(self, inputs: Any, mask: Any = None) -> Tensor:
+        if mask is None:
+            return super().call(inputs)
+        x = ranked("GlobalAveragePooling1D", inputs, 3)
+        (steps,) = self._axes
+        weights = expand_dims(cast_to(as_tensor(mask), x.dtype), 3 - steps)
+        total = reduce_sum(multiply(x, weights), steps, self.keepdims)
+        return divide(total, reduce_sum(weights, steps, self.keepdims))
+
+
+class GlobalAveragePooling2D(_GlobalPooling):
+    """The mean over height and width; see `GlobalMaxPooling1D`.
+
+    >>> tg.layers.GlobalAveragePooling2D()(tg.ones([2, 4, 4, 3])).shape
+    TensorShape([2, 3])
+    """
+
+    rank = 2
+    reduce = staticmethod(reduce_mean)
+
+
+class GlobalAveragePooling3D(_GlobalPooling):
+    """The mean over depth, height and width; see `GlobalMaxPooling1D`.
+
+    >>> tg.layers.GlobalAveragePooling3D()(tg.ones([2, 4, 4, 4, 3])).shape
+    TensorShape([2, 3])
+    """
+
+    rank = 3
+    reduce = staticmethod(reduce_mean)
+
+
+MaxPooling1D, MaxPooling2D, MaxPooling3D = MaxPool1D, MaxPool2D, MaxPool3D
+AvgPool1D, AvgPool2D, AvgPool3D = AveragePooling1D, AveragePooling2D, AveragePooling3D
+GlobalMaxPool1D, GlobalMaxPool2D = GlobalMaxPooling1D, GlobalMaxPooling2D
+GlobalMaxPool3D = GlobalMaxPooling3D
+GlobalAvgPool1D, GlobalAvgPool2D = GlobalAveragePooling1D, GlobalAveragePooling2D
+GlobalAvgPool3D = GlobalAveragePooling3D

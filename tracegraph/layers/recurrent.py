@@ -1,0 +1,708 @@
+"""Recurrent layers: a cell makes one step, and a layer goes along a sequence, as one scan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tracegraph import nest, nn, regularizers
+from tracegraph.array.arguments import as_flag, as_number, rank_of, refuse, refuse_kind, sizes_of
+from tracegraph.array.creation import ones_like, zeros, zeros_like
+from tracegraph.array.joining import concat, split, stack, unstack
+from tracegraph.array.selection import where
+from tracegraph.array.shaping import expand_dims, reverse, transpose
+from tracegraph.control_flow.loops import scan_with_results
+from tracegraph.core.types import float32
+from tracegraph.errors import SignatureError, fail
+from tracegraph.ir.tensor import Tensor
+from tracegraph.layers.base import Layer, activation_of, known_last, positive, takes
+from tracegraph.math.arithmetic import add, multiply, subtract
+from tracegraph.math.product import matmul
+from tracegraph.operands.conversion import as_tensor
+
+if TYPE_CHECKING:
+    from tracegraph.typing import (
+        ActivationLike,
+        ConstraintLike,
+        DTypeLike,
+        InitializerLike,
+        Nest,
+        RegularizerLike,
+    )
+
+
+class _Cell(Layer):
+    """One step: a product with the inputs, which does not need the state, and what follows."""
+
+    #: How many gates, or products, a step has.
+    gates = 1
+    #: How many tensors the state has.
+    states = 1
+
+    def __init__(
+        self,
+        units: int,
+        activation: ActivationLike = "tanh",
+        use_bias: bool = True,
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        recurrent_initializer: InitializerLike = "orthogonal",
+        bias_initializer: InitializerLike = "zeros",
+        kernel_regularizer: RegularizerLike = None,
+        recurrent_regularizer: RegularizerLike = None,
+        bias_regularizer: RegularizerLike = None,
+        kernel_constraint: ConstraintLike = None,
+        recurrent_constraint: ConstraintLike = None,
+        bias_constraint: ConstraintLike = None,
+        dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        seed: int | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        op = type(self).__name__
+        self.units = positive(op, "units", units)
+        self.activation = activation_of(activation) or as_tensor
+        self.use_bias = as_flag(op, "use_bias", use_bias)
+        self._describe("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
+        self._describe(
+            "recurrent", recurrent_initializer, recurrent_regularizer, recurrent_constraint
+        )
+        self._describe("bias", bias_initializer, bias_regularizer, bias_constraint)
+        self.dropout = as_number(op, "dropout", dropout, low=0, below=1)
+        rate = as_number(op, "recurrent_dropout", recurrent_dropout, low=0, below=1)
+        self.recurrent_dropout, self.seed = rate, seed
+
+    @property
+    def state_size(self) -> Any:
+        """The size of the state, or a list of sizes."""
+        return self.units if self.states == 1 else [self.units] * self.states
+
+    @property
+    def output_size(self) -> int:
+        """The size of the output."""
+        return self.units
+
+    def build(self, input_shape: Any) -> None:
+        wide = self.gates * self.units
+        self.kernel = self._make("kernel", [known_last(self, input_shape), wide])
+        self.recurrent_kernel = self._make("recurrent", [self.units, wide], name="recurrent_kernel")
+        if self.use_bias:
+            self._make_bias(wide)
+
+    def _make_bias(self, wide: int) -> None:
+        self.bias = self._make("bias", [wide])
+
+    def get_initial_state(self, batch_size: Any) -> list[Tensor]:
+        """The state before the first step: zeros."""
+        return [zeros([batch_size, self.units], self.dtype) for _ in range(self.states)]
+
+    def __call__(self, inputs: Nest, states: Nest = None, **arguments: Any) -> Any:
+        """The output of one step, and the list of the states behind it."""
+        if states is None:
+            name = type(self).__name__
+            fix = "call it as cell(inputs, states), with cell.get_initial_state(batch_size) first"
+            refuse(name, "it was called without states", fix=fix)
+        return self._called(inputs, [states], arguments)
+
+    def call(self, inputs: Any, states: Any, training: bool | None = False) -> Any:  # type: ignore[override]
+        before = _as_list(states)
+        masks = self.masks(inputs, before, training)
+        return self.advance(self.project(inputs, masks), before, masks)
+
+    def masks(self, inputs: Any, states: Sequence[Any], training: Any) -> tuple[Any, Any]:
+        """What dropout multiplies the inputs of one step with, and the state, in all steps of a
+        sequence (Gal and Ghahramani 2015); None for nothing."""
+        is_training = as_flag(type(self).__name__, "training", training)
+        parts = ((inputs, self.dropout), (states[0], self.recurrent_dropout))
+        of_inputs, of_state = (
+            nn.dropout(ones_like(x), rate, seed=self.seed) if is_training and rate else None
+            for x, rate in parts
+        )
+        return of_inputs, of_state
+
+    def project(self, inputs: Any, masks: tuple[Any, Any]) -> Tensor:
+        """inputs @ kernel + bias, of one step or of a whole sequence with the steps first."""
+        x = inputs if masks[0] is None else multiply(inputs, masks[0])
+        y = matmul(x, self.kernel)
+        return add(y, self._input_bias()) if self.use_bias else y
+
+    def _input_bias(self) -> Any:
+        return self.bias
+
+    def advance(self, projected: Any, states: Sequence[Any], masks: tuple[Any, Any]) -> Any:
+        """The output, and the states behind the step, of projected inputs."""
+        raise NotImplementedError
+
+    def _recurrent(self, state: Any, masks: tuple[Any, Any]) -> Any:
+        return state if masks[1] is None else multiply(state, masks[1])
+
+
+class SimpleRNNCell(_Cell):
+    """h' = activation(x @ kernel + h @ recurrent_kernel + bias), one step (Elman 1990).
+
+    - `units`: the size of the state.
+    - `kernel_*`, `recurrent_*`, `bias_*`: initializers, regularizers and constraints of the
+      weights; the other arguments are those of `LSTMCell`.
+
+    It is called as cell(inputs, states), with inputs [examples, features] and a list of one state
+    [examples, units], and returns the output and the list of the next state.
+
+    >>> cell = tg.layers.SimpleRNNCell(3)
+    >>> y, states = cell(tg.ones([2, 4]), cell.get_initial_state(2))
+    >>> y.shape
+    TensorShape([2, 3])
+    """
+
+    def advance(self, projected: Any, states: Sequence[Any], masks: tuple[Any, Any]) -> Any:
+        h = self._recurrent(states[0], masks)
+        y = self.activation(add(projected, matmul(h, self.recurrent_kernel)))
+        return y, [y]
+
+
+class LSTMCell(_Cell):
+    """One step of long short-term memory (Hochreiter and Schmidhuber 1997; Gers and others 2000).
+
+    With i, f, g, o = split(x @ kernel + h @ recurrent_kernel + bias), which stand in this order,
+    c' = sigmoid(f) * c + sigmoid(i) * tanh(g) and h' = sigmoid(o) * tanh(c').
+
+    - `units`: the size of h and c.
+    - `activation`, `recurrent_activation`: what stands for tanh and sigmoid.
+    - `unit_forget_bias`: whether the bias of f begins with ones (Jozefowicz and others 2015).
+    - `dropout`, `recurrent_dropout`: the rates, in training, for the inputs and for h.
+
+    It is called as cell(inputs, [h, c]) and returns h' and [h', c'].
+
+    >>> cell = tg.layers.LSTMCell(3)
+    >>> y, (h, c) = cell(tg.ones([2, 4]), cell.get_initial_state(2))
+    >>> y.shape
+    TensorShape([2, 3])
+    """
+
+    gates, states = 4, 2
+
+    def __init__(
+        self,
+        units: int,
+        activation: ActivationLike = "tanh",
+        recurrent_activation: ActivationLike = "sigmoid",
+        use_bias: bool = True,
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        recurrent_initializer: InitializerLike = "orthogonal",
+        bias_initializer: InitializerLike = "zeros",
+        unit_forget_bias: bool = True,
+        kernel_regularizer: RegularizerLike = None,
+        recurrent_regularizer: RegularizerLike = None,
+        bias_regularizer: RegularizerLike = None,
+        kernel_constraint: ConstraintLike = None,
+        recurrent_constraint: ConstraintLike = None,
+        bias_constraint: ConstraintLike = None,
+        dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        seed: int | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(
+            units,
+            activation,
+            use_bias,
+            *(kernel_initializer, recurrent_initializer, bias_initializer),
+            *(kernel_regularizer, recurrent_regularizer, bias_regularizer),
+            *(kernel_constraint, recurrent_constraint, bias_constraint),
+            *(dropout, recurrent_dropout, seed, name, dtype),
+        )
+        self.recurrent_activation = activation_of(recurrent_activation) or as_tensor
+        self.unit_forget_bias = as_flag("LSTMCell", "unit_forget_bias", unit_forget_bias)
+
+    def _make_bias(self, wide: int) -> None:
+        start = self._forgetting_bias if self.unit_forget_bias else None
+        self.bias = self._make("bias", [wide], initializer=start)
+
+    def _forgetting_bias(self, shape: Any, dtype: Any) -> Tensor:
+        own: Any = vars(self)["bias_initializer"]
+        n = self.units
+        ones = zeros([n], dtype) + 1  # type: ignore[operator]
+        return concat([own([n], dtype), ones, own([2 * n], dtype)], 0)
+
+    def advance(self, projected: Any, states: Sequence[Any], masks: tuple[Any, Any]) -> Any:
+        h, c = states
+        product = matmul(self._recurrent(h, masks), self.recurrent_kernel)
+        i, f, g, o = split(add(projected, product), 4, -1)
+        kept = multiply(self.recurrent_activation(f), c)
+        c = add(kept, multiply(self.recurrent_activation(i), self.activation(g)))
+        h = multiply(self.recurrent_activation(o), self.activation(c))
+        return h, [h, c]
+
+
+class GRUCell(_Cell):
+    """One step of a gated recurrent unit (Cho and others 2014).
+
+    With z and r = sigmoid(x @ kernel + h @ recurrent_kernel + bias), of which the third part is
+    for g, h' = z * h + (1 - z) * tanh(x @ kernel_g + r * (h @ recurrent_kernel_g + bias)).
+
+    - `units`: the size of h.
+    - `reset_after`: False for (r * h) @ recurrent_kernel_g, as in the first version of the paper;
+      then there is one bias, and else there are two, one for the product with h.
+    - The other arguments are those of `LSTMCell`.
+
+    It is called as cell(inputs, [h]) and returns h' and [h'].
+
+    >>> cell = tg.layers.GRUCell(3)
+    >>> y, states = cell(tg.ones([2, 4]), cell.get_initial_state(2))
+    >>> y.shape
+    TensorShape([2, 3])
+    """
+
+    gates = 3
+
+    def __init__(
+        self,
+        units: int,
+        activation: ActivationLike = "tanh",
+        recurrent_activation: ActivationLike = "sigmoid",
+        use_bias: bool = True,
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        recurrent_initializer: InitializerLike = "orthogonal",
+        bias_initializer: InitializerLike = "zeros",
+        kernel_regularizer: RegularizerLike = None,
+        recurrent_regularizer: RegularizerLike = None,
+        bias_regularizer: RegularizerLike = None,
+        kernel_constraint: ConstraintLike = None,
+        recurrent_constraint: ConstraintLike = None,
+        bias_constraint: ConstraintLike = None,
+        dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        reset_after: bool = True,
+        seed: int | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(
+            units,
+            activation,
+            use_bias,
+            *(kernel_initializer, recurrent_initializer, bias_initializer),
+            *(kernel_regularizer, recurrent_regularizer, bias_regularizer),
+            *(kernel_constraint, recurrent_constraint, bias_constraint),
+            *(dropout, recurrent_dropout, seed, name, dtype),
+        )
+        self.recurrent_activation = activation_of(recurrent_activation) or as_tensor
+        self.reset_after = as_flag("GRUCell", "reset_after", reset_after)
+
+    def _make_bias(self, wide: int) -> None:
+        self.bias = self._make("bias", [2, wide] if self.reset_after else [wide])
+
+    def _input_bias(self) -> Any:
+        return unstack(self.bias)[0] if self.reset_after else self.bias
+
+    def advance(self, projected: Any, states: Sequence[Any], masks: tuple[Any, Any]) -> Any:
+        h = states[0]
+        seen = self._recurrent(h, masks)
+        n = self.units
+        x_gates, x_new = split(projected, [2 * n, n], -1)
+        if self.reset_after:
+            product = matmul(seen, self.recurrent_kernel)
+            if self.use_bias:
+                product = add(product, unstack(self.bias)[1])
+            gates, new = split(product, [2 * n, n], -1)
+            z, r = split(self.recurrent_activation(add(x_gates, gates)), 2, -1)
+            new = multiply(r, new)
+        else:
+            of_gates, of_new = split(self.recurrent_kernel, [2 * n, n], -1)
+            gates = add(x_gates, matmul(seen, of_gates))
+            z, r = split(self.recurrent_activation(gates), 2, -1)
+            new = matmul(multiply(r, seen), of_new)
+        g = self.activation(add(x_new, new))
+        h = add(multiply(z, h), multiply(subtract(1.0, z), g))
+        return h, [h]
+
+
+class StackedRNNCells(Layer):
+    """Cells one after the other, as one cell whose state is the list of their states.
+
+    >>> cell = tg.layers.StackedRNNCells([tg.layers.LSTMCell(3), tg.layers.LSTMCell(5)])
+    >>> tg.layers.RNN(cell)(tg.ones([2, 7, 4])).shape
+    TensorShape([2, 5])
+    """
+
+    def __init__(
+        self, cells: Sequence[Any], name: str | None = None, dtype: DTypeLike = float32
+    ) -> None:
+        super().__init__(name, dtype)
+        self.cells = [*cells]
+        for cell in self.cells:
+            _check_cell("StackedRNNCells", cell)
+
+    @property
+    def state_size(self) -> Any:
+        """The list of the sizes of the states of the cells."""
+        return [cell.state_size for cell in self.cells]
+
+    @property
+    def output_size(self) -> Any:
+        """The size of the output of the last cell."""
+        return self.cells[-1].output_size
+
+    def get_initial_state(self, batch_size: Any) -> list[Any]:
+        """The states of all cells before the first step."""
+        return [_initial_state(cell, batch_size, self.dtype) for cell in self.cells]
+
+    def build(self, input_shape: Any) -> None:
+        shape: Any = [*input_shape]
+        for cell in self.cells:
+            _build_cell(cell, shape)
+            shape = [shape[0], _first_size(getattr(cell, "output_size", cell.state_size))]
+
+    def __call__(self, inputs: Nest, states: Nest = None, **arguments: Any) -> Any:
+        """The output of the last cell, and the list of the states behind the step."""
+        return self._called(inputs, [states], arguments)
+
+    def call(self, inputs: Any, states: Any, training: bool | None = False) -> Any:  # type: ignore[override]
+        found: list[Any] = []
+        for cell, before in zip(self.cells, states, strict=True):
+            inputs, after = _stepped(cell, inputs, before, training)
+            found.append(after)
+        return inputs, found
+
+
+class RNN(Layer):
+    """A cell along the steps of [examples, steps, features].
+
+    - `cell`: a cell, a list of cells, or any layer that is called as cell(inputs, states) and has
+      a `state_size`.
+    - `return_sequences`: whether the outputs of all steps are returned, [examples, steps,
+      features], or that of the last one.
+    - `return_state`: whether the states behind the last step are returned too, in a list behind
+      the output.
+    - `go_backwards`: whether to begin with the last step; outputs stand in the order in which
+      they are made.
+    - `zero_output_for_mask`: whether outputs of masked steps are zeros, or those of the step
+      before.
+
+    Of the call:
+
+    - `initial_state`: the state before the first step, in a list; zeros by default.
+    - `mask`: [examples, steps]; a step where it is false changes no state.
+
+    The number of steps may be open. Raises ShapeError for inputs that do not have three axes, and
+    ValueError for an `initial_state` with another number of tensors than the cell has.
+
+    >>> layer = tg.layers.RNN(tg.layers.LSTMCell(3), return_sequences=True, return_state=True)
+    >>> y, h, c = layer(tg.ones([2, 5, 4]))
+    >>> y.shape, h.shape
+    (TensorShape([2, 5, 3]), TensorShape([2, 3]))
+    """
+
+    def __init__(
+        self,
+        cell: Any,
+        return_sequences: bool = False,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        unroll: bool = False,
+        zero_output_for_mask: bool = False,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        cell = StackedRNNCells(cell, dtype=dtype) if isinstance(cell, (list, tuple)) else cell
+        op = type(self).__name__
+        _check_cell(op, cell)
+        self.cell = cell
+        self.return_sequences = as_flag(op, "return_sequences", return_sequences)
+        self.return_state = as_flag(op, "return_state", return_state)
+        self.go_backwards = as_flag(op, "go_backwards", go_backwards)
+        self.zero_output_for_mask = as_flag(op, "zero_output_for_mask", zero_output_for_mask)
+        if as_flag(op, "stateful", stateful):
+            fix = "use return_state=True, and give the state to the next call: initial_state=states"
+            fail(SignatureError, f"{op}: layers keep no state between calls", fix=fix)
+        self.unroll = as_flag(op, "unroll", unroll)
+
+    def __call__(self, sequences: Nest, *more: Any, **arguments: Any) -> Any:
+        """The outputs, and the states; see the class for the arguments."""
+        return self._called(sequences, more, arguments)
+
+    def build(self, input_shape: Any) -> None:
+        if isinstance(input_shape, dict) or len(input_shape) != 3:
+            fact = f"inputs of the shape {input_shape} do not have 3 axes"
+            refuse(type(self).__name__, fact, fix="give [examples, steps, features]")
+        _build_cell(self.cell, [input_shape[0], input_shape[2]])
+
+    def get_initial_state(self, batch_size: Any) -> Any:
+        """The state before the first step."""
+        return _initial_state(self.cell, batch_size, self.dtype)
+
+    def call(  # type: ignore[override]
+        self,
+        sequences: Any,
+        initial_state: Any = None,
+        mask: Any = None,
+        training: bool | None = False,
+    ) -> Any:
+        x = as_tensor(sequences)
+        op = type(self).__name__
+        if rank_of(op, x) != 3:
+            refuse(op, f"{x.type} does not have 3 axes", x, fix="give [examples, steps, features]")
+        x = transpose(x, [1, 0, 2])
+        kept = None if mask is None else expand_dims(transpose(as_tensor(mask)), 2)
+        if self.go_backwards:
+            x = reverse(x, [0])
+            kept = None if kept is None else reverse(kept, [0])
+        start = self._start(initial_state, sizes_of(op, x)[1])
+        last, final, outputs = self._run(x, start, kept, training)
+        y = last if outputs is None else transpose(outputs, [1, 0, *range(2, outputs.ndim)])
+        return [y, *_as_list(final)] if self.return_state else y
+
+    def _start(self, given: Any, batch_size: Any) -> Any:
+        own = self.get_initial_state(batch_size)
+        if given is None:
+            return own
+        values, wanted = nest.flatten(given), len(nest.flatten(own))
+        if len(values) != wanted:
+            op = type(self).__name__
+            fact = f"{op}: initial_state has {len(values)} tensors, and the cell {wanted}"
+            fail(SignatureError, fact, fix="give a list with one for each of cell.state_size")
+        return nest.pack_sequence_as(own, [as_tensor(x, self.dtype) for x in values])
+
+    def _run(self, x: Tensor, start: Any, kept: Any, training: Any) -> tuple[Any, Any, Any]:
+        """The output of the last step, the states behind it, and the outputs of all, or None."""
+        step, rows = self._step_of(x, start, training)
+        if self.unroll:
+            return self._unrolled(step, rows, start, kept)
+        # What a step gives besides its state has the type that the first one shows.
+        first = step(nest.map_structure(_row, rows), start)[0]
+        blank = zeros_like(first)
+
+        def along(states: Any, row: Any) -> Any:
+            (_, before), own = states, row[0]
+            y, after = self._masked(step, own, before, states[0], row[1:])
+            return (y, after), (y if self.return_sequences else ())
+
+        elems = (rows,) if kept is None else (rows, kept)
+        (last, final), outputs = scan_with_results(
+            type(self).__name__, along, (blank, start), elems
+        )
+        return last, final, outputs if self.return_sequences else None
+
+    def _masked(self, step: Any, row: Any, before: Any, last: Any, kept: Sequence[Any]) -> Any:
+        """A step; where it is masked, the states stay, and the output is zeros or the last one."""
+        y, after = step(row, before)
+        if not kept:
+            return y, after
+        other = zeros_like(y) if self.zero_output_for_mask else last
+        is_kept = as_tensor(kept[0]) != 0 if kept[0].dtype.name != "bool" else kept[0]
+        after = nest.map_structure(lambda new, old: where(is_kept, new, old), after, before)
+        return where(is_kept, y, other), after
+
+    def _unrolled(self, step: Any, rows: Tensor, start: Any, kept: Any) -> tuple[Any, Any, Any]:
+        outputs: list[Any] = []
+        states, flags = start, None if kept is None else unstack(kept)
+        for k, row in enumerate(unstack(rows)):
+            last = outputs[-1] if outputs else zeros_like(step(row, states)[0])
+            y, states = self._masked(step, row, states, last, () if flags is None else (flags[k],))
+            outputs.append(y)
+        return outputs[-1], states, stack(outputs) if self.return_sequences else None
+
+    def _step_of(self, x: Tensor, start: Any, training: Any) -> tuple[Any, Any]:
+        """A function of a row and the states, and the rows: of our own cells the product with the
+        inputs is made for all steps at once."""
+        cell = self.cell
+        if not isinstance(cell, _Cell):
+            return (lambda row, states: _stepped(cell, row, states, training)), x
+        masks = cell.masks(_row(x), start, training)
+        return (lambda row, states: cell.advance(row, states, masks)), cell.project(x, masks)
+
+
+def _row(x: Any) -> Any:
+    return as_tensor(x)[0]  # type: ignore[index]
+
+
+def _as_list(value: Any) -> list[Any]:
+    return [*value] if isinstance(value, (list, tuple)) else [value]
+
+
+def _check_cell(op: str, cell: Any) -> None:
+    if isinstance(cell, type) or not callable(cell) or not hasattr(type(cell), "state_size"):
+        if not isinstance(cell, type) and "state_size" in getattr(cell, "__dict__", {}):
+            return
+        fix = "give one such as tg.layers.LSTMCell(8), or a layer with a state_size"
+        refuse_kind(op, "a cell makes one step", cell, fix=fix)
+
+
+def _build_cell(cell: Any, shape: Any) -> None:
+    if isinstance(cell, Layer) and not cell.built:
+        cell.build(shape)
+        cell.built = True
+
+
+def _first_size(size: Any) -> Any:
+    return _first_size(size[0]) if isinstance(size, (list, tuple)) else size
+
+
+def _initial_state(cell: Any, batch_size: Any, dtype: Any) -> Any:
+    """What a cell begins with: what it says, or zeros of its `state_size`."""
+    if hasattr(type(cell), "get_initial_state"):
+        return cell.get_initial_state(batch_size)
+    return [zeros([batch_size, size], dtype) for size in nest.flatten(cell.state_size)]
+
+
+def _stepped(cell: Any, inputs: Any, states: Any, training: Any) -> tuple[Any, Any]:
+    """The output of a cell, and its states in the structure of those before."""
+    options = {"training": training} if takes(cell, "training") else {}
+    output, after = cell(inputs, states, **options)
+    return output, nest.pack_sequence_as(states, nest.flatten(after))
+
+
+def _options(cell: Any) -> dict[str, Any]:
+    """What a layer shows of its cell: the size, and the activations."""
+    return {key: value for key, value in vars(cell).items() if key in ("units", "activation")}
+
+
+class _OwnRNN(RNN):
+    """A layer with a cell of ours, to which most arguments go."""
+
+    cell_type: type[_Cell]
+
+    def _begin(self, arguments: Mapping[str, Any]) -> None:
+        """Takes the arguments of `__init__` apart: the cell's and the layer's own."""
+        own = dict(arguments)
+        dtype, name = own.pop("dtype"), own.pop("name")
+        activity = own.pop("activity_regularizer")
+        own.pop("use_cudnn", None)  # there is one way to compute it
+        ways = ("return_sequences", "return_state", "go_backwards", "stateful", "unroll")
+        along = {way: own.pop(way) for way in ways}
+        cell = self.cell_type(**own, dtype=dtype)
+        RNN.__init__(self, cell, **along, name=name, dtype=dtype)
+        self.activity_regularizer = regularizers.get(activity)
+        self.units = cell.units
+
+
+def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of an `__init__`, from its local names."""
+    return {key: value for key, value in arguments.items() if key not in ("self", "__class__")}
+
+
+class SimpleRNN(_OwnRNN):
+    """`SimpleRNNCell` along the steps of [examples, steps, features]; the arguments are those of
+    the cell and of `RNN`, and so is the call.
+
+    >>> tg.layers.SimpleRNN(3)(tg.ones([2, 5, 4])).shape
+    TensorShape([2, 3])
+    """
+
+    cell_type = SimpleRNNCell
+
+    def __init__(
+        self,
+        units: int,
+        activation: ActivationLike = "tanh",
+        use_bias: bool = True,
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        recurrent_initializer: InitializerLike = "orthogonal",
+        bias_initializer: InitializerLike = "zeros",
+        kernel_regularizer: RegularizerLike = None,
+        recurrent_regularizer: RegularizerLike = None,
+        bias_regularizer: RegularizerLike = None,
+        activity_regularizer: RegularizerLike = None,
+        kernel_constraint: ConstraintLike = None,
+        recurrent_constraint: ConstraintLike = None,
+        bias_constraint: ConstraintLike = None,
+        dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        return_sequences: bool = False,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        unroll: bool = False,
+        seed: int | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        self._begin(_given(locals()))
+
+
+class LSTM(_OwnRNN):
+    """`LSTMCell` along the steps of [examples, steps, features]; the arguments are those of the
+    cell and of `RNN`, and so is the call. The state is [h, c].
+
+    >>> y, h, c = tg.layers.LSTM(3, return_state=True)(tg.ones([2, 5, 4]))
+    >>> y.shape
+    TensorShape([2, 3])
+    """
+
+    cell_type = LSTMCell
+
+    def __init__(
+        self,
+        units: int,
+        activation: ActivationLike = "tanh",
+        recurrent_activation: ActivationLike = "sigmoid",
+        use_bias: bool = True,
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        recurrent_initializer: InitializerLike = "orthogonal",
+        bias_initializer: InitializerLike = "zeros",
+        unit_forget_bias: bool = True,
+        kernel_regularizer: RegularizerLike = None,
+        recurrent_regularizer: RegularizerLike = None,
+        bias_regularizer: RegularizerLike = None,
+        activity_regularizer: RegularizerLike = None,
+        kernel_constraint: ConstraintLike = None,
+        recurrent_constraint: ConstraintLike = None,
+        bias_constraint: ConstraintLike = None,
+        dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        seed: int | None = None,
+        return_sequences: bool = False,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        unroll: bool = False,
+        use_cudnn: bool | str = "auto",
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        self._begin(_given(locals()))
+
+
+class GRU(_OwnRNN):
+    """`GRUCell` along the steps of [examples, steps, features]; the arguments are those of the
+    cell and of `RNN`, and so is the call.
+
+    >>> tg.layers.GRU(3, return_sequences=True)(tg.ones([2, 5, 4])).shape
+    TensorShape([2, 5, 3])
+    """
+
+    cell_type = GRUCell
+
+    def __init__(
+        self,
+        units: int,
+        activation: ActivationLike = "tanh",
+        recurrent_activation: ActivationLike = "sigmoid",
+        use_bias: bool = True,
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        recurrent_initializer: InitializerLike = "orthogonal",
+        bias_initializer: InitializerLike = "zeros",
+        kernel_regularizer: RegularizerLike = None,
+        recurrent_regularizer: RegularizerLike = None,
+        bias_regularizer: RegularizerLike = None,
+        activity_regularizer: RegularizerLike = None,
+        kernel_constraint: ConstraintLike = None,
+        recurrent_constraint: ConstraintLike = None,
+        bias_constraint: ConstraintLike = None,
+        dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        seed: int | None = None,
+        return_sequences: bool = False,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        unroll: bool = False,
+        reset_after: bool = True,
+        use_cudnn: bool | str = "auto",
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        self._begin(_given(locals()))

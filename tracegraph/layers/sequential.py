@@ -1,0 +1,186 @@
+"""Layers one after the other, and what a table says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from tracegraph import nest
+from tracegraph.array.arguments import as_shape, refuse_kind
+from tracegraph.core.tensorshape import TensorSpec
+from tracegraph.core.types import float32
+from tracegraph.errors import counted, shown
+from tracegraph.functions.function import function
+from tracegraph.layers.base import MOST_SHOWN, Layer, parameter_count, takes, tree_shape
+from tracegraph.state.deferred import announce
+from tracegraph.state.module import Module, settings_text
+
+if TYPE_CHECKING:
+    from tracegraph.typing import DTypeLike
+
+
+class Sequential(Layer):
+    """Layers one after the other; `training` goes to those that take it.
+
+    - `layers`: layers, or functions of tensors. An `Input` at the beginning makes the variables
+      of all at once, as `build` does.
+
+    >>> model = tg.layers.Sequential([tg.layers.Flatten(), tg.layers.Dense(2)])
+    >>> model(tg.ones([3, 4, 4])).shape
+    TensorShape([3, 2])
+    """
+
+    def __init__(self, layers: Iterable[Any] = (), name: str | None = None) -> None:
+        if callable(name):
+            refuse_kind("Sequential", "layers are one list", name, fix=_LAYERS)
+        super().__init__(name)
+        self.layers: list[Any] = []
+        self._input: TensorSpec | None = None
+        #: The shape of what each layer returned at the first call.
+        self._shapes: list[Any] = []
+        if not isinstance(layers, Iterable):
+            refuse_kind("Sequential", "layers is a list", layers, fix=_LAYERS)
+        for layer in layers:
+            self._append(layer)
+        self._build_known()
+
+    def add(self, layer: Callable[..., Any] | TensorSpec) -> None:
+        """Appends a layer, any function of tensors, or, at the beginning, an `Input`."""
+        self._append(layer)
+        self._build_known()
+
+    def _append(self, layer: Any) -> None:
+        if isinstance(layer, TensorSpec):
+            if self.layers or self._input is not None:
+                fix = "give it as the first of the layers"
+                refuse_kind("Sequential", "an Input stands at the beginning", layer, fix=fix)
+            self._input = layer
+            return
+        if not callable(layer):
+            refuse_kind("Sequential", "a layer is a function of tensors", layer, fix=_LAYERS)
+        if isinstance(layer, type):
+            rule = "a layer is an object, and not its class"
+            refuse_kind("Sequential", rule, layer, fix=f"make one: {layer.__name__}(...)")
+        self.layers.append(layer)
+        self._shapes = []
+        announce(self)
+
+    def pop(self) -> Any:
+        """Takes the last layer away, and returns it."""
+        self._shapes = []
+        return self.layers.pop()
+
+    def _build_known(self) -> None:
+        if self._input is not None and self.layers:
+            self._trace(self._input)
+
+    def build(self, input_shape: Any) -> None:
+        """Makes the variables of all layers, for inputs of this shape; None for open sizes."""
+        self._trace(TensorSpec(input_shape, self.dtype))
+
+    def _build_for(self, x: Any, more: Any, arguments: Any) -> None:
+        """The layers are built when they are called."""
+
+    def _trace(self, spec: TensorSpec) -> None:
+        function(lambda inputs: self(inputs)).get_concrete_function(spec)
+
+    def __repr__(self) -> str:
+        """The layers, a line for each, and how many parameters they have together."""
+        head = f"{settings_text(self)} of {counted(len(self.layers), 'layer')}"
+        count = parameter_count(self.variables)
+        head += f", {count} parameters" if self.built else ", not built"
+        rows = [f"  {i}: {_layer_text(layer)}" for i, layer in enumerate(self.layers)]
+        if len(rows) > 2 * MOST_SHOWN:
+            hidden = f"  ... {len(rows) - 2 * MOST_SHOWN} more"
+            rows = [*rows[:MOST_SHOWN], hidden, *rows[-MOST_SHOWN:]]
+        return "\n".join([f"<{head}", *rows]) + ">"
+
+    def summary(self, print_fn: Callable[[str], Any] | None = None) -> None:
+        """Prints a table: each layer, the shape of what it returned at the first call, and how
+        many parameters it has.
+
+        - `print_fn`: what is called with each line in the place of `print`.
+
+        >>> model = tg.layers.Sequential([tg.layers.Dense(2, name="first"), tg.nn.relu])
+        >>> model.build([None, 3])
+        >>> model.summary()
+        Sequential
+        layer          output shape  parameters
+        -------------  ------------  ----------
+        first (Dense)  (None, 2)              8
+        relu           (None, 2)              0
+        -------------  ------------  ----------
+        8 parameters, 8 of them trainable
+        """
+        shapes = [*map(_shape_text, self._shapes)] or ["?"] * len(self.layers)
+        rows = [
+            (_title(layer), shape, f"{_count(layer):,}")
+            for layer, shape in zip(self.layers, shapes)
+        ]
+        head = ("layer", "output shape", "parameters")
+        widths = [max(map(len, column)) for column in zip(head, *rows)]
+        line = tuple("-" * width for width in widths)
+        write = print if print_fn is None else print_fn
+        write(settings_text(self))
+        for k, (name, shape, count) in enumerate([head, line, *rows, line]):
+            last = count if k == 0 else count.rjust(widths[2])
+            write(f"{name.ljust(widths[0])}  {shape.ljust(widths[1])}  {last}".rstrip())
+        total, trained = map(parameter_count, (self.variables, self.trainable_variables))
+        write(f"{counted(total, 'parameter')}, {trained:,} of them trainable")
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        x, shapes = inputs, []
+        for layer in self.layers:
+            x = layer(x, training=training) if takes(layer, "training") else layer(x)
+            if not self._shapes:
+                shapes.append(nest.map_structure(tree_shape, x))
+        self._shapes = self._shapes or shapes
+        return x
+
+
+def Input(
+    shape: Any,
+    batch_size: int | None = None,
+    dtype: DTypeLike = float32,
+    name: str | None = None,
+) -> TensorSpec:
+    """The type of the inputs of a `Sequential`, of which it is the first item.
+
+    - `shape`: the sizes of one example; None for open ones.
+    - `batch_size`: the number of examples, or None for any.
+
+    >>> model = tg.layers.Sequential([tg.layers.Input([3]), tg.layers.Dense(2)])
+    >>> [v.shape for v in model.variables]
+    [TensorShape([3, 2]), TensorShape([2])]
+    """
+    sizes = [shape] if isinstance(shape, int) else [*shape]
+    known = as_shape("Input", [size for size in sizes if size is not None])
+    assert len(known) <= len(sizes)
+    return TensorSpec([batch_size, *sizes], dtype, name)
+
+
+def _title(layer: Any) -> str:
+    if not isinstance(layer, Module):
+        return getattr(layer, "__name__", shown(layer))
+    kind = type(layer).__name__
+    return kind if layer.is_unnamed else f"{layer.name} ({kind})"
+
+
+def _count(layer: Any) -> int:
+    return parameter_count(layer.variables) if isinstance(layer, Module) else 0
+
+
+def _shape_text(shapes: Any) -> str:
+    """The shapes of a tensor, or of several; sizes that are open are None."""
+    if isinstance(shapes, (list, tuple)) and not hasattr(shapes, "rank"):
+        return ", ".join(map(_shape_text, shapes))
+    sizes = [str(size) if isinstance(size, int) else "None" for size in shapes]
+    return f"({', '.join(sizes)})"
+
+
+def _layer_text(layer: Any) -> str:
+    text = repr(layer) if isinstance(layer, Module) else shown(layer)
+    return text.replace("\n", "\n  ")
+
+
+_LAYERS = "give a list of layers: tg.layers.Sequential([tg.layers.Dense(2)])"

@@ -1,0 +1,340 @@
+"""Layers that only move, repeat, pad or cut elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tracegraph.array.arguments import as_choice, as_sizes, refuse, sizes_of
+from tracegraph.array.joining import repeat
+from tracegraph.array.shaping import cut, expand_dims, pad, reshape, transpose
+from tracegraph.core.shapes import element_count
+from tracegraph.core.types import float32
+from tracegraph.errors import SignatureError, fail, shown
+from tracegraph.ir.tensor import Tensor
+from tracegraph.layers.base import Layer, is_channels_first, positive, window
+from tracegraph.nn.windows import channels_last, ranked
+from tracegraph.operands.conversion import as_tensor
+
+if TYPE_CHECKING:
+    from tracegraph.typing import DTypeLike, Window
+
+
+class Flatten(Layer):
+    """All axes but the first joined into one.
+
+    - `data_format`: with "channels_first", the channels become the last axis before.
+
+    Raises ShapeError for a scalar.
+
+    >>> tg.layers.Flatten()(tg.ones([2, 3, 4])).shape
+    TensorShape([2, 12])
+    """
+
+    def __init__(
+        self,
+        data_format: str | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        is_channels_first("Flatten", data_format)
+        self.data_format = data_format
+
+    def call(self, inputs: Any) -> Tensor:
+        x = as_tensor(inputs)
+        sizes: Any = sizes_of("Flatten", x)
+        if not sizes:
+            refuse("Flatten", "a scalar has no axis", x, fix="give inputs with an axis of examples")
+        if self.data_format == "channels_first" and len(sizes) > 2:
+            x = channels_last(x)
+        return reshape(x, [sizes[0], element_count(sizes[1:])])
+
+
+class Reshape(Layer):
+    """The elements of each example in another shape.
+
+    - `target_shape`: the sizes without that of the examples; one of them may be -1.
+
+    Raises ShapeError if it does not hold as many elements.
+
+    >>> tg.layers.Reshape((2, -1))(tg.ones([5, 6])).shape
+    TensorShape([5, 2, 3])
+    """
+
+    def __init__(
+        self,
+        target_shape: Sequence[int],
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        self.target_shape = as_sizes("Reshape", "target_shape", target_shape)
+
+    def call(self, inputs: Any) -> Tensor:
+        x = as_tensor(inputs)
+        return reshape(x, [sizes_of("Reshape", x)[0], *self.target_shape])
+
+
+class Permute(Layer):
+    """The axes of each example in another order.
+
+    - `dims`: the axes in their new order; the first behind the examples is 1.
+
+    Raises ValueError if `dims` does not name each axis once.
+
+    >>> tg.layers.Permute((2, 1))(tg.ones([5, 2, 3])).shape
+    TensorShape([5, 3, 2])
+    """
+
+    def __init__(
+        self,
+        dims: Sequence[int],
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        self.dims = as_sizes("Permute", "dims", dims)
+        if sorted(self.dims) != list(range(1, len(self.dims) + 1)):
+            fix = "name each axis once, and begin with 1: (2, 1)"
+            fail(SignatureError, f"Permute: dims is {shown(dims)}", fix=fix)
+
+    def call(self, inputs: Any) -> Tensor:
+        return transpose(inputs, [0, *self.dims])
+
+
+class RepeatVector(Layer):
+    """[examples, features] `n` times along a new axis 1.
+
+    >>> tg.layers.RepeatVector(3)(tg.ones([5, 2])).shape
+    TensorShape([5, 3, 2])
+    """
+
+    def __init__(self, n: int, name: str | None = None, dtype: DTypeLike = float32) -> None:
+        super().__init__(name, dtype)
+        self.n = positive("RepeatVector", "n", n)
+
+    def call(self, inputs: Any) -> Tensor:
+        return repeat(expand_dims(ranked("RepeatVector", inputs, 2), 1), self.n, 1)
+
+
+class _Margins(Layer):
+    """What is added before and after each spatial axis, or cut off there."""
+
+    #: How many spatial axes there are.
+    rank = 0
+
+    def _describe_margins(self, what: str, value: Any, data_format: Any) -> None:
+        self._first = 2 if is_channels_first(type(self).__name__, data_format) else 1
+        self.data_format = data_format
+        setattr(self, what, _pairs(type(self).__name__, what, value, self.rank))
+
+
+def _pairs(op: str, what: str, value: Any, rank: int) -> tuple[tuple[int, int], ...]:
+    """A pair (before, after) for each axis: from one int, an int for each axis, or pairs."""
+    if isinstance(value, int):
+        value = [value] * rank
+    if rank == 1 and len(value) == 2 and all(isinstance(n, int) for n in value):
+        value = [value]
+    if len(value) != rank:
+        fix = f"give one int, or one int or pair for each of {rank} axes"
+        fail(SignatureError, f"{op}: {what} is {shown(value)}", fix=fix)
+    pairs = (window(op, what, one, 2, low=0) for one in value)
+    return tuple((before, after) for before, after in pairs)
+
+
+class ZeroPadding1D(_Margins):
+    """Zeros before and after axis 1.
+
+    - `padding`: one int, or a pair (before, after).
+
+    >>> tg.layers.ZeroPadding1D((1, 2))(tg.ones([1, 3, 2])).shape
+    TensorShape([1, 6, 2])
+    """
+
+    rank = 1
+
+    def __init__(
+        self,
+        padding: Any = 1,
+        data_format: str | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        self.padding: Any
+        self._describe_margins("padding", padding, data_format)
+
+    def call(self, inputs: Any) -> Tensor:
+        x = ranked(type(self).__name__, inputs, self.rank + 2)
+        margins: list[Any] = [(0, 0)] * x.ndim
+        margins[self._first : self._first + self.rank] = self.padding
+        return pad(x, margins)
+
+
+class ZeroPadding2D(ZeroPadding1D):
+    """Zeros around images.
+
+    - `padding`: one int, one for height and width each, or a pair (before, after) for each.
+    - `data_format`: "channels_first" for [examples, channels, height, width].
+
+    >>> tg.layers.ZeroPadding2D(((0, 1), (2, 2)))(tg.ones([1, 3, 3, 2])).shape
+    TensorShape([1, 4, 7, 2])
+    """
+
+    rank = 2
+
+
+class ZeroPadding3D(ZeroPadding1D):
+    """Zeros around volumes; see `ZeroPadding2D`.
+
+    >>> tg.layers.ZeroPadding3D(1)(tg.ones([1, 3, 3, 3, 2])).shape
+    TensorShape([1, 5, 5, 5, 2])
+    """
+
+    rank = 3
+
+
+class Cropping2D(_Margins):
+    """Images without their margins.
+
+    - `cropping`: one int, one for height and width each, or a pair (before, after) for each.
+
+    Raises ShapeError if nothing would be left.
+
+    >>> tg.layers.Cropping2D(((1, 0), (1, 1)))(tg.ones([1, 3, 4, 2])).shape
+    TensorShape([1, 2, 2, 2])
+    """
+
+    rank = 2
+
+    def __init__(
+        self,
+        cropping: Any = ((0, 0), (0, 0)),
+        data_format: str | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        self.cropping: Any
+        self._describe_margins("cropping", cropping, data_format)
+
+    def call(self, inputs: Any) -> Tensor:
+        op = type(self).__name__
+        x = ranked(op, inputs, self.rank + 2)
+        for axis, (before, after) in enumerate(self.cropping, self._first):
+            size: Any = sizes_of(op, x)[axis]
+            if isinstance(size, int) and size <= before + after:
+                fact = f"{before} + {after} elements are cut off axis {axis}, which has {size}"
+                refuse(op, fact, x, fix="cut off less")
+            x = cut(x, axis, before, size - after)
+        return x
+
+
+class Cropping1D(Cropping2D):
+    """Sequences without their ends; see `Cropping2D`.
+
+    >>> tg.layers.Cropping1D(1)(tg.ones([1, 5, 2])).shape
+    TensorShape([1, 3, 2])
+    """
+
+    rank = 1
+
+    def __init__(
+        self,
+        cropping: Any = (1, 1),
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(cropping, None, name, dtype)
+
+
+class Cropping3D(Cropping2D):
+    """Volumes without their margins; see `Cropping2D`.
+
+    >>> tg.layers.Cropping3D(1)(tg.ones([1, 3, 4, 5, 2])).shape
+    TensorShape([1, 1, 2, 3, 2])
+    """
+
+    rank = 3
+
+    def __init__(
+        self,
+        cropping: Any = ((1, 1), (1, 1), (1, 1)),
+        data_format: str | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(cropping, data_format, name, dtype)
+
+
+class UpSampling2D(Layer):
+    """Each pixel repeated along height and width.
+
+    - `size`: how often: one int, or one for height and width each.
+    - `interpolation`: "nearest".
+
+    >>> tg.layers.UpSampling2D(2)(tg.reshape([1.0, 2.0], [1, 1, 2, 1]))[0, ..., 0].numpy()
+    array([[1., 1., 2., 2.],
+           [1., 1., 2., 2.]], dtype=float32)
+    """
+
+    rank = 2
+
+    def __init__(
+        self,
+        size: Window = (2, 2),
+        data_format: str | None = None,
+        interpolation: str = "nearest",
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        op = type(self).__name__
+        self.size = window(op, "size", size, self.rank)
+        self._first = 2 if is_channels_first(op, data_format) else 1
+        self.data_format = data_format
+        self.interpolation = as_choice(op, "interpolation", interpolation, ("nearest",))
+
+    def call(self, inputs: Any) -> Tensor:
+        x = ranked(type(self).__name__, inputs, self.rank + 2)
+        for axis, count in enumerate(self.size, self._first):
+            x = repeat(x, count, axis)
+        return x
+
+
+class UpSampling1D(UpSampling2D):
+    """Each step of a sequence repeated.
+
+    >>> tg.layers.UpSampling1D(2)(tg.ones([1, 3, 2])).shape
+    TensorShape([1, 6, 2])
+    """
+
+    rank = 1
+
+    def __init__(
+        self,
+        size: int = 2,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(size, name=name, dtype=dtype)
+
+
+class UpSampling3D(UpSampling2D):
+    """Each element of a volume repeated along depth, height and width.
+
+    >>> tg.layers.UpSampling3D(2)(tg.ones([1, 1, 2, 3, 1])).shape
+    TensorShape([1, 2, 4, 6, 1])
+    """
+
+    rank = 3
+
+    def __init__(
+        self,
+        size: Window = (2, 2, 2),
+        data_format: str | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(size, data_format, name=name, dtype=dtype)

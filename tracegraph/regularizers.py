@@ -1,0 +1,147 @@
+"""Regularizers: functions of a weight, or of what a layer returns, which are added to the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tracegraph.array.arguments import as_choice, as_number, refuse, sizes_of
+from tracegraph.array.creation import eye
+from tracegraph.errors import SignatureError, fail, shown
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math.arithmetic import add, multiply, subtract
+from tracegraph.math.norms import l2_normalize
+from tracegraph.math.product import matmul
+from tracegraph.math.reduction import reduce_sum
+from tracegraph.math.unary import abs, square
+from tracegraph.operands.conversion import as_tensor
+
+if TYPE_CHECKING:
+    from tracegraph.typing import TensorLike
+
+
+class Regularizer:
+    """A function of a tensor that returns a scalar, which is added to the loss."""
+
+    def __call__(self, x: TensorLike) -> Tensor:
+        raise NotImplementedError
+
+
+class L1L2(Regularizer):
+    """l1 * sum(abs(x)) + l2 * sum(x ** 2), as in the elastic net of Zou and Hastie (2005).
+
+    Raises TypeError for a factor that is no number, ValueError for one that is negative.
+
+    >>> tg.regularizers.L1L2(l1=1.0, l2=10.0)([1.0, -2.0]).numpy().item()
+    53.0
+    """
+
+    def __init__(self, l1: float = 0.0, l2: float = 0.0) -> None:
+        self.l1 = as_number("L1L2", "l1", 0.0 if l1 is None else l1, low=0)
+        self.l2 = as_number("L1L2", "l2", 0.0 if l2 is None else l2, low=0)
+
+    def __call__(self, x: TensorLike) -> Tensor:
+        return add(L1(self.l1)(x), L2(self.l2)(x))
+
+
+class L1(Regularizer):
+    """l1 * sum(abs(x)), the penalty of the lasso (Tibshirani 1996).
+
+    >>> tg.regularizers.L1(0.5)([1.0, -2.0]).numpy().item()
+    1.5
+    """
+
+    def __init__(self, l1: float = 0.01) -> None:
+        self.l1 = as_number("L1", "l1", 0.01 if l1 is None else l1, low=0)
+
+    def __call__(self, x: TensorLike) -> Tensor:
+        return multiply(reduce_sum(abs(as_tensor(x))), self.l1)
+
+
+class L2(Regularizer):
+    """l2 * sum(x ** 2), the penalty of ridge regression (Hoerl and Kennard 1970).
+
+    >>> tg.regularizers.L2(0.5)([1.0, -2.0]).numpy().item()
+    2.5
+    """
+
+    def __init__(self, l2: float = 0.01) -> None:
+        self.l2 = as_number("L2", "l2", 0.01 if l2 is None else l2, low=0)
+
+    def __call__(self, x: TensorLike) -> Tensor:
+        return multiply(reduce_sum(square(as_tensor(x))), self.l2)
+
+
+class OrthogonalRegularizer(Regularizer):
+    """factor times the mean of abs(cosine) over all pairs of rows, or of columns, of a matrix: it
+    is 0 where they are orthogonal to each other.
+
+    - `mode`: "rows" or "columns".
+
+    Raises ShapeError for what is no matrix.
+
+    >>> tg.regularizers.OrthogonalRegularizer(1.0)([[1.0, 0.0], [3.0, 0.0]]).numpy().item()
+    1.0
+    """
+
+    def __init__(self, factor: float = 0.01, mode: str = "rows") -> None:
+        self.factor = as_number("OrthogonalRegularizer", "factor", factor, low=0)
+        self.mode = as_choice("OrthogonalRegularizer", "mode", mode, ("rows", "columns"))
+
+    def __call__(self, x: TensorLike) -> Tensor:
+        matrix = as_tensor(x)
+        sizes = sizes_of("OrthogonalRegularizer", matrix)
+        if len(sizes) != 2:
+            fact = f"{matrix.type} does not have 2 axes"
+            refuse("OrthogonalRegularizer", fact, matrix, fix="regularize a matrix")
+        by_rows = self.mode == "rows"
+        unit = l2_normalize(matrix, axis=1 if by_rows else 0)
+        cosines = matmul(unit, unit, transpose_a=not by_rows, transpose_b=by_rows)
+        count: Any = sizes[0 if by_rows else 1]
+        others = multiply(cosines, subtract(1.0, eye(count, dtype=matrix.dtype)))
+        pairs = count * (count - 1) / 2
+        return multiply(reduce_sum(abs(others)), 0.5 * self.factor / max(pairs, 1))
+
+
+l1, l2, l1_l2, orthogonal_regularizer = L1, L2, L1L2, OrthogonalRegularizer
+
+_BY_NAME: dict[str, type[Regularizer]] = {
+    **{kind.__name__: kind for kind in (L1, L2, L1L2, OrthogonalRegularizer)},
+    "l1": L1,
+    "l2": L2,
+    "l1_l2": L1L2,
+    "orthogonal_regularizer": OrthogonalRegularizer,
+}
+
+
+def get(identifier: Any) -> Callable[[Any], Any] | None:
+    """The regularizer of a name such as "l2", a function as it is, or None for None.
+
+    >>> float(tg.regularizers.get("l2")([10.0]))
+    1.0
+    """
+    if isinstance(identifier, str) and identifier in _BY_NAME:
+        return _BY_NAME[identifier]()
+    if isinstance(identifier, type):
+        return identifier()
+    if identifier is None or callable(identifier):
+        return identifier
+    fail(
+        SignatureError,
+        f"{shown(identifier)} is not a regularizer",
+        fix=f"use a function of a tensor, or one of {', '.join(_BY_NAME)}",
+    )
+
+
+__all__ = [
+    "L1",
+    "L1L2",
+    "L2",
+    "OrthogonalRegularizer",
+    "Regularizer",
+    "get",
+    "l1",
+    "l1_l2",
+    "l2",
+    "orthogonal_regularizer",
+]
