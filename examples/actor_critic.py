@@ -7,7 +7,8 @@ through network and loop, and the update.
 
     python examples/actor_critic.py --out out
 
-writes episodes.png. Steps of an episode are its reward: 20 or so at first, and 500 is the most.
+writes episodes.png. The steps of an episode are its reward: some 20 at first, and 500 is the most.
+After 250 to 1,000 episodes, by the seed, the mean of the last hundred reaches 475: the end.
 """
 
 import sys
