@@ -320,9 +320,7 @@ def test_hints_with_code_are_found():
     ]
 
 
-NAMESPACES = (
-    *("autograph.experimental", "math.special", "nn.experimental", "optimizers.schedules"),
-)
+NAMESPACES = ("autograph.experimental", "math.special", "nn.experimental", "optimizers.schedules")
 
 
 def test_completion_shows_what_a_module_is_for():

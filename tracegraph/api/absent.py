@@ -51,7 +51,6 @@ ABSENT = {
     },
     "dtypes": ("data types are in tg itself", "use tg.as_dtype, tg.DType, or such as tg.float32"),
     "experimental": ("nothing is set apart for it", "use tg's own functions, such as tg.range"),
-    "math.approx_max_k": ("extremes are exact", "use tg.math.top_k"),
     "math.sobol_sample": ("there are no quasi-random numbers", "use scipy.stats.qmc.Sobol"),
     "no_op": ("there are no ops that make nothing", "leave it out, or use tg.group()"),
     **dict.fromkeys(["numpy", "np"], ("tensors go to NumPy and back", "use NumPy, or tg itself")),
