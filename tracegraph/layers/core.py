@@ -11,7 +11,8 @@ from tracegraph.core.types import float32, int32
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Affine, Layer, activation_of, known_last, positive, takes
-from tracegraph.math.arithmetic import add
+from tracegraph.math.arithmetic import add, multiply
+from tracegraph.math.logic import not_equal
 from tracegraph.math.product import einsum, matmul
 from tracegraph.operands.conversion import as_tensor, cast_to
 
@@ -209,7 +210,7 @@ class Embedding(Layer):
 
     def compute_mask(self, inputs: Any) -> Tensor | None:
         """Where the integers are not 0; None without `mask_zero`."""
-        return as_tensor(inputs) != 0 if self.mask_zero else None  # type: ignore[return-value]
+        return not_equal(inputs, 0) if self.mask_zero else None
 
 
 class Lambda(Layer):
@@ -273,4 +274,4 @@ class Rescaling(Layer):
     def call(self, inputs: Any) -> Tensor:
         x = cast_to(as_tensor(inputs), self.dtype)
         scale, offset = as_tensor(self.scale, self.dtype), as_tensor(self.offset, self.dtype)
-        return add(x * scale, offset)  # type: ignore[operator]
+        return add(multiply(x, scale), offset)

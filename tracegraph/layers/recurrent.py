@@ -555,11 +555,6 @@ def _stepped(cell: Any, inputs: Any, states: Any, training: Any) -> tuple[Any, A
     return output, nest.pack_sequence_as(states, nest.flatten(after))
 
 
-def _options(cell: Any) -> dict[str, Any]:
-    """What a layer shows of its cell: the size, and the activations."""
-    return {key: value for key, value in vars(cell).items() if key in ("units", "activation")}
-
-
 class _OwnRNN(RNN):
     """A layer with a cell of ours, to which most arguments go."""
 
