@@ -58,12 +58,15 @@ def row(op, count):
 
 
 def public_names():
+    """How many functions the modules have that users see."""
     modules = [tg, *(x for x in vars(tg).values() if isinstance(x, types.ModuleType))]
-    modules = [m for m in modules if m.__name__.split(".")[0] == "tracegraph"]
-    found = {
-        id(x) for m in modules for name in dir(m) if inspect.isfunction(x := getattr(m, name, None))
-    }
-    return len(found)
+    modules = [m for m in modules if hasattr(m, "__all__") or m is tg]
+    names = {(getattr(m, name).__module__, name) for m in modules for name in functions_of(m)}
+    return len(names)
+
+
+def functions_of(module):
+    return [name for name in dir(module) if inspect.isfunction(getattr(module, name, None))]
 
 
 def page():
