@@ -1159,12 +1159,6 @@ def test_python_values_of_variables_while_tracing(case):
         "i32[]  (argument %n)",
         "i32[]",
     ),
-    shape=trace_error(
-        lambda n: tg.zeros([n]),
-        "zeros: a shape must be known while tracing, and it is a tensor i32[]",
-        "pass Python ints, such as x.shape[0]",
-        ("i32[]  (argument %n)",),
-    ),
 )
 def test_python_integers_while_tracing(case):
     f = tg.function(lambda n, is_bad: case.call(n) if is_bad else n * 2)
@@ -3428,11 +3422,6 @@ class OfTheUser(tg.layers.Dense):
         lambda: tg.exp(input=1.0),
         "exp: there is no argument 'input'",
         "use x in place of input",
-    ),
-    shape=trace_error(
-        lambda: tg.zeros(size=[2]),
-        "zeros: there is no argument 'size'",
-        "use shape in place of size",
     ),
     optimizer=trace_error(
         lambda: tg.optimizers.Adam(lr=0.1),
