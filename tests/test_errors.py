@@ -3423,6 +3423,11 @@ class OfTheUser(tg.layers.Dense):
         "exp: there is no argument 'input'",
         "use x in place of input",
     ),
+    shape=trace_error(
+        lambda: tg.zeros(size=[2]),
+        "zeros: there is no argument 'size'",
+        "use shape in place of size",
+    ),
     optimizer=trace_error(
         lambda: tg.optimizers.Adam(lr=0.1),
         "Adam: there is no argument 'lr'",
