@@ -279,7 +279,12 @@ MUTANTS = [
     Mutant(index.Scatter, "depends_given", "x | insert_axes", "insert_axes", index.ScatterAdd),
     Mutant(index.ScatterAdd, "vjp", "self.read(g, indices)", "self.read(x, indices)"),
     Mutant(index.ScatterUpdate, "vjp", "self(g, indices, zeros_of(updates))", "g"),
-    Mutant(index.ScatterUpdate, "vjp", "SELECT(stayed, read, zeros_of(read))", "read"),
+    Mutant(
+        index.ScatterUpdate,
+        "vjp",
+        "SELECT(self._stayed(x, indices, updates), read, zeros_of(read))",
+        "read",
+    ),
     Mutant(index.ScatterExtreme, "vjp", "MUL(g, by_x)", "g", index.ScatterMax),
     Mutant(index.ScatterAdd, LOWERING, '"clip" if op.clamps else "drop"', '"drop"'),
     Mutant(index.ScatterAdd, LOWERING, '"clip" if op.clamps else "drop"', '"clip"'),
