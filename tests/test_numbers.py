@@ -608,7 +608,7 @@ OTHER_AT_NAN = {
     ),
     "bessel_i1e": "nan; that of JAX is a number",
     "spence": "JAX's is nan below 1, where the derivative is finite",
-    "tridiagonal_solve": "nan for all, also for the elements that are not read; JAX has 0 for those",
+    "tridiagonal_solve": "nan for all; JAX has 0 for the elements that are not read",
 }
 
 
