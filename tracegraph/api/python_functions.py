@@ -18,7 +18,7 @@ from tracegraph.eager.pending import in_host_call
 from tracegraph.eager.tensor_methods import HOST_CALL, host_array, tell_tapes
 from tracegraph.effects.host_calls import HostFunction, host_call
 from tracegraph.effects.prefix import calls_before, results_of_call, traces_around
-from tracegraph.effects.procedure import current_record
+from tracegraph.effects.record import current_record
 from tracegraph.errors import DTypeError, InvalidArgumentError, TraceError, fail, kind_of, shown
 from tracegraph.ir.builder import Builder, current
 from tracegraph.ir.tensor import Tensor, host_tensor

@@ -20,7 +20,7 @@ from tracegraph.control.recompute import recomputed
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.source import Source, caller_of
 from tracegraph.core.types import TOKEN, TensorType
-from tracegraph.effects.procedure import current_record, recorded_call
+from tracegraph.effects.record import current_record, recorded_call
 from tracegraph.errors import (
     DTypeError,
     GradientError,

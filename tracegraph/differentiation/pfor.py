@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegraph.core.source import here
-from tracegraph.effects.procedure import current_record, recorded_call
+from tracegraph.effects.record import current_record, recorded_call
 from tracegraph.errors import SignatureError, fail
 from tracegraph.functions.execute import prepare_effects, run_recorded
 from tracegraph.ir.builder import Builder, current

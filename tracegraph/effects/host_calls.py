@@ -15,7 +15,7 @@ from tracegraph.core.types import TensorType
 from tracegraph.eager.pending import in_host_call
 from tracegraph.eager.tensor_methods import host_array
 from tracegraph.effects.printing import Template
-from tracegraph.effects.procedure import recorded_call
+from tracegraph.effects.record import recorded_call
 from tracegraph.errors import InvalidArgumentError, TraceError, fail
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Tensor

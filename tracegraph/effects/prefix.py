@@ -17,7 +17,8 @@ from tracegraph.core.source import here
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import TOKEN
 from tracegraph.eager.pending import device_buffer
-from tracegraph.effects.procedure import START, Procedure, Record
+from tracegraph.effects.procedure import START, Procedure
+from tracegraph.effects.record import Record
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.effect import READ, STOP, HostCall, host_function

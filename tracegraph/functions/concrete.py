@@ -17,7 +17,7 @@ from tracegraph.core.tensorshape import TensorSpec
 from tracegraph.core.types import TensorType
 from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
-from tracegraph.effects.procedure import Record
+from tracegraph.effects.record import Record
 from tracegraph.errors import DTypeError, Mismatch, ShapeError, TraceError, fact_of, fail, shown
 from tracegraph.functions.buckets import Bucketing, Buckets
 from tracegraph.functions.execute import (

@@ -21,11 +21,9 @@ from tracegraph.effects.procedure import (
     START,
     BucketOf,
     Procedure,
-    Record,
-    current_record,
-    recorded_call,
     types_known,
 )
+from tracegraph.effects.record import Record, current_record, recorded_call
 from tracegraph.ir.builder import current
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer, host_tensor

@@ -18,7 +18,7 @@ from tracegraph.core.tensorshape import TensorSpec
 from tracegraph.core.type_variables import Parameters, Result
 from tracegraph.eager import backend
 from tracegraph.effects.prefix import has_shapes_found
-from tracegraph.effects.procedure import (
+from tracegraph.effects.record import (
     Record,
     ResultShapeError,
     current_record,
