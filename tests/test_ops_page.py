@@ -4,7 +4,6 @@
 """
 
 import inspect
-import types
 from collections import Counter
 from pathlib import Path
 
@@ -59,8 +58,7 @@ def row(op, count):
 
 def public_names():
     """How many functions the modules have that users see."""
-    modules = [tg, *(x for x in vars(tg).values() if isinstance(x, types.ModuleType))]
-    modules = [m for m in modules if hasattr(m, "__all__") or m is tg]
+    modules = (tg, *tg._MODULES)
     names = {(getattr(m, name).__module__, name) for m in modules for name in functions_of(m)}
     return len(names)
 
