@@ -162,6 +162,8 @@ TRIED = [
     if "f" in case.kinds
     and case.against
     and all(operand.sample in RANGES for operand in case.operands)
+    # Of equal eigenvalues, which random graphs make, derivatives are not defined.
+    and case.family not in ("decomposition", "matrix_function")
 ]
 
 
@@ -203,10 +205,13 @@ def programs(draw):
 
 
 def by_numpy(graph, values):
-    """The outputs, or None if an op has no rule for NumPy."""
+    """The outputs, or None if an op has no rule for NumPy, or a matrix of zeros is solved."""
     env = dict(zip(graph.inputs, values, strict=True))
     for node in graph.nodes:
-        found = node.op.numpy(*(np.asarray(env[v]) for v in node.inputs))
+        try:
+            found = node.op.numpy(*(np.asarray(env[v]) for v in node.inputs))
+        except np.linalg.LinAlgError:
+            return None
         if found is NotImplemented:
             return None
         env.update(zip(node.outputs, found if isinstance(found, tuple) else (found,)))
