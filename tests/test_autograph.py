@@ -1366,3 +1366,13 @@ def test_attributes_and_items_of_a_state_are_paths():
     graph = graph_of(Sums().add, tg.TensorSpec([], tg.int32))
     for names in bodies_of(graph, "while"):
         assert {"total", "parts.a"} <= set(names)
+
+
+def test_lambdas_that_return_constants():
+    """Python 3.12 does not say where they stand in their line: none is taken for another."""
+    x = tg.constant(2.0)
+    choose = tg.function(lambda x, low: tg.cond(x > low, lambda: 1.0, lambda: 2.0))
+    several = [lambda: 20, lambda: 30, lambda: 40]
+    chosen = tg.function(lambda k: tg.switch_case(k, several))
+    assert [float(choose(x, low)) for low in (1.0, 3.0)] == [1.0, 2.0]
+    assert [int(chosen(tg.constant(k))) for k in range(3)] == [20, 30, 40]

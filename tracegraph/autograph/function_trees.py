@@ -31,8 +31,13 @@ def tree_of(function: FunctionType) -> Any:
 def _candidates(code: CodeType, lines: list[str]) -> Iterator[Any]:
     """The functions of the source that may have compiled to `code`."""
     if code.co_name == "<lambda>":
-        for node in ast.walk(_parsed("".join(lines))):
-            if isinstance(node, ast.Lambda) and _takes(node, code) and _holds(node.body, code):
+        positions = _positions(code)
+        if not positions:  # Python 3.12 says of a constant no more than its line
+            raise NotConvertible("it returns a constant, in which there is nothing to convert")
+        lambdas = (x for x in ast.walk(_parsed("".join(lines))) if isinstance(x, ast.Lambda))
+        for node in lambdas:
+            is_there = node.lineno == code.co_firstlineno and _holds(node.body, positions)
+            if is_there and _takes(node, code):
                 yield node
         return
     for node in ast.walk(_definition(code.co_firstlineno, lines)):
@@ -74,15 +79,19 @@ def _takes(node: Any, code: CodeType) -> bool:
     return len(names) == count
 
 
-def _holds(body: ast.expr, code: CodeType) -> bool:
+def _positions(code: CodeType) -> list[tuple[tuple[Any, Any], tuple[Any, Any]]]:
+    """Where the instructions begin and end, of those that have a place in the source."""
+    return [
+        ((line, column), (end_line, end_column))
+        for line, end_line, column, end_column in code.co_positions()
+        if None not in (line, end_line, column, end_column) and (column, end_column) != (0, 0)
+    ]
+
+
+def _holds(body: Any, positions: list[tuple[tuple[Any, Any], tuple[Any, Any]]]) -> bool:
     """Whether all instructions come from the expression `body`."""
     begin, end = (body.lineno, body.col_offset), (body.end_lineno, body.end_col_offset)
-    for line, end_line, column, end_column in code.co_positions():
-        if None in (line, end_line, column, end_column) or (column, end_column) == (0, 0):
-            continue
-        if (line, column) < begin or (end_line, end_column) > end:
-            return False
-    return True
+    return all(begin <= first and last <= end for first, last in positions)
 
 
 def _extent(node: Any) -> tuple[int, int]:
