@@ -345,6 +345,16 @@ def test_equal_sizes_have_one_name():
     same(sizes(tg.constant(VECTORS[0])).numpy(), np.array([3.0, 4, 5, 2, 2]))
 
 
+def test_an_empty_range_beside_a_size_that_is_a_known_number_larger():
+    """What is below a size that was read may be negative, and a range is empty then."""
+    f = tg.function(lambda n, x: (tg.zeros([n + 1]), tg.range(n), x[2 : n + 1]))
+    for n in (-1, 0, 1, 3):
+        zeros, numbers, part = f(tg.constant(n), tg.constant(np.arange(5.0)))
+        assert zeros.shape == (n + 1,)
+        same(numbers.numpy(), np.arange(n))
+        same(part.numpy(), np.arange(5.0)[2 : n + 1])
+
+
 def test_a_size_that_only_a_shape_has_stays():
     """Nothing takes the numbers of such a size, and yet it is read."""
     like = tg.function(lambda x: tg.zeros_like(INNER(x)))

@@ -10,7 +10,7 @@ from typing import Any
 
 from tracegraph.array.expressions import as_known, difference
 from tracegraph.control_flow.tensor_array import run_size
-from tracegraph.core.shapes import Dim, Size, element_count
+from tracegraph.core.shapes import Dim, Size, element_count, least
 from tracegraph.core.types import TensorType, int64
 from tracegraph.errors import ShapeError, fail
 from tracegraph.ir.builder import current, operand_text
@@ -41,13 +41,19 @@ def runtime_size(op: str, n: Tensor, clamps: bool = False) -> Size:
     n = cast_to(n, int64)
     for node in _last_sizes():
         apart = difference(n, node.inputs[0])
-        if apart is not None:
+        # What was read is 0 or more. Less than that may be below 0, where it clamps.
+        if apart is not None and not (clamps and _may_be_negative(apart)):
             return node.op.size + apart
     if clamps:
         n = MAXIMUM(n, as_tensor(0, int64))
     size = Dim.named(current().new_size_name())
     RuntimeSize(size)(n)
     return size
+
+
+def _may_be_negative(size: Size) -> bool:
+    lowest = least(size)
+    return lowest is None or lowest < 0
 
 
 def _last_sizes() -> list[Any]:
