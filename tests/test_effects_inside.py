@@ -289,6 +289,18 @@ def test_a_check_that_fails_before_a_python_function():
     assert len(called) == 2
 
 
+def test_a_message_with_braces():
+    @tg.function
+    def checked(x, n):
+        for k in tg.range(n):
+            tg.debugging.assert_less(k, 1, message="no {} here")
+            x = of_python(lambda q: q, x)
+        return x
+
+    with pytest.raises(tg.errors.InvalidArgumentError, match=r"no \{\} here"):
+        checked(tg.constant(1.0), tg.constant(5))
+
+
 def test_an_error_of_a_python_function():
     def wrong(q):
         raise RuntimeError("no such number")

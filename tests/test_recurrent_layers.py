@@ -346,3 +346,21 @@ def test_bad_arguments_of_recurrent_layers_are_errors(make, kind, words):
         make()
     assert "test_recurrent_layers.py" in str(error.value)
     assert "fix: " in str(error.value)
+
+
+@pytest.mark.parametrize("is_decorated", [False, True])
+def test_batch_jacobians_over_time(is_decorated):
+    """Rows of a batch do not meet in a loop over time, and that is proved."""
+    layer = tg.layers.LSTM(3, return_sequences=True)
+    x = tg.constant(np.random.default_rng(4).normal(size=(2, 5, 4)).astype(np.float32))
+    layer(x)
+
+    def jacobians(x):
+        with tg.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y = layer(x)
+        return tape.batch_jacobian(y, x), tape.jacobian(y, x)
+
+    by_row, whole = (tg.function(jacobians) if is_decorated else jacobians)(x)
+    expected = np.stack([whole.numpy()[b, :, :, b] for b in range(2)])
+    np.testing.assert_allclose(by_row.numpy(), expected, rtol=1e-5, atol=1e-7)

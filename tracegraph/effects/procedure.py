@@ -43,6 +43,8 @@ from tracegraph.tracing.trace import CheckReport
 
 #: How many programs of one part are kept: one for each of the last sizes.
 _MOST_PROGRAMS = 128
+#: What a check of a range has: the smallest and the largest number, and the two bounds.
+_RANGE_OPERANDS = 4
 #: The value of a token: it orders effects, and says nothing.
 START = np.zeros((), np.bool_)
 
@@ -150,7 +152,8 @@ class Procedure:
             flag = run.env.get(node.outputs[0]) if isinstance(node.op, Check) else None
             if flag is not None and not np.asarray(flag):
                 text, operands = node.op.attributes[0], node.inputs[1:]
-                report = CheckReport(text, node.source, len(operands), is_range="{}" in text)
+                is_range = "{}" in text and len(operands) == _RANGE_OPERANDS
+                report = CheckReport(text, node.source, len(operands), is_range=is_range)
                 report.fail([np.asarray(run.value(x)) for x in operands])
 
     def _compute_and_store(self, run: _Run, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
