@@ -23,7 +23,7 @@ from tracegraph.control.call import (
     residual_plan,
     tangent_graph,
 )
-from tracegraph.control.silent import calls_python, silent, without_tokens
+from tracegraph.control.without_prints import calls_python, without_prints, without_tokens
 from tracegraph.core.shapes import same_shape
 from tracegraph.core.types import TensorType, bool_, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
@@ -108,10 +108,10 @@ class Branch(Op, abstract=True):
         count = len(self.branches[0].outputs)
         gs, ys = values[:count], values[count : 2 * count]
         decider, *xs = without_tokens(values[2 * count :])
-        recorded, silenced = self.recorded(), self._silent()
+        recorded, printless = self.recorded(), self._without_prints()
         if recorded is not self:
             # It was recorded without a tape, hence without residuals: compute them now.
-            recorded = silenced.recorded()
+            recorded = printless.recorded()
             ys = as_tuple(recorded(decider, *xs))
             gs = (*gs, *(None,) * (len(ys) - count))
         present = tuple(g is not None for g in gs)
@@ -151,16 +151,16 @@ class Branch(Op, abstract=True):
                 graphs.append(builder.finish(_filled(places, of_one, outputs, one.inputs)))
         return graphs, operands, places
 
-    def _silent(self) -> Branch:
+    def _without_prints(self) -> Branch:
         """The op without its prints, for what is computed again."""
-        return self.with_branches([*map(silent, self.branches)]) if self.cuts_runs else self
+        return self.with_branches([*map(without_prints, self.branches)]) if self.cuts_runs else self
 
     def jvp(self, tangents, *values):
         count = len(self.branches[0].outputs)
         decider, *xs = without_tokens(values[count:])
         given = tuple(t is not None for t in tangents[1:])
-        silenced = self._silent().branches
-        found = [tangent_graph(branch, given)[:2] for branch in silenced]
+        printless = self._without_prints().branches
+        found = [tangent_graph(branch, given)[:2] for branch in printless]
         places = sorted({place for _, of_one in found for place in of_one})
         graphs = []
         for (graph, of_one), branch in zip(found, self.branches, strict=True):

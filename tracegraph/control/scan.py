@@ -23,7 +23,7 @@ from tracegraph.control.call import (
     own_size,
     residual_plan,
 )
-from tracegraph.control.silent import calls_python, silent, without_tokens
+from tracegraph.control.without_prints import calls_python, without_prints, without_tokens
 from tracegraph.core.shapes import Size, element_count, same_shape, same_size, static_shape
 from tracegraph.core.sparsity_patterns import Pattern, moved
 from tracegraph.core.types import TensorType
@@ -203,17 +203,17 @@ class Scan(Loop):
         count = len(self.body.outputs)
         gs, ys = values[:count], values[count : 2 * count]
         xs = without_tokens(values[2 * count :])
-        recorded, silenced = self.recorded(), self._silent()
+        recorded, printless = self.recorded(), self._without_prints()
         if recorded is not self:
             # It was recorded without a tape, hence without residuals: compute them now.
-            recorded = silenced.recorded()
+            recorded = printless.recorded()
             ys = as_tuple(recorded(*xs))
             gs = (*gs, *(None,) * (len(ys) - count))
         return recorded._pulled_back(gs, ys, xs)
 
-    def _silent(self) -> Scan:
+    def _without_prints(self) -> Scan:
         """The op without its prints, for what is computed again."""
-        return self.with_body(silent(self.body), self.constants, self.states)
+        return self.with_body(without_prints(self.body), self.constants, self.states)
 
     def _pulled_back(
         self, gs: Sequence[Tensor | None], ys: Sequence[Tensor], xs: Sequence[Tensor]
@@ -257,7 +257,7 @@ class Scan(Loop):
             tuple(t is not None for t in tangents),
             lambda flags: depending_through(self.body, flags),
         )
-        body, places = pushed_body(self._silent().body, self.constants, self.states, given)
+        body, places = pushed_body(self._without_prints().body, self.constants, self.states, given)
         ends = (0, self.constants, self.rows, len(xs))
         inputs = interleaved(ends, given, xs, tangents)
         first, states = sum(given[: self.constants]), sum(given[self.constants : self.rows])

@@ -36,7 +36,7 @@ from tracegraph.control.call import (
     own_size,
 )
 from tracegraph.control.scan import Flags, Loop, interleaved, kept_state, pushed_body
-from tracegraph.control.silent import silent, without_tokens
+from tracegraph.control.without_prints import without_prints, without_tokens
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType, bool_, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
@@ -118,9 +118,9 @@ class While(Loop):
         gs, ys = values[: self.states], values[count : 2 * count]
         xs = without_tokens(values[2 * count :])
         if not self.counts:  # it was recorded without a tape: count the steps now
-            ys = as_tuple(self._silent().recorded()(*xs))
+            ys = as_tuple(self._without_prints().recorded()(*xs))
         present = tuple(g is not None for g in gs)
-        op = while_gradient(silent(self.body), self.constants, present, self.checkpoints)
+        op = while_gradient(without_prints(self.body), self.constants, present, self.checkpoints)
         given = [
             full(0, xs[i].type) if gs[i - self.constants] is None else gs[i - self.constants]
             for i in op.targets
@@ -132,9 +132,9 @@ class While(Loop):
             cotangents[i] = g
         return tuple(cotangents)
 
-    def _silent(self) -> While:
+    def _without_prints(self) -> While:
         """The op without its prints, for what is computed again."""
-        return self.with_graphs(self.condition, silent(self.body), self.constants)
+        return self.with_graphs(self.condition, without_prints(self.body), self.constants)
 
     def jvp(self, tangents, *values):
         xs = without_tokens(values[self.states + self.counts :])
@@ -142,7 +142,7 @@ class While(Loop):
             tuple(t is not None for t in tangents),
             lambda flags: depending_through(self.body, flags),
         )
-        op, inputs, places = pushed_loop(self._silent(), given, xs, tangents)
+        op, inputs, places = pushed_loop(self._without_prints(), given, xs, tangents)
         found = applied(op, inputs)[self.states :]
         results: list[Tensor | None] = [None] * (self.states + self.counts)
         for place, t in zip(places, found):

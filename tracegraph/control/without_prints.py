@@ -21,12 +21,12 @@ def calls_python(graph: Graph) -> bool:
     )
 
 
-def silent(graph: Graph) -> Graph:
+def without_prints(graph: Graph) -> Graph:
     """The graph without its prints: the token that it takes is the one that it returns. Raises
     Mismatch for one that does more than print."""
     if not graph.cuts_runs:
         return graph
-    return graph.cached("silent", lambda: _silent(graph))
+    return graph.cached("without_prints", lambda: _without_prints(graph))
 
 
 def without_tokens(values: Sequence[Tensor]) -> list[Tensor]:
@@ -34,7 +34,7 @@ def without_tokens(values: Sequence[Tensor]) -> list[Tensor]:
     return [FirstToken()() if x.type is TOKEN else x for x in values]
 
 
-def _silent(graph: Graph) -> Graph:
+def _without_prints(graph: Graph) -> Graph:
     if calls_python(graph):
         raise Mismatch(
             f"the derivative of @{graph.name} is not known, since it calls a Python function",
