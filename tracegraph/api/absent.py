@@ -53,7 +53,7 @@ ABSENT = {
     "experimental": ("nothing is set apart for it", "use tg's own functions, such as tg.range"),
     "math.sobol_sample": ("there are no quasi-random numbers", "use scipy.stats.qmc.Sobol"),
     "no_op": ("there are no ops that make nothing", "leave it out, or use tg.group()"),
-    **dict.fromkeys(["numpy", "np"], ("tensors go to NumPy and back", "use NumPy, or tg itself")),
+    "np": ("tensors go to NumPy and back", "use NumPy, tg.numpy, or tg itself"),
     "fft": ("transforms are those of signals", "use tg.signal.fft"),
     "summary": ("there are no event files", "use tg.print, or log what x.numpy() gives"),
     "test": ("tests are those of Python", "use np.testing, and tg.testing.check_gradients"),
