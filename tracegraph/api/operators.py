@@ -67,6 +67,18 @@ def _multiply(x: Any, y: Any) -> Any:
     return MUL(*elementwise_operands("multiply", x, y))
 
 
+def _matmul(x: Any, y: Any) -> Any:
+    """x @ y of matrices in the last two axes, where a vector is a row on the left and a column on
+    the right. `tg.matmul` refuses vectors."""
+    has_vector = 1 in (_rank_or_none(x), _rank_or_none(y))
+    is_sparse = SparseJacobian in (type(x), type(y))
+    return numpy.matmul(x, y) if has_vector and not is_sparse else matmul(x, y)
+
+
+def _rank_or_none(x: Any) -> int | None:
+    return _type_of(x).rank if isinstance(x, Tensor | Variable) else getattr(x, "ndim", None)
+
+
 #: Python's name of each operator that has a reflected form, and its function.
 ARITHMETIC: dict[str, Binary] = {
     "add": binary(ADD, "add"),
@@ -76,7 +88,7 @@ ARITHMETIC: dict[str, Binary] = {
     "floordiv": floordiv,
     "mod": mod,
     "pow": pow,
-    "matmul": matmul,
+    "matmul": _matmul,
     "and": binary(LogicalAnd(), "and"),
     "or": binary(LogicalOr(), "or"),
     "xor": binary(LogicalXor(), "xor"),

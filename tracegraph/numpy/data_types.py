@@ -11,7 +11,7 @@ import numpy as np
 
 from tracegraph import array
 from tracegraph.array.arguments import as_choice
-from tracegraph.core.types import DType, as_dtype
+from tracegraph.core.types import DType, as_dtype, int32, uint32
 from tracegraph.eager.tensor_methods import check_device
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import (
@@ -137,6 +137,12 @@ def iinfo(type: Any, /) -> IntegerInfo:
     own = _dtype_of(type)
     found = np.iinfo(own.numpy_dtype)
     return IntegerInfo(8 * own.size, int(found.max), int(found.min), own)
+
+
+def sum_type(dtype: DType) -> DType:
+    """The type in which elements are added or multiplied: integers of 8 and 16 bits in 32."""
+    is_narrow = dtype.is_integer and dtype.size < int32.size
+    return (uint32 if dtype.is_unsigned else int32) if is_narrow else dtype
 
 
 def _dtype_of(value: Any) -> DType:

@@ -17,9 +17,11 @@ from tracegraph.array.arguments import (
 )
 from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.operands import matrices
+from tracegraph.linalg.systems import rounding
+from tracegraph.numpy.data_types import sum_type
 from tracegraph.numpy.manipulation import matrix_transpose, moveaxis
 from tracegraph.numpy.statistics import sum as sum_of
-from tracegraph.operands.conversion import as_operands, as_tensor
+from tracegraph.operands.conversion import as_operands, as_tensor, cast_to
 
 if TYPE_CHECKING:
     from tracegraph.typing import Axis, DTypeLike, TensorLike
@@ -65,7 +67,8 @@ def matmul(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """
     a, b = as_operands("matmul", x1, x2)
     is_row, is_column = rank_of("matmul", a) == 1, rank_of("matmul", b) == 1
-    product = math.matmul(a[None] if is_row else a, b[:, None] if is_column else b)
+    a, b = a[None] if is_row else a, b[:, None] if is_column else b
+    product = cast_to(math.matmul(a, b, output_type=sum_type(a.dtype)), a.dtype)
     dropped = [axis for axis, is_dropped in ((-2, is_row), (-1, is_column)) if is_dropped]
     return array.squeeze(product, dropped) if dropped else product
 
@@ -84,7 +87,9 @@ def vecdot(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:
 
 def tensordot(x1: TensorLike, x2: TensorLike, /, *, axes: Any = 2) -> Tensor:
     """The sum of products over pairs of axes; see `tg.tensordot`."""
-    return math.tensordot(x1, x2, axes)
+    x, y = as_operands("tensordot", x1, x2)
+    wide = sum_type(x.dtype)
+    return cast_to(math.tensordot(cast_to(x, wide), cast_to(y, wide), axes), x.dtype)
 
 
 def outer(x1: TensorLike, x2: TensorLike, /) -> Tensor:
@@ -129,19 +134,22 @@ def pinv(x: TensorLike, /, *, rtol: TensorLike | None = None) -> Tensor:
 
     By default it is the larger size of the matrix times the distance of 1 and the next number.
     """
-    return linalg.pinv(x, _tolerance("pinv", x) if rtol is None else rtol)
+    x = matrices("pinv", x)
+    return linalg.pinv(x, rounding("pinv", x) if rtol is None else _of_real(rtol, x))
+
+
+def _of_real(number: TensorLike, x: Tensor) -> Tensor:
+    """A number, or one for each matrix of x, in the type of their absolute values."""
+    return cast_to(as_tensor(number), x.dtype.real)
 
 
 def matrix_rank(x: TensorLike, /, *, rtol: TensorLike | None = None) -> Tensor:
     """How many singular values of each matrix are above `rtol` times the largest; see `pinv`."""
     if rtol is None:
         return linalg.matrix_rank(x)
+    x = matrices("matrix_rank", x)
     largest = math.reduce_max(svdvals(x), -1)
-    return linalg.matrix_rank(x, math.multiply(largest, rtol))
-
-
-def _tolerance(op: str, x: Any) -> float:
-    return linalg.systems.rounding(op, matrices(op, x))
+    return linalg.matrix_rank(x, math.multiply(largest, _of_real(rtol, x)))
 
 
 def solve(x1: TensorLike, x2: TensorLike, /) -> Tensor:

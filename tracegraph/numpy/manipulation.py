@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tracegraph import array, linalg
-from tracegraph.array.arguments import as_axis, as_list, as_sizes, rank_of, refuse
+from tracegraph.array.arguments import as_axis, as_integers, as_list, as_sizes, rank_of, refuse
+from tracegraph.array.index_arrays import counted_from_zero
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_shape, cast_to
+from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_shape
 from tracegraph.ops.index import take_along
 
 if TYPE_CHECKING:
@@ -153,7 +154,8 @@ def take(x: TensorLike, indices: TensorLike, /, *, axis: int | None = None) -> T
     """
     x = as_tensor(x)
     place = as_axis("take", only_axis("take", x) if axis is None else axis, rank_of("take", x), x)
-    return array.gather(x, _from_start(as_tensor(indices), x.shape[place]), axis=place)
+    at = as_integers("take", "the indices", indices)
+    return array.gather(x, counted_from_zero(at, x.type.shape[place]), axis=place)
 
 
 def only_axis(op: str, x: Tensor) -> int:
@@ -168,13 +170,6 @@ def only_axis(op: str, x: Tensor) -> int:
     )
 
 
-def _from_start(indices: Tensor, size: Any) -> Tensor:
-    """Indices counted from the start, where negative ones count from the end."""
-    if indices.dtype.is_unsigned:
-        return indices
-    return array.where(indices < 0, indices + cast_to(as_tensor(size), indices.dtype), indices)  # type: ignore[operator]
-
-
 def take_along_axis(x: TensorLike, indices: TensorLike, /, *, axis: int = -1) -> Tensor:
     """y[..., i, ...] = x[..., indices[..., i, ...], ...] along one axis; the others broadcast.
 
@@ -182,13 +177,13 @@ def take_along_axis(x: TensorLike, indices: TensorLike, /, *, axis: int = -1) ->
     >>> tg.numpy.take_along_axis(x, tg.argsort(x), axis=1).numpy()
     array([[1, 2, 3]], dtype=int32)
     """
-    x, at = as_tensor(x), as_tensor(indices)
+    x, at = as_tensor(x), as_integers("take_along_axis", "the indices", indices)
     rank = rank_of("take_along_axis", x)
     place = as_axis("take_along_axis", axis, rank, x)
     if rank_of("take_along_axis", at) != rank:
         fact = f"the operand {x.type} and the indices {at.type} differ in the number of axes"
         refuse("take_along_axis", fact, x, at, fix="give the indices one axis for each of x")
-    at = _from_start(at, x.shape[place])
+    at = counted_from_zero(at, x.type.shape[place])
     others = [
         array.zeros([1 if k == place else size for k, size in enumerate(v.shape)], v.dtype)
         for v in (x, at)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from tracegraph import array, math
 from tracegraph.array.arguments import as_axis, as_count, as_flag, as_number, rank_of
 from tracegraph.array.shaping import cut
-from tracegraph.core.types import DType, as_dtype, bool_, float32, int32
+from tracegraph.core.types import as_dtype, bool_, float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.reduction import reduced_count
+from tracegraph.numpy.data_types import sum_type
 from tracegraph.numpy.manipulation import only_axis
 from tracegraph.operands.conversion import as_tensor, cast_to
 
@@ -17,17 +18,10 @@ if TYPE_CHECKING:
     from tracegraph.typing import Axis, DTypeLike, TensorLike
 
 
-def _summed_type(x: Tensor, dtype: DTypeLike | None) -> DType:
-    """The type in which the elements are added or multiplied: integers of 8 and 16 bits in 32."""
-    if dtype is not None:
-        return as_dtype(dtype)
-    is_narrow = x.dtype.is_integer and x.dtype.size < int32.size
-    return as_dtype("uint32" if x.dtype.is_unsigned else "int32") if is_narrow else x.dtype
-
-
 def _summable(x: TensorLike, dtype: DTypeLike | None) -> Tensor:
+    """x in the type in which its elements are added or multiplied."""
     x = as_tensor(x)
-    return cast_to(x, _summed_type(x, dtype))
+    return cast_to(x, sum_type(x.dtype) if dtype is None else as_dtype(dtype))
 
 
 def sum(
