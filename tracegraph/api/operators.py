@@ -207,7 +207,7 @@ def _value(x: Any, name: str, use: str, is_written: bool = False) -> Any:
 #: The names that functions of NumPy have in `tg.numpy`.
 _OWN_UFUNCS = {
     function: name
-    for name in numpy.__all__
+    for name in dir(numpy)
     if isinstance(function := getattr(np, name, None), np.ufunc)
 }
 

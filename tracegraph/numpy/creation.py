@@ -200,11 +200,11 @@ def linspace(
     is_complex = any(isinstance(x, (complex, np.complexfloating)) for x in (start, stop))
     kind = as_dtype(dtype or (complex64 if is_complex else float32))
     if kind.is_complex:
-        parts = [
-            linspace(np.real(start), np.real(stop), num, dtype=kind.real, endpoint=endpoint),
-            linspace(np.imag(start), np.imag(stop), num, dtype=kind.real, endpoint=endpoint),
-        ]
-        return array.complex(*parts)
+        first: Any = np.asarray(start)
+        last: Any = np.asarray(stop)
+        real = linspace(first.real, last.real, num, dtype=kind.real, endpoint=endpoint)
+        imaginary = linspace(first.imag, last.imag, num, dtype=kind.real, endpoint=endpoint)
+        return array.complex(real, imaginary)
     if endpoint or num == 0:
         return cast_to(array.linspace(start, stop, num), kind)
     return cast_to(array.linspace(start, stop, num + 1)[:-1], kind)

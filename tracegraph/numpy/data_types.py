@@ -124,8 +124,14 @@ def finfo(type: Any, /) -> FloatInfo:
     """
     real = _dtype_of(type).real
     found = ml_dtypes.finfo(real.numpy_dtype)
-    limits = [float(x) for x in (found.eps, found.max, found.min, found.smallest_normal)]
-    return FloatInfo(8 * real.size, *limits, real)
+    return FloatInfo(
+        bits=8 * real.size,
+        eps=float(found.eps),
+        max=float(found.max),
+        min=float(found.min),
+        smallest_normal=float(found.smallest_normal),
+        dtype=real,
+    )
 
 
 def iinfo(type: Any, /) -> IntegerInfo:

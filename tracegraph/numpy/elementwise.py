@@ -197,7 +197,9 @@ def hypot(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """
     x, y = elementwise_operands("hypot", x1, x2)
     wide = float32 if x.dtype.size < 4 else x.dtype
-    return cast_to(abs(complex(cast(x, wide), cast(y, wide))), x.dtype)
+    length = cast_to(abs(complex(cast(x, wide), cast(y, wide))), x.dtype)
+    # An infinite side makes the other one indifferent, be it nan.
+    return where(logical_or(isinf(x), isinf(y)), python_math.inf, length)
 
 
 def signbit(x: TensorLike, /) -> Tensor:
@@ -236,8 +238,9 @@ def clip(x: TensorLike, /, min: TensorLike | None = None, max: TensorLike | None
     """
     if min is not None and max is not None:
         return math.clip_by_value(x, min, max)
-    x = as_tensor(x)
-    return x if min is max else minimum(x, max) if min is None else maximum(x, min)
+    if min is not None:
+        return maximum(as_tensor(x), min)
+    return as_tensor(x) if max is None else minimum(as_tensor(x), max)
 
 
 __all__ = [

@@ -113,8 +113,7 @@ def cross(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:
     array([0, 0, 1], dtype=int32)
     """
     x, y = as_operands("cross", x1, x2)
-    product = linalg.cross(*(moveaxis(v, axis, -1) for v in (x, y)))
-    return moveaxis(product, -1, axis)
+    return moveaxis(linalg.cross(moveaxis(x, axis, -1), moveaxis(y, axis, -1)), -1, axis)
 
 
 def cholesky(x: TensorLike, /, *, upper: bool = False) -> Tensor:
