@@ -14,7 +14,6 @@ A checker takes a name for public that is imported `as` itself, or starred from 
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-import tracegraph.api.array_api  # installs the namespace of the array API on Tensor
 import tracegraph.eager.tensor_methods
 import tracegraph.state.scatter  # installs the scatter methods on Variable
 import tracegraph.text  # installs the text of graphs on Graph
@@ -76,6 +75,9 @@ from tracegraph import (
 )
 from tracegraph import (
     nn as nn,
+)
+from tracegraph import (
+    numpy as numpy,
 )
 from tracegraph import (
     optimizers as optimizers,
@@ -289,7 +291,19 @@ _MODULES = (
         math.special,
         metrics,
     ),
-    *(nest, nn, optimizers, optimizers.schedules, quantization, random, raw_ops, regularizers),
+    *(
+        nest,
+        nn,
+        numpy,
+        numpy.fft,
+        numpy.linalg,
+        optimizers,
+        optimizers.schedules,
+        quantization,
+        random,
+        raw_ops,
+        regularizers,
+    ),
     *(saved_model, signal, testing, train),
 )
 _INTERNAL = frozenset(["NoReturn", "TYPE_CHECKING"])

@@ -53,7 +53,7 @@ ABSENT = {
     "experimental": ("nothing is set apart for it", "use tg's own functions, such as tg.range"),
     "math.sobol_sample": ("there are no quasi-random numbers", "use scipy.stats.qmc.Sobol"),
     "no_op": ("there are no ops that make nothing", "leave it out, or use tg.group()"),
-    **dict.fromkeys(["numpy", "np"], ("tensors go to NumPy and back", "use NumPy, or tg itself")),
+    "np": ("tensors go to NumPy and back", "use NumPy, tg.numpy, or tg itself"),
     "fft": ("transforms are those of signals", "use tg.signal.fft"),
     "summary": ("there are no event files", "use tg.print, or log what x.numpy() gives"),
     "test": ("tests are those of Python", "use np.testing, and tg.testing.check_gradients"),
@@ -210,6 +210,8 @@ def refuse(name: str, module: str = "") -> NoReturn:
     if name in OTHER_NAMES or name in TENSORFLOW_1:  # as in a module that has it elsewhere
         reason, fix = ABSENT[name]
         fail_absent(name, f"{fact}: {reason}", fix)
+    if name in dir(_modules["numpy"]):
+        fail_absent(name, fact, f"use tg.numpy.{name}")
     near = _near(name, module)
     if near:
         fail_absent(name, fact, f"use {near}, if that is meant")
@@ -217,10 +219,12 @@ def refuse(name: str, module: str = "") -> NoReturn:
 
 
 def _paths_of(name: str) -> list[str]:
-    """Where a name is public: in `tg` itself, or else in modules of it."""
+    """Where a name is public: in `tg` itself, or else in modules of it. Those of the array API,
+    which has most names once more, are left out."""
     if name in dir(sys.modules["tracegraph"]):
         return [f"tg.{name}"]
-    return [f"tg.{short}.{name}" for short, module in _modules.items() if name in dir(module)]
+    others = {x: module for x, module in _modules.items() if not x.startswith("numpy")}
+    return [f"tg.{short}.{name}" for short, module in others.items() if name in dir(module)]
 
 
 def _near(name: str, module: str) -> str | None:
@@ -229,7 +233,7 @@ def _near(name: str, module: str) -> str | None:
     homes = [
         (short, found) for short, found in (("", sys.modules["tracegraph"]), *_modules.items())
     ]
-    homes.sort(key=lambda home: home[0] != module)
+    homes.sort(key=lambda home: (home[0] != module, home[0].startswith("numpy")))
     if name.startswith("_"):
         return None
     plain: dict[str, str] = {}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegraph import numpy
 from tracegraph.array.arguments import as_size, refuse
 from tracegraph.array.creation import ensure_shape
 from tracegraph.array.indexing import getitem
@@ -21,6 +22,7 @@ from tracegraph.eager.tensor_methods import is_symbolic
 from tracegraph.errors import TraceError, fail, fail_absent
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
+from tracegraph.linalg.parts import matrix_transpose
 from tracegraph.math.arithmetic import divide, floordiv, mod, multiply, pow
 from tracegraph.math.product import matmul
 from tracegraph.math.unary import abs, negative, round
@@ -65,6 +67,18 @@ def _multiply(x: Any, y: Any) -> Any:
     return MUL(*elementwise_operands("multiply", x, y))
 
 
+def _matmul(x: Any, y: Any) -> Any:
+    """x @ y of matrices in the last two axes, where a vector is a row on the left and a column on
+    the right. `tg.matmul` refuses vectors."""
+    has_vector = 1 in (_rank_or_none(x), _rank_or_none(y))
+    is_sparse = SparseJacobian in (type(x), type(y))
+    return numpy.matmul(x, y) if has_vector and not is_sparse else matmul(x, y)
+
+
+def _rank_or_none(x: Any) -> int | None:
+    return _type_of(x).rank if isinstance(x, Tensor | Variable) else getattr(x, "ndim", None)
+
+
 #: Python's name of each operator that has a reflected form, and its function.
 ARITHMETIC: dict[str, Binary] = {
     "add": binary(ADD, "add"),
@@ -74,7 +88,7 @@ ARITHMETIC: dict[str, Binary] = {
     "floordiv": floordiv,
     "mod": mod,
     "pow": pow,
-    "matmul": matmul,
+    "matmul": _matmul,
     "and": binary(LogicalAnd(), "and"),
     "or": binary(LogicalOr(), "or"),
     "xor": binary(LogicalXor(), "xor"),
@@ -167,20 +181,35 @@ def _ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **keywords: Any) ->
                 "never change",
                 fix="take the result that is returned, or use v.assign(value) of a tg.Variable",
             )
-    values = [_value(x, bool(out)) for x in inputs]
-    options = {name: x if name == "out" else _value(x) for name, x in keywords.items()}
+    name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+    own = _OWN_UFUNCS.get(ufunc) if method == "__call__" else None
+    use = f"use tg.numpy.{own}" if own else "use a function of tg"
+    values = [_value(x, name, use, bool(out)) for x in inputs]
+    options = {key: x if key == "out" else _value(x, name, use) for key, x in keywords.items()}
     return getattr(ufunc, method)(*values, **options)
 
 
-def _value(x: Any, is_written: bool = False) -> Any:
-    """What NumPy computes with; `is_written` if the result goes into an array."""
+def _value(x: Any, name: str, use: str, is_written: bool = False) -> Any:
+    """What the function `name` of NumPy computes with; `is_written` if the result goes into an
+    array. Raises TraceError with the repair `use` for a tensor that has no value."""
     if not isinstance(x, Tensor | Variable):
         return x
     tensor = as_tensor(x)
-    if is_written and is_symbolic(tensor):
+    if is_symbolic(tensor) and is_written:
         fix = "write a = a + x in place of a += x: that gives a tensor"
         refuse_value(tensor, "a value to write into a NumPy array", fix)
+    if is_symbolic(tensor):
+        fix = f"{use}, or tg.numpy_function to call NumPy when the program runs"
+        refuse_value(tensor, f"np.{name}", fix)
     return np.asarray(tensor)
+
+
+#: The names that functions of NumPy have in `tg.numpy`.
+_OWN_UFUNCS = {
+    function: name
+    for name in dir(numpy)
+    if isinstance(function := getattr(np, name, None), np.ufunc)
+}
 
 
 def _reflected(function: Binary) -> Binary:
@@ -284,6 +313,11 @@ def _transposed(x: Any) -> Tensor:
     return transpose(x)
 
 
+def _matrices_transposed(x: Any) -> Tensor:
+    """The tensor with its last two axes exchanged. Raises ShapeError if there are none."""
+    return matrix_transpose(x)
+
+
 def _methods() -> Iterator[tuple[str, Any]]:
     for name, function in ARITHMETIC.items():
         yield f"__{name}__", function
@@ -309,6 +343,7 @@ def _methods() -> Iterator[tuple[str, Any]]:
         "rank": property(_rank),
         "size": property(_size),
         "T": property(_transposed),
+        "mT": property(_matrices_transposed),
     }.items()
 
 

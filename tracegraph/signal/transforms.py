@@ -182,7 +182,7 @@ def _of_real(op: str, input: Any, fft_length: Any, count: int) -> Tensor:
     x = as_tensor(input)
     axes = _last_axes(op, x, count)
     sizes = _lengths(op, fft_length, [x.type.shape[axis] for axis in axes])
-    y = Rfft()(_resized(x, axes, sizes))
+    y = Rfft()(resized(x, axes, sizes))
     return Fft(axes[:-1], False)(y) if count > 1 else y
 
 
@@ -191,7 +191,7 @@ def _to_real(op: str, input: Any, fft_length: Any, count: int) -> Tensor:
     axes = _last_axes(op, z, count)
     own = [z.type.shape[axis] for axis in axes]
     sizes = _lengths(op, fft_length, [*own[:-1], 2 * (own[-1] - 1)])
-    z = _resized(z, axes, (*sizes[:-1], half_size(sizes[-1])))
+    z = resized(z, axes, (*sizes[:-1], half_size(sizes[-1])))
     if count > 1:
         z = Fft(axes[:-1], True)(z)
     return _divided(Irfft(sizes[-1])(z), sizes)
@@ -208,7 +208,7 @@ def _lengths(op: str, fft_length: Any, own: Sequence[Any]) -> tuple[Any, ...]:
     return sizes
 
 
-def _resized(x: Tensor, axes: Sequence[int], sizes: Sequence[Any]) -> Tensor:
+def resized(x: Tensor, axes: Sequence[int], sizes: Sequence[Any]) -> Tensor:
     """x cut, or filled up with zeros behind, to other sizes along some axes."""
     for axis, size in zip(axes, sizes, strict=True):
         missing = size - x.type.shape[axis]
@@ -274,7 +274,7 @@ def dct(
     last = x.ndim - 1
     x = move_axis(x, place, last)
     if n is not None:
-        x = _resized(x, [last], _lengths("dct", n, [0]))
+        x = resized(x, [last], _lengths("dct", n, [0]))
     size: Any = x.type.shape[last]
     if not known_int(size) or size < (2 if kind == 1 else 1):
         fix = "give the size in the TensorSpec, and two elements or more for type 1"
@@ -308,7 +308,7 @@ def _dct_1(x: Tensor, size: int, is_ortho: bool) -> Tensor:
 
 def _dct_2(x: Tensor, size: int, is_ortho: bool) -> Tensor:
     last = x.ndim - 1
-    half = cut(Rfft()(_resized(x, [last], [2 * size])), last, 0, size)
+    half = cut(Rfft()(resized(x, [last], [2 * size])), last, 0, size)
     turn = 2 * np.exp(-0.5j * np.pi * np.arange(size) / size)
     y = REAL(half * as_tensor(turn.astype(half.dtype.numpy_dtype)))  # type: ignore[operator]
     values = _but_first(size, 0.5, math.sqrt(0.5)) / math.sqrt(size)
@@ -323,13 +323,13 @@ def _dct_3(x: Tensor, size: int, is_ortho: bool) -> Tensor:
     turn = np.exp(0.5j * np.pi * np.arange(size) / size)
     z = COMPLEX(x, x * 0.0)  # type: ignore[operator]
     z = z * as_tensor(turn.astype(z.dtype.numpy_dtype))  # type: ignore[operator]
-    whole = Irfft(2 * size)(_resized(z, [last], [size + 1]))
+    whole = Irfft(2 * size)(resized(z, [last], [size + 1]))
     return cut(whole, last, 0, size)
 
 
 def _dct_4(x: Tensor, size: int, is_ortho: bool) -> Tensor:
     last = x.ndim - 1
-    y = cut(_dct_2(_resized(x, [last], [2 * size]), 2 * size, False), last, 1, 2 * size, 2)
+    y = cut(_dct_2(resized(x, [last], [2 * size]), 2 * size, False), last, 1, 2 * size, 2)
     return y * math.sqrt(0.5 / size) if is_ortho else y  # type: ignore[operator]
 
 
