@@ -241,3 +241,17 @@ def test_bad_arguments(name):
         call()
     assert "test_signal.py" in str(caught.value)
     assert "fix: " in str(caught.value)
+
+
+def test_a_factor_of_a_transform():
+    """XLA gives the transform the layout of what comes behind it, which it must not have."""
+    x = np.eye(3) + 0.1
+
+    @tg.function
+    def factor(x):
+        y = tg.math.real(tg.signal.ifft(2 * tg.signal.fft(tg.cast(x, tg.complex128))))
+        z = tg.signal.irfft(tg.signal.rfft(y), [3])
+        return tg.linalg.cholesky(y), tg.linalg.cholesky(tg.transpose(z))
+
+    for found in factor(tg.constant(x)):
+        np.testing.assert_allclose(found, np.linalg.cholesky(2 * x), atol=1e-14)
