@@ -21,7 +21,7 @@ from tracegraph.linalg.operators.arguments import (
     spread,
 )
 from tracegraph.linalg.operators.base import LinearOperator
-from tracegraph.linalg.operators.circulant import complex_of, in_dtype
+from tracegraph.linalg.operators.circulant import as_complex, in_dtype
 from tracegraph.linalg.parts import adjoint as adjoint_of
 from tracegraph.linalg.parts import diag
 from tracegraph.linalg.systems import compact_diagonals, tridiagonal_matmul, tridiagonal_solve
@@ -107,7 +107,7 @@ class LinearOperatorToeplitz(LinearOperator):
         """A circular convolution of twice the size, of which the first half is kept."""
         x = adjoint_of(x) if adjoint_arg else x
         col, rest = self._edges(adjoint)
-        kernel = complex_of(concat([col, reverse(rest, [-1])], -1))
+        kernel = as_complex(concat([col, reverse(rest, [-1])], -1))
         lead = common_batch("matmul", (self.batch_shape, x.type.shape[:-2]))
         size, count = x.type.shape[-2:]
         columns = swap_last(broadcast(cast_to(x, kernel.dtype), (*lead, size, count)))

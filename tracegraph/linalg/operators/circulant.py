@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tracegraph.array.shaping import expand_dims
 from tracegraph.core.shapes import element_count
 from tracegraph.core.tensorshape import TensorShape
-from tracegraph.core.types import as_dtype, complex64, complex128
+from tracegraph.core.types import as_dtype, complex64
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.operators.arguments import conjugate_if, follows, given, implied, parameter
@@ -18,6 +18,7 @@ from tracegraph.math.reduction import reduce_prod, reduce_sum
 from tracegraph.math.unary import imag, real
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops.contract import swap_last
+from tracegraph.ops.elementwise import complex_of
 from tracegraph.ops.shape import Reshape
 from tracegraph.signal.transforms import fft, fft2d, fft3d, ifft, ifft2d, ifft3d
 
@@ -27,11 +28,9 @@ if TYPE_CHECKING:
 _TRANSFORMS = {1: (fft, ifft), 2: (fft2d, ifft2d), 3: (fft3d, ifft3d)}
 
 
-def complex_of(x: Tensor) -> Tensor:
+def as_complex(x: Tensor) -> Tensor:
     """x in the complex dtype of its precision."""
-    if x.dtype.is_complex:
-        return x
-    return cast_to(x, complex128 if x.dtype.size == 8 else complex64)
+    return x if x.dtype.is_complex else cast_to(x, complex_of(x.dtype))
 
 
 def in_dtype(x: Tensor, dtype: Any) -> Tensor:
@@ -104,7 +103,7 @@ class Circular(LinearOperator):
         self._check(holds, "the spectrum is not Hermitian, so the kernel is not real", kernel)
 
     def _complex_spectrum(self) -> Tensor:
-        return complex_of(as_tensor(self._spectrum))
+        return as_complex(as_tensor(self._spectrum))
 
     def _shape(self) -> Any:
         lead = self._spectrum.shape[: -self._depth]
