@@ -258,10 +258,11 @@ def show_names_of(module: ModuleType) -> None:
     short = module.__name__.removeprefix("tracegraph.")
     names = sorted(module.__all__)
     _modules[short] = module
+    load = vars(module).get("__getattr__")
 
     @asked
-    def __getattr__(name: str) -> NoReturn:
-        refuse(name, short)
+    def __getattr__(name: str) -> Any:
+        return load(name) if load is not None and name in names else refuse(name, short)
 
     vars(module)["__dir__"] = lambda: names
     vars(module)["__getattr__"] = __getattr__

@@ -22,8 +22,10 @@ def guard(modules: Iterable[ModuleType]) -> None:
     functions: dict[FunctionType, Callable[..., Any]] = {}
     classes: set[type] = set()
     for module in modules:
-        for name in filter(lambda name: not name.startswith("_"), dir(module)):
-            value = getattr(module, name)
+        # What a module loads at its first use is guarded then.
+        known = vars(module)
+        for name in [name for name in dir(module) if not name.startswith("_") and name in known]:
+            value = known[name]
             if isinstance(value, type):
                 classes.update(x for x in value.__mro__ if x.__module__.startswith(_PACKAGE_PREFIX))
             elif isinstance(value, FunctionType):
