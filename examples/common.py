@@ -2,7 +2,21 @@
 
 import argparse
 import os
+import sys
+from argparse import ArgumentTypeError
 from pathlib import Path
+
+
+def _without_packages(kind, error, traceback):
+    """Says in one line that a package is missing, and what brings it."""
+    if not issubclass(kind, ModuleNotFoundError):
+        sys.__excepthook__(kind, error, traceback)
+        return
+    name = Path(sys.argv[0]).name
+    print(f"{name}: {error}: pip install -e '.[examples]' brings it", file=sys.stderr)
+
+
+sys.excepthook = _without_packages  # the examples import this module first
 
 import tracegraph as tg
 
