@@ -171,11 +171,13 @@ class Transformer(tg.Module):
         super().__init__()
         self.tokens = tg.layers.Embedding(vocabulary, width)
         self.positions = tg.layers.Embedding(CONTEXT, width)
+        self.scale = math.sqrt(width)  # what blocks add is about as large as what they are given
         self.blocks = [Block(width) for _ in range(LAYERS)]
         self.norm = tg.layers.LayerNormalization()
 
     def embed(self, tokens, position):
-        return self.tokens(tokens) + self.positions(position + tg.range(tokens.shape[1]))
+        places = position + tg.range(tokens.shape[1])
+        return self.scale * (self.tokens(tokens) + self.positions(places))
 
     def logits(self, x):
         """What is like the embedding of a token makes the token likely."""
