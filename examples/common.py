@@ -3,8 +3,9 @@
 import argparse
 import os
 import sys
-from argparse import ArgumentTypeError
 from pathlib import Path
+
+import tracegraph as tg
 
 
 def _without_packages(kind, error, traceback):
@@ -16,9 +17,7 @@ def _without_packages(kind, error, traceback):
     print(f"{name}: {error}: pip install -e '.[examples]' brings it", file=sys.stderr)
 
 
-sys.excepthook = _without_packages  # the examples import this module first
-
-import tracegraph as tg
+sys.excepthook = _without_packages  # the examples import this module before those packages
 
 
 class Parser(argparse.ArgumentParser):

@@ -1,4 +1,4 @@
-"""Trains a residual network to tell what a small piece of a photograph shows: brick, moon, grass, ...
+"""Trains a residual network to tell what a piece of a photograph shows: brick, grass, the moon, ...
 
 The photographs come with scikit-image. The left part of each is for training, a strip in the middle
 for validation, and the right for the test, so no pixel is in two of them. All are grey, and each
@@ -13,7 +13,6 @@ Ctrl-C or a power cut, goes on with --resume and ends where it would have ended.
 writes learning_curve.png, predictions.png and checkpoints.
 """
 
-import argparse
 import math
 import shutil
 import sys
@@ -288,7 +287,7 @@ def draw_learning_curve(history, best, path):
         epochs, 100 * history[:, 2], color="tab:orange", label="validation accuracy"
     )
     accuracy_axes.set(ylabel="validation accuracy in %")
-    loss_axes.legend(handles=lines, loc="center right")
+    figure.legend(handles=lines, loc="outside upper center", ncols=2)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
@@ -298,14 +297,16 @@ def draw_predictions(test, predictions, seed, path):
     order = np.random.default_rng(seed).permutation(len(predictions))
     order = order[np.argsort(predictions[order] == test.labels[order], kind="stable")]
     names = list(PHOTOGRAPHS)
-    figure, rows = plt.subplots(3, SHOWN // 3, figsize=(SHOWN / 2, 5.4), layout="constrained")
+    figure, rows = plt.subplots(3, SHOWN // 3, figsize=(SHOWN / 2, 5.6), layout="constrained")
     for axes, k in zip(rows.flat, order):
         axes.imshow(test.images[k, ..., 0], cmap="gray")
         is_right = predictions[k] == test.labels[k]
-        text = names[predictions[k]] if is_right else f"{names[predictions[k]]}?"
+        text = names[test.labels[k]]
+        if not is_right:
+            text += f"\ntaken for {names[predictions[k]]}"
         axes.set_title(text, fontsize=10, color="black" if is_right else "tab:red")
-        axes.set(xticks=[], yticks=[], xlabel="" if is_right else names[test.labels[k]])
-    figure.suptitle("Test images and what the network takes them for; what is wrong comes first")
+        axes.set(xticks=[], yticks=[])
+    figure.suptitle("Test images; those that the network takes for something else come first")
     figure.savefig(path, dpi=120)
     plt.close(figure)
 

@@ -10,6 +10,7 @@ token costs the same, wherever it stands.
 writes loss.png and prints a sample. Ctrl-C ends the training early.
 """
 
+import argparse
 import math
 import pydoc_data.topics
 import re
@@ -40,7 +41,7 @@ WARM_UP = 0.1  # of the steps
 HELD_OUT = 0.1  # of the text
 HELD_OUT_WINDOWS = 64
 TELL_EVERY = 25  # steps
-TEMPERATURE = 0.7  # below 1, what is likely becomes more likely
+TEMPERATURE = 0.5  # below 1, what is likely becomes more likely
 PROMPT = "The "
 PIECE = re.compile(r" ?\w+| ?[^\w\s]+|\s+")  # no token reaches from one piece into the next
 
@@ -133,7 +134,7 @@ def parsed_arguments(arguments):
 def width(text):
     number = common.positive(text)
     if number % HEAD_WIDTH:
-        raise common.ArgumentTypeError(f"{text} is not a multiple of {HEAD_WIDTH}")
+        raise argparse.ArgumentTypeError(f"{text} is not a multiple of {HEAD_WIDTH}")
     return number
 
 
@@ -224,7 +225,7 @@ def make_optimizer(steps):
 
 
 def make_functions(model, optimizer, text):
-    """The training step, the loss on the text held out, both in bits per character, and a writer."""
+    """The training step and the loss on the text held out, in bits per character; a writer."""
     training, held_out = tg.constant(text.training), tg.constant(text.held_out)
 
     @tg.function
