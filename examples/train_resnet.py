@@ -13,6 +13,7 @@ Ctrl-C or a power cut, goes on with --resume and ends where it would have ended.
 writes learning_curve.png, predictions.png and checkpoints.
 """
 
+import json
 import math
 import shutil
 import sys
@@ -49,6 +50,8 @@ WIDTHS = (16, 32, 64)  # of the three stages
 RATE, MOMENTUM, WEIGHT_DECAY = 0.1, 0.9, 5e-4
 WARM_UP = 0.1  # of the steps
 SHOWN = 24
+#: In the folder for the results.
+LAST, BEST, SETTINGS = "checkpoints/last", "checkpoints/best", "checkpoints/settings.json"
 
 
 class Split(NamedTuple):
@@ -60,14 +63,13 @@ class Split(NamedTuple):
 
 def parsed_arguments(arguments):
     parser = common.Parser(description=__doc__.splitlines()[0])
-    positive = common.positive
-    parser.add_argument("--epochs", type=positive, default=15, help="at most; default: 15")
+    parser.add_argument("--epochs", type=common.positive, default=15, help="at most; default: 15")
     parser.add_argument(
-        "--blocks", type=positive, default=1, help="of each of the three stages; default: 1"
+        "--blocks", type=common.positive, default=1, help="of each of the three stages; default: 1"
     )
     parser.add_argument(
         "--patience",
-        type=positive,
+        type=common.positive,
         default=5,
         help="epochs without a better validation loss after which training stops; default: 5",
     )
@@ -76,7 +78,30 @@ def parsed_arguments(arguments):
         action="store_true",
         help="go on with the training that is in --out, instead of starting over",
     )
-    return parser.options(arguments)
+    options = parser.options(arguments)
+    if options.resume:
+        check_that_it_goes_on(parser, options)
+    return options
+
+
+def check_that_it_goes_on(parser, options):
+    """A training goes on as it began: its images and its schedule follow from the options."""
+    path = options.out / SETTINGS
+    if not path.exists():
+        parser.error(f"argument --resume: there is no training in {options.out}")
+    for name, value in json.loads(path.read_text("utf-8")).items():
+        if getattr(options, name) != value:
+            fact = f"the training in {options.out} began with {value}, not {getattr(options, name)}"
+            parser.error(f"argument --{name}: {fact}")
+
+
+def begin(options):
+    """A folder for checkpoints with nothing in it but the settings of the training."""
+    path = options.out / SETTINGS
+    shutil.rmtree(path.parent, ignore_errors=True)
+    path.parent.mkdir()
+    names = ("epochs", "blocks", "seed")
+    path.write_text(json.dumps({name: getattr(options, name) for name in names}), "utf-8")
 
 
 def load_split(part, side, seed):
@@ -234,11 +259,9 @@ class Training:
             model=self.model, optimizer=self.optimizer, progress=self.progress
         )
         best = tg.train.Checkpoint(model=self.model)
-        folder = options.out / "checkpoints"
-        if not options.resume:
-            shutil.rmtree(folder, ignore_errors=True)
-        self.last = tg.train.CheckpointManager(whole, folder / "last", max_to_keep=2)
-        self.best = tg.train.CheckpointManager(best, folder / "best", max_to_keep=1)
+        self.last = tg.train.CheckpointManager(whole, options.out / LAST, max_to_keep=2)
+        self.best = tg.train.CheckpointManager(best, options.out / BEST, max_to_keep=1)
+        self.last.restore_or_initialize()
 
     def run(self):
         """Trains to the end, and leaves the model with the weights of the best epoch."""
@@ -313,10 +336,10 @@ def draw_predictions(test, predictions, seed, path):
 
 def main(arguments=None):
     options = parsed_arguments(arguments)
+    if not options.resume:
+        begin(options)
     tg.random.set_seed(options.seed)
     training = Training(options)
-    if options.resume:
-        training.last.restore_or_initialize()
     try:
         training.run()
     except KeyboardInterrupt:

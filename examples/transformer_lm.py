@@ -125,8 +125,9 @@ def load_text():
 
 def parsed_arguments(arguments):
     parser = common.Parser(description=__doc__.splitlines()[0])
-    positive = common.positive
-    parser.add_argument("--steps", type=positive, default=300, help="of training; default: 300")
+    parser.add_argument(
+        "--steps", type=common.positive, default=300, help="of training; default: 300"
+    )
     parser.add_argument("--width", type=width, default=128, help="of the model; default: 128")
     return parser.options(arguments)
 
