@@ -355,9 +355,7 @@ def main(arguments=None):
     draw_learning_curve(history, best, options.out / "learning_curve.png")
     draw_predictions(test, predictions, options.seed, options.out / "predictions.png")
     right = int(np.sum(predictions == test.labels))
-    print(
-        f"{epochs} epochs, the best of them {best}: validation accuracy {history[best - 1, 2]:.2%}"
-    )
+    print(f"best after epoch {best} of {epochs}: validation accuracy {history[best - 1, 2]:.2%}")
     print(f"test accuracy: {right / len(predictions):.2%} ({right} of {len(predictions)})")
     print(f"learning curve, predictions and checkpoints: {options.out}")
     return 0
