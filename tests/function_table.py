@@ -1,7 +1,7 @@
 """Public functions beside JAX's own, each a map of one or two matrices to a matrix of their shape.
 
-Random programs are built of these rows. A row keeps its operands where the function is smooth and of
-moderate size, by the same arithmetic on both sides.
+Random programs are built of these rows. A row keeps its operands where the function is smooth and
+of moderate size, by the same arithmetic on both sides.
 """
 
 from collections.abc import Callable

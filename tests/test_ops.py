@@ -263,15 +263,8 @@ def check_batch(case: Case) -> Iterator[Trial]:
 def batching(case: Case, graph: Graph, batched: tuple[bool, ...], n: int) -> Trial:
     wide, is_batched = vectorise(graph, batched, n)
     run, run_wide = graph_function(graph), graph_function(wide)
-    rows = [arguments(graph, case.values(case.own_dtype)) for _ in range(n)]
-    for k, row in enumerate(rows[1:], 1):
-        for i, array in enumerate(row):
-            row[i] = np.roll(array, k) if array.dtype.kind in "iub" else array * (1 - 0.1 * k)
-            if array.ndim == 0 and array.dtype.kind in "iu":
-                row[i] = np.asarray(array + k, array.dtype)
-    arrays = [
-        np.stack([row[i] for row in rows]) if flag else rows[0][i] for i, flag in enumerate(batched)
-    ]
+    lanes = lanes_of(case, graph, n)
+    arrays = [x if flag else x[0] for x, flag in zip(lanes, batched, strict=True)]
 
     def compare(*values: Any) -> list[Pair]:
         found = run_wide(*values)
@@ -284,6 +277,17 @@ def batching(case: Case, graph: Graph, batched: tuple[bool, ...], n: int) -> Tri
 
     which = "".join("nb"[flag] for flag in batched)
     return Trial(f"batch {which} of {case} ({graph.name})", compare, arrays, case.tolerance)
+
+
+def lanes_of(case: Case, graph: Graph, n: int) -> list[np.ndarray]:
+    """Arguments for n instances of a graph, each with values of its own."""
+    rows = [arguments(graph, case.values(case.own_dtype)) for _ in range(n)]
+    for k, row in enumerate(rows[1:], 1):
+        for i, array in enumerate(row):
+            row[i] = np.roll(array, k) if array.dtype.kind in "iub" else array * (1 - 0.1 * k)
+            if array.ndim == 0 and array.dtype.kind in "iu":
+                row[i] = np.asarray(array + k, array.dtype)
+    return [np.stack(column) for column in zip(*rows, strict=True)]
 
 
 # Values.
