@@ -109,7 +109,7 @@ _LEFT_OUT = frozenset(
 )
 #: Calls whose operands may be exchanged without a difference, or that are no mathematics.
 _UNORDERED = frozenset(
-    ["ADD", "MUL", "add", "multiply", "isinstance", "zip", "getattr", "EQUAL", "AND"]
+    ["ADD", "MUL", "scale", "add", "multiply", "isinstance", "zip", "getattr", "EQUAL", "AND"]
 )
 #: What refuses arguments; other tests hold the messages.
 _REFUSALS = frozenset(["fail", "Mismatch", "DTypeMismatch", "message", "check_kind"])
@@ -166,7 +166,7 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, Change]]:
         yield "another function", lambda: setattr(node, "id", _OTHER_NAME[node.id])
     if isinstance(node, (ast.If, ast.IfExp)):
         yield "the condition turned round", lambda: _turn(node)
-    if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
+    if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple) and node.value.elts[1:]:
         yield "results in another order", lambda: node.value.elts.reverse()  # type: ignore
 
 
@@ -272,7 +272,10 @@ def sites_in(group: str, module: ModuleType) -> Iterator[Site]:
             before, line = ast.unparse(node), getattr(node, "lineno", 0)
             change()
             after = ast.unparse(node)
-            if code_of(tree, function).co_freevars == function.__code__.co_freevars:
+            has_same_variables = set(code_of(tree, function).co_freevars) == set(
+                function.__code__.co_freevars
+            )
+            if before != after and has_same_variables:
                 short = [text.splitlines()[0][:60] for text in (before, after)]
                 yield Site(group, module.__name__, name, number, line, words, *short)
 
@@ -479,6 +482,8 @@ def main() -> int:
         for site in drawn(group):
             caught, count = worker.caught_by(site), count + 1
             print(f"{'caught  ' if caught else 'SURVIVED'} {site}", flush=True)
+            if caught:
+                print(f"           {caught.splitlines()[0][:100]}")
             survivors += [] if caught else [site]
     share = f"{count - len(survivors)} of {count} mutants caught"
     print(f"\n{share} in {time.monotonic() - start:.0f} s", *survivors, sep="\n")
