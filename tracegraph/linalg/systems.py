@@ -382,7 +382,7 @@ def tridiagonal_solve(
     is_perturbed = as_flag(op, "perturb_singular", perturb_singular)
     as_flag(op, "partial_pivoting", partial_pivoting)
     columns, b = as_operands(op, _compact(op, diagonals, diagonals_format), rhs)
-    is_vector = rank_of(op, b) == columns.ndim - 1
+    is_vector = 0 < rank_of(op, b) == columns.ndim - 1
     if is_vector:
         b = expand_dims(b, -1)
     elif as_flag(op, "transpose_rhs", transpose_rhs):

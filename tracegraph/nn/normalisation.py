@@ -309,7 +309,7 @@ def fused_batch_norm(
     centre, spread, shift, size = (
         reshape(cast_to(as_tensor(y), wide.dtype), tail) for y in (*used, offset, scale)
     )
-    y = batch_normalization(wide, centre, spread, shift, size, epsilon)
+    y = batch_normalization(wide, centre, spread, shift, size, as_number(op, "epsilon", epsilon))
     return cast_to(y, own.dtype), *kept
 
 
@@ -317,7 +317,8 @@ def _estimates(
     x: Tensor, own: tuple[Tensor, Tensor], given: tuple[Any, Any], factor: float
 ) -> tuple[Tensor, ...]:
     """The mean and an estimate of the variance, of which the given ones keep 1 - factor."""
-    count = element_count(x.type.shape) // own[0].size  # type: ignore[operator]
+    channels: Any = own[0].size
+    count = element_count(x.type.shape) // channels if channels != 0 else 0  # type: ignore[operator]
     spread = cast_to(as_tensor(count), x.dtype)
     estimate = multiply(own[1], divide(spread, maximum(subtract(spread, 1.0), 1.0)))
     if factor == 1:
