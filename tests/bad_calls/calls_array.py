@@ -1,7 +1,7 @@
 """Calls that are right: what makes, moves and selects elements."""
 
 import tracegraph as tg
-from tests.bad_calls.calls_math import C, N, V, X, B
+from tests.bad_calls.calls_math import B, N, V, X
 from tests.bad_calls.harness import call
 
 IMAGE = tg.ones([1, 4, 4, 3])

@@ -1,7 +1,7 @@
 """Calls that are right: convolutions, pools, losses, pictures."""
 
 import tracegraph as tg
-from tests.bad_calls.calls_math import V, X, N, N2
+from tests.bad_calls.calls_math import V, X
 from tests.bad_calls.harness import call
 
 I1, I2, I3 = tg.ones([1, 4, 3]), tg.ones([1, 4, 4, 3]), tg.ones([1, 4, 4, 4, 3])
@@ -109,9 +109,7 @@ CALLS = {
     "image.stateless_random_crop": call(I2, [1, 2, 2, 3], SEED),
     **{f"image.stateless_random_{k}": call(I2, 0.1, SEED) for k in ("brightness", "hue")},
     **{f"image.stateless_random_{k}": call(I2, 0.1, 0.2, SEED) for k in ("contrast", "saturation")},
-    **{
-        f"image.stateless_random_flip_{k}": call(I2, SEED) for k in ("left_right", "up_down")
-    },
+    **{f"image.stateless_random_flip_{k}": call(I2, SEED) for k in ("left_right", "up_down")},
     "image.resize": call(I2, [2, 2]),
     "image.resize_with_crop_or_pad": call(I2, 2, 2),
     "image.resize_with_pad": call(I2, 2, 2),

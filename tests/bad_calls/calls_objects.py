@@ -10,7 +10,9 @@ from tests.bad_calls.harness import Call, call, on
 IMAGES = {1: I1, 2: I2, 3: I3}
 
 
-def made(path: str, *args: object, on_call: tuple[object, ...] = (), **kwargs: object) -> dict[str, Call]:
+def made(
+    path: str, *args: object, on_call: tuple[object, ...] = (), **kwargs: object
+) -> dict[str, Call]:
     """The call of a class, and the call of what it makes."""
     found = {path: call(*args, **kwargs)}
     if on_call:

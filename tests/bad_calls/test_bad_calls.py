@@ -5,11 +5,6 @@ Each function has a call that is right, in a table `CALLS`; each of its argument
 every way that its value tells (`wrong.py`). What is special of a call stands in `rows.py`.
 """
 
-import inspect
-import itertools
-import warnings
-
-import numpy as np
 import pytest
 
 import tracegraph as tg
@@ -21,9 +16,11 @@ from tests.bad_calls import (
     calls_objects,
     calls_programs,
     harness,
+    row,
     rows,
+    rows_of_files,
 )
-from tests.bad_calls.exceptions import ACCEPTED, WITHOUT_BAD_CALLS
+from tests.bad_calls.exceptions import ACCEPTED, WITH_OUR_FRAMES, WITHOUT_BAD_CALLS
 from tracegraph import _MODULES
 
 CALLS = {
@@ -31,6 +28,19 @@ CALLS = {
     for table in (calls_math, calls_array, calls_linalg, calls_nn, calls_objects, calls_programs)
     for path, good in table.CALLS.items()
 }
+ROWS = [*rows.ROWS, *rows_of_files.ROWS]
+
+
+@pytest.mark.parametrize("is_traced", [False, True], ids=["top level", "function"])
+@pytest.mark.parametrize("bad", ROWS, ids=[f"{row.path}-{k}" for k, row in enumerate(ROWS)])
+def test_a_call_that_is_wrong_in_a_way_of_its_own(bad, is_traced):
+    error = harness.outcome_of_row(bad, is_traced, row.OPERANDS)
+    assert error is not None, "it was accepted"
+    file = bad.call.__code__.co_filename
+    found = harness.faults_of(error, bad.kind, bad.words, file)
+    if bad.path in WITH_OUR_FRAMES:
+        found = [fault for fault in found if not fault.startswith("frames")]
+    assert found == [], str(error)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -73,16 +83,18 @@ def public_functions():
 
 
 def test_every_public_function_has_three_bad_calls():
-    by_hand = {row.path for row in rows.ROWS}
+    by_hand = {row.path for row in ROWS}
     missing = []
     for path, value in public_functions():
         names = names_of(value)
         count = max((count_of(name) for name in names), default=0)
-        count += sum(row.path in names for row in rows.ROWS)
+        count += sum(row.path in names for row in ROWS)
         if count < 3 and not WITHOUT_BAD_CALLS.keys() & set(names):
             missing.append((path, count))
     assert missing == []
-    assert by_hand <= {name for _, value in public_functions() for name in names_of(value)} | METHODS
+    assert (
+        by_hand <= {name for _, value in public_functions() for name in names_of(value)} | METHODS
+    )
 
 
 def count_of(path):
@@ -96,4 +108,4 @@ def count_of(path):
     )
 
 
-METHODS = {row.path for row in rows.ROWS if "()" in row.path}
+METHODS = {row.path for row in ROWS if "()" in row.path}

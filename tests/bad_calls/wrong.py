@@ -113,9 +113,9 @@ def _integers() -> Iterator[Wrong]:
 
 
 def _are_integers(value: Any) -> bool:
-    return bool(np.asarray(value, object).size) and all(
-        type(x) is int for x in np.asarray(value, object).ravel()
-    )
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(map(_are_integers, value))
+    return type(value) is int
 
 
 def _sizes(value: Any) -> Iterator[Wrong]:

@@ -62,7 +62,7 @@ _settings = _Settings()
 
 def run_functions_eagerly(run_eagerly: bool) -> None:
     """Makes every `@tg.function` run its Python body at each call, without a trace."""
-    _settings.run_eagerly = bool(run_eagerly)
+    _settings.run_eagerly = as_flag("run_functions_eagerly", "run_eagerly", run_eagerly)
 
 
 def functions_run_eagerly() -> bool:
