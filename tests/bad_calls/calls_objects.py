@@ -54,7 +54,8 @@ def _layers() -> dict[str, Call]:
         **made("layers.Dense", 4, on_call=(X,)),
         **made("layers.Activation", "relu", on_call=(X,)),
         **made("layers.ActivityRegularization", 0.1, 0.1, on_call=(X,)),
-        **made("layers.Bidirectional", tg.layers.GRU(2), on_call=(I1,)),
+        "layers.Bidirectional": call(tg.layers.GRU(2)),
+        "layers.Bidirectional()": on(lambda: tg.layers.Bidirectional(tg.layers.GRU(2)), I1),
         **made("layers.Dot", axes=1, on_call=([X, X],)),
         **made("layers.EinsumDense", "ab,bc->ac", 4, on_call=(X,)),
         **made("layers.Embedding", 5, 4, on_call=(LABELS,)),
@@ -106,20 +107,17 @@ def _optimizers() -> dict[str, Call]:
     return {
         **found,
         "optimizers.LossScaleOptimizer": call(tg.optimizers.SGD(0.1)),
-        "optimizers.schedules.CosineDecay": call(0.1, 10),
-        "optimizers.schedules.CosineDecayRestarts": call(0.1, 10),
-        "optimizers.schedules.ExponentialDecay": call(0.1, 10, 0.9),
-        "optimizers.schedules.InverseTimeDecay": call(0.1, 10, 0.9),
+        "optimizers.schedules.CosineDecay": call(0.1, 10.0, warmup_steps=1.0),
+        "optimizers.schedules.CosineDecayRestarts": call(0.1, 10.0),
+        "optimizers.schedules.ExponentialDecay": call(0.1, 10.0, 0.9),
+        "optimizers.schedules.InverseTimeDecay": call(0.1, 10.0, 0.9),
         "optimizers.schedules.PiecewiseConstantDecay": call([5, 10], [0.1, 0.2, 0.3]),
-        "optimizers.schedules.PolynomialDecay": call(0.1, 10),
+        "optimizers.schedules.PolynomialDecay": call(0.1, 10.0),
         "optimizers.schedules.CosineDecay()": on(
             lambda: schedules.CosineDecay(0.1, 10), tg.constant(1)
         ),
         "optimizers.SGD().apply_gradients": on(
             lambda: tg.optimizers.SGD(0.1), [(V, tg.Variable(V))]
-        ),
-        "optimizers.SGD().minimize": on(
-            lambda: tg.optimizers.SGD(0.1), lambda: W * W, [W := tg.Variable(1.0)]
         ),
     }
 
@@ -131,7 +129,8 @@ def _parts() -> dict[str, Call]:
             found |= made(f"initializers.{name}", on_call=([2, 3],))
     for name in dir(tg.constraints):
         if name[0].isupper() and name != "Constraint":
-            found |= made(f"constraints.{name}", on_call=(X,))
+            args = (2.0,) if name == "MaxNorm" else ()
+            found |= made(f"constraints.{name}", *args, on_call=(X,))
     for name in dir(tg.regularizers):
         if name[0].isupper() and name != "Regularizer":
             found |= made(f"regularizers.{name}", on_call=(X,))

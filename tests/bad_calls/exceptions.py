@@ -14,7 +14,20 @@ ACCEPTED = {
     ("strided_slice", "end"): _AS_SLICES,
     ("strided_slice", "strides"): _AS_SLICES,
     ("random.set_seed", "seed"): ("an absurd int",),  # a seed is hashed, whatever its size
+    # A size that is not asked of a machine yet.
+    ("TensorArray", "size"): ("an absurd int",),
+    ("TensorArray", "element_shape"): ("absurd sizes",),
+    # Layers that hand on what they are given, whatever it is.
+    ("layers.Identity()", "inputs"): ("a dict for a tensor",),
+    ("layers.ActivityRegularization()", "inputs"): ("a dict for a tensor",),
+    ("layers.Lambda()", "inputs"): ("a dict for a tensor",),
+    # A factor may be complex: the result is then.
+    ("layers.Rescaling", "scale"): ("a complex number",),
+    ("layers.Rescaling", "offset"): ("a complex number",),
+    ("initializers.Constant", "value"): ("a complex number",),
+    ("optimizers.LossScaleOptimizer", "dynamic_growth_steps"): ("an absurd int",),
     # Which axes there are is known when a layer, a loss or a metric is called.
+    # A metric has made its Variables then, which is the first that a function says.
     "axis": ("an axis too large", "an axis too small"),
     "axes": ("an axis too large", "an axis too small"),
     "shared_axes": ("an axis too large", "an axis too small"),

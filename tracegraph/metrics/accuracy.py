@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tracegraph.array.arguments import as_flag, as_number, rank_of, refuse, sizes_of
+from tracegraph.array.arguments import as_flag, as_number, as_size, rank_of, refuse, sizes_of
 from tracegraph.array.shaping import expand_dims, reshape, squeeze
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
@@ -213,7 +213,8 @@ class SparseTopKCategoricalAccuracy(MeanMetricWrapper):
 
 def as_k(metric: Any, k: Any) -> int:
     """How many of the largest: a number of 1 or more."""
-    return as_number(type(metric).__name__, "k", k, low=1)
+    op = type(metric).__name__
+    return as_number(op, "k", as_size(op, "k", k), low=1)
 
 
 __all__ = [

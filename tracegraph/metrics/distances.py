@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracegraph.array.arguments import (
     as_choice,
+    as_count,
     as_flag,
     as_number,
     as_size,
@@ -362,7 +363,7 @@ class R2Score(Metric):
         super().__init__(name=name, dtype=dtype)
         kinds = ("uniform_average", "variance_weighted_average", None)
         self.class_aggregation = as_choice("R2Score", "class_aggregation", class_aggregation, kinds)
-        self.num_regressors = as_number("R2Score", "num_regressors", num_regressors, low=0)
+        self.num_regressors = as_count("R2Score", "num_regressors", num_regressors)
         self.num_samples = self.add_variable((), "num_samples")
         self.built = False
 

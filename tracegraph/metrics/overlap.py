@@ -256,7 +256,8 @@ class MeanIoU(IoU):
         sparse_y_pred: bool = True,
         axis: int = -1,
     ) -> None:
-        count = as_number(type(self).__name__, "num_classes", num_classes, low=1)
+        op = type(self).__name__
+        count = as_number(op, "num_classes", as_size(op, "num_classes", num_classes), low=1)
         settings: tuple[Any, ...] = (name, dtype, ignore_class, sparse_y_true, sparse_y_pred, axis)
         super().__init__(num_classes, range(count), *settings)
 

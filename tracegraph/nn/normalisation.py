@@ -36,6 +36,7 @@ from tracegraph.operands.conversion import (
     broadcast_shape,
     cast_to,
     elementwise_operands,
+    has_dtype,
 )
 from tracegraph.ops.broadcast import zeros_of
 from tracegraph.ops.elementwise import ADD, LESS, MUL, SELECT
@@ -190,6 +191,8 @@ def local_response_normalization(
         fact = f"the operand is {x.type}, not floating images"
         refuse(op, fact, x, fix="give floats [examples, height, width, channels]")
     radius = as_count(op, "depth_radius", depth_radius)
+    for what, number in (("bias", bias), ("alpha", alpha), ("beta", beta)):
+        as_number(op, what, number)
     if summable(x) is not x:
         wide = local_response_normalization(summable(x), radius, bias, alpha, beta)
         return cast_to(wide, x.dtype)
@@ -222,7 +225,10 @@ def batch_normalization(
     >>> tg.nn.batch_normalization([3.0], 1.0, 4.0, None, None, 0.0).numpy()
     array([1.], dtype=float32)
     """
-    factor = rsqrt(add(variance, variance_epsilon))
+    spread = as_tensor(variance)
+    # A number takes the dtype of the variance, and does not make the result complex.
+    own = None if has_dtype(variance_epsilon) else spread.dtype
+    factor = rsqrt(add(spread, as_tensor(variance_epsilon, own)))
     if scale is not None:
         factor = multiply(factor, scale)
     shift = multiply(mean, factor)
