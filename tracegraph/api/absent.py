@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable
 from types import ModuleType
 from typing import Any, NoReturn
 
+from tracegraph.api.families import advice, advice_for_the_rest
 from tracegraph.api.renames import GONE, OTHER_NAMES, TENSORFLOW_1
 from tracegraph.boundary.tracebacks import asked
 from tracegraph.errors import fail_absent, kind_of
@@ -226,7 +227,7 @@ def refuse(name: str, module: str = "") -> NoReturn:
     # `from package import module` asks in the middle of an import, which must not begin another.
     is_import = _is_module(whole, name)
     modules = [*(sorted(_modules.items()) if is_import else all_modules())]
-    found = _paths_of(name, modules)
+    found = [] if module == "raw_ops" else _paths_of(name, modules)
     if found:
         fail_absent(name, fact, f"use {', or '.join(found)}")
     if name in OTHER_NAMES or name in TENSORFLOW_1:  # as in a module that has it elsewhere
@@ -234,9 +235,17 @@ def refuse(name: str, module: str = "") -> NoReturn:
         fail_absent(name, f"{fact}: {reason}", fix)
     if any(short == "numpy" and name in dir(found) for short, found in modules):
         fail_absent(name, fact, f"use tg.numpy.{name}")
+    told = advice(path, _plain_names(modules))
+    if told is not None:
+        reason, fix = told
+        fail_absent(name, f"there is no tg.{path}: {reason}", fix)
     near = _near(name, module, modules)
     if near:
         fail_absent(name, fact, f"use {near}, if that is meant")
+    told = advice_for_the_rest(path)
+    if told is not None:
+        reason, fix = told
+        fail_absent(name, f"there is no tg.{path}: {reason}", fix)
     raise AttributeError(fact, name=name, obj=sys.modules[whole])
 
 
@@ -253,6 +262,19 @@ def _paths_of(name: str, modules: Iterable[tuple[str, ModuleType]]) -> list[str]
         return [f"tg.{name}"]
     others = [(short, module) for short, module in modules if not short.startswith("numpy")]
     return [f"tg.{short}.{name}" for short, module in others if name in dir(module)]
+
+
+def _plain_names(modules: Iterable[tuple[str, ModuleType]]) -> dict[str, str]:
+    """The paths of all public functions, by their names without underlines."""
+    homes = [("", sys.modules["tracegraph"]), *modules]
+    found: dict[str, str] = {}
+    for short, home in homes:
+        for public in dir(home):
+            if public[0].islower():  # a function, and no class
+                found.setdefault(
+                    _plain(public), f"tg.{short}.{public}" if short else f"tg.{public}"
+                )
+    return found
 
 
 def _near(name: str, module: str, modules: Iterable[tuple[str, ModuleType]]) -> str | None:

@@ -16,6 +16,7 @@ import weakref
 
 from tracegraph.core.interrupts import is_interrupt
 from tracegraph.core.source import is_ours
+from tracegraph.errors import DTypeError, fail, kind_of, shown
 from tracegraph.ir.tensor import Graph
 
 #: After so many seconds the note comes, once per compile.
@@ -46,7 +47,10 @@ def set_compile_notes(enabled: bool) -> None:
     >>> tg.config.get_compile_notes()
     False
     """
-    _settings.is_on = bool(enabled)
+    if not isinstance(enabled, bool):
+        fact = f"set_compile_notes: enabled is {kind_of(enabled)}: {shown(enabled)}"
+        fail(DTypeError, fact, fix="use True or False")
+    _settings.is_on = enabled
 
 
 def get_compile_notes() -> bool:

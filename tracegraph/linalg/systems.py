@@ -382,11 +382,13 @@ def tridiagonal_solve(
     is_perturbed = as_flag(op, "perturb_singular", perturb_singular)
     as_flag(op, "partial_pivoting", partial_pivoting)
     columns, b = as_operands(op, compact_diagonals(op, diagonals, diagonals_format), rhs)
-    is_vector = rank_of(op, b) == columns.ndim - 1
+    is_vector = 0 < rank_of(op, b) == columns.ndim - 1
     if is_vector:
         b = expand_dims(b, -1)
-    elif as_flag(op, "transpose_rhs", transpose_rhs):
-        b = swap_last(matrices(op, b))
+    else:
+        b = matrices(op, b)
+    if as_flag(op, "transpose_rhs", transpose_rhs) and not is_vector:
+        b = swap_last(b)
     if as_flag(op, "conjugate_rhs", conjugate_rhs) and b.dtype.is_complex:
         b = CONJ(b)
     columns, b = _common_rows(op, columns, b)
