@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from tracegraph import numpy
 from tracegraph.array.arguments import as_size, refuse
 from tracegraph.array.creation import ensure_shape
 from tracegraph.array.indexing import getitem
 from tracegraph.array.shaping import transpose
 from tracegraph.boundary.tracebacks import asked
+from tracegraph.core.later import opened
 from tracegraph.core.shapes import ShapeVariable, element_count
 from tracegraph.core.tensorshape import TensorShape, asked_shape, shape_of
 from tracegraph.core.types import TensorType
 from tracegraph.differentiation.sparse_jacobian import SparseJacobian
 from tracegraph.eager.pending import refuse_value
 from tracegraph.eager.tensor_methods import is_symbolic
-from tracegraph.errors import TraceError, fail, fail_absent
+from tracegraph.errors import SignatureError, TraceError, fail, fail_absent, shown
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.parts import matrix_transpose
 from tracegraph.math.arithmetic import divide, floordiv, mod, multiply, pow
-from tracegraph.math.product import matmul
+from tracegraph.math.product import matmul, vector_product
 from tracegraph.math.unary import abs, negative, round
 from tracegraph.operands.conversion import (
     as_operands,
@@ -72,7 +73,7 @@ def _matmul(x: Any, y: Any) -> Any:
     the right. `tg.matmul` refuses vectors."""
     has_vector = 1 in (_rank_or_none(x), _rank_or_none(y))
     is_sparse = SparseJacobian in (type(x), type(y))
-    return numpy.matmul(x, y) if has_vector and not is_sparse else matmul(x, y)
+    return vector_product(x, y) if has_vector and not is_sparse else matmul(x, y)
 
 
 def _rank_or_none(x: Any) -> int | None:
@@ -182,7 +183,7 @@ def _ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **keywords: Any) ->
                 fix="take the result that is returned, or use v.assign(value) of a tg.Variable",
             )
     name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
-    own = _OWN_UFUNCS.get(ufunc) if method == "__call__" else None
+    own = _own_ufuncs().get(ufunc) if method == "__call__" else None
     use = f"use tg.numpy.{own}" if own else "use a function of tg"
     values = [_value(x, name, use, bool(out)) for x in inputs]
     options = {key: x if key == "out" else _value(x, name, use) for key, x in keywords.items()}
@@ -204,12 +205,24 @@ def _value(x: Any, name: str, use: str, is_written: bool = False) -> Any:
     return np.asarray(tensor)
 
 
-#: The names that functions of NumPy have in `tg.numpy`.
-_OWN_UFUNCS = {
-    function: name
-    for name in dir(numpy)
-    if isinstance(function := getattr(np, name, None), np.ufunc)
-}
+@functools.cache
+def _own_ufuncs() -> dict[Any, str]:
+    """The names that functions of NumPy have in `tg.numpy`."""
+    names = dir(opened("tracegraph.numpy"))
+    functions = {getattr(np, name, None): name for name in names}
+    return {f: name for f, name in functions.items() if isinstance(f, np.ufunc)}
+
+
+def _array_namespace(self: Any, /, *, api_version: str | None = None) -> Any:
+    """The functions of the array API standard: `tg.numpy`. Raises ValueError for a version of the
+    standard that is not known."""
+    if api_version is not None and api_version not in _ARRAY_API_VERSIONS:
+        fact = f"version {shown(api_version)} of the array API was asked for"
+        fail(SignatureError, fact, fix=f"use one of {', '.join(_ARRAY_API_VERSIONS)}")
+    return opened("tracegraph.numpy")
+
+
+_ARRAY_API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 
 
 def _reflected(function: Binary) -> Binary:
@@ -336,6 +349,7 @@ def _methods() -> Iterator[tuple[str, Any]]:
         "__len__": _length,
         "__iter__": _iterated,
         "__getitem__": getitem,
+        "__array_namespace__": _array_namespace,
         "__array_ufunc__": _ufunc,
         "get_shape": _shape,
         "set_shape": _set_shape,

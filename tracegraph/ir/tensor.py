@@ -297,6 +297,11 @@ class Graph:
         """Whether the graph, or one that it holds, cannot be one program of XLA."""
         return self.cached("cuts", lambda: (any(node.op.cuts_runs for node in self.nodes),))[0]
 
+    @property
+    def may_never_end(self) -> bool:
+        """Whether the graph, or one that it holds, runs a loop without a known bound."""
+        return self.cached("ends", lambda: (any(node.op.may_never_end for node in self.nodes),))[0]
+
     def with_outputs(self, outputs: tuple[Tensor, ...]) -> Graph:
         return Graph(self.name, self.inputs, self.nodes, outputs)
 

@@ -14,9 +14,9 @@ np.float32(5.0)
 from __future__ import annotations
 
 import math as _math
-import sys
 from typing import TYPE_CHECKING, Any
 
+from tracegraph.api.public_modules import publish
 from tracegraph.core.types import bool_ as bool
 from tracegraph.core.types import (
     complex64,
@@ -32,8 +32,6 @@ from tracegraph.core.types import (
     uint32,
     uint64,
 )
-from tracegraph.errors import SignatureError, fail, shown
-from tracegraph.ir.tensor import Tensor
 from tracegraph.numpy import (
     creation,
     data_types,
@@ -52,26 +50,10 @@ from tracegraph.numpy.linalg import matmul, tensordot, vecdot
 from tracegraph.numpy.manipulation import *
 from tracegraph.numpy.searching import *
 from tracegraph.numpy.statistics import *
-from tracegraph.state.variable import Variable
 
 __array_api_version__ = "2024.12"
 
 e, inf, nan, newaxis, pi = _math.e, _math.inf, _math.nan, None, _math.pi
-
-_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
-
-
-def _namespace(self: Any, /, *, api_version: str | None = None) -> Any:
-    """The functions of the array API standard: `tg.numpy`. Raises ValueError for a version of the
-    standard that is not known."""
-    if api_version is not None and api_version not in _VERSIONS:
-        fact = f"version {shown(api_version)} of the array API was asked for"
-        fail(SignatureError, fact, fix=f"use one of {', '.join(_VERSIONS)}")
-    return sys.modules[__name__]
-
-
-for _owner in (Tensor, Variable):
-    setattr(_owner, "__array_namespace__", _namespace)  # noqa: B010 - a checker knows no such slot
 
 if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred names are public
     __all__ = [
@@ -107,3 +89,5 @@ if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred name
     __all__ += manipulation.__all__
     __all__ += searching.__all__
     __all__ += statistics.__all__
+
+publish("tracegraph.numpy", "tracegraph.numpy.fft", "tracegraph.numpy.linalg")

@@ -18,6 +18,7 @@ from tracegraph.array.arguments import (
 from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.operands import matrices
 from tracegraph.linalg.systems import rounding
+from tracegraph.math.product import vector_product
 from tracegraph.numpy.data_types import sum_type
 from tracegraph.numpy.manipulation import matrix_transpose, moveaxis
 from tracegraph.numpy.statistics import sum as sum_of
@@ -66,11 +67,7 @@ def matmul(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     array([3, 7], dtype=int32)
     """
     a, b = as_operands("matmul", x1, x2)
-    is_row, is_column = rank_of("matmul", a) == 1, rank_of("matmul", b) == 1
-    a, b = a[None] if is_row else a, b[:, None] if is_column else b
-    product = cast_to(math.matmul(a, b, output_type=sum_type(a.dtype)), a.dtype)
-    dropped = [axis for axis, is_dropped in ((-2, is_row), (-1, is_column)) if is_dropped]
-    return array.squeeze(product, dropped) if dropped else product
+    return cast_to(vector_product(a, b, sum_type(a.dtype)), a.dtype)
 
 
 def vecdot(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:
