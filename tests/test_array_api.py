@@ -428,6 +428,19 @@ def test_narrow_integers_are_added_in_32_bits():
     assert tnp.tensordot(x, x).numpy() == np.tensordot(x.numpy(), x.numpy())
 
 
+def test_numbers_keep_their_digits():
+    found = tnp.linspace(0.1, 0.3, 3, dtype=tg.float64, endpoint=False)
+    np.testing.assert_array_equal(found.numpy(), np.linspace(0.1, 0.3, 3, endpoint=False))
+    assert not tnp.any(tnp.eye(2, k=2**31))
+    with pytest.raises(IndexError, match="axis 5 is out of range"):
+        tnp.expand_dims(tnp.ones(2), axis=5)
+
+
+def test_cross_of_narrow_integers():
+    x = np.array([[250, 3, 4]], np.uint8)
+    same(tnp.linalg.cross(tg.constant(x), tg.constant(x[:, ::-1])), np.cross(x, x[:, ::-1]))
+
+
 def test_open_sizes():
     @tg.function(input_signature=[tg.TensorSpec([None, 4])])
     def use(x):

@@ -167,16 +167,20 @@ def as_open_number(op: str, what: str, value: Any) -> Any:
     refuse(op, f"{what} is {shown(value)}, and it must be one integer", fix="use an int")
 
 
+class AxisError(ShapeError, IndexError):
+    """A ShapeError where NumPy raises IndexError too: there is no such axis."""
+
+
 def as_axis(op: str, axis: Any, rank: int, *operands: Tensor) -> int:
     """One axis, counted from the end if negative. Raises ShapeError if there is none."""
     number = axis if type(axis) is int else as_size(op, "an axis", axis)
     if not isinstance(number, int):
         refuse(op, f"{number} is not an axis", *operands, fix="an axis is an int, such as axis=-1")
     if not -rank <= number < rank:
-        refuse(
-            op,
-            f"axis {number} is out of range for {rank} axes",
-            *operands,
+        fail(
+            AxisError,
+            f"{op}: axis {number} is out of range for {rank} axes",
+            operands=map(operand_text, operands),
             fix=f"use an axis from {-rank} to {rank - 1}" if rank else "a scalar has no axes",
         )
     return number % rank

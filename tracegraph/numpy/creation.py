@@ -148,7 +148,7 @@ def eye(
     if k == 0:
         return array.eye(n_rows, n_cols, dtype=kind)
     shape = (n_rows, n_rows if n_cols is None else n_cols)
-    return cast_to(_offsets(shape) == as_size("eye", "k", k), kind)
+    return cast_to(_offsets(shape) == as_tensor(as_size("eye", "k", k)), kind)
 
 
 def _offsets(shape: Any) -> Tensor:
@@ -165,7 +165,7 @@ def tril(x: TensorLike, /, *, k: int = 0) -> Tensor:
            [3, 4]], dtype=int32)
     """
     x = as_tensor(x)
-    is_kept = _offsets(x.shape[-2:]) <= as_size("tril", "k", k)  # type: ignore[operator]
+    is_kept = _offsets(x.shape[-2:]) <= as_tensor(as_size("tril", "k", k))  # type: ignore[operator]
     return array.where(is_kept, x, array.zeros_like(x))
 
 
@@ -177,7 +177,7 @@ def triu(x: TensorLike, /, *, k: int = 0) -> Tensor:
            [0, 0]], dtype=int32)
     """
     x = as_tensor(x)
-    is_kept = _offsets(x.shape[-2:]) >= as_size("triu", "k", k)  # type: ignore[operator]
+    is_kept = _offsets(x.shape[-2:]) >= as_tensor(as_size("triu", "k", k))  # type: ignore[operator]
     return array.where(is_kept, x, array.zeros_like(x))
 
 
@@ -205,6 +205,8 @@ def linspace(
         real = linspace(first.real, last.real, num, dtype=kind.real, endpoint=endpoint)
         imaginary = linspace(first.imag, last.imag, num, dtype=kind.real, endpoint=endpoint)
         return array.complex(real, imaginary)
+    # A Python number would be float32, and lose digits that float64 has.
+    start, stop = (np.float64(x) if isinstance(x, (int, float)) else x for x in (start, stop))
     if endpoint or num == 0:
         return cast_to(array.linspace(start, stop, num), kind)
     return cast_to(array.linspace(start, stop, num + 1)[:-1], kind)

@@ -110,7 +110,9 @@ def cross(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:
     array([0, 0, 1], dtype=int32)
     """
     x, y = as_operands("cross", x1, x2)
-    return moveaxis(linalg.cross(moveaxis(x, axis, -1), moveaxis(y, axis, -1)), -1, axis)
+    wide = sum_type(x.dtype)
+    first, second = (cast_to(moveaxis(v, axis, -1), wide) for v in (x, y))
+    return cast_to(moveaxis(linalg.cross(first, second), -1, axis), x.dtype)
 
 
 def cholesky(x: TensorLike, /, *, upper: bool = False) -> Tensor:
