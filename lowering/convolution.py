@@ -81,7 +81,6 @@ def by_channels(op: Conv, x: Any, y: Any) -> Any:
     size = _part(channels, math.prod(window) * columns * x.dtype.itemsize)
     contracted = (((0,), (0,)), ((), ()))
     is_tall = columns < outputs  # products are faster with the longer rows on the right
-    shape = (columns, outputs) if is_tall else (outputs, columns)
 
     def add(total: Any, start: Any) -> tuple[Any, None]:
         part = _padded(op, lax.dynamic_slice_in_dim(images, start, size))
@@ -93,6 +92,7 @@ def by_channels(op: Conv, x: Any, y: Any) -> Any:
     with jax.named_scope("convolution_by_channels"):
         images, kernels = jnp.swapaxes(x, 0, -1), jnp.moveaxis(y, -2, 0)
         starts = jnp.arange(0, channels, size, dtype=jnp.int32)
+        shape = (columns, outputs) if is_tall else (outputs, columns)
         z, _ = lax.scan(add, jnp.zeros(shape, x.dtype), starts)
         z = (z.T if is_tall else z).reshape(outputs, *places, x.shape[0])
         return jnp.swapaxes(z, 0, -1)
@@ -105,13 +105,16 @@ def _part(count: int, size: int) -> int:
 
 
 def _padded(op: Conv, x: Any) -> Any:
-    around = ((*pair, step - 1) for pair, step in zip(op.padding, op.lhs_dilation, strict=True))
-    return lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), *around, (0, 0, 0)))
+    around: list[Any] = [(0, 0, 0)]
+    for (low, high), step in zip(op.padding, op.lhs_dilation, strict=True):
+        around.append((low, high, step - 1))
+    return lax.pad(x, jnp.zeros((), x.dtype), (*around, (0, 0, 0)))
 
 
-def _slices(
-    x: Any, counts: Sequence[int], steps: Sequence[int], lengths: Sequence[int], gaps: Sequence[int]
-) -> Any:
+_Sizes = Sequence[Any]  # which are ints here, be they declared as open
+
+
+def _slices(x: Any, counts: _Sizes, steps: _Sizes, lengths: _Sizes, gaps: _Sizes) -> Any:
     """Slices of x side by side along the last axis: `counts` of them, `steps` apart, each of
     `lengths` elements that lie `gaps` apart."""
     parts = []

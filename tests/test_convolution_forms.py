@@ -147,3 +147,18 @@ def test_groups_with_gradients():
         expected = jax.grad(lambda y: jnp.sum(jnp.sin(convolved(x, y))))(jnp.asarray(y))
     found = tape.gradient(z, kernel)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_programs_for_several_platforms_have_both_forms():
+    x, y = sample((4, 28, 28, 16), np.float64), sample((3, 3, 16, 16), np.float64)
+    f = tg.function(lambda x, y: tg.nn.conv2d(x, y, 1, "SAME"))
+    data = tg.export.stablehlo(f, x, y, platforms=("cpu", "cuda"))
+    exported = jax.export.deserialize(bytearray(data))
+    text = exported.mlir_module()
+    assert "stablehlo.convolution" in text and "stablehlo.while" in text
+    plain = Conv((1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1), 1)
+    with jax.enable_x64(True):
+        expected = by_xla(plain, x, y)
+    np.testing.assert_allclose(f(x, y).numpy(), expected, rtol=1e-11, atol=1e-11)
+    text = f.experimental_get_compiler_ir(x, y)(stage="optimized_hlo")
+    assert "convolution(" not in text  # the program for this machine has one of them
