@@ -35,6 +35,7 @@ from tracegraph.operands.conversion import (
     as_array,
     as_operands,
     as_tensor,
+    converted,
     broadcast,
     broadcast_shape,
     cast_to,
@@ -86,7 +87,7 @@ def constant(
     array([[1., 2.],
            [3., 4.]], dtype=float32)
     """
-    tensor = as_tensor(value, None if dtype is None else as_dtype(dtype))
+    tensor = as_tensor(value) if dtype is None else converted(value, as_dtype(dtype))
     if tensor.node is None and tensor is not value:
         frame = user_frame()
         if frame is not None:
@@ -122,7 +123,7 @@ def convert_to_tensor(
             return as_tensor(value, wish)
         except DTypeError:
             return as_tensor(value)
-    return as_tensor(value, None if dtype is None else as_dtype(dtype))
+    return as_tensor(value) if dtype is None else converted(value, as_dtype(dtype))
 
 
 def is_tensor(x: Any) -> bool:

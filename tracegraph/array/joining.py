@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -284,7 +284,7 @@ def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
     >>> tg.add_n([[1, 2], [3, 4], [5, 6]]).numpy()
     array([ 9, 12], dtype=int32)
     """
-    first, *others = together("add_n", inputs)
+    first, *others = together("add_n", list(inputs) if isinstance(inputs, Iterator) else inputs)
     total = first
     for x in others:
         if same_shape(first.type.shape, x.type.shape) is None:

@@ -253,7 +253,7 @@ def reduce_std(
     np.float32(1.0)
     """
     x = _inexact("reduce_std", input_tensor)
-    return cast_to(SQRT(reduce_variance(summable(x), axis, keepdims)), x.dtype)
+    return cast_to(SQRT(reduce_variance(summable(x), axis, keepdims)), x.dtype.real)
 
 
 def reduce_euclidean_norm(
