@@ -122,7 +122,7 @@ def diag(
     rank = rank_of("diag", x)
     if rank == 0:
         refuse("diag", "a scalar is no diagonal", x, fix="give a vector")
-    padding = as_tensor(padding_value, x.dtype)
+    padding = _padding(padding_value, x)
     if padding.type.shape != ():
         refuse("diag", f"the padding value is {padding.type}", padding, fix="give one number")
     low, high = _range_of_diagonals("diag", k, x)
@@ -264,7 +264,7 @@ def diag_part(
         own = sides if number == 0 else sides[:1] if number > 0 else sides[1:]
         margin = (missing, 0) if "RIGHT" in own else (0, missing)
         margins = [*[(0, 0)] * (x.ndim - 2), margin]
-        found.append(pad(one, margins, constant_values=as_tensor(padding_value, x.dtype)))
+        found.append(pad(one, margins, constant_values=_padding(padding_value, x)))
     return stack(found, axis=-2)
 
 
@@ -398,6 +398,12 @@ def normalize(
     x = as_tensor(tensor)
     length = norm(x, ord, axis, keepdims=True)
     return x / length, length  # type: ignore[operator]
+
+
+def _padding(value: Any, x: Tensor) -> Tensor:
+    """What fills the rest of x; the 0 that is the default is False among truth values."""
+    is_number = x.dtype is bool_ and type(value) is int
+    return as_tensor(bool(value) if is_number else value, x.dtype)
 
 
 def tensor_diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
