@@ -111,7 +111,7 @@ def test_the_number_of_parts_is_checked():
 )
 def test_a_bound_does_not_make_a_tensor_larger(clip, run):
     x = tg.ones([2, 3, 1])
-    with pytest.raises(ValueError, match="with the bounds the shape is f32.2,3,2"):
+    with pytest.raises(ValueError, match=r"with the bounds the shape is f32.2,3,2"):
         run(clip, x, tg.constant([1.0, 2.0]))
     assert run(clip, x, tg.constant([[[0.5]], [[2.0]]])).shape == (2, 3, 1)
 
@@ -265,3 +265,54 @@ def test_matrices_of_truth_values():
     assert tg.linalg.diag(x).numpy().tolist() == [np.diag(row).tolist() for row in x]
     found = tg.linalg.diag_part(x, k=(-1, 0)).numpy()
     assert found.tolist() == [[True, True], [True, False]]
+
+
+# Items that not every path sets.
+
+
+def _item_of_main(a):
+    x = {"a": a}
+    if a > 0:
+        x["b"] = 1
+    return x
+
+
+def _item_of_else(a):
+    x = {"a": {}}
+    if a > 0:
+        pass
+    else:
+        x["a"]["b"] = a
+    return x
+
+
+class _Holder:
+    pass
+
+
+def _attribute(a):
+    holder = _Holder()
+    if a > 0:
+        holder.value = a
+    return holder.value
+
+
+@pytest.mark.parametrize("function", [_item_of_main, _item_of_else, _attribute])
+@pytest.mark.parametrize("value", [1, -1])
+def test_an_item_that_one_branch_sets_is_refused(function, value):
+    with pytest.raises(ValueError, match="is set in one branch only of the `if`"):
+        tg.function(function)(tg.constant(value))
+
+
+def _item_of_loop(a):
+    y = {}
+    while a < 10:
+        y["a"] = a
+        a = a + 1
+    return y
+
+
+def test_an_item_that_a_loop_sets_is_refused_where_the_loop_does_not_run():
+    assert tg.function(_item_of_loop)(tg.constant(3))["a"].numpy() == 9
+    with pytest.raises(tg.errors.InvalidArgumentError, match="set by a loop that ran 0 times"):
+        tg.function(_item_of_loop)(tg.constant(11))
