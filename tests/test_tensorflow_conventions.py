@@ -316,3 +316,12 @@ def test_an_item_that_a_loop_sets_is_refused_where_the_loop_does_not_run():
     assert tg.function(_item_of_loop)(tg.constant(3))["a"].numpy() == 9
     with pytest.raises(tg.errors.InvalidArgumentError, match="set by a loop that ran 0 times"):
         tg.function(_item_of_loop)(tg.constant(11))
+
+
+@pytest.mark.parametrize("first", ["int32", "int64", "float32", "float64"])
+@pytest.mark.parametrize("second", ["int32", "int64", "float32", "float64"])
+def test_the_dtype_of_a_range_holds_all_bounds(first, second):
+    order = ["int32", "int64", "float32", "float64"]
+    found = tg.range(tg.constant(0, first), tg.constant(3, second))
+    assert found.dtype.name == max(first, second, key=order.index)
+    assert found.numpy().tolist() == [0, 1, 2]

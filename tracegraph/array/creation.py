@@ -282,7 +282,7 @@ def _range_of_run(given: tuple[Any, ...], kind: DType | None) -> Tensor:
         if bound.type.shape != () or not (bound.dtype.is_integer or bound.dtype.is_floating):
             refuse("range", f"a bound is {bound.type}", bound, fix="use numbers or scalars")
     if kind is None:
-        kind = functools.reduce(lambda x, y: promoted(x, y) or y, [x.dtype for x in bounds])
+        kind = functools.reduce(_holding_both, [x.dtype for x in bounds])
     exact = int64 if all(x.dtype.is_integer for x in bounds) else float64
     start, limit, step = (cast_to(x, exact) for x in bounds)
     span = SUB(limit, start)
@@ -322,11 +322,16 @@ def _range_dtype(given: tuple[Any, ...], bounds: list[Any]) -> DType:
     typed += [as_dtype(v.dtype) for v in given if isinstance(v, (np.generic, np.ndarray))]
     found = int32
     for dtype in typed:
-        found = promoted(found, dtype) or dtype
+        found = _holding_both(found, dtype)
     if any(isinstance(bound, float) for bound in bounds):
         return found if found.is_floating else float32
     is_wide = any(type(b) is int and not int32.min <= b <= int32.max for b in bounds)
     return int64 if found is int32 and is_wide else found
+
+
+def _holding_both(x: DType, y: DType) -> DType:
+    """What two bounds of a range promote to: of an integer and a floating one, the latter."""
+    return promoted(x, y) or (x if x.is_floating else y)
 
 
 def _check_bounds_fit(bounds: list[Any], kind: DType) -> None:

@@ -187,7 +187,8 @@ def _counted(sequence: Tensor, x: Tensor, comes_before: Any, dtype: DType) -> Te
 
 def _halved(sequence: Tensor, x: Tensor, comes_before: Any) -> Tensor:
     """The same by halving: as many steps as the length has binary digits."""
-    length, lead = sequence.type.shape[-1], len(sequence.type.shape) - 1
+    lead = len(sequence.type.shape) - 1
+    length: Any = sequence.type.shape[-1]
     dtype = int32 if length < int32.max // 2 else int64
     type = x.type.with_dtype(dtype)
     found, last = full(0, type), full(length, type)
