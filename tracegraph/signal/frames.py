@@ -10,7 +10,9 @@ import numpy as np
 
 from tracegraph.array.arguments import (
     as_axis,
+    as_count,
     as_flag,
+    as_function,
     as_number,
     as_size,
     known_array,
@@ -66,14 +68,14 @@ def frame(
     if not known_int(size):
         refuse("frame", f"the size of {x.type} is open", x, fix="give it in the TensorSpec")
     count = max(0, 1 + (size - length) // step)
+    padding = as_tensor(pad_value, x.dtype)
     if as_flag("frame", "pad_end", pad_end):
         count = -(-size // step)
         margin = max(0, (count - 1) * step + length - size)
         margins = [(0, margin if k == place else 0) for k in range(x.ndim)]
-        filling = as_tensor(pad_value, x.dtype)
-        if rank_of("frame", filling):
-            refuse("frame", f"pad_value is {filling.type}", filling, fix="give one number")
-        x = pad(x, margins, constant_values=filling)
+        if rank_of("frame", padding):
+            refuse("frame", f"pad_value is {padding.type}", padding, fix="give one number")
+        x = pad(x, margins, constant_values=padding)
     places = np.arange(count)[:, None] * step + np.arange(length)
     return Gather(place, 0)(x, as_tensor(places.astype(np.int32)))
 
@@ -134,12 +136,14 @@ def stft(
     >>> tg.signal.stft(tg.ones([8]), frame_length=4, frame_step=2).numpy().real.round(4)[0]
     array([ 2., -1.,  0.], dtype=float32)
     """
+    op = "stft"
     x = as_tensor(signals)
-    length, step = _steps("stft", frame_length, frame_step)
+    length, step = _steps(op, frame_length, frame_step)
     frames = frame(x, length, step, pad_end)
     if window_fn is not None:
-        frames = frames * window_fn(length, dtype=x.dtype)  # type: ignore[operator]
-    return rfft(frames, [_fft_length("stft", fft_length, length)])
+        window = as_function(op, "window_fn", window_fn)
+        frames = frames * window(length, dtype=x.dtype)  # type: ignore[operator]
+    return rfft(frames, [_fft_length(op, fft_length, length)])
 
 
 def _fft_length(op: str, given: Any, length: int) -> int:
@@ -174,7 +178,8 @@ def inverse_stft(
     else:
         frames = pad(frames, [(0, length - size if k == last else 0) for k in range(last + 1)])
     if window_fn is not None:
-        frames = frames * window_fn(length, dtype=frames.dtype)  # type: ignore[operator]
+        window = as_function(op, "window_fn", window_fn)
+        frames = frames * window(length, dtype=frames.dtype)  # type: ignore[operator]
     return overlap_and_add(frames, step)
 
 
@@ -188,6 +193,8 @@ def inverse_stft_window_fn(
     """
     op = "inverse_stft_window_fn"
     _, step = _steps(op, 1, frame_step)
+
+    as_function(op, "forward_window_fn", forward_window_fn)
 
     def window_fn(frame_length: Any, dtype: DTypeLike) -> Tensor:
         forward = as_tensor(forward_window_fn(frame_length, dtype=dtype))
@@ -225,8 +232,8 @@ def linear_to_mel_weight_matrix(
            [0.  , 0.  ]], dtype=float32)
     """
     op = "linear_to_mel_weight_matrix"
-    columns = as_number(op, "num_mel_bins", num_mel_bins, low=1)
-    rows = as_number(op, "num_spectrogram_bins", num_spectrogram_bins, low=1)
+    columns = _bins(op, "num_mel_bins", num_mel_bins)
+    rows = _bins(op, "num_spectrogram_bins", num_spectrogram_bins)
     known = value_at_hand(sample_rate) if isinstance(sample_rate, Tensor) else None
     rate = sample_rate if known is None or known.ndim else known[()]
     nyquist = float(as_number(op, "sample_rate", rate, low=1)) / 2
@@ -239,6 +246,15 @@ def linear_to_mel_weight_matrix(
     weights = np.maximum(0, np.minimum(rising, falling))
     weights[0] = 0  # the mean of a signal is on no scale of pitches
     return as_tensor(weights.astype(as_dtype(dtype).numpy_dtype))
+
+
+def _bins(op: str, what: str, count: Any) -> int:
+    number = as_count(op, what, count)
+    return as_number(op, what, number, low=1, high=_MOST_BINS)
+
+
+#: How many bins a scale has at most: its matrix is made by NumPy.
+_MOST_BINS = 2**24
 
 
 def _mel(hertz: Any) -> Any:

@@ -186,7 +186,7 @@ def _of_real(op: str, input: Any, fft_length: Any, count: int) -> Tensor:
     sizes = _lengths(op, fft_length, [x.type.shape[axis] for axis in axes])
     if 0 in sizes:
         return zeros(list(x.type.shape), complex_of(x.dtype))
-    y = Rfft()(_resized(x, axes, sizes))
+    y = Rfft()(resized(x, axes, sizes))
     return Fft(axes[:-1], False)(y) if count > 1 else y
 
 
@@ -197,7 +197,7 @@ def _to_real(op: str, input: Any, fft_length: Any, count: int) -> Tensor:
     if fft_length is None and 0 in own:
         return zeros(list(z.type.shape), z.dtype.real)
     sizes = _lengths(op, fft_length, [*own[:-1], 2 * (own[-1] - 1)])
-    z = _resized(z, axes, (*sizes[:-1], half_size(sizes[-1])))
+    z = resized(z, axes, (*sizes[:-1], half_size(sizes[-1])))
     if count > 1:
         z = Fft(axes[:-1], True)(z)
     return _divided(Irfft(sizes[-1])(z), sizes)
@@ -214,7 +214,7 @@ def _lengths(op: str, fft_length: Any, own: Sequence[Any]) -> tuple[Any, ...]:
     return sizes
 
 
-def _resized(x: Tensor, axes: Sequence[int], sizes: Sequence[Any]) -> Tensor:
+def resized(x: Tensor, axes: Sequence[int], sizes: Sequence[Any]) -> Tensor:
     """x cut, or filled up with zeros behind, to other sizes along some axes."""
     for axis, size in zip(axes, sizes, strict=True):
         missing = size - x.type.shape[axis]
@@ -280,7 +280,7 @@ def dct(
     last = x.ndim - 1
     x = move_axis(x, place, last)
     if n is not None:
-        x = _resized(x, [last], _lengths("dct", n, [0]))
+        x = resized(x, [last], _lengths("dct", n, [0]))
     size: Any = x.type.shape[last]
     if known_int(size) and size < (2 if kind == 1 else 1):
         fix = "give one element or more, and two or more for type 1"
@@ -314,7 +314,7 @@ def _dct_1(x: Tensor, size: Any, is_ortho: bool) -> Tensor:
 
 def _dct_2(x: Tensor, size: Any, is_ortho: bool) -> Tensor:
     last = x.ndim - 1
-    half = cut(Rfft()(_resized(x, [last], [2 * size])), last, 0, size)
+    half = cut(Rfft()(resized(x, [last], [2 * size])), last, 0, size)
     y = REAL(half * _quarter_turn(half, -1)) * 2.0  # type: ignore[operator]
     return y * _weights(y, 0.5, math.sqrt(0.5)) if is_ortho else y
 
@@ -325,13 +325,13 @@ def _dct_3(x: Tensor, size: Any, is_ortho: bool) -> Tensor:
         x = x * _weights(x, 1.0, math.sqrt(0.5))  # type: ignore[operator]
     z = COMPLEX(x, x * 0.0)  # type: ignore[operator]
     z = z * _quarter_turn(z, 1)  # type: ignore[operator]
-    whole = Irfft(2 * size)(_resized(z, [last], [size + 1]))
+    whole = Irfft(2 * size)(resized(z, [last], [size + 1]))
     return cut(whole, last, 0, size)
 
 
 def _dct_4(x: Tensor, size: Any, is_ortho: bool) -> Tensor:
     last = x.ndim - 1
-    y = cut(_dct_2(_resized(x, [last], [2 * size]), 2 * size, False), last, 1, 2 * size, 2)
+    y = cut(_dct_2(resized(x, [last], [2 * size]), 2 * size, False), last, 1, 2 * size, 2)
     return y * sqrt(0.5 / _size_of(y)) if is_ortho else y  # type: ignore[operator]
 
 
