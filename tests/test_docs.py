@@ -42,6 +42,8 @@ def test_docstrings(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {"tg": tg, "np": np, "sys": sys}
     module = importlib.import_module(name)
+    for public in getattr(module, "__all__", ()):
+        getattr(module, public)  # some are loaded at their first use
     # What stands in `tg` itself runs as users run it: there `bool` is Python's.
     names = names if module is tg else {**vars(module), **names}
     found = doctest.DocTestFinder(exclude_empty=True).find(module, globs=names)

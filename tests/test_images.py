@@ -538,3 +538,15 @@ def test_what_no_picture_can_be_made_of_is_refused():
     assert tg.image.adjust_gamma(image, tg.constant(2.0)).shape == image.shape
     with pytest.raises(ValueError, match="one or more"):
         tg.image.crop_to_bounding_box(image, 0, 0, 0, 2)
+
+
+def test_thresholds_may_be_tensors():
+    boxes = np.array([[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, 3, 1, 4]], np.float32)
+    scores = np.array([0.9, 0.8, 0.3], np.float32)
+    select = tg.image.non_max_suppression
+    find = tg.function(lambda iou, score: select(boxes, scores, 3, iou, score))
+    for iou, score, expected in ((0.5, 0.0, [0, 2]), (0.9, 0.0, [0, 1, 2]), (0.5, 0.5, [0])):
+        assert find(tg.constant(iou), tg.constant(score)).numpy().tolist() == expected
+        assert select(boxes, scores, 3, iou, score).numpy().tolist() == expected
+    with pytest.raises(ValueError, match="iou_threshold is"):
+        select(boxes, scores, 3, tg.constant([0.5]))

@@ -616,3 +616,10 @@ def test_bad_arguments(name):
         call()
     assert "test_linalg.py" in str(caught.value)
     assert "fix: " in str(caught.value)
+
+
+def test_a_right_hand_side_without_rows_is_refused():
+    compact = tg.ones([2, 3, 4])
+    for rhs in (tg.ones([]), tg.ones([4])):
+        with pytest.raises(ValueError, match="tridiagonal_solve: "):
+            tg.linalg.tridiagonal_solve(compact, rhs)

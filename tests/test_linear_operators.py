@@ -583,6 +583,8 @@ def test_a_triangle_times_its_adjoint_is_definite(dtype):
     expected = np.linalg.cholesky(lower @ np.conj(lower.T))
     close(product.cholesky().to_dense(), expected)
     assert (triangle.H @ triangle).is_positive_definite
+    known = L.LinearOperatorLowerTriangular(np.eye(2), is_positive_definite=True)
+    assert (known @ known.H).cholesky() is known
     for other in (triangle @ triangle.H.H, full(lower) @ full(lower).H):
         assert not other.is_positive_definite
 
@@ -778,6 +780,13 @@ REFUSED = [
         ValueError,
         r"must end in \[2, 1\]",
         lambda: L.LinearOperatorLowRankUpdate(diag([1.0, 2.0]), [[1.0]]),
+    ),
+    (
+        ValueError,
+        "is singular",
+        lambda: L.LinearOperatorBlockLowerTriangular(
+            [[L.LinearOperatorZeros(1)]], is_non_singular=True
+        ),
     ),
     (ValueError, "real spectrum", lambda: L.LinearOperatorCirculant([1.0], is_self_adjoint=False)),
     (ValueError, "as many numbers", lambda: L.LinearOperatorToeplitz([1.0], [1.0, 2.0])),

@@ -552,3 +552,10 @@ def test_gradients_of_a_convolution_of_nothing():
         y = tg.nn.conv1d(tg.zeros([2, 0, 1]), kernel, 2, "SAME")
     assert y.shape == (2, 0, 1)
     assert tape.gradient(y, kernel).numpy().tolist() == [[[0.0]], [[0.0]], [[0.0]]]
+
+
+def test_moments_of_elements_that_count_nothing():
+    x = tg.constant([[1.0, 2.0], [3.0, 5.0]])
+    mean, variance = tg.nn.weighted_moments(x, [1], [[0.0, 0.0], [1.0, 1.0]])
+    np.testing.assert_array_equal(mean, [0, 4])
+    np.testing.assert_array_equal(variance, [0, 1])

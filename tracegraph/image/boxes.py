@@ -13,7 +13,7 @@ from tracegraph.array.arguments import (
     refuse,
     sizes_of,
 )
-from tracegraph.array.creation import one_hot, ones_like
+from tracegraph.array.creation import is_tensor, one_hot, ones_like
 from tracegraph.array.creation import range as range_of
 from tracegraph.array.runtime_sizes import size_of_value
 from tracegraph.array.selection import gather, where
@@ -116,8 +116,8 @@ def _selected(
         fact = f"boxes {x.type} with scores {y.type}"
         refuse(op, fact, x, y, fix="give [boxes, 4], and one score for each")
     most = as_count(op, "max_output_size", max_output_size)
-    limit = float(as_number(op, "iou_threshold", iou_threshold, low=0, high=1))
-    least = float(as_number(op, "score_threshold", score_threshold))
+    limit = _threshold(op, "iou_threshold", iou_threshold, x, low=0, high=1)
+    least = _threshold(op, "score_threshold", score_threshold, y)
     *lead, count, _ = sizes
     flat, y = reshape(x, [element_count(tuple(lead)), count, 4]), reshape(y, [-1, count])
     order = argsort(y, direction="DESCENDING", stable=True)
@@ -129,6 +129,16 @@ def _selected(
     chosen = reduce_sum(where(is_at, expand_dims(order, 2), 0), axis=1)
     total = minimum(reduce_sum(cast_to(kept, int32), axis=1), most)
     return reshape(chosen, [*lead, most]), reshape(total, lead)
+
+
+def _threshold(op: str, what: str, value: Any, like: Tensor, **bounds: float) -> Any:
+    """A number, or a scalar tensor, whose value need not be known."""
+    if not is_tensor(value):
+        return float(as_number(op, what, value, **bounds))
+    limit = as_tensor(value)
+    if rank_of(op, limit):
+        refuse(op, f"{what} is {limit.type}", limit, fix="give one number")
+    return cast_to(limit, like.dtype)
 
 
 def _kept(hides: Tensor, is_good: Tensor) -> Tensor:

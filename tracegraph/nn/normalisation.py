@@ -26,7 +26,7 @@ from tracegraph.core.shapes import element_count, same_size
 from tracegraph.core.types import TensorType
 from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor, host_tensor
-from tracegraph.math.arithmetic import add, divide, maximum, multiply, pow, subtract
+from tracegraph.math.arithmetic import add, divide, divide_no_nan, maximum, multiply, pow, subtract
 from tracegraph.math.norms import clip_by_norm
 from tracegraph.math.reduction import reduce_mean, reduce_sum, summable
 from tracegraph.math.unary import rsqrt
@@ -103,7 +103,7 @@ def weighted_moments(
 ) -> tuple[Tensor, Tensor]:
     """The mean and the variance along the axes, where each element counts as often as its weight.
 
-    `frequency_weights` broadcasts to x.
+    `frequency_weights` broadcasts to x. Where all weights are 0, so are the mean and the variance.
 
     >>> mean, variance = tg.nn.weighted_moments([1.0, 5.0], [0], [3.0, 1.0])
     >>> mean.numpy(), variance.numpy()
@@ -116,10 +116,10 @@ def weighted_moments(
         found = weighted_moments(summable(x), axes, summable(weights), keepdims)
         return cast_to(found[0], x.dtype), cast_to(found[1], x.dtype)
     total = reduce_sum(weights, axes, keepdims=True)
-    mean = divide(reduce_sum(MUL(weights, x), axes, keepdims=True), total)
+    mean = divide_no_nan(reduce_sum(MUL(weights, x), axes, keepdims=True), total)
     deviation = subtract(x, mean)
     squares = reduce_sum(MUL(weights, MUL(deviation, deviation)), axes, keepdims=True)
-    variance = divide(squares, total)
+    variance = divide_no_nan(squares, total)
     if keepdims:
         return mean, variance
     shape = reduce_sum(x, axes).type.shape

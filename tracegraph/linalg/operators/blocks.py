@@ -18,6 +18,7 @@ from tracegraph.linalg.operators.arguments import (
     folded,
     follows,
     given,
+    implied,
     with_batch,
 )
 from tracegraph.linalg.operators.base import LinearOperator
@@ -231,6 +232,9 @@ class LinearOperatorBlockLowerTriangular(_Blocks):
         self._operators = [row[-1] for row in self._rows]
         dtype = common_dtype(name, [operator for row in self._rows for operator in row])
         is_regular = all_hint(self._operators, "is_non_singular")
+        if any(block.is_non_singular is False for block in self._operators):
+            reason = "a block on the diagonal is singular"
+            is_non_singular = implied(name, "is_non_singular", is_non_singular, False, reason)
         super().__init__(
             dtype,
             is_non_singular=follows(

@@ -120,7 +120,7 @@ class LinearOperatorComposition(Several):
     def _linop_cholesky(self) -> LinearOperator:
         left = self._operators[0]
         if self._is_gram() and isinstance(left, self.kinds["triangular"]):
-            return _with_positive_diagonal(left)
+            return left if left.is_positive_definite else _with_positive_diagonal(left)
         return super()._linop_cholesky()
 
     def _shape(self) -> Any:

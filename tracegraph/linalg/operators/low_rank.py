@@ -14,6 +14,7 @@ from tracegraph.linalg.operators.arguments import (
     common_batch,
     conjugate_if,
     given,
+    implied,
     parameter,
 )
 from tracegraph.linalg.operators.base import LinearOperator
@@ -70,14 +71,11 @@ class LinearOperatorLowRankUpdate(LinearOperator):
         if diag_update is not None:
             self._diag_update = parameter(name, diag_update, 1, "diag_update")
         self._is_diag_update_positive = _is_positive(name, diag_update, is_diag_update_positive)
-        is_symmetric = base_operator.is_self_adjoint and v is None and self._is_diagonal_real()
-        is_definite = is_symmetric and base_operator.is_positive_definite
-        if is_definite and self._is_diag_update_positive:
-            hints = {"is_positive_definite": is_positive_definite}
-            is_positive_definite = is_non_singular = True
-            if hints["is_positive_definite"] is False:
-                fact = f"{name}: is_positive_definite is False, but L and D are positive definite"
-                fail(SignatureError, fact, fix="leave is_positive_definite out")
+        is_symmetric = self._is_symmetric()
+        if is_symmetric and base_operator.is_positive_definite and self._is_diag_update_positive:
+            reason = "L and D are positive definite"
+            hint = "is_positive_definite"
+            is_positive_definite = implied(name, hint, is_positive_definite, True, reason)
         if is_symmetric and is_self_adjoint is None:
             is_self_adjoint = True
         super().__init__(
@@ -91,8 +89,10 @@ class LinearOperatorLowRankUpdate(LinearOperator):
         )
         self._check_shapes()
 
-    def _is_diagonal_real(self) -> bool:
-        return self._diag_update is None or not self._diag_update.dtype.is_complex
+    def _is_symmetric(self) -> bool:
+        """Whether it is known to be self-adjoint by L and by what was given."""
+        is_real = self._diag_update is None or not self._diag_update.dtype.is_complex
+        return bool(self._base_operator.is_self_adjoint and self._v is None and is_real)
 
     def _check_shapes(self) -> None:
         v = self._u if self._v is None else self._v
