@@ -48,6 +48,7 @@ LAZY_IMPORTS = {
     "tracegraph/autograph/conversion.py": {"tracegraph"},
     "tracegraph/eager/backend.py": {"lowering"},
     "tracegraph/differentiation/sparse_jacobian.py": {"scipy"},
+    "tracegraph/linalg/__init__.py": {"tracegraph"},
     "tracegraph/views/": {"networkx"},
 }
 BACKEND = "tracegraph/eager/backend.py"

@@ -14,7 +14,6 @@ A checker takes a name for public that is imported `as` itself, or starred from 
 import sys
 from typing import TYPE_CHECKING, Any
 
-import tracegraph.api.array_api  # installs the namespace of the array API on Tensor
 import tracegraph.eager.tensor_methods
 import tracegraph.state.scatter  # installs the scatter methods on Variable
 from tracegraph import array
@@ -224,6 +223,7 @@ if TYPE_CHECKING:  # what is imported at its first use
     from tracegraph import layers as layers
     from tracegraph import losses as losses
     from tracegraph import metrics as metrics
+    from tracegraph import numpy as numpy
     from tracegraph import optimizers as optimizers
     from tracegraph import quantization as quantization
     from tracegraph import raw_ops as raw_ops

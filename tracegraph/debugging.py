@@ -393,6 +393,9 @@ def dump_graphs(directory: str | os.PathLike[str]) -> GraphDump:
     0005-lambda_.stablehlo.txt
     0006-lambda_.optimized_hlo.txt
     """
+    if not isinstance(directory, (str, os.PathLike)):
+        rule = "directory is a path"
+        refuse_kind("dump_graphs", rule, directory, fix='give a string, such as "dump"')
     return GraphDump(directory)
 
 

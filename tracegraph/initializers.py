@@ -66,6 +66,7 @@ class Constant(Initializer):
     """
 
     def __init__(self, value: TensorLike = 0.0) -> None:
+        as_tensor(value)  # refuses what is no number where it is given
         self.value = value
 
     def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
@@ -80,7 +81,9 @@ class RandomNormal(Initializer):
     """
 
     def __init__(self, mean: float = 0.0, stddev: float = 0.05, seed: int | None = None) -> None:
-        self.mean, self.stddev, self.seed = mean, stddev, seed
+        self.mean = as_number(type(self).__name__, "mean", mean)
+        self.stddev = as_number(type(self).__name__, "stddev", stddev)
+        self.seed = seed
 
     def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
         return random.normal(shape, self.mean, self.stddev, dtype, self.seed)
@@ -107,7 +110,9 @@ class RandomUniform(Initializer):
     def __init__(
         self, minval: float = -0.05, maxval: float = 0.05, seed: int | None = None
     ) -> None:
-        self.minval, self.maxval, self.seed = minval, maxval, seed
+        self.minval = as_number(type(self).__name__, "minval", minval)
+        self.maxval = as_number(type(self).__name__, "maxval", maxval)
+        self.seed = seed
 
     def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
         return random.uniform(shape, self.minval, self.maxval, dtype, self.seed)

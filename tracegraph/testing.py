@@ -133,6 +133,9 @@ def check_gradients(
     >>> print(str(report).splitlines()[1])
       right  order 1, reverse, by x[...]: analytic ..., numeric ..., error ...
     """
+    if not callable(fn):
+        fact = f"check_gradients: {shown(fn)} is not callable"
+        fail(TraceError, fact, fix="give a function, and then its arguments")
     _check_request(order, modes)
     point = _widened_point(fn, args)
     rows = tuple(row for k in range(1, order + 1) for row in point.compared(k, modes, tolerance))

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable
 from types import ModuleType
 from typing import Any, NoReturn
 
+from tracegraph.api.families import advice, advice_for_the_rest
 from tracegraph.api.renames import GONE, OTHER_NAMES, TENSORFLOW_1
 from tracegraph.boundary.tracebacks import asked
 from tracegraph.errors import fail_absent, kind_of
@@ -54,7 +55,7 @@ ABSENT = {
     "experimental": ("nothing is set apart for it", "use tg's own functions, such as tg.range"),
     "math.sobol_sample": ("there are no quasi-random numbers", "use scipy.stats.qmc.Sobol"),
     "no_op": ("there are no ops that make nothing", "leave it out, or use tg.group()"),
-    **dict.fromkeys(["numpy", "np"], ("tensors go to NumPy and back", "use NumPy, or tg itself")),
+    "np": ("tensors go to NumPy and back", "use NumPy, tg.numpy, or tg itself"),
     "fft": ("transforms are those of signals", "use tg.signal.fft"),
     "summary": ("there are no event files", "use tg.print, or log what x.numpy() gives"),
     "test": ("tests are those of Python", "use np.testing, and tg.testing.check_gradients"),
@@ -197,8 +198,8 @@ def refuse_attribute(owner: Any, name: str, own: Collection[str]) -> NoReturn:
 LATER = frozenset(
     [
         *("activations", "constraints", "export", "image", "initializers", "keras", "layers"),
-        *("losses", "metrics", "optimizers", "quantization", "raw_ops", "regularizers"),
-        *("saved_model", "signal", "testing", "train"),
+        *("losses", "metrics", "numpy", "optimizers", "quantization", "raw_ops"),
+        *("regularizers", "saved_model", "signal", "testing", "train"),
     ]
 )
 
@@ -226,15 +227,25 @@ def refuse(name: str, module: str = "") -> NoReturn:
     # `from package import module` asks in the middle of an import, which must not begin another.
     is_import = _is_module(whole, name)
     modules = [*(sorted(_modules.items()) if is_import else all_modules())]
-    found = _paths_of(name, modules)
+    found = [] if module == "raw_ops" else _paths_of(name, modules)
     if found:
         fail_absent(name, fact, f"use {', or '.join(found)}")
     if name in OTHER_NAMES or name in TENSORFLOW_1:  # as in a module that has it elsewhere
         reason, fix = ABSENT[name]
         fail_absent(name, f"{fact}: {reason}", fix)
+    if any(short == "numpy" and name in dir(found) for short, found in modules):
+        fail_absent(name, fact, f"use tg.numpy.{name}")
+    told = advice(path, _plain_names(modules))
+    if told is not None:
+        reason, fix = told
+        fail_absent(name, f"there is no tg.{path}: {reason}", fix)
     near = _near(name, module, modules)
     if near:
         fail_absent(name, fact, f"use {near}, if that is meant")
+    told = advice_for_the_rest(path)
+    if told is not None:
+        reason, fix = told
+        fail_absent(name, f"there is no tg.{path}: {reason}", fix)
     raise AttributeError(fact, name=name, obj=sys.modules[whole])
 
 
@@ -245,10 +256,25 @@ def _is_module(package: str, name: str) -> bool:
 
 
 def _paths_of(name: str, modules: Iterable[tuple[str, ModuleType]]) -> list[str]:
-    """Where a name is public: in `tg` itself, or else in modules of it."""
+    """Where a name is public: in `tg` itself, or else in modules of it. Those of the array API,
+    which has most names once more, are left out."""
     if name in dir(sys.modules["tracegraph"]):
         return [f"tg.{name}"]
-    return [f"tg.{short}.{name}" for short, module in modules if name in dir(module)]
+    others = [(short, module) for short, module in modules if not short.startswith("numpy")]
+    return [f"tg.{short}.{name}" for short, module in others if name in dir(module)]
+
+
+def _plain_names(modules: Iterable[tuple[str, ModuleType]]) -> dict[str, str]:
+    """The paths of all public functions, by their names without underlines."""
+    homes = [("", sys.modules["tracegraph"]), *modules]
+    found: dict[str, str] = {}
+    for short, home in homes:
+        for public in dir(home):
+            if public[0].islower():  # a function, and no class
+                found.setdefault(
+                    _plain(public), f"tg.{short}.{public}" if short else f"tg.{public}"
+                )
+    return found
 
 
 def _near(name: str, module: str, modules: Iterable[tuple[str, ModuleType]]) -> str | None:
@@ -257,7 +283,7 @@ def _near(name: str, module: str, modules: Iterable[tuple[str, ModuleType]]) -> 
     if name.startswith("_"):
         return None
     homes = [("", sys.modules["tracegraph"]), *modules]
-    homes.sort(key=lambda home: home[0] != module)
+    homes.sort(key=lambda home: (home[0] != module, home[0].startswith("numpy")))
     plain: dict[str, str] = {}
     for short, home in homes:
         for public in filter(lambda x: not x.startswith("_"), dir(home)):
@@ -280,10 +306,11 @@ def show_names_of(module: ModuleType) -> None:
     short = module.__name__.removeprefix("tracegraph.")
     names = sorted(module.__all__)
     _modules[short] = module
+    load = vars(module).get("__getattr__")
 
     @asked
-    def __getattr__(name: str) -> NoReturn:
-        refuse(name, short)
+    def __getattr__(name: str) -> Any:
+        return load(name) if load is not None and name in names else refuse(name, short)
 
     vars(module)["__dir__"] = lambda: names
     vars(module)["__getattr__"] = __getattr__

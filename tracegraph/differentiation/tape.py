@@ -49,6 +49,7 @@ from tracegraph.jacobians.sparse_products import (
     sparsity,
 )
 from tracegraph.operands.conversion import as_tensor
+from tracegraph.operands.flags import as_flag
 from tracegraph.ops.broadcast import full
 from tracegraph.passes.forward import jvp
 from tracegraph.passes.gradient import gradient
@@ -90,8 +91,10 @@ class GradientTape:
     """
 
     def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
-        self._persistent = bool(persistent)
-        self._watches_variables = bool(watch_accessed_variables)
+        self._persistent = as_flag("GradientTape", "persistent", persistent)
+        self._watches_variables = as_flag(
+            "GradientTape", "watch_accessed_variables", watch_accessed_variables
+        )
         self._builder: Builder | None = None
         self._is_recording = False
         self._is_used = False

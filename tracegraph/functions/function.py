@@ -36,6 +36,7 @@ from tracegraph.functions.trace_cache import TraceCache
 from tracegraph.ir.builder import builder_of_thread, current
 from tracegraph.ir.tensor import Graph, Tensor, get_buffer, get_type
 from tracegraph.nest import scanned
+from tracegraph.operands.flags import as_flag
 from tracegraph.passes.specialise import specialise
 from tracegraph.signatures.retracing import RetraceExplanation, Retracing
 from tracegraph.signatures.signature import InputSignature, Request, Signature, SpecTypes
@@ -61,7 +62,7 @@ _settings = _Settings()
 
 def run_functions_eagerly(run_eagerly: bool) -> None:
     """Makes every `@tg.function` run its Python body at each call, without a trace."""
-    _settings.run_eagerly = bool(run_eagerly)
+    _settings.run_eagerly = as_flag("run_functions_eagerly", "run_eagerly", run_eagerly)
 
 
 def functions_run_eagerly() -> bool:
@@ -660,7 +661,12 @@ def function(
         if isinstance(python_function, Function) and python_function.has_source:
             python_function = python_function.python_function
         relaxes = reduce_retracing or bool(experimental_relax_shapes)
-        options = (input_signature, autograph, jit_compile, relaxes, check_bounds, check_numerics)
+        flags = [autograph, relaxes, check_bounds, check_numerics]
+        names = ("autograph", "reduce_retracing", "check_bounds", "check_numerics")
+        converts, relaxes, bounds, numerics = (
+            as_flag("function", name, flag) for name, flag in zip(names, flags, strict=True)
+        )
+        options = (input_signature, converts, jit_compile, relaxes, bounds, numerics)
         return Function(python_function, *options, bucket_sizes)
 
     return decorated if func is None else decorated(func)

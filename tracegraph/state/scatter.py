@@ -11,7 +11,15 @@ import numpy as np
 from tracegraph.core.shapes import static_shape
 from tracegraph.core.tensorshape import IndexedSlices
 from tracegraph.core.types import TensorType, int32, int64
-from tracegraph.errors import DTypeError, ShapeError, SignatureError, counted, fail
+from tracegraph.errors import (
+    DTypeError,
+    ShapeError,
+    SignatureError,
+    counted,
+    fail,
+    kind_of,
+    shown,
+)
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor, host_tensor
@@ -130,8 +138,8 @@ def _scatter_method(how: str) -> Callable[..., Any]:
         if not isinstance(sparse_delta, IndexedSlices):
             fail(
                 DTypeError,
-                f"scatter_{how} takes tg.IndexedSlices, and it was given a "
-                f"{type(sparse_delta).__name__}",
+                f"scatter_{how} takes tg.IndexedSlices, and it was given "
+                f"{shown(sparse_delta)}, which is {kind_of(sparse_delta)}",
                 fix="write tg.IndexedSlices(values, indices)",
             )
         indices = _indices(sparse_delta.indices)
