@@ -29,7 +29,7 @@ def dice(y_true: TensorLike, y_pred: TensorLike, axis: Axis = None) -> Tensor:
 
     Source: Dice, "Measures of the Amount of Ecologic Association Between Species" (1945).
 
-    >>> float(tg.losses.dice([1.0, 1.0, 0.0], [1.0, 0.0, 0.0]).numpy().round(4))
+    >>> round(float(tg.losses.dice([1.0, 1.0, 0.0], [1.0, 0.0, 0.0])), 4)
     0.3333
     """
     y, x = labels_and_predictions("dice", y_true, y_pred)
@@ -52,7 +52,7 @@ def tversky(
     Source: Salehi, Erdogmus and Gholipour, "Tversky loss function for image segmentation using 3D
     fully convolutional deep networks" (2017).
 
-    >>> float(tg.losses.tversky([1.0, 1.0, 0.0], [1.0, 0.0, 0.0], alpha=1.0).numpy().round(4))
+    >>> round(float(tg.losses.tversky([1.0, 1.0, 0.0], [1.0, 0.0, 0.0], alpha=1.0)), 4)
     0.5
     """
     alpha, beta = as_number("tversky", "alpha", alpha), as_number("tversky", "beta", beta)
