@@ -21,6 +21,7 @@ from benchmarks.inputs import (
     ODE_STEPS,
     PHYSICS_ORDER,
     PHYSICS_RATE,
+    RESNET_EPSILON,
     WEIGHT_DECAY,
     WHILE_RATE,
     Inputs,
@@ -29,6 +30,7 @@ from benchmarks.inputs import (
     chain_offset,
     product_of,
     rates_of,
+    resnet_of,
     runge_kutta,
 )
 from benchmarks.workload import Phases, Stopwatch, Workload, first_step, flat
@@ -146,9 +148,20 @@ def convolutions(variables, x):
     return x.reshape(x.shape[0], -1) @ kernel + bias
 
 
-def convolution(x, kernel):
+def convolution(x, kernel, stride=1):
     layout = ("NHWC", "HWIO", "NHWC")
-    return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=layout)
+    strides = stride, stride
+    return lax.conv_general_dilated(x, kernel, strides, "SAME", dimension_numbers=layout)
+
+
+def resnet(variables, x):
+    def normalise(x, scale, offset):
+        mean, variance = jnp.mean(x, (0, 1, 2)), jnp.var(x, (0, 1, 2))
+        return (x - mean) * lax.rsqrt(variance + RESNET_EPSILON) * scale + offset
+
+    return resnet_of(
+        variables, x, convolution, normalise, jax.nn.relu, lambda x: jnp.mean(x, (1, 2))
+    )
 
 
 def mean_cross_entropy(model, variables, x, y):
@@ -539,6 +552,7 @@ WORKLOADS = {
     "train_step_300": {"jax": train_step},
     "mlp_step": {"jax": partial(adam_step, perceptron)},
     "convolution_step": {"jax": partial(adam_step, convolutions)},
+    "resnet20_step": {"jax": partial(adam_step, resnet)},
     "undecorated_loop": {"jax": undecorated_loop},
     "undecorated_loop_read": {"jax": partial(undecorated_loop, read=True)},
     "jacobian_network": {"jax": jacobian_network},

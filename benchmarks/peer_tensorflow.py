@@ -16,12 +16,14 @@ from benchmarks.inputs import (
     LEARNING_RATE,
     NORM_EPSILON,
     ODE_STEPS,
+    RESNET_EPSILON,
     WEIGHT_DECAY,
     WHILE_RATE,
     Inputs,
     band_of,
     chain_of,
     chain_offset,
+    resnet_of,
     runge_kutta,
 )
 from benchmarks.workload import Phases, Stopwatch, Workload, first_step, flat
@@ -449,6 +451,20 @@ def convolutions(variables, x):
     return tf.reshape(x, [x.shape[0], -1]) @ kernel + bias
 
 
+def resnet(variables, x):
+    """`fused_batch_norm` is the fastest that TensorFlow has."""
+
+    def convolve(x, kernel, stride):
+        return tf.nn.conv2d(x, kernel, stride, "SAME")
+
+    def normalise(x, scale, offset):
+        return tf.compat.v1.nn.fused_batch_norm(x, scale, offset, epsilon=RESNET_EPSILON)[0]
+
+    return resnet_of(
+        variables, x, convolve, normalise, tf.nn.relu, lambda x: tf.reduce_mean(x, [1, 2])
+    )
+
+
 def mean_cross_entropy(logits, y):
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
     return tf.reduce_mean(losses)
@@ -493,6 +509,7 @@ WORKLOADS = {
     "train_step_300": modes(train_step),
     "mlp_step": modes(partial(adam_step, perceptron)),
     "convolution_step": modes(partial(adam_step, convolutions)),
+    "resnet20_step": modes(partial(adam_step, resnet)),
     "undecorated_loop": {"tf_eager": undecorated_loop},
     "undecorated_loop_read": {"tf_eager": partial(undecorated_loop, read=True)},
     "jacobian_network": modes(jacobian_network),

@@ -16,11 +16,13 @@ from benchmarks.inputs import (
     IMAGE_SIDE,
     LEARNING_RATE,
     NORM_EPSILON,
+    RESNET_EPSILON,
     WEIGHT_DECAY,
     Inputs,
     band_of,
     chain_of,
     chain_offset,
+    resnet_of,
 )
 from benchmarks.workload import Phases, Stopwatch, Workload, first_step, flat
 
@@ -299,6 +301,37 @@ def attended(x, kernel, bias, out, out_bias):
     return y.transpose(1, 2).flatten(2) @ out + out_bias
 
 
+class ResNet:
+    """NCHW too."""
+
+    @staticmethod
+    def prepare(inputs: Inputs):
+        variables = [
+            value.transpose(3, 2, 0, 1) if value.ndim == 4 else value
+            for value in inputs["variables"]
+        ]
+        return variables_of(variables), torch.from_numpy(inputs["x"].transpose(0, 3, 1, 2).copy())
+
+    @staticmethod
+    def logits(variables, x):
+        def normalise(x, scale, offset):
+            return functional.batch_norm(
+                x, None, None, scale, offset, training=True, eps=RESNET_EPSILON
+            )
+
+        return resnet_of(
+            variables, x, convolution, normalise, functional.relu, lambda x: x.mean((2, 3))
+        )
+
+
+def convolution(x, kernel, stride):
+    """Padded as "SAME" is elsewhere: with a stride, only behind the last row and column."""
+    if stride == 1:
+        return functional.conv2d(x, kernel, padding="same")
+    behind = kernel.shape[-1] // 2
+    return functional.conv2d(functional.pad(x, (0, behind, 0, behind)), kernel, stride=stride)
+
+
 def descend(variables, gradients) -> None:
     with torch.no_grad():
         for variable, gradient in zip(variables, gradients):
@@ -339,6 +372,7 @@ WORKLOADS = {
     "train_step_300": modes(train_step),
     "mlp_step": modes(partial(adam_step, Perceptron)),
     "convolution_step": modes(partial(adam_step, Convolutions)),
+    "resnet20_step": modes(partial(adam_step, ResNet)),
     "undecorated_loop": {"torch": undecorated_loop},
     "undecorated_loop_read": {"torch": partial(undecorated_loop, read=True)},
     "jacobian_network": modes(jacobian_network),

@@ -21,6 +21,7 @@ from benchmarks.inputs import (
     ODE_STEPS,
     PHYSICS_ORDER,
     PHYSICS_RATE,
+    RESNET_EPSILON,
     WEIGHT_DECAY,
     WHILE_RATE,
     Inputs,
@@ -28,6 +29,7 @@ from benchmarks.inputs import (
     chain_offset,
     product_of,
     rates_of,
+    resnet_of,
     runge_kutta,
 )
 from benchmarks.workload import Phases, Stopwatch, Workload, first_step, flat
@@ -176,6 +178,18 @@ def convolutions(variables, x):
     x = tg.nn.relu(tg.nn.conv2d(x, second, 1, "SAME") + second_bias)
     x = tg.nn.max_pool2d(x, 2, 2, "VALID")
     return tg.reshape(x, [x.shape[0], -1]) @ kernel + bias
+
+
+def resnet(variables, x):
+    def convolve(x, kernel, stride):
+        return tg.nn.conv2d(x, kernel, stride, "SAME")
+
+    def normalise(x, scale, offset):
+        return tg.nn.fused_batch_norm(x, scale, offset, epsilon=RESNET_EPSILON)[0]
+
+    return resnet_of(
+        variables, x, convolve, normalise, tg.nn.relu, lambda x: tg.reduce_mean(x, [1, 2])
+    )
 
 
 def mean_cross_entropy(logits, y):
@@ -653,6 +667,7 @@ WORKLOADS = {
     "train_step_300": {"tracegraph": train_step},
     "mlp_step": {"tracegraph": partial(adam_step, perceptron)},
     "convolution_step": {"tracegraph": partial(adam_step, convolutions)},
+    "resnet20_step": {"tracegraph": partial(adam_step, resnet)},
     "undecorated_loop": {"tracegraph": undecorated_loop},
     "undecorated_loop_read": {"tracegraph": partial(undecorated_loop, read=True)},
     "jacobian_network": {"tracegraph": jacobian_network},

@@ -38,6 +38,7 @@ ROWS = (
     Row("train_step_300", "train step with 300 tiny variables"),
     Row("mlp_step", "MLP 784-512-512-10, batch 128, Adam", tolerance=1e-3),
     Row("convolution_step", "two convolutions, 28x28, batch 64, Adam", tolerance=1e-2),
+    Row("resnet20_step", "ResNet-20, 32x32, batch 64, Adam", tolerance=1e-2),
     Row("undecorated_loop", "undecorated step, MLP 8-16-4, SGD"),
     Row("undecorated_loop_read", "undecorated step, its loss read each time"),
     Row("jacobian_network", "Jacobian of 32x10 outputs by a 64x64 kernel"),
@@ -161,7 +162,7 @@ TARGETS = (
     Target("ode_start", "total", "tf_graph", 1.5),
     *(
         Target(row, "call", peer, 1.0)
-        for row in ("convolution_step", "transformer_step")
+        for row in ("convolution_step", "resnet20_step", "transformer_step")
         for peer in ("tf_graph", "torch", "jax")
     ),
     Target("transformer_start", "total", "tf_graph", 1.3),

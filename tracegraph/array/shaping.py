@@ -221,15 +221,19 @@ def pad(
     """
     x = as_tensor(tensor)
     widths = _widths(x, paddings)
-    kind = mode.upper() if isinstance(mode, str) else mode
+    kind = mode.upper() if str(mode).upper() in _MODES else mode
     if kind == "CONSTANT":
         before, after = zip(*widths) if widths else ((), ())
         value = as_tensor(constant_values, x.dtype)
         return Pad(tuple(before), tuple(after), (0,) * len(widths))(x, value)
-    as_choice("pad", "mode", kind, ("CONSTANT", "REFLECT", "SYMMETRIC"))
+    as_choice("pad", "mode", kind, _MODES)
     for axis, (before, after) in enumerate(widths):
         x = _mirrored(x, axis, before, after, int(kind == "REFLECT"))
     return x
+
+
+#: What stands in the margins that `pad` makes.
+_MODES = ("CONSTANT", "REFLECT", "SYMMETRIC")
 
 
 def _widths(x: Tensor, paddings: Any) -> list[tuple[Any, Any]]:

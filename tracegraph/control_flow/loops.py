@@ -38,6 +38,7 @@ from tracegraph.errors import (
 from tracegraph.ir.builder import Builder, current, operand_text
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.operands.conversion import as_tensor
+from tracegraph.operands.flags import as_flag
 from tracegraph.ops.broadcast import BroadcastTo, stack
 from tracegraph.ops.constant import constant
 from tracegraph.ops.elementwise import ADD, SELECT, Cast, Less, LogicalAnd, StopGradient
@@ -440,6 +441,7 @@ def _accumulated(
     is_stacked: bool,
 ) -> Any:
     check_callable(name, "fn", fn)
+    as_flag(name, "reverse", is_reverse)
     rows, row_structure, length = _rows(name, elems)
     ends: list[Tensor] = []
     if initializer is None:

@@ -382,13 +382,22 @@ class TensorSpec:
 
 
 class IndexedSlices(NamedTuple):
-    """Rows of a tensor and where they stand, for the scatter methods of Variables.
+    """Rows of a tensor and where they stand: gradients of some rows, for optimizers, and updates,
+    for the scatter methods of Variables.
 
-    `values[k]` belongs to row `indices[k]`.
+    `values[k]` belongs to row `indices[k]`; as a tensor, values of one row add up, and the other
+    rows of the `dense_shape` are 0.
+
+    >>> v = tg.Variable([[1.0], [2.0], [3.0]])
+    >>> gradient = tg.IndexedSlices(values=[[1.0], [1.0]], indices=[0, 0])
+    >>> _ = tg.optimizers.SGD(0.25).apply_gradients([(gradient, v)])
+    >>> v.numpy().tolist()
+    [[0.5], [2.0], [3.0]]
     """
 
     values: Any
     indices: Any
+    dense_shape: Any = None
 
 
 __all__ = ["IndexedSlices", "TensorShape", "TensorSpec"]

@@ -276,8 +276,8 @@ def binary_focal_crossentropy(
     wrong = add(multiply(y, of_zero), multiply(other, of_one))
     gamma = as_number(op, "gamma", gamma, low=0)
     loss = multiply(pow(wrong, gamma), _of_binary(y, x, from_logits))
+    alpha = as_number(op, "alpha", alpha, low=0, high=1)
     if as_flag(op, "apply_class_balancing", apply_class_balancing):
-        alpha = as_number(op, "alpha", alpha, low=0, high=1)
         loss = multiply(loss, add(multiply(y, alpha), multiply(other, 1.0 - alpha)))
     return reduce_mean(loss, axis)
 

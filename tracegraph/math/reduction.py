@@ -91,7 +91,7 @@ def keeps_axes(x: Tensor, axis: Axis) -> bool:
     return not (axis is None and x.type.rank is None)
 
 
-def _count(name: str, x: Tensor, axis: Axis) -> Tensor:
+def reduced_count(name: str, x: Tensor, axis: Axis) -> Tensor:
     """How many elements are reduced to one, in the dtype of x."""
     if axis is None:
         count = element_count(x.type.shape)
@@ -131,8 +131,8 @@ def reduce_mean(
         return _reduced(Sum, "reduce_mean", z, axis, keepdims)
 
     if not x.dtype.is_integer:
-        return cast_to(divide(total(wide), _count("reduce_mean", wide, axis)), x.dtype)
-    count = maximum(_count("reduce_mean", wide, axis), 1)  # the mean of no integers is 0
+        return cast_to(divide(total(wide), reduced_count("reduce_mean", wide, axis)), x.dtype)
+    count = maximum(reduced_count("reduce_mean", wide, axis), 1)  # the mean of no integers is 0
     mean = _exact_mean(wide, count, total) if wide is x else truncatediv(total(wide), count)
     return cast_to(mean, x.dtype)
 

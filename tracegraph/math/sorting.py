@@ -12,7 +12,9 @@ from tracegraph.array.arguments import (
     as_count,
     as_flag,
     as_integers,
+    as_number,
     as_open_number,
+    as_size,
     known_int,
     rank_of,
     refuse,
@@ -177,7 +179,9 @@ def approx_max_k(
     >>> values.numpy(), indices.numpy()
     (array([5., 3.], dtype=float32), array([1, 2], dtype=int32))
     """
-    return _extremes("approx_max_k", operand, k, reduction_dimension, False)
+    op = "approx_max_k"
+    _check_approximation(op, recall_target, reduction_input_size_override, aggregate_to_topk)
+    return _extremes(op, operand, k, reduction_dimension, False)
 
 
 def approx_min_k(
@@ -194,7 +198,16 @@ def approx_min_k(
     >>> tg.math.approx_min_k([1.0, 5.0, 3.0], 2).values.numpy()
     array([1., 3.], dtype=float32)
     """
-    return _extremes("approx_min_k", operand, k, reduction_dimension, True)
+    op = "approx_min_k"
+    _check_approximation(op, recall_target, reduction_input_size_override, aggregate_to_topk)
+    return _extremes(op, operand, k, reduction_dimension, True)
+
+
+def _check_approximation(op: str, recall: Any, size: Any, is_aggregated: Any) -> None:
+    """Refuses what the arguments that change nothing here cannot be."""
+    as_number(op, "recall_target", recall, low=0.0, high=1.0)
+    as_size(op, "reduction_input_size_override", size)
+    as_flag(op, "aggregate_to_topk", is_aggregated)
 
 
 def _extremes(op: str, operand: Any, k: Any, axis: Any, is_smallest: bool) -> ValuesAndIndices:
