@@ -4,6 +4,10 @@ NumPy, which has the same names, is the oracle: code is written once, against `x
 with NumPy, JAX and tracegraph. docs/array_api.md says how to run the test suite of the standard.
 """
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -212,6 +216,32 @@ def test_one_function_of_numpy_jax_and_tensors(run):
     found, found_gradient = run(both, tg.constant(X, tg.float64))
     np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-12)
     np.testing.assert_allclose(found_gradient.numpy(), gradient, rtol=1e-9)
+
+
+SCIPY = """
+import numpy as np, tracegraph as tg
+from scipy import fft, integrate, special, stats
+
+values = np.random.default_rng(0).normal(size=(5, 4))
+for use in (
+    lambda x: special.softmax(x, axis=1),
+    lambda x: stats.kurtosis(x, axis=1),
+    lambda x: stats.rankdata(x, axis=1),
+    lambda x: stats.ttest_1samp(x, 0.0).pvalue,
+    lambda x: fft.rfft(x, axis=0).real,
+    lambda x: integrate.trapezoid(x),
+):
+    found = use(tg.constant(values))
+    assert isinstance(found, tg.Tensor), found
+    np.testing.assert_allclose(found.numpy(), use(values), rtol=1e-9)
+"""
+
+
+def test_scipy_computes_with_tensors():
+    """SciPy asks its arguments for their namespace if the variable is set when it is imported."""
+    command, variables = [sys.executable, "-c", SCIPY], {**os.environ, "SCIPY_ARRAY_API": "1"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
 
 
 def gradient_of(f, *values):

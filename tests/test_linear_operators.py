@@ -574,6 +574,19 @@ def test_products_keep_their_structure():
     )
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_triangle_times_its_adjoint_is_definite(dtype):
+    lower = np.tril(sample(71, 3, 3, dtype=dtype))
+    triangle = L.LinearOperatorLowerTriangular(lower, is_non_singular=True)
+    product = triangle @ triangle.H
+    assert product.is_self_adjoint and product.is_positive_definite
+    expected = np.linalg.cholesky(lower @ np.conj(lower.T))
+    close(product.cholesky().to_dense(), expected)
+    assert (triangle.H @ triangle).is_positive_definite
+    for other in (triangle @ triangle.H.H, full(lower) @ full(lower).H):
+        assert not other.is_positive_definite
+
+
 # Arguments by blocks.
 
 
@@ -724,6 +737,12 @@ REFUSED = [
     (ValueError, "is_non_singular is True", lambda: L.LinearOperatorZeros(2, is_non_singular=True)),
     (ValueError, "2 rows and 3 columns", lambda: L.LinearOperatorZeros(2, 3)),
     (ValueError, "num_rows", lambda: L.LinearOperatorIdentity(-2)),
+    (ValueError, "num_rows", lambda: L.LinearOperatorIdentity([2])),
+    (
+        ValueError,
+        "do not broadcast",
+        lambda: L.LinearOperatorLowRankUpdate(diag([[1.0]] * 2), tg.ones([3, 1, 1])),
+    ),
     (ValueError, "no permutation", lambda: L.LinearOperatorPermutation([0, 0])),
     (TypeError, "must be integers", lambda: L.LinearOperatorPermutation([0.0, 1.0])),
     (

@@ -12,7 +12,7 @@ from tracegraph.array.joining import add_n
 from tracegraph.core.tensorshape import IndexedSlices
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import divide, maximum, minimum, multiply
+from tracegraph.math.arithmetic import divide, in_shape_of, maximum, minimum, multiply
 from tracegraph.math.reduction import keeps_axes, reduce_sum
 from tracegraph.math.unary import rsqrt, sqrt
 from tracegraph.operands.conversion import as_tensor
@@ -47,7 +47,8 @@ def clip_by_norm(t: Any, clip_norm: TensorLike, axes: Axis = None, name: str | N
     is_positive = GREATER(total, zeros_of(total))
     root = sqrt(SELECT(is_positive, total, full_like(total, 1)))
     norm = SELECT(is_positive, root, total)
-    return divide(multiply(x, clip_norm), maximum(norm, clip_norm))
+    clipped = divide(multiply(x, clip_norm), maximum(norm, clip_norm))
+    return in_shape_of("clip_by_norm", x, clipped)
 
 
 def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:

@@ -106,6 +106,7 @@ def _widened(a: Any, b: Any, dtype: DType) -> tuple[Tensor, Tensor]:
     operands = as_tensor(a), as_tensor(b)
     for x in operands:
         is_wider = x.dtype.kind == dtype.kind and x.dtype.size < dtype.size
+        is_wider = is_wider or (x.dtype.is_integer and dtype.is_floating)
         if x.dtype is not dtype and not is_wider:
             fail(
                 DTypeError,

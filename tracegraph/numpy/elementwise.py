@@ -178,7 +178,7 @@ def logaddexp(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """log(e ** x1 + e ** x2), without overflow and precise for results near 0.
 
     >>> tg.numpy.logaddexp([0.0, 1000.0], [0.0, 1000.0]).numpy()
-    array([6.9314718e-01, 1.0006931e+03], dtype=float32)
+    array([6.9314718e-01, 1.0006932e+03], dtype=float32)
     """
     x, y = elementwise_operands("logaddexp", x1, x2)
     is_first = greater_equal(x, y)

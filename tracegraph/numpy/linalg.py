@@ -273,7 +273,7 @@ def matrix_norm(x: TensorLike, /, *, keepdims: bool = False, ord: Any = "fro") -
     """
     x = matrices("matrix_norm", x)
     keeps = as_flag("matrix_norm", "keepdims", keepdims)
-    if ord in ("fro",):
+    if ord == "fro":
         return math.reduce_euclidean_norm(x, [-2, -1], keeps)
     as_choice("matrix_norm", "ord", ord if isinstance(ord, str) else float(ord), _ORDERS)
     largest = math.reduce_max if not isinstance(ord, str) and ord > 0 else math.reduce_min

@@ -64,7 +64,7 @@ def permute_dims(x: TensorLike, /, axes: Axis) -> Tensor:
     return array.transpose(x, axes)
 
 
-def expand_dims(x: TensorLike, /, axis: int = 0) -> Tensor:
+def expand_dims(x: TensorLike, /, axis: int) -> Tensor:
     """x with a new axis of size 1."""
     return array.expand_dims(x, axis)
 

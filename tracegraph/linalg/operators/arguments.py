@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tracegraph.array.arguments import rank_of, refuse
+from tracegraph.array.arguments import as_count, rank_of, refuse
 from tracegraph.array.creation import zeros
 from tracegraph.core.shapes import Shape
-from tracegraph.errors import HintError, SignatureError, fail
+from tracegraph.errors import HintError, SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.unary import conj
 from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_two
@@ -33,6 +33,13 @@ def parameter(op: str, value: Any, rank: int, what: str) -> Any:
         fix = f"give a tensor of at least {rank} {'axis' if rank == 1 else 'axes'}"
         refuse(op, f"{what} has {known} axes", as_tensor(x), fix=fix)
     return x
+
+
+def row_count(op: str, what: str, value: Any) -> Any:
+    """A number of rows or columns. Raises ShapeError for what is no single integer from 0 on."""
+    if isinstance(value, (list, tuple)) or getattr(value, "shape", ()):
+        refuse(op, f"{what} is {shown(value)}", fix="give one int")
+    return as_count(op, what, value)
 
 
 def implied(op: str, hint: str, value: bool | None, fact: bool, reason: str) -> bool:

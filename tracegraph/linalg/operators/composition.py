@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegraph.array.arguments import refuse
+from tracegraph.array.shaping import expand_dims
 from tracegraph.core.shapes import element_count, same_size
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
@@ -21,6 +22,8 @@ from tracegraph.linalg.operators.arguments import (
 from tracegraph.linalg.operators.base import LinearOperator
 from tracegraph.linalg.parts import adjoint as adjoint_of
 from tracegraph.math.arithmetic import multiply
+from tracegraph.math.unary import abs as absolute
+from tracegraph.operands.conversion import cast_to
 from tracegraph.ops.shape import Reshape, Transpose
 
 
@@ -90,17 +93,35 @@ class LinearOperatorComposition(Several):
                 fact = f"an operator of shape {left.shape} is followed by one of {right.shape}"
                 refuse(name, fact, fix="give each as many columns as the next one has rows")
         is_regular = all_hint(operators, "is_non_singular")
+        is_gram, reason = self._is_gram(), "it is an operator times its adjoint"
         super().__init__(
             dtype,
             is_non_singular=follows(
                 name, "is_non_singular", is_non_singular, is_regular, "all operators are"
             ),
-            is_self_adjoint=is_self_adjoint,
-            is_positive_definite=is_positive_definite,
+            is_self_adjoint=follows(name, "is_self_adjoint", is_self_adjoint, is_gram, reason),
+            is_positive_definite=follows(
+                name, "is_positive_definite", is_positive_definite, is_gram and is_regular, reason
+            ),
             is_square=is_square,
             name=name,
             parameters=arguments,
         )
+
+    def _is_gram(self) -> bool:
+        """Whether it is the product of one operator and its adjoint."""
+        if len(self._operators) != 2:
+            return False
+        left, right = self._operators
+        turned = (getattr(x, "operator", None) for x in (left, right) if _is_adjoint(x))
+        others = (x for x in (right, left) if not _is_adjoint(x))
+        return next(turned, None) is next(others, self)
+
+    def _linop_cholesky(self) -> LinearOperator:
+        left = self._operators[0]
+        if self._is_gram() and isinstance(left, self.kinds["triangular"]):
+            return _with_positive_diagonal(left)
+        return super()._linop_cholesky()
 
     def _shape(self) -> Any:
         rows = self._operators[0].range_dimension
@@ -139,6 +160,18 @@ class LinearOperatorComposition(Several):
         hints = {**self._hints_given(), "is_non_singular": True}
         parts = [operator.inverse() for operator in reversed(self._operators)]
         return LinearOperatorComposition(parts, **hints)
+
+
+def _is_adjoint(operator: LinearOperator) -> bool:
+    return isinstance(operator, LinearOperator.kinds["adjoint"])
+
+
+def _with_positive_diagonal(triangle: Any) -> LinearOperator:
+    """The triangle L with columns turned so that the diagonal is positive; L L^H stays the same."""
+    diagonal = triangle.diag_part()
+    signs = diagonal / cast_to(absolute(diagonal), diagonal.dtype)
+    columns = triangle.to_dense() / expand_dims(signs, -2)
+    return type(triangle)(columns, is_non_singular=True)
 
 
 class LinearOperatorKronecker(Several):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tracegraph.array.arguments import as_count, as_shape
+from tracegraph.array.arguments import as_shape
 from tracegraph.array.creation import ones, zeros
 from tracegraph.array.shaping import expand_dims
 from tracegraph.core.shapes import minimum, same_size
@@ -18,6 +18,7 @@ from tracegraph.linalg.operators.arguments import (
     given,
     implied,
     parameter,
+    row_count,
     spread,
 )
 from tracegraph.linalg.operators.base import LinearOperator
@@ -153,10 +154,10 @@ class _Sized(LinearOperator):
 
     def _set_sizes(self, num_rows: Any, num_columns: Any, batch_shape: Any) -> None:
         name = type(self).__name__
-        self._rows = as_count(name, "num_rows", num_rows)
+        self._rows = row_count(name, "num_rows", num_rows)
         self._columns = self._rows
         if num_columns is not None:
-            self._columns = as_count(name, "num_columns", num_columns)
+            self._columns = row_count(name, "num_columns", num_columns)
         self._lead = () if batch_shape is None else tuple(as_shape(name, batch_shape))
 
     def _shape(self) -> Any:
@@ -249,7 +250,7 @@ class LinearOperatorScaledIdentity(Diagonal):
     ) -> None:
         arguments = given(locals())
         self._multiplier = parameter(name, multiplier, 0, "the multiplier")
-        self._rows = as_count(name, "num_rows", num_rows)
+        self._rows = row_count(name, "num_rows", num_rows)
         is_real = not self._multiplier.dtype.is_complex
         super().__init__(
             self._multiplier.dtype,

@@ -108,6 +108,7 @@ class LinearOperatorLowRankUpdate(LinearOperator):
                 refuse(
                     self.name, fact, fix="give u [..., m, k], v [..., n, k], diag_update [..., k]"
                 )
+        self._shape()  # refuses leading axes that do not broadcast
 
     @property
     def base_operator(self) -> LinearOperator:
