@@ -253,37 +253,6 @@ class Convolutions:
         return x.flatten(1) @ kernel + bias
 
 
-class ResNet:
-    """NCHW too."""
-
-    @staticmethod
-    def prepare(inputs: Inputs):
-        variables = [
-            value.transpose(3, 2, 0, 1) if value.ndim == 4 else value
-            for value in inputs["variables"]
-        ]
-        return variables_of(variables), torch.from_numpy(inputs["x"].transpose(0, 3, 1, 2).copy())
-
-    @staticmethod
-    def logits(variables, x):
-        def normalise(x, scale, offset):
-            return functional.batch_norm(
-                x, None, None, scale, offset, training=True, eps=RESNET_EPSILON
-            )
-
-        return resnet_of(
-            variables, x, convolution, normalise, functional.relu, lambda x: x.mean((2, 3))
-        )
-
-
-def convolution(x, kernel, stride):
-    """Padded as "SAME" is elsewhere: with a stride, only behind the last row and column."""
-    if stride == 1:
-        return functional.conv2d(x, kernel, padding="same")
-    behind = kernel.shape[-1] // 2
-    return functional.conv2d(functional.pad(x, (0, behind, 0, behind)), kernel, stride=stride)
-
-
 def transformer(inputs: Inputs, mode, scale: float = 1.0) -> Workload:
     """Attention is PyTorch's own function, and `fused` its fastest AdamW."""
     variables = variables_of(inputs["variables"])
@@ -330,6 +299,37 @@ def attended(x, kernel, bias, out, out_bias):
     q, k, v = parts.permute(2, 0, 3, 1, 4)
     y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     return y.transpose(1, 2).flatten(2) @ out + out_bias
+
+
+class ResNet:
+    """NCHW too."""
+
+    @staticmethod
+    def prepare(inputs: Inputs):
+        variables = [
+            value.transpose(3, 2, 0, 1) if value.ndim == 4 else value
+            for value in inputs["variables"]
+        ]
+        return variables_of(variables), torch.from_numpy(inputs["x"].transpose(0, 3, 1, 2).copy())
+
+    @staticmethod
+    def logits(variables, x):
+        def normalise(x, scale, offset):
+            return functional.batch_norm(
+                x, None, None, scale, offset, training=True, eps=RESNET_EPSILON
+            )
+
+        return resnet_of(
+            variables, x, convolution, normalise, functional.relu, lambda x: x.mean((2, 3))
+        )
+
+
+def convolution(x, kernel, stride):
+    """Padded as "SAME" is elsewhere: with a stride, only behind the last row and column."""
+    if stride == 1:
+        return functional.conv2d(x, kernel, padding="same")
+    behind = kernel.shape[-1] // 2
+    return functional.conv2d(functional.pad(x, (0, behind, 0, behind)), kernel, stride=stride)
 
 
 def descend(variables, gradients) -> None:

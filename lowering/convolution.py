@@ -86,8 +86,10 @@ def by_channels(op: Conv, x: Any, y: Any) -> Any:
         part = _padded(op, lax.dynamic_slice_in_dim(images, start, size))
         patches = _slices(part, places, op.strides, window, op.rhs_dilation)
         kernel = lax.dynamic_slice_in_dim(kernels, start, size).reshape(-1, outputs)
-        pair = (patches.reshape(-1, columns), kernel)
-        return total + lax.dot_general(*(pair if is_tall else pair[::-1]), contracted), None
+        left, right = patches.reshape(-1, columns), kernel
+        if not is_tall:
+            left, right = right, left
+        return total + lax.dot_general(left, right, contracted), None
 
     with jax.named_scope("convolution_by_channels"):
         images, kernels = jnp.swapaxes(x, 0, -1), jnp.moveaxis(y, -2, 0)
