@@ -87,8 +87,7 @@ def stablehlo(
     if gradient:
         graph, names, results = _with_gradients(graph, concrete.name, names, results)
     held = constants(concrete, concrete.variables)
-    kinds = (platforms,) if isinstance(platforms, str) else platforms
-    known = (constraints,) if isinstance(constraints, str) else constraints
+    kinds, known = ((x,) if isinstance(x, str) else x for x in (platforms, constraints))
     data = backend.stablehlo(graph, names, held, results, kinds, known)
     if file is not None:
         write_output(file, data)

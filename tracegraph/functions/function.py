@@ -652,12 +652,7 @@ def function(
     """
 
     def decorated(python_function: Callable[..., Any]) -> Function:
-        if not callable(python_function):
-            fail(
-                TraceError,
-                f"{shown(python_function)} is not a callable object",
-                fix="decorate a function, or pass one to tg.function",
-            )
+        _check_callable(python_function)
         if isinstance(python_function, Function) and python_function.has_source:
             python_function = python_function.python_function
         relaxes = reduce_retracing or bool(experimental_relax_shapes)
@@ -670,6 +665,12 @@ def function(
         return Function(python_function, *options, bucket_sizes)
 
     return decorated if func is None else decorated(func)
+
+
+def _check_callable(python_function: Any) -> None:
+    if not callable(python_function):
+        fact = f"{shown(python_function)} is not a callable object"
+        fail(TraceError, fact, fix="decorate a function, or pass one to tg.function")
 
 
 take_as_given.add(function)
