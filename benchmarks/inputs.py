@@ -33,6 +33,8 @@ WHILE_STEPS, WHILE_RATE = 100_000, 1e-5
 SCAN_STEPS = 10_000
 MASKED_ROWS, MASKED_WIDTH = 4_096, 64
 LSTM_STEPS, LSTM_BATCH, LSTM_WIDTHS = 256, 32, (64, 128)
+TOKENS, SEQUENCE, SEQUENCES, MODEL_WIDTH, HEADS = 1_000, 128, 8, 256, 4  # of the transformer
+WEIGHT_DECAY, NORM_EPSILON = 0.01, 1e-5
 GRID = 100  # points per side: 20,000 unknowns
 FEED, CONTROL, DIFFUSION = 1.0, 3.4, 0.1  # of the Brusselator
 
@@ -285,6 +287,28 @@ def gru() -> Inputs:
     }
 
 
+def transformer(layers: int) -> Inputs:
+    """A transformer that predicts the next token: kernels and biases in the order in which they are
+    used, and tokens with those that follow them."""
+    random, width = generator(), MODEL_WIDTH
+
+    def dense(rows: int, columns: int) -> list[np.ndarray]:
+        return [scaled(random, (rows, columns), 8 * rows), np.zeros(columns, np.float32)]
+
+    def norm() -> list[np.ndarray]:
+        return [np.ones(width, np.float32), np.zeros(width, np.float32)]
+
+    variables = [scaled(random, (count, width), 8 * width) for count in (TOKENS, SEQUENCE)]
+    for _ in range(layers):
+        variables += norm() + dense(width, 3 * width) + dense(width, width)
+        variables += norm() + dense(width, 4 * width) + dense(4 * width, width)
+    variables += norm() + dense(width, TOKENS)
+    tokens = random.integers(0, TOKENS, (SEQUENCES, SEQUENCE + 1)).astype(np.int32)
+    rows, columns = np.indices((SEQUENCE, SEQUENCE), sparse=True)
+    hidden = np.where(columns > rows, np.float32(-1e9), np.float32(0))
+    return {"variables": variables, "x": tokens[:, :-1], "y": tokens[:, 1:], "hidden": hidden}
+
+
 def while_gradient() -> Inputs:
     """A loop of x / (1 + h x), of which n steps are x / (1 + n h x), and the derivative of that."""
     x = 0.7
@@ -345,6 +369,8 @@ INPUTS = {
     "gru_step": gru,
     "gru_start": gru,
     "ode_start": partial(two_layers, ODE_BATCH, ODE_WIDTHS),
+    "transformer_step": partial(transformer, 4),
+    "transformer_start": partial(transformer, 12),
     "while_gradient": while_gradient,
     "scan_step": partial(vector, SCAN_STEPS),
     "two_parts": two_parts,

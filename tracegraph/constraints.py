@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tracegraph.api.public_modules import publish
 from tracegraph.array.arguments import as_number, as_sizes
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
@@ -155,3 +156,5 @@ __all__ = [
     "non_neg",
     "unit_norm",
 ]
+
+publish(__name__)

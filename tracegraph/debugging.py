@@ -39,7 +39,6 @@ from tracegraph.math.reduction import reduce_all
 from tracegraph.math.unary import abs as absolute
 from tracegraph.operands.conversion import as_operands, as_tensor
 from tracegraph.state.variable import Variable
-from tracegraph.text.printer import graph_text
 
 if TYPE_CHECKING:
     from tracegraph.typing import DTypeLike, TensorLike
@@ -322,7 +321,7 @@ class GraphDump:
 
     def _write(self, stage: str, graph: Graph, text: str | None) -> None:
         suffix = "tgir" if text is None else "txt"
-        content = graph_text(graph, locations=True) if text is None else text
+        content = graph.as_text(locations=True) if text is None else text
         name = f"{re.sub('[^A-Za-z0-9_.]', '_', graph.name)[:80]}.{stage}"
         with self._lock:
             last, file = self._last.get(graph.name, ("", ""))

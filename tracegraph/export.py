@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegraph.api.public_modules import publish
 from tracegraph.archive.directory import as_path, write_output
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.core.interrupts import is_of_interrupt
@@ -213,3 +214,6 @@ def _is_floating(x: Tensor) -> bool:
 
 def _is_real_number(y: Tensor) -> bool:
     return y.type.shape == () and y.type.dtype.is_floating
+
+
+publish(__name__)

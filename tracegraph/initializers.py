@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tracegraph import random
+from tracegraph.api.public_modules import publish
 from tracegraph.array.arguments import as_choice, as_number, as_shape
 from tracegraph.array.creation import eye, fill
 from tracegraph.array.creation import ones as ones_of
@@ -366,3 +367,5 @@ __all__ = [
     "variance_scaling",
     "zeros",
 ]
+
+publish(__name__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tracegraph.api.public_modules import publish
 from tracegraph.array.arguments import (
     as_axis,
     as_choice,
@@ -376,3 +377,5 @@ __all__ = [
     "quantize_and_dequantize",
     "quantize_and_dequantize_v2",
 ]
+
+publish(__name__)

@@ -12,6 +12,7 @@ import numpy as np
 
 from tracegraph import nest
 from tracegraph.api.functional import grad, jvp
+from tracegraph.api.public_modules import publish
 from tracegraph.array.creation import cast, identity
 from tracegraph.core.source import here
 from tracegraph.core.types import DType, complex128, float64
@@ -403,3 +404,5 @@ def _names(
 
 
 __all__ = ["Comparison", "GradientReport", "WrongGradientError", "check_gradients"]
+
+publish(__name__)

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 def reshape(tensor: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
     """The same elements, in row-major order, under another shape.
 
-    One size may be -1, which stands for what is left.
+    One size may be -1, which stands for what is left. Of a tensor without elements that is what is
+    left of the sizes that are not 0.
     Raises ShapeError if the numbers of elements differ.
 
     >>> tg.reshape([1, 2, 3, 4], [2, -1]).numpy()
@@ -86,10 +87,15 @@ def _completed(x: Tensor, sizes: tuple[Any, ...]) -> Any:
                 x,
                 fix="give sizes whose product divides the number of elements",
             )
-        left = total // known if known else 0
+        left = total // known if known else _without_zeros(x.type.shape) // _without_zeros(others)
     else:
         left = floor_divide(total, known)
     return (*sizes[: free[0]], left, *sizes[free[0] + 1 :])
+
+
+def _without_zeros(sizes: Any) -> int:
+    """The product of the sizes that are not 0."""
+    return math.prod(size for size in sizes if size != 0)
 
 
 def transpose(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 from tracegraph.autograph.conversion import take_as_given
 from tracegraph.boundary.tracebacks import api_boundary, leave_out_our_frames
 from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.later import opened
 from tracegraph.core.lru_cache import Memo
 from tracegraph.core.tensorshape import TensorSpec
 from tracegraph.core.type_variables import Parameters, Result
@@ -40,7 +41,6 @@ from tracegraph.passes.specialise import specialise
 from tracegraph.signatures.retracing import RetraceExplanation, Retracing
 from tracegraph.signatures.signature import InputSignature, Request, Signature, SpecTypes
 from tracegraph.tracing.trace import current_trace, tracing
-from tracegraph.views.frames import html_frames
 
 if TYPE_CHECKING:
     #: The parameters of a method without `self`.
@@ -540,6 +540,7 @@ class Function(Generic[Parameters, Result]):
         traces = self.traces
         if len(traces) < 2:
             return traces[0]._repr_html_() if traces else None
+        html_frames = opened("tracegraph.views.frames").html_frames
         return html_frames((x.pretty_printed_signature(verbose=False), x.graph) for x in traces)
 
 

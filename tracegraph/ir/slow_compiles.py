@@ -140,7 +140,7 @@ class noted:
         name = "what was computed at top level" if graph.name == "top_level" else graph.name
         what = (
             "it is compiled, and runs. A loop that may never end takes maximum_iterations, and "
-            "Ctrl-C ends the wait for a first run"
+            "Ctrl-C ends the wait"
             if self.is_compiled
             else f"it has {count:,} nodes, and XLA still compiles them. Fewer nodes compile "
             "faster, such as ops on whole tensors in place of Python loops"

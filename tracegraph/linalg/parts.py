@@ -122,7 +122,7 @@ def diag(
     rank = rank_of("diag", x)
     if rank == 0:
         refuse("diag", "a scalar is no diagonal", x, fix="give a vector")
-    padding = as_tensor(padding_value, x.dtype)
+    padding = _padding(padding_value, x)
     if padding.type.shape != ():
         refuse("diag", f"the padding value is {padding.type}", padding, fix="give one number")
     sides = _sides("diag", align)
@@ -251,7 +251,7 @@ def diag_part(
     """
     x = matrices("diag_part", input)
     sides = _sides("diag_part", align)
-    padding = as_tensor(padding_value, x.dtype)
+    padding = _padding(padding_value, x)
     low, high = _range_of_diagonals("diag_part", k, x)
     if low == high:
         return _diagonal(x, low)
@@ -404,6 +404,12 @@ def normalize(
     x = as_tensor(tensor)
     length = norm(x, ord, axis, keepdims=True)
     return x / length, length  # type: ignore[operator]
+
+
+def _padding(value: Any, x: Tensor) -> Tensor:
+    """What fills the rest of x; the 0 that is the default is False among truth values."""
+    is_number = x.dtype is bool_ and type(value) is int
+    return as_tensor(bool(value) if is_number else value, x.dtype)
 
 
 def tensor_diag(diagonal: TensorLike, name: str | None = None) -> Tensor:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from tracegraph.api.public_modules import publish
 from tracegraph.losses import classes, functions
 from tracegraph.losses.classes import *
 from tracegraph.losses.functions import *
@@ -13,3 +14,5 @@ if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred name
 
 # Modules are no public names.
 del classes, functions
+
+publish(__name__)

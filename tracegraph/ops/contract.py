@@ -23,6 +23,7 @@ from tracegraph.core.types import TensorType
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import Op, check_same_dtype
 from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.broadcast import full
 from tracegraph.ops.elementwise import CONJ, NUMERIC, add_all, check_kind
 from tracegraph.ops.index import move_axis
 from tracegraph.ops.shape import Reshape, Reverse, Transpose
@@ -246,6 +247,9 @@ class Conv(Bilinear):
             z = Reshape((*z.type.shape[:-1], self.groups, n, per_group))(z)
             z = move_axis(z, z.ndim - 2, 0)
             return Reshape((*z.type.shape[:-2], outputs))(z), True
+        if n == 0:  # there is no convolution of no groups
+            z = self.infer(*(TensorType(v.dtype, v.type.shape[1:]) for v in (x, y)))
+            return full(0, z.with_shape((0, *z.shape))), True
         # It joins the groups.
         wide = Conv(
             self.strides, self.padding, self.lhs_dilation, self.rhs_dilation, n * self.groups

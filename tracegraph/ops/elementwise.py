@@ -370,8 +370,13 @@ class Atan2(Elementwise):
     reference = np.arctan2
 
     def partials(self, angle, y, x):
-        square = x * x + y * y
-        return x / square, -y / square
+        # x / (x^2 + y^2) and -y / (x^2 + y^2), by the ratio of the two: squares overflow early.
+        is_flat = GREATER_EQUAL(ABS(x), ABS(y))
+        longer, shorter = SELECT(is_flat, x, y), SELECT(is_flat, y, x)
+        ratio = shorter / longer
+        by_shorter = 1 / (longer * (1 + ratio * ratio))
+        by_longer = ratio * by_shorter
+        return SELECT(is_flat, by_shorter, by_longer), -SELECT(is_flat, by_longer, by_shorter)
 
 
 class Select(Elementwise):
@@ -627,7 +632,14 @@ class Asinh(Elementwise):
     reference = np.arcsinh
 
     def partials(self, y, x):
-        return (RSQRT(x * x + 1),)
+        if x.dtype.is_complex:
+            return (RSQRT(x * x + 1),)
+        # The square of a large x overflows, that of 1 / x does not.
+        one = full_like(x, 1)
+        is_large = GREATER(ABS(x), one)
+        small = SELECT(is_large, 1 / SELECT(is_large, x, one), x)
+        slope = RSQRT(small * small + 1)
+        return (SELECT(is_large, ABS(small) * slope, slope),)
 
 
 class Acosh(Elementwise):

@@ -23,7 +23,7 @@ from tracegraph.array.arguments import (
 )
 from tracegraph.array.shaping import cut, pad
 from tracegraph.core.types import as_dtype, float32
-from tracegraph.errors import SignatureError, fail
+from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.broadcast import full
@@ -31,6 +31,7 @@ from tracegraph.ops.index import Gather, ScatterAdd
 from tracegraph.ops.shape import Reshape
 from tracegraph.signal.transforms import dct, irfft, rfft
 from tracegraph.signal.windows import hann_window
+from tracegraph.tracing.index_checks import value_at_hand
 
 if TYPE_CHECKING:
     from tracegraph.typing import DTypeLike, TensorLike
@@ -72,6 +73,8 @@ def frame(
         count = -(-size // step)
         margin = max(0, (count - 1) * step + length - size)
         margins = [(0, margin if k == place else 0) for k in range(x.ndim)]
+        if rank_of("frame", padding):
+            refuse("frame", f"pad_value is {padding.type}", padding, fix="give one number")
         x = pad(x, margins, constant_values=padding)
     places = np.arange(count)[:, None] * step + np.arange(length)
     return Gather(place, 0)(x, as_tensor(places.astype(np.int32)))
@@ -81,6 +84,8 @@ def _steps(op: str, frame_length: Any, frame_step: Any) -> tuple[int, int]:
     """The length and the distance of frames: ints of 1 or more."""
     found = []
     for what, value in (("frame_length", frame_length), ("frame_step", frame_step)):
+        if getattr(value, "shape", ()) or isinstance(value, (list, tuple)):
+            refuse(op, f"{what} is {shown(value)}", fix="give one int for all frames")
         number = as_size(op, what, value)
         if not known_int(number) or number < 1:
             refuse(op, f"{what} is {number}", fix="use an int of 1 or more")
@@ -198,7 +203,9 @@ def inverse_stft_window_fn(
         overlaps = -(-len(window) // step)
         squares = np.pad(window**2, (0, overlaps * step - len(window))).reshape(overlaps, step)
         total = np.tile(squares.sum(0), overlaps)[: len(window)]
-        return as_tensor((window / total).astype(as_dtype(dtype).numpy_dtype))
+        # Where no window reaches there is no signal to be found.
+        inverse = np.divide(window, total, out=np.zeros_like(total), where=total != 0)
+        return as_tensor(inverse.astype(as_dtype(dtype).numpy_dtype))
 
     return window_fn
 
@@ -227,7 +234,9 @@ def linear_to_mel_weight_matrix(
     op = "linear_to_mel_weight_matrix"
     columns = _bins(op, "num_mel_bins", num_mel_bins)
     rows = _bins(op, "num_spectrogram_bins", num_spectrogram_bins)
-    nyquist = as_number(op, "sample_rate", sample_rate, low=1) / 2
+    known = value_at_hand(sample_rate) if isinstance(sample_rate, Tensor) else None
+    rate = sample_rate if known is None or known.ndim else known[()]
+    nyquist = float(as_number(op, "sample_rate", rate, low=1)) / 2
     upper = as_number(op, "upper_edge_hertz", upper_edge_hertz, high=nyquist)
     lower = as_number(op, "lower_edge_hertz", lower_edge_hertz, low=0.0, below=upper)
     bins = _mel(np.linspace(0, nyquist, rows))[:, None]

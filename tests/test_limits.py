@@ -1,0 +1,334 @@
+"""Functions at the ends of their range: tiny and huge numbers, ties, zeros, infinities and nan,
+with first and second derivatives, against closed forms in fifty digits and TensorFlow's
+conventions."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import mpmath
+import numpy as np
+import pytest
+
+import tracegraph as tg
+from tracegraph.core.types import DType
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*were traced:UserWarning")
+
+INF, NAN = float("inf"), float("nan")
+BOTH_SIDES = (1e-30, 1e-12, 1e-4, 0.5, 3.0, 20.0, 1e4, 1e12, 1e30)
+EVERYWHERE = (*BOTH_SIDES, *(-x for x in BOTH_SIDES))
+mp = mpmath.mp.clone()
+mp.dps = 50
+
+
+class Smooth(NamedTuple):
+    """A function, itself and both derivatives in closed form, and where it is tried."""
+
+    function: Callable[..., Any]
+    exact: tuple[Callable[[Any], Any], ...]
+    points: tuple[float, ...] = EVERYWHERE
+    #: What is a difference of numbers of this size is only near in their units.
+    size: float = 0.0
+
+
+def sech(x):
+    return 1 / mp.cosh(x)
+
+
+def logistic(x):
+    return 1 / (1 + mp.exp(-x))
+
+
+def slope_of_logistic(x):
+    return logistic(x) * logistic(-x)
+
+
+NEAR_ONE = (1e-30, 1e-8, 0.3, -0.7, 0.999999, -0.9999999, 0.99)
+SMOOTH = {
+    "exp": Smooth(tg.exp, (mp.exp,) * 3),
+    "expm1": Smooth(tg.math.expm1, (mp.expm1, mp.exp, mp.exp)),
+    "log": Smooth(tg.math.log, (mp.log, lambda x: 1 / x, lambda x: -1 / x**2), BOTH_SIDES),
+    "log1p": Smooth(
+        tg.math.log1p, (mp.log1p, lambda x: 1 / (1 + x), lambda x: -1 / (1 + x) ** 2), BOTH_SIDES
+    ),
+    "sqrt": Smooth(
+        tg.sqrt, (mp.sqrt, lambda x: 1 / mp.sqrt(x) / 2, lambda x: -(x**-1.5) / 4), BOTH_SIDES
+    ),
+    "rsqrt": Smooth(
+        tg.math.rsqrt,
+        (lambda x: x**-0.5, lambda x: -(x**-1.5) / 2, lambda x: 0.75 * x**-2.5),
+        BOTH_SIDES,
+    ),
+    "reciprocal": Smooth(
+        tg.math.reciprocal, (lambda x: 1 / x, lambda x: -1 / x**2, lambda x: 2 / x**3)
+    ),
+    "tanh": Smooth(
+        tg.tanh, (mp.tanh, lambda x: sech(x) ** 2, lambda x: -2 * mp.tanh(x) * sech(x) ** 2), size=1
+    ),
+    "sigmoid": Smooth(
+        tg.sigmoid,
+        (logistic, slope_of_logistic, lambda x: slope_of_logistic(x) * (1 - 2 * logistic(x))),
+        size=1,
+    ),
+    "softplus": Smooth(
+        tg.nn.softplus,
+        (
+            lambda x: mp.log1p(mp.exp(x)) if x < 50 else x + mp.exp(-x),
+            logistic,
+            slope_of_logistic,
+        ),
+        size=1,
+    ),
+    "log_sigmoid": Smooth(
+        tg.math.log_sigmoid,
+        (
+            lambda x: -mp.log1p(mp.exp(-x)) if x > -50 else x - mp.exp(x),
+            lambda x: logistic(-x),
+            lambda x: -slope_of_logistic(x),
+        ),
+        size=1,
+    ),
+    "atan": Smooth(
+        tg.atan, (mp.atan, lambda x: 1 / (1 + x * x), lambda x: -2 * x / (1 + x * x) ** 2)
+    ),
+    "asinh": Smooth(
+        tg.asinh,
+        (mp.asinh, lambda x: 1 / mp.sqrt(1 + x * x), lambda x: -x / (1 + x * x) ** mp.mpf(1.5)),
+    ),
+    "acosh": Smooth(
+        tg.acosh,
+        (
+            mp.acosh,
+            lambda x: 1 / mp.sqrt(x - 1) / mp.sqrt(x + 1),
+            lambda x: -x / (x - 1) ** mp.mpf(1.5) / (x + 1) ** mp.mpf(1.5),
+        ),
+        (1.0001, 3.0, 20.0, 1e4, 1e12, 1e30),
+    ),
+    "asin": Smooth(
+        tg.asin,
+        (mp.asin, lambda x: 1 / mp.sqrt(1 - x * x), lambda x: x / (1 - x * x) ** mp.mpf(1.5)),
+        NEAR_ONE,
+    ),
+    "acos": Smooth(
+        tg.acos,
+        (mp.acos, lambda x: -1 / mp.sqrt(1 - x * x), lambda x: -x / (1 - x * x) ** mp.mpf(1.5)),
+        NEAR_ONE,
+    ),
+    "atanh": Smooth(
+        tg.atanh,
+        (mp.atanh, lambda x: 1 / (1 - x * x), lambda x: 2 * x / (1 - x * x) ** 2),
+        NEAR_ONE,
+    ),
+    "atan2 of 1e-30": Smooth(
+        lambda x: tg.atan2(x, tg.fill(x.shape, tg.constant(1e-30, x.dtype))),
+        (
+            lambda x: mp.atan2(x, mp.mpf(1e-30)),
+            lambda x: mp.mpf(1e-30) / (x * x + mp.mpf(1e-60)),
+            lambda x: -2 * x * mp.mpf(1e-30) / (x * x + mp.mpf(1e-60)) ** 2,
+        ),
+        BOTH_SIDES,
+    ),
+    "atan2 of 1e30": Smooth(
+        lambda x: tg.atan2(x, tg.fill(x.shape, tg.constant(1e30, x.dtype))),
+        (
+            lambda x: mp.atan2(x, mp.mpf(1e30)),
+            lambda x: mp.mpf(1e30) / (x * x + mp.mpf(1e60)),
+            lambda x: -2 * x * mp.mpf(1e30) / (x * x + mp.mpf(1e60)) ** 2,
+        ),
+        BOTH_SIDES,
+    ),
+    "erf": Smooth(
+        tg.math.erf,
+        (
+            mp.erf,
+            lambda x: 2 / mp.sqrt(mp.pi) * mp.exp(-x * x),
+            lambda x: -4 * x / mp.sqrt(mp.pi) * mp.exp(-x * x),
+        ),
+    ),
+    "erfc": Smooth(
+        tg.math.erfc,
+        (
+            mp.erfc,
+            lambda x: -2 / mp.sqrt(mp.pi) * mp.exp(-x * x),
+            lambda x: 4 * x / mp.sqrt(mp.pi) * mp.exp(-x * x),
+        ),
+    ),
+    "logaddexp": Smooth(
+        lambda x: tg.reduce_logsumexp(tg.stack([x, tg.zeros_like(x)]), 0),
+        (
+            lambda x: mp.log1p(mp.exp(x)) if x < 50 else x + mp.exp(-x),
+            logistic,
+            slope_of_logistic,
+        ),
+        size=1,
+    ),
+}
+
+
+def derivatives(function: Callable[..., Any], x: Any) -> list[np.ndarray]:
+    with tg.GradientTape() as outer:
+        outer.watch(x)
+        with tg.GradientTape() as inner:
+            inner.watch(x)
+            y = function(x)
+        first = inner.gradient(y, x, unconnected_gradients="zero")
+    second = outer.gradient(first, x, unconnected_gradients="zero")
+    return [np.asarray(v) for v in (y, first, second)]
+
+
+@pytest.mark.usefixtures("optimised")
+@pytest.mark.parametrize("dtype", [tg.float32, tg.float64], ids=str)
+@pytest.mark.parametrize("name", SMOOTH)
+def test_extremes(name: str, dtype: DType):
+    case = SMOOTH[name]
+    xs = np.array(case.points, dtype.numpy_dtype)
+    found = derivatives(case.function, tg.constant(xs))
+    limits = np.finfo(xs.dtype)
+    for order, (values, exact) in enumerate(zip(found, case.exact, strict=True)):
+        for x, value in zip(xs.tolist(), values.tolist(), strict=True):
+            expected = float(exact(mp.mpf(x)))
+            smallest = float(limits.tiny) * 1e3
+            if abs(expected) > float(limits.max) / 8 or abs(expected) < smallest:
+                assert abs(value) >= abs(expected) / 2 or abs(value) <= smallest
+                continue  # a step on the way may overflow a little before the result does
+            slack = (64 + 4 * x * x * ("erf" in name) + 2 * abs(x) * ("exp" in name)) * float(
+                limits.eps
+            )
+            allowed = slack * (abs(expected) + case.size)
+            assert abs(value - expected) <= allowed, (name, order, x, value, expected)
+
+
+class Limit(NamedTuple):
+    """A function of some numbers, and the cotangents of its sum of first and of second order: the
+    second of the sum of the first."""
+
+    name: str
+    function: Callable[..., Any]
+    xs: tuple[Any, ...]
+    first: tuple[Any, ...]
+    second: tuple[Any, ...] | None = None
+
+
+LIMITS = [
+    Limit("abs", tg.abs, (0.0,), (0.0,), (0.0,)),
+    Limit("abs at -0", tg.abs, (-0.0,), (0.0,), (0.0,)),
+    Limit("abs of inf", tg.abs, (-INF,), (-1.0,), (0.0,)),
+    Limit("abs of nan", tg.abs, (NAN,), (NAN,)),
+    Limit("sign", tg.sign, (0.0,), (0.0,), (0.0,)),
+    Limit("relu", tg.nn.relu, ([-1.0, 0.0, 2.0, NAN],), ([0.0, 0.0, 1.0, 0.0],), ([0.0] * 4,)),
+    Limit("relu6", tg.nn.relu6, ([0.0, 6.0, 3.0, 7.0],), ([0.0, 0.0, 1.0, 0.0],), ([0.0] * 4,)),
+    Limit("elu", tg.nn.elu, ([0.0, -INF, INF],), ([1.0, 0.0, 1.0],)),
+    Limit("sqrt", tg.sqrt, (0.0,), (INF,)),
+    Limit("square", tg.square, ([0.0, 1e-30],), ([0.0, 2e-30],), ([2.0, 2.0],)),
+    Limit("norm", tg.norm, ([0.0, 0.0],), ([NAN, NAN],)),
+    Limit("pow of 0 and 2", tg.pow, (0.0, 2.0), (0.0, 0.0)),
+    Limit("pow of 0 and 1", tg.pow, (0.0, 1.0), (1.0, 0.0)),
+    Limit("pow of 0 and 0", tg.pow, (0.0, 0.0), (0.0, 0.0)),
+    Limit("pow by 2", lambda x: x**2, (0.0,), (0.0,), (2.0,)),
+    Limit("pow by 1", lambda x: x**1, (0.0,), (1.0,), (0.0,)),
+    Limit("pow by 0", lambda x: x**0, (0.0,), (0.0,), (0.0,)),
+    Limit("maximum", tg.maximum, (1.0, 1.0), (1.0, 0.0), (0.0, 0.0)),
+    Limit("maximum of inf", tg.maximum, (INF, INF), (1.0, 0.0), (0.0, 0.0)),
+    Limit("maximum of nan", tg.maximum, (NAN, 1.0), (0.0, 0.0), (0.0, 0.0)),
+    Limit("minimum", tg.minimum, (1.0, 1.0), (1.0, 0.0), (0.0, 0.0)),
+    Limit("minimum of zeros", tg.minimum, (0.0, -0.0), (1.0, 0.0), (0.0, 0.0)),
+    Limit("clip", lambda x: tg.clip_by_value(x, 0.0, 1.0), ([0.0, 1.0, 2.0],), ([1.0, 1.0, 0.0],)),
+    Limit("reduce_max", tg.reduce_max, ([3.0, 1.0, 3.0],), ([0.5, 0.0, 0.5],), ([0.0] * 3,)),
+    Limit(
+        "reduce_min", tg.reduce_min, ([3.0, 3.0, 3.0, 4.0],), ([1 / 3] * 3 + [0.0],), ([0.0] * 4,)
+    ),
+    Limit("reduce_max of inf", tg.reduce_max, ([INF, 1.0],), ([1.0, 0.0],), ([0.0, 0.0],)),
+    Limit("reduce_max of -inf", tg.reduce_max, ([-INF, -INF],), ([0.5, 0.5],), ([0.0, 0.0],)),
+    Limit(
+        "reduce_prod", tg.reduce_prod, ([2.0, 0.0, 3.0],), ([0.0, 6.0, 0.0],), ([3.0, 5.0, 2.0],)
+    ),
+    Limit(
+        "reduce_prod of zeros", tg.reduce_prod, ([0.0, 0.0, 3.0],), ([0.0] * 3,), ([3.0, 3.0, 0.0],)
+    ),
+    Limit("logsumexp of -inf", tg.reduce_logsumexp, ([-INF, 0.0],), ([0.0, 1.0],), ([0.0, 0.0],)),
+    Limit("logsumexp of large", tg.reduce_logsumexp, ([1e30, 1e30],), ([0.5, 0.5],)),
+    Limit(
+        "softmax of large",
+        lambda x: tg.nn.softmax(x)[0],
+        ([1e30, 0.0],),
+        ([0.0, 0.0],),
+        ([0.0, 0.0],),
+    ),
+    Limit("divide_no_nan", tg.math.divide_no_nan, (1.0, 0.0), (0.0, 0.0), (0.0, 0.0)),
+    Limit("divide_no_nan of inf", tg.math.divide_no_nan, (INF, 0.0), (0.0, 0.0)),
+    Limit("multiply_no_nan", tg.math.multiply_no_nan, (INF, 0.0), (0.0, 0.0)),
+    Limit(
+        "reciprocal_no_nan",
+        tg.math.reciprocal_no_nan,
+        ([0.0, 2.0],),
+        ([0.0, -0.25],),
+        ([0.0, 0.25],),
+    ),
+    Limit("xlogy", tg.math.xlogy, (0.0, 0.0), (0.0, 0.0)),
+    Limit("xlog1py", tg.math.xlog1py, (0.0, -1.0), (0.0, 0.0)),
+    Limit("xdivy", tg.math.xdivy, (0.0, 0.0), (0.0, 0.0)),
+    Limit("where of sqrt", lambda x: tg.where(x > 0.0, tg.sqrt(x), 0.0), (0.0,), (0.0,), (0.0,)),
+    Limit("where of log", lambda x: tg.where(x > 0.0, tg.math.log(x), 0.0), (0.0,), (0.0,), (0.0,)),
+    Limit("sort of ties", lambda x: tg.sort(x)[0], ([1.0, 1.0],), ([1.0, 0.0],), ([0.0, 0.0],)),
+    Limit(
+        "top_k of ties",
+        lambda x: tg.math.top_k(x, 1)[0],
+        ([1.0, 1.0],),
+        ([1.0, 0.0],),
+        ([0.0] * 2,),
+    ),
+    Limit("floor", tg.floor, (1.0,), (0.0,), (0.0,)),
+    Limit("mod", lambda x: tg.math.floormod(x, 2.0), (4.0,), (1.0,), (0.0,)),
+    Limit("log1p", tg.math.log1p, (-1.0,), (INF,)),
+    Limit(
+        "cross entropy",
+        lambda x: tg.nn.sigmoid_cross_entropy_with_logits(tg.ones_like(x), x),
+        ([-1e30, 0.0, 1e30],),
+        ([-1.0, -0.5, 0.0],),
+        ([0.0, 0.25, 0.0],),
+    ),
+    Limit(
+        "softmax cross entropy",
+        lambda x: tg.nn.softmax_cross_entropy_with_logits([1.0, 0.0], x),
+        ([-1e30, 1e30],),
+        ([-1.0, 1.0],),
+        ([0.0, 0.0],),
+    ),
+    Limit(
+        "segment_max of ties",
+        lambda x: tg.math.segment_max(x, [0, 0, 1]),
+        ([2.0, 2.0, 1.0],),
+        ([0.5, 0.5, 1.0],),
+        ([0.0] * 3,),
+    ),
+    Limit("cumprod of zero", tg.math.cumprod, ([2.0, 0.0, 3.0],), ([1.0, 8.0, 0.0],)),
+    Limit("atan2 of 0", tg.atan2, (0.0, 0.0), (NAN, NAN)),
+    Limit("atan2 of inf", tg.atan2, (INF, 1.0), (0.0, 0.0)),
+    Limit("asinh", tg.asinh, ([0.0, 1.0, -INF],), ([1.0, 0.5**0.5, 0.0],)),
+    Limit("acos at 1", tg.acos, (1.0,), (-INF,)),
+    Limit("atanh at 1", tg.atanh, (1.0,), (INF,)),
+    Limit("erfinv at 1", tg.math.erfinv, (1.0,), (INF,)),
+    Limit("lgamma at inf", tg.math.lgamma, (INF,), (INF,)),
+]
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
+@pytest.mark.parametrize("is_decorated", [False, True], ids=["top level", "function"])
+def test_limits(limit: Limit, is_decorated: bool):
+    def both(*xs):
+        with tg.GradientTape() as outer:
+            outer.watch(xs)
+            with tg.GradientTape() as inner:
+                inner.watch(xs)
+                y = limit.function(*xs)
+            first = inner.gradient(y, xs, unconnected_gradients="zero")
+            total = tg.add_n([tg.reduce_sum(g) for g in first])
+        return first, outer.gradient(total, xs, unconnected_gradients="zero")
+
+    xs = tuple(tg.constant(np.asarray(x, np.float64)) for x in limit.xs)
+    first, second = (tg.function(both) if is_decorated else both)(*xs)
+    for found, expected in zip(first, limit.first, strict=True):
+        np.testing.assert_allclose(found, np.asarray(expected), rtol=1e-12, atol=0)
+    if limit.second is not None:
+        for found, expected in zip(second, limit.second, strict=True):
+            np.testing.assert_allclose(found, np.asarray(expected), rtol=1e-12, atol=0)
