@@ -252,6 +252,8 @@ class Training:
         self.steps = len(self.training.labels) // BATCH  # of an epoch
         self.model, self.progress = ResNet(options.blocks), Progress(options.epochs)
         self.optimizer = make_optimizer(options.epochs * self.steps)
+        self.model(tg.zeros([1, SIDE, SIDE, 1]))  # makes the variables
+        self.optimizer.build(self.model.trainable_variables)
         self.train_step, self.end_epoch, self.predict = make_functions(
             self.model, self.optimizer, self.progress, self.training, options.seed
         )

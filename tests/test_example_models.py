@@ -138,7 +138,7 @@ def interrupted_at(step):
     return Bar
 
 
-@pytest.mark.parametrize("step", [2, 5, 7])
+@pytest.mark.parametrize("step", [2, 7])
 def test_what_was_interrupted_ends_where_it_would_have_ended(
     resnet, tmp_path, monkeypatch, capsys, step
 ):
@@ -150,6 +150,8 @@ def test_what_was_interrupted_ends_where_it_would_have_ended(
     assert f"saved after {step} steps; --resume goes on" in capsys.readouterr().err
     assert resnet.main(arguments(tmp_path / "parts", "--resume")) == 0
     assert capsys.readouterr().out.splitlines()[:2] == expected.splitlines()[:2]
+    again = resnet.main(arguments(tmp_path / "parts", "--resume"))  # of what is complete
+    assert again == 0 and capsys.readouterr().out.splitlines()[:2] == expected.splitlines()[:2]
     whole, parts = saved(tmp_path / "whole"), saved(tmp_path / "parts")
     assert whole.keys() == parts.keys() and len(whole) > 40
     for name, value in whole.items():

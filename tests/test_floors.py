@@ -381,3 +381,23 @@ def test_a_module_that_is_left_for_later_can_be_the_first(name, statement):
     loaded = loaded_by(f"{statement.format(name)}; assert tracegraph.{name}.__dir__")
     assert f"tracegraph.{name}".replace(".keras.layers", ".layers") in loaded
     assert "tracegraph.quantization" not in loaded or name == "quantization"
+
+
+def test_modules_that_are_left_for_later_are_whole_for_threads_and_handlers():
+    """Many threads ask at once, and a signal handler asks while the main thread imports."""
+    statement = """
+import signal, threading, time, tracegraph as tg
+found, names = [], ["layers", "keras", "saved_model", "metrics"]
+def ask(name):
+    found.append(getattr(tg, name).__all__ and str(tg.diff))
+threads = [threading.Thread(target=ask, args=(name,)) for name in names * 4]
+signal.signal(signal.SIGALRM, lambda *_: ask("keras"))
+signal.setitimer(signal.ITIMER_REAL, 0.002, 0.005)
+[thread.start() for thread in threads]
+ask("layers")
+signal.setitimer(signal.ITIMER_REAL, 0)
+[thread.join() for thread in threads]
+assert len(found) > len(threads)
+assert tg.keras.layers is tg.layers
+"""
+    assert "tracegraph.keras" in loaded_by(statement)
