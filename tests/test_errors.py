@@ -799,7 +799,7 @@ ELEMENTS = "tensors hold numbers and truth values: take out or convert what is n
     ),
     list_for_slices=dtype_error(
         lambda: tg.Variable([1.0]).scatter_add([1.0]),
-        "scatter_add takes tg.IndexedSlices, and it was given a list",
+        "scatter_add takes tg.IndexedSlices, and it was given [1.0], which is a list",
         "write tg.IndexedSlices(values, indices)",
     ),
 )

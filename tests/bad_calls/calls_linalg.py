@@ -2,14 +2,49 @@
 
 import tracegraph as tg
 from tests.bad_calls.calls_math import V, X
-from tests.bad_calls.harness import call
+from tests.bad_calls.harness import call, on
 
 M = tg.constant([[2.0, 1.0, 0.0], [1.0, 3.0, 1.0], [0.0, 1.0, 4.0]])
 R = tg.ones([3, 2])
 P = tg.constant([0, 1, 2])
 SQUARE = "adjoint cholesky det eig eigh eigvals eigvalsh expm inv logdet lu slogdet sqrtm svd"
 
+DIAGONAL = tg.linalg.LinearOperatorDiag(V)
+OPERATORS = {
+    "Adjoint": (DIAGONAL,),
+    "BlockDiag": ([DIAGONAL],),
+    "BlockLowerTriangular": ([[DIAGONAL]],),
+    "Circulant": (tg.cast(V, tg.complex64),),
+    "Circulant2D": (tg.ones([3, 1], tg.complex64),),
+    "Circulant3D": (tg.ones([3, 1, 1], tg.complex64),),
+    "Composition": ([DIAGONAL, DIAGONAL],),
+    "Diag": (V,),
+    "FullMatrix": (M,),
+    "Householder": (V,),
+    "Identity": (3,),
+    "Inversion": (DIAGONAL,),
+    "Kronecker": ([DIAGONAL],),
+    "LowRankUpdate": (DIAGONAL, R),
+    "LowerTriangular": (M,),
+    "Permutation": (P,),
+    "ScaledIdentity": (3, tg.constant(2.0)),
+    "Toeplitz": (V, V),
+    "Tridiag": (tg.ones([3, 3]),),
+    "Zeros": (3,),
+}
+
+
+def operator(name, args):
+    return lambda: getattr(tg.linalg, f"LinearOperator{name}")(*args)
+
+
 CALLS = {
+    **{
+        f"linalg.LinearOperator{name}().matmul": on(
+            operator(name, args), tg.cast(R, tg.complex64) if "Circulant" in name else R
+        )
+        for name, args in OPERATORS.items()
+    },
     **{f"linalg.{name}": call(M) for name in SQUARE.split()},
     **{f"linalg.{name}": call(M) for name in ("matrix_rank", "matrix_transpose", "pinv", "qr")},
     **{f"linalg.{name}": call(M) for name in ("tensor_diag_part", "trace")},

@@ -82,6 +82,7 @@ UNARY = (
         "nn.relu",
         "nn.elu",
         "nn.l2_loss",
+        *["nn.gelu", "nn.log_softmax", "nn.relu6", "nn.selu", "nn.silu", "nn.softmax"],
         "nn.crelu",
         "nn.leaky_relu",
     ],

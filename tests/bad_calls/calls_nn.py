@@ -72,6 +72,7 @@ CALLS = {
         for k in dir(tg.losses)
         if k[0].islower() and k != "sparse_categorical_crossentropy"
     },
+    "losses.categorical_generalized_cross_entropy": call(LABELS, X, 0.5),
     "losses.sparse_categorical_crossentropy": call(LABELS, X),
     **{f"metrics.{k}": call(X, X) for k in dir(tg.metrics) if k[0].islower()},
     "metrics.sparse_categorical_accuracy": call(LABELS, X),

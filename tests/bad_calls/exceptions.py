@@ -50,7 +50,11 @@ WITHOUT_BAD_CALLS = {
             *("debugging.enable_traceback_filtering", "random.get_global_generator"),
             *("debugging.is_traceback_filtering_enabled", "init_scope", "constraints.NonNeg"),
             *("constraints.Constraint", "regularizers.Regularizer", "initializers.Initializer"),
-            *("optimizers.schedules.LearningRateSchedule", "saved_model.LoadedModule"),
+            *(
+                "optimizers.schedules.LearningRateSchedule",
+                "linalg.LinearOperator",
+                "saved_model.LoadedModule",
+            ),
         ],
         _STATE,
     ),

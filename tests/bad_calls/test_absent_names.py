@@ -57,7 +57,6 @@ def test_advice_names_what_is_there():
         "train.Checkpont": "use tg.train.Checkpoint, if that is meant",
         "layers.Dens": "use tg.layers.Dense, if that is meant",
         "random.norml": "use tg.random.normal, if that is meant",
-        "linalg.LinearOperatorDiag": "tg.linalg",
         "debugging.enable_check_numerics": "check_numerics=True",
         "keras.applications": "another package",
     }.items(),

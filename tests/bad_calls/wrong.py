@@ -67,7 +67,10 @@ def wrong_values(name: str, value: Any) -> Iterator[Wrong]:
 
 def _axes(value: Any) -> Iterator[Wrong]:
     is_list = isinstance(value, (list, tuple))
-    wrap = (lambda *axes: list(axes)) if is_list else (lambda axis: axis)
+
+    def wrap(*axes: Any) -> Any:
+        return list(axes) if is_list else axes[0]
+
     yield Wrong("an axis too large", wrap(7), (SHAPE, VALUE), ("7",))
     yield Wrong("an axis too small", wrap(-8), (SHAPE, VALUE), ())
     yield Wrong("text for an axis", "text", (DTYPE, VALUE), ("text",))

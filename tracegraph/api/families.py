@@ -150,11 +150,6 @@ _RULES: list[tuple[str, str, str]] = [
     (r"errors\.OperatorNotAllowedInGraphError", _ERRORS, "catch tg.errors.TraceError"),
     # Mathematics.
     (
-        r"linalg\.LinearOperator\w*",
-        "matrices are tensors",
-        "use functions of tg.linalg, or @tg.function and tg.linalg.matvec",
-    ),
-    (
         r"(signal\.)?i?r?fftnd|(signal\.)?irfftnd",
         "transforms have up to three axes",
         "use tg.signal.fft3d, or tg.signal.fft along one axis after another",

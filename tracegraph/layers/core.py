@@ -270,7 +270,8 @@ class Rescaling(Layer):
         dtype: DTypeLike = float32,
     ) -> None:
         super().__init__(name, dtype)
-        as_tensor(scale), as_tensor(offset)  # refuses what is no number, where it is given
+        for factor in (scale, offset):
+            as_tensor(factor)  # refuses what is no number where it is given
         self.scale, self.offset = scale, offset
 
     def call(self, inputs: Any) -> Tensor:

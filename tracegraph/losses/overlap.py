@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracegraph.array.arguments import as_number, sizes_of
+from tracegraph.array.arguments import as_number, as_sizes, rank_of, refuse, sizes_of
 from tracegraph.array.creation import one_hot
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
@@ -82,6 +82,8 @@ def categorical_generalized_cross_entropy(
     op = "categorical_generalized_cross_entropy"
     q = _exponent(op, q)
     x, labels = floating(y_pred), class_numbers(op, y_true)
+    if rank_of(op, x) == 0:
+        refuse(op, f"y_pred is {x.type}, which has no classes", x, fix="give [..., classes]")
     hot = one_hot(of_rows(op, labels, x), sizes_of(op, x)[-1], dtype=x.dtype)
     p = reduce_sum(multiply(*labels_and_predictions(op, hot, x)), -1)
     return divide(subtract(1.0, pow(p, q)), q)
@@ -109,7 +111,7 @@ class Dice(Loss):
         dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(name, reduction, dtype)
-        self.axis = axis
+        self.axis = None if axis is None else as_sizes(type(self).__name__, "axis", axis)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return dice(y_true, y_pred, self.axis)
@@ -136,7 +138,7 @@ class Tversky(Loss):
         super().__init__(name, reduction, dtype)
         self.alpha = self._number("alpha", alpha)
         self.beta = self._number("beta", beta)
-        self.axis = axis
+        self.axis = None if axis is None else as_sizes(type(self).__name__, "axis", axis)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return tversky(y_true, y_pred, self.alpha, self.beta, self.axis)

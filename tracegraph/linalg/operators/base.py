@@ -264,6 +264,8 @@ class LinearOperator(Module):
         array([[3.],
                [6.]], dtype=float32)
         """
+        adjoint = as_flag("matmul", "adjoint", adjoint)
+        adjoint_arg = as_flag("matmul", "adjoint_arg", adjoint_arg)
         if isinstance(x, LinearOperator):
             left, right = _turned(self, adjoint), _turned(x, adjoint_arg)
             _check_sizes(left, right, left.domain_dimension)
@@ -283,7 +285,8 @@ class LinearOperator(Module):
         >>> tg.linalg.LinearOperatorDiag([1.0, 2.0]).matvec([3.0, 3.0]).numpy()
         array([3., 6.], dtype=float32)
         """
-        return self._matvec(as_tensor(x, self.dtype), adjoint=adjoint)
+        is_adjoint = as_flag("matvec", "adjoint", adjoint)
+        return self._matvec(as_tensor(x, self.dtype), adjoint=is_adjoint)
 
     def _matvec(self, x: Tensor, adjoint: bool = False) -> Tensor:
         return squeeze(self.matmul(_column("matvec", x), adjoint=adjoint), -1)
@@ -307,6 +310,8 @@ class LinearOperator(Module):
         array([[3. ],
                [1.5]], dtype=float32)
         """
+        adjoint = as_flag("solve", "adjoint", adjoint)
+        adjoint_arg = as_flag("solve", "adjoint_arg", adjoint_arg)
         self._refuse_singular("solve")
         if isinstance(rhs, LinearOperator):
             left, right = _turned(self, adjoint), _turned(rhs, adjoint_arg)
@@ -335,7 +340,8 @@ class LinearOperator(Module):
         >>> tg.linalg.LinearOperatorDiag([1.0, 2.0]).solvevec([3.0, 3.0]).numpy()
         array([3. , 1.5], dtype=float32)
         """
-        return self._solvevec(as_tensor(rhs, self.dtype), adjoint=adjoint)
+        is_adjoint = as_flag("solvevec", "adjoint", adjoint)
+        return self._solvevec(as_tensor(rhs, self.dtype), adjoint=is_adjoint)
 
     def _solvevec(self, rhs: Tensor, adjoint: bool = False) -> Tensor:
         return squeeze(self.solve(_column("solvevec", rhs), adjoint=adjoint), -1)
