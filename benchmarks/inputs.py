@@ -21,6 +21,8 @@ DICT_LAYERS = 15  # of four arrays each
 MLP_BATCH, MLP_WIDTHS = 128, (784, 512, 512, 10)
 TINY_BATCH, TINY_WIDTHS = 16, (8, 16, 4)
 CONVOLUTION_BATCH, IMAGE_SIDE, CHANNELS, CLASSES = 64, 28, (1, 32, 64), 10
+RESNET_BATCH, RESNET_SIDE, RESNET_WIDTHS, RESNET_BLOCKS = 64, 32, (16, 32, 64), 3
+RESNET_EPSILON = 1e-3
 TANH_BATCH, TANH_WIDTHS = 64, (256, 256, 256, 10)
 PHYSICS_POINTS, PHYSICS_WIDTHS, PHYSICS_ORDER = 256, (1, 32, 32, 1), 6
 PHYSICS_RATE = 1e-7  # the sixth derivative makes the loss steep
@@ -31,6 +33,8 @@ WHILE_STEPS, WHILE_RATE = 100_000, 1e-5
 SCAN_STEPS = 10_000
 MASKED_ROWS, MASKED_WIDTH = 4_096, 64
 LSTM_STEPS, LSTM_BATCH, LSTM_WIDTHS = 256, 32, (64, 128)
+TOKENS, SEQUENCE, SEQUENCES, MODEL_WIDTH, HEADS = 1_000, 128, 8, 256, 4  # of the transformer
+WEIGHT_DECAY, NORM_EPSILON = 0.01, 1e-5
 GRID = 100  # points per side: 20,000 unknowns
 FEED, CONTROL, DIFFUSION = 1.0, 3.4, 0.1  # of the Brusselator
 
@@ -98,6 +102,54 @@ def convolution_step() -> Inputs:
         "x": normal(random, (CONVOLUTION_BATCH, IMAGE_SIDE, IMAGE_SIDE, image)),
         "y": random.integers(0, CLASSES, CONVOLUTION_BATCH).astype(np.int32),
     }
+
+
+def resnet_step() -> Inputs:
+    """ResNet-20 on 32x32 images in three colours, NHWC and HWIO, in the order of `resnet_of`."""
+    random = generator()
+    variables = []
+
+    def layer(size, before, width):
+        variables.append(scaled(random, (size, size, before, width), size * size * before))
+
+    def normalised_layer(before, width):
+        layer(3, before, width)
+        variables.extend([np.ones(width, np.float32), np.zeros(width, np.float32)])
+
+    before = RESNET_WIDTHS[0]
+    normalised_layer(3, before)
+    for width in RESNET_WIDTHS:
+        for _ in range(RESNET_BLOCKS):
+            if width != before:
+                layer(1, before, width)
+            normalised_layer(before, width)
+            normalised_layer(width, width)
+            before = width
+    variables += [scaled(random, (before, CLASSES), before), np.zeros(CLASSES, np.float32)]
+    return {
+        "variables": variables,
+        "x": normal(random, (RESNET_BATCH, RESNET_SIDE, RESNET_SIDE, 3)),
+        "y": random.integers(0, CLASSES, RESNET_BATCH).astype(np.int32),
+    }
+
+
+def resnet_of(variables, x, convolve, normalise, relu, pool):
+    """A residual network (He and others 2015), written with a peer's functions.
+
+    `convolve(x, kernel, stride)` pads as "SAME", `normalise(x, scale, offset)` takes mean and
+    variance of the batch, and `pool(x)` takes the mean over the pixels.
+    """
+    rest = iter(variables)
+    kernel = next(rest)
+    x = relu(normalise(convolve(x, kernel, 1), next(rest), next(rest)))
+    for stage in range(len(RESNET_WIDTHS)):
+        for block in range(RESNET_BLOCKS):
+            stride = 2 if stage > 0 and block == 0 else 1
+            shortcut = convolve(x, next(rest), stride) if stride > 1 else x
+            x = relu(normalise(convolve(x, next(rest), stride), next(rest), next(rest)))
+            x = normalise(convolve(x, next(rest), 1), next(rest), next(rest))
+            x = relu(x + shortcut)
+    return pool(x) @ next(rest) + next(rest)
 
 
 def chain(length: int) -> Inputs:
@@ -235,6 +287,28 @@ def gru() -> Inputs:
     }
 
 
+def transformer(layers: int) -> Inputs:
+    """A transformer that predicts the next token: kernels and biases in the order in which they are
+    used, and tokens with those that follow them."""
+    random, width = generator(), MODEL_WIDTH
+
+    def dense(rows: int, columns: int) -> list[np.ndarray]:
+        return [scaled(random, (rows, columns), 8 * rows), np.zeros(columns, np.float32)]
+
+    def norm() -> list[np.ndarray]:
+        return [np.ones(width, np.float32), np.zeros(width, np.float32)]
+
+    variables = [scaled(random, (count, width), 8 * width) for count in (TOKENS, SEQUENCE)]
+    for _ in range(layers):
+        variables += norm() + dense(width, 3 * width) + dense(width, width)
+        variables += norm() + dense(width, 4 * width) + dense(4 * width, width)
+    variables += norm() + dense(width, TOKENS)
+    tokens = random.integers(0, TOKENS, (SEQUENCES, SEQUENCE + 1)).astype(np.int32)
+    rows, columns = np.indices((SEQUENCE, SEQUENCE), sparse=True)
+    hidden = np.where(columns > rows, np.float32(-1e9), np.float32(0))
+    return {"variables": variables, "x": tokens[:, :-1], "y": tokens[:, 1:], "hidden": hidden}
+
+
 def while_gradient() -> Inputs:
     """A loop of x / (1 + h x), of which n steps are x / (1 + n h x), and the derivative of that."""
     x = 0.7
@@ -281,6 +355,7 @@ INPUTS = {
     "train_step_300": partial(train_step, 300),
     "mlp_step": partial(perceptron, MLP_BATCH, MLP_WIDTHS),
     "convolution_step": convolution_step,
+    "resnet20_step": resnet_step,
     "undecorated_loop": partial(perceptron, TINY_BATCH, TINY_WIDTHS),
     "undecorated_loop_read": partial(perceptron, TINY_BATCH, TINY_WIDTHS),
     "jacobian_network": partial(two_layers, 32, (64, 64, 10)),
@@ -294,6 +369,8 @@ INPUTS = {
     "gru_step": gru,
     "gru_start": gru,
     "ode_start": partial(two_layers, ODE_BATCH, ODE_WIDTHS),
+    "transformer_step": partial(transformer, 4),
+    "transformer_start": partial(transformer, 12),
     "while_gradient": while_gradient,
     "scan_step": partial(vector, SCAN_STEPS),
     "two_parts": two_parts,

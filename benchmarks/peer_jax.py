@@ -14,11 +14,15 @@ from benchmarks.inputs import (
     BETA_1,
     BETA_2,
     EPSILON,
+    HEADS,
     HIGH_ORDER,
     LEARNING_RATE,
+    NORM_EPSILON,
     ODE_STEPS,
     PHYSICS_ORDER,
     PHYSICS_RATE,
+    RESNET_EPSILON,
+    WEIGHT_DECAY,
     WHILE_RATE,
     Inputs,
     band_of,
@@ -26,6 +30,7 @@ from benchmarks.inputs import (
     chain_offset,
     product_of,
     rates_of,
+    resnet_of,
     runge_kutta,
 )
 from benchmarks.workload import Phases, Stopwatch, Workload, first_step, flat
@@ -143,9 +148,20 @@ def convolutions(variables, x):
     return x.reshape(x.shape[0], -1) @ kernel + bias
 
 
-def convolution(x, kernel):
+def convolution(x, kernel, stride=1):
     layout = ("NHWC", "HWIO", "NHWC")
-    return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=layout)
+    strides = stride, stride
+    return lax.conv_general_dilated(x, kernel, strides, "SAME", dimension_numbers=layout)
+
+
+def resnet(variables, x):
+    def normalise(x, scale, offset):
+        mean, variance = jnp.mean(x, (0, 1, 2)), jnp.var(x, (0, 1, 2))
+        return (x - mean) * lax.rsqrt(variance + RESNET_EPSILON) * scale + offset
+
+    return resnet_of(
+        variables, x, convolution, normalise, jax.nn.relu, lambda x: jnp.mean(x, (1, 2))
+    )
 
 
 def mean_cross_entropy(model, variables, x, y):
@@ -279,6 +295,53 @@ def gru(inputs: Inputs, scale: float = 1.0) -> Workload:
         return descend(variables, gradients), loss
 
     return fed_back(jax.jit(train_step, donate_argnums=0), variables_of(inputs), x, y, start)
+
+
+def transformed(variables, x, hidden):
+    """Layer norms before attention and before the perceptron, as in GPT-2."""
+    embedding, positions, *rest = variables
+    h = embedding[x] + positions
+    while len(rest) > 4:
+        (scale, shift, *attention), rest = rest[:6], rest[6:]
+        h = h + attended(normalised(h, scale, shift), hidden, *attention)
+        (scale, shift, up, up_bias, down, down_bias), rest = rest[:6], rest[6:]
+        inner = jax.nn.gelu(normalised(h, scale, shift) @ up + up_bias, approximate=True)
+        h = h + inner @ down + down_bias
+    scale, shift, kernel, bias = rest
+    return normalised(h, scale, shift) @ kernel + bias
+
+
+def normalised(x, scale, shift):
+    centred = x - jnp.mean(x, axis=-1, keepdims=True)
+    variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
+    return centred * lax.rsqrt(variance + NORM_EPSILON) * scale + shift
+
+
+def attended(x, hidden, kernel, bias, out, out_bias):
+    parts = jnp.reshape(x @ kernel + bias, [*x.shape[:2], 3, HEADS, -1])
+    q, k, v = jnp.transpose(parts, (2, 0, 3, 1, 4))
+    scores = (q @ jnp.swapaxes(k, -1, -2)) * q.shape[-1] ** -0.5 + hidden
+    y = jnp.transpose(jax.nn.softmax(scores) @ v, [0, 2, 1, 3])
+    return jnp.reshape(y, x.shape) @ out + out_bias
+
+
+def transformer(inputs: Inputs, scale: float = 1.0) -> Workload:
+    x, y = batch_of(inputs)
+
+    def loss_of(variables, x, y, hidden):
+        logarithms = jax.nn.log_softmax(transformed(variables, x, hidden))
+        return -scale * jnp.mean(jnp.take_along_axis(logarithms, y[..., None], axis=-1))
+
+    def step(state, x, y, hidden):
+        variables, *moments = state
+        loss, gradients = jax.value_and_grad(loss_of)(variables, x, y, hidden)
+        variables = tuple(v - v * WEIGHT_DECAY * ADAM_RATE for v in variables)
+        return adam(variables, gradients, *moments), loss
+
+    variables = variables_of(inputs)
+    first, second = (tuple(jnp.zeros_like(v) for v in variables) for _ in range(2))
+    state = variables, first, second, jnp.zeros((), jnp.int32)
+    return fed_back(jax.jit(step, donate_argnums=0), state, x, y, jnp.asarray(inputs["hidden"]))
 
 
 def neural_ode(inputs: Inputs, scale: float = 1.0) -> Workload:
@@ -489,6 +552,7 @@ WORKLOADS = {
     "train_step_300": {"jax": train_step},
     "mlp_step": {"jax": partial(adam_step, perceptron)},
     "convolution_step": {"jax": partial(adam_step, convolutions)},
+    "resnet20_step": {"jax": partial(adam_step, resnet)},
     "undecorated_loop": {"jax": undecorated_loop},
     "undecorated_loop_read": {"jax": partial(undecorated_loop, read=True)},
     "jacobian_network": {"jax": jacobian_network},
@@ -500,6 +564,8 @@ WORKLOADS = {
     "gru_start": {"jax": lambda inputs: first_step(partial(gru, inputs))},
     "ode_start": {"jax": lambda inputs: first_step(partial(neural_ode, inputs))},
     "while_gradient": {"jax_loop_alone": loop_alone},
+    "transformer_step": {"jax": transformer},
+    "transformer_start": {"jax": lambda inputs: first_step(partial(transformer, inputs))},
     "scan_step": {"jax": scan_step},
     "two_parts": {"jax": two_parts},
     "jacobian_tridiagonal": {

@@ -11,14 +11,19 @@ from benchmarks.inputs import (
     BETA_1,
     BETA_2,
     EPSILON,
+    HEADS,
     HIGH_ORDER,
     LEARNING_RATE,
+    NORM_EPSILON,
     ODE_STEPS,
+    RESNET_EPSILON,
+    WEIGHT_DECAY,
     WHILE_RATE,
     Inputs,
     band_of,
     chain_of,
     chain_offset,
+    resnet_of,
     runge_kutta,
 )
 from benchmarks.workload import Phases, Stopwatch, Workload, first_step, flat
@@ -231,6 +236,50 @@ def gru(inputs: Inputs, scale: float = 1.0, *, mode) -> Workload:
     return workload(lambda: train_step(x, y, start))
 
 
+def transformed(variables, x, hidden):
+    """Layer norms before attention and before the perceptron, as in GPT-2."""
+    embedding, positions, *rest = variables
+    h = tf.gather(embedding, x) + positions
+    while len(rest) > 4:
+        (scale, shift, *attention), rest = rest[:6], rest[6:]
+        h = h + attended(normalised(h, scale, shift), hidden, *attention)
+        (scale, shift, up, up_bias, down, down_bias), rest = rest[:6], rest[6:]
+        inner = tf.nn.gelu(normalised(h, scale, shift) @ up + up_bias, approximate=True)
+        h = h + inner @ down + down_bias
+    scale, shift, kernel, bias = rest
+    return normalised(h, scale, shift) @ kernel + bias
+
+
+def normalised(x, scale, shift):
+    centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
+    variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
+    return centred * tf.math.rsqrt(variance + NORM_EPSILON) * scale + shift
+
+
+def attended(x, hidden, kernel, bias, out, out_bias):
+    parts = tf.reshape(x @ kernel + bias, [*x.shape[:2], 3, HEADS, x.shape[2] // HEADS])
+    q, k, v = tf.unstack(tf.transpose(parts, [2, 0, 3, 1, 4]))
+    scores = tf.matmul(q, k, transpose_b=True) * q.shape[-1] ** -0.5 + hidden
+    y = tf.transpose(tf.matmul(tf.nn.softmax(scores), v), [0, 2, 1, 3])
+    return tf.reshape(y, x.shape) @ out + out_bias
+
+
+def transformer(inputs: Inputs, scale: float = 1.0, *, mode) -> Workload:
+    variables, (x, y) = variables_of(inputs), batch_of(inputs)
+    hidden = tf.constant(inputs["hidden"])
+    optimizer = tf.keras.optimizers.AdamW(ADAM_RATE, WEIGHT_DECAY, BETA_1, BETA_2, EPSILON)
+    optimizer.build(variables)
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = scale * mean_cross_entropy(transformed(variables, x, hidden), y)
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        return loss
+
+    step = mode(step)
+    return workload(lambda: step(x, y))
+
+
 def neural_ode(inputs: Inputs, scale: float = 1.0, *, mode) -> Workload:
     kernels = [tf.constant(kernel) for kernel in inputs["kernels"]]
     x = tf.constant(inputs["x"])
@@ -402,6 +451,20 @@ def convolutions(variables, x):
     return tf.reshape(x, [x.shape[0], -1]) @ kernel + bias
 
 
+def resnet(variables, x):
+    """`fused_batch_norm` is the fastest that TensorFlow has."""
+
+    def convolve(x, kernel, stride):
+        return tf.nn.conv2d(x, kernel, stride, "SAME")
+
+    def normalise(x, scale, offset):
+        return tf.compat.v1.nn.fused_batch_norm(x, scale, offset, epsilon=RESNET_EPSILON)[0]
+
+    return resnet_of(
+        variables, x, convolve, normalise, tf.nn.relu, lambda x: tf.reduce_mean(x, [1, 2])
+    )
+
+
 def mean_cross_entropy(logits, y):
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
     return tf.reduce_mean(losses)
@@ -446,6 +509,7 @@ WORKLOADS = {
     "train_step_300": modes(train_step),
     "mlp_step": modes(partial(adam_step, perceptron)),
     "convolution_step": modes(partial(adam_step, convolutions)),
+    "resnet20_step": modes(partial(adam_step, resnet)),
     "undecorated_loop": {"tf_eager": undecorated_loop},
     "undecorated_loop_read": {"tf_eager": partial(undecorated_loop, read=True)},
     "jacobian_network": modes(jacobian_network),
@@ -456,6 +520,8 @@ WORKLOADS = {
     "gru_step": modes(gru, tf_graph=GRAPH, tf_xla=XLA),
     "gru_start": modes(partial(started, gru), tf_graph=GRAPH, tf_xla=XLA),
     "ode_start": modes(partial(started, neural_ode), tf_graph=GRAPH, tf_xla=XLA),
+    "transformer_step": modes(transformer, tf_graph=GRAPH, tf_xla=XLA),
+    "transformer_start": modes(partial(started, transformer), tf_graph=GRAPH, tf_xla=XLA),
     "while_gradient": modes(while_gradient, tf_graph=GRAPH),
     "scan_step": modes(scan_step, tf_graph=GRAPH, tf_xla=XLA),
     "two_parts": modes(two_parts, tf_graph=GRAPH),

@@ -12,14 +12,19 @@ from benchmarks.inputs import (
     CHANNELS,
     CLASSES,
     EPSILON,
+    HEADS,
     IMAGE_SIDE,
     LEARNING_RATE,
+    NORM_EPSILON,
+    RESNET_EPSILON,
+    WEIGHT_DECAY,
     Inputs,
     band_of,
     chain_of,
     chain_offset,
+    resnet_of,
 )
-from benchmarks.workload import Phases, Stopwatch, Workload, flat
+from benchmarks.workload import Phases, Stopwatch, Workload, first_step, flat
 
 VERSION = torch.__version__
 
@@ -248,6 +253,85 @@ class Convolutions:
         return x.flatten(1) @ kernel + bias
 
 
+class ResNet:
+    """NCHW too."""
+
+    @staticmethod
+    def prepare(inputs: Inputs):
+        variables = [
+            value.transpose(3, 2, 0, 1) if value.ndim == 4 else value
+            for value in inputs["variables"]
+        ]
+        return variables_of(variables), torch.from_numpy(inputs["x"].transpose(0, 3, 1, 2).copy())
+
+    @staticmethod
+    def logits(variables, x):
+        def normalise(x, scale, offset):
+            return functional.batch_norm(
+                x, None, None, scale, offset, training=True, eps=RESNET_EPSILON
+            )
+
+        return resnet_of(
+            variables, x, convolution, normalise, functional.relu, lambda x: x.mean((2, 3))
+        )
+
+
+def convolution(x, kernel, stride):
+    """Padded as "SAME" is elsewhere: with a stride, only behind the last row and column."""
+    if stride == 1:
+        return functional.conv2d(x, kernel, padding="same")
+    behind = kernel.shape[-1] // 2
+    return functional.conv2d(functional.pad(x, (0, behind, 0, behind)), kernel, stride=stride)
+
+
+def transformer(inputs: Inputs, mode, scale: float = 1.0) -> Workload:
+    """Attention is PyTorch's own function, and `fused` its fastest AdamW."""
+    variables = variables_of(inputs["variables"])
+    x, y = (torch.from_numpy(inputs[name].copy()).long() for name in ("x", "y"))
+    optimizer = torch.optim.AdamW(
+        variables, ADAM_RATE, (BETA_1, BETA_2), EPSILON, WEIGHT_DECAY, fused=True
+    )
+
+    def loss():
+        logits = transformed(variables, x)
+        return scale * functional.cross_entropy(logits.flatten(0, 1), y.flatten())
+
+    loss_of = mode(loss)
+
+    def step():
+        optimizer.zero_grad()
+        loss = loss_of()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return workload(step)
+
+
+def transformed(variables, x):
+    embedding, positions, *rest = variables
+    h = functional.embedding(x, embedding) + positions
+    while len(rest) > 4:
+        (scale, shift, *attention), rest = rest[:6], rest[6:]
+        h = h + attended(normalised(h, scale, shift), *attention)
+        (scale, shift, up, up_bias, down, down_bias), rest = rest[:6], rest[6:]
+        inner = functional.gelu(normalised(h, scale, shift) @ up + up_bias, approximate="tanh")
+        h = h + inner @ down + down_bias
+    scale, shift, kernel, bias = rest
+    return normalised(h, scale, shift) @ kernel + bias
+
+
+def normalised(x, scale, shift):
+    return functional.layer_norm(x, x.shape[-1:], scale, shift, NORM_EPSILON)
+
+
+def attended(x, kernel, bias, out, out_bias):
+    parts = (x @ kernel + bias).unflatten(-1, (3, HEADS, -1))
+    q, k, v = parts.permute(2, 0, 3, 1, 4)
+    y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return y.transpose(1, 2).flatten(2) @ out + out_bias
+
+
 def descend(variables, gradients) -> None:
     with torch.no_grad():
         for variable, gradient in zip(variables, gradients):
@@ -288,6 +372,7 @@ WORKLOADS = {
     "train_step_300": modes(train_step),
     "mlp_step": modes(partial(adam_step, Perceptron)),
     "convolution_step": modes(partial(adam_step, Convolutions)),
+    "resnet20_step": modes(partial(adam_step, ResNet)),
     "undecorated_loop": {"torch": undecorated_loop},
     "undecorated_loop_read": {"torch": partial(undecorated_loop, read=True)},
     "jacobian_network": modes(jacobian_network),
@@ -295,6 +380,8 @@ WORKLOADS = {
     "hessian": modes(hessian),
     "hessian_vector": modes(hessian_vector),
     "lstm": {"torch": partial(lstm, mode=eager)},
+    "transformer_step": {"torch": partial(transformer, mode=eager)},
+    "transformer_start": {"torch": lambda inputs: first_step(partial(transformer, inputs, eager))},
     "jacobian_tridiagonal": modes(jacobian_tridiagonal),
     "jacobian_bottleneck": modes(jacobian_bottleneck),
     "jacobian_again": {"torch": jacobian_again},

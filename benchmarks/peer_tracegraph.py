@@ -14,17 +14,22 @@ from benchmarks.inputs import (
     BETA_1,
     BETA_2,
     EPSILON,
+    HEADS,
     HIGH_ORDER,
     LEARNING_RATE,
+    NORM_EPSILON,
     ODE_STEPS,
     PHYSICS_ORDER,
     PHYSICS_RATE,
+    RESNET_EPSILON,
+    WEIGHT_DECAY,
     WHILE_RATE,
     Inputs,
     chain_of,
     chain_offset,
     product_of,
     rates_of,
+    resnet_of,
     runge_kutta,
 )
 from benchmarks.workload import Phases, Stopwatch, Workload, first_step, flat
@@ -175,6 +180,18 @@ def convolutions(variables, x):
     return tg.reshape(x, [x.shape[0], -1]) @ kernel + bias
 
 
+def resnet(variables, x):
+    def convolve(x, kernel, stride):
+        return tg.nn.conv2d(x, kernel, stride, "SAME")
+
+    def normalise(x, scale, offset):
+        return tg.nn.fused_batch_norm(x, scale, offset, epsilon=RESNET_EPSILON)[0]
+
+    return resnet_of(
+        variables, x, convolve, normalise, tg.nn.relu, lambda x: tg.reduce_mean(x, [1, 2])
+    )
+
+
 def mean_cross_entropy(logits, y):
     losses = tg.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
     return tg.reduce_mean(losses)
@@ -308,6 +325,49 @@ def gru(inputs: Inputs, scale: float = 1.0) -> Workload:
         return loss
 
     return workload(lambda: train_step(x, y, start))
+
+
+def transformed(variables, x, hidden):
+    """Layer norms before attention and before the perceptron, as in GPT-2."""
+    embedding, positions, *rest = variables
+    h = tg.gather(embedding, x) + positions
+    while len(rest) > 4:
+        (scale, shift, *attention), rest = rest[:6], rest[6:]
+        h = h + attended(normalised(h, scale, shift), hidden, *attention)
+        (scale, shift, up, up_bias, down, down_bias), rest = rest[:6], rest[6:]
+        inner = tg.nn.gelu(normalised(h, scale, shift) @ up + up_bias, approximate=True)
+        h = h + inner @ down + down_bias
+    scale, shift, kernel, bias = rest
+    return normalised(h, scale, shift) @ kernel + bias
+
+
+def normalised(x, scale, shift):
+    centred = x - tg.reduce_mean(x, axis=-1, keepdims=True)
+    variance = tg.reduce_mean(tg.square(centred), axis=-1, keepdims=True)
+    return centred * tg.math.rsqrt(variance + NORM_EPSILON) * scale + shift
+
+
+def attended(x, hidden, kernel, bias, out, out_bias):
+    parts = tg.reshape(x @ kernel + bias, [*x.shape[:2], 3, HEADS, -1])
+    q, k, v = tg.unstack(tg.transpose(parts, [2, 0, 3, 1, 4]))
+    scores = tg.matmul(q, k, transpose_b=True) * q.shape[-1] ** -0.5 + hidden
+    y = tg.transpose(tg.matmul(tg.nn.softmax(scores), v), [0, 2, 1, 3])
+    return tg.reshape(y, x.shape) @ out + out_bias
+
+
+def transformer(inputs: Inputs, scale: float = 1.0) -> Workload:
+    variables, (x, y) = variables_of(inputs), batch_of(inputs)
+    hidden = tg.constant(inputs["hidden"])
+    optimizer = tg.optimizers.AdamW(ADAM_RATE, WEIGHT_DECAY, BETA_1, BETA_2, EPSILON)
+
+    @tg.function
+    def step(x, y):
+        with tg.GradientTape() as tape:
+            loss = scale * mean_cross_entropy(transformed(variables, x, hidden), y)
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        return loss
+
+    return workload(lambda: step(x, y))
 
 
 def neural_ode(inputs: Inputs, scale: float = 1.0) -> Workload:
@@ -607,6 +667,7 @@ WORKLOADS = {
     "train_step_300": {"tracegraph": train_step},
     "mlp_step": {"tracegraph": partial(adam_step, perceptron)},
     "convolution_step": {"tracegraph": partial(adam_step, convolutions)},
+    "resnet20_step": {"tracegraph": partial(adam_step, resnet)},
     "undecorated_loop": {"tracegraph": undecorated_loop},
     "undecorated_loop_read": {"tracegraph": partial(undecorated_loop, read=True)},
     "jacobian_network": {"tracegraph": jacobian_network},
@@ -617,6 +678,8 @@ WORKLOADS = {
     "gru_step": {"tracegraph": gru},
     "gru_start": {"tracegraph": lambda inputs: first_step(partial(gru, inputs))},
     "ode_start": {"tracegraph": lambda inputs: first_step(partial(neural_ode, inputs))},
+    "transformer_step": {"tracegraph": transformer},
+    "transformer_start": {"tracegraph": lambda inputs: first_step(partial(transformer, inputs))},
     "while_gradient": {"tracegraph": while_gradient, "loop_alone": loop_alone},
     "scan_step": {"tracegraph": scan_step},
     "two_parts": {"tracegraph": two_parts},

@@ -38,6 +38,7 @@ ROWS = (
     Row("train_step_300", "train step with 300 tiny variables"),
     Row("mlp_step", "MLP 784-512-512-10, batch 128, Adam", tolerance=1e-3),
     Row("convolution_step", "two convolutions, 28x28, batch 64, Adam", tolerance=1e-2),
+    Row("resnet20_step", "ResNet-20, 32x32, batch 64, Adam", tolerance=1e-2),
     Row("undecorated_loop", "undecorated step, MLP 8-16-4, SGD"),
     Row("undecorated_loop_read", "undecorated step, its loss read each time"),
     Row("jacobian_network", "Jacobian of 32x10 outputs by a 64x64 kernel"),
@@ -51,6 +52,14 @@ ROWS = (
     Row("gru_step", "character GRU, 48 steps, batch 32, 256 units: a step", tolerance=1e-3),
     Row("gru_start", "character GRU: the first step", "phases", rounds=5, tolerance=1e-3),
     Row("ode_start", "neural ODE, 100 steps of RK4, gradient: the first step", "phases", rounds=5),
+    Row("transformer_step", "transformer of 4 layers, 256 wide, AdamW: a step", tolerance=1e-3),
+    Row(
+        "transformer_start",
+        "transformer of 12 layers: the first step",
+        "phases",
+        rounds=3,
+        tolerance=1e-3,
+    ),
     Row("while_gradient", "a while of 100,000 steps, alone and with gradient", tolerance=1e-3),
     Row("scan_step", "scan of 10,000 steps with a tiny body"),
     Row("two_parts", "rows chosen by a mask, then work on as many as there are"),
@@ -128,7 +137,7 @@ TARGETS = (
     Target("train_step_12", "call", "jax", 1.25),
     Target("train_step_300", "call", "jax", 1.25),
     Target("mlp_step", "call", "jax", 1.03),
-    Target("convolution_step", "call", "jax", 0.85),
+    *(Target("resnet20_step", "call", peer, 1.0) for peer in ("jax", "tf_graph", "torch")),
     Target("undecorated_loop", "call", "tf_eager", 0.2),
     Target("undecorated_loop_read", "call", "tf_eager", 0.2),
     Target("jacobian_network", "call", "torch", 1.3),
@@ -152,6 +161,12 @@ TARGETS = (
     Target("gru_step", "call", "tf_graph", 1.0),
     Target("gru_start", "total", "tf_graph", 1.0),
     Target("ode_start", "total", "tf_graph", 1.5),
+    *(
+        Target(row, "call", peer, 1.0)
+        for row in ("convolution_step", "transformer_step")
+        for peer in ("tf_graph", "torch", "jax")
+    ),
+    Target("transformer_start", "total", "tf_graph", 1.3),
     Target("while_gradient", "call", "loop_alone", 5.0),
     Target("scan_step", "call", "jax", 1.0),
     Target("two_parts", "call", "jax", 1.1),

@@ -14,12 +14,12 @@ After 250 to 1,000 episodes, by the seed, the mean of the last hundred reaches 4
 import sys
 from typing import NamedTuple
 
+import common
 import matplotlib
 
 matplotlib.use("Agg")  # pictures go to files; no screen is needed
 
 import numpy as np
-from common import Parser, positive
 from matplotlib import pyplot as plt
 from tqdm import tqdm
 
@@ -46,9 +46,9 @@ class Episode(NamedTuple):
 
 
 def parsed_arguments(arguments):
-    parser = Parser(description=__doc__.splitlines()[0])
+    parser = common.Parser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--episodes", type=positive, default=1000, help="at the most; default: 1000"
+        "--episodes", type=common.positive, default=1000, help="at the most; default: 1000"
     )
     return parser.options(arguments)
 

@@ -14,12 +14,12 @@ import pydoc_data.topics
 import sys
 from typing import NamedTuple
 
+import common
 import matplotlib
 
 matplotlib.use("Agg")  # pictures go to files; no screen is needed
 
 import numpy as np
-from common import Parser, positive
 from matplotlib import pyplot as plt
 from tqdm import tqdm
 
@@ -50,9 +50,13 @@ class Text(NamedTuple):
 
 
 def parsed_arguments(arguments):
-    parser = Parser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=positive, default=1200, help="of training; default: 1200")
-    parser.add_argument("--width", type=positive, default=128, help="of the state; default: 128")
+    parser = common.Parser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--steps", type=common.positive, default=1200, help="of training; default: 1200"
+    )
+    parser.add_argument(
+        "--width", type=common.positive, default=128, help="of the state; default: 128"
+    )
     return parser.options(arguments)
 
 

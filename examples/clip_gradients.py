@@ -11,7 +11,7 @@ writes clip/, a saved model. `tracegraph show out/clip --entry call_custom_grad`
 
 import sys
 
-from common import Parser
+import common
 
 import tracegraph as tg
 
@@ -39,7 +39,7 @@ def gradient_through(function):
 
 
 def main(arguments=None):
-    options = Parser(description=__doc__.splitlines()[0]).options(arguments)
+    options = common.Parser(description=__doc__.splitlines()[0]).options(arguments)
     model, path = MyModule(), options.out / "clip"
     tg.saved_model.save(model, path)
     loaded = tg.saved_model.load(path)

@@ -14,12 +14,12 @@ writes co2.png: data, fit, and the steps that were tried.
 import sys
 from typing import NamedTuple
 
+import common
 import matplotlib
 
 matplotlib.use("Agg")  # pictures go to files; no screen is needed
 
 import numpy as np
-from common import Parser, positive
 from matplotlib import pyplot as plt
 from statsmodels.datasets import co2
 from tqdm import tqdm
@@ -48,9 +48,13 @@ class Weeks(NamedTuple):
 
 
 def parsed_arguments(arguments):
-    parser = Parser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=positive, default=30, help="at the most; default: 30")
-    parser.add_argument("--every", type=positive, default=4, help="one week of n; default: 4")
+    parser = common.Parser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--steps", type=common.positive, default=30, help="at the most; default: 30"
+    )
+    parser.add_argument(
+        "--every", type=common.positive, default=4, help="one week of n; default: 4"
+    )
     return parser.options(arguments)
 
 

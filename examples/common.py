@@ -2,9 +2,22 @@
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 import tracegraph as tg
+
+
+def _without_packages(kind, error, traceback):
+    """Says in one line that a package is missing, and what brings it."""
+    if not issubclass(kind, ModuleNotFoundError):
+        sys.__excepthook__(kind, error, traceback)
+        return
+    name = Path(sys.argv[0]).name
+    print(f"{name}: {error}: pip install -e '.[examples]' brings it", file=sys.stderr)
+
+
+sys.excepthook = _without_packages  # the examples import this module before those packages
 
 
 class Parser(argparse.ArgumentParser):

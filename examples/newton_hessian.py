@@ -11,12 +11,12 @@ writes hessian.png, losses.png and examples.png.
 
 import sys
 
+import common
 import matplotlib
 
 matplotlib.use("Agg")  # pictures go to files; no screen is needed
 
 import numpy as np
-from common import Parser, positive
 from matplotlib import colors
 from matplotlib import pyplot as plt
 from sklearn.datasets import load_digits
@@ -34,9 +34,9 @@ GALLERY = 8
 
 
 def parsed_arguments(arguments):
-    parser = Parser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=positive, default=15, help="of Newton; default: 15")
-    parser.add_argument("--hidden", type=positive, default=HIDDEN, help="units; default: 6")
+    parser = common.Parser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=common.positive, default=15, help="of Newton; default: 15")
+    parser.add_argument("--hidden", type=common.positive, default=HIDDEN, help="units; default: 6")
     return parser.options(arguments)
 
 

@@ -16,12 +16,12 @@ import sys
 from itertools import pairwise
 from typing import NamedTuple
 
+import common
 import matplotlib
 
 matplotlib.use("Agg")  # pictures go to files; no screen is needed
 
 import numpy as np
-from common import Parser, positive
 from matplotlib import pyplot as plt
 from scipy.optimize import minimize
 from tqdm import tqdm
@@ -43,8 +43,10 @@ class Sample(NamedTuple):
 
 
 def parsed_arguments(arguments):
-    parser = Parser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=positive, default=1000, help="of L-BFGS; default: 1000")
+    parser = common.Parser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--steps", type=common.positive, default=1000, help="of L-BFGS; default: 1000"
+    )
     return parser.options(arguments)
 
 

@@ -19,12 +19,12 @@ writes reaction_diffusion.png, newton.png, and one picture per time step to fram
 import sys
 from typing import NamedTuple
 
+import common
 import matplotlib
 
 matplotlib.use("Agg")  # pictures go to files; no screen is needed
 
 import numpy as np
-from common import Parser, positive
 from matplotlib import cbook, colors
 from matplotlib import pyplot as plt
 from scipy.ndimage import zoom
@@ -53,10 +53,13 @@ class Step(NamedTuple):
 
 
 def parsed_arguments(arguments):
-    parser = Parser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=positive, default=80, help="at most; default: 80")
+    parser = common.Parser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=common.positive, default=80, help="at most; default: 80")
     parser.add_argument(
-        "--every", type=positive, default=4, help="grid: every n-th point of the terrain; default 4"
+        "--every",
+        type=common.positive,
+        default=4,
+        help="grid: every n-th point of the terrain; default 4",
     )
     return parser.options(arguments)
 

@@ -17,12 +17,12 @@ import argparse
 import subprocess
 import sys
 
+import common
 import matplotlib
 
 matplotlib.use("Agg")  # pictures go to files; no screen is needed
 
 import numpy as np
-from common import Parser, positive
 from matplotlib import pyplot as plt
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
@@ -39,8 +39,10 @@ SHOWN = 8
 
 
 def parsed_arguments(arguments):
-    parser = Parser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=positive, default=10, help="in each process; default: 10")
+    parser = common.Parser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--epochs", type=common.positive, default=10, help="in each process; default: 10"
+    )
     parser.add_argument("--go-on", action="store_true", help=argparse.SUPPRESS)
     return parser.options(arguments)
 

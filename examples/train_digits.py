@@ -12,12 +12,12 @@ import argparse
 import sys
 from typing import NamedTuple
 
+import common
 import matplotlib
 
 matplotlib.use("Agg")  # pictures go to files; no screen is needed
 
 import numpy as np
-from common import Parser, positive
 from matplotlib import pyplot as plt
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
@@ -40,14 +40,14 @@ class Split(NamedTuple):
 
 
 def number_of_epochs(text):
-    number = positive(text)
+    number = common.positive(text)
     if number > MOST_EPOCHS:
         raise argparse.ArgumentTypeError(f"{text} is more than {MOST_EPOCHS}")
     return number
 
 
 def parsed_arguments(arguments):
-    parser = Parser(description=__doc__.splitlines()[0])
+    parser = common.Parser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=tuple(EPOCHS), default="mlp", help="default: mlp")
     parser.add_argument(
         "--epochs", type=number_of_epochs, help=f"passes over the images; default: {EPOCHS}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 
 from lowering import sizes
+from lowering.convolution import form_on_cpu
 from lowering.rules import lowers
 from tracegraph.ops import contract as ops
 
@@ -26,6 +28,13 @@ def _conv(op: ops.Conv, x: Any, y: Any) -> Any:
     if 0 in shapes and not any(map(sizes.is_open, shapes)):  # XLA takes no window without elements
         spatial = op.spatial(x.shape[1:-1], y.shape[:-2])
         return jnp.zeros((x.shape[0], *spatial, y.shape[-1]), x.dtype)
+    form = form_on_cpu(op, x, y)
+    if form is None:
+        return _plain_conv(op, x, y)
+    return lax.platform_dependent(x, y, cpu=partial(form, op), default=partial(_plain_conv, op))
+
+
+def _plain_conv(op: ops.Conv, x: Any, y: Any) -> Any:
     rank = len(op.strides)
     layout = (0, rank + 1, *range(1, rank + 1))  # where batch, channels and space stand
     kernel = (rank + 1, rank, *range(rank))  # outputs, channels, window

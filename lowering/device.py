@@ -76,6 +76,13 @@ def put(array: np.ndarray) -> Any:
         return jax.device_put(array)
 
 
+@uncollected
+def from_dlpack(value: Any) -> Any:
+    """What is on a device and has `__dlpack__` as an array of JAX."""
+    with x64(), jax.ensure_compile_time_eval():
+        return jax.dlpack.from_dlpack(value)
+
+
 #: Types of buffers that were copied already.
 _copied: set[tuple[Any, ...]] = set()
 _copy = jax.jit(jnp.copy)

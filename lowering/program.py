@@ -173,6 +173,8 @@ class Program:
         self.graph = graph
         self.needs_x64 = _has_64_bits(graph)
         self.donated = tuple(donated)
+        #: Whether each run is one that an interrupt may leave alone, and not only the first.
+        self.may_be_left = graph.may_never_end
         self._is_kept = False
         self.renew()
 
@@ -226,7 +228,7 @@ class Program:
             self.jitted = None
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
-        if self.has_run:
+        if self.has_run and not self.may_be_left:
             return self._called(buffers)
         try:
             return on_worker_thread(lambda: self._noted(buffers))
@@ -236,7 +238,7 @@ class Program:
             raise
 
     def _noted(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
-        if slow_compiles.is_noted(self.graph):
+        if self.has_run or slow_compiles.is_noted(self.graph):
             return self._called(buffers)
         with slow_compiles.noted(self.graph):
             return self._called(buffers)
@@ -245,11 +247,9 @@ class Program:
         try:
             if not self._is_prepared:
                 self._prepare(buffers)
-            if self.needs_x64:
-                with x64():
-                    outputs = self.run(*buffers) if self.has_run else self._run_first(buffers)
-            else:
-                outputs = self.run(*buffers) if self.has_run else self._run_first(buffers)
+            is_usual = self.has_run and not self.may_be_left
+            with x64() if self.needs_x64 else contextlib.nullcontext():
+                outputs = self.run(*buffers) if is_usual else self._run_alone(buffers)
             self.has_run = True
             return outputs
         except BaseException as error:
@@ -263,8 +263,8 @@ class Program:
         with jax.ensure_compile_time_eval() if is_staging() else contextlib.nullcontext():
             return self(*buffers)
 
-    def _run_first(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
-        """The first run, which is given nothing that it may overwrite: it may be left alone."""
+    def _run_alone(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
+        """A run that is given nothing that it may overwrite: it may be left alone."""
         slow_compiles.note_compiled()
         with may_be_left():
             return self.run(*buffers)

@@ -648,9 +648,8 @@ class Heavy(tg.optimizers.Optimizer):
 
     def update_step(self, gradient, value, slots, factors):
         speed, age = slots
-        speed.assign(0.9 * speed + gradient)
-        age.assign(age + 1.0)
-        return value - factors * speed / tg.sqrt(age)
+        speed, age = 0.9 * speed + gradient, age + 1.0
+        return value - factors * speed / tg.sqrt(age), speed, age
 
 
 def loaded_from(module, path="model"):

@@ -1000,6 +1000,24 @@ def test_sparse_jacobian_by_a_loop_of_unknown_length(run):
     assert_near(found, wanted)
 
 
+def test_sparse_hessian_by_a_loop_of_unknown_length(run):
+    def hessians(x, weights):
+        with tg.GradientTape(persistent=True) as outer:
+            outer.watch(x)
+            with tg.GradientTape() as tape:
+                tape.watch(x)
+                step = lambda i, y: (i + 1, y + 0.1 * weights * tg.sin(y))  # noqa: E731
+                y = tg.while_loop(lambda i, _: i < 3, step, (0, x))[1]
+                total = tg.reduce_sum(y * y)
+            slope = tape.gradient(total, x)
+        sparse = outer.jacobian(slope, x, sparse=True)
+        return sparse.values, sparse.to_dense(), outer.jacobian(slope, x)
+
+    values, found, wanted = run(hessians, tensor(6), tensor(6))
+    assert values.shape[0] == 6  # a diagonal
+    assert_near(found, wanted)
+
+
 # Explanations.
 
 

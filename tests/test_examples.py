@@ -12,6 +12,7 @@ import tracegraph as tg
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("scipy")
+pytest.importorskip("skimage")
 pytest.importorskip("sklearn")
 pytest.importorskip("statsmodels")
 pytest.importorskip("tqdm")
@@ -25,6 +26,8 @@ SHORT = {
     "clip_gradients": [],
     "character_lstm": ["--steps", "60", "--width", "32"],
     "actor_critic": ["--episodes", "30"],
+    "transformer_lm": ["--steps", "25", "--width", "32"],
+    "train_resnet": ["--epochs", "1"],
     "co2_ode": ["--steps", "12", "--every", "12"],
 }
 #: What a machine that is busy makes of the compile of a large program.
@@ -123,6 +126,24 @@ def test_character_lstm(tmp_path):
     assert is_picture(tmp_path / "loss.png")
 
 
+def test_transformer_lm(tmp_path):
+    text = run_short("transformer_lm", tmp_path)
+    before = re.search(r"([\d.]+) bits per character before training", text)[1]
+    after = re.search(r"([\d.]+) after 25 steps", text)[1]
+    assert float(after) < 3.4 < float(before) < 4.0
+    assert text.startswith("The ") and len(text.partition(" parameters, ")[0]) > 127
+    assert is_picture(tmp_path / "loss.png")
+
+
+def test_train_resnet(tmp_path):
+    text = run_short("train_resnet", tmp_path)
+    assert text.startswith("best after epoch 1 of 1: validation accuracy ")
+    right, images = map(int, re.search(r"\((\d+) of (\d+)\)", text).groups())
+    assert images == 640 and right > 1.5 * images / 8
+    assert is_picture(tmp_path / "learning_curve.png") and is_picture(tmp_path / "predictions.png")
+    assert tg.train.latest_checkpoint(tmp_path / "checkpoints/last") is not None
+
+
 def test_actor_critic(tmp_path):
     text = run_short("actor_critic", tmp_path)
     first, last = map(float, re.findall(r"episodes: ([\d.]+)$", text, re.MULTILINE))
@@ -175,3 +196,15 @@ def test_the_pole_is_balanced(tmp_path):
 def test_the_text_is_learned(tmp_path):
     text = run("character_lstm", "--out", str(tmp_path)).stdout
     assert float(re.search(r"([\d.]+) after", text)[1]) < 2.5
+
+
+@pytest.mark.slow
+def test_the_manual_is_learned(tmp_path):
+    text = run("transformer_lm", "--out", str(tmp_path)).stdout
+    assert float(re.search(r"([\d.]+) after", text)[1]) < 2.3
+
+
+@pytest.mark.slow
+def test_textures_are_told_apart(tmp_path):
+    text = run("train_resnet", "--out", str(tmp_path)).stdout
+    assert float(re.search(r"test accuracy: ([\d.]+)%", text)[1]) > 94

@@ -17,6 +17,8 @@ from typing import Any, TypeGuard
 
 import pytest
 
+from tracegraph.api import absent
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("tracegraph", "lowering")
 
@@ -37,10 +39,16 @@ LOWERING = FLOORS.index(("lowering",))
 # A name that ends in a slash stands for all files below it.
 LAZY_IMPORTS = {
     "tracegraph/__init__.py": {"tracegraph"},
+    "tracegraph/api/": {"tracegraph"},
+    "tracegraph/core/later.py": {"tracegraph"},
+    "tracegraph/differentiation/tape.py": {"tracegraph"},
+    "tracegraph/functions/function.py": {"tracegraph"},
+    "tracegraph/functions/jax_function.py": {"tracegraph"},
     "tracegraph/nest.py": {"jax"},
     "tracegraph/autograph/conversion.py": {"tracegraph"},
     "tracegraph/eager/backend.py": {"lowering"},
     "tracegraph/differentiation/sparse_jacobian.py": {"scipy"},
+    "tracegraph/linalg/__init__.py": {"tracegraph"},
     "tracegraph/views/": {"networkx"},
 }
 BACKEND = "tracegraph/eager/backend.py"
@@ -49,6 +57,9 @@ TRANSPILER = "tracegraph/autograph/transpiler.py"
 TRANSPILER_MODULE = "tracegraph.autograph.transpiler"
 LONGEST_FUNCTION = 60
 LOADED_ON_DEMAND = ("jax", "jaxlib", "malt", "networkx", "scipy")
+LOADED_LATER = ("tracegraph.archive", "tracegraph.text", "tracegraph.views", "safetensors")
+#: How many modules of ours `import tracegraph` may load: each costs about half a millisecond.
+MOST_MODULES = 216
 
 Faults = Iterator[tuple[int, str]]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -100,14 +111,15 @@ class File:
                 base = ".".join([*self.parents(level), *filter(None, [module])])
                 return [member(base, alias.name) for alias in names]
             case ast.Call(
-                ast.Name("__import__" | "import_module") | ast.Attribute(_, "import_module"),
+                ast.Name("__import__" | "import_module" | "opened")
+                | ast.Attribute(_, "import_module"),
                 arguments,
             ):
                 return [self.name_asked_for(arguments)]
         return []
 
     def name_asked_for(self, arguments: list[ast.expr]) -> str:
-        """What `import_module` is asked for; a name made at run time counts as our own package."""
+        """What such a function is asked for; a name made at run time counts as our own package."""
         match arguments:
             case [ast.Constant(str(name)), *_] if not name.startswith("."):
                 return name
@@ -271,6 +283,8 @@ PLANTED = (
         "tracegraph/ir/op.py",
         "def late():\n    importlib.import_module('math')",
     ),
+    (imports_stand_at_the_top, "tracegraph/ir/op.py", "late = lambda: opened('tracegraph.nn')"),
+    (imports_go_down, "tracegraph/functions/function.py", "late = lambda: opened('tracegraph.nn')"),
     (only_the_lowering_knows_jax, "tracegraph/ir/op.py", "import jax.numpy as jnp"),
     (only_the_lowering_knows_jax, "tracegraph/nest.py", "import jax"),
     (jax_is_public, "lowering/shape.py", "from jax._src import core"),
@@ -342,8 +356,48 @@ def test_every_floor_is_read():
     assert {floor(file.module) for file in files()} == set(range(TOP + 1))
 
 
-def test_importing_loads_nothing_heavy():
-    code = f"import sys, tracegraph; print(*sorted(sys.modules.keys() & {set(LOADED_ON_DEMAND)}))"
+def loaded_by(statement: str) -> list[str]:
+    """The modules that are there after a statement in a process of its own."""
+    code = f"import sys\n{statement}\nprint(*sorted(sys.modules))"
     command = [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout.split(), done.stderr) == (0, [], "")
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.split()
+
+
+def test_importing_loads_nothing_heavy():
+    loaded = loaded_by("import tracegraph")
+    later = [f"tracegraph.{name}" for name in absent.LATER]
+    rooms = {".".join(module.split(".")[:2]) for module in loaded}
+    assert rooms.isdisjoint([*LOADED_ON_DEMAND, *later, *LOADED_LATER])
+    assert sum(module.startswith("tracegraph") for module in loaded) <= MOST_MODULES
+
+
+@pytest.mark.parametrize("name", sorted([*absent.LATER, "keras.layers", "optimizers.schedules"]))
+@pytest.mark.parametrize("statement", ["import tracegraph.{}", "import tracegraph; tracegraph.{}"])
+def test_a_module_that_is_left_for_later_can_be_the_first(name, statement):
+    """Imported by itself or asked of `tg`. No import asks for a name that is not there: the answer
+    would import all others."""
+    loaded = loaded_by(f"{statement.format(name)}; assert tracegraph.{name}.__dir__")
+    assert f"tracegraph.{name}".replace(".keras.layers", ".layers") in loaded
+    assert "tracegraph.quantization" not in loaded or name == "quantization"
+
+
+def test_modules_that_are_left_for_later_are_whole_for_threads_and_handlers():
+    """Many threads ask at once, and a signal handler asks while the main thread imports."""
+    statement = """
+import signal, threading, time, tracegraph as tg
+found, names = [], ["layers", "keras", "saved_model", "metrics"]
+def ask(name):
+    found.append(getattr(tg, name).__all__ and str(tg.diff))
+threads = [threading.Thread(target=ask, args=(name,)) for name in names * 4]
+signal.signal(signal.SIGALRM, lambda *_: ask("keras"))
+signal.setitimer(signal.ITIMER_REAL, 0.002, 0.005)
+[thread.start() for thread in threads]
+ask("layers")
+signal.setitimer(signal.ITIMER_REAL, 0)
+[thread.join() for thread in threads]
+assert len(found) > len(threads)
+assert tg.keras.layers is tg.layers
+"""
+    assert "tracegraph.keras" in loaded_by(statement)

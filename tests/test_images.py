@@ -529,3 +529,12 @@ def test_crops_of_open_sizes():
         return tg.image.crop_and_resize(x, BOXES, [0, 1, 1], (3, 5))
 
     close(cropped(tg.constant(IMAGES)), tg.image.crop_and_resize(IMAGES, BOXES, [0, 1, 1], (3, 5)))
+
+
+def test_what_no_picture_can_be_made_of_is_refused():
+    image = tg.ones([4, 4, 1])
+    with pytest.raises(tg.errors.InvalidArgumentError, match="gamma is negative"):
+        tg.image.adjust_gamma(image, tg.constant(-1.0)).numpy()
+    assert tg.image.adjust_gamma(image, tg.constant(2.0)).shape == image.shape
+    with pytest.raises(ValueError, match="one or more"):
+        tg.image.crop_to_bounding_box(image, 0, 0, 0, 2)

@@ -92,6 +92,19 @@ def log1(x):
     return np.log(np.maximum(x, EPS) + 1)
 
 
+def dice(y, p):
+    return 1 - (2 * (y * p).sum(-1) + EPS) / ((y + p).sum(-1) + EPS)
+
+
+def tversky(y, p, alpha=0.5, beta=0.5):
+    both, missed, wrong = (y * p).sum(-1), (y * (1 - p)).sum(-1), ((1 - y) * p).sum(-1)
+    return 1 - both / (both + alpha * missed + beta * wrong + EPS)
+
+
+def generalized(y, p, q=0.5):
+    return (1 - np.take_along_axis(p, y[:, None].astype(int), -1)[:, 0] ** q) / q
+
+
 X, Y = NUMBERS
 #: The function, its settings, what it is called with, and the formula.
 CASES = {
@@ -111,6 +124,19 @@ CASES = {
     ],
     "poisson": [
         ({}, (np.abs(Y), np.abs(X)), lambda y, x: (x - y * np.log(x + EPS)).mean(-1)),
+    ],
+    "dice": [({"axis": -1}, (BITS, UNITS), dice)],
+    "tversky": [
+        ({"axis": -1}, (BITS, UNITS), tversky),
+        (
+            {"axis": -1, "alpha": 0.3, "beta": 0.9},
+            (BITS, UNITS),
+            lambda y, p: tversky(y, p, 0.3, 0.9),
+        ),
+    ],
+    "categorical_generalized_cross_entropy": [
+        ({"q": 0.5}, (LABELS, SHARES[0]), generalized),
+        ({"q": 0.9}, (LABELS, SHARES[0]), lambda y, p: generalized(y, p, 0.9)),
     ],
     "kl_divergence": [({}, tuple(SHARES), kl), ({}, (ONE_HOT, SHARES[0]), kl)],
     "hinge": [
@@ -269,6 +295,7 @@ EXTREMES = {
         ({}, np.int32([1, 0]), HOT),
         ({}, np.int32([0, 1]), HOT),
     ],
+    "categorical_generalized_cross_entropy": [({"q": 0.5}, np.int32([1, 0]), HOT)],
     "kl_divergence": [({}, CORNERS, CORNERS), ({}, CORNERS, 1 - CORNERS)],
     "poisson": [({}, CORNERS, 0 * FAR), ({}, CORNERS, np.abs(FAR))],
     "mean_squared_logarithmic_error": [({}, CORNERS, FAR)],
@@ -399,3 +426,17 @@ def test_bad_arguments_of_losses_are_errors(call, kind, words):
         call()
     assert "test_losses.py" in str(caught.value)
     assert "fix: " in str(caught.value)
+
+
+def test_overlap_is_that_of_the_whole_batch_unless_an_axis_is_given():
+    y, p = (x.reshape(1, -1).astype(np.float64) for x in (BITS, UNITS))
+    np.testing.assert_allclose(losses.dice(BITS, UNITS).numpy(), dice(y, p)[0], rtol=1e-5)
+    np.testing.assert_allclose(losses.Tversky()(BITS, UNITS), tversky(y, p)[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("q", [0.0, 1.0, -0.5])
+def test_the_exponent_of_a_generalized_cross_entropy_is_between_0_and_1(q):
+    with pytest.raises(tg.errors.SignatureError, match=f"q is {q}"):
+        losses.CategoricalGeneralizedCrossEntropy(q)
+    with pytest.raises(tg.errors.SignatureError, match=f"q is {q}"):
+        losses.categorical_generalized_cross_entropy([0], [[0.5, 0.5]], q)

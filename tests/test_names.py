@@ -320,7 +320,10 @@ def test_hints_with_code_are_found():
     ]
 
 
-NAMESPACES = ("autograph.experimental", "math.special", "nn.experimental", "optimizers.schedules")
+NAMESPACES = (
+    *("autograph.experimental", "math.special", "nn.experimental", "optimizers.schedules"),
+    *("numpy.fft", "numpy.linalg"),
+)
 
 
 def test_completion_shows_what_a_module_is_for():
@@ -337,7 +340,7 @@ def test_completion_shows_what_a_module_is_for():
             "image",
             "initializers",
         ),
-        *("layers", "linalg", "losses", "math", "metrics", "nest", "nn", "optimizers"),
+        *("layers", "linalg", "losses", "math", "metrics", "nest", "nn", "numpy", "optimizers"),
         *("quantization", "random", "raw_ops", "saved_model", "signal", "testing", "train"),
         *("activations", "constraints", "keras", "regularizers"),
     }

@@ -241,3 +241,60 @@ def test_bad_arguments(name):
         call()
     assert "test_signal.py" in str(caught.value)
     assert "fix: " in str(caught.value)
+
+
+def test_a_factor_of_a_transform():
+    """XLA gives the transform the layout of what comes behind it, which it must not have."""
+    x = np.eye(3) + 0.1
+
+    @tg.function
+    def factor(x):
+        y = tg.math.real(tg.signal.ifft(2 * tg.signal.fft(tg.cast(x, tg.complex128))))
+        z = tg.signal.irfft(tg.signal.rfft(y), [3])
+        return tg.linalg.cholesky(y), tg.linalg.cholesky(tg.transpose(z))
+
+    for found in factor(tg.constant(x)):
+        np.testing.assert_allclose(found, np.linalg.cholesky(2 * x), atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3, 4])
+@pytest.mark.parametrize("norm", [None, "ortho"])
+def test_cosine_transforms_of_open_sizes(kind, norm):
+    if kind == 1 and norm == "ortho":
+        return
+    specs = [tg.TensorSpec([None, None], tg.float64)]
+    transform = tg.function(lambda x: tg.signal.dct(x, kind, norm=norm), input_signature=specs)
+    for n in (2, 5):
+        x = np.random.default_rng(n).standard_normal((3, n))
+        expected = scipy.fft.dct(x, kind, norm=norm)
+        np.testing.assert_allclose(transform(tg.constant(x)), expected, atol=1e-13)
+
+
+def test_transforms_of_nothing():
+    for shape in ((0,), (2, 0)):
+        assert tg.signal.rfft(tg.zeros(shape)).shape == shape
+        assert tg.signal.irfft(tg.zeros(shape, tg.complex64)).shape == shape
+
+
+def test_an_inverse_window_is_0_where_no_window_reaches():
+    """A window of Hann begins with 0; where frames do not overlap nothing else is there."""
+    inverse = tg.signal.inverse_stft_window_fn(4)(4, dtype=tg.float64).numpy()
+    window = tg.signal.hann_window(4, dtype=tg.float64).numpy()
+    np.testing.assert_allclose(inverse * window, [0, 1, 1, 1])
+
+
+def test_frames_have_one_length_and_one_filling():
+    for ask in (
+        lambda: tg.signal.frame([1], [1], 1),
+        lambda: tg.signal.frame([1], 1, [1]),
+        lambda: tg.signal.frame([1], 1, 1, pad_end=True, pad_value=[1]),
+    ):
+        with pytest.raises(ValueError, match="frame: "):
+            ask()
+
+
+def test_a_rate_may_be_a_tensor():
+    expected = tg.signal.linear_to_mel_weight_matrix(sample_rate=8000.0)
+    for rate in (tg.constant(8000), tg.constant(8000.0), np.float32(8000)):
+        found = tg.signal.linear_to_mel_weight_matrix(sample_rate=rate)
+        np.testing.assert_array_equal(found, expected)

@@ -114,16 +114,18 @@ def step(x):
     v.assign_add(x)
     return endless(x)
 
-def run():
-    if kind == "top level":
-        endless(tg.constant(1e-9)).numpy()
-    else:
-        step(tg.constant(1e-9))
+def at_top_level(x):
+    endless(x).numpy()
+
+run = {"top level": at_top_level, "function": tg.function(endless), "step": step}[kind]
+if sys.argv[2] == "warm":
+    run(tg.constant(-2.0))  # which ends
+    v.assign(3.0)
 
 for attempt in range(2):
     threading.Thread(target=strike, daemon=True).start()
     try:
-        run()
+        run(tg.constant(1e-9))
     except KeyboardInterrupt:
         print("interrupted")
     assert gc.isenabled() and v.numpy() == 3.0
@@ -133,12 +135,40 @@ print("ends with", v.numpy())
 """
 
 
-@pytest.mark.parametrize("kind", ["top level", "function"])
-def test_an_interrupt_ends_the_wait_for_a_first_run_that_never_ends(kind):
-    command = [sys.executable, "-c", ENDLESS, kind]
+@pytest.mark.parametrize("kind", ["top level", "function", "step"])
+@pytest.mark.parametrize("run", ["first", "warm"])
+def test_an_interrupt_ends_the_wait_for_a_run_that_never_ends(kind, run):
+    command = [sys.executable, "-c", ENDLESS, kind, run]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     wanted = "interrupted\ninterrupted\nends with 4.0\n"
     assert (done.stdout, done.returncode) == (wanted, 0), done.stderr
+
+
+def test_which_loops_may_never_end():
+    def may_never_end(condition, step):
+        @tg.function
+        def f(n, x):
+            return tg.while_loop(condition(n), step, [tg.constant(0), x])
+
+        return f.graph(tg.constant(5), tg.constant(1.0)).may_never_end
+
+    def up(i, x):
+        return i + 1, x * 0.5
+
+    assert not may_never_end(lambda n: lambda i, x: i < n, up)
+    assert not may_never_end(lambda n: lambda i, x: i < 10, up)
+    assert not may_never_end(lambda n: lambda i, x: tg.logical_and(x > 0.1, i < n), up)
+    assert may_never_end(lambda n: lambda i, x: tg.logical_or(x > 0.1, i < n), up)
+    assert may_never_end(lambda n: lambda i, x: x > 0.1, up)
+    assert may_never_end(lambda n: lambda i, x: i < n, lambda i, x: (i - 1, x))
+    assert may_never_end(lambda n: lambda i, x: i < n, lambda i, x: (i + i, x))
+    assert may_never_end(lambda n: lambda i, x: i < n + i, up)
+
+    @tg.function
+    def bounded(x):
+        return tg.while_loop(lambda x: x > 0.1, lambda x: [x], [x], maximum_iterations=3)
+
+    assert not bounded.graph(tg.constant(1.0)).may_never_end
 
 
 def test_results_of_several_tasks():

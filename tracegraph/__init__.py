@@ -12,16 +12,10 @@ A checker takes a name for public that is imported `as` itself, or starred from 
 """
 
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any
 
-import tracegraph.api.array_api  # installs the namespace of the array API on Tensor
 import tracegraph.eager.tensor_methods
 import tracegraph.state.scatter  # installs the scatter methods on Variable
-import tracegraph.text  # installs the text of graphs on Graph
-import tracegraph.views  # installs the views of graphs on Graph
-from tracegraph import (
-    activations as activations,
-)
 from tracegraph import array
 from tracegraph import (
     autodiff as autodiff,
@@ -36,40 +30,16 @@ from tracegraph import (
     config as config,
 )
 from tracegraph import (
-    constraints as constraints,
-)
-from tracegraph import (
     debugging as debugging,
 )
 from tracegraph import (
     errors as errors,
 )
 from tracegraph import (
-    export as export,
-)
-from tracegraph import (
-    image as image,
-)
-from tracegraph import (
-    initializers as initializers,
-)
-from tracegraph import (
-    keras as keras,
-)
-from tracegraph import (
-    layers as layers,
-)
-from tracegraph import (
     linalg as linalg,
 )
 from tracegraph import (
-    losses as losses,
-)
-from tracegraph import (
     math as math,
-)
-from tracegraph import (
-    metrics as metrics,
 )
 from tracegraph import (
     nest as nest,
@@ -78,33 +48,9 @@ from tracegraph import (
     nn as nn,
 )
 from tracegraph import (
-    optimizers as optimizers,
-)
-from tracegraph import (
-    quantization as quantization,
-)
-from tracegraph import (
     random as random,
 )
-from tracegraph import (
-    raw_ops as raw_ops,
-)
-from tracegraph import (
-    regularizers as regularizers,
-)
-from tracegraph import (
-    saved_model as saved_model,
-)
-from tracegraph import (
-    signal as signal,
-)
-from tracegraph import (
-    testing as testing,
-)
-from tracegraph import (
-    train as train,
-)
-from tracegraph.api import absent, functional, operators
+from tracegraph.api import absent, functional, graph_methods, operators
 from tracegraph.api.control_dependencies import (
     control_dependencies as control_dependencies,
 )
@@ -131,6 +77,7 @@ from tracegraph.boundary import guarding
 from tracegraph.control_flow.branches import *
 from tracegraph.control_flow.loops import *
 from tracegraph.control_flow.tensor_array import TensorArray as TensorArray
+from tracegraph.core.later import opened
 from tracegraph.core.tensorshape import (
     IndexedSlices as IndexedSlices,
 )
@@ -265,34 +212,35 @@ from tracegraph.tracing.trace import (
     init_scope as init_scope,
 )
 from tracegraph.version import __version__ as __version__
-from tracegraph.views import diff as diff
 
-#: The modules that users need; completion leaves out the others.
+if TYPE_CHECKING:  # what is imported at its first use
+    from tracegraph import activations as activations
+    from tracegraph import constraints as constraints
+    from tracegraph import export as export
+    from tracegraph import image as image
+    from tracegraph import initializers as initializers
+    from tracegraph import keras as keras
+    from tracegraph import layers as layers
+    from tracegraph import losses as losses
+    from tracegraph import metrics as metrics
+    from tracegraph import numpy as numpy
+    from tracegraph import optimizers as optimizers
+    from tracegraph import quantization as quantization
+    from tracegraph import raw_ops as raw_ops
+    from tracegraph import regularizers as regularizers
+    from tracegraph import saved_model as saved_model
+    from tracegraph import signal as signal
+    from tracegraph import testing as testing
+    from tracegraph import train as train
+    from tracegraph.views import diff as diff
+
+#: The modules that users need; completion leaves out the others. Those of `absent.LATER` are not
+#: imported yet.
 _MODULES = (
-    *(
-        activations,
-        autodiff,
-        autograph,
-        bitwise,
-        config,
-        constraints,
-        debugging,
-        errors,
-        export,
-        image,
-        initializers,
-        keras,
-        layers,
-        linalg,
-        losses,
-        math,
-        math.special,
-        metrics,
-    ),
-    *(nest, nn, optimizers, optimizers.schedules, quantization, random, raw_ops, regularizers),
-    *(saved_model, signal, testing, train),
+    *(autodiff, autograph, bitwise, config, debugging, errors),
+    *(linalg, math, math.special, nest, nn, random),
 )
-_INTERNAL = frozenset(["NoReturn", "TYPE_CHECKING"])
+_INTERNAL = frozenset(["Any", "TYPE_CHECKING", "opened"])
 
 for _module in _MODULES:
     absent.show_names_of(_module)
@@ -302,17 +250,22 @@ del array, _module
 if not TYPE_CHECKING:  # a checker would take every name for one that exists
 
     @absent.asked
-    def __getattr__(name: str) -> NoReturn:
+    def __getattr__(name: str) -> Any:
+        if name in absent.LATER:
+            return opened(f"tracegraph.{name}")
+        if name == "diff":
+            return guarding.public(opened("tracegraph.views").diff, __name__, name)
         absent.refuse(name)
 
 
 def __dir__() -> list[str]:
     module = type(absent)
-    return sorted(
+    names = {
         name
         for name, value in globals().items()
-        if name not in _INTERNAL and (not isinstance(value, module) or value in _MODULES)
-    )
+        if not isinstance(value, module) or value in _MODULES
+    }
+    return sorted(names - _INTERNAL | absent.LATER | {"diff"})
 
 
 guarding.guard((sys.modules[__name__], *_MODULES))

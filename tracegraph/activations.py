@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tracegraph import nn
+from tracegraph.api.public_modules import publish
 from tracegraph.array.arguments import as_axis, as_number, rank_of, sizes_of
 from tracegraph.array.creation import range as numbers
 from tracegraph.array.joining import split
@@ -322,3 +323,5 @@ __all__ = [
     "tanh_shrink",
     "threshold",
 ]
+
+publish(__name__)

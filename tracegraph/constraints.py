@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tracegraph.array.arguments import as_number
+from tracegraph.api.public_modules import publish
+from tracegraph.array.arguments import as_number, as_sizes
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, clip_by_value, divide, maximum, multiply
@@ -50,7 +51,7 @@ class MaxNorm(Constraint):
 
     def __init__(self, max_value: float = 2, axis: Axis = 0) -> None:
         self.max_value = as_number("MaxNorm", "max_value", max_value, low=0)
-        self.axis = axis
+        self.axis = as_sizes(type(self).__name__, "axis", axis)
 
     def __call__(self, w: TensorLike) -> Tensor:
         x = as_tensor(w)
@@ -77,7 +78,7 @@ class UnitNorm(Constraint):
     """
 
     def __init__(self, axis: Axis = 0) -> None:
-        self.axis = axis
+        self.axis = as_sizes(type(self).__name__, "axis", axis)
 
     def __call__(self, w: TensorLike) -> Tensor:
         x = as_tensor(w)
@@ -103,7 +104,7 @@ class MinMaxNorm(Constraint):
         self.min_value = as_number("MinMaxNorm", "min_value", min_value, low=0)
         self.max_value = as_number("MinMaxNorm", "max_value", max_value, low=min_value)
         self.rate = as_number("MinMaxNorm", "rate", rate, low=0, high=1)
-        self.axis = axis
+        self.axis = as_sizes(type(self).__name__, "axis", axis)
 
     def __call__(self, w: TensorLike) -> Tensor:
         x = as_tensor(w)
@@ -155,3 +156,5 @@ __all__ = [
     "non_neg",
     "unit_norm",
 ]
+
+publish(__name__)

@@ -39,7 +39,6 @@ from tracegraph.math.reduction import reduce_all
 from tracegraph.math.unary import abs as absolute
 from tracegraph.operands.conversion import as_operands, as_tensor
 from tracegraph.state.variable import Variable
-from tracegraph.text.printer import graph_text
 
 if TYPE_CHECKING:
     from tracegraph.typing import DTypeLike, TensorLike
@@ -322,7 +321,7 @@ class GraphDump:
 
     def _write(self, stage: str, graph: Graph, text: str | None) -> None:
         suffix = "tgir" if text is None else "txt"
-        content = graph_text(graph, locations=True) if text is None else text
+        content = graph.as_text(locations=True) if text is None else text
         name = f"{re.sub('[^A-Za-z0-9_.]', '_', graph.name)[:80]}.{stage}"
         with self._lock:
             last, file = self._last.get(graph.name, ("", ""))
@@ -394,6 +393,9 @@ def dump_graphs(directory: str | os.PathLike[str]) -> GraphDump:
     0005-lambda_.stablehlo.txt
     0006-lambda_.optimized_hlo.txt
     """
+    if not isinstance(directory, (str, os.PathLike)):
+        rule = "directory is a path"
+        refuse_kind("dump_graphs", rule, directory, fix='give a string, such as "dump"')
     return GraphDump(directory)
 
 

@@ -88,6 +88,11 @@ class VariableError(SignatureError, RuntimeError):
     """A misuse of a Variable that TensorFlow answers with RuntimeError."""
 
 
+class HintError(SignatureError, NotImplementedError):
+    """A ValueError where TensorFlow raises NotImplementedError: what a linear operator is known to
+    be, or not known to be, does not allow what was asked for."""
+
+
 class UnrolledLoopWarning(UserWarning):
     """A Python loop over a tensor in a `@tg.function` has become very many nodes."""
 
@@ -260,6 +265,7 @@ _VOWELS = (*"aeioAEIO", "nd")
 __all__ = [
     "DTypeError",
     "GradientError",
+    "HintError",
     "InvalidArgumentError",
     "LoadError",
     "LoweringError",

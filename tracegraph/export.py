@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.archive.directory import write_output
+from tracegraph.api.public_modules import publish
+from tracegraph.archive.directory import as_path, write_output
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.shapes import ShapeVariable
@@ -79,6 +80,7 @@ def stablehlo(
     _check_gradient(gradient)
     concrete = _concrete(f, args, kwargs)
     graph = pure_graph(concrete, may_print=False)
+    file = None if path is None else as_path("stablehlo", path)
     names = _unique(concrete.keywords)
     _check_ranks(concrete, names)
     results = _result_names(concrete)
@@ -88,8 +90,8 @@ def stablehlo(
     kinds = (platforms,) if isinstance(platforms, str) else platforms
     known = (constraints,) if isinstance(constraints, str) else constraints
     data = backend.stablehlo(graph, names, held, results, kinds, known)
-    if path is not None:
-        write_output(path, data)
+    if file is not None:
+        write_output(file, data)
     return data
 
 
@@ -212,3 +214,6 @@ def _is_floating(x: Tensor) -> bool:
 
 def _is_real_number(y: Tensor) -> bool:
     return y.type.shape == () and y.type.dtype.is_floating
+
+
+publish(__name__)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tracegraph import random
+from tracegraph.api.public_modules import publish
 from tracegraph.array.arguments import as_choice, as_number, as_shape
 from tracegraph.array.creation import eye, fill
 from tracegraph.array.creation import ones as ones_of
@@ -65,6 +66,7 @@ class Constant(Initializer):
     """
 
     def __init__(self, value: TensorLike = 0.0) -> None:
+        as_tensor(value)  # refuses what is no number where it is given
         self.value = value
 
     def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
@@ -79,7 +81,9 @@ class RandomNormal(Initializer):
     """
 
     def __init__(self, mean: float = 0.0, stddev: float = 0.05, seed: int | None = None) -> None:
-        self.mean, self.stddev, self.seed = mean, stddev, seed
+        self.mean = as_number(type(self).__name__, "mean", mean)
+        self.stddev = as_number(type(self).__name__, "stddev", stddev)
+        self.seed = seed
 
     def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
         return random.normal(shape, self.mean, self.stddev, dtype, self.seed)
@@ -106,7 +110,9 @@ class RandomUniform(Initializer):
     def __init__(
         self, minval: float = -0.05, maxval: float = 0.05, seed: int | None = None
     ) -> None:
-        self.minval, self.maxval, self.seed = minval, maxval, seed
+        self.minval = as_number(type(self).__name__, "minval", minval)
+        self.maxval = as_number(type(self).__name__, "maxval", maxval)
+        self.seed = seed
 
     def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
         return random.uniform(shape, self.minval, self.maxval, dtype, self.seed)
@@ -361,3 +367,5 @@ __all__ = [
     "variance_scaling",
     "zeros",
 ]
+
+publish(__name__)

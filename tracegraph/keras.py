@@ -19,6 +19,7 @@ from tracegraph import losses as losses
 from tracegraph import metrics as metrics
 from tracegraph import optimizers as optimizers
 from tracegraph import regularizers as regularizers
+from tracegraph.api.public_modules import publish
 from tracegraph.layers import Input as Input
 from tracegraph.layers import Layer as Layer
 from tracegraph.layers import Sequential as Sequential
@@ -43,3 +44,5 @@ __all__ = [
 for _name in __all__:
     if f"tracegraph.{_name}" in sys.modules:
         sys.modules[f"{__name__}.{_name}"] = sys.modules[f"tracegraph.{_name}"]
+
+publish(__name__)

@@ -20,7 +20,15 @@ from typing import Any, NoReturn
 
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.tensorshape import TensorShape
-from tracegraph.errors import SignatureError, UnknownValue, fail, shown
+from tracegraph.errors import (
+    DTypeError,
+    SignatureError,
+    TraceError,
+    UnknownValue,
+    fail,
+    kind_of,
+    shown,
+)
 
 
 @functools.cache
@@ -604,6 +612,9 @@ def pack_sequence_as(structure: Any, flat_sequence: Sequence[Any]) -> Any:
     {'b': [2, 3], 'a': 1}
     """
     _, packing = flatten_structure(structure, none_is_leaf=True)
+    if not isinstance(flat_sequence, Iterable):
+        fact = f"pack_sequence_as: the leaves are {kind_of(flat_sequence)}: {shown(flat_sequence)}"
+        fail(DTypeError, fact, fix="give a list of leaves")
     leaves = list(flat_sequence)
     if len(leaves) != packing.count:
         fail(
@@ -623,6 +634,12 @@ def map_structure(func: Callable[..., Any], *structures: Any) -> Any:
     >>> tg.nest.map_structure(lambda x, y: x + y, [1, (2,)], [10, (20,)])
     [11, (22,)]
     """
+    if not callable(func):
+        fact = f"map_structure: {shown(func)} is not callable"
+        fail(TraceError, fact, fix="give a function, and then the structures")
+    if not structures:
+        fact = "map_structure: there are no structures"
+        fail(SignatureError, fact, fix="give at least one behind the function")
     flats, packing = _matched(structures)
     return packing.pack([func(*row) for row in zip(*flats, strict=True)])
 

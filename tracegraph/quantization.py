@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tracegraph.api.public_modules import publish
 from tracegraph.array.arguments import (
     as_axis,
     as_choice,
@@ -85,10 +86,7 @@ def fake_quant_with_min_max_vars(
     """
     op = "fake_quant_with_min_max_vars"
     x = _floating(op, inputs)
-    low, high = (as_tensor(bound, _kind(bound, x)) for bound in (min, max))
-    if low.type.shape != () or high.type.shape != ():
-        fix = "give scalars, or use fake_quant_with_min_max_vars_per_channel"
-        refuse(op, f"the bounds are {low.type} and {high.type}", low, high, fix=fix)
+    low, high = _scalar_bounds(op, x, min, max)
     return _fake_quantized(op, x, low, high, num_bits, narrow_range)
 
 
@@ -110,11 +108,7 @@ def fake_quant_with_min_max_vars_per_channel(
     """
     op = "fake_quant_with_min_max_vars_per_channel"
     x = _floating(op, inputs)
-    low, high = (as_tensor(bound, _kind(bound, x)) for bound in (min, max))
-    size = x.type.shape[-1:] if rank_of(op, x) else ()
-    if not size or any(same_shape(bound.type.shape, size) is None for bound in (low, high)):
-        fact = f"bounds {low.type} and {high.type} for {x.type}"
-        refuse(op, fact, x, low, high, fix="give one for each element of the last axis")
+    low, high = _bounds_of_channels(op, x, min, max)
     return _fake_quantized(op, x, low, high, num_bits, narrow_range)
 
 
@@ -135,7 +129,9 @@ def fake_quant_with_min_max_args_gradient(
     """
     op = "fake_quant_with_min_max_args_gradient"
     low, high = (float(as_number(op, what, x)) for what, x in (("min", min), ("max", max)))
-    return _gradients(op, gradients, inputs, low, high, num_bits, narrow_range)[0]
+    x = _floating(op, inputs)
+    bounds = _scalar_bounds(op, x, low, high)
+    return _gradients(op, gradients, x, bounds, num_bits, narrow_range)[0]
 
 
 def fake_quant_with_min_max_vars_gradient(
@@ -155,7 +151,9 @@ def fake_quant_with_min_max_vars_gradient(
     [[0.0, 2.0], 1.0, 0.0]
     """
     op = "fake_quant_with_min_max_vars_gradient"
-    by_x, below, above = _gradients(op, gradients, inputs, min, max, num_bits, narrow_range)
+    x = _floating(op, inputs)
+    bounds = _scalar_bounds(op, x, min, max)
+    by_x, below, above = _gradients(op, gradients, x, bounds, num_bits, narrow_range)
     return by_x, reduce_sum(below), reduce_sum(above)
 
 
@@ -175,21 +173,45 @@ def fake_quant_with_min_max_vars_per_channel_gradient(
     [[[0.0, 2.0]], [1.0, 0.0], [0.0, 0.0]]
     """
     op = "fake_quant_with_min_max_vars_per_channel_gradient"
-    by_x, below, above = _gradients(op, gradients, inputs, min, max, num_bits, narrow_range)
+    x = _floating(op, inputs)
+    bounds = _bounds_of_channels(op, x, min, max)
+    by_x, below, above = _gradients(op, gradients, x, bounds, num_bits, narrow_range)
     axes = list(range(by_x.ndim - 1))
     return by_x, reduce_sum(below, axes), reduce_sum(above, axes)
 
 
+def _scalar_bounds(op: str, x: Tensor, low: Any, high: Any) -> tuple[Tensor, Tensor]:
+    """One range for all elements of x."""
+    least, most = (as_tensor(bound, _kind(bound, x)) for bound in (low, high))
+    if least.type.shape != () or most.type.shape != ():
+        fix = f"give scalars, or use {op.replace('vars', 'vars_per_channel')}"
+        refuse(op, f"the bounds are {least.type} and {most.type}", least, most, fix=fix)
+    return least, most
+
+
+def _bounds_of_channels(op: str, x: Tensor, low: Any, high: Any) -> tuple[Tensor, Tensor]:
+    """A range for each element of the last axis of x."""
+    least, most = (as_tensor(bound, _kind(bound, x)) for bound in (low, high))
+    size = x.type.shape[-1:] if rank_of(op, x) else ()
+    if not size or any(same_shape(bound.type.shape, size) is None for bound in (least, most)):
+        fact = f"bounds {least.type} and {most.type} for {x.type}"
+        refuse(op, fact, x, least, most, fix="give one for each element of the last axis")
+    return least, most
+
+
 def _gradients(
-    op: str, gradients: Any, inputs: Any, min: Any, max: Any, num_bits: Any, narrow_range: Any
+    op: str,
+    gradients: Any,
+    x: Tensor,
+    bounds: tuple[Tensor, Tensor],
+    num_bits: Any,
+    narrow_range: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The cotangent where the inputs are inside of the range, below it, and above it."""
-    x = _floating(op, inputs)
     g = as_tensor(gradients, _kind(gradients, x))
     if same_shape(g.type.shape, x.type.shape) is None:
         refuse(op, f"gradients {g.type} for {x.type}", g, x, fix="give one for each input")
-    low, high = (as_tensor(bound, _kind(bound, x)) for bound in (min, max))
-    levels = _levels(op, x, low, high, num_bits, narrow_range)
+    levels = _levels(op, x, *bounds, num_bits, narrow_range)
     inside = where(logical_or(levels.is_below, levels.is_above), 0.0, g)
     return inside, where(levels.is_below, g, 0.0), where(levels.is_above, g, 0.0)
 
@@ -294,11 +316,11 @@ def _range_of(
 ) -> tuple[Tensor, Tensor]:
     """The bounds of the range, which broadcast to x and have no derivative."""
     place = None if axis is None else as_axis(op, axis, rank_of(op, x), x)
+    bounds = [as_tensor(bound, _kind(bound, x)) for bound in (low, high)]
     if not as_flag(op, "range_given", is_given):
         axes = None if place is None else [k for k in range(x.ndim) if k != place]
         y = stop_gradient(x)
         return reduce_min(y, axes, place is not None), reduce_max(y, axes, place is not None)
-    bounds = [as_tensor(bound, _kind(bound, x)) for bound in (low, high)]
     _check_range(op, bounds[0], bounds[1], may_be_equal=True)
     for bound in bounds:
         if place is None and bound.type.shape != ():
@@ -355,3 +377,5 @@ __all__ = [
     "quantize_and_dequantize",
     "quantize_and_dequantize_v2",
 ]
+
+publish(__name__)

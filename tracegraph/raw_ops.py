@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegraph.api.public_modules import publish
 from tracegraph.array.arguments import as_list, as_number
 from tracegraph.array.shaping import reshape
 from tracegraph.core.types import float64
@@ -53,3 +54,5 @@ def Bucketize(*, input: Any, boundaries: Any, name: str | None = None) -> Tensor
 
 
 __all__ = ["Bucketize", "PreventGradient"]
+
+publish(__name__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tracegraph.api.public_modules import publish
 from tracegraph.array.arguments import as_choice, as_number, refuse, sizes_of
 from tracegraph.array.creation import eye
 from tracegraph.errors import SignatureError, fail, shown
@@ -145,3 +146,5 @@ __all__ = [
     "l2",
     "orthogonal_regularizer",
 ]
+
+publish(__name__)

@@ -12,6 +12,7 @@ import numpy as np
 
 from tracegraph import nest
 from tracegraph.api.functional import grad, jvp
+from tracegraph.api.public_modules import publish
 from tracegraph.array.creation import cast, identity
 from tracegraph.core.source import here
 from tracegraph.core.types import DType, complex128, float64
@@ -132,6 +133,9 @@ def check_gradients(
     >>> print(str(report).splitlines()[1])
       right  order 1, reverse, by x[...]: analytic ..., numeric ..., error ...
     """
+    if not callable(fn):
+        fact = f"check_gradients: {shown(fn)} is not callable"
+        fail(TraceError, fact, fix="give a function, and then its arguments")
     _check_request(order, modes)
     point = _widened_point(fn, args)
     rows = tuple(row for k in range(1, order + 1) for row in point.compared(k, modes, tolerance))
@@ -400,3 +404,5 @@ def _names(
 
 
 __all__ = ["Comparison", "GradientReport", "WrongGradientError", "check_gradients"]
+
+publish(__name__)

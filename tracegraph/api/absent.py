@@ -6,12 +6,14 @@ Also what completion shows of a public module: the names that it is for, and not
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import inspect
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from types import ModuleType
 from typing import Any, NoReturn
 
+from tracegraph.api.families import advice, advice_for_the_rest
 from tracegraph.api.renames import GONE, OTHER_NAMES, TENSORFLOW_1
 from tracegraph.boundary.tracebacks import asked
 from tracegraph.errors import fail_absent, kind_of
@@ -53,7 +55,7 @@ ABSENT = {
     "experimental": ("nothing is set apart for it", "use tg's own functions, such as tg.range"),
     "math.sobol_sample": ("there are no quasi-random numbers", "use scipy.stats.qmc.Sobol"),
     "no_op": ("there are no ops that make nothing", "leave it out, or use tg.group()"),
-    **dict.fromkeys(["numpy", "np"], ("tensors go to NumPy and back", "use NumPy, or tg itself")),
+    "np": ("tensors go to NumPy and back", "use NumPy, tg.numpy, or tg itself"),
     "fft": ("transforms are those of signals", "use tg.signal.fft"),
     "summary": ("there are no event files", "use tg.print, or log what x.numpy() gives"),
     "test": ("tests are those of Python", "use np.testing, and tg.testing.check_gradients"),
@@ -192,8 +194,24 @@ def refuse_attribute(owner: Any, name: str, own: Collection[str]) -> NoReturn:
     raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
 
 
-#: The public modules, by their names without `tracegraph.`.
+#: The public modules that are imported at their first use, which keeps `import tracegraph` short.
+LATER = frozenset(
+    [
+        *("activations", "constraints", "export", "image", "initializers", "keras", "layers"),
+        *("losses", "metrics", "numpy", "optimizers", "quantization", "raw_ops"),
+        *("regularizers", "saved_model", "signal", "testing", "train"),
+    ]
+)
+
+#: The public modules that were imported, by their names without `tracegraph.`.
 _modules: dict[str, ModuleType] = {}
+
+
+def all_modules() -> Iterable[tuple[str, ModuleType]]:
+    """All public modules, with their names; imports those that were left for later."""
+    for name in LATER - _modules.keys():
+        importlib.import_module(f"tracegraph.{name}")
+    return sorted(_modules.items())
 
 
 def refuse(name: str, module: str = "") -> NoReturn:
@@ -204,34 +222,68 @@ def refuse(name: str, module: str = "") -> NoReturn:
         fail_absent(name, f"there is no tg.{path}: {reason}", fix)
     whole = f"tracegraph.{module}" if module else "tracegraph"
     fact = f"module {whole!r} has no attribute {name!r}"
-    found = _paths_of(name)
+    if name.startswith("__"):  # as the import system asks for `__path__`
+        raise AttributeError(fact, name=name, obj=sys.modules[whole])
+    # `from package import module` asks in the middle of an import, which must not begin another.
+    is_import = _is_module(whole, name)
+    modules = [*(sorted(_modules.items()) if is_import else all_modules())]
+    found = [] if module == "raw_ops" else _paths_of(name, modules)
     if found:
         fail_absent(name, fact, f"use {', or '.join(found)}")
     if name in OTHER_NAMES or name in TENSORFLOW_1:  # as in a module that has it elsewhere
         reason, fix = ABSENT[name]
         fail_absent(name, f"{fact}: {reason}", fix)
-    near = _near(name, module)
+    if any(short == "numpy" and name in dir(found) for short, found in modules):
+        fail_absent(name, fact, f"use tg.numpy.{name}")
+    told = advice(path, _plain_names(modules))
+    if told is not None:
+        reason, fix = told
+        fail_absent(name, f"there is no tg.{path}: {reason}", fix)
+    near = _near(name, module, modules)
     if near:
         fail_absent(name, fact, f"use {near}, if that is meant")
+    told = advice_for_the_rest(path)
+    if told is not None:
+        reason, fix = told
+        fail_absent(name, f"there is no tg.{path}: {reason}", fix)
     raise AttributeError(fact, name=name, obj=sys.modules[whole])
 
 
-def _paths_of(name: str) -> list[str]:
-    """Where a name is public: in `tg` itself, or else in modules of it."""
+def _is_module(package: str, name: str) -> bool:
+    """Whether a package has a module of that name."""
+    is_package = "__path__" in vars(sys.modules[package])
+    return is_package and importlib.util.find_spec(f"{package}.{name}") is not None
+
+
+def _paths_of(name: str, modules: Iterable[tuple[str, ModuleType]]) -> list[str]:
+    """Where a name is public: in `tg` itself, or else in modules of it. Those of the array API,
+    which has most names once more, are left out."""
     if name in dir(sys.modules["tracegraph"]):
         return [f"tg.{name}"]
-    return [f"tg.{short}.{name}" for short, module in _modules.items() if name in dir(module)]
+    others = [(short, module) for short, module in modules if not short.startswith("numpy")]
+    return [f"tg.{short}.{name}" for short, module in others if name in dir(module)]
 
 
-def _near(name: str, module: str) -> str | None:
+def _plain_names(modules: Iterable[tuple[str, ModuleType]]) -> dict[str, str]:
+    """The paths of all public functions, by their names without underlines."""
+    homes = [("", sys.modules["tracegraph"]), *modules]
+    found: dict[str, str] = {}
+    for short, home in homes:
+        for public in dir(home):
+            if public[0].islower():  # a function, and no class
+                found.setdefault(
+                    _plain(public), f"tg.{short}.{public}" if short else f"tg.{public}"
+                )
+    return found
+
+
+def _near(name: str, module: str, modules: Iterable[tuple[str, ModuleType]]) -> str | None:
     """The public name that differs from `name` by a slip of the hand, if there is one: of the same
     module, or else of any."""
-    homes = [
-        (short, found) for short, found in (("", sys.modules["tracegraph"]), *_modules.items())
-    ]
-    homes.sort(key=lambda home: home[0] != module)
     if name.startswith("_"):
         return None
+    homes = [("", sys.modules["tracegraph"]), *modules]
+    homes.sort(key=lambda home: (home[0] != module, home[0].startswith("numpy")))
     plain: dict[str, str] = {}
     for short, home in homes:
         for public in filter(lambda x: not x.startswith("_"), dir(home)):
@@ -254,10 +306,11 @@ def show_names_of(module: ModuleType) -> None:
     short = module.__name__.removeprefix("tracegraph.")
     names = sorted(module.__all__)
     _modules[short] = module
+    load = vars(module).get("__getattr__")
 
     @asked
-    def __getattr__(name: str) -> NoReturn:
-        refuse(name, short)
+    def __getattr__(name: str) -> Any:
+        return load(name) if load is not None and name in names else refuse(name, short)
 
     vars(module)["__dir__"] = lambda: names
     vars(module)["__getattr__"] = __getattr__

@@ -4,7 +4,6 @@ runs in the order of the program, at top level and in functions, so neither has 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 from tracegraph import nest
@@ -25,8 +24,7 @@ def group(*inputs: Any, name: str | None = None) -> None:
         _check_operation("group", leaf)
 
 
-@contextlib.contextmanager
-def control_dependencies(control_inputs: Any) -> Iterator[None]:
+def control_dependencies(control_inputs: Any) -> contextlib.AbstractContextManager[None]:
     """A context whose operations come after `control_inputs`, as all that is written later does.
 
     - `control_inputs`: a list of tensors, Variables and results of calls, or None.
@@ -40,7 +38,7 @@ def control_dependencies(control_inputs: Any) -> Iterator[None]:
     if control_inputs is not None:
         for leaf in as_list("control_dependencies", "control_inputs", control_inputs):
             _check_operation("control_dependencies", leaf)
-    yield
+    return contextlib.nullcontext()
 
 
 def _check_operation(op: str, value: Any) -> None:

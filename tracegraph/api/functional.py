@@ -36,6 +36,7 @@ from tracegraph.errors import (
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
+from tracegraph.operands.flags import as_flag
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.shape import Reshape, Transpose
 from tracegraph.state.variable import Variable
@@ -278,6 +279,7 @@ def value_and_grad(
     (9.0, 6.0)
     """
     _check_differentiated("value_and_grad", fn, argnums)
+    as_flag("value_and_grad", "has_aux", has_aux)
 
     @api_boundary
     @functools.wraps(fn)
@@ -365,6 +367,7 @@ def jacobian(
            [0., 4.]], dtype=float32)
     """
     _check_differentiated("jacobian", fn, argnums)
+    as_flag("jacobian", "sparse", sparse)
 
     @api_boundary
     @functools.wraps(fn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,17 +13,19 @@ from tracegraph.array.creation import ensure_shape
 from tracegraph.array.indexing import getitem
 from tracegraph.array.shaping import transpose
 from tracegraph.boundary.tracebacks import asked
+from tracegraph.core.later import opened
 from tracegraph.core.shapes import ShapeVariable, element_count
 from tracegraph.core.tensorshape import TensorShape, asked_shape, shape_of
 from tracegraph.core.types import TensorType
 from tracegraph.differentiation.sparse_jacobian import SparseJacobian
 from tracegraph.eager.pending import refuse_value
 from tracegraph.eager.tensor_methods import is_symbolic
-from tracegraph.errors import TraceError, fail, fail_absent
+from tracegraph.errors import SignatureError, TraceError, fail, fail_absent, shown
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
+from tracegraph.linalg.parts import matrix_transpose
 from tracegraph.math.arithmetic import divide, floordiv, mod, multiply, pow
-from tracegraph.math.product import matmul
+from tracegraph.math.product import matmul, vector_product
 from tracegraph.math.unary import abs, negative, round
 from tracegraph.operands.conversion import (
     as_operands,
@@ -65,6 +68,18 @@ def _multiply(x: Any, y: Any) -> Any:
     return MUL(*elementwise_operands("multiply", x, y))
 
 
+def _matmul(x: Any, y: Any) -> Any:
+    """x @ y of matrices in the last two axes, where a vector is a row on the left and a column on
+    the right. `tg.matmul` refuses vectors."""
+    has_vector = 1 in (_rank_or_none(x), _rank_or_none(y))
+    is_sparse = SparseJacobian in (type(x), type(y))
+    return vector_product(x, y) if has_vector and not is_sparse else matmul(x, y)
+
+
+def _rank_or_none(x: Any) -> int | None:
+    return _type_of(x).rank if isinstance(x, Tensor | Variable) else getattr(x, "ndim", None)
+
+
 #: Python's name of each operator that has a reflected form, and its function.
 ARITHMETIC: dict[str, Binary] = {
     "add": binary(ADD, "add"),
@@ -74,7 +89,7 @@ ARITHMETIC: dict[str, Binary] = {
     "floordiv": floordiv,
     "mod": mod,
     "pow": pow,
-    "matmul": matmul,
+    "matmul": _matmul,
     "and": binary(LogicalAnd(), "and"),
     "or": binary(LogicalOr(), "or"),
     "xor": binary(LogicalXor(), "xor"),
@@ -167,20 +182,47 @@ def _ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **keywords: Any) ->
                 "never change",
                 fix="take the result that is returned, or use v.assign(value) of a tg.Variable",
             )
-    values = [_value(x, bool(out)) for x in inputs]
-    options = {name: x if name == "out" else _value(x) for name, x in keywords.items()}
+    name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+    own = _own_ufuncs().get(ufunc) if method == "__call__" else None
+    use = f"use tg.numpy.{own}" if own else "use a function of tg"
+    values = [_value(x, name, use, bool(out)) for x in inputs]
+    options = {key: x if key == "out" else _value(x, name, use) for key, x in keywords.items()}
     return getattr(ufunc, method)(*values, **options)
 
 
-def _value(x: Any, is_written: bool = False) -> Any:
-    """What NumPy computes with; `is_written` if the result goes into an array."""
+def _value(x: Any, name: str, use: str, is_written: bool = False) -> Any:
+    """What the function `name` of NumPy computes with; `is_written` if the result goes into an
+    array. Raises TraceError with the repair `use` for a tensor that has no value."""
     if not isinstance(x, Tensor | Variable):
         return x
     tensor = as_tensor(x)
-    if is_written and is_symbolic(tensor):
+    if is_symbolic(tensor) and is_written:
         fix = "write a = a + x in place of a += x: that gives a tensor"
         refuse_value(tensor, "a value to write into a NumPy array", fix)
+    if is_symbolic(tensor):
+        fix = f"{use}, or tg.numpy_function to call NumPy when the program runs"
+        refuse_value(tensor, f"np.{name}", fix)
     return np.asarray(tensor)
+
+
+@functools.cache
+def _own_ufuncs() -> dict[Any, str]:
+    """The names that functions of NumPy have in `tg.numpy`."""
+    names = dir(opened("tracegraph.numpy"))
+    functions = {getattr(np, name, None): name for name in names}
+    return {f: name for f, name in functions.items() if isinstance(f, np.ufunc)}
+
+
+def _array_namespace(self: Any, /, *, api_version: str | None = None) -> Any:
+    """The functions of the array API standard: `tg.numpy`. Raises ValueError for a version of the
+    standard that is not known."""
+    if api_version is not None and api_version not in _ARRAY_API_VERSIONS:
+        fact = f"version {shown(api_version)} of the array API was asked for"
+        fail(SignatureError, fact, fix=f"use one of {', '.join(_ARRAY_API_VERSIONS)}")
+    return opened("tracegraph.numpy")
+
+
+_ARRAY_API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 
 
 def _reflected(function: Binary) -> Binary:
@@ -284,6 +326,11 @@ def _transposed(x: Any) -> Tensor:
     return transpose(x)
 
 
+def _matrices_transposed(x: Any) -> Tensor:
+    """The tensor with its last two axes exchanged. Raises ShapeError if there are none."""
+    return matrix_transpose(x)
+
+
 def _methods() -> Iterator[tuple[str, Any]]:
     for name, function in ARITHMETIC.items():
         yield f"__{name}__", function
@@ -302,6 +349,7 @@ def _methods() -> Iterator[tuple[str, Any]]:
         "__len__": _length,
         "__iter__": _iterated,
         "__getitem__": getitem,
+        "__array_namespace__": _array_namespace,
         "__array_ufunc__": _ufunc,
         "get_shape": _shape,
         "set_shape": _set_shape,
@@ -309,6 +357,7 @@ def _methods() -> Iterator[tuple[str, Any]]:
         "rank": property(_rank),
         "size": property(_size),
         "T": property(_transposed),
+        "mT": property(_matrices_transposed),
     }.items()
 
 

@@ -39,6 +39,8 @@ from tracegraph.operands.conversion import (
     static_ints,
     static_value,
 )
+from tracegraph.operands.flags import as_flag as as_flag
+from tracegraph.operands.flags import refuse_kind as refuse_kind
 from tracegraph.ops.constant import Sizes
 from tracegraph.ops.shape import Reshape, slice_axis
 
@@ -190,15 +192,6 @@ def as_axes(op: str, axis: Any, rank: int, *operands: Tensor) -> tuple[int, ...]
     return tuple(sorted(axes))
 
 
-def as_flag(op: str, what: str, value: Any) -> bool:
-    """A truth value that decides what is traced: a Python bool; None is False."""
-    if value is True or value is False:
-        return value
-    if value is None or isinstance(value, np.bool_):
-        return bool(value)
-    refuse_kind(op, f"{what} is True or False", value, fix=f"use {what}=True or {what}=False")
-
-
 def as_number(
     op: str,
     what: str,
@@ -232,6 +225,13 @@ def as_choice(op: str, what: str, value: Any, choices: Sequence[Any]) -> Any:
     fail(SignatureError, f"{op}: {what} is {shown(value)}", fix=f"use {allowed}")
 
 
+def as_function(op: str, what: str, value: Any) -> Any:
+    """What can be called. Raises DTypeError (a TypeError) for anything else."""
+    if callable(value):
+        return value
+    refuse_kind(op, f"{what} is a function", value, fix="give what can be called, such as a lambda")
+
+
 def as_list(op: str, what: str, value: Any) -> Sequence[Any]:
     """A list or a tuple. Raises DTypeError (a TypeError) for anything else."""
     if isinstance(value, (list, tuple)):
@@ -252,13 +252,6 @@ def as_integers(op: str, what: str, value: Any) -> Tensor:
         operands=[operand_text(x)],
         fix=f"convert them: tg.cast({what.split()[-1]}, tg.int32)",
     )
-
-
-def refuse_kind(op: str, rule: str, value: Any, *, fix: str) -> NoReturn:
-    """Raises DTypeError for a Python value of the wrong kind: what it is for, and what came."""
-    given = f"a tensor {value.type}" if isinstance(value, Tensor) else shown(value)
-    kind = "" if isinstance(value, Tensor) else f", which is {kind_of(value)}"
-    fail(DTypeError, f"{op}: {rule}, and it was given {given}{kind}", fix=fix)
 
 
 def known_int(size: Any) -> bool:

@@ -38,6 +38,7 @@ from tracegraph.operands.conversion import (
     broadcast,
     broadcast_shape,
     cast_to,
+    converted,
     from_array,
     promoted,
     static_ints,
@@ -52,11 +53,13 @@ from tracegraph.ops.elementwise import (
     MAXIMUM,
     MUL,
     NEG,
+    REAL,
     SELECT,
     SUB,
     Cast,
     Complex,
     FloorDiv,
+    Imag,
     Less,
     StopGradient,
 )
@@ -86,7 +89,7 @@ def constant(
     array([[1., 2.],
            [3., 4.]], dtype=float32)
     """
-    tensor = as_tensor(value, None if dtype is None else as_dtype(dtype))
+    tensor = as_tensor(value) if dtype is None else converted(value, as_dtype(dtype))
     if tensor.node is None and tensor is not value:
         frame = user_frame()
         if frame is not None:
@@ -122,7 +125,7 @@ def convert_to_tensor(
             return as_tensor(value, wish)
         except DTypeError:
             return as_tensor(value)
-    return as_tensor(value, None if dtype is None else as_dtype(dtype))
+    return as_tensor(value) if dtype is None else converted(value, as_dtype(dtype))
 
 
 def is_tensor(x: Any) -> bool:
@@ -137,11 +140,14 @@ def is_tensor(x: Any) -> bool:
 def get_static_value(tensor: TensorLike, partial: bool = False) -> np.ndarray | None:
     """The value of a tensor as an array if it is known now, else None.
 
-    It is at top level, and while tracing if it follows from constants and sizes alone.
+    It is at top level, and while tracing if it follows from constants and sizes alone. That of a
+    Variable may change, so it is None.
 
     >>> tg.get_static_value(tg.constant([1, 2]))
     array([1, 2], dtype=int32)
     """
+    if hasattr(tensor, "__tracegraph_tensor__"):
+        return None
     value = static_value(as_tensor(tensor))
     return None if value is None or value.dtype == object else value
 
@@ -516,24 +522,42 @@ def cast(x: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
 
 
 def saturate_cast(value: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
-    """A cast where values beyond the range of `dtype` become its smallest or largest value.
+    """A cast where values beyond the range of `dtype` become its smallest or largest value, and so
+    do infinities.
+
+    Of complex numbers the parts are cast, or the real one alone where `dtype` is real.
 
     >>> tg.saturate_cast([300.0, -1.0], tg.uint8).numpy()
     array([255,   0], dtype=uint8)
     """
     x, kind = as_tensor(value), as_dtype(dtype)
-    low, high = (np.asarray(bound).astype(x.dtype.numpy_dtype) for bound in _limits(x.dtype, kind))
+    if not x.dtype.is_complex:
+        return cast_to(_saturated(x, kind.real), kind)
+    real = _saturated(REAL(x), kind.real)
+    return Complex()(real, _saturated(Imag()(x), kind.real)) if kind.is_complex else real
+
+
+def _saturated(x: Tensor, kind: DType) -> Tensor:
+    """Real numbers as `kind`, those beyond its range as its bounds."""
+    low, high = (_rounded_inwards(bound, x.dtype, kind) for bound in _limits(x.dtype, kind))
     below, above = (full(bound, x.type) for bound in (low, high))
     clipped = SELECT(Less()(x, below), below, SELECT(Less()(above, x), above, x))
     return cast_to(clipped, kind)
 
 
+def _rounded_inwards(bound: Any, own: DType, kind: DType) -> np.ndarray:
+    """The bound of `kind` in `own`, and not beyond it where infinity is."""
+    rounded = np.asarray(bound).astype(own.numpy_dtype)
+    is_beyond = kind.is_floating and abs(float(rounded)) > float(kind.max)
+    return np.nextafter(rounded, np.zeros_like(rounded)) if is_beyond else rounded
+
+
 def _limits(own: DType, kind: DType) -> tuple[Any, Any]:
-    """The range of `kind` as far as `own` reaches."""
-    low, high = kind.min, kind.max
-    if own.is_integer and kind.is_integer:
-        return max(low, own.min), min(high, own.max)
-    return low, high
+    """The finite range of `kind` as far as `own` reaches."""
+    if own is bool_:
+        return kind.min, kind.max
+    low = own.min if float(own.min) > float(kind.min) else kind.min
+    return low, own.max if float(own.max) < float(kind.max) else kind.max
 
 
 def complex(real: TensorLike, imag: TensorLike, name: str | None = None) -> Tensor:

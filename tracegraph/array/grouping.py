@@ -15,12 +15,12 @@ from tracegraph.array.arguments import (
 )
 from tracegraph.array.selection import boolean_mask
 from tracegraph.core.shapes import same_shape
-from tracegraph.core.types import TensorType, as_dtype, bool_, int32
+from tracegraph.core.types import TensorType, as_dtype, bool_, int32, int64
 from tracegraph.ir.tensor import Tensor
-from tracegraph.operands.conversion import as_tensor, broadcast
+from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops.broadcast import full, full_like
 from tracegraph.ops.constant import Iota
-from tracegraph.ops.elementwise import EQUAL, SUB, Cast, NotEqual
+from tracegraph.ops.elementwise import ADD, EQUAL, IMAG, MUL, REAL, SUB, Cast, NotEqual
 from tracegraph.ops.index import Gather, ScatterAdd, ScatterMin, ScatterUpdate
 from tracegraph.ops.reduce import CumSum
 from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
@@ -87,6 +87,12 @@ def unique_with_counts(
     return UniqueWithCounts(y, Cast(kind)(numbers), count)
 
 
+def unique_positions(x: TensorLike) -> Tensor:
+    """Where each of the distinct elements of a vector occurs first, in int32; see `unique`."""
+    _, is_first, numbers = _numbered("unique_positions", x)
+    return boolean_mask(Iota(numbers.type.shape[0], int32)(), is_first)
+
+
 def _numbered(op: str, x: Any) -> tuple[Tensor, Tensor, Tensor]:
     """The elements, which of them are the first of their kind, and the number of their kind."""
     values = as_tensor(x)
@@ -96,8 +102,9 @@ def _numbered(op: str, x: Any) -> tuple[Tensor, Tensor, Tensor]:
     if known_int(length) and length == 0:
         return values, full(False, TensorType(bool_, (0,))), full(0, TensorType(int32, (0,)))
     # Equal elements stand side by side in the sorted order; where they begin a kind begins.
-    order = ArgSort(0, False)(values)
-    ordered = Gather(0, 0)(values, order)
+    keys = _pair_numbers(values) if values.dtype.is_complex else values
+    order = ArgSort(0, False)(keys)
+    ordered = Gather(0, 0)(keys, order)
     begins = NotEqual()(slice_axis(ordered, 0, 1, length), slice_axis(ordered, 0, 0, length - 1))
     kinds = CumSum(0, False)(Concatenate(0)(full(0, TensorType(int32, (1,))), Cast(int32)(begins)))
     places = full(0, kinds.type)
@@ -110,6 +117,14 @@ def _numbered(op: str, x: Any) -> tuple[Tensor, Tensor, Tensor]:
     is_first = EQUAL(first, positions)
     count = CumSum(0, False)(Cast(int32)(is_first))
     return values, is_first, Gather(0, 0)(SUB(count, full_like(count, 1)), first)
+
+
+def _pair_numbers(values: Tensor) -> Tensor:
+    """Integers that are equal where complex numbers are, since those have no order."""
+    (length,) = values.type.shape
+    parts = [_numbered("unique", part)[2] for part in (REAL(values), IMAG(values))]
+    real, imag = (Cast(int64)(part) for part in parts)
+    return ADD(MUL(real, broadcast(cast_to(as_tensor(length), int64), (length,))), imag)
 
 
 def dynamic_partition(

@@ -16,6 +16,7 @@ from tracegraph.array.arguments import (
     refuse,
 )
 from tracegraph.array.expressions import as_known, difference, text
+from tracegraph.array.index_arrays import is_gathered, is_index_array, taken_at
 from tracegraph.array.runtime_sizes import is_open, runtime_size
 from tracegraph.array.selection import boolean_mask
 from tracegraph.core.shapes import Dim, Size, ceiling_divide, maximum, minimum
@@ -65,7 +66,8 @@ def getitem(x: Any, index: Any) -> Tensor:
     - slices with any step; their bounds may be tensors, the step then being positive. The size of
       x[i : i + 8] or x[8 * i : 8 * i + 8] is known; that of x[i:j] is one that each run finds;
     - `...` for the axes between, None for a new axis of size 1;
-    - a bool tensor, alone, which keeps the elements where it is true.
+    - a bool tensor, alone, which keeps the elements where it is true;
+    - integer tensors and arrays with axes, which broadcast together: x[rows, columns].
 
     Raises InvalidArgumentError for an index that is out of range, at top level and where it is
     known while tracing, and ShapeError for too many indices. An index that is known only at run
@@ -74,8 +76,12 @@ def getitem(x: Any, index: Any) -> Tensor:
     """
     x = as_tensor(x)
     if _is_mask(index):
-        return boolean_mask(x, index)
+        is_one = getattr(index, "shape", None) == ()  # the whole of x is kept, or nothing
+        return boolean_mask(x[None], as_tensor(index)[None]) if is_one else boolean_mask(x, index)
     items = _without_ellipsis(x, index if isinstance(index, tuple) else (index,))
+    if any(map(is_index_array, items)):
+        others = tuple(slice(None) if is_gathered(item) else item for item in items)
+        return taken_at(getitem(x, others), items)
     sizes = iter(enumerate(x.type.shape))
     parts: list[AxisIndex] = []
     shape: list[Any] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -158,7 +158,8 @@ def split(
 ) -> list[Tensor]:
     """`value` cut along `axis` into that many equal parts, or into parts of the given sizes.
 
-    One of the sizes may be -1, which stands for what is left.
+    One of the sizes may be -1, which stands for what is left. `num` is how many there are, and
+    need not be given; ShapeError is raised where there are more or fewer.
 
     >>> [x.numpy().tolist() for x in tg.split([1, 2, 3, 4, 5], [2, -1])]
     [[1, 2], [3, 4, 5]]
@@ -171,6 +172,9 @@ def split(
     if isinstance(num_or_size_splits, (int, np.integer)):
         parts = _equal_parts(x, place, parts[0])
     else:
+        if num is not None and num != len(parts):
+            fact = f"{num} parts are asked for, and there are {len(parts)} sizes: {list(parts)}"
+            refuse("split", fact, x, fix="leave num out: the sizes say how many parts there are")
         parts = _completed_parts(x, place, parts)
     total = sum(parts)
     if same_size(size, total) is None:
@@ -284,7 +288,7 @@ def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
     >>> tg.add_n([[1, 2], [3, 4], [5, 6]]).numpy()
     array([ 9, 12], dtype=int32)
     """
-    first, *others = together("add_n", inputs)
+    first, *others = together("add_n", list(inputs) if isinstance(inputs, Iterator) else inputs)
     total = first
     for x in others:
         if same_shape(first.type.shape, x.type.shape) is None:

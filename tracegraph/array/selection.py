@@ -20,7 +20,7 @@ from tracegraph.array.arguments import (
 from tracegraph.array.joining import together
 from tracegraph.array.runtime_sizes import true_positions
 from tracegraph.core.shapes import element_count, same_shape
-from tracegraph.core.types import TensorType, bool_, int64
+from tracegraph.core.types import TensorType, bool_, int32, int64
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import (
     as_operands,
@@ -28,6 +28,7 @@ from tracegraph.operands.conversion import (
     broadcast,
     broadcast_shape,
     cast_to,
+    converted,
     from_array,
     static_value,
 )
@@ -280,7 +281,8 @@ def tensor_scatter_nd_min(
 def scatter_nd(
     indices: TensorLike, updates: TensorLike, shape: ShapeLike, name: str | None = None
 ) -> Tensor:
-    """Zeros of `shape` with `updates` added at the index vectors.
+    """Zeros of `shape` with `updates` added at the index vectors; of truth values, whether one of
+    them is true.
 
     Vectors that are out of range are treated as in `tensor_scatter_nd_update`.
 
@@ -288,13 +290,15 @@ def scatter_nd(
     array([0, 9, 0, 8], dtype=int32)
     """
     updates = as_tensor(updates)
+    if updates.dtype is bool_:
+        return cast_to(scatter_nd(indices, cast_to(updates, int32), shape), bool_)
     zeros = full(0, TensorType(updates.dtype, as_shape("scatter_nd", shape)))
     return _scattered(ScatterAdd, "scatter_nd", zeros, indices, updates)
 
 
 def _scattered(op: Any, name: str, tensor: Any, indices: Any, updates: Any) -> Tensor:
     x, at = as_tensor(tensor), as_integers(name, "the indices", indices)
-    updates = as_tensor(updates, None if isinstance(updates, Tensor) else x.dtype)
+    updates = updates if isinstance(updates, Tensor) else converted(updates, x.dtype)
     sizes, depth = sizes_of(name, x), _depth(name, at)
     if depth > len(sizes):
         refuse(name, f"indices of {depth} numbers into {x.type}", x, at, fix="use fewer")

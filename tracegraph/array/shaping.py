@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 def reshape(tensor: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
     """The same elements, in row-major order, under another shape.
 
-    One size may be -1, which stands for what is left.
+    One size may be -1, which stands for what is left. Of a tensor without elements that is what is
+    left of the sizes that are not 0.
     Raises ShapeError if the numbers of elements differ.
 
     >>> tg.reshape([1, 2, 3, 4], [2, -1]).numpy()
@@ -86,10 +87,15 @@ def _completed(x: Tensor, sizes: tuple[Any, ...]) -> Any:
                 x,
                 fix="give sizes whose product divides the number of elements",
             )
-        left = total // known if known else 0
+        left = total // known if known else _without_zeros(x.type.shape) // _without_zeros(others)
     else:
         left = floor_divide(total, known)
     return (*sizes[: free[0]], left, *sizes[free[0] + 1 :])
+
+
+def _without_zeros(sizes: Any) -> int:
+    """The product of the sizes that are not 0."""
+    return math.prod(size for size in sizes if size != 0)
 
 
 def transpose(
@@ -221,15 +227,19 @@ def pad(
     """
     x = as_tensor(tensor)
     widths = _widths(x, paddings)
-    kind = mode.upper() if isinstance(mode, str) else mode
+    kind = mode.upper() if str(mode).upper() in _MODES else mode
     if kind == "CONSTANT":
         before, after = zip(*widths) if widths else ((), ())
         value = as_tensor(constant_values, x.dtype)
         return Pad(tuple(before), tuple(after), (0,) * len(widths))(x, value)
-    as_choice("pad", "mode", kind, ("CONSTANT", "REFLECT", "SYMMETRIC"))
+    as_choice("pad", "mode", kind, _MODES)
     for axis, (before, after) in enumerate(widths):
         x = _mirrored(x, axis, before, after, int(kind == "REFLECT"))
     return x
+
+
+#: What stands in the margins that `pad` makes.
+_MODES = ("CONSTANT", "REFLECT", "SYMMETRIC")
 
 
 def _widths(x: Tensor, paddings: Any) -> list[tuple[Any, Any]]:

@@ -161,26 +161,27 @@ def _is_of_libraries(file: str) -> bool:
     """Whether a file is ours, or of Python's library, in whose folder installed packages are."""
     if is_ours(file) or file.startswith("<frozen"):
         return True
-    return os.path.abspath(file).startswith(_LIBRARIES) and not _is_installed(file)
+    return os.path.abspath(file).startswith(_libraries()) and not _is_installed(file)
 
 
 def _folders(paths: Iterable[str | None]) -> tuple[str, ...]:
     return tuple({os.path.join(os.path.abspath(path), "") for path in paths if path})
 
 
-_LIBRARIES = _folders(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
-_INSTALLED = _folders(
-    [
-        *(sysconfig.get_path(name) for name in ("purelib", "platlib")),
-        *site.getsitepackages(),
-        site.getusersitepackages(),
-    ]
-)
+@functools.cache
+def _libraries() -> tuple[str, ...]:
+    return _folders(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
+
+
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    scheme = (sysconfig.get_path(name) for name in ("purelib", "platlib"))
+    return _folders([*scheme, *site.getsitepackages(), site.getusersitepackages()])
 
 
 @functools.lru_cache(4096)
 def _is_installed(file: str) -> bool:
-    return os.path.abspath(file).startswith(_INSTALLED)
+    return os.path.abspath(file).startswith(_installed())
 
 
 def _uses_us(names: dict[str, Any]) -> bool:

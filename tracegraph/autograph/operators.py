@@ -354,6 +354,13 @@ def ldu(load: Callable[[], Any], name: str) -> Any:
         return Undefined(name)
 
 
+def check_left_out(value: Undefined) -> None:
+    """Raises SignatureError for an attribute or item that one branch sets: it cannot be left out,
+    since who holds the object may read it."""
+    if value.fact:
+        value.refuse()
+
+
 def raised() -> Any:
     """The exception that is being handled."""
     return sys.exc_info()[1]
@@ -376,6 +383,7 @@ conversion.hooks.cell_contents = SimpleNamespace(
     autograph_artifact=autograph_artifact,
     list_append=list_append,
     called=called,
+    check_left_out=check_left_out,
     for_stmt=for_stmt,
     if_exp=if_exp,
     if_stmt=if_stmt,

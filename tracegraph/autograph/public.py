@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracegraph.autograph.conversion import NotConvertible, converted_text, take_as_given
-from tracegraph.errors import SignatureError, fail, shown
+from tracegraph.errors import SignatureError, TraceError, fail, shown
 
 
 def to_code(
@@ -46,6 +46,9 @@ def do_not_convert(func: Callable[..., Any] | None = None) -> Any:
     """
     if func is None:
         return do_not_convert
+    if not callable(func):
+        fact = f"do_not_convert: {shown(func)} is not callable"
+        fail(TraceError, fact, fix="give a function, or write @tg.autograph.do_not_convert")
 
     # This stands in our file, and what does is never converted.
     @functools.wraps(func)

@@ -400,7 +400,9 @@ class _Loop:
         for name, own, value in zip(self._names, self.own, self._before, strict=True):
             is_set_here = is_undefined(value) and own.structure is not None
             is_return = isinstance(value, UndefinedReturnValue)
-            is_read = name in self._options.read_after and not is_return
+            # Who holds the object may read an attribute or item.
+            is_item = not name.isidentifier()
+            is_read = (is_item or name in self._options.read_after) and not is_return
             if is_set_here and is_read and entered is not None and trace is not None:
                 fix = f"give {name!r} a value before the loop"
                 trace.check(entered, f"{name!r} is set by a loop that ran 0 times", (), fix)

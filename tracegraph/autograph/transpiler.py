@@ -324,6 +324,7 @@ def _store(name: Any, value: str) -> Any:
     return templates.replace(
         f"""
         if {HOOKS}.is_undefined(value):
+            {HOOKS}.check_left_out(value)
             if not {HOOKS}.is_undefined(loaded):
                 del target
         else:

@@ -7,43 +7,44 @@ operators, or methods that take no options.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
 from types import FunctionType, ModuleType
 from typing import Any
 
-from tracegraph.boundary.argument_errors import SINGLE
 from tracegraph.boundary.tracebacks import api_boundary, is_api_boundary
+
+#: What was put in `api_boundary`.
+_guarded: dict[FunctionType, Callable[..., Any]] = {}
 
 
 def guard(modules: Iterable[ModuleType]) -> None:
     """Puts the public functions of modules, and the methods of their classes that take options, in
     `api_boundary`. A function of several modules stays one function, found by its public name."""
-    functions: dict[FunctionType, Callable[..., Any]] = {}
     classes: set[type] = set()
     for module in modules:
         for name in filter(lambda name: not name.startswith("_"), dir(module)):
-            value = getattr(module, name)
+            value = vars(module).get(name)  # what comes later has not been imported
             if isinstance(value, type):
                 classes.update(x for x in value.__mro__ if x.__module__.startswith(_PACKAGE_PREFIX))
             elif isinstance(value, FunctionType):
-                if value not in functions:
-                    functions[value] = _public(value, module.__name__, name)
-                setattr(module, name, functions[value])
+                setattr(module, name, public(value, module.__name__, name))
     for owner in classes:
-        _guard_methods(owner)
+        guard_methods(owner)
 
 
-def _public(function: FunctionType, module: str, name: str) -> Callable[..., Any]:
+def public(function: FunctionType, module: str, name: str) -> Callable[..., Any]:
     """The function in `api_boundary`; that is pickled, and shown, by the name that users import."""
     if is_api_boundary(function):
         return function
-    found: Any = api_boundary(function)
-    found.__module__, found.__name__, found.__qualname__ = module, name, name
-    return found
+    if function not in _guarded:
+        found: Any = api_boundary(function)
+        found.__module__, found.__name__, found.__qualname__ = module, name, name
+        _guarded[function] = found
+    return _guarded[function]
 
 
-def _guard_methods(owner: type) -> None:
+def guard_methods(owner: type) -> None:
+    """Puts the methods of a class that take options in `api_boundary`."""
     for name, member in list(vars(owner).items()):
         is_wrapped = isinstance(member, (classmethod, staticmethod))
         method = member.__func__ if is_wrapped else member
@@ -60,7 +61,8 @@ def _is_for_users(name: str, method: FunctionType) -> bool:
     if name == "__init__":
         return not method.__module__.startswith(_MADE_FOR_EACH_NODE)
     if name == "__call__":
-        return any(p.kind in SINGLE for p in [*inspect.signature(method).parameters.values()][1:])
+        code = method.__code__
+        return code.co_argcount + code.co_kwonlyargcount > 1  # more than `self`
     return not name.startswith("_") and bool(method.__defaults__ or method.__kwdefaults__)
 
 

@@ -17,7 +17,7 @@ and G the loop on pairs (x, t) that pushes tangents t forward. The reverse of G 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tracegraph.control.branch import (
@@ -41,12 +41,12 @@ from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType, bool_, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
-from tracegraph.ir.op import MissingRule, Op, Region
+from tracegraph.ir.op import Op, Region
 from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import full, stack
-from tracegraph.ops.constant import constant
-from tracegraph.ops.elementwise import ADD, Cast, Less, LogicalAnd
+from tracegraph.ops.constant import Constant, constant
+from tracegraph.ops.elementwise import ADD, Add, Cast, Less, LogicalAnd
 from tracegraph.ops.reduce import Any as AnyOf
 from tracegraph.ops.reduce import Max
 from tracegraph.passes.gradient import gradient
@@ -90,6 +90,22 @@ class While(Loop):
 
     def how_often(self, region):
         return "until it ends"
+
+    @property
+    def may_never_end(self):
+        tests = _conjunction(self.condition.outputs[0])
+        return not any(map(self._bounds, tests)) or super().may_never_end
+
+    def _bounds(self, test: Tensor) -> bool:
+        """Whether it asks that an integer state, which grows by a constant in each step, is less
+        than something that stays as it is."""
+        if test.node is None or type(test.node.op) is not Less:
+            return False
+        counter, bound = test.node.inputs
+        places = {x: i for i, x in enumerate(self.condition.inputs)}
+        is_fixed = _is_constant(bound) or places.get(bound, self.constants) < self.constants
+        place = places.get(counter, 0)
+        return is_fixed and place >= self.constants and _grows(self.body, place, self.constants)
 
     def infer(self, *types):
         found = as_tuple(Call(self.condition).infer(*types))
@@ -188,14 +204,8 @@ class While(Loop):
     # What depends on what.
 
     def depends(self, *patterns):
-        constants, states = patterns[: self.constants], list(patterns[self.constants :])
-        body = Call(self.body)
-        while True:
-            found = body.depends(*constants, *states)
-            more = [old | new for old, new in zip(states, found, strict=True)]
-            if [p.count for p in more] == [p.count for p in states]:
-                break
-            states = more
+        constants, states = patterns[: self.constants], patterns[self.constants :]
+        states = _grown(states, lambda states: Call(self.body).depends(*constants, *states))
         count = () if not self.counts else (Pattern.nothing((), patterns[0].total),)
         return (*states, *count)
 
@@ -231,6 +241,42 @@ class While(Loop):
             if more == used:
                 return used
             used = more
+
+
+def _conjunction(test: Tensor) -> Iterator[Tensor]:
+    """The tests that must hold together for `test` to hold."""
+    if test.node is not None and type(test.node.op) is LogicalAnd:
+        for part in test.node.inputs:
+            yield from _conjunction(part)
+    else:
+        yield test
+
+
+def _is_constant(x: Tensor) -> bool:
+    return x.node is not None and type(x.node.op) is Constant
+
+
+def _grows(body: Graph, place: int, constants: int) -> bool:
+    """Whether the state that is that input of a body is an integer, and gets a positive constant
+    more in each step."""
+    x, y = body.inputs[place], body.outputs[place - constants]
+    if y.node is None or type(y.node.op) is not Add or not x.dtype.is_integer:
+        return False
+    if x not in y.node.inputs:
+        return False
+    others = [z.node.op for z in y.node.inputs if z is not x and z.node is not None]
+    return any(isinstance(op, Constant) and op.value > 0 for op in others)
+
+
+def _grown(
+    patterns: Sequence[Pattern], step: Callable[[Sequence[Pattern]], Sequence[Pattern]]
+) -> tuple[Pattern, ...]:
+    """What values depend on that begin with `patterns` and take any number of steps."""
+    while True:
+        more = [old | new for old, new in zip(patterns, step(patterns), strict=True)]
+        if [p.count for p in more] == [p.count for p in patterns]:
+            return tuple(more)
+        patterns = more
 
 
 def _stacked_where(
@@ -411,8 +457,16 @@ class WhileGradient(Loop):
         places = [i + shift if i >= self.constants else i for i in self.targets]
         return tuple(by_place[i] for i in places)
 
-    def depends(self, *patterns):
-        raise MissingRule(self, "sparsity")
+    def depends(self, count, *patterns):
+        xs, gs = self._split(patterns)
+        constants, states = xs[: self.constants], xs[self.constants :]
+        states = _grown(states, lambda states: Call(self.body).depends(*constants, *states))
+        first = sum(i < self.constants for i in self.targets)
+        nothing = [Pattern.nothing(xs[i].shape, count.total) for i in self.targets[:first]]
+        backward = Call(self.backward)
+        return _grown(
+            (*nothing, *gs), lambda found: backward.depends(*constants, *states, *found[first:])
+        )
 
     def depending(self, inputs):
         return (True,) * len(self.targets)

@@ -42,6 +42,7 @@ from tracegraph.ir.builder import Builder, operand_text
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.operands.conversion import as_tensor
+from tracegraph.operands.flags import refuse_kind
 from tracegraph.ops.constant import constant
 from tracegraph.ops.elementwise import SELECT, Cast, Equal, GreaterEqual, LessEqual, add_all
 
@@ -151,6 +152,10 @@ def case(
             "case: there are no pairs",
             fix="give pairs of a predicate and a function",
         )
+    for pair in pairs:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            rule = "the pairs have a predicate and a function each"
+            refuse_kind("case", rule, pair, fix="give pairs such as (x > 0.0, lambda: x)")
     deciders = [_scalar("case", "a predicate", p, bool_, "tg.reduce_all(x > 0)") for p, _ in pairs]
     functions = [function for _, function in pairs]
     for function in (*functions, *([default] if default else [])):

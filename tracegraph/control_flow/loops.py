@@ -31,6 +31,7 @@ from tracegraph.core.types import TOKEN, TensorType, as_dtype, bool_, int32
 from tracegraph.errors import (
     DTypeError,
     ShapeError,
+    SignatureError,
     TraceError,
     fail,
     shown,
@@ -38,6 +39,7 @@ from tracegraph.errors import (
 from tracegraph.ir.builder import Builder, current, operand_text
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.operands.conversion import as_tensor
+from tracegraph.operands.flags import as_flag
 from tracegraph.ops.broadcast import BroadcastTo, stack
 from tracegraph.ops.constant import constant
 from tracegraph.ops.elementwise import ADD, SELECT, Cast, Less, LogicalAnd, StopGradient
@@ -440,6 +442,7 @@ def _accumulated(
     is_stacked: bool,
 ) -> Any:
     check_callable(name, "fn", fn)
+    as_flag(name, "reverse", is_reverse)
     rows, row_structure, length = _rows(name, elems)
     ends: list[Tensor] = []
     if initializer is None:
@@ -612,7 +615,7 @@ def _states(
     leaves, found = nest.flatten_structure(returned)
     if not found.matches(structure):
         fail(
-            TraceError,
+            SignatureError,
             f"{name}: the body returns {found}, and the loop variables are {structure}",
             source=here(),
             fix="return one value for each loop variable, in the same structure",
@@ -695,7 +698,7 @@ def _rows(name: str, elems: Any) -> tuple[list[Tensor], nest.Structure, Size]:
     leaves, structure = nest.flatten_structure(elems)
     rows = [as_tensor(leaf) for leaf in leaves]
     if not rows:
-        fail(TraceError, f"{name}: elems has no tensors", fix="give at least one tensor")
+        fail(SignatureError, f"{name}: elems has no tensors", fix="give at least one tensor")
     length: Any = None
     for x in rows:
         if not isinstance(x.type.shape, tuple) or not x.type.shape:

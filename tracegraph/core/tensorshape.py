@@ -114,20 +114,83 @@ class TensorShape(tuple[int, ...]):
             return other if self.variable is not None else self
         return _of(b if a is None else a for a, b in zip(self, other, strict=True))
 
+    def most_specific_compatible_shape(self, other: Any) -> TensorShape:
+        """What two shapes have in common: None where the sizes differ, no rank where the ranks do.
+
+        >>> tg.TensorShape([1, 2, 3]).most_specific_compatible_shape([1, 5, 3])
+        TensorShape([1, None, 3])
+        """
+        other = TensorShape(other)
+        if self.rank is None or self.rank != other.rank:
+            return TensorShape(None)
+        return _of(a if a == b else None for a, b in zip(self, other, strict=True))
+
+    def is_subtype_of(self, other: Any) -> bool:
+        """Whether each tensor of this shape has the shape `other` as well.
+
+        >>> tg.TensorShape([3, 2]).is_subtype_of(tg.TensorShape([None, 2]))
+        True
+        """
+        if not isinstance(other, TensorShape):
+            return False
+        if other.rank is None:
+            return True
+        if self.rank != other.rank:
+            return False
+        return all(b is None or a == b for a, b in zip(self, other, strict=True))
+
+    def most_specific_common_supertype(self, others: Iterable[Any]) -> TensorShape | None:
+        """What this shape and all the others have in common; None if one of them is no shape.
+
+        >>> tg.TensorShape([3, 2]).most_specific_common_supertype([tg.TensorShape([4, 2])])
+        TensorShape([None, 2])
+        """
+        others = list(others)
+        if not all(isinstance(other, TensorShape) for other in others):
+            return None
+        return functools.reduce(TensorShape.most_specific_compatible_shape, others, self)
+
+    def assert_is_fully_defined(self) -> None:
+        """Raises ShapeError (a ValueError) unless every size is an int."""
+        if not self.is_fully_defined():
+            fail(
+                ShapeError,
+                f"the shape {self} has sizes that are not known",
+                fix="give every size in the TensorSpec",
+            )
+
+    def assert_same_rank(self, other: Any) -> None:
+        """Raises ShapeError (a ValueError) if both ranks are known and differ."""
+        other = TensorShape(other)
+        if None not in (self.rank, other.rank) and self.rank != other.rank:
+            fail(
+                ShapeError,
+                f"the shape {self} has rank {self.rank}, and {other} has rank {other.rank}",
+                fix="use tg.reshape, tg.expand_dims or tg.squeeze",
+            )
+
     def assert_has_rank(self, rank: int) -> None:
         """Raises ShapeError (a ValueError) if the rank is known to be another one."""
         if self.rank not in (None, rank):
-            fail(
-                ShapeError,
-                f"the shape {self} has rank {self.rank}, and it must have rank {rank}",
-                fix="use tg.reshape, tg.expand_dims or tg.squeeze",
-            )
+            _refuse_rank(self, str(rank))
 
     def with_rank(self, rank: int) -> TensorShape:
         """The shape itself, or one of open sizes if the rank is unknown. Raises ShapeError for
         another rank."""
         self.assert_has_rank(rank)
         return TensorShape([None] * rank) if self.rank is None else self
+
+    def with_rank_at_least(self, rank: int) -> TensorShape:
+        """The shape itself. Raises ShapeError if it is known to have fewer axes than `rank`."""
+        if self.rank is not None and self.rank < rank:
+            _refuse_rank(self, f"at least {rank}")
+        return self
+
+    def with_rank_at_most(self, rank: int) -> TensorShape:
+        """The shape itself. Raises ShapeError if it is known to have more axes than `rank`."""
+        if self.rank is not None and self.rank > rank:
+            _refuse_rank(self, f"at most {rank}")
+        return self
 
     def concatenate(self, other: Any) -> TensorShape:
         """The axes of this shape, then those of `other`."""
@@ -305,6 +368,14 @@ def _refuse(value: Any, wanted: str, fix: str) -> NoReturn:
     fail(ShapeError, fact, fix=fix)
 
 
+def _refuse_rank(shape: TensorShape, wanted: str) -> NoReturn:
+    fail(
+        ShapeError,
+        f"the shape {shape} has rank {shape.rank}, and it must have rank {wanted}",
+        fix="use tg.reshape, tg.expand_dims or tg.squeeze",
+    )
+
+
 def _may_be_equal(left: Any, right: Any) -> bool:
     return left == right or not (type(left) is int and type(right) is int)
 
@@ -382,13 +453,22 @@ class TensorSpec:
 
 
 class IndexedSlices(NamedTuple):
-    """Rows of a tensor and where they stand, for the scatter methods of Variables.
+    """Rows of a tensor and where they stand: gradients of some rows, for optimizers, and updates,
+    for the scatter methods of Variables.
 
-    `values[k]` belongs to row `indices[k]`.
+    `values[k]` belongs to row `indices[k]`; as a tensor, values of one row add up, and the other
+    rows of the `dense_shape` are 0.
+
+    >>> v = tg.Variable([[1.0], [2.0], [3.0]])
+    >>> gradient = tg.IndexedSlices(values=[[1.0], [1.0]], indices=[0, 0])
+    >>> _ = tg.optimizers.SGD(0.25).apply_gradients([(gradient, v)])
+    >>> v.numpy().tolist()
+    [[0.5], [2.0], [3.0]]
     """
 
     values: Any
     indices: Any
+    dense_shape: Any = None
 
 
 __all__ = ["IndexedSlices", "TensorShape", "TensorSpec"]

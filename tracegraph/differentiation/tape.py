@@ -14,6 +14,7 @@ from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.control.gradient_cache import cached_call, cached_call_with_note, cached_gradient
 from tracegraph.control.subgraph import subgraph_between, with_integer_nodes
 from tracegraph.core.contexts import Context, Exit, context
+from tracegraph.core.later import opened
 from tracegraph.core.shapes import same_size, static_shape
 from tracegraph.core.source import UNKNOWN
 from tracegraph.differentiation.outer_tape import OuterTape
@@ -35,7 +36,6 @@ from tracegraph.errors import (
     shown,
     warn,
 )
-from tracegraph.explanation.explain import Explanation, TapeRecord, explain
 from tracegraph.explanation.history import History
 from tracegraph.ir.builder import Builder, current, operand_text
 from tracegraph.ir.tensor import Node, Tensor
@@ -49,6 +49,7 @@ from tracegraph.jacobians.sparse_products import (
     sparsity,
 )
 from tracegraph.operands.conversion import as_tensor
+from tracegraph.operands.flags import as_flag
 from tracegraph.ops.broadcast import full
 from tracegraph.passes.forward import jvp
 from tracegraph.passes.gradient import gradient
@@ -56,6 +57,7 @@ from tracegraph.state.variable import Variable
 from tracegraph.tracing.trace import Trace
 
 if TYPE_CHECKING:
+    from tracegraph.explanation.explain import Explanation, TapeRecord
     from tracegraph.typing import Nest
 
 
@@ -65,6 +67,11 @@ class UnconnectedGradients(enum.Enum):
     NONE = "none"
     ZERO = "zero"
     RAISE = "raise"
+
+
+def _explaining() -> Any:
+    """The module that explains a None, imported when somebody asks."""
+    return opened("tracegraph.explanation.explain")
 
 
 class GradientTape:
@@ -84,8 +91,10 @@ class GradientTape:
     """
 
     def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
-        self._persistent = bool(persistent)
-        self._watches_variables = bool(watch_accessed_variables)
+        self._persistent = as_flag("GradientTape", "persistent", persistent)
+        self._watches_variables = as_flag(
+            "GradientTape", "watch_accessed_variables", watch_accessed_variables
+        )
         self._builder: Builder | None = None
         self._is_recording = False
         self._is_used = False
@@ -752,22 +761,25 @@ class GradientTape:
         pairs = [(leaf, leaf_tensor(leaf, self._builder)) for leaf in targets]
         if not pairs:
             refuse_target(None)
-        return explain(self._known(), pairs, source, leaf_tensor(source, self._builder))
+        return _explaining().explain(
+            self._known(), pairs, source, leaf_tensor(source, self._builder)
+        )
 
     def _known(self) -> TapeRecord:
         """What the tape knows, also where it is used up."""
         assert self._builder is not None
+        record = _explaining().TapeRecord
         history, watches = self._history, self._watches_variables
         if self._persistent or not self._is_used:
             tracked = self._tracked.__contains__
-            return TapeRecord(history, self._nodes, tracked, watches, self._builder)
+            return record(history, self._nodes, tracked, watches, self._builder)
         if not self._is_incomplete:
             fail(
                 TapeError,
                 "the tape was used, and kept nothing to explain: none of its gradients was None",
                 fix="create it with tg.GradientTape(persistent=True), or ask before the gradient",
             )
-        return TapeRecord(history, history.followed, history.had_tracked, watches, self._builder)
+        return record(history, history.followed, history.had_tracked, watches, self._builder)
 
     def _check_connected(
         self,

@@ -93,6 +93,11 @@ def put(array: np.ndarray) -> Any:
     return _lowering().device.put(array)
 
 
+def from_dlpack(value: Any) -> Any:
+    """What is on a device and has `__dlpack__` as an array of JAX."""
+    return _lowering().device.from_dlpack(value)
+
+
 def copy(buffer: Any) -> Any:
     """A buffer with the same value that nobody else holds."""
     return _lowering().device.copy(buffer)

@@ -10,6 +10,7 @@ import numpy as np
 
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.source import user_frame
+from tracegraph.eager import backend
 from tracegraph.eager.pending import (
     device_buffer,
     host_value,
@@ -17,7 +18,7 @@ from tracegraph.eager.pending import (
     refuse_value,
     run_failure,
 )
-from tracegraph.errors import DTypeError, ShapeError, TraceError, fail
+from tracegraph.errors import DTypeError, ShapeError, SignatureError, TraceError, fail, shown
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
 
@@ -198,17 +199,51 @@ def _format(self: Tensor, spec: str) -> str:
 
 
 def device(self: Tensor) -> str:
-    """The device that holds the value, such as 'cpu:0'."""
-    buffer = device_buffer(self)
+    """The device that holds the value, such as 'cpu:0'; while tracing, the default one."""
+    return default_device() if is_symbolic(self) else _device_of(device_buffer(self))
+
+
+def default_device() -> str:
+    """The device that values are put on."""
+    return _device_of(backend.put(np.zeros((), np.float32)))
+
+
+def _device_of(buffer: Any) -> str:
     devices = getattr(buffer, "devices", None)
     return (
         "cpu:0" if devices is None else ", ".join(sorted(f"{d.platform}:{d.id}" for d in devices()))
     )
 
 
-def _dlpack(self: Tensor, **keywords: Any) -> Any:
+def _to_device(self: Tensor, device: Any, /, *, stream: Any = None) -> Tensor:
+    """The tensor itself, which is on that device. Raises ValueError for another one."""
+    check_device("to_device", device)
+    return self
+
+
+def check_device(op: str, device: Any) -> None:
+    """Raises ValueError for a device on which tensors cannot be put; None stands for any."""
+    if device is None or device == default_device():
+        return
+    fail(
+        SignatureError,
+        f"{op}: the device is {shown(device)}, and tensors are on {default_device()!r}",
+        fix="leave it out; JAX_PLATFORMS and jax.default_device decide",
+    )
+
+
+def _dlpack(
+    self: Tensor,
+    *,
+    stream: Any = None,
+    max_version: tuple[int, int] | None = None,
+    dl_device: tuple[Any, int] | None = None,
+    copy: bool | None = None,
+) -> Any:
     _asked(self, "a DLPack capsule")
-    return device_buffer(self).__dlpack__(**keywords)
+    return device_buffer(self).__dlpack__(
+        stream=stream, max_version=max_version, dl_device=dl_device, copy=copy
+    )
 
 
 def _dlpack_device(self: Tensor) -> Any:
@@ -253,6 +288,7 @@ _METHODS = {
     "__deepcopy__": _copy,
     "__reduce__": _reduce,
     "device": property(device),
+    "to_device": _to_device,
 }
 
 for _name, _method in _METHODS.items():

@@ -62,8 +62,10 @@ class Execution:
         self._stored = slice(traced.result_count, traced.result_count + len(traced.assigned))
         #: Where the graph is cut: what runs its parts.
         self._procedure = Procedure(self.graph, bucket_of) if self.graph.cuts_runs else None
-        #: Whether there is neither state nor a check nor a cut to see to.
-        self.is_simple = not (traced.variables or traced.checks or self._is_cut)
+        #: Whether there is neither state nor a check nor a cut nor an interrupt to see to.
+        self.is_simple = not (
+            traced.variables or traced.checks or self._is_cut or self.graph.may_never_end
+        )
 
     @property
     def _is_cut(self) -> bool:
@@ -73,7 +75,8 @@ class Execution:
     def program(self) -> Any:
         """The whole graph as one program of the compiler."""
         donated = [self.traced.argument_count + i for i in self.traced.assigned]
-        if not donated or not COUNTS_ARE_TRUSTED:
+        # What may never end can be left, so it is not given what it would overwrite.
+        if not donated or not COUNTS_ARE_TRUSTED or self.graph.may_never_end:
             return _program(self.graph)
         return backend.program(dead_code(self.graph), donated)
 

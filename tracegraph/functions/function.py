@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 from tracegraph.autograph.conversion import take_as_given
 from tracegraph.boundary.tracebacks import api_boundary, leave_out_our_frames
 from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.later import opened
 from tracegraph.core.lru_cache import Memo
 from tracegraph.core.tensorshape import TensorSpec
 from tracegraph.core.type_variables import Parameters, Result
@@ -35,11 +36,11 @@ from tracegraph.functions.trace_cache import TraceCache
 from tracegraph.ir.builder import builder_of_thread, current
 from tracegraph.ir.tensor import Graph, Tensor, get_buffer, get_type
 from tracegraph.nest import scanned
+from tracegraph.operands.flags import as_flag
 from tracegraph.passes.specialise import specialise
 from tracegraph.signatures.retracing import RetraceExplanation, Retracing
 from tracegraph.signatures.signature import InputSignature, Request, Signature, SpecTypes
 from tracegraph.tracing.trace import current_trace, tracing
-from tracegraph.views.frames import html_frames
 
 if TYPE_CHECKING:
     #: The parameters of a method without `self`.
@@ -61,7 +62,7 @@ _settings = _Settings()
 
 def run_functions_eagerly(run_eagerly: bool) -> None:
     """Makes every `@tg.function` run its Python body at each call, without a trace."""
-    _settings.run_eagerly = bool(run_eagerly)
+    _settings.run_eagerly = as_flag("run_functions_eagerly", "run_eagerly", run_eagerly)
 
 
 def functions_run_eagerly() -> bool:
@@ -539,6 +540,7 @@ class Function(Generic[Parameters, Result]):
         traces = self.traces
         if len(traces) < 2:
             return traces[0]._repr_html_() if traces else None
+        html_frames = opened("tracegraph.views.frames").html_frames
         return html_frames((x.pretty_printed_signature(verbose=False), x.graph) for x in traces)
 
 
@@ -659,7 +661,12 @@ def function(
         if isinstance(python_function, Function) and python_function.has_source:
             python_function = python_function.python_function
         relaxes = reduce_retracing or bool(experimental_relax_shapes)
-        options = (input_signature, autograph, jit_compile, relaxes, check_bounds, check_numerics)
+        flags = [autograph, relaxes, check_bounds, check_numerics]
+        names = ("autograph", "reduce_retracing", "check_bounds", "check_numerics")
+        converts, relaxes, bounds, numerics = (
+            as_flag("function", name, flag) for name, flag in zip(names, flags, strict=True)
+        )
+        options = (input_signature, converts, jit_compile, relaxes, bounds, numerics)
         return Function(python_function, *options, bucket_sizes)
 
     return decorated if func is None else decorated(func)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from tracegraph import nest
 from tracegraph.boundary.tracebacks import api_boundary
+from tracegraph.core.later import opened
 from tracegraph.core.source import Source, here, is_ours
 from tracegraph.core.types import TOKEN, as_dtype
 from tracegraph.eager import backend
@@ -20,7 +21,6 @@ from tracegraph.ops.constant import RuntimeSize
 from tracegraph.ops.effect import HostCall
 from tracegraph.passes.simplify import dead_code
 from tracegraph.state.variable import Variable
-from tracegraph.text.printer import value_names
 
 if TYPE_CHECKING:
     from tracegraph.functions.concrete import ConcreteFunction
@@ -138,9 +138,11 @@ def _refuse_assignment(concrete: ConcreteFunction, number: int, place: int) -> N
     variable = traced.variables[place]
     is_random = variable.is_random_state
     does = "draws random numbers, whose state is" if is_random else "assigns"
-    name = value_names(traced.graph)[
-        traced.graph.inputs[traced.argument_count + place]
-    ].removeprefix("%")
+    name = (
+        opened("tracegraph.text.printer")
+        .value_names(traced.graph)[traced.graph.inputs[traced.argument_count + place]]
+        .removeprefix("%")
+    )
     fail(
         TraceError,
         f"{concrete.name}: it {does} the Variable {name!r}, and a pure function keeps none",

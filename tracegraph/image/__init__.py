@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from tracegraph.api.public_modules import publish
 from tracegraph.image import boxes, colour, geometry, measuring, randomly, resizing
 from tracegraph.image.boxes import *
 from tracegraph.image.colour import *
@@ -18,3 +19,5 @@ if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred name
 
 # Modules are no public names.
 del boxes, colour, geometry, measuring, randomly, resizing
+
+publish(__name__)

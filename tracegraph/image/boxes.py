@@ -90,6 +90,9 @@ def non_max_suppression_padded(
     """
     op = "non_max_suppression_padded"
     is_padded = as_flag(op, "pad_to_max_output_size", pad_to_max_output_size)
+    as_flag(op, "sorted_input", sorted_input)
+    as_flag(op, "canonicalized_coordinates", canonicalized_coordinates)
+    as_count(op, "tile_size", tile_size)
     found, count = _selected(op, boxes, scores, max_output_size, iou_threshold, score_threshold)
     if is_padded or found.ndim > 1:
         return found, count

@@ -10,6 +10,7 @@ from tracegraph.array.joining import concat
 from tracegraph.array.selection import where
 from tracegraph.array.shaping import cut, tile
 from tracegraph.core.shapes import same_size
+from tracegraph.effects.checks_and_prints import check
 from tracegraph.image.pictures import as_colours, as_floating, as_images, converted
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import (
@@ -22,8 +23,9 @@ from tracegraph.math.arithmetic import (
     pow,
     subtract,
 )
-from tracegraph.math.logic import equal, greater, less
+from tracegraph.math.logic import equal, greater, greater_equal, less
 from tracegraph.math.product import tensordot
+from tracegraph.math.reduction import reduce_all
 from tracegraph.math.unary import abs, floor
 from tracegraph.operands.conversion import as_operands, as_tensor
 from tracegraph.ops.image import AdjustContrast
@@ -96,6 +98,9 @@ def adjust_gamma(image: TensorLike, gamma: TensorLike = 1, gain: TensorLike = 1)
     y = as_floating(x)
     if not is_tensor(gamma):
         gamma = float(as_number(op, "gamma", gamma, low=0))
+    else:
+        gamma = as_tensor(gamma)
+        check(reduce_all(greater_equal(gamma, 0)), f"{op}: gamma is negative", (gamma,))
     return converted(op, multiply(pow(y, gamma), gain), x.dtype, True)
 
 

@@ -81,6 +81,8 @@ def crop_to_bounding_box(
     op = "crop_to_bounding_box"
     x = as_images(op, image)
     starts, sizes = _box(op, offset_height, offset_width, target_height, target_width)
+    if any(known_int(size) and size == 0 for size in sizes):
+        refuse(op, f"the part has the sizes {sizes}", x, fix="use sizes of one or more")
     for axis, start, size in zip((x.ndim - 3, x.ndim - 2), starts, sizes):
         own = x.type.shape[axis]
         if known_int(own) and known_int(start) and known_int(size) and start + size > own:

@@ -262,7 +262,8 @@ def _similarities(
     x: Tensor, y: Tensor, largest: Tensor, mean: Callable[[Tensor], Tensor], k1: float, k2: float
 ) -> tuple[Tensor, Tensor]:
     """The similarities of brightness, and of contrast and structure, at each window."""
-    first, second = (pow(multiply(largest, float(k)), 2.0) for k in (k1, k2))
+    scales = (as_number("ssim", what, k) for what, k in (("k1", k1), ("k2", k2)))
+    first, second = (pow(multiply(largest, float(k)), 2.0) for k in scales)
     by_x, by_y = mean(x), mean(y)
     product = multiply(multiply(by_x, by_y), 2.0)
     squares = add(multiply(by_x, by_x), multiply(by_y, by_y))

@@ -188,6 +188,11 @@ class Op(metaclass=_Interning):
         """Whether no program of XLA can do it, so that a run is cut there and goes on behind it."""
         return any(inner.cuts_runs for inner in self.graphs())
 
+    @property
+    def may_never_end(self) -> bool:
+        """Whether a run of it ends for some values only, as far as its graphs say."""
+        return any(inner.may_never_end for inner in self.graphs())
+
     # What ops with graphs among their attributes say of them.
 
     @property

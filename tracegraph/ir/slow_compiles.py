@@ -16,6 +16,7 @@ import weakref
 
 from tracegraph.core.interrupts import is_interrupt
 from tracegraph.core.source import is_ours
+from tracegraph.errors import DTypeError, fail, kind_of, shown
 from tracegraph.ir.tensor import Graph
 
 #: After so many seconds the note comes, once per compile.
@@ -46,7 +47,10 @@ def set_compile_notes(enabled: bool) -> None:
     >>> tg.config.get_compile_notes()
     False
     """
-    _settings.is_on = bool(enabled)
+    if not isinstance(enabled, bool):
+        fact = f"set_compile_notes: enabled is {kind_of(enabled)}: {shown(enabled)}"
+        fail(DTypeError, fact, fix="use True or False")
+    _settings.is_on = enabled
 
 
 def get_compile_notes() -> bool:
@@ -136,7 +140,7 @@ class noted:
         name = "what was computed at top level" if graph.name == "top_level" else graph.name
         what = (
             "it is compiled, and runs. A loop that may never end takes maximum_iterations, and "
-            "Ctrl-C ends the wait for a first run"
+            "Ctrl-C ends the wait"
             if self.is_compiled
             else f"it has {count:,} nodes, and XLA still compiles them. Fewer nodes compile "
             "faster, such as ops on whole tensors in place of Python loops"

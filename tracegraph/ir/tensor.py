@@ -128,7 +128,7 @@ class Tensor(TensorMethods):
 
     __hash__ = object.__hash__
 
-    if TYPE_CHECKING:  # what `eager.tensor_methods`, `state.scatter` and `api.array_api` install
+    if TYPE_CHECKING:  # what `eager.tensor_methods`, `state.scatter` and `tracegraph.numpy` install
 
         @property
         def device(self) -> str:
@@ -140,6 +140,10 @@ class Tensor(TensorMethods):
 
             Raises TraceError while tracing.
             """
+            ...
+
+        def to_device(self, device: Any, /, *, stream: Any = None) -> Tensor:
+            """The tensor itself, which is on that device. Raises ValueError for another one."""
             ...
 
         def item(self) -> Any:
@@ -160,8 +164,14 @@ class Tensor(TensorMethods):
         def __index__(self) -> int: ...
         def __format__(self, spec: str) -> str: ...
         def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]: ...
-        def __array_namespace__(self, /, *, api_version: str | None = None) -> Any: ...
-        def __dlpack__(self, **keywords: Any) -> Any: ...
+        def __dlpack__(
+            self,
+            *,
+            stream: Any = None,
+            max_version: tuple[int, int] | None = None,
+            dl_device: tuple[Any, int] | None = None,
+            copy: bool | None = None,
+        ) -> Any: ...
         def __dlpack_device__(self) -> Any: ...
         def __copy__(self) -> Tensor: ...
         def __deepcopy__(self, memo: Any = None) -> Tensor: ...
@@ -286,6 +296,11 @@ class Graph:
     def cuts_runs(self) -> bool:
         """Whether the graph, or one that it holds, cannot be one program of XLA."""
         return self.cached("cuts", lambda: (any(node.op.cuts_runs for node in self.nodes),))[0]
+
+    @property
+    def may_never_end(self) -> bool:
+        """Whether the graph, or one that it holds, runs a loop without a known bound."""
+        return self.cached("ends", lambda: (any(node.op.may_never_end for node in self.nodes),))[0]
 
     def with_outputs(self, outputs: tuple[Tensor, ...]) -> Graph:
         return Graph(self.name, self.inputs, self.nodes, outputs)

@@ -1,5 +1,6 @@
 """Layers, with Keras' names: Modules that make their variables when they are called first."""
 
+from tracegraph.api.public_modules import publish
 from tracegraph.layers import (
     activations,
     attention,
@@ -223,3 +224,5 @@ __all__ = [
 for _name in __all__:
     globals()[_name].__module__ = __name__
 del _name
+
+publish(__name__)

@@ -169,7 +169,7 @@ class Softmax(Layer):
         dtype: DTypeLike = float32,
     ) -> None:
         super().__init__(name, dtype)
-        self.axis = axis
+        self.axis = as_sizes("Softmax", "axis", axis)
 
     def call(self, inputs: Any, mask: Any = None) -> Tensor:
         x = as_tensor(inputs)

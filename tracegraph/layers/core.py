@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracegraph.array.arguments import as_flag, refuse_kind
+from tracegraph.array.arguments import as_flag, as_sizes, refuse_kind
 from tracegraph.array.selection import gather
 from tracegraph.core.types import float32, int32
 from tracegraph.errors import SignatureError, fail, shown
@@ -102,8 +102,9 @@ class EinsumDense(Layer):
         super().__init__(name, dtype)
         self.equation = equation
         self._letters = _letters(equation)
-        is_one = isinstance(output_shape, int)
-        self.partial_output_shape = [output_shape] if is_one else [*output_shape]
+        sizes = output_shape if isinstance(output_shape, (list, tuple)) else [output_shape]
+        known = iter(as_sizes("EinsumDense", "output_shape", [n for n in sizes if n is not None]))
+        self.partial_output_shape = [None if n is None else next(known) for n in sizes]
         self.bias_axes, self.activation = bias_axes, activation_of(activation)
         self._describe("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
         self._describe("bias", bias_initializer, bias_regularizer, bias_constraint)
@@ -269,6 +270,7 @@ class Rescaling(Layer):
         dtype: DTypeLike = float32,
     ) -> None:
         super().__init__(name, dtype)
+        as_tensor(scale), as_tensor(offset)  # refuses what is no number, where it is given
         self.scale, self.offset = scale, offset
 
     def call(self, inputs: Any) -> Tensor:

@@ -93,6 +93,7 @@ class BatchNormalization(_Normalization):
         dtype: DTypeLike = float32,
     ) -> None:
         super().__init__(name, dtype)
+        as_flag("BatchNormalization", "synchronized", synchronized)
         self.axis = as_size("BatchNormalization", "axis", axis)
         self.momentum = as_number("BatchNormalization", "momentum", momentum, low=0, high=1)
         beta = beta_initializer, beta_regularizer, beta_constraint

@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracegraph import nest, nn, regularizers
-from tracegraph.array.arguments import as_flag, as_number, rank_of, refuse, refuse_kind, sizes_of
+from tracegraph.array.arguments import (
+    as_flag,
+    as_list,
+    as_number,
+    rank_of,
+    refuse,
+    refuse_kind,
+    sizes_of,
+)
 from tracegraph.array.creation import ones_like, zeros, zeros_like
 from tracegraph.array.joining import concat, split, stack, unstack
 from tracegraph.array.selection import where
@@ -330,7 +338,10 @@ class StackedRNNCells(Layer):
         self, cells: Sequence[Any], name: str | None = None, dtype: DTypeLike = float32
     ) -> None:
         super().__init__(name, dtype)
-        self.cells = [*cells]
+        self.cells = [*as_list("StackedRNNCells", "cells", cells)]
+        if not self.cells:
+            fact = "StackedRNNCells: there are no cells"
+            fail(SignatureError, fact, fix="give at least one, such as tg.layers.GRUCell(4)")
         for cell in self.cells:
             _check_cell("StackedRNNCells", cell)
 

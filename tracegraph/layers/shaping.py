@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracegraph.array.arguments import as_choice, as_sizes, refuse, sizes_of
+from tracegraph.array.arguments import as_choice, as_size, as_sizes, rank_of, refuse, sizes_of
 from tracegraph.array.joining import repeat
 from tracegraph.array.shaping import cut, expand_dims, pad, reshape, transpose
 from tracegraph.core.shapes import element_count
@@ -73,6 +73,9 @@ class Reshape(Layer):
 
     def call(self, inputs: Any) -> Tensor:
         x = as_tensor(inputs)
+        if rank_of("Reshape", x) == 0:
+            fix = "give [examples, ...]"
+            refuse("Reshape", "the inputs are a scalar, which has no examples", x, fix=fix)
         return reshape(x, [sizes_of("Reshape", x)[0], *self.target_shape])
 
 
@@ -132,8 +135,8 @@ class _Margins(Layer):
 
 def _pairs(op: str, what: str, value: Any, rank: int) -> tuple[tuple[int, int], ...]:
     """A pair (before, after) for each axis: from one int, an int for each axis, or pairs."""
-    if isinstance(value, int):
-        value = [value] * rank
+    if not isinstance(value, (list, tuple)):
+        value = [as_size(op, what, value)] * rank
     if rank == 1 and len(value) == 2 and all(isinstance(n, int) for n in value):
         value = [value]
     if len(value) != rank:

@@ -229,7 +229,11 @@ def eigh_tridiagonal(
     if b.type.shape[0] != 0:
         below = diag(adjoint_of(b[None])[:, 0] if b.dtype.is_complex else b, k=-1)  # type: ignore[index]
         whole = whole + below  # type: ignore[operator]
-    w, v = (eigvalsh(whole), None) if eigvals_only else eigh(whole)
+    w, v = (
+        (eigvalsh(whole), None)
+        if as_flag("eigh_tridiagonal", "eigvals_only", eigvals_only)
+        else eigh(whole)
+    )
     first, last = _selected(op, select, select_range, w)
     w = w if first is None else cut(w, 0, first, last)
     if v is None:

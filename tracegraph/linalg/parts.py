@@ -122,13 +122,14 @@ def diag(
     rank = rank_of("diag", x)
     if rank == 0:
         refuse("diag", "a scalar is no diagonal", x, fix="give a vector")
-    padding = as_tensor(padding_value, x.dtype)
+    padding = _padding(padding_value, x)
     if padding.type.shape != ():
         refuse("diag", f"the padding value is {padding.type}", padding, fix="give one number")
+    sides = _sides("diag", align)
     low, high = _range_of_diagonals("diag", k, x)
     given = as_size("diag", "num_rows", num_rows), as_size("diag", "num_cols", num_cols)
     if low != high:
-        return _from_diagonals("diag", x, (low, high), given, align, padding)
+        return _from_diagonals("diag", x, (low, high), given, sides, padding)
     n = x.type.shape[-1]
     margins = _margins(n, low, given, x)
     shape = (*x.type.shape, n)
@@ -175,11 +176,15 @@ def _completed_sizes(
 
 
 def _from_diagonals(
-    op: str, x: Tensor, k: tuple[int, int], given: tuple[Any, Any], align: str, padding: Tensor
+    op: str,
+    x: Tensor,
+    k: tuple[int, int],
+    given: tuple[Any, Any],
+    sides: list[str],
+    padding: Tensor,
 ) -> Tensor:
     """Matrices of several diagonals x[..., i, :], and `padding` elsewhere."""
     low, high = k
-    sides = _sides(op, align)
     count = high - low + 1
     if x.ndim < 2 or x.type.shape[-2] != count:
         fix = f"give {count} rows, or another k"
@@ -246,6 +251,7 @@ def diag_part(
     """
     x = matrices("diag_part", input)
     sides = _sides("diag_part", align)
+    padding = _padding(padding_value, x)
     low, high = _range_of_diagonals("diag_part", k, x)
     if low == high:
         return _diagonal(x, low)
@@ -264,7 +270,7 @@ def diag_part(
         own = sides if number == 0 else sides[:1] if number > 0 else sides[1:]
         margin = (missing, 0) if "RIGHT" in own else (0, missing)
         margins = [*[(0, 0)] * (x.ndim - 2), margin]
-        found.append(pad(one, margins, constant_values=as_tensor(padding_value, x.dtype)))
+        found.append(pad(one, margins, constant_values=padding))
     return stack(found, axis=-2)
 
 
@@ -307,10 +313,10 @@ def set_diag(
     """
     x = matrices("set_diag", input)
     new = as_tensor(diagonal, x.dtype)
+    sides = _sides("set_diag", align)
     low, high = _range_of_diagonals("set_diag", k, x, new)
     if (low, high) == (0, 0):
         return _with_main_diagonal(x, new)
-    sides = _sides("set_diag", align)
     rows, columns = x.type.shape[-2:]
     if not all(map(known_int, (low, high, rows, columns))):
         fix = "give the sizes in the TensorSpec, or set the main diagonal, k=0"
@@ -398,6 +404,12 @@ def normalize(
     x = as_tensor(tensor)
     length = norm(x, ord, axis, keepdims=True)
     return x / length, length  # type: ignore[operator]
+
+
+def _padding(value: Any, x: Tensor) -> Tensor:
+    """What fills the rest of x; the 0 that is the default is False among truth values."""
+    is_number = x.dtype is bool_ and type(value) is int
+    return as_tensor(bool(value) if is_number else value, x.dtype)
 
 
 def tensor_diag(diagonal: TensorLike, name: str | None = None) -> Tensor:

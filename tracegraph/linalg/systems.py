@@ -229,11 +229,11 @@ def pinv(
     x = matrices("pinv", a)
     lead, dtype = x.type.shape[:-2], x.dtype.real
     if rcond is None:
-        rcond = 10.0 * _rounding("pinv", x)
+        rcond = 10.0 * rounding("pinv", x)
     return Pinv()(x, broadcast(as_tensor(rcond, dtype), lead))
 
 
-def _rounding(op: str, x: Tensor) -> float:
+def rounding(op: str, x: Tensor) -> float:
     """max(m, n) times the distance of 1 and the next number. Raises ShapeError if the sizes are
     not known, DTypeError for integers."""
     if not x.dtype.is_differentiable:
@@ -265,7 +265,7 @@ def matrix_rank(
     x = matrices("matrix_rank", a)
     s = SingularValues()(x)
     if tol is None:
-        limit = cut(s, s.ndim - 1, 0, 1) * _rounding("matrix_rank", x)  # type: ignore[operator]
+        limit = cut(s, s.ndim - 1, 0, 1) * rounding("matrix_rank", x)  # type: ignore[operator]
     else:
         limit = expand_dims(as_tensor(tol, s.dtype), -1)
     is_counted = s > limit  # type: ignore[operator]
@@ -381,12 +381,14 @@ def tridiagonal_solve(
     op = "tridiagonal_solve"
     is_perturbed = as_flag(op, "perturb_singular", perturb_singular)
     as_flag(op, "partial_pivoting", partial_pivoting)
-    columns, b = as_operands(op, _compact(op, diagonals, diagonals_format), rhs)
-    is_vector = rank_of(op, b) == columns.ndim - 1
+    columns, b = as_operands(op, compact_diagonals(op, diagonals, diagonals_format), rhs)
+    is_vector = 0 < rank_of(op, b) == columns.ndim - 1
     if is_vector:
         b = expand_dims(b, -1)
-    elif as_flag(op, "transpose_rhs", transpose_rhs):
-        b = swap_last(matrices(op, b))
+    else:
+        b = matrices(op, b)
+    if as_flag(op, "transpose_rhs", transpose_rhs) and not is_vector:
+        b = swap_last(b)
     if as_flag(op, "conjugate_rhs", conjugate_rhs) and b.dtype.is_complex:
         b = CONJ(b)
     columns, b = _common_rows(op, columns, b)
@@ -409,7 +411,7 @@ def tridiagonal_matmul(
            [3.]], dtype=float32)
     """
     op = "tridiagonal_matmul"
-    columns, b = as_operands(op, _compact(op, diagonals, diagonals_format), rhs)
+    columns, b = as_operands(op, compact_diagonals(op, diagonals, diagonals_format), rhs)
     columns, b = _common_rows(op, columns, matrices(op, b))
     rows = b.ndim - 2
     after = _shifted(cut(b, rows, 1, b.type.shape[rows]), rows, (0, 1))
@@ -426,7 +428,7 @@ def _shifted(x: Tensor, axis: int, margin: tuple[int, int]) -> Tensor:
     return pad(x, [margin if k == axis else (0, 0) for k in range(x.ndim)])
 
 
-def _compact(op: str, diagonals: Any, form: Any) -> Tensor:
+def compact_diagonals(op: str, diagonals: Any, form: Any) -> Tensor:
     """The diagonals above, on and below the main one as columns: [..., n, 3]."""
     form = as_choice(op, "diagonals_format", form, ("compact", "sequence", "matrix"))
     if form == "matrix":

@@ -2,14 +2,19 @@
 
 from typing import TYPE_CHECKING
 
-from tracegraph.losses import classes, functions
+from tracegraph.api.public_modules import publish
+from tracegraph.losses import classes, functions, overlap
 from tracegraph.losses.classes import *
 from tracegraph.losses.functions import *
+from tracegraph.losses.overlap import *
 
 if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred names are public
     __all__ = []
     __all__ += classes.__all__
     __all__ += functions.__all__
+    __all__ += overlap.__all__
 
 # Modules are no public names.
-del classes, functions
+del classes, functions, overlap
+
+publish(__name__)

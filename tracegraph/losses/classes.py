@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tracegraph.array.arguments import as_flag, as_number
+from tracegraph.array.arguments import as_flag, as_number, as_size
 from tracegraph.core.types import DType, as_dtype
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.tensor import Tensor
@@ -222,7 +222,7 @@ class CosineSimilarity(Loss):
         dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(name, reduction, dtype)
-        self.axis = axis
+        self.axis = as_size(type(self).__name__, "axis", axis)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return functions.cosine_similarity(y_true, y_pred, self.axis)
@@ -348,7 +348,7 @@ class BinaryCrossentropy(Loss):
         super().__init__(name, reduction, dtype)
         self.from_logits = self._flag("from_logits", from_logits)
         self.label_smoothing = self._number("label_smoothing", label_smoothing, low=0, high=1)
-        self.axis = axis
+        self.axis = as_size(type(self).__name__, "axis", axis)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return functions.binary_crossentropy(
@@ -382,7 +382,7 @@ class BinaryFocalCrossentropy(Loss):
         self.gamma = self._number("gamma", gamma, low=0)
         self.from_logits = self._flag("from_logits", from_logits)
         self.label_smoothing = self._number("label_smoothing", label_smoothing, low=0, high=1)
-        self.axis = axis
+        self.axis = as_size(type(self).__name__, "axis", axis)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return functions.binary_focal_crossentropy(
@@ -418,7 +418,7 @@ class CategoricalCrossentropy(Loss):
         super().__init__(name, reduction, dtype)
         self.from_logits = self._flag("from_logits", from_logits)
         self.label_smoothing = self._number("label_smoothing", label_smoothing, low=0, high=1)
-        self.axis = axis
+        self.axis = as_size(type(self).__name__, "axis", axis)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return functions.categorical_crossentropy(
@@ -451,7 +451,7 @@ class CategoricalFocalCrossentropy(Loss):
         self.gamma = self._number("gamma", gamma, low=0)
         self.from_logits = self._flag("from_logits", from_logits)
         self.label_smoothing = self._number("label_smoothing", label_smoothing, low=0, high=1)
-        self.axis = axis
+        self.axis = as_size(type(self).__name__, "axis", axis)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return functions.categorical_focal_crossentropy(
@@ -486,7 +486,7 @@ class SparseCategoricalCrossentropy(Loss):
         super().__init__(name, reduction, dtype)
         self.from_logits = self._flag("from_logits", from_logits)
         self.ignore_class = ignore_class
-        self.axis = axis
+        self.axis = as_size(type(self).__name__, "axis", axis)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return functions.sparse_categorical_crossentropy(

@@ -276,8 +276,8 @@ def binary_focal_crossentropy(
     wrong = add(multiply(y, of_zero), multiply(other, of_one))
     gamma = as_number(op, "gamma", gamma, low=0)
     loss = multiply(pow(wrong, gamma), _of_binary(y, x, from_logits))
+    alpha = as_number(op, "alpha", alpha, low=0, high=1)
     if as_flag(op, "apply_class_balancing", apply_class_balancing):
-        alpha = as_number(op, "alpha", alpha, low=0, high=1)
         loss = multiply(loss, add(multiply(y, alpha), multiply(other, 1.0 - alpha)))
     return reduce_mean(loss, axis)
 
@@ -379,8 +379,7 @@ def sparse_categorical_crossentropy(
     rank = rank_of(op, x)
     if as_axis(op, axis, rank, x) != rank - 1:
         refuse(op, f"axis {axis} is not the last one of {x.type}", x, fix="move it there")
-    if rank_of(op, labels) == rank and sizes_of(op, labels)[-1] == 1:
-        labels = squeeze(labels, [-1])
+    labels = of_rows(op, labels, x)
     counts = None if ignore_class is None else not_equal(labels, ignore_class)
     if counts is not None:
         labels = where(counts, labels, zeros_like(labels))
@@ -389,6 +388,12 @@ def sparse_categorical_crossentropy(
         x = log(clip_by_value(x, EPSILON, 1.0 - EPSILON))
     loss = sparse_softmax_cross_entropy_with_logits(labels=labels, logits=x)
     return loss if counts is None else where(counts, loss, zeros_like(loss))
+
+
+def of_rows(op: str, labels: Tensor, x: Tensor) -> Tensor:
+    """Labels, one for each row of predictions, without a last axis of size 1."""
+    has_an_axis_more = rank_of(op, labels) == rank_of(op, x) and sizes_of(op, labels)[-1] == 1
+    return squeeze(labels, [-1]) if has_an_axis_more else labels
 
 
 def class_numbers(op: str, y_true: TensorLike) -> Tensor:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tracegraph.core.shapes import same_shape
 from tracegraph.core.types import float32, float64
+from tracegraph.errors import ShapeError, fail
+from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import (
     as_operands,
@@ -316,12 +319,27 @@ def clip_by_value(
 ) -> Tensor:
     """t where it is between the bounds, else the nearer bound; the derivative at a bound is 1.
 
-    Where the lower bound is above the upper one it is the result.
+    Where the lower bound is above the upper one it is the result. Raises ShapeError for bounds that
+    do not broadcast to the shape of t.
 
     >>> tg.clip_by_value([-2.0, 0.5, 2.0], -1.0, 1.0).numpy()
     array([-1. ,  0.5,  1. ], dtype=float32)
     """
-    return _maximum(_minimum(t, clip_value_max), clip_value_min)
+    return in_shape_of("clip_by_value", t, _maximum(_minimum(t, clip_value_max), clip_value_min))
+
+
+def in_shape_of(op: str, x: Any, result: Tensor) -> Tensor:
+    """The result, which must have the shape of x. Raises ShapeError where another operand made it
+    larger."""
+    own = as_tensor(x)
+    if same_shape(own.type.shape, result.type.shape) is None:
+        fail(
+            ShapeError,
+            f"{op}: {own.type} is clipped, and with the bounds the shape is {result.type}",
+            operands=[operand_text(own)],
+            fix="give a bound that broadcasts to the tensor",
+        )
+    return result
 
 
 __all__ = [

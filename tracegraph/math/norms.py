@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from tracegraph.array.arguments import as_list
 from tracegraph.array.joining import add_n
+from tracegraph.core.tensorshape import IndexedSlices
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import divide, maximum, minimum, multiply
+from tracegraph.math.arithmetic import divide, in_shape_of, maximum, minimum, multiply
 from tracegraph.math.reduction import keeps_axes, reduce_sum
 from tracegraph.math.unary import rsqrt, sqrt
 from tracegraph.operands.conversion import as_tensor
@@ -22,31 +23,43 @@ if TYPE_CHECKING:
     from tracegraph.typing import Axis, TensorLike
 
 
+@overload
+def clip_by_norm(
+    t: IndexedSlices, clip_norm: TensorLike, axes: Axis = None, name: str | None = None
+) -> IndexedSlices: ...
+@overload
 def clip_by_norm(
     t: TensorLike, clip_norm: TensorLike, axes: Axis = None, name: str | None = None
-) -> Tensor:
+) -> Tensor: ...
+def clip_by_norm(t: Any, clip_norm: TensorLike, axes: Axis = None, name: str | None = None) -> Any:
     """t * clip_norm / max(norm(t), clip_norm), with the norm along `axes`, or of all elements.
+
+    Of `tg.IndexedSlices` the values are clipped, each for itself where one row is named twice.
 
     >>> tg.clip_by_norm([3.0, 4.0], 1.0).numpy()
     array([0.6, 0.8], dtype=float32)
     """
+    if isinstance(t, IndexedSlices):
+        return t._replace(values=clip_by_norm(as_tensor(t.values), clip_norm, axes))
     x = as_tensor(t)
     total = reduce_sum(MUL(x, x), axes, keeps_axes(x, axes))
     # The root is not taken at 0, where its derivative is infinite.
     is_positive = GREATER(total, zeros_of(total))
     root = sqrt(SELECT(is_positive, total, full_like(total, 1)))
     norm = SELECT(is_positive, root, total)
-    return divide(multiply(x, clip_norm), maximum(norm, clip_norm))
+    clipped = divide(multiply(x, clip_norm), maximum(norm, clip_norm))
+    return in_shape_of("clip_by_norm", x, clipped)
 
 
 def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
-    """sqrt(sum of |x| ** 2 over all elements of all tensors); None among them does not count.
+    """sqrt(sum of |x| ** 2 over all elements of all tensors); None among them does not count, and
+    of `tg.IndexedSlices` the values do.
 
     >>> tg.linalg.global_norm([[3.0], None, [[4.0]]]).numpy()
     np.float32(5.0)
     """
     totals = [
-        _squared_norm(as_tensor(x))
+        _squared_norm(as_tensor(x.values if isinstance(x, IndexedSlices) else x))
         for x in as_list("global_norm", "t_list", t_list)
         if x is not None
     ]
@@ -61,12 +74,13 @@ def _squared_norm(x: Tensor) -> Tensor:
 
 def clip_by_global_norm(
     t_list: Sequence[Any], clip_norm: TensorLike, use_norm: Any = None, name: str | None = None
-) -> tuple[list[Tensor | None], Tensor]:
+) -> tuple[list[Any], Tensor]:
     """The tensors times clip_norm / max(norm, clip_norm), and the norm, which is their global one.
 
     - `use_norm`: a norm that is known already.
 
-    None stays None. If the norm is not finite all results are nan.
+    None stays None; of `tg.IndexedSlices` the values are clipped. If the norm is not finite all
+    results are nan.
 
     >>> clipped, norm = tg.clip_by_global_norm([[3.0], [4.0]], 1.0)
     >>> [x.numpy().tolist() for x in clipped], norm.numpy()
@@ -77,10 +91,13 @@ def clip_by_global_norm(
     one = full_like(norm, 1)
     scale = multiply(minimum(divide(one, norm), divide(one, clip_norm)), clip_norm)
     scale = SELECT(IsFinite()(norm), scale, full_like(norm, np.nan))
-    return [None if x is None else _scaled(as_tensor(x), scale) for x in t_list], norm
+    return [None if x is None else _scaled(x, scale) for x in t_list], norm
 
 
-def _scaled(x: Tensor, scale: Tensor) -> Tensor:
+def _scaled(x: Any, scale: Tensor) -> Any:
+    if isinstance(x, IndexedSlices):
+        return x._replace(values=_scaled(x.values, scale))
+    x = as_tensor(x)
     return multiply(x, scale if x.dtype is scale.dtype else Cast(x.dtype)(scale))
 
 

@@ -20,7 +20,7 @@ from tracegraph.array.arguments import (
 )
 from tracegraph.array.creation import eye
 from tracegraph.array.joining import together
-from tracegraph.array.shaping import cut, flattened, moved_axes
+from tracegraph.array.shaping import cut, expand_dims, flattened, moved_axes, squeeze
 from tracegraph.core.shapes import same_size
 from tracegraph.core.types import DType, as_dtype, bool_
 from tracegraph.differentiation.sparse_jacobian import SparseJacobian
@@ -90,11 +90,23 @@ def matmul(
     return MATMUL(*with_common_batch("matmul", a, b))
 
 
+def vector_product(a: Any, b: Any, output_type: DType | None = None) -> Tensor:
+    """The product of matrices in the last two axes, where a vector is a row on the left and a
+    column on the right, and its axis is dropped."""
+    a, b = as_operands("matmul", a, b)
+    is_row, is_column = rank_of("matmul", a) == 1, rank_of("matmul", b) == 1
+    a, b = expand_dims(a, 0) if is_row else a, expand_dims(b, 1) if is_column else b
+    product = matmul(a, b, output_type=output_type)
+    dropped = [axis for axis, is_dropped in ((-2, is_row), (-1, is_column)) if is_dropped]
+    return squeeze(product, dropped) if dropped else product
+
+
 def _widened(a: Any, b: Any, dtype: DType) -> tuple[Tensor, Tensor]:
     """The operands in the type of the result. Raises DTypeError if it is narrower than theirs."""
     operands = as_tensor(a), as_tensor(b)
     for x in operands:
         is_wider = x.dtype.kind == dtype.kind and x.dtype.size < dtype.size
+        is_wider = is_wider or (x.dtype.is_integer and dtype.is_floating)
         if x.dtype is not dtype and not is_wider:
             fail(
                 DTypeError,

@@ -22,7 +22,7 @@ from tracegraph.array.arguments import (
 )
 from tracegraph.array.shaping import cut
 from tracegraph.core.shapes import ShapeVariable, element_count
-from tracegraph.core.types import TensorType, as_dtype, float32, int64
+from tracegraph.core.types import TensorType, as_dtype, bool_, float32, float64, int64
 from tracegraph.errors import DTypeError, SignatureError, fail, shown
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
@@ -91,7 +91,7 @@ def keeps_axes(x: Tensor, axis: Axis) -> bool:
     return not (axis is None and x.type.rank is None)
 
 
-def _count(name: str, x: Tensor, axis: Axis) -> Tensor:
+def reduced_count(name: str, x: Tensor, axis: Axis) -> Tensor:
     """How many elements are reduced to one, in the dtype of x."""
     if axis is None:
         count = element_count(x.type.shape)
@@ -131,8 +131,8 @@ def reduce_mean(
         return _reduced(Sum, "reduce_mean", z, axis, keepdims)
 
     if not x.dtype.is_integer:
-        return cast_to(divide(total(wide), _count("reduce_mean", wide, axis)), x.dtype)
-    count = maximum(_count("reduce_mean", wide, axis), 1)  # the mean of no integers is 0
+        return cast_to(divide(total(wide), reduced_count("reduce_mean", wide, axis)), x.dtype)
+    count = maximum(reduced_count("reduce_mean", wide, axis), 1)  # the mean of no integers is 0
     mean = _exact_mean(wide, count, total) if wide is x else truncatediv(total(wide), count)
     return cast_to(mean, x.dtype)
 
@@ -197,7 +197,7 @@ def reduce_all(
     >>> tg.reduce_all([[True, False], [True, True]], axis=1).numpy()
     array([False,  True])
     """
-    return _reduced(All, "reduce_all", as_tensor(input_tensor), axis, keepdims)
+    return _reduced(All, "reduce_all", _truths(input_tensor), axis, keepdims)
 
 
 def reduce_any(
@@ -208,7 +208,13 @@ def reduce_any(
     >>> tg.reduce_any([[True, False], [False, False]], axis=1).numpy()
     array([ True, False])
     """
-    return _reduced(AnyOp, "reduce_any", as_tensor(input_tensor), axis, keepdims)
+    return _reduced(AnyOp, "reduce_any", _truths(input_tensor), axis, keepdims)
+
+
+def _truths(value: Any) -> Tensor:
+    """`value` as a tensor; a list without elements is one of truth values."""
+    is_empty = isinstance(value, (list, tuple)) and not value
+    return as_tensor(value, bool_ if is_empty else None)
 
 
 def reduce_logsumexp(
@@ -253,18 +259,21 @@ def reduce_std(
     np.float32(1.0)
     """
     x = _inexact("reduce_std", input_tensor)
-    return cast_to(SQRT(reduce_variance(summable(x), axis, keepdims)), x.dtype)
+    return cast_to(SQRT(reduce_variance(summable(x), axis, keepdims)), x.dtype.real)
 
 
 def reduce_euclidean_norm(
     input_tensor: TensorLike, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
-    """sqrt(sum(|x| ** 2)) along the axes.
+    """sqrt(sum(|x| ** 2)) along the axes; of integers it is rounded down to one.
 
     >>> tg.math.reduce_euclidean_norm([3.0, 4.0]).numpy()
     np.float32(5.0)
     """
-    x = _inexact("reduce_euclidean_norm", input_tensor)
+    x = as_tensor(input_tensor)
+    if x.dtype.is_integer:
+        return cast_to(reduce_euclidean_norm(cast_to(x, float64), axis, keepdims), x.dtype)
+    x = _inexact("reduce_euclidean_norm", x)
     total = reduce_sum(_squared_modulus(summable(x)), axis, keepdims)
     return cast_to(SQRT(total), x.dtype.real)
 

@@ -16,7 +16,9 @@ from tracegraph.array.creation import fill
 from tracegraph.array.runtime_sizes import is_open
 from tracegraph.array.shaping import cut
 from tracegraph.core.shapes import same_shape
-from tracegraph.core.types import TensorType, bool_, float32, float64
+from tracegraph.core.types import TensorType, bool_, float32, float64, int64
+from tracegraph.errors import InvalidArgumentError, fail
+from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, divide, floordiv, multiply, subtract
 from tracegraph.math.reduction import summable
@@ -32,6 +34,7 @@ from tracegraph.ops.index import (
     ScatterUpdate,
 )
 from tracegraph.ops.shape import Reshape
+from tracegraph.tracing.index_checks import refuse_outside, value_now
 
 if TYPE_CHECKING:
     from tracegraph.typing import TensorLike
@@ -231,7 +234,21 @@ def _ordered(op: str, data: Any) -> Tensor:
 
 
 def _segment_count(op: str, segment_ids: Any) -> Any:
-    return number_count(op, "the segment numbers", segment_ids)
+    """How many segments sorted numbers have. Raises InvalidArgumentError for numbers that are known
+    not to be sorted."""
+    ids = as_integers(op, "the segment numbers", segment_ids)
+    value = value_now(ids)
+    if value is not None and value.ndim == 1:
+        falls = np.flatnonzero(value[1:] < value[:-1])
+        if falls.size:
+            before, after = value[falls[0] : falls[0] + 2]
+            fail(
+                InvalidArgumentError,
+                f"{op}: the segment numbers must be sorted, and {after} comes after {before}",
+                operands=[operand_text(ids)],
+                fix=f"use tg.math.unsorted_{op}",
+            )
+    return number_count(op, "the segment numbers", ids)
 
 
 def _segmented(op: Any, name: str, data: Any, segment_ids: Any, count: Any, start: Any) -> Tensor:
@@ -240,6 +257,7 @@ def _segmented(op: Any, name: str, data: Any, segment_ids: Any, count: Any, star
     rank = len(sizes_of(name, ids))
     if same_shape(sizes_of(name, x)[:rank], ids.type.shape) is None:
         refuse(name, f"{ids.type} numbers for {x.type}", x, ids, fix="give one for each element")
+    _refuse_beyond(name, x, ids, length)
     rest = x.type.shape[rank:]
     # What does not count goes to one more segment, which is cut off.
     ids = reaching(ids, length)
@@ -247,6 +265,15 @@ def _segmented(op: Any, name: str, data: Any, segment_ids: Any, count: Any, star
     total = fill([length + 1, *rest], as_tensor(np.asarray(start, x.dtype.numpy_dtype)))
     result = op(0, 0)(total, Reshape((*ids.type.shape, 1))(at), x)
     return cut(result, 0, 0, length)
+
+
+def _refuse_beyond(op: str, x: Tensor, ids: Tensor, length: Any) -> None:
+    """Raises InvalidArgumentError for numbers that are known to be too large for `length`."""
+    value = value_now(ids)
+    if value is not None:
+        message = f"{op}: segment number {{}} is too large for {length} segments"
+        fix = "give more segments; negative numbers do not count"
+        refuse_outside(value, int64.min, length - 1, message, fix, (x, ids))
 
 
 __all__ = [

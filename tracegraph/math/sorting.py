@@ -12,19 +12,32 @@ from tracegraph.array.arguments import (
     as_count,
     as_flag,
     as_integers,
+    as_number,
     as_open_number,
+    as_size,
     known_int,
     rank_of,
     refuse,
 )
 from tracegraph.array.shaping import cut, reshape
-from tracegraph.core.types import TensorType, as_dtype, bool_, int32
+from tracegraph.core.types import DType, TensorType, as_dtype, bool_, int32, int64
 from tracegraph.errors import InvalidArgumentError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_operands, as_tensor, cast_to
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full
 from tracegraph.ops.constant import Iota
-from tracegraph.ops.elementwise import GREATER, LESS, LESS_EQUAL, NEG, Cast, LogicalAnd
+from tracegraph.ops.elementwise import (
+    ADD,
+    GREATER,
+    LESS,
+    LESS_EQUAL,
+    MINIMUM,
+    NEG,
+    SELECT,
+    SUB,
+    Cast,
+    LogicalAnd,
+)
 from tracegraph.ops.index import Gather, ScatterUpdate, move_axis
 from tracegraph.ops.reduce import All
 from tracegraph.ops.shape import Reshape
@@ -151,14 +164,40 @@ def searchsorted(
     if not rank_of("searchsorted", sequence) == rank_of("searchsorted", x) >= 1:
         fact = f"the sequences {sequence.type} and the values {x.type} do not have as many axes"
         refuse("searchsorted", fact, sequence, x, fix="give both the same leading axes")
+    comes_before = LESS if side == "left" else LESS_EQUAL
+    length = sequence.type.shape[-1]
+    if known_int(length) and length > _FEW:
+        return cast_to(_halved(sequence, x, comes_before), as_dtype(out_type))
+    return _counted(sequence, x, comes_before, as_dtype(out_type))
+
+
+#: Sequences up to this length are compared with each value as a whole.
+_FEW = 64
+
+
+def _counted(sequence: Tensor, x: Tensor, comes_before: Any, dtype: DType) -> Tensor:
+    """How many elements of the sequences come before each value."""
     *lead, length = sequence.type.shape
-    count = x.type.shape[-1]
-    shape = (*lead, count, length)
+    shape = (*lead, x.type.shape[-1], length)
     rank = len(shape)
     left = BroadcastTo(shape, (*range(rank - 2), rank - 1))(sequence)
     right = BroadcastTo(shape, tuple(range(rank - 1)))(x)
-    is_before = (LESS if side == "left" else LESS_EQUAL)(left, right)
-    return Sum((rank - 1,))(Cast(as_dtype(out_type))(is_before))
+    return Sum((rank - 1,))(Cast(dtype)(comes_before(left, right)))
+
+
+def _halved(sequence: Tensor, x: Tensor, comes_before: Any) -> Tensor:
+    """The same by halving: as many steps as the length has binary digits."""
+    length, lead = sequence.type.shape[-1], len(sequence.type.shape) - 1
+    dtype = int32 if length < int32.max // 2 else int64
+    type = x.type.with_dtype(dtype)
+    found, last = full(0, type), full(length, type)
+    for digit in reversed(range(length.bit_length())):
+        next_one = ADD(found, full(2**digit, type))
+        place = SUB(MINIMUM(next_one, last), full(1, type))
+        element = Gather(lead, lead)(sequence, place)
+        is_further = LogicalAnd()(LESS_EQUAL(next_one, last), comes_before(element, x))
+        found = SELECT(is_further, next_one, found)
+    return found
 
 
 def approx_max_k(
@@ -177,7 +216,9 @@ def approx_max_k(
     >>> values.numpy(), indices.numpy()
     (array([5., 3.], dtype=float32), array([1, 2], dtype=int32))
     """
-    return _extremes("approx_max_k", operand, k, reduction_dimension, False)
+    op = "approx_max_k"
+    _check_approximation(op, recall_target, reduction_input_size_override, aggregate_to_topk)
+    return _extremes(op, operand, k, reduction_dimension, False)
 
 
 def approx_min_k(
@@ -194,7 +235,16 @@ def approx_min_k(
     >>> tg.math.approx_min_k([1.0, 5.0, 3.0], 2).values.numpy()
     array([1., 3.], dtype=float32)
     """
-    return _extremes("approx_min_k", operand, k, reduction_dimension, True)
+    op = "approx_min_k"
+    _check_approximation(op, recall_target, reduction_input_size_override, aggregate_to_topk)
+    return _extremes(op, operand, k, reduction_dimension, True)
+
+
+def _check_approximation(op: str, recall: Any, size: Any, is_aggregated: Any) -> None:
+    """Refuses what the arguments that change nothing here cannot be."""
+    as_number(op, "recall_target", recall, low=0.0, high=1.0)
+    as_size(op, "reduction_input_size_override", size)
+    as_flag(op, "aggregate_to_topk", is_aggregated)
 
 
 def _extremes(op: str, operand: Any, k: Any, axis: Any, is_smallest: bool) -> ValuesAndIndices:

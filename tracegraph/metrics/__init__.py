@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from tracegraph.api.public_modules import publish
 from tracegraph.metrics import accuracy, confusion, distances, metric, overlap
 from tracegraph.metrics.accuracy import *
 from tracegraph.metrics.confusion import *
@@ -15,3 +16,5 @@ if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred name
 
 # Modules are no public names.
 del accuracy, confusion, distances, metric, overlap
+
+publish(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tracegraph.array.arguments import as_flag, as_number, rank_of, sizes_of
+from tracegraph.array.arguments import as_flag, as_number, as_size, rank_of, refuse, sizes_of
 from tracegraph.array.shaping import expand_dims, reshape, squeeze
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
@@ -101,6 +101,10 @@ def sparse_top_k_categorical_accuracy(
     if as_flag(op, "from_sorted_ids", from_sorted_ids):
         first = cast_to(x, labels.dtype)[..., :k]
         return cast_to(reduce_any(equal(expand_dims(labels, -1), first), -1), float32)
+    if rank_of(op, x) == 0:
+        refuse(
+            op, f"y_pred is {x.type}, and it has an axis of classes", x, fix="give [..., classes]"
+        )
     rows = reshape(floating(x), [-1, sizes_of(op, x)[-1]])
     found = in_top_k(reshape(labels, [-1]), rows, k)
     return reshape(cast_to(found, float32), list(sizes_of(op, x)[:-1]))
@@ -209,7 +213,8 @@ class SparseTopKCategoricalAccuracy(MeanMetricWrapper):
 
 def as_k(metric: Any, k: Any) -> int:
     """How many of the largest: a number of 1 or more."""
-    return as_number(type(metric).__name__, "k", k, low=1)
+    op = type(metric).__name__
+    return as_number(op, "k", as_size(op, "k", k), low=1)
 
 
 __all__ = [

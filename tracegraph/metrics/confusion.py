@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracegraph.array.arguments import as_choice, as_flag, as_number, rank_of, refuse, sizes_of
+from tracegraph.array.arguments import (
+    as_choice,
+    as_flag,
+    as_number,
+    as_size,
+    rank_of,
+    refuse,
+    sizes_of,
+)
 from tracegraph.array.creation import ones_like
 from tracegraph.array.creation import range as numbers_to
 from tracegraph.array.selection import where
@@ -249,6 +257,15 @@ class Recall(_Share):
     _kept = ("true_positives", "false_negatives")
 
 
+def _count_of_thresholds(op: str, count: Any, least: int) -> int:
+    number = as_size(op, "num_thresholds", count)
+    return as_number(op, "num_thresholds", number, low=least, high=_MOST_THRESHOLDS)
+
+
+#: Each threshold has counts of its own.
+_MOST_THRESHOLDS = 2**24
+
+
 class _Best(_Confusion):
     """The largest of one share over the thresholds where another is large enough."""
 
@@ -257,7 +274,7 @@ class _Best(_Confusion):
     def _start(self, what: str, bound: Any, num_thresholds: int, class_id: int | None) -> None:
         op = type(self).__name__
         self.value = as_number(op, what, bound, low=0, high=1)
-        count = as_number(op, "num_thresholds", num_thresholds, low=1)
+        count = _count_of_thresholds(op, num_thresholds, 1)
         self.class_id = class_id
         self._set_thresholds([0.5] if count == 1 else np.linspace(0, 1, count).tolist(), 0.5)
 
@@ -428,7 +445,7 @@ class AUC(_Confusion):
         self.from_logits = as_flag("AUC", "from_logits", from_logits)
         self.label_weights = label_weights
         if thresholds is None:
-            as_number("AUC", "num_thresholds", num_thresholds, low=2)
+            num_thresholds = _count_of_thresholds("AUC", num_thresholds, 2)
         between = np.linspace(0, 1, num_thresholds)[1:-1] if thresholds is None else thresholds
         for threshold in between:
             as_number("AUC", "a threshold", threshold, low=0, high=1)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tracegraph.array.arguments import as_choice, as_flag, as_number, rank_of, refuse, sizes_of
+from tracegraph.array.arguments import (
+    as_choice,
+    as_count,
+    as_flag,
+    as_number,
+    as_size,
+    rank_of,
+    refuse,
+    sizes_of,
+)
 from tracegraph.array.creation import size
 from tracegraph.array.selection import where
 from tracegraph.array.shaping import expand_dims
@@ -142,7 +151,7 @@ class CosineSimilarity(MeanMetricWrapper):
         dtype: DTypeLike | None = None,
         axis: int = -1,
     ) -> None:
-        super().__init__(_cosine, name, dtype, axis=axis)
+        super().__init__(_cosine, name, dtype, axis=as_size("CosineSimilarity", "axis", axis))
 
 
 def _cosine(y_true: Tensor, y_pred: Tensor, axis: int) -> Tensor:
@@ -275,7 +284,7 @@ class CategoricalCrossentropy(MeanMetricWrapper):
             dtype,
             from_logits=as_flag(type(self).__name__, "from_logits", from_logits),
             label_smoothing=_share(self, label_smoothing),
-            axis=axis,
+            axis=as_size(type(self).__name__, "axis", axis),
         )
 
 
@@ -308,7 +317,7 @@ class SparseCategoricalCrossentropy(MeanMetricWrapper):
             dtype,
             from_logits=as_flag(type(self).__name__, "from_logits", from_logits),
             ignore_class=ignore_class,
-            axis=axis,
+            axis=as_size(type(self).__name__, "axis", axis),
         )
 
     def _masked(self, y_true: Tensor, values: Any, sample_weight: Any) -> Any:
@@ -354,7 +363,7 @@ class R2Score(Metric):
         super().__init__(name=name, dtype=dtype)
         kinds = ("uniform_average", "variance_weighted_average", None)
         self.class_aggregation = as_choice("R2Score", "class_aggregation", class_aggregation, kinds)
-        self.num_regressors = as_number("R2Score", "num_regressors", num_regressors, low=0)
+        self.num_regressors = as_count("R2Score", "num_regressors", num_regressors)
         self.num_samples = self.add_variable((), "num_samples")
         self.built = False
 

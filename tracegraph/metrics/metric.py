@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracegraph.array.arguments import as_shape, rank_of
+from tracegraph.array.arguments import as_function, as_shape, rank_of
 from tracegraph.array.creation import ones_like, zeros, zeros_like
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.core.types import DType, as_dtype, float32
@@ -187,7 +187,8 @@ class MeanMetricWrapper(Mean):
         **kwargs: Any,
     ) -> None:
         super().__init__(name=name, dtype=dtype)  # type: ignore[arg-type]
-        self._fn, self._arguments = fn, kwargs
+        self._fn = as_function("MeanMetricWrapper", "fn", fn)
+        self._arguments = kwargs
 
     def update_state(  # type: ignore[override]
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracegraph.array.arguments import as_choice, as_flag, as_number, rank_of, refuse, sizes_of
+from tracegraph.array.arguments import (
+    as_choice,
+    as_flag,
+    as_number,
+    as_size,
+    as_sizes,
+    rank_of,
+    refuse,
+    sizes_of,
+)
 from tracegraph.array.selection import gather, where
 from tracegraph.array.shaping import expand_dims, reshape
 from tracegraph.core.types import float32, int32
@@ -175,12 +184,14 @@ class IoU(Metric):
     ) -> None:
         super().__init__(name=name, dtype=int32 if dtype is None else dtype)
         op = type(self).__name__
-        self.num_classes = as_number(op, "num_classes", num_classes, low=1)
+        self.num_classes = as_number(
+            op, "num_classes", as_size(op, "num_classes", num_classes), low=1
+        )
         self.target_class_ids = [
             as_number(op, "a target class", number, low=0, below=num_classes)
-            for number in target_class_ids
+            for number in as_sizes(op, "target_class_ids", target_class_ids)
         ]
-        self.ignore_class, self.axis = ignore_class, axis
+        self.ignore_class, self.axis = ignore_class, as_size(op, "axis", axis)
         self.sparse_y_true = as_flag(op, "sparse_y_true", sparse_y_true)
         self.sparse_y_pred = as_flag(op, "sparse_y_pred", sparse_y_pred)
         self.total_cm = self.add_variable((num_classes, num_classes), "total_confusion_matrix")
@@ -245,7 +256,8 @@ class MeanIoU(IoU):
         sparse_y_pred: bool = True,
         axis: int = -1,
     ) -> None:
-        count = as_number(type(self).__name__, "num_classes", num_classes, low=1)
+        op = type(self).__name__
+        count = as_number(op, "num_classes", as_size(op, "num_classes", num_classes), low=1)
         settings: tuple[Any, ...] = (name, dtype, ignore_class, sparse_y_true, sparse_y_pred, axis)
         super().__init__(num_classes, range(count), *settings)
 

@@ -36,6 +36,7 @@ from tracegraph.operands.conversion import (
     broadcast_shape,
     cast_to,
     elementwise_operands,
+    has_dtype,
 )
 from tracegraph.ops.broadcast import zeros_of
 from tracegraph.ops.elementwise import ADD, LESS, MUL, SELECT
@@ -190,6 +191,8 @@ def local_response_normalization(
         fact = f"the operand is {x.type}, not floating images"
         refuse(op, fact, x, fix="give floats [examples, height, width, channels]")
     radius = as_count(op, "depth_radius", depth_radius)
+    for what, number in (("bias", bias), ("alpha", alpha), ("beta", beta)):
+        as_number(op, what, number)
     if summable(x) is not x:
         wide = local_response_normalization(summable(x), radius, bias, alpha, beta)
         return cast_to(wide, x.dtype)
@@ -222,7 +225,10 @@ def batch_normalization(
     >>> tg.nn.batch_normalization([3.0], 1.0, 4.0, None, None, 0.0).numpy()
     array([1.], dtype=float32)
     """
-    factor = rsqrt(add(variance, variance_epsilon))
+    spread = as_tensor(variance)
+    # A number takes the dtype of the variance, and does not make the result complex.
+    own = None if has_dtype(variance_epsilon) else spread.dtype
+    factor = rsqrt(add(spread, as_tensor(variance_epsilon, own)))
     if scale is not None:
         factor = multiply(factor, scale)
     shift = multiply(mean, factor)
@@ -309,7 +315,7 @@ def fused_batch_norm(
     centre, spread, shift, size = (
         reshape(cast_to(as_tensor(y), wide.dtype), tail) for y in (*used, offset, scale)
     )
-    y = batch_normalization(wide, centre, spread, shift, size, epsilon)
+    y = batch_normalization(wide, centre, spread, shift, size, as_number(op, "epsilon", epsilon))
     return cast_to(y, own.dtype), *kept
 
 
@@ -317,7 +323,8 @@ def _estimates(
     x: Tensor, own: tuple[Tensor, Tensor], given: tuple[Any, Any], factor: float
 ) -> tuple[Tensor, ...]:
     """The mean and an estimate of the variance, of which the given ones keep 1 - factor."""
-    count = element_count(x.type.shape) // own[0].size  # type: ignore[operator]
+    channels: Any = own[0].size
+    count = element_count(x.type.shape) // channels if channels != 0 else 0  # type: ignore[operator]
     spread = cast_to(as_tensor(count), x.dtype)
     estimate = multiply(own[1], divide(spread, maximum(subtract(spread, 1.0), 1.0)))
     if factor == 1:

@@ -11,6 +11,7 @@ from tracegraph.array.selection import where
 from tracegraph.array.shaping import reshape
 from tracegraph.core.shapes import same_size
 from tracegraph.core.types import int64
+from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, divide, multiply, subtract
 from tracegraph.math.logic import equal
@@ -116,6 +117,10 @@ def _sampled_logits(
         )
     sampled, true_count, count = (stop_gradient(value) for value in Candidates(*sampled_values))
     rows, offsets = (embedding_lookup(table, true) for table in (weights, biases))
+    for part in (rows, offsets):
+        if not part.dtype.is_floating:
+            fact = f"{op}: a table has elements {part.type}, and they must be floating"
+            fail(DTypeError, fact, fix="convert it: tg.cast(x, tg.float32)")
     examples, width = x.type.shape
     own = reduce_sum(multiply(reshape(x, [examples, 1, width]), rows), axis=2)
     others = matmul(x, embedding_lookup(weights, sampled), transpose_b=True)

@@ -254,10 +254,28 @@ def _holds_numpy(value: Any) -> bool:
 def _holds_tensors(value: Any) -> bool:
     if not isinstance(value, (list, tuple)):
         return False
-    return any(
-        isinstance(v, (Tensor, Dim)) or hasattr(v, "__tracegraph_tensor__") or _holds_tensors(v)
-        for v in value
-    )
+    return any(_is_tensor(v) or _holds_tensors(v) for v in value)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, (Tensor, Dim)) or hasattr(value, "__tracegraph_tensor__")
+
+
+def converted(value: Any, dtype: DType) -> Tensor:
+    """`value` as a tensor of `dtype`, which is that of the tensors in a list too: they are cast to
+    it. Raises DTypeError for a tensor of another dtype, and in a list for one of a kind that
+    `dtype` has no room for."""
+    if not _holds_tensors(value):
+        return as_tensor(value, dtype)
+    made = [converted(v, dtype) if not _is_tensor(v) else _fitted(v, dtype) for v in value]
+    return _stacked(made)
+
+
+def _fitted(value: Any, dtype: DType) -> Tensor:
+    tensor = as_tensor(value)
+    if _RANK[tensor.dtype.kind] > _RANK[dtype.kind]:
+        _refuse_dtype(tensor, dtype)
+    return cast_to(tensor, dtype)
 
 
 def _stack(value: Sequence[Any], dtype: DType | None) -> Tensor:
@@ -268,6 +286,11 @@ def _stack(value: Sequence[Any], dtype: DType | None) -> Tensor:
         as_tensor(v, common) if tensor is None else cast_to(tensor, common)
         for v, tensor in zip(value, tensors, strict=True)
     ]
+    return _stacked(made)
+
+
+def _stacked(made: Sequence[Tensor]) -> Tensor:
+    """Tensors of one dtype along a new first axis. Raises ShapeError where their shapes differ."""
     shape = made[0].type.shape
     if any(same_shape(x.type.shape, shape) is None for x in made):
         fail(

@@ -178,7 +178,10 @@ class RandomFold(Op):
                 f"the number is {data}, and it must be uint32", fix="use tg.cast(data, tg.uint32)"
             )
         if same_shape(key_batch(key), data.shape) is None:
-            raise Mismatch(f"one number is needed for each key, not {data} for {key}")
+            raise Mismatch(
+                f"one number is needed for each key, not {data} for {key}",
+                "give as many numbers as there are keys",
+            )
         return key
 
     def vjp(self, g, y, key, data):

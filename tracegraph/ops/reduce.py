@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from tracegraph.core.shapes import element_count, same_shape
-from tracegraph.core.types import DType, TensorType, int32, int64
+from tracegraph.core.types import DType, TensorType, int16, int32, int64, uint16
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import Op, check_same_dtype
 from tracegraph.ir.tensor import Tensor
@@ -168,9 +168,9 @@ class ArgExtreme(Op, abstract=True):
     def infer(self, x):
         check_kind(self.name, x, REAL_NUMBERS | {"bool"})
         check_axis(x, self.axis)
-        if self.dtype not in (int32, int64):
+        if self.dtype not in (int16, uint16, int32, int64):
             raise DTypeMismatch(
-                f"an index has the type int32 or int64, not {self.dtype.name}",
+                f"an index has the type int16, uint16, int32 or int64, not {self.dtype.name}",
                 fix="give output_type=tg.int32",
             )
         if x.shape[self.axis] == 0:

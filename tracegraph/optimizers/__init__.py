@@ -1,5 +1,6 @@
 """Optimizers, with Keras' names and formulae: Modules whose state is in Variables."""
 
+from tracegraph.api.public_modules import publish
 from tracegraph.optimizers import adam, base, gradients, loss_scale
 from tracegraph.optimizers import schedules as schedules
 from tracegraph.optimizers.adam import Adam, Adamax, AdamW, Lamb, Nadam
@@ -26,3 +27,5 @@ __all__ = [
 
 # Modules are no public names.
 del adam, base, gradients, loss_scale
+
+publish(__name__, f"{__name__}.schedules")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Unpack
 
 from tracegraph.array.arguments import as_flag
 from tracegraph.array.creation import ones_like
@@ -16,6 +17,8 @@ from tracegraph.math.reduction import reduce_sum
 from tracegraph.math.unary import abs, sqrt, square
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.optimizers.base import Optimizer, state, towards
+from tracegraph.optimizers.rows import Gradient
+from tracegraph.optimizers.shared import Shared, SharedButDecay, takes_shared
 from tracegraph.state.variable import Variable
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ class Adam(Optimizer):
     array([0.5], dtype=float32)
     """
 
+    @takes_shared
     def __init__(
         self,
         learning_rate: Rate = 0.001,
@@ -47,30 +51,9 @@ class Adam(Optimizer):
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
         amsgrad: bool = False,
-        weight_decay: float | None = None,
-        clipnorm: float | None = None,
-        clipvalue: float | None = None,
-        global_clipnorm: float | None = None,
-        use_ema: bool = False,
-        ema_momentum: float = 0.99,
-        ema_overwrite_frequency: int | None = None,
-        loss_scale_factor: float | None = None,
-        gradient_accumulation_steps: int | None = None,
-        name: str | None = None,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(
-            learning_rate,
-            weight_decay,
-            clipnorm,
-            clipvalue,
-            global_clipnorm,
-            use_ema,
-            ema_momentum,
-            ema_overwrite_frequency,
-            loss_scale_factor,
-            gradient_accumulation_steps,
-            name,
-        )
+        super().__init__(learning_rate, **shared)
         self.beta_1 = self._number("beta_1", beta_1, low=0, below=1)
         self.beta_2 = self._number("beta_2", beta_2, low=0, below=1)
         self.epsilon = self._number("epsilon", epsilon, low=0)
@@ -83,15 +66,14 @@ class Adam(Optimizer):
         return rate * sqrt(second) / first  # type: ignore[operator]
 
     def update_step(
-        self, gradient: Tensor, value: Tensor, slots: tuple[Variable, ...], factors: Tensor
-    ) -> Tensor:
-        momentum, velocity, *rest = slots
+        self, gradient: Tensor, value: Tensor, slots: Sequence[Tensor], factors: Tensor
+    ) -> tuple[Tensor, ...]:
+        momentum, velocity, *hats = slots
         m = towards(momentum, gradient, 1 - self.beta_1)
         v = towards(velocity, square(gradient), 1 - self.beta_2)
-        if rest:
-            v = maximum(rest[0], v)
-            rest[0].assign(v)
-        return subtract(value, multiply(m, factors) / add(sqrt(v), self.epsilon))  # type: ignore[operator]
+        largest = [maximum(hat, v) for hat in hats]
+        spread = add(sqrt(largest[0] if largest else v), self.epsilon)
+        return subtract(value, divide(multiply(m, factors), spread)), m, v, *largest
 
 
 class AdamW(Adam):
@@ -105,6 +87,7 @@ class AdamW(Adam):
     array([0.45], dtype=float32)
     """
 
+    @takes_shared
     def __init__(
         self,
         learning_rate: Rate = 0.001,
@@ -113,32 +96,10 @@ class AdamW(Adam):
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
         amsgrad: bool = False,
-        clipnorm: float | None = None,
-        clipvalue: float | None = None,
-        global_clipnorm: float | None = None,
-        use_ema: bool = False,
-        ema_momentum: float = 0.99,
-        ema_overwrite_frequency: int | None = None,
-        loss_scale_factor: float | None = None,
-        gradient_accumulation_steps: int | None = None,
-        name: str | None = None,
+        **shared: Unpack[SharedButDecay],
     ) -> None:
         super().__init__(
-            learning_rate,
-            beta_1,
-            beta_2,
-            epsilon,
-            amsgrad,
-            weight_decay,
-            clipnorm,
-            clipvalue,
-            global_clipnorm,
-            use_ema,
-            ema_momentum,
-            ema_overwrite_frequency,
-            loss_scale_factor,
-            gradient_accumulation_steps,
-            name,
+            learning_rate, beta_1, beta_2, epsilon, amsgrad, weight_decay=weight_decay, **shared
         )
 
 
@@ -154,36 +115,16 @@ class Adamax(Optimizer):
     array([0.5], dtype=float32)
     """
 
+    @takes_shared
     def __init__(
         self,
         learning_rate: Rate = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
-        weight_decay: float | None = None,
-        clipnorm: float | None = None,
-        clipvalue: float | None = None,
-        global_clipnorm: float | None = None,
-        use_ema: bool = False,
-        ema_momentum: float = 0.99,
-        ema_overwrite_frequency: int | None = None,
-        loss_scale_factor: float | None = None,
-        gradient_accumulation_steps: int | None = None,
-        name: str | None = None,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(
-            learning_rate,
-            weight_decay,
-            clipnorm,
-            clipvalue,
-            global_clipnorm,
-            use_ema,
-            ema_momentum,
-            ema_overwrite_frequency,
-            loss_scale_factor,
-            gradient_accumulation_steps,
-            name,
-        )
+        super().__init__(learning_rate, **shared)
         self.beta_1 = self._number("beta_1", beta_1, low=0, below=1)
         self.beta_2 = self._number("beta_2", beta_2, low=0, below=1)
         self.epsilon = self._number("epsilon", epsilon, low=0)
@@ -194,13 +135,13 @@ class Adamax(Optimizer):
         return divide(rate, first)
 
     def update_step(
-        self, gradient: Tensor, value: Tensor, slots: tuple[Variable, ...], factors: Tensor
-    ) -> Tensor:
+        self, gradient: Tensor, value: Tensor, slots: Sequence[Tensor], factors: Tensor
+    ) -> tuple[Tensor, ...]:
         momentum, norm = slots
         m = towards(momentum, gradient, 1 - self.beta_1)
         largest = maximum(multiply(norm, self.beta_2), abs(gradient))
-        norm.assign(largest)
-        return subtract(value, divide(multiply(factors, m), add(largest, self.epsilon)))
+        new = subtract(value, divide(multiply(factors, m), add(largest, self.epsilon)))
+        return new, m, largest
 
 
 class Nadam(Optimizer):
@@ -217,36 +158,16 @@ class Nadam(Optimizer):
     array([0.4686], dtype=float32)
     """
 
+    @takes_shared
     def __init__(
         self,
         learning_rate: Rate = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
-        weight_decay: float | None = None,
-        clipnorm: float | None = None,
-        clipvalue: float | None = None,
-        global_clipnorm: float | None = None,
-        use_ema: bool = False,
-        ema_momentum: float = 0.99,
-        ema_overwrite_frequency: int | None = None,
-        loss_scale_factor: float | None = None,
-        gradient_accumulation_steps: int | None = None,
-        name: str | None = None,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(
-            learning_rate,
-            weight_decay,
-            clipnorm,
-            clipvalue,
-            global_clipnorm,
-            use_ema,
-            ema_momentum,
-            ema_overwrite_frequency,
-            loss_scale_factor,
-            gradient_accumulation_steps,
-            name,
-        )
+        super().__init__(learning_rate, **shared)
         self.beta_1 = self._number("beta_1", beta_1, low=0, below=1)
         self.beta_2 = self._number("beta_2", beta_2, low=0, below=1)
         self.epsilon = self._number("epsilon", epsilon, low=0)
@@ -254,7 +175,7 @@ class Nadam(Optimizer):
         with at_top_level():
             self.u_product = state(1.0, "u_product", float32)
 
-    def _update(self, gradients: list[Tensor], variables: list[Variable]) -> None:
+    def _update(self, gradients: Sequence[Gradient], variables: list[Variable]) -> None:
         (now,) = self._shares(float32, 1)
         self.u_product.assign(multiply(self.u_product, now))
         super()._update(gradients, variables)
@@ -275,14 +196,14 @@ class Nadam(Optimizer):
         return of_mean, of_gradient, second
 
     def update_step(
-        self, gradient: Tensor, value: Tensor, slots: tuple[Variable, ...], factors: Any
-    ) -> Tensor:
+        self, gradient: Tensor, value: Tensor, slots: Sequence[Tensor], factors: Any
+    ) -> tuple[Tensor, ...]:
         of_mean, of_gradient, second = factors
         momentum, velocity = slots
         m = towards(momentum, gradient, 1 - self.beta_1)
         v = towards(velocity, square(gradient), 1 - self.beta_2)
         step = add(multiply(of_mean, m), multiply(of_gradient, gradient))
-        return subtract(value, divide(step, add(sqrt(divide(v, second)), self.epsilon)))
+        return subtract(value, divide(step, add(sqrt(divide(v, second)), self.epsilon))), m, v
 
 
 class Lamb(Optimizer):
@@ -300,36 +221,19 @@ class Lamb(Optimizer):
     array([0.5], dtype=float32)
     """
 
+    #: It goes by the norms of the whole variable.
+    has_steps_of_rows = False
+
+    @takes_shared
     def __init__(
         self,
         learning_rate: Rate = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
-        weight_decay: float | None = None,
-        clipnorm: float | None = None,
-        clipvalue: float | None = None,
-        global_clipnorm: float | None = None,
-        use_ema: bool = False,
-        ema_momentum: float = 0.99,
-        ema_overwrite_frequency: int | None = None,
-        loss_scale_factor: float | None = None,
-        gradient_accumulation_steps: int | None = None,
-        name: str | None = None,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(
-            learning_rate,
-            weight_decay,
-            clipnorm,
-            clipvalue,
-            global_clipnorm,
-            use_ema,
-            ema_momentum,
-            ema_overwrite_frequency,
-            loss_scale_factor,
-            gradient_accumulation_steps,
-            name,
-        )
+        super().__init__(learning_rate, **shared)
         self.beta_1 = self._number("beta_1", beta_1, low=0, below=1)
         self.beta_2 = self._number("beta_2", beta_2, low=0, below=1)
         self.epsilon = self._number("epsilon", epsilon, low=0)
@@ -340,8 +244,8 @@ class Lamb(Optimizer):
         return rate, first, second
 
     def update_step(
-        self, gradient: Tensor, value: Tensor, slots: tuple[Variable, ...], factors: Any
-    ) -> Tensor:
+        self, gradient: Tensor, value: Tensor, slots: Sequence[Tensor], factors: Any
+    ) -> tuple[Tensor, ...]:
         rate, first, second = factors
         momentum, velocity = slots
         m = towards(momentum, gradient, 1 - self.beta_1)
@@ -350,7 +254,7 @@ class Lamb(Optimizer):
         size, length = (sqrt(reduce_sum(square(x))) for x in (value, step))
         is_usual = logical_and(greater(size, 0.0), greater(length, 0.0))
         ratio = where(is_usual, divide(size, length), ones_like(size))
-        return subtract(value, multiply(multiply(ratio, rate), step))
+        return subtract(value, multiply(multiply(ratio, rate), step)), m, v
 
 
 __all__ = ["Adam", "AdamW", "Adamax", "Lamb", "Nadam"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from tracegraph.array.creation import fill, ones_like, zeros_like
 from tracegraph.array.selection import where
 from tracegraph.boundary.tracebacks import asked
 from tracegraph.control_flow.branches import cond
-from tracegraph.core.tensorshape import shape_of
+from tracegraph.core.tensorshape import IndexedSlices, shape_of
 from tracegraph.core.types import DType, float32, int32
 from tracegraph.differentiation.tape import GradientTape
 from tracegraph.errors import DTypeError, GradientError, SignatureError, counted, fail, kind_of
@@ -34,6 +34,16 @@ from tracegraph.math.arithmetic import (
 from tracegraph.math.logic import equal
 from tracegraph.math.norms import clip_by_global_norm, clip_by_norm
 from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype, promoted
+from tracegraph.optimizers.rows import (
+    Gradient,
+    Rows,
+    dense,
+    dense_of,
+    mapped,
+    rows_of,
+    updated_rows,
+)
+from tracegraph.optimizers.shared import DEFAULTS, Shared, takes_shared
 from tracegraph.signatures.signature import parameters_of
 from tracegraph.state.deferred import announce
 from tracegraph.state.module import Module, settings_text
@@ -61,6 +71,10 @@ class Optimizer(Module):
       `minimize` or by `scale_loss`.
     - `gradient_accumulation_steps`: the number of calls, 2 or more, whose mean gradient makes one
       step. The other calls change no variable.
+    - `sparse_updates`: whether a step leaves rows as they are, with all that is kept for them, that
+      have no gradient: the rows that `tg.IndexedSlices` do not name, and in a dense gradient those
+      that are 0 throughout. By default a row without a gradient has one of 0, with which a running
+      mean still moves.
 
     `iterations` counts the calls of `apply_gradients`. State is made when a variable is seen first.
 
@@ -70,32 +84,25 @@ class Optimizer(Module):
 
     #: The names of the variables that go with each variable.
     slot_names: tuple[str, ...] = ()
+    #: Whether a row of a step depends on the same row of all that it is made of, and on no other.
+    has_steps_of_rows = True
 
-    def __init__(
-        self,
-        learning_rate: Rate = 0.001,
-        weight_decay: float | None = None,
-        clipnorm: float | None = None,
-        clipvalue: float | None = None,
-        global_clipnorm: float | None = None,
-        use_ema: bool = False,
-        ema_momentum: float = 0.99,
-        ema_overwrite_frequency: int | None = None,
-        loss_scale_factor: float | None = None,
-        gradient_accumulation_steps: int | None = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(name)
-        self._set_bounds(clipnorm, clipvalue, global_clipnorm)
-        self.weight_decay = self._optional("weight_decay", weight_decay)
-        self.use_ema = as_flag(type(self).__name__, "use_ema", use_ema)
-        self.ema_momentum = self._number("ema_momentum", ema_momentum, low=0, high=1)
-        self.ema_overwrite_frequency = self._count(
-            "ema_overwrite_frequency", ema_overwrite_frequency, 1
-        )
-        self.loss_scale_factor = self._optional("loss_scale_factor", loss_scale_factor, above=0)
-        self.gradient_accumulation_steps = self._count(
-            "gradient_accumulation_steps", gradient_accumulation_steps, 2
+    @takes_shared
+    def __init__(self, learning_rate: Rate = 0.001, **shared: Unpack[Shared]) -> None:
+        given: dict[str, Any] = {**DEFAULTS, **shared}
+        super().__init__(given["name"])
+        self._set_bounds(given["clipnorm"], given["clipvalue"], given["global_clipnorm"])
+        self.weight_decay = self._optional("weight_decay", given["weight_decay"])
+        self.use_ema = as_flag(type(self).__name__, "use_ema", given["use_ema"])
+        is_sparse = given["sparse_updates"]
+        self.sparse_updates = as_flag(type(self).__name__, "sparse_updates", is_sparse)
+        self.ema_momentum = self._number("ema_momentum", given["ema_momentum"], low=0, high=1)
+        self.ema_overwrite_frequency = self._count("ema_overwrite_frequency", given, 1)
+        scale = given["loss_scale_factor"]
+        self.loss_scale_factor = self._optional("loss_scale_factor", scale, above=0)
+        self.gradient_accumulation_steps = self._count("gradient_accumulation_steps", given, 2)
+        self.sparse_updates = as_flag(
+            type(self).__name__, "sparse_updates", given["sparse_updates"]
         )
         with at_top_level():
             self.iterations = state(0, "iteration", int32)
@@ -142,8 +149,9 @@ class Optimizer(Module):
             )
         return value
 
-    def _count(self, what: str, value: Any, low: int) -> int | None:
+    def _count(self, what: str, given: Mapping[str, Any], low: int) -> int | None:
         """An int of `low` or more; None for none."""
+        value = given[what]
         if value is None or (type(value) is int and value >= low):
             return value
         self._number(what, value, low=low)
@@ -229,14 +237,16 @@ class Optimizer(Module):
     ) -> Variable:
         """Takes one step: `optimizer.apply_gradients(zip(gradients, variables))`.
 
-        A variable whose gradient is None is left as it is.
+        A variable whose gradient is None is left as it is. A gradient of some rows may be
+        `tg.IndexedSlices(values, indices)`: values of one row add up, and all other rows are 0, or
+        left as they are with `sparse_updates`.
         Raises GradientError (a ValueError) if all gradients are None. Returns `iterations`.
         """
-        connected = connected_pairs(grads_and_vars)
+        connected = connected_pairs(grads_and_vars, self.sparse_updates)
         variables = [v for _, v in connected]
         for variable in variables:  # state outlives the branches of what follows
             self._slots_of(variable)
-        gradients = [self._unscaled(g, v) for g, v in connected]
+        gradients = [g for g, _ in self._unscaled_pairs(connected)]
         if self.gradient_accumulation_steps is None:
             self._update(gradients, variables)
         else:
@@ -317,6 +327,11 @@ class Optimizer(Module):
     def _scale(self) -> Any:
         return self.loss_scale_factor
 
+    def _unscaled_pairs(
+        self, pairs: Iterable[tuple[Gradient, Variable]]
+    ) -> list[tuple[Gradient, Variable]]:
+        return [(mapped(lambda x, v=v: self._unscaled(x, v), g), v) for g, v in pairs]
+
     def _unscaled(self, gradient: Tensor, variable: Variable) -> Tensor:
         scale = self._scale()
         if scale is None:
@@ -371,11 +386,11 @@ class Optimizer(Module):
     def _shared(self, variable: Variable, name: str) -> Variable:
         return self._slots_of(variable)[slot_names(self).index(name)]
 
-    def _accumulate(self, steps: int, gradients: list[Tensor], variables: list[Variable]) -> None:
+    def _accumulate(self, steps: int, gradients: list[Gradient], variables: list[Variable]) -> None:
         """Adds the gradients to those that wait, and takes a step with their mean at every call
         whose number `steps` divides."""
         waiting = [self._shared(v, "gradient_accumulator") for v in variables]
-        sums = [add(old, g) for old, g in zip(waiting, gradients)]
+        sums = [add(old, dense(g)) for old, g in zip(waiting, gradients)]
 
         def update() -> None:
             self._update([divide(total, steps) for total in sums], variables)
@@ -394,7 +409,7 @@ class Optimizer(Module):
         done = self.iterations.read_value()
         return done if steps is None else floordiv(done, steps)
 
-    def _update(self, gradients: list[Tensor], variables: list[Variable]) -> None:
+    def _update(self, gradients: Sequence[Gradient], variables: list[Variable]) -> None:
         """Takes one step, with gradients that are whole."""
         rate = as_tensor(self.learning_rate)
         factors: dict[DType, Any] = {}
@@ -404,21 +419,34 @@ class Optimizer(Module):
                 factors[dtype] = self.step_factors(cast_to(rate, dtype), dtype)
             self._step(gradient, variable, cast_to(rate, dtype), factors[dtype])
 
-    def _clipped(self, gradients: list[Tensor]) -> Sequence[Tensor]:
+    def _clipped(self, gradients: Sequence[Gradient]) -> Sequence[Gradient]:
+        """The gradients within their bounds; rows that are left out count as 0."""
         if self.clipnorm is not None:
-            return [clip_by_norm(g, self.clipnorm) for g in gradients]
+            return [mapped(lambda x: clip_by_norm(x, self.clipnorm), g) for g in gradients]
         if self.clipvalue is not None:
-            return [clip_by_value(g, -self.clipvalue, self.clipvalue) for g in gradients]
+            low, high = -self.clipvalue, self.clipvalue
+            return [mapped(lambda x: clip_by_value(x, low, high), g) for g in gradients]
         if self.global_clipnorm is not None:
-            return clip_by_global_norm(gradients, self.global_clipnorm)[0]  # type: ignore[return-value]
+            values = [g.sums if isinstance(g, Rows) else g for g in gradients]
+            clipped: Any = clip_by_global_norm(values, self.global_clipnorm)[0]
+            return [mapped(lambda _, y=y: y, g) for g, y in zip(gradients, clipped)]
         return gradients
 
-    def _step(self, gradient: Tensor, variable: Variable, rate: Tensor, factors: Any) -> None:
-        value = variable.read_value()
-        if self._decays(variable):
-            value = subtract(value, multiply(multiply(value, self.weight_decay), rate))
+    def _step(self, gradient: Gradient, variable: Variable, rate: Tensor, factors: Any) -> None:
         slots = self._slots_of(variable)[: len(self.slot_names)]
-        new = self.update_step(gradient, value, slots, factors)
+        old = [x.read_value() for x in (variable, *slots)]
+
+        def updated(gradient: Tensor, value: Tensor, *kept: Tensor) -> Sequence[Tensor]:
+            if self._decays(variable):
+                value = subtract(value, multiply(multiply(value, self.weight_decay), rate))
+            return self.update_step(gradient, value, kept, factors)
+
+        if self.sparse_updates:
+            new, *of_slots = updated_rows(updated, gradient, old, self.has_steps_of_rows)
+        else:
+            new, *of_slots = updated(dense(gradient), *old)
+        for slot, state_of_slot in zip(slots, of_slots, strict=True):
+            slot.assign(state_of_slot)
         if variable.constraint is not None:
             new = variable.constraint(new)
         variable.assign(self._averaged(new, variable) if self.use_ema else new)
@@ -450,9 +478,10 @@ class Optimizer(Module):
         return rate
 
     def update_step(
-        self, gradient: Tensor, value: Tensor, slots: tuple[Variable, ...], factors: Any
-    ) -> Tensor:
-        """The new value of a variable; assigns the new values of its slots."""
+        self, gradient: Tensor, value: Tensor, slots: Sequence[Tensor], factors: Any
+    ) -> Sequence[Tensor]:
+        """The new value of a variable, and of each of its slots in their order: all of them, or
+        with sparse updates those rows alone that have a gradient."""
         raise NotImplementedError
 
 
@@ -479,13 +508,16 @@ def rate_at(rate: Any, iterations: Variable) -> Any:
     return rate(iterations) if _takes_an_argument(rate) else rate()
 
 
-def connected_pairs(grads_and_vars: Any) -> list[tuple[Tensor, Variable]]:
-    """The pairs of gradient and variable whose gradient is not None.
+def connected_pairs(
+    grads_and_vars: Any, keeps_rows: bool = False
+) -> list[tuple[Gradient, Variable]]:
+    """The pairs of gradient and variable whose gradient is not None; IndexedSlices are dense, or
+    Rows if those are kept.
 
     Raises GradientError if all are None, and DTypeError or ShapeError for what is no such pair.
     """
     pairs = _checked_pairs(grads_and_vars)
-    connected = [(_checked_gradient(g, v), v) for g, v in pairs if g is not None]
+    connected = [(_checked_gradient(g, v, keeps_rows), v) for g, v in pairs if g is not None]
     if not connected:
         fail(
             GradientError,
@@ -518,23 +550,34 @@ def _checked_variable(variable: Any, rule: str) -> Variable:
 _PAIRS = "give pairs of gradient and variable: zip(gradients, variables)"
 
 
-def _checked_gradient(gradient: Any, variable: Variable) -> Tensor:
-    """The gradient as a tensor of the variable's shape, whose dtype has room for it.
+def _checked_gradient(gradient: Any, variable: Variable, keeps_rows: bool) -> Gradient:
+    """The gradient as a tensor of the variable's shape, whose dtype has room for it, or as Rows.
 
     Raises ShapeError or DTypeError for another.
     """
     own = variable.tensor_type
+    if isinstance(gradient, Rows):
+        return gradient
+    if isinstance(gradient, IndexedSlices):
+        fact = f"the gradient of rows of the variable {told_name(variable)} of {own}"
+        values = as_tensor(gradient.values, None if has_dtype(gradient.values) else own.dtype)
+        slices = gradient._replace(values=_of_fitting_dtype(values, own.dtype, fact))
+        return (rows_of if keeps_rows else dense_of)("apply_gradients", slices, own)
     is_typed = has_dtype(gradient)
     g = as_tensor(gradient, None if is_typed else own.dtype)
     fact = f"the gradient {g.type} of the variable {told_name(variable)} of {own}"
     if not shape_of(g.type.shape).is_compatible_with(shape_of(own.shape)):
         refuse("apply_gradients", fact, g, fix="give each variable its own gradient")
-    if promoted(g.dtype, own.dtype) is not own.dtype:
+    return _of_fitting_dtype(g, own.dtype, fact)
+
+
+def _of_fitting_dtype(g: Tensor, dtype: DType, fact: str) -> Tensor:
+    if promoted(g.dtype, dtype) is not dtype:
         fail(
             DTypeError,
             f"apply_gradients: {fact}",
             operands=[operand_text(g)],
-            fix=f"convert it: tg.cast(gradient, tg.{own.dtype.name})",
+            fix=f"convert it: tg.cast(gradient, tg.{dtype.name})",
         )
     return g
 
@@ -556,16 +599,11 @@ def _takes_an_argument(function: Any) -> bool:
     return any(p.kind in kinds and p.default is p.empty for p in parameters_of(function).values())
 
 
-def towards(variable: Variable, target: Tensor, share: float) -> Tensor:
-    """Moves the variable by a share of the way to the target; returns its new value."""
-    old = variable.read_value()
-    new = add(old, multiply(subtract(target, old), share))
-    variable.assign(new)
-    return new
+def towards(old: Tensor, target: Tensor, share: float) -> Tensor:
+    """A share of the way from the old value to the target."""
+    return add(old, multiply(subtract(target, old), share))
 
 
-def mixed(variable: Variable, target: Tensor, kept: float) -> Tensor:
-    """Makes the variable kept * variable + (1 - kept) * target; returns its new value."""
-    new = add(multiply(variable, kept), multiply(target, 1 - kept))
-    variable.assign(new)
-    return new
+def mixed(old: Tensor, target: Tensor, kept: float) -> Tensor:
+    """kept * old + (1 - kept) * target."""
+    return add(multiply(old, kept), multiply(target, 1 - kept))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Unpack
 
 from tracegraph.array.arguments import as_flag
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, clip_by_value, divide, multiply, pow, subtract
 from tracegraph.math.unary import sign, sqrt, square
 from tracegraph.optimizers.base import Optimizer, mixed
-from tracegraph.state.variable import Variable
+from tracegraph.optimizers.shared import Shared, takes_shared
 
 if TYPE_CHECKING:
     from tracegraph.typing import Rate
@@ -30,51 +31,30 @@ class SGD(Optimizer):
     array([0.5, 1.5], dtype=float32)
     """
 
+    @takes_shared
     def __init__(
         self,
         learning_rate: Rate = 0.01,
         momentum: float = 0.0,
         nesterov: bool = False,
-        weight_decay: float | None = None,
-        clipnorm: float | None = None,
-        clipvalue: float | None = None,
-        global_clipnorm: float | None = None,
-        use_ema: bool = False,
-        ema_momentum: float = 0.99,
-        ema_overwrite_frequency: int | None = None,
-        loss_scale_factor: float | None = None,
-        gradient_accumulation_steps: int | None = None,
-        name: str | None = None,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(
-            learning_rate,
-            weight_decay,
-            clipnorm,
-            clipvalue,
-            global_clipnorm,
-            use_ema,
-            ema_momentum,
-            ema_overwrite_frequency,
-            loss_scale_factor,
-            gradient_accumulation_steps,
-            name,
-        )
+        super().__init__(learning_rate, **shared)
         self.momentum = self._number("momentum", momentum, low=0, high=1)
         self.nesterov = as_flag("SGD", "nesterov", nesterov)
         self.slot_names = ("momentum",) if momentum else ()
 
     def update_step(
-        self, gradient: Tensor, value: Tensor, slots: tuple[Variable, ...], factors: Tensor
-    ) -> Tensor:
+        self, gradient: Tensor, value: Tensor, slots: Sequence[Tensor], factors: Tensor
+    ) -> tuple[Tensor, ...]:
         step = multiply(gradient, factors)
         if not slots:
-            return subtract(value, step)
+            return (subtract(value, step),)
         (momentum,) = slots
         moved = subtract(multiply(momentum, self.momentum), step)
-        momentum.assign(moved)
         if self.nesterov:
-            return add(value, subtract(multiply(moved, self.momentum), step))
-        return add(value, moved)
+            return add(value, subtract(multiply(moved, self.momentum), step)), moved
+        return add(value, moved), moved
 
 
 class RMSprop(Optimizer):
@@ -93,6 +73,7 @@ class RMSprop(Optimizer):
     array([0.5], dtype=float32)
     """
 
+    @takes_shared
     def __init__(
         self,
         learning_rate: Rate = 0.001,
@@ -100,30 +81,9 @@ class RMSprop(Optimizer):
         momentum: float = 0.0,
         epsilon: float = 1e-7,
         centered: bool = False,
-        weight_decay: float | None = None,
-        clipnorm: float | None = None,
-        clipvalue: float | None = None,
-        global_clipnorm: float | None = None,
-        use_ema: bool = False,
-        ema_momentum: float = 0.99,
-        ema_overwrite_frequency: int | None = None,
-        loss_scale_factor: float | None = None,
-        gradient_accumulation_steps: int | None = None,
-        name: str | None = None,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(
-            learning_rate,
-            weight_decay,
-            clipnorm,
-            clipvalue,
-            global_clipnorm,
-            use_ema,
-            ema_momentum,
-            ema_overwrite_frequency,
-            loss_scale_factor,
-            gradient_accumulation_steps,
-            name,
-        )
+        super().__init__(learning_rate, **shared)
         self.rho = self._number("rho", rho, low=0, high=1)
         self.momentum = self._number("momentum", momentum, low=0, high=1)
         self.epsilon = self._number("epsilon", epsilon, low=0)
@@ -135,18 +95,18 @@ class RMSprop(Optimizer):
         )
 
     def update_step(
-        self, gradient: Tensor, value: Tensor, slots: tuple[Variable, ...], factors: Tensor
-    ) -> Tensor:
-        velocity, *rest = slots
-        spread = mixed(velocity, square(gradient), self.rho)
+        self, gradient: Tensor, value: Tensor, slots: Sequence[Tensor], factors: Tensor
+    ) -> tuple[Tensor, ...]:
+        old = dict(zip(self.slot_names, slots))
+        new = {"velocity": mixed(old["velocity"], square(gradient), self.rho)}
+        spread = new["velocity"]
         if self.centered:
-            spread = subtract(spread, square(mixed(rest.pop(), gradient, self.rho)))
+            new["average_gradient"] = mixed(old["average_gradient"], gradient, self.rho)
+            spread = subtract(spread, square(new["average_gradient"]))
         step = divide(multiply(factors, gradient), sqrt(add(spread, self.epsilon)))
-        if rest:
-            (momentum,) = rest
-            step = add(multiply(momentum, self.momentum), step)
-            momentum.assign(step)
-        return subtract(value, step)
+        if self.momentum:
+            step = new["momentum"] = add(multiply(old["momentum"], self.momentum), step)
+        return subtract(value, step), *(new[name] for name in self.slot_names)
 
 
 class Adagrad(Optimizer):
@@ -164,35 +124,15 @@ class Adagrad(Optimizer):
     array([0.5], dtype=float32)
     """
 
+    @takes_shared
     def __init__(
         self,
         learning_rate: Rate = 0.001,
         initial_accumulator_value: float = 0.1,
         epsilon: float = 1e-7,
-        weight_decay: float | None = None,
-        clipnorm: float | None = None,
-        clipvalue: float | None = None,
-        global_clipnorm: float | None = None,
-        use_ema: bool = False,
-        ema_momentum: float = 0.99,
-        ema_overwrite_frequency: int | None = None,
-        loss_scale_factor: float | None = None,
-        gradient_accumulation_steps: int | None = None,
-        name: str | None = None,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(
-            learning_rate,
-            weight_decay,
-            clipnorm,
-            clipvalue,
-            global_clipnorm,
-            use_ema,
-            ema_momentum,
-            ema_overwrite_frequency,
-            loss_scale_factor,
-            gradient_accumulation_steps,
-            name,
-        )
+        super().__init__(learning_rate, **shared)
         value = self._number("initial_accumulator_value", initial_accumulator_value, low=0)
         self.initial_accumulator_value = value
         self.epsilon = self._number("epsilon", epsilon, low=0)
@@ -202,12 +142,12 @@ class Adagrad(Optimizer):
         return self.initial_accumulator_value
 
     def update_step(
-        self, gradient: Tensor, value: Tensor, slots: tuple[Variable, ...], factors: Tensor
-    ) -> Tensor:
+        self, gradient: Tensor, value: Tensor, slots: Sequence[Tensor], factors: Tensor
+    ) -> tuple[Tensor, ...]:
         (accumulator,) = slots
         total = add(accumulator, square(gradient))
-        accumulator.assign(total)
-        return subtract(value, divide(multiply(factors, gradient), sqrt(add(total, self.epsilon))))
+        step = divide(multiply(factors, gradient), sqrt(add(total, self.epsilon)))
+        return subtract(value, step), total
 
 
 class Adadelta(Optimizer):
@@ -225,48 +165,27 @@ class Adadelta(Optimizer):
     array([0.1056], dtype=float32)
     """
 
+    @takes_shared
     def __init__(
         self,
         learning_rate: Rate = 0.001,
         rho: float = 0.95,
         epsilon: float = 1e-7,
-        weight_decay: float | None = None,
-        clipnorm: float | None = None,
-        clipvalue: float | None = None,
-        global_clipnorm: float | None = None,
-        use_ema: bool = False,
-        ema_momentum: float = 0.99,
-        ema_overwrite_frequency: int | None = None,
-        loss_scale_factor: float | None = None,
-        gradient_accumulation_steps: int | None = None,
-        name: str | None = None,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(
-            learning_rate,
-            weight_decay,
-            clipnorm,
-            clipvalue,
-            global_clipnorm,
-            use_ema,
-            ema_momentum,
-            ema_overwrite_frequency,
-            loss_scale_factor,
-            gradient_accumulation_steps,
-            name,
-        )
+        super().__init__(learning_rate, **shared)
         self.rho = self._number("rho", rho, low=0, high=1)
         self.epsilon = self._number("epsilon", epsilon, low=0)
         self.slot_names = ("accumulated_grad", "accumulated_delta_var")
 
     def update_step(
-        self, gradient: Tensor, value: Tensor, slots: tuple[Variable, ...], factors: Tensor
-    ) -> Tensor:
+        self, gradient: Tensor, value: Tensor, slots: Sequence[Tensor], factors: Tensor
+    ) -> tuple[Tensor, ...]:
         squares, steps = slots
         size = sqrt(add(steps, self.epsilon))
-        spread = sqrt(add(mixed(squares, square(gradient), self.rho), self.epsilon))
-        step = divide(multiply(size, gradient), spread)
-        mixed(steps, square(step), self.rho)
-        return subtract(value, multiply(factors, step))
+        mean = mixed(squares, square(gradient), self.rho)
+        step = divide(multiply(size, gradient), sqrt(add(mean, self.epsilon)))
+        return subtract(value, multiply(factors, step)), mean, mixed(steps, square(step), self.rho)
 
 
 class Ftrl(Optimizer):
@@ -287,6 +206,7 @@ class Ftrl(Optimizer):
     array([-0.5], dtype=float32)
     """
 
+    @takes_shared
     def __init__(
         self,
         learning_rate: Rate = 0.001,
@@ -296,30 +216,9 @@ class Ftrl(Optimizer):
         l2_regularization_strength: float = 0.0,
         l2_shrinkage_regularization_strength: float = 0.0,
         beta: float = 0.0,
-        weight_decay: float | None = None,
-        clipnorm: float | None = None,
-        clipvalue: float | None = None,
-        global_clipnorm: float | None = None,
-        use_ema: bool = False,
-        ema_momentum: float = 0.99,
-        ema_overwrite_frequency: int | None = None,
-        loss_scale_factor: float | None = None,
-        gradient_accumulation_steps: int | None = None,
-        name: str | None = None,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(
-            learning_rate,
-            weight_decay,
-            clipnorm,
-            clipvalue,
-            global_clipnorm,
-            use_ema,
-            ema_momentum,
-            ema_overwrite_frequency,
-            loss_scale_factor,
-            gradient_accumulation_steps,
-            name,
-        )
+        super().__init__(learning_rate, **shared)
         self.learning_rate_power = self._number("learning_rate_power", learning_rate_power, high=0)
         value = self._number("initial_accumulator_value", initial_accumulator_value, low=0)
         self.initial_accumulator_value = value
@@ -340,20 +239,19 @@ class Ftrl(Optimizer):
         return self.initial_accumulator_value if name == "accumulator" else 0.0
 
     def update_step(
-        self, gradient: Tensor, value: Tensor, slots: tuple[Variable, ...], factors: Tensor
-    ) -> Tensor:
+        self, gradient: Tensor, value: Tensor, slots: Sequence[Tensor], factors: Tensor
+    ) -> tuple[Tensor, ...]:
         squares, linear = slots
         total = add(squares, square(gradient))
         power, old_power = (pow(x, -self.learning_rate_power) for x in (total, squares))
         moved = multiply(divide(subtract(power, old_power), factors), value)
         shrinkage = multiply(value, 2 * self.l2_shrinkage_regularization_strength)
         leader = add(linear, subtract(add(gradient, shrinkage), moved))
-        squares.assign(total)
-        linear.assign(leader)
         bound = self.l1_regularization_strength
         ridge = add(2 * self.l2_regularization_strength, divide(self.beta, factors))
         clipped = clip_by_value(leader, -bound, bound)
-        return divide(subtract(clipped, leader), add(divide(power, factors), ridge))
+        new = divide(subtract(clipped, leader), add(divide(power, factors), ridge))
+        return new, total, leader
 
 
 class Lion(Optimizer):
@@ -369,46 +267,26 @@ class Lion(Optimizer):
     array([0.5], dtype=float32)
     """
 
+    @takes_shared
     def __init__(
         self,
         learning_rate: Rate = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.99,
-        weight_decay: float | None = None,
-        clipnorm: float | None = None,
-        clipvalue: float | None = None,
-        global_clipnorm: float | None = None,
-        use_ema: bool = False,
-        ema_momentum: float = 0.99,
-        ema_overwrite_frequency: int | None = None,
-        loss_scale_factor: float | None = None,
-        gradient_accumulation_steps: int | None = None,
-        name: str | None = None,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(
-            learning_rate,
-            weight_decay,
-            clipnorm,
-            clipvalue,
-            global_clipnorm,
-            use_ema,
-            ema_momentum,
-            ema_overwrite_frequency,
-            loss_scale_factor,
-            gradient_accumulation_steps,
-            name,
-        )
+        super().__init__(learning_rate, **shared)
         self.beta_1 = self._number("beta_1", beta_1, low=0, high=1)
         self.beta_2 = self._number("beta_2", beta_2, low=0, high=1)
         self.slot_names = ("momentum",)
 
     def update_step(
-        self, gradient: Tensor, value: Tensor, slots: tuple[Variable, ...], factors: Tensor
-    ) -> Tensor:
+        self, gradient: Tensor, value: Tensor, slots: Sequence[Tensor], factors: Tensor
+    ) -> tuple[Tensor, ...]:
         (momentum,) = slots
         target = add(multiply(momentum, self.beta_1), multiply(gradient, 1 - self.beta_1))
-        mixed(momentum, gradient, self.beta_2)
-        return subtract(value, multiply(factors, sign(target)))
+        new = subtract(value, multiply(factors, sign(target)))
+        return new, mixed(momentum, gradient, self.beta_2)
 
 
 __all__ = ["SGD", "Adadelta", "Adagrad", "Ftrl", "Lion", "RMSprop"]

@@ -16,6 +16,7 @@ from tracegraph.math.arithmetic import add, multiply
 from tracegraph.math.logic import equal, is_finite
 from tracegraph.math.reduction import reduce_all
 from tracegraph.optimizers.base import Optimizer, connected_pairs, state
+from tracegraph.optimizers.rows import Rows
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable
 
@@ -66,7 +67,7 @@ class LossScaleOptimizer(Optimizer):
             )
         self.inner_optimizer = inner_optimizer
         self.initial_scale = self._optional("initial_scale", initial_scale, above=0)
-        self._count("dynamic_growth_steps", dynamic_growth_steps, 1)
+        self._count("dynamic_growth_steps", {"dynamic_growth_steps": dynamic_growth_steps}, 1)
         self.dynamic_growth_steps = dynamic_growth_steps
         with at_top_level():
             self.step_counter = state(0, "step_counter", int32)
@@ -115,11 +116,11 @@ class LossScaleOptimizer(Optimizer):
 
         Raises GradientError (a ValueError) if all gradients are None. Returns `iterations`.
         """
-        pairs = connected_pairs(grads_and_vars)
+        pairs = connected_pairs(grads_and_vars, self.inner_optimizer.sparse_updates)
         self.build([v for _, v in pairs])  # state outlives the branches of what follows
 
         def step() -> None:
-            self.inner_optimizer.apply_gradients([(self._unscaled(g, v), v) for g, v in pairs])
+            self.inner_optimizer.apply_gradients(self._unscaled_pairs(pairs))
             is_due = equal(self.step_counter, self.dynamic_growth_steps - 1)
             self.step_counter.assign(where(is_due, 0, add(self.step_counter, 1)))
             scale = self.dynamic_scale.read_value()
@@ -129,7 +130,8 @@ class LossScaleOptimizer(Optimizer):
             self.step_counter.assign(0)
             self.dynamic_scale.assign(multiply(self.dynamic_scale.read_value(), 0.5))
 
-        finite = reduce_all(stack([reduce_all(is_finite(g)) for g, _ in pairs]))
+        values = [g.sums if isinstance(g, Rows) else g for g, _ in pairs]
+        finite = reduce_all(stack([reduce_all(is_finite(x)) for x in values]))
         cond(finite, step, shrink)
         return self.iterations
 

@@ -29,6 +29,9 @@ class RegisterGradient:
         self._op_type = _checked_name(op_type)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if not callable(function):
+            fact = f"the gradient of {self._op_type!r} is {kind_of(function)}: {shown(function)}"
+            fail(TraceError, fact, fix="decorate a function of the op and its cotangents")
         register(self._op_type, function)
         return function
 

@@ -119,7 +119,7 @@ def _sampled(
         as_count(op, what, value)
         for what, value in (("num_sampled", num_sampled), ("range_max", range_max))
     )
-    _check(op, true, num_true, count, classes)
+    _check(op, true, as_count(op, "num_true", num_true), count, classes)
     is_unique = as_flag(op, "unique", unique)
     if is_unique and count > classes:
         fact = f"{op}: {count} different candidates of {classes} classes"

@@ -17,6 +17,7 @@ order in both modes, trained on, and saved again.
 array([3., 6.], dtype=float32)
 """
 
+from tracegraph.api.public_modules import publish
 from tracegraph.saved_model.modules import LoadedModule
 from tracegraph.saved_model.options import Asset, LoadOptions, SaveOptions
 from tracegraph.saved_model.reading import contains_saved_model, load
@@ -31,3 +32,5 @@ __all__ = [
     "load",
     "save",
 ]
+
+publish(__name__)

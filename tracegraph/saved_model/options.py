@@ -9,7 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from tracegraph.archive.directory import as_path
 from tracegraph.errors import LoadError, SignatureError, fail, shown
+from tracegraph.operands.flags import as_flag, refuse_kind
 
 #: What the format is called, and the newest version of it that is written and read.
 FORMAT = "tracegraph.saved_model"
@@ -108,12 +110,23 @@ class SaveOptions:
     ) -> None:
         _check_elsewhere(SaveOptions, elsewhere)
         vars(self).update(
-            experimental_custom_gradients=experimental_custom_gradients,
-            locations=locations,
-            save_debug_info=save_debug_info,
-            stablehlo=stablehlo,
+            experimental_custom_gradients=as_flag(
+                "SaveOptions", "experimental_custom_gradients", experimental_custom_gradients
+            ),
+            locations=as_flag("SaveOptions", "locations", locations),
+            save_debug_info=as_flag("SaveOptions", "save_debug_info", save_debug_info),
+            stablehlo=_checked_devices(stablehlo),
             extra=_checked_extra(extra),
         )
+
+
+def _checked_devices(devices: Any) -> str | Sequence[str]:
+    """The names of devices, which are looked up when the model is saved."""
+    names = (devices,) if isinstance(devices, str) else devices
+    if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):
+        return devices
+    rule = "stablehlo is a name of a device, or several"
+    refuse_kind("SaveOptions", rule, devices, fix='give such as ("cpu", "cuda")')
 
 
 def _checked_extra(extra: Any) -> dict[str, bytes]:
@@ -142,7 +155,7 @@ class LoadOptions:
 
     def __init__(self, verify: bool = False, **elsewhere: Any) -> None:
         _check_elsewhere(LoadOptions, elsewhere)
-        vars(self).update(verify=verify)
+        vars(self).update(verify=as_flag("LoadOptions", "verify", verify))
 
 
 class Asset:
@@ -157,7 +170,7 @@ class Asset:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        if not Path(path).is_file():
+        if not Path(as_path("Asset", path)).is_file():
             fail(
                 LoadError,
                 f"there is no file {shown(os.fspath(path))} to be an asset",

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from tracegraph.api.public_modules import publish
 from tracegraph.signal import frames, transforms, windows
 from tracegraph.signal.frames import *
 from tracegraph.signal.transforms import *
@@ -9,3 +10,5 @@ from tracegraph.signal.windows import *
 
 if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred names are public
     __all__ = [*transforms.__all__, *frames.__all__, *windows.__all__]
+
+publish(__name__)

@@ -10,7 +10,9 @@ import numpy as np
 
 from tracegraph.array.arguments import (
     as_axis,
+    as_count,
     as_flag,
+    as_function,
     as_number,
     as_size,
     known_array,
@@ -21,7 +23,7 @@ from tracegraph.array.arguments import (
 )
 from tracegraph.array.shaping import cut, pad
 from tracegraph.core.types import as_dtype, float32
-from tracegraph.errors import SignatureError, fail
+from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.broadcast import full
@@ -29,6 +31,7 @@ from tracegraph.ops.index import Gather, ScatterAdd
 from tracegraph.ops.shape import Reshape
 from tracegraph.signal.transforms import dct, irfft, rfft
 from tracegraph.signal.windows import hann_window
+from tracegraph.tracing.index_checks import value_at_hand
 
 if TYPE_CHECKING:
     from tracegraph.typing import DTypeLike, TensorLike
@@ -65,11 +68,14 @@ def frame(
     if not known_int(size):
         refuse("frame", f"the size of {x.type} is open", x, fix="give it in the TensorSpec")
     count = max(0, 1 + (size - length) // step)
+    padding = as_tensor(pad_value, x.dtype)
     if as_flag("frame", "pad_end", pad_end):
         count = -(-size // step)
         margin = max(0, (count - 1) * step + length - size)
         margins = [(0, margin if k == place else 0) for k in range(x.ndim)]
-        x = pad(x, margins, constant_values=as_tensor(pad_value, x.dtype))
+        if rank_of("frame", padding):
+            refuse("frame", f"pad_value is {padding.type}", padding, fix="give one number")
+        x = pad(x, margins, constant_values=padding)
     places = np.arange(count)[:, None] * step + np.arange(length)
     return Gather(place, 0)(x, as_tensor(places.astype(np.int32)))
 
@@ -78,6 +84,8 @@ def _steps(op: str, frame_length: Any, frame_step: Any) -> tuple[int, int]:
     """The length and the distance of frames: ints of 1 or more."""
     found = []
     for what, value in (("frame_length", frame_length), ("frame_step", frame_step)):
+        if getattr(value, "shape", ()) or isinstance(value, (list, tuple)):
+            refuse(op, f"{what} is {shown(value)}", fix="give one int for all frames")
         number = as_size(op, what, value)
         if not known_int(number) or number < 1:
             refuse(op, f"{what} is {number}", fix="use an int of 1 or more")
@@ -128,12 +136,14 @@ def stft(
     >>> tg.signal.stft(tg.ones([8]), frame_length=4, frame_step=2).numpy().real.round(4)[0]
     array([ 2., -1.,  0.], dtype=float32)
     """
+    op = "stft"
     x = as_tensor(signals)
-    length, step = _steps("stft", frame_length, frame_step)
+    length, step = _steps(op, frame_length, frame_step)
     frames = frame(x, length, step, pad_end)
     if window_fn is not None:
-        frames = frames * window_fn(length, dtype=x.dtype)  # type: ignore[operator]
-    return rfft(frames, [_fft_length("stft", fft_length, length)])
+        window = as_function(op, "window_fn", window_fn)
+        frames = frames * window(length, dtype=x.dtype)  # type: ignore[operator]
+    return rfft(frames, [_fft_length(op, fft_length, length)])
 
 
 def _fft_length(op: str, given: Any, length: int) -> int:
@@ -168,7 +178,8 @@ def inverse_stft(
     else:
         frames = pad(frames, [(0, length - size if k == last else 0) for k in range(last + 1)])
     if window_fn is not None:
-        frames = frames * window_fn(length, dtype=frames.dtype)  # type: ignore[operator]
+        window = as_function(op, "window_fn", window_fn)
+        frames = frames * window(length, dtype=frames.dtype)  # type: ignore[operator]
     return overlap_and_add(frames, step)
 
 
@@ -183,6 +194,8 @@ def inverse_stft_window_fn(
     op = "inverse_stft_window_fn"
     _, step = _steps(op, 1, frame_step)
 
+    as_function(op, "forward_window_fn", forward_window_fn)
+
     def window_fn(frame_length: Any, dtype: DTypeLike) -> Tensor:
         forward = as_tensor(forward_window_fn(frame_length, dtype=dtype))
         window = known_array(op, forward, "return a window that does not depend on arguments")
@@ -190,7 +203,9 @@ def inverse_stft_window_fn(
         overlaps = -(-len(window) // step)
         squares = np.pad(window**2, (0, overlaps * step - len(window))).reshape(overlaps, step)
         total = np.tile(squares.sum(0), overlaps)[: len(window)]
-        return as_tensor((window / total).astype(as_dtype(dtype).numpy_dtype))
+        # Where no window reaches there is no signal to be found.
+        inverse = np.divide(window, total, out=np.zeros_like(total), where=total != 0)
+        return as_tensor(inverse.astype(as_dtype(dtype).numpy_dtype))
 
     return window_fn
 
@@ -217,9 +232,11 @@ def linear_to_mel_weight_matrix(
            [0.  , 0.  ]], dtype=float32)
     """
     op = "linear_to_mel_weight_matrix"
-    columns = as_number(op, "num_mel_bins", num_mel_bins, low=1)
-    rows = as_number(op, "num_spectrogram_bins", num_spectrogram_bins, low=1)
-    nyquist = as_number(op, "sample_rate", sample_rate, low=1) / 2
+    columns = _bins(op, "num_mel_bins", num_mel_bins)
+    rows = _bins(op, "num_spectrogram_bins", num_spectrogram_bins)
+    known = value_at_hand(sample_rate) if isinstance(sample_rate, Tensor) else None
+    rate = sample_rate if known is None or known.ndim else known[()]
+    nyquist = float(as_number(op, "sample_rate", rate, low=1)) / 2
     upper = as_number(op, "upper_edge_hertz", upper_edge_hertz, high=nyquist)
     lower = as_number(op, "lower_edge_hertz", lower_edge_hertz, low=0.0, below=upper)
     bins = _mel(np.linspace(0, nyquist, rows))[:, None]
@@ -229,6 +246,15 @@ def linear_to_mel_weight_matrix(
     weights = np.maximum(0, np.minimum(rising, falling))
     weights[0] = 0  # the mean of a signal is on no scale of pitches
     return as_tensor(weights.astype(as_dtype(dtype).numpy_dtype))
+
+
+def _bins(op: str, what: str, count: Any) -> int:
+    number = as_count(op, what, count)
+    return as_number(op, what, number, low=1, high=_MOST_BINS)
+
+
+#: How many bins a scale has at most: its matrix is made by NumPy.
+_MOST_BINS = 2**24
 
 
 def _mel(hertz: Any) -> Any:

@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tracegraph.array.arguments import (
     as_axes,
     as_axis,
@@ -17,13 +15,17 @@ from tracegraph.array.arguments import (
     rank_of,
     refuse,
 )
+from tracegraph.array.creation import zeros
 from tracegraph.array.joining import concat
+from tracegraph.array.selection import where
 from tracegraph.array.shaping import cut, pad, reverse, roll
+from tracegraph.core.types import float64, int64
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
+from tracegraph.math.unary import cos, sin, sqrt
 from tracegraph.operands.conversion import as_tensor, cast_to
-from tracegraph.ops.constant import DimSize
-from tracegraph.ops.elementwise import COMPLEX, REAL
+from tracegraph.ops.constant import DimSize, Iota
+from tracegraph.ops.elementwise import COMPLEX, REAL, complex_of
 from tracegraph.ops.fourier import Fft, Irfft, Rfft, half_size
 from tracegraph.ops.index import move_axis
 
@@ -182,7 +184,9 @@ def _of_real(op: str, input: Any, fft_length: Any, count: int) -> Tensor:
     x = as_tensor(input)
     axes = _last_axes(op, x, count)
     sizes = _lengths(op, fft_length, [x.type.shape[axis] for axis in axes])
-    y = Rfft()(_resized(x, axes, sizes))
+    if 0 in sizes:
+        return zeros(list(x.type.shape), complex_of(x.dtype))
+    y = Rfft()(resized(x, axes, sizes))
     return Fft(axes[:-1], False)(y) if count > 1 else y
 
 
@@ -190,8 +194,10 @@ def _to_real(op: str, input: Any, fft_length: Any, count: int) -> Tensor:
     z = as_tensor(input)
     axes = _last_axes(op, z, count)
     own = [z.type.shape[axis] for axis in axes]
+    if fft_length is None and 0 in own:
+        return zeros(list(z.type.shape), z.dtype.real)
     sizes = _lengths(op, fft_length, [*own[:-1], 2 * (own[-1] - 1)])
-    z = _resized(z, axes, (*sizes[:-1], half_size(sizes[-1])))
+    z = resized(z, axes, (*sizes[:-1], half_size(sizes[-1])))
     if count > 1:
         z = Fft(axes[:-1], True)(z)
     return _divided(Irfft(sizes[-1])(z), sizes)
@@ -208,7 +214,7 @@ def _lengths(op: str, fft_length: Any, own: Sequence[Any]) -> tuple[Any, ...]:
     return sizes
 
 
-def _resized(x: Tensor, axes: Sequence[int], sizes: Sequence[Any]) -> Tensor:
+def resized(x: Tensor, axes: Sequence[int], sizes: Sequence[Any]) -> Tensor:
     """x cut, or filled up with zeros behind, to other sizes along some axes."""
     for axis, size in zip(axes, sizes, strict=True):
         missing = size - x.type.shape[axis]
@@ -274,10 +280,10 @@ def dct(
     last = x.ndim - 1
     x = move_axis(x, place, last)
     if n is not None:
-        x = _resized(x, [last], _lengths("dct", n, [0]))
+        x = resized(x, [last], _lengths("dct", n, [0]))
     size: Any = x.type.shape[last]
-    if not known_int(size) or size < (2 if kind == 1 else 1):
-        fix = "give the size in the TensorSpec, and two elements or more for type 1"
+    if known_int(size) and size < (2 if kind == 1 else 1):
+        fix = "give one element or more, and two or more for type 1"
         refuse("dct", f"{x.type} has {size} elements along the axis", x, fix=fix)
     found = (_dct_1, _dct_2, _dct_3, _dct_4)[kind - 1](x, size, norm is not None)
     return move_axis(found, last, place)
@@ -301,42 +307,57 @@ def idct(
     return dct(input, (1, 3, 2, 4)[kind - 1], n, axis, norm)
 
 
-def _dct_1(x: Tensor, size: int, is_ortho: bool) -> Tensor:
+def _dct_1(x: Tensor, size: Any, is_ortho: bool) -> Tensor:
     last = x.ndim - 1
     return REAL(Rfft()(concat([x, reverse(cut(x, last, 1, size - 1), [last])], last)))
 
 
-def _dct_2(x: Tensor, size: int, is_ortho: bool) -> Tensor:
+def _dct_2(x: Tensor, size: Any, is_ortho: bool) -> Tensor:
     last = x.ndim - 1
-    half = cut(Rfft()(_resized(x, [last], [2 * size])), last, 0, size)
-    turn = 2 * np.exp(-0.5j * np.pi * np.arange(size) / size)
-    y = REAL(half * as_tensor(turn.astype(half.dtype.numpy_dtype)))  # type: ignore[operator]
-    values = _but_first(size, 0.5, math.sqrt(0.5)) / math.sqrt(size)
-    return y * as_tensor(values, x.dtype) if is_ortho else y  # type: ignore[operator]
+    half = cut(Rfft()(resized(x, [last], [2 * size])), last, 0, size)
+    y = REAL(half * _quarter_turn(half, -1)) * 2.0  # type: ignore[operator]
+    return y * _weights(y, 0.5, math.sqrt(0.5)) if is_ortho else y
 
 
-def _dct_3(x: Tensor, size: int, is_ortho: bool) -> Tensor:
+def _dct_3(x: Tensor, size: Any, is_ortho: bool) -> Tensor:
     last = x.ndim - 1
     if is_ortho:
-        values = _but_first(size, 1.0, math.sqrt(0.5)) / math.sqrt(size)
-        x = x * as_tensor(values, x.dtype)  # type: ignore[operator]
-    turn = np.exp(0.5j * np.pi * np.arange(size) / size)
+        x = x * _weights(x, 1.0, math.sqrt(0.5))  # type: ignore[operator]
     z = COMPLEX(x, x * 0.0)  # type: ignore[operator]
-    z = z * as_tensor(turn.astype(z.dtype.numpy_dtype))  # type: ignore[operator]
-    whole = Irfft(2 * size)(_resized(z, [last], [size + 1]))
+    z = z * _quarter_turn(z, 1)  # type: ignore[operator]
+    whole = Irfft(2 * size)(resized(z, [last], [size + 1]))
     return cut(whole, last, 0, size)
 
 
-def _dct_4(x: Tensor, size: int, is_ortho: bool) -> Tensor:
+def _dct_4(x: Tensor, size: Any, is_ortho: bool) -> Tensor:
     last = x.ndim - 1
-    y = cut(_dct_2(_resized(x, [last], [2 * size]), 2 * size, False), last, 1, 2 * size, 2)
-    return y * math.sqrt(0.5 / size) if is_ortho else y  # type: ignore[operator]
+    y = cut(_dct_2(resized(x, [last], [2 * size]), 2 * size, False), last, 1, 2 * size, 2)
+    return y * sqrt(0.5 / _size_of(y)) if is_ortho else y  # type: ignore[operator]
 
 
-def _but_first(size: int, first: float, others: float) -> np.ndarray:
-    values = np.full(size, others)
-    values[0] = first
-    return values
+def _size_of(x: Tensor) -> Tensor:
+    """The number of elements along the last axis, in the real dtype of x."""
+    return cast_to(as_tensor(x.type.shape[-1]), x.dtype.real)
+
+
+def _numbers(x: Tensor) -> Tensor:
+    """0, 1, ... along the last axis, in float64: products with pi are rounded once."""
+    return cast_to(Iota(x.type.shape[-1], int64)(), float64)
+
+
+def _quarter_turn(z: Tensor, sign: int) -> Tensor:
+    """Complex numbers of length 1, from 1 up to a quarter of a turn along the last axis."""
+    size = cast_to(as_tensor(z.type.shape[-1]), float64)
+    angles = _numbers(z) * (sign * math.pi / 2) / size  # type: ignore[operator]
+    return cast_to(COMPLEX(cos(angles), sin(angles)), z.dtype)
+
+
+def _weights(x: Tensor, first: float, others: float) -> Tensor:
+    """What makes a transform orthonormal: a factor for the first element, and one for the others,
+    over the square root of their number."""
+    is_first = _numbers(x) < 0.5  # type: ignore[operator]
+    values = where(is_first, as_tensor(first, x.dtype), as_tensor(others, x.dtype))
+    return values / sqrt(_size_of(x))
 
 
 __all__ = [

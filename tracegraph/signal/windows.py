@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracegraph.array.arguments import as_count, as_flag, known_int, refuse
+from tracegraph.array.arguments import as_count, as_flag, as_number, known_int, refuse
 from tracegraph.core.types import as_dtype, float32
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.tensor import Tensor
@@ -59,7 +59,7 @@ def kaiser_window(
     array([0.4387, 1.    , 0.4387], dtype=float32)
     """
     op = "kaiser_window"
-    return _window(op, np.kaiser(_length(op, window_length), float(beta)), dtype)
+    return _window(op, np.kaiser(_length(op, window_length), as_number(op, "beta", beta)), dtype)
 
 
 def kaiser_bessel_derived_window(
@@ -71,7 +71,7 @@ def kaiser_bessel_derived_window(
     array([0.4834, 0.8754, 0.8754, 0.4834], dtype=float32)
     """
     op = "kaiser_bessel_derived_window"
-    totals = np.cumsum(np.kaiser(_length(op, window_length) // 2 + 1, float(beta)))
+    totals = np.cumsum(np.kaiser(_length(op, window_length) // 2 + 1, as_number(op, "beta", beta)))
     half = np.sqrt(totals[:-1] / totals[-1])
     return _window(op, np.concatenate([half, half[::-1]]), dtype)
 

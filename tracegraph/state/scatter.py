@@ -10,8 +10,16 @@ import numpy as np
 
 from tracegraph.core.shapes import static_shape
 from tracegraph.core.tensorshape import IndexedSlices
-from tracegraph.core.types import int32, int64
-from tracegraph.errors import DTypeError, ShapeError, counted, fail
+from tracegraph.core.types import TensorType, int32, int64
+from tracegraph.errors import (
+    DTypeError,
+    ShapeError,
+    SignatureError,
+    counted,
+    fail,
+    kind_of,
+    shown,
+)
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor, host_tensor
@@ -130,8 +138,8 @@ def _scatter_method(how: str) -> Callable[..., Any]:
         if not isinstance(sparse_delta, IndexedSlices):
             fail(
                 DTypeError,
-                f"scatter_{how} takes tg.IndexedSlices, and it was given a "
-                f"{type(sparse_delta).__name__}",
+                f"scatter_{how} takes tg.IndexedSlices, and it was given "
+                f"{shown(sparse_delta)}, which is {kind_of(sparse_delta)}",
                 fix="write tg.IndexedSlices(values, indices)",
             )
         indices = _indices(sparse_delta.indices)
@@ -151,6 +159,22 @@ def _scatter_method(how: str) -> Callable[..., Any]:
         "run time."
     )
     return scatter
+
+
+def _dense(self: IndexedSlices) -> Tensor:
+    """One tensor of the `dense_shape`. Raises SignatureError without one, and ShapeError for values
+    that are not one row for each index."""
+    if self.dense_shape is None:
+        fail(
+            SignatureError,
+            "IndexedSlices without a dense_shape are no tensor: its first size is not known",
+            fix="give it: tg.IndexedSlices(values, indices, dense_shape)",
+        )
+    values, indices = as_tensor(self.values), _indices(self.indices)
+    shape = tuple(int(size) for size in self.dense_shape)
+    zeros = full(0, TensorType(values.dtype, shape))
+    check_range("IndexedSlices", zeros, indices, [0])
+    return ScatterAdd(0, 0)(zeros, Reshape((*indices.type.shape, 1))(indices), values)
 
 
 def _scatter_nd_method(how: str) -> Callable[..., Any]:
@@ -305,6 +329,7 @@ for _how in _COMBINATIONS:
 for _method in (sparse_read, gather_nd, batch_scatter_update):
     setattr(Variable, _method.__name__, _method)
 Variable.__getitem__ = _getitem  # type: ignore[method-assign]
+IndexedSlices.__tracegraph_tensor__ = _dense  # type: ignore[attr-defined]
 Tensor.assign = _assign_slice  # type: ignore[attr-defined]
 
 __all__ = ["batch_scatter_update", "gather_nd", "sparse_read"]

@@ -8,6 +8,7 @@
 array([1., 2.], dtype=float32)
 """
 
+from tracegraph.api.public_modules import publish
 from tracegraph.train.checkpoint import Checkpoint
 from tracegraph.train.checkpoint_state import latest_checkpoint
 from tracegraph.train.manager import CheckpointManager
@@ -21,3 +22,5 @@ __all__ = [
     "load_checkpoint",
     "load_variable",
 ]
+
+publish(__name__)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tracegraph.archive import manifest
-from tracegraph.archive.directory import MANIFEST, STATE, remove_waiting, replace_file
+from tracegraph.archive.directory import MANIFEST, STATE, as_path, remove_waiting, replace_file
 from tracegraph.archive.manifest import Entry
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.errors import LoadError, fail
@@ -120,6 +120,6 @@ def latest_checkpoint(
     >>> tg.train.latest_checkpoint("latest")
     'latest/ckpt-1'
     """
-    directory = os.fspath(checkpoint_dir)
+    directory = as_path("latest_checkpoint", checkpoint_dir)
     state = read_state(directory, latest_filename or STATE)
     return None if state is None else state.latest_in(directory)

@@ -1,0 +1,67 @@
+"""Every public name of TensorFlow 2.21 is there, or says what to use in its place."""
+
+import operator
+import pathlib
+import re
+
+import pytest
+
+import tracegraph as tg
+from tracegraph.api import families
+
+
+def names():
+    """The names that stand in the list, by their namespaces."""
+    text = pathlib.Path(__file__).with_name("tensorflow_names.txt").read_text()
+    for part in text.split("[")[1:]:
+        space, _, listed = part.partition("]")
+        yield space, listed.split()
+
+
+NAMES = dict(names())
+
+
+@pytest.mark.parametrize("space", NAMES)
+def test_names_are_there_or_say_what_to_use(space):
+    silent = []
+    for name in NAMES[space]:
+        path = f"{space}.{name}".removeprefix(".")
+        try:
+            operator.attrgetter(path)(tg)
+        except AttributeError as error:
+            if "\n  fix: " not in str(error) or __file__ not in str(error):
+                silent.append(path)
+    assert silent == []
+
+
+def test_advice_names_what_is_there():
+    rules = [*families._RULES, *families._REST]
+    assert len(rules) > 50
+    for pattern, _, fix in rules:
+        re.compile(pattern)
+        for named in re.findall(r"\btg((?:\.[A-Za-z_]\w*)+)", fix):
+            assert operator.attrgetter(named[1:])(tg) is not None, fix
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    {
+        "raw_ops.AddV2": "use tg.add",
+        "raw_ops.MatMul": "use tg.matmul",
+        "raw_ops.Conv2DBackpropInput": "use tg.GradientTape",
+        "raw_ops.Sum": "use tg.reduce_sum",
+        "losses.MSE": "use tg.losses.mean_squared_error",
+        "sets.union": "NumPy's functions of sets",
+        "qint8": "tg.quantization",
+        "errors.NotFoundError": "catch OSError",
+        "train.Checkpont": "use tg.train.Checkpoint, if that is meant",
+        "layers.Dens": "use tg.layers.Dense, if that is meant",
+        "random.norml": "use tg.random.normal, if that is meant",
+        "linalg.LinearOperatorDiag": "tg.linalg",
+        "debugging.enable_check_numerics": "check_numerics=True",
+        "keras.applications": "another package",
+    }.items(),
+)
+def test_families_and_slips_say_what_they_must(path, words):
+    with pytest.raises(AttributeError, match=re.escape(words)):
+        operator.attrgetter(path)(tg)

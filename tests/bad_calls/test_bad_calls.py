@@ -1,0 +1,111 @@
+"""Every public function refuses what its arguments cannot be: with the right class, both facts, the
+user's line and the repair, at top level and inside of a function.
+
+Each function has a call that is right, in a table `CALLS`; each of its arguments is then wrong in
+every way that its value tells (`wrong.py`). What is special of a call stands in `rows.py`.
+"""
+
+import pytest
+
+import tracegraph as tg
+from tests.bad_calls import (
+    calls_array,
+    calls_linalg,
+    calls_math,
+    calls_nn,
+    calls_objects,
+    calls_programs,
+    harness,
+    row,
+    rows,
+    rows_of_files,
+)
+from tests.bad_calls.exceptions import ACCEPTED, WITH_OUR_FRAMES, WITHOUT_BAD_CALLS
+from tracegraph import _MODULES
+
+CALLS = {
+    path: good
+    for table in (calls_math, calls_array, calls_linalg, calls_nn, calls_objects, calls_programs)
+    for path, good in table.CALLS.items()
+}
+ROWS = [*rows.ROWS, *rows_of_files.ROWS]
+
+
+@pytest.mark.parametrize("is_traced", [False, True], ids=["top level", "function"])
+@pytest.mark.parametrize("bad", ROWS, ids=[f"{row.path}-{k}" for k, row in enumerate(ROWS)])
+def test_a_call_that_is_wrong_in_a_way_of_its_own(bad, is_traced):
+    error = harness.outcome_of_row(bad, is_traced, row.OPERANDS)
+    assert error is not None, "it was accepted"
+    file = bad.call.__code__.co_filename
+    found = harness.faults_of(error, bad.kind, bad.words, file)
+    if bad.path in WITH_OUR_FRAMES:
+        found = [fault for fault in found if not fault.startswith("frames")]
+    assert found == [], str(error)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("path", CALLS)
+def test_a_call_with_one_argument_that_is_wrong(path):
+    refused = 0
+    for case in harness.cases_of(path, CALLS[path]):
+        # Where a call may be right it is traced alone: nothing is compiled then.
+        for is_traced in (True,) if case.wrong.may else (False, True):
+            error = case.outcome(is_traced)
+            if error is not None:
+                assert harness.faults(case, error, harness.__file__) == [], f"{case}: {error}"
+                refused += 1
+            elif not case.wrong.may:
+                accepted = ACCEPTED.get((path, case.parameter), ACCEPTED.get(case.parameter, ""))
+                assert case.wrong.label in accepted, f"{case} was accepted"
+
+
+def names_of(function):
+    """All public paths of a function or class."""
+    modules = {"": tg, **{m.__name__.removeprefix("tracegraph."): m for m in _MODULES}}
+    return [
+        f"{short}.{name}".removeprefix(".")
+        for short, module in modules.items()
+        for name in dir(module)
+        if getattr(module, name) is function
+    ]
+
+
+def public_functions():
+    modules = {"": tg, **{m.__name__.removeprefix("tracegraph."): m for m in _MODULES}}
+    seen = set()
+    for short, module in modules.items():
+        for name in dir(module):
+            value = getattr(module, name)
+            is_error = isinstance(value, type) and issubclass(value, BaseException)
+            if name[0] != "_" and callable(value) and not is_error and id(value) not in seen:
+                seen.add(id(value))
+                yield f"{short}.{name}".removeprefix("."), value
+
+
+def test_every_public_function_has_three_bad_calls():
+    by_hand = {row.path for row in ROWS}
+    missing = []
+    for path, value in public_functions():
+        names = names_of(value)
+        count = max((count_of(name) for name in names), default=0)
+        count += sum(row.path in names for row in ROWS)
+        if count < 3 and not WITHOUT_BAD_CALLS.keys() & set(names):
+            missing.append((path, count))
+    assert missing == []
+    assert (
+        by_hand <= {name for _, value in public_functions() for name in names_of(value)} | METHODS
+    )
+
+
+def count_of(path):
+    """How many calls of a function, or of what a class makes, must be refused."""
+    tables = [CALLS[name] for name in (path, f"{path}()") if name in CALLS]
+    names = [name for name in (path, f"{path}()") if name in CALLS]
+    return sum(
+        not case.wrong.may
+        for name, good in zip(names, tables)
+        for case in harness.cases_of(name, good)
+    )
+
+
+METHODS = {row.path for row in ROWS if "()" in row.path}

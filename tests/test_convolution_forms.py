@@ -1,0 +1,164 @@
+"""The forms of convolutions on CPUs, against XLA's own convolution and its derivatives by JAX."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import tracegraph as tg
+from lowering import convolution
+from lowering.convolution import by_channels, by_examples, form_on_cpu
+from tracegraph.ops.contract import Conv
+
+LAYOUTS = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}
+
+
+def by_xla(op, x, y):
+    return lax.conv_general_dilated(
+        x,
+        y,
+        op.strides,
+        op.padding,
+        op.lhs_dilation,
+        op.rhs_dilation,
+        LAYOUTS[len(op.strides)],
+        feature_group_count=op.groups,
+    )
+
+
+def sample(shape, dtype):
+    return np.random.default_rng(8).normal(size=shape).astype(dtype)
+
+
+PADDING = [((0, 0), (0, 0)), ((1, 2), (0, 1)), ((-1, 2), (3, -2))]
+WAYS = list(itertools.product([(1, 1), (2, 1)], PADDING, [(1, 1), (1, 3)], [(1, 1), (2, 1)]))
+
+
+@pytest.mark.parametrize(("strides", "padding", "lhs", "rhs"), WAYS)
+@pytest.mark.parametrize("form", [by_examples, by_channels])
+@pytest.mark.parametrize("part", [1, 2_000, 1 << 20])
+def test_forms_of_every_kind_of_window(form, part, strides, padding, lhs, rhs, monkeypatch):
+    monkeypatch.setattr(convolution, "PART", part)  # many parts, some, one
+    op = Conv(strides, padding, lhs, rhs, 1)
+    with jax.enable_x64(True):
+        x, y = sample((6, 9, 7, 4), np.float64), sample((3, 2, 4, 5), np.float64)
+        found, expected = form(op, jnp.asarray(x), jnp.asarray(y)), by_xla(op, x, y)
+    assert found.shape == expected.shape and 0 not in found.shape
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+@pytest.mark.parametrize("form", [by_examples, by_channels])
+@pytest.mark.parametrize("outputs", [1, 200])
+def test_forms_of_other_ranks_and_widths(form, rank, outputs, monkeypatch):
+    monkeypatch.setattr(convolution, "PART", 4_000)
+    op = Conv((2,) * rank, ((1, 0),) * rank, (1,) * rank, (1,) * rank, 1)
+    x = sample((3, *[8, 5, 7][:rank], 7), np.float32)
+    y = sample((*[3, 2, 3][:rank], 7, outputs), np.float32)
+    found = form(op, jnp.asarray(x), jnp.asarray(y))
+    np.testing.assert_allclose(found, by_xla(op, x, y), rtol=1e-4, atol=1e-4)
+
+
+STEPS = [(1, "SAME", 1), (2, "SAME", 1), (1, "VALID", 2), (3, "VALID", 1)]
+
+
+@pytest.mark.filterwarnings("ignore:.* calls of run were traced")
+@pytest.mark.parametrize(("strides", "padding", "dilations"), STEPS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_values_and_gradients_of_functions(dtype, strides, padding, dilations):
+    x, y = sample((7, 29, 31, 12), dtype), sample((3, 5, 12, 34), dtype)
+
+    def convolved(x, y):
+        return lax.conv_general_dilated(
+            x,
+            y,
+            (strides, strides),
+            padding,
+            rhs_dilation=(dilations, dilations),
+            dimension_numbers=LAYOUTS[2],
+        )
+
+    @tg.function
+    def run(x, y, g):
+        with tg.GradientTape() as tape:
+            tape.watch((x, y))
+            z = tg.nn.conv2d(x, y, strides, padding, dilations=dilations)
+        return z, *tape.gradient(z, (x, y), output_gradients=g)
+
+    with jax.enable_x64(True):
+        z, pull = jax.vjp(convolved, jnp.asarray(x), jnp.asarray(y))
+        g = sample(z.shape, dtype)
+        expected = z, *pull(jnp.asarray(g))
+    tolerance = 1e-11 if dtype is np.float64 else 1e-3
+    for found, wanted in zip(run(x, y, g), expected, strict=True):
+        assert found.dtype.as_numpy_dtype is dtype
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=tolerance, atol=tolerance)
+    text = run.experimental_get_compiler_ir(x, y, g)(stage="stablehlo")
+    assert "convolution_by_channels" in text  # the gradient by the kernel
+    assert ("convolution_by_examples" in text) == (dtype is np.float64)
+
+
+def chosen(x, y, strides=(1, 1), groups=1):
+    op = Conv(strides, ((0, 0), (0, 0)), (1, 1), (1, 1), groups)
+    with jax.enable_x64(True):
+        return form_on_cpu(op, jnp.zeros(*x), jnp.zeros(*y))
+
+
+def test_which_form_is_chosen():
+    wide, float32 = np.float64, np.float32
+    assert chosen(((32, 30, 30, 16), wide), ((3, 3, 16, 16), wide)) is by_examples
+    assert chosen(((32, 30, 30, 16), float32), ((3, 3, 16, 16), float32)) is None
+    assert chosen(((16, 30, 30, 32), float32), ((28, 28, 32, 16), float32)) is by_channels
+    assert chosen(((16, 30, 30, 32), np.float16), ((28, 28, 32, 16), np.float16)) is None
+    assert chosen(((16, 34, 34, 32), float32), ((28, 28, 32, 16), float32)) is None  # 49 places
+    assert chosen(((32, 30, 30, 16), wide), ((3, 3, 8, 16), wide), groups=2) is None
+    assert chosen(((1, 5, 5, 2), wide), ((3, 3, 2, 2), wide)) is None  # next to no work
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_batch_without_examples(dtype):
+    @tg.function
+    def run(x, y):
+        with tg.GradientTape() as tape:
+            tape.watch((x, y))
+            z = tg.nn.conv2d(x, y, 1, "SAME")
+        return z, *tape.gradient(z, (x, y))
+
+    z, by_x, by_y = run(np.zeros((0, 28, 28, 32), dtype), np.ones((3, 3, 32, 64), dtype))
+    assert z.shape == (0, 28, 28, 64) and by_x.shape == (0, 28, 28, 32)
+    np.testing.assert_array_equal(by_y.numpy(), np.zeros((3, 3, 32, 64)))
+
+
+def test_groups_with_gradients():
+    x, y = sample((8, 28, 28, 32), np.float64), sample((3, 3, 16, 32), np.float64)
+
+    def convolved(x, y):
+        return lax.conv_general_dilated(
+            x, y, (1, 1), "SAME", dimension_numbers=LAYOUTS[2], feature_group_count=2
+        )
+
+    with tg.GradientTape() as tape:
+        kernel = tg.Variable(y)
+        z = tg.reduce_sum(tg.sin(tg.nn.conv2d(tg.constant(x), kernel, 1, "SAME")))
+    with jax.enable_x64(True):
+        expected = jax.grad(lambda y: jnp.sum(jnp.sin(convolved(x, y))))(jnp.asarray(y))
+    found = tape.gradient(z, kernel)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_programs_for_several_platforms_have_both_forms():
+    x, y = sample((4, 28, 28, 16), np.float64), sample((3, 3, 16, 16), np.float64)
+    f = tg.function(lambda x, y: tg.nn.conv2d(x, y, 1, "SAME"))
+    data = tg.export.stablehlo(f, x, y, platforms=("cpu", "cuda"))
+    exported = jax.export.deserialize(bytearray(data))
+    text = exported.mlir_module()
+    assert "stablehlo.convolution" in text and "stablehlo.while" in text
+    plain = Conv((1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1), 1)
+    with jax.enable_x64(True):
+        expected = by_xla(plain, x, y)
+    np.testing.assert_allclose(f(x, y).numpy(), expected, rtol=1e-11, atol=1e-11)
+    text = f.experimental_get_compiler_ir(x, y)(stage="optimized_hlo")
+    assert "convolution(" not in text  # the program for this machine has one of them

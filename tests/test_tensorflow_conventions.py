@@ -1,0 +1,318 @@
+"""Conventions of TensorFlow that its own tests ask for: what is accepted, what is refused and as
+what, and of which dtype a result is."""
+
+import numpy as np
+import pytest
+
+import tracegraph as tg
+
+# Conversion.
+
+
+@pytest.mark.parametrize("make", [tg.constant, tg.convert_to_tensor])
+def test_a_dtype_is_that_of_the_tensors_in_a_list(make, run):
+    wide = tg.constant([1.0, 2.0], tg.float64)
+    narrow = run(lambda x: make([[3.0, 4.0], x], tg.float32), wide)
+    assert narrow.dtype == tg.float32
+    assert narrow.numpy().tolist() == [[3, 4], [1, 2]]
+    mixed = run(lambda x: make([x, tg.constant([5, 6])], tg.float64), wide)
+    assert mixed.dtype == tg.float64
+    assert mixed.numpy().tolist() == [[1, 2], [5, 6]]
+
+
+def test_a_floating_tensor_in_a_list_of_integers_is_refused():
+    with pytest.raises(TypeError, match="a tensor of float32 was given where int32 is needed"):
+        tg.constant([tg.constant(1.5), 2], tg.int32)
+
+
+def test_a_list_without_a_dtype_promotes():
+    assert tg.constant([tg.constant(1.0), tg.constant(2.0, tg.float64)]).dtype == tg.float64
+
+
+def test_the_static_value_of_a_variable_is_none():
+    v = tg.Variable([1.0, 2.0])
+    assert tg.get_static_value(v) is None
+    assert tg.get_static_value(v + 1.0).tolist() == [2, 3]
+
+
+def test_add_n_takes_an_iterator():
+    assert tg.add_n(tg.constant(k) for k in range(4)).numpy() == 6
+
+
+# Reductions.
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_the_deviation_of_complex_numbers_is_real(dtype, run):
+    x = np.array([[1 + 2j, -1j, 3], [0.5, 2j, -2]], dtype)
+    y = run(tg.math.reduce_std, tg.constant(x))
+    assert y.dtype == tg.as_dtype(dtype).real_dtype
+    np.testing.assert_allclose(y.numpy(), np.std(x), rtol=1e-6)
+
+
+def test_empty_lists_are_truth_values_where_those_are_asked_for():
+    assert tg.reduce_all([]).numpy() == np.True_
+    assert tg.reduce_any([]).numpy() == np.False_
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
+def test_the_norm_of_integers_is_rounded_down(dtype, run):
+    x = np.array([[3, 4], [1, 1], [9, 12]], dtype)
+    y = run(lambda x: tg.math.reduce_euclidean_norm(x, axis=1), tg.constant(x))
+    assert y.dtype == tg.as_dtype(dtype)
+    assert y.numpy().tolist() == np.floor(np.sqrt((x.astype(float) ** 2).sum(1))).tolist()
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint16", "int32", "int64"])
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_types_of_an_index(name, dtype):
+    x = np.random.default_rng(0).normal(size=(4, 300)).astype(np.float32)
+    y = getattr(tg, name)(tg.constant(x), 1, output_type=dtype)
+    assert y.dtype == tg.as_dtype(dtype)
+    assert y.numpy().tolist() == getattr(np, name)(x, 1).tolist()
+
+
+# Products.
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_products_of_integers_in_a_floating_type(dtype, run):
+    a, b = np.array([[100, 3], [7, 120]], dtype), np.array([[1, 2], [90, 4]], dtype)
+    y = run(lambda a, b: tg.matmul(a, b, output_type=tg.float32), tg.constant(a), tg.constant(b))
+    assert y.dtype == tg.float32
+    assert y.numpy().tolist() == (a.astype(float) @ b.astype(float)).tolist()
+
+
+def test_a_product_in_a_type_of_a_lower_kind_is_refused():
+    x = tg.ones([2, 2])
+    with pytest.raises(TypeError, match="asked for in int32, which is not wider"):
+        tg.matmul(x, x, output_type=tg.int32)
+
+
+# Shapes.
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted", "result"),
+    [([0, 6], [0, -1, 3], (0, 2, 3)), ([4, 0], [-1, 0], (4, 0)), ([0], [-1, 5], (0, 5))],
+)
+def test_what_is_left_of_a_tensor_without_elements(shape, wanted, result):
+    assert tg.reshape(tg.zeros(shape), wanted).shape == result
+
+
+def test_the_number_of_parts_is_checked():
+    with pytest.raises(ValueError, match="4 parts are asked for, and there are 3 sizes"):
+        tg.split(tg.range(10), [2, 2, 6], num=4)
+    assert [len(x) for x in tg.split(tg.range(10), [2, 2, 6], num=3)] == [2, 2, 6]
+
+
+@pytest.mark.parametrize(
+    "clip", [lambda x, bound: tg.clip_by_value(x, 0.0, bound), tg.clip_by_norm]
+)
+def test_a_bound_does_not_make_a_tensor_larger(clip, run):
+    x = tg.ones([2, 3, 1])
+    with pytest.raises(ValueError, match=r"with the bounds the shape is f32.2,3,2"):
+        run(clip, x, tg.constant([1.0, 2.0]))
+    assert run(clip, x, tg.constant([[[0.5]], [[2.0]]])).shape == (2, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        ([1, 2], None, None),
+        ([1, 2], [1, 2, 3], None),
+        ([1, 2], [1, 2], [1, 2]),
+        ([None, 2, 3], [1, 1, 3], [None, None, 3]),
+    ],
+)
+def test_what_two_shapes_have_in_common(one, other, both):
+    one, other = tg.TensorShape(one), tg.TensorShape(other)
+    expected = tg.TensorShape(both).dims
+    assert one.most_specific_compatible_shape(other).dims == expected
+    assert other.most_specific_compatible_shape(one).dims == expected
+    assert one.most_specific_common_supertype([other, one]).dims == expected
+
+
+def test_shapes_that_are_among_others():
+    shape, open_shape, any_shape = map(tg.TensorShape, ([3, 2], [None, 2], None))
+    assert shape.is_subtype_of(open_shape)
+    assert open_shape.is_subtype_of(any_shape)
+    assert not open_shape.is_subtype_of(shape)
+    assert not any_shape.is_subtype_of(open_shape)
+    assert not shape.is_subtype_of(tg.TensorShape([3, 2, 1]))
+    assert shape.most_specific_common_supertype([3]) is None
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        lambda shape: tg.TensorShape(None).assert_is_fully_defined(),
+        lambda shape: tg.TensorShape([None]).assert_is_fully_defined(),
+        lambda shape: shape.assert_same_rank([1]),
+        lambda shape: shape.with_rank_at_least(3),
+        lambda shape: shape.with_rank_at_most(1),
+    ],
+)
+def test_shapes_of_another_rank_are_value_errors(check):
+    with pytest.raises(ValueError, match=r"rank|not known"):
+        check(tg.TensorShape([3, 2]))
+
+
+def test_shapes_of_the_right_rank_pass():
+    shape = tg.TensorShape([3, 2])
+    shape.assert_is_fully_defined()
+    shape.assert_same_rank([None, None])
+    shape.assert_same_rank(None)
+    assert shape.with_rank_at_least(2) == shape.with_rank_at_most(2) == shape
+
+
+# Segments.
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "min", "prod"])
+def test_segment_numbers_are_sorted(name):
+    with pytest.raises(tg.errors.InvalidArgumentError, match="sorted, and 0 comes after 1"):
+        getattr(tg.math, f"segment_{name}")([1, 2, 3], [0, 1, 0])
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "min", "prod"])
+def test_segment_numbers_are_below_their_count(name):
+    op = getattr(tg.math, f"unsorted_segment_{name}")
+    with pytest.raises(tg.errors.InvalidArgumentError, match="number 2 is too large for 2"):
+        op([1, 2, 3], [0, -1, 2], 2)
+    assert op([1, 2, 3], [0, -1, 1], 2).numpy().tolist() == [1, 3]
+
+
+# Errors of the class that TensorFlow's users catch.
+
+
+def test_nothing_to_map_over_is_a_value_error():
+    with pytest.raises(ValueError, match="elems has no tensors"):
+        tg.map_fn(lambda x: x, [])
+
+
+def test_a_body_of_another_structure_is_a_value_error():
+    with pytest.raises(ValueError, match="the body returns"):
+        tg.scan(lambda a, x: (a, -a), tg.range(3), tg.constant(1))
+
+
+# Casts, searches, scatters.
+
+REAL = ["float64", "float32", "float16", "bfloat16", "int32", "uint8"]
+
+
+@pytest.mark.parametrize("given", REAL[:4])
+@pytest.mark.parametrize("wanted", REAL)
+def test_a_cast_that_saturates_makes_infinities_finite(given, wanted):
+    given, wanted = tg.as_dtype(given), tg.as_dtype(wanted)
+    y = tg.saturate_cast(tg.constant([np.inf, -np.inf], given), wanted)
+    low = max(float(given.min), float(wanted.min))
+    high = min(float(given.max), float(wanted.max))
+    assert y.dtype == wanted
+    rounding = 0.01 if tg.bfloat16 in (given, wanted) else 1e-6
+    np.testing.assert_allclose(y.numpy().astype(float), [high, low], rtol=rounding)
+
+
+@pytest.mark.parametrize("wanted", ["complex64", "float32", "float16"])
+def test_a_cast_of_complex_numbers_saturates_both_parts(wanted, run):
+    x = np.array([1e300 + 2j, 3 - 1e300j, 1 + 1j], np.complex128)
+    y = run(lambda x: tg.saturate_cast(x, wanted), tg.constant(x)).numpy()
+    top = np.finfo(np.float16 if wanted == "float16" else np.float32).max
+    assert str(y.dtype) == wanted
+    assert y.real.tolist() == [top, 3, 1]
+    if wanted == "complex64":
+        assert y.imag.tolist() == [2, -top, 1]
+
+
+def test_a_cast_of_real_numbers_to_complex_ones_saturates():
+    y = tg.saturate_cast(tg.constant([1e300, 2.0], tg.float64), tg.complex64)
+    assert y.numpy().tolist() == [np.finfo(np.float32).max, 2]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("length", [1, 64, 65, 127, 128, 129, 1000])
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_searches_in_sequences_of_any_length(length, side, dtype):
+    draw = np.random.default_rng(length)
+    rows = np.sort(draw.integers(0, 50, (2, length)), axis=1).astype(dtype)
+    values = draw.integers(-2, 53, (2, 40)).astype(dtype)
+    found = tg.searchsorted(rows, values, side=side, out_type=tg.int64)
+    expected = [np.searchsorted(row, at, side) for row, at in zip(rows, values, strict=True)]
+    assert found.dtype == tg.int64
+    assert found.numpy().tolist() == np.stack(expected).tolist()
+
+
+def test_a_search_in_a_loop_over_rows():
+    rows = np.sort(np.random.default_rng(0).normal(size=(3, 100)), axis=1).astype(np.float32)
+    values = np.linspace(-2, 2, 9, dtype=np.float32)
+    found = tg.vectorized_map(lambda row: tg.searchsorted(row, values), tg.constant(rows))
+    assert found.numpy().tolist() == [np.searchsorted(row, values).tolist() for row in rows]
+
+
+def test_truth_values_are_scattered(run):
+    found = run(lambda x: tg.scatter_nd([[3], [0], [3]], x, [5]), tg.constant([True, False, False]))
+    assert found.numpy().tolist() == [False, False, False, True, False]
+
+
+def test_updates_in_a_list_take_the_dtype_of_the_tensor():
+    rows = [tg.range(2), tg.range(3, 5)]
+    found = tg.tensor_scatter_nd_update(tg.zeros([3, 2]), [[2], [0]], rows)
+    assert found.numpy().tolist() == [[3, 4], [0, 0], [0, 1]]
+
+
+def test_matrices_of_truth_values():
+    x = np.array([[True, False, True], [True, True, False]])
+    assert tg.linalg.diag(x).numpy().tolist() == [np.diag(row).tolist() for row in x]
+    found = tg.linalg.diag_part(x, k=(-1, 0)).numpy()
+    assert found.tolist() == [[True, True], [True, False]]
+
+
+# Items that not every path sets.
+
+
+def _item_of_main(a):
+    x = {"a": a}
+    if a > 0:
+        x["b"] = 1
+    return x
+
+
+def _item_of_else(a):
+    x = {"a": {}}
+    if a > 0:
+        pass
+    else:
+        x["a"]["b"] = a
+    return x
+
+
+class _Holder:
+    pass
+
+
+def _attribute(a):
+    holder = _Holder()
+    if a > 0:
+        holder.value = a
+    return holder.value
+
+
+@pytest.mark.parametrize("function", [_item_of_main, _item_of_else, _attribute])
+@pytest.mark.parametrize("value", [1, -1])
+def test_an_item_that_one_branch_sets_is_refused(function, value):
+    with pytest.raises(ValueError, match="is set in one branch only of the `if`"):
+        tg.function(function)(tg.constant(value))
+
+
+def _item_of_loop(a):
+    y = {}
+    while a < 10:
+        y["a"] = a
+        a = a + 1
+    return y
+
+
+def test_an_item_that_a_loop_sets_is_refused_where_the_loop_does_not_run():
+    assert tg.function(_item_of_loop)(tg.constant(3))["a"].numpy() == 9
+    with pytest.raises(tg.errors.InvalidArgumentError, match="set by a loop that ran 0 times"):
+        tg.function(_item_of_loop)(tg.constant(11))

@@ -1,0 +1,335 @@
+"""Families of names of TensorFlow that are not here: a rule for each, by the path that is asked.
+
+A rule is a pattern of the whole path below `tg`, the reason and the repair; the first that fits
+counts. Names that stand elsewhere, and those that were renamed, are told before (`absent.py`).
+"""
+
+from __future__ import annotations
+
+import re
+
+_ONE = "a program runs on one device"
+_DATA = ("there are no datasets", "loop over NumPy arrays, or over any iterator of them")
+_PROTO = ("there are no protocol buffers", "use Python's own types, and tg.saved_model for models")
+_ERRORS = "errors are Python's, and six classes of tg.errors"
+_NUMBERS = "there are dense tensors of numbers and truth values only"
+_TRAINING = ("training is a loop of your own", "write the loop, with tg.GradientTape")
+_SERIAL = (
+    "objects are not described by configurations",
+    "use Python, and tg.saved_model.save for what is trained",
+)
+_SHORT = {
+    "kld": "kl_divergence",
+    "kullback_leibler_divergence": "kl_divergence",
+    "mae": "mean_absolute_error",
+    "mape": "mean_absolute_percentage_error",
+    "mse": "mean_squared_error",
+    "msle": "mean_squared_logarithmic_error",
+    "logcosh": "log_cosh",
+}
+_CODES = (
+    *("ABORTED", "ALREADY_EXISTS", "CANCELLED", "DATA_LOSS", "DEADLINE_EXCEEDED", "OUT_OF_RANGE"),
+    *("FAILED_PRECONDITION", "INTERNAL", "INVALID_ARGUMENT", "NOT_FOUND", "OK", "UNKNOWN"),
+    *("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "UNAVAILABLE"),
+    "UNIMPLEMENTED",
+)
+
+#: Pattern of the path, reason, repair.
+_RULES: list[tuple[str, str, str]] = [
+    # What is no dense tensor of numbers.
+    (
+        r"q?u?int(8|16|32)_ref|(q|qu)int(8|16|32)",
+        _NUMBERS,
+        "use tg.quantization.fake_quant_with_min_max_vars",
+    ),
+    (r"(resource|variant)(_ref)?", _NUMBERS, "use tg.Variable, or tg.TensorArray"),
+    (
+        r"(Ragged|Sparse)\w*|ragged_\w+|sparse_\w+",
+        _NUMBERS,
+        "use dense tensors, padded, with tg.where",
+    ),
+    (
+        r"as_string|string_\w+|substr|regex_\w+",
+        _NUMBERS,
+        "keep strings in Python, as str(x.numpy())",
+    ),
+    (
+        r"(None|Optional|Ragged|Sparse|Type|TensorArray|IndexedSlices)\w*Spec|TypeSpec",
+        _NUMBERS,
+        "use tg.TensorSpec",
+    ),
+    (r"sets(\.\w+)?", _NUMBERS, "use tg.unique, or NumPy's functions of sets outside of functions"),
+    (r"queue(\.\w+)?", "there are no queues", "use Python's queue, outside of functions"),
+    (r"double|half", "types have their names of NumPy", "use tg.float64, or tg.float16"),
+    # Data, files, messages.
+    (r"data\.\w+|data\.experimental\.\w+", *_DATA),
+    (r"feature_column(\.\w+)?", *_DATA),
+    (
+        r"audio(\.\w+)?|(image\.)?\w*(decode|encode)_\w+",
+        "files are read by Python",
+        "use a library of files, and give its array",
+    ),
+    (
+        r"image\.(is_jpeg|extract_jpeg_shape|(stateless_)?random_jpeg_quality)",
+        "files are read by Python",
+        "use a library of images, and give its array",
+    ),
+    (
+        r"(\w+\.)*(make_ndarray|make_tensor_proto)|train\.\w+(List|Features?|Example|Def|Lists)|train\.(Feature|Features|Example)",
+        *_PROTO,
+    ),
+    (r"train\.(Cluster\w+|Coordinator|JobDef|ServerDef)", _ONE, "leave it out"),
+    (
+        r"train\.ExponentialMovingAverage",
+        "optimizers keep averages",
+        "use tg.optimizers.Adam(use_ema=True)",
+    ),
+    (r"fingerprint", "bytes are hashed by Python", "use hashlib, outside of functions"),
+    # Devices and the machinery of TensorFlow.
+    (
+        r"distribute\.\w+(\.\w+)*|config\.\w*[dD]evice\w*|DeviceSpec|tpu(\.\w+)*|check_pinned",
+        "devices are JAX's",
+        "use JAX's settings, or leave it out",
+    ),
+    (
+        r"(profiler|lite|sysconfig|version|types|mlir|xla|graph_util|__internal__)(\.\w+)*",
+        "it is of TensorFlow's own machinery",
+        "leave it out, or use tg.config, tg.export and f.graph(x) of a @tg.function",
+    ),
+    (
+        r"(import_graph_def|Operation|get_logger|load_library|load_op_library)",
+        "it is of TensorFlow's own machinery",
+        "use tg.Graph.from_text, tg.saved_model.load, or tg.py_function",
+    ),
+    (
+        r"nondifferentiable_batch_function|register_tensor_conversion_function|AggregationMethod|CriticalSection",
+        "it is of TensorFlow's own machinery",
+        "leave it out",
+    ),
+    (
+        r"inside_function|is_symbolic_tensor",
+        "it is the opposite of running eagerly",
+        "use tg.executing_eagerly()",
+    ),
+    (
+        r"variable_creator_scope",
+        "what makes Variables is Python",
+        "make them in a function of your own, with tg.Variable",
+    ),
+    (
+        r"get_current_name_scope",
+        "a scope gives its name",
+        "use the name of `with tg.name_scope(name) as path`",
+    ),
+    (r"tuple", "results are Python's tuples", "use tg.group, or a tuple of Python"),
+    (
+        r"saved_model\.[A-Z_]+",
+        "a saved model has a format of its own",
+        "use tg.saved_model.save and tg.saved_model.load",
+    ),
+    (
+        r"debugging\.(enable|disable)_check_numerics",
+        "functions are checked one by one",
+        "use tg.function(f, check_numerics=True)",
+    ),
+    (
+        r"debugging\.is_numeric_tensor",
+        "a tensor has a dtype",
+        "use x.dtype.is_floating, or x.dtype.is_integer",
+    ),
+    (
+        r"errors\.(" + "|".join(_CODES) + r")",
+        _ERRORS,
+        "catch a class of tg.errors, such as tg.errors.InvalidArgumentError",
+    ),
+    (
+        r"errors\.(Resource|Internal|Op|Aborted|Cancel|Unknown|Unimplemented|Unavail)\w*Error",
+        _ERRORS,
+        "catch tg.errors.LoweringError",
+    ),
+    (r"errors\.OperatorNotAllowedInGraphError", _ERRORS, "catch tg.errors.TraceError"),
+    # Mathematics.
+    (
+        r"linalg\.LinearOperator\w*",
+        "matrices are tensors",
+        "use functions of tg.linalg, or @tg.function and tg.linalg.matvec",
+    ),
+    (
+        r"(signal\.)?i?r?fftnd|(signal\.)?irfftnd",
+        "transforms have up to three axes",
+        "use tg.signal.fft3d, or tg.signal.fft along one axis after another",
+    ),
+    (
+        r"signal\.(inverse_)?mdct",
+        "there is no modified cosine transform",
+        "use tg.signal.frame and tg.signal.dct",
+    ),
+    (r"matrix_square_root", "it is a name of an op", "use tg.linalg.sqrtm"),
+    (r"approx_top_k", "it is a name of an op", "use tg.approx_max_k"),
+    (
+        r"conv|conv2d_backprop_\w+",
+        "derivatives are those of a tape",
+        "use tg.nn.convolution, and tg.GradientTape",
+    ),
+    (r"extract_volume_patches", "patches are those of images", "use tg.image.extract_patches"),
+    (
+        r"(nn\.)?(with_space_to_batch|required_space_to_batch_paddings)",
+        "convolutions take dilations",
+        "use tg.nn.convolution(x, filters, dilations=2)",
+    ),
+    (r"nn\.(ctc_unique_labels|collapse_repeated)", "labels are dense", "use tg.nn.ctc_loss"),
+    (
+        r"nn\.\w+_candidate_sampler|nn\.compute_accidental_hits",
+        "there are two samplers",
+        "use tg.random.uniform_candidate_sampler",
+    ),
+    (r"nn\.RNNCell\w+", "cells are layers", "use tg.layers.GRUCell(4, dropout=0.1)"),
+    (r"random\.Algorithm", "there is one algorithm, Threefry's", "leave it out"),
+    (r"random_index_shuffle", "indices are shuffled as tensors", "use tg.random.stateless_shuffle"),
+    (
+        r"image\.stateless_sample_distorted_bounding_box",
+        "boxes at random are those of a crop",
+        "use tg.image.stateless_random_crop",
+    ),
+    # Keras.
+    (r"(\w+\.)*(de)?serialize", *_SERIAL),
+    (
+        r"keras\.(applications|preprocessing|datasets)",
+        "there are no models or data to download",
+        "use those of another package, and give its arrays",
+    ),
+    (r"keras\.(callbacks|export|models|saving|wrappers)", *_TRAINING),
+    (r"keras\.backend", "functions of tensors are those of tg", "use tg, tg.math and tg.nn"),
+    (r"keras\.(random|tree)", "it stands in tg itself", "use tg.random, or tg.nest"),
+    (
+        r"keras\.(config|mixed_precision|dtype_policies|DTypePolicy)",
+        "each layer has its dtype",
+        "use tg.layers.Dense(4, dtype=tg.float16), and tg.optimizers.LossScaleOptimizer",
+    ),
+    (r"keras\.(distribution|device|RematScope)", _ONE, "leave it out, or use tg.recompute_grad"),
+    (
+        r"keras\.(InputSpec|KerasTensor|Operation|StatelessScope|SymbolicScope|Variable)",
+        "layers are called with tensors",
+        "use tg.TensorSpec, tg.layers.Layer and tg.Variable",
+    ),
+    (
+        r"keras\.(quantizers|Quantizer|legacy|version|visualization|distillation|utils|Function|Model)",
+        "there is no such part of Keras",
+        "use tg.layers, tg.optimizers, tg.losses and tg.metrics",
+    ),
+    (
+        r"layers\.(InputSpec|Wrapper)",
+        "layers are called with tensors",
+        "write a subclass of tg.layers.Layer",
+    ),
+    (
+        r"layers\.Random\w+|layers\.(CenterCrop|Resizing|Pipeline|AutoContrast|MixUp|CutMix|Equalization)\w*",
+        "pictures are changed by functions",
+        "use tg.image, in the function that reads the batch",
+    ),
+    (
+        r"layers\.(AlphaDropout|ThresholdedReLU)",
+        "there is no such layer",
+        "use tg.layers.Dropout, or tg.layers.ReLU(threshold=1.0)",
+    ),
+    (
+        r"layers\.(Hash\w*|\w+Lookup|TextVectorization|StringLookup|Discretization|CategoryEncoding|Normalization|FeatureSpace)",
+        "data are prepared before they are tensors",
+        "use NumPy, tg.one_hot, or tg.raw_ops.Bucketize",
+    ),
+    (
+        r"layers\.(Flax|Jax|Torch|TFSM)\w*",
+        "layers are those of tg",
+        "write a subclass of tg.layers.Layer, or use f.as_jax() of a @tg.function",
+    ),
+    (r"optimizers\.legacy", "there is one family of optimizers", "use tg.optimizers.Adam"),
+]
+#: What is said of the other names of a module, where none resembles them.
+_REST: list[tuple[str, str, str]] = [
+    (
+        r"train\.\w+",
+        "checkpoints have few functions",
+        "use tg.train.Checkpoint and tg.train.latest_checkpoint",
+    ),
+    (
+        r"autograph\.\w+(\.\w+)*",
+        "conversion has no levels",
+        "use tg.autograph.to_code and tg.autograph.do_not_convert",
+    ),
+    (r"debugging\.\w+", "devices are JAX's", "use JAX's settings"),
+    (r"errors\.\w+Error", _ERRORS, "catch OSError, ValueError, or tg.errors.InvalidArgumentError"),
+    (
+        r"random\.\w+",
+        "random numbers have few distributions",
+        "use tg.random.stateless_truncated_normal, or tg.random.stateless_uniform",
+    ),
+    (
+        r"quantization\.\w+",
+        "tensors have no quantized types",
+        "use tg.quantization.quantize_and_dequantize",
+    ),
+    (
+        r"layers\.[A-Z]\w+",
+        "there is no such layer yet",
+        "write a subclass of tg.layers.Layer, with tg.nn and tg.einsum",
+    ),
+    (
+        r"losses\.[A-Z]\w+|losses\.(circle|ctc|dice|tversky)",
+        "a loss is a function of two tensors",
+        "write a function, or a subclass of tg.losses.Loss; tg.nn.ctc_loss is there",
+    ),
+    (r"metrics\.[A-Z]\w+", "a metric holds Variables", "write a subclass of tg.metrics.Metric"),
+    (
+        r"optimizers\.[A-Z]\w+",
+        "there is no such optimizer",
+        "use tg.optimizers.AdamW, or a subclass of tg.optimizers.Optimizer",
+    ),
+    (
+        r"initializers\.[A-Z]\w+",
+        "there is no such initializer",
+        "write a subclass of tg.initializers.Initializer",
+    ),
+    (r"config\.\w+(\.\w+)*", "devices are JAX's", "use JAX's settings, or leave it out"),
+]
+_FIRST, _LAST = (
+    [(re.compile(pattern), reason, fix) for pattern, reason, fix in rules]
+    for rules in (_RULES, _REST)
+)
+
+
+def advice(path: str, public: dict[str, str]) -> tuple[str, str] | None:
+    """The reason and the repair for a path of a family; `public` has the paths of public functions,
+    by their names without underlines."""
+    module, _, name = path.rpartition(".")
+    if module in ("losses", "metrics") and name.lower() in _SHORT:
+        return "names are whole words here", f"use tg.losses.{_SHORT[name.lower()]}"
+    if module == "raw_ops" and name[:1].isupper():
+        return _raw_op(name, public)
+    return _found(path, _FIRST)
+
+
+def advice_for_the_rest(path: str) -> tuple[str, str] | None:
+    """The reason and the repair for a name of a module that resembles none of its names."""
+    return _found(path, _LAST)
+
+
+def _found(path: str, rules: list[tuple[re.Pattern[str], str, str]]) -> tuple[str, str] | None:
+    return next(((why, fix) for pattern, why, fix in rules if pattern.fullmatch(path)), None)
+
+
+def _raw_op(name: str, public: dict[str, str]) -> tuple[str, str]:
+    """What to use for an op of TensorFlow's, which most often has a function of the same name."""
+    reason = "ops are called by functions"
+    words = re.sub(r"(V\d+|ND)$", "", name)
+    for known in (f"reduce{words.lower()}", words.lower()):
+        if known in public and not public[known].startswith("tg.raw_ops."):
+            return reason, f"use {public[known]}"
+    if re.search(r"Grad(V\d+|WithArgmax)?$|Backprop", name):
+        return "derivatives are those of a tape", "use tg.GradientTape"
+    if re.search(r"Dataset|Iterator|Reader|Queue|Record|Csv|Example|Decode|Encode|File", name):
+        return _DATA
+    if re.search(r"String|Regex|Ragged|Sparse|Lookup|HashTable|Tensor(List|Map)|Stack", name):
+        return _NUMBERS, "use dense tensors, and tg.TensorArray for lists"
+    if re.search(r"Variable|Resource|Assign", name):
+        return "state is kept by Variables", "use tg.Variable"
+    return reason, "use the function of tg, tg.math, tg.nn or tg.linalg that computes it"

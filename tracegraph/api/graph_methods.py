@@ -1,0 +1,33 @@
+"""The text and the views of graphs, which are imported when somebody asks a graph for one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracegraph.boundary import guarding
+from tracegraph.core.later import opened
+from tracegraph.ir.tensor import Graph
+
+
+class _Method:
+    """A method of graphs until it is asked for: then its module installs all that it has."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._module, self._name = module, name
+
+    def __get__(self, graph: Graph | None, owner: type[Graph]) -> Any:
+        opened(self._module)
+        guarding.guard_methods(Graph)
+        return getattr(owner if graph is None else graph, self._name)
+
+
+_METHODS = {
+    "tracegraph.text": ("__str__", "as_text", "from_text", "verify"),
+    "tracegraph.views": (
+        *("_repr_html_", "backward", "forward", "get_operations", "summary", "to_dot"),
+        *("to_html", "to_json", "to_mermaid", "to_model_explorer", "to_networkx"),
+    ),
+}
+for _module, _names in _METHODS.items():
+    for _name in _names:
+        setattr(Graph, _name, _Method(_module, _name))

@@ -1,0 +1,139 @@
+"""Operators of matrices that are stored whole, and of triangles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracegraph.ir.tensor import Tensor
+from tracegraph.linalg.operators.arguments import given, implied, parameter
+from tracegraph.linalg.operators.base import LinearOperator
+from tracegraph.linalg.parts import adjoint as adjoint_of
+from tracegraph.linalg.parts import band_part, diag_part
+from tracegraph.linalg.systems import triangular_solve
+from tracegraph.math.logic import not_equal
+from tracegraph.math.product import matmul
+from tracegraph.math.reduction import reduce_prod
+from tracegraph.operands.conversion import as_tensor
+
+if TYPE_CHECKING:
+    from tracegraph.typing import TensorLike
+
+
+class LinearOperatorFullMatrix(LinearOperator):
+    """The operator of matrices that are given whole.
+
+    - `matrix`: [..., m, n].
+    - The promises are those of `tg.linalg.LinearOperator`.
+
+    >>> operator = tg.linalg.LinearOperatorFullMatrix([[2.0, 1.0], [0.0, 4.0]])
+    >>> operator.solvevec([4.0, 8.0]).numpy()
+    array([1., 2.], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        matrix: TensorLike,
+        is_non_singular: bool | None = None,
+        is_self_adjoint: bool | None = None,
+        is_positive_definite: bool | None = None,
+        is_square: bool | None = None,
+        name: str = "LinearOperatorFullMatrix",
+    ) -> None:
+        arguments = given(locals())
+        self._matrix = parameter(name, matrix, 2, "the matrix")
+        super().__init__(
+            self._matrix.dtype,
+            is_non_singular=is_non_singular,
+            is_self_adjoint=is_self_adjoint,
+            is_positive_definite=is_positive_definite,
+            is_square=is_square,
+            name=name,
+            parameters=arguments,
+        )
+
+    @property
+    def matrix(self) -> Any:
+        """The matrices that the operator was made of."""
+        return self._matrix
+
+    def _shape(self) -> Any:
+        return self._matrix.shape
+
+    def _matmul(self, x: Any, adjoint: bool = False, adjoint_arg: bool = False) -> Any:
+        return matmul(self._to_dense(), x, adjoint_a=adjoint, adjoint_b=adjoint_arg)
+
+    def _to_dense(self) -> Tensor:
+        return as_tensor(self._matrix)
+
+
+class LinearOperatorLowerTriangular(LinearOperator):
+    """The operator of the lower triangles of matrices.
+
+    - `tril`: [..., n, n], of which the lower triangle alone is read.
+    - The promises are those of `tg.linalg.LinearOperator`.
+
+    Equations are solved by substitution, and the determinant is the product of the diagonal.
+
+    >>> operator = tg.linalg.LinearOperatorLowerTriangular([[2.0, 9.0], [1.0, 4.0]])
+    >>> operator.determinant().numpy()
+    np.float32(8.0)
+    """
+
+    def __init__(
+        self,
+        tril: TensorLike,
+        is_non_singular: bool | None = None,
+        is_self_adjoint: bool | None = None,
+        is_positive_definite: bool | None = None,
+        is_square: bool | None = None,
+        name: str = "LinearOperatorLowerTriangular",
+    ) -> None:
+        arguments = given(locals())
+        is_square = implied(name, "is_square", is_square, True, "triangles are square")
+        self._tril = parameter(name, tril, 2, "the triangle")
+        super().__init__(
+            self._tril.dtype,
+            is_non_singular=is_non_singular,
+            is_self_adjoint=is_self_adjoint,
+            is_positive_definite=is_positive_definite,
+            is_square=is_square,
+            name=name,
+            parameters=arguments,
+        )
+
+    @property
+    def tril(self) -> Any:
+        """The matrices that the operator was made of."""
+        return self._tril
+
+    def _shape(self) -> Any:
+        return self._tril.shape
+
+    def _assert_non_singular(self) -> None:
+        values = self._diag_part()
+        self._check(not_equal(values, 0), "the diagonal has a zero, so it is singular", values)
+
+    def _matmul(self, x: Any, adjoint: bool = False, adjoint_arg: bool = False) -> Any:
+        return matmul(self._to_dense(), x, adjoint_a=adjoint, adjoint_b=adjoint_arg)
+
+    def _solve(self, rhs: Any, adjoint: bool = False, adjoint_arg: bool = False) -> Any:
+        rhs = adjoint_of(rhs) if adjoint_arg else rhs
+        return triangular_solve(as_tensor(self._tril), rhs, adjoint=adjoint)
+
+    def _determinant(self) -> Tensor:
+        return reduce_prod(self._diag_part(), -1)
+
+    def _log_abs_determinant(self) -> Tensor:
+        return self._sum_of_logarithms(self._diag_part())
+
+    def _diag_part(self) -> Tensor:
+        return diag_part(as_tensor(self._tril))
+
+    def _eigvals(self) -> Tensor:
+        return self._diag_part()
+
+    def _to_dense(self) -> Tensor:
+        return band_part(as_tensor(self._tril), -1, 0)
+
+
+LinearOperator.kinds["triangular"] = LinearOperatorLowerTriangular

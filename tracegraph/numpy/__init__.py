@@ -1,0 +1,93 @@
+"""The namespace of the Python array API standard, version 2024.12.
+
+`x.__array_namespace__()` of a tensor is this module, so code that asks its arrays for their
+functions computes with tensors, inside of functions too, and is differentiated. The functions are
+those of `tg`, `tg.math`, `tg.linalg` and `tg.signal` under the names, and with the arguments, of
+the standard; where the two differ, `docs/array_api.md` says how.
+
+>>> x = tg.constant([3.0, 4.0])
+>>> xp = x.__array_namespace__()
+>>> xp.sqrt(xp.sum(x * x)).numpy()
+np.float32(5.0)
+"""
+
+from __future__ import annotations
+
+import math as _math
+from typing import TYPE_CHECKING, Any
+
+from tracegraph.api.public_modules import publish
+from tracegraph.core.types import bool_ as bool
+from tracegraph.core.types import (
+    complex64,
+    complex128,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from tracegraph.numpy import (
+    creation,
+    data_types,
+    elementwise,
+    fft,
+    linalg,
+    manipulation,
+    searching,
+    statistics,
+)
+from tracegraph.numpy.creation import *
+from tracegraph.numpy.data_types import *
+from tracegraph.numpy.elementwise import *
+from tracegraph.numpy.information import __array_namespace_info__
+from tracegraph.numpy.linalg import matmul, tensordot, vecdot
+from tracegraph.numpy.manipulation import *
+from tracegraph.numpy.searching import *
+from tracegraph.numpy.statistics import *
+
+__array_api_version__ = "2024.12"
+
+e, inf, nan, newaxis, pi = _math.e, _math.inf, _math.nan, None, _math.pi
+
+if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred names are public
+    __all__ = [
+        "__array_api_version__",
+        "__array_namespace_info__",
+        "bool",
+        "complex64",
+        "complex128",
+        "e",
+        "fft",
+        "float32",
+        "float64",
+        "inf",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "linalg",
+        "matmul",
+        "nan",
+        "newaxis",
+        "pi",
+        "tensordot",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "vecdot",
+    ]
+    __all__ += creation.__all__
+    __all__ += data_types.__all__
+    __all__ += elementwise.__all__
+    __all__ += manipulation.__all__
+    __all__ += searching.__all__
+    __all__ += statistics.__all__
+
+publish("tracegraph.numpy", "tracegraph.numpy.fft", "tracegraph.numpy.linalg")

@@ -1,0 +1,262 @@
+"""Making arrays. Numbers without a type are float32, complex64 and int32."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracegraph import array
+from tracegraph.array.arguments import as_size
+from tracegraph.core.types import DType, as_dtype, complex64, float32
+from tracegraph.eager import backend
+from tracegraph.eager.tensor_methods import check_device
+from tracegraph.errors import SignatureError, fail, shown
+from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype
+
+if TYPE_CHECKING:
+    from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
+
+
+def asarray(
+    obj: TensorLike,
+    /,
+    *,
+    dtype: DTypeLike | None = None,
+    device: Any = None,
+    copy: bool | None = None,
+) -> Tensor:
+    """`obj` as a tensor.
+
+    A tensor never changes, so one is never copied, and all else always is. Raises ValueError for
+    `copy=False` where a copy must be made.
+
+    >>> tg.numpy.asarray([1, 2]).numpy(), tg.numpy.asarray([1.5, 2.5], dtype=tg.float64).numpy()
+    (array([1, 2], dtype=int32), array([1.5, 2.5]))
+    """
+    check_device("asarray", device)
+    wanted = None if dtype is None else as_dtype(dtype)
+    if copy is False and not (isinstance(obj, Tensor) and wanted in (None, obj.dtype)):
+        fact = f"asarray: {shown(obj)} becomes a tensor by a copy, and copy is False"
+        fail(SignatureError, fact, fix="leave copy out, or give copy=None")
+    if has_dtype(obj) or hasattr(obj, "__array__"):
+        x = as_tensor(obj)
+        return x if wanted is None else cast_to(x, wanted)
+    return as_tensor(obj, _default_complex(obj) if wanted is None else wanted)
+
+
+def _default_complex(value: Any) -> DType | None:
+    """complex64 for Python's own complex numbers, which are complex128 in TensorFlow."""
+    while isinstance(value, (list, tuple)) and value:
+        if any(has_dtype(item) or hasattr(item, "__array__") for item in value):
+            return None
+        value = next((item for item in value if isinstance(item, (complex, list, tuple))), None)
+    return complex64 if type(value) is complex else None
+
+
+def arange(
+    start: TensorLike,
+    /,
+    stop: Any = None,
+    step: Any = 1,
+    *,
+    dtype: DTypeLike | None = None,
+    device: Any = None,
+) -> Tensor:
+    """start, start + step, ... up to but without stop; from 0 to below start without a stop.
+
+    >>> tg.numpy.arange(3).numpy(), tg.numpy.arange(1.0, 2.0, 0.5).numpy()
+    (array([0, 1, 2], dtype=int32), array([1. , 1.5], dtype=float32))
+    """
+    check_device("arange", device)
+    return array.range(start, stop, step, dtype)
+
+
+def zeros(shape: ShapeLike, *, dtype: DTypeLike | None = None, device: Any = None) -> Tensor:
+    """Zeros of a shape."""
+    check_device("zeros", device)
+    return array.zeros(shape, dtype or float32)
+
+
+def ones(shape: ShapeLike, *, dtype: DTypeLike | None = None, device: Any = None) -> Tensor:
+    """Ones of a shape."""
+    check_device("ones", device)
+    return array.ones(shape, dtype or float32)
+
+
+def empty(shape: ShapeLike, *, dtype: DTypeLike | None = None, device: Any = None) -> Tensor:
+    """A tensor whose values do not matter: zeros."""
+    check_device("empty", device)
+    return array.zeros(shape, dtype or float32)
+
+
+def full(
+    shape: ShapeLike, fill_value: TensorLike, *, dtype: DTypeLike | None = None, device: Any = None
+) -> Tensor:
+    """A shape filled with one value.
+
+    >>> tg.numpy.full((2,), 7).numpy()
+    array([7, 7], dtype=int32)
+    """
+    return array.fill(shape, asarray(fill_value, dtype=dtype, device=device))
+
+
+def zeros_like(x: TensorLike, /, *, dtype: DTypeLike | None = None, device: Any = None) -> Tensor:
+    """Zeros of the shape of x."""
+    check_device("zeros_like", device)
+    return array.zeros_like(x, dtype)
+
+
+def ones_like(x: TensorLike, /, *, dtype: DTypeLike | None = None, device: Any = None) -> Tensor:
+    """Ones of the shape of x."""
+    check_device("ones_like", device)
+    return array.ones_like(x, dtype)
+
+
+def empty_like(x: TensorLike, /, *, dtype: DTypeLike | None = None, device: Any = None) -> Tensor:
+    """A tensor of the shape of x whose values do not matter: zeros."""
+    check_device("empty_like", device)
+    return array.zeros_like(x, dtype)
+
+
+def full_like(
+    x: TensorLike, /, fill_value: TensorLike, *, dtype: DTypeLike | None = None, device: Any = None
+) -> Tensor:
+    """The shape of x filled with one value, in the dtype of x."""
+    x = as_tensor(x)
+    return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device)
+
+
+def eye(
+    n_rows: Any,
+    n_cols: Any = None,
+    /,
+    *,
+    k: int = 0,
+    dtype: DTypeLike | None = None,
+    device: Any = None,
+) -> Tensor:
+    """A matrix with ones on a diagonal: `k` is 0 for the main one, positive above it.
+
+    >>> tg.numpy.eye(2, 3, k=1).numpy()
+    array([[0., 1., 0.],
+           [0., 0., 1.]], dtype=float32)
+    """
+    check_device("eye", device)
+    kind = as_dtype(dtype or float32)
+    if k == 0:
+        return array.eye(n_rows, n_cols, dtype=kind)
+    shape = (n_rows, n_rows if n_cols is None else n_cols)
+    return cast_to(_offsets(shape) == as_size("eye", "k", k), kind)
+
+
+def _offsets(shape: Any) -> Tensor:
+    """By how many diagonals each element of a matrix is above the main one."""
+    rows, columns = (array.range(size) for size in shape)
+    return columns - array.expand_dims(rows, 1)  # type: ignore[operator]
+
+
+def tril(x: TensorLike, /, *, k: int = 0) -> Tensor:
+    """The elements on and below the diagonal `k` of each matrix, and 0 above it.
+
+    >>> tg.numpy.tril([[1, 2], [3, 4]]).numpy()
+    array([[1, 0],
+           [3, 4]], dtype=int32)
+    """
+    x = as_tensor(x)
+    is_kept = _offsets(x.shape[-2:]) <= as_size("tril", "k", k)  # type: ignore[operator]
+    return array.where(is_kept, x, array.zeros_like(x))
+
+
+def triu(x: TensorLike, /, *, k: int = 0) -> Tensor:
+    """The elements on and above the diagonal `k` of each matrix, and 0 below it.
+
+    >>> tg.numpy.triu([[1, 2], [3, 4]], k=1).numpy()
+    array([[0, 2],
+           [0, 0]], dtype=int32)
+    """
+    x = as_tensor(x)
+    is_kept = _offsets(x.shape[-2:]) >= as_size("triu", "k", k)  # type: ignore[operator]
+    return array.where(is_kept, x, array.zeros_like(x))
+
+
+def linspace(
+    start: TensorLike,
+    stop: Any,
+    /,
+    num: int,
+    *,
+    dtype: DTypeLike | None = None,
+    device: Any = None,
+    endpoint: bool = True,
+) -> Tensor:
+    """`num` values at equal distances from start to stop, without stop if not `endpoint`.
+
+    >>> tg.numpy.linspace(0, 1, 3).numpy(), tg.numpy.linspace(0, 1, 2, endpoint=False).numpy()
+    (array([0. , 0.5, 1. ], dtype=float32), array([0. , 0.5], dtype=float32))
+    """
+    check_device("linspace", device)
+    is_complex = any(isinstance(x, (complex, np.complexfloating)) for x in (start, stop))
+    kind = as_dtype(dtype or (complex64 if is_complex else float32))
+    if kind.is_complex:
+        first: Any = np.asarray(start)
+        last: Any = np.asarray(stop)
+        real = linspace(first.real, last.real, num, dtype=kind.real, endpoint=endpoint)
+        imaginary = linspace(first.imag, last.imag, num, dtype=kind.real, endpoint=endpoint)
+        return array.complex(real, imaginary)
+    if endpoint or num == 0:
+        return cast_to(array.linspace(start, stop, num), kind)
+    return cast_to(array.linspace(start, stop, num + 1)[:-1], kind)
+
+
+def meshgrid(*arrays: TensorLike, indexing: str = "xy") -> list[Tensor]:
+    """The coordinates of a grid; the first two axes are exchanged for "xy".
+
+    >>> [x.numpy().tolist() for x in tg.numpy.meshgrid([1, 2], [3])]
+    [[[1, 2]], [[3, 3]]]
+    """
+    return array.meshgrid(*arrays, indexing=indexing)
+
+
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
+    """What has `__dlpack__`, such as an array of NumPy, JAX or PyTorch, as a tensor.
+
+    A tensor never changes, so what others may write to is copied. Raises ValueError for
+    `copy=False` unless x is a tensor.
+
+    >>> tg.numpy.from_dlpack(np.arange(3.0)).numpy()
+    array([0., 1., 2.])
+    """
+    check_device("from_dlpack", device)
+    if isinstance(x, Tensor):
+        return x
+    if copy is False:
+        fact = "from_dlpack: an array becomes a tensor by a copy, and copy is False"
+        fail(SignatureError, fact, fix="leave copy out, or give copy=None")
+    is_on_host = x.__dlpack_device__()[0] in _HOST_DEVICES
+    return as_tensor(np.from_dlpack(x) if is_on_host else backend.from_dlpack(x))
+
+
+#: DLPack's numbers of memory that NumPy reads: that of the CPU, and that which CUDA or ROCm pinned.
+_HOST_DEVICES = (1, 3, 11)
+
+
+__all__ = [
+    "arange",
+    "asarray",
+    "empty",
+    "empty_like",
+    "eye",
+    "from_dlpack",
+    "full",
+    "full_like",
+    "linspace",
+    "meshgrid",
+    "ones",
+    "ones_like",
+    "tril",
+    "triu",
+    "zeros",
+    "zeros_like",
+]

@@ -1,0 +1,199 @@
+"""Sums, products, extremes, moments, and differences along axes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracegraph import array, math
+from tracegraph.array.arguments import as_axis, as_count, as_flag, as_number, rank_of
+from tracegraph.array.shaping import cut
+from tracegraph.core.types import as_dtype, bool_, float32
+from tracegraph.ir.tensor import Tensor
+from tracegraph.math.reduction import reduced_count
+from tracegraph.numpy.data_types import sum_type
+from tracegraph.numpy.manipulation import only_axis
+from tracegraph.operands.conversion import as_tensor, cast_to
+
+if TYPE_CHECKING:
+    from tracegraph.typing import Axis, DTypeLike, TensorLike
+
+
+def _summable(x: TensorLike, dtype: DTypeLike | None) -> Tensor:
+    """x in the type in which its elements are added or multiplied."""
+    x = as_tensor(x)
+    return cast_to(x, sum_type(x.dtype) if dtype is None else as_dtype(dtype))
+
+
+def sum(
+    x: TensorLike, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: Any = False
+) -> Tensor:
+    """The sum along the axes; integers of 8 and 16 bits are added in 32.
+
+    >>> tg.numpy.sum(tg.constant([100, 100], tg.int8)).numpy()
+    np.int32(200)
+    """
+    return math.reduce_sum(_summable(x, dtype), axis, keepdims)
+
+
+def prod(
+    x: TensorLike, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: Any = False
+) -> Tensor:
+    """The product along the axes; integers of 8 and 16 bits are multiplied in 32."""
+    return math.reduce_prod(_summable(x, dtype), axis, keepdims)
+
+
+def max(x: TensorLike, /, *, axis: Axis = None, keepdims: Any = False) -> Tensor:
+    """The largest element along the axes; equal ones share the derivative evenly."""
+    return math.reduce_max(x, axis, keepdims)
+
+
+def min(x: TensorLike, /, *, axis: Axis = None, keepdims: Any = False) -> Tensor:
+    """The smallest element along the axes; equal ones share the derivative evenly."""
+    return math.reduce_min(x, axis, keepdims)
+
+
+def mean(x: TensorLike, /, *, axis: Axis = None, keepdims: Any = False) -> Tensor:
+    """The mean along the axes; that of integers is float32, and of `tg.reduce_mean` an integer.
+
+    >>> tg.numpy.mean([1, 2]).numpy()
+    np.float32(1.5)
+    """
+    return math.reduce_mean(_fractional(x), axis, keepdims)
+
+
+def _fractional(x: TensorLike) -> Tensor:
+    x = as_tensor(x)
+    return x if x.dtype.is_differentiable else cast_to(x, float32)
+
+
+def var(
+    x: TensorLike, /, *, axis: Axis = None, correction: float = 0.0, keepdims: Any = False
+) -> Tensor:
+    """The sum of |x - mean(x)| ** 2 along the axes over n - correction, of n elements.
+
+    >>> tg.numpy.var([1.0, 3.0], correction=1).numpy()
+    np.float32(2.0)
+    """
+    x = _fractional(x)
+    less = as_number("var", "correction", correction)
+    variance = math.reduce_variance(x, axis, keepdims)
+    if less == 0:
+        return variance
+    count = reduced_count("var", cast_to(x, x.dtype if x.dtype.size > 2 else float32), axis)
+    ratio = count / (count - less)  # type: ignore[operator]
+    return cast_to(cast_to(variance, ratio.dtype) * ratio, variance.dtype)  # type: ignore[operator]
+
+
+def std(
+    x: TensorLike, /, *, axis: Axis = None, correction: float = 0.0, keepdims: Any = False
+) -> Tensor:
+    """The square root of `var`; its gradient is nan where that is 0."""
+    return math.sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
+
+
+def all(x: TensorLike, /, *, axis: Axis = None, keepdims: Any = False) -> Tensor:
+    """Whether all elements along the axes are true, or not 0."""
+    return math.reduce_all(cast_to(as_tensor(x), bool_), axis, keepdims)
+
+
+def any(x: TensorLike, /, *, axis: Axis = None, keepdims: Any = False) -> Tensor:
+    """Whether some element along the axes is true, or not 0.
+
+    >>> tg.numpy.any([0.0, 2.0]).numpy()
+    np.True_
+    """
+    return math.reduce_any(cast_to(as_tensor(x), bool_), axis, keepdims)
+
+
+def cumulative_sum(
+    x: TensorLike,
+    /,
+    *,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    include_initial: bool = False,
+) -> Tensor:
+    """Running totals along an axis, which a vector does not need; a 0 before if
+    `include_initial`.
+
+    >>> tg.numpy.cumulative_sum([1, 2, 3], include_initial=True).numpy()
+    array([0, 1, 3, 6], dtype=int32)
+    """
+    return _cumulative("cumulative_sum", math.cumsum, 0, x, axis, dtype, include_initial)
+
+
+def cumulative_prod(
+    x: TensorLike,
+    /,
+    *,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    include_initial: bool = False,
+) -> Tensor:
+    """Running products along an axis, which a vector does not need; a 1 before if
+    `include_initial`.
+
+    >>> tg.numpy.cumulative_prod([1, 2, 3]).numpy()
+    array([1, 2, 6], dtype=int32)
+    """
+    return _cumulative("cumulative_prod", math.cumprod, 1, x, axis, dtype, include_initial)
+
+
+def _cumulative(
+    op: str, scan: Any, initial: int, x: Any, axis: int | None, dtype: Any, has_initial: bool
+) -> Tensor:
+    x = _summable(x, dtype)
+    if axis is None and rank_of(op, x) == 0:
+        x = array.reshape(x, [1])
+    axis = only_axis(op, x) if axis is None else axis
+    y = scan(x, axis)
+    if not as_flag(op, "include_initial", has_initial):
+        return y
+    place = as_axis(op, axis, x.ndim, x)
+    shape = [1 if k == place else size for k, size in enumerate(x.shape)]
+    return array.concat([array.fill(shape, as_tensor(initial, x.dtype)), y], axis)
+
+
+def diff(
+    x: TensorLike,
+    /,
+    *,
+    axis: int = -1,
+    n: int = 1,
+    prepend: TensorLike | None = None,
+    append: TensorLike | None = None,
+) -> Tensor:
+    """The differences of neighbours along an axis, taken n times.
+
+    - `prepend`, `append`: what x is extended by before.
+
+    >>> tg.numpy.diff([1, 4, 9]).numpy(), tg.numpy.diff([1, 4, 9], n=2).numpy()
+    (array([3, 5], dtype=int32), array([2], dtype=int32))
+    """
+    x = as_tensor(x)
+    place = as_axis("diff", axis, rank_of("diff", x), x)
+    parts = [prepend, x, append]
+    if prepend is not None or append is not None:
+        x = array.concat([part for part in parts if part is not None], place)
+    for _ in range(as_count("diff", "n", n)):
+        size = x.shape[place]
+        if size == 0:
+            break
+        x = cut(x, place, 1, size) - cut(x, place, 0, size - 1)  # type: ignore[operator]
+    return x
+
+
+__all__ = [
+    "all",
+    "any",
+    "cumulative_prod",
+    "cumulative_sum",
+    "diff",
+    "max",
+    "mean",
+    "min",
+    "prod",
+    "std",
+    "sum",
+    "var",
+]
