@@ -225,6 +225,47 @@ BINARY = [
     ),
 ]
 
+#: Where an operand is 0, and the other infinite.
+LOST = np.eye(SIZE) > 0
+BINARY += [
+    Row(
+        "math",
+        2,
+        lambda x, y: tg.math.multiply_no_nan(x + np.where(LOST, np.inf, 0), y * ~LOST),
+        lambda x, y: jnp.where(LOST, 0, x * y),
+    ),
+    Row(
+        "math",
+        2,
+        lambda x, y: tg.math.divide_no_nan(x, positive(tg)(y) * ~LOST),
+        lambda x, y: jnp.where(LOST, 0, x / positive(jnp)(y)),
+    ),
+    Row(
+        "nn",
+        2,
+        lambda x, y: tg.nn.log_poisson_loss(1 + positive(tg)(x), unit(tg)(y), True),
+        lambda x, y: full_poisson_loss(1 + positive(jnp)(x), unit(jnp)(y)),
+    ),
+    Row(
+        "math",
+        2,
+        lambda x, y: tg.matmul(x, y, transpose_b=True, adjoint_a=True) * 0.3,
+        lambda x, y: x.T @ y.T * 0.3,
+    ),
+    Row(
+        "math",
+        1,
+        lambda x: tg.math.unsorted_segment_sum(x, [3, 0, -1, 3], 4),
+        lambda x: jnp.stack([x[1], x[0] * 0, x[0] * 0, x[0] + x[3]]),
+    ),
+]
+
+
+def full_poisson_loss(targets: Any, x: Any) -> Any:
+    stirling = targets * jnp.log(targets) - targets + 0.5 * jnp.log(2 * np.pi * targets)
+    return jnp.exp(x) - targets * x + stirling
+
+
 # What is complex goes on as a matrix of real numbers.
 COMPLEX = [
     Row(
@@ -254,6 +295,11 @@ COMPLEX = [
         lambda x, y: jnp.real(jnp.sqrt(positive(jnp)(x) + 1j * y) / (positive(jnp)(y) + 1j * x)),
     ),
 ]
+
+
+def products_of_segments(x: Any) -> Any:
+    return jnp.stack([x[1], jnp.ones(SIZE), x[0] * x[2], x[3]])
+
 
 REDUCTIONS = [
     Row("reduce", 1, lambda x: tg.reduce_sum(x, 0) * x * 0.3, lambda x: jnp.sum(x, 0) * x * 0.3),
@@ -342,12 +388,7 @@ REDUCTIONS = [
         "reduce",
         1,
         lambda x: tg.math.unsorted_segment_prod(positive(tg)(x), [2, 0, 2, 3], 4) * 0.5,
-        lambda x: (
-            jnp.ones((4, 4))
-            .at[jnp.array([2, 0, 2, 3])]
-            .multiply(positive(jnp)(x), unique_indices=False)
-            * 0.5
-        ),
+        lambda x: products_of_segments(positive(jnp)(x)) * 0.5,
     ),
     Row(
         "reduce",

@@ -112,7 +112,9 @@ _UNORDERED = frozenset(
     ["ADD", "MUL", "scale", "add", "multiply", "isinstance", "zip", "getattr", "EQUAL", "AND"]
 )
 #: What refuses arguments; other tests hold the messages.
-_REFUSALS = frozenset(["fail", "Mismatch", "DTypeMismatch", "message", "check_kind"])
+_REFUSALS = frozenset(
+    ["fail", "refuse", "as_flag", "Mismatch", "DTypeMismatch", "message", "check_kind"]
+)
 
 Change = Callable[[], None]
 
@@ -124,7 +126,12 @@ def _called(node: ast.AST) -> str:
 
 def nodes_of(tree: ast.AST) -> Iterator[ast.AST]:
     """The nodes in order, without annotations, docstrings and refusals."""
-    if isinstance(tree, (ast.Raise, ast.Assert, ast.JoinedStr)) or _called(tree) in _REFUSALS:
+    is_strict = isinstance(tree, ast.keyword) and tree.arg == "strict"
+    if (
+        is_strict
+        or isinstance(tree, (ast.Raise, ast.Assert, ast.JoinedStr))
+        or _called(tree) in _REFUSALS
+    ):
         return
     yield tree
     for name, value in ast.iter_fields(tree):
@@ -357,10 +364,29 @@ def codes_of_cases() -> list[tuple[Case, frozenset[CodeType]]]:
     return [(case, codes_run(derive, case)) for case in CASES]
 
 
+def lines_run(call: Callable[..., Any], *arguments: Any) -> frozenset[tuple[str, int]]:
+    """The files and lines of the public mathematics that a call runs."""
+    seen: set[tuple[str, int]] = set()
+
+    def look(frame: Any, event: str, argument: Any) -> Any:
+        path = frame.f_code.co_filename
+        if not ("/tracegraph/math/" in path or "/tracegraph/nn/" in path):
+            return None
+        seen.add((path, frame.f_lineno))
+        return look
+
+    sys.settrace(look)
+    try:
+        call(*arguments)
+    finally:
+        sys.settrace(None)
+    return frozenset(seen)
+
+
 @functools.cache
-def codes_of_rows() -> list[tuple[Row, frozenset[CodeType]]]:
+def lines_of_rows() -> list[tuple[Row, frozenset[tuple[str, int]]]]:
     xs = [tg.constant(np.asarray(x[0])) for x in test_table_programs.inputs(3)]
-    return [(row, codes_run(row.ours, *xs[: row.count])) for row in ROWS]
+    return [(row, lines_run(row.ours, *xs[: row.count])) for row in ROWS]
 
 
 def rows_that_run(site: Site) -> list[Case]:
@@ -373,7 +399,8 @@ def rows_that_run(site: Site) -> list[Case]:
 
 def calls_that_run(site: Site) -> list[Row]:
     code = function_of(site.module, site.name).__code__
-    return [row for row, codes in codes_of_rows() if code in codes]
+    place = code.co_filename, code.co_firstlineno + site.line - 1
+    return [row for row, lines in lines_of_rows() if place in lines]
 
 
 # Looking for a test that notices.
@@ -388,6 +415,8 @@ def problems_of_ops(rows: list[Case]) -> Iterator[str]:
             yield from problems_of_row(check, case)
     for known in test_ops.KNOWN:
         yield from test_ops.wrong_known(known)
+    for hiding in test_ops.HIDING:
+        yield from test_ops.wrong_hiding(*hiding)
     for kink in test_ops.KINKS:
         yield from test_ops.wrong_kink(kink)
     for check in WIDENED:
@@ -439,7 +468,7 @@ def drawn(group: str) -> list[Site]:
     author, chosen, run = random.Random(group), [], {}
     author.shuffle(sites)
     for site in sites:
-        place = (site.module, site.name)
+        place = (site.module, site.name, site.line)
         if place not in run:
             run[place] = group == "control" or is_run(site)
         if run[place]:

@@ -83,6 +83,8 @@ class Staged:
 
     @staticmethod
     def gradient(function: Any, x: Any) -> Any:
+        # A tensor of its own: what the function captures may be the same, which would count too.
+        x = tg.identity(x)
         with tg.GradientTape() as tape:
             tape.watch(x)
             y = function(x)

@@ -6,16 +6,21 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from scipy import linalg as linear
 from scipy import special
 
+from tracegraph.control.branch import Cond, Switch
+from tracegraph.control.call import Call
 from tracegraph.control.custom_call import CustomCall
 from tracegraph.control.recompute import recomputed
+from tracegraph.control.scan import Scan
+from tracegraph.control.while_loop import While
 from tracegraph.core.types import (
     DType,
     TensorType,
@@ -811,6 +816,7 @@ RANDOM = [
 IMAGES = [
     Case(image.AdjustContrast(), (x(2, 3, 4, 2), x()), "f", order=0),
     Case(image.AdjustContrast(), (x(2, 3, 3, 1), x(2)), "f", order=0),
+    Case(image.AdjustContrast(), (x(3, 4, 2), x()), "f", order=0),
 ]
 
 EFFECTS = [Case(effect.Read(), (x(3), x(3)), "fcib", order=0, against=())]
@@ -883,27 +889,129 @@ CALLS = [
     ),
 ]
 
+
+def _product(x: Any, y: Any) -> Any:
+    return (elementwise.MUL(elementwise.Tanh()(x), y),)
+
+
+def _sum(x: Any, y: Any) -> Any:
+    return (elementwise.ADD(x, broadcast.full_like(x, 2) * y),)
+
+
+def _quotient(x: Any, y: Any) -> Any:
+    return (elementwise.DIV(x, 2 + y * y),)
+
+
+def _step(constant: Any, state: Any, row: Any) -> Any:
+    return elementwise.Tanh()(constant * state) + row, state * row
+
+
+def _turn(constant: Any, number: Any, state: Any) -> Any:
+    return number + 1, elementwise.SIN(state) * constant
+
+
+def _goes_on(constant: Any, number: Any, state: Any) -> Any:
+    return (elementwise.LESS(number, broadcast.full_like(number, 3)),)
+
+
+PRODUCT, SUM, QUOTIENT = (
+    graph_of(function.__name__, function, VECTOR, VECTOR)
+    for function in (_product, _sum, _quotient)
+)
+STEP = graph_of("step", _step, VECTOR, VECTOR, VECTOR)
+TURN, GOES_ON = (
+    graph_of(function.__name__, function, VECTOR, COUNT, VECTOR) for function in (_turn, _goes_on)
+)
+
+
+def scanned(constant: Any, state: Any, rows: Any, reverse: bool = False) -> Any:
+    stacked = []
+    for row in rows[::-1] if reverse else rows:
+        stacked.append(state * row)
+        state = np.tanh(constant * state) + row
+    return state, np.stack(stacked[::-1] if reverse else stacked)
+
+
+def repeated(constant: Any, number: Any, state: Any) -> Any:
+    start = number
+    while number < 3:
+        number, state = number + 1, np.sin(state) * constant
+    return np.int32(number), state, np.int32(number - start)
+
+
+def _branch_cases() -> Iterator[Case]:
+    operands = (of(float64, 3), of(float64, 3))
+    by_branch = [
+        lambda x, y: np.tanh(x) * y,
+        lambda x, y: x + 2 * y,
+        lambda x, y: x / (2 + y * y),
+    ]
+    for label in (" first", " second", " third"):  # each name draws another decider
+        yield Case(
+            Cond(PRODUCT, SUM),
+            (of(bool_), *operands),
+            "f",
+            reference=lambda taken, x, y: by_branch[0 if taken else 1](x, y),
+            label=label,
+        )
+        yield Case(
+            Switch((PRODUCT, SUM, QUOTIENT)),
+            (at(4), *operands),
+            "f",
+            reference=lambda place, x, y: by_branch[min(int(place), 2)](x, y),
+            label=label,
+        )
+
+
+CONTROL = [
+    Case(
+        Call(SCALED),
+        (of(float64, 3), of(float64, 3)),
+        "f",
+        is_exact=True,
+        reference=lambda x, y: (np.tanh(x) * y, np.sum(y)),
+    ),
+    *_branch_cases(),
+    *(
+        Case(
+            Scan(STEP, 1, 1, 4, reverse),
+            (of(float64, 3), of(float64, 3), of(float64, 4, 3)),
+            "f",
+            is_exact=True,
+            reference=partial(scanned, reverse=reverse),
+        )
+        for reverse in (False, True)
+    ),
+    Case(
+        While(TURN, 1, GOES_ON, 2),
+        (of(float64, 3, sample="nonzero"), at(3), of(float64, 3)),
+        "f",
+        against=DIFFERENCES,
+        order=2,
+        reference=lambda *xs: repeated(*xs)[:2],
+    ),
+    Case(
+        While(TURN, 1, GOES_ON, 2, True),
+        (of(float64, 3, sample="nonzero"), at(3), of(float64, 3)),
+        "f",
+        against=DIFFERENCES,
+        order=2,
+        reference=repeated,
+    ),
+]
+
 CASES = [
     *(*CONSTANTS, *BROADCASTS, *ARITHMETIC, *FUNCTIONS, *COMPARISONS, *CASTS, *SHAPES),
     *(*REDUCTIONS, *CONTRACTIONS, *INDEXING, *SORTING, *LINALG, *DECOMPOSITIONS),
     *(*MATRIX_FUNCTIONS, *SPECIAL, *FOURIER, *RANDOM, *IMAGES, *EFFECTS),
-    *(*BARRIERS, *CALLS),
+    *(*BARRIERS, *CALLS, *CONTROL),
 ]
 
 #: Ops whose contract other tests hold: they take tokens, Python functions or graphs.
 ELSEWHERE = frozenset(
     [
-        *(
-            "call",
-            "check",
-            "first_token",
-            "host_call",
-            "load",
-            "runtime_size",
-            "store",
-            "undifferentiable_call",
-        ),
-        *("cond", "scan", "switch", "while", "while_gradient"),
+        *("check", "first_token", "host_call", "load", "runtime_size", "store"),
+        *("undifferentiable_call", "while_gradient"),
     ]
 )
 

@@ -395,7 +395,7 @@ def test_a_function_of_numpy_inside_of_a_traced_function():
         apply(np.sin)
     with pytest.raises(TypeError, match=r"fix: use tg\.numpy\.acos, or tg\.numpy_function"):
         apply(np.arccos)
-    with pytest.raises(TypeError, match=r"np\.add\.reduce was asked"):
+    with pytest.raises(TypeError, match=r"np\.sum was asked"):
         apply(np.add.reduce)
 
 

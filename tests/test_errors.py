@@ -1071,6 +1071,7 @@ NUMBER_FIX = (
 LENGTH_FIX = "compute with the whole tensor, or give the size in the TensorSpec; tg.shape(x)[0] is the size at run time"
 PRINT_FIX = "return it from the @tg.function, or print it there with tg.print"
 NUMPY_FIX = "use the function of tg in place of NumPy's, or tg.numpy_function"
+OWN_FIX = "use tg.numpy.{}, or tg.numpy_function to call NumPy when the program runs"
 
 
 def asked(what, type="f32[]"):
@@ -1118,8 +1119,8 @@ def symbolic(body, what, fix, operand="f32[]  (argument %x)", type="f32[]"):
     complex=symbolic(lambda x: complex(x), "complex()", NUMBER_FIX),
     item=symbolic(lambda x: x.item(), ".item()", PRINT_FIX),
     numpy=symbolic(lambda x: x.numpy(), ".numpy()", PRINT_FIX),
-    np_sin=symbolic(lambda x: np.sin(x), "a NumPy array", NUMPY_FIX),
-    np_sum=symbolic(lambda x: np.sum(x), "a NumPy array", NUMPY_FIX),
+    np_sin=symbolic(lambda x: np.sin(x), "np.sin", OWN_FIX.format("sin")),
+    np_sum=symbolic(lambda x: np.sum(x), "np.sum", OWN_FIX.format("sum")),
     np_array=symbolic(lambda x: np.array([x, x]), "a NumPy array", NUMPY_FIX),
 )
 def test_python_values_while_tracing(case):
@@ -3521,17 +3522,18 @@ def test_every_public_function_names_the_argument_that_is_meant(function):
     parameters = inspect.signature(function).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return
-    required = {
-        p.name: 1 for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL
-    }
+    needed = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    given = [1 for p in needed if p.kind is p.POSITIONAL_ONLY]
+    required = {p.name: 1 for p in needed if p.kind is not p.POSITIONAL_ONLY}
     with pytest.raises(
         TypeError, match=r"there is no argument 'qwerty'\n  at .*\n  fix: "
     ) as caught:
-        function(**required, qwerty=1)
+        function(*given, **required, qwerty=1)
     assert len(traceback.extract_tb(caught.value.__traceback__)) <= 2  # ours, and one of the house
-    for name in [p.name for p in parameters if p.default is not p.empty and len(p.name) > 3]:
+    options = [p for p in parameters if p.default is not p.empty and len(p.name) > 3]
+    for name in [p.name for p in options if p.kind is not p.POSITIONAL_ONLY]:
         with pytest.raises(TypeError, match=f"fix: use .*{name} in place of {name}_$"):
-            function(**required, **{f"{name}_": 1})
+            function(*given, **required, **{f"{name}_": 1})
     assert pickle.loads(pickle.dumps(function)) is function
     assert inspect.unwrap(function).__doc__ == function.__doc__
 

@@ -292,6 +292,8 @@ def lanes_of(case: Case, graph: Graph, n: int) -> list[np.ndarray]:
             row[i] = np.roll(array, k) if array.dtype.kind in "iub" else array * (1 - 0.1 * k)
             if array.ndim == 0 and array.dtype.kind in "iu":
                 row[i] = np.asarray(array + k, array.dtype)
+            if array.ndim == 0 and array.dtype.kind == "b":
+                row[i] = np.asarray(array ^ bool(k % 2))
     return [np.stack(column) for column in zip(*rows, strict=True)]
 
 
@@ -613,6 +615,38 @@ def wrong_known(known: Known) -> Iterator[str]:
     columns = [known.op.numpy(*in_order(operands(unit), indices)) for unit in np.eye(total)]
     if not (found == (np.stack(columns, -1) != 0)).all():
         yield f"{known}: the pattern is {found.astype(int)}"
+
+
+#: Elementwise ops of which one operand is known, and its elements that hide those of another.
+HIDING = [
+    (elementwise.SELECT, (np.array([True, False]), None, None), (None, [0, 1], [1, 0])),
+    (elementwise.MUL, (np.array([0.0, 2.0]), None), (None, [1, 0])),
+    (elementwise.MUL, (None, np.array([0.0, 2.0])), ([1, 0], None)),
+    (elementwise.MUL_NO_NAN, (None, np.array([0.0, 2.0])), ([1, 0], None)),
+    (elementwise.STEEP_DIV, (np.array([0.0, 2.0]), None), (None, [1, 0])),
+]
+
+
+@pytest.mark.parametrize(("op", "values", "hidden"), HIDING, ids=repr)
+def test_known_operands_hide_others(op: Op, values: tuple[Any, ...], hidden: tuple[Any, ...]):
+    assert not list(wrong_hiding(op, values, hidden))
+
+
+def wrong_hiding(op: Op, values: tuple[Any, ...], hidden: tuple[Any, ...]) -> Iterator[str]:
+    """Each operand has two sources of its own; those of the hidden elements must be missing."""
+    total = 2 * len(values)
+    numbers = np.arange(total).reshape(-1, 2)
+    patterns = [
+        Pattern.nothing((2,), total) if value is not None else Pattern.numbered(row, total)
+        for row, value in zip(numbers, values, strict=True)
+    ]
+    expected = np.zeros((2, total), bool)
+    for row, places in zip(numbers, hidden, strict=True):
+        for element in range(2) if places is not None else ():
+            expected[element, row[element]] = not places[element]
+    found = op.depends_given(list(values), *patterns).to_dense()
+    if not (found == expected).all():
+        yield f"{op!r}: the pattern is {found.astype(int)}, not {expected.astype(int)}"
 
 
 # Sizes that are not known.

@@ -21,7 +21,7 @@ from tests.test_ops import (
     lanes_of,
     traced,
 )
-from tracegraph.core.shapes import Dim
+from tracegraph.core.shapes import Dim, static_shape
 from tracegraph.ir.tensor import Graph
 from tracegraph.ops.elementwise import Elementwise
 from tracegraph.passes.gradient import vjp_graph
@@ -64,16 +64,21 @@ def same_lanes(name: str, case: Case, found: Graph, expected: Graph, n: int) -> 
 
 def check_no_lanes(case: Case) -> Iterator[Trial]:
     """A parallel loop of no iterations gives nothing, of the right shapes."""
+    if case.op.name in ("cond", "switch", "while"):
+        return  # it looks for an iteration whose values the others may borrow, and is refused
     for graph in graphs_of(case) if case.operands else ():
         wide, flags = vectorise(graph, (True,) * len(graph.inputs), 0)
         run = graph_function(wide)
-        shapes = [(0, *y.type.shape) for y, flag in zip(graph.outputs, flags) if flag]
+        sizes = [static_shape(y.type.shape) for y in graph.outputs]
+        shapes = [(0, *s) for s, flag in zip(sizes, flags, strict=True) if flag]
 
         def compare(*xs: Any, run: Any = run, flags: Any = flags, shapes: Any = shapes) -> Any:
             found = [y for y, flag in zip(run(*xs), flags, strict=True) if flag]
             return [("shape", y, jnp.zeros(s, y.dtype)) for y, s in zip(found, shapes, strict=True)]
 
-        arrays = [np.zeros(x.type.shape, x.type.dtype.numpy_dtype) for x in wide.inputs]
+        arrays = [
+            np.zeros(static_shape(x.type.shape), x.type.dtype.numpy_dtype) for x in wide.inputs
+        ]
         yield Trial(f"no lanes of {case} ({graph.name})", compare, arrays)
 
 

@@ -10,13 +10,14 @@ from tracegraph.ir.tensor import Graph
 
 
 class _Method:
-    """A method of graphs until it is asked for: then its module installs all that it has."""
+    """A method of graphs until it is asked for: then all those of its module are installed."""
 
     def __init__(self, module: str, name: str) -> None:
         self._module, self._name = module, name
 
     def __get__(self, graph: Graph | None, owner: type[Graph]) -> Any:
-        opened(self._module)
+        for name, method in opened(self._module).GRAPH_METHODS.items():
+            setattr(Graph, name, method)
         guarding.guard_methods(Graph)
         return getattr(owner if graph is None else graph, self._name)
 

@@ -183,7 +183,8 @@ def _ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **keywords: Any) ->
                 fix="take the result that is returned, or use v.assign(value) of a tg.Variable",
             )
     name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
-    own = _own_ufuncs().get(ufunc) if method == "__call__" else None
+    name = _REDUCTIONS.get(name, name)
+    own = name if name in _REDUCTIONS.values() else _own_ufuncs().get(ufunc)
     use = f"use tg.numpy.{own}" if own else "use a function of tg"
     values = [_value(x, name, use, bool(out)) for x in inputs]
     options = {key: x if key == "out" else _value(x, name, use) for key, x in keywords.items()}
@@ -203,6 +204,17 @@ def _value(x: Any, name: str, use: str, is_written: bool = False) -> Any:
         fix = f"{use}, or tg.numpy_function to call NumPy when the program runs"
         refuse_value(tensor, f"np.{name}", fix)
     return np.asarray(tensor)
+
+
+#: What functions of NumPy that reduce call, by the name of the function.
+_REDUCTIONS = {
+    "add.reduce": "sum",
+    "multiply.reduce": "prod",
+    "maximum.reduce": "max",
+    "minimum.reduce": "min",
+    "logical_and.reduce": "all",
+    "logical_or.reduce": "any",
+}
 
 
 @functools.cache

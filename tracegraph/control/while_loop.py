@@ -192,7 +192,8 @@ class While(Loop):
         waits for the others."""
         flags = (*batched[: self.constants], *(True,) * self.states)
         inputs = _stacked_where(xs, batched, flags, n)
-        (first,) = inline(all_rows(self.condition, flags, size), inputs)
+        # A call binds the sizes of its own that the condition has, as the loop does.
+        (first,) = applied(Call(all_rows(self.condition, flags, size)), inputs)
         counts = full(0, TensorType(int32, (n,)))
         op = _masked(self, flags, size)
         outputs = applied(op, (*inputs[: self.constants], first, counts, *inputs[self.constants :]))

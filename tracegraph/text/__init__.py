@@ -49,19 +49,13 @@ def _check_flag(locations: Any) -> None:
         )
 
 
-def _install() -> None:
-    """Graphs get their methods of this floor here, and nowhere else."""
-    methods = {
-        "__str__": _str,
-        "as_text": _as_text,
-        "from_text": staticmethod(parse),
-        "verify": verify,
-    }
-    for name, method in methods.items():
-        setattr(Graph, name, method)
-
-
-_install()
+#: The methods that graphs get of this floor, when somebody first asks for one.
+GRAPH_METHODS: dict[str, Any] = {
+    "__str__": _str,
+    "as_text": _as_text,
+    "from_text": staticmethod(parse),
+    "verify": verify,
+}
 
 __all__ = [
     "graph_symbols",

@@ -6,7 +6,8 @@ of them name things as the text does.
 
 from __future__ import annotations
 
-from tracegraph.ir.tensor import Graph
+from typing import Any
+
 from tracegraph.passes.partition import backward_part, forward_part
 from tracegraph.views.data import to_json
 from tracegraph.views.dot import to_dot
@@ -18,27 +19,20 @@ from tracegraph.views.network import to_networkx
 from tracegraph.views.outline import Outline, outline
 from tracegraph.views.summary import Operation, get_operations, summary
 
-
-def _install() -> None:
-    """Graphs get their views here, and nowhere else."""
-    methods = {
-        "_repr_html_": html_frame,
-        "backward": backward_part,
-        "forward": forward_part,
-        "get_operations": get_operations,
-        "summary": summary,
-        "to_dot": to_dot,
-        "to_html": to_html,
-        "to_json": to_json,
-        "to_mermaid": to_mermaid,
-        "to_model_explorer": to_model_explorer,
-        "to_networkx": to_networkx,
-    }
-    for name, method in methods.items():
-        setattr(Graph, name, method)
-
-
-_install()
+#: The methods that graphs get of this floor, when somebody first asks for one.
+GRAPH_METHODS: dict[str, Any] = {
+    "_repr_html_": html_frame,
+    "backward": backward_part,
+    "forward": forward_part,
+    "get_operations": get_operations,
+    "summary": summary,
+    "to_dot": to_dot,
+    "to_html": to_html,
+    "to_json": to_json,
+    "to_mermaid": to_mermaid,
+    "to_model_explorer": to_model_explorer,
+    "to_networkx": to_networkx,
+}
 
 __all__ = [
     "GraphDiff",
