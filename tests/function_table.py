@@ -984,12 +984,6 @@ IMAGES = [
     Row(
         "image",
         1,
-        lambda x: flat(tg, tg.image.adjust_contrast(image(tg, x), 1.5)),
-        lambda x: (x - x.mean()) * 1.5 + x.mean(),
-    ),
-    Row(
-        "image",
-        1,
         lambda x: flat(tg, tg.image.adjust_brightness(image(tg, x), 0.3)),
         lambda x: x + 0.3,
     ),

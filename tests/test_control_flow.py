@@ -1018,6 +1018,26 @@ def test_sparse_hessian_by_a_loop_of_unknown_length(run):
     assert_near(found, wanted)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda x: tg.cond(tg.reduce_sum(x) > 0, lambda: tg.sin(x), lambda: x * 2.0),
+        lambda x: tg.switch_case(tg.cast(x[0] > 0, tg.int32), [lambda: x * 3.0, lambda: -x]),
+        lambda x: tg.while_loop(lambda y: tg.reduce_sum(y) < 9, lambda y: [y + 1.0], [x])[0],
+    ],
+    ids=["cond", "switch_case", "while_loop"],
+)
+def test_a_parallel_loop_of_no_iterations_around_a_choice(run, body):
+    def slopes(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = body(x)
+        return y, tape.gradient(y, x)
+
+    for y in run(lambda xs: tg.vectorized_map(slopes, xs), tensor(0, 3)):
+        assert y.shape == (0, 3)
+
+
 # Explanations.
 
 

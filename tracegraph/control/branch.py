@@ -401,6 +401,8 @@ def harmless_rows(mask: Tensor, xs: Sequence[Tensor], batched: Sequence[bool]) -
     What is computed of a row that was not asked for may be infinite, and 0 times that is nan in the
     derivative of what all rows share. A row that was asked for is as good as its own result.
     """
+    if mask.type.shape == (0,):
+        return [*xs]
     first = ArgMax(0, int32)(Cast(int32)(mask))
     pairs = zip(xs, batched, strict=True)
     return [select_rows(mask, x, _repeated_row(x, first)) if has else x for x, has in pairs]
