@@ -33,7 +33,7 @@ def _first_token(op: ops.FirstToken) -> Any:
 @lowers(ops.HostCall)
 def _host_call(op: ops.HostCall, token: Any, *xs: Any) -> Any:
     # What runs here is divided at its effects, which Python makes in between; see
-    # `tracegraph.control.split_at_cuts`. This is how the whole graph reads as one program.
+    # `tracegraph.control_passes.split_at_cuts`. This is how the whole graph reads as one program.
     done = np.zeros((), np.bool_)
     function = ops.host_function(op, here())
 

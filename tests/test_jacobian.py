@@ -20,7 +20,6 @@ from tests.derivatives import batch_jacobian, gradient, jacobian
 from tests.oracles import assert_near, by_jax, numbers
 from tests.test_sparsity import by_numpy, programs, random_values, traced
 from tracegraph.control import gradient_cache
-from tracegraph.control.subgraph import subgraph_between
 from tracegraph.core.shapes import Dim
 from tracegraph.core.types import TensorType, float64
 from tracegraph.eager.pending import compiled_count
@@ -32,6 +31,7 @@ from tracegraph.jacobians.jacobian import Plan
 from tracegraph.jacobians.sparse_products import sparse_jacobian, sparsity
 from tracegraph.passes.simplify import simplify
 from tracegraph.passes.specialise import specialise
+from tracegraph.passes.subgraph import subgraph_between
 
 # Parametrised tests decorate one piece of code again and again, which a user is warned of.
 pytestmark = [

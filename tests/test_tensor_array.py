@@ -14,7 +14,7 @@ import pytest
 import tracegraph as tg
 from tests.derivatives import gradient
 from tests.oracles import assert_near, raises
-from tracegraph.control.ranges import range_of, ranges_of
+from tracegraph.control_passes.ranges import range_of, ranges_of
 from tracegraph.errors import (
     DTypeError,
     InvalidArgumentError,

@@ -15,8 +15,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from tracegraph.control.call import applied
 from tracegraph.control.intern import interned
-from tracegraph.control.split_at_cuts import has_calls_that_see
 from tracegraph.control.while_loop import COUNT
+from tracegraph.control_passes.split_at_cuts import has_calls_that_see
 from tracegraph.core.source import Source, here
 from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.errors import TraceError, fail, kind_of, shown

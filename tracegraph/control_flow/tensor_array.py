@@ -14,7 +14,7 @@ import numpy as np
 
 from tracegraph import nest
 from tracegraph.boundary.tracebacks import api_boundary
-from tracegraph.control.ranges import range_of
+from tracegraph.control_passes.ranges import range_of
 from tracegraph.core.shapes import (
     Dim,
     Shape,

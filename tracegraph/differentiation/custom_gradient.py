@@ -14,9 +14,9 @@ from tracegraph import nest
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.control.call import Call, as_tuple
 from tracegraph.control.custom_call import CustomCall
-from tracegraph.control.hoist import Hoisted, hoisted
 from tracegraph.control.intern import interned
 from tracegraph.control.recompute import recomputed
+from tracegraph.control_passes.hoist import Hoisted, hoisted
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.source import Source, caller_of
 from tracegraph.core.types import TOKEN, TensorType

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 from tracegraph import nest
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.control.gradient_cache import cached_call, cached_call_with_note, cached_gradient
-from tracegraph.control.subgraph import subgraph_between, with_integer_nodes
 from tracegraph.core.contexts import Context, Exit, context
 from tracegraph.core.later import opened
 from tracegraph.core.shapes import same_size, static_shape
@@ -53,6 +52,7 @@ from tracegraph.operands.flags import as_flag
 from tracegraph.ops.broadcast import full
 from tracegraph.passes.forward import jvp
 from tracegraph.passes.gradient import gradient
+from tracegraph.passes.subgraph import subgraph_between, with_integer_nodes
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.trace import Trace
 

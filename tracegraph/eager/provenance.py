@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakSet, ref
 
-from tracegraph.control.dataflow import Flows
+from tracegraph.control_passes.dataflow import Flows
 from tracegraph.core.source import Source, here, next_moment, ours_by_file, place_of_thread
 from tracegraph.ir.tensor import Graph, Node, Tensor
 

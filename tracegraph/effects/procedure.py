@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
-from tracegraph.control.split_at_cuts import (
+from tracegraph.control_passes.split_at_cuts import (
     Part,
     SplitGraph,
     has_calls_that_see,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tracegraph.control.dataflow import Flows
+from tracegraph.control_passes.dataflow import Flows
 from tracegraph.core.types import TensorType, as_dtype
 from tracegraph.eager.pending import device_buffer, program_of
 from tracegraph.ir.op import Flow, Op, Region

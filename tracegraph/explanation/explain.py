@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
-from tracegraph.control.dataflow import Flow, Flows
+from tracegraph.control_passes.dataflow import Flow, Flows
 from tracegraph.core.source import UNKNOWN, Source, here
 from tracegraph.eager.provenance import place_of_last_read, variable_read_by, was_not_noted
 from tracegraph.errors import message

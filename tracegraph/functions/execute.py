@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegraph.control.call import Call, call, forward_form, repeats
-from tracegraph.control.split_at_cuts import has_calls_that_see, with_own_sizes
 from tracegraph.control_flow.regions import set_runner
+from tracegraph.control_passes.split_at_cuts import has_calls_that_see, with_own_sizes
 from tracegraph.core.source import Source, here
 from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.eager import backend

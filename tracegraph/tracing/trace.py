@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
-from tracegraph.control.check_numerics import MESSAGE, Site, watched
+from tracegraph.control_passes.check_numerics import MESSAGE, Site, watched
 from tracegraph.core.recursion_limit import headroom, recursion_limit
 from tracegraph.core.shapes import dim_names
 from tracegraph.core.source import Source, here, place_of_thread, sourced

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tracegraph.control.split_at_cuts import split_at_cuts
+from tracegraph.control_passes.split_at_cuts import split_at_cuts
 from tracegraph.core.shapes import Size, dim_names, element_count, substitute_size
 from tracegraph.core.types import TensorType
 from tracegraph.errors import counted

@@ -8,7 +8,7 @@ from typing import Any
 
 from tracegraph.archive import limits
 from tracegraph.archive.manifest import Entry, excerpt
-from tracegraph.control.check_numerics import Site
+from tracegraph.control_passes.check_numerics import Site
 from tracegraph.core.source import Source
 from tracegraph.saved_model.schema.source_lines import Lines
 from tracegraph.tracing.trace import CheckReport

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracegraph.control.ranges import ranges_of
 from tracegraph.control.scan import Scan
+from tracegraph.control_passes.ranges import ranges_of
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.index import ScatterUpdate
 from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
