@@ -81,7 +81,7 @@ MUTANTS = [
     Mutant(E.TruncateMod, "partials", "x - z", "x + z"),
     Mutant(E.Maximum, "partials", "GREATER_EQUAL", "GREATER"),
     Mutant(E.Minimum, "partials", "GREATER(x, y)", "LESS_EQUAL(x, y)"),
-    Mutant(E.Atan2, "partials", "-y / square", "y / square"),
+    Mutant(E.Atan2, "partials", "-SELECT(", "SELECT("),
     Mutant(E.Select, "vjp", "SELECT(condition, zero, g)", "g"),
     Mutant(E.Select, "jvp", "zero if ty is None else ty", "zero"),
     Mutant(E.Sign, "_turned", "t - y * along", "t"),
@@ -175,7 +175,7 @@ MUTANTS = [
         "move_axis(grouped, 0, grouped.ndim - 1)",
     ),
     Mutant(contract.Conv, "taps", "self.padding[k][0]", "self.padding[k][1]"),
-    Mutant(contract.Conv, LOWERING, "op.lhs_dilation", "op.rhs_dilation"),
+    Mutant(contract.Conv, LOWERING, "_plain_conv(op, x, y)", "_plain_conv(op, x, -y)"),
     # Linear algebra.
     Mutant(linalg.Solver, "vjp", "if self.adjoint", "if not self.adjoint", linalg.Solve),
     Mutant(linalg.Solver, "vjp", "adjoint(columns)", "adjoint(conjugated(columns))", linalg.Solve),

@@ -977,7 +977,9 @@ def test_matmul_of_sizes_that_do_not_fit_is_an_error():
         tg.ones([16, 4]) @ tg.ones([8, 4])
     assert "f32[16,4]" in str(error.value) and "operand 1: f32[8,4]" in str(error.value)
     with pytest.raises(tg.errors.ShapeError, match="matvec"):
-        tg.ones([3, 3]) @ tg.ones([3])
+        tg.matmul(tg.ones([3, 3]), tg.ones([3]))
+    with pytest.raises(tg.errors.ShapeError):
+        tg.ones([3, 3]) @ tg.ones([4])
     with pytest.raises(tg.errors.ShapeError):
         tg.ones([2, 3, 4]) @ tg.ones([3, 4, 5])
 

@@ -602,6 +602,7 @@ OTHER_AT_NAN = {
     "floor_div": "0 everywhere: a step function has no slope; JAX differentiates the remainder",
     "stop_gradient": "0, which is what it is for",
     "scatter_mul": "JAX has no derivative of it",
+    "while": "JAX has no reverse mode for it",
     **dict.fromkeys(
         ["betainc", "expm", "igamma", "sqrtm", "zeta"],
         "JAX has no derivative of it, or by one operand",
