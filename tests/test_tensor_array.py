@@ -168,6 +168,11 @@ def test_a_size_that_is_open():
         ),
         (ShapeError, "shape .* is given", lambda: array(element_shape=[2]).write(0, 1.0)),
         (ShapeError, "the elements are scalars", lambda: array().write(0, 1.0).concat()),
+        (
+            ShapeError,
+            r"f32\[\] has no axis 0, along which it would be joined",
+            lambda: array(2, infer_shape=False).write(0, [1.0, 2.0]).write(1, 3.0).concat(),
+        ),
         (ShapeError, "2 elements are given", lambda: array().unstack([1.0, 2.0])),
         (ShapeError, "has no rows", lambda: array().unstack(1.0)),
         (ShapeError, "2 indices and 1 elements", lambda: array().scatter([0, 1], [1.0])),

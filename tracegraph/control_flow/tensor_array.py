@@ -250,17 +250,14 @@ class TensorArray:
     @api_boundary
     def concat(self, name: str | None = None) -> Tensor:
         """The elements one after another along their first axis. What was not written is zeros."""
-        if self.element_shape.rank == 0:
-            fail(
-                ShapeError,
-                f"TensorArray.concat: the elements are scalars, {self._text()}",
-                fix="use stack()",
-            )
         if self._is_uneven():
             rows = [self._rows[place] for place in sorted(self._rows)]
             return Concatenate(0)(*rows)
         x = self.stack()
         shape = x.type.shape
+        if len(shape) == 1:
+            fact = f"TensorArray.concat: the elements are scalars, {self._text()}"
+            fail(ShapeError, fact, fix="use stack()")
         return Reshape((element_count(shape[:2]), *shape[2:]))(x)
 
     @api_boundary

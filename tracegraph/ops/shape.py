@@ -243,6 +243,10 @@ class Concatenate(Movement):
     def infer(self, *xs):
         check_same_dtype(self.name, *xs)
         first = xs[0]
+        for x in xs:
+            if len(x.shape) <= self.axis:
+                fact = f"{x} has no axis {self.axis}, along which it would be joined"
+                raise Mismatch(fact, fix="give it the axis by tg.expand_dims, or stack scalars")
         total = first.shape[self.axis]
         for x in xs[1:]:
             rest, first_rest = (without_axis(t.shape, self.axis) for t in (x, first))
