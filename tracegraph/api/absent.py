@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable
 from types import ModuleType
 from typing import Any, NoReturn
 
-from tracegraph.api.families import advice, advice_for_the_rest
 from tracegraph.api.renames import GONE, OTHER_NAMES, TENSORFLOW_1
 from tracegraph.boundary.tracebacks import asked
+from tracegraph.core.later import opened
 from tracegraph.errors import fail_absent, kind_of
 
 _FIRST = "TensorFlow 1 is not supported"
@@ -235,14 +235,15 @@ def refuse(name: str, module: str = "") -> NoReturn:
         fail_absent(name, f"{fact}: {reason}", fix)
     if any(short == "numpy" and name in dir(found) for short, found in modules):
         fail_absent(name, fact, f"use tg.numpy.{name}")
-    told = advice(path, _plain_names(modules))
+    families = opened("tracegraph.api.families")  # what only an error needs
+    told = families.advice(path, _plain_names(modules))
     if told is not None:
         reason, fix = told
         fail_absent(name, f"there is no tg.{path}: {reason}", fix)
     near = _near(name, module, modules)
     if near:
         fail_absent(name, fact, f"use {near}, if that is meant")
-    told = advice_for_the_rest(path)
+    told = families.advice_for_the_rest(path)
     if told is not None:
         reason, fix = told
         fail_absent(name, f"there is no tg.{path}: {reason}", fix)
