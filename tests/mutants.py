@@ -176,6 +176,12 @@ MUTANTS = [
     ),
     Mutant(contract.Conv, "taps", "self.padding[k][0]", "self.padding[k][1]"),
     Mutant(contract.Conv, LOWERING, "_plain_conv(op, x, y)", "_plain_conv(op, x, -y)"),
+    Mutant(
+        contract.Conv,
+        LOWERING,
+        "_plain_conv(op, x, y)",
+        "_plain_conv(ops.Conv(op.strides, op.padding, op.rhs_dilation, *op.attributes[3:]), x, y)",
+    ),
     # Linear algebra.
     Mutant(linalg.Solver, "vjp", "if self.adjoint", "if not self.adjoint", linalg.Solve),
     Mutant(linalg.Solver, "vjp", "adjoint(columns)", "adjoint(conjugated(columns))", linalg.Solve),
