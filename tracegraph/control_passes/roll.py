@@ -1,0 +1,414 @@
+"""Rolling: blocks of nodes that repeat become one loop over stacked operands.
+
+Compilers take a program of twelve equal layers for twelve programs. Where k consecutive blocks are
+equal but for what they read, one block is a body: a scan hands on what each block takes from the
+one before, and takes the rest as rows of stacks. Blocks that hand on nothing and compute elementwise
+are one block of stacks. So XLA compiles one block, forward, backward and optimizer each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Container, Mapping, Sequence
+
+from tracegraph.control.branch import stacked_outputs
+from tracegraph.control.call import applied
+from tracegraph.control.scan import Scan
+from tracegraph.control_passes.repeats import Place, Run, bytes_of, runs_of
+from tracegraph.core.source import sourced
+from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.broadcast import BroadcastTo
+from tracegraph.ops.elementwise import (
+    Abs,
+    Add,
+    Cast,
+    Discrete,
+    Div,
+    Elementwise,
+    IntegerPow,
+    Maximum,
+    Minimum,
+    Mul,
+    MulNoNan,
+    Neg,
+    Select,
+    Sign,
+    SteepDiv,
+    StopGradient,
+    Sub,
+)
+from tracegraph.ops.shape import Concatenate, Reshape, Reverse, Slice
+from tracegraph.passes.simplify import dead_code
+from tracegraph.passes.vectorise import vectorise
+
+#: What a block computes again from its operands where that takes fewer stacks: ops that compilers
+#: compute on the way to others, at the cost of reading the operands.
+_CHEAP = (
+    *(BroadcastTo, Reshape, Discrete, Cast, StopGradient, Select, Maximum, Minimum, Abs, Sign),
+    *(Add, Sub, Mul, MulNoNan, Div, SteepDiv, Neg, IntegerPow),
+)
+
+#: One tensor of each block.
+_Tuple = tuple[Tensor, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """Where a value stands: a row of a stack."""
+
+    stack: Tensor
+    row: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Stacking:
+    """Inputs, or outputs, of a graph that are the rows of one of the rolled graph: their places,
+    first row first, and its place."""
+
+    places: tuple[int, ...]
+    stack: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Rolled:
+    """A graph with loops for its runs. It takes and gives what the graph does, in the same order,
+    but for what stands in stacks, which comes last."""
+
+    graph: Graph
+    runs: Sequence[Run]
+    #: Variables that are taken as one.
+    inputs: tuple[Stacking, ...]
+    #: Their new values that are given as one.
+    outputs: tuple[Stacking, ...]
+
+
+def rolled(
+    graph: Graph, least: int, states: Sequence[int], assigned: Mapping[int, int]
+) -> Rolled | None:
+    """The graph with its runs as loops; None if it has no run for which one block for all leaves
+    out `least` nodes or more.
+
+    `states` are places of inputs that may be taken as rows of stacks, and `assigned` has the place
+    of the output that is the new value of each that gets one.
+    """
+    runs = runs_of(graph.nodes, least)
+    return _Rolling(graph, runs, states).rolled(assigned) if runs else None
+
+
+class _Rolling:
+    """A graph that is being built anew, with loops for its runs."""
+
+    def __init__(self, graph: Graph, runs: Sequence[Run], states: Sequence[int]) -> None:
+        self._graph = graph
+        self._runs = runs
+        self._states = {graph.inputs[i]: i for i in states}
+        #: The stacks that the graph takes: for each the places of its rows among the inputs.
+        self._taken: dict[Tensor, tuple[int, ...]] = {}
+        self._builder = Builder(graph.name)
+        #: What stands for the tensors of the graph.
+        self._env: dict[Tensor, Tensor] = {}
+        #: Where the tensors of the graph stand that are rows of stacks.
+        self._rows: dict[Tensor, _Row] = {}
+        #: The block and the place in it of the tensors that runs make.
+        self._made: dict[Tensor, tuple[Run, int, Place]] = {
+            y: (run, i, (j, number))
+            for run in runs
+            for i, block in enumerate(run.blocks)
+            for j, node in enumerate(block)
+            for number, y in enumerate(node.outputs)
+        }
+        self._blocks = [_Block(self, run) for run in runs]
+        self._note_results(graph)
+
+    def _note_results(self, graph: Graph) -> None:
+        """Notes the tensors of each run that are read outside of it."""
+        rolled = {node for block in self._blocks for node in block.run.nodes}
+        read = [x for node in graph.nodes if node not in rolled for x in node.inputs]
+        read += [*graph.outputs, *(x for block in self._blocks for x in block.operands())]
+        results = {id(block.run): block.results for block in self._blocks}
+        for x in read:
+            if x in self._made:
+                run, i, place = self._made[x]
+                is_last_state = i == len(run) - 1 and place in run.wiring.carried.values()
+                if not is_last_state:
+                    results[id(run)][place] = None
+
+    def rolled(self, assigned: Mapping[int, int]) -> Rolled:
+        graph = self._graph
+        by_end = {block.run.blocks[-1][-1]: block for block in self._blocks}
+        rolled = {node for block in self._blocks for node in block.run.nodes}
+        with self._builder as builder:
+            self._env = copy_inputs(graph, builder)
+            for node in graph.nodes:
+                if node not in rolled:
+                    self._copy(node)
+                elif node in by_end:
+                    with sourced(node.source):
+                        self._roll(by_end[node])
+            given = {
+                tuple(assigned[i] for i in places)
+                for places in self._taken.values()
+                if all(i in assigned for i in places)
+            }
+            gone = {i for places in given for i in places}
+            kept = [y for i, y in enumerate(graph.outputs) if i not in gone]
+            outputs = [self.value(y) for y in kept]
+            outputs += [self.stacked([graph.outputs[i] for i in places]) for places in given]
+            made = builder.finish(outputs)
+        return self._with_stacks(made, list(given), len(kept))
+
+    def _with_stacks(self, made: Graph, given: Sequence[tuple[int, ...]], first: int) -> Rolled:
+        """What was built, without the inputs whose stacks are taken."""
+        gone = {i for places in self._taken.values() for i in places}
+        kept = [x for i, x in enumerate(made.inputs[: len(self._graph.inputs)]) if i not in gone]
+        inputs = (*kept, *self._taken)
+        graph = dead_code(Graph(made.name, inputs, made.nodes, made.outputs))
+        taken = enumerate(self._taken.values(), len(kept))
+        return Rolled(
+            graph,
+            self._runs,
+            tuple(Stacking(places, i) for i, places in taken),
+            tuple(Stacking(places, i) for i, places in enumerate(given, first)),
+        )
+
+    def _copy(self, node: Node) -> None:
+        inputs = tuple(self.value(x) for x in node.inputs)
+        outputs = self._builder.add(node.op, inputs, node.source)
+        self._env.update(zip(node.outputs, outputs, strict=True))
+
+    def value(self, x: Tensor) -> Tensor:
+        """What stands for a tensor of the graph, taken from its stack if it is a row of one."""
+        if x not in self._env:
+            place = self._rows[x]
+            self._env[x] = _taken(place.stack, place.row)
+        return self._env[x]
+
+    def _roll(self, block: _Block) -> None:
+        run, outputs = block.run, block.appended()
+        for ((j, number), _), y in zip(block.states, outputs, strict=False):
+            self._env[run.blocks[-1][j].outputs[number]] = y
+        stacks = outputs[len(block.states) :]
+        for (j, number), stack in zip(block.results, stacks, strict=True):
+            blocks = reversed(run.blocks) if block.is_reversed else run.blocks
+            for row, nodes in enumerate(blocks):
+                self._rows[nodes[j].outputs[number]] = _Row(stack, row)
+
+    # What a block of a run asks for.
+
+    def cheap_nodes(self, xs: _Tuple) -> tuple[Node, ...] | None:
+        """The nodes that make the tensors, where they are one cheap op of the blocks of a run."""
+        made = [self._made.get(x) for x in xs]
+        first = made[0]
+        if first is None or any(p is None or p[::2] != first[::2] for p in made):
+            return None
+        nodes = tuple(x.node for x in xs if x.node is not None)
+        return nodes if isinstance(nodes[0].op, _CHEAP) else None
+
+    def in_order(self, nodes: Container[Node]) -> list[Node]:
+        """The nodes in the order of the graph."""
+        return [node for node in self._graph.nodes if node in nodes]
+
+    def order(self, xs: Sequence[Tensor]) -> int:
+        """1 where the tensors are rows of one stack, one after the other, -1 where they are in the
+        reverse order, 0 where they are none."""
+        rows = [self._rows.get(x) for x in xs]
+        if rows[0] is None or any(r is None or r.stack is not rows[0].stack for r in rows):
+            return 0
+        numbers = [r.row for r in rows if r is not None]
+        for step in (1, -1):
+            if numbers == list(range(numbers[0], numbers[0] + step * len(numbers), step)):
+                return step
+        return 0
+
+    def stacked(self, xs: Sequence[Tensor]) -> Tensor:
+        """The tensors as rows of one."""
+        order = self.order(xs)
+        if order:
+            rows = [self._rows[x].row for x in xs]
+            whole = _range_of(self._rows[xs[0]].stack, min(rows), max(rows) + 1)
+            return whole if order == 1 else Reverse((0,))(whole)
+        if all(x in self._states and x not in self._rows for x in xs):
+            stack = self._builder.input(xs[0].type.with_shape((len(xs), *xs[0].type.shape)))
+            self._taken[stack] = tuple(self._states[x] for x in xs)
+            return self._noted(xs, stack)
+        parts = [self.value(x) for x in xs]
+        stack = Concatenate(0)(*(Reshape((1, *x.type.shape))(x) for x in parts))
+        return self._noted(xs, stack)
+
+    def _noted(self, xs: Sequence[Tensor], stack: Tensor) -> Tensor:
+        for row, x in enumerate(xs):
+            self._rows.setdefault(x, _Row(stack, row))
+            if x in self._states:
+                self._env.pop(x, None)
+        return stack
+
+
+class _Block:
+    """The body of a run, and what it takes and gives."""
+
+    def __init__(self, rolling: _Rolling, run: Run) -> None:
+        self._rolling = rolling
+        self.run = run
+        first = run.blocks[0]
+        #: Each tensor that a block takes from the one before, and what the first block takes.
+        self.states = dict.fromkeys(
+            (place, first[j].inputs[operand]) for (j, operand), place in run.wiring.carried.items()
+        )
+        self._constants = dict.fromkeys(run.wiring.shared.values())
+        #: What the blocks take as rows of stacks.
+        self._stacks: dict[_Tuple, None] = {}
+        #: The nodes that make what the blocks compute again.
+        self._again: dict[_Tuple, tuple[Node, ...]] = {}
+        self._choose_stacks()
+        #: The places of the tensors that are returned of all blocks.
+        self.results: dict[Place, None] = {}
+
+    def _choose_stacks(self) -> None:
+        """Takes what no cheap op makes as stacks, and of the rest what would need larger ones."""
+        given = dict.fromkeys(self.run.wiring.own.values())
+        needs = {xs: self._needed_for(xs) for xs in given}
+        self._stacks.update(dict.fromkeys(xs for xs in given if xs in needs[xs]))
+        for xs in sorted(given, key=lambda xs: len(needs[xs])):
+            more = {ys: None for ys in needs[xs] if ys not in self._stacks}
+            if sum(map(_bytes_of, more)) > _bytes_of(xs):
+                self._stacks[xs] = None
+            else:
+                self._stacks.update(more)
+                self._note_again(xs)
+        self._stacks = {xs: None for xs in self._stacks if xs not in self._again}
+
+    def _needed_for(self, xs: _Tuple) -> dict[_Tuple, None]:
+        """What the tensors can be computed of by cheap ops."""
+        needed: dict[_Tuple, None] = {}
+        left = [xs]
+        seen = {xs}
+        while left:
+            ys = left.pop()
+            nodes = self._rolling.cheap_nodes(ys)
+            if nodes is None:
+                needed[ys] = None
+                continue
+            more = {*_operands_of(nodes)} - seen
+            seen |= more
+            left += more
+        return needed
+
+    def _note_again(self, xs: _Tuple) -> None:
+        """Notes the nodes that compute the tensors from stacks."""
+        left = [xs]
+        while left:
+            ys = left.pop()
+            if ys in self._stacks or ys in self._again:
+                continue
+            nodes = self._rolling.cheap_nodes(ys)
+            assert nodes is not None
+            self._again[ys] = nodes
+            for shared in _shared_operands_of(nodes):
+                self._constants[shared] = None
+            left += _operands_of(nodes)
+
+    def operands(self) -> list[Tensor]:
+        """The tensors that the blocks take."""
+        own = [x for xs in self._stacks for x in xs]
+        return [*self._constants, *(x for _, x in self.states), *own]
+
+    @property
+    def is_reversed(self) -> bool:
+        """Whether stacks hold the rows of the last block first."""
+        return any(self._rolling.order(xs) == -1 for xs in self._stacks)
+
+    def _find_operands(self) -> None:
+        wiring, first = self.run.wiring, self.run.blocks[0]
+        for (j, operand), place in wiring.carried.items():
+            self.states[place, first[j].inputs[operand]] = None
+        self._constants.update(dict.fromkeys(wiring.shared.values()))
+        for xs in wiring.own.values():
+            self._note_own(xs)
+
+    def _note_own(self, xs: tuple[Tensor, ...]) -> None:
+        """Notes an operand that is another tensor in each block. What is only a layout is computed
+        from its own operands."""
+        if xs in self._layouts or xs in self._stacks:
+            return
+        nodes = self._rolling.layout_of(xs)
+        if nodes is None:
+            self._stacks[xs] = None
+            return
+        for operands in zip(*(node.inputs for node in nodes), strict=True):
+            if all(x is operands[0] for x in operands):
+                self._constants[operands[0]] = None
+            else:
+                self._note_own(operands)
+        self._layouts[xs] = nodes
+
+    def appended(self) -> Sequence[Tensor]:
+        """The outputs of the loop: the last states, and the stacked results."""
+        rolling, count = self._rolling, len(self.run)
+        body = self._body()
+        ordered = [xs[::-1] if self.is_reversed else xs for xs in self._stacks]
+        inputs = [
+            *(rolling.value(x) for x in self._constants),
+            *(rolling.value(x) for _, x in self.states),
+            *(rolling.stacked(xs) for xs in ordered),
+        ]
+        if self.states or not all(_is_elementwise(node) for node in body.nodes):
+            op = Scan(body, len(self._constants), len(self.states), count, self.is_reversed)
+            return applied(op, inputs)
+        is_row = tuple(i >= len(self._constants) for i in range(len(inputs)))
+        wide, has = vectorise(body, is_row, count)
+        return inline(stacked_outputs(wide, has, (True,) * len(has), count), inputs)
+
+    def _body(self) -> Graph:
+        block, wiring = self.run.blocks[0], self.run.wiring
+        with Builder("block") as builder:
+            env = {x: builder.input_for(x) for x in self._constants}
+            of_state = {state: builder.input_for(state[1]) for state in self.states}
+            env.update((xs[0], builder.input_for(xs[0])) for xs in self._stacks)
+            nodes = {row[0]: None for row in self._again.values()}
+            for node in self._rolling.in_order(nodes):
+                replay([node], env)
+            for j, node in enumerate(block):
+                states = {
+                    operand: of_state[wiring.carried[j, operand], x]
+                    for operand, x in enumerate(node.inputs)
+                    if (j, operand) in wiring.carried
+                }
+                inputs = [states[i] if i in states else env[x] for i, x in enumerate(node.inputs)]
+                made = builder.add(node.op, tuple(inputs), node.source)
+                env.update(zip(node.outputs, made, strict=True))
+            places = [*(place for place, _ in self.states), *self.results]
+            return builder.finish([env[block[j].outputs[number]] for j, number in places])
+
+
+def _operands_of(nodes: Sequence[Node]) -> list[_Tuple]:
+    """The operands of nodes that are not the same in all blocks."""
+    return [xs for xs in zip(*(node.inputs for node in nodes)) if not _is_one(xs)]
+
+
+def _shared_operands_of(nodes: Sequence[Node]) -> list[Tensor]:
+    return [xs[0] for xs in zip(*(node.inputs for node in nodes)) if _is_one(xs)]
+
+
+def _is_one(xs: _Tuple) -> bool:
+    return all(x is xs[0] for x in xs)
+
+
+def _bytes_of(xs: _Tuple) -> int:
+    return bytes_of(xs[0])
+
+
+def _is_elementwise(node: Node) -> bool:
+    return isinstance(node.op, (Elementwise, BroadcastTo, Reshape))
+
+
+def _taken(stack: Tensor, row: int) -> Tensor:
+    return Reshape(stack.type.shape[1:])(_range_of(stack, row, row + 1))
+
+
+def _range_of(stack: Tensor, start: int, stop: int) -> Tensor:
+    size, *rest = stack.type.shape
+    if (start, stop) == (0, size):
+        return stack
+    zeros, ones = (0,) * len(rest), (1,) * len(rest)
+    return Slice((start, *zeros), (stop, *rest), (1, *ones))(stack)
