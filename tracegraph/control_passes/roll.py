@@ -9,7 +9,8 @@ are one block of stacks. So XLA compiles one block, forward, backward and optimi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
+from typing import Literal
 
 from tracegraph.control.branch import stacked_outputs
 from tracegraph.control.call import applied
@@ -49,6 +50,9 @@ _CHEAP = (
     *(Add, Sub, Mul, MulNoNan, Div, SteepDiv, Neg, IntegerPow),
 )
 
+#: A run of which one block for all leaves out fewer nodes is none.
+FEWEST_NODES = 64
+
 #: One tensor of each block.
 _Tuple = tuple[Tensor, ...]
 
@@ -62,47 +66,64 @@ class _Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Stacking:
-    """Inputs, or outputs, of a graph that are the rows of one of the rolled graph: their places,
-    first row first, and its place."""
-
-    places: tuple[int, ...]
-    stack: int
-
-
-@dataclasses.dataclass(frozen=True)
 class Rolled:
-    """A graph with loops for its runs. It takes and gives what the graph does, in the same order,
-    but for what stands in stacks, which comes last."""
+    """A graph with loops for its runs.
+
+    It takes `(*arguments, *kept states, *stacks, *others)` and gives `(*results, *new values of
+    kept states, *new stacks, *others)`.
+    """
 
     graph: Graph
     runs: Sequence[Run]
-    #: Variables that are taken as one.
-    inputs: tuple[Stacking, ...]
-    #: Their new values that are given as one.
-    outputs: tuple[Stacking, ...]
+    #: The states that it takes by themselves.
+    kept: tuple[int, ...]
+    #: For each stack the states that are its rows.
+    stacks: tuple[tuple[int, ...], ...]
+    #: Which of the kept states, and behind them of the stacks, get new values, in order.
+    assigned: tuple[int, ...]
 
 
-def rolled(
-    graph: Graph, least: int, states: Sequence[int], assigned: Mapping[int, int]
-) -> Rolled | None:
-    """The graph with its runs as loops; None if it has no run for which one block for all leaves
-    out `least` nodes or more.
+@dataclasses.dataclass(frozen=True)
+class States:
+    """Which inputs of a graph are states, and which outputs their new values."""
 
-    `states` are places of inputs that may be taken as rows of stacks, and `assigned` has the place
-    of the output that is the new value of each that gets one.
-    """
-    runs = runs_of(graph.nodes, least)
-    return _Rolling(graph, runs, states).rolled(assigned) if runs else None
+    #: The inputs before the states.
+    first: int
+    count: int
+    #: The outputs before the new values.
+    first_new: int
+    #: The states that get new values, in the order of those.
+    assigned: tuple[int, ...]
+    #: Whether states may be taken as the rows of stacks.
+    may_stack: bool = True
+
+
+#: Whether graphs are rolled: where it pays, never, or wherever blocks repeat.
+Roll = Literal["auto", False, "always"]
+
+
+def pays_off(run: Run) -> bool:
+    """Whether a loop takes little more time than its blocks, and leaves out enough nodes."""
+    return True
+
+
+def rolled(graph: Graph, states: States, pays: Callable[[Run], bool]) -> Rolled | None:
+    """The graph with the runs that pay as loops; None if there are none."""
+    runs = [run for run in runs_of(graph.nodes, FEWEST_NODES) if pays(run)]
+    return _Rolling(graph, runs, states).rolled() if runs else None
 
 
 class _Rolling:
     """A graph that is being built anew, with loops for its runs."""
 
-    def __init__(self, graph: Graph, runs: Sequence[Run], states: Sequence[int]) -> None:
+    def __init__(self, graph: Graph, runs: Sequence[Run], states: States) -> None:
         self._graph = graph
         self._runs = runs
-        self._states = {graph.inputs[i]: i for i in states}
+        self._states = states
+        places = range(states.first, states.first + states.count)
+        self._state_of = {graph.inputs[i]: i - states.first for i in places}
+        if not states.may_stack:
+            self._state_of = {}
         #: The stacks that the graph takes: for each the places of its rows among the inputs.
         self._taken: dict[Tensor, tuple[int, ...]] = {}
         self._builder = Builder(graph.name)
@@ -134,43 +155,57 @@ class _Rolling:
                 if not is_last_state:
                     results[id(run)][place] = None
 
-    def rolled(self, assigned: Mapping[int, int]) -> Rolled:
-        graph = self._graph
+    def rolled(self) -> Rolled:
+        graph, states = self._graph, self._states
         by_end = {block.run.blocks[-1][-1]: block for block in self._blocks}
         rolled = {node for block in self._blocks for node in block.run.nodes}
         with self._builder as builder:
             self._env = copy_inputs(graph, builder)
+            self._take_stacks()
             for node in graph.nodes:
                 if node not in rolled:
                     self._copy(node)
                 elif node in by_end:
                     with sourced(node.source):
                         self._roll(by_end[node])
-            given = {
-                tuple(assigned[i] for i in places)
-                for places in self._taken.values()
-                if all(i in assigned for i in places)
-            }
-            gone = {i for places in given for i in places}
-            kept = [y for i, y in enumerate(graph.outputs) if i not in gone]
-            outputs = [self.value(y) for y in kept]
-            outputs += [self.stacked([graph.outputs[i] for i in places]) for places in given]
-            made = builder.finish(outputs)
-        return self._with_stacks(made, list(given), len(kept))
+            new = [graph.outputs[states.first_new + i] for i in range(len(states.assigned))]
+            by_state = dict(zip(states.assigned, new, strict=True))
+            stacks = [rows for rows in self._taken.values() if by_state.keys() >= {*rows}]
+            stacked = [self.stacked([by_state[i] for i in rows]) for rows in stacks]
+            in_stacks = {i for rows in stacks for i in rows}
+            kept = [y for i, y in by_state.items() if i not in in_stacks]
+            ends = states.first_new, states.first_new + len(new)
+            outputs = [*map(self.value, graph.outputs[: ends[0]]), *map(self.value, kept)]
+            outputs += [*stacked, *map(self.value, graph.outputs[ends[1] :])]
+            return self._with_stacks(builder.finish(outputs))
 
-    def _with_stacks(self, made: Graph, given: Sequence[tuple[int, ...]], first: int) -> Rolled:
+    def _with_stacks(self, made: Graph) -> Rolled:
         """What was built, without the inputs whose stacks are taken."""
-        gone = {i for places in self._taken.values() for i in places}
-        kept = [x for i, x in enumerate(made.inputs[: len(self._graph.inputs)]) if i not in gone]
-        inputs = (*kept, *self._taken)
-        graph = dead_code(Graph(made.name, inputs, made.nodes, made.outputs))
-        taken = enumerate(self._taken.values(), len(kept))
-        return Rolled(
-            graph,
-            self._runs,
-            tuple(Stacking(places, i) for i, places in taken),
-            tuple(Stacking(places, i) for i, places in enumerate(given, first)),
+        states = self._states
+        in_stacks = {i for rows in self._taken.values() for i in rows}
+        kept = tuple(i for i in range(states.count) if i not in in_stacks)
+        end = states.first + states.count
+        inputs = (
+            *made.inputs[: states.first],
+            *(made.inputs[states.first + i] for i in kept),
+            *self._taken,
+            *made.inputs[end : len(self._graph.inputs)],
         )
+        stacks = tuple(self._taken.values())
+        assigned = [kept.index(i) for i in states.assigned if i not in in_stacks]
+        whole = enumerate(stacks, len(kept))
+        assigned += [place for place, rows in whole if {*states.assigned} >= {*rows}]
+        graph = dead_code(Graph(made.name, inputs, made.nodes, made.outputs))
+        return Rolled(graph, self._runs, kept, stacks, tuple(assigned))
+
+    def _take_stacks(self) -> None:
+        """Takes states that are the operands of blocks as the rows of one input."""
+        for xs in (xs for block in self._blocks for xs in block.stacks if self._may_take(xs)):
+            stack = self._builder.input(xs[0].type.with_shape((len(xs), *xs[0].type.shape)))
+            self._taken[stack] = tuple(self._state_of[x] for x in xs)
+            for row, x in enumerate(xs):
+                self._rows[x] = _Row(stack, row)
+                del self._env[x]
 
     def _copy(self, node: Node) -> None:
         inputs = tuple(self.value(x) for x in node.inputs)
@@ -228,20 +263,19 @@ class _Rolling:
             rows = [self._rows[x].row for x in xs]
             whole = _range_of(self._rows[xs[0]].stack, min(rows), max(rows) + 1)
             return whole if order == 1 else Reverse((0,))(whole)
-        if all(x in self._states and x not in self._rows for x in xs):
-            stack = self._builder.input(xs[0].type.with_shape((len(xs), *xs[0].type.shape)))
-            self._taken[stack] = tuple(self._states[x] for x in xs)
-            return self._noted(xs, stack)
         parts = [self.value(x) for x in xs]
         stack = Concatenate(0)(*(Reshape((1, *x.type.shape))(x) for x in parts))
-        return self._noted(xs, stack)
-
-    def _noted(self, xs: Sequence[Tensor], stack: Tensor) -> Tensor:
         for row, x in enumerate(xs):
             self._rows.setdefault(x, _Row(stack, row))
-            if x in self._states:
-                self._env.pop(x, None)
         return stack
+
+    def _may_take(self, xs: Sequence[Tensor]) -> bool:
+        """Whether the tensors can be taken as a stack: states of their own, all or none of which
+        get new values."""
+        if len({*xs}) < len(xs) or not all(x in self._state_of and x not in self._rows for x in xs):
+            return False
+        is_assigned = {self._state_of[x] in self._states.assigned for x in xs}
+        return len(is_assigned) == 1
 
 
 class _Block:
@@ -257,7 +291,7 @@ class _Block:
         )
         self._constants = dict.fromkeys(run.wiring.shared.values())
         #: What the blocks take as rows of stacks.
-        self._stacks: dict[_Tuple, None] = {}
+        self.stacks: dict[_Tuple, None] = {}
         #: The nodes that make what the blocks compute again.
         self._again: dict[_Tuple, tuple[Node, ...]] = {}
         self._choose_stacks()
@@ -268,15 +302,15 @@ class _Block:
         """Takes what no cheap op makes as stacks, and of the rest what would need larger ones."""
         given = dict.fromkeys(self.run.wiring.own.values())
         needs = {xs: self._needed_for(xs) for xs in given}
-        self._stacks.update(dict.fromkeys(xs for xs in given if xs in needs[xs]))
+        self.stacks.update(dict.fromkeys(xs for xs in given if xs in needs[xs]))
         for xs in sorted(given, key=lambda xs: len(needs[xs])):
-            more = {ys: None for ys in needs[xs] if ys not in self._stacks}
+            more = {ys: None for ys in needs[xs] if ys not in self.stacks}
             if sum(map(_bytes_of, more)) > _bytes_of(xs):
-                self._stacks[xs] = None
+                self.stacks[xs] = None
             else:
-                self._stacks.update(more)
+                self.stacks.update(more)
                 self._note_again(xs)
-        self._stacks = {xs: None for xs in self._stacks if xs not in self._again}
+        self.stacks = {xs: None for xs in self.stacks if xs not in self._again}
 
     def _needed_for(self, xs: _Tuple) -> dict[_Tuple, None]:
         """What the tensors can be computed of by cheap ops."""
@@ -299,7 +333,7 @@ class _Block:
         left = [xs]
         while left:
             ys = left.pop()
-            if ys in self._stacks or ys in self._again:
+            if ys in self.stacks or ys in self._again:
                 continue
             nodes = self._rolling.cheap_nodes(ys)
             assert nodes is not None
@@ -310,13 +344,13 @@ class _Block:
 
     def operands(self) -> list[Tensor]:
         """The tensors that the blocks take."""
-        own = [x for xs in self._stacks for x in xs]
+        own = [x for xs in self.stacks for x in xs]
         return [*self._constants, *(x for _, x in self.states), *own]
 
     @property
     def is_reversed(self) -> bool:
         """Whether stacks hold the rows of the last block first."""
-        return any(self._rolling.order(xs) == -1 for xs in self._stacks)
+        return any(self._rolling.order(xs) == -1 for xs in self.stacks)
 
     def _find_operands(self) -> None:
         wiring, first = self.run.wiring, self.run.blocks[0]
@@ -329,11 +363,11 @@ class _Block:
     def _note_own(self, xs: tuple[Tensor, ...]) -> None:
         """Notes an operand that is another tensor in each block. What is only a layout is computed
         from its own operands."""
-        if xs in self._layouts or xs in self._stacks:
+        if xs in self._layouts or xs in self.stacks:
             return
         nodes = self._rolling.layout_of(xs)
         if nodes is None:
-            self._stacks[xs] = None
+            self.stacks[xs] = None
             return
         for operands in zip(*(node.inputs for node in nodes), strict=True):
             if all(x is operands[0] for x in operands):
@@ -346,7 +380,7 @@ class _Block:
         """The outputs of the loop: the last states, and the stacked results."""
         rolling, count = self._rolling, len(self.run)
         body = self._body()
-        ordered = [xs[::-1] if self.is_reversed else xs for xs in self._stacks]
+        ordered = [xs[::-1] if self.is_reversed else xs for xs in self.stacks]
         inputs = [
             *(rolling.value(x) for x in self._constants),
             *(rolling.value(x) for _, x in self.states),
@@ -364,7 +398,7 @@ class _Block:
         with Builder("block") as builder:
             env = {x: builder.input_for(x) for x in self._constants}
             of_state = {state: builder.input_for(state[1]) for state in self.states}
-            env.update((xs[0], builder.input_for(xs[0])) for xs in self._stacks)
+            env.update((xs[0], builder.input_for(xs[0])) for xs in self.stacks)
             nodes = {row[0]: None for row in self._again.values()}
             for node in self._rolling.in_order(nodes):
                 replay([node], env)

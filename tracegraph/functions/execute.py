@@ -9,6 +9,7 @@ from typing import Any
 
 from tracegraph.control.call import Call, call, forward_form, repeats
 from tracegraph.control_flow.regions import set_runner
+from tracegraph.control_passes.roll import Roll, Rolled, States, pays_off, rolled
 from tracegraph.control_passes.split_at_cuts import has_calls_that_see, with_own_sizes
 from tracegraph.core.source import Source, here
 from tracegraph.core.types import TOKEN, TensorType
@@ -16,6 +17,7 @@ from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.provenance import Callee
 from tracegraph.eager.reference_counts import COUNTS_ARE_TRUSTED
+from tracegraph.eager.stacked_step import StackedStep
 from tracegraph.eager.slots import Step, run_program, state_lock, store_together_if_same
 from tracegraph.effects.procedure import (
     START,
@@ -50,9 +52,11 @@ class Execution:
         traced: Traced,
         types: Sequence[TensorType],
         bucket_of: BucketOf | None = None,
+        roll: Roll = "auto",
     ) -> None:
         """`bucket_of` is asked what sizes that the run finds are padded to."""
         self.traced = traced
+        self._roll = roll
         self.variables = traced.variables
         self.assigned = [traced.variables[i] for i in traced.assigned]
         self.graph = specialise(traced.graph, types)
@@ -72,8 +76,24 @@ class Execution:
         return self._procedure is not None or self.traced.has_token
 
     @functools.cached_property
+    def rolled(self) -> Rolled | None:
+        """What runs in place of the graph, where blocks of it repeat and one for all pays."""
+        traced = self.traced
+        if not self._roll or self._is_cut or self.graph.may_never_end:
+            return None
+        may_stack = all(v.tensor_type.is_static and not v.is_stand_in for v in traced.variables)
+        count, assigned = len(traced.variables), tuple(traced.assigned)
+        states = States(traced.argument_count, count, traced.result_count, assigned, may_stack)
+        pays = pays_off if self._roll == "auto" else lambda run: True
+        return rolled(dead_code(self.graph), states, pays)
+
+    @functools.cached_property
     def program(self) -> Any:
         """The whole graph as one program of the compiler."""
+        if self.rolled is not None:
+            places = self.rolled.assigned if COUNTS_ARE_TRUSTED else ()
+            donated = [self.traced.argument_count + i for i in places]
+            return backend.program(self.rolled.graph, donated)
         donated = [self.traced.argument_count + i for i in self.traced.assigned]
         # What may never end can be left, so it is not given what it would overwrite.
         if not donated or not COUNTS_ARE_TRUSTED or self.graph.may_never_end:
@@ -82,7 +102,13 @@ class Execution:
 
     @functools.cached_property
     def _step(self) -> Step:
-        return Step(self.program, self._stored)
+        found, first = self.rolled, self._stored.start
+        if found is None or not found.stacks:
+            return Step(self.program, self._stored)
+        kept = [self.variables[i] for i in found.kept]
+        groups = [[self.variables[i] for i in rows] for rows in found.stacks]
+        stored = slice(first, first + len(found.assigned))
+        return StackedStep(self.program, stored, kept, groups, found.assigned)
 
     def step_alone(self) -> Step | None:
         """The step, where it is all there is to a run; what it takes after the Variables are the
@@ -90,6 +116,12 @@ class Execution:
         traced = self.traced
         is_alone = bool(traced.variables) and not (traced.checks or self._is_cut)
         return self._step if is_alone else None
+
+    @property
+    def _first_check(self) -> int:
+        if self.rolled is None:
+            return self.traced.first_check
+        return self.traced.result_count + len(self.rolled.assigned)
 
     def callee_with(self, variables: Sequence[Variable]) -> Callee:
         """What results remember of a call with these Variables."""
@@ -119,7 +151,7 @@ class Execution:
         else:
             outputs = run_program(self.program, (*buffers, *rest))
         if traced.checks:
-            report_checks(traced, outputs)
+            report_first_failure(traced.checks, iter(outputs[self._first_check :]))
         return [*map(Tensor, self._known_types(outputs), outputs)]
 
     def _known_types(self, outputs: Sequence[Any]) -> Sequence[TensorType]:
