@@ -23,7 +23,7 @@ _LONGEST_PERIOD = 8_192
 Place = tuple[int, int]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Wiring:
     """How the operands of the blocks of a run are related, the same in all blocks."""
 
@@ -37,7 +37,7 @@ class Wiring:
     own: dict[Place, tuple[Tensor, ...]]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Run:
     """Blocks of nodes that are equal but for what they read."""
 

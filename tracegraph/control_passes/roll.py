@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Container, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from tracegraph.control.branch import stacked_outputs
 from tracegraph.control.call import applied
@@ -51,18 +51,14 @@ _CHEAP = (
 )
 
 #: A run of which one block for all leaves out fewer nodes is none.
-FEWEST_NODES = 64
+FEWEST_NODES = 24
 
 #: One tensor of each block.
 _Tuple = tuple[Tensor, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Row:
-    """Where a value stands: a row of a stack."""
-
-    stack: Tensor
-    row: int
+#: What a block takes from the one before: where that made it, and what the first block takes.
+_State = tuple[Place, Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,8 +125,8 @@ class _Rolling:
         self._builder = Builder(graph.name)
         #: What stands for the tensors of the graph.
         self._env: dict[Tensor, Tensor] = {}
-        #: Where the tensors of the graph stand that are rows of stacks.
-        self._rows: dict[Tensor, _Row] = {}
+        #: The tensors of the graph that are rows: of which stacks, and which.
+        self._rows: dict[Tensor, dict[Tensor, int]] = {}
         #: The block and the place in it of the tensors that runs make.
         self._made: dict[Tensor, tuple[Run, int, Place]] = {
             y: (run, i, (j, number))
@@ -146,14 +142,38 @@ class _Rolling:
         """Notes the tensors of each run that are read outside of it."""
         rolled = {node for block in self._blocks for node in block.run.nodes}
         read = [x for node in graph.nodes if node not in rolled for x in node.inputs]
-        read += [*graph.outputs, *(x for block in self._blocks for x in block.operands())]
-        results = {id(block.run): block.results for block in self._blocks}
+        read += graph.outputs
+        of_run = {id(block.run): block for block in self._blocks}
+        for block in self._blocks:
+            read += [*block.constants, *(x for _, x in block.states)]
+            for xs in block.stacks:
+                found = self._states_before(xs)
+                if found is None:
+                    read += xs
+                else:
+                    of_run[id(found[0])].starts[found[1]] = None
         for x in read:
             if x in self._made:
                 run, i, place = self._made[x]
                 is_last_state = i == len(run) - 1 and place in run.wiring.carried.values()
                 if not is_last_state:
-                    results[id(run)][place] = None
+                    of_run[id(run)].results[place] = None
+
+    def _states_before(self, xs: _Tuple) -> tuple[Run, _State] | None:
+        """The state of a run that the tensors are before its first blocks, one after the other, in
+        either order."""
+        for first, *rest in (xs, xs[::-1]):
+            made = [self._made.get(x) for x in rest]
+            if not made or made[0] is None:
+                continue
+            run, _, place = made[0]
+            if made == [(run, i, place) for i in range(len(rest))]:
+                if (place, first) in self._block_of(run).states:
+                    return run, (place, first)
+        return None
+
+    def _block_of(self, run: Run) -> _Block:
+        return next(block for block in self._blocks if block.run is run)
 
     def rolled(self) -> Rolled:
         graph, states = self._graph, self._states
@@ -204,7 +224,7 @@ class _Rolling:
             stack = self._builder.input(xs[0].type.with_shape((len(xs), *xs[0].type.shape)))
             self._taken[stack] = tuple(self._state_of[x] for x in xs)
             for row, x in enumerate(xs):
-                self._rows[x] = _Row(stack, row)
+                self._rows[x] = {stack: row}
                 del self._env[x]
 
     def _copy(self, node: Node) -> None:
@@ -215,19 +235,24 @@ class _Rolling:
     def value(self, x: Tensor) -> Tensor:
         """What stands for a tensor of the graph, taken from its stack if it is a row of one."""
         if x not in self._env:
-            place = self._rows[x]
-            self._env[x] = _taken(place.stack, place.row)
+            stack, row = next(iter(self._rows[x].items()))
+            self._env[x] = _taken(stack, row)
         return self._env[x]
 
     def _roll(self, block: _Block) -> None:
         run, outputs = block.run, block.appended()
         for ((j, number), _), y in zip(block.states, outputs, strict=False):
             self._env[run.blocks[-1][j].outputs[number]] = y
-        stacks = outputs[len(block.states) :]
-        for (j, number), stack in zip(block.results, stacks, strict=True):
-            blocks = reversed(run.blocks) if block.is_reversed else run.blocks
-            for row, nodes in enumerate(blocks):
-                self._rows[nodes[j].outputs[number]] = _Row(stack, row)
+        stacks = iter(outputs[len(block.states) :])
+        for j, number in block.results:
+            self._note_rows(block, [nodes[j].outputs[number] for nodes in run.blocks], next(stacks))
+        for (j, number), first in block.starts:
+            made = [nodes[j].outputs[number] for nodes in run.blocks[:-1]]
+            self._note_rows(block, [first, *made], next(stacks))
+
+    def _note_rows(self, block: _Block, xs: Sequence[Tensor], stack: Tensor) -> None:
+        for row, x in enumerate(reversed(xs) if block.is_reversed else xs):
+            self._rows.setdefault(x, {})[stack] = row
 
     # What a block of a run asks for.
 
@@ -247,27 +272,41 @@ class _Rolling:
     def order(self, xs: Sequence[Tensor]) -> int:
         """1 where the tensors are rows of one stack, one after the other, -1 where they are in the
         reverse order, 0 where they are none."""
-        rows = [self._rows.get(x) for x in xs]
-        if rows[0] is None or any(r is None or r.stack is not rows[0].stack for r in rows):
-            return 0
-        numbers = [r.row for r in rows if r is not None]
-        for step in (1, -1):
-            if numbers == list(range(numbers[0], numbers[0] + step * len(numbers), step)):
-                return step
-        return 0
+        return self._whole(xs)[1]
+
+    def _whole(self, xs: Sequence[Tensor]) -> tuple[Any, int]:
+        """The stack of which the tensors are rows, and their order."""
+        for stack in self._rows.get(xs[0], ()):
+            numbers = [self._rows.get(x, {}).get(stack, -1) for x in xs]
+            for step in (1, -1):
+                if numbers == list(range(numbers[0], numbers[0] + step * len(xs), step)):
+                    return stack, step
+        return None, 0
 
     def stacked(self, xs: Sequence[Tensor]) -> Tensor:
         """The tensors as rows of one."""
-        order = self.order(xs)
-        if order:
-            rows = [self._rows[x].row for x in xs]
-            whole = _range_of(self._rows[xs[0]].stack, min(rows), max(rows) + 1)
-            return whole if order == 1 else Reverse((0,))(whole)
-        parts = [self.value(x) for x in xs]
-        stack = Concatenate(0)(*(Reshape((1, *x.type.shape))(x) for x in parts))
+        parts: list[Tensor] = []
+        start = 0
+        while start < len(xs):
+            end = next(i for i in range(len(xs), start, -1) if i == start + 1 or self.order(xs[start:i]))
+            parts.append(self._part(xs[start:end]))
+            start = end
+        if len(parts) == 1:
+            return parts[0]
+        stack = Concatenate(0)(*parts)
         for row, x in enumerate(xs):
-            self._rows.setdefault(x, _Row(stack, row))
+            self._rows.setdefault(x, {})[stack] = row
         return stack
+
+    def _part(self, xs: Sequence[Tensor]) -> Tensor:
+        """Tensors that are rows of one stack, or a single one, as rows."""
+        stack, order = self._whole(xs)
+        if not order:
+            (x,) = xs
+            return Reshape((1, *x.type.shape))(self.value(x))
+        rows = [self._rows[x][stack] for x in xs]
+        whole = _range_of(stack, min(rows), max(rows) + 1)
+        return whole if order == 1 else Reverse((0,))(whole)
 
     def _may_take(self, xs: Sequence[Tensor]) -> bool:
         """Whether the tensors can be taken as a stack: states of their own, all or none of which
@@ -289,7 +328,7 @@ class _Block:
         self.states = dict.fromkeys(
             (place, first[j].inputs[operand]) for (j, operand), place in run.wiring.carried.items()
         )
-        self._constants = dict.fromkeys(run.wiring.shared.values())
+        self.constants = dict.fromkeys(run.wiring.shared.values())
         #: What the blocks take as rows of stacks.
         self.stacks: dict[_Tuple, None] = {}
         #: The nodes that make what the blocks compute again.
@@ -297,6 +336,8 @@ class _Block:
         self._choose_stacks()
         #: The places of the tensors that are returned of all blocks.
         self.results: dict[Place, None] = {}
+        #: The states that are returned as all blocks took them.
+        self.starts: dict[_State, None] = {}
 
     def _choose_stacks(self) -> None:
         """Takes what no cheap op makes as stacks, and of the rest what would need larger ones."""
@@ -339,13 +380,8 @@ class _Block:
             assert nodes is not None
             self._again[ys] = nodes
             for shared in _shared_operands_of(nodes):
-                self._constants[shared] = None
+                self.constants[shared] = None
             left += _operands_of(nodes)
-
-    def operands(self) -> list[Tensor]:
-        """The tensors that the blocks take."""
-        own = [x for xs in self.stacks for x in xs]
-        return [*self._constants, *(x for _, x in self.states), *own]
 
     @property
     def is_reversed(self) -> bool:
@@ -356,7 +392,7 @@ class _Block:
         wiring, first = self.run.wiring, self.run.blocks[0]
         for (j, operand), place in wiring.carried.items():
             self.states[place, first[j].inputs[operand]] = None
-        self._constants.update(dict.fromkeys(wiring.shared.values()))
+        self.constants.update(dict.fromkeys(wiring.shared.values()))
         for xs in wiring.own.values():
             self._note_own(xs)
 
@@ -371,7 +407,7 @@ class _Block:
             return
         for operands in zip(*(node.inputs for node in nodes), strict=True):
             if all(x is operands[0] for x in operands):
-                self._constants[operands[0]] = None
+                self.constants[operands[0]] = None
             else:
                 self._note_own(operands)
         self._layouts[xs] = nodes
@@ -382,21 +418,21 @@ class _Block:
         body = self._body()
         ordered = [xs[::-1] if self.is_reversed else xs for xs in self.stacks]
         inputs = [
-            *(rolling.value(x) for x in self._constants),
+            *(rolling.value(x) for x in self.constants),
             *(rolling.value(x) for _, x in self.states),
             *(rolling.stacked(xs) for xs in ordered),
         ]
         if self.states or not all(_is_elementwise(node) for node in body.nodes):
-            op = Scan(body, len(self._constants), len(self.states), count, self.is_reversed)
+            op = Scan(body, len(self.constants), len(self.states), count, self.is_reversed)
             return applied(op, inputs)
-        is_row = tuple(i >= len(self._constants) for i in range(len(inputs)))
+        is_row = tuple(i >= len(self.constants) for i in range(len(inputs)))
         wide, has = vectorise(body, is_row, count)
         return inline(stacked_outputs(wide, has, (True,) * len(has), count), inputs)
 
     def _body(self) -> Graph:
         block, wiring = self.run.blocks[0], self.run.wiring
         with Builder("block") as builder:
-            env = {x: builder.input_for(x) for x in self._constants}
+            env = {x: builder.input_for(x) for x in self.constants}
             of_state = {state: builder.input_for(state[1]) for state in self.states}
             env.update((xs[0], builder.input_for(xs[0])) for xs in self.stacks)
             nodes = {row[0]: None for row in self._again.values()}
@@ -412,7 +448,8 @@ class _Block:
                 made = builder.add(node.op, tuple(inputs), node.source)
                 env.update(zip(node.outputs, made, strict=True))
             places = [*(place for place, _ in self.states), *self.results]
-            return builder.finish([env[block[j].outputs[number]] for j, number in places])
+            made = [env[block[j].outputs[number]] for j, number in places]
+            return builder.finish([*made, *(of_state[state] for state in self.starts)])
 
 
 def _operands_of(nodes: Sequence[Node]) -> list[_Tuple]:
