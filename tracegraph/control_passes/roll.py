@@ -277,7 +277,7 @@ class _Rolling:
     def _whole(self, xs: Sequence[Tensor]) -> tuple[Any, int]:
         """The stack of which the tensors are rows, and their order."""
         for stack in self._rows.get(xs[0], ()):
-            numbers = [self._rows.get(x, {}).get(stack, -1) for x in xs]
+            numbers = [self._rows.get(x, {}).get(stack) for x in xs]
             for step in (1, -1):
                 if numbers == list(range(numbers[0], numbers[0] + step * len(xs), step)):
                     return stack, step
