@@ -93,6 +93,46 @@ def put(array: np.ndarray) -> Any:
     return _lowering().device.put(array)
 
 
+def devices() -> list[Any]:
+    """All devices, those of other processes among them."""
+    return _lowering().layout.devices()
+
+
+def numbers_of(devices: Sequence[Any]) -> tuple[int, ...] | None:
+    """The numbers of devices; None for the first ones in their order."""
+    return _lowering().layout.numbers_of(devices)
+
+
+def jax_mesh(text: str, numbers: tuple[int, ...] | None) -> Any:
+    """JAX's mesh for the text of one; None where this machine lacks the devices."""
+    return _lowering().layout.jax_mesh(text, numbers)
+
+
+def sharding(mesh: str, numbers: tuple[int, ...] | None, axes: Sequence[Any]) -> Any:
+    """JAX's sharding of a layout; None where this machine lacks the devices."""
+    layout = _lowering().layout
+    return layout.sharding(layout.Placement(mesh, numbers, tuple(axes)))
+
+
+def placement_of_sharding(sharding: Any, rank: int) -> Any:
+    """The text of the mesh, the numbers of its devices and the axes of a sharding of JAX's; None
+    for that of one device."""
+    return _lowering().layout.placement_of(sharding, rank)
+
+
+def placement_of_array(array: Any) -> Any:
+    """The same of a buffer; None for one that is on one device, or on the host."""
+    return _lowering().layout.placement_of_array(array)
+
+
+def put_on_mesh(
+    array: Any, mesh: str, numbers: tuple[int, ...] | None, axes: Sequence[Any]
+) -> Any:
+    """A buffer of its own with a layout; each device is sent what it holds, and no more."""
+    layout = _lowering().layout
+    return layout.put(array, layout.Placement(mesh, numbers, tuple(axes)))
+
+
 def from_dlpack(value: Any) -> Any:
     """What is on a device and has `__dlpack__` as an array of JAX."""
     return _lowering().device.from_dlpack(value)

@@ -14,6 +14,7 @@ from tracegraph.core.types import DType, TensorType
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tracegraph.eager.layouts import Layout
     from tracegraph.ir.builder import Builder
     from tracegraph.ir.methods import TensorMethods
     from tracegraph.ir.op import Op
@@ -133,6 +134,11 @@ class Tensor(TensorMethods):
         @property
         def device(self) -> str:
             """The device that holds the value, such as 'cpu:0'."""
+            ...
+
+        @property
+        def layout(self) -> Layout | None:
+            """How the value is divided among the devices of a mesh; None if it is on one device."""
             ...
 
         def numpy(self) -> NDArray[Any]:
