@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegraph.core.later import opened
 from tracegraph.core.types import TensorType, as_dtype
 from tracegraph.core.worker_thread import on_worker_thread
 from tracegraph.ir.pass_observers import SPECIALISED, passed
@@ -93,6 +94,11 @@ def put(array: np.ndarray) -> Any:
     return _lowering().device.put(array)
 
 
+def layouts() -> Any:
+    """What users have of meshes and layouts: `tracegraph.eager.layouts`, opened at first use."""
+    return opened("tracegraph.eager.layouts")
+
+
 def devices() -> list[Any]:
     """All devices, those of other processes among them."""
     return _lowering().layout.devices()
@@ -125,9 +131,12 @@ def placement_of_array(array: Any) -> Any:
     return _lowering().layout.placement_of_array(array)
 
 
-def put_on_mesh(
-    array: Any, mesh: str, numbers: tuple[int, ...] | None, axes: Sequence[Any]
-) -> Any:
+def whole_on(buffer: Any, mesh: Any) -> Any:
+    """A buffer of one device on every device of JAX's mesh; one that is divided as it is."""
+    return _lowering().layout.whole_on(buffer, mesh)
+
+
+def put_on_mesh(array: Any, mesh: str, numbers: tuple[int, ...] | None, axes: Sequence[Any]) -> Any:
     """A buffer of its own with a layout; each device is sent what it holds, and no more."""
     layout = _lowering().layout
     return layout.put(array, layout.Placement(mesh, numbers, tuple(axes)))

@@ -9,7 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.core.mesh_axes import (
+from tracegraph.core.types import TensorType
+from tracegraph.eager import backend
+from tracegraph.eager.pending import buffer_alone, device_buffer, host_value
+from tracegraph.errors import Mismatch, ShapeError, SignatureError, fail, kind_of, shown
+from tracegraph.ir.builder import current
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.layout import (
+    WithLayout,
     axes_text,
     check_axes,
     check_division,
@@ -18,13 +25,6 @@ from tracegraph.core.mesh_axes import (
     parsed_mesh,
     plain_axes,
 )
-from tracegraph.core.types import TensorType
-from tracegraph.eager import backend
-from tracegraph.eager.pending import buffer_alone, device_buffer, host_value
-from tracegraph.errors import Mismatch, ShapeError, SignatureError, fail, kind_of, shown
-from tracegraph.ir.builder import current
-from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.layout import WithLayout
 
 
 class Mesh:
@@ -59,14 +59,13 @@ class Mesh:
             fail(SignatureError, mismatch.fact, fix=mismatch.fix)
         given = backend.devices() if devices is None else list(np.ravel(np.array(devices, object)))
         self._begin(dict(shape), None if devices is None else _checked_numbers(shape, given))
-        if math.prod(shape.values()) > len(given):
+        if devices is None and self.size > len(given):
             fail(
                 SignatureError,
-                f"the mesh {self._text} has {math.prod(shape.values())} devices, and there "
-                f"{_are(len(given))}",
+                f"the mesh {self._text} has {self.size} devices, and there {_are(len(given))}",
                 fix="use smaller axes; to try without the hardware, set "
-                f"XLA_FLAGS=--xla_force_host_platform_device_count={math.prod(shape.values())} "
-                "before the program starts",
+                f"XLA_FLAGS=--xla_force_host_platform_device_count={self.size} before the "
+                "program starts",
             )
 
     def _begin(self, shape: dict[str, int], numbers: tuple[int, ...] | None) -> None:
@@ -157,7 +156,7 @@ def _checked_numbers(shape: Mapping[str, int], devices: Sequence[Any]) -> tuple[
             fix="give devices of JAX's, such as jax.devices()[:4]",
         )
     count, numbers = math.prod(shape.values()), [x.id for x in devices]
-    if len(numbers) > count or len(set(numbers)) < len(numbers):
+    if len(numbers) != count or len(set(numbers)) < len(numbers):
         twice = "" if len(set(numbers)) == len(numbers) else ", some of them twice"
         fail(
             SignatureError,

@@ -11,7 +11,6 @@ import numpy as np
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.source import user_frame
 from tracegraph.eager import backend
-from tracegraph.eager.layouts import layout_of
 from tracegraph.eager.pending import (
     device_buffer,
     host_value,
@@ -220,7 +219,7 @@ def default_device() -> str:
 
 def layout(self: Tensor) -> Any:
     """How the value is divided among the devices of a mesh; None if it is on one device."""
-    return layout_of(self)
+    return backend.layouts().layout_of(self)
 
 
 def _device_of(buffer: Any) -> str:

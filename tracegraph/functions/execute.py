@@ -26,7 +26,7 @@ from tracegraph.effects.procedure import (
 from tracegraph.effects.record import Record, current_record, recorded_call
 from tracegraph.ir.builder import current
 from tracegraph.ir.op import Op
-from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer, host_tensor
+from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor, get_buffer, host_tensor
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
 from tracegraph.signatures.results import Results, result_leaves
@@ -56,6 +56,7 @@ class Execution:
         self.variables = traced.variables
         self.assigned = [traced.variables[i] for i in traced.assigned]
         self.graph = specialise(traced.graph, types)
+        self.graph.cache.setdefault(ASSIGNED, traced.assigned_places)
         self.result_types = self.graph.output_types[: traced.result_count]
         self._are_types_known = all(type.is_static for type in self.result_types)
         self.callee = self.callee_with(traced.variables)
@@ -78,7 +79,7 @@ class Execution:
         # What may never end can be left, so it is not given what it would overwrite.
         if not donated or not COUNTS_ARE_TRUSTED or self.graph.may_never_end:
             return _program(self.graph)
-        return backend.program(dead_code(self.graph), donated)
+        return backend.program(_pruned(self.graph), donated)
 
     @functools.cached_property
     def _step(self) -> Step:
@@ -180,6 +181,8 @@ def run_recorded(
     types = input_types(traced, [x.type for x in arguments], variables)
     plain = specialise(traced.graph, types)
     forward = forward_form(plain)
+    for graph in (plain, forward):
+        graph.cache.setdefault(ASSIGNED, traced.assigned_places)
     program = forward.cached("forward_program", lambda: _forward_program(plain, forward))
     given = traced, arguments, variables, record
     inputs, outputs, at = run_and_record(program, Call(forward), forward.output_types, *given)
@@ -271,7 +274,14 @@ def _forward_program(plain: Graph, forward: Graph) -> Any:
 
 def _program(graph: Graph) -> Any:
     """The program of a graph that keeps its inputs, made once."""
-    return graph.cached("program", lambda: backend.program(dead_code(graph)))
+    return graph.cached("program", lambda: backend.program(_pruned(graph)))
+
+
+def _pruned(graph: Graph) -> Graph:
+    """The graph without what nothing depends on; it knows what is assigned, as the graph does."""
+    found = dead_code(graph)
+    found.cache.setdefault(ASSIGNED, graph.cache.get(ASSIGNED, ()))
+    return found
 
 
 def run_nested(

@@ -17,14 +17,7 @@ from tracegraph.core.shapes import Dim, Shape, ShapeVariable, same_shape
 from tracegraph.core.source import here
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import DType, TensorType, as_dtype
-from tracegraph.eager.layouts import (
-    Layout,
-    as_layout,
-    check_layout,
-    laid_out,
-    layout_of,
-    placed,
-)
+from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.provenance import remember_assignment
 from tracegraph.eager.slots import (
@@ -49,7 +42,7 @@ from tracegraph.errors import (
 )
 from tracegraph.ir.builder import at_top_level, current
 from tracegraph.ir.tensor import Node, Tensor, host_tensor
-from tracegraph.operands.conversion import as_tensor
+from tracegraph.operands.conversion import as_tensor, is_divided
 from tracegraph.ops.effect import READ
 from tracegraph.ops.elementwise import IDENTITY
 from tracegraph.ops.shape import EnsureShape
@@ -62,6 +55,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tracegraph.core.tensorshape import IndexedSlices
+    from tracegraph.eager.layouts import Layout
     from tracegraph.ir.methods import TensorMethods
     from tracegraph.typing import DTypeLike, LayoutLike, ShapeLike, TensorLike
 else:
@@ -338,7 +332,7 @@ class Variable(Slot, TensorMethods):
         """How the value is divided among the devices of a mesh; None if it is on one device."""
         if self._stands_for is not None:
             return self.given().layout
-        return self._layout or layout_of(self.made_tensor())
+        return self._layout or self.made_tensor().layout
 
     @property
     def declared_layout(self) -> Layout | None:
@@ -347,20 +341,27 @@ class Variable(Slot, TensorMethods):
 
     def take_layout(self, layout: Layout) -> None:
         """Divides the value, and every later one, as `layout` says. Raises ShapeError."""
-        check_layout(f"the variable {told_name(self)!r}", self.tensor_type, layout)
+        backend.layouts().check_layout(
+            f"the variable {told_name(self)!r}", self.tensor_type, layout
+        )
         with state_lock, at_top_level():
             value = self._placed(self.made_tensor(), layout)
             self._layout = layout
+            note_pending()
             self.buffer = device_buffer(value)
 
     def _placed(self, value: Tensor, layout: Layout | None = None) -> Tensor:
         """The value on the devices of the layout, in a buffer of its own."""
         with at_top_level():
-            return placed(value, layout or self._layout)  # type: ignore[arg-type]
+            return backend.layouts().placed(value, layout or self._layout)
 
     def _laid_out(self, value: Tensor) -> Tensor:
-        """The value with the layout of the Variable."""
-        return value if self._layout is None else laid_out(value, self._layout)
+        """The value with the layout of the Variable. Where none was declared, that of the value
+        now counts at top level: a function that ran on several devices has brought it there."""
+        layout = self._layout
+        if layout is None and current_trace() is None and is_divided(self.buffer):
+            layout = backend.layouts().layout_of_buffer(self.buffer)
+        return value if layout is None else backend.layouts().laid_out(value, layout)
 
     def ref(self) -> Reference:
         """A hashable reference: `v.ref().deref() is v`."""
@@ -703,9 +704,10 @@ def _rebuild(
 def _layout_for(value: Tensor, layout: Any) -> Layout | None:
     """The layout of a Variable with this initial value, from what its `layout=` was given."""
     if layout is None:
-        return None if value.node is not None and waiting else layout_of(value)
-    found = as_layout(layout, value.ndim)
-    check_layout("tg.Variable", value.type, found)
+        is_pending = value.node is not None and bool(waiting)
+        return None if is_pending or not is_divided(device_buffer(value)) else value.layout
+    found = backend.layouts().as_layout(layout, value.ndim)
+    backend.layouts().check_layout("tg.Variable", value.type, found)
     return found
 
 
