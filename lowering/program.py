@@ -181,6 +181,8 @@ class Program:
     def renew(self) -> None:
         """Begins anew. JAX refuses a function whose trace an interrupt left unfinished."""
         self.has_run = False
+        #: Stands for what was made since: a run that was left alone must not count for it.
+        self._life = object()
         #: Whether `run` is what was compiled, for arrays like those of the first run alone.
         self._runs_compiled = False
         for inner in self.graph.graphs():
@@ -257,13 +259,14 @@ class Program:
             return self._called(buffers)
 
     def _called(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
+        life = self._life
         try:
             if not self._is_prepared:
                 self._prepare(buffers)
             is_usual = self.has_run and not self.may_be_left
             with x64() if self.needs_x64 else contextlib.nullcontext():
                 outputs = self.run(*buffers) if is_usual else self._run_alone(buffers)
-            self.has_run = True
+            self.has_run = life is self._life
             return outputs
         except BaseException as error:
             # What is compiled takes arrays like those of the first call only, `jitted` takes all.

@@ -390,7 +390,8 @@ class Variable(Slot, TensorMethods):
         builder = current()
         self.watch_by(builder)
         if trace is not None:
-            return trace.read(self)
+            read = trace.read(self)
+            return read if self._layout is None else self._laid_out(read)
         value = self.made_tensor()
         # Each read is a tensor of its own, since each may be watched, or be a source, by itself.
         read = value
