@@ -65,10 +65,16 @@ def placement_of(sharding: Any, rank: int) -> Placement | None:
         return None
     mesh, spec = sharding.mesh, tuple(sharding.spec)
     return Placement(
-        mesh_text({str(name): size for name, size in mesh.shape.items()}),
+        text_of(mesh),
         numbers_of(mesh.devices.flat),
         plain_axes((*spec, *(None,) * (rank - len(spec)))),
     )
+
+
+def named_sharding(buffer: Any) -> Any:
+    """The sharding of a buffer that is on a mesh; None for any other."""
+    found = getattr(buffer, "sharding", None)
+    return found if isinstance(found, NamedSharding) else None
 
 
 def placement_of_array(array: Any) -> Placement | None:
@@ -103,8 +109,8 @@ def home_of(graph: Graph, buffers: Sequence[Any]) -> Any:
 
 def _homes_of_buffers(graph: Graph, buffers: Sequence[Any]) -> Iterator[Home]:
     for x, buffer in zip(graph.inputs, buffers, strict=False):
-        found = getattr(buffer, "sharding", None)
-        if isinstance(found, NamedSharding):
+        found = named_sharding(buffer)
+        if found is not None:
             yield Home(found.mesh, _called(x), x.source)
 
 
@@ -152,11 +158,14 @@ def _are_same(mesh: Any, other: Any) -> bool:
     )
 
 
+def text_of(mesh: Any) -> str:
+    """The text of a mesh of JAX's."""
+    return mesh_text({str(name): size for name, size in mesh.shape.items()})
+
+
 def _told(home: Home) -> str:
-    mesh = home.mesh
-    text = mesh_text({str(name): size for name, size in mesh.shape.items()})
-    numbers = [device.id for device in mesh.devices.flat]
-    return f"{home.what} is on {text} of the devices {_ranges(numbers)}"
+    numbers = [device.id for device in home.mesh.devices.flat]
+    return f"{home.what} is on {text_of(home.mesh)} of the devices {_ranges(numbers)}"
 
 
 def _ranges(numbers: Sequence[int]) -> str:
@@ -172,8 +181,8 @@ def is_elsewhere(buffers: Sequence[Any], mesh: Any) -> bool:
     """Whether one of the buffers is on several devices, and not on this mesh. (JAX has one object
     for equal meshes.)"""
     for buffer in buffers:
-        found = getattr(buffer, "sharding", None)
-        if isinstance(found, NamedSharding) and found.mesh is not mesh:
+        found = named_sharding(buffer)
+        if found is not None and found.mesh is not mesh:
             return not _are_same(found.mesh, mesh)
     return False
 
@@ -190,8 +199,7 @@ def output_shardings(graph: Graph, buffers: Sequence[Any], mesh: Any) -> tuple[A
             found[place] = sharding(Placement(op.mesh, op.devices, op.axes))
     for place, source in graph.cache.get(ASSIGNED, ()):
         if found[place] is None and source < len(buffers):
-            own = getattr(buffers[source], "sharding", None)
-            found[place] = own if isinstance(own, NamedSharding) else _whole(mesh)
+            found[place] = named_sharding(buffers[source]) or _whole(mesh)
     return tuple(found)
 
 
@@ -202,7 +210,7 @@ def _whole(mesh: Any) -> Any:
 
 def whole_on(buffer: Any, mesh: Any) -> Any:
     """A buffer of one device on every device of a mesh; one that is divided as it is."""
-    if isinstance(getattr(buffer, "sharding", None), NamedSharding):
+    if named_sharding(buffer) is not None:
         return buffer
     with context_of(buffer.dtype), jax.ensure_compile_time_eval():
         return jax.device_put(buffer, _whole(mesh), may_alias=False)

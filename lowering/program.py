@@ -350,6 +350,20 @@ class Program:
             self.run = self._bound(uncollected(self.compiled()))
             self._runs_compiled = True
 
+    def compiled_for(self, buffers: Sequence[Any]) -> Any:
+        """JAX's `Compiled`; before the first run, for buffers that are on these devices, where None
+        stands for an argument that is on none yet."""
+        if self._compiled is not None:
+            return self._compiled
+
+        def compiled() -> Any:
+            pairs = zip(self.graph.inputs, buffers, strict=True)
+            with x64():
+                given = [shape_struct(x.type, None, layout.named_sharding(y)) for x, y in pairs]
+                return self._new_jitted(buffers).lower(*given).compile()
+
+        return on_worker_thread(compiled)
+
     def compiled(self) -> Any:
         """JAX's `Compiled` of this program."""
         if self._compiled is not None:
@@ -422,10 +436,10 @@ def _compiler_options(graph: Graph) -> dict[str, Any]:
     return {"xla_disable_hlo_passes": passes}
 
 
-def shape_struct(type: TensorType, shape: Any = None) -> Any:
+def shape_struct(type: TensorType, shape: Any = None, sharding: Any = None) -> Any:
     """JAX's form of a type; `shape` holds its sizes as JAX knows them, where some are open."""
     dtype = jnp.bool_ if type.dtype is token else type.dtype.numpy_dtype
-    return jax.ShapeDtypeStruct(type.shape if shape is None else shape, dtype)
+    return jax.ShapeDtypeStruct(type.shape if shape is None else shape, dtype, sharding=sharding)
 
 
 def _has_64_bits(graph: Graph) -> bool:

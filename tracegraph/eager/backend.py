@@ -40,6 +40,11 @@ def compiler_ir(program: Any, stage: str, platform_name: str | None) -> Any:
     return _lowering().stages.stage_text(program, stage, platform_name)
 
 
+def device_costs(program: Any, buffers: Sequence[Any], result_count: int) -> Any:
+    """What a program costs each of several devices: a `views.devices.DeviceCosts`."""
+    return _lowering().stages.device_costs(program, buffers, result_count)
+
+
 def differentiable(graph: Graph) -> Any:
     """The graph as a function of arrays that JAX transforms, with our derivatives."""
     return _lowering().jax_derivatives.differentiable(graph)

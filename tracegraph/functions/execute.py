@@ -16,7 +16,7 @@ from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.provenance import Callee
 from tracegraph.eager.reference_counts import COUNTS_ARE_TRUSTED
-from tracegraph.eager.slots import Step, run_program, state_lock, store_together_if_same
+from tracegraph.eager.slots import Step, gathered, run_program, state_lock, store_together_if_same
 from tracegraph.effects.procedure import (
     START,
     BucketOf,
@@ -24,6 +24,7 @@ from tracegraph.effects.procedure import (
     types_known,
 )
 from tracegraph.effects.record import Record, current_record, recorded_call
+from tracegraph.errors import TraceError, fail
 from tracegraph.ir.builder import current
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor, get_buffer, host_tensor
@@ -84,6 +85,23 @@ class Execution:
     @functools.cached_property
     def _step(self) -> Step:
         return Step(self.program, self._stored)
+
+    def device_costs(self) -> Any:
+        """What a run costs each of several devices; see `views.devices.DeviceCosts`."""
+        traced = self.traced
+        if self._is_cut:
+            fail(
+                TraceError,
+                f"summary: a run of @{self.graph.name} is cut into several programs, which have no "
+                "costs of devices together",
+                fix="take prints and calls of Python out of the function, or ask for plain "
+                "summary()",
+            )
+        state = gathered(self.variables)
+        captured = map(device_buffer, traced.captures)
+        buffers = ((None,) * traced.argument_count, state, captured)
+        given = tuple(itertools.chain(*buffers))
+        return backend.device_costs(self.program, given, traced.result_count)
 
     def step_alone(self) -> Step | None:
         """The step, where it is all there is to a run; what it takes after the Variables are the
