@@ -91,8 +91,9 @@ class Home(NamedTuple):
 
 
 def home_of(graph: Graph, buffers: Sequence[Any]) -> Any:
-    """The one mesh of JAX's that a program runs on: that of its arguments and of the layouts in
-    its graph. None for a program on one device. Raises InvalidArgumentError for two."""
+    """The one mesh of JAX's that a program runs on: that of the arguments that are divided, and of
+    the layouts in its graph. What each device has all of may move, so it decides only where there
+    is nothing else. None for a program on one device. Raises InvalidArgumentError for two."""
     found: Home | None = None
     for home in (*_homes_of_buffers(graph, buffers), *_homes_of_graph(graph)):
         if found is None:
@@ -104,13 +105,20 @@ def home_of(graph: Graph, buffers: Sequence[Any]) -> Any:
                 source=home.source,
                 fix="make one Mesh, and use it everywhere",
             )
-    return None if found is None else found.mesh
+    if found is not None:
+        return found.mesh
+    return next((x.mesh for x in map(named_sharding, buffers) if x is not None), None)
+
+
+def moved(buffers: Sequence[Any], mesh: Any) -> list[Any]:
+    """The buffers, of which those come to `mesh` that each device of another one has all of."""
+    return [whole_on(x, mesh) if is_elsewhere((x,), mesh) else x for x in buffers]
 
 
 def _homes_of_buffers(graph: Graph, buffers: Sequence[Any]) -> Iterator[Home]:
     for x, buffer in zip(graph.inputs, buffers, strict=False):
         found = named_sharding(buffer)
-        if found is not None:
+        if found is not None and not found.is_fully_replicated:
             yield Home(found.mesh, _called(x), x.source)
 
 
@@ -209,8 +217,10 @@ def _whole(mesh: Any) -> Any:
 
 
 def whole_on(buffer: Any, mesh: Any) -> Any:
-    """A buffer of one device on every device of a mesh; one that is divided as it is."""
-    if named_sharding(buffer) is not None:
+    """A buffer that one device has, or each of another mesh, on every device of this mesh; one that
+    is divided, or there already, as it is."""
+    found = named_sharding(buffer)
+    if found is not None and (not found.is_fully_replicated or _are_same(found.mesh, mesh)):
         return buffer
     with context_of(buffer.dtype), jax.ensure_compile_time_eval():
         return jax.device_put(buffer, _whole(mesh), may_alias=False)

@@ -262,6 +262,8 @@ class Program:
         life = self._life
         try:
             if not self._is_prepared:
+                mesh = layout.home_of(self.graph, buffers)
+                buffers = buffers if mesh is None else layout.moved(buffers, mesh)
                 self._prepare(buffers)
             is_usual = self.has_run and not self.may_be_left
             with x64() if self.needs_x64 else contextlib.nullcontext():
@@ -271,6 +273,8 @@ class Program:
         except BaseException as error:
             # What is compiled takes arrays like those of the first call only, `jitted` takes all.
             is_other_kind = self._is_of_other_kind(error, buffers)
+            if is_other_kind and self._is_movable(buffers):
+                return self(*layout.moved(buffers, self.mesh))
             if not self.has_run or is_other_kind:
                 self.renew()
             if not is_other_kind and not self.is_refused_by_a_trace(error):
@@ -286,7 +290,13 @@ class Program:
         mesh = layout.home_of(self.graph, buffers)
         if "incompatible devices" in str(error):
             layout.refuse_devices(self.graph, buffers)
-        return self.has_run and (self._runs_compiled or mesh != self.mesh)
+        is_moved = mesh != self.mesh or (mesh is not None and layout.is_elsewhere(buffers, mesh))
+        return self.has_run and (self._runs_compiled or is_moved)
+
+    def _is_movable(self, buffers: Sequence[Any]) -> bool:
+        """Whether the program stays where it is, and some buffers come to it."""
+        mesh = layout.home_of(self.graph, buffers)
+        return mesh is not None and mesh == self.mesh and layout.is_elsewhere(buffers, mesh)
 
     def _bound(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """What runs the program; where that is on one mesh, arrays on another one are refused. JAX

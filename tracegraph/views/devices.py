@@ -81,6 +81,51 @@ class DeviceCosts:
         counts once."""
         return sum(x.sent for x in self.collectives)
 
+    def in_total(self) -> list[str]:
+        """The lines of a table: the bytes on one device, beside those altogether."""
+        made = sum(x.on_device for x in self.results), sum(x.bytes for x in self.results)
+        shares = {
+            "variables": self.bytes_of("variable"),
+            "arguments": self.bytes_of("argument"),
+            "results": made,
+        }
+        rows = [(name, f"{own:,}", f"{whole:,}") for name, (own, whole) in shares.items()]
+        return aligned(
+            [
+                (f"on each of {self.device_count} devices", "bytes", "of"),
+                *rows,
+                ("while it runs", f"{self.temporary_bytes:,}", ""),
+                ("sent to others", f"{self.sent:,}", ""),
+            ],
+            "<>>",
+        )
+
+    def by_value(self) -> list[str]:
+        """The lines of a table: what is divided how."""
+        rows = [
+            (x.name, x.role, x.layout, f"{x.on_device:,}", f"{x.bytes:,}")
+            for x in (*self.inputs, *self.results)
+        ]
+        return aligned([("value", "role", "layout", "bytes", "of"), *rows], "<<<>>")
+
+    def by_collective(self) -> list[str]:
+        """The lines of a table: what devices exchange, and where; none where they do not. What is
+        alike stands together."""
+        alike: dict[tuple[Any, ...], list[Collective]] = {}
+        for x in self.collectives:
+            alike.setdefault((x.kind, x.lines, x.devices, x.bytes), []).append(x)
+        rows = [
+            (kind, _lines_text(lines), str(count), *_numbers(found))
+            for (kind, lines, count, _), found in alike.items()
+        ]
+        head = ("collective", "lines", "devices", "runs", "bytes", "sent")
+        return aligned([head, *rows], "<<>>>>") if rows else []
+
+    def __str__(self) -> str:
+        """What is held and sent in total, and the collectives."""
+        tables = (self.in_total(), self.by_collective())
+        return "\n\n".join("\n".join(table) for table in tables if table)
+
     def to_dict(self) -> dict[str, Any]:
         """The numbers as JSON has them."""
         return {
@@ -178,39 +223,38 @@ def _group_size(line: str, device_count: int) -> int:
     return device_count
 
 
-def device_tables(costs: DeviceCosts) -> list[list[tuple[str, ...]]]:
-    """The rows of three tables: in total, the inputs and results, the collectives."""
-    own, whole = costs.bytes_of("variable")
-    given, given_whole = costs.bytes_of("argument")
-    made = sum(x.on_device for x in costs.results), sum(x.bytes for x in costs.results)
-    total = [
-        (f"on each of {costs.device_count} devices", "bytes", "of"),
-        ("variables", f"{own:,}", f"{whole:,}"),
-        ("arguments", f"{given:,}", f"{given_whole:,}"),
-        ("results", f"{made[0]:,}", f"{made[1]:,}"),
-        ("while it runs", f"{costs.temporary_bytes:,}", ""),
-        ("sent to others", f"{costs.sent:,}", ""),
-    ]
-    shares = [
-        (x.name, x.role, x.layout, f"{x.on_device:,}", f"{x.bytes:,}")
-        for x in (*costs.inputs, *costs.results)
-    ]
-    rows = [
-        (x.kind, ", ".join(x.lines) or "?", str(x.devices), *_numbers(x)) for x in costs.collectives
-    ]
-    return [
-        total,
-        [("value", "role", "layout", "bytes", "of"), *shares],
-        [("collective", "lines", "devices", "runs", "bytes", "sent"), *rows] if rows else [],
-    ]
+#: So many lines of a collective are shown; XLA joins those of many.
+_MOST_LINES = 3
 
 
-def _numbers(collective: Collective) -> tuple[str, str, str]:
-    runs = "?" if collective.runs is None else f"{collective.runs:,}"
-    return runs, f"{collective.bytes:,}", f"{collective.sent:,}"
+def _lines_text(lines: Sequence[str]) -> str:
+    """The user's lines, each file named once."""
+    words, last = [], ""
+    for line in lines[:_MOST_LINES]:
+        file, _, rest = line.rpartition(":")
+        words.append(rest if file == last else line)
+        last = file
+    more = [f"{len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else []
+    return ", ".join([*words, *more]) or "?"
+
+
+def _numbers(alike: Sequence[Collective]) -> tuple[str, str, str]:
+    """How often a run does what is alike, the bytes of one, and what is sent for all."""
+    runs = None if any(x.runs is None for x in alike) else sum(x.runs or 0 for x in alike)
+    count = "?" if runs is None else f"{runs:,}"
+    return count, f"{alike[0].bytes:,}", f"{sum(x.sent for x in alike):,}"
 
 
 def layout_text(axes: Sequence[Any]) -> str:
     """The axes of a layout in short: `[data, -]`; nothing for a scalar."""
     words = ["-" if x is None else x if isinstance(x, str) else "+".join(x) for x in axes]
     return f"[{', '.join(words)}]" if words else ""
+
+
+def aligned(rows: list[tuple[str, ...]], sides: str) -> list[str]:
+    """The rows with their columns aligned, to the left or to the right as `sides` says."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return [
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths)).rstrip()
+        for row in rows
+    ]

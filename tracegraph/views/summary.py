@@ -18,7 +18,7 @@ from tracegraph.ops.constant import RuntimeSize
 from tracegraph.ops.effect import HostCall, Read
 from tracegraph.passes.specialise import bind_sizes, with_sizes
 from tracegraph.text.printer import graph_symbols, value_names
-from tracegraph.views.devices import DeviceCosts, device_tables
+from tracegraph.views.devices import DeviceCosts, aligned
 from tracegraph.views.outline import shortened
 
 
@@ -241,8 +241,7 @@ def summary(graph: Graph, devices: bool = False) -> Summary:
     costs = _device_costs(graph) if devices else None
     texts = [head, *tables, _region_table(rows["region"]), _cut_table(cuts), _inputs(graph)]
     if costs is not None:
-        sides = ("<>>", "<<<>>", "<<>>>>")
-        texts += [_aligned(*pair) for pair in zip(device_tables(costs), sides) if pair[0]]
+        texts += [costs.in_total(), costs.by_value(), costs.by_collective()]
     text = "\n\n".join("\n".join(table) for table in texts if table)
     names = value_names(graph)
     inputs = [(names[x], x.type, role) for x, role in _roles(graph).items()]
@@ -358,9 +357,7 @@ def _by_region(graph: Graph) -> list[SummaryRow]:
 def _region_table(found: list[SummaryRow]) -> list[str]:
     rows = [(row.name, row.runs, *map(_number, row.total)) for row in found]
     return (
-        _aligned([("one run of", "runs", "nodes", "bytes", "FLOPs"), *rows], "<<>>>")
-        if rows
-        else []
+        aligned([("one run of", "runs", "nodes", "bytes", "FLOPs"), *rows], "<<>>>") if rows else []
     )
 
 
@@ -414,7 +411,7 @@ def _roles(graph: Graph) -> dict[Tensor, str]:
 def _cut_table(cuts: Sequence[Cut]) -> list[str]:
     names = _short_names({cut.file for cut in cuts})
     rows = [(cut.found, f"{names[cut.file]}:{cut.line}", cut.code) for cut in cuts]
-    return _aligned([("cut", "line", "code"), *rows], "<<<") if cuts else []
+    return aligned([("cut", "line", "code"), *rows], "<<<") if cuts else []
 
 
 def _inputs(graph: Graph) -> list[str]:
@@ -423,7 +420,7 @@ def _inputs(graph: Graph) -> list[str]:
         (names[x], str(x.type), _number(elements([x.type])), _number(bytes_of([x.type])))
         for x in graph.inputs
     ]
-    return _aligned([("input", "type", "elements", "bytes"), *rows], "<<>>") if rows else []
+    return aligned([("input", "type", "elements", "bytes"), *rows], "<<>>") if rows else []
 
 
 #: Values of the open sizes of a graph, in terms of those of the graph that is summed up.
@@ -524,7 +521,7 @@ def _table(title: str, found: list[SummaryRow], totals: Costs) -> list[str]:
         rows.append((name, *(_number(size) for cost in cells for size in cost), text))
     if not any(code):
         rows = [row[:-1] for row in rows]
-    lines = _aligned(rows, "<" + ">>>" * len(parts) + "<")
+    lines = aligned(rows, "<" + ">>>" * len(parts) + "<")
     return lines if len(parts) == 1 else [_titles(rows, parts), *lines]
 
 
@@ -537,15 +534,6 @@ def _titles(rows: list[tuple[str, ...]], parts: list[str]) -> str:
         first = start + widths[1 + 3 * place] - len("nodes")
         line = f"{line:<{first}}{part}"
     return line
-
-
-def _aligned(rows: list[tuple[str, ...]], sides: str) -> list[str]:
-    """The rows with their columns aligned, to the left or to the right as `sides` says."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return [
-        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths)).rstrip()
-        for row in rows
-    ]
 
 
 def _number(size: Size) -> str:
