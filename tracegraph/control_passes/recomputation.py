@@ -1,357 +1,33 @@
-"""Recomputation: values of a forward pass made anew where its backward pass asks for them.
+"""Recomputation: residuals that are not kept are computed again, late, where they are asked for.
 
-A graph with gradients has phases: each begins with the first node that a gradient derived, behind
-nodes that the user wrote. A value of one phase that a rule of a later phase reads is a *residual*.
-It is *kept*, or it is computed again late: from kept values that a barrier ties to the cotangent
-which has just arrived, so that the compiler can neither begin earlier nor take the value of the
-first time.
-
-What is kept is chosen by minimum cuts. Each phase is divided where few bytes cross from earlier to
-later nodes; what crosses is kept, and inside of a segment the cut weighs the bytes of what is kept
-against the work of what is done again.
+The compiler would merge what is computed again with what was computed before, or compute it again
+at once: either way nothing would be saved. So one barrier ties the kept values that it starts from
+to the cotangent that has just arrived. The cotangent is read behind the barrier, since a compiler
+drops what nobody reads from it.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import networkx
-
-from tracegraph.core.recursion_limit import headroom
-from tracegraph.core.shapes import element_count
-from tracegraph.core.source import Source
-from tracegraph.ir.builder import Builder, copy_inputs, current
+from tracegraph.control_passes.residuals import BY_GRADIENT, Plan, Timeline, bytes_of, cost
+from tracegraph.ir.builder import Builder
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.barrier import Barrier
-from tracegraph.ops.constant import Constant
 from tracegraph.ops.effect import Read
-from tracegraph.ops.random import FromKey, FromParameters
 from tracegraph.ops.shape import Reshape
-from tracegraph.passes.simplify import dead_code, share
+from tracegraph.passes.simplify import dead_code
 
-_BY_GRADIENT = "vjp"
-#: How many segments keep what was computed again: that of the backward pass now, and the one
-#: before, whose last rules are mixed with the first ones of this.
+#: How many segments hold what was computed again: the one that the backward pass is in, and the
+#: one before, some of whose nodes stand among the first ones of this.
 _SEGMENTS_HELD = 2
-
-
-def with_calls_opened(graph: Graph) -> Graph:
-    """`graph` with the nodes of its calls in their places. What a call derived by a gradient holds
-    counts as derived, too."""
-    with Builder(graph.name) as builder:
-        env = copy_inputs(graph, builder)
-        with headroom():
-            _replay_opened(graph.nodes, env, ())
-        opened = builder.finish([env[y] for y in graph.outputs])
-    return share(dead_code(opened))
-
-
-def _replay_opened(
-    nodes: Iterable[Node], env: dict[Tensor, Tensor], roles: tuple[str, ...]
-) -> None:
-    add = current().add
-    for node in nodes:
-        inputs = tuple([env[x] for x in node.inputs])
-        source = node.source
-        for role in roles:
-            if role not in source.roles:
-                source = source.derived_by(role)
-        body = node.op.inlined
-        if body is None:
-            outputs = add(node.op, inputs, source)
-        else:
-            inner = dict(zip(body.inputs, inputs, strict=True))
-            _replay_opened(body.nodes, inner, source.roles)
-            outputs = [inner[y] for y in body.outputs]
-        env.update(zip(node.outputs, outputs, strict=True))
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is kept, and the segment that each node belongs to."""
-
-    kept: frozenset[Tensor]
-    segments: dict[Node, int]
-
-
-@dataclass(frozen=True)
-class Residual:
-    """A value that a later phase reads: its bytes, where it is made, what it costs to make it."""
-
-    value: Tensor
-    bytes: int
-    flops: int
-
-    @property
-    def source(self) -> Source:
-        return self.value.source
-
-
-class Timeline:
-    """A graph of known sizes whose calls are opened, and what its later phases read of earlier
-    ones."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = with_calls_opened(graph)
-        self.nodes = self.graph.nodes
-        self.place = {node: i for i, node in enumerate(self.nodes)}
-        self.phases = _phases(self.nodes)
-        self.inputs = frozenset(self.graph.inputs)
-        #: What no input of the graph has a part in: the compiler may move it anywhere.
-        self.constant = _made_of_nothing(self.nodes)
-        self.users: dict[Tensor, list[Node]] = {}
-        for node in self.nodes:
-            for x in dict.fromkeys(node.inputs):
-                self.users.setdefault(x, []).append(node)
-
-    @cached_property
-    def residuals(self) -> list[Residual]:
-        """What later phases read and nothing else keeps, the largest first."""
-        found = [Residual(x, bytes_of(x), cost(x.node)) for x in self.read_late if x.node]
-        return sorted(found, key=lambda residual: -residual.bytes)
-
-    @cached_property
-    def read_late(self) -> set[Tensor]:
-        """The values that a rule of a later phase reads, but for those that stay anyway."""
-        return {x for node in self.nodes for x in self.late_inputs(node) if x not in self.staying}
-
-    def late_inputs(self, node: Node) -> list[Tensor]:
-        """What a rule reads of the phases before its own."""
-        if _BY_GRADIENT not in node.source.roles:
-            return []
-        phase = self.phases[node]
-        return [x for x in node.inputs if self._phase_of(x) < phase]
-
-    def _phase_of(self, x: Tensor) -> int:
-        return self.phases.get(x.node, 0) if x.node is not None else 0
-
-    @cached_property
-    def staying(self) -> set[Tensor]:
-        """The values that are there to the end, or up to a later phase that is no gradient's."""
-        found = {*self.graph.inputs, *self.graph.outputs, *self.constant}
-        for node in self.nodes:
-            if _BY_GRADIENT not in node.source.roles:
-                found.update(x for x in node.inputs if self._phase_of(x) < self.phases[node])
-        return found
-
-    @cached_property
-    def _needed(self) -> list[Node]:
-        """The nodes that residuals are computed by, in order, from what stays."""
-        wanted = set(self.read_late)
-        needed = []
-        for node in reversed(self.nodes):
-            if not wanted.isdisjoint(node.outputs):
-                needed.append(node)
-                wanted.update(x for x in node.inputs if x not in self.staying)
-        return needed[::-1]
-
-    # Segments.
-
-    def total(self) -> int:
-        """The bytes of all that would be computed again."""
-        return sum(bytes_of(y) for node in self._needed for y in node.outputs)
-
-    def segments(self, limit: int) -> dict[Node, int]:
-        """The number of the segment of each node that may be computed again. A segment makes
-        `limit` bytes at most where it is divided, and is divided where the least crosses."""
-        found: dict[Node, int] = {}
-        number = 0
-        for phase in sorted({self.phases[node] for node in self._needed}):
-            nodes = [node for node in self._needed if self.phases[node] == phase]
-            for segment in _divided(nodes, self._crossing(nodes), limit):
-                found.update(dict.fromkeys(segment, number))
-                number += 1
-        return found
-
-    def _crossing(self, nodes: Sequence[Node]) -> list[int]:
-        """For each of the nodes the bytes that nodes up to it made and later ones of them read."""
-        place = {node: i for i, node in enumerate(nodes)}
-        change = [0] * (len(nodes) + 1)
-        for i, node in enumerate(nodes):
-            for y in node.outputs:
-                if y in self.staying:
-                    continue
-                last = max((place.get(user, 0) for user in self.users.get(y, ())), default=0)
-                if last > i:
-                    change[i] += bytes_of(y)
-                    change[last] -= bytes_of(y)
-        total, crossing = 0, []
-        for i in range(len(nodes)):
-            total += change[i]
-            crossing.append(total)
-        return crossing
-
-    # Plans.
-
-    def plan(self, segments: dict[Node, int], price: float) -> Plan:
-        """What to keep where a unit of work is worth `price` bytes."""
-        crossing = {
-            x
-            for node in self._needed
-            for x in node.inputs
-            if x.node in segments
-            and segments[x.node] != segments[node]
-            and self.phases[x.node] == self.phases[node]
-        }
-        kept = set(crossing) & set(self._values)
-        by_segment: dict[int, list[Node]] = {}
-        for node in self._needed:
-            by_segment.setdefault(segments[node], []).append(node)
-        cuts: dict[tuple, list[int]] = {}
-        for nodes in by_segment.values():
-            flow = _Flow(self, nodes, crossing, price)
-            places = cuts.get(flow.key)
-            if places is None:
-                places = cuts[flow.key] = flow.cut()
-            kept.update(flow.values[i] for i in places)
-        return Plan(frozenset(kept), segments)
-
-    @cached_property
-    def _values(self) -> dict[Tensor, None]:
-        """What the nodes that may be repeated make."""
-        made = (y for node in self._needed for y in node.outputs)
-        return dict.fromkeys(y for y in made if y not in self.staying)
-
-    def prices(self, count: int) -> list[float]:
-        """Prices from one at which no work is done again down to one at which all is."""
-        ratios = [
-            bytes_of(y) / cost(node)
-            for node in self._needed
-            for y in node.outputs
-            if cost(node) and bytes_of(y)
-        ]
-        if not ratios:
-            return [0.0]
-        low, high = min(ratios) / 2, max(ratios) * 2
-        steps = (high / low) ** (1 / max(count - 1, 1))
-        return [high / steps**i for i in range(count)] + [0.0]
-
-
-def _phases(nodes: Iterable[Node]) -> dict[Node, int]:
-    phases: dict[Node, int] = {}
-    phase, was_derived = 0, False
-    for node in nodes:
-        is_derived = _BY_GRADIENT in node.source.roles
-        phase += is_derived and not was_derived
-        was_derived = is_derived
-        phases[node] = phase
-    return phases
-
-
-def _made_of_nothing(nodes: Iterable[Node]) -> frozenset[Tensor]:
-    found: set[Tensor] = set()
-    for node in nodes:
-        if found.issuperset(node.inputs):
-            found.update(node.outputs)
-    return frozenset(found)
-
-
-def _divided(
-    nodes: Sequence[Node], crossing: Sequence[int], limit: int
-) -> Iterator[Sequence[Node]]:
-    """Nodes in segments: each as long as the limit allows, cut where in its last half the least
-    crosses."""
-    start, made = 0, 0
-    i = 0
-    sizes = [sum(map(bytes_of, node.outputs)) for node in nodes]
-    while i < len(nodes):
-        made += sizes[i]
-        i += 1
-        if made <= limit or i - start < 2 or i == len(nodes):
-            continue
-        half, done = start, 0
-        while done < limit / 2 and half < i - 1:
-            done += sizes[half]
-            half += 1
-        end = min(range(half, i), key=lambda place: (crossing[place - 1], -place))
-        end = max(end, start + 1)
-        yield nodes[start:end]
-        start = i = end
-        made = 0
-    yield nodes[start:]
-
-
-class _Flow:
-    """The network of one segment, whose minimum cut says what of it is kept."""
-
-    def __init__(
-        self, timeline: Timeline, nodes: Sequence[Node], crossing: set[Tensor], price: float
-    ) -> None:
-        place = {node: i for i, node in enumerate(nodes)}
-        self.values: list[Tensor] = []
-        self._edges: list[tuple[object, object, float]] = []
-        for i, node in enumerate(nodes):
-            work = math.inf if is_kept_always(node) else price * cost(node)
-            self._edges.append(("source", i, work))
-            for y in node.outputs:
-                users = [place[user] for user in timeline.users.get(y, ()) if user in place]
-                if not users and y not in timeline.read_late:
-                    continue
-                number = len(self.values)
-                self.values.append(y)
-                is_free = y in timeline.staying or y in crossing
-                self._edges.append((i, ("value", number), 0 if is_free else bytes_of(y)))
-                if y in timeline.read_late:
-                    self._edges.append((("value", number), "sink", math.inf))
-                self._edges += [(("value", number), user, math.inf) for user in users]
-        #: Equal for segments of equal networks.
-        self.key = tuple(self._edges)
-
-    def cut(self) -> list[int]:
-        """The places of the values that are kept."""
-        network = networkx.DiGraph()
-        network.add_node("sink")
-        for start, end, capacity in self._edges:
-            if capacity == math.inf:
-                network.add_edge(start, end)  # what has no capacity is unbounded
-            else:
-                network.add_edge(start, end, capacity=capacity)
-        _, (before, _) = networkx.minimum_cut(
-            network, "source", "sink", flow_func=networkx.algorithms.flow.boykov_kolmogorov
-        )
-        return [
-            end[1]
-            for start, end, _ in self._edges
-            if isinstance(end, tuple) and start in before and end not in before
-        ]
-
-
-def is_kept_always(node: Node) -> bool:
-    """Whether what a node made is never computed again: random numbers, what has effects, and what
-    a user's barrier ties."""
-    op = node.op
-    return (
-        op.has_effects or op.cuts_runs or isinstance(op, (FromKey, FromParameters, Barrier))
-    )
-
-
-def bytes_of(x: Tensor) -> int:
-    return element_count(x.type.shape) * x.type.dtype.size
-
-
-def cost(node: Node) -> float:
-    """The work of a node, in operations: those that its op states, one for each element that it
-    makes otherwise, and its share of the traffic with memory."""
-    if isinstance(node.op, Constant):
-        return 0
-    made = sum(element_count(y.type.shape) for y in node.outputs)
-    rule = getattr(node.op, "flops", None)
-    if rule is None:
-        work = sum(_inner_cost(region.graph) for region in node.op.regions) or made
-        repetitions = node.op.repetitions
-        return work * (1 if repetitions is None else repetitions) + made
-    return rule(*(x.type for x in node.inputs)) + made
-
-
-def _inner_cost(graph: Graph) -> float:
-    return sum(map(cost, graph.nodes))
-
-
-# What is done in which order.
+#: The key in `cache` of a graph for the schedule that it was made by.
+SCHEDULE = "schedule"
+#: Ops whose results are in the buffers of their operands.
+_ALIASES = (Reshape, Read)
 
 
 @dataclass
@@ -368,11 +44,11 @@ class Schedule:
     """The steps of a timeline under a plan: its own nodes, and what is done again before them."""
 
     def __init__(self, timeline: Timeline, plan: Plan) -> None:
-        self._timeline, self._plan = timeline, plan
+        self.timeline, self._plan = timeline, plan
         self.steps: list[Step] = []
         self.tensors: list[Tensor] = []
         self._first: dict[Tensor, int] = {x: self._number(x) for x in timeline.graph.inputs}
-        #: By segment, the last one used at the end: copies of values, and kept values that are tied.
+        #: By segment, the last used at the end: copies of values, and kept values that are tied.
         self._again: dict[int, dict[Tensor, int]] = {}
         self._tied: dict[int, dict[Tensor, int]] = {}
         self._recent: list[Tensor] = []
@@ -387,32 +63,33 @@ class Schedule:
         return len(self.tensors) - 1
 
     def _do(self, node: Node) -> None:
-        lacking = [x for x in self._timeline.late_inputs(node) if self._is_made_again(x)]
+        lacking = [x for x in self.timeline.late_inputs(node) if self.is_made_again(x)]
         again = self._made_again(node, lacking) if lacking else {}
         inputs = {x: again.get(x, self._first[x]) for x in node.inputs}
         outputs = tuple(self._number(y) for y in node.outputs)
         self.steps.append(Step(node, tuple(inputs[x] for x in node.inputs), outputs, False))
         self._first.update(zip(node.outputs, outputs, strict=True))
         self._uses_left.subtract(node.inputs)
-        self._recent += [y for y in node.outputs if y not in self._timeline.constant]
+        self._recent += [y for y in node.outputs if y not in self.timeline.constant]
 
-    def _is_made_again(self, x: Tensor) -> bool:
+    def is_made_again(self, x: Tensor) -> bool:
+        """Whether a residual is not kept."""
         return (
-            x.node in self._plan.segments
+            self.timeline.maker.get(x) in self._plan.segments
             and x not in self._plan.kept
-            and x not in self._timeline.staying
+            and x not in self.timeline.staying
         )
 
     def _made_again(self, node: Node, lacking: Sequence[Tensor]) -> dict[Tensor, int]:
         """The numbers of copies of the values, which are computed here if they are not there."""
         for x in lacking:
-            self._use(self._plan.segments[x.node])
+            self._use(self._segment(x))
         missing = self._missing(lacking)
         if missing:
             self._tie(missing, self._ties(node, lacking))
         for again in missing:
             self._do_again(again)
-        found = {x: self._again[self._plan.segments[x.node]][x] for x in lacking}
+        found = {x: self._again[self._segment(x)][x] for x in lacking}
         for number in [*self._again][:-_SEGMENTS_HELD]:
             del self._again[number], self._tied[number]
         return found
@@ -420,7 +97,7 @@ class Schedule:
     def _ties(self, node: Node, lacking: Sequence[Tensor]) -> list[Tensor]:
         """What has just been made, and is read from now on: a barrier delays only what it ties to
         something that is read behind it."""
-        excluded = {*lacking, *self._timeline.constant, *self._timeline.inputs}
+        excluded = {*lacking, *self.timeline.constant, *self.timeline.inputs}
         ties = [x for x in dict.fromkeys(node.inputs) if x not in excluded]
         while not ties and self._recent:
             if self._uses_left.get(self._recent[-1], 0):
@@ -433,21 +110,26 @@ class Schedule:
         self._tied[segment] = self._tied.pop(segment, {})
 
     def _copy(self, x: Tensor) -> int | None:
-        return self._again.get(self._plan.segments.get(x.node, -1), {}).get(x)
+        return self._again.get(self._segment(x), {}).get(x)
+
+    def _segment(self, x: Tensor) -> int:
+        """The segment of a value that is made again."""
+        return self._plan.segments[self.timeline.maker[x]]
 
     def _missing(self, lacking: Sequence[Tensor]) -> list[Node]:
         """The nodes to be done again, in their order."""
         found: set[Node] = set()
-        stack = [x.node for x in lacking if self._copy(x) is None]
+        maker = self.timeline.maker
+        stack = [maker[x] for x in lacking if self._copy(x) is None]
         while stack:
             node = stack.pop()
             if node in found:
                 continue
             found.add(node)
             stack += [
-                x.node for x in node.inputs if self._is_made_again(x) and self._copy(x) is None
+                maker[x] for x in node.inputs if self.is_made_again(x) and self._copy(x) is None
             ]
-        return sorted(found, key=self._timeline.place.__getitem__)
+        return sorted(found, key=self.timeline.place.__getitem__)
 
     def _tie(self, missing: Sequence[Node], ties: Sequence[Tensor]) -> None:
         """One barrier between the kept values that are read and the ties. An input of the graph is
@@ -458,14 +140,14 @@ class Schedule:
         for node in missing:
             segment = segments[node]
             self._use(segment)
-            own = [x for x in node.inputs if not self._is_made_again(x)]
-            others = [x for x in node.inputs if self._is_made_again(x)]
-            made = [x for x in own if x.node is not None and x not in self._timeline.constant]
-            made = [x for x in made if x not in self._timeline.inputs]
+            own = [x for x in node.inputs if not self.is_made_again(x)]
+            others = [x for x in node.inputs if self.is_made_again(x)]
+            made = [x for x in own if x.node is not None and x not in self.timeline.constant]
+            made = [x for x in made if x not in self.timeline.inputs]
             is_delayed = bool(made) or any(
                 x in delayed or self._copy(x) is not None for x in others
             )
-            chosen = made if is_delayed else [x for x in own if x not in self._timeline.constant]
+            chosen = made if is_delayed else [x for x in own if x not in self.timeline.constant]
             if is_delayed or chosen:
                 delayed.update(node.outputs)
             for x in chosen:
@@ -488,7 +170,7 @@ class Schedule:
         tied = self._tied[segment]
         inputs = []
         for x in node.inputs:
-            copy = self._copy(x) if self._is_made_again(x) else tied.get(x)
+            copy = self._copy(x) if self.is_made_again(x) else tied.get(x)
             inputs.append(self._first[x] if copy is None else copy)
         outputs = tuple(self._number(y) for y in node.outputs)
         self.steps.append(Step(node, tuple(inputs), outputs, True))
@@ -499,31 +181,50 @@ class Schedule:
         """The operations that are done again."""
         return sum(cost(step.node) for step in self.steps if step.node and step.is_again)
 
-    @cached_property
+    @property
     def peak(self) -> int:
         """An estimate of the bytes that are held at once beside the inputs and outputs."""
+        return self._held[0]
+
+    @property
+    def largest(self) -> Tensor:
+        """The largest of the values that are held when most is."""
+        return max(self._held[1] or self.tensors, key=bytes_of)
+
+    @cached_property
+    def _held(self) -> tuple[int, list[Tensor]]:
+        """The most bytes that are held at once, and the values then."""
+        roots = self._roots()
+        last = {roots[x]: i for i, step in enumerate(self.steps) for x in step.inputs}
+        stay = {roots[i] for i in range(len(self.timeline.graph.inputs))}
+        stay.update(roots[y] for y in self.outputs)
+        begins: dict[int, int] = {}
+        held, highest, when = 0, 0, 0
+        ending: dict[int, list[int]] = {}
+        for i, step in enumerate(self.steps):
+            for y in step.outputs:
+                if roots[y] == y and y not in stay and y in last:
+                    begins[y] = i
+                    held += bytes_of(self.tensors[y])
+                    ending.setdefault(last[y], []).append(y)
+            if held > highest:
+                highest, when = held, i
+            held -= sum(bytes_of(self.tensors[y]) for y in ending.pop(i, ()))
+        then = [self.tensors[y] for y, i in begins.items() if i <= when <= last[y]]
+        return highest, then
+
+    def _roots(self) -> list[int]:
+        """For each value the one whose buffer it is."""
         roots = list(range(len(self.tensors)))
         for step in self.steps:
             if step.node is None or isinstance(step.node.op, _ALIASES):
                 for x, y in zip(step.inputs, step.outputs):
                     roots[y] = roots[x]
-        last = {roots[x]: i for i, step in enumerate(self.steps) for x in step.inputs}
-        stay = {roots[self._first[x]] for x in self._timeline.graph.inputs}
-        stay.update(roots[y] for y in self.outputs)
-        held = highest = 0
-        ending: dict[int, list[int]] = {}
-        for i, step in enumerate(self.steps):
-            for y in step.outputs:
-                if roots[y] == y and y not in stay and y in last:
-                    held += bytes_of(self.tensors[y])
-                    ending.setdefault(last[y], []).append(y)
-            highest = max(highest, held)
-            held -= sum(bytes_of(self.tensors[y]) for y in ending.pop(i, ()))
-        return highest
+        return roots
 
     def graph(self) -> Graph:
         """The graph of the steps."""
-        old = self._timeline.graph
+        old = self.timeline.graph
         with Builder(old.name) as builder:
             env = [builder.input_like(x) for x in old.inputs]
             env += [None] * (len(self.tensors) - len(env))  # type: ignore[list-item]
@@ -533,12 +234,46 @@ class Schedule:
                     made = builder.add(Barrier(), inputs, inputs[-1].source)
                 else:
                     source = step.node.source
-                    source = source.derived_by(_BY_GRADIENT) if step.is_again else source
+                    source = source.derived_by(BY_GRADIENT) if step.is_again else source
                     made = builder.add(step.node.op, inputs, source)
                 for number, y in zip(step.outputs, made, strict=True):
                     env[number] = y
-            return dead_code(builder.finish([env[y] for y in self.outputs]))
+            graph = dead_code(builder.finish([env[y] for y in self.outputs]))
+        graph.cache[SCHEDULE] = self
+        return graph
 
 
-#: Ops whose results are their operands' buffers.
-_ALIASES = (Reshape, Read)
+#: Into how many segments a graph is divided, about, and how many prices of work are tried for each.
+_DIVISIONS = (1, 3, 9, 27, 81)
+_PRICES = 9
+#: A schedule is worth a try only if it holds this much less than one of less work.
+_STEP = 0.97
+
+
+def kept_only(timeline: Timeline) -> Schedule:
+    """The schedule that keeps every residual."""
+    return Schedule(timeline, Plan(frozenset(timeline.read_late), {}))
+
+
+def trade_offs(timeline: Timeline) -> list[Schedule]:
+    """Schedules from the one that does nothing again to the one that holds least: each does more
+    work than the one before, and holds less."""
+    found = sorted(_schedules(timeline), key=lambda schedule: (schedule.work, schedule.peak))
+    best = found[:1]
+    for schedule in found[1:]:
+        if schedule.peak < _STEP * best[-1].peak:
+            best.append(schedule)
+    return best
+
+
+def _schedules(timeline: Timeline) -> Iterator[Schedule]:
+    yield kept_only(timeline)
+    total = timeline.total()
+    for count in _DIVISIONS:
+        segments = timeline.segments(total // count)
+        seen = set()
+        for price in timeline.prices(_PRICES):
+            plan = timeline.plan(segments, price)
+            if plan.kept not in seen:
+                seen.add(plan.kept)
+                yield Schedule(timeline, plan)

@@ -32,6 +32,7 @@ from tracegraph.functions.call_plan import CallPlan, known_call
 from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.functions.execute import input_types
 from tracegraph.functions.jax_function import Binding, check_is_one_program, jax_function
+from tracegraph.functions.memory_budget import as_bytes
 from tracegraph.functions.trace_cache import TraceCache
 from tracegraph.ir.builder import builder_of_thread, current
 from tracegraph.ir.tensor import Graph, Tensor, get_buffer, get_type
@@ -90,6 +91,7 @@ class Function(Generic[Parameters, Result]):
         check_bounds: bool = False,
         check_numerics: bool = False,
         bucket_sizes: Any = None,
+        memory_budget: Any = None,
         name: str | None = None,
     ) -> None:
         self._python_function = python_function
@@ -103,6 +105,7 @@ class Function(Generic[Parameters, Result]):
             "check_bounds": check_bounds,
             "check_numerics": check_numerics,
             "bucket_sizes": None if self._buckets is None else self._buckets.option,
+            "memory_budget": as_bytes(memory_budget),
         }
         self._signature = Signature(python_function, self._name)
         self._input_signature = (
@@ -133,7 +136,8 @@ class Function(Generic[Parameters, Result]):
     def _make_body(self) -> Body:
         options = self._options["check_bounds"], self._options["check_numerics"]
         converts = bool(self._options["autograph"])
-        return Body(self._python_function, self._signature, *options, self._buckets, converts)
+        options = *options, self._buckets, converts, self._options["memory_budget"]
+        return Body(self._python_function, self._signature, *options)
 
     # Attributes.
 
@@ -388,6 +392,32 @@ class Function(Generic[Parameters, Result]):
         """The graph of the trace for these arguments; see `get_concrete_function`."""
         return self.get_concrete_function(*args, **kwargs).graph
 
+    @api_boundary
+    def memory(self, *args: Any, **kwargs: Any) -> Any:
+        """What the program for these arguments, values or TensorSpecs, needs: a `MemoryTable`.
+
+        Its `str` has the bytes of arguments, results and temporaries, as the compiler says, and a
+        row for each line of yours whose values gradients read: how many bytes are kept, how many
+        made again, and what work that is; the largest first. Without arguments it is about the one
+        trace that there is. The program is compiled if it has not been.
+
+        Raises TraceError (a TypeError) where arguments are left out and there are several traces,
+        or none, ShapeError for a size that is open.
+        """
+        if not args and not kwargs and self._input_signature is None:
+            return self._only_trace().memory()
+        return self.get_concrete_function(*args, **kwargs).memory()
+
+    def _only_trace(self) -> ConcreteFunction:
+        traces = self.traces
+        if len(traces) != 1:
+            fail(
+                TraceError,
+                f"{self._name}: memory() has no arguments, and there are {len(traces)} traces",
+                fix="pass the arguments of a call, or TensorSpecs",
+            )
+        return traces[0]
+
     # Other worlds.
 
     def as_jax(self) -> Callable[..., Any]:
@@ -587,6 +617,7 @@ def function(
     check_bounds: bool = ...,
     check_numerics: bool = ...,
     bucket_sizes: str | Iterable[int] | None = ...,
+    memory_budget: str | int | None = ...,
 ) -> Function[Parameters, Result]: ...
 @overload
 def function(
@@ -604,6 +635,7 @@ def function(
     check_bounds: bool = ...,
     check_numerics: bool = ...,
     bucket_sizes: str | Iterable[int] | None = ...,
+    memory_budget: str | int | None = ...,
 ) -> Callable[[Callable[Parameters, Result]], Function[Parameters, Result]]: ...
 def function(
     func: Callable[..., Any] | None = None,
@@ -620,6 +652,7 @@ def function(
     check_bounds: bool = False,
     check_numerics: bool = False,
     bucket_sizes: str | Iterable[int] | None = None,
+    memory_budget: str | int | None = None,
 ) -> Any:
     """Compiles a Python function: it is traced once per signature, and the graph runs on XLA.
 
@@ -641,8 +674,13 @@ def function(
     - `bucket_sizes`: "powers_of_two", or integers such as `[8, 32, 128]`, up to which arguments are
       padded along open axes; results are cut back, and are those without padding. So few programs
       serve all sizes. The first call raises ShapeError with the line of what padding would change.
+    - `memory_budget`: bytes, or text such as "2GiB", that a program may take beside its arguments
+      and results. Values that gradients read are computed again in place of being kept, as far as
+      that needs, and the compiled program says what it takes: see `memory()`. The first call takes
+      longer, and raises InvalidArgumentError (a ValueError) with the least that would do.
 
-    Raises TypeError for something that is not callable, SignatureError for other `bucket_sizes`.
+    Raises TypeError for something that is not callable, SignatureError for other `bucket_sizes`
+    and for a `memory_budget` that is no size.
 
     >>> @tg.function
     ... def square(x):
@@ -662,7 +700,7 @@ def function(
             as_flag("function", name, flag) for name, flag in zip(names, flags, strict=True)
         )
         options = (input_signature, converts, jit_compile, relaxes, bounds, numerics)
-        return Function(python_function, *options, bucket_sizes)
+        return Function(python_function, *options, bucket_sizes, memory_budget)
 
     return decorated if func is None else decorated(func)
 

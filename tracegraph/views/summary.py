@@ -283,14 +283,14 @@ def _by_line(runs: Iterable[Run]) -> list[SummaryRow]:
         return found
 
     groups = _grouped(runs, place)
-    names = _short_names({file for (file, _), _ in groups})
+    names = short_names({file for (file, _), _ in groups})
     return [
         SummaryRow("line", f"{names[file]}:{line}", costs, file, line, code[file, line])
         for (file, line), costs in groups
     ]
 
 
-def _short_names(files: Iterable[str]) -> dict[str, str]:
+def short_names(files: Iterable[str]) -> dict[str, str]:
     """The name of each file without its folders, or with as many as tell it from the others."""
     parts = {file: file.replace("\\", "/").split("/") for file in files}
     deepest = max(map(len, parts.values()), default=0)
@@ -332,9 +332,7 @@ def _by_region(graph: Graph) -> list[SummaryRow]:
 def _region_table(found: list[SummaryRow]) -> list[str]:
     rows = [(row.name, row.runs, *map(_number, row.total)) for row in found]
     return (
-        _aligned([("one run of", "runs", "nodes", "bytes", "FLOPs"), *rows], "<<>>>")
-        if rows
-        else []
+        aligned([("one run of", "runs", "nodes", "bytes", "FLOPs"), *rows], "<<>>>") if rows else []
     )
 
 
@@ -386,9 +384,9 @@ def _roles(graph: Graph) -> dict[Tensor, str]:
 
 
 def _cut_table(cuts: Sequence[Cut]) -> list[str]:
-    names = _short_names({cut.file for cut in cuts})
+    names = short_names({cut.file for cut in cuts})
     rows = [(cut.found, f"{names[cut.file]}:{cut.line}", cut.code) for cut in cuts]
-    return _aligned([("cut", "line", "code"), *rows], "<<<") if cuts else []
+    return aligned([("cut", "line", "code"), *rows], "<<<") if cuts else []
 
 
 def _inputs(graph: Graph) -> list[str]:
@@ -397,7 +395,7 @@ def _inputs(graph: Graph) -> list[str]:
         (names[x], str(x.type), _number(elements([x.type])), _number(bytes_of([x.type])))
         for x in graph.inputs
     ]
-    return _aligned([("input", "type", "elements", "bytes"), *rows], "<<>>") if rows else []
+    return aligned([("input", "type", "elements", "bytes"), *rows], "<<>>") if rows else []
 
 
 #: Values of the open sizes of a graph, in terms of those of the graph that is summed up.
@@ -498,7 +496,7 @@ def _table(title: str, found: list[SummaryRow], totals: Costs) -> list[str]:
         rows.append((name, *(_number(size) for cost in cells for size in cost), text))
     if not any(code):
         rows = [row[:-1] for row in rows]
-    lines = _aligned(rows, "<" + ">>>" * len(parts) + "<")
+    lines = aligned(rows, "<" + ">>>" * len(parts) + "<")
     return lines if len(parts) == 1 else [_titles(rows, parts), *lines]
 
 
@@ -513,7 +511,7 @@ def _titles(rows: list[tuple[str, ...]], parts: list[str]) -> str:
     return line
 
 
-def _aligned(rows: list[tuple[str, ...]], sides: str) -> list[str]:
+def aligned(rows: list[tuple[str, ...]], sides: str) -> list[str]:
     """The rows with their columns aligned, to the left or to the right as `sides` says."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     return [
