@@ -17,7 +17,10 @@ from tracegraph.control_passes.residuals import BY_GRADIENT, Plan, Timeline, byt
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.barrier import Barrier
+from tracegraph.ops.broadcast import BroadcastTo, Sum
 from tracegraph.ops.effect import Read
+from tracegraph.ops.elementwise import Elementwise
+from tracegraph.ops.reduce import Reduction
 from tracegraph.ops.shape import Reshape
 from tracegraph.passes.simplify import dead_code
 
@@ -28,6 +31,9 @@ _SEGMENTS_HELD = 2
 SCHEDULE = "schedule"
 #: Ops whose results are in the buffers of their operands.
 _ALIASES = (Reshape, Read)
+#: Ops that the compiler computes within the loop of what reads them, and ops that are such loops.
+_FUSED = (Elementwise, BroadcastTo)
+_FUSING = (Elementwise, BroadcastTo, Reduction, Sum)
 
 
 @dataclass
@@ -181,6 +187,11 @@ class Schedule:
         """The operations that are done again."""
         return sum(cost(step.node) for step in self.steps if step.node and step.is_again)
 
+    @cached_property
+    def kept(self) -> int:
+        """The bytes of what is kept."""
+        return sum(map(bytes_of, self._plan.kept))
+
     @property
     def peak(self) -> int:
         """An estimate of the bytes that are held at once beside the inputs and outputs."""
@@ -194,10 +205,11 @@ class Schedule:
     @cached_property
     def _held(self) -> tuple[int, list[Tensor]]:
         """The most bytes that are held at once, and the values then."""
-        roots = self._roots()
-        last = {roots[x]: i for i, step in enumerate(self.steps) for x in step.inputs}
+        roots, fused = self._roots(), self._fused()
+        last = self._last_reads(roots, fused)
         stay = {roots[i] for i in range(len(self.timeline.graph.inputs))}
         stay.update(roots[y] for y in self.outputs)
+        stay |= fused
         begins: dict[int, int] = {}
         held, highest, when = 0, 0, 0
         ending: dict[int, list[int]] = {}
@@ -212,6 +224,36 @@ class Schedule:
             held -= sum(bytes_of(self.tensors[y]) for y in ending.pop(i, ()))
         then = [self.tensors[y] for y, i in begins.items() if i <= when <= last[y]]
         return highest, then
+
+    def _fused(self) -> set[int]:
+        """The values that the compiler most likely never stores: each is computed within the loop
+        that reads it, one element at a time."""
+        readers: dict[int, list[Step]] = {}
+        for step in self.steps:
+            for x in step.inputs:
+                readers.setdefault(x, []).append(step)
+        found = {
+            y
+            for step in self.steps
+            if _is_loop(step, _FUSED)
+            for y in step.outputs
+            if _is_loop(step, (BroadcastTo,))
+            or (len(readers.get(y, ())) == 1 and _is_loop(readers[y][0], _FUSING))
+        }
+        constant = {y for y, x in enumerate(self.tensors) if x in self.timeline.constant}
+        return (found | constant).difference(self.outputs)
+
+    def _last_reads(self, roots: Sequence[int], fused: set[int]) -> dict[int, int]:
+        """The step that reads a value last. What a value is computed of that is never stored is
+        read when that is."""
+        last: dict[int, int] = {}
+        for i in reversed(range(len(self.steps))):
+            step = self.steps[i]
+            when = max((last.get(y, i) for y in step.outputs if y in fused), default=i)
+            for x in step.inputs:
+                for y in {x, roots[x]}:
+                    last[y] = max(last.get(y, i), when)
+        return last
 
     def _roots(self) -> list[int]:
         """For each value the one whose buffer it is."""
@@ -243,9 +285,16 @@ class Schedule:
         return graph
 
 
-#: Into how many segments a graph is divided, about, and how many prices of work are tried for each.
-_DIVISIONS = (1, 3, 9, 27, 81)
-_PRICES = 9
+def _is_loop(step: Step, kinds: tuple[type, ...]) -> bool:
+    return step.node is not None and isinstance(step.node.op, kinds)
+
+
+#: Into how many segments a graph is divided, about. A division matters where work is cheap and much
+#: is done again: the first two are tried at all prices, the others at the lowest ones.
+_DIVISIONS = (1, 6, 2, 3, 4, 8, 12, 16, 24, 32, 48, 64, 96)
+_PRICES, _LOWEST = 10, 3
+#: Between the extremes there are schedules for so many shares of the segments.
+_SHARES = 12
 #: A schedule is worth a try only if it holds this much less than one of less work.
 _STEP = 0.97
 
@@ -263,17 +312,35 @@ def trade_offs(timeline: Timeline) -> list[Schedule]:
     for schedule in found[1:]:
         if schedule.peak < _STEP * best[-1].peak:
             best.append(schedule)
-    return best
+    # Estimates end where something else holds most; what keeps least may still be smaller.
+    least = min(found, key=lambda schedule: (schedule.peak, schedule.kept))
+    return best if least in best else [*best, least]
 
 
 def _schedules(timeline: Timeline) -> Iterator[Schedule]:
     yield kept_only(timeline)
-    total = timeline.total()
-    for count in _DIVISIONS:
+    total, prices = timeline.total(), timeline.prices(_PRICES)
+    seen, least = set(), None
+    for i, count in enumerate(_DIVISIONS):
         segments = timeline.segments(total // count)
-        seen = set()
-        for price in timeline.prices(_PRICES):
+        for price in prices if i < 2 else prices[-_LOWEST:]:
             plan = timeline.plan(segments, price)
-            if plan.kept not in seen:
-                seen.add(plan.kept)
-                yield Schedule(timeline, plan)
+            if plan.kept in seen:
+                continue
+            seen.add(plan.kept)
+            schedule = Schedule(timeline, plan)
+            yield schedule
+            if least is None or schedule.peak < least[0].peak:
+                least = schedule, segments, price
+    assert least is not None
+    yield from _mixtures(timeline, least[1], least[2], prices[len(prices) // 2])
+
+
+def _mixtures(
+    timeline: Timeline, segments: dict[Node, int], price: float, high: float
+) -> Iterator[Schedule]:
+    """Schedules between the one that holds least and one that does little again: the last of the
+    segments have the high price."""
+    count = len(set(segments.values()))
+    for last in sorted({count * share // _SHARES for share in range(1, _SHARES)} - {0}):
+        yield Schedule(timeline, timeline.plan(segments, price, last, high))

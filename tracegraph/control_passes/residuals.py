@@ -187,27 +187,35 @@ class Timeline:
 
     # Plans.
 
-    def plan(self, segments: dict[Node, int], price: float) -> Plan:
-        """What to keep where a unit of work is worth `price` bytes."""
-        crossing = {
-            x
-            for node in self._needed
-            for x in node.inputs
-            if segments.get(maker := self.maker.get(x)) not in (None, segments[node])
-            and self.phases[maker] == self.phases[node]
-        }
-        kept = set(crossing) & set(self._values)
+    def plan(
+        self, segments: dict[Node, int], price: float, last: int = 0, price_of_last: float = 0.0
+    ) -> Plan:
+        """What to keep where a unit of work is worth `price` bytes, and `price_of_last` in the
+        `last` segments. Those are the first that the backward pass needs, when most is held: to
+        compute one of them again would save nothing at that time."""
+        crossing = {x for node in self._needed for x in self._from_outside(node, segments)}
+        kept = crossing & set(self._values)
         by_segment: dict[int, list[Node]] = {}
         for node in self._needed:
             by_segment.setdefault(segments[node], []).append(node)
         cuts: dict[tuple, list[int]] = {}
-        for nodes in by_segment.values():
-            flow = _Flow(self, nodes, crossing, price)
+        for number, nodes in by_segment.items():
+            is_last = number >= len(by_segment) - last
+            flow = _Flow(self, nodes, crossing, price_of_last if is_last else price)
             places = cuts.get(flow.key)
             if places is None:
                 places = cuts[flow.key] = flow.cut()
             kept.update(flow.values[i] for i in places)
         return Plan(frozenset(kept), segments)
+
+    def _from_outside(self, node: Node, segments: dict[Node, int]) -> Iterator[Tensor]:
+        """What a node reads of other segments of its phase."""
+        for x in node.inputs:
+            maker = self.maker.get(x)
+            if maker is None or segments.get(maker, segments[node]) == segments[node]:
+                continue
+            if self.phases[maker] == self.phases[node]:
+                yield x
 
     @cached_property
     def _values(self) -> dict[Tensor, None]:

@@ -25,7 +25,7 @@ _MOST_TRIES, _LAST_TRIES = 5, 2
 #: What is done again may be so much more work, as a share of all, than the least that might hold.
 _GAIN = 0.02
 #: What programs take of the estimate before one is measured; the most that any is taken to save.
-_USUAL, _LEAST = 0.7, 0.4
+_USUAL, _LEAST = 1.1, 0.6
 
 
 def fitted(graph: Graph, donated: Sequence[int], budget: int) -> Any:
