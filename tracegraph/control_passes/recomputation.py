@@ -57,6 +57,8 @@ class Schedule:
         #: By segment, the last used at the end: copies of values, and kept values that are tied.
         self._again: dict[int, dict[Tensor, int]] = {}
         self._tied: dict[int, dict[Tensor, int]] = {}
+        #: What is read to compute other values again.
+        self.begun_from: dict[Tensor, None] = {}
         self._recent: list[Tensor] = []
         self._uses_left = Counter(x for node in timeline.nodes for x in node.inputs)
         self._uses_left.update(timeline.graph.outputs)
@@ -106,8 +108,9 @@ class Schedule:
         excluded = {*lacking, *self.timeline.constant, *self.timeline.inputs}
         ties = [x for x in dict.fromkeys(node.inputs) if x not in excluded]
         while not ties and self._recent:
-            if self._uses_left.get(self._recent[-1], 0):
-                return self._recent[-1:]
+            last = self._recent[-1]
+            if self._uses_left[last] > 0 and not self.is_made_again(last):
+                return [last]
             self._recent.pop()
         return ties
 
@@ -170,6 +173,7 @@ class Schedule:
         by_value = dict(zip(values, outputs, strict=True))
         for segment, x in wanted:
             self._tied[segment][x] = by_value[x]
+        self.begun_from.update(dict.fromkeys(values))
 
     def _do_again(self, node: Node) -> None:
         segment = self._plan.segments[node]

@@ -111,8 +111,11 @@ class Timeline:
     @cached_property
     def residuals(self) -> list[Residual]:
         """What later phases read and nothing else keeps, the largest first."""
-        found = [Residual(x, bytes_of(x), int(cost(x.node))) for x in self.read_late if x.node]
-        return sorted(found, key=lambda residual: -residual.bytes)
+        return sorted(map(self.residual, self.read_late), key=lambda residual: -residual.bytes)
+
+    def residual(self, x: Tensor) -> Residual:
+        """The figures of a value that a node makes."""
+        return Residual(x, bytes_of(x), int(cost(self.maker[x])))
 
     @cached_property
     def read_late(self) -> set[Tensor]:

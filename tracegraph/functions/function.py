@@ -30,9 +30,8 @@ from tracegraph.functions.body import Body
 from tracegraph.functions.buckets import Buckets
 from tracegraph.functions.call_plan import CallPlan, known_call
 from tracegraph.functions.concrete import ConcreteFunction
-from tracegraph.functions.execute import input_types
+from tracegraph.functions.execute import Execution, input_types
 from tracegraph.functions.jax_function import Binding, check_is_one_program, jax_function
-from tracegraph.functions.memory_budget import as_bytes
 from tracegraph.functions.trace_cache import TraceCache
 from tracegraph.ir.builder import builder_of_thread, current
 from tracegraph.ir.tensor import Graph, Tensor, get_buffer, get_type
@@ -105,7 +104,7 @@ class Function(Generic[Parameters, Result]):
             "check_bounds": check_bounds,
             "check_numerics": check_numerics,
             "bucket_sizes": None if self._buckets is None else self._buckets.option,
-            "memory_budget": as_bytes(memory_budget),
+            "memory_budget": None if memory_budget is None else _bytes(memory_budget),
         }
         self._signature = Signature(python_function, self._name)
         self._input_signature = (
@@ -402,21 +401,35 @@ class Function(Generic[Parameters, Result]):
         trace that there is. The program is compiled if it has not been.
 
         Raises TraceError (a TypeError) where arguments are left out and there are several traces,
-        or none, ShapeError for a size that is open.
+        ShapeError for a size that is open.
         """
-        if not args and not kwargs and self._input_signature is None:
-            return self._only_trace().memory()
-        return self.get_concrete_function(*args, **kwargs).memory()
-
-    def _only_trace(self) -> ConcreteFunction:
         traces = self.traces
-        if len(traces) != 1:
+        if args or kwargs or not traces:
+            return self._execution_for("memory", args, kwargs).memory()
+        if len(traces) > 1:
             fail(
                 TraceError,
                 f"{self._name}: memory() has no arguments, and there are {len(traces)} traces",
                 fix="pass the arguments of a call, or TensorSpecs",
             )
-        return traces[0]
+        return traces[0].memory()
+
+    def _execution_for(self, name: str, args: Any, kwargs: Any) -> Execution:
+        """What runs a call with these arguments, values or TensorSpecs; `name` asks for it."""
+        request = self._request(args, kwargs)
+        concrete, _ = self._traces.find(request)
+        types = []
+        for i in request.tensor_positions:
+            key = request.keys[i]
+            type_ = SpecTypes([key]).type_of(key) if isinstance(key, TensorSpec) else key
+            if not type_.is_static:
+                fail(
+                    ShapeError,
+                    f"{self._name}: {name} needs every size, and an argument is {type_}",
+                    fix="give the sizes in the TensorSpec",
+                )
+            types.append(type_)
+        return concrete.execution(tuple(types))
 
     # Other worlds.
 
@@ -472,20 +485,7 @@ class Function(Generic[Parameters, Result]):
         TensorSpecs whose sizes are known. Raises ValueError for another stage or an open size,
         TraceError for a function that computes sizes, which is several programs.
         """
-        request = self._request(args, kwargs)
-        concrete, _ = self._traces.find(request)
-        types = []
-        for i in request.tensor_positions:
-            key = request.keys[i]
-            type_ = SpecTypes([key]).type_of(key) if isinstance(key, TensorSpec) else key
-            if not type_.is_static:
-                fail(
-                    ShapeError,
-                    f"{self._name}: the compiler needs every size, and an argument is {type_}",
-                    fix="give the sizes in the TensorSpec",
-                )
-            types.append(type_)
-        execution = concrete.execution(tuple(types))
+        execution = self._execution_for("the compiler", args, kwargs)
         check_is_one_program(self._name, execution.graph)
 
         def text(stage: str = "hlo", platform_name: str | None = None) -> Any:
@@ -694,15 +694,23 @@ def function(
         if isinstance(python_function, Function) and python_function.has_source:
             python_function = python_function.python_function
         relaxes = reduce_retracing or bool(experimental_relax_shapes)
-        flags = [autograph, relaxes, check_bounds, check_numerics]
-        names = ("autograph", "reduce_retracing", "check_bounds", "check_numerics")
-        converts, relaxes, bounds, numerics = (
-            as_flag("function", name, flag) for name, flag in zip(names, flags, strict=True)
+        converts, relaxes, bounds, numerics = _flags(
+            autograph, relaxes, check_bounds, check_numerics
         )
         options = (input_signature, converts, jit_compile, relaxes, bounds, numerics)
         return Function(python_function, *options, bucket_sizes, memory_budget)
 
     return decorated if func is None else decorated(func)
+
+
+def _flags(*given: Any) -> list[bool]:
+    """The flags among the options of `function`, in their order."""
+    names = ("autograph", "reduce_retracing", "check_bounds", "check_numerics")
+    return [as_flag("function", name, flag) for name, flag in zip(names, given, strict=True)]
+
+
+def _bytes(budget: Any) -> int:
+    return opened("tracegraph.functions.memory_budget").as_bytes(budget)
 
 
 def _check_callable(python_function: Any) -> None:

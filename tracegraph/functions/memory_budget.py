@@ -18,13 +18,11 @@ _BY_NAME = {name.lower(): size for name, size in _UNITS.items()}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
 
 
-def as_bytes(budget: Any) -> int | None:
-    """The bytes of a `memory_budget`: a positive integer, or text such as "2GiB"; None for None.
+def as_bytes(budget: Any) -> int:
+    """The bytes of a `memory_budget`: a positive integer, or text such as "2GiB".
 
     Raises SignatureError for anything else.
     """
-    if budget is None:
-        return None
     if isinstance(budget, str):
         match = _SIZE.fullmatch(budget)
         unit = _BY_NAME.get(match[2].lower()) if match else None

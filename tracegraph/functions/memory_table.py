@@ -18,9 +18,9 @@ _LONGEST_CODE = 50
 
 @dataclass(frozen=True)
 class MemoryRow:
-    """A line of the user's code: how many `values` of it gradients read, the bytes of those that
-    are `kept` and of those that are made `again`, and the floating operations that making all of
-    them once takes."""
+    """A line of the user's code: how many `values` of it gradients read, or are computed again
+    from; the bytes of those that are `kept` and of those that are made `again`, and the floating
+    operations that making all of them once takes."""
 
     file: str
     line: int
@@ -114,7 +114,10 @@ def _schedule(graph: Graph) -> Schedule:
 def _rows(schedules: Sequence[Schedule]) -> tuple[MemoryRow, ...]:
     rows: dict[tuple[str, int], MemoryRow] = {}
     for schedule in schedules:
-        for residual in schedule.timeline.residuals:
+        timeline = schedule.timeline
+        others = [x for x in schedule.begun_from if x not in timeline.read_late]
+        others = [timeline.residual(x) for x in others if x not in timeline.staying]
+        for residual in (*timeline.residuals, *others):
             _add(rows, residual, schedule.is_made_again(residual.value))
     return tuple(sorted(rows.values(), key=lambda row: (-row.kept, -row.again, -row.flops)))
 
