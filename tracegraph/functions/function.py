@@ -675,12 +675,10 @@ def function(
       padded along open axes; results are cut back, and are those without padding. So few programs
       serve all sizes. The first call raises ShapeError with the line of what padding would change.
     - `memory_budget`: bytes, or text such as "2GiB", that a program may take beside its arguments
-      and results. Values that gradients read are computed again in place of being kept, as far as
-      that needs, and the compiled program says what it takes: see `memory()`. The first call takes
-      longer, and raises InvalidArgumentError (a ValueError) with the least that would do.
+      and results. As far as that needs, values that gradients read are computed again in place of
+      being kept. The first call raises InvalidArgumentError (a ValueError) with the least possible.
 
-    Raises TypeError for something that is not callable, SignatureError for other `bucket_sizes`
-    and for a `memory_budget` that is no size.
+    Raises TypeError for what is not callable, SignatureError for other sizes.
 
     >>> @tg.function
     ... def square(x):
@@ -694,19 +692,17 @@ def function(
         if isinstance(python_function, Function) and python_function.has_source:
             python_function = python_function.python_function
         relaxes = reduce_retracing or bool(experimental_relax_shapes)
-        converts, relaxes, bounds, numerics = _flags(
-            autograph, relaxes, check_bounds, check_numerics
-        )
-        options = (input_signature, converts, jit_compile, relaxes, bounds, numerics)
-        return Function(python_function, *options, bucket_sizes, memory_budget)
+        flags = _flags(autograph, relaxes, check_bounds, check_numerics)
+        sizes = {"bucket_sizes": bucket_sizes, "memory_budget": memory_budget}
+        return Function(python_function, input_signature, jit_compile=jit_compile, **flags, **sizes)
 
     return decorated if func is None else decorated(func)
 
 
-def _flags(*given: Any) -> list[bool]:
-    """The flags among the options of `function`, in their order."""
+def _flags(*given: Any) -> dict[str, Any]:
+    """The flags among the options of `function`."""
     names = ("autograph", "reduce_retracing", "check_bounds", "check_numerics")
-    return [as_flag("function", name, flag) for name, flag in zip(names, given, strict=True)]
+    return {name: as_flag("function", name, flag) for name, flag in zip(names, given, strict=True)}
 
 
 def _bytes(budget: Any) -> int:
