@@ -7,7 +7,7 @@ import gc
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -156,6 +156,16 @@ def _lower_node(node: Node, env: dict[Tensor, Any], way: Lowering) -> None:
         results = (results,)
     for y, array in zip(node.outputs, results, strict=True):
         env[y] = sizes.aligned(y.type, array)
+
+
+class Memory(NamedTuple):
+    """Bytes that a program needs: for its arguments, for its results, for those of the results that
+    are in the buffers of arguments, and for what it computes in between."""
+
+    arguments: int
+    results: int
+    shared: int
+    temporaries: int
 
 
 class Program:
@@ -379,6 +389,33 @@ class Program:
         if self._compiled is not None:
             return self._compiled
         return on_worker_thread(lambda: self._lowered(lambda lowered: lowered.compile()))
+
+    def memory(self) -> Memory:
+        """What the program needs. It is compiled now, for the runs that follow too."""
+        if not self._is_prepared:
+            on_worker_thread(self._prepare_for_types)
+        found = self.compiled().memory_analysis()
+        if found is None:
+            fail(
+                LoweringError,
+                f"{self.graph.name}: the compiler for this device does not say what memory a "
+                "program needs",
+                fix="leave memory_budget out",
+            )
+        return Memory(
+            found.argument_size_in_bytes,
+            found.output_size_in_bytes,
+            found.alias_size_in_bytes,
+            found.temp_size_in_bytes,
+        )
+
+    def _prepare_for_types(self) -> None:
+        try:
+            with slow_compiles.noted(self.graph):
+                self._prepare([shape_struct(x.type) for x in self.graph.inputs])
+        except BaseException:
+            self.renew()
+            raise
 
     def lowered(self) -> Any:
         """JAX's `Lowered` of this program, for its texts and analyses."""

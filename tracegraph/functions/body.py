@@ -35,10 +35,12 @@ class Body:
         check_numerics: bool = False,
         buckets: Buckets | None = None,
         converts: bool = False,
+        budget: int | None = None,
     ) -> None:
         self.tracing_count = 0
         self._converts = converts
         self._buckets = buckets
+        self._budget = budget
         self._check_bounds = check_bounds
         self._check_numerics = check_numerics
         self._function = function
@@ -78,7 +80,7 @@ class Body:
             traced = with_checked_numerics(traced)
             passed("checked", traced.graph)
         kept, results = request.without_values(), Results(structure, found)
-        return ConcreteFunction(kept, traced, results, stand_ins, self._buckets)
+        return ConcreteFunction(kept, traced, results, stand_ins, self._buckets, self._budget)
 
     def _trace_after_creation(self, trace: Trace, request: Request) -> ConcreteFunction:
         """The first call created Variables: trace again, now that they exist."""

@@ -93,9 +93,10 @@ class _Plan:
 class Bucketing:
     """The programs of one trace for padded arguments."""
 
-    def __init__(self, traced: Traced, buckets: Buckets) -> None:
+    def __init__(self, traced: Traced, buckets: Buckets, budget: int | None = None) -> None:
         self._traced = traced
         self._buckets = buckets
+        self._budget = budget
         self._padded: Padded | None = None
         self._executions: dict[tuple[TensorType, ...], Execution] = {}
         #: Plans of calls; each is small.
@@ -156,7 +157,8 @@ class Bucketing:
                 specialise(graph, whole)
             except ShapeError:
                 return None
-            found = self._executions[types] = Execution(traced, whole, self._buckets.of)
+            found = Execution(traced, whole, self._buckets.of, self._budget)
+            self._executions[types] = found
         return found
 
 

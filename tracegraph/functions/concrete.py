@@ -75,6 +75,7 @@ class ConcreteFunction:
         results: Results,
         stand_ins: dict[int, StandIn],
         buckets: Buckets | None = None,
+        budget: int | None = None,
     ) -> None:
         #: What was traced: the structure of the arguments, their types and Python values.
         self.request = request
@@ -94,8 +95,9 @@ class ConcreteFunction:
         #: How arguments are padded to bucket sizes, if they are.
         self.bucketing: Bucketing | None = None
         self._bucket_of = None if buckets is None else buckets.of
+        self._budget = budget
         if buckets is not None and not traced.graph.is_static:
-            self.bucketing = Bucketing(traced, buckets)
+            self.bucketing = Bucketing(traced, buckets, budget)
         if not traced.graph.is_static:
             types, names = traced.graph.input_types, self._input_names()
             self._recompiling = Recompiling(self.name, types, names, buckets is not None)
@@ -468,6 +470,18 @@ class ConcreteFunction:
         """Whether the body asked which Variable an argument is, and so fits no other."""
         return any(v.is_identified for v in self.traced.variables)
 
+    def memory(self) -> Any:
+        """What the program of this trace needs; see `memory` of the function. Raises ShapeError for
+        sizes that are open."""
+        for type in self.argument_types:
+            if not type.is_static:
+                fail(
+                    ShapeError,
+                    f"{self.name}: memory is that of a compiled program, and an argument is {type}",
+                    fix="pass TensorSpecs whose sizes are known",
+                )
+        return self.execution(self.argument_types).memory()
+
     def execution(
         self, types: Sequence[TensorType], variables: Sequence[Variable] | None = None
     ) -> Execution:
@@ -481,7 +495,9 @@ class ConcreteFunction:
                 if found is None:
                     if self._recompiling is not None:
                         self._recompiling.compiles(types)
-                    found = self._executions[types] = Execution(self.traced, types, self._bucket_of)
+                    found = self._executions[types] = Execution(
+                        self.traced, types, self._bucket_of, self._budget
+                    )
         return found
 
     def _device_costs(self) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from tracegraph.control.call import Call, call, forward_form, repeats
 from tracegraph.control_flow.regions import set_runner
 from tracegraph.control_passes.split_at_cuts import has_calls_that_see, with_own_sizes
+from tracegraph.core.later import opened
 from tracegraph.core.source import Source, here
 from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.eager import backend
@@ -51,9 +52,12 @@ class Execution:
         traced: Traced,
         types: Sequence[TensorType],
         bucket_of: BucketOf | None = None,
+        budget: int | None = None,
     ) -> None:
-        """`bucket_of` is asked what sizes that the run finds are padded to."""
+        """`bucket_of` is asked what sizes that the run finds are padded to; `budget` is the bytes
+        that a program may take beside its inputs and outputs."""
         self.traced = traced
+        self._budget = budget
         self.variables = traced.variables
         self.assigned = [traced.variables[i] for i in traced.assigned]
         self.graph = specialise(traced.graph, types)
@@ -63,7 +67,9 @@ class Execution:
         self.callee = self.callee_with(traced.variables)
         self._stored = slice(traced.result_count, traced.result_count + len(traced.assigned))
         #: Where the graph is cut: what runs its parts.
-        self._procedure = Procedure(self.graph, bucket_of) if self.graph.cuts_runs else None
+        self._procedure = (
+            Procedure(self.graph, bucket_of, self._made) if self.graph.cuts_runs else None
+        )
         #: Whether there is neither state nor a check nor a cut nor an interrupt to see to.
         self.is_simple = not (
             traced.variables or traced.checks or self._is_cut or self.graph.may_never_end
@@ -78,9 +84,22 @@ class Execution:
         """The whole graph as one program of the compiler."""
         donated = [self.traced.argument_count + i for i in self.traced.assigned]
         # What may never end can be left, so it is not given what it would overwrite.
-        if not donated or not COUNTS_ARE_TRUSTED or self.graph.may_never_end:
+        if not COUNTS_ARE_TRUSTED or self.graph.may_never_end:
+            donated = []
+        if not donated and self._budget is None:
             return _program(self.graph)
-        return backend.program(_pruned(self.graph), donated)
+        return self._made(_pruned(self.graph), donated)
+
+    def _made(self, graph: Graph, donated: Sequence[int] = ()) -> Any:
+        """The program of a graph, which keeps to the budget."""
+        if self._budget is None:
+            return backend.program(graph, donated)
+        return opened("tracegraph.functions.memory_search").fitted(graph, donated, self._budget)
+
+    def memory(self) -> Any:
+        """What the programs of a run need, and what of a graph they keep: see `MemoryTable`."""
+        programs = [self.program] if self._procedure is None else self._procedure.programs()
+        return opened("tracegraph.functions.memory_table").memory_table(programs, self._budget)
 
     @functools.cached_property
     def _step(self) -> Step:

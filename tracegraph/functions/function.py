@@ -30,7 +30,7 @@ from tracegraph.functions.body import Body
 from tracegraph.functions.buckets import Buckets
 from tracegraph.functions.call_plan import CallPlan, known_call
 from tracegraph.functions.concrete import ConcreteFunction
-from tracegraph.functions.execute import input_types
+from tracegraph.functions.execute import Execution, input_types
 from tracegraph.functions.jax_function import Binding, check_is_one_program, jax_function
 from tracegraph.functions.trace_cache import TraceCache
 from tracegraph.ir.builder import builder_of_thread, current
@@ -90,6 +90,7 @@ class Function(Generic[Parameters, Result]):
         check_bounds: bool = False,
         check_numerics: bool = False,
         bucket_sizes: Any = None,
+        memory_budget: Any = None,
         name: str | None = None,
     ) -> None:
         self._python_function = python_function
@@ -103,6 +104,7 @@ class Function(Generic[Parameters, Result]):
             "check_bounds": check_bounds,
             "check_numerics": check_numerics,
             "bucket_sizes": None if self._buckets is None else self._buckets.option,
+            "memory_budget": None if memory_budget is None else _bytes(memory_budget),
         }
         self._signature = Signature(python_function, self._name)
         self._input_signature = (
@@ -133,7 +135,8 @@ class Function(Generic[Parameters, Result]):
     def _make_body(self) -> Body:
         options = self._options["check_bounds"], self._options["check_numerics"]
         converts = bool(self._options["autograph"])
-        return Body(self._python_function, self._signature, *options, self._buckets, converts)
+        options = *options, self._buckets, converts, self._options["memory_budget"]
+        return Body(self._python_function, self._signature, *options)
 
     # Attributes.
 
@@ -388,6 +391,46 @@ class Function(Generic[Parameters, Result]):
         """The graph of the trace for these arguments; see `get_concrete_function`."""
         return self.get_concrete_function(*args, **kwargs).graph
 
+    @api_boundary
+    def memory(self, *args: Any, **kwargs: Any) -> Any:
+        """What the program for these arguments, values or TensorSpecs, needs: a `MemoryTable`.
+
+        Its `str` has the bytes of arguments, results and temporaries, as the compiler says, and a
+        row for each line of yours whose values gradients read: how many bytes are kept, how many
+        made again, and what work that is; the largest first. Without arguments it is about the one
+        trace that there is. The program is compiled if it has not been.
+
+        Raises TraceError (a TypeError) where arguments are left out and there are several traces,
+        ShapeError for a size that is open.
+        """
+        traces = self.traces
+        if args or kwargs or not traces:
+            return self._execution_for("memory", args, kwargs).memory()
+        if len(traces) > 1:
+            fail(
+                TraceError,
+                f"{self._name}: memory() has no arguments, and there are {len(traces)} traces",
+                fix="pass the arguments of a call, or TensorSpecs",
+            )
+        return traces[0].memory()
+
+    def _execution_for(self, name: str, args: Any, kwargs: Any) -> Execution:
+        """What runs a call with these arguments, values or TensorSpecs; `name` asks for it."""
+        request = self._request(args, kwargs)
+        concrete, _ = self._traces.find(request)
+        types = []
+        for i in request.tensor_positions:
+            key = request.keys[i]
+            type_ = SpecTypes([key]).type_of(key) if isinstance(key, TensorSpec) else key
+            if not type_.is_static:
+                fail(
+                    ShapeError,
+                    f"{self._name}: {name} needs every size, and an argument is {type_}",
+                    fix="give the sizes in the TensorSpec",
+                )
+            types.append(type_)
+        return concrete.execution(tuple(types))
+
     # Other worlds.
 
     def as_jax(self) -> Callable[..., Any]:
@@ -442,20 +485,7 @@ class Function(Generic[Parameters, Result]):
         TensorSpecs whose sizes are known. Raises ValueError for another stage or an open size,
         TraceError for a function that computes sizes, which is several programs.
         """
-        request = self._request(args, kwargs)
-        concrete, _ = self._traces.find(request)
-        types = []
-        for i in request.tensor_positions:
-            key = request.keys[i]
-            type_ = SpecTypes([key]).type_of(key) if isinstance(key, TensorSpec) else key
-            if not type_.is_static:
-                fail(
-                    ShapeError,
-                    f"{self._name}: the compiler needs every size, and an argument is {type_}",
-                    fix="give the sizes in the TensorSpec",
-                )
-            types.append(type_)
-        execution = concrete.execution(tuple(types))
+        execution = self._execution_for("the compiler", args, kwargs)
         check_is_one_program(self._name, execution.graph)
 
         def text(stage: str = "hlo", platform_name: str | None = None) -> Any:
@@ -587,6 +617,7 @@ def function(
     check_bounds: bool = ...,
     check_numerics: bool = ...,
     bucket_sizes: str | Iterable[int] | None = ...,
+    memory_budget: str | int | None = ...,
 ) -> Function[Parameters, Result]: ...
 @overload
 def function(
@@ -604,6 +635,7 @@ def function(
     check_bounds: bool = ...,
     check_numerics: bool = ...,
     bucket_sizes: str | Iterable[int] | None = ...,
+    memory_budget: str | int | None = ...,
 ) -> Callable[[Callable[Parameters, Result]], Function[Parameters, Result]]: ...
 def function(
     func: Callable[..., Any] | None = None,
@@ -620,6 +652,7 @@ def function(
     check_bounds: bool = False,
     check_numerics: bool = False,
     bucket_sizes: str | Iterable[int] | None = None,
+    memory_budget: str | int | None = None,
 ) -> Any:
     """Compiles a Python function: it is traced once per signature, and the graph runs on XLA.
 
@@ -641,8 +674,11 @@ def function(
     - `bucket_sizes`: "powers_of_two", or integers such as `[8, 32, 128]`, up to which arguments are
       padded along open axes; results are cut back, and are those without padding. So few programs
       serve all sizes. The first call raises ShapeError with the line of what padding would change.
+    - `memory_budget`: bytes, or text such as "2GiB", that a program may take beside its arguments
+      and results. As far as that needs, values that gradients read are computed again in place of
+      being kept. The first call raises InvalidArgumentError (a ValueError) with the least possible.
 
-    Raises TypeError for something that is not callable, SignatureError for other `bucket_sizes`.
+    Raises TypeError for what is not callable, SignatureError for other sizes.
 
     >>> @tg.function
     ... def square(x):
@@ -656,15 +692,21 @@ def function(
         if isinstance(python_function, Function) and python_function.has_source:
             python_function = python_function.python_function
         relaxes = reduce_retracing or bool(experimental_relax_shapes)
-        flags = [autograph, relaxes, check_bounds, check_numerics]
-        names = ("autograph", "reduce_retracing", "check_bounds", "check_numerics")
-        converts, relaxes, bounds, numerics = (
-            as_flag("function", name, flag) for name, flag in zip(names, flags, strict=True)
-        )
-        options = (input_signature, converts, jit_compile, relaxes, bounds, numerics)
-        return Function(python_function, *options, bucket_sizes)
+        flags = _flags(autograph, relaxes, check_bounds, check_numerics)
+        sizes = {"bucket_sizes": bucket_sizes, "memory_budget": memory_budget}
+        return Function(python_function, input_signature, jit_compile=jit_compile, **flags, **sizes)
 
     return decorated if func is None else decorated(func)
+
+
+def _flags(*given: Any) -> dict[str, Any]:
+    """The flags among the options of `function`."""
+    names = ("autograph", "reduce_retracing", "check_bounds", "check_numerics")
+    return {name: as_flag("function", name, flag) for name, flag in zip(names, given, strict=True)}
+
+
+def _bytes(budget: Any) -> int:
+    return opened("tracegraph.functions.memory_budget").as_bytes(budget)
 
 
 def _check_callable(python_function: Any) -> None:
