@@ -14,6 +14,7 @@ from tracegraph.core.types import TensorType
 from tracegraph.errors import SignatureError, fail
 from tracegraph.functions.buckets import Buckets
 from tracegraph.functions.concrete import ConcreteFunction, StandIn
+from tracegraph.functions.numerics import can_be_run_again
 from tracegraph.ir.pass_observers import passed
 from tracegraph.passes.simplify import simplify
 from tracegraph.signatures.results import Results, result_leaves
@@ -35,12 +36,14 @@ class Body:
         check_numerics: bool = False,
         buckets: Buckets | None = None,
         converts: bool = False,
+        locate_numerics: bool = False,
     ) -> None:
         self.tracing_count = 0
         self._converts = converts
         self._buckets = buckets
         self._check_bounds = check_bounds
         self._check_numerics = check_numerics
+        self._locate_numerics = locate_numerics
         self._function = function
         self._name = signature.name
         self._signature = signature
@@ -74,11 +77,14 @@ class Body:
             return self._trace_after_creation(trace, request)
         passed("traced", traced.graph)
         traced = dataclasses.replace(traced, graph=simplify(traced.graph))
-        if self._check_numerics:
+        # What has effects, or is padded, cannot be run once more as it was: every run is watched.
+        can_be_located = self._buckets is None and can_be_run_again(traced)
+        if self._check_numerics or (self._locate_numerics and not can_be_located):
             traced = with_checked_numerics(traced)
             passed("checked", traced.graph)
         kept, results = request.without_values(), Results(structure, found)
-        return ConcreteFunction(kept, traced, results, stand_ins, self._buckets)
+        locates = self._locate_numerics and can_be_located
+        return ConcreteFunction(kept, traced, results, stand_ins, self._buckets, locates)
 
     def _trace_after_creation(self, trace: Trace, request: Request) -> ConcreteFunction:
         """The first call created Variables: trace again, now that they exist."""

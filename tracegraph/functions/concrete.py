@@ -28,6 +28,11 @@ from tracegraph.functions.execute import (
     run_recorded,
 )
 from tracegraph.functions.jax_function import Binding, jax_function
+from tracegraph.functions.numerics import (
+    LocatedExecution,
+    raise_if_wrong,
+    with_located_numerics,
+)
 from tracegraph.functions.recompiling import Recompiling
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import ASSIGNED, Graph, Tensor, get_type
@@ -74,11 +79,16 @@ class ConcreteFunction:
         results: Results,
         stand_ins: dict[int, StandIn],
         buckets: Buckets | None = None,
+        locates_numerics: bool = False,
     ) -> None:
         #: What was traced: the structure of the arguments, their types and Python values.
         self.request = request
         self.traced = traced
         traced.graph.cache[ASSIGNED] = traced.assigned_places  # what pictures call the results
+        located = with_located_numerics(traced) if locates_numerics else None
+        #: What runs at top level: the body, or one that says whether its results are finite.
+        self._running = located or traced
+        self._is_located = located is not None
         #: How the result tensors are packed for the caller.
         self.results = results
         self.name = request.signature.name
@@ -407,7 +417,9 @@ class ConcreteFunction:
             if self._recompiling is not None:
                 types = [x.type for x in arguments]
                 self._recompiling.compiles(input_types(self.traced, types, variables))
-            return self.results.pack(run_recorded(self.traced, arguments, variables, record))
+            look = raise_if_wrong if self._is_located else None
+            given = self._running, arguments, variables, record, look
+            return self.results.pack(run_recorded(*given))
         plan = None if self.bucketing is None else self.bucketing.plan(arguments, variables)
         if plan is not None:
             return self.results.pack(plan.run(arguments, variables))
@@ -479,7 +491,8 @@ class ConcreteFunction:
                 if found is None:
                     if self._recompiling is not None:
                         self._recompiling.compiles(types)
-                    found = self._executions[types] = Execution(self.traced, types, self._bucket_of)
+                    kind = LocatedExecution if self._is_located else Execution
+                    found = self._executions[types] = kind(self._running, types, self._bucket_of)
         return found
 
     def _input_names(self) -> list[str]:

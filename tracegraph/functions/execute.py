@@ -41,6 +41,9 @@ from tracegraph.tracing.trace import (
     restored,
 )
 
+#: Looks at a run: the body, its graph with known sizes, the inputs and the outputs.
+LookAt = Callable[[Traced, Graph, Sequence[Any], Sequence[Any]], None]
+
 
 class Execution:
     """A traced body at concrete types, compiled: what the hot path of a call holds."""
@@ -77,7 +80,7 @@ class Execution:
         donated = [self.traced.argument_count + i for i in self.traced.assigned]
         # What may never end can be left, so it is not given what it would overwrite.
         if not donated or not COUNTS_ARE_TRUSTED or self.graph.may_never_end:
-            return _program(self.graph)
+            return program_of(self.graph)
         return backend.program(dead_code(self.graph), donated)
 
     @functools.cached_property
@@ -114,13 +117,23 @@ class Execution:
             assigned = [variables[i] for i in traced.assigned]
         if self._procedure is not None:
             outputs = self._run_procedure(buffers, variables, rest, assigned, record)
-        elif variables:
-            outputs = self._step.run(buffers, variables, rest, assigned)
         else:
-            outputs = run_program(self.program, (*buffers, *rest))
+            outputs = self._outputs(buffers, variables, rest, assigned)
         if traced.checks:
             report_checks(traced, outputs)
         return [*map(Tensor, self._known_types(outputs), outputs)]
+
+    def _outputs(
+        self,
+        buffers: Sequence[Any],
+        variables: Sequence[Variable],
+        rest: Sequence[Any],
+        assigned: Sequence[Variable],
+    ) -> Sequence[Any]:
+        """The outputs of the program, of which the Variables have theirs by then."""
+        if variables:
+            return self._step.run(buffers, variables, rest, assigned)
+        return run_program(self.program, (*buffers, *rest))
 
     def _known_types(self, outputs: Sequence[Any]) -> Sequence[TensorType]:
         types = self.result_types
@@ -174,15 +187,18 @@ def run_recorded(
     arguments: Sequence[Tensor],
     variables: Sequence[Variable],
     record: Record | None = None,
+    look: LookAt | None = None,
 ) -> list[Tensor]:
     """Runs at top level while tapes record: the forward form, recorded as one call node. `record`
-    has what was done while the call was traced."""
+    has what was done while the call was traced. `look` is given the body with known sizes, and what
+    the program took and returned, before Variables are assigned."""
     types = input_types(traced, [x.type for x in arguments], variables)
     plain = specialise(traced.graph, types)
     forward = forward_form(plain)
     program = forward.cached("forward_program", lambda: _forward_program(plain, forward))
     given = traced, arguments, variables, record
-    inputs, outputs, at = run_and_record(program, Call(forward), forward.output_types, *given)
+    seen = None if look is None else functools.partial(look, traced, plain)
+    inputs, outputs, at = run_and_record(program, Call(forward), forward.output_types, *given, seen)
     report_checks(traced, list(map(get_buffer, outputs)))
     results = list(outputs[: traced.result_count])
     _callee(forward, traced, variables).remember(inputs[: len(arguments)], results, at)
@@ -197,9 +213,11 @@ def run_and_record(
     arguments: Sequence[Tensor],
     variables: Sequence[Variable],
     record: Record | None,
+    look: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Source]:
     """Runs a body at top level by a program or a procedure, and shows it to tapes as a node of
-    `op`, whose outputs are of the `types`. Returns the inputs, the outputs and the place of it."""
+    `op`, whose outputs are of the `types`. Returns the inputs, the outputs and the place of it.
+    `look` is given what a program took and returned, before Variables are assigned."""
     builder = current()
     places = range(traced.argument_count, traced.argument_count + len(variables))
     assigned = [variables[i] for i in traced.assigned]
@@ -215,6 +233,8 @@ def run_and_record(
             outputs = program.run(buffers, by_place, stored, record)
             break
         outputs = run_program(program, buffers)
+        if look is not None:
+            look(buffers, outputs)
         olds = [buffers[i] for i in places]
         new = outputs[traced.result_count : traced.result_count + len(assigned)]
         with state_lock:
@@ -259,17 +279,17 @@ def _forward_program(plain: Graph, forward: Graph) -> Any:
         return Procedure(forward)
     places = repeats(forward, len(plain.outputs))
     if places is None:
-        return _program(forward)
+        return program_of(forward)
 
     def run(*inputs: Any) -> tuple[Any, ...]:
-        outputs = _program(plain)(*inputs)
+        outputs = program_of(plain)(*inputs)
         values = {"input": inputs, "output": outputs}
         return (*outputs, *(values[kind][place] for kind, place in places))
 
     return run
 
 
-def _program(graph: Graph) -> Any:
+def program_of(graph: Graph) -> Any:
     """The program of a graph that keeps its inputs, made once."""
     return graph.cached("program", lambda: backend.program(dead_code(graph)))
 

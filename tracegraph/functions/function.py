@@ -90,6 +90,7 @@ class Function(Generic[Parameters, Result]):
         check_bounds: bool = False,
         check_numerics: bool = False,
         bucket_sizes: Any = None,
+        locate_numerics: bool = False,
         name: str | None = None,
     ) -> None:
         self._python_function = python_function
@@ -103,6 +104,7 @@ class Function(Generic[Parameters, Result]):
             "check_bounds": check_bounds,
             "check_numerics": check_numerics,
             "bucket_sizes": None if self._buckets is None else self._buckets.option,
+            "locate_numerics": locate_numerics,
         }
         self._signature = Signature(python_function, self._name)
         self._input_signature = (
@@ -132,8 +134,8 @@ class Function(Generic[Parameters, Result]):
 
     def _make_body(self) -> Body:
         options = self._options["check_bounds"], self._options["check_numerics"]
-        converts = bool(self._options["autograph"])
-        return Body(self._python_function, self._signature, *options, self._buckets, converts)
+        last = bool(self._options["autograph"]), bool(self._options["locate_numerics"])
+        return Body(self._python_function, self._signature, *options, self._buckets, *last)
 
     # Attributes.
 
@@ -587,6 +589,7 @@ def function(
     check_bounds: bool = ...,
     check_numerics: bool = ...,
     bucket_sizes: str | Iterable[int] | None = ...,
+    locate_numerics: bool = ...,
 ) -> Function[Parameters, Result]: ...
 @overload
 def function(
@@ -604,6 +607,7 @@ def function(
     check_bounds: bool = ...,
     check_numerics: bool = ...,
     bucket_sizes: str | Iterable[int] | None = ...,
+    locate_numerics: bool = ...,
 ) -> Callable[[Callable[Parameters, Result]], Function[Parameters, Result]]: ...
 def function(
     func: Callable[..., Any] | None = None,
@@ -620,6 +624,7 @@ def function(
     check_bounds: bool = False,
     check_numerics: bool = False,
     bucket_sizes: str | Iterable[int] | None = None,
+    locate_numerics: bool = False,
 ) -> Any:
     """Compiles a Python function: it is traced once per signature, and the graph runs on XLA.
 
@@ -638,6 +643,13 @@ def function(
     - `check_numerics`: every node is watched, also of the functions that are called and of
       gradients; the first that makes nan or infinity of finite numbers raises NumericsError (a
       FloatingPointError) with its op and line, and no Variable is assigned.
+    - `locate_numerics`: a result or a new value of a Variable that is nan or infinite raises
+      NumericsError, which names the node to blame, its line, the step of each loop around it and
+      the ranges of its operands; no Variable is assigned. The program itself only looks at its
+      results, at full speed: the search runs the graph once more, from the same inputs, which are
+      therefore not overwritten. Only the function that is called from outside of all functions
+      searches, also in what it calls. One with effects or `bucket_sizes` is watched as by
+      `check_numerics`. An infinity that a constant brings in raises nothing.
     - `bucket_sizes`: "powers_of_two", or integers such as `[8, 32, 128]`, up to which arguments are
       padded along open axes; results are cut back, and are those without padding. So few programs
       serve all sizes. The first call raises ShapeError with the line of what padding would change.
@@ -656,13 +668,18 @@ def function(
         if isinstance(python_function, Function) and python_function.has_source:
             python_function = python_function.python_function
         relaxes = reduce_retracing or bool(experimental_relax_shapes)
-        flags = [autograph, relaxes, check_bounds, check_numerics]
-        names = ("autograph", "reduce_retracing", "check_bounds", "check_numerics")
-        converts, relaxes, bounds, numerics = (
-            as_flag("function", name, flag) for name, flag in zip(names, flags, strict=True)
-        )
-        options = (input_signature, converts, jit_compile, relaxes, bounds, numerics)
-        return Function(python_function, *options, bucket_sizes)
+        flags = {
+            "autograph": autograph,
+            "reduce_retracing": relaxes,
+            "check_bounds": check_bounds,
+            "check_numerics": check_numerics,
+            "locate_numerics": locate_numerics,
+        }
+        given: dict[str, Any] = {
+            name: as_flag("function", name, flag) for name, flag in flags.items()
+        }
+        others = {"jit_compile": jit_compile, "bucket_sizes": bucket_sizes}
+        return Function(python_function, input_signature, **given, **others)
 
     return decorated if func is None else decorated(func)
 
