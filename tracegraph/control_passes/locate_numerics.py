@@ -11,10 +11,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tracegraph.core.types import int8
+from tracegraph.core.types import bool_, int8
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.ops.constant import Constant
+from tracegraph.ops.constant import Constant, constant
 from tracegraph.ops.effect import Check
 from tracegraph.ops.elementwise import ADD, AND, Cast, IsFinite, LogicalNot, NotEqual
 from tracegraph.ops.reduce import All
@@ -29,18 +29,16 @@ FINITE, INFINITE, NAN = range(3)
 _LONGEST = 200
 
 
-def with_finite_check(graph: Graph, count: int) -> Graph | None:
-    """`graph` with one more output: whether the first `count` outputs are finite. None if they
-    always are."""
+def with_finite_check(graph: Graph, count: int) -> Graph:
+    """`graph` with one more output: whether the first `count` outputs are finite."""
     with Builder(graph.name) as builder:
         env = copy_inputs(graph, builder)
         replay(graph.nodes, env)
         outputs = [env[y] for y in graph.outputs]
-        holds: Tensor | None = None
+        holds = constant(True, bool_)
         for y in dict.fromkeys(filter(_may_be_wrong, outputs[:count])):
-            flag = All(None)(IsFinite()(y))
-            holds = flag if holds is None else AND(holds, flag)
-        return None if holds is None else builder.finish([*outputs, Check(MESSAGE)(holds)])
+            holds = AND(holds, All(None)(IsFinite()(y)))
+        return builder.finish([*outputs, Check(MESSAGE)(holds)])
 
 
 def _may_be_wrong(x: Tensor) -> bool:

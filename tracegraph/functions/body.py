@@ -14,7 +14,6 @@ from tracegraph.core.types import TensorType
 from tracegraph.errors import SignatureError, fail
 from tracegraph.functions.buckets import Buckets
 from tracegraph.functions.concrete import ConcreteFunction, StandIn
-from tracegraph.functions.numerics import can_be_run_again
 from tracegraph.ir.pass_observers import passed
 from tracegraph.passes.simplify import simplify
 from tracegraph.signatures.results import Results, result_leaves
@@ -78,7 +77,7 @@ class Body:
         passed("traced", traced.graph)
         traced = dataclasses.replace(traced, graph=simplify(traced.graph))
         # What has effects, or is padded, cannot be run once more as it was: every run is watched.
-        can_be_located = self._buckets is None and can_be_run_again(traced)
+        can_be_located = self._buckets is None and not traced.has_effects
         if self._check_numerics or (self._locate_numerics and not can_be_located):
             traced = with_checked_numerics(traced)
             passed("checked", traced.graph)

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tracegraph.boundary.tracebacks import api_boundary
+from tracegraph.core.later import opened
 from tracegraph.core.shapes import ShapeVariable
 from tracegraph.core.source import here
 from tracegraph.core.tensorshape import TensorSpec
@@ -28,11 +29,6 @@ from tracegraph.functions.execute import (
     run_recorded,
 )
 from tracegraph.functions.jax_function import Binding, jax_function
-from tracegraph.functions.numerics import (
-    LocatedExecution,
-    raise_if_wrong,
-    with_located_numerics,
-)
 from tracegraph.functions.recompiling import Recompiling
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import ASSIGNED, Graph, Tensor, get_type
@@ -85,10 +81,12 @@ class ConcreteFunction:
         self.request = request
         self.traced = traced
         traced.graph.cache[ASSIGNED] = traced.assigned_places  # what pictures call the results
-        located = with_located_numerics(traced) if locates_numerics else None
-        #: What runs at top level: the body, or one that says whether its results are finite.
-        self._running = located or traced
-        self._is_located = located is not None
+        #: What runs at top level: the body, or one that says whether its results are finite; and
+        #: how that is looked at.
+        self._running, self._numerics = traced, None
+        if locates_numerics:
+            self._numerics = opened("tracegraph.functions.numerics")
+            self._running = self._numerics.with_located_numerics(traced)
         #: How the result tensors are packed for the caller.
         self.results = results
         self.name = request.signature.name
@@ -417,7 +415,7 @@ class ConcreteFunction:
             if self._recompiling is not None:
                 types = [x.type for x in arguments]
                 self._recompiling.compiles(input_types(self.traced, types, variables))
-            look = raise_if_wrong if self._is_located else None
+            look = self._numerics and self._numerics.raise_if_wrong
             given = self._running, arguments, variables, record, look
             return self.results.pack(run_recorded(*given))
         plan = None if self.bucketing is None else self.bucketing.plan(arguments, variables)
@@ -491,7 +489,7 @@ class ConcreteFunction:
                 if found is None:
                     if self._recompiling is not None:
                         self._recompiling.compiles(types)
-                    kind = LocatedExecution if self._is_located else Execution
+                    kind = self._numerics.LocatedExecution if self._numerics else Execution
                     found = self._executions[types] = kind(self._running, types, self._bucket_of)
         return found
 

@@ -644,12 +644,10 @@ def function(
       gradients; the first that makes nan or infinity of finite numbers raises NumericsError (a
       FloatingPointError) with its op and line, and no Variable is assigned.
     - `locate_numerics`: a result or a new value of a Variable that is nan or infinite raises
-      NumericsError, which names the node to blame, its line, the step of each loop around it and
-      the ranges of its operands; no Variable is assigned. The program itself only looks at its
-      results, at full speed: the search runs the graph once more, from the same inputs, which are
-      therefore not overwritten. Only the function that is called from outside of all functions
-      searches, also in what it calls. One with effects or `bucket_sizes` is watched as by
-      `check_numerics`. An infinity that a constant brings in raises nothing.
+      NumericsError, with the node to blame, its line, the steps of loops and the operands' ranges;
+      no Variable is assigned. Runs are at full speed: only then is the graph searched, from the
+      same inputs. An infinity that a constant brings in raises nothing. The outermost function
+      searches what it calls too; one with effects or `bucket_sizes` has `check_numerics`.
     - `bucket_sizes`: "powers_of_two", or integers such as `[8, 32, 128]`, up to which arguments are
       padded along open axes; results are cut back, and are those without padding. So few programs
       serve all sizes. The first call raises ShapeError with the line of what padding would change.
@@ -663,25 +661,26 @@ def function(
     np.float32(9.0)
     """
 
-    def decorated(python_function: Callable[..., Any]) -> Function:
-        _check_callable(python_function)
-        if isinstance(python_function, Function) and python_function.has_source:
-            python_function = python_function.python_function
-        relaxes = reduce_retracing or bool(experimental_relax_shapes)
-        flags = {
-            "autograph": autograph,
-            "reduce_retracing": relaxes,
-            "check_bounds": check_bounds,
-            "check_numerics": check_numerics,
-            "locate_numerics": locate_numerics,
-        }
-        given: dict[str, Any] = {
-            name: as_flag("function", name, flag) for name, flag in flags.items()
-        }
-        others = {"jit_compile": jit_compile, "bucket_sizes": bucket_sizes}
-        return Function(python_function, input_signature, **given, **others)
-
+    names = ("autograph", "check_bounds", "check_numerics", "locate_numerics")
+    flags = dict(zip(names, (autograph, check_bounds, check_numerics, locate_numerics)))
+    flags["reduce_retracing"] = reduce_retracing or bool(experimental_relax_shapes)
+    others = {"jit_compile": jit_compile, "bucket_sizes": bucket_sizes}
+    decorated = functools.partial(_decorated, input_signature, flags, others)
     return decorated if func is None else decorated(func)
+
+
+def _decorated(
+    input_signature: Any,
+    flags: dict[str, Any],
+    others: dict[str, Any],
+    python_function: Callable[..., Any],
+) -> Function:
+    """The function, with options that are checked now."""
+    _check_callable(python_function)
+    if isinstance(python_function, Function) and python_function.has_source:
+        python_function = python_function.python_function
+    checked: dict[str, Any] = {k: as_flag("function", k, flag) for k, flag in flags.items()}
+    return Function(python_function, input_signature, **checked, **others)
 
 
 def _check_callable(python_function: Any) -> None:

@@ -35,16 +35,11 @@ from tracegraph.tracing.trace import Traced, steps_text
 _FIX = "keep the operands where the result is finite; tg.print shows their values"
 
 
-def with_located_numerics(traced: Traced) -> Traced | None:
-    """The body with one more output, whether its results and the new values of Variables are
-    finite; None where they always are."""
+def with_located_numerics(traced: Traced) -> Traced:
+    """The body with one more output: whether its results and the new values of Variables are
+    finite."""
     graph = search.with_finite_check(traced.graph, traced.result_count + len(traced.assigned))
-    return None if graph is None else dataclasses.replace(traced, graph=graph)
-
-
-def can_be_run_again(traced: Traced) -> bool:
-    """Whether a body may be run once more as it was: it has no effects."""
-    return not (traced.has_token or traced.graph.cuts_runs)
+    return dataclasses.replace(traced, graph=graph)
 
 
 def raise_if_wrong(

@@ -151,6 +151,11 @@ class Traced:
             x.role = role
 
     @property
+    def has_effects(self) -> bool:
+        """Whether a run does more than compute, or finds sizes: it is several programs then."""
+        return self.has_token or self.graph.cuts_runs
+
+    @property
     def first_check(self) -> int:
         """The position of the first flag among the outputs."""
         return self.result_count + len(self.assigned) + self.has_token
