@@ -662,7 +662,9 @@ def function(
     """
 
     names = ("autograph", "check_bounds", "check_numerics", "locate_numerics")
-    flags = dict(zip(names, (autograph, check_bounds, check_numerics, locate_numerics)))
+    flags: dict[str, Any] = dict(
+        zip(names, (autograph, check_bounds, check_numerics, locate_numerics))
+    )
     flags["reduce_retracing"] = reduce_retracing or bool(experimental_relax_shapes)
     others = {"jit_compile": jit_compile, "bucket_sizes": bucket_sizes}
     decorated = functools.partial(_decorated, input_signature, flags, others)
