@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import importlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from tracegraph.core.later import opened
 from tracegraph.core.types import TensorType, as_dtype
 from tracegraph.core.worker_thread import on_worker_thread
 from tracegraph.ir.pass_observers import SPECIALISED, passed
@@ -68,6 +69,11 @@ def jax_types(arrays: Sequence[Any]) -> list[TensorType]:
     """The types of JAX's arrays; their symbolic sizes have names."""
     dtypes, shapes = [as_dtype(a.dtype) for a in arrays], [a.shape for a in arrays]
     return _lowering().sizes.types_of(dtypes, shapes)
+
+
+def recorded(run: Callable[[], Any]) -> Any:
+    """What XLA does while `run` runs, as a `lowering.profiler.Recording`."""
+    return opened("lowering.profiler").recorded(run)
 
 
 def platforms() -> tuple[str, ...]:
