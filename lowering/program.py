@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -158,6 +160,22 @@ def _lower_node(node: Node, env: dict[Tensor, Any], way: Lowering) -> None:
         env[y] = sizes.aligned(y.type, array)
 
 
+@dataclasses.dataclass(frozen=True)
+class Compile:
+    """A program that was compiled, or read from the folder of programs: of which graph, the line of
+    its first node, the types of its inputs, the number of its nodes, and how long it took."""
+
+    name: str
+    place: str
+    types: tuple[TensorType, ...]
+    nodes: int
+    seconds: float
+
+
+#: The last programs that this process has compiled.
+compiles: deque[Compile] = deque(maxlen=1000)
+
+
 class Program:
     """A compiled graph: called with a flat tuple of buffers, returns the tuple of outputs.
 
@@ -173,6 +191,8 @@ class Program:
         self.graph = graph
         self.needs_x64 = _has_64_bits(graph)
         self.donated = tuple(donated)
+        #: How long it took to compile; None if that has not been done.
+        self.compile_seconds: float | None = None
         #: Whether each run is one that an interrupt may leave alone, and not only the first.
         self.may_be_left = graph.may_never_end
         self._is_kept = False
@@ -208,10 +228,13 @@ class Program:
         self._is_prepared = True
         if is_staging():
             return
+        start = time.perf_counter()
         with x64() if self.needs_x64 else contextlib.nullcontext():
             lowered = self.jitted.lower(*buffers)
             disk.compile_with_cache(lowered, self._options)
             self._compiled = lowered.compile()  # the call that follows finds it
+        self.compile_seconds = time.perf_counter() - start
+        compiles.append(_compile_of(self.graph, self.compile_seconds))
         _note_compiled(self)
 
     def keep(self) -> None:
@@ -313,6 +336,12 @@ class Program:
         with x64():
             jitted = self.jitted or self._new_jitted()
             return use(jitted.lower(*(shape_struct(x.type) for x in self.graph.inputs)))
+
+
+def _compile_of(graph: Graph, seconds: float) -> Compile:
+    place = next((str(node.source) for node in graph.nodes if node.source.line), "")
+    nodes = sum(len(inner.nodes) for inner in graph.graphs())
+    return Compile(graph.name, place, graph.input_types, nodes, seconds)
 
 
 #: How many programs JAX keeps its trace and its module of, 1.2 MB each.

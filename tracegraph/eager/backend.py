@@ -71,6 +71,11 @@ def jax_types(arrays: Sequence[Any]) -> list[TensorType]:
     return _lowering().sizes.types_of(dtypes, shapes)
 
 
+def compiles() -> list[Any]:
+    """The programs that were compiled last, each a `lowering.program.Compile`."""
+    return list(_lowering().program.compiles)
+
+
 def recorded(run: Callable[[], Any]) -> Any:
     """What XLA does while `run` runs, as a `lowering.profiler.Recording`."""
     return opened("lowering.profiler").recorded(run)

@@ -493,6 +493,18 @@ class ConcreteFunction:
                     found = self._executions[types] = kind(self._running, types, self._bucket_of)
         return found
 
+    def compiled(self) -> list[tuple[str, float]]:
+        """The argument types that this trace is compiled for now, as text, and how many seconds
+        each took."""
+        found = []
+        for types, execution in list(self._executions.items()):
+            seconds = execution.compile_seconds
+            if seconds is not None:
+                pairs = zip(self.request.tensor_names, types)
+                text = ", ".join(f"{name}: {type}" for name, type in pairs)
+                found.append((f"{self.name}({text})", seconds))
+        return found
+
     def _input_names(self) -> list[str]:
         """The inputs of the graph as messages name them."""
         arguments = [f"argument {name!r}" for name in self.request.tensor_names]

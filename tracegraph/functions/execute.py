@@ -74,6 +74,12 @@ class Execution:
     def _is_cut(self) -> bool:
         return self._procedure is not None or self.traced.has_token
 
+    @property
+    def compile_seconds(self) -> float | None:
+        """How long the whole graph took to compile as one program; None if it was not."""
+        program = vars(self).get("program")
+        return None if program is None else program.compile_seconds
+
     @functools.cached_property
     def program(self) -> Any:
         """The whole graph as one program of the compiler."""

@@ -198,8 +198,13 @@ class Function(Generic[Parameters, Result]):
         return "\n\n".join(trace.pretty_printed_signature(verbose) for trace in self._traces)
 
     def explain_retraces(self) -> RetraceExplanation:
-        """Each trace after the first, with the argument that differed and both values."""
-        return self._retracing.explanation()
+        """Each trace after the first: the argument that differed, both values, how long tracing
+        took and the repair that fits; and the sizes that were compiled, with their seconds.
+
+        Of what runs without a `tg.function` see `tg.debugging.explain_compiles`.
+        """
+        compiles = [row for concrete in self._traces for row in concrete.compiled()]
+        return self._retracing.explanation(compiles)
 
     def clear_cache(self) -> None:
         """Forgets all traces and compiled programs; the next call traces again."""
