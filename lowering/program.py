@@ -9,6 +9,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -220,7 +221,13 @@ class Program:
             compiler_options=self._options,
         )
 
-    def _prepare(self, buffers: Sequence[Any]) -> None:
+    def precompile(self, folder: Path) -> None:
+        """Compiles for the types of the inputs, and keeps the program in a folder."""
+        self.renew()
+        types = [shape_struct(x.type) for x in self.graph.inputs]
+        on_worker_thread(lambda: self._prepare(types, folder))
+
+    def _prepare(self, buffers: Sequence[Any], folder: Path | None = None) -> None:
         """Compiles, by the folder of compiled programs if there is one. What is compiled beside a
         trace of somebody else's is not kept."""
         self.jitted = self._new_jitted()
@@ -231,7 +238,7 @@ class Program:
         start = time.perf_counter()
         with x64() if self.needs_x64 else contextlib.nullcontext():
             lowered = self.jitted.lower(*buffers)
-            disk.compile_with_cache(lowered, self._options)
+            disk.compile_with_cache(lowered, self._options, folder)
             self._compiled = lowered.compile()  # the call that follows finds it
         self.compile_seconds = time.perf_counter() - start
         compiles.append(_compile_of(self.graph, self.compile_seconds))

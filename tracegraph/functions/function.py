@@ -164,6 +164,11 @@ class Function(Generic[Parameters, Result]):
         return self._signature
 
     @property
+    def pads_sizes(self) -> bool:
+        """Whether the function has `bucket_sizes`."""
+        return self._buckets is not None
+
+    @property
     def function_spec(self) -> Any:
         """The signature of the Python function."""
         return self._signature.parameters
@@ -449,6 +454,38 @@ class Function(Generic[Parameters, Result]):
         TensorSpecs whose sizes are known. Raises ValueError for another stage or an open size,
         TraceError for a function that computes sizes, which is several programs.
         """
+        execution = self.static_execution("the compiler", args, kwargs)
+
+        def text(stage: str = "hlo", platform_name: str | None = None) -> Any:
+            return backend.compiler_ir(execution.program, stage, platform_name)
+
+        return text
+
+    @api_boundary
+    def precompile(self, signatures: Iterable[Any] | None, path: Any) -> None:
+        """Compiles the function for signatures, and keeps the programs in a folder: that of a saved
+        model, which `tg.saved_model.load(path, compiled=True)` then loads with its programs.
+
+        Each of the `signatures` is a tuple of arguments, values or TensorSpecs whose sizes are
+        known, or a dict of arguments by name; None stands for the one that the function is declared
+        with. The programs lie in `path/compiled`, and are of use where versions, device and flags
+        are those of this process. They are machine code, so nobody else may write there.
+
+        Raises ShapeError for an open size; TraceError for a function that is several programs,
+        since it has effects or computes sizes, and for one with `bucket_sizes`; OSError for what
+        cannot be written.
+
+        >>> import tempfile
+        >>> double = tg.function(lambda x: 2.0 * x)
+        >>> with tempfile.TemporaryDirectory() as path:
+        ...     double.precompile([(tg.TensorSpec([3]),)], path)
+        """
+        opened("tracegraph.functions.precompile").precompile(self, signatures, path)
+
+    def static_execution(self, who: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The execution for arguments whose sizes are known, which is one program."""
+        if self._input_signature is not None and not args and not kwargs:
+            args = self._input_signature.specs
         request = self._request(args, kwargs)
         concrete, _ = self._traces.find(request)
         types = []
@@ -458,17 +495,13 @@ class Function(Generic[Parameters, Result]):
             if not type_.is_static:
                 fail(
                     ShapeError,
-                    f"{self._name}: the compiler needs every size, and an argument is {type_}",
+                    f"{self._name}: {who} needs every size, and an argument is {type_}",
                     fix="give the sizes in the TensorSpec",
                 )
             types.append(type_)
         execution = concrete.execution(tuple(types))
         check_is_one_program(self._name, execution.graph)
-
-        def text(stage: str = "hlo", platform_name: str | None = None) -> Any:
-            return backend.compiler_ir(execution.program, stage, platform_name)
-
-        return text
+        return execution
 
     # Methods.
 
