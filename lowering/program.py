@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -168,6 +171,22 @@ class Memory(NamedTuple):
     temporaries: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Compile:
+    """A program that was compiled, or read from the folder of programs: of which graph, the line of
+    its first node, the types of its inputs, the number of its nodes, and how long it took."""
+
+    name: str
+    place: str
+    types: tuple[TensorType, ...]
+    nodes: int
+    seconds: float
+
+
+#: The last programs that this process has compiled.
+compiles: deque[Compile] = deque(maxlen=1000)
+
+
 class Program:
     """A compiled graph: called with a flat tuple of buffers, returns the tuple of outputs.
 
@@ -183,6 +202,8 @@ class Program:
         self.graph = graph
         self.needs_x64 = _has_64_bits(graph)
         self.donated = tuple(donated)
+        #: How long it took to compile; None if that has not been done.
+        self.compile_seconds: float | None = None
         #: Whether each run is one that an interrupt may leave alone, and not only the first.
         self.may_be_left = graph.may_never_end
         self._is_kept = False
@@ -225,7 +246,13 @@ class Program:
             **given,
         )
 
-    def _prepare(self, buffers: Sequence[Any]) -> None:
+    def precompile(self, folder: Path) -> None:
+        """Compiles for the types of the inputs, and keeps the program in a folder."""
+        self.renew()
+        types = [shape_struct(x.type) for x in self.graph.inputs]
+        on_worker_thread(lambda: self._prepare(types, folder))
+
+    def _prepare(self, buffers: Sequence[Any], folder: Path | None = None) -> None:
         """Compiles, by the folder of compiled programs if there is one. What is compiled beside a
         trace of somebody else's is not kept."""
         self.jitted = self._new_jitted(buffers)
@@ -233,10 +260,13 @@ class Program:
         self._is_prepared = True
         if is_staging():
             return
+        start = time.perf_counter()
         with x64() if self.needs_x64 else contextlib.nullcontext():
             lowered = self.jitted.lower(*buffers)
-            disk.compile_with_cache(lowered, self._options)
+            disk.compile_with_cache(lowered, self._options, folder)
             self._compiled = lowered.compile()  # the call that follows finds it
+        self.compile_seconds = time.perf_counter() - start
+        compiles.append(_compile_of(self.graph, self.compile_seconds))
         _note_compiled(self)
 
     def keep(self) -> None:
@@ -425,6 +455,12 @@ class Program:
         with x64():
             jitted = self.jitted or self._new_jitted()
             return use(jitted.lower(*(shape_struct(x.type) for x in self.graph.inputs)))
+
+
+def _compile_of(graph: Graph, seconds: float) -> Compile:
+    place = next((str(node.source) for node in graph.nodes if node.source.line), "")
+    nodes = sum(len(inner.nodes) for inner in graph.graphs())
+    return Compile(graph.name, place, graph.input_types, nodes, seconds)
 
 
 #: How many programs JAX keeps its trace and its module of, 1.2 MB each.
