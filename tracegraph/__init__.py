@@ -232,6 +232,7 @@ if TYPE_CHECKING:  # what is imported at its first use
     from tracegraph import signal as signal
     from tracegraph import testing as testing
     from tracegraph import train as train
+    from tracegraph.jax_programs import from_jax as from_jax
     from tracegraph.views import diff as diff
 
 #: The modules that users need; completion leaves out the others. Those of `absent.LATER` are not
@@ -253,6 +254,8 @@ if not TYPE_CHECKING:  # a checker would take every name for one that exists
     def __getattr__(name: str) -> Any:
         if name in absent.LATER:
             return opened(f"tracegraph.{name}")
+        if name == "from_jax":
+            return guarding.public(opened("tracegraph.jax_programs").from_jax, __name__, name)
         if name == "diff":
             return guarding.public(opened("tracegraph.views").diff, __name__, name)
         absent.refuse(name)
@@ -265,7 +268,7 @@ def __dir__() -> list[str]:
         for name, value in globals().items()
         if not isinstance(value, module) or value in _MODULES
     }
-    return sorted(names - _INTERNAL | absent.LATER | {"diff"})
+    return sorted(names - _INTERNAL | absent.LATER | {"diff", "from_jax"})
 
 
 guarding.guard((sys.modules[__name__], *_MODULES))
