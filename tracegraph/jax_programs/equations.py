@@ -26,7 +26,7 @@ from tracegraph.ir.builder import Builder
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import BroadcastTo
 from tracegraph.ops.constant import Constant, constant
-from tracegraph.ops.shape import Reshape
+from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
 from tracegraph.passes.simplify import simplify
 
 #: What makes the nodes of an equation: a function of it and of its operands.
@@ -54,6 +54,8 @@ class Equation(NamedTuple):
     #: The program that it stands in.
     jaxpr: Jaxpr
     reader: Reader
+    #: Whether it is done with one word of the keys of random numbers that it moves.
+    of_words: bool = False
 
     @property
     def name(self) -> str:
@@ -66,7 +68,8 @@ class Equation(NamedTuple):
     @property
     def types(self) -> list[TensorType]:
         """The types of the results."""
-        return [type_of(x.aval) for x in self.eqn.outvars]
+        types = [type_of(x.aval) for x in self.eqn.outvars]
+        return [t.with_shape(t.shape[:-1]) for t in types] if self.of_words else types
 
     @property
     def type(self) -> TensorType:
@@ -125,6 +128,8 @@ class Reader:
                 "compute this part with tg, or with other functions of JAX; the guide to JAX "
                 "lists the primitives that have one",
             )
+        if is_key_moved(eqn, rule):
+            return _by_words(rule, equation, operands)
         made = rule(equation, *operands)
         return [made] if isinstance(made, Tensor) else made
 
@@ -150,6 +155,35 @@ class Reader:
             types = [type_of(x.aval) for x in jaxpr.invars]
             found = self._graphs[id(program)] = program, graph_of(name, types, body)
         return found[1]
+
+
+def is_key_moved(eqn: JaxprEqn, rule: Rule) -> bool:
+    """Whether an equation moves keys of random numbers as if each were a number."""
+    moves = rule.__module__.rpartition(".")[2] in ("elementwise", "index", "shape")
+    return moves and any(is_key(x.aval) for x in (*eqn.invars, *eqn.outvars))
+
+
+def _by_words(rule: Rule, equation: Equation, operands: Sequence[Tensor]) -> list[Tensor]:
+    """What a rule makes of each word of the keys, put together again."""
+    keys = [is_key(x.aval) for x in equation.eqn.invars]
+    count = next(x.type.shape[-1] for x, is_one in zip(operands, keys, strict=True) if is_one)
+    equation = equation._replace(of_words=True)
+    found = []
+    for number in range(count):
+        words = []
+        for x, is_one in zip(operands, keys, strict=True):
+            words.append(_word(x, number) if is_one else x)
+        made = rule(equation, *words)
+        found.append([made] if isinstance(made, Tensor) else made)
+    return [
+        Concatenate(columns[0].ndim)(*(Reshape((*x.type.shape, 1))(x) for x in columns))
+        for columns in zip(*found, strict=True)
+    ]
+
+
+def _word(keys: Tensor, number: int) -> Tensor:
+    word = slice_axis(keys, keys.ndim - 1, number, number + 1)
+    return Reshape(keys.type.shape[:-1])(word)
 
 
 def graph_of(

@@ -19,6 +19,7 @@ from tracegraph.core.shapes import Dim, ShapeVariable
 from tracegraph.core.source import Source, here, is_ours, sourced
 from tracegraph.core.types import TensorType, as_dtype
 from tracegraph.errors import (
+    ShapeError,
     SignatureError,
     SizeNeeded,
     TraceError,
@@ -248,8 +249,8 @@ def _converted(name: str, leaf: Any) -> tuple[Tensor, _StandIn]:
         )
     tensor = as_tensor(leaf)
     if isinstance(tensor.type.shape, ShapeVariable):
-        fail(
-            SizeNeeded,
+        fail(  # a live function that meets this traces again with the rank
+            ShapeError,
             f"{name}: the number of axes of an argument is not known: {tensor.type}",
             fix="give the rank in the TensorSpec, as TensorSpec([None, None])",
         )
@@ -266,6 +267,7 @@ def _traced(function: Callable[..., Any], call: _Arguments) -> Program:
     wide = jax.enable_x64(True) if call.is_wide else contextlib.nullcontext()
     with wide, at_top_level():
         closed, results = _jaxpr(flat, call)
+        _check_no_leaks(call.name, closed)
         constants = [_constant(value) for value in closed.consts]
         types = [
             *(x.type for x in constants if x is not None),
@@ -294,6 +296,15 @@ def _constant(value: Any) -> Tensor | None:
     return as_tensor(np.asarray(value))
 
 
+def _check_no_leaks(name: str, closed: Any) -> None:
+    """Raises TraceError for a value that another trace of JAX has left behind."""
+    if any(isinstance(value, jax.core.Tracer) for value in closed.consts):
+        fail(TraceError, f"{name}: it uses a value that another trace of JAX made", fix=_NO_LEAKS)
+
+
+_NO_LEAKS = "keep no traced value outside of the function: return it, or pass it as an argument"
+
+
 def _jaxpr(flat: Callable[..., Any], call: _Arguments) -> tuple[Any, Any]:
     """What JAX traces, and the results with their structure. Raises TraceError where the function
     asks for a value, and ShapeError where it asks for an open size."""
@@ -311,8 +322,7 @@ def _jaxpr(flat: Callable[..., Any], call: _Arguments) -> tuple[Any, Any]:
             TraceError,
             f"{call.name}: JAX cannot trace it",
             error,
-            "name what must be a Python value in static_argnums or static_argnames, and keep no "
-            "traced value outside of the function",
+            f"name what must be a Python value in static_argnums or static_argnames; {_NO_LEAKS}",
         )
     except jax.errors.TracerArrayConversionError as error:
         _refuse(
