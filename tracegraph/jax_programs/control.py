@@ -27,7 +27,7 @@ from tracegraph.jax_programs.equations import (
     type_of,
 )
 from tracegraph.ops.broadcast import full_like
-from tracegraph.ops.constant import constant
+from tracegraph.ops.constant import Constant, constant
 from tracegraph.ops.elementwise import NotEqual
 
 #: How often the rule of a function may use the function itself. Deeper, its derivative is that of
@@ -98,6 +98,9 @@ def _cond(eqn: Equation, which: Tensor, *xs: Tensor) -> Any:
         return ()
     if len(branches) == 1:
         return inline(branches[0], xs)
+    if which.node is not None and isinstance(which.node.op, Constant):  # known, as a platform is
+        number = int(which.node.op.value)
+        return inline(branches[min(max(number, 0), len(branches) - 1)], xs)
     if len(branches) > 2:
         return Switch(tuple(branches))(which, *xs)
     decider = which if which.dtype.is_bool else NotEqual()(which, full_like(which, 0))

@@ -27,7 +27,7 @@ from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import BroadcastTo
 from tracegraph.ops.constant import Constant, constant
 from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
-from tracegraph.passes.simplify import simplify
+from tracegraph.passes.simplify import dead_code
 
 #: What makes the nodes of an equation: a function of it and of its operands.
 Rule = Callable[..., Any]
@@ -193,7 +193,7 @@ def graph_of(
     with Builder(graph_name(name)) as builder:
         inputs = [builder.input(type) for type in types]
         outputs = builder.admit_all(tuple(body(*inputs)))
-    return interned(simplify(builder.finish(outputs)))
+    return interned(dead_code(builder.finish(outputs)))
 
 
 def graph_name(name: str) -> str:
