@@ -227,7 +227,7 @@ def test_other_variables_than_those_of_the_first_step_are_refused():
     g = tg.constant([1.0])
     optimizer.apply_gradients([(g, v)])
     before = [x.numpy() for x in optimizer.variables]
-    with pytest.raises(tg.errors.SignatureError, match="those of the variables|of the variables v"):
+    with pytest.raises(tg.errors.SignatureError, match="of the variables v"):
         optimizer.apply_gradients([(g, v), (g, w)])
     assert [x.numpy() for x in optimizer.variables] == before and w.numpy() == [1.0]
 

@@ -155,7 +155,7 @@ class OptaxOptimizer(Module):
         pairs, structure = jax.tree_util.tree_flatten_with_path(made)
         kinds = [jax.random.key_impl(leaf) if _is_key(leaf) else None for _, leaf in pairs]
         for path, leaf in pairs:
-            words = [_word(step) for step in path]
+            words = [word_of(step) for step in path]
             data = jax.random.key_data(leaf) if _is_key(leaf) else leaf
             self.optax_state["/".join(words)] = state(np.asarray(data), _slot_name(words, names))
         self._step = from_jax(_step_of(self._transformation, structure, kinds))
@@ -206,7 +206,7 @@ def _unique_names(variables: Sequence[Variable]) -> list[str]:
     return names
 
 
-def _word(step: Any) -> str:
+def word_of(step: Any) -> str:
     """A step of a path through a pytree, as a word."""
     for attribute in ("name", "key", "idx"):
         if hasattr(step, attribute):

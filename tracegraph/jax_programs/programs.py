@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import jax
 import numpy as np
-from jax import export
+from jax import core, export
 
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.control.call import Call
@@ -28,6 +28,7 @@ from tracegraph.errors import (
     shown,
 )
 from tracegraph.ir.builder import at_top_level
+from tracegraph.ir.op import attribute_key
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.jax_programs import (
     contract,
@@ -148,8 +149,14 @@ class _Arguments:
         count = len(args)
         fixed = {number % count if number < 0 else number for number in numbers} if count else set()
         self.static: dict[Any, Any] = {i: x for i, x in enumerate(args) if i in fixed}
-        self.static |= {k: x for k, x in kwargs.items() if k in names or not _has_arrays(x)}
+        self.static |= {k: x for k, x in kwargs.items() if k in names}
+        settings = {k: x for k, x in kwargs.items() if k not in names and _is_setting(x)}
         self._count = count
+        self._static_key = (
+            tuple((k, type(x), attribute_key(x)) for k, x in self.static.items()),
+            tuple((k, _setting_key(x)) for k, x in settings.items()),
+        )
+        self.static |= settings
         traced = (
             {i: x for i, x in enumerate(args) if i not in self.static},
             {k: x for k, x in kwargs.items() if k not in self.static},
@@ -166,8 +173,7 @@ class _Arguments:
     @functools.cached_property
     def key(self) -> Any:
         """Equal for calls that have the same trace."""
-        static = tuple((k, type(x), x) for k, x in self.static.items())
-        key = self.structure, static, tuple(self.stand_ins), jax.config.jax_enable_x64  # type: ignore[attr-defined]
+        key = self.structure, self._static_key, tuple(self.stand_ins), jax.config.jax_enable_x64  # type: ignore[attr-defined]
         try:
             hash(key)
         except TypeError:
@@ -223,12 +229,16 @@ def _is_leaf(x: Any) -> bool:
     return hasattr(x, "__tracegraph_tensor__")
 
 
-def _has_arrays(value: Any) -> bool:
-    """Whether an argument that is given by name holds more than a setting."""
-    if value is None or isinstance(value, (*_NUMBERS, str, bytes)):
-        return False
-    is_setting = callable(value) or isinstance(value, type)
-    return not is_setting or len(jax.tree_util.tree_leaves(value)) != 1
+def _is_setting(value: Any) -> bool:
+    """Whether an argument that is given by name holds no array."""
+    leaves = jax.tree_util.tree_leaves(value, is_leaf=_is_leaf)
+    return not any(hasattr(leaf, "dtype") for leaf in leaves)
+
+
+def _setting_key(value: Any) -> Any:
+    """Equal for settings of the same trace: a list of them has no hash."""
+    leaves, structure = jax.tree_util.tree_flatten(value)
+    return structure, tuple((type(leaf), attribute_key(leaf)) for leaf in leaves)
 
 
 def _converted(name: str, leaf: Any) -> tuple[Tensor, _StandIn]:
@@ -298,7 +308,7 @@ def _constant(value: Any) -> Tensor | None:
 
 def _check_no_leaks(name: str, closed: Any) -> None:
     """Raises TraceError for a value that another trace of JAX has left behind."""
-    if any(isinstance(value, jax.core.Tracer) for value in closed.consts):
+    if any(isinstance(value, core.Tracer) for value in closed.consts):
         fail(TraceError, f"{name}: it uses a value that another trace of JAX made", fix=_NO_LEAKS)
 
 

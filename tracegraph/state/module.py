@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from tracegraph.boundary.tracebacks import leave_out_our_frames
@@ -60,6 +60,13 @@ class Module:
                 fix="use letters, digits and underscores, not beginning with a digit",
             )
         self._name = name or _snake_case(type(self).__name__)
+
+    if TYPE_CHECKING:
+
+        @staticmethod
+        def from_equinox(module: Any) -> Any: ...
+        @staticmethod
+        def from_flax(module: Any, variables: Any) -> Any: ...
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
