@@ -61,7 +61,8 @@ def outside_of_traces() -> Any:
     return jax.ensure_compile_time_eval()
 
 
-def _context(dtype: Any) -> Any:
+def context_of(dtype: Any) -> Any:
+    """The context in which arrays of a dtype exist."""
     return x64() if dtype.name in WIDE else contextlib.nullcontext()
 
 
@@ -73,7 +74,7 @@ def is_staging() -> bool:
 @uncollected
 def put(array: np.ndarray) -> Any:
     """The array as a buffer on the device; the caller must own the array."""
-    with _context(array.dtype), jax.ensure_compile_time_eval():
+    with context_of(array.dtype), jax.ensure_compile_time_eval():
         return jax.device_put(array)
 
 
@@ -97,7 +98,7 @@ def copy(buffer: Any) -> Any:
     one copy, as before the first step of training, the transfer is a hundred times sooner done.
     """
     key = (buffer.dtype, buffer.shape)
-    with _context(buffer.dtype), jax.ensure_compile_time_eval():
+    with context_of(buffer.dtype), jax.ensure_compile_time_eval():
         if key in _copied:
             return _copy(buffer)
         _copied.add(key)
@@ -110,7 +111,7 @@ _row = jax.jit(lambda stack, row: jax.lax.dynamic_index_in_dim(stack, row, 0, ke
 @uncollected
 def row(stack: Any, row: int) -> Any:
     """A row of a buffer as one of its own."""
-    with _context(stack.dtype), jax.ensure_compile_time_eval():
+    with context_of(stack.dtype), jax.ensure_compile_time_eval():
         if _is_on_host(stack):
             return jax.device_put(np.asarray(stack)[row], may_alias=False)
         return _row(stack, row)
@@ -119,7 +120,7 @@ def row(stack: Any, row: int) -> Any:
 @uncollected
 def stack(buffers: Sequence[Any]) -> Any:
     """The buffers, of one type, as the rows of one."""
-    with _context(buffers[0].dtype), jax.ensure_compile_time_eval():
+    with context_of(buffers[0].dtype), jax.ensure_compile_time_eval():
         if all(map(_is_on_host, buffers)):  # no program need be compiled
             return jax.device_put(np.stack([np.asarray(buffer) for buffer in buffers]))
         return jnp.stack(buffers)
@@ -128,3 +129,8 @@ def stack(buffers: Sequence[Any]) -> Any:
 def _is_on_host(buffer: Any) -> bool:
     (device, *others) = buffer.devices()
     return device.platform == "cpu" and not others
+
+
+def wait_for_all() -> None:
+    """Waits until all arrays that there are have their values."""
+    jax.block_until_ready([x for x in jax.live_arrays() if not x.is_deleted()])

@@ -122,7 +122,13 @@ class _Cut:
     """Blocks that begin at a node, `count` of them, and their wiring, None if they have none."""
 
     def __init__(
-        self, nodes: Sequence[Node], numbers: np.ndarray, first: int, period: int, floor: int, count: int
+        self,
+        nodes: Sequence[Node],
+        numbers: np.ndarray,
+        first: int,
+        period: int,
+        floor: int,
+        count: int,
     ) -> None:
         self._nodes, self._numbers, self._floor = nodes, numbers, floor
         self._period, self.first = period, first

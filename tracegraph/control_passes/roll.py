@@ -1,21 +1,23 @@
 """Rolling: blocks of nodes that repeat become one loop over stacked operands.
 
-Compilers take a program of twelve equal layers for twelve programs. Where k consecutive blocks are
+Compilers take a program of twelve equal layers for twelve programs. Where consecutive blocks are
 equal but for what they read, one block is a body: a scan hands on what each block takes from the
-one before, and takes the rest as rows of stacks. Blocks that hand on nothing and compute elementwise
-are one block of stacks. So XLA compiles one block, forward, backward and optimizer each.
+one before, and takes the rest as rows of stacks. Blocks that hand on nothing and compute element
+by element are one block of stacks. So XLA compiles one block, forward, backward and optimizer each.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Container, Sequence
-from typing import Any, Literal
+from collections.abc import Container, Sequence
+from typing import Any
 
 from tracegraph.control.branch import stacked_outputs
-from tracegraph.control.call import applied
+from tracegraph.control.call import Call, applied
 from tracegraph.control.scan import Scan
 from tracegraph.control_passes.repeats import Place, Run, bytes_of, runs_of
+from tracegraph.control_passes.roll_estimate import pays_off
+from tracegraph.core.recursion_limit import headroom
 from tracegraph.core.source import sourced
 from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
@@ -41,6 +43,7 @@ from tracegraph.ops.elementwise import (
 )
 from tracegraph.ops.shape import Concatenate, Reshape, Reverse, Slice
 from tracegraph.passes.simplify import dead_code
+from tracegraph.passes.specialise import specialise
 from tracegraph.passes.vectorise import vectorise
 
 #: What a block computes again from its operands where that takes fewer stacks: ops that compilers
@@ -51,7 +54,7 @@ _CHEAP = (
 )
 
 #: A run of which one block for all leaves out fewer nodes is none.
-FEWEST_NODES = 24
+_FEWEST_NODES = 24
 
 #: One tensor of each block.
 _Tuple = tuple[Tensor, ...]
@@ -94,19 +97,40 @@ class States:
     may_stack: bool = True
 
 
-#: Whether graphs are rolled: where it pays, never, or wherever blocks repeat.
-Roll = Literal["auto", False, "always"]
-
-
-def pays_off(run: Run) -> bool:
-    """Whether a loop takes little more time than its blocks, and leaves out enough nodes."""
-    return True
-
-
-def rolled(graph: Graph, states: States, pays: Callable[[Run], bool]) -> Rolled | None:
-    """The graph with the runs that pay as loops; None if there are none."""
-    runs = [run for run in runs_of(graph.nodes, FEWEST_NODES) if pays(run)]
+def rolled(graph: Graph, states: States, always: bool = False) -> Rolled | None:
+    """The graph with its runs as loops; None if there are none, or they do not pay. `always` asks
+    for them where they do not, too."""
+    graph = without_calls(graph)
+    runs = runs_worth_rolling(graph, always)
     return _Rolling(graph, runs, states).rolled() if runs else None
+
+
+def runs_worth_rolling(graph: Graph, always: bool) -> list[Run]:
+    """The runs of a graph without calls, if loops for them pay or are asked for."""
+    runs = runs_of(graph.nodes, _FEWEST_NODES)
+    return runs if runs and (always or pays_off(runs)) else []
+
+
+def without_calls(graph: Graph) -> Graph:
+    """The graph with the bodies of plain calls in place of them."""
+    if not any(isinstance(node.op, Call) for node in graph.nodes):
+        return graph
+    with Builder(graph.name) as builder:
+        env = copy_inputs(graph, builder)
+        _open_calls(graph, env)
+        return builder.finish([env[y] for y in graph.outputs])
+
+
+def _open_calls(graph: Graph, env: dict[Tensor, Tensor]) -> None:
+    for node in graph.nodes:
+        if not isinstance(node.op, Call):
+            replay([node], env)
+            continue
+        body = specialise(node.op.body, [env[x].type for x in node.inputs])
+        inner = dict(zip(body.inputs, (env[x] for x in node.inputs), strict=True))
+        with headroom():
+            _open_calls(body, inner)
+        env.update(zip(node.outputs, (inner[y] for y in body.outputs), strict=True))
 
 
 class _Rolling:
@@ -167,9 +191,9 @@ class _Rolling:
             if not made or made[0] is None:
                 continue
             run, _, place = made[0]
-            if made == [(run, i, place) for i in range(len(rest))]:
-                if (place, first) in self._block_of(run).states:
-                    return run, (place, first)
+            is_state = (place, first) in self._block_of(run).states
+            if is_state and made == [(run, i, place) for i in range(len(rest))]:
+                return run, (place, first)
         return None
 
     def _block_of(self, run: Run) -> _Block:
@@ -288,7 +312,9 @@ class _Rolling:
         parts: list[Tensor] = []
         start = 0
         while start < len(xs):
-            end = next(i for i in range(len(xs), start, -1) if i == start + 1 or self.order(xs[start:i]))
+            end = next(
+                i for i in range(len(xs), start, -1) if i == start + 1 or self.order(xs[start:i])
+            )
             parts.append(self._part(xs[start:end]))
             start = end
         if len(parts) == 1:

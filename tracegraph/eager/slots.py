@@ -63,7 +63,7 @@ _exhaust = deque(maxlen=0).extend
 
 
 def note_pending() -> None:
-    """Called before a slot is given what is no buffer."""
+    """Called before a slot is given what is no buffer, or one on other devices."""
     _given.pending += 1
 
 
@@ -180,10 +180,15 @@ class Step:
             outputs = self._run_first(buffers, variables, rest, assigned)
             if outputs is not None:
                 return outputs
+        if program.is_elsewhere(buffers):
+            self._settle(variables, buffers)
+            return self.run(buffers, variables, rest, assigned)
         with state_lock:
             while True:
                 if self._looked_at != _given.pending:
                     self._look_at(variables)
+                    if not program.has_run:
+                        return self.run(buffers, variables, rest, assigned)
                 # `stores` runs the program and stores its results when it is exhausted; `found`
                 # has the outputs then: none, and nothing was run, if somebody beyond a Variable
                 # holds a buffer that the program would overwrite, or a Variable left its stack.
@@ -212,10 +217,27 @@ class Step:
                 _unshare(assigned)
 
     def _look_at(self, variables: Sequence[Slot]) -> None:
-        """Makes the values of the Variables exist, and notes when."""
+        """Makes the values of the Variables exist on the devices of the program; notes when."""
+        self._gather_stacks()
         now = _given.pending
         materialise_slots(variables)
+        self._settle(variables, ())
         self._looked_at = now
+
+    def _gather_stacks(self) -> None:
+        """Gathers the rows of the stacks that the program takes."""
+
+    def _settle(self, variables: Sequence[Slot], others: Sequence[Any]) -> None:
+        """Where several devices run the program, Variables that are on one move to all of them: a
+        later run then has the same kind of arrays as the first."""
+        contents = contents_of(variables)
+        mesh = self.program.moves_to((*others, *contents))
+        if mesh is None:
+            return
+        for slot, content in zip(variables, contents):
+            moved = content if type(content) is Tensor else backend.whole_on(content, mesh)
+            if moved is not content:
+                store_if_same(slot, content, moved)
 
     def _run_first(
         self,
@@ -228,7 +250,8 @@ class Step:
         other threads go on: it is given copies of what it would overwrite. None if a Variable was
         assigned meanwhile, so that the results do not count."""
         with state_lock:
-            self._look_at(variables)
+            self._gather_stacks()
+            self._settle(variables, buffers)
             state = gathered(variables)
         given = list(state)
         if self._are_unshared is not None:

@@ -23,7 +23,7 @@ from tracegraph.eager.slots import (
 
 
 class StackedStep(Step):
-    """A step that takes some Variables by themselves, and behind them groups of others in stacks."""
+    """A step that takes some Variables by themselves, and behind them groups in stacks."""
 
     __slots__ = ("_assigned", "_groups", "_places", "_slots")
 
@@ -52,13 +52,12 @@ class StackedStep(Step):
     ) -> tuple[Any, ...]:
         return super().run(buffers, self._slots, rest, self._assigned)
 
-    def _look_at(self, variables: Sequence[Slot]) -> None:
+    def _gather_stacks(self) -> None:
         found = [_stack_of(members) for members in self._groups]
         self._slots[len(self._slots) - len(found) :] = [stack for stack, _ in found]
         self._assigned[:] = [self._slots[i] for i in self._places]
         self._members = [slot for members in self._groups for slot in members]
         self._rows = [row for _, rows in found for row in rows]
-        super()._look_at(variables)
 
 
 def _stack_of(members: Sequence[Slot]) -> tuple[Slot, list[StackRow]]:
@@ -86,3 +85,9 @@ def _common_stack(contents: Sequence[Any]) -> Slot | None:
     rows = enumerate(contents)
     is_whole = all(type(x) is StackRow and x.stack is first.stack and x.row == i for i, x in rows)
     return first.stack if is_whole else None
+
+
+def is_divided(slot: Slot) -> bool:
+    """Whether the value of a slot is on several devices."""
+    devices = getattr(slot.buffer, "devices", None)
+    return devices is not None and len(devices()) > 1
