@@ -56,6 +56,7 @@ def runs_of(nodes: Sequence[Node], least: int) -> list[Run]:
     """Runs among the nodes, in their order, that each leave out `least` nodes or more if one block
     stands for all."""
     numbers = _numbers(nodes)
+    places = {node: i for i, node in enumerate(nodes)}
     found: list[tuple[int, Run]] = []
     stretches = [(0, len(nodes))]
     while stretches:
@@ -66,6 +67,7 @@ def runs_of(nodes: Sequence[Node], least: int) -> list[Run]:
         first, last = start + candidate[0], start + candidate[1]
         run = _run(nodes, numbers, first, last, candidate[2], start)
         if run is not None and (len(run) - 1) * len(run.blocks[0]) >= least:
+            first = places[run.blocks[0][0]]
             found.append((first, run))
         stretches += [(start, first), (last, end)]
     return [run for _, run in sorted(found, key=lambda pair: pair[0])]
