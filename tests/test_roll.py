@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracegraph as tg
+from tracegraph.eager import backend
 from tracegraph.errors import SignatureError
 
 
@@ -67,7 +68,9 @@ def assert_same(found, expected):
 def test_training_is_the_same(rate):
     plain, rolled = Perceptron(False, rate=rate), Perceptron("always", rate=rate)
     for _ in range(5):
-        assert_same([x.numpy() for x in rolled.step(rolled.x)], [x.numpy() for x in plain.step(plain.x)])
+        assert_same(
+            [x.numpy() for x in rolled.step(rolled.x)], [x.numpy() for x in plain.step(plain.x)]
+        )
     assert_same(rolled.state(), plain.state())
     assert max(runs_in(rolled.step, rolled.x)) == 8
     assert runs_in(plain.step, plain.x) == []
@@ -103,6 +106,170 @@ def test_stacks_are_kept_from_step_to_step():
     assert model.kernels[0].buffer is not first
     model.step(model.x)
     assert np.any(model.kernels[0].numpy() != value)
+
+
+def test_a_step_does_not_change_what_was_read(tmp_path):
+    model = Perceptron("always")
+    model.step(model.x)
+    checkpoint = tg.train.Checkpoint(kernels=model.kernels, biases=model.biases)
+    path = checkpoint.write(str(tmp_path / "model"))
+    before = [v.read_value() for v in model.kernels]
+    copies = [v.numpy() for v in before]
+    model.step(model.x)
+    for x, y in zip(before, copies, strict=True):
+        np.testing.assert_array_equal(x.numpy(), y)
+    checkpoint.read(path)
+    np.testing.assert_array_equal(model.kernels[5].numpy(), copies[5])
+
+
+def test_a_step_that_an_interrupt_makes_is_not_lost(monkeypatch):
+    plain, rolled = Perceptron(False), Perceptron("always")
+    for model in (plain, rolled):
+        model.step(model.x)
+    row, calls = backend.row, []
+
+    def interrupted(*args):
+        if not calls:
+            calls.append(rolled.step(rolled.x))  # as a signal handler may
+        return row(*args)
+
+    monkeypatch.setattr(backend, "row", interrupted)
+    plain.step(plain.x)
+    assert_same([rolled.kernels[0].numpy()], [plain.kernels[0].numpy()])
+    plain.step(plain.x)
+    rolled.step(rolled.x)
+    assert_same(rolled.state(), plain.state())
+    assert calls
+
+
+def test_an_assignment_between_gathering_and_running_counts(monkeypatch):
+    plain, rolled = Perceptron(False), Perceptron("always")
+    for model in (plain, rolled):
+        model.step(model.x)
+        model.kernels[1].assign(model.kernels[1] * 2.0)
+    stack, calls = backend.stack, []
+
+    def interrupted(buffers):
+        if not calls:
+            calls.append(rolled.kernels[1].assign(rolled.kernels[1] * 0.5))
+        return stack(buffers)
+
+    monkeypatch.setattr(backend, "stack", interrupted)
+    plain.kernels[1].assign(plain.kernels[1] * 0.5)
+    plain.step(plain.x)
+    rolled.step(rolled.x)
+    assert_same(rolled.state(), plain.state())
+
+
+def decay_of(kernels, roll):
+    def decay():
+        for kernel in kernels:
+            kernel.assign(tg.tanh(kernel * 0.9) + 0.1 * tg.sin(kernel) - 0.01 * kernel**2)
+
+    return tg.function(decay, roll=roll)
+
+
+def test_functions_that_stack_other_variables_take_turns():
+    plain, rolled = Perceptron(False), Perceptron("always")
+    for model in (plain, rolled):
+        decay = decay_of(model.kernels[2:], "always" if model is rolled else False)
+        for _ in range(3):
+            model.step(model.x)
+            decay()
+    assert_same(rolled.state(), plain.state())
+
+
+def descent_through(block, roll):
+    """A step of gradient descent through equal blocks, its kernels and its argument."""
+    kernels = [tg.Variable(numbers(5, 5, seed=i) / 2) for i in range(6)]
+
+    @tg.function(roll=roll)
+    def step(x):
+        with tg.GradientTape() as tape:
+            y = x
+            for kernel in kernels:
+                y = block(y, tg.identity(kernel))
+            loss = tg.reduce_sum(y**2)
+        for kernel, g in zip(kernels, tape.gradient(loss, kernels)):
+            kernel.assign_sub(0.01 * g)
+        return loss
+
+    return step, kernels, tg.constant(numbers(3, 5))
+
+
+@pytest.mark.parametrize("wrap", [tg.function, tg.recompute_grad])
+def test_blocks_that_are_functions(wrap):
+    @wrap
+    def block(x, kernel):
+        y = tg.tanh(x @ kernel)
+        return x + 0.5 * y * tg.sin(y) - 0.1 * tg.exp(-(y**2))
+
+    results = []
+    for roll in (False, "always"):
+        step, kernels, x = descent_through(block, roll)
+        losses = [step(x).numpy() for _ in range(3)]
+        results.append([*losses, *(kernel.numpy() for kernel in kernels)])
+    assert_same(*results)
+    assert runs_in(step, x)
+
+
+def test_an_unrolled_recurrence_is_one_loop():
+    kernel = tg.Variable(numbers(8, 16) / 3)
+
+    def states(x):
+        h = c = tg.zeros([2, 4])
+        for row in tg.unstack(x):
+            i, f, u, o = tg.split(tg.concat([row, h], 1) @ kernel, 4, axis=1)
+            c = tg.sigmoid(f) * c + tg.sigmoid(i) * tg.tanh(u)
+            h = tg.sigmoid(o) * tg.tanh(c)
+        return h
+
+    def gradient(x):
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_sum(states(x) ** 2)
+        return loss, tape.gradient(loss, kernel)
+
+    x = tg.constant(numbers(20, 2, 4))
+    rolled, plain = tg.function(gradient, roll="always"), tg.function(gradient, roll=False)
+    assert_same([y.numpy() for y in rolled(x)], [y.numpy() for y in plain(x)])
+    assert max(runs_in(rolled, x)) > 15
+
+
+def test_the_text_and_the_summary_tell():
+    model = Perceptron("always")
+    graph = model.step.get_concrete_function(model.x).graph
+    line = "rolled: 8 x block of 5 nodes, test_roll.py:"
+    assert graph.as_text().splitlines()[0].startswith(f"# {line}")
+    assert line in str(graph.summary())
+    assert tg.Graph.from_text(graph.as_text()).as_text() == graph.as_text()
+    plain = Perceptron(False)
+    assert "rolled" not in plain.step.get_concrete_function(plain.x).graph.as_text()
+
+
+def test_a_loop_that_costs_more_than_it_saves_is_none():
+    wide = Perceptron("auto", layers=12, width=512)
+    assert runs_in(wide.step, wide.x) == []  # each step would copy its kernels
+    narrow = Perceptron("auto")
+    assert runs_in(narrow.step, narrow.x) == []  # there is little to compile
+
+
+def test_other_options_are_refused():
+    with pytest.raises(SignatureError, match=r'roll is 3\n.*\n.*give "auto", "always" or False'):
+        tg.function(lambda x: x, roll=3)
+
+
+def test_checks_of_rolled_blocks_name_their_lines():
+    @tg.function(roll="always")
+    def checked(x):
+        for _ in range(8):
+            x = tg.sin(x) + 0.5 * tg.cos(x) - 0.1
+            tg.debugging.assert_less(x, 5.0)
+        return x
+
+    assert runs_in(checked, tg.constant([0.1]))
+    checked(tg.constant([0.1]))
+    with pytest.raises(tg.errors.InvalidArgumentError, match=r"test_roll\.py"):
+        checked(tg.constant([0.1, float("nan")]))
 
 
 # Random blocks.
@@ -198,7 +365,7 @@ def test_random_blocks(program):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*decorated again")
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(programs())
 def test_many_random_blocks(program):
     assert_rolls_right(program)

@@ -169,8 +169,8 @@ class _Cut:
 
 
 def _cheapest_cuts(nodes: Sequence[Node], start: int, end: int, period: int) -> list[int]:
-    """How many nodes of the stretch to leave out at its start: the places at which the fewest bytes
-    go from block to block."""
+    """How many nodes of the stretch to leave out at its start, so that two blocks remain: where the
+    fewest bytes go from block to block."""
     places = {y: i for i, node in enumerate(nodes[start:end]) for y in node.outputs}
     last_uses = dict.fromkeys(places, 0)
     for i, node in enumerate(nodes[start:end]):
@@ -184,7 +184,7 @@ def _cheapest_cuts(nodes: Sequence[Node], start: int, end: int, period: int) -> 
             size = bytes_of(y)
             crossing[place + 1] += size
             crossing[last_uses[y] + 1] -= size
-    crossing = np.cumsum(crossing)[period : 2 * period]
+    crossing = np.cumsum(crossing)[period : min(2 * period, end - start - period + 1)]
     return np.flatnonzero(crossing == crossing.min()).tolist()
 
 
