@@ -381,7 +381,8 @@ class Function(Generic[Parameters, Result]):
         if all(known is not concrete for known in self._traces):
             return  # a callback has cleared the cache in the meantime
         call = known_call(args, kwargs)
-        if call is None or any(not v.tensor_type.is_static for v in concrete.variables):
+        variables = concrete.traced.variables  # those of defaults are arguments, too
+        if call is None or any(v.is_stand_in or not v.tensor_type.is_static for v in variables):
             return
         positions = call.tensor_places(self._signature, request)
         if positions is None:
