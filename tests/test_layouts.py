@@ -46,6 +46,13 @@ def test_a_mesh_larger_than_the_devices_is_refused():
     assert "--xla_force_host_platform_device_count=4096" in str(caught.value)
 
 
+def test_a_tensor_of_unknown_rank_has_no_layout():
+    layout = tg.distribute.Layout(tg.distribute.Mesh({"data": 1}), ["data"])
+    f = tg.function(lambda x: tg.distribute.with_layout(x, layout))
+    with pytest.raises(ValueError, match="a tensor whose rank is not known"):
+        f.get_concrete_function(tg.TensorSpec(None))
+
+
 @pytest.mark.parametrize(
     ("attributes", "words"),
     [

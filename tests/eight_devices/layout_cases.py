@@ -367,6 +367,23 @@ def test_layouts_are_printed_parsed_and_saved(tmp_path):
     np.testing.assert_allclose(y.numpy(), X @ W, rtol=1e-5, atol=1e-6)
 
 
+def test_a_signature_tells_the_layouts():
+    w = tg.Variable(W, layout=TILES, name="w")
+
+    @tg.function
+    def layer(x):
+        y = with_layout(x, ROWS) @ w
+        return tg.reduce_sum(y), with_layout(y, ROWS)
+
+    text = str(layer.get_concrete_function(tg.TensorSpec([8, 4])))
+    assert text.endswith(
+        "Layouts:\n"
+        "  x: [data, -] of data=4,model=2\n"
+        "  w: [data, model] of data=4,model=2\n"
+        "  result 1: [data, -] of data=4,model=2"
+    )
+
+
 def test_devices_that_are_not_the_first_are_named():
     half = Mesh({"data": 4}, jax.devices()[4:])
     f = tg.function(lambda x: with_layout(x, Layout(half, ["data", None])))
