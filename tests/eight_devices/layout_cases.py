@@ -9,6 +9,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import tracegraph as tg
+from tests.test_docs import ON_8_DEVICES, execute
 from tracegraph.distribute import Layout, Mesh, with_layout
 
 # Parametrised tests decorate one piece of code again and again, which a user is warned of.
@@ -580,3 +581,8 @@ def test_an_array_of_one_device_does_not_meet_those_of_others():
     v = tg.Variable(X, layout=Layout(Mesh({"data": 4}, jax.devices()[4:]), ["data", None]))
     x = with_layout(X, Layout(Mesh({"one": 1}, jax.devices()[1:2]), [None, None]))
     np.testing.assert_allclose((v + x).numpy(), 2.0 * X, rtol=1e-6)  # all of it may move
+
+
+@pytest.mark.parametrize("page", ON_8_DEVICES, ids=lambda page: page.name)
+def test_pages(page):
+    execute(page, {"__name__": "page"})
