@@ -102,3 +102,8 @@ def copy(buffer: Any) -> Any:
             return _copy(buffer)
         _copied.add(key)
         return jax.device_put(buffer, may_alias=False)
+
+
+def wait_for_all() -> None:
+    """Waits until all arrays that there are have their values."""
+    jax.block_until_ready([x for x in jax.live_arrays() if not x.is_deleted()])
