@@ -1,5 +1,6 @@
 """Layouts on 8 devices: `tests/test_layouts.py` runs this file in a process that has them."""
 
+import contextlib
 import copy
 import pickle
 
@@ -186,6 +187,22 @@ def test_a_table_gives_layouts_by_paths(is_built):
     assert set(kept.values()) == {Layout(MESH, [None, "model"])} and len(kept) == 2
 
 
+def test_weights_that_layers_make_later_are_made_in_place():
+    made = []
+
+    def start(shape, dtype):
+        made.append(tg.random.normal(shape, dtype=dtype))
+        return made[-1]
+
+    model = tg.layers.Sequential([tg.layers.Dense(8, kernel_initializer=start, use_bias=False)])
+    model.apply_layouts({"*/kernel": TILES})
+    predict = tg.function(model)
+    y = predict(X)
+    assert model.variables[0].layout == TILES
+    assert not any(x.is_made for x in made), "the whole value is nowhere"
+    np.testing.assert_allclose(y.numpy(), X @ made[0].numpy(), rtol=1e-5, atol=1e-6)
+
+
 def test_a_pattern_that_fits_nothing_is_refused():
     net = Net()
     net(X)
@@ -362,10 +379,15 @@ def test_layouts_are_printed_parsed_and_saved(tmp_path):
     assert 'with_layout<mesh="data=4,model=2", axes=["data",none]>' in text
     assert tg.Graph.from_text(text).as_text() == text
     tg.saved_model.save(module, tmp_path)
-    loaded = tg.saved_model.load(tmp_path)
-    y = loaded.apply(X)
-    assert y.layout == ROWS
-    np.testing.assert_allclose(y.numpy(), X @ W, rtol=1e-5, atol=1e-6)
+    half = Mesh({"model": 2, "data": 2}, jax.devices()[4:])
+    for mesh, around in ((MESH, contextlib.nullcontext()), (half, half)):
+        with around:
+            loaded = tg.saved_model.load(tmp_path)
+        y = loaded.apply(X)
+        assert y.layout == Layout(mesh, ["data", None])
+        np.testing.assert_allclose(y.numpy(), X @ W, rtol=1e-5, atol=1e-6)
+    with Mesh({"rows": 8}):
+        assert "axes=[none,none]" in tg.Graph.from_text(text).as_text()
 
 
 def test_a_signature_tells_the_layouts():
@@ -584,5 +606,6 @@ def test_an_array_of_one_device_does_not_meet_those_of_others():
 
 
 @pytest.mark.parametrize("page", ON_8_DEVICES, ids=lambda page: page.name)
-def test_pages(page):
+def test_pages(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     execute(page, {"__name__": "page"})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from tracegraph.core.shapes import Dim, Shape, ShapeVariable
@@ -18,6 +19,9 @@ from tracegraph.ops.movement import Movement
 
 #: The entry of a layout for one axis of a tensor.
 Entry = str | tuple[str, ...] | None
+
+#: The mesh of the `with mesh:` around, which has a `placement`: its text, and its devices.
+ENTERED: ContextVar[Any] = ContextVar("mesh", default=None)
 
 #: Meshes with more devices than this are refused: no text of others may ask for more.
 _MOST_DEVICES = 2**24
@@ -34,6 +38,16 @@ class WithLayout(Movement):
     axes: tuple[Entry, ...]
     devices: tuple[int, ...] | None = None
     is_linear = True
+
+    def as_read(self):
+        """Inside of `with mesh:` a text means that mesh; axes that it lacks divide nothing."""
+        mesh = ENTERED.get()
+        if mesh is None:
+            return self
+        text, numbers = mesh.placement
+        known = parsed_mesh(text)
+        named = ([name for name in names_of(entry) if name in known] for entry in self.axes)
+        return WithLayout(text, plain_axes(named), numbers)
 
     def infer(self, x):
         shape = parsed_mesh(self.mesh)
