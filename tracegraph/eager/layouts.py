@@ -151,7 +151,7 @@ def _checked_numbers(shape: Mapping[str, int], devices: Sequence[Any]) -> tuple[
         fail(
             SignatureError,
             f"{kind_of(odd)} is no device: {shown(odd)}",
-            fix="give devices of JAX's, such as jax.devices()[:4]",
+            fix="give devices as `mesh.devices` has them, in a list",
         )
     count, numbers = math.prod(shape.values()), [x.id for x in devices]
     if len(numbers) != count or len(set(numbers)) < len(numbers):
