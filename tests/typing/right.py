@@ -111,6 +111,14 @@ assert_type(v * x, tg.Tensor)
 assert_type(1 - v, tg.Tensor)
 names = [variable.name for variable in model.variables]
 
+# Devices.
+
+rows = tg.distribute.Layout(tg.distribute.Mesh({"data": 1}), ["data", None])
+assert_type(tg.distribute.with_layout(x, rows), tg.Tensor)
+assert_type(tg.Variable(x, layout=rows).layout, tg.distribute.Layout | None)
+with rows.mesh as mesh:
+    print(tg.distribute.with_layout(x, [None, ["data"]]).layout, mesh.shape["data"])
+
 # Derivatives.
 
 with tg.GradientTape(persistent=True) as tape:

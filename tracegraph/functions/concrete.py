@@ -36,6 +36,7 @@ from tracegraph.functions.run_options import PLAIN, RunOptions
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import ASSIGNED, DEVICE_COSTS, NOTES, Graph, Tensor, get_type
 from tracegraph.operands.conversion import as_tensor
+from tracegraph.ops.layout import signature_layouts
 from tracegraph.passes.specialise import bind_sizes
 from tracegraph.signatures.results import Results
 from tracegraph.signatures.signature import (
@@ -220,7 +221,8 @@ class ConcreteFunction:
 
     def pretty_printed_signature(self, verbose: bool = True) -> str:
         """The signature as text: how it is called, in short, or, if `verbose`, blocks of the
-        parameters, of the results and of what is captured, as TensorFlow has them."""
+        parameters, of the results and of what is captured, as TensorFlow has them; then the layouts
+        that the graph states of inputs and results, if it states some."""
         if not verbose:
             return f"{self.name}({', '.join(self._argument_texts())}) -> {self._results_text()}"
         rows, result = self._parameter_rows(), _structure_text(self.structured_outputs)
@@ -231,6 +233,9 @@ class ConcreteFunction:
             "Output Type": [result],
             "Captures": captured,
         }
+        layouts = [*signature_layouts(self.graph, self.traced.result_count)]
+        if layouts:
+            blocks["Layouts"] = layouts
         lines = (
             (f"{head}:", *(f"  {x}" for x in body or ["None"])) for head, body in blocks.items()
         )

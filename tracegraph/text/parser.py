@@ -287,7 +287,7 @@ class _Parser:
             raise Malformed(f"there is no op {name}", fix=f"did you mean {close}?" if close else "")
         values = self.read_attributes(cls, attributes.removesuffix(">") if bracket else "")
         try:
-            op = self.ops[text] = cls(**values)
+            op = self.ops[text] = cls(**values).as_read()
         except Mismatch:
             raise
         except Exception as error:
