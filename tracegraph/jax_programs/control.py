@@ -19,8 +19,10 @@ from tracegraph.core.types import int32
 from tracegraph.ir.builder import inline
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.jax_programs.equations import (
+    OTHERS,
     Equation,
     abstract,
+    computed_by,
     converts,
     graph_of,
     is_key,
@@ -28,7 +30,7 @@ from tracegraph.jax_programs.equations import (
 )
 from tracegraph.ops.broadcast import full_like
 from tracegraph.ops.constant import Constant, constant
-from tracegraph.ops.elementwise import NotEqual
+from tracegraph.ops.elementwise import NotEqual, PreventGradient
 
 #: How often the rule of a function may use the function itself. Deeper, its derivative is that of
 #: what it computes: a graph is finite, and JAX derives a rule only when it is asked for.
@@ -111,19 +113,42 @@ def _cond(eqn: Equation, which: Tensor, *xs: Tensor) -> Any:
 def _custom(eqn: Equation, *xs: Tensor) -> Any:
     program = eqn.params["call_jaxpr"] if "call_jaxpr" in eqn.params else eqn.params["fun_jaxpr"]
     name = str(eqn.params.get("name") or _name_of(program))
-    body = eqn.reader.graph(name, program)
-    open_rules = eqn.reader.open_rules
-    if open_rules.count(name) >= DEEPEST_RULE:
-        return as_tuple(Call(body)(*xs))
+    return _with_rule(eqn, name, eqn.reader.graph(name, program), xs)
+
+
+@converts(OTHERS)
+def _of_another_library(eqn: Equation, *xs: Tensor) -> Any:
+    """What the function of a primitive computes, with the derivative that the primitive has."""
+    compute, params = computed_by(eqn.eqn.primitive), eqn.params
+    assert compute is not None
+    program = jax.make_jaxpr(lambda *xs: compute(*xs, **params))(*map(abstract, eqn.eqn.invars))
+    if any(inner.primitive is eqn.eqn.primitive for inner in program.eqns):
+        eqn.refuse(
+            f"the primitive {eqn.name!r} says nothing of what it computes",
+            "compute this part with tg, or with functions of JAX",
+        )
+    return _with_rule(eqn, eqn.name, eqn.reader.graph(eqn.name, program), xs)
+
+
+def _with_rule(eqn: Equation, name: str, body: Graph, xs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """A call of a graph whose derivative is that of the equation."""
     sources = _differentiable(eqn.eqn.invars)
-    if not sources or not _differentiable(eqn.eqn.outvars):
+    open_rules = eqn.reader.open_rules
+    is_plain = not sources or not _differentiable(eqn.eqn.outvars)
+    if is_plain or open_rules.count(name) >= DEEPEST_RULE:
         return as_tuple(Call(body)(*xs))
     open_rules.append(name)
     try:
         backward = _backward(eqn, name, body, sources)
+    except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        # It may be run all the same, as long as nobody asks for the derivative.
+        reason = str(error).strip().split("\n")[0]
+        stop = PreventGradient(f"{name} has no derivative by JAX: {reason}")
+        given = [stop(x) if i in sources else x for i, x in enumerate(xs)]
+        return as_tuple(Call(body)(*given))
     finally:
         open_rules.pop()
-    return CustomCall(body, backward, tuple(sources))(*xs)
+    return as_tuple(CustomCall(body, backward, tuple(sources))(*xs))
 
 
 def _name_of(program: ClosedJaxpr) -> str:

@@ -33,6 +33,8 @@ from tracegraph.passes.simplify import dead_code
 Rule = Callable[..., Any]
 #: For each primitive, by its name.
 RULES: dict[str, Rule] = {}
+#: The name under which the primitives of other libraries have a rule.
+OTHERS = "*"
 
 
 def converts(*names: str) -> Callable[[Rule], Rule]:
@@ -121,6 +123,8 @@ class Reader:
 
     def _nodes(self, eqn: JaxprEqn, jaxpr: Jaxpr, operands: Sequence[Tensor]) -> Sequence[Tensor]:
         rule = RULES.get(eqn.primitive.name)
+        if rule is None and computed_by(eqn.primitive) is not None:
+            rule = RULES[OTHERS]
         equation = Equation(eqn, jaxpr, self)
         if rule is None:
             equation.refuse(
@@ -155,6 +159,13 @@ class Reader:
             types = [type_of(x.aval) for x in jaxpr.invars]
             found = self._graphs[id(program)] = program, graph_of(name, types, body)
         return found[1]
+
+
+def computed_by(primitive: Any) -> Callable[..., Any] | None:
+    """The function of JAX that computes a primitive of another library; None for JAX's own."""
+    function = getattr(primitive, "impl", None)
+    module = getattr(getattr(function, "func", function), "__module__", None) or "jax"
+    return None if module.partition(".")[0] == "jax" else function
 
 
 def is_key_moved(eqn: JaxprEqn, rule: Rule) -> bool:
