@@ -26,11 +26,13 @@ from tracegraph.jax_programs.equations import (
     converts,
     graph_of,
     is_key,
+    size_of,
     type_of,
 )
 from tracegraph.ops.broadcast import full_like
 from tracegraph.ops.constant import Constant, constant
 from tracegraph.ops.elementwise import NotEqual, PreventGradient
+from tracegraph.passes.simplify import simplify
 
 #: How often the rule of a function may use the function itself. Deeper, its derivative is that of
 #: what it computes: a graph is finite, and JAX derives a rule only when it is asked for.
@@ -62,15 +64,20 @@ def _checkpoint(eqn: Equation, *xs: Tensor) -> Any:
 @converts("scan")
 def _scan(eqn: Equation, *xs: Tensor) -> Any:
     params = eqn.params
+    jaxpr = params["jaxpr"].jaxpr
     body = eqn.reader.graph("scan_body", params["jaxpr"])
-    op = Scan(
-        body,
-        params["num_consts"],
-        params["num_carry"],
-        params["length"],
-        bool(params["reverse"]),
-    )
-    return op(*xs) if body.outputs else ()
+    if not body.outputs:
+        return ()
+    rows = _with_rows(eqn.eqn.invars, jaxpr.invars)
+    states = len(jaxpr.outvars) - _with_rows(eqn.eqn.outvars, jaxpr.outvars)
+    constants = len(xs) - rows - states
+    return Scan(body, constants, states, size_of(params["length"]), bool(params["reverse"]))(*xs)
+
+
+def _with_rows(outside: Sequence[Any], inside: Sequence[Any]) -> int:
+    """How many values of a scan have a row for each step: an axis more than in its body."""
+    pairs = zip(outside, inside, strict=True)
+    return sum(len(x.aval.shape) > len(row.aval.shape) for x, row in pairs)
 
 
 @converts("while")
@@ -191,6 +198,7 @@ def _backward(eqn: Equation, name: str, body: Graph, sources: Sequence[int]) -> 
         f"{name}_backward",
         types,
         lambda *given: eqn.reader.run(closed.jaxpr, constants(closed), given),
+        simplify,  # which shows that it is linear
     )
 
 

@@ -198,13 +198,17 @@ def _word(keys: Tensor, number: int) -> Tensor:
 
 
 def graph_of(
-    name: str, types: Sequence[TensorType], body: Callable[..., Sequence[Tensor]]
+    name: str,
+    types: Sequence[TensorType],
+    body: Callable[..., Sequence[Tensor]],
+    tidied: Callable[[Graph], Graph] = dead_code,
 ) -> Graph:
-    """The graph of what `body` makes of inputs of these types."""
+    """The graph of what `body` makes of inputs of these types. What JAX has written stays as it is:
+    XLA rounds a program that is written in another way otherwise."""
     with Builder(graph_name(name)) as builder:
         inputs = [builder.input(type) for type in types]
         outputs = builder.admit_all(tuple(body(*inputs)))
-    return interned(dead_code(builder.finish(outputs)))
+    return interned(tidied(builder.finish(outputs)))
 
 
 def graph_name(name: str) -> str:
