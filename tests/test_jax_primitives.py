@@ -426,6 +426,11 @@ CASES = [
     whole("lu", lambda x: jax.scipy.linalg.lu(x)[2], normal(3, 3)),
     whole("lu", jnp.linalg.det, normal(4, 4)),
     whole(
+        "lu_pivots_to_permutation",
+        lambda a, b: jax.scipy.linalg.lu_solve(jax.scipy.linalg.lu_factor(a), b),
+        *(normal(3, 3), normal(3)),
+    ),
+    whole(
         "triangular_solve",
         lambda a, b: lax.linalg.triangular_solve(
             a, b, left_side=True, lower=True, transpose_a=True

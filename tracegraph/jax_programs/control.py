@@ -15,6 +15,7 @@ from tracegraph.control.recompute import recomputed
 from tracegraph.control.scan import Scan
 from tracegraph.control.while_loop import While
 from tracegraph.control_flow.loops import checkpoint_count
+from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.types import int32
 from tracegraph.ir.builder import inline
 from tracegraph.ir.tensor import Graph, Tensor
@@ -50,8 +51,8 @@ def _called(
 ) -> tuple[Tensor, ...]:
     if not all(x.type.is_static for x in xs):
         # Sizes of the outer program may stand in the inner one, where no operand has them.
-        return tuple(eqn.reader.inlined(program, xs))
-    graph = eqn.reader.graph(name, program)
+        return tuple(eqn.reader.inlined(program, xs, eqn.active))
+    graph = eqn.reader.graph(name, program, eqn.active)
     return as_tuple(Call(graph)(*xs)) if graph.nodes else inline(graph, xs)
 
 
@@ -139,7 +140,7 @@ def _of_another_library(eqn: Equation, *xs: Tensor) -> Any:
 
 def _with_rule(eqn: Equation, name: str, body: Graph, xs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """A call of a graph whose derivative is that of the equation."""
-    sources = _differentiable(eqn.eqn.invars)
+    sources = [i for i in _differentiable(eqn.eqn.invars) if eqn.active[i]]
     open_rules = eqn.reader.open_rules
     is_plain = not sources or not _differentiable(eqn.eqn.outvars)
     if is_plain or open_rules.count(name) >= DEEPEST_RULE:
@@ -147,9 +148,11 @@ def _with_rule(eqn: Equation, name: str, body: Graph, xs: Sequence[Tensor]) -> t
     open_rules.append(name)
     try:
         backward = _backward(eqn, name, body, sources)
-    except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+    except Exception as error:
+        if is_of_interrupt(error):
+            raise
         # It may be run all the same, as long as nobody asks for the derivative.
-        reason = str(error).strip().split("\n")[0]
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
         stop = PreventGradient(f"{name} has no derivative by JAX: {reason}")
         given = [stop(x) if i in sources else x for i, x in enumerate(xs)]
         return as_tuple(Call(body)(*given))
