@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tracegraph.control_passes.residuals import BY_GRADIENT, Plan, Timeline, bytes_of, cost
+from tracegraph.control_passes.stacked_residuals import with_less_stacked
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.barrier import Barrier
@@ -188,8 +189,13 @@ class Schedule:
 
     @cached_property
     def work(self) -> float:
-        """The operations that are done again."""
+        """The operations of the steps that do something again."""
         return sum(cost(step.node) for step in self.steps if step.node and step.is_again)
+
+    @property
+    def again(self) -> float:
+        """The operations that are done again, those in the bodies of scans too."""
+        return self.timeline.work - self.timeline.plain.work + self.work
 
     @cached_property
     def kept(self) -> int:
@@ -297,6 +303,9 @@ def _is_loop(step: Step, kinds: tuple[type, ...]) -> bool:
 #: is done again: the first two are tried at all prices, the others at the lowest ones.
 _DIVISIONS = (1, 6, 2, 3, 4, 8, 12, 16, 24, 32, 48, 64, 96)
 _PRICES, _LOWEST = 10, 3
+#: What a unit of work is worth in bytes, where the body of a scan is computed again: more than the
+#: work of most elementwise ops, more than that of products of matrices, nothing.
+_PRICES_OF_STEPS = (0.2, 0.005, 0.0)
 #: Between the extremes there are schedules for so many shares of the segments.
 _SHARES = 12
 #: A schedule is worth a try only if it holds this much less than one of less work.
@@ -308,12 +317,15 @@ def kept_only(timeline: Timeline) -> Schedule:
     return Schedule(timeline, Plan(frozenset(timeline.read_late), {}))
 
 
-def trade_offs(timeline: Timeline) -> list[Schedule]:
-    """Schedules from the one that does nothing again to the one that holds least: each does more
-    work than the one before, and holds less."""
-    found = sorted(_schedules(timeline), key=lambda schedule: (schedule.work, schedule.peak))
+def trade_offs(graph: Graph) -> list[Schedule]:
+    """Schedules of a graph from the one that does nothing again to the one that holds least: each
+    does more work than the one before, and holds less."""
+    plain = Timeline(graph)
+    others = (with_less_stacked(plain, price) for price in _PRICES_OF_STEPS)
+    timelines = [plain, *(Timeline(other, plain) for other in others if other is not None)]
+    found = [schedule for timeline in timelines for schedule in _schedules(timeline)]
     best = found[:1]
-    for schedule in found[1:]:
+    for schedule in sorted(found, key=lambda schedule: (schedule.again, schedule.peak)):
         if schedule.peak < _STEP * best[-1].peak:
             best.append(schedule)
     # Estimates end where something else holds most; what keeps least may still be smaller.
