@@ -178,6 +178,11 @@ class Schedule:
         return self.timeline.work - self.timeline.plain.work + self.work
 
     @cached_property
+    def division(self) -> int:
+        """How many segments there are."""
+        return len(set(self._plan.segments.values()))
+
+    @cached_property
     def kept(self) -> int:
         """The bytes of what is kept."""
         return sum(map(bytes_of, self._plan.kept))
@@ -248,6 +253,8 @@ _PRICES, _LOWEST = 10, 3
 _PRICES_OF_STEPS = (0.2, 0.005, 0.0)
 #: Between the extremes there are schedules for so many shares of the segments.
 _SHARES, _FEWEST_MIXED = 12, 4
+#: How many of those that hold least are worth a try.
+_LEAST = 4
 #: A schedule is worth a try only if it holds this much less than one of less work.
 _STEP = 0.97
 
@@ -268,9 +275,16 @@ def trade_offs(graph: Graph) -> list[Schedule]:
     for schedule in sorted(found, key=lambda schedule: (schedule.again, schedule.peak)):
         if schedule.peak < _STEP * best[-1].peak:
             best.append(schedule)
-    # Estimates end where something else holds most; what keeps least may still be smaller.
-    least = min(found, key=lambda schedule: (schedule.peak, schedule.kept))
-    return best if least in best else [*best, least]
+    return [*best, *(schedule for schedule in _least(found) if schedule not in best)]
+
+
+def _least(found: Sequence[Schedule]) -> list[Schedule]:
+    """Those that hold least, each with another division, the least of all at the end: of what is
+    nearly equal the estimates do not tell which is smaller."""
+    least: dict[int, Schedule] = {}
+    for schedule in sorted(found, key=lambda schedule: (schedule.peak, schedule.kept)):
+        least.setdefault(schedule.division, schedule)
+    return [*least.values()][:_LEAST][::-1]
 
 
 def _schedules(timeline: Timeline) -> Iterator[Schedule]:
@@ -286,7 +300,7 @@ def _schedules(timeline: Timeline) -> Iterator[Schedule]:
             seen.add(plan.kept)
             schedule = Schedule(timeline, plan)
             yield schedule
-            is_divided = len(set(segments.values())) >= _FEWEST_MIXED
+            is_divided = schedule.division >= _FEWEST_MIXED
             if is_divided and (least is None or schedule.peak < least[0].peak):
                 least = schedule, segments, price
     if least is not None:

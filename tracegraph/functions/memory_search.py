@@ -22,7 +22,7 @@ from tracegraph.passes.simplify import dead_code
 
 #: How many programs are compiled to come closer, and how many of the smallest ones where none of
 #: those holds.
-_MOST_TRIES, _LAST_TRIES = 5, 2
+_MOST_TRIES, _LAST_TRIES = 5, 4
 #: What is done again may be so much more work, as a share of all, than the least that might hold.
 _GAIN = 0.02
 #: What programs take of the estimate before one is measured; the most that any is taken to save.
