@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from lowering import disk, sizes
+from lowering import disk, layout, sizes
 from lowering.device import WIDE, is_staging, memory_bytes, x64
 from lowering.rules import RULES, Rule
 from tracegraph.core.collection import COLLECTS_IN_C, uncollected
@@ -168,6 +171,22 @@ class Memory(NamedTuple):
     temporaries: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Compile:
+    """A program that was compiled, or read from the folder of programs: of which graph, the line of
+    its first node, the types of its inputs, the number of its nodes, and how long it took."""
+
+    name: str
+    place: str
+    types: tuple[TensorType, ...]
+    nodes: int
+    seconds: float
+
+
+#: The last programs that this process has compiled.
+compiles: deque[Compile] = deque(maxlen=1000)
+
+
 class Program:
     """A compiled graph: called with a flat tuple of buffers, returns the tuple of outputs.
 
@@ -183,6 +202,8 @@ class Program:
         self.graph = graph
         self.needs_x64 = _has_64_bits(graph)
         self.donated = tuple(donated)
+        #: How long it took to compile; None if that has not been done.
+        self.compile_seconds: float | None = None
         #: Whether each run is one that an interrupt may leave alone, and not only the first.
         self.may_be_left = graph.may_never_end
         self._is_kept = False
@@ -191,6 +212,10 @@ class Program:
     def renew(self) -> None:
         """Begins anew. JAX refuses a function whose trace an interrupt left unfinished."""
         self.has_run = False
+        #: Stands for what was made since: a run that was left alone must not count for it.
+        self._life = object()
+        #: Whether `run` is what was compiled, for arrays like those of the first run alone.
+        self._runs_compiled = False
         for inner in self.graph.graphs():
             inner.cache.pop("lowered", None)
         self._options = _compiler_options(self.graph)
@@ -202,26 +227,46 @@ class Program:
         self._is_prepared = False
         #: The shortest way in; None before the first run.
         self.run: Any = None
+        #: JAX's mesh, where several devices run it, and whether it runs on no other one.
+        self.mesh: Any = None
+        self.is_bound = False
 
-    def _new_jitted(self) -> Any:
+    def _new_jitted(self, buffers: Sequence[Any] = ()) -> Any:
+        """JAX's function; for buffers that several devices hold, one that keeps them there."""
+        given: dict[str, Any] = {}
+        self.mesh = layout.home_of(self.graph, buffers)
+        shardings = layout.output_shardings(self.graph, buffers, self.mesh)
+        self.is_bound = any(sharding is not None for sharding in shardings)
+        if self.is_bound:
+            given["out_shardings"] = shardings
         return jax.jit(
             graph_function(self.graph),
             donate_argnums=self.donated,
             compiler_options=self._options,
+            **given,
         )
 
-    def _prepare(self, buffers: Sequence[Any]) -> None:
+    def precompile(self, folder: Path) -> None:
+        """Compiles for the types of the inputs, and keeps the program in a folder."""
+        self.renew()
+        types = [shape_struct(x.type) for x in self.graph.inputs]
+        on_worker_thread(lambda: self._prepare(types, folder))
+
+    def _prepare(self, buffers: Sequence[Any], folder: Path | None = None) -> None:
         """Compiles, by the folder of compiled programs if there is one. What is compiled beside a
         trace of somebody else's is not kept."""
-        self.jitted = self._new_jitted()
-        self.run = uncollected(self.jitted)
+        self.jitted = self._new_jitted(buffers)
+        self.run = self._bound(uncollected(self.jitted))
         self._is_prepared = True
         if is_staging():
             return
+        start = time.perf_counter()
         with x64() if self.needs_x64 else contextlib.nullcontext():
             lowered = self.jitted.lower(*buffers)
-            disk.compile_with_cache(lowered, self._options)
+            disk.compile_with_cache(lowered, self._options, folder)
             self._compiled = lowered.compile()  # the call that follows finds it
+        self.compile_seconds = time.perf_counter() - start
+        compiles.append(_compile_of(self.graph, self.compile_seconds))
         _note_compiled(self)
 
     def keep(self) -> None:
@@ -234,8 +279,8 @@ class Program:
         """Drops `jitted`, and with it JAX's trace and its module, most of the memory that a small
         program takes. What is compiled stays, and costs a call one Python frame of JAX more."""
         if self._compiled is not None and self.has_run and not self._is_kept:
-            self.run = uncollected(self._compiled)
-            self.jitted = None
+            self.run = self._bound(uncollected(self._compiled))
+            self.jitted, self._runs_compiled = None, True
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
         if self.has_run and not self.may_be_left:
@@ -254,24 +299,69 @@ class Program:
             return self._called(buffers)
 
     def _called(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
+        life = self._life
         try:
             if not self._is_prepared:
+                mesh = layout.home_of(self.graph, buffers)
+                buffers = buffers if mesh is None else layout.moved(buffers, mesh)
                 self._prepare(buffers)
             is_usual = self.has_run and not self.may_be_left
             with x64() if self.needs_x64 else contextlib.nullcontext():
                 outputs = self.run(*buffers) if is_usual else self._run_alone(buffers)
-            self.has_run = True
+            self.has_run = life is self._life
             return outputs
         except BaseException as error:
             # What is compiled takes arrays like those of the first call only, `jitted` takes all.
-            was_let_go = self.has_run and self.jitted is None
-            is_other_kind = was_let_go and isinstance(error, TypeError | ValueError)
+            is_other_kind = self._is_of_other_kind(error, buffers)
+            if is_other_kind and self._is_movable(buffers):
+                return self(*layout.moved(buffers, self.mesh))
             if not self.has_run or is_other_kind:
                 self.renew()
             if not is_other_kind and not self.is_refused_by_a_trace(error):
                 raise
         with jax.ensure_compile_time_eval() if is_staging() else contextlib.nullcontext():
             return self(*buffers)
+
+    def _is_of_other_kind(self, error: BaseException, buffers: Sequence[Any]) -> bool:
+        """Whether a run failed since the buffers are on other devices, or divided in another way,
+        than those of the first run. Raises InvalidArgumentError where they are on two meshes."""
+        if not isinstance(error, TypeError | ValueError) or is_of_interrupt(error):
+            return False
+        mesh = layout.home_of(self.graph, buffers)
+        if "incompatible devices" in str(error):
+            layout.refuse_devices(self.graph, buffers)
+        is_moved = mesh != self.mesh or (mesh is not None and layout.is_elsewhere(buffers, mesh))
+        return self.has_run and (self._runs_compiled or is_moved)
+
+    def _is_movable(self, buffers: Sequence[Any]) -> bool:
+        """Whether the program stays where it is, and some buffers come to it."""
+        mesh = layout.home_of(self.graph, buffers)
+        return mesh is not None and mesh == self.mesh and layout.is_elsewhere(buffers, mesh)
+
+    def _bound(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """What runs the program; where that is on one mesh, arrays on another one are refused. JAX
+        would move those that are on the same devices."""
+        if not self.is_bound:
+            return run
+
+        def checked(*buffers: Any) -> Any:
+            if self.is_elsewhere(buffers):
+                raise ValueError("arrays are on another mesh")  # `_called` sees to it
+            return run(*buffers)
+
+        return checked
+
+    def is_elsewhere(self, buffers: Sequence[Any]) -> bool:
+        """Whether one of the buffers is on another mesh than that of the program."""
+        return self.is_bound and layout.is_elsewhere(buffers, self.mesh)
+
+    def moves_to(self, buffers: Sequence[Any]) -> Any:
+        """JAX's mesh on which these buffers let the program run, if there are several devices;
+        begins anew where that is another one than before."""
+        mesh = layout.home_of(self.graph, buffers)
+        if self.has_run and mesh != self.mesh:
+            self.renew()
+        return mesh
 
     def _run_alone(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
         """A run that is given nothing that it may overwrite: it may be left alone."""
@@ -307,7 +397,22 @@ class Program:
         64-bit types need JAX's x64 context to be traced, not to run what was compiled already.
         """
         if self.needs_x64:
-            self.run = uncollected(self.compiled())
+            self.run = self._bound(uncollected(self.compiled()))
+            self._runs_compiled = True
+
+    def compiled_for(self, buffers: Sequence[Any]) -> Any:
+        """JAX's `Compiled`; before the first run, for buffers that are on these devices, where None
+        stands for an argument that is on none yet."""
+        if self._compiled is not None:
+            return self._compiled
+
+        def compiled() -> Any:
+            pairs = zip(self.graph.inputs, buffers, strict=True)
+            with x64():
+                given = [shape_struct(x.type, None, layout.named_sharding(y)) for x, y in pairs]
+                return self._new_jitted(buffers).lower(*given).compile()
+
+        return on_worker_thread(compiled)
 
     def compiled(self) -> Any:
         """JAX's `Compiled` of this program."""
@@ -350,6 +455,12 @@ class Program:
         with x64():
             jitted = self.jitted or self._new_jitted()
             return use(jitted.lower(*(shape_struct(x.type) for x in self.graph.inputs)))
+
+
+def _compile_of(graph: Graph, seconds: float) -> Compile:
+    place = next((str(node.source) for node in graph.nodes if node.source.line), "")
+    nodes = sum(len(inner.nodes) for inner in graph.graphs())
+    return Compile(graph.name, place, graph.input_types, nodes, seconds)
 
 
 #: How many programs JAX keeps its trace and its module of, 1.2 MB each.
@@ -408,10 +519,10 @@ def _compiler_options(graph: Graph) -> dict[str, Any]:
     return {"xla_disable_hlo_passes": passes}
 
 
-def shape_struct(type: TensorType, shape: Any = None) -> Any:
+def shape_struct(type: TensorType, shape: Any = None, sharding: Any = None) -> Any:
     """JAX's form of a type; `shape` holds its sizes as JAX knows them, where some are open."""
     dtype = jnp.bool_ if type.dtype is token else type.dtype.numpy_dtype
-    return jax.ShapeDtypeStruct(type.shape if shape is None else shape, dtype)
+    return jax.ShapeDtypeStruct(type.shape if shape is None else shape, dtype, sharding=sharding)
 
 
 def _has_64_bits(graph: Graph) -> bool:

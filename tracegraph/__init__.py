@@ -232,6 +232,8 @@ if TYPE_CHECKING:  # what is imported at its first use
     from tracegraph import signal as signal
     from tracegraph import testing as testing
     from tracegraph import train as train
+    from tracegraph.jax_programs import from_jax as from_jax
+    from tracegraph.profiling import profile as profile
     from tracegraph.views import diff as diff
 
 #: The modules that users need; completion leaves out the others. Those of `absent.LATER` are not
@@ -241,6 +243,12 @@ _MODULES = (
     *(linalg, math, math.special, nest, nn, random),
 )
 _INTERNAL = frozenset(["Any", "TYPE_CHECKING", "opened"])
+#: Functions whose modules are imported at their first use.
+_FUNCTIONS_LATER = {
+    "diff": "tracegraph.views",
+    "from_jax": "tracegraph.jax_programs",
+    "profile": "tracegraph.profiling",
+}
 
 for _module in _MODULES:
     absent.show_names_of(_module)
@@ -253,8 +261,9 @@ if not TYPE_CHECKING:  # a checker would take every name for one that exists
     def __getattr__(name: str) -> Any:
         if name in absent.LATER:
             return opened(f"tracegraph.{name}")
-        if name == "diff":
-            return guarding.public(opened("tracegraph.views").diff, __name__, name)
+        if name in _FUNCTIONS_LATER:
+            module = opened(_FUNCTIONS_LATER[name])
+            return guarding.public(getattr(module, name), __name__, name)
         absent.refuse(name)
 
 
@@ -265,7 +274,7 @@ def __dir__() -> list[str]:
         for name, value in globals().items()
         if not isinstance(value, module) or value in _MODULES
     }
-    return sorted(names - _INTERNAL | absent.LATER | {"diff"})
+    return sorted(names - _INTERNAL | absent.LATER | _FUNCTIONS_LATER.keys())
 
 
 guarding.guard((sys.modules[__name__], *_MODULES))

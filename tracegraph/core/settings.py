@@ -16,6 +16,9 @@ class Settings:
     #: Whether it was found that nothing can be kept there.
     compilation_cache_failed: bool = False
 
+    #: Folders of programs that lie beside models, from which programs are read.
+    compiled_folders: tuple[Path, ...] = ()
+
     def set_compilation_cache(self, folder: Path | None) -> None:
         """Keeps compiled programs in `folder` from now on."""
         self.compilation_cache, self.compilation_cache_failed = folder, False

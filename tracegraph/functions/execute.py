@@ -17,17 +17,18 @@ from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.provenance import Callee
 from tracegraph.eager.reference_counts import COUNTS_ARE_TRUSTED
-from tracegraph.eager.slots import Step, run_program, state_lock, store_together_if_same
+from tracegraph.eager.slots import Step, gathered, run_program, state_lock, store_together_if_same
 from tracegraph.effects.procedure import (
     START,
-    BucketOf,
     Procedure,
     types_known,
 )
 from tracegraph.effects.record import Record, current_record, recorded_call
+from tracegraph.errors import TraceError, fail
+from tracegraph.functions.run_options import PLAIN, RunOptions
 from tracegraph.ir.builder import current
 from tracegraph.ir.op import Op
-from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer, host_tensor
+from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor, get_buffer, host_tensor
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
 from tracegraph.signatures.results import Results, result_leaves
@@ -42,32 +43,37 @@ from tracegraph.tracing.trace import (
     restored,
 )
 
+#: Looks at a run: the body, its graph with known sizes, the inputs and the outputs.
+LookAt = Callable[[Traced, Graph, Sequence[Any], Sequence[Any]], None]
+
 
 class Execution:
     """A traced body at concrete types, compiled: what the hot path of a call holds."""
+
+    #: Whether the buffers of the Variables that a run assigns are overwritten.
+    may_overwrite = True
 
     def __init__(
         self,
         traced: Traced,
         types: Sequence[TensorType],
-        bucket_of: BucketOf | None = None,
-        budget: int | None = None,
+        options: RunOptions = PLAIN,
     ) -> None:
-        """`bucket_of` is asked what sizes that the run finds are padded to; `budget` is the bytes
-        that a program may take beside its inputs and outputs."""
         self.traced = traced
-        self._budget = budget
+        self._budget = options.memory_budget
         self.variables = traced.variables
         self.assigned = [traced.variables[i] for i in traced.assigned]
         self.graph = specialise(traced.graph, types)
+        self.graph.cache.setdefault(ASSIGNED, traced.assigned_places)
         self.result_types = self.graph.output_types[: traced.result_count]
         self._are_types_known = all(type.is_static for type in self.result_types)
         self.callee = self.callee_with(traced.variables)
         self._stored = slice(traced.result_count, traced.result_count + len(traced.assigned))
         #: Where the graph is cut: what runs its parts.
-        self._procedure = (
-            Procedure(self.graph, bucket_of, self._made) if self.graph.cuts_runs else None
-        )
+        self._procedure: Procedure | None = None
+        if self.graph.cuts_runs:
+            bucket_of = None if options.buckets is None else options.buckets.of
+            self._procedure = Procedure(self.graph, bucket_of, self._made)
         #: Whether there is neither state nor a check nor a cut nor an interrupt to see to.
         self.is_simple = not (
             traced.variables or traced.checks or self._is_cut or self.graph.may_never_end
@@ -77,16 +83,22 @@ class Execution:
     def _is_cut(self) -> bool:
         return self._procedure is not None or self.traced.has_token
 
+    @property
+    def compile_seconds(self) -> float | None:
+        """How long the whole graph took to compile as one program; None if it was not."""
+        program = vars(self).get("program")
+        return None if program is None else program.compile_seconds
+
     @functools.cached_property
     def program(self) -> Any:
         """The whole graph as one program of the compiler."""
         donated = [self.traced.argument_count + i for i in self.traced.assigned]
         # What may never end can be left, so it is not given what it would overwrite.
-        if not COUNTS_ARE_TRUSTED or self.graph.may_never_end:
+        if not (self.may_overwrite and COUNTS_ARE_TRUSTED) or self.graph.may_never_end:
             donated = []
         if not donated and self._budget is None:
-            return _program(self.graph)
-        return self._made(dead_code(self.graph), donated)
+            return program_of(self.graph)
+        return self._made(_pruned(self.graph), donated)
 
     def _made(self, graph: Graph, donated: Sequence[int] = ()) -> Any:
         """The program of a graph, which keeps to the budget."""
@@ -102,6 +114,23 @@ class Execution:
     @functools.cached_property
     def _step(self) -> Step:
         return Step(self.program, self._stored)
+
+    def device_costs(self) -> Any:
+        """What a run costs each of several devices; see `views.devices.DeviceCosts`."""
+        traced = self.traced
+        if self._is_cut:
+            fail(
+                TraceError,
+                f"summary: a run of @{self.graph.name} is cut into several programs, which have no "
+                "costs of devices together",
+                fix="take prints and calls of Python out of the function, or ask for plain "
+                "summary()",
+            )
+        state = gathered(self.variables)
+        captured = map(device_buffer, traced.captures)
+        buffers = ((None,) * traced.argument_count, state, captured)
+        given = tuple(itertools.chain(*buffers))
+        return backend.device_costs(self.program, given, traced.result_count)
 
     def step_alone(self) -> Step | None:
         """The step, where it is all there is to a run; what it takes after the Variables are the
@@ -133,13 +162,23 @@ class Execution:
             assigned = [variables[i] for i in traced.assigned]
         if self._procedure is not None:
             outputs = self._run_procedure(buffers, variables, rest, assigned, record)
-        elif variables:
-            outputs = self._step.run(buffers, variables, rest, assigned)
         else:
-            outputs = run_program(self.program, (*buffers, *rest))
+            outputs = self._outputs(buffers, variables, rest, assigned)
         if traced.checks:
             report_checks(traced, outputs)
         return [*map(Tensor, self._known_types(outputs), outputs)]
+
+    def _outputs(
+        self,
+        buffers: Sequence[Any],
+        variables: Sequence[Variable],
+        rest: Sequence[Any],
+        assigned: Sequence[Variable],
+    ) -> Sequence[Any]:
+        """The outputs of the program, of which the Variables have theirs by then."""
+        if variables:
+            return self._step.run(buffers, variables, rest, assigned)
+        return run_program(self.program, (*buffers, *rest))
 
     def _known_types(self, outputs: Sequence[Any]) -> Sequence[TensorType]:
         types = self.result_types
@@ -193,15 +232,20 @@ def run_recorded(
     arguments: Sequence[Tensor],
     variables: Sequence[Variable],
     record: Record | None = None,
+    look: LookAt | None = None,
 ) -> list[Tensor]:
     """Runs at top level while tapes record: the forward form, recorded as one call node. `record`
-    has what was done while the call was traced."""
+    has what was done while the call was traced. `look` is given the body with known sizes, and what
+    the program took and returned, before Variables are assigned."""
     types = input_types(traced, [x.type for x in arguments], variables)
     plain = specialise(traced.graph, types)
     forward = forward_form(plain)
+    for graph in (plain, forward):
+        graph.cache.setdefault(ASSIGNED, traced.assigned_places)
     program = forward.cached("forward_program", lambda: _forward_program(plain, forward))
     given = traced, arguments, variables, record
-    inputs, outputs, at = run_and_record(program, Call(forward), forward.output_types, *given)
+    seen = None if look is None else functools.partial(look, traced, plain)
+    inputs, outputs, at = run_and_record(program, Call(forward), forward.output_types, *given, seen)
     report_checks(traced, list(map(get_buffer, outputs)))
     results = list(outputs[: traced.result_count])
     _callee(forward, traced, variables).remember(inputs[: len(arguments)], results, at)
@@ -216,9 +260,11 @@ def run_and_record(
     arguments: Sequence[Tensor],
     variables: Sequence[Variable],
     record: Record | None,
+    look: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Source]:
     """Runs a body at top level by a program or a procedure, and shows it to tapes as a node of
-    `op`, whose outputs are of the `types`. Returns the inputs, the outputs and the place of it."""
+    `op`, whose outputs are of the `types`. Returns the inputs, the outputs and the place of it.
+    `look` is given what a program took and returned, before Variables are assigned."""
     builder = current()
     places = range(traced.argument_count, traced.argument_count + len(variables))
     assigned = [variables[i] for i in traced.assigned]
@@ -234,6 +280,8 @@ def run_and_record(
             outputs = program.run(buffers, by_place, stored, record)
             break
         outputs = run_program(program, buffers)
+        if look is not None:
+            look(buffers, outputs)
         olds = [buffers[i] for i in places]
         new = outputs[traced.result_count : traced.result_count + len(assigned)]
         with state_lock:
@@ -278,19 +326,26 @@ def _forward_program(plain: Graph, forward: Graph) -> Any:
         return Procedure(forward)
     places = repeats(forward, len(plain.outputs))
     if places is None:
-        return _program(forward)
+        return program_of(forward)
 
     def run(*inputs: Any) -> tuple[Any, ...]:
-        outputs = _program(plain)(*inputs)
+        outputs = program_of(plain)(*inputs)
         values = {"input": inputs, "output": outputs}
         return (*outputs, *(values[kind][place] for kind, place in places))
 
     return run
 
 
-def _program(graph: Graph) -> Any:
+def program_of(graph: Graph) -> Any:
     """The program of a graph that keeps its inputs, made once."""
-    return graph.cached("program", lambda: backend.program(dead_code(graph)))
+    return graph.cached("program", lambda: backend.program(_pruned(graph)))
+
+
+def _pruned(graph: Graph) -> Graph:
+    """The graph without what nothing depends on; it knows what is assigned, as the graph does."""
+    found = dead_code(graph)
+    found.cache.setdefault(ASSIGNED, graph.cache.get(ASSIGNED, ()))
+    return found
 
 
 def run_nested(

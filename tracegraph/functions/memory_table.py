@@ -10,7 +10,8 @@ from tracegraph.control_passes.recomputation import SCHEDULE, Schedule, kept_onl
 from tracegraph.control_passes.residuals import Residual, Timeline
 from tracegraph.functions.memory_budget import size_text
 from tracegraph.ir.tensor import Graph
-from tracegraph.views.summary import aligned, short_names
+from tracegraph.views.devices import aligned
+from tracegraph.views.summary import short_names
 
 #: Longer lines of code are cut in the table.
 _LONGEST_CODE = 50
