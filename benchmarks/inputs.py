@@ -371,6 +371,7 @@ INPUTS = {
     "ode_start": partial(two_layers, ODE_BATCH, ODE_WIDTHS),
     "transformer_step": partial(transformer, 4),
     "transformer_start": partial(transformer, 12),
+    "budget_step": partial(transformer, 24),
     "while_gradient": while_gradient,
     "scan_step": partial(vector, SCAN_STEPS),
     "two_parts": two_parts,

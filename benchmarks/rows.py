@@ -60,6 +60,12 @@ ROWS = (
         rounds=3,
         tolerance=1e-3,
     ),
+    Row(
+        "budget_step",
+        "transformer of 24 layers, in a quarter of its memory: a step",
+        rounds=9,
+        tolerance=1e-3,
+    ),
     Row("while_gradient", "a while of 100,000 steps, alone and with gradient", tolerance=1e-3),
     Row("scan_step", "scan of 10,000 steps with a tiny body"),
     Row("two_parts", "rows chosen by a mask, then work on as many as there are"),
@@ -166,6 +172,7 @@ TARGETS = (
         for peer in ("tf_graph", "torch", "jax")
     ),
     Target("transformer_start", "total", "tf_graph", 1.3),
+    Target("budget_step", "call", "all_kept", 1.35),
     Target("while_gradient", "call", "loop_alone", 5.0),
     Target("scan_step", "call", "jax", 1.0),
     Target("two_parts", "call", "jax", 1.1),
