@@ -355,12 +355,12 @@ def attended(x, hidden, kernel, bias, out, out_bias):
     return tg.reshape(y, x.shape) @ out + out_bias
 
 
-def transformer(inputs: Inputs, scale: float = 1.0) -> Workload:
+def transformer(inputs: Inputs, scale: float = 1.0, locates: bool = False) -> Workload:
     variables, (x, y) = variables_of(inputs), batch_of(inputs)
     hidden = tg.constant(inputs["hidden"])
     optimizer = tg.optimizers.AdamW(ADAM_RATE, WEIGHT_DECAY, BETA_1, BETA_2, EPSILON)
 
-    @tg.function
+    @tg.function(locate_numerics=locates)
     def step(x, y):
         with tg.GradientTape() as tape:
             loss = scale * mean_cross_entropy(transformed(variables, x, hidden), y)
@@ -679,6 +679,10 @@ WORKLOADS = {
     "gru_start": {"tracegraph": lambda inputs: first_step(partial(gru, inputs))},
     "ode_start": {"tracegraph": lambda inputs: first_step(partial(neural_ode, inputs))},
     "transformer_step": {"tracegraph": transformer},
+    "located_step": {
+        "tracegraph": partial(transformer, locates=True),
+        "not_located": transformer,
+    },
     "transformer_start": {"tracegraph": lambda inputs: first_step(partial(transformer, inputs))},
     "while_gradient": {"tracegraph": while_gradient, "loop_alone": loop_alone},
     "scan_step": {"tracegraph": scan_step},
