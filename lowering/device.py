@@ -60,7 +60,8 @@ def outside_of_traces() -> Any:
     return jax.ensure_compile_time_eval()
 
 
-def _context(dtype: Any) -> Any:
+def context_of(dtype: Any) -> Any:
+    """The context in which arrays of a dtype exist."""
     return x64() if dtype.name in WIDE else contextlib.nullcontext()
 
 
@@ -72,7 +73,7 @@ def is_staging() -> bool:
 @uncollected
 def put(array: np.ndarray) -> Any:
     """The array as a buffer on the device; the caller must own the array."""
-    with _context(array.dtype), jax.ensure_compile_time_eval():
+    with context_of(array.dtype), jax.ensure_compile_time_eval():
         return jax.device_put(array)
 
 
@@ -96,7 +97,7 @@ def copy(buffer: Any) -> Any:
     one copy, as before the first step of training, the transfer is a hundred times sooner done.
     """
     key = (buffer.dtype, buffer.shape)
-    with _context(buffer.dtype), jax.ensure_compile_time_eval():
+    with context_of(buffer.dtype), jax.ensure_compile_time_eval():
         if key in _copied:
             return _copy(buffer)
         _copied.add(key)

@@ -10,12 +10,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from lowering import disk, sizes
+from lowering import disk, layout, sizes
 from lowering.device import WIDE, is_staging, memory_bytes, x64
 from lowering.rules import RULES, Rule
 from tracegraph.core.collection import COLLECTS_IN_C, uncollected
@@ -161,6 +161,16 @@ def _lower_node(node: Node, env: dict[Tensor, Any], way: Lowering) -> None:
         env[y] = sizes.aligned(y.type, array)
 
 
+class Memory(NamedTuple):
+    """Bytes that a program needs: for its arguments, for its results, for those of the results that
+    are in the buffers of arguments, and for what it computes in between."""
+
+    arguments: int
+    results: int
+    shared: int
+    temporaries: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Compile:
     """A program that was compiled, or read from the folder of programs: of which graph, the line of
@@ -202,6 +212,10 @@ class Program:
     def renew(self) -> None:
         """Begins anew. JAX refuses a function whose trace an interrupt left unfinished."""
         self.has_run = False
+        #: Stands for what was made since: a run that was left alone must not count for it.
+        self._life = object()
+        #: Whether `run` is what was compiled, for arrays like those of the first run alone.
+        self._runs_compiled = False
         for inner in self.graph.graphs():
             inner.cache.pop("lowered", None)
         self._options = _compiler_options(self.graph)
@@ -213,12 +227,23 @@ class Program:
         self._is_prepared = False
         #: The shortest way in; None before the first run.
         self.run: Any = None
+        #: JAX's mesh, where several devices run it, and whether it runs on no other one.
+        self.mesh: Any = None
+        self.is_bound = False
 
-    def _new_jitted(self) -> Any:
+    def _new_jitted(self, buffers: Sequence[Any] = ()) -> Any:
+        """JAX's function; for buffers that several devices hold, one that keeps them there."""
+        given: dict[str, Any] = {}
+        self.mesh = layout.home_of(self.graph, buffers)
+        shardings = layout.output_shardings(self.graph, buffers, self.mesh)
+        self.is_bound = any(sharding is not None for sharding in shardings)
+        if self.is_bound:
+            given["out_shardings"] = shardings
         return jax.jit(
             graph_function(self.graph),
             donate_argnums=self.donated,
             compiler_options=self._options,
+            **given,
         )
 
     def precompile(self, folder: Path) -> None:
@@ -230,8 +255,8 @@ class Program:
     def _prepare(self, buffers: Sequence[Any], folder: Path | None = None) -> None:
         """Compiles, by the folder of compiled programs if there is one. What is compiled beside a
         trace of somebody else's is not kept."""
-        self.jitted = self._new_jitted()
-        self.run = uncollected(self.jitted)
+        self.jitted = self._new_jitted(buffers)
+        self.run = self._bound(uncollected(self.jitted))
         self._is_prepared = True
         if is_staging():
             return
@@ -254,8 +279,8 @@ class Program:
         """Drops `jitted`, and with it JAX's trace and its module, most of the memory that a small
         program takes. What is compiled stays, and costs a call one Python frame of JAX more."""
         if self._compiled is not None and self.has_run and not self._is_kept:
-            self.run = uncollected(self._compiled)
-            self.jitted = None
+            self.run = self._bound(uncollected(self._compiled))
+            self.jitted, self._runs_compiled = None, True
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
         if self.has_run and not self.may_be_left:
@@ -274,24 +299,69 @@ class Program:
             return self._called(buffers)
 
     def _called(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
+        life = self._life
         try:
             if not self._is_prepared:
+                mesh = layout.home_of(self.graph, buffers)
+                buffers = buffers if mesh is None else layout.moved(buffers, mesh)
                 self._prepare(buffers)
             is_usual = self.has_run and not self.may_be_left
             with x64() if self.needs_x64 else contextlib.nullcontext():
                 outputs = self.run(*buffers) if is_usual else self._run_alone(buffers)
-            self.has_run = True
+            self.has_run = life is self._life
             return outputs
         except BaseException as error:
             # What is compiled takes arrays like those of the first call only, `jitted` takes all.
-            was_let_go = self.has_run and self.jitted is None
-            is_other_kind = was_let_go and isinstance(error, TypeError | ValueError)
+            is_other_kind = self._is_of_other_kind(error, buffers)
+            if is_other_kind and self._is_movable(buffers):
+                return self(*layout.moved(buffers, self.mesh))
             if not self.has_run or is_other_kind:
                 self.renew()
             if not is_other_kind and not self.is_refused_by_a_trace(error):
                 raise
         with jax.ensure_compile_time_eval() if is_staging() else contextlib.nullcontext():
             return self(*buffers)
+
+    def _is_of_other_kind(self, error: BaseException, buffers: Sequence[Any]) -> bool:
+        """Whether a run failed since the buffers are on other devices, or divided in another way,
+        than those of the first run. Raises InvalidArgumentError where they are on two meshes."""
+        if not isinstance(error, TypeError | ValueError) or is_of_interrupt(error):
+            return False
+        mesh = layout.home_of(self.graph, buffers)
+        if "incompatible devices" in str(error):
+            layout.refuse_devices(self.graph, buffers)
+        is_moved = mesh != self.mesh or (mesh is not None and layout.is_elsewhere(buffers, mesh))
+        return self.has_run and (self._runs_compiled or is_moved)
+
+    def _is_movable(self, buffers: Sequence[Any]) -> bool:
+        """Whether the program stays where it is, and some buffers come to it."""
+        mesh = layout.home_of(self.graph, buffers)
+        return mesh is not None and mesh == self.mesh and layout.is_elsewhere(buffers, mesh)
+
+    def _bound(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """What runs the program; where that is on one mesh, arrays on another one are refused. JAX
+        would move those that are on the same devices."""
+        if not self.is_bound:
+            return run
+
+        def checked(*buffers: Any) -> Any:
+            if self.is_elsewhere(buffers):
+                raise ValueError("arrays are on another mesh")  # `_called` sees to it
+            return run(*buffers)
+
+        return checked
+
+    def is_elsewhere(self, buffers: Sequence[Any]) -> bool:
+        """Whether one of the buffers is on another mesh than that of the program."""
+        return self.is_bound and layout.is_elsewhere(buffers, self.mesh)
+
+    def moves_to(self, buffers: Sequence[Any]) -> Any:
+        """JAX's mesh on which these buffers let the program run, if there are several devices;
+        begins anew where that is another one than before."""
+        mesh = layout.home_of(self.graph, buffers)
+        if self.has_run and mesh != self.mesh:
+            self.renew()
+        return mesh
 
     def _run_alone(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
         """A run that is given nothing that it may overwrite: it may be left alone."""
@@ -327,13 +397,55 @@ class Program:
         64-bit types need JAX's x64 context to be traced, not to run what was compiled already.
         """
         if self.needs_x64:
-            self.run = uncollected(self.compiled())
+            self.run = self._bound(uncollected(self.compiled()))
+            self._runs_compiled = True
+
+    def compiled_for(self, buffers: Sequence[Any]) -> Any:
+        """JAX's `Compiled`; before the first run, for buffers that are on these devices, where None
+        stands for an argument that is on none yet."""
+        if self._compiled is not None:
+            return self._compiled
+
+        def compiled() -> Any:
+            pairs = zip(self.graph.inputs, buffers, strict=True)
+            with x64():
+                given = [shape_struct(x.type, None, layout.named_sharding(y)) for x, y in pairs]
+                return self._new_jitted(buffers).lower(*given).compile()
+
+        return on_worker_thread(compiled)
 
     def compiled(self) -> Any:
         """JAX's `Compiled` of this program."""
         if self._compiled is not None:
             return self._compiled
         return on_worker_thread(lambda: self._lowered(lambda lowered: lowered.compile()))
+
+    def memory(self) -> Memory:
+        """What the program needs. It is compiled now, for the runs that follow too."""
+        if not self._is_prepared:
+            on_worker_thread(self._prepare_for_types)
+        found = self.compiled().memory_analysis()
+        if found is None:
+            fail(
+                LoweringError,
+                f"{self.graph.name}: the compiler for this device does not say what memory a "
+                "program needs",
+                fix="leave memory_budget out",
+            )
+        return Memory(
+            found.argument_size_in_bytes,
+            found.output_size_in_bytes,
+            found.alias_size_in_bytes,
+            found.temp_size_in_bytes,
+        )
+
+    def _prepare_for_types(self) -> None:
+        try:
+            with slow_compiles.noted(self.graph):
+                self._prepare([shape_struct(x.type) for x in self.graph.inputs])
+        except BaseException:
+            self.renew()
+            raise
 
     def lowered(self) -> Any:
         """JAX's `Lowered` of this program, for its texts and analyses."""
@@ -407,10 +519,10 @@ def _compiler_options(graph: Graph) -> dict[str, Any]:
     return {"xla_disable_hlo_passes": passes}
 
 
-def shape_struct(type: TensorType, shape: Any = None) -> Any:
+def shape_struct(type: TensorType, shape: Any = None, sharding: Any = None) -> Any:
     """JAX's form of a type; `shape` holds its sizes as JAX knows them, where some are open."""
     dtype = jnp.bool_ if type.dtype is token else type.dtype.numpy_dtype
-    return jax.ShapeDtypeStruct(type.shape if shape is None else shape, dtype)
+    return jax.ShapeDtypeStruct(type.shape if shape is None else shape, dtype, sharding=sharding)
 
 
 def _has_64_bits(graph: Graph) -> bool:

@@ -232,6 +232,7 @@ if TYPE_CHECKING:  # what is imported at its first use
     from tracegraph import signal as signal
     from tracegraph import testing as testing
     from tracegraph import train as train
+    from tracegraph.jax_programs import from_jax as from_jax
     from tracegraph.profiling import profile as profile
     from tracegraph.views import diff as diff
 
@@ -243,7 +244,11 @@ _MODULES = (
 )
 _INTERNAL = frozenset(["Any", "TYPE_CHECKING", "opened"])
 #: Functions whose modules are imported at their first use.
-_FUNCTIONS_LATER = {"diff": "tracegraph.views", "profile": "tracegraph.profiling"}
+_FUNCTIONS_LATER = {
+    "diff": "tracegraph.views",
+    "from_jax": "tracegraph.jax_programs",
+    "profile": "tracegraph.profiling",
+}
 
 for _module in _MODULES:
     absent.show_names_of(_module)

@@ -38,6 +38,15 @@ def host_array(tensor: Tensor) -> np.ndarray:
 
 
 def _fetched(buffer: Any, tensor: Tensor) -> np.ndarray:
+    if not (buffer.is_fully_addressable or buffer.is_fully_replicated):
+        fail(
+            TraceError,
+            f"the value of a tensor {tensor.type} was asked for, of which this process holds "
+            f"{len(buffer.addressable_shards)} parts of {len(buffer.sharding.device_set)}",
+            source=tensor.source,
+            fix="let each process have all of it: tg.distribute.with_layout(x, "
+            f"tg.distribute.Layout(mesh, {[None] * tensor.ndim}))",
+        )
     try:
         buffer.block_until_ready()  # JAX ends the process where NumPy reads a failed buffer
         return np.asarray(buffer)
@@ -208,6 +217,11 @@ def default_device() -> str:
     return _device_of(backend.put(np.zeros((), np.float32)))
 
 
+def layout(self: Tensor) -> Any:
+    """How the value is divided among the devices of a mesh; None if it is on one device."""
+    return backend.layouts().layout_of(self)
+
+
 def _device_of(buffer: Any) -> str:
     devices = getattr(buffer, "devices", None)
     return (
@@ -288,6 +302,7 @@ _METHODS = {
     "__deepcopy__": _copy,
     "__reduce__": _reduce,
     "device": property(device),
+    "layout": property(layout),
     "to_device": _to_device,
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -20,7 +21,7 @@ from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.effects.record import Record
 from tracegraph.errors import DTypeError, Mismatch, ShapeError, TraceError, fact_of, fail, shown
-from tracegraph.functions.buckets import Bucketing, Buckets
+from tracegraph.functions.buckets import Bucketing
 from tracegraph.functions.execute import (
     Execution,
     input_types,
@@ -30,8 +31,9 @@ from tracegraph.functions.execute import (
 )
 from tracegraph.functions.jax_function import Binding, jax_function
 from tracegraph.functions.recompiling import Recompiling
+from tracegraph.functions.run_options import PLAIN, RunOptions
 from tracegraph.ir.builder import current
-from tracegraph.ir.tensor import ASSIGNED, Graph, Tensor, get_type
+from tracegraph.ir.tensor import ASSIGNED, DEVICE_COSTS, Graph, Tensor, get_type
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.passes.specialise import bind_sizes
 from tracegraph.signatures.results import Results
@@ -74,17 +76,17 @@ class ConcreteFunction:
         traced: Traced,
         results: Results,
         stand_ins: dict[int, StandIn],
-        buckets: Buckets | None = None,
-        locates_numerics: bool = False,
+        options: RunOptions = PLAIN,
     ) -> None:
         #: What was traced: the structure of the arguments, their types and Python values.
         self.request = request
         self.traced = traced
         traced.graph.cache[ASSIGNED] = traced.assigned_places  # what pictures call the results
+        traced.graph.cache[DEVICE_COSTS] = weakref.WeakMethod(self._device_costs)
         #: What runs at top level: the body, or one that says whether its results are finite; and
         #: how that is looked at.
         self._running, self._numerics = traced, None
-        if locates_numerics:
+        if options.locate_numerics:
             self._numerics = opened("tracegraph.functions.numerics")
             self._running = self._numerics.with_located_numerics(traced)
         #: How the result tensors are packed for the caller.
@@ -99,9 +101,9 @@ class ConcreteFunction:
         self._recompiling: Recompiling | None = None
         #: How arguments are padded to bucket sizes, if they are.
         self.bucketing: Bucketing | None = None
-        self._bucket_of = None if buckets is None else buckets.of
+        self._options, buckets = options, options.buckets
         if buckets is not None and not traced.graph.is_static:
-            self.bucketing = Bucketing(traced, buckets)
+            self.bucketing = Bucketing(traced, buckets, options)
         if not traced.graph.is_static:
             types, names = traced.graph.input_types, self._input_names()
             self._recompiling = Recompiling(self.name, types, names, buckets is not None)
@@ -476,6 +478,18 @@ class ConcreteFunction:
         """Whether the body asked which Variable an argument is, and so fits no other."""
         return any(v.is_identified for v in self.traced.variables)
 
+    def memory(self) -> Any:
+        """What the program of this trace needs; see `memory` of the function. Raises ShapeError for
+        sizes that are open."""
+        for type in self.argument_types:
+            if not type.is_static:
+                fail(
+                    ShapeError,
+                    f"{self.name}: memory is that of a compiled program, and an argument is {type}",
+                    fix="pass TensorSpecs whose sizes are known",
+                )
+        return self.execution(self.argument_types).memory()
+
     def execution(
         self, types: Sequence[TensorType], variables: Sequence[Variable] | None = None
     ) -> Execution:
@@ -490,7 +504,7 @@ class ConcreteFunction:
                     if self._recompiling is not None:
                         self._recompiling.compiles(types)
                     kind = self._numerics.LocatedExecution if self._numerics else Execution
-                    found = self._executions[types] = kind(self._running, types, self._bucket_of)
+                    found = self._executions[types] = kind(self._running, types, self._options)
         return found
 
     def compiled(self) -> list[tuple[str, float]]:
@@ -504,6 +518,18 @@ class ConcreteFunction:
                 text = ", ".join(f"{name}: {type}" for name, type in pairs)
                 found.append((f"{self.name}({text})", seconds))
         return found
+
+    def _device_costs(self) -> Any:
+        """What the latest run, or one of the signature's sizes, costs each of several devices."""
+        known = [*self._executions.values()]
+        if not known and not self.graph.is_static:
+            fail(
+                TraceError,
+                f"summary: {self.name} has open sizes and did not run",
+                fix="call it once before",
+            )
+        execution = known[-1] if known else self.execution(self.argument_types)
+        return execution.device_costs()
 
     def _input_names(self) -> list[str]:
         """The inputs of the graph as messages name them."""

@@ -10,23 +10,25 @@ from typing import Any
 from tracegraph.control.call import Call, call, forward_form, repeats
 from tracegraph.control_flow.regions import set_runner
 from tracegraph.control_passes.split_at_cuts import has_calls_that_see, with_own_sizes
+from tracegraph.core.later import opened
 from tracegraph.core.source import Source, here
 from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.provenance import Callee
 from tracegraph.eager.reference_counts import COUNTS_ARE_TRUSTED
-from tracegraph.eager.slots import Step, run_program, state_lock, store_together_if_same
+from tracegraph.eager.slots import Step, gathered, run_program, state_lock, store_together_if_same
 from tracegraph.effects.procedure import (
     START,
-    BucketOf,
     Procedure,
     types_known,
 )
 from tracegraph.effects.record import Record, current_record, recorded_call
+from tracegraph.errors import TraceError, fail
+from tracegraph.functions.run_options import PLAIN, RunOptions
 from tracegraph.ir.builder import current
 from tracegraph.ir.op import Op
-from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer, host_tensor
+from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor, get_buffer, host_tensor
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
 from tracegraph.signatures.results import Results, result_leaves
@@ -48,23 +50,30 @@ LookAt = Callable[[Traced, Graph, Sequence[Any], Sequence[Any]], None]
 class Execution:
     """A traced body at concrete types, compiled: what the hot path of a call holds."""
 
+    #: Whether the buffers of the Variables that a run assigns are overwritten.
+    may_overwrite = True
+
     def __init__(
         self,
         traced: Traced,
         types: Sequence[TensorType],
-        bucket_of: BucketOf | None = None,
+        options: RunOptions = PLAIN,
     ) -> None:
-        """`bucket_of` is asked what sizes that the run finds are padded to."""
         self.traced = traced
+        self._budget = options.memory_budget
         self.variables = traced.variables
         self.assigned = [traced.variables[i] for i in traced.assigned]
         self.graph = specialise(traced.graph, types)
+        self.graph.cache.setdefault(ASSIGNED, traced.assigned_places)
         self.result_types = self.graph.output_types[: traced.result_count]
         self._are_types_known = all(type.is_static for type in self.result_types)
         self.callee = self.callee_with(traced.variables)
         self._stored = slice(traced.result_count, traced.result_count + len(traced.assigned))
         #: Where the graph is cut: what runs its parts.
-        self._procedure = Procedure(self.graph, bucket_of) if self.graph.cuts_runs else None
+        self._procedure: Procedure | None = None
+        if self.graph.cuts_runs:
+            bucket_of = None if options.buckets is None else options.buckets.of
+            self._procedure = Procedure(self.graph, bucket_of, self._made)
         #: Whether there is neither state nor a check nor a cut nor an interrupt to see to.
         self.is_simple = not (
             traced.variables or traced.checks or self._is_cut or self.graph.may_never_end
@@ -85,13 +94,43 @@ class Execution:
         """The whole graph as one program of the compiler."""
         donated = [self.traced.argument_count + i for i in self.traced.assigned]
         # What may never end can be left, so it is not given what it would overwrite.
-        if not donated or not COUNTS_ARE_TRUSTED or self.graph.may_never_end:
+        if not (self.may_overwrite and COUNTS_ARE_TRUSTED) or self.graph.may_never_end:
+            donated = []
+        if not donated and self._budget is None:
             return program_of(self.graph)
-        return backend.program(dead_code(self.graph), donated)
+        return self._made(_pruned(self.graph), donated)
+
+    def _made(self, graph: Graph, donated: Sequence[int] = ()) -> Any:
+        """The program of a graph, which keeps to the budget."""
+        if self._budget is None:
+            return backend.program(graph, donated)
+        return opened("tracegraph.functions.memory_search").fitted(graph, donated, self._budget)
+
+    def memory(self) -> Any:
+        """What the programs of a run need, and what of a graph they keep: see `MemoryTable`."""
+        programs = [self.program] if self._procedure is None else self._procedure.programs()
+        return opened("tracegraph.functions.memory_table").memory_table(programs, self._budget)
 
     @functools.cached_property
     def _step(self) -> Step:
         return Step(self.program, self._stored)
+
+    def device_costs(self) -> Any:
+        """What a run costs each of several devices; see `views.devices.DeviceCosts`."""
+        traced = self.traced
+        if self._is_cut:
+            fail(
+                TraceError,
+                f"summary: a run of @{self.graph.name} is cut into several programs, which have no "
+                "costs of devices together",
+                fix="take prints and calls of Python out of the function, or ask for plain "
+                "summary()",
+            )
+        state = gathered(self.variables)
+        captured = map(device_buffer, traced.captures)
+        buffers = ((None,) * traced.argument_count, state, captured)
+        given = tuple(itertools.chain(*buffers))
+        return backend.device_costs(self.program, given, traced.result_count)
 
     def step_alone(self) -> Step | None:
         """The step, where it is all there is to a run; what it takes after the Variables are the
@@ -201,6 +240,8 @@ def run_recorded(
     types = input_types(traced, [x.type for x in arguments], variables)
     plain = specialise(traced.graph, types)
     forward = forward_form(plain)
+    for graph in (plain, forward):
+        graph.cache.setdefault(ASSIGNED, traced.assigned_places)
     program = forward.cached("forward_program", lambda: _forward_program(plain, forward))
     given = traced, arguments, variables, record
     seen = None if look is None else functools.partial(look, traced, plain)
@@ -297,7 +338,14 @@ def _forward_program(plain: Graph, forward: Graph) -> Any:
 
 def program_of(graph: Graph) -> Any:
     """The program of a graph that keeps its inputs, made once."""
-    return graph.cached("program", lambda: backend.program(dead_code(graph)))
+    return graph.cached("program", lambda: backend.program(_pruned(graph)))
+
+
+def _pruned(graph: Graph) -> Graph:
+    """The graph without what nothing depends on; it knows what is assigned, as the graph does."""
+    found = dead_code(graph)
+    found.cache.setdefault(ASSIGNED, graph.cache.get(ASSIGNED, ()))
+    return found
 
 
 def run_nested(

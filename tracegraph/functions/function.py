@@ -30,8 +30,9 @@ from tracegraph.functions.body import Body
 from tracegraph.functions.buckets import Buckets
 from tracegraph.functions.call_plan import CallPlan, known_call
 from tracegraph.functions.concrete import ConcreteFunction
-from tracegraph.functions.execute import input_types
+from tracegraph.functions.execute import Execution, input_types
 from tracegraph.functions.jax_function import Binding, check_is_one_program, jax_function
+from tracegraph.functions.run_options import RunOptions
 from tracegraph.functions.trace_cache import TraceCache
 from tracegraph.ir.builder import builder_of_thread, current
 from tracegraph.ir.tensor import Graph, Tensor, get_buffer, get_type
@@ -91,6 +92,7 @@ class Function(Generic[Parameters, Result]):
         check_numerics: bool = False,
         bucket_sizes: Any = None,
         locate_numerics: bool = False,
+        memory_budget: Any = None,
         name: str | None = None,
     ) -> None:
         self._python_function = python_function
@@ -105,6 +107,7 @@ class Function(Generic[Parameters, Result]):
             "check_numerics": check_numerics,
             "bucket_sizes": None if self._buckets is None else self._buckets.option,
             "locate_numerics": locate_numerics,
+            "memory_budget": None if memory_budget is None else _bytes(memory_budget),
         }
         self._signature = Signature(python_function, self._name)
         self._input_signature = (
@@ -133,9 +136,10 @@ class Function(Generic[Parameters, Result]):
         self.__signature__ = self._signature.parameters
 
     def _make_body(self) -> Body:
-        options = self._options["check_bounds"], self._options["check_numerics"]
-        last = bool(self._options["autograph"]), bool(self._options["locate_numerics"])
-        return Body(self._python_function, self._signature, *options, self._buckets, *last)
+        options = self._options
+        run = RunOptions(self._buckets, options["memory_budget"], options["locate_numerics"])
+        checks = options["check_bounds"], options["check_numerics"]
+        return Body(self._python_function, self._signature, *checks, options["autograph"], run)
 
     # Attributes.
 
@@ -400,6 +404,46 @@ class Function(Generic[Parameters, Result]):
         """The graph of the trace for these arguments; see `get_concrete_function`."""
         return self.get_concrete_function(*args, **kwargs).graph
 
+    @api_boundary
+    def memory(self, *args: Any, **kwargs: Any) -> Any:
+        """What the program for these arguments, values or TensorSpecs, needs: a `MemoryTable`.
+
+        Its `str` has the bytes of arguments, results and temporaries, as the compiler says, and a
+        row for each line of yours whose values gradients read: how many bytes are kept, how many
+        made again, and what work that is; the largest first. Without arguments it is about the one
+        trace that there is. The program is compiled if it has not been.
+
+        Raises TraceError (a TypeError) where arguments are left out and there are several traces,
+        ShapeError for a size that is open.
+        """
+        traces = self.traces
+        if args or kwargs or not traces:
+            return self._execution_for("memory", args, kwargs).memory()
+        if len(traces) > 1:
+            fail(
+                TraceError,
+                f"{self._name}: memory() has no arguments, and there are {len(traces)} traces",
+                fix="pass the arguments of a call, or TensorSpecs",
+            )
+        return traces[0].memory()
+
+    def _execution_for(self, name: str, args: Any, kwargs: Any) -> Execution:
+        """What runs a call with these arguments, values or TensorSpecs; `name` asks for it."""
+        request = self._request(args, kwargs)
+        concrete, _ = self._traces.find(request)
+        types = []
+        for i in request.tensor_positions:
+            key = request.keys[i]
+            type_ = SpecTypes([key]).type_of(key) if isinstance(key, TensorSpec) else key
+            if not type_.is_static:
+                fail(
+                    ShapeError,
+                    f"{self._name}: {name} needs every size, and an argument is {type_}",
+                    fix="give the sizes in the TensorSpec",
+                )
+            types.append(type_)
+        return concrete.execution(tuple(types))
+
     # Other worlds.
 
     def as_jax(self) -> Callable[..., Any]:
@@ -486,20 +530,7 @@ class Function(Generic[Parameters, Result]):
         """The execution for arguments whose sizes are known, which is one program."""
         if self._input_signature is not None and not args and not kwargs:
             args = self._input_signature.specs
-        request = self._request(args, kwargs)
-        concrete, _ = self._traces.find(request)
-        types = []
-        for i in request.tensor_positions:
-            key = request.keys[i]
-            type_ = SpecTypes([key]).type_of(key) if isinstance(key, TensorSpec) else key
-            if not type_.is_static:
-                fail(
-                    ShapeError,
-                    f"{self._name}: {who} needs every size, and an argument is {type_}",
-                    fix="give the sizes in the TensorSpec",
-                )
-            types.append(type_)
-        execution = concrete.execution(tuple(types))
+        execution = self._execution_for(who, args, kwargs)
         check_is_one_program(self._name, execution.graph)
         return execution
 
@@ -627,6 +658,7 @@ def function(
     check_bounds: bool = ...,
     check_numerics: bool = ...,
     bucket_sizes: str | Iterable[int] | None = ...,
+    memory_budget: str | int | None = ...,
     locate_numerics: bool = ...,
 ) -> Function[Parameters, Result]: ...
 @overload
@@ -645,6 +677,7 @@ def function(
     check_bounds: bool = ...,
     check_numerics: bool = ...,
     bucket_sizes: str | Iterable[int] | None = ...,
+    memory_budget: str | int | None = ...,
     locate_numerics: bool = ...,
 ) -> Callable[[Callable[Parameters, Result]], Function[Parameters, Result]]: ...
 def function(
@@ -662,6 +695,7 @@ def function(
     check_bounds: bool = False,
     check_numerics: bool = False,
     bucket_sizes: str | Iterable[int] | None = None,
+    memory_budget: str | int | None = None,
     locate_numerics: bool = False,
 ) -> Any:
     """Compiles a Python function: it is traced once per signature, and the graph runs on XLA.
@@ -689,8 +723,11 @@ def function(
     - `bucket_sizes`: "powers_of_two", or integers such as `[8, 32, 128]`, up to which arguments are
       padded along open axes; results are cut back, and are those without padding. So few programs
       serve all sizes. The first call raises ShapeError with the line of what padding would change.
+    - `memory_budget`: bytes, or text such as "2GiB", that a program may take beside its arguments
+      and results. As far as that needs, values that gradients read are computed again in place of
+      being kept. The first call raises InvalidArgumentError (a ValueError) with the least possible.
 
-    Raises TypeError for something that is not callable, SignatureError for other `bucket_sizes`.
+    Raises TypeError for what is not callable, SignatureError for other sizes.
 
     >>> @tg.function
     ... def square(x):
@@ -699,28 +736,29 @@ def function(
     np.float32(9.0)
     """
 
-    names = ("autograph", "check_bounds", "check_numerics", "locate_numerics")
-    flags: dict[str, Any] = dict(
-        zip(names, (autograph, check_bounds, check_numerics, locate_numerics))
-    )
-    flags["reduce_retracing"] = reduce_retracing or bool(experimental_relax_shapes)
-    others = {"jit_compile": jit_compile, "bucket_sizes": bucket_sizes}
-    decorated = functools.partial(_decorated, input_signature, flags, others)
+    def decorated(python_function: Callable[..., Any]) -> Function:
+        _check_callable(python_function)
+        if isinstance(python_function, Function) and python_function.has_source:
+            python_function = python_function.python_function
+        relaxes = reduce_retracing or bool(experimental_relax_shapes)
+        flags = _flags(autograph, relaxes, check_bounds, check_numerics, locate_numerics)
+        sizes = {"bucket_sizes": bucket_sizes, "memory_budget": memory_budget}
+        return Function(python_function, input_signature, jit_compile=jit_compile, **flags, **sizes)
+
     return decorated if func is None else decorated(func)
 
 
-def _decorated(
-    input_signature: Any,
-    flags: dict[str, Any],
-    others: dict[str, Any],
-    python_function: Callable[..., Any],
-) -> Function:
-    """The function, with options that are checked now."""
-    _check_callable(python_function)
-    if isinstance(python_function, Function) and python_function.has_source:
-        python_function = python_function.python_function
-    checked: dict[str, Any] = {k: as_flag("function", k, flag) for k, flag in flags.items()}
-    return Function(python_function, input_signature, **checked, **others)
+#: The options of `function` that are flags.
+_FLAGS = ("autograph", "reduce_retracing", "check_bounds", "check_numerics", "locate_numerics")
+
+
+def _flags(*given: Any) -> dict[str, Any]:
+    """The flags among the options of `function`."""
+    return {name: as_flag("function", name, flag) for name, flag in zip(_FLAGS, given, strict=True)}
+
+
+def _bytes(budget: Any) -> int:
+    return opened("tracegraph.functions.memory_budget").as_bytes(budget)
 
 
 def _check_callable(python_function: Any) -> None:

@@ -8,7 +8,6 @@ loops on the way are run from Python, one step after the other, so that it finds
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -24,7 +23,7 @@ from tracegraph.eager import backend
 from tracegraph.eager.slots import gathered, run_program, state_lock, store_together_if_same
 from tracegraph.effects.interpreted import interpret
 from tracegraph.errors import NumericsError, counted, fail
-from tracegraph.functions.execute import Execution, program_of
+from tracegraph.functions.execute import Execution
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.passes.simplify import dead_code
@@ -59,9 +58,7 @@ class LocatedExecution(Execution):
     """An execution whose results are looked at before Variables are assigned; so nothing that the
     run was given is overwritten."""
 
-    @functools.cached_property
-    def program(self) -> Any:
-        return program_of(self.graph)
+    may_overwrite = False
 
     def step_alone(self) -> None:
         return None

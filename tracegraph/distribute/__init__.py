@@ -1,0 +1,14 @@
+"""`tg.distribute`: several devices, which divide programs and values among them.
+
+>>> mesh = tg.distribute.Mesh({"data": 1})
+>>> x = tg.distribute.with_layout(tg.ones([4, 2]), tg.distribute.Layout(mesh, ["data", None]))
+>>> x.layout
+Layout(Mesh({'data': 1}), ['data', None])
+"""
+
+from tracegraph.api.public_modules import publish
+from tracegraph.distribute.layouts import Layout, Mesh, with_layout
+
+__all__ = ["Layout", "Mesh", "with_layout"]
+
+publish(__name__)
