@@ -717,9 +717,7 @@ def function(
       FloatingPointError) with its op and line, and no Variable is assigned.
     - `locate_numerics`: a result or a new value of a Variable that is nan or infinite raises
       NumericsError, with the node to blame, its line, the steps of loops and the operands' ranges;
-      no Variable is assigned. Runs are at full speed: only then is the graph searched, from the
-      same inputs. An infinity that a constant brings in raises nothing. The outermost function
-      searches what it calls too; one with effects or `bucket_sizes` has `check_numerics`.
+      no Variable is assigned. Runs are at full speed: only then is the graph searched.
     - `bucket_sizes`: "powers_of_two", or integers such as `[8, 32, 128]`, up to which arguments are
       padded along open axes; results are cut back, and are those without padding. So few programs
       serve all sizes. The first call raises ShapeError with the line of what padding would change.
@@ -736,16 +734,21 @@ def function(
     np.float32(9.0)
     """
 
-    def decorated(python_function: Callable[..., Any]) -> Function:
-        _check_callable(python_function)
-        if isinstance(python_function, Function) and python_function.has_source:
-            python_function = python_function.python_function
-        relaxes = reduce_retracing or bool(experimental_relax_shapes)
-        flags = _flags(autograph, relaxes, check_bounds, check_numerics, locate_numerics)
-        sizes = {"bucket_sizes": bucket_sizes, "memory_budget": memory_budget}
-        return Function(python_function, input_signature, jit_compile=jit_compile, **flags, **sizes)
-
+    relaxes = reduce_retracing or bool(experimental_relax_shapes)
+    flags = _flags(autograph, relaxes, check_bounds, check_numerics, locate_numerics)
+    sizes = {"bucket_sizes": bucket_sizes, "memory_budget": memory_budget}
+    options = {"jit_compile": jit_compile, **flags, **sizes}
+    decorated = functools.partial(_decorated, input_signature, options)
     return decorated if func is None else decorated(func)
+
+
+def _decorated(
+    input_signature: Any, options: dict[str, Any], python_function: Callable[..., Any]
+) -> Function:
+    _check_callable(python_function)
+    if isinstance(python_function, Function) and python_function.has_source:
+        python_function = python_function.python_function
+    return Function(python_function, input_signature, **options)
 
 
 #: The options of `function` that are flags.
