@@ -42,6 +42,8 @@ from tracegraph.operands.conversion import as_operands, as_tensor
 from tracegraph.state.variable import Variable
 
 if TYPE_CHECKING:
+    from tracegraph.comparison import Comparison
+    from tracegraph.explanation.compiles import CompileExplanation
     from tracegraph.typing import DTypeLike, TensorLike
 
 
@@ -293,7 +295,7 @@ def _refuse_dtype(x: Any, fact: str, wanted: DType | None = None) -> NoReturn:
 
 def compare(
     f: Callable[..., Any], g: Any, *args: Any, rtol: float = 1e-4, atol: float = 1e-6
-) -> Any:
+) -> Comparison:
     """The first node at which two versions of a function part, for the same arguments.
 
     `f` and `g` are functions of tensors, decorated or not, such as one and its new form. Or `g` is
@@ -331,7 +333,7 @@ def check_determinism(f: Callable[..., Any], *args: Any, runs: int = 3) -> None:
     opened("tracegraph.comparison").check_determinism(f, *args, runs=runs)
 
 
-def explain_compiles() -> Any:
+def explain_compiles() -> CompileExplanation:
     """The programs that this process has compiled, those of undecorated loops among them.
 
     Programs of one name and line are one row: how many, their seconds, what differed, and the
