@@ -55,6 +55,8 @@ class Execution:
 
     #: Whether the buffers of the Variables that a run assigns are overwritten.
     may_overwrite = True
+    #: Whether Python looks at what a run returned.
+    looks_at_results = False
 
     def __init__(
         self,
@@ -80,7 +82,11 @@ class Execution:
             self._procedure = Procedure(self.graph, bucket_of, self._made)
         #: Whether there is neither state nor a check nor a cut nor an interrupt to see to.
         self.is_simple = not (
-            traced.variables or traced.checks or self._is_cut or self.graph.may_never_end
+            traced.variables
+            or traced.checks
+            or self.looks_at_results
+            or self._is_cut
+            or self.graph.may_never_end
         )
 
     @property

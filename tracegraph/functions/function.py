@@ -750,20 +750,18 @@ def function(
     relaxes = reduce_retracing or bool(experimental_relax_shapes)
     options = _flags(autograph, relaxes, check_bounds, check_numerics, locate_numerics)
     options |= {"bucket_sizes": bucket_sizes, "memory_budget": memory_budget, "roll": roll}
-    decorated = _decorator(input_signature, jit_compile, options)
+    options["jit_compile"] = jit_compile
+    decorated = functools.partial(_decorated, input_signature, options)
     return decorated if func is None else decorated(func)
 
 
-def _decorator(
-    input_signature: Iterable[Any] | None, jit_compile: bool | None, options: dict[str, Any]
-) -> Callable[[Callable[..., Any]], Function]:
-    def decorated(python_function: Callable[..., Any]) -> Function:
-        _check_callable(python_function)
-        if isinstance(python_function, Function) and python_function.has_source:
-            python_function = python_function.python_function
-        return Function(python_function, input_signature, jit_compile=jit_compile, **options)
-
-    return decorated
+def _decorated(
+    input_signature: Any, options: dict[str, Any], python_function: Callable[..., Any]
+) -> Function:
+    _check_callable(python_function)
+    if isinstance(python_function, Function) and python_function.has_source:
+        python_function = python_function.python_function
+    return Function(python_function, input_signature, **options)
 
 
 #: The options of `function` that are flags.
