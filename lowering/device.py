@@ -30,10 +30,9 @@ def has_64_bits() -> bool:
 
 
 @functools.cache
-def memory_bytes() -> int | None:
-    """The bytes of memory that the device has, for a CPU those of the machine with its swap space;
+def memory_bytes(device: Any) -> int | None:
+    """The bytes of memory that a device has, for a CPU those of the machine with its swap space;
     None if nobody says."""
-    (device, *_) = jax.local_devices()
     limit = (device.memory_stats() or {}).get("bytes_limit")
     if limit is not None or device.platform != "cpu":
         return limit

@@ -7,13 +7,20 @@ import gc
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from lowering import disk, sizes
 from lowering.device import WIDE, is_staging, memory_bytes, x64
+from lowering.places import (
+    chosen_device,
+    is_of_several_devices,
+    on_device,
+    on_one_device,
+    usual_device,
+)
 from lowering.rules import RULES, Rule
 from tracegraph.core.collection import COLLECTS_IN_C, uncollected
 from tracegraph.core.interrupts import is_of_interrupt
@@ -55,6 +62,7 @@ class Lowering:
 BY_TABLE = Lowering()
 
 _exhaust = deque(maxlen=0).extend
+T = TypeVar("T")
 
 
 def graph_function(graph: Graph, way: Lowering = BY_TABLE) -> Callable[..., tuple[Any, ...]]:
@@ -167,6 +175,10 @@ class Program:
     its trace, on values. Effects are no part of a program: see `tracegraph.effects.procedure`.
     """
 
+    #: Whether its calls may be on another device than the first was: then it keeps `jitted`, since
+    #: what is compiled is for one device, to which JAX moves the arguments without a word.
+    takes_any_device = False
+
     def __init__(self, graph: Graph, donated: Sequence[int] = ()) -> None:
         assert graph.is_static, f"@{graph.name} has sizes that are not known"
         _check_memory(graph)
@@ -177,6 +189,8 @@ class Program:
         self.may_be_left = graph.may_never_end
         self._is_kept = False
         self.renew()
+        if _has_barrier(graph):
+            _bound.add(self)  # by its options
 
     def renew(self) -> None:
         """Begins anew. JAX refuses a function whose trace an interrupt left unfinished."""
@@ -184,6 +198,8 @@ class Program:
         for inner in self.graph.graphs():
             inner.cache.pop("lowered", None)
         self._options = _compiler_options(self.graph)
+        #: Whether `run` is what was compiled.
+        self._runs_compiled = False
         #: The C++ entry itself, with no Python frame between it and the execution; None before the
         #: first run, and where it was let go of.
         self.jitted: Any = None
@@ -204,7 +220,7 @@ class Program:
         """Compiles, by the folder of compiled programs if there is one. What is compiled beside a
         trace of somebody else's is not kept."""
         self.jitted = self._new_jitted()
-        self.run = uncollected(self.jitted)
+        self._run_jitted()
         self._is_prepared = True
         if is_staging():
             return
@@ -213,6 +229,28 @@ class Program:
             disk.compile_with_cache(lowered, self._options)
             self._compiled = lowered.compile()  # the call that follows finds it
         _note_compiled(self)
+
+    def _run_jitted(self) -> None:
+        jitted = self.jitted
+        if self.needs_x64 and self.takes_any_device:  # it may be traced again, for another device
+
+            def run(*buffers: Any) -> tuple[Any, ...]:
+                with x64():
+                    return jitted(*buffers)
+
+            self.run = uncollected(run)
+        else:
+            self.run = uncollected(jitted)
+
+    def _run_compiled(self) -> None:
+        self.run, self._runs_compiled = uncollected(self.compiled()), True
+        _bound.add(self)
+
+    def let_device_vary(self) -> None:
+        """Makes calls run on the device that is chosen, whichever the first call ran on."""
+        if self._runs_compiled or self._options != _compiler_options(self.graph):
+            self.renew()
+        self.takes_any_device = True
 
     def keep(self) -> None:
         """Keeps `jitted` for good, for what must have no Python frame between it and the run."""
@@ -223,15 +261,16 @@ class Program:
     def let_go(self) -> None:
         """Drops `jitted`, and with it JAX's trace and its module, most of the memory that a small
         program takes. What is compiled stays, and costs a call one Python frame of JAX more."""
-        if self._compiled is not None and self.has_run and not self._is_kept:
-            self.run = uncollected(self._compiled)
+        is_needed = self._is_kept or self.takes_any_device
+        if self._compiled is not None and self.has_run and not is_needed:
+            self._run_compiled()
             self.jitted = None
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
         if self.has_run and not self.may_be_left:
             return self._called(buffers)
         try:
-            return on_worker_thread(lambda: self._noted(buffers))
+            return _on_worker_thread(lambda: self._noted(buffers))
         except BaseException:
             if not self.has_run:
                 self.renew()  # the thread may be inside of JAX's function for ever
@@ -254,12 +293,14 @@ class Program:
             return outputs
         except BaseException as error:
             # What is compiled takes arrays like those of the first call only, `jitted` takes all.
-            was_let_go = self.has_run and self.jitted is None
-            is_other_kind = was_let_go and isinstance(error, TypeError | ValueError)
+            is_other_kind = self._runs_compiled and isinstance(error, TypeError | ValueError)
             if not self.has_run or is_other_kind:
                 self.renew()
-            if not is_other_kind and not self.is_refused_by_a_trace(error):
+            self.takes_any_device |= is_other_kind
+            is_of_several = is_of_several_devices(error, buffers)
+            if not (is_other_kind or is_of_several or self.is_refused_by_a_trace(error)):
                 raise
+            buffers = on_one_device(buffers) if is_of_several else buffers
         with jax.ensure_compile_time_eval() if is_staging() else contextlib.nullcontext():
             return self(*buffers)
 
@@ -296,23 +337,45 @@ class Program:
         It may raise a ValueError where a call succeeds: while somebody's `jax.jit` traces.
         64-bit types need JAX's x64 context to be traced, not to run what was compiled already.
         """
-        if self.needs_x64:
-            self.run = uncollected(self.compiled())
+        if self.needs_x64 and not self.takes_any_device:
+            self._run_compiled()
 
     def compiled(self) -> Any:
         """JAX's `Compiled` of this program."""
         if self._compiled is not None:
             return self._compiled
-        return on_worker_thread(lambda: self._lowered(lambda lowered: lowered.compile()))
+        return _on_worker_thread(lambda: self._lowered(lambda lowered: lowered.compile()))
 
     def lowered(self) -> Any:
         """JAX's `Lowered` of this program, for its texts and analyses."""
-        return on_worker_thread(lambda: self._lowered(lambda lowered: lowered))
+        return _on_worker_thread(lambda: self._lowered(lambda lowered: lowered))
 
     def _lowered(self, use: Callable[[Any], Any]) -> Any:
         with x64():
             jitted = self.jitted or self._new_jitted()
             return use(jitted.lower(*(shape_struct(x.type) for x in self.graph.inputs)))
+
+
+#: The programs that are bound to one device, or by their options to one platform.
+_bound: weakref.WeakSet[Program] = weakref.WeakSet()
+
+
+def device_changed() -> None:
+    """Called when another device was chosen: from now on programs run on the one of each call."""
+    Program.takes_any_device = True
+    for program in [*_bound]:
+        program.let_device_vary()
+
+
+def _on_worker_thread(work: Callable[[], T]) -> T:
+    """What `work` returns, done on a worker thread for the device that is chosen on this one."""
+    device = chosen_device()
+
+    def placed() -> T:
+        with on_device(device):
+            return work()
+
+    return on_worker_thread(work if device is None else placed)
 
 
 #: How many programs JAX keeps its trace and its module of, 1.2 MB each.
@@ -334,7 +397,7 @@ def _check_memory(graph: Graph) -> None:
 
     XLA would find out while the program runs, and then all of its results are lost.
     """
-    limit = memory_bytes()
+    limit = memory_bytes(usual_device())
     results = {y: element_count(y.type.shape) * y.type.dtype.size for y in graph.outputs}
     total = sum(results.values())
     if limit is None or total <= limit:
@@ -363,12 +426,13 @@ def _compiler_options(graph: Graph) -> dict[str, Any]:
     even if no pass is left out: JAX refuses functions that have some where it is tracing another,
     so no program ever returns JAX's tracers in place of values, and nothing need look.
     """
-    has_barrier = any(
-        isinstance(node.op, Barrier) for inner in graph.graphs() for node in inner.nodes
-    )
-    is_left_out = has_barrier and jax.default_backend() == "cpu"
+    is_left_out = _has_barrier(graph) and usual_device().platform == "cpu"
     passes = "cse_barrier_expander,small-while-loop-hoisting" if is_left_out else ""
     return {"xla_disable_hlo_passes": passes}
+
+
+def _has_barrier(graph: Graph) -> bool:
+    return any(isinstance(node.op, Barrier) for inner in graph.graphs() for node in inner.nodes)
 
 
 def shape_struct(type: TensorType, shape: Any = None) -> Any:

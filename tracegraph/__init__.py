@@ -232,6 +232,7 @@ if TYPE_CHECKING:  # what is imported at its first use
     from tracegraph import signal as signal
     from tracegraph import testing as testing
     from tracegraph import train as train
+    from tracegraph.eager.devices import device as device
     from tracegraph.views import diff as diff
 
 #: The modules that users need; completion leaves out the others. Those of `absent.LATER` are not
@@ -240,6 +241,8 @@ _MODULES = (
     *(autodiff, autograph, bitwise, config, debugging, errors),
     *(linalg, math, math.special, nest, nn, random),
 )
+#: Functions of modules that are imported at their first use.
+_FUNCTIONS = {"device": "tracegraph.eager.devices", "diff": "tracegraph.views"}
 _INTERNAL = frozenset(["Any", "TYPE_CHECKING", "opened"])
 
 for _module in _MODULES:
@@ -253,8 +256,8 @@ if not TYPE_CHECKING:  # a checker would take every name for one that exists
     def __getattr__(name: str) -> Any:
         if name in absent.LATER:
             return opened(f"tracegraph.{name}")
-        if name == "diff":
-            return guarding.public(opened("tracegraph.views").diff, __name__, name)
+        if name in _FUNCTIONS:
+            return guarding.public(getattr(opened(_FUNCTIONS[name]), name), __name__, name)
         absent.refuse(name)
 
 
@@ -265,7 +268,7 @@ def __dir__() -> list[str]:
         for name, value in globals().items()
         if not isinstance(value, module) or value in _MODULES
     }
-    return sorted(names - _INTERNAL | absent.LATER | {"diff"})
+    return sorted(names - _INTERNAL | absent.LATER | _FUNCTIONS.keys())
 
 
 guarding.guard((sys.modules[__name__], *_MODULES))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
 from pathlib import Path
+from typing import Any
 
 
 @dataclasses.dataclass
@@ -15,6 +17,8 @@ class Settings:
     compilation_cache: Path | None = None
     #: Whether it was found that nothing can be kept there.
     compilation_cache_failed: bool = False
+    #: Whether a device that is not there is replaced by JAX's choice.
+    soft_device_placement: bool = False
 
     def set_compilation_cache(self, folder: Path | None) -> None:
         """Keeps compiled programs in `folder` from now on."""
@@ -27,3 +31,13 @@ def _from_environment() -> Settings:
 
 
 settings = _from_environment()
+
+
+class _DeviceScope(threading.local):
+    """What `tg.device` says on each thread."""
+
+    #: The device that the innermost scope names; None for the backend's choice.
+    device: Any = None
+
+
+device_scope = _DeviceScope()

@@ -101,3 +101,56 @@ def from_dlpack(value: Any) -> Any:
 def copy(buffer: Any) -> Any:
     """A buffer with the same value that nobody else holds."""
     return _lowering().device.copy(buffer)
+
+
+# Devices.
+
+
+def local_devices() -> dict[str, list[Any]]:
+    """JAX's devices of this process by kind: CPU, GPU, TPU."""
+    return _lowering().places.local_devices()
+
+
+def process_index() -> int:
+    """The number of this process among those of `jax.distributed`."""
+    return _lowering().places.process_index()
+
+
+def device_names(buffer: Any) -> list[str]:
+    """The names of the devices that hold a buffer."""
+    return _lowering().places.names_of(buffer)
+
+
+def memory_kind(buffer: Any) -> str | None:
+    """The kind of memory that holds a buffer."""
+    return _lowering().places.memory_kind_of(buffer)
+
+
+def chosen_device() -> Any:
+    """The device that was chosen on this thread for values and programs, or None."""
+    return _lowering().places.chosen_device()
+
+
+def usual_device() -> Any:
+    """The device on which values are made, and programs run, on this thread."""
+    return _lowering().places.usual_device()
+
+
+def on_device(device: Any) -> Any:
+    """A context in which values are made, and programs run, on a device."""
+    return _lowering().places.on_device(device)
+
+
+def device_changed() -> None:
+    """Called when another device was chosen on this thread."""
+    _lowering().program.device_changed()
+
+
+def kept_on(buffer: Any, device: Any) -> Any:
+    """A buffer that stays on a device."""
+    return _lowering().places.kept_on(buffer, device)
+
+
+def is_of_several_devices(error: BaseException, buffers: Sequence[Any]) -> bool:
+    """Whether a program was refused because its arrays, each on one device, are not on the same."""
+    return _lowering().places.is_of_several_devices(error, buffers)

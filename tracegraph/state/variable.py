@@ -13,22 +13,25 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from tracegraph.core.settings import device_scope
 from tracegraph.core.shapes import Dim, Shape, ShapeVariable, same_shape
 from tracegraph.core.source import here
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import DType, TensorType, as_dtype
+from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.provenance import remember_assignment
 from tracegraph.eager.slots import (
     Slot,
     contents_of,
+    gathered,
     materialised_content,
     note_pending,
     state_lock,
     store,
     store_if_same,
 )
-from tracegraph.eager.tensor_methods import host_array, shape_text, tell_tapes
+from tracegraph.eager.tensor_methods import device_of, host_array, shape_text, tell_tapes
 from tracegraph.errors import (
     DTypeError,
     ShapeError,
@@ -183,7 +186,8 @@ class Variable(Slot, TensorMethods):
         self.constraint = constraint
         self.synchronization = synchronization or VariableSynchronization.AUTO
         self.aggregation = aggregation or VariableAggregation.NONE
-        self.buffer = device_buffer(value)
+        self.place = device_scope.device
+        store((self,), (device_buffer(value),))
         if trace is not None:
             trace.created.append(weakref.ref(self))
         else:
@@ -213,7 +217,7 @@ class Variable(Slot, TensorMethods):
         self.handle = host_tensor(type, None)
         self.handle.name = name
         #: The value: a JAX array, or a Tensor that is pending; one slot, so that it is atomic.
-        self.buffer = None
+        self.buffer = self.place = None
 
     @staticmethod
     def _initial(initial_value: Any, dtype: DType | None) -> Tensor:
@@ -310,8 +314,16 @@ class Variable(Slot, TensorMethods):
 
     @property
     def device(self) -> str:
-        """The device that holds the value, such as 'cpu:0'."""
-        return self.made_tensor().device
+        """The device that holds the value, such as
+        '/job:localhost/replica:0/task:0/device:CPU:0'."""
+        (buffer,) = gathered((self.given(),))
+        return device_of(buffer)
+
+    @property
+    def memory_kind(self) -> str | None:
+        """The memory that holds the value, as JAX calls it: "device" or "pinned_host"."""
+        (buffer,) = gathered((self.given(),))
+        return backend.memory_kind(buffer)
 
     def ref(self) -> Reference:
         """A hashable reference: `v.ref().deref() is v`."""
@@ -515,7 +527,7 @@ class Variable(Slot, TensorMethods):
         self.tell_assigned(new)
         content = _content(new)
         with state_lock:
-            self.buffer = content
+            store((self,), (content,))
 
     def _admitted(self, new: Tensor) -> Tensor:
         (new,) = current().admit_all((new,))
