@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from lowering import disk, sizes
+from lowering import disk, memory, sizes
 from lowering.device import WIDE, is_staging, memory_bytes, x64
 from lowering.places import (
     chosen_device,
@@ -33,6 +33,7 @@ from tracegraph.errors import (
     GradientError,
     InvalidArgumentError,
     LoweringError,
+    ResourceExhaustedError,
     ShapeError,
     fail,
     message,
@@ -294,6 +295,8 @@ class Program:
         except BaseException as error:
             # What is compiled takes arrays like those of the first call only, `jitted` takes all.
             is_other_kind = self._runs_compiled and isinstance(error, TypeError | ValueError)
+            if memory.is_exhausted(error):
+                raise self.exhausted(error) from None
             if not self.has_run or is_other_kind:
                 self.renew()
             self.takes_any_device |= is_other_kind
@@ -305,10 +308,16 @@ class Program:
             return self(*buffers)
 
     def _run_alone(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
-        """A run that is given nothing that it may overwrite: it may be left alone."""
+        """A run that is given nothing that it may overwrite: it may be left alone. The first one
+        is waited for: one that finds no memory fails then, and gives no Variable its results."""
         slow_compiles.note_compiled()
         with may_be_left():
-            return self.run(*buffers)
+            outputs = self.run(*buffers)
+            return outputs if self.has_run else jax.block_until_ready(outputs)
+
+    def exhausted(self, error: BaseException) -> ResourceExhaustedError:
+        """The error of a run that found no memory."""
+        return memory.exhausted(error, self.graph, self._compiled)
 
     def is_refused_by_a_trace(self, error: BaseException) -> bool:
         """Whether a run failed since JAX is tracing somebody's function, and would stage it."""

@@ -71,6 +71,10 @@ class InvalidArgumentError(LoweringError, ValueError, AssertionError):
     """A check of values failed: `tg.debugging.assert_*`, or an index out of range."""
 
 
+class ResourceExhaustedError(LoweringError, MemoryError):
+    """A program, or an array, finds no memory on its device."""
+
+
 class MatchError(LoadError, AssertionError):
     """A LoadError where TensorFlow raises AssertionError: a checkpoint and the objects that it
     was restored to do not have the same variables."""
@@ -274,6 +278,7 @@ __all__ = [
     "NothingSavedError",
     "NumericsError",
     "RegistrationError",
+    "ResourceExhaustedError",
     "RuleTypeError",
     "ShapeError",
     "SignatureError",

@@ -154,3 +154,8 @@ def kept_on(buffer: Any, device: Any) -> Any:
 def is_of_several_devices(error: BaseException, buffers: Sequence[Any]) -> bool:
     """Whether a program was refused because its arrays, each on one device, are not on the same."""
     return _lowering().places.is_of_several_devices(error, buffers)
+
+
+def is_exhausted(error: BaseException) -> bool:
+    """Whether an error says that a program found no memory."""
+    return _lowering().memory.is_exhausted(error)

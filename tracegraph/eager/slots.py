@@ -227,6 +227,8 @@ class Step:
             self._look_at(variables)  # an interrupt assigned what is not made yet
             return {}
         raise_failures((*buffers, *rest))
+        if backend.is_exhausted(error):
+            raise self.program.exhausted(error) from None
         inputs = (*buffers, *contents_of(variables), *rest)
         is_of_several = backend.is_of_several_devices(error, inputs)
         if not is_of_several and not self.program.is_refused_by_a_trace(error):
