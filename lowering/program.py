@@ -189,13 +189,15 @@ class Program:
         #: Whether each run is one that an interrupt may leave alone, and not only the first.
         self.may_be_left = graph.may_never_end
         self._is_kept = False
+        self._has_run_in: object = None
         self.renew()
         if _has_barrier(graph):
             _bound.add(self)  # by its options
 
     def renew(self) -> None:
         """Begins anew. JAX refuses a function whose trace an interrupt left unfinished."""
-        self.has_run = False
+        #: What a run is of: one that an interrupt has left may end when all is new.
+        self._life = object()
         for inner in self.graph.graphs():
             inner.cache.pop("lowered", None)
         self._options = _compiler_options(self.graph)
@@ -283,14 +285,20 @@ class Program:
         with slow_compiles.noted(self.graph):
             return self._called(buffers)
 
+    @property
+    def has_run(self) -> bool:
+        """Whether it has run since it began anew."""
+        return self._has_run_in is self._life
+
     def _called(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
+        life = self._life
         try:
             if not self._is_prepared:
                 self._prepare(buffers)
             is_usual = self.has_run and not self.may_be_left
             with x64() if self.needs_x64 else contextlib.nullcontext():
                 outputs = self.run(*buffers) if is_usual else self._run_alone(buffers)
-            self.has_run = True
+            self._has_run_in = life
             return outputs
         except BaseException as error:
             # What is compiled takes arrays like those of the first call only, `jitted` takes all.
