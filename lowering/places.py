@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
-from lowering.device import is_array
+from lowering.device import chosen_device, is_array
 from tracegraph.core.device_names import full_name
 
 #: What TensorFlow calls JAX's platforms; others have JAX's name in capitals.
 _KINDS = {"cuda": "GPU", "rocm": "GPU"}
-_config: Any = jax.config
 #: How JAX's error begins where the arrays of one program are on several devices.
 _SEVERAL_DEVICES = "Received incompatible devices"
 
@@ -56,23 +54,10 @@ def process_index() -> int:
 
 def usual_device() -> Any:
     """The device on which JAX makes values here, unless it is told another one."""
-    chosen = _config.jax_default_device
+    chosen = chosen_device()
     if isinstance(chosen, str):  # JAX takes the name of a platform, too
         return jax.local_devices(backend=chosen)[0]
     return jax.local_devices()[0] if chosen is None else chosen
-
-
-@contextlib.contextmanager
-def on_device(device: Any) -> Iterator[None]:
-    """A context in which values are made, and programs run, on a device; on JAX's own choice if it
-    is None."""
-    with jax.default_device(device):
-        yield
-
-
-def chosen_device() -> Any:
-    """What `on_device`, or JAX's own context, has chosen on this thread; None if nobody did."""
-    return _config.jax_default_device
 
 
 def kept_on(buffer: Any, device: Any) -> Any:

@@ -7,27 +7,21 @@ import gc
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from lowering import disk, memory, sizes
-from lowering.device import WIDE, is_staging, memory_bytes, x64
-from lowering.places import (
-    chosen_device,
-    is_of_several_devices,
-    on_device,
-    on_one_device,
-    usual_device,
-)
+from lowering.device import WIDE, is_staging, memory_bytes, on_worker_thread_here, x64
+from lowering.places import is_of_several_devices, on_one_device, usual_device
 from lowering.rules import RULES, Rule
 from tracegraph.core.collection import COLLECTS_IN_C, uncollected
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.shapes import element_count
 from tracegraph.core.source import place_of_thread
 from tracegraph.core.types import TensorType, token
-from tracegraph.core.worker_thread import may_be_left, on_worker_thread
+from tracegraph.core.worker_thread import may_be_left
 from tracegraph.errors import (
     DTypeError,
     GradientError,
@@ -63,7 +57,6 @@ class Lowering:
 BY_TABLE = Lowering()
 
 _exhaust = deque(maxlen=0).extend
-T = TypeVar("T")
 
 
 def graph_function(graph: Graph, way: Lowering = BY_TABLE) -> Callable[..., tuple[Any, ...]]:
@@ -273,7 +266,7 @@ class Program:
         if self.has_run and not self.may_be_left:
             return self._called(buffers)
         try:
-            return _on_worker_thread(lambda: self._noted(buffers))
+            return on_worker_thread_here(lambda: self._noted(buffers))
         except BaseException:
             if not self.has_run:
                 self.renew()  # the thread may be inside of JAX's function for ever
@@ -361,11 +354,11 @@ class Program:
         """JAX's `Compiled` of this program."""
         if self._compiled is not None:
             return self._compiled
-        return _on_worker_thread(lambda: self._lowered(lambda lowered: lowered.compile()))
+        return on_worker_thread_here(lambda: self._lowered(lambda lowered: lowered.compile()))
 
     def lowered(self) -> Any:
         """JAX's `Lowered` of this program, for its texts and analyses."""
-        return _on_worker_thread(lambda: self._lowered(lambda lowered: lowered))
+        return on_worker_thread_here(lambda: self._lowered(lambda lowered: lowered))
 
     def _lowered(self, use: Callable[[Any], Any]) -> Any:
         with x64():
@@ -382,17 +375,6 @@ def device_changed() -> None:
     Program.takes_any_device = True
     for program in [*_bound]:
         program.let_device_vary()
-
-
-def _on_worker_thread(work: Callable[[], T]) -> T:
-    """What `work` returns, done on a worker thread for the device that is chosen on this one."""
-    device = chosen_device()
-
-    def placed() -> T:
-        with on_device(device):
-            return work()
-
-    return on_worker_thread(work if device is None else placed)
 
 
 #: How many programs JAX keeps its trace and its module of, 1.2 MB each.

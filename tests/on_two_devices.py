@@ -4,6 +4,7 @@ What JAX says of the arrays is the oracle of where they are, and NumPy of what t
 """
 
 import threading
+from typing import Any
 
 import jax
 import numpy as np
@@ -244,3 +245,27 @@ def test_what_interpreted_loops_compute_is_there():
 
     with tg.device("cpu:1"):
         assert number_of(f(tg.constant([1.0]))) == 1
+
+
+_compiled = []
+
+
+def _note(event: str, duration: float, **_: Any) -> None:
+    if event.endswith("backend_compile_duration"):
+        _compiled.append(event)
+
+
+jax.monitoring.register_event_duration_secs_listener(_note)  # type: ignore[arg-type]
+
+
+def test_a_step_is_compiled_once_for_a_variable_that_stays():
+    v = variable_on("cpu:1", [1.0, 2.0])
+    step = tg.function(lambda: v.assign_add([1.0, 1.0]))
+    count = len(_compiled)
+    step()
+    first = len(_compiled)
+    assert first > count  # it is counted
+    step()
+    step()
+    assert len(_compiled) == first
+    np.testing.assert_array_equal(v, [4.0, 5.0])

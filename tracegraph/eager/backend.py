@@ -128,7 +128,7 @@ def memory_kind(buffer: Any) -> str | None:
 
 def chosen_device() -> Any:
     """The device that was chosen on this thread for values and programs, or None."""
-    return _lowering().places.chosen_device()
+    return _lowering().device.chosen_device()
 
 
 def usual_device() -> Any:
@@ -138,7 +138,7 @@ def usual_device() -> Any:
 
 def on_device(device: Any) -> Any:
     """A context in which values are made, and programs run, on a device."""
-    return _lowering().places.on_device(device)
+    return _lowering().device.on_device(device)
 
 
 def device_changed() -> None:
