@@ -159,3 +159,22 @@ def is_of_several_devices(error: BaseException, buffers: Sequence[Any]) -> bool:
 def is_exhausted(error: BaseException) -> bool:
     """Whether an error says that a program found no memory."""
     return _lowering().memory.is_exhausted(error)
+
+
+# Processes.
+
+
+def join_processes(
+    address: str | None,
+    count: int | None,
+    index: int | None,
+    local_device_ids: Sequence[int] | None,
+    timeout: int,
+) -> None:
+    """Joins this process to others; see `lowering.processes`."""
+    _lowering().processes.initialize(address, count, index, local_device_ids, timeout)
+
+
+def processes_joined() -> bool:
+    """Whether this process is joined to others."""
+    return _lowering().processes.is_initialized()

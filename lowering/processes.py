@@ -1,0 +1,58 @@
+"""Several processes that run one program, by `jax.distributed`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+
+def initialize(
+    address: str | None,
+    count: int | None,
+    index: int | None,
+    local_device_ids: Sequence[int] | None,
+    timeout: int,
+) -> None:
+    """Joins the processes. CPUs exchange data by gloo, which JAX must be told before it begins."""
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(
+        address,
+        count,
+        index,
+        local_device_ids,
+        initialization_timeout=timeout,
+        shutdown_timeout_seconds=timeout,
+    )
+
+
+def is_initialized() -> bool:
+    """Whether this process is joined to others."""
+    return jax.distributed.is_initialized()
+
+
+def count() -> int:
+    """How many processes there are."""
+    return jax.process_count()
+
+
+def index() -> int:
+    """The number of this process."""
+    return jax.process_index()
+
+
+def spans_processes(buffers: Sequence[Any]) -> bool:
+    """Whether some array has parts that other processes hold, so that all must run the program."""
+    return any(isinstance(x, jax.Array) and not x.is_fully_addressable for x in buffers)
+
+
+def gathered(data: bytes) -> list[bytes]:
+    """What each process gives, in the order of their numbers; every process must call it."""
+    sizes = multihost_utils.process_allgather(np.asarray(len(data), np.int32))
+    wide = np.zeros(max(int(np.max(sizes)), 1), np.uint8)
+    wide[: len(data)] = np.frombuffer(data, np.uint8)
+    rows = multihost_utils.process_allgather(wide)
+    return [bytes(row[:size]) for row, size in zip(np.asarray(rows), sizes, strict=True)]

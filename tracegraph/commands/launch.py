@@ -1,0 +1,123 @@
+"""`tracegraph launch`: several processes of one script on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import IO, Any
+
+from tracegraph.commands.answers import Answer, Misuse
+from tracegraph.distribute.processes import ADDRESS, COUNT, INDEX
+
+#: Signals that go on to every process.
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+#: How long processes may take to end when one has died, in seconds, before they are killed.
+_GRACE = 5.0
+
+
+def launch(options: argparse.Namespace) -> Answer:
+    """Starts the processes, and ends with the exit code of the first that fails."""
+    if options.processes < 1:
+        raise Misuse(f"-n is {options.processes}", "start one process or more")
+    if not os.path.isfile(options.script):
+        raise Misuse(f"there is no script {options.script}", "give the path of a Python script")
+    command = [sys.executable, "-u", options.script, *options.arguments]
+    group = _Group(command, options.processes, options.devices)
+    return Answer("", {"exit codes": group.codes}, group.wait())
+
+
+class _Group:
+    """The processes, and the threads that print what they say."""
+
+    def __init__(self, command: Sequence[str], count: int, devices: int | None) -> None:
+        address = f"127.0.0.1:{_free_port()}"
+        self._writing = threading.Lock()
+        self._processes: list[subprocess.Popen[str]] = []
+        self._printers: list[threading.Thread] = []
+        self._before = {x: signal.signal(x, self._forward) for x in _FORWARDED}
+        self.codes: list[int] = []
+        for index in range(count):
+            own = {ADDRESS: address, COUNT: str(count), INDEX: str(index)}
+            self._start(command, {**os.environ, **own, **_device_flags(devices)}, index)
+
+    def _start(self, command: Sequence[str], environment: dict[str, str], index: int) -> None:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="backslashreplace",
+            start_new_session=True,  # a Ctrl-C of the terminal comes by way of us alone
+        )
+        self._processes.append(process)
+        for pipe, stream in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
+            assert pipe is not None
+            printer = threading.Thread(target=self._print, args=(pipe, stream, index))
+            printer.start()
+            self._printers.append(printer)
+
+    def _print(self, pipe: IO[str], stream: Any, index: int) -> None:
+        for line in pipe:
+            with self._writing:
+                stream.write(f"[{index}] {line.rstrip()}\n")
+                stream.flush()
+
+    def _forward(self, number: int, _: Any) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    def wait(self) -> int:
+        """Waits for all; when one has failed, the others are ended. Returns the code of the one
+        that failed first, or 0."""
+        failed: int | None = None
+        deadline = float("inf")
+        try:
+            while any(process.poll() is None for process in self._processes):
+                if failed is None:
+                    failed = next((p.returncode for p in self._processes if p.poll()), None)
+                    if failed is not None:
+                        deadline = time.monotonic() + _GRACE
+                if time.monotonic() > deadline:
+                    self._end(signal.SIGKILL if deadline == -1 else signal.SIGTERM)
+                    deadline = -1 if deadline > 0 else deadline
+                time.sleep(0.05)
+        finally:
+            self._end(signal.SIGKILL)
+            for printer in self._printers:
+                printer.join()
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+        self.codes += [process.returncode for process in self._processes]
+        failed = failed if failed is not None else next(filter(None, self.codes), 0)
+        return failed if failed >= 0 else 128 - failed
+
+    def _end(self, number: int) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+
+def _device_flags(devices: int | None) -> dict[str, str]:
+    """What gives a process a number of CPU devices."""
+    if devices is None:
+        return {}
+    flags = os.environ.get("XLA_FLAGS", "")
+    return {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={devices}".strip(),
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
