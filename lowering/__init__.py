@@ -1,6 +1,7 @@
 """From graphs to XLA, through JAX's public interface. Knows the IR; the IR never knows it."""
 
 from lowering import (
+    agreement,
     barrier,
     broadcast,
     constant,
@@ -15,6 +16,7 @@ from lowering import (
     image,
     index,
     jax_derivatives,
+    layout,
     linalg,
     matrix_function,
     memory,
@@ -33,6 +35,7 @@ from lowering import (
 
 # Importing a family registers its rules.
 __all__ = [
+    "agreement",
     "barrier",
     "broadcast",
     "constant",
@@ -47,6 +50,7 @@ __all__ = [
     "image",
     "index",
     "jax_derivatives",
+    "layout",
     "linalg",
     "matrix_function",
     "memory",

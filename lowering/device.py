@@ -88,7 +88,8 @@ def on_worker_thread_here(work: Callable[[], T]) -> T:
     return on_worker_thread(work if device is None else placed)
 
 
-def _context(dtype: Any) -> Any:
+def context_of(dtype: Any) -> Any:
+    """The context in which arrays of a dtype exist."""
     return x64() if dtype.name in WIDE else contextlib.nullcontext()
 
 
@@ -100,7 +101,7 @@ def is_staging() -> bool:
 @uncollected
 def put(array: np.ndarray) -> Any:
     """The array as a buffer on the device; the caller must own the array."""
-    with _context(array.dtype), jax.ensure_compile_time_eval():
+    with context_of(array.dtype), jax.ensure_compile_time_eval():
         return jax.device_put(array)
 
 
@@ -128,7 +129,7 @@ def copy(buffer: Any) -> Any:
     key = (buffer.dtype, buffer.shape, place, chosen_device())
     if key not in _copied:
         _copied.add(key)
-        with _context(buffer.dtype), jax.ensure_compile_time_eval():
+        with context_of(buffer.dtype), jax.ensure_compile_time_eval():
             return jax.device_put(buffer, place, may_alias=False)
     if key in _compiled:
         return _copy_now(buffer)
@@ -139,5 +140,5 @@ def copy(buffer: Any) -> Any:
 
 
 def _copy_now(buffer: Any) -> Any:
-    with _context(buffer.dtype), jax.ensure_compile_time_eval():
+    with context_of(buffer.dtype), jax.ensure_compile_time_eval():
         return _copy(buffer)

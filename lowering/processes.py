@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+
+#: The exit code of a process that ends because others are not there.
+LOST = 70
+
+
+def _end(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+    os._exit(LOST)
+
+
+@dataclasses.dataclass
+class Settings:
+    """What `initialize` was told."""
+
+    #: Seconds that a process waits for the others.
+    timeout: float = 300
+    #: Ends the process with a message, from any thread.
+    end: Callable[[str], Any] = _end
+
+
+settings = Settings()
 
 
 def initialize(
@@ -18,6 +43,7 @@ def initialize(
     timeout: int,
 ) -> None:
     """Joins the processes. CPUs exchange data by gloo, which JAX must be told before it begins."""
+    settings.timeout = timeout
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
         address,
@@ -56,3 +82,10 @@ def gathered(data: bytes) -> list[bytes]:
     wide[: len(data)] = np.frombuffer(data, np.uint8)
     rows = multihost_utils.process_allgather(wide)
     return [bytes(row[:size]) for row, size in zip(np.asarray(rows), sizes, strict=True)]
+
+
+def on_host(buffer: Any) -> np.ndarray:
+    """An array as one of NumPy; every process must call it for one that is divided among them."""
+    if spans_processes((buffer,)) and not buffer.is_fully_replicated:
+        return np.asarray(multihost_utils.process_allgather(buffer, tiled=True))
+    return np.asarray(buffer)

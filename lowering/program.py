@@ -12,7 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lowering import disk, memory, sizes
+from lowering import disk, layout, memory, sizes
+from lowering.agreement import agree
 from lowering.device import WIDE, is_staging, memory_bytes, on_worker_thread_here, x64
 from lowering.places import is_of_several_devices, on_one_device, usual_device
 from lowering.rules import RULES, Rule
@@ -185,11 +186,11 @@ class Program:
         self._has_run_in: object = None
         self.renew()
         if _has_barrier(graph):
-            _bound.add(self)  # by its options
+            _for_one_device.add(self)  # by its options
 
     def renew(self) -> None:
         """Begins anew. JAX refuses a function whose trace an interrupt left unfinished."""
-        #: What a run is of: one that an interrupt has left may end when all is new.
+        #: Stands for what was made since: a run that was left alone must not count for it.
         self._life = object()
         for inner in self.graph.graphs():
             inner.cache.pop("lowered", None)
@@ -204,24 +205,36 @@ class Program:
         self._is_prepared = False
         #: The shortest way in; None before the first run.
         self.run: Any = None
+        #: JAX's mesh, where several devices run it, and whether it runs on no other one.
+        self.mesh: Any = None
+        self.is_bound = False
 
-    def _new_jitted(self) -> Any:
+    def _new_jitted(self, buffers: Sequence[Any] = ()) -> Any:
+        """JAX's function; for buffers that several devices hold, one that keeps them there."""
+        given: dict[str, Any] = {}
+        self.mesh = layout.home_of(self.graph, buffers)
+        shardings = layout.output_shardings(self.graph, buffers, self.mesh)
+        self.is_bound = any(sharding is not None for sharding in shardings)
+        if self.is_bound:
+            given["out_shardings"] = shardings
         return jax.jit(
             graph_function(self.graph),
             donate_argnums=self.donated,
             compiler_options=self._options,
+            **given,
         )
 
     def _prepare(self, buffers: Sequence[Any]) -> None:
         """Compiles, by the folder of compiled programs if there is one. What is compiled beside a
         trace of somebody else's is not kept."""
-        self.jitted = self._new_jitted()
+        self.jitted = self._new_jitted(buffers)
         self._run_jitted()
         self._is_prepared = True
         if is_staging():
             return
         with x64() if self.needs_x64 else contextlib.nullcontext():
             lowered = self.jitted.lower(*buffers)
+            agree(self.graph, lowered, buffers)
             disk.compile_with_cache(lowered, self._options)
             self._compiled = lowered.compile()  # the call that follows finds it
         _note_compiled(self)
@@ -234,13 +247,13 @@ class Program:
                 with x64():
                     return jitted(*buffers)
 
-            self.run = uncollected(run)
+            self.run = self._bound(uncollected(run))
         else:
-            self.run = uncollected(jitted)
+            self.run = self._bound(uncollected(jitted))
 
     def _run_compiled(self) -> None:
-        self.run, self._runs_compiled = uncollected(self.compiled()), True
-        _bound.add(self)
+        self.run, self._runs_compiled = self._bound(uncollected(self.compiled())), True
+        _for_one_device.add(self)
 
     def let_device_vary(self) -> None:
         """Makes calls run on the device that is chosen, whichever the first call ran on."""
@@ -287,6 +300,8 @@ class Program:
         life = self._life
         try:
             if not self._is_prepared:
+                mesh = layout.home_of(self.graph, buffers)
+                buffers = buffers if mesh is None else layout.moved(buffers, mesh)
                 self._prepare(buffers)
             is_usual = self.has_run and not self.may_be_left
             with x64() if self.needs_x64 else contextlib.nullcontext():
@@ -294,19 +309,62 @@ class Program:
             self._has_run_in = life
             return outputs
         except BaseException as error:
-            # What is compiled takes arrays like those of the first call only, `jitted` takes all.
-            is_other_kind = self._runs_compiled and isinstance(error, TypeError | ValueError)
             if memory.is_exhausted(error):
                 raise self.exhausted(error) from None
+            # What is compiled takes arrays like those of the first call only, `jitted` takes all.
+            is_of_several = is_of_several_devices(error, buffers)
+            is_other_kind = not is_of_several and self._is_of_other_kind(error, buffers)
+            if is_other_kind and self._is_movable(buffers):
+                return self(*layout.moved(buffers, self.mesh))
             if not self.has_run or is_other_kind:
                 self.renew()
             self.takes_any_device |= is_other_kind
-            is_of_several = is_of_several_devices(error, buffers)
             if not (is_other_kind or is_of_several or self.is_refused_by_a_trace(error)):
                 raise
             buffers = on_one_device(buffers) if is_of_several else buffers
         with jax.ensure_compile_time_eval() if is_staging() else contextlib.nullcontext():
             return self(*buffers)
+
+    def _is_of_other_kind(self, error: BaseException, buffers: Sequence[Any]) -> bool:
+        """Whether a run failed since the buffers are on other devices, or divided in another way,
+        than those of the first run. Raises InvalidArgumentError where they are on two meshes."""
+        if not isinstance(error, TypeError | ValueError) or is_of_interrupt(error):
+            return False
+        mesh = layout.home_of(self.graph, buffers)
+        if "incompatible devices" in str(error):
+            layout.refuse_devices(self.graph, buffers)
+        is_moved = mesh != self.mesh or (mesh is not None and layout.is_elsewhere(buffers, mesh))
+        return self.has_run and (self._runs_compiled or is_moved)
+
+    def _is_movable(self, buffers: Sequence[Any]) -> bool:
+        """Whether the program stays where it is, and some buffers come to it."""
+        mesh = layout.home_of(self.graph, buffers)
+        return mesh is not None and mesh == self.mesh and layout.is_elsewhere(buffers, mesh)
+
+    def _bound(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """What runs the program; where that is on one mesh, arrays on another one are refused. JAX
+        would move those that are on the same devices."""
+        if not self.is_bound:
+            return run
+
+        def checked(*buffers: Any) -> Any:
+            if self.is_elsewhere(buffers):
+                raise ValueError("arrays are on another mesh")  # `_called` sees to it
+            return run(*buffers)
+
+        return checked
+
+    def is_elsewhere(self, buffers: Sequence[Any]) -> bool:
+        """Whether one of the buffers is on another mesh than that of the program."""
+        return self.is_bound and layout.is_elsewhere(buffers, self.mesh)
+
+    def moves_to(self, buffers: Sequence[Any]) -> Any:
+        """JAX's mesh on which these buffers let the program run, if there are several devices;
+        begins anew where that is another one than before."""
+        mesh = layout.home_of(self.graph, buffers)
+        if self.has_run and mesh != self.mesh:
+            self.renew()
+        return mesh
 
     def _run_alone(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
         """A run that is given nothing that it may overwrite: it may be left alone. The first one
@@ -350,6 +408,20 @@ class Program:
         if self.needs_x64 and not self.takes_any_device:
             self._run_compiled()
 
+    def compiled_for(self, buffers: Sequence[Any]) -> Any:
+        """JAX's `Compiled`; before the first run, for buffers that are on these devices, where None
+        stands for an argument that is on none yet."""
+        if self._compiled is not None:
+            return self._compiled
+
+        def compiled() -> Any:
+            pairs = zip(self.graph.inputs, buffers, strict=True)
+            with x64():
+                given = [shape_struct(x.type, None, layout.named_sharding(y)) for x, y in pairs]
+                return self._new_jitted(buffers).lower(*given).compile()
+
+        return on_worker_thread_here(compiled)
+
     def compiled(self) -> Any:
         """JAX's `Compiled` of this program."""
         if self._compiled is not None:
@@ -367,13 +439,13 @@ class Program:
 
 
 #: The programs that are bound to one device, or by their options to one platform.
-_bound: weakref.WeakSet[Program] = weakref.WeakSet()
+_for_one_device: weakref.WeakSet[Program] = weakref.WeakSet()
 
 
 def device_changed() -> None:
     """Called when another device was chosen: from now on programs run on the one of each call."""
     Program.takes_any_device = True
-    for program in [*_bound]:
+    for program in [*_for_one_device]:
         program.let_device_vary()
 
 
@@ -434,10 +506,10 @@ def _has_barrier(graph: Graph) -> bool:
     return any(isinstance(node.op, Barrier) for inner in graph.graphs() for node in inner.nodes)
 
 
-def shape_struct(type: TensorType, shape: Any = None) -> Any:
+def shape_struct(type: TensorType, shape: Any = None, sharding: Any = None) -> Any:
     """JAX's form of a type; `shape` holds its sizes as JAX knows them, where some are open."""
     dtype = jnp.bool_ if type.dtype is token else type.dtype.numpy_dtype
-    return jax.ShapeDtypeStruct(type.shape if shape is None else shape, dtype)
+    return jax.ShapeDtypeStruct(type.shape if shape is None else shape, dtype, sharding=sharding)
 
 
 def _has_64_bits(graph: Graph) -> bool:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 from jax.extend.mlir import ir
 
+from lowering import layout
 from lowering.program import Program
 from tracegraph.core.source import here
 from tracegraph.errors import SignatureError, message
+from tracegraph.ir.tensor import Tensor
+from tracegraph.views.devices import DeviceCosts, Share, collectives_in, layout_text
 
 
 def _stablehlo(program: Program) -> str:
@@ -54,6 +58,35 @@ def _optimized_dot(program: Program) -> str:
 
 def _bytes(text: Callable[[Program], str]) -> Callable[[Program], bytes]:
     return lambda program: text(program).encode()
+
+
+def device_costs(program: Program, buffers: Sequence[Any], result_count: int) -> DeviceCosts:
+    """What a program costs each of several devices, for buffers like these; None stands for an
+    argument that may be anywhere."""
+    compiled = program.compiled_for(buffers)
+    mesh = program.mesh
+    count = 1 if mesh is None else mesh.size
+    shardings = compiled.input_shardings[0]
+    given = [_share(x, x.name or "", x.role, y) for x, y in zip(program.graph.inputs, shardings)]
+    made = zip(program.graph.outputs[:result_count], compiled.output_shardings)
+    memory = compiled.memory_analysis()
+    return DeviceCosts(
+        layout.text_of(mesh) if mesh is not None else "",
+        count,
+        tuple(given),
+        tuple([_share(y, f"result {i}", "result", found) for i, (y, found) in enumerate(made)]),
+        0 if memory is None else memory.temp_size_in_bytes,
+        collectives_in(compiled.as_text(), count),
+    )
+
+
+def _share(x: Tensor, name: str, role: str, sharding: Any) -> Share:
+    shape, size = x.type.shape, x.type.dtype.size
+    found = layout.placement_of(sharding, len(shape))
+    if found is None:  # on one device, or read by nobody
+        return Share(name, role, "", math.prod(shape) * size, math.prod(shape) * size)
+    own = math.prod(sharding.shard_shape(shape)) * size
+    return Share(name, role, layout_text(found.axes), math.prod(shape) * size, own)
 
 
 _STAGES: dict[str, Callable[[Program], Any]] = {

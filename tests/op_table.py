@@ -53,6 +53,7 @@ from tracegraph.ops import (
     fourier,
     image,
     index,
+    layout,
     linalg,
     matrix_function,
     random,
@@ -827,6 +828,9 @@ BARRIERS = [
 ]
 
 
+LAYOUTS = [Case(layout.WithLayout("data=1", ("data", None)), (x(2, 3),), "fcib", is_exact=True)]
+
+
 def graph_of(name: str, function: Callable[..., Any], *types: TensorType) -> Graph:
     """The graph of a function that is given tensors, and returns a tuple of them."""
     with Builder(name) as builder:
@@ -1004,7 +1008,7 @@ CASES = [
     *(*CONSTANTS, *BROADCASTS, *ARITHMETIC, *FUNCTIONS, *COMPARISONS, *CASTS, *SHAPES),
     *(*REDUCTIONS, *CONTRACTIONS, *INDEXING, *SORTING, *LINALG, *DECOMPOSITIONS),
     *(*MATRIX_FUNCTIONS, *SPECIAL, *FOURIER, *RANDOM, *IMAGES, *EFFECTS),
-    *(*BARRIERS, *CALLS, *CONTROL),
+    *(*BARRIERS, *LAYOUTS, *CALLS, *CONTROL),
 ]
 
 #: Ops whose contract other tests hold: they take tokens, Python functions or graphs.

@@ -1,4 +1,4 @@
-"""Parts of the two larger examples: how transformer_lm samples, and what train_resnet resumes."""
+"""Parts of the two larger examples: how train_transformer samples, and what train_resnet resumes."""
 
 import collections
 import importlib
@@ -33,7 +33,7 @@ def imported(example):
 
 @pytest.fixture(scope="module")
 def language():
-    return imported("transformer_lm")
+    return imported("train_transformer")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def flops(graph):
     return int(total.replace(",", ""))
 
 
-# transformer_lm
+# train_transformer
 
 
 def test_a_prefix_decides_alone(transformer):

@@ -26,7 +26,7 @@ SHORT = {
     "clip_gradients": [],
     "character_lstm": ["--steps", "60", "--width", "32"],
     "actor_critic": ["--episodes", "30"],
-    "transformer_lm": ["--steps", "25", "--width", "32"],
+    "train_transformer": ["--steps", "25", "--width", "32"],
     "train_resnet": ["--epochs", "1"],
     "co2_ode": ["--steps", "12", "--every", "12"],
 }
@@ -126,8 +126,8 @@ def test_character_lstm(tmp_path):
     assert is_picture(tmp_path / "loss.png")
 
 
-def test_transformer_lm(tmp_path):
-    text = run_short("transformer_lm", tmp_path)
+def test_train_transformer(tmp_path):
+    text = run_short("train_transformer", tmp_path)
     before = re.search(r"([\d.]+) bits per character before training", text)[1]
     after = re.search(r"([\d.]+) after 25 steps", text)[1]
     assert float(after) < 3.4 < float(before) < 4.0
@@ -200,7 +200,7 @@ def test_the_text_is_learned(tmp_path):
 
 @pytest.mark.slow
 def test_the_manual_is_learned(tmp_path):
-    text = run("transformer_lm", "--out", str(tmp_path)).stdout
+    text = run("train_transformer", "--out", str(tmp_path)).stdout
     assert float(re.search(r"([\d.]+) after", text)[1]) < 2.3
 
 

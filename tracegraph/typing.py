@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from tracegraph.core.shapes import Dim, ShapeVariable
 from tracegraph.core.types import DType
+from tracegraph.eager.layouts import Layout
 from tracegraph.ir.tensor import Tensor
 from tracegraph.state.variable import Variable
 
@@ -26,6 +27,13 @@ class SupportsArray(Protocol):
     """What NumPy makes an array of, such as an array of JAX or PyTorch."""
 
     def __array__(self) -> npt.NDArray[Any]: ...
+
+
+class SupportsShards(Protocol):
+    """What JAX calls a sharding."""
+
+    @property
+    def is_fully_replicated(self) -> bool: ...
 
 
 #: What becomes a tensor: a tensor, a Variable, an array, a number, or numbers in lists.
@@ -86,3 +94,7 @@ ConstraintLike: TypeAlias = str | Callable[..., TensorLike] | None
 
 #: The rate of an optimizer: a number, a Variable, or a function, of the step or of nothing.
 Rate: TypeAlias = TensorLike | Callable[..., TensorLike]
+
+#: How a tensor is divided among devices: a Layout, JAX's NamedSharding, or inside `with mesh:` a
+#: list with the name of an axis of the mesh, several, or None for each axis of the tensor.
+LayoutLike: TypeAlias = Layout | SupportsShards | Sequence[str | Sequence[str] | None]

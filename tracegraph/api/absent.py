@@ -193,8 +193,8 @@ def refuse_attribute(owner: Any, name: str, own: Collection[str]) -> NoReturn:
 #: The public modules that are imported at their first use, which keeps `import tracegraph` short.
 LATER = frozenset(
     [
-        *("activations", "constraints", "export", "image", "initializers", "keras", "layers"),
-        *("losses", "metrics", "numpy", "optimizers", "quantization", "raw_ops"),
+        *("activations", "constraints", "distribute", "export", "image", "initializers", "keras"),
+        *("layers", "losses", "metrics", "numpy", "optimizers", "quantization", "raw_ops"),
         *("regularizers", "saved_model", "signal", "testing", "train"),
     ]
 )

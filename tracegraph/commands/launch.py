@@ -15,11 +15,14 @@ from typing import IO, Any
 
 from tracegraph.commands.answers import Answer, Misuse
 from tracegraph.distribute.processes import ADDRESS, COUNT, INDEX
+from tracegraph.distribute.watch import LOST
 
 #: Signals that go on to every process.
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 #: How long processes may take to end when one has died, in seconds, before they are killed.
 _GRACE = 5.0
+#: How often they are looked at, in seconds.
+_LOOKS = 0.05
 
 
 def launch(options: argparse.Namespace) -> Answer:
@@ -76,20 +79,16 @@ class _Group:
                 process.send_signal(number)
 
     def wait(self) -> int:
-        """Waits for all; when one has failed, the others are ended. Returns the code of the one
-        that failed first, or 0."""
-        failed: int | None = None
-        deadline = float("inf")
+        """Waits for all; when one has failed, the others may end by themselves for a while, and are
+        ended then. Returns the exit code of one that failed, or 0."""
         try:
-            while any(process.poll() is None for process in self._processes):
-                if failed is None:
-                    failed = next((p.returncode for p in self._processes if p.poll()), None)
-                    if failed is not None:
-                        deadline = time.monotonic() + _GRACE
-                if time.monotonic() > deadline:
-                    self._end(signal.SIGKILL if deadline == -1 else signal.SIGTERM)
-                    deadline = -1 if deadline > 0 else deadline
-                time.sleep(0.05)
+            while self._are_running() and not any(p.poll() for p in self._processes):
+                time.sleep(_LOOKS)
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                deadline = time.monotonic() + _GRACE
+                while self._are_running() and time.monotonic() < deadline:
+                    time.sleep(_LOOKS)
+                self._end(number)
         finally:
             self._end(signal.SIGKILL)
             for printer in self._printers:
@@ -97,8 +96,12 @@ class _Group:
             for number, handler in self._before.items():
                 signal.signal(number, handler)
         self.codes += [process.returncode for process in self._processes]
-        failed = failed if failed is not None else next(filter(None, self.codes), 0)
-        return failed if failed >= 0 else 128 - failed
+        # Those who ended because of another one are not to blame.
+        failures = sorted(filter(None, self.codes), key=lambda code: code == LOST)
+        return next((code if code > 0 else 128 - code for code in failures), 0)
+
+    def _are_running(self) -> bool:
+        return any(process.poll() is None for process in self._processes)
 
     def _end(self, number: int) -> None:
         for process in self._processes:

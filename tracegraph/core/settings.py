@@ -19,6 +19,15 @@ class Settings:
     compilation_cache_failed: bool = False
     #: Whether a device that is not there is replaced by JAX's choice.
     soft_device_placement: bool = False
+    #: The number of this process among those that `tg.distribute.initialize` has joined.
+    process_index: int = 0
+    #: Whether every process prints and calls, and not only the first one.
+    effects_everywhere: bool = False
+
+    @property
+    def makes_effects(self) -> bool:
+        """Whether this process makes the effects that one of all processes makes."""
+        return self.process_index == 0 or self.effects_everywhere
 
     def set_compilation_cache(self, folder: Path | None) -> None:
         """Keeps compiled programs in `folder` from now on."""

@@ -6,10 +6,11 @@ import os
 import socket
 from collections.abc import Sequence
 
+from tracegraph.core.settings import settings
 from tracegraph.core.source import here
 from tracegraph.distribute.watch import Watch, meet
 from tracegraph.eager import backend
-from tracegraph.errors import DistributedError, SignatureError, fail, fact_of, shown
+from tracegraph.errors import DistributedError, SignatureError, fact_of, fail, shown
 
 #: What `python -m tracegraph launch` tells each process.
 ADDRESS, COUNT, INDEX = "TRACEGRAPH_COORDINATOR", "TRACEGRAPH_PROCESSES", "TRACEGRAPH_PROCESS"
@@ -23,6 +24,7 @@ def initialize(
     process_id: int | None = None,
     local_device_ids: Sequence[int] | None = None,
     timeout: float = 300,
+    effects_everywhere: bool = False,
 ) -> None:
     """Joins this process to others, so that a Mesh may have the devices of all of them.
 
@@ -33,7 +35,10 @@ def initialize(
     - `coordinator_address`: the host and port of process 0, "10.0.0.1:1234".
     - `num_processes`, `process_id`: how many there are, and the number of this one, from 0 on.
     - `local_device_ids`: the GPUs of this process; all of the machine by default.
-    - `timeout`: seconds in which all must have come.
+    - `timeout`: seconds in which all must have come, and in which all must call a function that
+      they run together.
+    - `effects_everywhere`: whether every process prints, and calls the Python functions that return
+      nothing; else process 0 alone does. Functions that return something run in every process.
 
     If a process is lost, all others end with the exit code 70 and one message, wherever they are.
     Raises DistributedError (a RuntimeError) for a coordinator or a process that does not come in
@@ -56,6 +61,7 @@ def initialize(
         _check_address(address, count, index)
         watch, port = meet(address, count, index, timeout, _free_port)
         _watches.append(watch)
+        backend.set_end_of_process(watch.end)
         address = f"{address.rpartition(':')[0]}:{port}"
     try:
         backend.join_processes(address, count, index, local_device_ids, max(int(timeout), 1))
@@ -68,6 +74,8 @@ def initialize(
             "coordinator_address=, num_processes= and process_id=, or by `python -m tracegraph "
             "launch`",
         )
+    settings.process_index = backend.joined_as()
+    settings.effects_everywhere = effects_everywhere
 
 
 def _number(name: str, given: object, told: str | None) -> int | None:

@@ -1,6 +1,6 @@
 """Processes that know of each other: all begin, or none does; and if one is lost, all end.
 
-Before JAX's own service begins, every process connects to the first one, by plain sockets. What does
+Before JAX's own service begins, every process connects to the first one, by plain sockets. Who does
 not come within the timeout is told by its number. The connections stay open: the system closes
 those of a process that dies, at once, and whoever waits for its data in a collective would wait for
 ever, inside of C. So a thread waits for that, says what happened, and ends the process.
@@ -25,8 +25,8 @@ from tracegraph.errors import DistributedError, fail
 LOST = 70
 #: How often a process tries to reach the first one, in seconds.
 _RETRY = 0.05
-#: How long an ending process waits for what it has told to arrive.
-_LAST_WORDS = 2.0
+#: How long a process that another one's error ends may still tell its own, in seconds.
+_LAST_WORDS = 0.5
 
 
 class Peer:
@@ -69,7 +69,13 @@ class Watch:
     def __init__(self, index: int, count: int, peers: dict[int, Peer]) -> None:
         self.index, self.count, self.peers = index, count, peers
         self._failed = False
+        #: The process that said that an error ends it, before this one had any.
+        self._failed_first: int | None = None
+        #: The processes that said that they end, and those that have ended.
         self._left: set[int] = set()
+        self._gone: set[int] = set()
+        #: Whoever has it ends this process.
+        self._ending = threading.Lock()
         for number, peer in peers.items():
             thread = threading.Thread(target=self._listen, args=(number, peer), daemon=True)
             thread.start()
@@ -90,31 +96,51 @@ class Watch:
             if words.get("leaves"):
                 self._left.add(number)
             if "lost" in words:
-                self._end(words["lost"])
+                self._failed_first = words["lost"] if words["has_failed"] else None
+                time.sleep(_LAST_WORDS if words["has_failed"] else 0)
+                self._end_without(words["lost"], words["has_failed"])
+        self._gone.add(number)
         if number not in self._left:
-            self._end(number)
+            self._end_without(number)
 
-    def _end(self, lost: int) -> NoReturn:
-        """Tells everybody and ends this process. It may be inside of C, where nothing is raised."""
-        for peer in self.peers.values():
-            peer.tell(lost=lost)
-        sys.stdout.flush()
-        sys.stderr.write(
-            f"tracegraph: process {lost} of {self.count} was lost, so process {self.index} ends\n"
+    def _end_without(self, lost: int, has_failed: bool = False) -> None:
+        self.end(self._text_of(lost, "failed" if has_failed else "was lost"), lost, has_failed)
+
+    def _text_of(self, lost: int, what: str) -> str:
+        return (
+            f"tracegraph: process {lost} of {self.count} {what}, so process {self.index} ends\n"
             "  fix: look for the first error of that process; start all again, and they go on from "
             "the last checkpoint\n"
         )
+
+    def end(self, text: str, lost: int | None = None, has_failed: bool = False) -> NoReturn:
+        """Tells everybody and ends this process. It may be inside of C, where nothing is raised."""
+        self._ending.acquire()  # and never released: one reason is told
+        sys.stdout.flush()
+        sys.stderr.write(text)
         sys.stderr.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what fails from now on is its consequence
+        self._tell_loss(self.index if lost is None else lost, has_failed)
         os._exit(LOST)
+
+    def _tell_loss(self, lost: int, has_failed: bool) -> None:
+        for peer in self.peers.values():
+            peer.tell(lost=lost, has_failed=has_failed)
+        if self.index == 0:  # JAX's service ends with it, which ends the others without a word
+            deadline = time.monotonic() + 4 * _LAST_WORDS
+            while len(self._gone) < len(self.peers) and time.monotonic() < deadline:
+                time.sleep(_RETRY)
 
     def _leave(self) -> None:
         """Called when the interpreter ends. After an error the others must not wait for this
         process, nor this one for them."""
         if self._failed:
-            for peer in self.peers.values():
-                peer.tell(lost=self.index)
+            self._ending.acquire()
             sys.stdout.flush()
+            if self._failed_first is not None:  # this error may be a consequence of that one
+                sys.stderr.write(self._text_of(self._failed_first, "failed"))
             sys.stderr.flush()
+            self._tell_loss(self.index, has_failed=True)
             os._exit(1)
         for peer in self.peers.values():
             peer.tell(leaves=True)
@@ -131,9 +157,7 @@ def meet(
     return _join((host, int(port)), count, index, timeout)
 
 
-def _gather(
-    address: tuple[str, int], count: int, timeout: float, port: int
-) -> tuple[Watch, int]:
+def _gather(address: tuple[str, int], count: int, timeout: float, port: int) -> tuple[Watch, int]:
     deadline = time.monotonic() + timeout
     peers: dict[int, Peer] = {}
     with _listening(address) as server:
@@ -182,12 +206,10 @@ def _refuse_missing(peers: dict[int, Peer], count: int, timeout: float) -> NoRet
     )
 
 
-def _join(
-    address: tuple[str, int], count: int, index: int, timeout: float
-) -> tuple[Watch, int]:
+def _join(address: tuple[str, int], count: int, index: int, timeout: float) -> tuple[Watch, int]:
     deadline = time.monotonic() + timeout
     peer = Peer(_connected(address, deadline, timeout))
-    peer.set_timeout(max(deadline - time.monotonic(), 0.001) + _LAST_WORDS)
+    peer.set_timeout(max(deadline - time.monotonic(), 0.001) + 2)
     peer.tell(index=index, count=count)
     words = peer.hear()
     if words is None or "port" not in words:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegraph.core.later import opened
 from tracegraph.core.types import TensorType, as_dtype
 from tracegraph.core.worker_thread import on_worker_thread
 from tracegraph.ir.pass_observers import SPECIALISED, passed
@@ -37,6 +38,11 @@ def program(graph: Graph, donated: Sequence[int] = ()) -> Any:
 def compiler_ir(program: Any, stage: str, platform_name: str | None) -> Any:
     """The compiler's text of a program at a stage."""
     return _lowering().stages.stage_text(program, stage, platform_name)
+
+
+def device_costs(program: Any, buffers: Sequence[Any], result_count: int) -> Any:
+    """What a program costs each of several devices: a `views.devices.DeviceCosts`."""
+    return _lowering().stages.device_costs(program, buffers, result_count)
 
 
 def differentiable(graph: Graph) -> Any:
@@ -91,6 +97,54 @@ def stablehlo(
 def put(array: np.ndarray) -> Any:
     """The array as a buffer on the device; the caller must own the array."""
     return _lowering().device.put(array)
+
+
+def layouts() -> Any:
+    """What users have of meshes and layouts: `tracegraph.eager.layouts`, opened at first use."""
+    return opened("tracegraph.eager.layouts")
+
+
+def devices() -> list[Any]:
+    """All devices, those of other processes among them."""
+    return _lowering().layout.devices()
+
+
+def numbers_of(devices: Sequence[Any]) -> tuple[int, ...] | None:
+    """The numbers of devices; None for the first ones in their order."""
+    return _lowering().layout.numbers_of(devices)
+
+
+def jax_mesh(text: str, numbers: tuple[int, ...] | None) -> Any:
+    """JAX's mesh for the text of one; None where this machine lacks the devices."""
+    return _lowering().layout.jax_mesh(text, numbers)
+
+
+def sharding(mesh: str, numbers: tuple[int, ...] | None, axes: Sequence[Any]) -> Any:
+    """JAX's sharding of a layout; None where this machine lacks the devices."""
+    layout = _lowering().layout
+    return layout.sharding(layout.Placement(mesh, numbers, tuple(axes)))
+
+
+def placement_of_sharding(sharding: Any, rank: int) -> Any:
+    """The text of the mesh, the numbers of its devices and the axes of a sharding of JAX's; None
+    for that of one device."""
+    return _lowering().layout.placement_of(sharding, rank)
+
+
+def placement_of_array(array: Any) -> Any:
+    """The same of a buffer; None for one that is on one device, or on the host."""
+    return _lowering().layout.placement_of_array(array)
+
+
+def whole_on(buffer: Any, mesh: Any) -> Any:
+    """A buffer of one device on every device of JAX's mesh; one that is divided as it is."""
+    return _lowering().layout.whole_on(buffer, mesh)
+
+
+def put_on_mesh(array: Any, mesh: str, numbers: tuple[int, ...] | None, axes: Sequence[Any]) -> Any:
+    """A buffer of its own with a layout; each device is sent what it holds, and no more."""
+    layout = _lowering().layout
+    return layout.put(array, layout.Placement(mesh, numbers, tuple(axes)))
 
 
 def from_dlpack(value: Any) -> Any:
@@ -178,3 +232,19 @@ def join_processes(
 def processes_joined() -> bool:
     """Whether this process is joined to others."""
     return _lowering().processes.is_initialized()
+
+
+def on_host(buffer: Any) -> np.ndarray:
+    """A buffer as an array of NumPy. What is divided among processes is gathered: all of them must
+    call this."""
+    return _lowering().processes.on_host(buffer)
+
+
+def set_end_of_process(end: Any) -> None:
+    """Takes what ends this process where it waits for others in vain: a function of a message."""
+    _lowering().processes.settings.end = end
+
+
+def joined_as() -> int:
+    """The number of this process, once it was joined to others."""
+    return _lowering().processes.index()

@@ -213,7 +213,20 @@ class _Batch:
         self.held: list[int] = []
         key = self._wire(nodes)
         self.held = self._find_held(pending) if trust_counts else list(range(len(self.values)))
-        self.key = (tuple(key), tuple(self.held))
+        self._wires = tuple(key)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The structure: equal batches have one program."""
+        return self._wires, tuple(self.held)
+
+    def keep_only(self, value: Tensor) -> None:
+        """Counts one value as held, and no other."""
+        self.held = [self._slots[id(value)]]
+
+    def outputs(self) -> Sequence[Any]:
+        """The buffers of the held values."""
+        return self._program().program(*self.buffers)
 
     def _wire(self, nodes: Sequence[Node]) -> list[Any]:
         slots: dict[int, int] = {}
@@ -454,6 +467,12 @@ def _recompute(tensor: Tensor) -> None:
 
 
 def _compute_alone(tensor: Tensor) -> None:
+    order = _needed_nodes(tensor)
+    _Batch(order, order, trust_counts=False).run()
+
+
+def _needed_nodes(tensor: Tensor) -> list[Node]:
+    """The nodes that compute a pending tensor, in order."""
     needed: list[Node] = []
     stack, seen = [tensor.node], set()
     while stack:
@@ -465,8 +484,20 @@ def _compute_alone(tensor: Tensor) -> None:
         if isinstance(node.outputs, _Released):
             node.outputs = node.outputs.restored(node)
         stack.extend(x.node for x in node.inputs)
-    order = _topological(needed)
-    _Batch(order, order, trust_counts=False).run()
+    return _topological(needed)
+
+
+def buffer_alone(tensor: Tensor) -> Any:
+    """The buffer of a pending tensor, whose nodes stay pending. What it is computed from is not
+    kept, whoever holds it: so it may be larger than the memory of one device."""
+    builder = tensor.node.builder  # type: ignore[union-attr]
+    assert isinstance(builder, Pending)
+    with builder.lock:
+        order = _needed_nodes(tensor)
+        batch = _Batch(order, order, trust_counts=False)
+        batch.keep_only(tensor)
+        (buffer,) = batch.outputs()
+        return buffer
 
 
 class _Released(tuple):

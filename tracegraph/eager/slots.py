@@ -53,7 +53,8 @@ _exhaust = deque(maxlen=0).extend
 
 
 def note_pending() -> None:
-    """Called before a slot is given a Tensor whose value is not made yet."""
+    """Called before a slot is given a Tensor whose value is not made yet, or an array on other
+    devices."""
     _given.pending += 1
 
 
@@ -155,10 +156,15 @@ class Step:
             outputs = self._run_first(buffers, variables, rest, assigned)
             if outputs is not None:
                 return outputs
+        if program.is_elsewhere(buffers):
+            self._settle(variables, buffers)
+            return self.run(buffers, variables, rest, assigned)
         with state_lock:
             while True:
                 if self._looked_at != _given.pending:
                     self._look_at(variables)
+                    if not program.has_run:
+                        return self.run(buffers, variables, rest, assigned)
                 # `stores` runs the program and stores its results when it is exhausted; `found`
                 # has the outputs then: none, and nothing was run, if somebody beyond a Variable
                 # holds a buffer that the program would overwrite.
@@ -184,10 +190,23 @@ class Step:
                 _unshare(assigned)
 
     def _look_at(self, variables: Sequence[Slot]) -> None:
-        """Makes the values of the Variables exist, and notes when."""
+        """Makes the values of the Variables exist on the devices of the program; notes when."""
         now = _given.pending
         materialise_slots(variables)
+        self._settle(variables, ())
         self._looked_at = now
+
+    def _settle(self, variables: Sequence[Slot], others: Sequence[Any]) -> None:
+        """Where several devices run the program, Variables that are on one move to all of them: a
+        later run then has the same kind of arrays as the first."""
+        contents = contents_of(variables)
+        mesh = self.program.moves_to((*others, *contents))
+        if mesh is None:
+            return
+        for slot, content in zip(variables, contents):
+            moved = content if type(content) is Tensor else backend.whole_on(content, mesh)
+            if moved is not content:
+                store_if_same(slot, content, moved)
 
     def _run_first(
         self,
@@ -200,6 +219,7 @@ class Step:
         other threads go on: it is given copies of what it would overwrite. None if a Variable was
         assigned meanwhile, so that the results do not count."""
         with state_lock:
+            self._settle(variables, buffers)
             state = gathered(variables)
         given = list(state)
         if self._are_unshared is not None:

@@ -38,6 +38,15 @@ def host_array(tensor: Tensor) -> np.ndarray:
 
 
 def _fetched(buffer: Any, tensor: Tensor) -> np.ndarray:
+    if not (buffer.is_fully_addressable or buffer.is_fully_replicated):
+        fail(
+            TraceError,
+            f"the value of a tensor {tensor.type} was asked for, of which this process holds "
+            f"{len(buffer.addressable_shards)} parts of {len(buffer.sharding.device_set)}",
+            source=tensor.source,
+            fix="let each process have all of it: tg.distribute.with_layout(x, "
+            f"tg.distribute.Layout(mesh, {[None] * tensor.ndim}))",
+        )
     try:
         buffer.block_until_ready()  # JAX ends the process where NumPy reads a failed buffer
         return np.asarray(buffer)
@@ -220,6 +229,11 @@ def memory_kind(self: Tensor) -> str | None:
     return None if is_symbolic(self) else backend.memory_kind(device_buffer(self))
 
 
+def layout(self: Tensor) -> Any:
+    """How the value is divided among the devices of a mesh; None if it is on one device."""
+    return backend.layouts().layout_of(self)
+
+
 def _to_device(self: Tensor, device: Any, /, *, stream: Any = None) -> Tensor:
     """The tensor itself, which is on that device. Raises ValueError for another one."""
     check_device("to_device", device)
@@ -293,6 +307,7 @@ _METHODS = {
     "__deepcopy__": _copy,
     "__reduce__": _reduce,
     "device": property(device),
+    "layout": property(layout),
     "memory_kind": property(memory_kind),
     "to_device": _to_device,
 }

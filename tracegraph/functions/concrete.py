@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -30,7 +31,7 @@ from tracegraph.functions.execute import (
 from tracegraph.functions.jax_function import Binding, jax_function
 from tracegraph.functions.recompiling import Recompiling
 from tracegraph.ir.builder import current
-from tracegraph.ir.tensor import ASSIGNED, Graph, Tensor, get_type
+from tracegraph.ir.tensor import ASSIGNED, DEVICE_COSTS, Graph, Tensor, get_type
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.passes.specialise import bind_sizes
 from tracegraph.signatures.results import Results
@@ -79,6 +80,7 @@ class ConcreteFunction:
         self.request = request
         self.traced = traced
         traced.graph.cache[ASSIGNED] = traced.assigned_places  # what pictures call the results
+        traced.graph.cache[DEVICE_COSTS] = weakref.WeakMethod(self._device_costs)
         #: How the result tensors are packed for the caller.
         self.results = results
         self.name = request.signature.name
@@ -481,6 +483,18 @@ class ConcreteFunction:
                         self._recompiling.compiles(types)
                     found = self._executions[types] = Execution(self.traced, types, self._bucket_of)
         return found
+
+    def _device_costs(self) -> Any:
+        """What the latest run, or one of the signature's sizes, costs each of several devices."""
+        known = [*self._executions.values()]
+        if not known and not self.graph.is_static:
+            fail(
+                TraceError,
+                f"summary: {self.name} has open sizes and did not run",
+                fix="call it once before",
+            )
+        execution = known[-1] if known else self.execution(self.argument_types)
+        return execution.device_costs()
 
     def _input_names(self) -> list[str]:
         """The inputs of the graph as messages name them."""

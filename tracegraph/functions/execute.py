@@ -16,7 +16,7 @@ from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.provenance import Callee
 from tracegraph.eager.reference_counts import COUNTS_ARE_TRUSTED
-from tracegraph.eager.slots import Step, run_program, state_lock, store_together_if_same
+from tracegraph.eager.slots import Step, gathered, run_program, state_lock, store_together_if_same
 from tracegraph.effects.procedure import (
     START,
     BucketOf,
@@ -24,9 +24,10 @@ from tracegraph.effects.procedure import (
     types_known,
 )
 from tracegraph.effects.record import Record, current_record, recorded_call
+from tracegraph.errors import TraceError, fail
 from tracegraph.ir.builder import current
 from tracegraph.ir.op import Op
-from tracegraph.ir.tensor import Graph, Node, Tensor, get_buffer, host_tensor
+from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor, get_buffer, host_tensor
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
 from tracegraph.signatures.results import Results, result_leaves
@@ -56,6 +57,7 @@ class Execution:
         self.variables = traced.variables
         self.assigned = [traced.variables[i] for i in traced.assigned]
         self.graph = specialise(traced.graph, types)
+        self.graph.cache.setdefault(ASSIGNED, traced.assigned_places)
         self.result_types = self.graph.output_types[: traced.result_count]
         self._are_types_known = all(type.is_static for type in self.result_types)
         self.callee = self.callee_with(traced.variables)
@@ -78,11 +80,28 @@ class Execution:
         # What may never end can be left, so it is not given what it would overwrite.
         if not donated or not COUNTS_ARE_TRUSTED or self.graph.may_never_end:
             return _program(self.graph)
-        return backend.program(dead_code(self.graph), donated)
+        return backend.program(_pruned(self.graph), donated)
 
     @functools.cached_property
     def _step(self) -> Step:
         return Step(self.program, self._stored)
+
+    def device_costs(self) -> Any:
+        """What a run costs each of several devices; see `views.devices.DeviceCosts`."""
+        traced = self.traced
+        if self._is_cut:
+            fail(
+                TraceError,
+                f"summary: a run of @{self.graph.name} is cut into several programs, which have no "
+                "costs of devices together",
+                fix="take prints and calls of Python out of the function, or ask for plain "
+                "summary()",
+            )
+        state = gathered(self.variables)
+        captured = map(device_buffer, traced.captures)
+        buffers = ((None,) * traced.argument_count, state, captured)
+        given = tuple(itertools.chain(*buffers))
+        return backend.device_costs(self.program, given, traced.result_count)
 
     def step_alone(self) -> Step | None:
         """The step, where it is all there is to a run; what it takes after the Variables are the
@@ -180,6 +199,8 @@ def run_recorded(
     types = input_types(traced, [x.type for x in arguments], variables)
     plain = specialise(traced.graph, types)
     forward = forward_form(plain)
+    for graph in (plain, forward):
+        graph.cache.setdefault(ASSIGNED, traced.assigned_places)
     program = forward.cached("forward_program", lambda: _forward_program(plain, forward))
     given = traced, arguments, variables, record
     inputs, outputs, at = run_and_record(program, Call(forward), forward.output_types, *given)
@@ -271,7 +292,14 @@ def _forward_program(plain: Graph, forward: Graph) -> Any:
 
 def _program(graph: Graph) -> Any:
     """The program of a graph that keeps its inputs, made once."""
-    return graph.cached("program", lambda: backend.program(dead_code(graph)))
+    return graph.cached("program", lambda: backend.program(_pruned(graph)))
+
+
+def _pruned(graph: Graph) -> Graph:
+    """The graph without what nothing depends on; it knows what is assigned, as the graph does."""
+    found = dead_code(graph)
+    found.cache.setdefault(ASSIGNED, graph.cache.get(ASSIGNED, ()))
+    return found
 
 
 def run_nested(

@@ -14,6 +14,7 @@ from tracegraph.core.types import DType, TensorType
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tracegraph.eager.layouts import Layout
     from tracegraph.ir.builder import Builder
     from tracegraph.ir.methods import TensorMethods
     from tracegraph.ir.op import Op
@@ -143,6 +144,11 @@ class Tensor(TensorMethods):
             while tracing, and where JAX does not know."""
             ...
 
+        @property
+        def layout(self) -> Layout | None:
+            """How the value is divided among the devices of a mesh; None if it is on one device."""
+            ...
+
         def numpy(self) -> NDArray[Any]:
             """The value as a NumPy array of its own; a NumPy scalar for a tensor without axes.
 
@@ -250,6 +256,8 @@ class Node:
 #: The key in `cache` of a traced graph for what it assigns: pairs of the position of a new value
 #: among the outputs and of the old one among the inputs.
 ASSIGNED = "assigned"
+#: The key in `cache` of a traced graph for what tells the costs of several devices.
+DEVICE_COSTS = "device_costs"
 
 
 class Graph:
@@ -344,7 +352,7 @@ class Graph:
         def verify(self) -> None: ...
         def _repr_html_(self) -> str: ...
         def get_operations(self) -> list[Any]: ...
-        def summary(self) -> Any: ...
+        def summary(self, devices: bool = False) -> Any: ...
         def to_dot(self, path: Any = None) -> str: ...
         def to_html(self, path: Any = None) -> str: ...
         def to_json(self, path: Any = None, indent: int | None = None) -> str: ...

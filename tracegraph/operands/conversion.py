@@ -66,7 +66,25 @@ def as_tensor(value: Any, dtype: DType | None = None) -> Tensor:
     if isinstance(value, Dim):
         size = DimSize(value)()
         return size if dtype in (None, int32) else Cast(dtype)(size)
+    if is_divided(value):
+        return _from_divided(value, dtype)
     return from_array(as_array(value, dtype)) if not _holds_tensors(value) else _stack(value, dtype)
+
+
+def is_divided(value: Any) -> bool:
+    """Whether a value is an array of JAX's that several devices hold."""
+    sharding = getattr(value, "sharding", None)
+    return len(getattr(sharding, "device_set", ())) > 1 and hasattr(value, "addressable_shards")
+
+
+def _from_divided(array: Any, dtype: DType | None) -> Tensor:
+    """An array of JAX's as a tensor that stays where it is."""
+    tensor = Tensor(TensorType(as_dtype(array.dtype), array.shape), array)
+    for recorder in current().recorders:
+        recorder.arrive(tensor)
+    if dtype is None or dtype is tensor.dtype:
+        return tensor
+    return _fitted(tensor, dtype)
 
 
 def from_array(array: np.ndarray) -> Tensor:

@@ -52,7 +52,7 @@ from tracegraph.tracing.name_scopes import told_name
 from tracegraph.tracing.trace import current_trace, init_scope
 
 if TYPE_CHECKING:
-    from tracegraph.typing import Rate, TensorLike
+    from tracegraph.typing import LayoutLike, Rate, TensorLike
 
 
 class Optimizer(Module):
@@ -225,6 +225,7 @@ class Optimizer(Module):
                     state(
                         fill(variable.shape, as_tensor(self.initial_slot(name), variable.dtype)),  # type: ignore[attr-defined]
                         f"{variable.base_name}_{name}",
+                        layout=variable.declared_layout,
                     )
                     for name in slot_names(self)
                 )
@@ -587,9 +588,11 @@ def _as(dtype: DType, value: Any) -> Tensor:
     return cast_to(as_tensor(value), dtype) if has_dtype(value) else as_tensor(value, dtype)
 
 
-def state(value: Any, name: str, dtype: DType | None = None) -> Variable:
+def state(
+    value: Any, name: str, dtype: DType | None = None, layout: LayoutLike | None = None
+) -> Variable:
     """A variable of the optimizer's own, named as Keras names it."""
-    variable = Variable(value, trainable=False, name=name, dtype=dtype)
+    variable = Variable(value, trainable=False, name=name, dtype=dtype, layout=layout)
     variable.has_plain_name = True
     return variable
 

@@ -46,6 +46,7 @@ from tracegraph.ops.index import (
     ScatterMin,
     ScatterMul,
 )
+from tracegraph.ops.layout import WithLayout
 from tracegraph.ops.random import FromKey, FromParameters, RandomFold, RandomPermutation
 from tracegraph.ops.reduce import highest, lowest
 from tracegraph.ops.shape import (
@@ -725,6 +726,7 @@ RULES: dict[type, Rule] = {
     Scan: _loop_over_rows,
     Transpose: _transpose,
     Barrier: _barrier,
+    WithLayout: _barrier,
     EnsureShape: _ensure_shape,
     Reshape: _reshape,
     Slice: _slice,

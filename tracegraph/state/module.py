@@ -5,18 +5,22 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from tracegraph.boundary.tracebacks import leave_out_our_frames
+from tracegraph.core.later import opened
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import DType
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.state.deferred import announce, waiting
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.name_scopes import has_scopes, module_name_scope, module_scope
+
+if TYPE_CHECKING:
+    from tracegraph.typing import LayoutLike
 
 #: What the last call of each module has added to its losses.
 added_losses: WeakKeyDictionary[Module, list[Any]] = WeakKeyDictionary()
@@ -133,6 +137,29 @@ class Module:
                 raise
 
         return inside
+
+    def apply_layouts(self, table: Mapping[str, LayoutLike]) -> dict[str, Any]:
+        """Divides variables among the devices of a mesh, as a table says by patterns of their
+        paths: `{"*/kernel": ["data", "model"], "*/bias": ["model"]}`.
+
+        - `table`: layouts by patterns. A path has the names of the attributes that lead to a
+          variable, as in `blocks/0/kernel`; `*` stands for anything, and the first pattern that
+          fits counts. A layout is a `tg.distribute.Layout`, a `jax.sharding.NamedSharding`, or
+          inside `with mesh:` a list of axes.
+
+        Variables that no pattern fits stay as they are. Those that layers make when they are first
+        called are made in place. Returns the layouts that were given, by path. Raises ValueError
+        for a pattern that fits no variable, and for a layout that does not fit one.
+
+        >>> class Line(tg.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.slope = tg.Variable([1.0, 2.0])
+        >>> with tg.distribute.Mesh({"data": 1}):
+        ...     Line().apply_layouts({"slope": ["data"]})
+        {'slope': Layout(Mesh({'data': 1}), ['data'])}
+        """
+        return opened("tracegraph.state.layout_tables").apply_layouts(self, table)
 
     def _ordered_attributes(self) -> list[tuple[str, Any]]:
         """The attributes in the order in which variables are listed."""

@@ -44,10 +44,11 @@ from tracegraph.errors import (
 )
 from tracegraph.ir.builder import at_top_level, current
 from tracegraph.ir.tensor import Node, Tensor, host_tensor
-from tracegraph.operands.conversion import as_tensor
+from tracegraph.operands.conversion import as_tensor, is_divided
 from tracegraph.ops.effect import READ
 from tracegraph.ops.elementwise import IDENTITY
 from tracegraph.ops.shape import EnsureShape
+from tracegraph.state.deferred import waiting
 from tracegraph.tracing.initial_values import concrete_initial_value
 from tracegraph.tracing.name_scopes import scoped_name, told_name
 from tracegraph.tracing.trace import Trace, current_trace, innermost_trace, refuse_creation
@@ -56,8 +57,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tracegraph.core.tensorshape import IndexedSlices
+    from tracegraph.eager.layouts import Layout
     from tracegraph.ir.methods import TensorMethods
-    from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
+    from tracegraph.typing import DTypeLike, LayoutLike, ShapeLike, TensorLike
 else:
     TensorMethods = object
 
@@ -137,6 +139,9 @@ class Variable(Slot, TensorMethods):
     - `dtype`: what the initial value is converted to.
     - `shape`: a shape with None where later assignments may change the size.
     - `constraint`: a function that optimizers apply to the value after an update.
+    - `layout`: how the value is divided among the devices of a mesh, and every later one; see
+      `tg.distribute.Layout`. What a function returns as initial value is made in place: each
+      device computes what it holds. By default that of the initial value.
 
     Raises ValueError without an initial value, and where a traced function creates a Variable on
     a call that is not its first or from one of its arguments.
@@ -147,7 +152,7 @@ class Variable(Slot, TensorMethods):
     """
 
     __slots__ = (
-        *("__weakref__", "_stands_for", "_trainable", "aggregation", "base_name"),
+        *("__weakref__", "_layout", "_stands_for", "_trainable", "aggregation", "base_name"),
         *("constraint", "handle", "has_plain_name", "is_identified", "is_random_state", "number"),
         *("regularizer", "synchronization", "tensor_type"),
     )
@@ -169,6 +174,7 @@ class Variable(Slot, TensorMethods):
         synchronization: VariableSynchronization | None = None,
         aggregation: VariableAggregation | None = None,
         shape: ShapeLike | None = None,
+        layout: LayoutLike | None = None,
     ) -> None:
         if initial_value is None:
             fail(
@@ -186,8 +192,13 @@ class Variable(Slot, TensorMethods):
         self.constraint = constraint
         self.synchronization = synchronization or VariableSynchronization.AUTO
         self.aggregation = aggregation or VariableAggregation.NONE
-        self.place = device_scope.device
-        store((self,), (device_buffer(value),))
+        self._layout = _layout_for(value, layout)
+        if self._layout is not None:
+            value = self._placed(value)
+        # A table of layouts may wait for it: it is then made in place.
+        is_left = bool(waiting) and value.node is not None
+        self.place = None if self._layout is not None else device_scope.device
+        store((self,), (_content(value) if is_left else device_buffer(value),))
         if trace is not None:
             trace.created.append(weakref.ref(self))
         else:
@@ -213,6 +224,8 @@ class Variable(Slot, TensorMethods):
         self.has_plain_name = False
         #: Whether it is the state of a generator, which parallel iterations split among them.
         self.is_random_state = False
+        #: How the value is divided among devices, where it is said; every later one is, too.
+        self._layout: Layout | None = None
         self.tensor_type = type
         self.handle = host_tensor(type, None)
         self.handle.name = name
@@ -325,6 +338,42 @@ class Variable(Slot, TensorMethods):
         (buffer,) = gathered((self.given(),))
         return backend.memory_kind(buffer)
 
+    @property
+    def layout(self) -> Layout | None:
+        """How the value is divided among the devices of a mesh; None if it is on one device."""
+        if self._stands_for is not None:
+            return self.given().layout
+        return self._layout or self.made_tensor().layout
+
+    @property
+    def declared_layout(self) -> Layout | None:
+        """The layout that the Variable was given, which every later value takes."""
+        return self._layout
+
+    def take_layout(self, layout: Layout) -> None:
+        """Divides the value, and every later one, as `layout` says. Raises ShapeError."""
+        backend.layouts().check_layout(
+            f"the variable {told_name(self)!r}", self.tensor_type, layout
+        )
+        with state_lock, at_top_level():
+            value = self._placed(self.made_tensor(), layout)
+            self._layout, self.place = layout, None
+            note_pending()
+            self.buffer = device_buffer(value)
+
+    def _placed(self, value: Tensor, layout: Layout | None = None) -> Tensor:
+        """The value on the devices of the layout, in a buffer of its own."""
+        with at_top_level():
+            return backend.layouts().placed(value, layout or self._layout)
+
+    def _laid_out(self, value: Tensor) -> Tensor:
+        """The value with the layout of the Variable. Where none was declared, that of the value
+        now counts at top level: a function that ran on several devices has brought it there."""
+        layout = self._layout
+        if layout is None and current_trace() is None and is_divided(self.buffer):
+            layout = backend.layouts().layout_of_buffer(self.buffer)
+        return value if layout is None else backend.layouts().laid_out(value, layout)
+
     def ref(self) -> Reference:
         """A hashable reference: `v.ref().deref() is v`."""
         return Reference(self)
@@ -352,7 +401,8 @@ class Variable(Slot, TensorMethods):
         builder = current()
         self.watch_by(builder)
         if trace is not None:
-            return trace.read(self)
+            read = trace.read(self)
+            return read if self._layout is None else self._laid_out(read)
         value = self.made_tensor()
         # Each read is a tensor of its own, since each may be watched, or be a source, by itself.
         read = value
@@ -418,7 +468,7 @@ class Variable(Slot, TensorMethods):
         new = self._checked(value)
         trace = current_trace()
         if trace is not None:
-            trace.assign(self, new)
+            trace.assign(self, self._laid_out(new))
         else:
             self._store(new)
         return self if read_value else None
@@ -531,7 +581,7 @@ class Variable(Slot, TensorMethods):
 
     def _admitted(self, new: Tensor) -> Tensor:
         (new,) = current().admit_all((new,))
-        return new
+        return self._laid_out(new)
 
     def tell_assigned(self, value: Tensor) -> None:
         """Tells open tapes, and those that are opened later, what the variable was given."""
@@ -603,6 +653,7 @@ class Variable(Slot, TensorMethods):
             synchronization=self.synchronization,
             aggregation=self.aggregation,
             shape=None if self.tensor_type.is_static else self.tensor_type.shape,
+            layout=self._layout,
         )
         copied.has_plain_name, copied.regularizer = self.has_plain_name, self.regularizer
         copied.is_random_state = self.is_random_state
@@ -615,7 +666,7 @@ class Variable(Slot, TensorMethods):
         flags = (self.has_plain_name, self.is_random_state)
         replicas = (self.synchronization, self.aggregation)
         value = np.array(self.numpy())
-        return _rebuild, (value, *state, *flags, *replicas, self.regularizer)
+        return _rebuild, (value, *state, *flags, *replicas, self.regularizer, self._layout)
 
     def __bool__(self) -> bool:
         return bool(self.read_value())
@@ -651,12 +702,25 @@ def _rebuild(
     synchronization: VariableSynchronization = VariableSynchronization.AUTO,
     aggregation: VariableAggregation = VariableAggregation.NONE,
     regularizer: Callable[[Any], Any] | None = None,
+    layout: Layout | None = None,
 ) -> Variable:
-    new = Variable(array, trainable=trainable, name=name, constraint=constraint, shape=shape)
+    new = Variable(
+        array, trainable=trainable, name=name, constraint=constraint, shape=shape, layout=layout
+    )
     new.synchronization, new.aggregation = synchronization, aggregation
     new.has_plain_name, new.is_random_state = has_plain_name, is_random_state
     new.regularizer = regularizer
     return new
+
+
+def _layout_for(value: Tensor, layout: Any) -> Layout | None:
+    """The layout of a Variable with this initial value, from what its `layout=` was given."""
+    if layout is None:
+        is_pending = value.node is not None and bool(waiting)
+        return None if is_pending or not is_divided(device_buffer(value)) else value.layout
+    found = backend.layouts().as_layout(layout, value.ndim)
+    backend.layouts().check_layout("tg.Variable", value.type, found)
+    return found
 
 
 def _open_shape(type: TensorType) -> TensorShape:
@@ -718,7 +782,8 @@ def assign_together(variables: Sequence[Variable], values: Sequence[Tensor]) -> 
 
     The values must be of the variables' types, and no two of them one tensor.
     """
-    buffers = tuple(map(device_buffer, values))
+    pairs = zip(variables, values, strict=True)
+    buffers = tuple([device_buffer(variable._laid_out(value)) for variable, value in pairs])
     with state_lock:
         store(variables, buffers)
 

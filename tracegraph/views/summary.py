@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 from tracegraph.control_passes.split_at_cuts import split_at_cuts
 from tracegraph.core.shapes import Size, dim_names, element_count, substitute_size
 from tracegraph.core.types import TensorType
-from tracegraph.errors import counted
-from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.errors import TraceError, counted, fail
+from tracegraph.ir.tensor import DEVICE_COSTS, Graph, Node, Tensor
 from tracegraph.ops.constant import RuntimeSize
 from tracegraph.ops.effect import HostCall, Read
 from tracegraph.passes.specialise import bind_sizes, with_sizes
 from tracegraph.text.printer import graph_symbols, value_names
+from tracegraph.views.devices import DeviceCosts, aligned
 from tracegraph.views.outline import shortened
 
 
@@ -154,6 +155,8 @@ class Summary(str):
     inputs: tuple[tuple[str, TensorType, str], ...]
     #: Where a run is cut into programs: what is found there, and the user's line.
     cuts: tuple[Cut, ...]
+    #: What several devices hold and send, where it was asked for.
+    devices: DeviceCosts | None
 
     def __new__(
         cls,
@@ -162,8 +165,10 @@ class Summary(str):
         totals: Costs | None = None,
         inputs: Iterable[tuple[str, TensorType, str]] = (),
         cuts: Iterable[Cut] = (),
+        devices: DeviceCosts | None = None,
     ) -> Summary:
         found = super().__new__(cls, text)
+        found.devices = devices
         found.cuts = tuple(cuts)
         found.rows = tuple(rows)
         found.totals = totals or {}
@@ -184,10 +189,11 @@ class Summary(str):
             "rows": [row.to_dict() for row in self.rows],
             "total": _cost_data(self.totals),
             "cuts": [{"found": cut.found, "file": cut.file, "line": cut.line} for cut in self.cuts],
+            **({} if self.devices is None else {"devices": self.devices.to_dict()}),
         }
 
 
-def summary(graph: Graph) -> Summary:
+def summary(graph: Graph, devices: bool = False) -> Summary:
     """A table of what a graph costs and takes: per op, per line of the user's code, per name scope
     if there are any, and in total its nodes, the bytes they write and the floating operations of
     one run, the dearest rows first; then its inputs. It is a str, which has the numbers too:
@@ -213,6 +219,10 @@ def summary(graph: Graph) -> Summary:
     several programs, since only it knows a size or what a Python function returns, the lines are
     listed as cuts.
 
+    With `devices`, of the graph of a function, it also has what the compiled program says of
+    several devices, `devices`: the bytes that each holds of Variables, arguments and results, and
+    the collectives with their lines, the bytes that are exchanged, and those that a device sends.
+
     >>> f = tg.function(lambda x: tg.tanh(x))
     >>> table = f.get_concrete_function(tg.TensorSpec([3])).graph.summary()
     >>> [(row.name, row.total.flops) for row in table.rows if row.by == "op"]
@@ -228,11 +238,26 @@ def summary(graph: Graph) -> Summary:
     tables = [_table(by, found, totals) for by, found in rows.items() if found or by != "scope"]
     rows["region"] = _by_region(graph)
     cuts = cuts_of(graph)
+    costs = _device_costs(graph) if devices else None
     texts = [head, *tables, _region_table(rows["region"]), _cut_table(cuts), _inputs(graph)]
+    if costs is not None:
+        texts += [costs.in_total(), costs.by_value(), costs.by_collective()]
     text = "\n\n".join("\n".join(table) for table in texts if table)
     names = value_names(graph)
     inputs = [(names[x], x.type, role) for x, role in _roles(graph).items()]
-    return Summary(text, itertools.chain(*rows.values()), totals, inputs, cuts)
+    return Summary(text, itertools.chain(*rows.values()), totals, inputs, cuts, costs)
+
+
+def _device_costs(graph: Graph) -> DeviceCosts:
+    found = graph.cache.get(DEVICE_COSTS)
+    costs = None if found is None else found()
+    if costs is None:
+        fail(
+            TraceError,
+            f"summary: @{graph.name} is no graph of a function that runs on several devices",
+            fix="call the function, and ask f.get_concrete_function(...).graph",
+        )
+    return costs()
 
 
 # Rows.
@@ -332,9 +357,7 @@ def _by_region(graph: Graph) -> list[SummaryRow]:
 def _region_table(found: list[SummaryRow]) -> list[str]:
     rows = [(row.name, row.runs, *map(_number, row.total)) for row in found]
     return (
-        _aligned([("one run of", "runs", "nodes", "bytes", "FLOPs"), *rows], "<<>>>")
-        if rows
-        else []
+        aligned([("one run of", "runs", "nodes", "bytes", "FLOPs"), *rows], "<<>>>") if rows else []
     )
 
 
@@ -388,7 +411,7 @@ def _roles(graph: Graph) -> dict[Tensor, str]:
 def _cut_table(cuts: Sequence[Cut]) -> list[str]:
     names = _short_names({cut.file for cut in cuts})
     rows = [(cut.found, f"{names[cut.file]}:{cut.line}", cut.code) for cut in cuts]
-    return _aligned([("cut", "line", "code"), *rows], "<<<") if cuts else []
+    return aligned([("cut", "line", "code"), *rows], "<<<") if cuts else []
 
 
 def _inputs(graph: Graph) -> list[str]:
@@ -397,7 +420,7 @@ def _inputs(graph: Graph) -> list[str]:
         (names[x], str(x.type), _number(elements([x.type])), _number(bytes_of([x.type])))
         for x in graph.inputs
     ]
-    return _aligned([("input", "type", "elements", "bytes"), *rows], "<<>>") if rows else []
+    return aligned([("input", "type", "elements", "bytes"), *rows], "<<>>") if rows else []
 
 
 #: Values of the open sizes of a graph, in terms of those of the graph that is summed up.
@@ -498,7 +521,7 @@ def _table(title: str, found: list[SummaryRow], totals: Costs) -> list[str]:
         rows.append((name, *(_number(size) for cost in cells for size in cost), text))
     if not any(code):
         rows = [row[:-1] for row in rows]
-    lines = _aligned(rows, "<" + ">>>" * len(parts) + "<")
+    lines = aligned(rows, "<" + ">>>" * len(parts) + "<")
     return lines if len(parts) == 1 else [_titles(rows, parts), *lines]
 
 
@@ -511,15 +534,6 @@ def _titles(rows: list[tuple[str, ...]], parts: list[str]) -> str:
         first = start + widths[1 + 3 * place] - len("nodes")
         line = f"{line:<{first}}{part}"
     return line
-
-
-def _aligned(rows: list[tuple[str, ...]], sides: str) -> list[str]:
-    """The rows with their columns aligned, to the left or to the right as `sides` says."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return [
-        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths)).rstrip()
-        for row in rows
-    ]
 
 
 def _number(size: Size) -> str:

@@ -5,13 +5,21 @@ pair encoding). Windows of the text, forward pass, gradients and optimizer are o
 function. Another one samples: its loop keeps the keys and values of all tokens so far, so each new
 token costs the same, wherever it stands.
 
-    python examples/transformer_lm.py --out out
+    python examples/train_transformer.py --out out
 
 writes loss.png and prints a sample. Ctrl-C ends the training early.
+
+Several devices share the work where there is a mesh; PLANS has what is divided among them, and the
+rest of this file knows nothing of it. To try it on a CPU that pretends to be 8 devices:
+
+    python examples/train_transformer.py --mesh data=4,model=2 --virtual-devices 8
+
+trains on one device as well, and prints how far the losses are apart and what devices exchange.
 """
 
 import argparse
 import math
+import os
 import pydoc_data.topics
 import re
 import sys
@@ -32,7 +40,6 @@ import tracegraph as tg
 
 LAYERS = 4
 CONTEXT = 128  # tokens that the model sees at once
-BATCH = 8  # windows of a training step
 VOCABULARY = 512
 HEAD_WIDTH = 32
 DROPOUT = 0.1
@@ -43,6 +50,47 @@ HELD_OUT_WINDOWS = 64
 TELL_EVERY = 25  # steps
 TEMPERATURE = 0.5  # below 1, what is likely becomes more likely
 PROMPT = "The "
+EVERY = ("data", "model")  # both axes of the mesh: one piece for each device
+
+
+class Plan(NamedTuple):
+    """What is divided among the devices: the windows of a batch, and weights by their paths."""
+
+    windows: tuple[str, ...]
+    weights: dict[str, list]
+
+
+PLANS = {
+    # Each device has all weights, and its part of the batch.
+    "data": Plan(EVERY, {}),
+    # So it has, but keeps a part of each weight, and of what the optimizer keeps for it (ZeRO).
+    "zero": Plan(
+        EVERY,
+        {
+            "*/output_dense/kernel": [None, None, EVERY],
+            "*/output_dense/bias": [EVERY],
+            "*/attention/*/kernel": [EVERY, None, None],
+            "*/attention/*/bias": [None, EVERY],
+            "*/kernel": [EVERY, None],
+            "*/embeddings": [EVERY, None],
+            "*": [EVERY],
+        },
+    ),
+    # The heads of attention and the inner width are divided along one axis, the batch by the other.
+    "tensor": Plan(
+        ("data",),
+        {
+            "*/output_dense/kernel": ["model", None, None],
+            "*/output_dense/bias": [None],
+            "*/attention/*/kernel": [None, "model", None],
+            "*/attention/*/bias": ["model", None],
+            "*/layers/0/kernel": [None, "model"],
+            "*/layers/0/bias": ["model"],
+            "*/layers/1/kernel": ["model", None],
+            "tokens/embeddings": ["model", None],
+        },
+    ),
+}
 PIECE = re.compile(r" ?\w+| ?[^\w\s]+|\s+")  # no token reaches from one piece into the next
 
 
@@ -129,7 +177,34 @@ def parsed_arguments(arguments):
         "--steps", type=common.positive, default=300, help="of training; default: 300"
     )
     parser.add_argument("--width", type=width, default=128, help="of the model; default: 128")
+    parser.add_argument(
+        "--batch", type=common.positive, default=8, help="windows of a step; default: 8"
+    )
+    parser.add_argument(
+        "--mesh", type=mesh_shape, default="data=1,model=1", help="devices; default: %(default)s"
+    )
+    parser.add_argument(
+        "--plan", choices=PLANS, default="tensor", help="what is divided; default: %(default)s"
+    )
+    parser.add_argument(
+        "--virtual-devices", type=common.positive, help="that the CPU pretends to be"
+    )
+    parser.add_argument(
+        "--costs-alone", action="store_true", help="compile, print what devices exchange, and stop"
+    )
+    if "--virtual-devices" in arguments:  # before JAX starts, which looks once
+        known, _ = parser.parse_known_args(arguments)
+        pretend = f"--xla_force_host_platform_device_count={known.virtual_devices}"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {pretend}"
     return parser.options(arguments)
+
+
+def mesh_shape(text):
+    """{"data": 4, "model": 2} for data=4,model=2."""
+    shape = dict(part.split("=") for part in text.split(","))
+    if list(shape) != ["data", "model"]:
+        raise argparse.ArgumentTypeError(f"{text} is not like data=4,model=2")
+    return {name: common.positive(size) for name, size in shape.items()}
 
 
 def width(text):
@@ -225,15 +300,17 @@ def make_optimizer(steps):
     return optimizer
 
 
-def make_functions(model, optimizer, text):
-    """The training step and the loss on the text held out, in bits per character; a writer."""
+def make_functions(model, optimizer, text, batch, layout):
+    """The training step and the loss on the text held out, in bits per character; a writer.
+    `layout` is how the windows of a batch are divided."""
     training, held_out = tg.constant(text.training), tg.constant(text.held_out)
 
     @tg.function
     def train_step():
-        starts = tg.random.uniform([BATCH], 0, len(text.training) - CONTEXT, tg.int32)
+        starts = tg.random.uniform([batch], 0, len(text.training) - CONTEXT, tg.int32)
+        windows = tg.distribute.with_layout(windows_at(training, starts), layout)
         with tg.GradientTape() as tape:
-            loss = model.loss(windows_at(training, starts), training=True)
+            loss = model.loss(windows, training=True)
         variables = model.trainable_variables
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
         return loss * text.tokens_per_character
@@ -276,11 +353,43 @@ def train(train_step, held_out_loss, steps):
     return np.array([float(loss) for loss in losses]), np.array(held_out)
 
 
-def draw_losses(losses, held_out, path):
+class Run(NamedTuple):
+    """A training: the functions, the losses of the steps and those on the text held out."""
+
+    train_step: object
+    write: object
+    losses: np.ndarray
+    held_out: np.ndarray
+
+
+def make(options, text, mesh):
+    """A model whose weights are divided as the plan says, and its functions."""
+    tg.random.set_seed(options.seed)
+    plan = PLANS[options.plan]
+    model = Transformer(VOCABULARY, options.width)
+    layout = tg.distribute.Layout(mesh, [plan.windows, None])
+    with mesh:
+        model.apply_layouts(plan.weights)
+    optimizer = make_optimizer(options.steps)
+    return model, make_functions(model, optimizer, text, options.batch, layout)
+
+
+def trained(options, text, mesh):
+    _, (train_step, held_out_loss, write) = make(options, text, mesh)
+    return Run(train_step, write, *train(train_step, held_out_loss, options.steps))
+
+
+def device_costs(train_step):
+    """What each device holds and sends in a step."""
+    return train_step.get_concrete_function().summary(devices=True).devices
+
+
+def draw_losses(runs, path):
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-    steps = np.arange(1, len(losses) + 1)
-    axes.plot(steps, losses, color="tab:blue", alpha=0.4, linewidth=0.8, label="training")
-    axes.plot(*held_out.T, color="tab:orange", marker=".", label="text held out")
+    for (name, run), color in zip(runs.items(), ("tab:blue", "tab:green")):
+        steps = np.arange(1, len(run.losses) + 1)
+        axes.plot(steps, run.losses, color=color, alpha=0.4, linewidth=0.8, label=name)
+    axes.plot(*run.held_out.T, color="tab:orange", marker=".", label="text held out")
     axes.set(xlabel="step", ylabel="bits per character", title="Transformer language model")
     axes.set_ylim(bottom=0.0)
     axes.grid(alpha=0.3)
@@ -289,23 +398,44 @@ def draw_losses(losses, held_out, path):
     plt.close(figure)
 
 
-def main(arguments=None):
-    options = parsed_arguments(arguments)
-    tg.random.set_seed(options.seed)
-    text = load_text()
-    model = Transformer(VOCABULARY, options.width)
-    train_step, held_out_loss, write = make_functions(model, make_optimizer(options.steps), text)
-    losses, held_out = train(train_step, held_out_loss, options.steps)
-
-    draw_losses(losses, held_out, options.out / "loss.png")
-    prompt = text.vocabulary.encode(PROMPT)
-    print(f"{PROMPT}{text.vocabulary.decode(write(prompt[np.newaxis]).numpy())}")
-    parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
+def tell_apart(one, many):
+    """How far the losses on several devices are from those on one."""
+    count = min(len(one.losses), len(many.losses))
+    apart = np.abs(one.losses[:count] - many.losses[:count])
     print(
-        f"{parameters:,} parameters, {len(text.training):,} tokens: {held_out[0, 1]:.2f} bits per "
-        f"character before training, {held_out[-1, 1]:.2f} after {len(losses)} steps "
+        f"losses apart from those of one device: {apart[: min(count, 10)].max():.1e} at most in "
+        f"the first steps, {apart.max():.1e} in {count}"
+    )
+
+
+def main(arguments=None):
+    options = parsed_arguments(sys.argv[1:] if arguments is None else arguments)
+    mesh = tg.distribute.Mesh(options.mesh)
+    text = load_text()
+    if options.costs_alone:
+        _, (train_step, *_) = make(options, text, mesh)
+        print(device_costs(train_step))
+        return
+    runs = {}
+    if mesh.size > 1:
+        alone = tg.distribute.Mesh({"data": 1, "model": 1})
+        runs["one device"] = trained(options, text, alone)
+    runs["training" if mesh.size == 1 else f"{mesh.size} devices"] = trained(options, text, mesh)
+    draw_losses(runs, options.out / "loss.png")
+
+    *others, run = runs.values()
+    prompt = text.vocabulary.encode(PROMPT)
+    print(f"{PROMPT}{text.vocabulary.decode(run.write(prompt[np.newaxis]).numpy())}")
+    variables = run.train_step.get_concrete_function().trainable_variables
+    parameters = sum(math.prod(variable.shape) for variable in variables)
+    print(
+        f"{parameters:,} parameters, {len(text.training):,} tokens: {run.held_out[0, 1]:.2f} bits "
+        f"per character before training, {run.held_out[-1, 1]:.2f} after {len(run.losses)} steps "
         "(text held out)"
     )
+    for one in others:
+        tell_apart(one, run)
+        print(device_costs(run.train_step))
     print(f"loss curves: {options.out}")
 
 

@@ -1,0 +1,238 @@
+"""Lowering of `tracegraph.ops.layout`, and everything else about several devices."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from lowering.device import context_of
+from lowering.rules import lowers
+from tracegraph.core.source import Source
+from tracegraph.errors import InvalidArgumentError, fail
+from tracegraph.ir.tensor import ASSIGNED, Graph, Tensor
+from tracegraph.ops import layout as ops
+from tracegraph.ops.layout import mesh_text, parsed_mesh, plain_axes
+
+
+class Placement(NamedTuple):
+    """The layout of an array: the text of its mesh, the numbers of its devices where they are not
+    the first ones, and its axes."""
+
+    mesh: str
+    devices: tuple[int, ...] | None
+    axes: tuple[Any, ...]
+
+
+def devices() -> list[Any]:
+    """All devices of JAX's, those of other processes among them."""
+    return jax.devices()
+
+
+@functools.cache
+def jax_mesh(text: str, numbers: tuple[int, ...] | None) -> Any:
+    """JAX's mesh; None where this machine has too few devices, or not those."""
+    shape = parsed_mesh(text)
+    by_number = {device.id: device for device in jax.devices()}
+    chosen = jax.devices()[: math.prod(shape.values())] if numbers is None else None
+    if chosen is None and by_number.keys() >= set(numbers or ()):
+        chosen = [by_number[number] for number in numbers or ()]
+    if chosen is None or len(chosen) != math.prod(shape.values()):
+        return None
+    return jax.sharding.Mesh(np.array(chosen).reshape([*shape.values()]), tuple(shape))
+
+
+def numbers_of(devices: Iterable[Any]) -> tuple[int, ...] | None:
+    """The numbers of devices; None for the first ones in their order."""
+    given = list(devices)
+    return None if given == jax.devices()[: len(given)] else tuple([x.id for x in given])
+
+
+def sharding(placement: Placement) -> Any:
+    """JAX's sharding of a layout; None where this machine lacks the devices."""
+    mesh = jax_mesh(placement.mesh, placement.devices)
+    return None if mesh is None else NamedSharding(mesh, PartitionSpec(*placement.axes))
+
+
+def placement_of(sharding: Any, rank: int) -> Placement | None:
+    """The layout that a sharding of JAX's is for arrays of a rank; None for one device."""
+    if not isinstance(sharding, NamedSharding) or sharding.mesh.empty:
+        return None
+    mesh, spec = sharding.mesh, tuple(sharding.spec)
+    return Placement(
+        text_of(mesh),
+        numbers_of(mesh.devices.flat),
+        plain_axes((*spec, *(None,) * (rank - len(spec)))),
+    )
+
+
+def named_sharding(buffer: Any) -> Any:
+    """The sharding of a buffer that is on a mesh; None for any other."""
+    found = getattr(buffer, "sharding", None)
+    return found if isinstance(found, NamedSharding) else None
+
+
+def placement_of_array(array: Any) -> Placement | None:
+    """The layout of a buffer; None for one that is on one device, or on the host."""
+    return placement_of(getattr(array, "sharding", None), array.ndim)
+
+
+class Home(NamedTuple):
+    """The mesh of a program, and who says so: `what` it is, and the user's line of it."""
+
+    mesh: Any
+    what: str
+    source: Source
+
+
+def home_of(graph: Graph, buffers: Sequence[Any]) -> Any:
+    """The one mesh of JAX's that a program runs on: that of the arguments that are divided, and of
+    the layouts in its graph. What each device has all of may move, so it decides only where there
+    is nothing else. None for a program on one device. Raises InvalidArgumentError for two."""
+    found: Home | None = None
+    for home in (*_homes_of_buffers(graph, buffers), *_homes_of_graph(graph)):
+        if found is None:
+            found = home
+        elif not _are_same(found.mesh, home.mesh):
+            fail(
+                InvalidArgumentError,
+                f"two meshes meet in one program: {_told(found)}, and {_told(home)}",
+                source=home.source,
+                fix="make one Mesh, and use it everywhere",
+            )
+    if found is not None:
+        return found.mesh
+    return next((x.mesh for x in map(named_sharding, buffers) if x is not None), None)
+
+
+def moved(buffers: Sequence[Any], mesh: Any) -> list[Any]:
+    """The buffers, of which those come to `mesh` that each device of another one has all of."""
+    return [whole_on(x, mesh) if is_elsewhere((x,), mesh) else x for x in buffers]
+
+
+def _homes_of_buffers(graph: Graph, buffers: Sequence[Any]) -> Iterator[Home]:
+    for x, buffer in zip(graph.inputs, buffers, strict=False):
+        found = named_sharding(buffer)
+        if found is not None and not found.is_fully_replicated:
+            yield Home(found.mesh, _called(x), x.source)
+
+
+def _homes_of_graph(graph: Graph) -> Iterator[Home]:
+    for inner in graph.graphs():
+        for node in inner.nodes:
+            if isinstance(node.op, ops.WithLayout):
+                mesh = jax_mesh(node.op.mesh, node.op.devices)
+                if mesh is not None:
+                    yield Home(mesh, f"with_layout at {node.source}", node.source)
+
+
+def refuse_devices(graph: Graph, buffers: Sequence[Any]) -> None:
+    """Raises InvalidArgumentError where arrays are on different devices, and so do not meet."""
+    by_devices: dict[frozenset[Any], Tensor] = {}
+    for x, buffer in zip(graph.inputs, buffers, strict=False):
+        if getattr(buffer, "committed", False):
+            by_devices.setdefault(frozenset(buffer.devices()), x)
+    if len(by_devices) > 1:
+        (some, x), (others, y), *_ = by_devices.items()
+        fail(
+            InvalidArgumentError,
+            f"arrays on different devices meet in one program: {_called(x)} is on "
+            f"{_names(some)}, and {_called(y)} on {_names(others)}",
+            source=y.source,
+            fix="give both the same layout: tg.distribute.with_layout(x, layout)",
+        )
+
+
+def _called(x: Tensor) -> str:
+    return f"%{x.name}" if x.name else f"a tensor {x.type}"
+
+
+def _names(devices: Iterable[Any]) -> str:
+    names = [f"{x.platform}:{x.id}" for x in sorted(devices, key=lambda x: x.id)]
+    return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:8])}, ..."
+
+
+def _are_same(mesh: Any, other: Any) -> bool:
+    """Whether meshes have the same devices in the same order under the same names."""
+    return mesh is other or (
+        mesh.axis_names == other.axis_names
+        and mesh.devices.shape == other.devices.shape
+        and (mesh.devices == other.devices).all()
+    )
+
+
+def text_of(mesh: Any) -> str:
+    """The text of a mesh of JAX's."""
+    return mesh_text({str(name): size for name, size in mesh.shape.items()})
+
+
+def _told(home: Home) -> str:
+    numbers = [device.id for device in home.mesh.devices.flat]
+    return f"{home.what} is on {text_of(home.mesh)} of the devices {_ranges(numbers)}"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers in few letters: `0-7`, or all of them."""
+    first, last = numbers[0], numbers[-1]
+    if list(numbers) == list(range(first, last + 1)):
+        return f"{first}-{last}"
+    shown = ", ".join(map(str, numbers[:8]))
+    return shown if len(numbers) <= 8 else f"{shown}, ..."
+
+
+def is_elsewhere(buffers: Sequence[Any], mesh: Any) -> bool:
+    """Whether one of the buffers is on several devices, and not on this mesh. (JAX has one object
+    for equal meshes.)"""
+    for buffer in buffers:
+        found = named_sharding(buffer)
+        if found is not None and found.mesh is not mesh:
+            return not _are_same(found.mesh, mesh)
+    return False
+
+
+def output_shardings(graph: Graph, buffers: Sequence[Any], mesh: Any) -> tuple[Any, ...]:
+    """JAX's shardings of the outputs of a graph, None where XLA chooses: what a layout is stated
+    of has that one, and a Variable keeps the one that it has."""
+    found: list[Any] = [None] * len(graph.outputs)
+    if mesh is None:
+        return tuple(found)
+    for place, y in enumerate(graph.outputs):
+        op = None if y.node is None else y.node.op
+        if isinstance(op, ops.WithLayout):
+            found[place] = sharding(Placement(op.mesh, op.devices, op.axes))
+    for place, source in graph.cache.get(ASSIGNED, ()):
+        if found[place] is None and source < len(buffers):
+            found[place] = named_sharding(buffers[source]) or _whole(mesh)
+    return tuple(found)
+
+
+def _whole(mesh: Any) -> Any:
+    """The sharding of what each device of a mesh has all of."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def whole_on(buffer: Any, mesh: Any) -> Any:
+    """A buffer that one device has, or each of another mesh, on every device of this mesh; one that
+    is divided, or there already, as it is."""
+    found = named_sharding(buffer)
+    if found is not None and (not found.is_fully_replicated or _are_same(found.mesh, mesh)):
+        return buffer
+    with context_of(buffer.dtype), jax.ensure_compile_time_eval():
+        return jax.device_put(buffer, _whole(mesh), may_alias=False)
+
+
+def put(array: Any, placement: Placement) -> Any:
+    """A buffer of its own with this layout; each device is sent what it holds, and no more."""
+    with context_of(array.dtype), jax.ensure_compile_time_eval():
+        return jax.device_put(array, sharding(placement), may_alias=False)
+
+
+@lowers(ops.WithLayout)
+def _with_layout(op: ops.WithLayout, x: Any) -> Any:
+    found = sharding(Placement(op.mesh, op.devices, op.axes))
+    return x if found is None else jax.lax.with_sharding_constraint(x, found)

@@ -1,0 +1,129 @@
+"""What several processes do together: `test_processes.py` starts this file in each of them.
+
+The names of scenarios are the argument; what they print, and how they end, is what is tested.
+"""
+
+import os
+import signal
+import sys
+import time
+
+import jax
+import numpy as np
+
+import tracegraph as tg
+
+TIMEOUT = 8
+
+
+def whole(count=8.0):
+    """A tensor that is divided among all devices of all processes."""
+    mesh = tg.distribute.Mesh({"data": len(jax.devices())})
+    x = tg.constant(np.arange(count, dtype=np.float32))
+    return tg.distribute.with_layout(x, tg.distribute.Layout(mesh, ["data"]))
+
+
+@tg.function
+def total(x):
+    return tg.reduce_sum(x * x)
+
+
+@tg.function
+def largest(x):
+    return tg.reduce_max(x)
+
+
+@tg.function
+def by_process(x):
+    y = x * 2
+    if jax.process_index() == 0:
+        y = y + 1
+    else:
+        y = y - 1
+    return tg.reduce_sum(y)
+
+
+def adds_up(index):
+    print("device", tg.constant(1.0).device)
+    print("total", float(total(whole())))
+
+
+def prints(index):
+    seen = []
+
+    @tg.function
+    def f(x):
+        y = tg.reduce_sum(x)
+        tg.print("in the function", y, x, output_stream=sys.stdout)
+        tg.py_function(lambda y: seen.append(float(y)), [y], [])
+        z = tg.py_function(lambda y: np.float32(y + 1), [y], tg.float32)
+        return tg.ensure_shape(z, [])
+
+    print("returned", float(f(whole())), "seen", seen, flush=True)
+    tg.print("at top level", index, output_stream=sys.stdout)
+
+
+def differs(index):
+    by_process(whole())
+
+
+def runs_another(index):
+    (total if index == 0 else largest)(whole())
+
+
+def stays_away(index):
+    x = whole()
+    total(x)
+    if index == 1:
+        time.sleep(60)
+    largest(x)
+
+
+def is_killed(index):
+    x = whole()
+    total(x)
+    if index == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    for _ in range(1000):
+        float(total(x))
+        time.sleep(0.01)
+
+
+def first_is_killed(index):
+    x = whole()
+    total(x)
+    if index == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def raises(index):
+    x = whole()
+    total(x)
+    if index == 1:
+        raise ValueError("this is the error")
+    largest(x)
+    time.sleep(60)
+
+
+def waits_for_a_signal(index):
+    def handler(*_):
+        print("got the signal", flush=True)
+        sys.exit(7)
+
+    signal.signal(signal.SIGUSR1, handler)
+    print("is waiting", flush=True)
+    time.sleep(60)
+
+
+def works_alone(index):
+    """A program of one process's own arrays is its own."""
+    if index == 0:
+        print("alone", float(total(tg.constant([1.0, 2.0]))))
+    print("together", float(total(whole())))
+
+
+if __name__ == "__main__":
+    tg.distribute.initialize(timeout=TIMEOUT)
+    for name in sys.argv[1].split(","):
+        globals()[name](jax.process_index())

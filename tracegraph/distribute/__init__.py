@@ -1,0 +1,15 @@
+"""`tg.distribute`: several devices, which divide programs and values among them.
+
+>>> mesh = tg.distribute.Mesh({"data": 1})
+>>> x = tg.distribute.with_layout(tg.ones([4, 2]), tg.distribute.Layout(mesh, ["data", None]))
+>>> x.layout
+Layout(Mesh({'data': 1}), ['data', None])
+"""
+
+from tracegraph.api.public_modules import publish
+from tracegraph.distribute.layouts import Layout, Mesh, with_layout
+from tracegraph.distribute.processes import initialize
+
+__all__ = ["Layout", "Mesh", "initialize", "with_layout"]
+
+publish(__name__)

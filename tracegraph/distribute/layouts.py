@@ -1,0 +1,33 @@
+"""Layouts of tensors: the op that states one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracegraph.eager.layouts import Layout, Mesh, as_layout, laid_out
+from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import as_tensor
+
+if TYPE_CHECKING:
+    from tracegraph.typing import LayoutLike, TensorLike
+
+
+def with_layout(x: TensorLike, layout: LayoutLike) -> Tensor:
+    """x, divided among the devices of a mesh: its value is the same, and so is the layout of what
+    is derived by it.
+
+    - `layout`: a Layout, a `jax.sharding.NamedSharding`, or inside `with mesh:` a list of axes.
+
+    In a function it is a node, which is printed and saved. What is computed from it is divided as
+    XLA finds best, up to the next tensor that has a layout. Raises ShapeError (a ValueError) for
+    a layout of another rank, and for a size that an axis of the mesh does not divide.
+
+    >>> with tg.distribute.Mesh({"data": 1}):
+    ...     tg.distribute.with_layout([1.0, 2.0], ["data"]).numpy()
+    array([1., 2.], dtype=float32)
+    """
+    tensor = as_tensor(x)
+    return laid_out(tensor, as_layout(layout, tensor.ndim))
+
+
+__all__ = ["Layout", "Mesh", "with_layout"]

@@ -1,0 +1,336 @@
+"""Meshes and layouts as users have them: which devices there are, and how a value is divided."""
+
+from __future__ import annotations
+
+import contextvars
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegraph.core.types import TensorType
+from tracegraph.eager import backend
+from tracegraph.eager.pending import buffer_alone, device_buffer, host_value
+from tracegraph.errors import Mismatch, ShapeError, SignatureError, fail, kind_of, shown
+from tracegraph.ir.builder import current
+from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.layout import (
+    WithLayout,
+    axes_text,
+    check_axes,
+    check_division,
+    check_mesh,
+    mesh_text,
+    parsed_mesh,
+    plain_axes,
+)
+
+
+class Mesh:
+    """Devices in a grid whose axes have names: `Mesh({"data": 4, "model": 2})`.
+
+    - `shape`: the names of the axes and their sizes, in order.
+    - `devices`: JAX's devices in the order of the grid; the first ones by default.
+
+    Meshes are equal if their axes, sizes and devices are. Inside `with mesh:` a layout may be
+    written as the list of its axes.
+
+    Raises ValueError for an axis of size 0, for a name that is no identifier, and where there are
+    fewer devices than the mesh has.
+
+    >>> mesh = tg.distribute.Mesh({"data": 1})
+    >>> mesh.shape
+    {'data': 1}
+    """
+
+    __slots__ = ("_entered", "_numbers", "_shape", "_text")
+
+    def __init__(self, shape: Mapping[str, int], devices: Sequence[Any] | None = None) -> None:
+        if not isinstance(shape, Mapping):
+            fail(
+                SignatureError,
+                f"the shape of a mesh is {shown(shape)}",
+                fix='give names and sizes, as in Mesh({"data": 4, "model": 2})',
+            )
+        try:
+            check_mesh(shape)
+        except Mismatch as mismatch:
+            fail(SignatureError, mismatch.fact, fix=mismatch.fix)
+        given = backend.devices() if devices is None else list(np.ravel(np.array(devices, object)))
+        self._begin(dict(shape), None if devices is None else _checked_numbers(shape, given))
+        if devices is None and self.size > len(given):
+            fail(
+                SignatureError,
+                f"the mesh {self._text} has {self.size} devices, and there {_are(len(given))}",
+                fix="use smaller axes; to try without the hardware, set "
+                f"XLA_FLAGS=--xla_force_host_platform_device_count={self.size} before the "
+                "program starts",
+            )
+
+    def _begin(self, shape: dict[str, int], numbers: tuple[int, ...] | None) -> None:
+        self._shape, self._numbers, self._text = shape, numbers, mesh_text(shape)
+        #: What ends the contexts that were entered, the last one last.
+        self._entered: list[contextvars.Token[Mesh | None]] = []
+
+    @classmethod
+    def of_text(cls, text: str, numbers: tuple[int, ...] | None) -> Mesh:
+        """The mesh that a graph names, on devices that may not be there."""
+        mesh = object.__new__(cls)
+        mesh._begin(parsed_mesh(text), numbers)
+        return mesh
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """The names of the axes and their sizes."""
+        return dict(self._shape)
+
+    @property
+    def axis_names(self) -> tuple[str, ...]:
+        """The names of the axes, in order."""
+        return tuple(self._shape)
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return math.prod(self._shape.values())
+
+    @property
+    def devices(self) -> np.ndarray:
+        """JAX's devices, in an array of the shape of the mesh."""
+        return self.jax_mesh.devices
+
+    @property
+    def jax_mesh(self) -> Any:
+        """The same as a `jax.sharding.Mesh`. Raises ValueError where the devices are not there."""
+        found = backend.jax_mesh(self._text, self._numbers)
+        if found is None:
+            fail(
+                SignatureError,
+                f"the devices of the mesh {self._text} are not here: there "
+                f"{_are(len(backend.devices()))}",
+                fix="make a Mesh of the devices that are here",
+            )
+        return found
+
+    @property
+    def placement(self) -> tuple[str, tuple[int, ...] | None]:
+        """The text of the mesh, and the numbers of its devices where they are not the first."""
+        return self._text, self._numbers
+
+    def __enter__(self) -> Mesh:
+        self._entered.append(_current.set(self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._entered.pop())
+
+    def __reduce__(self) -> Any:
+        return Mesh.of_text, self.placement
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mesh) and self.placement == other.placement
+
+    def __hash__(self) -> int:
+        return hash(self.placement)
+
+    def __repr__(self) -> str:
+        devices = "" if self._numbers is None else f", devices={list(self._numbers)}"
+        return f"Mesh({self._shape}{devices})"
+
+
+_current: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar("mesh", default=None)
+
+
+def _are(count: int) -> str:
+    return "is 1" if count == 1 else f"are {count}"
+
+
+def _checked_numbers(shape: Mapping[str, int], devices: Sequence[Any]) -> tuple[int, ...] | None:
+    """The numbers of the devices that a user gave for a mesh."""
+    odd = next((x for x in devices if not hasattr(x, "id")), None)
+    if odd is not None:
+        fail(
+            SignatureError,
+            f"{kind_of(odd)} is no device: {shown(odd)}",
+            fix="give devices of JAX's, such as jax.devices()[:4]",
+        )
+    count, numbers = math.prod(shape.values()), [x.id for x in devices]
+    if len(numbers) != count or len(set(numbers)) < len(numbers):
+        twice = "" if len(set(numbers)) == len(numbers) else ", some of them twice"
+        fail(
+            SignatureError,
+            f"the mesh {mesh_text(shape)} has {count} devices, and {len(numbers)} were given"
+            f"{twice}",
+            fix="give each device once, and as many as the product of the sizes",
+        )
+    return backend.numbers_of(devices)
+
+
+class Layout:
+    """How a tensor is divided among the devices of a mesh: `Layout(mesh, ["data", None])`.
+
+    - `mesh`: a Mesh, or a `jax.sharding.Mesh`.
+    - `axes`: one entry for each axis of the tensor: the name of the axis of the mesh that divides
+      it, a tuple of several, or None where each device has all of it.
+
+    Layouts are equal if they say the same.
+
+    Raises ValueError for an axis that the mesh lacks, or that is used twice.
+
+    >>> mesh = tg.distribute.Mesh({"data": 1})
+    >>> tg.distribute.Layout(mesh, ["data", None])
+    Layout(Mesh({'data': 1}), ['data', None])
+    """
+
+    __slots__ = ("_axes", "_mesh")
+
+    def __init__(self, mesh: Mesh, axes: Sequence[Any]) -> None:
+        self._mesh = as_mesh(mesh)
+        if isinstance(axes, str) or not isinstance(axes, Sequence):
+            fail(
+                SignatureError,
+                f"the axes of a layout are {shown(axes)}",
+                fix='give a list, one entry for each axis of the tensor, as in ["data", None]',
+            )
+        self._axes = plain_axes(axes)
+        try:
+            check_axes(self._mesh.shape, self._axes)
+        except Mismatch as mismatch:
+            fail(SignatureError, mismatch.fact, fix=mismatch.fix)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh whose axes the layout names."""
+        return self._mesh
+
+    @property
+    def axes(self) -> tuple[Any, ...]:
+        """One entry for each axis of the tensor: a name, a tuple of names, or None."""
+        return self._axes
+
+    @property
+    def sharding(self) -> Any:
+        """The same as a `jax.sharding.NamedSharding`."""
+        _ = self._mesh.jax_mesh  # raises where the devices are not there
+        return backend.sharding(*self.placement)
+
+    @property
+    def placement(self) -> tuple[str, tuple[int, ...] | None, tuple[Any, ...]]:
+        """The layout as data; see `Mesh.placement`."""
+        return (*self._mesh.placement, self._axes)
+
+    @property
+    def op(self) -> WithLayout:
+        """The op that gives a tensor this layout."""
+        text, numbers = self._mesh.placement
+        return WithLayout(text, self._axes, numbers)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Layout) and self.placement == other.placement
+
+    def __hash__(self) -> int:
+        return hash(self.placement)
+
+    def __repr__(self) -> str:
+        return f"Layout({self._mesh!r}, {axes_text(self._axes)})"
+
+
+def as_mesh(value: Any) -> Mesh:
+    """A Mesh of ours, from one of JAX's if need be. Raises SignatureError."""
+    if isinstance(value, Mesh):
+        return value
+    if not hasattr(value, "axis_names") or not hasattr(value, "devices"):
+        fail(
+            SignatureError,
+            f"{kind_of(value)} is no mesh: {shown(value)}",
+            fix='make one: tg.distribute.Mesh({"data": 4, "model": 2})',
+        )
+    return Mesh({str(name): size for name, size in value.shape.items()}, value.devices)
+
+
+def current_mesh() -> Mesh | None:
+    """The mesh of the `with mesh:` around."""
+    return _current.get()
+
+
+def as_layout(value: Any, rank: int, mesh: Mesh | None = None) -> Layout:
+    """What a `layout=` was given for a tensor of a rank: a Layout, a NamedSharding of JAX's, or a
+    list of axes of `mesh`, which is that of `with mesh:` by default. Raises SignatureError."""
+    if isinstance(value, Layout):
+        return value
+    if hasattr(value, "is_fully_replicated"):
+        found = backend.placement_of_sharding(value, rank)
+        if found is None:
+            fail(
+                SignatureError,
+                f"{kind_of(value)} names no axes of a mesh: {shown(value)}",
+                fix="use a tg.distribute.Layout, or a jax.sharding.NamedSharding",
+            )
+        return _layout(found)
+    if not isinstance(value, (list, tuple)):
+        fail(
+            SignatureError,
+            f"{kind_of(value)} is no layout: {shown(value)}",
+            fix="use tg.distribute.Layout(mesh, axes)",
+        )
+    mesh = mesh or _current.get()
+    if mesh is None:
+        fail(
+            SignatureError,
+            f"the axes {axes_text(value)} were given as a layout, and there is no mesh",
+            fix="use tg.distribute.Layout(mesh, axes), or write `with mesh:` around it",
+        )
+    return Layout(mesh, value)
+
+
+def _layout(placement: Any) -> Layout:
+    mesh, numbers, axes = placement
+    return Layout(Mesh.of_text(mesh, numbers), axes)
+
+
+def layout_of_buffer(buffer: Any) -> Layout | None:
+    """The layout of a buffer; None for one that is on one device, or on the host."""
+    found = None if type(buffer) is np.ndarray else backend.placement_of_array(buffer)
+    return None if found is None else _layout(found)
+
+
+def layout_of(tensor: Tensor) -> Layout | None:
+    """The layout of a tensor: of a value where it is, of a tensor of a graph what `with_layout`
+    says of it. None for one that is on one device, or of which nothing is said."""
+    node = tensor.node
+    if node is None or (node.builder is not None and node.builder.is_top_level):
+        if node is None and not hasattr(tensor, "buffer"):
+            return None
+        return layout_of_buffer(device_buffer(tensor))
+    op = node.op
+    return _layout((op.mesh, op.devices, op.axes)) if isinstance(op, WithLayout) else None
+
+
+def laid_out(tensor: Tensor, layout: Layout) -> Tensor:
+    """The tensor with a layout. A value of the top level that no tape sees is moved at once, so
+    that each device is sent what it holds, and no more. Raises ShapeError if it does not fit."""
+    builder = current()
+    if tensor.node is not None or not builder.is_top_level or builder.recorders:
+        return layout.op(tensor)
+    check_layout("with_layout", tensor.type, layout)
+    return tensor if layout_of(tensor) == layout else placed(tensor, layout)
+
+
+def placed(tensor: Tensor, layout: Layout) -> Tensor:
+    """A tensor with a buffer of its own that has the layout. What is not made yet is made in place:
+    each device computes what it holds."""
+    _ = layout.mesh.jax_mesh  # raises where the devices are not there
+    if tensor.node is not None:
+        return Tensor(tensor.type, buffer_alone(layout.op(tensor)))
+    is_on_host = getattr(tensor, "host", None) is not None
+    content = host_value(tensor) if is_on_host else device_buffer(tensor)
+    return Tensor(tensor.type, backend.put_on_mesh(content, *layout.placement))
+
+
+def check_layout(what: str, type: TensorType, layout: Layout) -> None:
+    """Raises ShapeError, which begins with `what`, where a layout does not fit a type."""
+    try:
+        check_division(layout.mesh.shape, layout.axes, type.shape)
+    except Mismatch as mismatch:
+        fail(ShapeError, f"{what}: {mismatch.fact}", fix=mismatch.fix)

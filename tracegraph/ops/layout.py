@@ -1,0 +1,168 @@
+"""Layouts: how a value is divided among the devices of a mesh.
+
+A mesh is a table of axis names and sizes, written `data=4,model=2`. The axes of a layout are one
+entry for each axis of a tensor: the name of the mesh axis that divides it, a tuple of several, or
+None where it is not divided.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tracegraph.core.shapes import Dim
+from tracegraph.errors import Mismatch
+from tracegraph.ops.movement import Movement
+
+#: The entry of a layout for one axis of a tensor.
+Entry = str | tuple[str, ...] | None
+
+#: Meshes with more devices than this are refused: no text of others may ask for more.
+_MOST_DEVICES = 2**24
+
+
+class WithLayout(Movement):
+    """x, whose axes are divided among the devices of a mesh as `axes` says.
+
+    `mesh` is its text, such as `data=4,model=2`. `devices` are the numbers of its devices, where
+    they are not the first ones: which devices those are is found when a program is compiled.
+    """
+
+    mesh: str
+    axes: tuple[Entry, ...]
+    devices: tuple[int, ...] | None = None
+    is_linear = True
+
+    def infer(self, x):
+        shape = parsed_mesh(self.mesh)
+        check_axes(shape, self.axes)
+        if x.rank is None:
+            raise Mismatch(
+                "a layout was given to a tensor whose rank is not known",
+                fix="declare the rank, as in TensorSpec([None, 4])",
+            )
+        check_division(shape, self.axes, x.shape)
+        return x
+
+    def vjp(self, g, y, x):
+        return (self(g),)
+
+    def jvp(self, tangents, y, x):
+        return self(tangents[0])
+
+    def batch(self, n, batched, x):
+        return WithLayout(self.mesh, (None, *self.axes), self.devices)(x), True
+
+    def numpy(self, x):
+        return x
+
+    def is_diagonal_on(self, type):
+        return True
+
+
+def mesh_text(shape: Mapping[str, int]) -> str:
+    """The text of a mesh, such as `data=4,model=2`."""
+    return ",".join(f"{name}={size}" for name, size in shape.items())
+
+
+def parsed_mesh(text: str) -> dict[str, int]:
+    """The axes of a mesh from its text. Raises Mismatch."""
+    shape: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, size = part.partition("=")
+        if not (size.isascii() and size.isdecimal()) or name in shape or len(size) > 9:
+            raise Mismatch(
+                f"{text!r} is no mesh", fix="write axes and their sizes, such as data=4,model=2"
+            )
+        shape[name] = int(size)
+    check_mesh(shape)
+    return shape
+
+
+def check_mesh(shape: Mapping[str, Any]) -> None:
+    """Raises Mismatch for what is no table of axis names and sizes."""
+    if not shape:
+        raise Mismatch("a mesh has no axes", fix='name at least one, as in {"data": 8}')
+    for name, size in shape.items():
+        if not (isinstance(name, str) and name.isidentifier()):
+            raise Mismatch(
+                f"an axis of a mesh is called {name!r}", fix="use letters, digits and underscores"
+            )
+        if type(size) is not int or size < 1:
+            raise Mismatch(
+                f"the axis {name!r} of a mesh has the size {size!r}",
+                fix="give each axis at least one device, or leave it out",
+            )
+    if math.prod(shape.values()) > _MOST_DEVICES:
+        raise Mismatch(
+            f"the mesh {mesh_text(shape)} has {math.prod(shape.values()):,} devices",
+            fix="use smaller axes",
+        )
+
+
+def names_of(entry: Entry) -> tuple[str, ...]:
+    """The mesh axes that divide one axis of a tensor."""
+    return () if entry is None else (entry,) if isinstance(entry, str) else entry
+
+
+def check_axes(shape: Mapping[str, int], axes: Iterable[Any]) -> None:
+    """Raises Mismatch where axes of a layout do not belong to the mesh, or are used twice."""
+    seen: set[str] = set()
+    for entry in axes:
+        if not (entry is None or isinstance(entry, (str, tuple))):
+            raise Mismatch(
+                f"an entry of a layout is {entry!r}",
+                fix="use the name of an axis of the mesh, a tuple of names, or None",
+            )
+        for name in names_of(entry):
+            if name not in shape:
+                raise Mismatch(
+                    f"a layout names the axis {name!r}, and the mesh is {mesh_text(shape)}",
+                    fix=f"use one of {', '.join(map(repr, shape))}, or None",
+                )
+            if name in seen:
+                raise Mismatch(
+                    f"a layout uses the axis {name!r} of the mesh twice",
+                    fix="divide one axis of the tensor by it, and leave the others None",
+                )
+            seen.add(name)
+
+
+def check_division(shape: Mapping[str, int], axes: Sequence[Entry], sizes: Sequence[Any]) -> None:
+    """Raises Mismatch where a layout does not fit a tensor of these sizes, open ones aside."""
+    if len(axes) != len(sizes):
+        raise Mismatch(
+            f"a layout for {len(axes)} axes, {axes_text(axes)}, was given to a tensor of "
+            f"{len(sizes)} axes, {list(sizes)}",
+            fix="give one entry for each axis of the tensor, None where it is not divided",
+        )
+    for axis, (entry, size) in enumerate(zip(axes, sizes, strict=True)):
+        parts = math.prod(shape[name] for name in names_of(entry))
+        if not isinstance(size, Dim) and size % parts:
+            raise Mismatch(
+                f"axis {axis} of a tensor {list(sizes)} has the size {size}, which "
+                f"{_quotient(shape, names_of(entry), parts)} does not divide",
+                fix=f"pad it to {-(-size // parts) * parts}, or leave it None in the layout",
+            )
+
+
+def _quotient(shape: Mapping[str, int], names: Sequence[str], parts: int) -> str:
+    product = " x ".join(f"{name!r} of {shape[name]}" for name in names)
+    return product if len(names) == 1 else f"{product} = {parts}"
+
+
+def axes_text(axes: Iterable[Entry]) -> str:
+    """The axes of a layout as Python writes them."""
+    return repr([list(entry) if isinstance(entry, tuple) else entry for entry in axes])
+
+
+def plain_axes(axes: Iterable[Any]) -> tuple[Entry, ...]:
+    """The axes of a layout in their one form: None for no name, the name for one."""
+    return tuple(map(_plain_entry, axes))
+
+
+def _plain_entry(entry: Any) -> Any:
+    if not isinstance(entry, (tuple, list)):
+        return entry
+    return entry[0] if len(entry) == 1 else tuple(entry) or None

@@ -1,0 +1,122 @@
+"""Tables of layouts: which Variables of a Module take which, by patterns of their paths."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tracegraph.eager.layouts import Layout, Mesh, as_layout, current_mesh
+from tracegraph.errors import SignatureError, fail, shown
+from tracegraph.state.deferred import stop, wait
+from tracegraph.state.module import Module
+from tracegraph.state.variable import Variable
+
+
+def apply_layouts(root: Module, table: Any) -> dict[str, Layout]:
+    """The layouts of the Variables that there are, by path; those that layers make later take
+    theirs when they are made. See `Module.apply_layouts`."""
+    if not isinstance(table, Mapping) or not all(isinstance(x, str) for x in table):
+        fail(
+            SignatureError,
+            f"apply_layouts: the table is {shown(table)}",
+            fix='give layouts by patterns of paths, as in {"*/kernel": ["data", None]}',
+        )
+    waiting = _Waiting(root, table)
+    given = waiting.apply()
+    unused = [pattern for pattern in table if pattern not in waiting.used]
+    if waiting.is_done and unused:
+        paths = ", ".join(path for path, part in _parts(root) if isinstance(part, Variable))
+        fail(
+            SignatureError,
+            f"apply_layouts: no variable has a path like {', '.join(map(repr, unused))}",
+            fix=f"the paths are {paths or 'none: the module has no variables'}",
+        )
+    return given
+
+
+class _Waiting:
+    """A table whose module may have Variables to come."""
+
+    def __init__(self, root: Module, table: Mapping[str, Any]) -> None:
+        self.root = root
+        self.table = table
+        #: What axes alone in the table mean.
+        self.mesh: Mesh | None = current_mesh()
+        self.used: set[str] = set()
+        #: The Variables that were looked at, and the Modules that announce what they are given.
+        self._known: set[int] = set()
+        self._owners: list[Module] = []
+        self.is_done = False
+
+    def apply(self) -> dict[str, Layout]:
+        """Gives the Variables that were not there before their layouts."""
+        given: dict[str, Layout] = {}
+        is_unbuilt = False
+        for path, part in list(_parts(self.root)):
+            if isinstance(part, Module):
+                is_unbuilt = is_unbuilt or not getattr(part, "built", True)
+            if id(part) in self._known:
+                continue
+            self._known.add(id(part))
+            if isinstance(part, Module):
+                wait(part, self)
+                self._owners.append(part)
+            else:
+                given.update(self._apply_to(path, part))
+        self.is_done = not is_unbuilt
+        if self.is_done:
+            for owner in self._owners:
+                stop(owner, self)
+        return given
+
+    def _apply_to(self, path: str, variable: Variable) -> dict[str, Layout]:
+        pattern = next((x for x in self.table if _fits(path, x)), None)
+        if pattern is None:
+            return {}
+        self.used.add(pattern)
+        layout = as_layout(self.table[pattern], variable.ndim, self.mesh)
+        variable.take_layout(layout)
+        return {path: layout}
+
+    def resume(self, kept_for: Any) -> None:
+        """Called where a module of the tree was given an attribute."""
+        if not self.is_done:
+            self.apply()
+
+
+def _fits(path: str, pattern: str) -> bool:
+    """Whether a path is like a pattern, in which `*` is anything; `*/kernel` is that of the root
+    module too."""
+    return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(f"/{path}", pattern)
+
+
+def _parts(root: Module) -> Iterator[tuple[str, Any]]:
+    """The Modules and Variables below `root` with their paths, each once, nearer ones first."""
+    seen: set[int] = set()
+    level: list[tuple[str, Any]] = [("", root)]
+    while level:
+        below: list[tuple[str, Any]] = []
+        for path, part in level:
+            if id(part) in seen:
+                continue
+            seen.add(id(part))
+            if isinstance(part, Variable | Module):
+                yield path, part
+            below += [(f"{path}/{key}" if path else key, x) for key, x in _entries(part)]
+        level = below
+
+
+def _entries(part: Any) -> Iterator[tuple[str, Any]]:
+    """What a Module or a container holds, by names."""
+    if isinstance(part, Module):
+        named: Any = ((k, x) for k, x in part._ordered_attributes() if k not in part._hidden)
+    elif isinstance(part, Mapping):
+        named = part.items()
+    elif isinstance(part, list | tuple):
+        named = enumerate(part)
+    else:
+        return
+    for key, value in named:
+        if isinstance(value, Variable | Module | Mapping | list | tuple):
+            yield str(key), value
