@@ -12,6 +12,9 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from lowering.device import context_of
+from tracegraph.core.types import TensorType
+
 #: The exit code of a process that ends because others are not there.
 LOST = 70
 
@@ -89,3 +92,31 @@ def on_host(buffer: Any) -> np.ndarray:
     if spans_processes((buffer,)) and not buffer.is_fully_replicated:
         return np.asarray(multihost_utils.process_allgather(buffer, tiled=True))
     return np.asarray(buffer)
+
+
+def from_local(array: np.ndarray, sharding: Any) -> Any:
+    """An array of which each process gives its part."""
+    with context_of(array.dtype), jax.ensure_compile_time_eval():
+        return jax.make_array_from_process_local_data(sharding, array)
+
+
+def own_parts(buffer: Any) -> list[tuple[tuple[int, ...], np.ndarray]]:
+    """The parts of an array that this process writes, each with where it begins. Of those that
+    several devices hold, one device has the first copy."""
+    return [
+        (tuple(place.start or 0 for place in shard.index), np.asarray(shard.data))
+        for shard in buffer.addressable_shards
+        if shard.replica_id == 0
+    ]
+
+
+def from_parts(type: TensorType, sharding: Any, read: Callable[..., np.ndarray]) -> Any:
+    """An array with this sharding, of which `read(begin, end)` gives what a device holds."""
+    shape: Any = type.shape
+
+    def part(index: tuple[slice, ...]) -> np.ndarray:
+        places = [place.indices(size) for place, size in zip(index, shape, strict=True)]
+        return read(tuple(x[0] for x in places), tuple(x[1] for x in places))
+
+    with context_of(type.dtype), jax.ensure_compile_time_eval():
+        return jax.make_array_from_callback(shape, sharding, part)

@@ -116,6 +116,13 @@ def waits_for_a_signal(index):
     time.sleep(60)
 
 
+def gives_its_part(index):
+    mesh = tg.distribute.Mesh({"data": len(jax.devices())})
+    part = np.arange(4, dtype=np.float64) + 4 * index
+    x = tg.distribute.from_local(part, tg.distribute.Layout(mesh, ["data"]))
+    print("parts", x.shape, x.dtype.name, float(total(x)))
+
+
 def works_alone(index):
     """A program of one process's own arrays is its own."""
     if index == 0:

@@ -31,6 +31,10 @@ def test_two_devices():
     run_with_devices("on_two_devices.py", 2)
 
 
+def test_checkpoints_of_four_devices():
+    run_with_devices("on_four_devices.py", 4)
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

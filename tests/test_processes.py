@@ -44,17 +44,18 @@ def free_port():
 
 
 def test_what_they_do_together_and_alone():
-    code, out, err = launch(SCRIPT, "adds_up,prints,works_alone")
+    code, out, err = launch(SCRIPT, "adds_up,prints,works_alone,gives_its_part")
     assert (code, err) == (0, [])
     own = [[line[4:] for line in out if line.startswith(f"[{i}]")] for i in range(2)]
     devices = [f"/job:localhost/replica:0/task:{i}/device:CPU:0" for i in range(2)]
     assert own[0] == [
         *(f"device {devices[0]}", "total 140.0"),
         *("in the function 28 [0 1 2 ... 5 6 7]", "returned 29.0 seen [28.0]", "at top level 0"),
-        *("alone 5.0", "together 140.0"),
+        *("alone 5.0", "together 140.0", "parts (8,) float64 140.0"),
     ]
     assert own[1] == [
         *(f"device {devices[1]}", "total 140.0", "returned 29.0 seen []", "together 140.0"),
+        "parts (8,) float64 140.0",
     ]
 
 

@@ -21,6 +21,8 @@ class Settings:
     soft_device_placement: bool = False
     #: The number of this process among those that `tg.distribute.initialize` has joined.
     process_index: int = 0
+    #: How many there are.
+    process_count: int = 1
     #: Whether every process prints and calls, and not only the first one.
     effects_everywhere: bool = False
 

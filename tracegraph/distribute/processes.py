@@ -74,7 +74,7 @@ def initialize(
             "coordinator_address=, num_processes= and process_id=, or by `python -m tracegraph "
             "launch`",
         )
-    settings.process_index = backend.joined_as()
+    settings.process_index, settings.process_count = backend.joined_as()
     settings.effects_everywhere = effects_everywhere
 
 

@@ -245,6 +245,29 @@ def set_end_of_process(end: Any) -> None:
     _lowering().processes.settings.end = end
 
 
-def joined_as() -> int:
-    """The number of this process, once it was joined to others."""
-    return _lowering().processes.index()
+def joined_as() -> tuple[int, int]:
+    """The number of this process, once it was joined to others, and how many there are."""
+    processes = _lowering().processes
+    return processes.index(), processes.count()
+
+
+def from_local(array: np.ndarray, sharding: Any) -> Any:
+    """A buffer of which each process gives its part."""
+    return _lowering().processes.from_local(array, sharding)
+
+
+def gathered_from_processes(data: bytes) -> list[bytes]:
+    """What each process gives, by their numbers; all of them must call this."""
+    return _lowering().processes.gathered(data)
+
+
+def own_parts(buffer: Any) -> list[tuple[tuple[int, ...], np.ndarray]]:
+    """The parts of a divided buffer that this process writes, each with where it begins: every part
+    belongs to one process."""
+    return _lowering().processes.own_parts(buffer)
+
+
+def from_parts(type: TensorType, sharding: Any, read: Any) -> Any:
+    """A buffer with a sharding of JAX's, of which `read(begin, end)` gives each part that a device
+    of this process holds."""
+    return _lowering().processes.from_parts(type, sharding, read)
