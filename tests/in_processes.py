@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 import tracegraph as tg
+from tracegraph.archive import tensors
 
 TIMEOUT = 8
 
@@ -121,6 +122,56 @@ def gives_its_part(index):
     part = np.arange(4, dtype=np.float64) + 4 * index
     x = tg.distribute.from_local(part, tg.distribute.Layout(mesh, ["data"]))
     print("parts", x.shape, x.dtype.name, float(total(x)))
+
+
+SHAPE = (64, 24)
+
+
+def variables(generation):
+    """Variables that are divided in two ways, and one that is whole."""
+    mesh = tg.distribute.Mesh({"data": len(jax.devices())})
+    value = np.arange(64 * 24, dtype=np.float32).reshape(SHAPE) + generation
+    return {
+        "rows": tg.Variable(value, layout=tg.distribute.Layout(mesh, ["data", None])),
+        "columns": tg.Variable(value, layout=tg.distribute.Layout(mesh, [None, "data"])),
+        "whole": tg.Variable(np.float32(generation)),
+    }
+
+
+def saves(index):
+    """A checkpoint of all processes, which is read again with the rows as columns."""
+    path = sys.argv[2]
+    tg.train.Checkpoint(**variables(1)).write(path)
+    found = variables(0)
+    other = {"rows": found["columns"], "columns": found["rows"], "whole": found["whole"]}
+    counts = []
+    usual = tensors.TensorFile.read
+
+    def read(self, key):
+        data = usual(self, key)
+        counts.append(data[0].nbytes)
+        return data
+
+    tensors.TensorFile.read = read
+    tg.train.Checkpoint(**other).restore(path).assert_consumed()
+    for name in ("rows", "columns"):
+        value = np.arange(64 * 24, dtype=np.float32).reshape(SHAPE) + 1
+        for shard in found[name].made_tensor().buffer.addressable_shards:
+            np.testing.assert_array_equal(np.asarray(shard.data), value[shard.index])
+    print("whole", float(found["whole"]), "read", sum(counts), flush=True)
+
+
+def saves_without_end(index):
+    """One generation after another at one path, until somebody kills a process."""
+    path = sys.argv[2]
+    print("process", os.getpid(), flush=True)
+    mine = variables(0)
+    checkpoint = tg.train.Checkpoint(**mine)
+    for generation in range(1, 10_000):
+        for variable in mine.values():
+            variable.assign_add(tg.ones_like(variable))
+        checkpoint.write(path)
+        print("generation", generation, flush=True)
 
 
 def works_alone(index):

@@ -4,6 +4,7 @@ The scenarios are in `in_processes.py`, which `tracegraph launch` starts here.
 """
 
 import os
+import random
 import re
 import signal
 import socket
@@ -12,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tracegraph as tg
@@ -23,6 +25,7 @@ NOISE = re.compile(
     r"\[Gloo\]|is connected to|^\[\d\] [WEF]\d{4} |^\[\d\] (:UNKNOWN|Additional GRPC)"
 )
 LOST = 70
+SHAPE = (64, 24)
 
 
 def launch(*arguments, options=("-n", "2", "--devices", "2"), timeout=120):
@@ -35,6 +38,77 @@ def launch(*arguments, options=("-n", "2", "--devices", "2"), timeout=120):
         for text in (done.stdout, done.stderr)
     )
     return done.returncode, out, err
+
+
+def restored(path):
+    """The three variables of a checkpoint, each as it was saved, on the one device of here."""
+    found = {
+        "rows": tg.Variable(tg.zeros(SHAPE)),
+        "columns": tg.Variable(tg.zeros(SHAPE)),
+        "whole": tg.Variable(0.0),
+    }
+    tg.train.Checkpoint(**found).restore(str(path)).assert_consumed()
+    return found
+
+
+def generation_of(path):
+    """The generation of a checkpoint, which all its values have."""
+    found = restored(path)
+    generation = float(found["whole"])
+    value = np.arange(SHAPE[0] * SHAPE[1], dtype=np.float32).reshape(SHAPE) + generation
+    np.testing.assert_array_equal(found["rows"], value)
+    np.testing.assert_array_equal(found["columns"], value)
+    return generation
+
+
+def test_each_process_writes_and_reads_what_it_owns(tmp_path):
+    path = tmp_path / "checkpoint"
+    code, out, err = launch(SCRIPT, "saves", path)
+    assert (code, err) == (0, [])
+    # Half of the rows for the columns and the other way round: every part that it needs, once.
+    size = 4 * SHAPE[0] * SHAPE[1]
+    assert len(out) == 2
+    for line in out:
+        _, _, whole, _, count = line.split()
+        assert float(whole) == 1.0 and size < int(count) <= 2 * size + 8
+    names = sorted(x.name for x in path.glob("*.safetensors"))
+    assert [name.rpartition("-")[0] for name in names] == ["values-0", "values-1"]
+    sizes = [file.stat().st_size for file in path.glob("*.safetensors")]
+    assert max(sizes) < 1.2 * size + 1000  # half of two arrays, and nobody has both halves
+    assert generation_of(path) == 1.0
+
+
+def strike(path, rng):
+    """Starts processes that save without end and kills one of them at some moment. The last
+    generation that was told, and the one that is found."""
+    command = [*LAUNCH, "-n", "2", "--devices", "2", str(SCRIPT), "saves_without_end", str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    pids, told = [], 0
+    while told < 2 or len(pids) < 2:
+        words = process.stdout.readline().split()
+        assert words, process.communicate()
+        if words[1:2] == ["process"]:
+            pids.append(int(words[2]))
+        if words[1:2] == ["generation"]:
+            told = int(words[2])
+    time.sleep(rng.uniform(0, 0.3))
+    os.kill(rng.choice(pids), signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 137, err
+    rows = (line.split() for line in out.splitlines())
+    told = max([told, *(int(x[2]) for x in rows if x[1:2] == ["generation"])])
+    return told, generation_of(path)
+
+
+@pytest.mark.parametrize(
+    "count", [2, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(3000)])]
+)
+def test_a_kill_of_one_process_leaves_one_generation(count, tmp_path):
+    rng = random.Random(0)
+    for i in range(count):
+        told, found = strike(tmp_path / str(i), rng)
+        assert told <= found <= told + 1  # it counts before anybody is told
 
 
 def free_port():
