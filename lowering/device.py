@@ -142,3 +142,8 @@ def copy(buffer: Any) -> Any:
 def _copy_now(buffer: Any) -> Any:
     with context_of(buffer.dtype), jax.ensure_compile_time_eval():
         return _copy(buffer)
+
+
+def wait_for_all() -> None:
+    """Waits until all arrays that there are have their values."""
+    jax.block_until_ready([x for x in jax.live_arrays() if not x.is_deleted()])

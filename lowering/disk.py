@@ -13,6 +13,7 @@ import functools
 import hashlib
 import os
 import platform
+import stat
 import sys
 import tempfile
 import threading
@@ -26,6 +27,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from tracegraph.core.settings import settings
 from tracegraph.core.source import here
+from tracegraph.errors import warn
 from tracegraph.version import __version__
 
 #: Number of the layout of our files, and of what their names are made of.
@@ -52,22 +54,55 @@ _WHILE_COMPILING = {
 _borrowing = threading.RLock()
 
 
-def compile_with_cache(lowered: Any, options: Mapping[str, Any]) -> None:
-    """Compiles JAX's `Lowered`, or takes its executable from the folder that is set. JAX keeps the
+def compile_with_cache(
+    lowered: Any, options: Mapping[str, Any], kept_in: Path | None = None
+) -> None:
+    """Compiles JAX's `Lowered`, or takes its executable from a folder of programs. JAX keeps the
     result, so the call that follows does not compile. Does nothing where no folder is set.
+
+    What is compiled is written to the folder that the user has set, and to `kept_in`.
     """
-    if settings.compilation_cache is None or settings.compilation_cache_failed:
+    is_set = settings.compilation_cache is not None and not settings.compilation_cache_failed
+    cache = settings.compilation_cache / _versions() if is_set else None  # type: ignore[operator]
+    written = [folder for folder in (cache, kept_in) if folder is not None]
+    if not written and not settings.compiled_folders:
         return
-    folder = settings.compilation_cache / _versions()
     key = _key(lowered, options)
-    kept = _read(folder / key)
-    with _staged(kept) as stage:
-        if stage is not None:
-            with _jax_cache_at(stage):
-                lowered.compile()
-            made = next(iter(stage.glob(f"*{_ENTRY}")), None)
-            if made is not None and (kept is None or made.name != kept[0]):
-                _write(folder / key, made.name, made.read_bytes())
+    kept = {folder: _read(folder / key) for folder in written}
+    found = next(filter(None, kept.values()), None) or _read_beside_models(key)
+    with _staged(found) as stage:
+        if stage is None:
+            return
+        with _jax_cache_at(stage):
+            lowered.compile()
+        made = next(iter(stage.glob(f"*{_ENTRY}")), None)
+        for folder, known in kept.items():
+            if made is not None and (known is None or made.name != known[0]):
+                _write(folder / key, made.name, made.read_bytes(), is_cache=folder == cache)
+
+
+def _read_beside_models(key: str) -> tuple[str, bytes] | None:
+    """The program of a model that was loaded with its programs, if there is one. One that is
+    damaged is not used, and named."""
+    for folder in settings.compiled_folders:
+        path = folder / key
+        if not path.exists():
+            continue
+        found = _read(path) if _is_ours_alone(path) else None
+        if found is not None:
+            return found
+        why = "it is damaged" if _is_ours_alone(path) else "other users can write to it"
+        warn(f"the compiled program {os.fspath(path)!r} is compiled anew: {why}")
+    return None
+
+
+def _is_ours_alone(path: Path) -> bool:
+    """Whether no other user can write to a file; systems without users have none."""
+    if not hasattr(os, "getuid"):
+        return True
+    found = path.stat()
+    is_open = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return found.st_uid in (os.getuid(), 0) and not is_open
 
 
 @functools.cache
@@ -83,17 +118,25 @@ def _key(lowered: Any, options: Mapping[str, Any]) -> str:
     JAX's own key must fit too, which is of the program, the version of XLA's library, the device,
     and every option that the compiler is given.
     """
-    device = jax.devices()[0]
     parts = {
         "program": lowered.as_text(),
-        "versions": _versions(),
         "options": sorted(options.items()),
-        "flags": _flags(),
-        "device": (device.platform, device.device_kind, device.client.platform_version),
-        "devices": len(jax.devices()),
-        "processor": _processor() if device.platform == "cpu" else "",
+        "target": sorted(target().items()),
     }
     return hashlib.sha256(repr(sorted(parts.items())).encode()).hexdigest()
+
+
+def target() -> dict[str, str]:
+    """All that decides over a program beside itself, as text."""
+    device = jax.devices()[0]
+    return {
+        "versions": _versions(),
+        "flags": repr(_flags()),
+        "device": f"{device.platform}, {device.device_kind}",
+        "runtime": device.client.platform_version,
+        "devices": str(len(jax.devices())),
+        "processor": _processor() if device.platform == "cpu" else "",
+    }
 
 
 def _flags() -> list[tuple[str, str]]:
@@ -134,21 +177,29 @@ def _read(path: Path) -> tuple[str, bytes] | None:
     return name.decode(), entry
 
 
-def _write(path: Path, name: str, entry: bytes) -> None:
-    """Puts an entry into its place at once: another process sees all of it or none."""
+def _write(path: Path, name: str, entry: bytes, is_cache: bool = True) -> None:
+    """Puts an entry into its place. Where a cache cannot be written to, there is a warning."""
     body = name.encode() + b"\n" + entry
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            try:
-                file.write(_MAGIC + _digest(path.name, body) + body)
-                file.flush()
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
+        put(path, _MAGIC + _digest(path.name, body) + body)
     except OSError as error:
+        if not is_cache:
+            raise
         _give_up(error)
+
+
+def put(path: Path, data: bytes) -> None:
+    """Writes a file at once: another process sees all of it or none. Raises OSError."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        try:
+            file.write(data)
+            file.flush()
+            os.chmod(file.name, 0o644)
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
 
 
 def _digest(key: str, body: bytes) -> bytes:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -161,6 +164,32 @@ def _lower_node(node: Node, env: dict[Tensor, Any], way: Lowering) -> None:
         env[y] = sizes.aligned(y.type, array)
 
 
+class Memory(NamedTuple):
+    """Bytes that a program needs: for its arguments, for its results, for those of the results that
+    are in the buffers of arguments, and for what it computes in between."""
+
+    arguments: int
+    results: int
+    shared: int
+    temporaries: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Compile:
+    """A program that was compiled, or read from the folder of programs: of which graph, the line of
+    its first node, the types of its inputs, the number of its nodes, and how long it took."""
+
+    name: str
+    place: str
+    types: tuple[TensorType, ...]
+    nodes: int
+    seconds: float
+
+
+#: The last programs that this process has compiled.
+compiles: deque[Compile] = deque(maxlen=1000)
+
+
 class Program:
     """A compiled graph: called with a flat tuple of buffers, returns the tuple of outputs.
 
@@ -180,6 +209,8 @@ class Program:
         self.graph = graph
         self.needs_x64 = _has_64_bits(graph)
         self.donated = tuple(donated)
+        #: How long it took to compile; None if that has not been done.
+        self.compile_seconds: float | None = None
         #: Whether each run is one that an interrupt may leave alone, and not only the first.
         self.may_be_left = graph.may_never_end
         self._is_kept = False
@@ -224,7 +255,13 @@ class Program:
             **given,
         )
 
-    def _prepare(self, buffers: Sequence[Any]) -> None:
+    def precompile(self, folder: Path) -> None:
+        """Compiles for the types of the inputs, and keeps the program in a folder."""
+        self.renew()
+        types = [shape_struct(x.type) for x in self.graph.inputs]
+        on_worker_thread_here(lambda: self._prepare(types, folder))
+
+    def _prepare(self, buffers: Sequence[Any], folder: Path | None = None) -> None:
         """Compiles, by the folder of compiled programs if there is one. What is compiled beside a
         trace of somebody else's is not kept."""
         self.jitted = self._new_jitted(buffers)
@@ -232,11 +269,14 @@ class Program:
         self._is_prepared = True
         if is_staging():
             return
+        start = time.perf_counter()
         with x64() if self.needs_x64 else contextlib.nullcontext():
             lowered = self.jitted.lower(*buffers)
             agree(self.graph, lowered, buffers)
-            disk.compile_with_cache(lowered, self._options)
+            disk.compile_with_cache(lowered, self._options, folder)
             self._compiled = lowered.compile()  # the call that follows finds it
+        self.compile_seconds = time.perf_counter() - start
+        compiles.append(_compile_of(self.graph, self.compile_seconds))
         _note_compiled(self)
 
     def _run_jitted(self) -> None:
@@ -428,6 +468,33 @@ class Program:
             return self._compiled
         return on_worker_thread_here(lambda: self._lowered(lambda lowered: lowered.compile()))
 
+    def memory(self) -> Memory:
+        """What the program needs. It is compiled now, for the runs that follow too."""
+        if not self._is_prepared:
+            on_worker_thread_here(self._prepare_for_types)
+        found = self.compiled().memory_analysis()
+        if found is None:
+            fail(
+                LoweringError,
+                f"{self.graph.name}: the compiler for this device does not say what memory a "
+                "program needs",
+                fix="leave memory_budget out",
+            )
+        return Memory(
+            found.argument_size_in_bytes,
+            found.output_size_in_bytes,
+            found.alias_size_in_bytes,
+            found.temp_size_in_bytes,
+        )
+
+    def _prepare_for_types(self) -> None:
+        try:
+            with slow_compiles.noted(self.graph):
+                self._prepare([shape_struct(x.type) for x in self.graph.inputs])
+        except BaseException:
+            self.renew()
+            raise
+
     def lowered(self) -> Any:
         """JAX's `Lowered` of this program, for its texts and analyses."""
         return on_worker_thread_here(lambda: self._lowered(lambda lowered: lowered))
@@ -436,6 +503,12 @@ class Program:
         with x64():
             jitted = self.jitted or self._new_jitted()
             return use(jitted.lower(*(shape_struct(x.type) for x in self.graph.inputs)))
+
+
+def _compile_of(graph: Graph, seconds: float) -> Compile:
+    place = next((str(node.source) for node in graph.nodes if node.source.line), "")
+    nodes = sum(len(inner.nodes) for inner in graph.graphs())
+    return Compile(graph.name, place, graph.input_types, nodes, seconds)
 
 
 #: The programs that are bound to one device, or by their options to one platform.

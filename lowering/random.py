@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -85,3 +86,19 @@ def _gamma_slope(op: ops.GammaSlope, alpha: Any, number: Any) -> Any:
 def _permutation(op: ops.RandomPermutation, key: Any) -> Any:
     start = jnp.arange(sizes.size(op.size), dtype=jnp.int32)
     return _per_key(lambda k: jax.random.permutation(_wrap(k), start), key)
+
+
+@lowers(ops.RngBitGenerator)
+def _rng_bit_generator(op: ops.RngBitGenerator, state: Any) -> Any:
+    algorithm = lax.RandomAlgorithm[op.algorithm.upper()]
+    dtype: Any = op.dtype.numpy_dtype
+    shape = sizes.shape(op.shape)
+
+    def generated(state: Any) -> Any:
+        return lax.rng_bit_generator(state, shape, dtype, algorithm)
+
+    generate: Callable[..., Any] = generated
+    # Not `jax.vmap`, which makes the numbers of all states from the first.
+    for _ in range(state.ndim - 1):
+        generate = partial(lax.map, generate)
+    return generate(state)

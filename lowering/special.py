@@ -332,3 +332,33 @@ for _op, _function in _FUNCTIONS.items():
 @lowers(ops.NextAfter)
 def _next_after(op: ops.NextAfter, x: Any, y: Any) -> Any:
     return lax.nextafter(x, y)
+
+
+@lowers(ops.JaxDiv)
+def _div(op: ops.JaxDiv, x: Any, y: Any) -> Any:
+    return lax.div(x, y)
+
+
+@lowers(ops.JaxMax)
+def _max(op: ops.JaxMax, x: Any, y: Any) -> Any:
+    return lax.max(x, y)
+
+
+@lowers(ops.JaxMin)
+def _min(op: ops.JaxMin, x: Any, y: Any) -> Any:
+    return lax.min(x, y)
+
+
+@lowers(ops.PopulationCount)
+def _population_count(op: ops.PopulationCount, x: Any) -> Any:
+    return lax.population_count(x)
+
+
+@lowers(ops.LeadingZeros)
+def _leading_zeros(op: ops.LeadingZeros, x: Any) -> Any:
+    return lax.clz(x)
+
+
+@lowers(ops.ReducePrecision)
+def _reduce_precision(op: ops.ReducePrecision, x: Any) -> Any:
+    return lax.reduce_precision(x, op.exponent_bits, op.mantissa_bits)

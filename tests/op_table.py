@@ -269,6 +269,12 @@ ARITHMETIC = [
     Case(E.FloorMod(), (x(4, sample="off_integers"), x(4, sample="nonzero")), "fi"),
     Case(E.TruncateMod(), (x(4, sample="off_integers"), x(4, sample="nonzero")), "fi"),
     Case(E.Maximum(), (x(4), x(4)), "fib"),
+    binary(special_ops.JaxDiv(), second="nonzero", kinds="fci"),
+    Case(special_ops.JaxMax(), (x(4), x(4)), "fib"),
+    Case(special_ops.JaxMin(), (x(4), x(4)), "fib"),
+    Case(special_ops.PopulationCount(), (x(4),), "i"),
+    Case(special_ops.LeadingZeros(), (x(4),), "i"),
+    Case(special_ops.ReducePrecision(5, 10), (x(4),), "f", against=()),  # JAX rounds slopes too
     Case(E.Maximum(True), (x(4), x(4)), "f", is_extra=True),
     Case(E.Minimum(), (x(4), x(4)), "fib"),
     binary(E.Atan2(), "nonzero", "nonzero", kinds="f"),
@@ -778,6 +784,15 @@ FOURIER = [
 RANDOM = [
     Case(random.RandomSplit(3), (KEY,), ""),
     Case(random.RandomSplit(2), (KEYS,), ""),
+    Case(
+        random.RngBitGenerator((3,), uint32, "rng_three_fry"), (Operand((4,), "key", uint32),), ""
+    ),
+    Case(
+        random.RngBitGenerator((), uint8, "rng_default"),
+        (Operand((2, 4), "key", uint32),),
+        "",
+        is_extra=True,
+    ),
     Case(random.RandomFold(), (KEY, Operand((), "key", uint32)), ""),
     Case(random.RandomFold(), (KEYS, Operand((3,), "key", uint32)), ""),
     *(

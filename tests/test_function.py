@@ -18,6 +18,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import warnings
 import weakref
 from typing import Any
@@ -500,7 +501,7 @@ def test_reduce_retracing_keeps_results_right():
 def test_retracing_warning_names_the_argument_and_both_values():
     f = tg.function(lambda x, learning_rate: x * learning_rate)
     x = tg.constant(1.0)
-    with pytest.warns(UserWarning, match="retrac") as caught:
+    with pytest.warns(UserWarning, match="were traced, which is slow") as caught:
         for number in range(5):
             f(x, 10.5 + number)
     text = str(caught[0].message)
@@ -528,7 +529,7 @@ def test_retracing_warns_at_most_twice():
     with pytest.warns(UserWarning) as caught:
         for number in range(12):
             f(number)
-    assert len([w for w in caught if "retrac" in str(w.message)]) <= 2
+    assert len([w for w in caught if "were traced" in str(w.message)]) <= 2
 
 
 def test_explain_retraces():
@@ -537,6 +538,64 @@ def test_explain_retraces():
     f(1.0, 0.25)
     text = str(f.explain_retraces())
     assert "rate" in text and "0.125" in text and "0.25" in text
+
+
+def fixes_of(function, *calls):
+    f = tg.function(function)
+    for arguments in calls:
+        f(*arguments)
+    return [retrace.fix for retrace in f.explain_retraces().retraces]
+
+
+def test_explain_retraces_names_the_repair_that_fits():
+    x, v, w = tg.ones([2]), tg.Variable(1.0), tg.Variable(2.0)
+    assert fixes_of(lambda x, y: x, (x, 1), (x, 2), (x, x)) == [
+        "pass 'y' as a tensor, such as tg.constant(2)",
+        "pass 'y' as a tensor in each call",
+    ]
+    sizes, dtype, rank, structure, names, variables = (
+        fixes_of(lambda x, y: 1.0, *calls)[0]
+        for calls in (
+            ((x, 1), (tg.ones([3]), 1)),
+            ((x, 1), (tg.cast(x, tg.float64), 1)),
+            ((x, 1), (tg.ones([1, 2]), 1)),
+            ((x, 1), ([x], 1)),
+            ((x, "a"), (x, "b")),
+            ((v, w), (v, v)),
+        )
+    )
+    assert "reduce_retracing=True" in sizes and "bucket_sizes" in sizes
+    assert dtype == "pass 'x' as one dtype: tg.cast(x, tg.float32)"
+    assert "tg.TensorSpec(None) for 'x'" in rank
+    assert structure == "pass one structure in each call"
+    assert names.startswith("pass few values as 'y'")
+    assert "same Variables" in variables
+
+
+def test_the_repair_for_sizes_ends_the_retraces():
+    f = tg.function(lambda x: x * 2.0, reduce_retracing=True)
+    for size in (2, 3, 4, 5):
+        f(tg.ones([size]))
+    found = f.explain_retraces()
+    assert len(found) == 1
+    assert [text for text, _ in found.compiles] == [f"<lambda>(x: f32[{n}])" for n in (2, 3, 4, 5)]
+
+
+def test_explain_retraces_has_the_seconds_of_each_trace():
+    def slow(x):
+        time.sleep(0.05 if x.shape[0] == 3 else 0.0)
+        return x
+
+    f = tg.function(slow)
+    for size in (2, 3, 4):
+        f(tg.ones([size]))
+    found = f.explain_retraces()
+    one, two = found.retraces
+    assert one.seconds > 0.05 > two.seconds > 0
+    assert 0 < found.first.seconds < 0.05
+    assert found.seconds == one.seconds + two.seconds
+    assert f", {one.seconds:.3f} s: argument 'x' was f32[2] and is now f32[3]" in str(found)
+    assert len(found.compiles) == 3 and all(seconds > 0 for _, seconds in found.compiles)
 
 
 def retraces_of(function, *calls):
@@ -604,9 +663,7 @@ def test_retracing_warning_names_the_orders_of_the_keys_of_a_dict():
         "The last time, argument 'p' has the same keys in another order: they were 'b', 'c', 'a' "
         "and are now 'c', 'a', 'b'. Build the dict in one order"
     )
-    assert str(f.explain_retraces()).endswith(
-        "now 'c', 'a', 'b'\n    fix: build the dict in one order"
-    )
+    assert "now 'c', 'a', 'b'\n    fix: build the dict in one order\n" in str(f.explain_retraces())
 
 
 def test_explain_retraces_names_the_order_of_keys():
@@ -633,7 +690,10 @@ def test_explain_retraces_names_the_order_of_keys():
     f({"x": x, "b": 1})
     f({"b": 2, "x": x})  # more than the order
     (retrace,) = f.explain_retraces().retraces
-    assert retrace.changes[1:] == ("argument 'p_b' was 1 and is now 2",) and not retrace.fix
+    assert retrace.changes[1:] == ("argument 'p_b' was 1 and is now 2",)
+    assert retrace.fix == (
+        "build the dict in one order, and pass 'p_b' as a tensor, such as tg.constant(2)"
+    )
     many = [str(i) for i in range(40)]
     f = tg.function(lambda p: p["0"])
     f(in_order(many))

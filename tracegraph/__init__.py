@@ -234,6 +234,8 @@ if TYPE_CHECKING:  # what is imported at its first use
     from tracegraph import testing as testing
     from tracegraph import train as train
     from tracegraph.eager.devices import device as device
+    from tracegraph.jax_programs import from_jax as from_jax
+    from tracegraph.profiling import profile as profile
     from tracegraph.views import diff as diff
 
 #: The modules that users need; completion leaves out the others. Those of `absent.LATER` are not
@@ -242,9 +244,14 @@ _MODULES = (
     *(autodiff, autograph, bitwise, config, debugging, errors),
     *(linalg, math, math.special, nest, nn, random),
 )
-#: Functions of modules that are imported at their first use.
-_FUNCTIONS = {"device": "tracegraph.eager.devices", "diff": "tracegraph.views"}
 _INTERNAL = frozenset(["Any", "TYPE_CHECKING", "opened"])
+#: Functions whose modules are imported at their first use.
+_FUNCTIONS_LATER = {
+    "device": "tracegraph.eager.devices",
+    "diff": "tracegraph.views",
+    "from_jax": "tracegraph.jax_programs",
+    "profile": "tracegraph.profiling",
+}
 
 for _module in _MODULES:
     absent.show_names_of(_module)
@@ -257,8 +264,9 @@ if not TYPE_CHECKING:  # a checker would take every name for one that exists
     def __getattr__(name: str) -> Any:
         if name in absent.LATER:
             return opened(f"tracegraph.{name}")
-        if name in _FUNCTIONS:
-            return guarding.public(getattr(opened(_FUNCTIONS[name]), name), __name__, name)
+        if name in _FUNCTIONS_LATER:
+            module = opened(_FUNCTIONS_LATER[name])
+            return guarding.public(getattr(module, name), __name__, name)
         absent.refuse(name)
 
 
@@ -269,7 +277,7 @@ def __dir__() -> list[str]:
         for name, value in globals().items()
         if not isinstance(value, module) or value in _MODULES
     }
-    return sorted(names - _INTERNAL | absent.LATER | _FUNCTIONS.keys())
+    return sorted(names - _INTERNAL | absent.LATER | _FUNCTIONS_LATER.keys())
 
 
 guarding.guard((sys.modules[__name__], *_MODULES))

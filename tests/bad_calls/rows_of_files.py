@@ -124,4 +124,10 @@ ROWS: list[Row] = [
         (lambda: tg.diff("text", "text"), TRACE, "text"),
         (lambda x: tg.diff(x, x), TRACE, "Tensor"),
     ),
+    *rows(
+        "profile",
+        (lambda: tg.profile(5), TRACE, "5"),
+        (lambda x: tg.profile(x), TRACE, "Tensor"),
+        (lambda: tg.profile(), TRACE, "f"),
+    ),
 ]

@@ -1,4 +1,5 @@
-"""The text and the views of graphs, which are imported when somebody asks a graph for one."""
+"""Methods whose modules are imported when somebody asks for one: the text and the views of graphs,
+and what makes Modules of those of other libraries."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Any
 from tracegraph.boundary import guarding
 from tracegraph.core.later import opened
 from tracegraph.ir.tensor import Graph
+from tracegraph.state.module import Module
 
 
 class _Method:
@@ -32,3 +34,18 @@ _METHODS = {
 for _module, _names in _METHODS.items():
     for _name in _names:
         setattr(Graph, _name, _Method(_module, _name))
+
+
+class _Maker:
+    """A function of a class until it is asked for."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, module: Module | None, owner: type[Module]) -> Any:
+        made = getattr(opened("tracegraph.jax_programs.modules"), self._name)
+        return guarding.public(made, "tracegraph.Module", self._name)
+
+
+for _name in ("from_equinox", "from_flax"):
+    setattr(Module, _name, _Maker(_name))

@@ -128,7 +128,7 @@ def _while(
     steps = traced_region("body", next_states, types, names, is_repeated=True)
     bound = None if maximum_iterations is None else _count(maximum_iterations)
     loop = _WhileLoop(Shared([tests, steps], here()), tests, steps, types, bound is not None)
-    slots = _slots(loop.state_types, checkpoints, maximum_iterations)
+    slots = checkpoint_count(loop.state_types, checkpoints, maximum_iterations)
     results = loop.run(leaves, bound, slots, arrays)
     return structure.pack(results if back_prop else map(_stopped, results))
 
@@ -268,7 +268,7 @@ class _WhileLoop:
         return flags
 
 
-def _slots(types: Sequence[TensorType], checkpoints: Any, bound: Any) -> int:
+def checkpoint_count(types: Sequence[TensorType], checkpoints: Any, bound: Any) -> int:
     """How many states reverse mode keeps."""
     if checkpoints is not None:
         if isinstance(checkpoints, bool) or not isinstance(checkpoints, int) or checkpoints < 2:

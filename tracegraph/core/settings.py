@@ -31,6 +31,9 @@ class Settings:
         """Whether this process makes the effects that one of all processes makes."""
         return self.process_index == 0 or self.effects_everywhere
 
+    #: Folders of programs that lie beside models, from which programs are read.
+    compiled_folders: tuple[Path, ...] = ()
+
     def set_compilation_cache(self, folder: Path | None) -> None:
         """Keeps compiled programs in `folder` from now on."""
         self.compilation_cache, self.compilation_cache_failed = folder, False

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import importlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,26 @@ def jax_types(arrays: Sequence[Any]) -> list[TensorType]:
     """The types of JAX's arrays; their symbolic sizes have names."""
     dtypes, shapes = [as_dtype(a.dtype) for a in arrays], [a.shape for a in arrays]
     return _lowering().sizes.types_of(dtypes, shapes)
+
+
+def keep_program(program: Any, folder: Path) -> None:
+    """Compiles a program, and keeps it beside the model in a folder. Raises OSError."""
+    opened("lowering.precompiled").keep(program, folder)
+
+
+def use_programs_of(folder: Path) -> None:
+    """Takes programs from beside the model in a folder; warns if that cannot be."""
+    opened("lowering.precompiled").use(folder)
+
+
+def compiles() -> list[Any]:
+    """The programs that were compiled last, each a `lowering.program.Compile`."""
+    return list(_lowering().program.compiles)
+
+
+def recorded(run: Callable[[], Any]) -> Any:
+    """What XLA does while `run` runs, as a `lowering.profiler.Recording`."""
+    return opened("lowering.profiler").recorded(run)
 
 
 def platforms() -> tuple[str, ...]:

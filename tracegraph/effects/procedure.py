@@ -81,12 +81,18 @@ class Procedure:
     #: A run may end at any cut, so nothing is given away.
     donated = ()
 
-    def __init__(self, graph: Graph, bucket_of: BucketOf | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        bucket_of: BucketOf | None = None,
+        make: Callable[[Graph], Any] = backend.program,
+    ) -> None:
         """`bucket_of` gives for a size that is read the one that the parts behind are compiled for,
-        or None where they are for the size itself. Where there are effects it is not asked."""
+        or None where they are for the size itself. Where there are effects it is not asked. `make`
+        gives the program of a graph."""
         self.split: SplitGraph = split_at_cuts(graph)
         parts = self.split.parts
-        self._parts = [_PartProgram(part, is_first=i == 0) for i, part in enumerate(parts)]
+        self._parts = [_PartProgram(part, i == 0, make) for i, part in enumerate(parts)]
         self._bucket_of = bucket_of
         #: The tokens behind calls whose derivatives are called, here or by who takes the outputs.
         self._kept = frozenset({*_tokens_of_derivatives(parts), *self.split.graph.outputs})
@@ -96,6 +102,10 @@ class Procedure:
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
         return self.run(buffers, {}, [])
+
+    def programs(self) -> list[Any]:
+        """The programs of the parts, those that are compiled for sizes as far as runs found any."""
+        return [program for part in self._parts for program in part.programs()]
 
     def run(
         self,
@@ -378,8 +388,9 @@ def _refuse_shape(
 class _PartProgram:
     """A part, and its programs: one, or one for the sizes that are known when it begins."""
 
-    def __init__(self, part: Part, is_first: bool) -> None:
+    def __init__(self, part: Part, is_first: bool, make: Callable[[Graph], Any]) -> None:
         self._part = part
+        self._make = make
         self._is_first = is_first
         self._programs: LRUCache[tuple[Any, ...], Any] = LRUCache(_MOST_PROGRAMS)
         effects = part.effects
@@ -393,6 +404,12 @@ class _PartProgram:
         self._stores, self._rest = effects[:first], effects[first:]
         #: Whether Python functions come then that may look at Variables.
         self._shows_state = any(map(_shows_state, self._rest))
+
+    def programs(self) -> list[Any]:
+        """Its programs: those so far, where they are for sizes that runs find."""
+        if self._has_sizes:
+            return [p for p in map(self._programs.get, list(self._programs)) if p is not None]
+        return [self._only_program] if self._part.outputs else []
 
     def run(self, run: _Run, final_stores: list[tuple[Tensor, Slot]]) -> None:
         """Runs the program of the part, and makes its effects. `final_stores` are what Variables
@@ -471,7 +488,7 @@ class _PartProgram:
     def _only_program(self) -> Any:
         """The program of a part all of whose sizes are known."""
         with backend.compiling:
-            return backend.program(self._part.graph)
+            return self._make(self._part.graph)
 
     @functools.cached_property
     def _padded(self) -> Padded:
@@ -489,7 +506,7 @@ class _PartProgram:
             with backend.compiling:
                 program = self._programs.get(key)
                 if program is None:
-                    program = backend.program(with_known_sizes(graph, types, sizes))
+                    program = self._make(with_known_sizes(graph, types, sizes))
                     self._programs.put(key, program)
         return program
 

@@ -12,8 +12,8 @@ from tracegraph.autograph.scope import converted_for, converting
 from tracegraph.core.source import unsourced
 from tracegraph.core.types import TensorType
 from tracegraph.errors import SignatureError, fail
-from tracegraph.functions.buckets import Buckets
 from tracegraph.functions.concrete import ConcreteFunction, StandIn
+from tracegraph.functions.run_options import PLAIN, RunOptions
 from tracegraph.ir.pass_observers import passed
 from tracegraph.passes.simplify import simplify
 from tracegraph.signatures.results import Results, result_leaves
@@ -33,12 +33,12 @@ class Body:
         signature: Signature,
         check_bounds: bool = False,
         check_numerics: bool = False,
-        buckets: Buckets | None = None,
         converts: bool = False,
+        options: RunOptions = PLAIN,
     ) -> None:
         self.tracing_count = 0
         self._converts = converts
-        self._buckets = buckets
+        self._options = options
         self._check_bounds = check_bounds
         self._check_numerics = check_numerics
         self._function = function
@@ -74,11 +74,15 @@ class Body:
             return self._trace_after_creation(trace, request)
         passed("traced", traced.graph)
         traced = dataclasses.replace(traced, graph=simplify(traced.graph))
-        if self._check_numerics:
+        # What has effects, or is padded, cannot be run once more as it was: every run is watched.
+        can_be_located = self._options.buckets is None and not traced.has_effects
+        if self._check_numerics or (self._options.locate_numerics and not can_be_located):
             traced = with_checked_numerics(traced)
             passed("checked", traced.graph)
         kept, results = request.without_values(), Results(structure, found)
-        return ConcreteFunction(kept, traced, results, stand_ins, self._buckets)
+        locates = self._options.locate_numerics and can_be_located
+        options = dataclasses.replace(self._options, locate_numerics=locates)
+        return ConcreteFunction(kept, traced, results, stand_ins, options)
 
     def _trace_after_creation(self, trace: Trace, request: Request) -> ConcreteFunction:
         """The first call created Variables: trace again, now that they exist."""

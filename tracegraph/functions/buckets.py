@@ -19,6 +19,7 @@ from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.tensor_methods import host_array
 from tracegraph.errors import ShapeError, SignatureError, fail, shown
 from tracegraph.functions.execute import Execution, input_types
+from tracegraph.functions.run_options import RunOptions
 from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.padding.padded import Padded, padded
 from tracegraph.passes.specialise import bind_sizes, check_types, specialise, with_sizes
@@ -93,9 +94,10 @@ class _Plan:
 class Bucketing:
     """The programs of one trace for padded arguments."""
 
-    def __init__(self, traced: Traced, buckets: Buckets) -> None:
+    def __init__(self, traced: Traced, buckets: Buckets, options: RunOptions) -> None:
         self._traced = traced
         self._buckets = buckets
+        self._options = options
         self._padded: Padded | None = None
         self._executions: dict[tuple[TensorType, ...], Execution] = {}
         #: Plans of calls; each is small.
@@ -156,7 +158,8 @@ class Bucketing:
                 specialise(graph, whole)
             except ShapeError:
                 return None
-            found = self._executions[types] = Execution(traced, whole, self._buckets.of)
+            found = Execution(traced, whole, self._options)
+            self._executions[types] = found
         return found
 
 

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tracegraph.boundary.tracebacks import api_boundary
+from tracegraph.core.later import opened
 from tracegraph.core.shapes import ShapeVariable
 from tracegraph.core.source import here
 from tracegraph.core.tensorshape import TensorSpec
@@ -20,7 +21,7 @@ from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.effects.record import Record
 from tracegraph.errors import DTypeError, Mismatch, ShapeError, TraceError, fact_of, fail, shown
-from tracegraph.functions.buckets import Bucketing, Buckets
+from tracegraph.functions.buckets import Bucketing
 from tracegraph.functions.execute import (
     Execution,
     input_types,
@@ -30,6 +31,7 @@ from tracegraph.functions.execute import (
 )
 from tracegraph.functions.jax_function import Binding, jax_function
 from tracegraph.functions.recompiling import Recompiling
+from tracegraph.functions.run_options import PLAIN, RunOptions
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import ASSIGNED, DEVICE_COSTS, Graph, Tensor, get_type
 from tracegraph.operands.conversion import as_tensor
@@ -74,13 +76,19 @@ class ConcreteFunction:
         traced: Traced,
         results: Results,
         stand_ins: dict[int, StandIn],
-        buckets: Buckets | None = None,
+        options: RunOptions = PLAIN,
     ) -> None:
         #: What was traced: the structure of the arguments, their types and Python values.
         self.request = request
         self.traced = traced
         traced.graph.cache[ASSIGNED] = traced.assigned_places  # what pictures call the results
         traced.graph.cache[DEVICE_COSTS] = weakref.WeakMethod(self._device_costs)
+        #: What runs at top level: the body, or one that says whether its results are finite; and
+        #: how that is looked at.
+        self._running, self._numerics = traced, None
+        if options.locate_numerics:
+            self._numerics = opened("tracegraph.functions.numerics")
+            self._running = self._numerics.with_located_numerics(traced)
         #: How the result tensors are packed for the caller.
         self.results = results
         self.name = request.signature.name
@@ -93,9 +101,9 @@ class ConcreteFunction:
         self._recompiling: Recompiling | None = None
         #: How arguments are padded to bucket sizes, if they are.
         self.bucketing: Bucketing | None = None
-        self._bucket_of = None if buckets is None else buckets.of
+        self._options, buckets = options, options.buckets
         if buckets is not None and not traced.graph.is_static:
-            self.bucketing = Bucketing(traced, buckets)
+            self.bucketing = Bucketing(traced, buckets, options)
         if not traced.graph.is_static:
             types, names = traced.graph.input_types, self._input_names()
             self._recompiling = Recompiling(self.name, types, names, buckets is not None)
@@ -409,7 +417,9 @@ class ConcreteFunction:
             if self._recompiling is not None:
                 types = [x.type for x in arguments]
                 self._recompiling.compiles(input_types(self.traced, types, variables))
-            return self.results.pack(run_recorded(self.traced, arguments, variables, record))
+            look = self._numerics and self._numerics.raise_if_wrong
+            given = self._running, arguments, variables, record, look
+            return self.results.pack(run_recorded(*given))
         plan = None if self.bucketing is None else self.bucketing.plan(arguments, variables)
         if plan is not None:
             return self.results.pack(plan.run(arguments, variables))
@@ -468,6 +478,18 @@ class ConcreteFunction:
         """Whether the body asked which Variable an argument is, and so fits no other."""
         return any(v.is_identified for v in self.traced.variables)
 
+    def memory(self) -> Any:
+        """What the program of this trace needs; see `memory` of the function. Raises ShapeError for
+        sizes that are open."""
+        for type in self.argument_types:
+            if not type.is_static:
+                fail(
+                    ShapeError,
+                    f"{self.name}: memory is that of a compiled program, and an argument is {type}",
+                    fix="pass TensorSpecs whose sizes are known",
+                )
+        return self.execution(self.argument_types).memory()
+
     def execution(
         self, types: Sequence[TensorType], variables: Sequence[Variable] | None = None
     ) -> Execution:
@@ -481,7 +503,20 @@ class ConcreteFunction:
                 if found is None:
                     if self._recompiling is not None:
                         self._recompiling.compiles(types)
-                    found = self._executions[types] = Execution(self.traced, types, self._bucket_of)
+                    kind = self._numerics.LocatedExecution if self._numerics else Execution
+                    found = self._executions[types] = kind(self._running, types, self._options)
+        return found
+
+    def compiled(self) -> list[tuple[str, float]]:
+        """The argument types that this trace is compiled for now, as text, and how many seconds
+        each took."""
+        found = []
+        for types, execution in list(self._executions.items()):
+            seconds = execution.compile_seconds
+            if seconds is not None:
+                pairs = zip(self.request.tensor_names, types)
+                text = ", ".join(f"{name}: {type}" for name, type in pairs)
+                found.append((f"{self.name}({text})", seconds))
         return found
 
     def _device_costs(self) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from tracegraph.control.call import Call, call, forward_form, repeats
 from tracegraph.control_flow.regions import set_runner
 from tracegraph.control_passes.split_at_cuts import has_calls_that_see, with_own_sizes
+from tracegraph.core.later import opened
 from tracegraph.core.source import Source, here
 from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.eager import backend
@@ -19,12 +20,12 @@ from tracegraph.eager.reference_counts import COUNTS_ARE_TRUSTED
 from tracegraph.eager.slots import Step, gathered, run_program, state_lock, store_together_if_same
 from tracegraph.effects.procedure import (
     START,
-    BucketOf,
     Procedure,
     types_known,
 )
 from tracegraph.effects.record import Record, current_record, recorded_call
 from tracegraph.errors import TraceError, fail
+from tracegraph.functions.run_options import PLAIN, RunOptions
 from tracegraph.ir.builder import current
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor, get_buffer, host_tensor
@@ -42,18 +43,24 @@ from tracegraph.tracing.trace import (
     restored,
 )
 
+#: Looks at a run: the body, its graph with known sizes, the inputs and the outputs.
+LookAt = Callable[[Traced, Graph, Sequence[Any], Sequence[Any]], None]
+
 
 class Execution:
     """A traced body at concrete types, compiled: what the hot path of a call holds."""
+
+    #: Whether the buffers of the Variables that a run assigns are overwritten.
+    may_overwrite = True
 
     def __init__(
         self,
         traced: Traced,
         types: Sequence[TensorType],
-        bucket_of: BucketOf | None = None,
+        options: RunOptions = PLAIN,
     ) -> None:
-        """`bucket_of` is asked what sizes that the run finds are padded to."""
         self.traced = traced
+        self._budget = options.memory_budget
         self.variables = traced.variables
         self.assigned = [traced.variables[i] for i in traced.assigned]
         self.graph = specialise(traced.graph, types)
@@ -63,7 +70,10 @@ class Execution:
         self.callee = self.callee_with(traced.variables)
         self._stored = slice(traced.result_count, traced.result_count + len(traced.assigned))
         #: Where the graph is cut: what runs its parts.
-        self._procedure = Procedure(self.graph, bucket_of) if self.graph.cuts_runs else None
+        self._procedure: Procedure | None = None
+        if self.graph.cuts_runs:
+            bucket_of = None if options.buckets is None else options.buckets.of
+            self._procedure = Procedure(self.graph, bucket_of, self._made)
         #: Whether there is neither state nor a check nor a cut nor an interrupt to see to.
         self.is_simple = not (
             traced.variables or traced.checks or self._is_cut or self.graph.may_never_end
@@ -73,14 +83,33 @@ class Execution:
     def _is_cut(self) -> bool:
         return self._procedure is not None or self.traced.has_token
 
+    @property
+    def compile_seconds(self) -> float | None:
+        """How long the whole graph took to compile as one program; None if it was not."""
+        program = vars(self).get("program")
+        return None if program is None else program.compile_seconds
+
     @functools.cached_property
     def program(self) -> Any:
         """The whole graph as one program of the compiler."""
         donated = [self.traced.argument_count + i for i in self.traced.assigned]
         # What may never end can be left, so it is not given what it would overwrite.
-        if not donated or not COUNTS_ARE_TRUSTED or self.graph.may_never_end:
-            return _program(self.graph)
-        return backend.program(_pruned(self.graph), donated)
+        if not (self.may_overwrite and COUNTS_ARE_TRUSTED) or self.graph.may_never_end:
+            donated = []
+        if not donated and self._budget is None:
+            return program_of(self.graph)
+        return self._made(_pruned(self.graph), donated)
+
+    def _made(self, graph: Graph, donated: Sequence[int] = ()) -> Any:
+        """The program of a graph, which keeps to the budget."""
+        if self._budget is None:
+            return backend.program(graph, donated)
+        return opened("tracegraph.functions.memory_search").fitted(graph, donated, self._budget)
+
+    def memory(self) -> Any:
+        """What the programs of a run need, and what of a graph they keep: see `MemoryTable`."""
+        programs = [self.program] if self._procedure is None else self._procedure.programs()
+        return opened("tracegraph.functions.memory_table").memory_table(programs, self._budget)
 
     @functools.cached_property
     def _step(self) -> Step:
@@ -133,13 +162,23 @@ class Execution:
             assigned = [variables[i] for i in traced.assigned]
         if self._procedure is not None:
             outputs = self._run_procedure(buffers, variables, rest, assigned, record)
-        elif variables:
-            outputs = self._step.run(buffers, variables, rest, assigned)
         else:
-            outputs = run_program(self.program, (*buffers, *rest))
+            outputs = self._outputs(buffers, variables, rest, assigned)
         if traced.checks:
             report_checks(traced, outputs)
         return [*map(Tensor, self._known_types(outputs), outputs)]
+
+    def _outputs(
+        self,
+        buffers: Sequence[Any],
+        variables: Sequence[Variable],
+        rest: Sequence[Any],
+        assigned: Sequence[Variable],
+    ) -> Sequence[Any]:
+        """The outputs of the program, of which the Variables have theirs by then."""
+        if variables:
+            return self._step.run(buffers, variables, rest, assigned)
+        return run_program(self.program, (*buffers, *rest))
 
     def _known_types(self, outputs: Sequence[Any]) -> Sequence[TensorType]:
         types = self.result_types
@@ -193,9 +232,11 @@ def run_recorded(
     arguments: Sequence[Tensor],
     variables: Sequence[Variable],
     record: Record | None = None,
+    look: LookAt | None = None,
 ) -> list[Tensor]:
     """Runs at top level while tapes record: the forward form, recorded as one call node. `record`
-    has what was done while the call was traced."""
+    has what was done while the call was traced. `look` is given the body with known sizes, and what
+    the program took and returned, before Variables are assigned."""
     types = input_types(traced, [x.type for x in arguments], variables)
     plain = specialise(traced.graph, types)
     forward = forward_form(plain)
@@ -203,7 +244,8 @@ def run_recorded(
         graph.cache.setdefault(ASSIGNED, traced.assigned_places)
     program = forward.cached("forward_program", lambda: _forward_program(plain, forward))
     given = traced, arguments, variables, record
-    inputs, outputs, at = run_and_record(program, Call(forward), forward.output_types, *given)
+    seen = None if look is None else functools.partial(look, traced, plain)
+    inputs, outputs, at = run_and_record(program, Call(forward), forward.output_types, *given, seen)
     report_checks(traced, list(map(get_buffer, outputs)))
     results = list(outputs[: traced.result_count])
     _callee(forward, traced, variables).remember(inputs[: len(arguments)], results, at)
@@ -218,9 +260,11 @@ def run_and_record(
     arguments: Sequence[Tensor],
     variables: Sequence[Variable],
     record: Record | None,
+    look: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Source]:
     """Runs a body at top level by a program or a procedure, and shows it to tapes as a node of
-    `op`, whose outputs are of the `types`. Returns the inputs, the outputs and the place of it."""
+    `op`, whose outputs are of the `types`. Returns the inputs, the outputs and the place of it.
+    `look` is given what a program took and returned, before Variables are assigned."""
     builder = current()
     places = range(traced.argument_count, traced.argument_count + len(variables))
     assigned = [variables[i] for i in traced.assigned]
@@ -236,6 +280,8 @@ def run_and_record(
             outputs = program.run(buffers, by_place, stored, record)
             break
         outputs = run_program(program, buffers)
+        if look is not None:
+            look(buffers, outputs)
         olds = [buffers[i] for i in places]
         new = outputs[traced.result_count : traced.result_count + len(assigned)]
         with state_lock:
@@ -280,17 +326,17 @@ def _forward_program(plain: Graph, forward: Graph) -> Any:
         return Procedure(forward)
     places = repeats(forward, len(plain.outputs))
     if places is None:
-        return _program(forward)
+        return program_of(forward)
 
     def run(*inputs: Any) -> tuple[Any, ...]:
-        outputs = _program(plain)(*inputs)
+        outputs = program_of(plain)(*inputs)
         values = {"input": inputs, "output": outputs}
         return (*outputs, *(values[kind][place] for kind, place in places))
 
     return run
 
 
-def _program(graph: Graph) -> Any:
+def program_of(graph: Graph) -> Any:
     """The program of a graph that keeps its inputs, made once."""
     return graph.cached("program", lambda: backend.program(_pruned(graph)))
 

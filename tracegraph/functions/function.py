@@ -30,8 +30,9 @@ from tracegraph.functions.body import Body
 from tracegraph.functions.buckets import Buckets
 from tracegraph.functions.call_plan import CallPlan, known_call
 from tracegraph.functions.concrete import ConcreteFunction
-from tracegraph.functions.execute import input_types
+from tracegraph.functions.execute import Execution, input_types
 from tracegraph.functions.jax_function import Binding, check_is_one_program, jax_function
+from tracegraph.functions.run_options import RunOptions
 from tracegraph.functions.trace_cache import TraceCache
 from tracegraph.ir.builder import builder_of_thread, current
 from tracegraph.ir.tensor import Graph, Tensor, get_buffer, get_type
@@ -90,6 +91,8 @@ class Function(Generic[Parameters, Result]):
         check_bounds: bool = False,
         check_numerics: bool = False,
         bucket_sizes: Any = None,
+        locate_numerics: bool = False,
+        memory_budget: Any = None,
         name: str | None = None,
     ) -> None:
         self._python_function = python_function
@@ -103,6 +106,8 @@ class Function(Generic[Parameters, Result]):
             "check_bounds": check_bounds,
             "check_numerics": check_numerics,
             "bucket_sizes": None if self._buckets is None else self._buckets.option,
+            "locate_numerics": locate_numerics,
+            "memory_budget": None if memory_budget is None else _bytes(memory_budget),
         }
         self._signature = Signature(python_function, self._name)
         self._input_signature = (
@@ -131,9 +136,10 @@ class Function(Generic[Parameters, Result]):
         self.__signature__ = self._signature.parameters
 
     def _make_body(self) -> Body:
-        options = self._options["check_bounds"], self._options["check_numerics"]
-        converts = bool(self._options["autograph"])
-        return Body(self._python_function, self._signature, *options, self._buckets, converts)
+        options = self._options
+        run = RunOptions(self._buckets, options["memory_budget"], options["locate_numerics"])
+        checks = options["check_bounds"], options["check_numerics"]
+        return Body(self._python_function, self._signature, *checks, options["autograph"], run)
 
     # Attributes.
 
@@ -160,6 +166,11 @@ class Function(Generic[Parameters, Result]):
     def signature(self) -> Signature:
         """How the parameters of the Python function are bound to arguments."""
         return self._signature
+
+    @property
+    def pads_sizes(self) -> bool:
+        """Whether the function has `bucket_sizes`."""
+        return self._buckets is not None
 
     @property
     def function_spec(self) -> Any:
@@ -196,8 +207,13 @@ class Function(Generic[Parameters, Result]):
         return "\n\n".join(trace.pretty_printed_signature(verbose) for trace in self._traces)
 
     def explain_retraces(self) -> RetraceExplanation:
-        """Each trace after the first, with the argument that differed and both values."""
-        return self._retracing.explanation()
+        """Each trace after the first: the argument that differed, both values, how long tracing
+        took and the repair that fits; and the sizes that were compiled, with their seconds.
+
+        Of what runs without a `tg.function` see `tg.debugging.explain_compiles`.
+        """
+        compiles = [row for concrete in self._traces for row in concrete.compiled()]
+        return self._retracing.explanation(compiles)
 
     def clear_cache(self) -> None:
         """Forgets all traces and compiled programs; the next call traces again."""
@@ -388,6 +404,46 @@ class Function(Generic[Parameters, Result]):
         """The graph of the trace for these arguments; see `get_concrete_function`."""
         return self.get_concrete_function(*args, **kwargs).graph
 
+    @api_boundary
+    def memory(self, *args: Any, **kwargs: Any) -> Any:
+        """What the program for these arguments, values or TensorSpecs, needs: a `MemoryTable`.
+
+        Its `str` has the bytes of arguments, results and temporaries, as the compiler says, and a
+        row for each line of yours whose values gradients read: how many bytes are kept, how many
+        made again, and what work that is; the largest first. Without arguments it is about the one
+        trace that there is. The program is compiled if it has not been.
+
+        Raises TraceError (a TypeError) where arguments are left out and there are several traces,
+        ShapeError for a size that is open.
+        """
+        traces = self.traces
+        if args or kwargs or not traces:
+            return self._execution_for("memory", args, kwargs).memory()
+        if len(traces) > 1:
+            fail(
+                TraceError,
+                f"{self._name}: memory() has no arguments, and there are {len(traces)} traces",
+                fix="pass the arguments of a call, or TensorSpecs",
+            )
+        return traces[0].memory()
+
+    def _execution_for(self, name: str, args: Any, kwargs: Any) -> Execution:
+        """What runs a call with these arguments, values or TensorSpecs; `name` asks for it."""
+        request = self._request(args, kwargs)
+        concrete, _ = self._traces.find(request)
+        types = []
+        for i in request.tensor_positions:
+            key = request.keys[i]
+            type_ = SpecTypes([key]).type_of(key) if isinstance(key, TensorSpec) else key
+            if not type_.is_static:
+                fail(
+                    ShapeError,
+                    f"{self._name}: {name} needs every size, and an argument is {type_}",
+                    fix="give the sizes in the TensorSpec",
+                )
+            types.append(type_)
+        return concrete.execution(tuple(types))
+
     # Other worlds.
 
     def as_jax(self) -> Callable[..., Any]:
@@ -442,26 +498,41 @@ class Function(Generic[Parameters, Result]):
         TensorSpecs whose sizes are known. Raises ValueError for another stage or an open size,
         TraceError for a function that computes sizes, which is several programs.
         """
-        request = self._request(args, kwargs)
-        concrete, _ = self._traces.find(request)
-        types = []
-        for i in request.tensor_positions:
-            key = request.keys[i]
-            type_ = SpecTypes([key]).type_of(key) if isinstance(key, TensorSpec) else key
-            if not type_.is_static:
-                fail(
-                    ShapeError,
-                    f"{self._name}: the compiler needs every size, and an argument is {type_}",
-                    fix="give the sizes in the TensorSpec",
-                )
-            types.append(type_)
-        execution = concrete.execution(tuple(types))
-        check_is_one_program(self._name, execution.graph)
+        execution = self.static_execution("the compiler", args, kwargs)
 
         def text(stage: str = "hlo", platform_name: str | None = None) -> Any:
             return backend.compiler_ir(execution.program, stage, platform_name)
 
         return text
+
+    @api_boundary
+    def precompile(self, signatures: Iterable[Any] | None, path: Any) -> None:
+        """Compiles the function for signatures, and keeps the programs in a folder: that of a saved
+        model, which `tg.saved_model.load(path, compiled=True)` then loads with its programs.
+
+        Each of the `signatures` is a tuple of arguments, values or TensorSpecs whose sizes are
+        known, or a dict of arguments by name; None stands for the one that the function is declared
+        with. The programs lie in `path/compiled`, and are of use where versions, device and flags
+        are those of this process. They are machine code, so nobody else may write there.
+
+        Raises ShapeError for an open size; TraceError for a function that is several programs,
+        since it has effects or computes sizes, and for one with `bucket_sizes`; OSError for what
+        cannot be written.
+
+        >>> import tempfile
+        >>> double = tg.function(lambda x: 2.0 * x)
+        >>> with tempfile.TemporaryDirectory() as path:
+        ...     double.precompile([(tg.TensorSpec([3]),)], path)
+        """
+        opened("tracegraph.functions.precompile").precompile(self, signatures, path)
+
+    def static_execution(self, who: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The execution for arguments whose sizes are known, which is one program."""
+        if self._input_signature is not None and not args and not kwargs:
+            args = self._input_signature.specs
+        execution = self._execution_for(who, args, kwargs)
+        check_is_one_program(self._name, execution.graph)
+        return execution
 
     # Methods.
 
@@ -587,6 +658,8 @@ def function(
     check_bounds: bool = ...,
     check_numerics: bool = ...,
     bucket_sizes: str | Iterable[int] | None = ...,
+    memory_budget: str | int | None = ...,
+    locate_numerics: bool = ...,
 ) -> Function[Parameters, Result]: ...
 @overload
 def function(
@@ -604,6 +677,8 @@ def function(
     check_bounds: bool = ...,
     check_numerics: bool = ...,
     bucket_sizes: str | Iterable[int] | None = ...,
+    memory_budget: str | int | None = ...,
+    locate_numerics: bool = ...,
 ) -> Callable[[Callable[Parameters, Result]], Function[Parameters, Result]]: ...
 def function(
     func: Callable[..., Any] | None = None,
@@ -620,6 +695,8 @@ def function(
     check_bounds: bool = False,
     check_numerics: bool = False,
     bucket_sizes: str | Iterable[int] | None = None,
+    memory_budget: str | int | None = None,
+    locate_numerics: bool = False,
 ) -> Any:
     """Compiles a Python function: it is traced once per signature, and the graph runs on XLA.
 
@@ -638,11 +715,19 @@ def function(
     - `check_numerics`: every node is watched, also of the functions that are called and of
       gradients; the first that makes nan or infinity of finite numbers raises NumericsError (a
       FloatingPointError) with its op and line, and no Variable is assigned.
+    - `locate_numerics`: a result or a new value of a Variable that is nan or infinite raises
+      NumericsError, with the node to blame, its line, the steps of loops and the operands' ranges;
+      no Variable is assigned. Runs are at full speed: only then is the graph searched, from the
+      same inputs. An infinity that a constant brings in raises nothing. The outermost function
+      searches what it calls too; one with effects or `bucket_sizes` has `check_numerics`.
     - `bucket_sizes`: "powers_of_two", or integers such as `[8, 32, 128]`, up to which arguments are
       padded along open axes; results are cut back, and are those without padding. So few programs
       serve all sizes. The first call raises ShapeError with the line of what padding would change.
+    - `memory_budget`: bytes, or text such as "2GiB", that a program may take beside its arguments
+      and results. As far as that needs, values that gradients read are computed again in place of
+      being kept. The first call raises InvalidArgumentError (a ValueError) with the least possible.
 
-    Raises TypeError for something that is not callable, SignatureError for other `bucket_sizes`.
+    Raises TypeError for what is not callable, SignatureError for other sizes.
 
     >>> @tg.function
     ... def square(x):
@@ -656,15 +741,24 @@ def function(
         if isinstance(python_function, Function) and python_function.has_source:
             python_function = python_function.python_function
         relaxes = reduce_retracing or bool(experimental_relax_shapes)
-        flags = [autograph, relaxes, check_bounds, check_numerics]
-        names = ("autograph", "reduce_retracing", "check_bounds", "check_numerics")
-        converts, relaxes, bounds, numerics = (
-            as_flag("function", name, flag) for name, flag in zip(names, flags, strict=True)
-        )
-        options = (input_signature, converts, jit_compile, relaxes, bounds, numerics)
-        return Function(python_function, *options, bucket_sizes)
+        flags = _flags(autograph, relaxes, check_bounds, check_numerics, locate_numerics)
+        sizes = {"bucket_sizes": bucket_sizes, "memory_budget": memory_budget}
+        return Function(python_function, input_signature, jit_compile=jit_compile, **flags, **sizes)
 
     return decorated if func is None else decorated(func)
+
+
+#: The options of `function` that are flags.
+_FLAGS = ("autograph", "reduce_retracing", "check_bounds", "check_numerics", "locate_numerics")
+
+
+def _flags(*given: Any) -> dict[str, Any]:
+    """The flags among the options of `function`."""
+    return {name: as_flag("function", name, flag) for name, flag in zip(_FLAGS, given, strict=True)}
+
+
+def _bytes(budget: Any) -> int:
+    return opened("tracegraph.functions.memory_budget").as_bytes(budget)
 
 
 def _check_callable(python_function: Any) -> None:

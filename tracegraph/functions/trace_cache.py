@@ -213,17 +213,20 @@ class TraceCache:
             concrete = self._traces.get(request.key)
             if concrete is not None and concrete.graph.is_static:
                 return concrete
-            self._retracing.trace(request.without_values())
-            if request.key in self._of_one_variable:
-                return self._trace_by_identity(request)
-            concrete = self._body.trace(request)
-            if concrete.is_of_one_variable:
-                self._of_one_variable.add(request.key)
-                return self._trace_by_identity(request)
-            self._keep(request, concrete)
-            if request.variables and concrete.captures_one_of(request.variables):
-                return self._trace_by_identity(request)
-            return concrete
+            with self._retracing.trace(request.without_values()):
+                return self._traced(request)
+
+    def _traced(self, request: Request) -> ConcreteFunction:
+        if request.key in self._of_one_variable:
+            return self._trace_by_identity(request)
+        concrete = self._body.trace(request)
+        if concrete.is_of_one_variable:
+            self._of_one_variable.add(request.key)
+            return self._trace_by_identity(request)
+        self._keep(request, concrete)
+        if request.variables and concrete.captures_one_of(request.variables):
+            return self._trace_by_identity(request)
+        return concrete
 
     def trace_again(self, request: Request) -> ConcreteFunction:
         """The trace for a request whose sizes are not what its trace assumed: where that was of

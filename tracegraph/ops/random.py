@@ -197,6 +197,34 @@ class RandomFold(Op):
         raise NotImplementedError("a key depends on nothing that is differentiated")
 
 
+class RngBitGenerator(Op):
+    """The next state and random bits of a generator of XLA: "rng_default", "rng_three_fry" or
+    "rng_philox"; the state is a vector of four uint32, and leading axes of it are batch axes"""
+
+    shape: Shape
+    dtype: DType
+    algorithm: str
+
+    def infer(self, state):
+        if state.dtype is not uint32 or state.shape[-1:] != (4,):
+            raise Mismatch(f"the state is {state}, and it must be made of four uint32")
+        if not self.dtype.name.startswith("uint"):
+            raise DTypeMismatch(f"random bits are unsigned integers, not {self.dtype.name}")
+        return state, TensorType(self.dtype, (*state.shape[:-1], *self.shape))
+
+    def vjp(self, *values):
+        return (None,)
+
+    def jvp(self, tangents, *values):
+        return None, None
+
+    def batch(self, n, batched, state):
+        return self(*batched_operands(n, batched, (state,))), (True, True)
+
+    def depends(self, state):
+        raise NotImplementedError("a state depends on nothing that is differentiated")
+
+
 def key_batch(key: TensorType) -> Any:
     """The batch axes of a key. Raises Mismatch for what is no key."""
     if key.dtype is not uint32:

@@ -1,4 +1,4 @@
-"""Special functions of real numbers, element by element.
+"""Special functions of real numbers, element by element, and what is JAX's own.
 
 Some have a parameter for which no formula of the derivative is known: those count how often they
 are differentiated by it, as `igamma<order=1>` does, and the lowering computes that.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,14 +18,20 @@ from tracegraph.ops.elementwise import (
     ABS,
     COS,
     DIGAMMA,
+    EQUAL,
     EXP,
     FLOATING,
+    INTEGER,
     LESS,
     LOG,
     MUL_NO_NAN,
+    NUMERIC,
+    ORDERED,
     SELECT,
     SIGN,
     SIN,
+    Cast,
+    Discrete,
     Elementwise,
     Lgamma,
     Log1p,
@@ -341,3 +347,85 @@ class NextAfter(Special):
 
     def partials(self, z, x, y):
         return 1, zeros_of(y)
+
+
+# As JAX defines what is defined otherwise in `elementwise.py`: its programs consist of it.
+
+
+class JaxDiv(Elementwise):
+    """x / y as XLA's simplifier leaves it, which may round twice; of integers, rounded to zero"""
+
+    kinds = NUMERIC
+
+    def partials(self, z, x, y):
+        return JaxDiv()(full_like(y, 1), y), -JaxDiv()(z, y)
+
+    def numpy(self, x, y):
+        if np.issubdtype(x.dtype, np.inexact):
+            return np.divide(x, y)
+        if not y.all():
+            return NotImplemented
+        return ((x - np.fmod(x, y)) // y).astype(x.dtype)
+
+
+class EvenExtreme(Elementwise, abstract=True):
+    """The derivative is shared evenly by the two where they are equal."""
+
+    kinds = ORDERED
+
+    def partials(self, z, x, y):
+        number = Cast(z.dtype)
+        x_is, y_is = number(EQUAL(x, z)), number(EQUAL(y, z))
+        half = full_like(z, 0.5)
+        shares = EQUAL(x, y)
+        return SELECT(shares, half, x_is), SELECT(shares, half, y_is)
+
+
+class JaxMax(EvenExtreme):
+    """max(x, y); the derivative is shared where they are equal"""
+
+    reference = np.maximum
+
+
+class JaxMin(EvenExtreme):
+    """min(x, y); the derivative is shared where they are equal"""
+
+    reference = np.minimum
+
+
+class PopulationCount(Discrete):
+    """How many bits of x are 1"""
+
+    kinds = INTEGER
+
+    def numpy(self, x):
+        return np.bitwise_count(x.view(_unsigned(x.dtype))).astype(x.dtype)
+
+
+class LeadingZeros(Discrete):
+    """How many bits of x above the highest that is 1 are 0"""
+
+    kinds = INTEGER
+
+    def numpy(self, x):
+        bits = 8 * x.dtype.itemsize
+        rest, used = np.array(x.view(_unsigned(x.dtype))), np.zeros(x.shape, np.int64)
+        for _ in range(bits):
+            used += rest != 0
+            rest >>= np.ones((), rest.dtype)
+        return np.asarray(bits - used).astype(x.dtype)
+
+
+class ReducePrecision(Elementwise):
+    """x rounded to numbers of so many bits of exponent and mantissa; the derivative is 1"""
+
+    exponent_bits: int
+    mantissa_bits: int
+    kinds = frozenset(["floating"])
+
+    def partials(self, y, x):
+        return (1,)
+
+
+def _unsigned(dtype: np.dtype) -> Any:
+    return np.dtype(f"uint{8 * dtype.itemsize}")

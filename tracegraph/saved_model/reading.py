@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,12 @@ from tracegraph.archive.directory import Reader, as_path, read_whole
 from tracegraph.archive.manifest import Entry, excerpt, label_problem
 from tracegraph.archive.value_encoding import Decoder, Records, read_tensor_type
 from tracegraph.boundary.tracebacks import api_boundary
+from tracegraph.eager import backend
 from tracegraph.errors import LoadError, TraceError, fact_of
 from tracegraph.functions.concrete import ConcreteFunction, StandIn
 from tracegraph.functions.function import Function
 from tracegraph.ir.tensor import Tensor, host_tensor
+from tracegraph.operands.flags import as_flag
 from tracegraph.saved_model.loaded_functions import (
     SavedConcreteFunction,
     SavedFunction,
@@ -54,7 +57,10 @@ from tracegraph.tracing.trace import Traced
 
 @api_boundary
 def load(
-    path: str | os.PathLike[str], tags: Any = None, options: LoadOptions | None = None
+    path: str | os.PathLike[str],
+    tags: Any = None,
+    options: LoadOptions | None = None,
+    compiled: bool = False,
 ) -> LoadedModule:
     """What `tg.saved_model.save` saved, as a `tg.Module`.
 
@@ -62,6 +68,10 @@ def load(
       wrong with it is a LoadError.
     - `tags`: accepted, as in TensorFlow; there is one graph per directory.
     - `options`: a `tg.saved_model.LoadOptions`.
+    - `compiled`: whether programs are taken from beside the model, where `f.precompile` has put
+      them. They are machine code, so they are read only if no other user can write to the folder or
+      to one around it. Those that do not fit, by version, device, flags or damage, are compiled
+      anew; a UserWarning says why.
 
     Its functions are those that were traced; they have every derivative, and `variables`,
     `trainable_variables` and `submodules` are as they were. Values of Variables are read from the
@@ -71,6 +81,7 @@ def load(
     """
     folder = as_path("tg.saved_model.load", path)
     chosen = as_options(LoadOptions, options)
+    takes_programs = as_flag("load", "compiled", compiled)
 
     def loaded() -> LoadedModule:
         reader = Reader(folder)
@@ -78,7 +89,10 @@ def load(
         fields = manifest_fields(reader.entry)
         return Loader(fields, DirectoryStorage(reader, fields, chosen)).load()
 
-    return read_whole(folder, loaded)
+    model = read_whole(folder, loaded)
+    if takes_programs:
+        backend.use_programs_of(Path(folder))
+    return model
 
 
 @api_boundary

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
+import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tracegraph import nest
@@ -22,39 +24,61 @@ _WARNINGS = 2
 #: The keys of a dict, in their order.
 Names = Sequence[Any]
 
-#: What to do where values, types or structures vary, or the order of keys or of names alone.
-_VARYING = (
-    "Pass tensors in place of Python numbers, use reduce_retracing=True or an input_signature "
-    "with None for sizes that vary"
+#: What to do where sizes, structures, the order of keys or that of names vary.
+_SIZES = (
+    "leave the sizes open that vary, by reduce_retracing=True or None in an input_signature, and "
+    "compile few of them with bucket_sizes"
 )
+_STRUCTURE = "pass one structure in each call"
 _KEY_ORDER = "build the dict in one order"
 _NAME_ORDER = "give the arguments by name in one order"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Retrace:
-    """One trace after the first; `fix` is the repair where the order of keys alone differs."""
+    """One trace after the first: where, what differed, the repair, and how long it took. Of the
+    first trace there is nothing that differed."""
 
     place: str
-    changes: tuple[str, ...]
+    changes: tuple[str, ...] = ()
     fix: str = ""
+    seconds: float = 0.0
 
     def __str__(self) -> str:
-        text = f"at {self.place}: " + "; ".join(self.changes)
+        text = f"at {self.place}, {self.seconds:.3f} s: {'; '.join(self.changes) or 'first'}"
         return f"{text}\n    fix: {self.fix}" if self.fix else text
 
 
 class RetraceExplanation:
-    """The traces of a function after the first, with what differed; its text is for people."""
+    """The traces of a function after the first, with what differed and what they cost; its text is
+    for people. `compiles` are pairs of a signature with its sizes and the seconds that XLA took."""
 
-    def __init__(self, name: str, retraces: Sequence[Retrace]) -> None:
+    def __init__(
+        self,
+        name: str,
+        retraces: Sequence[Retrace],
+        first: Retrace | None = None,
+        compiles: Sequence[tuple[str, float]] = (),
+    ) -> None:
         self.name = name
         self.retraces = tuple(retraces)
+        self.first = first
+        self.compiles = tuple(compiles)
+
+    @property
+    def seconds(self) -> float:
+        """What all these traces took, but for the first, which is needed."""
+        return sum(retrace.seconds for retrace in self.retraces)
 
     def __str__(self) -> str:
-        if not self.retraces:
-            return f"{self.name} was not retraced"
-        return "\n".join([f"{self.name} was retraced:", *(f"  {r}" for r in self.retraces)])
+        if self.retraces:
+            rows = [f"{self.name} was retraced:", *(f"  {r}" for r in self.retraces)]
+        else:
+            rows = [f"{self.name} was not retraced"]
+        if self.compiles:
+            rows.append(f"{self.name} is compiled for:")
+            rows += [f"  {text}, {seconds:.3f} s" for text, seconds in self.compiles]
+        return "\n".join(rows)
 
     __repr__ = __str__
 
@@ -96,6 +120,7 @@ class Retracing:
         self._has_traced = False
         self.streak = _Streak()
         self._known: list[Request] = []
+        self._first: Retrace | None = None
         self._retraces: list[Retrace] = []
 
     def seen(self, is_traced: bool) -> None:
@@ -131,8 +156,7 @@ class Retracing:
 
     def _warn_of_last(self) -> None:
         last = self._retraces[-1]
-        fix = last.fix[:1].upper() + last.fix[1:]
-        self._warn("; ".join(last.changes), fix or _VARYING)
+        self._warn("; ".join(last.changes), f"{last.fix[:1].upper()}{last.fix[1:]}")
 
     def _warn(self, reason: str, fix: str) -> None:
         text = (
@@ -146,31 +170,40 @@ class Retracing:
         self.streak.length = 0
         self._known.clear()
 
-    def trace(self, request: Request) -> None:
-        """Notes a trace."""
+    @contextlib.contextmanager
+    def trace(self, request: Request) -> Iterator[None]:
+        """The context of a trace, which is noted."""
         if self._known:
-            self._retraces.append(self._retrace(request))
+            found = self._retrace(request)
+            self._retraces.append(found)
+        else:
+            found = self._first = Retrace(str(here()))
         self._known.append(request)
         del self._known[:-8]
         del self._retraces[:-256]
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            found.seconds = time.perf_counter() - start
 
-    def explanation(self) -> RetraceExplanation:
-        return RetraceExplanation(self._name, self._retraces)
+    def explanation(self, compiles: Sequence[tuple[str, float]]) -> RetraceExplanation:
+        return RetraceExplanation(self._name, self._retraces, self._first, compiles)
 
     def _retrace(self, request: Request) -> Retrace:
         """The differences from the most similar trace."""
         found = [_differences(known, request) for known in reversed(self._known)]
-        orders, others = min(found, key=lambda rows: len(rows[0] + rows[1]))
-        fix = "" if others else ", and ".join(dict.fromkeys(fix for _, fix in orders))
-        return Retrace(str(here()), (*(text for text, _ in orders), *others), fix)
+        changes = min(found, key=len)
+        fixes = dict.fromkeys(fix for _, fix in changes)
+        return Retrace(str(here()), tuple(text for text, _ in changes), ", and ".join(fixes))
 
 
-def _differences(old: Request, new: Request) -> tuple[list[tuple[str, str]], list[str]]:
-    """One text for each dict whose keys stand in another order, with the repair. And one for each
-    leaf that differs, or for each argument whose structure does otherwise."""
+def _differences(old: Request, new: Request) -> list[tuple[str, str]]:
+    """What differs, with the repair: each dict whose keys stand in another order, and then each
+    leaf, or each argument whose structure does otherwise."""
     before, after = arguments_of(old), arguments_of(new)
     orders: list[tuple[str, str]] = []
-    others: list[str] = []
+    others: list[tuple[str, str]] = []
     for name in dict.fromkeys((*after, *before)):
         was, is_now = before.get(name, _MISSING), after.get(name, _MISSING)
         old_places, old_structure = nest.flatten_structure(was)
@@ -178,19 +211,41 @@ def _differences(old: Request, new: Request) -> tuple[list[tuple[str, str]], lis
         reordered = _reordered(old_structure, new_structure)
         is_new = was is _MISSING or is_now is _MISSING  # `==` may be the user's
         if is_new or (old_structure != new_structure and not reordered):
-            others.append(_difference(name, shown_argument(old, was), shown_argument(new, is_now)))
+            texts = shown_argument(old, was), shown_argument(new, is_now)
+            others.append((_difference(name, *texts), _STRUCTURE))
             continue
         for path, *keys in reordered or ():
             orders.append((_order(f"argument {name!r}{path} has the same keys", *keys), _KEY_ORDER))
         for i, j in zip(old_places, new_places, strict=True):
             if old.keys[i] != new.keys[j]:
                 texts = _text(old.keys[i], old.leaves[i]), _text(new.keys[j], new.leaves[j])
-                others.append(_difference(new.names[j], *texts))
+                fix = _leaf_fix(new.names[j], old.keys[i], new.keys[j], new.leaves[j])
+                others.append((_difference(new.names[j], *texts), fix))
     was_given, is_given = ([*request.structure.pack(request.keys)[1]] for request in (old, new))
     if was_given != is_given and set(was_given) == set(is_given):  # a body may iterate over them
         text = _order("the call has the same arguments by name", was_given, is_given)
         orders.append((text, _NAME_ORDER))
-    return orders, others
+    return orders + others
+
+
+def _leaf_fix(name: str, old: Any, new: Any, leaf: Any) -> str:
+    """What to do where a leaf of the arguments counts as `new` and counted as `old`."""
+    if isinstance(old, TensorType) and isinstance(new, TensorType):
+        if old.dtype is not new.dtype:
+            return f"pass {name!r} as one dtype: tg.cast({name}, tg.{old.dtype.name})"
+        if old.rank != new.rank:
+            return f"leave the rank open, with tg.TensorSpec(None) for {name!r}, or reshape it"
+        return _SIZES
+    if isinstance(new, VariableKey) or isinstance(old, VariableKey):
+        return "pass the same Variables in the same places, or use them from outside"
+    is_number = isinstance(leaf, (int, float, complex)) and not isinstance(leaf, bool)
+    if is_number and not isinstance(old, TensorType):
+        return f"pass {name!r} as a tensor, such as tg.constant({shown(leaf)})"
+    if isinstance(old, TensorType) or isinstance(new, TensorType):
+        return f"pass {name!r} as a tensor in each call"
+    if isinstance(new, ObjectKey):
+        return f"pass the same object as {name!r} in each call"
+    return f"pass few values as {name!r}, each of which has a trace of its own, or a tensor"
 
 
 def _reordered(

@@ -65,6 +65,13 @@ class Module:
             )
         self._name = name or _snake_case(type(self).__name__)
 
+    if TYPE_CHECKING:
+
+        @staticmethod
+        def from_equinox(module: Any) -> Any: ...
+        @staticmethod
+        def from_flax(module: Any, variables: Any) -> Any: ...
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         call = vars(cls).get("__call__")

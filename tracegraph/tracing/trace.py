@@ -86,13 +86,13 @@ class CheckReport:
         if self.sites:
             site, inside = self._failed_site(arrays)
             rest = {"operands": site.operands, "fix": self.fix}
-            fact = site.fact + _steps_text([*around, *inside])
+            fact = site.fact + steps_text([*around, *inside])
             fail(NumericsError, fact, source=site.source, **rest)
         fact = self.message
         if self.is_range:
             fact, arrays = fact.replace("{}", str(_out_of_range(*arrays))), []
         shown = [np.array2string(x, threshold=20) for x in arrays]
-        fact += _steps_text(around)
+        fact += steps_text(around)
         fail(InvalidArgumentError, fact, source=self.source, operands=shown, fix=self.fix)
 
     def _failed_site(
@@ -107,7 +107,7 @@ class CheckReport:
         return site, [(step[place], loop) for step, loop in pairs]
 
 
-def _steps_text(steps: Sequence[tuple[np.ndarray, Source]]) -> str:
+def steps_text(steps: Sequence[tuple[np.ndarray, Source]]) -> str:
     """In which step of which loop something failed; a parallel loop has one for each iteration."""
     told = [f"step {np.array2string(step)} of the loop at {loop}" for step, loop in steps]
     return f"; in {' and '.join(told)}, counted from 0" if told else ""
@@ -149,6 +149,11 @@ class Traced:
         roles = (role for role, count in counts.items() for _ in range(count))
         for x, role in zip(self.graph.inputs[self.argument_count :], roles):
             x.role = role
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether a run does more than compute, or finds sizes: it is several programs then."""
+        return self.has_token or self.graph.cuts_runs
 
     @property
     def first_check(self) -> int:

@@ -13,6 +13,7 @@ import html
 import json
 import os
 import re
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -77,7 +78,11 @@ _LONGEST_ATTRIBUTE = 400
 _HEIGHT = 560
 
 
-def to_html(graph: Graph, path: str | os.PathLike[str] | None = None) -> str:
+def to_html(
+    graph: Graph,
+    path: str | os.PathLike[str] | None = None,
+    seconds: Mapping[str, float] | None = None,
+) -> str:
     """The graph as one HTML page, which is also written to `path` if that is given.
 
     The page needs nothing from outside. It shows the nodes as they flow, by the lines that made
@@ -85,8 +90,11 @@ def to_html(graph: Graph, path: str | os.PathLike[str] | None = None) -> str:
     type, and links forward and backward nodes of one instruction in whatever functions they stand.
     Large graphs begin as a few closed groups. All nodes are in a tree too, for keyboards and for
     readers of the screen. Without JavaScript the page is the text of the graph.
+
+    `seconds` says how long each line took, such as `{"mlp.py:6 vjp": 0.001}`: `tg.profile` knows.
+    What took long is coloured, and the panel tells how long.
     """
-    page = _page(outline(graph), graph_text(graph, locations=True))
+    page = _page(outline(graph), graph_text(graph, locations=True), seconds)
     return written("to_html", page, path)
 
 
@@ -101,7 +109,7 @@ def html_frame(graph: Graph) -> str:
     )
 
 
-def _page(found: Outline, text: str) -> str:
+def _page(found: Outline, text: str, seconds: Mapping[str, float] | None = None) -> str:
     style, script = _asset("page.css"), _script()
     entry = found.entry
     counts = _counts(found)
@@ -114,7 +122,7 @@ def _page(found: Outline, text: str) -> str:
         "script": script,
         "script_hash": _hash(script),
         "text": html.escape(text, quote=False),
-        "data": _data(found),
+        "data": _data(found, seconds or {}),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html"))
 
@@ -142,16 +150,16 @@ def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(digest).decode('ascii')}"
 
 
-def _data(found: Outline) -> str:
+def _data(found: Outline, seconds: Mapping[str, float]) -> str:
     """The outline as JSON that may stand in a script element: no `<` ends it."""
-    text = json.dumps(_Tables(found).module, ensure_ascii=True, separators=(",", ":"))
+    text = json.dumps(_Tables(found, seconds).module, ensure_ascii=True, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 class _Tables:
     """The outline in short: types, places and ops stand in tables, values are numbers."""
 
-    def __init__(self, found: Outline) -> None:
+    def __init__(self, found: Outline, seconds: Mapping[str, float]) -> None:
         self.graph_numbers = {graph.name: number for number, graph in enumerate(found)}
         self.types: dict[tuple[str, str], int] = {}
         self.files: dict[str, int] = {}
@@ -167,6 +175,10 @@ class _Tables:
             "ops": [(op, family(op), rows) for op, rows in self.ops],
             "graphs": graphs,
         }
+        if seconds:
+            self.module["seconds"] = [
+                seconds.get(" ".join((f"{row[0]}:{row[1]}", *row[2])), 0) for row in self.place_rows
+            ]
 
     def graph(self, graph: GraphOutline) -> dict[str, Any]:
         made = [value for node in graph.nodes for value in node.outputs]

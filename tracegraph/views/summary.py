@@ -308,14 +308,14 @@ def _by_line(runs: Iterable[Run]) -> list[SummaryRow]:
         return found
 
     groups = _grouped(runs, place)
-    names = _short_names({file for (file, _), _ in groups})
+    names = short_names({file for (file, _), _ in groups})
     return [
         SummaryRow("line", f"{names[file]}:{line}", costs, file, line, code[file, line])
         for (file, line), costs in groups
     ]
 
 
-def _short_names(files: Iterable[str]) -> dict[str, str]:
+def short_names(files: Iterable[str]) -> dict[str, str]:
     """The name of each file without its folders, or with as many as tell it from the others."""
     parts = {file: file.replace("\\", "/").split("/") for file in files}
     deepest = max(map(len, parts.values()), default=0)
@@ -409,7 +409,7 @@ def _roles(graph: Graph) -> dict[Tensor, str]:
 
 
 def _cut_table(cuts: Sequence[Cut]) -> list[str]:
-    names = _short_names({cut.file for cut in cuts})
+    names = short_names({cut.file for cut in cuts})
     rows = [(cut.found, f"{names[cut.file]}:{cut.line}", cut.code) for cut in cuts]
     return aligned([("cut", "line", "code"), *rows], "<<<") if cuts else []
 

@@ -28,7 +28,7 @@ function readTheme(from) {
   const style = getComputedStyle(from);
   const read = (name) => style.getPropertyValue(`--${name}`).trim();
   const names =
-    "paper surface ink muted border edge bundle backwire accent related found backward role sans mono";
+    "paper surface ink muted border edge bundle backwire accent related found heat backward role sans mono";
   const family = Object.fromEntries(Object.keys(FAMILIES).map((name) => [name, read(name)]));
   const colors = Object.fromEntries(names.split(" ").map((name) => [name, read(name)]));
   return { ...colors, family, tint: Number(read("tint")), far: Number(read("far")) };

@@ -29,11 +29,21 @@ function readTables(data) {
     number,
     instruction,
   }));
+  readSeconds(places, data.seconds || []);
   const types = data.types.map(([text, dtype]) => ({ text, dtype }));
   return { places, types, ops: data.ops };
 }
 
-const NOWHERE = { file: "", line: 0, roles: [], code: "", number: -1, instruction: -1 };
+// How long each place took in a profile, and its part of the longest: `heat`, from 0 to 1.
+function readSeconds(places, seconds) {
+  const most = Math.max(0, ...seconds);
+  places.forEach((place, number) => {
+    place.seconds = seconds[number] || 0;
+    place.heat = most ? place.seconds / most : 0;
+  });
+}
+
+const NOWHERE = { file: "", line: 0, roles: [], code: "", number: -1, instruction: -1, seconds: 0, heat: 0 };
 
 function readGraph(tables, graphs, graph, raw) {
   readArguments(tables, graph, raw);

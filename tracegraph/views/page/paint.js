@@ -413,9 +413,21 @@ function paintMarks({ painter, theme, zoom, marks }, box, radius) {
   else if (marks.isSame(box)) ring(theme.accent, 1.6 * thin, 3, 0.7);
 }
 
+// A frame around what took long in a profile, as strong as it took long.
+function paintHeat({ painter, theme, zoom }, { x, y, w, h, node, kind }) {
+  const { heat } = node.place;
+  if (kind !== "node" || heat < 0.02) return;
+  const gap = 4 / Math.min(1, Math.max(zoom, 0.3));
+  painter.box(x - gap, y - gap, w + 2 * gap, h + 2 * gap, 9, {
+    fill: theme.heat,
+    fillAlpha: 0.15 + 0.85 * heat,
+  });
+}
+
 function paintBox(look, box) {
   const { theme, zoom } = look;
   const color = theme.family[box.node.family];
+  paintHeat(look, box);
   paintMarks(look, box, box.kind === "node" ? 7 : 12);
   if (zoom < DETAIL.text) return paintFarBox(look, box, color);
   if (box.kind === "node") paintNode(look, box, color);

@@ -68,7 +68,13 @@ function sourceSection(node) {
     { className: "source" },
     line,
     place.code ? element("pre", {}, place.code) : null,
+    place.seconds ? element("p", { className: "seconds" }, durationText(place.seconds)) : null,
   );
+}
+
+function durationText(seconds) {
+  const [size, unit] = seconds >= 1 ? [1, "s"] : seconds >= 1e-3 ? [1e-3, "ms"] : [1e-6, "µs"];
+  return `${(seconds / size).toPrecision(3)} ${unit} in the profile, for all of this line`;
 }
 
 function callSection(node) {

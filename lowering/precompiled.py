@@ -1,0 +1,123 @@
+"""Compiled programs that lie beside a saved model, made by `precompile`.
+
+A program is machine code, so it is read only from where nobody else can write: every folder on the
+way there belongs to this user or to root. What is not read, for this or another reason, is compiled
+anew, and a warning names the reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lowering import disk
+from tracegraph.core.settings import settings
+from tracegraph.errors import warn
+
+#: The folder in that of the model; in it is one folder for each target.
+_FOLDER = "compiled"
+#: In the folder of a target: what it is.
+_TARGET = "target.json"
+_LARGEST_TARGET = 1 << 20
+
+
+def keep(program: Any, path: Path) -> None:
+    """Compiles a `Program`, and keeps it beside the model at `path`. Raises OSError for what cannot
+    be written."""
+    target = disk.target()
+    folder = path / _FOLDER / _name(target)
+    _make(folder)
+    disk.put(folder / _TARGET, json.dumps(target, indent=1).encode())
+    program.precompile(folder)
+
+
+def _make(folder: Path) -> None:
+    """Makes a folder that others may read, whatever the umask is."""
+    for made in (folder.parent, folder):
+        made.mkdir(parents=True, exist_ok=True)
+        made.chmod(0o755)
+
+
+def _name(target: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(target, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def use(path: Path) -> None:
+    """Takes programs from beside the model at `path` from now on. Warns if there are none that this
+    process may use."""
+    target = disk.target()
+    folder = path / _FOLDER / _name(target)
+    reason = _refusal(path / _FOLDER, folder, target)
+    if reason is not None:
+        warn(
+            f"compiled programs of {os.fspath(path)!r} are not used: {reason}. What is called is "
+            "compiled anew"
+        )
+    elif folder not in settings.compiled_folders:
+        settings.compiled_folders = (*settings.compiled_folders, folder)
+
+
+def _refusal(whole: Path, folder: Path, target: Mapping[str, str]) -> str | None:
+    """Why the programs in a folder are not used; None if they are."""
+    if not whole.is_dir():
+        return "there are none. Make them with f.precompile(signatures, path)"
+    for place in (whole, folder) if folder.is_dir() else (whole,):
+        reason = untrusted(place)
+        if reason is not None:
+            return reason
+    return None if folder.is_dir() else _other_target(whole, target)
+
+
+def untrusted(place: Path) -> str | None:
+    """Who else can write to a folder, or replace it; None if nobody can. Systems without users have
+    nobody else."""
+    if not hasattr(os, "getuid"):
+        return None
+    inner = place.resolve()
+    for path in (inner, *inner.parents):
+        found = path.stat()
+        if found.st_uid not in (os.getuid(), 0):
+            return f"{os.fspath(path)} belongs to user {found.st_uid}, who can change them"
+        # In a folder such as /tmp nobody can replace what is not their own.
+        is_sticky = bool(found.st_mode & stat.S_ISVTX) and path != inner
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_sticky:
+            return (
+                f"other users can write to {os.fspath(path)}, whose mode is "
+                f"{stat.S_IMODE(found.st_mode):o}. Take that from them with chmod go-w"
+            )
+    return None
+
+
+def _other_target(whole: Path, target: Mapping[str, str]) -> str:
+    """What differs between this process and the nearest target there is."""
+    found = []
+    for path in sorted(whole.glob(f"*/{_TARGET}")):
+        other = _read_target(path)
+        differences = [name for name in target if other.get(name) != target[name]]
+        found.append((len(differences), differences, other))
+    if not found:
+        return "there are none that can be read"
+    _, differences, other = min(found, key=lambda row: row[0])
+    texts = [
+        f"{name} was {_short(other.get(name))} and is now {_short(target[name])}"
+        for name in differences
+    ]
+    return f"they were made where {', and '.join(texts)}"
+
+
+def _read_target(path: Path) -> dict[str, str]:
+    try:
+        found = json.loads(path.read_bytes()[:_LARGEST_TARGET])
+    except (OSError, ValueError):
+        return {}  # a damaged file says nothing, and its programs are not used
+    return found if isinstance(found, dict) else {}
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,298 @@
+"""`tg.from_jax`: where converted functions may stand, what they take, and what is refused."""
+
+import collections
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import tracegraph as tg
+
+Pair = collections.namedtuple("Pair", ["first", "second"])
+
+
+def softened(x, scale=2.0):
+    return jnp.tanh(x * scale).sum()
+
+
+def test_structures_in_and_out(run):
+    def fn(pair, table):
+        return {"sum": pair.first + table["x"], "rest": [Pair(pair.second, None), ()]}
+
+    given = Pair(tg.constant([1.0]), tg.Variable(2)), {"x": np.float32(3)}
+    found = run(tg.from_jax(fn), *given)
+    assert jax.tree_util.tree_structure(found) == jax.tree_util.tree_structure(
+        fn(Pair(np.float32([1]), np.int32(2)), {"x": np.float32(3)})
+    )
+    assert found["sum"].numpy() == [4.0] and found["rest"][0].first.numpy() == 2
+
+
+def test_variables_and_arrays_are_leaves_and_tapes_follow_them():
+    v, x = tg.Variable([0.5, -0.5]), np.float32([1.0, 2.0])
+    with tg.GradientTape() as tape:
+        y = tg.from_jax(lambda v, x: jnp.sum(jnp.sin(v) * x))(v, x)
+    np.testing.assert_allclose(tape.gradient(y, v), np.cos([0.5, -0.5]) * x, 1e-6)
+
+
+def test_python_numbers_do_not_widen_what_they_meet():
+    half = tg.constant([1.0], tg.float16)
+    converted = tg.from_jax(lambda x, n: x * n)
+    assert converted(half, 3.0).dtype is tg.float16
+    assert converted(half, tg.constant(3.0)).dtype is tg.float32
+    assert converted(2, 3).dtype is tg.int32
+
+
+def test_arguments_by_name_that_are_numbers_are_static():
+    seen = []
+
+    def fn(x, *, power, words=("a",), flag=None):
+        seen.append((power, flag))
+        return x**power if power > 1 else x
+
+    converted = tg.from_jax(fn)
+    assert [float(converted(tg.constant(3.0), power=n)) for n in (2, 1, 2)] == [9.0, 3.0, 9.0]
+    assert seen == [(2, None), (1, None)]
+    assert float(converted(tg.constant(3.0), power=2, flag="x")) == 9.0
+
+
+def test_static_arguments_by_number_and_name():
+    def fn(n, x, axis):
+        return sum(jnp.sum(x, axis) for _ in range(n))
+
+    converted = tg.from_jax(fn, static_argnums=(0,), static_argnames="axis")
+    assert converted(2, tg.constant([[1.0, 2.0]]), axis=(1,)).numpy() == [6.0]
+    assert tg.from_jax(fn, static_argnums=(0, -1))(1, np.float32([1, 2]), 0).numpy() == 3.0
+
+
+def test_one_trace_for_equal_types():
+    count = []
+
+    def fn(x):
+        count.append(x.shape)
+        return x + 1.0
+
+    converted = tg.from_jax(fn)
+    for size in (2, 3, 2):
+        converted(tg.zeros([size]))
+    assert count == [(2,), (3,)]
+
+
+def test_derivatives_to_order_three_in_both_modes_are_jaxs():
+    def f(x):
+        return jnp.sum(jax.nn.softplus(x) * jax.nn.gelu(x) + jax.nn.silu(x) ** 2)
+
+    x = np.float32([0.3, -1.2, 2.0])
+    converted = tg.from_jax(f)
+    hessian = tg.hessian(converted)(tg.constant(x))
+    np.testing.assert_allclose(hessian, jax.hessian(f)(x), 1e-4, 1e-5)
+    t = np.float32([1.0, 0.5, -0.2])
+    third = jax.jvp(jax.jacfwd(jax.grad(f)), (x,), (t,))[1]
+    _, found = tg.jvp(tg.hessian(converted), [tg.constant(x)], [tg.constant(t)])
+    np.testing.assert_allclose(found, third, 1e-3, 1e-4)
+
+
+def test_batches_have_a_sparse_jacobian_and_a_loop_axis():
+    def f(x):
+        return jnp.tanh(x[1:] - x[:-1])
+
+    x = np.linspace(-1, 1, 5, dtype=np.float32)
+    given = tg.constant(x)
+    with tg.GradientTape() as tape:
+        tape.watch(given)
+        y = tg.from_jax(f)(given)
+    jacobian = tape.jacobian(y, given, sparse=True)
+    assert len(jacobian.values) == 8
+    np.testing.assert_allclose(jacobian.to_dense(), jax.jacobian(f)(x), 1e-5, 1e-6)
+    rows = np.stack([x, x**2])
+    np.testing.assert_allclose(
+        tg.vectorized_map(tg.from_jax(f), tg.constant(rows)), jax.vmap(f)(rows), 1e-5
+    )
+
+
+def test_open_sizes_stay_open_where_jax_allows_it():
+    traces = []
+
+    def fn(x):
+        traces.append(x.shape)
+        return jnp.concatenate([jnp.sum(x, 0), jnp.ones(x.shape[1])]) / x.shape[0]
+
+    step = tg.function(tg.from_jax(fn), input_signature=[tg.TensorSpec([None, 3])])
+    for n in (2, 5):
+        found = step(tg.ones([n, 3]))
+        np.testing.assert_allclose(found, [1, 1, 1, 1 / n, 1 / n, 1 / n], 1e-6)
+    assert len(traces) == 1
+
+
+def test_a_function_is_traced_for_each_size_that_jax_must_know():
+    def fn(x):
+        return x[:, None] if x.shape[0] > 3 else x
+
+    step = tg.function(tg.from_jax(fn), input_signature=[tg.TensorSpec([None])])
+    assert step(tg.zeros([4])).shape == [4, 1]
+    assert step(tg.zeros([3])).shape == [3]
+
+
+def test_wide_types_are_those_of_the_argument_alone():
+    found = tg.from_jax(lambda x: x * 2 + jnp.arange(2.0))(tg.constant([1.0, 2.0], tg.float64))
+    assert found.dtype is tg.float64
+    assert tg.from_jax(lambda x: x * np.float64(2))(tg.constant([1.0])).dtype is tg.float32
+
+
+def test_keys_are_arrays_and_numbers_are_jaxs():
+    def draw(key):
+        new, use = jax.random.split(key)
+        return new, jax.random.normal(use, (2,)), jax.random.randint(use, (2,), 0, 9)
+
+    for key in (jax.random.key(5), jax.random.PRNGKey(5)):
+        new, *numbers = tg.from_jax(draw)(key)
+        wanted, *others = draw(key)
+        wanted = jax.random.key_data(wanted)
+        assert new.numpy().tobytes() == np.asarray(wanted).tobytes()
+        for one, other in zip(numbers, others):
+            assert one.numpy().tobytes() == np.asarray(other).tobytes()
+
+
+def test_large_constants_are_captured_and_small_ones_are_nodes():
+    large = jnp.arange(1000.0)
+    converted = tg.from_jax(lambda x: x + large[:3].sum() + jnp.float32([1, 2, 3]))
+    f = tg.function(converted).get_concrete_function(tg.TensorSpec([3]))
+    assert [x.shape for x in f.captured_inputs] == [[1000]]
+    np.testing.assert_allclose(f(tg.zeros([3])), [4, 5, 6])
+
+
+def test_the_graph_has_calls_and_the_lines_of_the_program():
+    def inner(x):
+        return jnp.sin(x) + jnp.cos(x)  # here
+
+    @tg.function
+    def f(x):
+        return tg.from_jax(lambda x: jax.jit(inner)(x) * jax.jit(inner)(x + 1.0))(x)
+
+    text = f.get_concrete_function(tg.TensorSpec([2])).graph.as_text(locations=True)
+    line = inner.__code__.co_firstlineno + 1
+    assert len(re.findall(r"= call<body=@inner>", text)) == 2
+    assert re.search(rf"= sin\(.*test_from_jax.py:{line}\b", text)
+
+
+def test_scopes_of_jax_are_scopes_of_the_graph():
+    def fn(x):
+        with jax.named_scope("encoder"):
+            return jnp.sin(x)
+
+    f = tg.function(tg.from_jax(fn)).get_concrete_function(tg.TensorSpec([2]))
+    assert "in encoder" in f.graph.as_text(locations=True)
+
+
+def test_loops_and_recomputation_stay_what_they_are():
+    def fn(x):
+        y, _ = lax.scan(lambda s, r: (jax.checkpoint(jnp.sin)(s) + r, None), x[0], x)
+        return lax.while_loop(lambda y: y < 9.0, lambda y: y * 2.0 + 1.0, y)
+
+    graph = tg.function(tg.from_jax(fn)).get_concrete_function(tg.TensorSpec([4])).graph
+    names = {node.op.name for inner in graph.graphs() for node in inner.nodes}
+    assert {"scan", "while", "recomputed_call"} <= names
+
+
+def test_custom_rules_serve_every_order():
+    @jax.custom_vjp
+    def f(x):
+        return x**3
+
+    f.defvjp(lambda x: (x**3, x), lambda x, g: (5.0 * x**2 * g,))
+    x = tg.constant(2.0)
+    assert float(tg.grad(tg.from_jax(f))(x)) == 20.0
+    assert float(tg.grad(tg.grad(tg.from_jax(f)))(x)) == 20.0
+    assert float(tg.jvp(tg.from_jax(f), [x], [tg.constant(1.0)])[1]) == 20.0
+
+
+def test_as_jax_gives_a_function_of_jax_back():
+    back = tg.function(tg.from_jax(softened)).as_jax()
+    x = jnp.float32([0.1, 0.2])
+    np.testing.assert_allclose(jax.grad(back)(x), jax.grad(softened)(x), 1e-6)
+
+
+# What is refused.
+
+
+def refusal(fn, *args, **kwargs):
+    with pytest.raises(Exception) as caught:
+        tg.from_jax(fn)(*args, **kwargs)
+    return caught
+
+
+def line_of(fn, offset=1):
+    return f"test_from_jax.py:{fn.__code__.co_firstlineno + offset}"
+
+
+def test_a_primitive_without_counterpart_is_named_with_its_line():
+    def fn(x):
+        return lax.linalg.hessenberg(x)[0]
+
+    caught = refusal(fn, tg.ones([3, 3]))
+    assert caught.type is tg.errors.TraceError
+    assert "'hessenberg' of JAX has no counterpart" in str(caught.value)
+    assert line_of(fn) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["print", "callback", "sharding"])
+def test_what_does_more_than_compute_is_refused(name):
+    shape = jax.ShapeDtypeStruct((2,), jnp.float32)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("x",))
+    placed = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+
+    def fn(x):
+        if name == "print":
+            jax.debug.print("{}", x)
+        if name == "callback":
+            x = jax.pure_callback(np.sin, shape, x)
+        if name == "sharding":
+            x = lax.with_sharding_constraint(x, placed)
+        return x
+
+    caught = refusal(fn, tg.ones([2]))
+    assert caught.type is tg.errors.TraceError
+    assert {"print": "debug", "callback": "pure_callback"}.get(name, name) in str(caught.value)
+    assert re.search(r"test_from_jax.py:\d+", str(caught.value))
+
+
+def test_a_value_that_is_asked_for_is_refused_with_the_line():
+    def fn(x):
+        return x if x[0] > 0 else -x
+
+    caught = refusal(fn, tg.ones([2]))
+    assert caught.type is tg.errors.TraceError
+    assert line_of(fn) in str(caught.value) and "static_argn" in str(caught.value)
+
+
+def test_a_tracer_that_leaks_is_refused():
+    kept = []
+
+    def leaks(x):
+        kept.append(x)
+        return x * 2
+
+    tg.from_jax(leaks)(tg.ones([2]))
+    caught = refusal(lambda x: x + kept[0], tg.ones([2]))
+    assert caught.type is tg.errors.TraceError and "keep no traced value" in str(caught.value)
+
+
+def test_settings_by_position_and_lists_as_static_arguments_are_refused():
+    caught = refusal(lambda x, mode: x, tg.ones([2]), "same")
+    assert "is a str: 'same'" in str(caught.value) and "static_argnums" in str(caught.value)
+    with pytest.raises(tg.errors.SignatureError, match="cannot be hashed"):
+        tg.from_jax(lambda x, axes: x, static_argnums=1)(tg.ones([2]), [1])
+    with pytest.raises(tg.errors.TraceError, match="is no function"):
+        tg.from_jax(3)
+
+
+def test_an_unknown_rank_is_traced_for_each_rank():
+    f = tg.function(tg.from_jax(lambda x: jnp.sum(x)), input_signature=[tg.TensorSpec(None)])
+    assert float(f(tg.ones([2, 3]))) == 6.0
+
+
+def test_other_generators_are_refused():
+    caught = refusal(lambda k: jax.random.uniform(k), jax.random.key(0, impl="rbg"))
+    assert "threefry" in str(caught.value)

@@ -1,0 +1,240 @@
+"""Models of flax and equinox and solvers of diffrax: value and derivatives beside JAX's."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tracegraph as tg
+
+RNG = np.random.default_rng(5)
+
+
+def normal(*shape):
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def agree(loss, leaves, tolerance=1e-3):
+    """Value, gradient, tangent and Hessian times vector of a loss of many arrays are JAX's."""
+    leaves = [np.asarray(x) for x in leaves]
+    directions = [normal(*x.shape) for x in leaves]
+
+    @jax.jit
+    def theirs(xs, ts):
+        value, tangent = jax.jvp(loss, (xs,), (ts,))
+        gradient, product = jax.jvp(jax.grad(loss), (xs,), (ts,))
+        return value, tangent, gradient, product
+
+    converted = tg.from_jax(loss)
+
+    @tg.function
+    def ours(xs, ts):
+        with tg.autodiff.ForwardAccumulator(xs, ts) as accumulator:
+            with tg.GradientTape() as tape:
+                tape.watch(xs)
+                value = converted(xs)
+            gradient = tape.gradient(value, xs, None, tg.UnconnectedGradients.ZERO)
+        zero = tg.UnconnectedGradients.ZERO
+        return value, accumulator.jvp(value), gradient, accumulator.jvp(gradient, zero)
+
+    wanted = theirs(leaves, directions)
+    found = ours([tg.constant(x) for x in leaves], [tg.constant(t) for t in directions])
+    for name, one, other in zip(("value", "tangent", "gradient", "product"), found, wanted):
+        pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+        for x, y in pairs:
+            scale = max(float(jnp.max(jnp.abs(y))), 1.0)
+            np.testing.assert_allclose(x, y, tolerance, tolerance * scale, err_msg=name)
+
+
+def loss_of(module, variables, x, **kwargs):
+    """The loss of a module of flax as a function of the arrays of its parameters."""
+    leaves, structure = jax.tree.flatten(variables["params"])
+    rest = {k: v for k, v in variables.items() if k != "params"}
+
+    def loss(leaves):
+        params = jax.tree.unflatten(structure, leaves)
+        return jnp.mean(module.apply({"params": params, **rest}, x, **kwargs) ** 2)
+
+    return loss, leaves
+
+
+def flax():
+    return pytest.importorskip("flax.linen")
+
+
+def residual_network(nn):
+    class Block(nn.Module):
+        features: int
+        strides: int = 1
+
+        @nn.compact
+        def __call__(self, x):
+            y = nn.Conv(self.features, (3, 3), self.strides, use_bias=False)(x)
+            y = nn.relu(nn.GroupNorm(2)(y))
+            y = nn.Conv(self.features, (3, 3), use_bias=False)(y)
+            if x.shape != y.shape:
+                x = nn.Conv(self.features, (1, 1), self.strides)(x)
+            return nn.relu(x + nn.GroupNorm(2)(y))
+
+    class ResNet(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = nn.max_pool(nn.relu(nn.Conv(4, (3, 3))(x)), (3, 3), (2, 2), "SAME")
+            x = Block(8, 2)(Block(4)(x))
+            return nn.Dense(3)(nn.avg_pool(x, (2, 2)).reshape(x.shape[0], -1))
+
+    return ResNet(), normal(2, 8, 8, 3)
+
+
+def transformer(nn):
+    class Transformer(nn.Module):
+        @nn.compact
+        def __call__(self, tokens, train=False):
+            x = nn.Embed(11, 8)(tokens) + self.param("place", nn.initializers.normal(), (5, 8))
+            mask = nn.make_causal_mask(tokens)
+            for _ in range(2):
+                y = nn.MultiHeadDotProductAttention(2)(nn.LayerNorm()(x), mask=mask)
+                x = x + nn.Dropout(0.3, deterministic=not train)(y)
+                x = x + nn.Dense(8)(nn.gelu(nn.Dense(16)(nn.LayerNorm()(x))))
+            return nn.log_softmax(nn.Dense(11)(x))
+
+    return Transformer(), RNG.integers(0, 11, (2, 5)).astype(np.int32)
+
+
+def recurrent(nn):
+    class Recurrent(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.Dense(2)(nn.RNN(nn.LSTMCell(4))(x))
+
+    return Recurrent(), normal(2, 6, 3)
+
+
+@pytest.mark.parametrize(
+    "make", [pytest.param(residual_network, marks=pytest.mark.slow), transformer, recurrent]
+)
+def test_models_of_flax(make):
+    module, x = make(flax())
+    variables = module.init(jax.random.key(0), x)
+    agree(*loss_of(module, variables, x))
+    converted = tg.Module.from_flax(module, variables)
+    np.testing.assert_allclose(converted(x), module.apply(variables, x), 1e-5, 1e-5)
+
+
+def test_dropout_of_flax_draws_the_same_numbers():
+    module, x = transformer(flax())
+    variables = module.init(jax.random.key(0), x)
+    rngs = {"dropout": jax.random.PRNGKey(4)}
+    wanted = module.apply(variables, x, train=True, rngs=rngs)
+    converted = tg.Module.from_flax(module, variables)
+    np.testing.assert_allclose(converted(x, train=True, rngs=rngs), wanted, 1e-5, 1e-5)
+
+
+def normalised(nn):
+    class Normalised(nn.Module):
+        @nn.compact
+        def __call__(self, x, train=False):
+            x = nn.Dense(4, name="hidden")(x)
+            return nn.BatchNorm(use_running_average=not train)(x)
+
+    module = Normalised()
+    return module, module.init(jax.random.key(0), jnp.ones((1, 3)))
+
+
+def test_variables_are_named_by_their_paths_and_collections_assigned():
+    module, variables = normalised(flax())
+    converted = tg.Module.from_flax(module, variables)
+    assert sorted(v.base_name for v in converted.trainable_variables) == [
+        *("BatchNorm_0/bias", "BatchNorm_0/scale", "hidden/bias", "hidden/kernel")
+    ]
+    assert sorted(v.base_name for v in converted.non_trainable_variables) == [
+        *("BatchNorm_0/mean", "BatchNorm_0/var")
+    ]
+    x = normal(5, 3)
+    wanted, after = module.apply(variables, x, train=True, mutable=["batch_stats"])
+    found = converted(x, train=True, mutable=["batch_stats"])
+    np.testing.assert_allclose(found, wanted, 1e-5, 1e-5)
+    mean = after["batch_stats"]["BatchNorm_0"]["mean"]
+    np.testing.assert_allclose(converted.parameters["batch_stats/BatchNorm_0/mean"], mean, 1e-6)
+
+
+def test_a_module_of_flax_trains_is_saved_and_loaded(tmp_path):
+    optax = pytest.importorskip("optax")
+    module, variables = normalised(flax())
+    model = tg.Module.from_flax(module, variables)
+    model.optimizer = tg.optimizers.from_optax(optax.adam(0.1))
+    x = tg.constant(normal(5, 3))
+
+    @tg.function
+    def train(x):
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_mean(tg.square(model(x)))
+        model.optimizer.minimize(loss, model.trainable_variables, tape)
+        return loss
+
+    model.train = train
+    first = float(model.train(x))
+    names = {v.base_name for v in model.optimizer.variables}
+    assert {"hidden/kernel_mu", "hidden/kernel_nu", "count"} <= names
+    tg.saved_model.save(model, str(tmp_path))
+    loaded = tg.saved_model.load(str(tmp_path))
+    losses = [float(loaded.train(x)) for _ in range(3)]
+    assert first > losses[0] > losses[1] > losses[2]
+    assert losses == [float(model.train(x)) for _ in range(3)]
+    np.testing.assert_array_equal(loaded(x), model(x))
+
+
+def test_a_module_of_equinox():
+    eqx = pytest.importorskip("equinox")
+    module = eqx.nn.MLP(3, 2, 4, 2, activation=jax.nn.softplus, key=jax.random.key(0))
+    x = normal(3)
+    leaves, structure = jax.tree.flatten(eqx.filter(module, eqx.is_array))
+    rest = eqx.filter(module, eqx.is_array, inverse=True)
+
+    def loss(leaves):
+        model = eqx.combine(jax.tree.unflatten(structure, leaves), rest)
+        return jnp.sum(model(x) ** 2)
+
+    agree(loss, leaves)
+    converted = tg.Module.from_equinox(module)
+    np.testing.assert_allclose(converted(x), module(x), 1e-6)
+    assert "layers/1/weight" in [v.base_name for v in converted.trainable_variables]
+    rows = tg.vectorized_map(converted, tg.constant(normal(4, 3)))
+    assert rows.shape == [4, 2]
+
+
+@pytest.mark.slow
+def test_a_solution_of_diffrax():
+    diffrax = pytest.importorskip("diffrax")
+
+    def loss(leaves):
+        rate, start = leaves
+        solution = diffrax.diffeqsolve(
+            diffrax.ODETerm(lambda t, y, args: -args * y + jnp.sin(t)),
+            diffrax.Tsit5(),
+            *(0.0, 1.0, 0.1, start),
+            args=rate,
+            stepsize_controller=diffrax.PIDController(rtol=1e-3, atol=1e-5),
+            adjoint=diffrax.DirectAdjoint(),
+            max_steps=16,
+        )
+        return jnp.sum(solution.ys**2)
+
+    agree(loss, [np.float32(1.5), normal(2)])
+
+
+# What is refused.
+
+
+def test_what_is_no_module_is_refused():
+    with pytest.raises(tg.errors.TraceError, match="from_flax: a dict is no such module"):
+        tg.Module.from_flax({}, {})
+    with pytest.raises(tg.errors.TraceError, match="from_equinox: an int is no such module"):
+        tg.Module.from_equinox(3)
+
+
+def test_a_collection_without_variables_is_refused():
+    module, variables = normalised(flax())
+    converted = tg.Module.from_flax(module, {"params": variables["params"]})
+    with pytest.raises(Exception, match="batch_stats"):
+        converted(normal(5, 3), train=True, mutable=["batch_stats"])

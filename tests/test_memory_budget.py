@@ -1,0 +1,310 @@
+"""Budgets of memory: what the compiled program takes, and that its results stay what they were."""
+
+import itertools
+import re
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tracegraph as tg
+from tracegraph.control_passes.recomputation import trade_offs
+from tracegraph.control_passes.residuals import Timeline
+from tracegraph.eager import backend
+from tracegraph.functions.memory_budget import as_bytes, size_text
+from tracegraph.ops.barrier import Barrier
+from tracegraph.ops.random import FromKey
+
+WIDTH, ROWS = 64, 256
+KERNELS = [
+    (np.random.default_rng(i).normal(size=(WIDTH, WIDTH)) / 8).astype(np.float32) for i in range(16)
+]
+X = np.random.default_rng(99).normal(size=(ROWS, WIDTH)).astype(np.float32)
+
+
+def block(h, kernel):
+    inner = tg.nn.gelu(h @ kernel)
+    return h + tg.tanh(inner * 0.5) * tg.sigmoid(inner)
+
+
+def network(x, kernels, layer=block):
+    for kernel in kernels:
+        x = layer(x, kernel)
+    return tg.reduce_mean(tg.square(x))
+
+
+def gradients(x, *kernels, layer=block):
+    with tg.GradientTape() as tape:
+        tape.watch(kernels)
+        loss = network(x, kernels, layer)
+    return loss, tape.gradient(loss, kernels)
+
+
+def of_jax(x, kernels):
+    def loss(kernels):
+        h = x
+        for kernel in kernels:
+            inner = jax.nn.gelu(h @ kernel, approximate=False)
+            h = h + jnp.tanh(inner * 0.5) * jax.nn.sigmoid(inner)
+        return jnp.mean(jnp.square(h))
+
+    return jax.value_and_grad(loss)(kernels)
+
+
+def temporaries(f, *args):
+    return f.memory(*args).temporaries
+
+
+def close(found, wanted, tolerance=1e-5):
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        a, b = np.asarray(a), np.asarray(b)
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * np.abs(b).max())
+
+
+@pytest.fixture(scope="module")
+def args():
+    return [tg.constant(a) for a in (X, *KERNELS)]
+
+
+# What it saves.
+
+
+def test_a_quarter_of_the_memory_is_enough_and_the_gradients_are_jax_s(optimised, args):
+    plain = temporaries(tg.function(gradients), *args)
+    f = tg.function(gradients, memory_budget=plain // 4)
+    close(f(*args), of_jax(X, KERNELS))
+    table = f.memory(*args)
+    assert table.temporaries <= plain // 4
+    assert 0 < table.again < 0.35
+
+
+@pytest.mark.parametrize("share", [0.9, 0.6, 0.35])
+def test_the_budget_holds_whatever_it_is(optimised, args, share):
+    plain = temporaries(tg.function(gradients), *args)
+    f = tg.function(gradients, memory_budget=int(share * plain))
+    assert temporaries(f, *args) <= share * plain
+
+
+def test_it_needs_no_more_than_recomputation_by_hand(optimised, args):
+    by_hand = temporaries(tg.function(partial(gradients, layer=tg.recompute_grad(block))), *args)
+    assert temporaries(tg.function(gradients, memory_budget=by_hand), *args) <= by_hand
+
+
+def test_a_graph_that_fits_is_left_as_it_is(args):
+    f = tg.function(gradients, memory_budget="1GiB")
+    execution = f.get_concrete_function(*args).execution(tuple(x.type for x in args))
+    assert not any(isinstance(node.op, Barrier) for node in execution.program.graph.nodes)
+    assert f.memory(*args).again == 0
+
+
+def test_more_work_buys_less_memory(args):
+    found = trade_offs(Timeline(tg.function(gradients).graph(*args)))
+    assert len(found) >= 4
+    for one, other in itertools.pairwise(found[:-1]):
+        assert one.work < other.work and one.peak > other.peak
+
+
+# What it keeps.
+
+
+def test_random_numbers_are_drawn_once(optimised):
+    def loss(h, *kernels):
+        dropped = lambda h, kernel: tg.nn.dropout(block(h, kernel), 0.3)  # noqa: E731
+        return gradients(h, *kernels, layer=dropped)
+
+    args = [tg.constant(a) for a in (X, *KERNELS[:6])]
+    results = []
+    for budget in (None, int(0.7 * temporaries(tg.function(loss), *args))):
+        tg.random.set_seed(4)
+        f = tg.function(loss, memory_budget=budget)
+        results.append([f(*args), f(*args)])
+        graph = f.get_concrete_function(*args).execution(tuple(x.type for x in args)).program.graph
+        drawn = [n for inner in graph.graphs() for n in inner.nodes if isinstance(n.op, FromKey)]
+        results[-1].append(len(drawn))
+    plain, small = results
+    assert f.memory(*args).again > 0
+    close(small[:2], plain[:2])
+    assert small[2] == plain[2]
+
+
+def test_a_custom_gradient_and_a_registered_recomputation_stay(optimised):
+    calls = []
+
+    @tg.custom_gradient
+    def clipped(x):
+        def gradient(dy):
+            return tg.clip_by_value(dy, -1e-4, 1e-4) * tg.cos(x)
+
+        calls.append(1)
+        return tg.tanh(x), gradient
+
+    layer = lambda h, kernel: tg.recompute_grad(block)(clipped(h), kernel)  # noqa: E731
+    args = [tg.constant(a) for a in (X, *KERNELS[:6])]
+    plain = tg.function(partial(gradients, layer=layer))
+    f = tg.function(partial(gradients, layer=layer), memory_budget=temporaries(plain, *args) - 1)
+    close(f(*args), plain(*args))
+
+
+def test_second_derivatives(optimised):
+    def penalty(x, *kernels):
+        with tg.GradientTape() as outer:
+            outer.watch(kernels)
+            with tg.GradientTape() as inner:
+                inner.watch(x)
+                y = network(x, kernels)
+            slope = inner.gradient(y, x)
+            total = y + tg.reduce_sum(tg.square(slope))
+        return total, outer.gradient(total, kernels)
+
+    args = [tg.constant(a) for a in (X, *KERNELS[:4])]
+    plain = tg.function(penalty)
+    f = tg.function(penalty, memory_budget=int(0.85 * temporaries(plain, *args)))
+    close(f(*args), plain(*args))
+    assert f.memory(*args).again > 0
+
+
+def test_hessian_vector_products(optimised):
+    def forward_over_reverse(x, *kernels):
+        with tg.autodiff.ForwardAccumulator(list(kernels), list(kernels)) as accumulator:
+            with tg.GradientTape() as tape:
+                tape.watch(kernels)
+                y = network(x, kernels)
+            found = tape.gradient(y, kernels)
+        return accumulator.jvp(found)
+
+    args = [tg.constant(a) for a in (X, *KERNELS[:4])]
+    plain = tg.function(forward_over_reverse)
+    f = tg.function(forward_over_reverse, memory_budget=int(0.8 * temporaries(plain, *args)))
+    close(f(*args), plain(*args))
+    assert f.memory(*args).again > 0
+
+
+def test_training_steps_are_the_same(optimised):
+    def trained(**options):
+        variables = [tg.Variable(kernel) for kernel in KERNELS[:6]]
+        optimizer = tg.optimizers.Adam(0.01)
+
+        @tg.function(**options)
+        def step(x):
+            with tg.GradientTape() as tape:
+                loss = network(x, variables)
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            return loss
+
+        losses = [step(tg.constant(X)) for _ in range(3)]
+        return losses, [v.numpy() for v in variables], step.memory()
+
+    *plain, table = trained()
+    *small, smaller = trained(memory_budget=int(0.6 * table.temporaries))
+    close(small, plain, 1e-4)
+    assert smaller.temporaries <= 0.6 * table.temporaries
+    assert smaller.shared > 0.9 * 3 * 6 * 4 * WIDTH * WIDTH
+
+
+def test_a_nested_function_and_branches(optimised):
+    @tg.function
+    def half(h, kernel):
+        return tg.cond(tg.reduce_sum(h) > 0.0, lambda: block(h, kernel), lambda: h @ kernel)
+
+    args = [tg.constant(a) for a in (X, *KERNELS[:6])]
+    plain = tg.function(partial(gradients, layer=lambda h, k: block(half(h, k), k)))
+    f = tg.function(plain.python_function, memory_budget=int(0.6 * temporaries(plain, *args)))
+    close(f(*args), plain(*args))
+
+
+def test_a_step_that_prints_keeps_to_the_budget(optimised, capsys):
+    def printing(x, *kernels):
+        loss, found = gradients(x, *kernels)
+        tg.print("loss", loss > 0.0)
+        return loss, found
+
+    args = [tg.constant(a) for a in (X, *KERNELS[:6])]
+    plain = temporaries(tg.function(gradients), *args)
+    f = tg.function(printing, memory_budget=int(0.6 * plain))
+    close(f(*args), of_jax(X, KERNELS[:6]))
+    assert "loss" in "".join(capsys.readouterr())
+    assert temporaries(f, *args) <= 0.6 * plain
+
+
+def test_every_schedule_computes_the_same():
+    args = [tg.constant(a) for a in (X, *KERNELS[:4])]
+    graph = tg.function(gradients).graph(*args)
+    schedules = trade_offs(Timeline(graph))
+    assert schedules[-1].work > 0 == schedules[0].work
+    loss, found = of_jax(X, KERNELS[:4])
+    for schedule in schedules:
+        close(backend.program(schedule.graph())(X, *KERNELS[:4]), [loss, *found])
+
+
+def test_what_is_made_again_waits_for_the_cotangent_that_it_is_tied_to():
+    """A compiler drops a tie that nobody reads, and the barrier delays nothing then."""
+    graph = tg.function(gradients).graph(*(tg.constant(a) for a in (X, *KERNELS[:4])))
+    made = trade_offs(Timeline(graph))[-1].graph()
+    barriers = [node for node in made.nodes if isinstance(node.op, Barrier)]
+    assert barriers
+    for barrier in barriers:
+        tie = barrier.outputs[-1]
+        assert tie in set(made.outputs) or any(tie in set(node.inputs) for node in made.nodes)
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize("wrong", ["2 apples", "GiB", "-1MB", "", 0, -5, 1.5, True, [1], "0B"])
+def test_what_is_no_size_is_refused(wrong):
+    with pytest.raises(tg.errors.SignatureError, match=r"memory_budget is .* no size") as caught:
+        tg.function(lambda x: x, memory_budget=wrong)
+    assert 'memory_budget="2GiB"' in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [("2GiB", 2 << 30), ("1.5 MB", 1_500_000), ("64kib", 65536), (77, 77), (np.int64(5), 5)],
+)
+def test_sizes_are_read(given, size):
+    assert as_bytes(given) == size
+
+
+@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (900, "900 B"), (1 << 30, "1.0 GiB")])
+def test_sizes_are_written(size, text):
+    assert size_text(size) == text
+
+
+def test_sizes_are_rounded_up():
+    assert size_text((1 << 20) + 1) == "1.1 MiB"
+
+
+def test_a_budget_that_cannot_be_met_names_the_least(optimised, args):
+    with pytest.raises(tg.errors.InvalidArgumentError) as caught:
+        tg.function(gradients, memory_budget="1KiB")(*args)
+    text = str(caught.value)
+    least = re.match(r"gradients needs (\d+\.\d [KMG]iB) at least", text)
+    assert least and "its memory_budget is 1.0 KiB" in text and "test_memory_budget.py:" in text
+    f = tg.function(gradients, memory_budget=least[1])
+    close(f(*args), of_jax(X, KERNELS))
+
+
+def test_several_traces_need_arguments():
+    f = tg.function(lambda x: x * 2.0)
+    f(tg.zeros([2])), f(tg.zeros([3]))
+    with pytest.raises(tg.errors.TraceError, match="there are 2 traces"):
+        f.memory()
+    assert f.memory(tg.TensorSpec([2])).arguments == 8
+    with pytest.raises(tg.errors.ShapeError, match="memory needs every size"):
+        f.memory(tg.TensorSpec([None]))
+
+
+# What it tells.
+
+
+def test_the_table_has_the_lines_the_largest_first(optimised, args):
+    table = tg.function(gradients).memory(*args)
+    assert [row.kept for row in table.rows] == sorted((r.kept for r in table.rows), reverse=True)
+    assert all(row.file == __file__ for row in table.rows)
+    assert any("tg.nn.gelu" in row.code for row in table.rows)
+    lines = str(table).splitlines()
+    assert lines[0] == "@gradients" and lines[1].startswith("arguments")
+    assert "test_memory_budget.py:" in lines[7]
+    assert table.arguments == sum(a.nbytes for a in (X, *KERNELS))

@@ -1,0 +1,243 @@
+"""`tg.optimizers.from_optax`: steps bit for bit as optax takes them, and state that lasts."""
+
+import functools
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tracegraph as tg
+from tests.compiling import OPTIMISED
+
+optax = pytest.importorskip("optax")
+
+STEPS = 10
+RATE = optax.warmup_cosine_decay_schedule(0.0, 1e-2, 3, 9)
+
+#: Every optimizer of optax's public list, and what is wrapped around one.
+OPTIMIZERS = {
+    "adabelief": lambda: optax.adabelief(1e-2),
+    "adadelta": lambda: optax.adadelta(1e-2),
+    "adafactor": lambda: optax.adafactor(1e-2, min_dim_size_to_factor=2),
+    "adagrad": lambda: optax.adagrad(1e-2),
+    "adam": lambda: optax.adam(1e-2),
+    "adamax": lambda: optax.adamax(1e-2),
+    "adamaxw": lambda: optax.adamaxw(1e-2),
+    "adamw": lambda: optax.adamw(RATE),
+    "adan": lambda: optax.adan(1e-2),
+    "amsgrad": lambda: optax.amsgrad(1e-2),
+    "fromage": lambda: optax.fromage(1e-2),
+    "lamb": lambda: optax.lamb(1e-2),
+    "lars": lambda: optax.lars(1e-2),
+    "lbfgs": lambda: optax.lbfgs(1e-2, memory_size=3, linesearch=None),
+    "lion": lambda: optax.lion(1e-2),
+    "nadam": lambda: optax.nadam(1e-2),
+    "nadamw": lambda: optax.nadamw(1e-2),
+    "noisy_sgd": lambda: optax.noisy_sgd(1e-2, key=jax.random.key(2)),
+    "novograd": lambda: optax.novograd(1e-2),
+    "optimistic_adam_v2": lambda: optax.optimistic_adam_v2(1e-2),
+    "optimistic_gradient_descent": lambda: optax.optimistic_gradient_descent(1e-2),
+    "polyak_sgd": lambda: optax.polyak_sgd(1e-2),
+    "radam": lambda: optax.radam(1e-2),
+    "rmsprop": lambda: optax.rmsprop(1e-2, centered=True, momentum=0.9),
+    "rprop": lambda: optax.rprop(1e-2),
+    "sgd": lambda: optax.sgd(1e-2, momentum=0.9, nesterov=True),
+    "sign_sgd": lambda: optax.sign_sgd(1e-2),
+    "sm3": lambda: optax.sm3(1e-2),
+    "yogi": lambda: optax.yogi(1e-2),
+    "muon": lambda: optax.contrib.muon(1e-2),
+    "schedule_free": lambda: optax.contrib.schedule_free_sgd(1e-2),
+    "clipped": lambda: optax.chain(optax.clip_by_global_norm(0.5), optax.adam(RATE)),
+    "MultiSteps": lambda: optax.MultiSteps(optax.adam(1e-2), 3).gradient_transformation(),
+    "inject_hyperparams": lambda: optax.inject_hyperparams(optax.adam)(learning_rate=RATE),
+    "masked": lambda: optax.masked(
+        optax.add_decayed_weights(0.1), lambda p: jax.tree.map(lambda x: x.ndim > 1, p)
+    ),
+    "apply_if_finite": lambda: optax.apply_if_finite(optax.sgd(1e-2), 2),
+    "partition": lambda: optax.partition(
+        {"a": optax.adam(1e-2), "b": optax.sgd(1e-2)}, lambda p: {"bias": "a", "kernel": "b"}
+    ),
+}
+#: Those that run every time; all others are slow.
+FEW = ("adafactor", "adamw", "lion", "MultiSteps", "noisy_sgd")
+
+
+def parameters():
+    rng = np.random.default_rng(0)
+    return {
+        "bias": rng.normal(size=(3,)).astype(np.float32),
+        "kernel": rng.normal(size=(4, 3)).astype(np.float32),
+    }
+
+
+def gradients(step):
+    rng = np.random.default_rng(10 + step)
+    return {k: rng.normal(size=v.shape).astype(np.float32) for k, v in parameters().items()}
+
+
+def extra(name, step):
+    return {"value": np.float32(1 + step)} if name == "polyak_sgd" else {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in OPTIMIZERS],
+)
+@pytest.mark.filterwarnings("ignore:.* calls of ours were traced")
+def test_steps_are_those_of_optax_bit_for_bit(name, optimised):
+    transformation = OPTIMIZERS[name]()
+
+    @functools.partial(jax.jit, compiler_options=OPTIMISED)
+    def theirs(g, state, p, extra):
+        updates, state = transformation.update(g, state, p, **extra)
+        return optax.apply_updates(p, updates), state
+
+    variables = {k: tg.Variable(v, name=k) for k, v in parameters().items()}
+    optimizer = tg.optimizers.from_optax(transformation)
+
+    @tg.function
+    def ours(g, extra):
+        optimizer.apply_gradients([(g[k], v) for k, v in variables.items()], **extra)
+
+    p = jax.tree.map(jnp.asarray, parameters())
+    state = transformation.init(p)
+    for step in range(STEPS):
+        p, state = theirs(gradients(step), state, p, extra(name, step))
+        ours(gradients(step), extra(name, step))
+        leaves = [x if not is_key(x) else jax.random.key_data(x) for x in jax.tree.leaves(state)]
+        kept = [*variables.values(), *optimizer.optax_state.values()]
+        for wanted, found in zip([*p.values(), *leaves], kept, strict=True):
+            assert same(wanted, found), f"step {step}: {found} is not {wanted}"
+    assert int(optimizer.iterations) == STEPS
+
+
+def is_key(x):
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def same(wanted, found):
+    return np.asarray(wanted).tobytes() == found.numpy().tobytes()
+
+
+def test_the_state_is_named_after_fields_and_variables():
+    v = tg.Variable([1.0], name="kernel")
+    w = tg.Variable([[1.0]], name="kernel")
+    optimizer = tg.optimizers.from_optax(optax.adam(0.1))
+    optimizer.build([v, w])
+    assert [x.base_name for x in optimizer.optax_state.values()] == [
+        *("count", "kernel_mu", "kernel_1_mu", "kernel_nu", "kernel_1_nu")
+    ]
+    assert [*optimizer.optax_state][:3] == ["0/count", "0/mu/kernel", "0/mu/kernel_1"]
+    assert len(optimizer.variables) == 6
+
+
+def test_steps_outside_of_functions_minimize_and_apply():
+    v = tg.Variable([1.0, 2.0])
+    optimizer = tg.optimizers.from_optax(optax.sgd(0.25))
+    optimizer.minimize(lambda: tg.reduce_sum(v * v), [v])
+    np.testing.assert_array_equal(v.numpy(), [0.5, 1.0])
+    optimizer.apply([tg.constant([2.0, 0.0])], [v])
+    np.testing.assert_array_equal(v.numpy(), [0.0, 1.0])
+    with pytest.raises(tg.errors.GradientError, match="there is no tape"):
+        optimizer.minimize(tg.constant(1.0), [v])
+
+
+def test_a_checkpoint_goes_on_where_it_was(tmp_path):
+    def made():
+        v = tg.Variable([1.0, 2.0], name="v")
+        return v, tg.optimizers.from_optax(optax.adam(0.1))
+
+    v, optimizer = made()
+    optimizer.apply_gradients([(tg.constant([1.0, -1.0]), v)])
+    tg.train.Checkpoint(v=v, optimizer=optimizer).write(str(tmp_path / "c"))
+    optimizer.apply_gradients([(tg.constant([1.0, 3.0]), v)])
+    w, other = made()
+    other.build([w])
+    tg.train.Checkpoint(v=w, optimizer=other).read(str(tmp_path / "c"))
+    other.apply_gradients([(tg.constant([1.0, 3.0]), w)])
+    assert v.numpy().tobytes() == w.numpy().tobytes() and int(other.iterations) == 2
+
+
+class Model(tg.Module):
+    def __init__(self, optimizer):
+        super().__init__()
+        self.kernel = tg.Variable(parameters()["kernel"], name="kernel")
+        self.optimizer = optimizer
+
+    @tg.function(input_signature=[tg.TensorSpec([None, 4])])
+    def __call__(self, x):
+        return tg.from_jax(lambda w, x: jax.nn.gelu(x @ w))(self.kernel, x)
+
+    @tg.function(input_signature=[tg.TensorSpec([None, 4])])
+    def train(self, x):
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_mean(self(x) ** 2)
+        self.optimizer.minimize(loss, [self.kernel], tape)
+        return loss
+
+
+ELSEWHERE = """
+import sys
+
+class Missing:
+    def find_spec(self, name, *rest):
+        if name.split(".")[0] in ("optax", "flax", "equinox", "chex"):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Missing())
+import tracegraph as tg
+model = tg.saved_model.load(sys.argv[1])
+x = tg.ones([5, 4])
+losses = [float(model.train(x)) for _ in range(3)]
+hessian = tg.hessian(lambda x: tg.reduce_sum(model(x) ** 2))(x)
+print(losses, hessian.shape, float(tg.reduce_sum(hessian)))
+"""
+
+
+def test_a_saved_step_trains_on_without_optax(tmp_path):
+    model = Model(tg.optimizers.from_optax(optax.adamw(1e-2)))
+    x = tg.ones([5, 4])
+    model.train(x)
+    tg.saved_model.save(model, str(tmp_path))
+    run = [sys.executable, "-c", ELSEWHERE, str(tmp_path)]
+    found = subprocess.run(run, capture_output=True, text=True, check=True)
+    losses = [float(model.train(x)) for _ in range(3)]
+    hessian = tg.hessian(lambda x: tg.reduce_sum(model(x) ** 2))(x)
+    total = float(tg.reduce_sum(hessian))
+    first, rest = found.stdout.split("]", 1)
+    np.testing.assert_allclose([float(n) for n in first.strip("[").split(",")], losses, 1e-6)
+    assert rest.startswith(" (5, 4, 5, 4) ")
+    np.testing.assert_allclose(float(rest.split()[-1]), total, 1e-5)
+
+
+# What is refused.
+
+
+def test_what_is_no_transformation_is_refused():
+    with pytest.raises(tg.errors.TraceError, match="int has no functions init and update"):
+        tg.optimizers.from_optax(3)
+
+
+def test_other_variables_than_those_of_the_first_step_are_refused():
+    v, w = tg.Variable([1.0], name="v"), tg.Variable([1.0], name="w")
+    optimizer = tg.optimizers.from_optax(optax.adam(0.1))
+    g = tg.constant([1.0])
+    optimizer.apply_gradients([(g, v)])
+    before = [x.numpy() for x in optimizer.variables]
+    with pytest.raises(tg.errors.SignatureError, match="of the variables v"):
+        optimizer.apply_gradients([(g, v), (g, w)])
+    assert [x.numpy() for x in optimizer.variables] == before and w.numpy() == [1.0]
+
+
+def test_a_state_that_changes_its_structure_is_refused():
+    v = tg.Variable([1.0], name="v")
+    growing = optax.GradientTransformation(
+        lambda p: (jnp.zeros(()),), lambda g, s, p=None: (g, (*s, jnp.zeros(())))
+    )
+    optimizer = tg.optimizers.from_optax(growing)
+    with pytest.raises(tg.errors.SignatureError, match="keeps its structure"):
+        optimizer.apply_gradients([(tg.constant([1.0]), v)])
+    assert v.numpy() == [1.0] and int(optimizer.iterations) == 0

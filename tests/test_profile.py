@@ -1,0 +1,183 @@
+"""`tg.profile`: the line that is slow is the one that it names."""
+
+import inspect
+import json
+import time
+
+import jax
+import numpy as np
+import pytest
+
+import tracegraph as tg
+from lowering import profiler
+
+# One piece of code is decorated again and again, which a user is warned of.
+pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
+
+X = np.random.default_rng(0).normal(size=(400, 400)).astype(np.float32)
+
+
+def line_of(function, mark):
+    """`file:line` of the line of a function that ends in a mark."""
+    lines, start = inspect.getsourcelines(getattr(function, "python_function", function))
+    place = next(i for i, line in enumerate(lines) if line.rstrip().endswith(f"# {mark}"))
+    return f"test_profile.py:{start + place}"
+
+
+@tg.function
+def sorts(x):
+    y = tg.tanh(x) * 2.0
+    with tg.name_scope("slow"):
+        z = tg.sort(tg.tile(y, [1, 8]), axis=-1)  # slow
+    return tg.reduce_sum(z) + 1.0
+
+
+def test_a_slow_line_is_found():
+    start = time.perf_counter()
+    profile = tg.profile(sorts, tg.constant(X))
+    limit = time.perf_counter() - start
+    line = profile.lines[0]
+    assert line.name == line_of(sorts, "slow")
+    assert line.seconds > 0.5 * profile.seconds
+    assert profile.scopes[0].name == "slow"
+    assert profile.ops[0].name == "sort"
+    assert 0 < profile.elapsed < limit
+    assert str(profile).splitlines()[2].endswith("z = tg.sort(tg.tile(y, [1, 8]), axis=-1)  # slow")
+    shares = (profile.lines, profile.scopes, profile.ops)
+    for found in shares:
+        assert sum(x.seconds for x in found) == pytest.approx(profile.seconds)
+        assert sorted(found, key=lambda x: -x.seconds) == [*found]
+
+
+@tg.function
+def slope(x):
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        h = tg.sort(x, axis=-1)  # forward
+        for _ in range(6):
+            h = h @ x  # both
+        y = tg.reduce_sum(h)
+    return tape.gradient(y, x)
+
+
+def test_forward_and_backward_are_told_apart():
+    profile = tg.profile(slope, tg.constant(X))
+    found = {line.name: line for line in profile.lines}
+    both = found[line_of(slope, "both")]
+    assert both.forward > 0
+    # Two products for each of the forward pass.
+    assert both.backward > both.forward
+    assert any(cost.is_backward and cost.roles == ("vjp",) for cost in profile.costs)
+
+
+@tg.function
+def fused(x):
+    for _ in range(20):
+        x = tg.math.pow(tg.sin(x) + 2.0, x)  # slow
+    return x * 2.0 + 1.0
+
+
+def test_what_xla_fuses_shares_its_time():
+    """A fusion has the name of its last instruction, which is the cheapest of these."""
+    profile = tg.profile(fused, tg.constant(X))
+    assert profile.lines[0].name == line_of(fused, "slow")
+    assert profile.lines[0].seconds > 0.8 * profile.seconds
+
+
+@tg.function
+def loops(x):
+    for _ in tg.range(5):
+        x = tg.cond(
+            tg.reduce_sum(x) > -1e30,
+            lambda x=x: tg.sort(x, axis=-1),  # slow
+            lambda x=x: x,
+        )
+    return x
+
+
+def test_time_in_loops_and_branches_is_that_of_the_line_inside():
+    profile = tg.profile(loops, tg.constant(X))
+    assert profile.lines[0].name == line_of(loops, "slow")
+    assert profile.seconds < 5 * profile.elapsed  # a loop is not counted beside its body
+
+
+def test_functions_that_are_not_decorated_and_their_variables():
+    total = tg.Variable(tg.zeros([400, 400]))
+
+    def train(x):
+        for _ in range(3):
+            total.assign_add(tg.sort(x, axis=-1))  # slow
+
+    profile = tg.profile(train, tg.constant(X))
+    assert profile.lines[0].name == line_of(train, "slow")
+    np.testing.assert_allclose(total, 6 * np.sort(X), rtol=1e-6)  # it is called twice
+    with pytest.raises(TypeError, match=r"train is not a @tg.function, so there is no graph of it"):
+        profile.to_html()
+
+
+def test_functions_of_one_name_are_told_apart():
+    fs = [tg.function(lambda x: tg.sort(x) * 2.0), tg.function(lambda x: tg.sort(x) * 2.0)]
+
+    def both(x):
+        return [f(x) for f in fs for _ in range(3)]
+
+    profile = tg.profile(both, tg.constant(X))
+    (place,) = {cost.line for cost in profile.costs if cost.op == "sort"}
+    assert place.startswith("test_profile.py:")
+
+
+def test_json_and_trace(tmp_path):
+    profile = tg.profile(sorts, tg.constant(X))
+    data = json.loads(profile.to_json(tmp_path / "profile.json"))
+    assert json.loads((tmp_path / "profile.json").read_text()) == data
+    assert sum(cost["seconds"] for cost in data["costs"]) == pytest.approx(profile.seconds)
+    assert data["costs"][0]["op"] == "sort"
+    events = json.loads(profile.to_trace(tmp_path / "trace.json"))["traceEvents"]
+    runs = [x for x in events if x["ph"] == "X"]
+    assert sum(x["dur"] for x in runs) == pytest.approx(1e6 * profile.seconds)
+    assert any(x["name"] == f"{line_of(sorts, 'slow')} sort" for x in runs)
+    names = {x["tid"] for x in events if x["ph"] == "M"}
+    assert {x["tid"] for x in runs} <= names
+
+
+def test_the_page_has_the_seconds_of_each_line():
+    page = tg.profile(sorts, tg.constant(X)).to_html()
+    data = json.loads(page.split('type="application/json" id="data">')[1].split("</script>")[0])
+    seconds = {f"{file}:{line}": s for (file, line, *_), s in zip(data["places"], data["seconds"])}
+    assert max(seconds, key=lambda place: seconds[place]) == line_of(sorts, "slow")
+    assert '"seconds":' not in sorts.graph(X).to_html()
+
+
+def test_wrong_uses():
+    with pytest.raises(TypeError, match="5 is not a callable object"):
+        tg.profile(5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a function is being traced, which runs nothing"):
+        tg.function(lambda x: tg.profile(sorts, x) and x)(tg.constant(X))
+    with pytest.raises(TypeError, match="by is 'files'"):
+        tg.profile(sorts, tg.constant(X)).table("files")
+
+
+def test_one_profile_at_a_time(tmp_path):
+    with jax.profiler.trace(str(tmp_path)):
+        with pytest.raises(tg.errors.LoweringError, match="profiler does not start"):
+            tg.profile(sorts, tg.constant(X))
+
+
+def test_an_error_of_the_function_ends_the_profile():
+    calls = []
+
+    def fails(x):
+        calls.append(x)
+        if len(calls) == 2:
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        tg.profile(fails, 1)
+    assert tg.profile(sorts, tg.constant(X)).seconds > 0
+
+
+def test_integers_of_protocol_buffers():
+    """The example of the specification of the format: 150 as `96 01`, after a tag of field 1."""
+    assert list(profiler._fields(bytes([0x08, 0x96, 0x01]))) == [(1, 150)]
+    assert list(profiler._fields(b"\x12\x07testing")) == [(2, b"testing")]
+    assert profiler._numbers(bytes([0x03, 0x8E, 0x02, 0x9E, 0xA7, 0x05])) == (3, 270, 86942)

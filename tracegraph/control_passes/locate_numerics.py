@@ -1,0 +1,157 @@
+"""Which node of a graph is to blame for results that are not finite.
+
+The graph is opened and divided into parts. Each part also says of all that it computes whether it
+is finite, infinite or nan. From the results that are not finite the search goes back through what
+is not finite: to a node whose operands are. An infinity that only a constant brings in, as masks
+do, blames nobody; then nan is looked for in the same way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from tracegraph.core.types import bool_, int8
+from tracegraph.ir.builder import Builder, copy_inputs, replay
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.constant import Constant, constant
+from tracegraph.ops.effect import Check
+from tracegraph.ops.elementwise import ADD, AND, Cast, IsFinite, LogicalNot, NotEqual
+from tracegraph.ops.reduce import All
+from tracegraph.ops.shape import Concatenate, Reshape
+from tracegraph.passes.specialise import specialise
+
+MESSAGE = "the results hold nan or infinity"
+
+#: What a part says of a tensor.
+FINITE, INFINITE, NAN = range(3)
+#: Nodes in a part, each of which is a program.
+_LONGEST = 200
+
+
+def with_finite_check(graph: Graph, count: int) -> Graph:
+    """`graph` with one more output: whether the first `count` outputs are finite."""
+    with Builder(graph.name) as builder:
+        env = copy_inputs(graph, builder)
+        replay(graph.nodes, env)
+        outputs = [env[y] for y in graph.outputs]
+        holds = constant(True, bool_)
+        for y in dict.fromkeys(filter(_may_be_wrong, outputs[:count])):
+            holds = AND(holds, All(None)(IsFinite()(y)))
+        return builder.finish([*outputs, Check(MESSAGE)(holds)])
+
+
+def _may_be_wrong(x: Tensor) -> bool:
+    return x.type.dtype.is_differentiable
+
+
+def opened(graph: Graph) -> Graph:
+    """The graph with the bodies of calls in their places; branches and loops stay."""
+    with Builder(graph.name) as builder:
+        env = copy_inputs(graph, builder)
+        _open(builder, graph, env)
+        return builder.finish([env[y] for y in graph.outputs])
+
+
+def _open(builder: Builder, graph: Graph, env: dict[Tensor, Tensor]) -> None:
+    """Appends the nodes of `graph`, and those of bodies, without recursion: calls nest deep."""
+    open_bodies: list[tuple[Graph, Iterator[Node], dict[Tensor, Tensor], Node | None]]
+    open_bodies = [(graph, iter(graph.nodes), env, None)]
+    while open_bodies:
+        graph, nodes, env, caller = open_bodies[-1]
+        node = next(nodes, None)
+        if node is None:
+            open_bodies.pop()
+            if caller is not None:
+                outer = open_bodies[-1][2]
+                outer.update((y, env[z]) for y, z in zip(caller.outputs, graph.outputs))
+            continue
+        inputs = tuple([env[x] for x in node.inputs])
+        body = node.op.inlined
+        if body is None:
+            outputs = builder.add(node.op, inputs, node.source)
+            env.update(zip(node.outputs, outputs, strict=True))
+            continue
+        body = specialise(body, [x.type for x in inputs])
+        inner = dict(zip(body.inputs, inputs, strict=True))
+        open_bodies.append((body, iter(body.nodes), inner, node))
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Some nodes of a graph as a graph of their own, which takes `inputs` and gives `outputs`, and
+    then one array: FINITE, INFINITE or NAN of each tensor in `told`."""
+
+    nodes: Sequence[Node]
+    graph: Graph
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    told: tuple[Tensor, ...]
+
+
+def parts(graph: Graph) -> Iterator[Part]:
+    """The parts of an opened graph, in order."""
+    last = {x: number for number, node in enumerate(graph.nodes) for x in node.inputs}
+    last.update(dict.fromkeys(graph.outputs, len(graph.nodes)))
+    for start in range(0, len(graph.nodes), _LONGEST):
+        nodes = graph.nodes[start : start + _LONGEST]
+        end = start + len(nodes)
+        made = [y for node in nodes for y in node.outputs]
+        outputs = tuple(y for y in made if last.get(y, -1) >= end)
+        yield part_of(graph.name, nodes, outputs, [y for y in made if _may_be_wrong(y)])
+
+
+def part_of(
+    name: str, nodes: Sequence[Node], outputs: Sequence[Tensor], told: Sequence[Tensor]
+) -> Part:
+    """The nodes as a part."""
+    made = {y for node in nodes for y in node.outputs}
+    read = dict.fromkeys(x for node in nodes for x in node.inputs if x not in made)
+    read.update(dict.fromkeys(y for y in (*outputs, *told) if y not in made))
+    with Builder(name) as builder:
+        env = {x: builder.input_like(x) for x in read}
+        replay(nodes, env)
+        found = [env[y] for y in outputs]
+        if told:
+            found.append(Concatenate(0)(*(Reshape((1,))(_state(env[y])) for y in told)))
+        return Part(nodes, builder.finish(found), tuple(read), tuple(outputs), tuple(told))
+
+
+def _state(x: Tensor) -> Tensor:
+    """FINITE, INFINITE or NAN, whichever is the worst of the elements."""
+    as_number = Cast(int8)
+    is_wrong = as_number(LogicalNot()(All(None)(IsFinite()(x))))
+    is_nan = as_number(LogicalNot()(All(None)(LogicalNot()(NotEqual()(x, x)))))
+    return ADD(is_wrong, is_nan)
+
+
+def blamed(graph: Graph, states: Mapping[Tensor, int]) -> tuple[list[Node], list[Tensor]]:
+    """The nodes that are to blame for outputs of `graph` that are not finite, in order; and the
+    inputs through which what is not finite came, if there are no such nodes."""
+    inputs: set[Tensor] = set()
+    for bad in (INFINITE, NAN):  # what is nan is not finite either
+        nodes, found = _reached(graph, lambda x, bad=bad: states.get(x, FINITE) >= bad)
+        if nodes:
+            return [node for node in graph.nodes if node in nodes], []
+        inputs |= found
+    return [], [x for x in graph.inputs if x in inputs]
+
+
+def _reached(graph: Graph, is_bad: Callable[[Tensor], bool]) -> tuple[set[Node], set[Tensor]]:
+    """What the way back from the bad outputs leads to: nodes whose operands are good, and bad
+    inputs of the graph."""
+    stack: list[Tensor] = [y for y in graph.outputs if is_bad(y)]
+    seen: set[Tensor] = set(stack)
+    inputs = set(graph.inputs)
+    nodes: set[Node] = set()
+    while stack:
+        x = stack.pop()
+        node = x.node
+        if x in inputs or node is None:
+            continue
+        bad = [z for z in node.inputs if is_bad(z)]
+        if not bad and not isinstance(node.op, Constant):
+            nodes.add(node)
+        stack.extend(z for z in bad if z not in seen)
+        seen.update(bad)
+    return nodes, inputs & seen

@@ -1,0 +1,359 @@
+"""Residuals: what the backward part of a graph reads of its forward part, and what of it to keep.
+
+A graph with gradients has *phases*: each begins with the first node that a gradient derived, behind
+nodes that the user wrote. A value of one phase that a derived node of a later phase reads is a
+*residual*. It is kept from then to there, or computed again from what is kept.
+
+What is kept is chosen by minimum cuts. Each phase is divided into *segments*, where few bytes cross
+from earlier to later nodes; what crosses is kept. Inside of a segment the cut weighs the bytes of
+what is kept against the work of what is done again. (Jain and others, "Checkmate", 2020, weigh the
+same by integer programs; a cut finds the best of a segment in almost no time.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import networkx
+
+from tracegraph.core.recursion_limit import headroom
+from tracegraph.core.shapes import element_count
+from tracegraph.core.source import Source
+from tracegraph.ir.builder import Builder, copy_inputs, current
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.barrier import Barrier
+from tracegraph.ops.constant import Constant
+from tracegraph.ops.random import FromKey, FromParameters
+from tracegraph.passes.simplify import dead_code, share
+
+#: The role of what a gradient derived.
+BY_GRADIENT = "vjp"
+
+
+def with_calls_opened(graph: Graph) -> Graph:
+    """`graph` with the nodes of its calls in their places. What a call derived by a gradient holds
+    counts as derived, too."""
+    with Builder(graph.name) as builder:
+        env = copy_inputs(graph, builder)
+        with headroom():
+            _replay_opened(graph.nodes, env, ())
+        opened = builder.finish([env[y] for y in graph.outputs])
+    return share(dead_code(opened))
+
+
+def _replay_opened(
+    nodes: Iterable[Node], env: dict[Tensor, Tensor], roles: tuple[str, ...]
+) -> None:
+    add = current().add
+    for node in nodes:
+        inputs = tuple([env[x] for x in node.inputs])
+        source = node.source
+        for role in roles:
+            if role not in source.roles:
+                source = source.derived_by(role)
+        body = node.op.inlined
+        if body is None:
+            outputs = add(node.op, inputs, source)
+        else:
+            inner = dict(zip(body.inputs, inputs, strict=True))
+            _replay_opened(body.nodes, inner, source.roles)
+            outputs = [inner[y] for y in body.outputs]
+        env.update(zip(node.outputs, outputs, strict=True))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is kept, and the segment that each node belongs to."""
+
+    kept: frozenset[Tensor]
+    segments: dict[Node, int]
+
+
+@dataclass(frozen=True)
+class Residual:
+    """A value that a later phase reads: its bytes, where it is made, what it costs to make it."""
+
+    value: Tensor
+    bytes: int
+    flops: int
+
+    @property
+    def source(self) -> Source:
+        return self.value.source
+
+
+class Timeline:
+    """A graph of known sizes whose calls are opened, and what its later phases read of earlier
+    ones."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = with_calls_opened(graph)
+        self.nodes = self.graph.nodes
+        self.place = {node: i for i, node in enumerate(self.nodes)}
+        self.phases = _phases(self.nodes)
+        self.maker = {y: node for node in self.nodes for y in node.outputs}
+        self.inputs = frozenset(self.graph.inputs)
+        #: What no input of the graph has a part in: the compiler may move it anywhere.
+        self.constant = _made_of_nothing(self.nodes)
+        self.users: dict[Tensor, list[Node]] = {}
+        for node in self.nodes:
+            for x in dict.fromkeys(node.inputs):
+                self.users.setdefault(x, []).append(node)
+
+    @cached_property
+    def work(self) -> float:
+        """The operations of all nodes, once each."""
+        return sum(map(cost, self.nodes))
+
+    @cached_property
+    def residuals(self) -> list[Residual]:
+        """What later phases read and nothing else keeps, the largest first."""
+        return sorted(map(self.residual, self.read_late), key=lambda residual: -residual.bytes)
+
+    def residual(self, x: Tensor) -> Residual:
+        """The figures of a value that a node makes."""
+        return Residual(x, bytes_of(x), int(cost(self.maker[x])))
+
+    @cached_property
+    def read_late(self) -> set[Tensor]:
+        """The values that a rule of a later phase reads, but for those that stay anyway."""
+        return {x for node in self.nodes for x in self.late_inputs(node) if x not in self.staying}
+
+    def late_inputs(self, node: Node) -> list[Tensor]:
+        """What a rule reads of the phases before its own."""
+        if BY_GRADIENT not in node.source.roles:
+            return []
+        phase = self.phases[node]
+        return [x for x in node.inputs if self._phase_of(x) < phase]
+
+    def _phase_of(self, x: Tensor) -> int:
+        return self.phases[self.maker[x]] if x in self.maker else 0
+
+    @cached_property
+    def staying(self) -> set[Tensor]:
+        """The values that are there to the end, or up to a later phase that is no gradient's."""
+        found = {*self.graph.inputs, *self.graph.outputs, *self.constant}
+        for node in self.nodes:
+            if BY_GRADIENT not in node.source.roles:
+                found.update(x for x in node.inputs if self._phase_of(x) < self.phases[node])
+        return found
+
+    @cached_property
+    def _needed(self) -> list[Node]:
+        """The nodes that residuals are computed by, in order, from what stays."""
+        wanted = set(self.read_late)
+        needed = []
+        for node in reversed(self.nodes):
+            if not wanted.isdisjoint(node.outputs):
+                needed.append(node)
+                wanted.update(x for x in node.inputs if x not in self.staying)
+        return needed[::-1]
+
+    # Segments.
+
+    def total(self) -> int:
+        """The bytes of all that would be computed again."""
+        return sum(bytes_of(y) for node in self._needed for y in node.outputs)
+
+    def segments(self, limit: int) -> dict[Node, int]:
+        """The number of the segment of each node that may be computed again. A segment makes
+        `limit` bytes at most where it is divided, and is divided where the least crosses."""
+        found: dict[Node, int] = {}
+        number = 0
+        for phase in sorted({self.phases[node] for node in self._needed}):
+            nodes = [node for node in self._needed if self.phases[node] == phase]
+            for segment in _divided(nodes, self._crossing(nodes), limit):
+                found.update(dict.fromkeys(segment, number))
+                number += 1
+        return found
+
+    def _crossing(self, nodes: Sequence[Node]) -> list[int]:
+        """For each of the nodes the bytes that nodes up to it made and later ones of them read."""
+        place = {node: i for i, node in enumerate(nodes)}
+        change = [0] * (len(nodes) + 1)
+        for i, node in enumerate(nodes):
+            for y in node.outputs:
+                if y in self.staying:
+                    continue
+                last = max((place.get(user, 0) for user in self.users.get(y, ())), default=0)
+                if last > i:
+                    change[i] += bytes_of(y)
+                    change[last] -= bytes_of(y)
+        total, crossing = 0, []
+        for i in range(len(nodes)):
+            total += change[i]
+            crossing.append(total)
+        return crossing
+
+    # Plans.
+
+    def plan(
+        self, segments: dict[Node, int], price: float, last: int = 0, price_of_last: float = 0.0
+    ) -> Plan:
+        """What to keep where a unit of work is worth `price` bytes, and `price_of_last` in the
+        `last` segments. Those are the first that the backward pass needs, when most is held: to
+        compute one of them again would save nothing at that time."""
+        crossing = {x for node in self._needed for x in self._from_outside(node, segments)}
+        kept = crossing & set(self._values)
+        by_segment: dict[int, list[Node]] = {}
+        for node in self._needed:
+            by_segment.setdefault(segments[node], []).append(node)
+        cuts: dict[tuple, list[int]] = {}
+        for number, nodes in by_segment.items():
+            is_last = number >= len(by_segment) - last
+            flow = _Flow(self, nodes, crossing, price_of_last if is_last else price)
+            places = cuts.get(flow.key)
+            if places is None:
+                places = cuts[flow.key] = flow.cut()
+            kept.update(flow.values[i] for i in places)
+        return Plan(frozenset(kept), segments)
+
+    def _from_outside(self, node: Node, segments: dict[Node, int]) -> Iterator[Tensor]:
+        """What a node reads of other segments of its phase."""
+        for x in node.inputs:
+            maker = self.maker.get(x)
+            if maker is None or segments.get(maker, segments[node]) == segments[node]:
+                continue
+            if self.phases[maker] == self.phases[node]:
+                yield x
+
+    @cached_property
+    def _values(self) -> dict[Tensor, None]:
+        """What the nodes that may be repeated make."""
+        made = (y for node in self._needed for y in node.outputs)
+        return dict.fromkeys(y for y in made if y not in self.staying)
+
+    def prices(self, count: int) -> list[float]:
+        """Prices from one at which no work is done again down to one at which all is."""
+        ratios = [
+            bytes_of(y) / cost(node)
+            for node in self._needed
+            for y in node.outputs
+            if cost(node) and bytes_of(y)
+        ]
+        if not ratios:
+            return [0.0]
+        low, high = min(ratios) / 2, max(ratios) * 2
+        steps = (high / low) ** (1 / max(count - 1, 1))
+        return [high / steps**i for i in range(count)] + [0.0]
+
+
+def _phases(nodes: Iterable[Node]) -> dict[Node, int]:
+    phases: dict[Node, int] = {}
+    phase, was_derived = 0, False
+    for node in nodes:
+        is_derived = BY_GRADIENT in node.source.roles
+        phase += is_derived and not was_derived
+        was_derived = is_derived
+        phases[node] = phase
+    return phases
+
+
+def _made_of_nothing(nodes: Iterable[Node]) -> frozenset[Tensor]:
+    found: set[Tensor] = set()
+    for node in nodes:
+        if found.issuperset(node.inputs):
+            found.update(node.outputs)
+    return frozenset(found)
+
+
+def _divided(
+    nodes: Sequence[Node], crossing: Sequence[int], limit: int
+) -> Iterator[Sequence[Node]]:
+    """Nodes in segments: each as long as the limit allows, cut where in its last half the least
+    crosses."""
+    start, made = 0, 0
+    i = 0
+    sizes = [sum(map(bytes_of, node.outputs)) for node in nodes]
+    while i < len(nodes):
+        made += sizes[i]
+        i += 1
+        if made <= limit or i - start < 2 or i == len(nodes):
+            continue
+        half, done = start, 0
+        while done < limit / 2 and half < i - 1:
+            done += sizes[half]
+            half += 1
+        end = min(range(half, i), key=lambda place: (crossing[place - 1], -place))
+        end = max(end, start + 1)
+        yield nodes[start:end]
+        start = i = end
+        made = 0
+    yield nodes[start:]
+
+
+class _Flow:
+    """The network of one segment, whose minimum cut says what of it is kept."""
+
+    def __init__(
+        self, timeline: Timeline, nodes: Sequence[Node], crossing: set[Tensor], price: float
+    ) -> None:
+        place = {node: i for i, node in enumerate(nodes)}
+        self.values: list[Tensor] = []
+        self._edges: list[tuple[object, object, float]] = []
+        for i, node in enumerate(nodes):
+            work = math.inf if is_kept_always(node) else price * cost(node)
+            self._edges.append(("source", i, work))
+            for y in node.outputs:
+                users = [place[user] for user in timeline.users.get(y, ()) if user in place]
+                if not users and y not in timeline.read_late:
+                    continue
+                number = len(self.values)
+                self.values.append(y)
+                is_free = y in timeline.staying or y in crossing
+                self._edges.append((i, ("value", number), 0 if is_free else bytes_of(y)))
+                if y in timeline.read_late:
+                    self._edges.append((("value", number), "sink", math.inf))
+                self._edges += [(("value", number), user, math.inf) for user in users]
+        #: Equal for segments of equal networks.
+        self.key = tuple(self._edges)
+
+    def cut(self) -> list[int]:
+        """The places of the values that are kept."""
+        network = networkx.DiGraph()
+        network.add_node("sink")
+        for start, end, capacity in self._edges:
+            if capacity == math.inf:
+                network.add_edge(start, end)  # what has no capacity is unbounded
+            else:
+                network.add_edge(start, end, capacity=capacity)
+        _, (before, _) = networkx.minimum_cut(
+            network, "source", "sink", flow_func=networkx.algorithms.flow.boykov_kolmogorov
+        )
+        return [
+            end[1]
+            for start, end, _ in self._edges
+            if isinstance(end, tuple) and start in before and end not in before
+        ]
+
+
+def is_kept_always(node: Node) -> bool:
+    """Whether what a node made is never computed again: random numbers, what has effects, and what
+    a user's barrier ties."""
+    op = node.op
+    return op.has_effects or op.cuts_runs or isinstance(op, (FromKey, FromParameters, Barrier))
+
+
+def bytes_of(x: Tensor) -> int:
+    return element_count(x.type.shape) * x.type.dtype.size
+
+
+def cost(node: Node) -> float:
+    """The work of a node, in operations: those that its op states, one for each element that it
+    makes otherwise, and its share of the traffic with memory."""
+    if isinstance(node.op, Constant):
+        return 0
+    made = sum(element_count(y.type.shape) for y in node.outputs)
+    rule = getattr(node.op, "flops", None)
+    if rule is None:
+        work = sum(_inner_cost(region.graph) for region in node.op.regions) or made
+        repetitions = node.op.repetitions
+        return work * (1 if repetitions is None else repetitions) + made
+    return rule(*(x.type for x in node.inputs)) + made
+
+
+def _inner_cost(graph: Graph) -> float:
+    return sum(map(cost, graph.nodes))

@@ -1,0 +1,117 @@
+"""Programs that keep to a budget: what to compute again is estimated, compiled and measured.
+
+The compiler fuses, shares and reorders, so only what it has compiled tells what it needs. The
+schedules of a graph are put in order by their work; estimates, corrected by what was measured so
+far, say which to try, and bisection goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NoReturn
+
+from tracegraph.control_passes.recomputation import Schedule, trade_offs
+from tracegraph.control_passes.residuals import Timeline
+from tracegraph.eager import backend
+from tracegraph.errors import InvalidArgumentError, fail
+from tracegraph.functions.memory_budget import size_text
+from tracegraph.ir.tensor import Graph
+from tracegraph.passes.simplify import dead_code
+
+#: How many programs are compiled to come closer, and how many of the smallest ones where none of
+#: those holds.
+_MOST_TRIES, _LAST_TRIES = 5, 2
+#: What is done again may be so much more work, as a share of all, than the least that might hold.
+_GAIN = 0.02
+#: What programs take of the estimate before one is measured; the most that any is taken to save.
+_USUAL, _LEAST = 1.1, 0.6
+
+
+def fitted(graph: Graph, donated: Sequence[int], budget: int) -> Any:
+    """The program of a graph that takes `budget` bytes beside its inputs and outputs at most, with
+    as little work as was found. Raises InvalidArgumentError with the least that would do."""
+    with backend.compiling:
+        return _Search(dead_code(graph), donated, budget).run()
+
+
+class _Search:
+    def __init__(self, graph: Graph, donated: Sequence[int], budget: int) -> None:
+        self._graph, self._donated, self._budget = graph, tuple(donated), budget
+        #: What was compiled, by its place among the schedules, and the bytes that it takes.
+        self._programs: dict[int, Any] = {}
+        self._needs: dict[int, int] = {}
+
+    @cached_property
+    def _timeline(self) -> Timeline:
+        return Timeline(self._graph)
+
+    @cached_property
+    def _schedules(self) -> list[Schedule]:
+        return trade_offs(self._timeline)
+
+    def run(self) -> Any:
+        if self._schedules[0].peak * _LEAST <= self._budget and self._holds(0):
+            return self._programs[0]
+        place = self._closest()
+        if place is None:
+            self._refuse()
+        return self._programs[place]
+
+    def _holds(self, place: int) -> bool:
+        """Whether the program of a schedule keeps to the budget; the first one is the graph as it
+        is."""
+        graph = self._schedules[place].graph() if place else self._graph
+        program = backend.program(graph, self._donated)
+        needed = program.memory().temporaries
+        self._needs[place] = needed
+        if needed <= self._budget:
+            self._programs[place] = program
+        return needed <= self._budget
+
+    def _closest(self) -> int | None:
+        """The place of a schedule that holds, with hardly more work than one that does not."""
+        fails, holds, found = 0, len(self._schedules), None
+        for _ in range(_MOST_TRIES):
+            place = self._promising(fails, holds)
+            if place is None:
+                break
+            if self._holds(place):
+                holds = found = place
+            else:
+                fails = place
+        if found is not None:
+            return found
+        last = range(len(self._schedules) - 1, 0, -1)[:_LAST_TRIES]
+        return next((i for i in last if i not in self._needs and self._holds(i)), None)
+
+    def _promising(self, fails: int, holds: int) -> int | None:
+        """The place of the schedule of least work, of those between, that will hold as far as one
+        can tell; None if none is worth a try."""
+        between = range(fails + 1, holds)
+        if holds < len(self._schedules):
+            gain = self._schedules[holds].work - self._schedules[fails + 1].work if between else 0
+            if gain <= _GAIN * self._timeline.work:
+                return None
+        measured = max(self._needs, default=None)
+        share = _USUAL
+        if measured is not None and self._schedules[measured].peak:
+            share = self._needs[measured] / self._schedules[measured].peak
+        likely = (i for i in between if self._schedules[i].peak * share <= self._budget)
+        found = next(likely, None)
+        if found is None and between and holds == len(self._schedules):
+            return between[-1]
+        return found
+
+    def _refuse(self) -> NoReturn:
+        place = min(self._needs, key=self._needs.__getitem__)
+        needed, largest = size_text(self._needs[place]), self._schedules[place].largest
+        fail(
+            InvalidArgumentError,
+            f"{self._graph.name} needs {needed} at least beside its arguments and results, and its "
+            f"memory_budget is {size_text(self._budget)}. The largest value when it holds most is "
+            f"{largest.type}",
+            source=largest.source,
+            fix=f'give memory_budget="{needed.replace(" ", "")}" or more, or compute with smaller '
+            "tensors, such as smaller batches",
+        )

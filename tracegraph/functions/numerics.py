@@ -1,0 +1,221 @@
+"""`locate_numerics`: a plain program that says whether its results are finite, and a search for the
+node to blame where they are not.
+
+The search runs the same graph once more from the inputs of the call, part after part. Branches and
+loops on the way are run from Python, one step after the other, so that it finds the step too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tracegraph.control.branch import Branch
+from tracegraph.control.scan import Scan
+from tracegraph.control.while_loop import While
+from tracegraph.control_passes import locate_numerics as search
+from tracegraph.control_passes.locate_numerics import FINITE
+from tracegraph.core.source import Source
+from tracegraph.eager import backend
+from tracegraph.eager.slots import gathered, run_program, state_lock, store_together_if_same
+from tracegraph.effects.interpreted import interpret
+from tracegraph.errors import NumericsError, counted, fail
+from tracegraph.functions.execute import Execution
+from tracegraph.ir.builder import operand_text
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.passes.simplify import dead_code
+from tracegraph.state.variable import Variable
+from tracegraph.tracing.name_scopes import dotted
+from tracegraph.tracing.trace import Traced, steps_text
+
+_FIX = "keep the operands where the result is finite; tg.print shows their values"
+
+
+def with_located_numerics(traced: Traced) -> Traced:
+    """The body with one more output: whether its results and the new values of Variables are
+    finite."""
+    graph = search.with_finite_check(traced.graph, traced.result_count + len(traced.assigned))
+    return dataclasses.replace(traced, graph=graph)
+
+
+def raise_if_wrong(
+    traced: Traced, graph: Graph, inputs: Sequence[Any], outputs: Sequence[Any]
+) -> None:
+    """Raises NumericsError where the flag among the outputs says that a result is not finite, and a
+    node or an input is to blame. `graph` is that of `traced` with known sizes, and `inputs` are
+    what it was run with."""
+    if not bool(outputs[len(graph.outputs) - 1]):
+        results = graph.outputs[: traced.result_count + len(traced.assigned)]
+        found = _Search().blamed(Graph(graph.name, graph.inputs, graph.nodes, results), inputs)
+        if found is not None:
+            _fail(found)
+
+
+class LocatedExecution(Execution):
+    """An execution whose results are looked at before Variables are assigned; so nothing that the
+    run was given is overwritten."""
+
+    may_overwrite = False
+
+    def step_alone(self) -> None:
+        return None
+
+    def _outputs(
+        self,
+        buffers: Sequence[Any],
+        variables: Sequence[Variable],
+        rest: Sequence[Any],
+        assigned: Sequence[Variable],
+    ) -> Sequence[Any]:
+        while True:
+            with state_lock:
+                state = gathered(variables)
+            given = (*buffers, *state, *rest)
+            outputs = run_program(self.program, given)
+            raise_if_wrong(self.traced, self.graph, given, outputs)
+            with state_lock:
+                new = outputs[self._stored]
+                if not assigned or store_together_if_same(assigned, new, variables, state):
+                    return outputs
+
+
+@dataclasses.dataclass(frozen=True)
+class _Blame:
+    """A node, or an input, with the values of its operands, and the steps of the loops around it,
+    the outermost first."""
+
+    culprit: Node | Tensor
+    operands: tuple[Any, ...]
+    steps: tuple[tuple[np.ndarray, Source], ...] = ()
+
+
+class _Found(Exception):
+    """Ends the run of a loop or a branch in whose midst the node was found."""
+
+    def __init__(self, blame: _Blame) -> None:
+        self.blame = blame
+
+
+class _Search:
+    """Runs graphs once more; keeps the programs of those that it runs often."""
+
+    def __init__(self) -> None:
+        self._programs: dict[Graph, Callable[..., Any]] = {}
+        self._opened: dict[Graph, tuple[Graph, list[search.Part]]] = {}
+
+    def blamed(self, graph: Graph, values: Sequence[Any]) -> _Blame | None:
+        """What is to blame for outputs of `graph` that are not finite; None if nothing is."""
+        if graph not in self._opened:
+            opened = search.opened(graph)
+            self._opened[graph] = opened, [*search.parts(opened)]
+        opened, parts = self._opened[graph]
+        known: dict[Tensor, Any] = dict(zip(opened.inputs, values, strict=True))
+        states = {x: _state(value) for x, value in known.items()}
+        for part in parts:
+            outputs = self._run(part.graph, [known[x] for x in part.inputs])
+            known.update(zip(part.outputs, outputs))
+            if part.told:
+                states.update(zip(part.told, np.asarray(outputs[-1]).tolist(), strict=True))
+        nodes, inputs = search.blamed(opened, states)
+        for node in nodes:
+            found = self._at(node, self._operands(node, parts, known))
+            if found is not None:
+                return found
+        return _Blame(inputs[0], (known[inputs[0]],)) if inputs else None
+
+    def _operands(
+        self, node: Node, parts: Sequence[search.Part], known: dict[Tensor, Any]
+    ) -> list[Any]:
+        """The values of the operands of a node."""
+        missing = [x for x in dict.fromkeys(node.inputs) if x not in known]
+        if missing:
+            nodes = next(part.nodes for part in parts if node in part.nodes)
+            part = search.part_of("operands", nodes, missing, ())
+            graph = dead_code(part.graph)
+            known.update(zip(missing, self._run(graph, [known[x] for x in part.inputs])))
+        return [known[x] for x in node.inputs]
+
+    def _at(self, node: Node, operands: Sequence[Any]) -> _Blame | None:
+        """The node itself, or what inside of it is to blame."""
+        if not isinstance(node.op, (Branch, Scan, While)):
+            return _Blame(node, tuple(operands))
+        step = 0
+
+        def run(graph: Graph, values: Sequence[Any], place: int) -> Sequence[Any]:
+            nonlocal step
+            outputs = self._run(graph, values)
+            if any(map(_state, outputs)):
+                found = self.blamed(graph, values)
+                if found is not None and isinstance(found.culprit, Node):
+                    raise _Found(found)
+            step += graph is getattr(node.op, "body", None)
+            return outputs
+
+        try:
+            interpret(node.op, operands, run)
+        except _Found as found:
+            blame = found.blame
+            if isinstance(node.op, Branch):
+                return blame
+            at = (np.array(step), node.source)
+            return dataclasses.replace(blame, steps=(at, *blame.steps))
+        return _Blame(node, tuple(operands))
+
+    def _run(self, graph: Graph, values: Sequence[Any]) -> Sequence[Any]:
+        program = self._programs.get(graph)
+        if program is None:
+            program = self._programs[graph] = backend.program(dead_code(graph))
+        return run_program(program, values)
+
+
+def _state(value: Any) -> int:
+    """FINITE, INFINITE or NAN of a value that is known."""
+    array = np.asarray(value)
+    if array.dtype.kind in "biu":
+        return FINITE
+    if array.dtype.kind not in "fc":  # one of the small types that NumPy does not know
+        array = array.astype(np.float32)
+    return int(not np.isfinite(array).all()) + int(np.isnan(array).any())
+
+
+def _fail(blame: _Blame) -> NoReturn:
+    culprit = blame.culprit
+    if isinstance(culprit, Tensor):
+        (value,) = blame.operands
+        name = culprit.name or "captured"
+        what = f"Variable {dotted(name)!r}" if culprit.role == "variable" else f"argument {name!r}"
+        fact = f"{what} holds {_range(value)}, and so do the results"
+        fail(NumericsError, fact, fix="look at where the value comes from")
+    types = ", ".join(str(y.type) for y in culprit.outputs if y.type.dtype.is_differentiable)
+    roles = " and ".join(culprit.source.roles)
+    by = f"; {roles} derived it of this line" if roles else ""
+    holds = (
+        "the operands are finite" if not any(map(_state, blame.operands)) else "no operand is nan"
+    )
+    fact = f"{culprit.op.name}: {types} holds nan or infinity, and {holds}{by}"
+    fact += steps_text(blame.steps)
+    pairs = zip(culprit.inputs, blame.operands, strict=True)
+    operands = [f"{operand_text(x)}, {_range(value)}" for x, value in pairs]
+    fail(NumericsError, fact, source=culprit.source, operands=operands, fix=_FIX)
+
+
+def _range(value: Any) -> str:
+    """The smallest and the largest number of a value, as text."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "biufc":
+        array = array.astype(np.float32)
+    if array.dtype.kind == "c":
+        return f"absolute values {_range(np.abs(array))}"
+    wrong = (("nan", np.isnan(array)), ("infinity", np.isinf(array)))
+    texts = [
+        f"{name} in {places.sum():,} of {counted(array.size, 'element')}"
+        for name, places in wrong
+        if places.any()
+    ]
+    finite = array[np.isfinite(array)]
+    if finite.size:
+        texts.append(f"numbers from {finite.min():g} to {finite.max():g}")
+    return ", ".join(texts) or "no elements"

@@ -1,0 +1,24 @@
+"""What the decorator of a function says of the programs that run it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tracegraph.functions.buckets import Buckets
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """How the traces of a function become programs."""
+
+    #: What sizes of arguments, and those that runs find, are padded to.
+    buckets: Buckets | None = None
+    #: The bytes that a program may take beside its inputs and outputs.
+    memory_budget: int | None = None
+    #: Whether results are looked at, and the node is found that makes the first nan.
+    locate_numerics: bool = False
+
+
+PLAIN = RunOptions()

@@ -1,0 +1,89 @@
+"""Products of JAX: contractions and convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracegraph.core.shapes import element_count
+from tracegraph.core.types import float32, int32
+from tracegraph.ir.tensor import Tensor
+from tracegraph.jax_programs.equations import Equation, converts, sizes_of
+from tracegraph.ops.contract import MATMUL, Conv
+from tracegraph.ops.elementwise import Cast
+from tracegraph.ops.shape import Reshape, Transpose, inverse
+
+
+@converts("dot_general")
+def _dot_general(eqn: Equation, x: Tensor, y: Tensor) -> Tensor:
+    (of_x, of_y), (batch_x, batch_y) = eqn.params["dimension_numbers"]
+    result = eqn.type
+    x, y = _of_products(eqn, x), _of_products(eqn, y)
+    left, rows = _as_matrix(x, batch_x, of_x, is_left=True)
+    right, columns = _as_matrix(y, batch_y, of_y, is_left=False)
+    z = MATMUL(left, right)
+    lead = z.type.shape[:-2]
+    z = Reshape((*lead, *rows, *columns))(z)
+    return z if z.dtype is result.dtype else Cast(result.dtype)(z)
+
+
+def _of_products(eqn: Equation, x: Tensor) -> Tensor:
+    """An operand in a type that holds sums of products: the type of the result, if it is wider."""
+    dtype = eqn.type.dtype
+    if dtype.is_integer and dtype.size < 4:
+        dtype = int32
+    if dtype.is_bool:
+        dtype = float32
+    narrow = dtype.size < x.dtype.size and dtype.kind == x.dtype.kind
+    return x if x.dtype is dtype or narrow else Cast(dtype)(x)
+
+
+def _as_matrix(
+    x: Tensor, batch: Sequence[int], contracted: Sequence[int], is_left: bool
+) -> tuple[Tensor, list]:
+    """x as matrices with batch axes first, and the sizes of its free axes."""
+    free = [axis for axis in range(x.ndim) if axis not in (*batch, *contracted)]
+    inner = (*free, *contracted) if is_left else (*contracted, *free)
+    order = (*batch, *inner)
+    x = x if order == tuple(range(x.ndim)) else Transpose(order)(x)
+    shape, b = x.type.shape, len(batch)
+    first = len(free) if is_left else len(contracted)
+    parts = shape[b : b + first], shape[b + first :]
+    matrix = (*shape[:b], *map(element_count, parts))
+    sizes = [*(parts[0] if is_left else parts[1])]
+    return (x if matrix == shape else Reshape(matrix)(x)), sizes
+
+
+@converts("conv_general_dilated")
+def _conv_general_dilated(eqn: Equation, x: Tensor, y: Tensor) -> Tensor:
+    params = eqn.params
+    numbers = params["dimension_numbers"]
+    rank = x.ndim - 2
+    x, y = _of_products(eqn, x), _of_products(eqn, y)
+    n, channels, *spatial = numbers.lhs_spec
+    x = Transpose((n, *spatial, channels))(x)
+    outputs, inputs, *window = numbers.rhs_spec
+    y = Transpose((*window, inputs, outputs))(y)
+    groups = params["feature_group_count"]
+    if params["batch_group_count"] > 1:
+        groups = params["batch_group_count"]
+        x = _batch_into_channels(x, groups)
+    op = Conv(
+        tuple(params["window_strides"]),
+        tuple(tuple(sizes_of(pair)) for pair in params["padding"]),
+        tuple(params["lhs_dilation"] or (1,) * rank),
+        tuple(params["rhs_dilation"] or (1,) * rank),
+        groups,
+    )
+    z = op(x, y)
+    n, channels, *spatial = numbers.out_spec
+    z = Transpose(inverse((n, *spatial, channels)))(z)
+    return z if z.dtype is eqn.type.dtype else Cast(eqn.type.dtype)(z)
+
+
+def _batch_into_channels(x: Tensor, groups: int) -> Tensor:
+    """x[groups * n, ..., c] as x[n, ..., groups * c]: each part of the examples is a group."""
+    n, *spatial, channels = x.type.shape
+    rank = len(spatial)
+    x = Reshape((groups, n // groups, *spatial, channels))(x)
+    x = Transpose((1, *range(2, rank + 2), 0, rank + 2))(x)
+    return Reshape((n // groups, *spatial, groups * channels))(x)

@@ -1,0 +1,215 @@
+"""Primitives of JAX that hold programs: calls, loops, branches, derivatives of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+
+from tracegraph.control.branch import Cond, Switch
+from tracegraph.control.call import Call, as_tuple
+from tracegraph.control.custom_call import CustomCall
+from tracegraph.control.recompute import recomputed
+from tracegraph.control.scan import Scan
+from tracegraph.control.while_loop import While
+from tracegraph.control_flow.loops import checkpoint_count
+from tracegraph.core.types import int32
+from tracegraph.ir.builder import inline
+from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.jax_programs.equations import (
+    Equation,
+    abstract,
+    converts,
+    graph_of,
+    is_key,
+    type_of,
+)
+from tracegraph.ops.broadcast import full_like
+from tracegraph.ops.constant import Constant, constant
+from tracegraph.ops.elementwise import NotEqual
+
+#: How often the rule of a function may use the function itself. Deeper, its derivative is that of
+#: what it computes: a graph is finite, and JAX derives a rule only when it is asked for.
+DEEPEST_RULE = 3
+
+
+@converts("jit", "pjit", "closed_call", "core_call", "call")
+def _call(eqn: Equation, *xs: Tensor) -> Any:
+    program = eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
+    return _called(eqn, eqn.params.get("name", "call"), program, xs)
+
+
+def _called(
+    eqn: Equation, name: str, program: ClosedJaxpr | Jaxpr, xs: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    if not all(x.type.is_static for x in xs):
+        # Sizes of the outer program may stand in the inner one, where no operand has them.
+        return tuple(eqn.reader.inlined(program, xs))
+    graph = eqn.reader.graph(name, program)
+    return as_tuple(Call(graph)(*xs)) if graph.nodes else inline(graph, xs)
+
+
+@converts("checkpoint", "remat", "remat2")
+def _checkpoint(eqn: Equation, *xs: Tensor) -> Any:
+    graph = eqn.reader.graph(eqn.params.get("name") or "checkpoint", eqn.params["jaxpr"])
+    return recomputed(graph, len(graph.outputs))(*xs)
+
+
+@converts("scan")
+def _scan(eqn: Equation, *xs: Tensor) -> Any:
+    params = eqn.params
+    body = eqn.reader.graph("scan_body", params["jaxpr"])
+    op = Scan(
+        body,
+        params["num_consts"],
+        params["num_carry"],
+        params["length"],
+        bool(params["reverse"]),
+    )
+    return op(*xs) if body.outputs else ()
+
+
+@converts("while")
+def _while(eqn: Equation, *xs: Tensor) -> Any:
+    params = eqn.params
+    of_test, of_body = params["cond_nconsts"], params["body_nconsts"]
+    constants = of_test + of_body
+    types = [x.type for x in xs]
+    test, step = (eqn.reader.graph(n, params[f"{n}_jaxpr"]) for n in ("cond", "body"))
+
+    def tested(*given: Tensor) -> Sequence[Tensor]:
+        return inline(test, (*given[:of_test], *given[constants:]))
+
+    def stepped(*given: Tensor) -> Sequence[Tensor]:
+        return inline(step, given[of_test:])
+
+    condition, body = graph_of("while_cond", types, tested), graph_of("while_body", types, stepped)
+    slots = checkpoint_count(types[constants:], None, None)
+    return While(body, constants, condition, slots)(*xs)
+
+
+@converts("cond")
+def _cond(eqn: Equation, which: Tensor, *xs: Tensor) -> Any:
+    programs = eqn.params["branches"]
+    branches = [eqn.reader.graph(f"branch_{k}", program) for k, program in enumerate(programs)]
+    if not branches[0].outputs:
+        return ()
+    if len(branches) == 1:
+        return inline(branches[0], xs)
+    if which.node is not None and isinstance(which.node.op, Constant):  # known, as a platform is
+        number = int(which.node.op.value)
+        return inline(branches[min(max(number, 0), len(branches) - 1)], xs)
+    if len(branches) > 2:
+        return Switch(tuple(branches))(which, *xs)
+    decider = which if which.dtype.is_bool else NotEqual()(which, full_like(which, 0))
+    return Cond(branches[1], branches[0])(decider, *xs)
+
+
+@converts("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
+def _custom(eqn: Equation, *xs: Tensor) -> Any:
+    program = eqn.params["call_jaxpr"] if "call_jaxpr" in eqn.params else eqn.params["fun_jaxpr"]
+    name = str(eqn.params.get("name") or _name_of(program))
+    body = eqn.reader.graph(name, program)
+    open_rules = eqn.reader.open_rules
+    if open_rules.count(name) >= DEEPEST_RULE:
+        return as_tuple(Call(body)(*xs))
+    sources = _differentiable(eqn.eqn.invars)
+    if not sources or not _differentiable(eqn.eqn.outvars):
+        return as_tuple(Call(body)(*xs))
+    open_rules.append(name)
+    try:
+        backward = _backward(eqn, name, body, sources)
+    finally:
+        open_rules.pop()
+    return CustomCall(body, backward, tuple(sources))(*xs)
+
+
+def _name_of(program: ClosedJaxpr) -> str:
+    """The name of the Python function that a program was made of."""
+    info = getattr(program.jaxpr, "debug_info", None)
+    return str(getattr(info, "func_name", "") or "custom")
+
+
+def _differentiable(variables: Sequence[Any]) -> list[int]:
+    """The places of the variables that have derivatives."""
+    return [
+        i
+        for i, x in enumerate(variables)
+        if not is_key(x.aval) and type_of(x.aval).dtype.is_differentiable
+    ]
+
+
+def _backward(eqn: Equation, name: str, body: Graph, sources: Sequence[int]) -> Graph:
+    """The graph of the cotangents of the operands, as JAX derives it by the rule of the user."""
+    variables, results = eqn.eqn.invars, eqn.eqn.outvars
+    targets = _differentiable(results)
+    run = function_of(eqn)
+
+    def pulled(operands: Sequence[Any], seeds: Sequence[Any]) -> Any:
+        def differentiable(*given: Any) -> Any:
+            every = list(operands)
+            for place, x in zip(sources, given, strict=True):
+                every[place] = x
+            found = run(*every)
+            return [found[i] for i in targets]
+
+        _, pull = jax.vjp(differentiable, *(operands[i] for i in sources))
+        return pull(list(seeds))
+
+    operands, seeds = map(abstract, variables), [abstract(results[i]) for i in targets]
+    closed = jax.make_jaxpr(pulled)(list(operands), seeds)
+    types = [*body.input_types, *(body.outputs[i].type for i in targets)]
+    constants = eqn.reader.constants
+    return graph_of(
+        f"{name}_backward",
+        types,
+        lambda *given: eqn.reader.run(closed.jaxpr, constants(closed), given),
+    )
+
+
+def function_of(eqn: Equation) -> Callable[..., list[Any]]:
+    """An equation as a function of JAX arrays."""
+    variables = eqn.eqn.invars
+    # A program names each input once, and numbers are no inputs.
+    places = {x: i for i, x in enumerate(variables) if not isinstance(x, Literal)}
+    program = eqn.jaxpr.replace(
+        constvars=[],
+        invars=[*places],
+        outvars=eqn.eqn.outvars,
+        eqns=[eqn.eqn],
+        effects=eqn.eqn.effects,
+    )
+    run = jaxpr_as_fun(ClosedJaxpr(program, ()))
+    return lambda *xs: run(*(xs[i] for i in places.values()))
+
+
+@converts("platform_index")
+def _platform_index(eqn: Equation) -> Tensor:
+    """The number of the form for every device: a graph is one for all of them."""
+    platforms = list(eqn.params["platforms"])
+    place = platforms.index(None) if None in platforms else 0
+    return constant(place, int32)
+
+
+_REFUSED = {
+    **dict.fromkeys(
+        ["debug_callback", "debug_print", "io_callback", "pure_callback", "outside_call"],
+        ("calls Python", "leave it out, or use tg.print and tg.py_function around the program"),
+    ),
+    **dict.fromkeys(
+        ["sharding_constraint", "mesh_cast", "reshard", "shard_map", "pvary"],
+        ("places values on devices", "leave it out: placing is told of Variables and arguments"),
+    ),
+    **dict.fromkeys(
+        ["psum", "all_gather", "ppermute", "all_to_all", "axis_index", "pmax", "pmin"],
+        ("talks to other devices", "take it out of the program, or use jax.vmap within it"),
+    ),
+}
+
+
+@converts(*_REFUSED)
+def _refuse(eqn: Equation, *xs: Tensor) -> NoReturn:
+    does, fix = _REFUSED[eqn.name]
+    eqn.refuse(f"the primitive {eqn.name!r} {does}, and a graph computes alone", fix)

@@ -1,0 +1,208 @@
+"""Primitives of JAX that work on each element by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tracegraph.core.types import as_dtype
+from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Tensor
+from tracegraph.jax_programs.equations import RULES, Equation, converts
+from tracegraph.ops import elementwise as ops
+from tracegraph.ops import special
+from tracegraph.ops.broadcast import full_like
+from tracegraph.ops.random import GammaSlope
+from tracegraph.ops.special import (
+    JaxDiv,
+    JaxMax,
+    JaxMin,
+    LeadingZeros,
+    PopulationCount,
+    ReducePrecision,
+)
+
+
+def _plain(op: Op) -> Callable[..., Any]:
+    return lambda eqn, *xs: op(*eqn.broadcast(*xs))
+
+
+_OPS: dict[str, Op] = {
+    "abs": ops.Abs(),
+    "acos": ops.Acos(),
+    "acosh": ops.Acosh(),
+    "add": ops.Add(),
+    "add_any": ops.Add(),
+    "and": ops.LogicalAnd(),
+    "asin": ops.Asin(),
+    "asinh": ops.Asinh(),
+    "atan": ops.Atan(),
+    "atan2": ops.Atan2(),
+    "atanh": ops.Atanh(),
+    "bessel_i0e": special.BesselI0e(),
+    "bessel_i1e": special.BesselI1e(),
+    "ceil": ops.Ceil(),
+    "clz": LeadingZeros(),
+    "complex": ops.Complex(),
+    "conj": ops.Conj(),
+    "copy": ops.Identity(),
+    "copy_p": ops.Identity(),
+    "cos": ops.Cos(),
+    "cosh": ops.Cosh(),
+    "digamma": ops.Digamma(),
+    "div": JaxDiv(),
+    "eq": ops.Equal(),
+    "erf": ops.Erf(),
+    "erf_inv": ops.ErfInv(),
+    "erfc": ops.Erfc(),
+    "exp": ops.Exp(),
+    "expm1": ops.Expm1(),
+    "floor": ops.Floor(),
+    "ge": ops.GreaterEqual(),
+    "gt": ops.Greater(),
+    "igamma": special.Igamma(),
+    "igammac": special.Igammac(),
+    "imag": ops.Imag(),
+    "is_finite": ops.IsFinite(),
+    "le": ops.LessEqual(),
+    "lgamma": ops.Lgamma(),
+    "log": ops.Log(),
+    "log1p": ops.Log1p(),
+    "logistic": ops.Sigmoid(),
+    "lt": ops.Less(),
+    "max": JaxMax(),
+    "min": JaxMin(),
+    "mul": ops.Mul(),
+    "name": ops.Identity(),
+    "ne": ops.NotEqual(),
+    "neg": ops.Neg(),
+    "nextafter": special.NextAfter(),
+    "not": ops.LogicalNot(),
+    "or": ops.LogicalOr(),
+    "population_count": PopulationCount(),
+    "random_gamma_grad": GammaSlope(),
+    "real": ops.Real(),
+    "regularized_incomplete_beta": special.Betainc(),
+    "rem": ops.TruncateMod(),
+    "rsqrt": ops.Rsqrt(),
+    "shift_left": ops.ShiftLeft(),
+    "sign": ops.Sign(),
+    "sin": ops.Sin(),
+    "sinh": ops.Sinh(),
+    "sqrt": ops.Sqrt(),
+    "stop_gradient": ops.StopGradient(),
+    "sub": ops.Sub(),
+    "tan": ops.Tan(),
+    "tanh": ops.Tanh(),
+    "xor": ops.LogicalXor(),
+    "zeta": special.Zeta(),
+}
+RULES.update({name: _plain(op) for name, op in _OPS.items()})
+
+
+@converts("square")
+def _square(eqn: Equation, x: Tensor) -> Tensor:
+    return ops.MUL(x, x)
+
+
+@converts("exp2")
+def _exp2(eqn: Equation, x: Tensor) -> Tensor:
+    return ops.POW(full_like(x, 2), x)
+
+
+@converts("cbrt")
+def _cbrt(eqn: Equation, x: Tensor) -> Tensor:
+    # Of a negative number the power is nan, so it is taken of the absolute value.
+    return ops.MUL(ops.SIGN(x), ops.POW(ops.ABS(x), full_like(x, 1 / 3)))
+
+
+@converts("integer_pow")
+def _integer_pow(eqn: Equation, x: Tensor) -> Tensor:
+    exponent = eqn.params["y"]
+    if exponent >= 0:
+        return ops.IntegerPow(exponent)(x)
+    return JaxDiv()(full_like(x, 1), ops.IntegerPow(-exponent)(x))
+
+
+@converts("pow")
+def _pow(eqn: Equation, x: Tensor, y: Tensor) -> Tensor:
+    if y.dtype is not x.dtype:  # a whole number as exponent
+        y = ops.Cast(x.dtype)(y)
+    return ops.POW(*eqn.broadcast(x, y))
+
+
+@converts("round")
+def _round(eqn: Equation, x: Tensor) -> Tensor:
+    if eqn.params["rounding_method"] == 1:  # to even numbers
+        return ops.Round()(x)
+    size = ops.ABS(x)
+    whole = ops.FLOOR(size)
+    rest = ops.GREATER_EQUAL(ops.SUB(size, whole), full_like(x, 0.5))
+    return ops.MUL(ops.SIGN(x), ops.SELECT(rest, ops.ADD(whole, full_like(x, 1)), whole))
+
+
+@converts("shift_right_arithmetic")
+def _shift_right_arithmetic(eqn: Equation, x: Tensor, y: Tensor) -> Tensor:
+    return _shifted(eqn, "int", x, y)
+
+
+@converts("shift_right_logical")
+def _shift_right_logical(eqn: Equation, x: Tensor, y: Tensor) -> Tensor:
+    return _shifted(eqn, "uint", x, y)
+
+
+def _shifted(eqn: Equation, kind: str, *operands: Tensor) -> Tensor:
+    """The bits of x moved down, as those of an integer with a sign or of one without."""
+    x, y = eqn.broadcast(*operands)
+    bits = as_dtype(f"{kind}{8 * x.dtype.size}")
+    if x.dtype is bits:
+        return ops.ShiftRight()(x, y)
+    there = ops.Bitcast(bits)
+    return ops.Bitcast(x.dtype)(ops.ShiftRight()(there(x), there(y)))
+
+
+@converts("convert_element_type")
+def _convert_element_type(eqn: Equation, x: Tensor) -> Tensor:
+    return x if eqn.type is x.type else ops.Cast(eqn.type.dtype)(x)
+
+
+@converts("bitcast_convert_type")
+def _bitcast_convert_type(eqn: Equation, x: Tensor) -> Any:
+    if eqn.type.dtype.size != x.dtype.size:
+        eqn.refuse(
+            f"bits of {x.type} as {eqn.type} would split or join elements",
+            "convert between types of the same size",
+        )
+    return ops.Bitcast(eqn.type.dtype)(x)
+
+
+@converts("reduce_precision")
+def _reduce_precision(eqn: Equation, x: Tensor) -> Tensor:
+    return ReducePrecision(eqn.params["exponent_bits"], eqn.params["mantissa_bits"])(x)
+
+
+@converts("select_n")
+def _select_n(eqn: Equation, which: Tensor, *cases: Tensor) -> Tensor:
+    if which.dtype.is_bool:
+        if len(cases) == 1:
+            return cases[0]
+        return _selected(eqn, which, cases[1], cases[0])
+    chosen = cases[-1]
+    for number in reversed(range(len(cases) - 1)):
+        is_it = ops.EQUAL(which, full_like(which, number))
+        chosen = _selected(eqn, is_it, cases[number], chosen)
+    return chosen
+
+
+def _selected(eqn: Equation, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    return ops.SELECT(*eqn.broadcast(condition, x, y))
+
+
+@converts("clamp")
+def _clamp(eqn: Equation, low: Tensor, x: Tensor, high: Tensor) -> Tensor:
+    # Written so that nothing has a derivative where x is at a bound, as JAX has it.
+    low, x, high = eqn.broadcast(low, x, high)
+    inside = ops.AND(ops.GREATER(x, low), ops.LESS(x, high))
+    kept = ops.SELECT(inside, x, ops.StopGradient()(x))
+    raised = ops.SELECT(ops.GREATER(low, x), low, kept)
+    return ops.SELECT(ops.LESS(high, raised), high, raised)

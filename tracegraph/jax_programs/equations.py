@@ -1,0 +1,297 @@
+"""From the equations of a program of JAX to nodes: the table of primitives, and what reads it.
+
+A jaxpr is a list of equations, each an application of a primitive. For every primitive there is one
+function here that makes its nodes; what an equation holds beside operands, inner programs among
+them, that function finds in an `Equation`.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+
+from tracegraph.control.intern import interned
+from tracegraph.core.shapes import Shape, Size, parse_size
+from tracegraph.core.source import PACKAGE, Source, here, is_ours, place_of_thread, sourced
+from tracegraph.core.types import TensorType, as_dtype
+from tracegraph.errors import DTypeError, TraceError, fail
+from tracegraph.ir.builder import Builder
+from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.ops.broadcast import BroadcastTo
+from tracegraph.ops.constant import Constant, constant
+from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
+from tracegraph.passes.simplify import dead_code
+
+#: What makes the nodes of an equation: a function of it and of its operands.
+Rule = Callable[..., Any]
+#: For each primitive, by its name.
+RULES: dict[str, Rule] = {}
+
+
+def converts(*names: str) -> Callable[[Rule], Rule]:
+    """Registers `rule(equation, *operands)` for primitives; it returns a tensor, or several."""
+
+    def register(rule: Rule) -> Rule:
+        for name in names:
+            assert name not in RULES, f"two rules for {name}"
+            RULES[name] = rule
+        return rule
+
+    return register
+
+
+class Equation(NamedTuple):
+    """An equation, as the rule of its primitive sees it."""
+
+    eqn: JaxprEqn
+    #: The program that it stands in.
+    jaxpr: Jaxpr
+    reader: Reader
+    #: Whether it is done with one word of the keys of random numbers that it moves.
+    of_words: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.eqn.primitive.name
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        return self.eqn.params
+
+    @property
+    def types(self) -> list[TensorType]:
+        """The types of the results."""
+        types = [type_of(x.aval) for x in self.eqn.outvars]
+        return [t.with_shape(t.shape[:-1]) for t in types] if self.of_words else types
+
+    @property
+    def type(self) -> TensorType:
+        """The type of the only result."""
+        (type,) = self.types
+        return type
+
+    def broadcast(self, *xs: Tensor) -> list[Tensor]:
+        """The operands in the shape that they have together: scalars, and axes of size 1, meet any
+        size."""
+        rank = max(x.ndim for x in xs)
+        shapes = [x.type.shape for x in xs if x.ndim == rank]
+        joined = tuple(next((n for n in sizes if n != 1), 1) for sizes in zip(*shapes))
+        return [broadcast_to(x, joined) for x in xs]
+
+    def expanded(
+        self, function: Callable[..., Any], *xs: Tensor, like: Sequence[Any] | None = None
+    ) -> list[Tensor]:
+        """What a function of JAX makes of tensors, as the nodes of its own equations. They are
+        like the operands, or like other variables of the program."""
+        closed = jax.make_jaxpr(function)(*map(abstract, like or self.eqn.invars))
+        return self.reader.run(closed.jaxpr, self.reader.constants(closed), xs)
+
+    def refuse(self, fact: str, fix: str) -> NoReturn:
+        """Raises TraceError for an equation, with the line of the program of JAX."""
+        fail(TraceError, f"from_jax: {fact}", source=here(), fix=fix)
+
+
+class Reader:
+    """Makes nodes of one program. Inner programs that are met again are one graph."""
+
+    def __init__(self) -> None:
+        self._graphs: dict[Any, tuple[Any, Graph]] = {}
+        #: The names of the functions with derivatives of their own that are being read.
+        self.open_rules: list[str] = []
+
+    def run(
+        self, jaxpr: Jaxpr, constants: Sequence[Tensor], operands: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Appends the nodes of a program to what is being built; returns its results."""
+        env: dict[Any, Tensor] = {}
+        env.update(zip(jaxpr.constvars, constants, strict=True))
+        env.update(zip(jaxpr.invars, operands, strict=True))
+        for eqn in jaxpr.eqns:
+            with sourced(place_of(eqn)):
+                made = self._nodes(eqn, jaxpr, [_value(env, x) for x in eqn.invars])
+            env.update(zip(eqn.outvars, made, strict=True))
+        return [_value(env, x) for x in jaxpr.outvars]
+
+    def _nodes(self, eqn: JaxprEqn, jaxpr: Jaxpr, operands: Sequence[Tensor]) -> Sequence[Tensor]:
+        rule = RULES.get(eqn.primitive.name)
+        equation = Equation(eqn, jaxpr, self)
+        if rule is None:
+            equation.refuse(
+                f"the primitive {eqn.primitive.name!r} of JAX has no counterpart here",
+                "compute this part with tg, or with other functions of JAX; the guide to JAX "
+                "lists the primitives that have one",
+            )
+        if is_key_moved(eqn, rule):
+            return _by_words(rule, equation, operands)
+        made = rule(equation, *operands)
+        return [made] if isinstance(made, Tensor) else made
+
+    def constants(self, closed: ClosedJaxpr) -> list[Tensor]:
+        """The constants of a program as nodes."""
+        return [constant_of(value) for value in closed.consts]
+
+    def inlined(self, program: ClosedJaxpr | Jaxpr, operands: Sequence[Tensor]) -> list[Tensor]:
+        """Appends the nodes of an inner program, with its constants."""
+        if isinstance(program, ClosedJaxpr):
+            return self.run(program.jaxpr, self.constants(program), operands)
+        return self.run(program, (), operands)
+
+    def graph(self, name: str, program: ClosedJaxpr | Jaxpr) -> Graph:
+        """The graph of an inner program, made once; its constants are nodes of it."""
+        found = self._graphs.get(id(program))
+        if found is None:
+
+            def body(*operands: Tensor) -> Sequence[Tensor]:
+                return self.inlined(program, operands)
+
+            jaxpr = program.jaxpr if isinstance(program, ClosedJaxpr) else program
+            types = [type_of(x.aval) for x in jaxpr.invars]
+            found = self._graphs[id(program)] = program, graph_of(name, types, body)
+        return found[1]
+
+
+def is_key_moved(eqn: JaxprEqn, rule: Rule) -> bool:
+    """Whether an equation moves keys of random numbers as if each were a number."""
+    moves = rule.__module__.rpartition(".")[2] in ("elementwise", "index", "shape")
+    return moves and any(is_key(x.aval) for x in (*eqn.invars, *eqn.outvars))
+
+
+def _by_words(rule: Rule, equation: Equation, operands: Sequence[Tensor]) -> list[Tensor]:
+    """What a rule makes of each word of the keys, put together again."""
+    keys = [is_key(x.aval) for x in equation.eqn.invars]
+    count = next(x.type.shape[-1] for x, is_one in zip(operands, keys, strict=True) if is_one)
+    equation = equation._replace(of_words=True)
+    found = []
+    for number in range(count):
+        words = []
+        for x, is_one in zip(operands, keys, strict=True):
+            words.append(_word(x, number) if is_one else x)
+        made = rule(equation, *words)
+        found.append([made] if isinstance(made, Tensor) else made)
+    return [
+        Concatenate(columns[0].ndim)(*(Reshape((*x.type.shape, 1))(x) for x in columns))
+        for columns in zip(*found, strict=True)
+    ]
+
+
+def _word(keys: Tensor, number: int) -> Tensor:
+    word = slice_axis(keys, keys.ndim - 1, number, number + 1)
+    return Reshape(keys.type.shape[:-1])(word)
+
+
+def graph_of(
+    name: str, types: Sequence[TensorType], body: Callable[..., Sequence[Tensor]]
+) -> Graph:
+    """The graph of what `body` makes of inputs of these types."""
+    with Builder(graph_name(name)) as builder:
+        inputs = [builder.input(type) for type in types]
+        outputs = builder.admit_all(tuple(body(*inputs)))
+    return interned(dead_code(builder.finish(outputs)))
+
+
+def graph_name(name: str) -> str:
+    """The name of a function of JAX as graphs have them."""
+    plain = "".join(letter if letter.isalnum() else "_" for letter in name).strip("_")
+    return plain if plain.isidentifier() else f"jax_{plain}" if plain else "jax_program"
+
+
+def _value(env: Mapping[Any, Tensor], x: Any) -> Tensor:
+    """The tensor of a variable of a program, or of a number that stands in its place."""
+    return constant_of(x.val, x.aval) if isinstance(x, Literal) else env[x]
+
+
+def broadcast_to(x: Tensor, shape: Shape, axes: Sequence[int] | None = None) -> Tensor:
+    """x repeated along its axes of size 1 and along new ones. Its axes stand at `axes` of the
+    result; without these it is a scalar or has all of them."""
+    places = axes if axes is not None else range(x.ndim)
+    placed = zip(places, x.type.shape, strict=True)
+    kept = [(axis, size) for axis, size in placed if size != 1 or shape[axis] == 1]
+    if len(kept) < x.ndim:
+        x = Reshape(tuple(size for _, size in kept))(x)
+    if x.type.shape == shape:
+        return x
+    return BroadcastTo(shape, tuple(axis for axis, _ in kept))(x)
+
+
+def constant_of(value: Any, aval: Any = None) -> Tensor:
+    """A constant of a program as a node."""
+    if hasattr(value, "dtype") and is_key(value):
+        return Constant(np.asarray(jax.random.key_data(value)))()
+    if aval is not None:
+        dtype = type_of(aval).dtype
+        array = np.asarray(value, dtype.numpy_dtype)
+        return (
+            constant(array.item(), dtype)
+            if array.shape == () and _is_plain(dtype)
+            else (Constant(array)())
+        )
+    return Constant(np.asarray(value))()
+
+
+def _is_plain(dtype: Any) -> bool:
+    """Whether every value of a type is a Python number, bit for bit but for nan."""
+    return dtype.kind in ("floating", "integer")
+
+
+def abstract(x: Any) -> jax.ShapeDtypeStruct:
+    """What stands for a variable of a program where JAX traces."""
+    aval = x.aval
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+
+
+def type_of(aval: Any) -> TensorType:
+    """The type of the tensors that stand for what JAX knows by shape and dtype. Keys of random
+    numbers are arrays of their data. Raises DTypeError for types that are not here."""
+    if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
+        if not jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
+            _refuse_dtype(aval)
+        aval = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(aval.shape, aval.dtype))
+    try:
+        return TensorType(as_dtype(aval.dtype), sizes_of(aval.shape))
+    except DTypeError:
+        _refuse_dtype(aval)
+
+
+def _refuse_dtype(aval: Any) -> NoReturn:
+    fail(
+        DTypeError,
+        f"from_jax: the program has values of the type {aval.dtype}, and there are no such tensors",
+        fix="convert them in the program: x.astype(jnp.float32)",
+    )
+
+
+def is_key(aval: Any) -> bool:
+    """Whether a value is a key of random numbers."""
+    return jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)
+
+
+def sizes_of(shape: Sequence[Any]) -> tuple[Size, ...]:
+    """The sizes of a shape of JAX, of which some may be symbolic."""
+    return tuple(map(size_of, shape))
+
+
+def size_of(size: Any) -> Size:
+    """A size of JAX, which may be symbolic."""
+    return parse_size(str(size)) if export.is_symbolic_dim(size) else int(size)
+
+
+def place_of(eqn: JaxprEqn) -> Source:
+    """The line of the program of JAX that made an equation, in the scope that it named; what we
+    asked JAX for on the way belongs to the equation that it was asked for."""
+    info, outer = eqn.source_info, place_of_thread()
+    scope = "/".join(filter(None, (outer.scope, str(info.name_stack))))
+    frames = info.traceback.frames if info.traceback is not None else ()
+    for frame in frames:
+        if frame.file_name.startswith(PACKAGE):
+            break
+        if not is_ours(frame.file_name):
+            text = linecache.getline(frame.file_name, frame.line_num).strip()
+            return Source.at(frame.file_name, frame.line_num, scope=scope, text=text)
+    return here()

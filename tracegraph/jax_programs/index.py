@@ -1,0 +1,306 @@
+"""JAX's gather and scatter as ours.
+
+JAX's describe where a window begins, in any axes and order, and how large it is. Ours take one
+element for each index vector, along neighbouring axes, and all of the others. So the axes are put
+into an order in which they are neighbours, and for a window that covers a part of an axis each of
+its places has an index vector of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tracegraph.core.shapes import Shape, Size
+from tracegraph.core.types import int32, int64
+from tracegraph.ir.tensor import Tensor
+from tracegraph.jax_programs.equations import Equation, converts, sizes_of
+from tracegraph.ops.broadcast import BroadcastTo, full_like
+from tracegraph.ops.constant import Iota, constant
+from tracegraph.ops.elementwise import (
+    ADD,
+    AND,
+    GREATER_EQUAL,
+    LESS_EQUAL,
+    MAXIMUM,
+    MINIMUM,
+    SELECT,
+    Cast,
+)
+from tracegraph.ops.index import (
+    GatherNd,
+    ScatterAdd,
+    ScatterMax,
+    ScatterMin,
+    ScatterMul,
+    ScatterUpdate,
+    size_value,
+)
+from tracegraph.ops.shape import Concatenate, Reshape, Transpose, inverse, slice_axis
+
+
+class Windows(NamedTuple):
+    """Where windows lie over a tensor: of each of its axes what JAX says about it."""
+
+    #: The shape of the tensor, and of a window.
+    shape: Shape
+    sizes: tuple[Size, ...]
+    #: The axes along which the index vectors count, in the order of their numbers.
+    indexed: tuple[int, ...]
+    #: Axes that the tensor shares with the indices, and those of the indices.
+    batch: tuple[int, ...]
+    index_batch: tuple[int, ...]
+    #: Axes that a window does not have.
+    dropped: tuple[int, ...]
+
+    @property
+    def moving(self) -> list[int]:
+        """The axes that index vectors need: along the others a window covers everything."""
+        return [
+            axis
+            for axis in range(len(self.shape))
+            if axis not in self.batch and (axis in self.dropped or self._is_part(axis))
+        ]
+
+    def _is_part(self, axis: int) -> bool:
+        return self.sizes[axis] != self.shape[axis]
+
+    @property
+    def covered(self) -> list[int]:
+        """The axes along which windows cover everything."""
+        taken = {*self.batch, *self.moving}
+        return [axis for axis in range(len(self.shape)) if axis not in taken]
+
+    @property
+    def partial(self) -> list[int]:
+        """The axes of which a window has a part, and not one place."""
+        return [axis for axis in self.moving if axis not in self.dropped]
+
+    @property
+    def may_reach_out(self) -> bool:
+        """Whether a window may have places in the tensor and others out of it."""
+        return bool(self.partial) or any(axis not in self.moving for axis in self.indexed)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The axes of the tensor as our ops want them: batch, indexed, the others."""
+        return (*self.batch, *self.moving, *self.covered)
+
+    def starts(self, indices: Tensor) -> tuple[dict[int, Tensor], list[Size]]:
+        """Where windows begin, by axis, with the axes of the indices that are batch axes first;
+        and their sizes without these. The index vectors stand along the last axis."""
+        rest = [k for k in range(indices.ndim - 1) if k not in self.index_batch]
+        indices = Transpose((*self.index_batch, *rest, indices.ndim - 1))(indices)
+        if indices.dtype not in (int32, int64):
+            indices = Cast(int64 if indices.dtype.name == "uint32" else int32)(indices)
+        shape = indices.type.shape[:-1]
+        columns = {}
+        for place, axis in enumerate(self.indexed):
+            column = slice_axis(indices, indices.ndim - 1, place, place + 1)
+            columns[axis] = Reshape(shape)(column)
+        return columns, [*shape[len(self.batch) :]]
+
+    def last_start(self, axis: int, like: Tensor) -> Tensor:
+        """The last place along an axis where a window may begin, in the shape of `like`."""
+        last = size_value(self.shape[axis] - self.sizes[axis], like.dtype)
+        return BroadcastTo(like.type.shape, ())(last) if like.type.shape != () else last
+
+    def inside(self, columns: dict[int, Tensor]) -> Tensor | None:
+        """Which windows lie in the tensor as a whole; None where all do."""
+        found = None
+        for axis, start in columns.items():
+            is_in = AND(
+                GREATER_EQUAL(start, full_like(start, 0)),
+                LESS_EQUAL(start, self.last_start(axis, start)),
+            )
+            found = is_in if found is None else AND(found, is_in)
+        return found
+
+    def clamped(self, columns: dict[int, Tensor]) -> dict[int, Tensor]:
+        """The starts, moved so that windows lie in the tensor."""
+        return {
+            axis: MINIMUM(MAXIMUM(start, full_like(start, 0)), self.last_start(axis, start))
+            for axis, start in columns.items()
+        }
+
+    def vectors(self, columns: dict[int, Tensor], like: Tensor) -> Tensor:
+        """An index vector for each place of each window: behind the axes of the indices come those
+        of the window that has a part of an axis."""
+        partial = self.partial
+        block = (*like.type.shape, *(self.sizes[axis] for axis in partial))
+        lead = tuple(range(like.ndim))
+        parts = []
+        for axis in self.moving:
+            start = columns.get(axis, full_like(like, 0))
+            number = BroadcastTo(block, lead)(start) if partial else start
+            if axis in partial:
+                steps = Iota(self.sizes[axis], start.dtype)()
+                place = like.ndim + partial.index(axis)
+                number = ADD(number, BroadcastTo(block, (place,))(steps))
+            parts.append(Reshape((*block, 1))(number))
+        if not parts:
+            return Reshape((*block, 0))(slice_axis(_one_column(like), like.ndim, 0, 0))
+        return Concatenate(len(block))(*parts) if len(parts) > 1 else parts[0]
+
+
+def _one_column(x: Tensor) -> Tensor:
+    return Reshape((*x.type.shape, 1))(x)
+
+
+def _mode(eqn: Equation) -> str:
+    """What is done where windows reach out: "fill", "clip" or "promise_in_bounds"."""
+    text = str(eqn.params["mode"]).lower()
+    return next((mode for mode in ("clip", "promise") if mode in text), "fill")
+
+
+def _gather_windows(eqn: Equation, x: Tensor) -> Windows:
+    numbers = eqn.params["dimension_numbers"]
+    return Windows(
+        x.type.shape,
+        sizes_of(eqn.params["slice_sizes"]),
+        tuple(numbers.start_index_map),
+        tuple(numbers.operand_batching_dims),
+        tuple(numbers.start_indices_batching_dims),
+        tuple(numbers.collapsed_slice_dims),
+    )
+
+
+@converts("gather")
+def _gather(eqn: Equation, x: Tensor, indices: Tensor) -> Tensor:
+    windows = _gather_windows(eqn, x)
+    columns, counts = windows.starts(indices)
+    like = _like(columns, indices, windows)
+    mode = _mode(eqn)
+    starts = windows.clamped(columns)
+    vectors = windows.vectors(starts, like)
+    b = len(windows.batch)
+    found = GatherNd(b, b)(Transpose(windows.order)(x), vectors)
+    # Now the axes are: batch, those of the indices, parts, and what windows cover.
+    placed = Transpose(_result_order(eqn, windows, counts, found.ndim))(found)
+    is_in = windows.inside(columns) if mode == "fill" else None
+    if is_in is None:
+        return placed
+    lead = _axes_of_indices(eqn, windows, placed.ndim)
+    mask = BroadcastTo(placed.type.shape, _increasing(lead))(_in_order(is_in, lead))
+    return SELECT(mask, placed, full_like(placed, _fill_value(eqn, placed)))
+
+
+def _like(columns: dict[int, Tensor], indices: Tensor, windows: Windows) -> Tensor:
+    """Zeros in the shape of the starts."""
+    for start in columns.values():
+        return full_like(start, 0)
+    shape = tuple(windows.starts(indices)[1])
+    return BroadcastTo(shape, ())(constant(0, int32)) if shape else constant(0, int32)
+
+
+def _fill_value(eqn: Equation, x: Tensor) -> Any:
+    given = eqn.params.get("fill_value")
+    if given is not None:
+        return np.asarray(given).item()
+    if x.dtype.is_floating or x.dtype.is_complex:
+        return float("nan")
+    if x.dtype.is_bool:
+        return True
+    return x.dtype.max if x.dtype.name.startswith("u") else x.dtype.min
+
+
+def _axes_of_indices(eqn: Equation, windows: Windows, rank: int) -> list[int]:
+    """The axes of a result that come of the axes of the indices, as `starts` orders these."""
+    offset = eqn.params["dimension_numbers"].offset_dims
+    free = [axis for axis in range(rank) if axis not in offset]
+    batch = windows.index_batch
+    rest = [k for k in range(len(free)) if k not in batch]
+    return [free[k] for k in (*batch, *rest)]
+
+
+def _result_order(eqn: Equation, windows: Windows, counts: Sequence[Size], rank: int) -> Any:
+    """Which axis of what was gathered each axis of the result is."""
+    lead = _axes_of_indices(eqn, windows, rank)
+    offset = eqn.params["dimension_numbers"].offset_dims
+    return inverse((*lead, *_window_axes(windows, offset)))
+
+
+def _window_axes(windows: Windows, offset: Sequence[int]) -> list[int]:
+    """The axes of a result, or of updates, that come of windows: parts first, then the others."""
+    kept = [a for a in range(len(windows.shape)) if a not in (*windows.dropped, *windows.batch)]
+    place = dict(zip(kept, offset, strict=True))
+    return [place[axis] for axis in (*windows.partial, *windows.covered)]
+
+
+def _increasing(axes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(axes))
+
+
+def _in_order(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """x with its axes in the order in which they stand in a result."""
+    order = tuple(int(k) for k in np.argsort(axes))
+    return x if order == tuple(range(x.ndim)) else Transpose(order)(x)
+
+
+_SCATTERS = {
+    "scatter": ScatterUpdate,
+    "scatter-add": ScatterAdd,
+    "scatter_add": ScatterAdd,
+    "scatter_max": ScatterMax,
+    "scatter_min": ScatterMin,
+    "scatter_mul": ScatterMul,
+    "scatter-max": ScatterMax,
+    "scatter-min": ScatterMin,
+    "scatter-mul": ScatterMul,
+}
+
+
+def _scatter_windows(eqn: Equation, x: Tensor, updates: Tensor) -> Windows:
+    numbers = eqn.params["dimension_numbers"]
+    batch, dropped = tuple(numbers.operand_batching_dims), tuple(numbers.inserted_window_dims)
+    there = iter(numbers.update_window_dims)
+    sizes = tuple(
+        1 if axis in (*batch, *dropped) else updates.type.shape[next(there)]
+        for axis in range(x.ndim)
+    )
+    return Windows(
+        x.type.shape,
+        sizes,
+        tuple(numbers.scatter_dims_to_operand_dims),
+        batch,
+        tuple(numbers.scatter_indices_batching_dims),
+        dropped,
+    )
+
+
+@converts(*_SCATTERS)
+def _scatter(eqn: Equation, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+    windows = _scatter_windows(eqn, x, updates)
+    offset = eqn.params["dimension_numbers"].update_window_dims
+    columns, _ = windows.starts(indices)
+    like = _like(columns, indices, windows)
+    starts = columns
+    if _mode(eqn) == "clip":
+        starts = windows.clamped(columns)
+    elif windows.may_reach_out and (is_in := windows.inside(columns)) is not None:
+        # A window that does not fit is dropped as a whole: it begins behind the end.
+        if not windows.moving:
+            eqn.refuse(
+                "a scatter of the whole tensor, dropped where it is shifted, has no counterpart",
+                "put the updates in by jnp.where",
+            )
+        starts = {
+            axis: SELECT(is_in, start, _size_like(windows.shape[axis], start))
+            for axis, start in columns.items()
+        }
+    vectors = windows.vectors(starts, like)
+    free = [axis for axis in range(updates.ndim) if axis not in offset]
+    rest = [k for k in range(len(free)) if k not in windows.index_batch]
+    lead = [free[k] for k in (*windows.index_batch, *rest)]
+    updates = Transpose((*lead, *_window_axes(windows, offset)))(updates)
+    b = len(windows.batch)
+    op = _SCATTERS[eqn.name](b, b)
+    found = op(Transpose(windows.order)(x), vectors, updates)
+    return Transpose(inverse(windows.order))(found)
+
+
+def _size_like(size: Size, like: Tensor) -> Tensor:
+    value = size_value(size, like.dtype)
+    return BroadcastTo(like.type.shape, ())(value) if like.type.shape != () else value

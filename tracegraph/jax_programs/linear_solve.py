@@ -1,0 +1,107 @@
+"""JAX's `custom_linear_solve`: x with A x = b, where programs say what A does and how it is solved.
+
+The derivative is that of the equation and not of the way to solve it: A dx = db - dA x. Its
+transpose needs a solution with the transposed A, which is an equation of the same kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tracegraph.control.call import as_tuple
+from tracegraph.control.custom_call import CustomCall
+from tracegraph.core.types import TensorType
+from tracegraph.ir.builder import current, inline
+from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.jax_programs.equations import Equation, converts, graph_of
+from tracegraph.ops.elementwise import NEG, PreventGradient
+from tracegraph.passes.gradient import gradient
+
+#: The highest order of derivatives: each needs equations inside of those of the order before.
+HIGHEST_ORDER = 3
+
+
+class Solver(NamedTuple):
+    """The graphs of an equation, what A is made of first, and that of the transposed A second; and
+    how many operands each takes before the right-hand sides."""
+
+    product: Graph
+    transposed_product: Graph | None
+    solve: Graph
+    transposed_solve: Graph | None
+    counts: tuple[int, ...]
+
+    @property
+    def transposed(self) -> Solver | None:
+        """The equation with the transposed A."""
+        if self.transposed_solve is None or self.transposed_product is None:
+            return None
+        m, v, s, t = self.counts
+        return Solver(
+            self.transposed_product, self.product, self.transposed_solve, self.solve, (v, m, t, s)
+        )
+
+    def parts(self, operands: Sequence[Tensor]) -> list[Sequence[Tensor]]:
+        """The operands of each graph, and the right-hand sides."""
+        parts, start = [], 0
+        for count in self.counts:
+            parts.append(operands[start : start + count])
+            start += count
+        return [*parts, operands[start:]]
+
+
+@converts("custom_linear_solve")
+def _custom_linear_solve(eqn: Equation, *xs: Tensor) -> Any:
+    lengths, programs = eqn.params["const_lengths"], eqn.params["jaxprs"]
+    names = ("matvec", "vecmat", "solve", "transpose_solve")
+    graphs = [
+        None if program is None else eqn.reader.graph(name, program)
+        for name, program in zip(names, programs, strict=True)
+    ]
+    solver = Solver(*graphs, tuple(lengths))  # type: ignore[arg-type]
+    return _solution(solver, xs, HIGHEST_ORDER)
+
+
+def _solution(solver: Solver, operands: Sequence[Tensor], order: int) -> tuple[Tensor, ...]:
+    """The solutions, with derivatives of so many orders."""
+    types = [x.type for x in operands]
+    if solver.transposed is None or order == 0:
+        *_, of_solve, _, right = solver.parts(operands)
+        stop = PreventGradient("of a linear solve there are derivatives of order 1 to 3")
+        return inline(solver.solve, (*of_solve, *map(stop, right)))
+
+    def solved(*given: Tensor) -> Sequence[Tensor]:
+        *_, of_solve, _, right = solver.parts(given)
+        return inline(solver.solve, (*of_solve, *right))
+
+    body = graph_of("linear_solve", types, solved)
+    backward, sources = _backward(solver, types, order)
+    return as_tuple(CustomCall(body, backward, sources)(*operands))
+
+
+def _backward(
+    solver: Solver, types: Sequence[TensorType], order: int
+) -> tuple[Graph, tuple[int, ...]]:
+    """The graph of the cotangents, and of which operands they are."""
+    transposed = solver.transposed
+    assert transposed is not None
+    first = sum(solver.counts)
+    rights = range(first, len(types))
+    places: list[int] = []
+
+    def pulled(*given: Tensor) -> Sequence[Tensor]:
+        operands, gs = given[: len(types)], given[len(types) :]
+        m, v, s, t, _ = solver.parts(operands)
+        by_right = _solution(transposed, (*v, *m, *t, *s, *gs), order - 1)
+        xs = _solution(solver, operands, order - 1)
+        builder = current()
+        start = len(builder.nodes)
+        products = inline(solver.product, (*m, *xs))
+        found = gradient(builder.nodes[start:], products, m, list(map(NEG, by_right)))
+        kept = [(i, g) for i, g in enumerate(found) if g is not None]
+        places[:] = [i for i, _ in kept]
+        return [*(g for _, g in kept), *by_right]
+
+    graph = graph_of("linear_solve_backward", [*types, *(types[i] for i in rights)], pulled)
+    return graph, (*places, *rights)

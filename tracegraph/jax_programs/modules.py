@@ -1,0 +1,145 @@
+"""Modules of flax and equinox as Modules, whose parameters are Variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+
+from tracegraph.errors import SignatureError, TraceError, fail, kind_of
+from tracegraph.functions.function import function
+from tracegraph.ir.builder import at_top_level
+from tracegraph.jax_programs.equations import is_key
+from tracegraph.jax_programs.optimizer import word_of
+from tracegraph.jax_programs.programs import from_jax
+from tracegraph.operands.conversion import as_tensor
+from tracegraph.state.module import Module
+from tracegraph.state.variable import Variable
+
+
+class JaxModule(Module):
+    """A module of flax or equinox. `parameters` has its Variables by their paths.
+
+    A call takes what the module takes. It is a `tg.function`, so that it is saved with the Module;
+    arguments that are Python values are static.
+    """
+
+    _hidden = frozenset(["_run"])
+
+    def __init__(
+        self, run: Callable[..., Any], leaves: Mapping[str, Any], variable: Callable[..., Variable]
+    ) -> None:
+        super().__init__()
+        self._run = from_jax(run)
+        with at_top_level():
+            self.parameters = {path: variable(path, leaf) for path, leaf in leaves.items()}
+
+    @function
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        kept = [*self.parameters.values()]
+        result, changed = self._run(kept, *args, **kwargs)
+        for path, value in changed.items():
+            self.parameters[path].assign(value)
+        return result
+
+
+def _variable(name: str, leaf: Any, is_trained: bool = True) -> Variable:
+    value = as_tensor(np.asarray(leaf))
+    return Variable(value, trainable=is_trained and value.dtype.is_differentiable, name=name)
+
+
+def _of_collection(path: str, leaf: Any) -> Variable:
+    """The Variable of a path that begins with its collection."""
+    collection, _, name = path.partition("/")
+    return _variable(name, leaf, collection == "params")
+
+
+def from_flax(module: Any, variables: Any) -> JaxModule:
+    """A module of flax.linen with its variables, as a Module: `m(x)` is `module.apply(variables,
+    x)`.
+
+    - `variables`: what `module.init(key, x)` returns: collections, of which "params" is trainable.
+      They become Variables with their values, named after their paths, such as `hidden/kernel`.
+
+    A call takes the arguments of the module, and those of `apply`: `rngs={"dropout": key}`, with
+    keys as arrays of uint32, `method=`, and `mutable=["batch_stats"]`, with which the Variables of
+    that collection are assigned; the result is that of the module alone.
+
+    Raises TraceError for what is no module of flax.linen.
+
+    >>> import jax, flax.linen as nn
+    >>> dense = nn.Dense(2)
+    >>> m = tg.Module.from_flax(dense, dense.init(jax.random.key(0), jax.numpy.ones([1, 3])))
+    >>> m(tg.ones([4, 3])).shape, [v.name for v in m.variables]
+    (TensorShape([4, 2]), ['bias:0', 'kernel:0'])
+    """
+    if not callable(getattr(module, "apply", None)):
+        _refuse("from_flax", module, "give a module of flax.linen, and its variables")
+    pairs, structure = jax.tree_util.tree_flatten_with_path(variables)
+    paths = ["/".join(map(word_of, path)) for path, _ in pairs]
+    known = {path.split("/")[0] for path in paths}
+
+    def run(leaves: Any, *args: Any, mutable: Any = (), **kwargs: Any) -> Any:
+        names = [mutable] if isinstance(mutable, str) else list(mutable)
+        values = jax.tree_util.tree_unflatten(structure, leaves)
+        if not names:
+            return module.apply(values, *args, **kwargs), {}
+        result, after = module.apply(values, *args, mutable=names, **kwargs)
+        changed = _by_path(after)
+        missing = sorted({path.split("/")[0] for path in changed} - known)
+        if missing:
+            fail(
+                SignatureError,
+                f"from_flax: a call makes the collection {missing[0]!r}, which has no Variables",
+                fix="give the variables of that collection too, or leave it out of mutable",
+            )
+        return result, changed
+
+    run.__name__ = type(module).__name__
+    leaves = dict(zip(paths, (leaf for _, leaf in pairs), strict=True))
+    return JaxModule(run, leaves, _of_collection)
+
+
+def from_equinox(module: Any) -> JaxModule:
+    """A module of equinox as a Module: `m(x)` is `module(x)`.
+
+    Its arrays become Variables, named after their paths, such as `layers/0/weight`; those of
+    floating numbers are trainable. Keys of random numbers are given as arrays of uint32.
+
+    Raises TraceError for what cannot be called.
+
+    >>> import jax, equinox as eqx
+    >>> m = tg.Module.from_equinox(eqx.nn.Linear(3, 2, key=jax.random.key(0)))
+    >>> m(tg.ones([3])).shape, [v.name for v in m.variables]
+    (TensorShape([2]), ['bias:0', 'weight:0'])
+    """
+    pairs, structure = jax.tree_util.tree_flatten_with_path(module)
+    if not callable(module) or not pairs:
+        _refuse("from_equinox", module, "give a module of equinox that has parameters")
+    paths = ["/".join(map(word_of, path)) for path, _ in pairs]
+    leaves = [leaf for _, leaf in pairs]
+    places = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
+
+    def run(values: Any, *args: Any, **kwargs: Any) -> Any:
+        every = list(leaves)
+        for place, value in zip(places, values, strict=True):
+            every[place] = value
+        return jax.tree_util.tree_unflatten(structure, every)(*args, **kwargs), {}
+
+    run.__name__ = type(module).__name__
+    return JaxModule(run, {paths[i]: leaves[i] for i in places}, _variable)
+
+
+def _is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and not is_key(leaf)
+
+
+def _by_path(tree: Any) -> dict[str, Any]:
+    pairs, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {"/".join(map(word_of, path)): leaf for path, leaf in pairs}
+
+
+def _refuse(name: str, module: Any, fix: str) -> NoReturn:
+    fail(TraceError, f"{name}: {kind_of(module)} is no such module", fix=fix)

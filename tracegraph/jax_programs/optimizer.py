@@ -1,0 +1,222 @@
+"""Transformations of gradients, as optax has them, as optimizers with their state in Variables."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tracegraph.array.arguments import as_list
+from tracegraph.core.types import int32
+from tracegraph.differentiation.tape import GradientTape
+from tracegraph.errors import GradientError, SignatureError, TraceError, counted, fail, kind_of
+from tracegraph.ir.builder import at_top_level
+from tracegraph.jax_programs.equations import is_key
+from tracegraph.jax_programs.programs import from_jax
+from tracegraph.optimizers.base import connected_pairs, state
+from tracegraph.optimizers.rows import dense
+from tracegraph.state.module import Module
+from tracegraph.state.variable import Reference, Variable
+from tracegraph.tracing.name_scopes import told_name
+from tracegraph.tracing.trace import init_scope
+
+if TYPE_CHECKING:
+    from tracegraph.typing import TensorLike
+
+
+class OptaxOptimizer(Module):
+    """An optimizer that does what a transformation of optax does; see
+    `tg.optimizers.from_optax`.
+
+    `optax_state` has its Variables by their paths, such as "0/mu/kernel"; it is made with the first
+    step, or by `build`. `iterations` counts the calls of `apply_gradients`.
+    """
+
+    _hidden = frozenset(["_transformation", "_step", "_references"])
+
+    def __init__(self, transformation: Any, name: str | None = None) -> None:
+        super().__init__(name)
+        methods = (getattr(transformation, which, None) for which in ("init", "update"))
+        if not all(map(callable, methods)):
+            fail(
+                TraceError,
+                f"from_optax: {kind_of(transformation)} has no functions init and update",
+                fix="give a transformation of optax, such as optax.adam(1e-3)",
+            )
+        self._transformation = transformation
+        with at_top_level():
+            self.iterations = state(0, "iteration", int32)
+        self.optax_state: dict[str, Variable] = {}
+        self._references: dict[Reference, str] = {}
+        self._step: Callable[..., Any] | None = None
+
+    def _ordered_attributes(self) -> list[tuple[str, Any]]:
+        return list(vars(self).items())
+
+    def build(self, variables: Iterable[Variable]) -> None:
+        """Makes the state for these variables now rather than at the first step. Raises
+        SignatureError (a ValueError) if there is one for others."""
+        self._names_of([v.actual() for v in as_list("build", "variables", variables)])
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[tuple[Any, Variable]],
+        name: str | None = None,
+        **extra: Any,
+    ) -> Variable:
+        """Takes one step: `optimizer.apply_gradients(zip(gradients, variables))`.
+
+        The variables are those of the first step, each time. `extra` has what the transformation
+        takes besides, such as `value=loss`. Raises GradientError (a ValueError) if all gradients
+        are None, and SignatureError (a ValueError) for other variables than those of the first
+        step. Returns `iterations`.
+        """
+        pairs = connected_pairs(grads_and_vars)
+        names = self._names_of([v.actual() for _, v in pairs])
+        gradients = {name: dense(g) for name, (g, _) in zip(names, pairs, strict=True)}
+        variables = {name: v for name, (_, v) in zip(names, pairs, strict=True)}
+        assert self._step is not None
+        kept = [*self.optax_state.values()]
+        values, states = self._step(gradients, kept, variables, **extra)
+        for variable, value in zip(kept, states, strict=True):
+            variable.assign(value)
+        for name, variable in variables.items():
+            constrained = variable.constraint
+            variable.assign(constrained(values[name]) if constrained else values[name])
+        return self.iterations.assign_add(1)
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Variable]) -> None:
+        """Takes one step: `apply_gradients` of two lists."""
+        gradients = as_list("apply", "grads", grads)
+        if len(gradients) != len(trainable_variables):
+            fail(
+                SignatureError,
+                f"apply: there are {counted(len(gradients), 'gradient')} for "
+                f"{counted(len(trainable_variables), 'variable')}",
+                fix="give a gradient, or None, for each variable",
+            )
+        self.apply_gradients(list(zip(gradients, trainable_variables)))
+
+    def minimize(
+        self,
+        loss: TensorLike | Callable[[], TensorLike],
+        var_list: Iterable[Variable],
+        tape: Any = None,
+    ) -> Variable:
+        """Takes one step down: the gradients of `loss`, and `apply_gradients`.
+
+        - `loss`: a function of nothing that returns it, or what was computed inside of `tape`.
+
+        Raises GradientError (a ValueError) for a computed loss without its tape.
+        """
+        variables = as_list("minimize", "var_list", var_list)
+        if callable(loss):
+            with tape or GradientTape() as tape:
+                tape.watch(variables)
+                loss = loss()
+        elif tape is None:
+            fail(
+                GradientError,
+                f"minimize: the loss is {kind_of(loss)}, and there is no tape that saw it",
+                fix="give a function: minimize(lambda: loss_of(x), variables), or tape=tape",
+            )
+        gradients = tape.gradient(loss, variables)
+        return self.apply_gradients(zip(gradients, variables, strict=True))
+
+    def _names_of(self, variables: Sequence[Variable]) -> list[str]:
+        """The names of variables in the state, which is made if there is none."""
+        references = [v.ref() for v in variables]
+        if self._step is None:
+            self._references = dict(zip(references, _unique_names(variables), strict=True))
+            with init_scope():
+                self._make_state(variables)
+        if {*references} != self._references.keys():
+            known = ", ".join(self._references.values())
+            given = ", ".join(map(told_name, variables))
+            fail(
+                SignatureError,
+                f"the state of the optimizer is that of the variables {known}, and gradients were "
+                f"given for {given}",
+                fix="give gradients for the same variables each time, or make another optimizer",
+            )
+        return [self._references[reference] for reference in references]
+
+    def _make_state(self, variables: Sequence[Variable]) -> None:
+        """Makes the Variables of the state, and the function that takes a step."""
+        names = [*self._references.values()]
+        wide = any(v.dtype.size == 8 for v in variables)
+        with jax.enable_x64(True) if wide else contextlib.nullcontext():
+            values = [jnp.asarray(v.numpy()) for v in variables]
+            made = self._transformation.init(dict(zip(names, values, strict=True)))
+        pairs, structure = jax.tree_util.tree_flatten_with_path(made)
+        kinds = [jax.random.key_impl(leaf) if _is_key(leaf) else None for _, leaf in pairs]
+        for path, leaf in pairs:
+            words = [word_of(step) for step in path]
+            data = jax.random.key_data(leaf) if _is_key(leaf) else leaf
+            self.optax_state["/".join(words)] = state(np.asarray(data), _slot_name(words, names))
+        self._step = from_jax(_step_of(self._transformation, structure, kinds))
+
+
+def _step_of(transformation: Any, structure: Any, kinds: Sequence[Any]) -> Callable[..., Any]:
+    """One step as a function of JAX: of gradients, the leaves of the state, and parameters."""
+
+    def step(gradients: Any, leaves: Any, parameters: Any, **extra: Any) -> Any:
+        leaves = [
+            leaf if kind is None else jax.random.wrap_key_data(leaf, impl=kind)
+            for leaf, kind in zip(leaves, kinds, strict=True)
+        ]
+        before = jax.tree_util.tree_unflatten(structure, leaves)
+        updates, after = transformation.update(gradients, before, parameters, **extra)
+        new, found = jax.tree_util.tree_flatten(after)
+        if found != structure:
+            fail(
+                SignatureError,
+                f"the state of the transformation had the structure {structure}, and its update "
+                f"returns {found}",
+                fix="use a transformation whose state keeps its structure",
+            )
+        data = [leaf if not _is_key(leaf) else jax.random.key_data(leaf) for leaf in new]
+        return {k: _applied(parameters[k], updates[k]) for k in parameters}, data
+
+    step.__name__ = "optax_step"
+    return step
+
+
+def _applied(parameter: Any, update: Any) -> Any:
+    """A parameter after its update, in its own type, as `optax.apply_updates` has it."""
+    return jnp.asarray(parameter + update).astype(parameter.dtype)
+
+
+def _is_key(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and is_key(leaf)
+
+
+def _unique_names(variables: Sequence[Variable]) -> list[str]:
+    """A name for each variable: its own, with a number where two have the same."""
+    found: dict[str, int] = {}
+    names = []
+    for variable in variables:
+        name = variable.base_name or "variable"
+        count = found[name] = found.get(name, -1) + 1
+        names.append(f"{name}_{count}" if count else name)
+    return names
+
+
+def word_of(step: Any) -> str:
+    """A step of a path through a pytree, as a word."""
+    for attribute in ("name", "key", "idx"):
+        if hasattr(step, attribute):
+            return str(getattr(step, attribute))
+    return str(step)
+
+
+def _slot_name(words: Sequence[str], names: Sequence[str]) -> str:
+    """What a Variable of the state is called: after its field, and the variable it is kept for."""
+    fields = [word for word in words if word not in names and not word.isdigit()]
+    owner = next((word for word in reversed(words) if word in names), None)
+    field = fields[-1] if fields else "state"
+    return f"{owner}_{field}" if owner else field

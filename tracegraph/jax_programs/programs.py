@@ -1,0 +1,365 @@
+"""`from_jax`: functions of JAX as functions of tensors, traced once for each kind of arguments."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import jax
+import numpy as np
+from jax import core, export
+
+from tracegraph.boundary.tracebacks import api_boundary
+from tracegraph.control.call import Call
+from tracegraph.control_flow.regions import appended
+from tracegraph.core.lru_cache import LRUCache
+from tracegraph.core.shapes import Dim, ShapeVariable
+from tracegraph.core.source import Source, here, is_ours, sourced
+from tracegraph.core.types import TensorType, as_dtype
+from tracegraph.errors import (
+    ShapeError,
+    SignatureError,
+    SizeNeeded,
+    TraceError,
+    fail,
+    kind_of,
+    shown,
+)
+from tracegraph.ir.builder import at_top_level
+from tracegraph.ir.op import attribute_key
+from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.jax_programs import (
+    contract,
+    control,
+    elementwise,
+    index,
+    linalg,
+    linear_solve,
+    random,
+    reduce,
+    shape,
+    windows,
+)
+from tracegraph.jax_programs.equations import (
+    Reader,
+    constant_of,
+    graph_of,
+    is_key,
+    type_of,
+)
+from tracegraph.operands.conversion import LARGEST_CONSTANT, as_tensor
+
+#: Importing a family registers its primitives.
+_FAMILIES = (
+    *(contract, control, elementwise, index, linalg, linear_solve),
+    *(random, reduce, shape, windows),
+)
+#: How many traces of one function are kept.
+_MOST_PROGRAMS = 64
+
+
+class Program(NamedTuple):
+    """A trace: the graph of constants and leaves, the constants, and the structure of results."""
+
+    graph: Graph
+    constants: list[Tensor]
+    structure: Any
+
+
+def from_jax(
+    fn: Callable[..., Any],
+    *,
+    static_argnums: int | Iterable[int] = (),
+    static_argnames: str | Iterable[str] = (),
+) -> Callable[..., Any]:
+    """A function of JAX as one of tensors: its program becomes nodes of the graph.
+
+    - `fn`: a pure function of JAX. Its arguments and results are pytrees; their leaves are tensors,
+      Variables, arrays and numbers here, and the results have tensors as leaves.
+    - `static_argnums`, `static_argnames`: arguments that fn gets as they are. So it gets keyword
+      arguments that are Python numbers, strings, functions or None. Another value of one is
+      another trace.
+
+    What is returned can be called wherever an op can: at top level, in a `tg.function`, under tapes
+    and in `tg.vectorized_map`. It makes one `call` node, whose graph has the lines of the program
+    of JAX, and derivatives of any order in both modes: those that JAX has, by the rules of
+    `jax.custom_vjp` and `jax.custom_jvp` too. A saved model holds the graph and needs no fn.
+
+    Keys of random numbers are arrays of two uint32; the numbers are those of JAX. Sizes that are
+    open stay so where JAX's symbolic shapes allow it; elsewhere fn is traced for each size. If an
+    argument has 64 bits, fn is traced as with `jax_enable_x64`.
+
+    Raises TraceError for an argument that is no array, for a primitive that has no counterpart,
+    with its name and line, and where fn needs a value that is not known; DTypeError for data types
+    that tensors do not have.
+
+    >>> import jax.numpy as jnp
+    >>> x = tg.Variable([1.0, 2.0])
+    >>> with tg.GradientTape() as tape:
+    ...     y = tg.from_jax(lambda x: jnp.sum(x**3))(x)
+    >>> tape.gradient(y, x).numpy()
+    array([ 3., 12.], dtype=float32)
+    """
+    if not callable(fn):
+        fail(TraceError, f"from_jax: {shown(fn)} is no function", fix="give a function of JAX")
+    return JaxFunction(fn, static_argnums, static_argnames)
+
+
+class JaxFunction:
+    """A function of JAX that is called with tensors; see `tg.from_jax`."""
+
+    def __init__(self, fn: Callable[..., Any], numbers: Any, names: Any) -> None:
+        self._function = fn
+        self._name = getattr(fn, "__name__", type(fn).__name__)
+        self._numbers = frozenset([numbers] if isinstance(numbers, int) else numbers)
+        self._names = frozenset([names] if isinstance(names, str) else names)
+        self._programs: LRUCache[Any, Program] = LRUCache(_MOST_PROGRAMS)
+        with contextlib.suppress(AttributeError, TypeError):  # a callable object may have no name
+            functools.update_wrapper(self, fn, updated=())
+
+    def __repr__(self) -> str:
+        return f"<tg.from_jax of {self._name}>"
+
+    @api_boundary
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call = _Arguments(self._name, args, kwargs, self._numbers, self._names)
+        program = self._programs.get(call.key)
+        if program is None:
+            program = self._programs.setdefault(call.key, _traced(self._function, call))
+        if not program.graph.outputs:
+            return program.structure.unflatten([])
+        outputs = appended(Call(program.graph), [*program.constants, *call.tensors])
+        return program.structure.unflatten(outputs)
+
+
+class _Arguments:
+    """The arguments of a call: tensors, and what the function gets as it is."""
+
+    def __init__(
+        self,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        numbers: frozenset[int],
+        names: frozenset[str],
+    ) -> None:
+        self.name = name
+        count = len(args)
+        fixed = {number % count if number < 0 else number for number in numbers} if count else set()
+        self.static: dict[Any, Any] = {i: x for i, x in enumerate(args) if i in fixed}
+        self.static |= {k: x for k, x in kwargs.items() if k in names}
+        settings = {k: x for k, x in kwargs.items() if k not in names and _is_setting(x)}
+        self._count = count
+        self._static_key = (
+            tuple((k, type(x), attribute_key(x)) for k, x in self.static.items()),
+            tuple((k, _setting_key(x)) for k, x in settings.items()),
+        )
+        self.static |= settings
+        traced = (
+            {i: x for i, x in enumerate(args) if i not in self.static},
+            {k: x for k, x in kwargs.items() if k not in self.static},
+        )
+        leaves, self.structure = jax.tree_util.tree_flatten(traced, is_leaf=_is_leaf)
+        self.tensors: list[Tensor] = []
+        self.stand_ins: list[_StandIn] = []
+        for leaf in leaves:
+            tensor, stand_in = _converted(name, leaf)
+            self.tensors.append(tensor)
+            self.stand_ins.append(stand_in)
+        self.is_wide = any(x.type.dtype.name in _WIDE for x in self.stand_ins)
+
+    @functools.cached_property
+    def key(self) -> Any:
+        """Equal for calls that have the same trace."""
+        key = self.structure, self._static_key, tuple(self.stand_ins), jax.config.jax_enable_x64  # type: ignore[attr-defined]
+        try:
+            hash(key)
+        except TypeError:
+            fail(
+                SignatureError,
+                f"{self.name}: a static argument cannot be hashed: {shown(self.static)}",
+                fix="give a tuple instead of a list, or an object that has a hash",
+            )
+        return key
+
+    def packed(self, leaves: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of the function, with these leaves."""
+        by_place, by_name = jax.tree_util.tree_unflatten(self.structure, leaves)
+        every = {**by_place, **{k: x for k, x in self.static.items() if isinstance(k, int)}}
+        named = {k: x for k, x in self.static.items() if isinstance(k, str)}
+        return [every[i] for i in range(self._count)], {**by_name, **named}
+
+    def abstract(self) -> list[jax.ShapeDtypeStruct]:
+        """What stands for the leaves where JAX traces, open sizes as symbolic ones."""
+        sizes: dict[Any, str] = {}
+        for x in self.stand_ins:
+            for size in x.type.shape:
+                if isinstance(size, Dim):
+                    sizes.setdefault(size, f"d{len(sizes)}")
+        names = list(sizes.values())
+        symbols = export.symbolic_shape(", ".join(names)) if names else ()
+        known = dict(zip(sizes, symbols, strict=True))
+        return [x.abstract(known) for x in self.stand_ins]
+
+
+class _StandIn(NamedTuple):
+    """What a trace knows of a leaf."""
+
+    type: TensorType
+    #: Whether it is a mere Python number, to which others do not adapt.
+    is_weak: bool = False
+    #: The type of a key of random numbers, whose shape is that of the keys.
+    key_type: Any = None
+
+    def abstract(self, sizes: dict[Any, Any]) -> jax.ShapeDtypeStruct:
+        shape = tuple(sizes.get(size, size) for size in self.type.shape)
+        if self.key_type is not None:
+            return jax.ShapeDtypeStruct(shape[:-1], self.key_type)
+        dtype = self.type.dtype.numpy_dtype
+        return jax.ShapeDtypeStruct(shape, dtype, weak_type=self.is_weak)
+
+
+_WIDE = ("float64", "int64", "uint64", "complex128")
+_NUMBERS = (bool, int, float, complex)
+
+
+def _is_leaf(x: Any) -> bool:
+    return hasattr(x, "__tracegraph_tensor__")
+
+
+def _is_setting(value: Any) -> bool:
+    """Whether an argument that is given by name holds no array."""
+    leaves = jax.tree_util.tree_leaves(value, is_leaf=_is_leaf)
+    return not any(hasattr(leaf, "dtype") for leaf in leaves)
+
+
+def _setting_key(value: Any) -> Any:
+    """Equal for settings of the same trace: a list of them has no hash."""
+    leaves, structure = jax.tree_util.tree_flatten(value)
+    return structure, tuple((type(leaf), attribute_key(leaf)) for leaf in leaves)
+
+
+def _converted(name: str, leaf: Any) -> tuple[Tensor, _StandIn]:
+    """A leaf as a tensor, and what stands for it."""
+    if isinstance(leaf, _NUMBERS) and not isinstance(leaf, np.generic):
+        dtype = as_dtype(jax.dtypes.canonicalize_dtype(type(leaf)))
+        tensor = as_tensor(leaf, dtype)
+        return tensor, _StandIn(tensor.type, is_weak=not isinstance(leaf, bool))
+    if isinstance(leaf, jax.Array) and is_key(leaf):
+        tensor = as_tensor(jax.random.key_data(leaf))
+        return tensor, _StandIn(tensor.type, key_type=leaf.dtype)
+    if not hasattr(leaf, "dtype"):
+        fail(
+            TraceError,
+            f"{name}: an argument of a function of JAX is {kind_of(leaf)}: {shown(leaf)}",
+            fix="give arrays and numbers; name what is a setting in static_argnums or "
+            "static_argnames",
+        )
+    tensor = as_tensor(leaf)
+    if isinstance(tensor.type.shape, ShapeVariable):
+        fail(  # a live function that meets this traces again with the rank
+            ShapeError,
+            f"{name}: the number of axes of an argument is not known: {tensor.type}",
+            fix="give the rank in the TensorSpec, as TensorSpec([None, None])",
+        )
+    return tensor, _StandIn(tensor.type)
+
+
+def _traced(function: Callable[..., Any], call: _Arguments) -> Program:
+    """The program of a function for arguments like those of a call."""
+
+    def flat(*leaves: Any) -> Any:
+        args, kwargs = call.packed(leaves)
+        return function(*args, **kwargs)
+
+    wide = jax.enable_x64(True) if call.is_wide else contextlib.nullcontext()
+    with wide, at_top_level():
+        closed, results = _jaxpr(flat, call)
+        _check_no_leaks(call.name, closed)
+        constants = [_constant(value) for value in closed.consts]
+        types = [
+            *(x.type for x in constants if x is not None),
+            *(type_of(x.aval) for x in closed.jaxpr.invars),
+        ]
+        count = len(types) - len(closed.jaxpr.invars)
+
+        def body(*inputs: Tensor) -> Sequence[Tensor]:
+            given = iter(inputs[:count])
+            every = [
+                constant_of(value) if large is None else next(given)
+                for value, large in zip(closed.consts, constants, strict=True)
+            ]
+            return Reader().run(closed.jaxpr, every, inputs[count:])
+
+        with sourced(here()):
+            graph = graph_of(call.name, types, body)
+    structure = jax.tree_util.tree_structure(results)
+    return Program(graph, [x for x in constants if x is not None], structure)
+
+
+def _constant(value: Any) -> Tensor | None:
+    """A constant of a program as an input of its graph; None if it is small, and stands in it."""
+    if not hasattr(value, "dtype") or is_key(value) or value.size <= LARGEST_CONSTANT:
+        return None
+    return as_tensor(np.asarray(value))
+
+
+def _check_no_leaks(name: str, closed: Any) -> None:
+    """Raises TraceError for a value that another trace of JAX has left behind."""
+    if any(isinstance(value, core.Tracer) for value in closed.consts):
+        fail(TraceError, f"{name}: it uses a value that another trace of JAX made", fix=_NO_LEAKS)
+
+
+_NO_LEAKS = "keep no traced value outside of the function: return it, or pass it as an argument"
+
+
+def _jaxpr(flat: Callable[..., Any], call: _Arguments) -> tuple[Any, Any]:
+    """What JAX traces, and the results with their structure. Raises TraceError where the function
+    asks for a value, and ShapeError where it asks for an open size."""
+    try:
+        return jax.make_jaxpr(flat, return_shape=True)(*call.abstract())
+    except jax.errors.InconclusiveDimensionOperation as error:
+        _refuse(
+            SizeNeeded,
+            f"{call.name}: JAX needs to know an open size",
+            error,
+            "give the size in the TensorSpec, or let the function be traced for each size",
+        )
+    except (jax.errors.UnexpectedTracerError, jax.errors.ConcretizationTypeError) as error:
+        _refuse(
+            TraceError,
+            f"{call.name}: JAX cannot trace it",
+            error,
+            f"name what must be a Python value in static_argnums or static_argnames; {_NO_LEAKS}",
+        )
+    except jax.errors.TracerArrayConversionError as error:
+        _refuse(
+            TraceError,
+            f"{call.name}: JAX cannot trace it",
+            error,
+            "use jax.numpy in the place of NumPy",
+        )
+
+
+def _refuse(kind: type[Exception], fact: str, error: Exception, fix: str) -> NoReturn:
+    reason = str(error).split("\n")[0].rstrip(".: ")
+    fail(kind, f"{fact}: {reason}", source=_line_of(error), fix=fix, cause=error)
+
+
+def _line_of(error: Exception) -> Any:
+    """The user's innermost line in the traceback of an error."""
+    from_traceback = error.__traceback__
+    found = None
+    while from_traceback is not None:
+        found = _place(from_traceback) or found
+        from_traceback = from_traceback.tb_next
+    return found or here()
+
+
+def _place(traceback: Any) -> Any:
+    code = traceback.tb_frame.f_code
+    if is_ours(code.co_filename):
+        return None
+    return Source(code, traceback.tb_lasti)

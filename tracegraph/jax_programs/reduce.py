@@ -1,0 +1,108 @@
+"""Primitives of JAX that combine elements: reductions, running totals, order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from tracegraph.core.types import as_dtype, int16, int32, int64, uint16
+from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Tensor
+from tracegraph.jax_programs.equations import Equation, converts
+from tracegraph.ops import reduce as ops
+from tracegraph.ops.broadcast import Sum, full_like
+from tracegraph.ops.elementwise import Cast, FloorMod
+from tracegraph.ops.index import take_along
+from tracegraph.ops.sort import ArgSort, Sort, TopK
+
+_REDUCTIONS: dict[str, type[Op]] = {
+    "reduce_and": ops.All,
+    "reduce_max": ops.Max,
+    "reduce_min": ops.Min,
+    "reduce_or": ops.Any,
+    "reduce_prod": ops.Prod,
+    "reduce_sum": Sum,
+}
+
+
+@converts(*_REDUCTIONS)
+def _reduce(eqn: Equation, x: Tensor) -> Tensor:
+    if x.dtype.is_bool != (eqn.name in ("reduce_and", "reduce_or")):
+        if not x.dtype.is_bool:
+            eqn.refuse(f"{eqn.name} of {x.type} has no counterpart", "reduce truth values")
+        return Cast(x.dtype)(_reduction(eqn)(Cast(int32)(x)))
+    return _reduction(eqn)(x)
+
+
+def _reduction(eqn: Equation) -> Op:
+    return _REDUCTIONS[eqn.name](tuple(sorted(eqn.params["axes"])))
+
+
+@converts("reduce_xor")
+def _reduce_xor(eqn: Equation, x: Tensor) -> Tensor:
+    if not x.dtype.is_bool:
+        eqn.refuse(f"reduce_xor of {x.type} has no counterpart", "reduce truth values")
+    count = Sum(tuple(sorted(eqn.params["axes"])))(Cast(int32)(x))
+    return Cast(x.dtype)(FloorMod()(count, full_like(count, 2)))
+
+
+@converts("argmax", "argmin")
+def _arg_extreme(eqn: Equation, x: Tensor) -> Tensor:
+    (axis,) = eqn.params["axes"]
+    dtype = as_dtype(eqn.params["index_dtype"])
+    own = dtype if dtype in (int16, uint16, int32, int64) else int32
+    found = (ops.ArgMax if eqn.name == "argmax" else ops.ArgMin)(axis, own)(x)
+    return found if own is dtype else Cast(dtype)(found)
+
+
+_RUNNING: dict[str, type[Op]] = {
+    "cumsum": ops.CumSum,
+    "cumprod": ops.CumProd,
+    "cumlogsumexp": ops.CumLogsumexp,
+}
+
+
+@converts(*_RUNNING)
+def _running(eqn: Equation, x: Tensor) -> Tensor:
+    return _RUNNING[eqn.name](eqn.params["axis"], bool(eqn.params["reverse"]))(x)
+
+
+_EXTREMES: dict[str, Callable[..., Any]] = {"cummax": jnp.maximum, "cummin": jnp.minimum}
+
+
+@converts(*_EXTREMES)
+def _running_extreme(eqn: Equation, x: Tensor) -> Any:
+    params = {"axis": eqn.params["axis"], "reverse": bool(eqn.params["reverse"])}
+    step = _EXTREMES[eqn.name]
+    return eqn.expanded(lambda x: lax.associative_scan(step, x, **params), x)
+
+
+@converts("sort")
+def _sort(eqn: Equation, *xs: Tensor) -> Any:
+    axis, count = eqn.params["dimension"], eqn.params["num_keys"]
+    if len(xs) == 1:
+        return Sort(axis, False)(xs[0])
+    order = _order(xs[:count], axis)
+    return [take_along(x, order, axis) for x in xs]
+
+
+def _order(keys: Sequence[Tensor], axis: int) -> Tensor:
+    """The positions that sort by the first key, equal ones by the second, and so on."""
+    *first, last = keys
+    order = ArgSort(axis, False)(last)
+    for key in reversed(first):
+        order = take_along(order, ArgSort(axis, False)(take_along(key, order, axis)), axis)
+    return order
+
+
+@converts("top_k")
+def _top_k(eqn: Equation, x: Tensor) -> Any:
+    last = x.ndim - 1
+    if eqn.params.get("axis", last) not in (last, -1):
+        eqn.refuse("top_k along another axis than the last has no counterpart", "move the axis")
+    values, indices = TopK(eqn.params["k"])(x)
+    dtype = eqn.types[1].dtype
+    return values, indices if indices.dtype is dtype else Cast(dtype)(indices)

@@ -1,0 +1,145 @@
+"""Primitives of JAX that make, move, repeat and join elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracegraph.ir.tensor import Tensor
+from tracegraph.jax_programs.equations import Equation, broadcast_to, converts, size_of, sizes_of
+from tracegraph.ops.barrier import Barrier
+from tracegraph.ops.broadcast import BroadcastTo, full
+from tracegraph.ops.constant import DimSize, Iota, constant
+from tracegraph.ops.elementwise import IDENTITY, Cast
+from tracegraph.ops.index import UPDATE_SLICE, DynamicSlice
+from tracegraph.ops.shape import (
+    Concatenate,
+    Pad,
+    Reshape,
+    Reverse,
+    Slice,
+    Transpose,
+    slice_axis,
+)
+
+
+@converts("broadcast_in_dim")
+def _broadcast_in_dim(eqn: Equation, x: Tensor, *sizes: Tensor) -> Tensor:
+    return broadcast_to(x, eqn.type.shape, eqn.params["broadcast_dimensions"])
+
+
+@converts("reshape")
+def _reshape(eqn: Equation, x: Tensor, *sizes: Tensor) -> Tensor:
+    return Reshape(eqn.type.shape)(x)
+
+
+@converts("squeeze", "expand_dims")
+def _squeeze(eqn: Equation, x: Tensor) -> Tensor:
+    return Reshape(eqn.type.shape)(x)
+
+
+@converts("transpose")
+def _transpose(eqn: Equation, x: Tensor) -> Tensor:
+    return Transpose(tuple(eqn.params["permutation"]))(x)
+
+
+@converts("rev")
+def _rev(eqn: Equation, x: Tensor) -> Tensor:
+    return Reverse(tuple(sorted(eqn.params["dimensions"])))(x)
+
+
+@converts("concatenate")
+def _concatenate(eqn: Equation, *xs: Tensor) -> Tensor:
+    return Concatenate(eqn.params["dimension"])(*xs)
+
+
+@converts("stack")
+def _stack(eqn: Equation, *xs: Tensor) -> Tensor:
+    axis = eqn.params["axis"]
+    shape = (*eqn.type.shape[:axis], 1, *eqn.type.shape[axis + 1 :])
+    rows = [Reshape(shape)(x) for x in xs]
+    return rows[0] if len(rows) == 1 else Concatenate(axis)(*rows)
+
+
+@converts("unstack")
+def _unstack(eqn: Equation, x: Tensor) -> list[Tensor]:
+    axis = eqn.params["axis"]
+    rows = (slice_axis(x, axis, place, place + 1) for place in range(len(eqn.types)))
+    return [Reshape(type.shape)(row) for row, type in zip(rows, eqn.types, strict=True)]
+
+
+@converts("split")
+def _split(eqn: Equation, x: Tensor) -> list[Tensor]:
+    axis, parts, start = eqn.params["axis"], [], 0
+    for size in sizes_of(eqn.params["sizes"]):
+        parts.append(slice_axis(x, axis, start, start + size))
+        start = start + size
+    return parts
+
+
+@converts("tile")
+def _tile(eqn: Equation, x: Tensor) -> Tensor:
+    counts = sizes_of(eqn.params["reps"])
+    wide = tuple(size for pair in zip(counts, x.type.shape, strict=True) for size in pair)
+    spread = BroadcastTo(wide, tuple(range(1, 2 * x.ndim, 2)))(x)
+    return Reshape(eqn.type.shape)(spread)
+
+
+@converts("pad")
+def _pad(eqn: Equation, x: Tensor, value: Tensor) -> Tensor:
+    config = eqn.params["padding_config"]
+    before, after = (sizes_of([row[k] for row in config]) for k in (0, 1))
+    return Pad(before, after, tuple(row[2] for row in config))(x, value)
+
+
+@converts("slice")
+def _slice(eqn: Equation, x: Tensor) -> Tensor:
+    starts, stops = sizes_of(eqn.params["start_indices"]), sizes_of(eqn.params["limit_indices"])
+    return Slice(starts, stops, tuple(eqn.params["strides"] or (1,) * x.ndim))(x)
+
+
+@converts("dynamic_slice")
+def _dynamic_slice(eqn: Equation, x: Tensor, *starts: Tensor) -> Tensor:
+    return DynamicSlice(eqn.type.shape)(x, *_alike(starts[: x.ndim]))
+
+
+@converts("dynamic_update_slice")
+def _dynamic_update_slice(eqn: Equation, x: Tensor, update: Tensor, *starts: Tensor) -> Tensor:
+    return UPDATE_SLICE(x, update, *_alike(starts))
+
+
+def _alike(starts: Any) -> list[Tensor]:
+    """Starts of one type: the widest that there is."""
+    if not starts:
+        return []
+    widest = max((start.dtype for start in starts), key=lambda dtype: (dtype.size, dtype.name))
+    return [start if start.dtype is widest else Cast(widest)(start) for start in starts]
+
+
+@converts("iota")
+def _iota(eqn: Equation, *sizes: Tensor) -> Tensor:
+    axis, type = eqn.params["dimension"], eqn.type
+    numbers = Iota(type.shape[axis], type.dtype)()
+    return numbers if len(type.shape) == 1 else BroadcastTo(type.shape, (axis,))(numbers)
+
+
+@converts("empty", "empty2")
+def _empty(eqn: Equation) -> Tensor:
+    return full(0, eqn.type)
+
+
+@converts("dim_as_value")
+def _dim_as_value(eqn: Equation) -> Tensor:
+    size = size_of(eqn.params["dim"])
+    if isinstance(size, int):
+        return constant(size, eqn.type.dtype)
+    return Cast(eqn.type.dtype)(DimSize(size)())
+
+
+@converts("device_put")
+def _device_put(eqn: Equation, *xs: Tensor) -> list[Tensor]:
+    return [IDENTITY(x) for x in xs]
+
+
+@converts("optimization_barrier")
+def _optimization_barrier(eqn: Equation, *xs: Tensor) -> Any:
+    return Barrier()(*xs)

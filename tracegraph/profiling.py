@@ -1,0 +1,263 @@
+"""`tg.profile`: where the time of a call goes, by the user's lines."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tracegraph.core.source import Source
+from tracegraph.eager import backend
+from tracegraph.errors import TraceError, fail, shown
+from tracegraph.functions.function import Function
+from tracegraph.ir.builder import current, top_level
+from tracegraph.ir.tensor import Graph
+from tracegraph.tracing.name_scopes import dotted
+from tracegraph.views.html import to_html
+from tracegraph.views.output import written
+
+#: Where XLA says nothing of a line: copies, and what belongs to nobody.
+ELSEWHERE = "no line"
+#: Raised when a reader of the JSON would have to change.
+VERSION = 1
+
+#: A line with the passes that derived something of it, as the lowering writes it among scopes.
+_PLACE = re.compile(r"^(?P<place>[^/]+:\d+)(?P<roles>( \w+)*)$")
+#: What stands between scopes and is none: names of JAX's own functions and of parts of loops.
+_NO_SCOPE = re.compile(r"^(jit\(.*\)|while|body|cond|closed_call|branch_\d+_fun|checkpoint|remat)$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What one operation on one line took, in all its runs together, in seconds.
+
+    `line` is `file:line`, `scope` the name scope, `op` the operation as XLA's metadata names it,
+    such as `dot_general`. `roles` are the passes that derived it of the line, such as `vjp`.
+    """
+
+    line: str
+    scope: str
+    op: str
+    roles: tuple[str, ...]
+    seconds: float
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether it belongs to a gradient."""
+        return "vjp" in self.roles
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """The seconds of one line, scope or op, forward and backward."""
+
+    name: str
+    forward: float
+    backward: float
+
+    @property
+    def seconds(self) -> float:
+        return self.forward + self.backward
+
+
+class Profile:
+    """Where the time of a call went; `tg.profile` makes it. Its text is a table by line.
+
+    `costs` are the single operations, and `lines`, `scopes` and `ops` what they sum up to, the
+    dearest first. `seconds` is the time of all operations, which may run side by side, and
+    `elapsed` that of the call.
+    """
+
+    def __init__(self, name: str, recording: Any, graph: Graph | None) -> None:
+        self.name = name
+        self._recording = recording
+        self._graph = graph
+        self.elapsed: float = recording.seconds
+        self.costs = _costs(recording.operations)
+        self.seconds = sum(cost.seconds for cost in self.costs)
+
+    @property
+    def lines(self) -> tuple[Share, ...]:
+        """The seconds of each `file:line`."""
+        return _shares(self.costs, lambda cost: cost.line)
+
+    @property
+    def scopes(self) -> tuple[Share, ...]:
+        """The seconds of each name scope; of what is in none, the scope is empty."""
+        return _shares(self.costs, lambda cost: cost.scope)
+
+    @property
+    def ops(self) -> tuple[Share, ...]:
+        """The seconds of each kind of operation."""
+        return _shares(self.costs, lambda cost: cost.op)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        return f"<profile of {self.name}: {_time(self.elapsed)}>"
+
+    def table(self, by: str = "lines", most: int = 20) -> str:
+        """The shares of `by`, which is "lines", "scopes" or "ops", as a table, dearest first.
+
+        Raises TraceError (a TypeError) for another `by`.
+        """
+        if by not in ("lines", "scopes", "ops"):
+            fact = f"profile: by is {shown(by)}"
+            fail(TraceError, fact, fix='give "lines", "scopes" or "ops"')
+        shares = getattr(self, by)
+        texts = self._texts() if by == "lines" else {}
+        head = f"{self.name}: {_time(self.seconds)} in operations, {_time(self.elapsed)} in all"
+        rows = [head, f"{'share':>7s}{'forward':>11s}{'backward':>11s}  {by[:-1]}"]
+        for share in shares[:most]:
+            part = share.seconds / self.seconds if self.seconds else 0.0
+            times = f"{_time(share.forward):>11s}{_time(share.backward):>11s}"
+            text = f"{share.name}  {texts.get(share.name, '')}".rstrip() or "(none)"
+            rows.append(f"{part:>7.1%}{times}  {text}")
+        if len(shares) > most:
+            rest = sum(share.seconds for share in shares[most:])
+            rows.append(f"{'':29s}  {len(shares) - most:,} more, {_time(rest)}")
+        return "\n".join(rows)
+
+    def to_json(self, path: str | os.PathLike[str] | None = None, indent: int | None = None) -> str:
+        """The costs as JSON, dearest first, which is also written to `path` if that is given."""
+        data = {
+            "format": "tracegraph-profile",
+            "version": VERSION,
+            "name": self.name,
+            "elapsed": self.elapsed,
+            "seconds": self.seconds,
+            "costs": [dataclasses.asdict(cost) for cost in self.costs],
+        }
+        return written("to_json", json.dumps(data, indent=indent), path)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The page of the graph, as `graph.to_html` makes it, in which what took long is coloured.
+
+        Raises TraceError (a TypeError) where what ran is no `tg.function`, and so has no graph.
+        """
+        if self._graph is None:
+            fact = f"profile: {self.name} is not a @tg.function, so there is no graph of it"
+            fail(TraceError, fact, fix="decorate it with @tg.function, and profile that")
+        seconds: dict[str, float] = defaultdict(float)
+        for cost in self.costs:
+            seconds[" ".join((cost.line, *cost.roles))] += cost.seconds
+        return to_html(self._graph, path, seconds)
+
+    def to_trace(self, path: str | os.PathLike[str] | None = None) -> str:
+        """All runs of operations on their threads, as JSON for https://ui.perfetto.dev, which is
+        also written to `path` if that is given."""
+        threads = {x.thread: n for n, x in enumerate(self._recording.operations, 1)}
+        names = [
+            {"ph": "M", "name": "thread_name", "pid": 1, "tid": n, "args": {"name": thread}}
+            for thread, n in threads.items()
+        ]
+        events = []
+        for x in self._recording.operations:
+            cost = _largest(x.shares)
+            what = f"{' '.join((cost.line, *cost.roles))} {cost.op}" if cost.op else x.name
+            arguments = {"instruction": x.name, "program": x.module, "scope": cost.scope}
+            times = {
+                "ts": x.start * 1e6,
+                "dur": x.seconds * 1e6,
+                "pid": 1,
+                "tid": threads[x.thread],
+            }
+            events.append({"ph": "X", "name": what, **times, "args": arguments})
+        data = {"displayTimeUnit": "ms", "traceEvents": [*names, *events]}
+        return written("to_trace", json.dumps(data), path)
+
+    def _texts(self) -> Mapping[str, str]:
+        """The lines of source, as far as the graph has them."""
+        if self._graph is None:
+            return {}
+        nodes = (node for graph in self._graph.graphs() for node in graph.nodes)
+        sources = {_line_of(node.source): node.source for node in nodes}
+        return {line: source.text for line, source in sources.items()}
+
+
+def _line_of(source: Source) -> str:
+    return f"{os.path.basename(source.file)}:{source.line}"
+
+
+def _costs(operations: Iterable[Any]) -> tuple[Cost, ...]:
+    seconds: dict[Cost, float] = defaultdict(float)
+    for operation in operations:
+        for name, part in operation.shares.items() or (("", 1.0),):
+            seconds[_cost(name)] += part * operation.seconds
+    found = (dataclasses.replace(cost, seconds=total) for cost, total in seconds.items())
+    return tuple(sorted(found, key=lambda cost: -cost.seconds))
+
+
+def _largest(shares: Mapping[str, float]) -> Cost:
+    return _cost(max(shares, key=shares.__getitem__, default=""))
+
+
+def _cost(name: str) -> Cost:
+    """Whose an operation is, by the name that its metadata has: scopes with a line after them, and
+    the same of what is called there, and then the operation."""
+    *parts, op = name.partition(";")[0].split("/")
+    line, roles, scope = ELSEWHERE, (), ""
+    before: list[str] = []
+    for part in parts:
+        match = _PLACE.match(part)
+        if match is None:
+            before = [] if _NO_SCOPE.match(part) else [*before, part]
+            continue
+        line, roles = match["place"], tuple(match["roles"].split())
+        scope, before = dotted("/".join(before)), []
+    return Cost(line, scope, op, roles, 0.0)
+
+
+def _shares(costs: Iterable[Cost], key: Callable[[Cost], str]) -> tuple[Share, ...]:
+    found: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for cost in costs:
+        found[key(cost)][cost.is_backward] += cost.seconds
+    shares = (Share(name, *seconds) for name, seconds in found.items())
+    return tuple(sorted(shares, key=lambda share: -share.seconds))
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.2f} {unit}"
+    return f"{seconds / 1e-6:.0f} µs"
+
+
+def profile(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Profile:
+    """Calls `f(*args, **kwargs)` and tells where the time goes, by the lines that made the graph.
+
+    `f` is called twice: the first call traces and compiles, the second is recorded by XLA's
+    profiler. It may be a `tg.function`, or any function that computes with tensors. Operations
+    that XLA has fused share their time, by an estimate of their work.
+
+    Raises TraceError (a TypeError) for what cannot be called, and within a function that is traced;
+    LoweringError while another profile is being recorded.
+
+    >>> @tg.function
+    ... def f(x):
+    ...     return tg.reduce_sum(tg.sort(x))
+    >>> profile = tg.profile(f, tg.random.normal([512, 512]))
+    >>> profile.ops[0].name
+    'sort'
+    """
+    if not callable(f):
+        fact = f"profile: {shown(f)} is not a callable object"
+        fail(TraceError, fact, fix="give the function, and then its arguments: tg.profile(f, x)")
+    if not current().is_top_level:
+        fact = "profile: a function is being traced, which runs nothing"
+        fail(TraceError, fact, fix="call tg.profile outside of functions")
+
+    def run() -> Any:
+        results = f(*args, **kwargs)
+        top_level().evaluate()  # type: ignore[attr-defined]
+        return results
+
+    run()
+    recording = backend.recorded(run)
+    graph = f.graph(*args, **kwargs) if isinstance(f, Function) else None
+    return Profile(getattr(f, "name", None) or getattr(f, "__name__", str(f)), recording, graph)
