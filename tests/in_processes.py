@@ -161,6 +161,23 @@ def saves(index):
     print("whole", float(found["whole"]), "read", sum(counts), flush=True)
 
 
+def manages(index):
+    """Three checkpoints of which two stay; the last one is restored."""
+    mine = variables(0)
+    manager = tg.train.CheckpointManager(tg.train.Checkpoint(**mine), sys.argv[3], max_to_keep=2)
+    for _ in range(3):
+        for variable in mine.values():
+            variable.assign_add(tg.ones_like(variable))
+        manager.save()
+    other = variables(0)
+    again = tg.train.CheckpointManager(tg.train.Checkpoint(**other), sys.argv[3], max_to_keep=2)
+    if index == 0:  # the list is its business
+        again.restore_or_initialize()
+    else:
+        again.checkpoint.restore(manager.latest_checkpoint)
+    print("restored", float(other["whole"]), flush=True)
+
+
 def saves_without_end(index):
     """One generation after another at one path, until somebody kills a process."""
     path = sys.argv[2]

@@ -63,8 +63,13 @@ def generation_of(path):
 
 def test_each_process_writes_and_reads_what_it_owns(tmp_path):
     path = tmp_path / "checkpoint"
-    code, out, err = launch(SCRIPT, "saves", path)
+    code, out, err = launch(SCRIPT, "saves,manages", path, tmp_path / "managed")
     assert (code, err) == (0, [])
+    assert sum("restored 3.0" in line for line in out) == 2
+    kept = sorted(x.name for x in (tmp_path / "managed").iterdir())
+    assert kept == ["checkpoint", "ckpt-2", "ckpt-3"]
+    assert generation_of(tmp_path / "managed" / "ckpt-2") == 2.0
+    out = [line for line in out if "read" in line]
     # Half of the rows for the columns and the other way round: every part that it needs, once.
     size = 4 * SHAPE[0] * SHAPE[1]
     assert len(out) == 2

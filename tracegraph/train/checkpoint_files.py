@@ -66,8 +66,7 @@ def write_checkpoint(path: str, graph: ObjectGraph) -> None:
     each writes the parts that it owns, and the first one what is whole; all of them call this."""
     held = values_now(graph.variables())
     is_first = settings.process_index == 0
-    if is_first:
-        remove_torn(Path(path))
+    remove_torn(Path(path))
     forms = {key: _form(value) for key, value in held.items()}
     arrays = {k: x for k, x in forms.items() if is_first or isinstance(x, DividedArray)}
     content = {
@@ -122,7 +121,9 @@ def _written(graph: ObjectGraph, number: int) -> dict[str, Any]:
 
 def remove_checkpoint(path: Path) -> None:
     """Removes a checkpoint: first what makes it count, then its files. Files of the user's, and
-    the directory that they are in, stay."""
+    the directory that they are in, stay. Of several processes the first one removes it."""
+    if settings.process_index:
+        return
     with removing, contextlib.suppress(FileNotFoundError):  # a signal handler removed it meanwhile
         if path.is_symlink() or not path.is_dir() or is_in_use(path):
             return
@@ -136,7 +137,10 @@ def remove_checkpoint(path: Path) -> None:
 
 def remove_torn(path: Path) -> None:
     """Removes what a process left that was killed before its checkpoint counted, or while it
-    removed one. A directory that holds anything else, or is being written, is left as it is."""
+    removed one. A directory that holds anything else, or is being written, is left as it is. Of
+    several processes the first one does."""
+    if settings.process_index:
+        return
     with removing, contextlib.suppress(FileNotFoundError):
         is_torn = path.is_dir() and not is_whole(str(path)) and not is_in_use(path)
         if is_torn and all(map(_is_ours, path.iterdir())):
