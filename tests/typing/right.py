@@ -74,7 +74,9 @@ assert_type(model.scaled(x, scale=2.0), tuple[tg.Tensor, tg.Tensor])
 assert_type(clipped(x), tg.Tensor)
 assert_type(wave(x), tg.Tensor)
 print(step.get_concrete_function(x, y).graph.as_text(locations=True))
-print(predict.experimental_get_tracing_count(), step.explain_retraces())
+print(predict.experimental_get_tracing_count(), step.explain_retraces().seconds)
+predict.precompile([(x,)], "programs")
+print(tg.profile(predict, x).table("ops"), tg.debugging.compare(predict, tg.float64, x).agrees)
 
 # Arithmetic and indexing.
 
