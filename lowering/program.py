@@ -242,17 +242,13 @@ class Program:
 
     def _new_jitted(self, buffers: Sequence[Any] = ()) -> Any:
         """JAX's function; for buffers that several devices hold, one that keeps them there."""
-        given: dict[str, Any] = {}
-        self.mesh = layout.home_of(self.graph, buffers)
-        shardings = layout.output_shardings(self.graph, buffers, self.mesh)
-        self.is_bound = any(sharding is not None for sharding in shardings)
-        if self.is_bound:
-            given["out_shardings"] = shardings
+        mesh = layout.home_of(self.graph, buffers)
+        shardings = layout.output_shardings(self.graph, buffers, mesh)
         return jax.jit(
             graph_function(self.graph),
             donate_argnums=self.donated,
             compiler_options=self._options,
-            **given,
+            out_shardings=shardings if any(shardings) else None,
         )
 
     def precompile(self, folder: Path) -> None:
@@ -264,6 +260,8 @@ class Program:
     def _prepare(self, buffers: Sequence[Any], folder: Path | None = None) -> None:
         """Compiles, by the folder of compiled programs if there is one. What is compiled beside a
         trace of somebody else's is not kept."""
+        self.mesh = layout.home_of(self.graph, buffers)
+        self.is_bound = any(layout.output_shardings(self.graph, buffers, self.mesh))
         self.jitted = self._new_jitted(buffers)
         self._run_jitted()
         self._is_prepared = True

@@ -65,7 +65,7 @@ def device_costs(program: Program, buffers: Sequence[Any], result_count: int) ->
     """What a program costs each of several devices, for buffers like these; None stands for an
     argument that may be anywhere."""
     compiled = program.compiled_for(buffers)
-    mesh = program.mesh
+    mesh = program.mesh or layout.home_of(program.graph, buffers)
     count = 1 if mesh is None else mesh.size
     shardings = compiled.input_shardings[0]
     given = [_share(x, x.name or "", x.role, y) for x, y in zip(program.graph.inputs, shardings)]
