@@ -153,6 +153,18 @@ def test_var_arguments_and_keywords():
     assert f(tg.constant(1.0), tg.constant(2.0), z=tg.constant(3.0)).numpy() == 6.0
 
 
+def test_variables_as_a_default():
+    kept = tg.Variable(8.0)
+
+    @tg.function
+    def halve(variables=(kept,)):
+        variables[0].assign(variables[0] / 2.0)
+
+    for _ in range(3):
+        halve()
+    assert kept.numpy() == 1.0
+
+
 def test_tensor_as_a_default():
     default = tg.constant(1.0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -33,7 +34,7 @@ from tracegraph.functions.jax_function import Binding, jax_function
 from tracegraph.functions.recompiling import Recompiling
 from tracegraph.functions.run_options import PLAIN, RunOptions
 from tracegraph.ir.builder import current
-from tracegraph.ir.tensor import ASSIGNED, DEVICE_COSTS, Graph, Tensor, get_type
+from tracegraph.ir.tensor import ASSIGNED, DEVICE_COSTS, NOTES, Graph, Tensor, get_type
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.passes.specialise import bind_sizes
 from tracegraph.signatures.results import Results
@@ -83,6 +84,7 @@ class ConcreteFunction:
         self.traced = traced
         traced.graph.cache[ASSIGNED] = traced.assigned_places  # what pictures call the results
         traced.graph.cache[DEVICE_COSTS] = weakref.WeakMethod(self._device_costs)
+        traced.graph.cache[NOTES] = functools.partial(_notes, weakref.ref(self))
         #: What runs at top level: the body, or one that says whether its results are finite; and
         #: how that is looked at.
         self._running, self._numerics = traced, None
@@ -519,6 +521,14 @@ class ConcreteFunction:
                 found.append((f"{self.name}({text})", seconds))
         return found
 
+    def roll_notes(self) -> list[str]:
+        """What the programs of the latest run, or of the signature's sizes, compute by loops."""
+        known = [*self._executions.values()]
+        if not known and not self.graph.is_static:
+            return []
+        execution = known[-1] if known else self.execution(self.argument_types)
+        return [] if execution.rolled is None else execution.rolled.notes()
+
     def _device_costs(self) -> Any:
         """What the latest run, or one of the signature's sizes, costs each of several devices."""
         known = [*self._executions.values()]
@@ -536,6 +546,11 @@ class ConcreteFunction:
         arguments = [f"argument {name!r}" for name in self.request.tensor_names]
         handles = self.graph.inputs[len(arguments) : len(arguments) + len(self.traced.variables)]
         return [*arguments, *(f"Variable {dotted(x.name or '')!r}" for x in handles)]
+
+
+def _notes(reference: Callable[[], ConcreteFunction | None]) -> list[str]:
+    concrete = reference()
+    return [] if concrete is None else concrete.roll_notes()
 
 
 def _is_array(value: Any) -> bool:
