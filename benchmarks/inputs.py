@@ -354,6 +354,7 @@ INPUTS = {
     "train_step_12": partial(train_step, 12),
     "train_step_300": partial(train_step, 300),
     "mlp_step": partial(perceptron, MLP_BATCH, MLP_WIDTHS),
+    "converted_step": partial(perceptron, MLP_BATCH, MLP_WIDTHS),
     "convolution_step": convolution_step,
     "resnet20_step": resnet_step,
     "undecorated_loop": partial(perceptron, TINY_BATCH, TINY_WIDTHS),

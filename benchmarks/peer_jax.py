@@ -70,8 +70,8 @@ def train_step(inputs: Inputs) -> Workload:
     return fed_back(jax.jit(step, donate_argnums=0), variables_of(inputs), *batch_of(inputs))
 
 
-def adam_step(model, inputs: Inputs) -> Workload:
-    """One step of Adam on `model`: loss, gradients and updates in one program."""
+def adam_program(model):
+    """One step of Adam on `model`: loss, gradients and updates."""
     loss_of = partial(mean_cross_entropy, model)
 
     def step(state, x, y):
@@ -79,10 +79,16 @@ def adam_step(model, inputs: Inputs) -> Workload:
         loss, gradients = jax.value_and_grad(loss_of)(variables, x, y)
         return adam(variables, gradients, *moments), loss
 
+    return step
+
+
+def adam_step(model, inputs: Inputs) -> Workload:
+    """All of the step in one program."""
     variables = variables_of(inputs)
     first, second = (tuple(jnp.zeros_like(v) for v in variables) for _ in range(2))
     state = variables, first, second, jnp.zeros((), jnp.int32)
-    return fed_back(jax.jit(step, donate_argnums=0), state, *batch_of(inputs))
+    step = jax.jit(adam_program(model), donate_argnums=0)
+    return fed_back(step, state, *batch_of(inputs))
 
 
 def undecorated_loop(inputs: Inputs, read: bool = False) -> Workload:
@@ -551,6 +557,7 @@ WORKLOADS = {
     "train_step_12": {"jax": train_step},
     "train_step_300": {"jax": train_step},
     "mlp_step": {"jax": partial(adam_step, perceptron)},
+    "converted_step": {"jax": partial(adam_step, perceptron)},
     "convolution_step": {"jax": partial(adam_step, convolutions)},
     "resnet20_step": {"jax": partial(adam_step, resnet)},
     "undecorated_loop": {"jax": undecorated_loop},

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 import tracegraph as tg
+from benchmarks import peer_jax
 from benchmarks.inputs import (
     ADAM_RATE,
     BETA_1,
@@ -78,6 +79,24 @@ def adam_step(model, inputs: Inputs) -> Workload:
         with tg.GradientTape() as tape:
             loss = mean_cross_entropy(model(variables, x), y)
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        return loss
+
+    return workload(lambda: step(x, y))
+
+
+def converted_step(inputs: Inputs) -> Workload:
+    """JAX's own step, whose state is in Variables here."""
+    program = tg.from_jax(peer_jax.adam_program(peer_jax.perceptron))
+    variables = variables_of(inputs)
+    first, second = ([tg.Variable(tg.zeros_like(v)) for v in variables] for _ in range(2))
+    state = [variables, first, second, tg.Variable(0)]
+    x, y = batch_of(inputs)
+
+    @tg.function
+    def step(x, y):
+        new, loss = program(state, x, y)
+        for variable, value in zip(tg.nest.flatten(state), tg.nest.flatten(new)):
+            variable.assign(value)
         return loss
 
     return workload(lambda: step(x, y))
@@ -676,6 +695,7 @@ WORKLOADS = {
     "train_step_12": {"tracegraph": train_step},
     "train_step_300": {"tracegraph": train_step},
     "mlp_step": {"tracegraph": partial(adam_step, perceptron)},
+    "converted_step": {"tracegraph": converted_step},
     "convolution_step": {"tracegraph": partial(adam_step, convolutions)},
     "resnet20_step": {"tracegraph": partial(adam_step, resnet)},
     "undecorated_loop": {"tracegraph": undecorated_loop},

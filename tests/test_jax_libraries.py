@@ -110,9 +110,10 @@ def recurrent(nn):
     return Recurrent(), normal(2, 6, 3)
 
 
-@pytest.mark.parametrize(
-    "make", [pytest.param(residual_network, marks=pytest.mark.slow), transformer, recurrent]
-)
+HEAVY = [pytest.param(make, marks=pytest.mark.slow) for make in (residual_network, transformer)]
+
+
+@pytest.mark.parametrize("make", [*HEAVY, recurrent])
 def test_models_of_flax(make):
     module, x = make(flax())
     variables = module.init(jax.random.key(0), x)

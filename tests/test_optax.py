@@ -217,7 +217,7 @@ def test_a_saved_step_trains_on_without_optax(tmp_path):
 
 
 def test_what_is_no_transformation_is_refused():
-    with pytest.raises(tg.errors.TraceError, match="int has no functions init and update"):
+    with pytest.raises(tg.errors.TraceError, match="3 has no functions init and update"):
         tg.optimizers.from_optax(3)
 
 

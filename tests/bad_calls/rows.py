@@ -55,6 +55,8 @@ ROWS: list[Row] = [
     *no_function("custom_gradient", tg.custom_gradient),
     *no_function("grad_pass_through", tg.grad_pass_through),
     *no_function("recompute_grad", tg.recompute_grad),
+    *no_function("from_jax", tg.from_jax),
+    *no_function("optimizers.from_optax", tg.optimizers.from_optax),
     *no_function("function", tg.function),
     *no_function("autograph.do_not_convert", tg.autograph.do_not_convert),
     *no_function("autograph.to_code", tg.autograph.to_code),

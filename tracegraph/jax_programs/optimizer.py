@@ -13,7 +13,15 @@ import numpy as np
 from tracegraph.array.arguments import as_list
 from tracegraph.core.types import int32
 from tracegraph.differentiation.tape import GradientTape
-from tracegraph.errors import GradientError, SignatureError, TraceError, counted, fail, kind_of
+from tracegraph.errors import (
+    GradientError,
+    SignatureError,
+    TraceError,
+    counted,
+    fail,
+    kind_of,
+    shown,
+)
 from tracegraph.ir.builder import at_top_level
 from tracegraph.jax_programs.equations import is_key
 from tracegraph.jax_programs.programs import from_jax
@@ -44,7 +52,7 @@ class OptaxOptimizer(Module):
         if not all(map(callable, methods)):
             fail(
                 TraceError,
-                f"from_optax: {kind_of(transformation)} has no functions init and update",
+                f"from_optax: {shown(transformation)} has no functions init and update",
                 fix="give a transformation of optax, such as optax.adam(1e-3)",
             )
         self._transformation = transformation
