@@ -689,6 +689,10 @@ WORKLOADS = {
     "gru_start": {"tracegraph": lambda inputs: first_step(partial(gru, inputs))},
     "ode_start": {"tracegraph": lambda inputs: first_step(partial(neural_ode, inputs))},
     "transformer_step": {"tracegraph": transformer},
+    "located_step": {
+        "tracegraph": partial(transformer, locate_numerics=True),
+        "not_located": transformer,
+    },
     "transformer_start": {"tracegraph": lambda inputs: first_step(partial(transformer, inputs))},
     "budget_step": {
         "tracegraph": partial(transformer, memory_budget=QUARTER),

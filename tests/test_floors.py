@@ -41,6 +41,7 @@ LAZY_IMPORTS = {
     "tracegraph/__init__.py": {"tracegraph"},
     "tracegraph/api/": {"tracegraph"},
     "tracegraph/core/later.py": {"tracegraph"},
+    "tracegraph/debugging.py": {"tracegraph"},
     "tracegraph/differentiation/tape.py": {"tracegraph"},
     "tracegraph/functions/concrete.py": {"tracegraph"},
     "tracegraph/functions/execute.py": {"tracegraph"},

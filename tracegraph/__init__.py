@@ -216,6 +216,7 @@ from tracegraph.version import __version__ as __version__
 if TYPE_CHECKING:  # what is imported at its first use
     from tracegraph import activations as activations
     from tracegraph import constraints as constraints
+    from tracegraph import distribute as distribute
     from tracegraph import export as export
     from tracegraph import image as image
     from tracegraph import initializers as initializers
